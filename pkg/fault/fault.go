@@ -1,0 +1,257 @@
+// Package fault is the vocabulary of the project: who speaks (nodes and their halves), of what
+// (components), what is said of it (states, observations, reports) and why it is believed
+// (evidence kinds, paths).
+//
+// It holds types and their names only. It decides nothing, encodes nothing and reads no clock;
+// pkg/servicenet puts reports on the wire and pkg/awareness draws conclusions from them.
+package fault
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// NodeID names a node. By default it is derived from the coordinate: see DefaultNodeID.
+type NodeID string
+
+// DefaultNodeID returns the id that a node gets when its owner gives it none: n1-0-1 at 1,0,1.
+func DefaultNodeID(c grid.Coord) NodeID {
+	return NodeID(fmt.Sprintf("n%d-%d-%d", c.X, c.Y, c.Z))
+}
+
+// Epoch is a half's boot epoch: it grows by at least one with every start and never goes back.
+// The first is 1.
+type Epoch uint64
+
+// Seq numbers the reports of one half within one boot epoch, from 1.
+type Seq uint64
+
+// Half is one of the two processes of a node.
+type Half uint8
+
+// The halves.
+const (
+	HalfHost Half = iota + 1 // the paper's Host Fault Manager
+	HalfDNP                  // the paper's DNP Fault Manager
+)
+
+// Other returns the half that watches h.
+func (h Half) Other() Half {
+	if h == HalfHost {
+		return HalfDNP
+	}
+	return HalfHost
+}
+
+// State is what a component is known to be. The order is that of severity, but for Unknown.
+type State uint8
+
+// The states (seed 001 §III names sick and failed).
+const (
+	Unknown State = iota + 1 // no evidence, or evidence too old
+	Normal
+	Sick   // a rate of errors beyond the threshold: may need action
+	Failed // permanently wrong, or no longer taking part: needs action
+)
+
+// Cause is what is at fault when a node is not normal.
+type Cause uint8
+
+// The causes, the gravest last.
+const (
+	CauseNone Cause = iota + 1
+	CauseSensor
+	CausePeripheral
+	CauseMemory
+	CauseLink
+	CauseServiceNetwork
+	CauseDNP
+	CauseHost
+	CauseNode
+)
+
+// Component is a part of a node that has a state of its own. ComponentNode is the node itself.
+type Component uint8
+
+// The components. The links follow ComponentLinkBase in the order of grid.Directions; use Link.
+const (
+	ComponentNode Component = iota + 1
+	ComponentHost
+	ComponentDNP     // the DNP half as such: its FAILED is the paper's melt-down
+	ComponentDNPCore // commission faults of the DNP logic: exception registers (Table VI)
+	ComponentServiceNetwork
+	ComponentMemory
+	ComponentPeripheral0
+	ComponentPeripheral1
+	ComponentTemperature
+	ComponentPower
+	ComponentVoltage
+	componentLinkBase // plus direction index
+)
+
+// NumComponents bounds Component values from above, for arrays.
+const NumComponents = int(componentLinkBase) + grid.NumDirections
+
+// Link returns the component that is the link in direction d, as this node sees it.
+func Link(d grid.Direction) Component { return componentLinkBase + Component(d.Index()) }
+
+// LinkDirection returns the direction of a link component, and false for any other.
+func (c Component) LinkDirection() (grid.Direction, bool) {
+	if c < componentLinkBase || int(c) >= NumComponents {
+		return 0, false
+	}
+	return grid.Directions()[c-componentLinkBase], true
+}
+
+// Valid says whether c is one of the components.
+func (c Component) Valid() bool { return c >= ComponentNode && int(c) < NumComponents }
+
+// Components lists every component in order, links last.
+func Components() []Component {
+	out := make([]Component, 0, NumComponents-1)
+	for c := ComponentNode; c.Valid(); c++ {
+		out = append(out, c)
+	}
+	return out
+}
+
+// Cause returns the cause that a fault of the component gives its node.
+func (c Component) Cause() Cause {
+	switch c {
+	case ComponentNode:
+		return CauseNode
+	case ComponentHost:
+		return CauseHost
+	case ComponentDNP, ComponentDNPCore:
+		return CauseDNP
+	case ComponentServiceNetwork:
+		return CauseServiceNetwork
+	case ComponentMemory:
+		return CauseMemory
+	case ComponentPeripheral0, ComponentPeripheral1:
+		return CausePeripheral
+	case ComponentTemperature, ComponentPower, ComponentVoltage:
+		return CauseSensor
+	}
+	if _, ok := c.LinkDirection(); ok {
+		return CauseLink
+	}
+	return CauseNone
+}
+
+// Kind says how an observer came to know what it reports. It decides what the observation is
+// worth (pkg/awareness).
+type Kind uint8
+
+// The kinds of evidence.
+const (
+	KindSelf       Kind = iota + 1 // a half on a component that it owns or measures itself
+	KindWatchdog                   // a half on its other half: Valid still 0 when read (§III-E)
+	KindDescriptor                 // a neighbour's DNP or host, from the torus (Table V)
+	KindSilence                    // no authentic frame from the neighbour within the time-out
+	KindHandshake                  // the neighbour's frames come, but say that ours do not
+	KindErrorRatio                 // errors over frames received passed the threshold (§IV-B)
+	KindGossip                     // memberlist's opinion: a hint, never proof
+	KindChallenge                  // a challenge that was answered, or was not
+	KindVotes                      // a verdict of the supervisor over several observers
+	KindDigest                     // what became of missing digests: age, never health
+)
+
+// Path is the rail by which a report arrived.
+type Path uint8
+
+// The rails, in order of escalation.
+const (
+	PathDirect Path = iota + 1
+	PathGossip
+	PathTorus
+)
+
+// Origin is who speaks.
+type Origin struct {
+	Node NodeID
+	Half Half
+}
+
+// String returns "node/half".
+func (o Origin) String() string { return string(o.Node) + "/" + o.Half.String() }
+
+// ReportID identifies a report for ever: duplicates have the same.
+type ReportID struct {
+	Origin Origin
+	Epoch  Epoch
+	Seq    Seq
+}
+
+// String returns "node/half@epoch#seq".
+func (id ReportID) String() string {
+	return fmt.Sprintf("%s@%d#%d", id.Origin, id.Epoch, id.Seq)
+}
+
+// Newer says whether id was made after other by the same origin.
+func (id ReportID) Newer(other ReportID) bool {
+	if id.Epoch != other.Epoch {
+		return id.Epoch > other.Epoch
+	}
+	return id.Seq > other.Seq
+}
+
+// Observation is one thing said of one component.
+type Observation struct {
+	Node      NodeID // the node that it is about
+	Component Component
+	State     State
+	Kind      Kind
+	// Age is the time, on the observer's own clock, from the first sign of this state to the
+	// sending of the report; for silence, from the last frame heard.
+	Age    time.Duration
+	Detail string // for people: at most MaxDetail bytes, never parsed
+}
+
+// MaxDetail bounds Observation.Detail, in bytes.
+const MaxDetail = 120
+
+// Registers are the three LO|FA|MO words of a node (registers.md), as last read by the origin.
+type Registers struct {
+	DNPWatchdog           uint32
+	HostWatchdog          uint32
+	RemoteFaultDescriptor uint32
+}
+
+// Report is what one half says at one time. A digest states everything that the half knows; any
+// other report only what changed. The newest report on a component is the one that counts.
+type Report struct {
+	ID           ReportID
+	Digest       bool
+	Observations []Observation
+	Registers    Registers // of the origin's node
+	// Uptime of the half, so that a restart shows.
+	Uptime time.Duration
+}
+
+// Hop is one station on a report's way and the time for which it held the report. Hops are
+// information, never proof.
+type Hop struct {
+	Node NodeID
+	Half Half
+	Held time.Duration
+}
+
+// Delivery is a verified report together with how it came.
+type Delivery struct {
+	Report Report
+	Path   Path
+	Hops   []Hop
+}
+
+// Age returns how long before its delivery the observed state began, summed from the observer's
+// and the hops' own clocks; the time on the wire is not in it.
+func (d Delivery) Age(o Observation) time.Duration {
+	age := o.Age
+	for _, h := range d.Hops {
+		age += h.Held
+	}
+	return age
+}

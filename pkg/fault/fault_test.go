@@ -1,0 +1,77 @@
+package fault
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// roundTrip checks that every value of an enum prints, parses back and that the zero does neither.
+func roundTrip[E interface {
+	~uint8
+	String() string
+}](t *testing.T, parse func(string) (E, error), last E) {
+	t.Helper()
+	for v := E(1); v <= last; v++ {
+		got, err := parse(v.String())
+		if err != nil || got != v {
+			t.Errorf("%v parses as %v, %v", v, got, err)
+		}
+	}
+	for _, v := range []E{0, last + 1} {
+		if !strings.Contains(v.String(), "(") {
+			t.Errorf("invalid value %d prints as %q", uint8(v), v)
+		}
+		if _, err := parse(v.String()); err == nil || !strings.Contains(err.Error(), "want one of") {
+			t.Errorf("parsing %q: %v", v, err)
+		}
+	}
+}
+
+func TestEnumsRoundTrip(t *testing.T) {
+	roundTrip(t, ParseHalf, HalfDNP)
+	roundTrip(t, ParseState, Failed)
+	roundTrip(t, ParseCause, CauseNode)
+	roundTrip(t, ParseKind, KindDigest)
+	roundTrip(t, ParsePath, PathTorus)
+	roundTrip(t, ParseComponent, Component(NumComponents-1))
+}
+
+func TestLinkComponents(t *testing.T) {
+	for _, d := range grid.Directions() {
+		c := Link(d)
+		if got, ok := c.LinkDirection(); !ok || got != d || c.String() != "link/"+d.String() || c.Cause() != CauseLink {
+			t.Errorf("Link(%s) = %s, direction %s %t, cause %s", d, c, got, ok, c.Cause())
+		}
+	}
+	if _, ok := ComponentVoltage.LinkDirection(); ok {
+		t.Error("voltage has a link direction")
+	}
+	for _, c := range Components() {
+		if c.Cause() == CauseNone || strings.Contains(c.Cause().String(), "(") {
+			t.Errorf("%s has no cause", c)
+		}
+	}
+	if got := len(Components()); got != 17 {
+		t.Errorf("%d components, want 17", got)
+	}
+}
+
+func TestReportOrderAndAge(t *testing.T) {
+	id := func(e Epoch, s Seq) ReportID { return ReportID{Origin{"a", HalfHost}, e, s} }
+	if !id(2, 1).Newer(id(1, 9)) || !id(1, 2).Newer(id(1, 1)) || id(1, 1).Newer(id(1, 1)) || id(1, 9).Newer(id(2, 1)) {
+		t.Error("Newer is not the order of (epoch, seq)")
+	}
+	d := Delivery{Hops: []Hop{{Held: 2 * time.Millisecond}, {Held: time.Millisecond}}}
+	if got := d.Age(Observation{Age: 50 * time.Millisecond}); got != 53*time.Millisecond {
+		t.Errorf("age %v, want 53ms", got)
+	}
+	if HalfHost.Other() != HalfDNP || HalfDNP.Other() != HalfHost {
+		t.Error("Other is not the other half")
+	}
+	if got := id(3, 4).String(); got != "a/host@3#4" {
+		t.Error(got)
+	}
+}

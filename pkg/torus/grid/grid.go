@@ -1,0 +1,252 @@
+// Package grid is the geometry of the torus: coordinates, directions, and who is whose neighbour.
+//
+// It is for one to three dimensions of any size, as the DNP has them (seed 001 §III-A). It knows
+// nothing of links, states or packets; those are in pkg/torus. Together with pkg/fault it is the
+// bottom of the project: it imports nothing of ours.
+package grid
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MaxSize is the largest size of one dimension: coordinates are 16 bits wide on the wire.
+const MaxSize = 1 << 16
+
+// MaxNodes bounds the product of the sizes, so that a node's rank fits 31 bits everywhere.
+const MaxNodes = 1 << 31
+
+// Direction is one of the six ways out of a node. The zero value is no direction.
+type Direction uint8
+
+// The directions, in the order in which this project lists them.
+const (
+	XPlus Direction = iota + 1
+	XMinus
+	YPlus
+	YMinus
+	ZPlus
+	ZMinus
+)
+
+// NumDirections is the number of directions of a three-dimensional torus.
+const NumDirections = 6
+
+var directions = [NumDirections]Direction{XPlus, XMinus, YPlus, YMinus, ZPlus, ZMinus}
+
+// Directions returns all six directions in order.
+func Directions() [NumDirections]Direction { return directions }
+
+var directionNames = [...]string{"invalid", "X+", "X-", "Y+", "Y-", "Z+", "Z-"}
+
+// String returns the direction's name: X+, X-, Y+, Y-, Z+ or Z-.
+func (d Direction) String() string {
+	if !d.Valid() {
+		return fmt.Sprintf("Direction(%d)", uint8(d))
+	}
+	return directionNames[d]
+}
+
+// Valid says whether d is one of the six.
+func (d Direction) Valid() bool { return d >= XPlus && d <= ZMinus }
+
+// Index returns 0 to 5, for arrays of NumDirections. It panics on an invalid direction.
+func (d Direction) Index() int {
+	if !d.Valid() {
+		panic(fmt.Sprintf("grid: index of invalid direction %d", uint8(d)))
+	}
+	return int(d) - 1
+}
+
+// Opposite returns the direction that points back along the same dimension.
+func (d Direction) Opposite() Direction {
+	switch d {
+	case XPlus, YPlus, ZPlus:
+		return d + 1
+	case XMinus, YMinus, ZMinus:
+		return d - 1
+	}
+	return 0
+}
+
+// Axis returns 0, 1 or 2 for X, Y or Z.
+func (d Direction) Axis() int { return d.Index() / 2 }
+
+// Positive says whether d points towards growing coordinates.
+func (d Direction) Positive() bool { return d == XPlus || d == YPlus || d == ZPlus }
+
+// ParseDirection reads a name as String prints it.
+func ParseDirection(s string) (Direction, error) {
+	for i := 1; i < len(directionNames); i++ {
+		if s == directionNames[i] {
+			return Direction(i), nil
+		}
+	}
+	return 0, fmt.Errorf("direction %q: want one of X+ X- Y+ Y- Z+ Z-", s)
+}
+
+// Coord is a node's place in the torus. Unused dimensions are 0.
+type Coord struct{ X, Y, Z int }
+
+// String returns "x,y,z".
+func (c Coord) String() string {
+	return strconv.Itoa(c.X) + "," + strconv.Itoa(c.Y) + "," + strconv.Itoa(c.Z)
+}
+
+// ParseCoord reads "x", "x,y" or "x,y,z" of non-negative decimal numbers; what is left out is 0.
+func ParseCoord(s string) (Coord, error) {
+	v, err := parseInts(s, ",", 0)
+	if err != nil {
+		return Coord{}, fmt.Errorf("coordinate %q: want x,y,z, each 0 to %d: %w", s, MaxSize-1, err)
+	}
+	return Coord{v[0], v[1], v[2]}, nil
+}
+
+// Dims are the sizes of the torus in X, Y and Z, each at least 1. A dimension of size 1 has no
+// links; one of size 2 has two distinct links to the same neighbour.
+type Dims struct{ X, Y, Z int }
+
+// String returns "XxYxZ".
+func (d Dims) String() string {
+	return strconv.Itoa(d.X) + "x" + strconv.Itoa(d.Y) + "x" + strconv.Itoa(d.Z)
+}
+
+// ParseDims reads "4", "4x4" or "4x4x4"; what is left out is 1.
+func ParseDims(s string) (Dims, error) {
+	v, err := parseInts(s, "x", 1)
+	if err != nil {
+		return Dims{}, fmt.Errorf("dims %q: want one to three sizes as in 2x2x2, each 1 to %d: %w", s, MaxSize, err)
+	}
+	d := Dims{v[0], v[1], v[2]}
+	if err := d.Validate(); err != nil {
+		return Dims{}, err
+	}
+	return d, nil
+}
+
+func parseInts(s, sep string, absent int) ([3]int, error) {
+	v := [3]int{absent, absent, absent}
+	parts := strings.Split(s, sep)
+	if len(parts) > 3 {
+		return v, fmt.Errorf("%d parts", len(parts))
+	}
+	for i, p := range parts {
+		n, err := strconv.ParseUint(p, 10, 17)
+		if err != nil {
+			return v, fmt.Errorf("part %d, %q, is not such a number", i+1, p)
+		}
+		v[i] = int(n)
+	}
+	return v, nil
+}
+
+// Validate refuses sizes outside 1 to MaxSize and products above MaxNodes.
+func (d Dims) Validate() error {
+	n := 1
+	for i, s := range [3]int{d.X, d.Y, d.Z} {
+		if s < 1 || s > MaxSize {
+			return fmt.Errorf("dims %s: size of %c is %d: want 1 to %d", d, "XYZ"[i], s, MaxSize)
+		}
+		n *= s
+		if n > MaxNodes {
+			return fmt.Errorf("dims %s: more than %d nodes", d, MaxNodes)
+		}
+	}
+	return nil
+}
+
+// Nodes returns the number of nodes.
+func (d Dims) Nodes() int { return d.X * d.Y * d.Z }
+
+func (d Dims) size(axis int) int { return [3]int{d.X, d.Y, d.Z}[axis] }
+
+// Contains says whether c lies inside the torus.
+func (d Dims) Contains(c Coord) bool {
+	return c.X >= 0 && c.X < d.X && c.Y >= 0 && c.Y < d.Y && c.Z >= 0 && c.Z < d.Z
+}
+
+// Check is Contains as an error that names what was given and what is allowed.
+func (d Dims) Check(c Coord) error {
+	if !d.Contains(c) {
+		return fmt.Errorf("coordinate %s: outside the %s torus: want 0,0,0 to %d,%d,%d", c, d, d.X-1, d.Y-1, d.Z-1)
+	}
+	return nil
+}
+
+// Rank numbers the nodes from 0, X fastest. The coordinate must lie inside.
+func (d Dims) Rank(c Coord) int { return c.X + d.X*(c.Y+d.Y*c.Z) }
+
+// At is the inverse of Rank.
+func (d Dims) At(rank int) Coord {
+	return Coord{rank % d.X, rank / d.X % d.Y, rank / (d.X * d.Y)}
+}
+
+// HasLink says whether nodes of this torus have a link in direction dir.
+func (d Dims) HasLink(dir Direction) bool { return d.size(dir.Axis()) > 1 }
+
+// Links returns the directions in which every node has a link, in order.
+func (d Dims) Links() []Direction {
+	var out []Direction
+	for _, dir := range directions {
+		if d.HasLink(dir) {
+			out = append(out, dir)
+		}
+	}
+	return out
+}
+
+// Neighbour returns the node at the other end of c's link in direction dir, and false where
+// there is no such link.
+func (d Dims) Neighbour(c Coord, dir Direction) (Coord, bool) {
+	if !d.HasLink(dir) {
+		return Coord{}, false
+	}
+	step := func(v, size int) int {
+		if dir.Positive() {
+			return (v + 1) % size
+		}
+		return (v - 1 + size) % size
+	}
+	switch dir.Axis() {
+	case 0:
+		c.X = step(c.X, d.X)
+	case 1:
+		c.Y = step(c.Y, d.Y)
+	default:
+		c.Z = step(c.Z, d.Z)
+	}
+	return c, true
+}
+
+// Neighbours returns the distinct neighbours of c in the order of the directions that lead to
+// them. Their number is D, the degree that quorums are counted against: 3 in a 2x2x2 torus, 6
+// from 3x3x3 on.
+func (d Dims) Neighbours(c Coord) []Coord {
+	var out []Coord
+next:
+	for _, dir := range directions {
+		n, ok := d.Neighbour(c, dir)
+		if !ok {
+			continue
+		}
+		for _, seen := range out {
+			if seen == n {
+				continue next
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// LinksTo returns the directions of c's links that end at n: two in a dimension of size 2.
+func (d Dims) LinksTo(c, n Coord) []Direction {
+	var out []Direction
+	for _, dir := range directions {
+		if m, ok := d.Neighbour(c, dir); ok && m == n {
+			out = append(out, dir)
+		}
+	}
+	return out
+}

@@ -134,11 +134,12 @@ func (c Component) Cause() Cause {
 		return CausePeripheral
 	case ComponentTemperature, ComponentPower, ComponentVoltage:
 		return CauseSensor
+	default:
+		if _, ok := c.LinkDirection(); ok {
+			return CauseLink
+		}
+		return CauseNone
 	}
-	if _, ok := c.LinkDirection(); ok {
-		return CauseLink
-	}
-	return CauseNone
 }
 
 // Kind says how an observer came to know what it reports. It decides what the observation is

@@ -1,0 +1,106 @@
+# LO|FA|MO: every target does its own set-up. Tools are built into .tools/, which git ignores.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+TOOLS := $(CURDIR)/.tools
+GOLANGCI_LINT_VERSION := v2.15.0
+GOVULNCHECK_VERSION := v1.8.0
+PROTOC_GEN_GO_VERSION := v1.36.12
+PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
+BUF_VERSION := 1.75.0
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/version.version=$(VERSION)
+# A test that hangs is a failure with stacks, not a wait.
+TEST_TIMEOUT := 15m
+
+.PHONY: build
+build: ## binaries in bin/
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
+	hack/demo
+
+.PHONY: test
+test: build ## all tests, with the race detector and real processes
+	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -timeout $(TEST_TIMEOUT) ./...
+	cd bench && go test -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: check
+check: check-format check-vet check-lint check-generate check-arch check-vuln ## everything but the tests
+
+.PHONY: check-format
+check-format:
+	@out=$$(gofmt -l cmd internal pkg api bench); test -z "$$out" || { echo "not formatted:" $$out; exit 1; }
+	@out=$$(go fix -diff ./... 2>&1) && test -z "$$out" || { echo "$$out"; echo "go fix has something to say"; exit 1; }
+
+.PHONY: check-vet
+check-vet:
+	go vet ./...
+	cd bench && go vet ./...
+
+.PHONY: check-lint
+check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
+	$(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
+	cd bench && $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION) run ./...
+
+.PHONY: check-generate
+check-generate: generate
+	@git diff --exit-code --stat -- api || { echo "generated code is not current: run make generate and commit"; exit 1; }
+
+.PHONY: check-arch
+check-arch:
+	go test ./internal/archtest
+
+.PHONY: check-vuln
+check-vuln: $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
+	hack/vulncheck $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
+
+.PHONY: generate
+generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files
+	ln -sf protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go
+	ln -sf protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc
+	$(TOOLS)/buf-$(BUF_VERSION)/buf lint
+	PATH=$(TOOLS)/bin:$$PATH $(TOOLS)/buf-$(BUF_VERSION)/buf generate
+
+.PHONY: bench
+bench: build ## the published figures, on this machine: about 40 minutes; BENCH_FLAGS to narrow
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME each
+	hack/fuzz $${FUZZTIME:-10s}
+
+.PHONY: soak
+soak: build ## ten minutes with four busy loops beside the cluster: no false FAILED
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench -soak 10m
+
+.PHONY: clean
+clean: ## removes what the targets made here
+	rm -rf bin .tools .lofamo
+
+.PHONY: help
+help:
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+
+# go_tool NAME VERSION PACKAGE: one pinned tool, built once.
+define go_tool
+$(TOOLS)/bin/$(1)-$(2):
+	@mkdir -p $(TOOLS)/bin
+	GOBIN=$(TOOLS)/bin go install $(3)@$(2)
+	mv $(TOOLS)/bin/$(1) $$@
+endef
+$(eval $(call go_tool,golangci-lint,$(GOLANGCI_LINT_VERSION),github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
+$(eval $(call go_tool,govulncheck,$(GOVULNCHECK_VERSION),golang.org/x/vuln/cmd/govulncheck))
+$(eval $(call go_tool,protoc-gen-go,$(PROTOC_GEN_GO_VERSION),google.golang.org/protobuf/cmd/protoc-gen-go))
+$(eval $(call go_tool,protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION),google.golang.org/grpc/cmd/protoc-gen-go-grpc))
+
+# buf comes from npm where there is npm, else from source (some minutes).
+$(TOOLS)/buf-$(BUF_VERSION)/buf:
+	@mkdir -p $(dir $@)
+	if command -v npm >/dev/null; then \
+	  npm install --silent --no-save --no-fund --no-audit --prefix $(dir $@) @bufbuild/buf@$(BUF_VERSION) && \
+	  ln -sf node_modules/.bin/buf $@; \
+	else GOBIN=$(dir $@) go install github.com/bufbuild/buf/cmd/buf@v$(BUF_VERSION); fi

@@ -1,0 +1,294 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/lofamo/lofamo"
+
+// layers names, for every package tree of ours, the trees of ours that it may import besides
+// itself. The longest matching prefix counts. A package that matches none fails the test.
+var layers = map[string][]string{
+	"api":                   {},
+	"pkg/torus/grid":        {},
+	"pkg/fault":             {"pkg/torus/grid"},
+	"pkg/watchdog":          {"pkg/fault", "pkg/torus/grid"},
+	"pkg/watchdog/regfile":  {"pkg/watchdog", "pkg/fault", "pkg/torus/grid"},
+	"pkg/torus":             {"pkg/fault", "pkg/torus/grid"},
+	"pkg/torus/udplink":     {"pkg/torus", "pkg/fault", "pkg/torus/grid"},
+	"pkg/servicenet":        {"api", "pkg/fault", "pkg/torus/grid"},
+	"pkg/servicenet/direct": {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
+	"pkg/servicenet/gossip": {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
+	"pkg/sensor":            {"pkg/fault", "pkg/torus/grid"},
+	"pkg/awareness":         {"pkg/fault", "pkg/torus/grid"},
+	"internal/version":      {},
+	"internal/archtest":     {},
+	"internal/pki":          {"pkg/fault"},
+	"internal/config":       {"pkg"},
+	"internal/agent":        {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki"},
+	"internal/supervisor":   {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
+	"internal/sim":          {"api", "pkg", "internal/agent", "internal/config"},
+	"internal/localcluster": {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
+	"internal/ctl":          {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/version"},
+	"internal/e2e":          {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},
+	"cmd":                   {"internal", "pkg", "api"},
+}
+
+// pure lists the packages that are functions of (state, now, event).
+var pure = []string{
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/watchdog", "pkg/servicenet", "pkg/awareness",
+	"internal/agent/hostcore", "internal/agent/dnpcore",
+}
+
+// impureImports must not appear in a pure package.
+var impureImports = []string{
+	"net", "os", "log", "log/slog", "sync", "sync/atomic", "math/rand", "math/rand/v2", "crypto/rand", "context", "syscall", "io/fs", "os/signal",
+	"golang.org/x/sys/unix",
+}
+
+// clock lists what package time must not be used for in a pure package.
+var clock = map[string]bool{
+	"Now": true, "Since": true, "Until": true, "After": true, "AfterFunc": true, "Tick": true, "NewTimer": true, "NewTicker": true, "Sleep": true,
+}
+
+type file struct {
+	path string // relative to the module, with slashes
+	dir  string
+	test bool
+	fset *token.FileSet
+	ast  *ast.File
+}
+
+func sources(t *testing.T) []file {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	var out []file
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		if d.IsDir() {
+			if name := d.Name(); rel != "." && (strings.HasPrefix(name, ".") || name == "bin" || name == "testdata" || rel == "bench") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(p, ".go") {
+			return nil
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		out = append(out, file{rel, filepath.ToSlash(filepath.Dir(rel)), strings.HasSuffix(p, "_test.go"), fset, f})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 10 {
+		t.Fatalf("only %d source files found: the walk is wrong", len(out))
+	}
+	return out
+}
+
+func layerOf(dir string) (string, bool) {
+	for d := dir; d != "."; d = filepath.ToSlash(filepath.Dir(d)) {
+		if _, ok := layers[d]; ok {
+			return d, true
+		}
+	}
+	return "", false
+}
+
+func within(dir, tree string) bool { return dir == tree || strings.HasPrefix(dir, tree+"/") }
+
+func mayImport(from, to string) error {
+	layer, ok := layerOf(from)
+	if !ok {
+		return fmt.Errorf("%s is in no layer: give it one in archtest", from)
+	}
+	if within(to, layer) {
+		if from == layer && to != layer {
+			if own, _ := layerOf(to); own != layer {
+				return fmt.Errorf("%s imports %s: a parent never imports its adapter", from, to)
+			}
+		}
+		return nil
+	}
+	for _, allowed := range layers[layer] {
+		if !within(to, allowed) {
+			continue
+		}
+		// A listed parent does not bring its adapters along, unless the whole of pkg, or the
+		// putting together in internal/, is allowed.
+		if own, _ := layerOf(to); own == allowed || strings.HasPrefix(layer, "internal/") || layer == "cmd" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s must not import %s", from, to)
+}
+
+func TestImportDirections(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, imp := range f.ast.Imports {
+			p, _ := strconv.Unquote(imp.Path.Value)
+			if rel, ours := strings.CutPrefix(p, module+"/"); ours {
+				if err := mayImport(f.dir, rel); err != nil {
+					t.Errorf("%s: %v", f.path, err)
+				}
+			}
+			if strings.HasPrefix(p, "k8s.io/") && (within(f.dir, "internal/agent") || within(f.dir, "pkg")) {
+				t.Errorf("%s imports %s: client-go never reaches the agent", f.path, p)
+			}
+		}
+	}
+}
+
+func TestImportRuleRefuses(t *testing.T) {
+	for _, tc := range []struct{ from, to string }{
+		{"pkg/fault", "pkg/watchdog"},
+		{"pkg/watchdog", "pkg/torus"},
+		{"pkg/torus", "pkg/torus/udplink"},
+		{"pkg/awareness", "pkg/servicenet/gossip"},
+		{"internal/supervisor/api", "internal/agent"},
+		{"pkg/nowhere", "pkg/fault"},
+	} {
+		if mayImport(tc.from, tc.to) == nil {
+			t.Errorf("%s may import %s", tc.from, tc.to)
+		}
+	}
+	for _, tc := range []struct{ from, to string }{
+		{"pkg/torus/udplink", "pkg/torus"},
+		{"internal/agent", "pkg/servicenet/direct"},
+		{"internal/supervisor", "internal/supervisor/api"},
+		{"cmd/lofamoctl", "internal/ctl"},
+	} {
+		if err := mayImport(tc.from, tc.to); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestPurePackagesArePure(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range sources(t) {
+		if f.test || !isPure(f.dir) {
+			continue
+		}
+		seen[f.dir] = true
+		for _, imp := range f.ast.Imports {
+			p, _ := strconv.Unquote(imp.Path.Value)
+			for _, bad := range impureImports {
+				if p == bad {
+					t.Errorf("%s imports %s: the package is pure", f.path, p)
+				}
+			}
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a goroutine in a pure package", f.fset.Position(n.Pos()))
+			case *ast.SelectorExpr:
+				if id, ok := n.X.(*ast.Ident); ok && id.Name == "time" && clock[n.Sel.Name] {
+					t.Errorf("%s: time.%s in a pure package", f.fset.Position(n.Pos()), n.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+	for _, p := range pure {
+		if !seen[p] {
+			t.Errorf("pure package %s has no source", p)
+		}
+	}
+}
+
+func isPure(dir string) bool {
+	for _, p := range pure {
+		if dir == p {
+			return true
+		}
+	}
+	return false
+}
+
+func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
+	doc := map[string]string{}
+	for _, f := range sources(t) {
+		if f.test || strings.HasPrefix(f.dir, "api/") {
+			continue
+		}
+		if _, ok := doc[f.dir]; !ok {
+			doc[f.dir] = ""
+		}
+		if f.ast.Doc != nil {
+			doc[f.dir] += f.ast.Doc.Text()
+		}
+	}
+	var dirs []string
+	for d := range doc {
+		dirs = append(dirs, d)
+	}
+	sort.Strings(dirs)
+	for _, d := range dirs {
+		if len(doc[d]) < 60 {
+			t.Errorf("%s: package comment %q: want what it is for and what it is not", d, doc[d])
+		}
+	}
+}
+
+// TestSizes holds files near 500 lines and functions near 60; a longer function says why in its
+// comment, with the word "long".
+func TestSizes(t *testing.T) {
+	for _, f := range sources(t) {
+		if strings.HasPrefix(f.dir, "api/") || f.test {
+			continue
+		}
+		if n := f.fset.Position(f.ast.End()).Line; n > 550 {
+			t.Errorf("%s has %d lines: split it", f.path, n)
+		}
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			n := f.fset.Position(fn.End()).Line - f.fset.Position(fn.Pos()).Line + 1
+			if n > 70 && !strings.Contains(strings.ToLower(fn.Doc.Text()), "long") {
+				t.Errorf("%s: %s has %d lines and does not say why", f.fset.Position(fn.Pos()), fn.Name.Name, n)
+			}
+		}
+	}
+}
+
+// TestNoInit keeps registries from filling themselves behind the reader's back.
+func TestNoInit(t *testing.T) {
+	for _, f := range sources(t) {
+		if strings.HasPrefix(f.dir, "api/") {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: init function", f.fset.Position(fn.Pos()))
+			}
+		}
+	}
+}

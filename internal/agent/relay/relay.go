@@ -1,0 +1,180 @@
+// Package relay is what the halves pass on for others: envelopes on their way up to the
+// supervisors (reports and answers of a half that has no service network of its own) and down to
+// a node that only the torus reaches (seed 001 §III-D, the last chance of a DNP whose host is
+// dead). It holds the message codec and the memory of what was passed on already. It does not
+// look into envelopes, choose ways (internal/agent/dnpcore) or send.
+//
+// The same bytes travel as the payload of torus Message frames and in mailbox messages between
+// the halves of one node:
+//
+//	offset  size  field
+//	0       1     version, 1
+//	1       1     kind: 1 up, 2 down
+//	2       1     hops made so far
+//	3       1     hops allowed
+//	4       6     destination x, y, z, 16 bits each, big endian; zero in up messages
+//	10      1     number n of recorded hops, at most 8
+//	11      15 n  hops: x, y, z, 16 bits each; half, 8 bits; time held in ns, 64 bits
+//	        rest  the envelope, 1 to 1,200 bytes
+//
+// Hops after the eighth add their time to the eighth's: the sum of the ages stays right.
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Kind says which way a message goes.
+type Kind uint8
+
+// The kinds.
+const (
+	Up   Kind = iota + 1 // towards the supervisors, by whoever reaches one
+	Down                 // towards the node Dst
+)
+
+// String returns "up" or "down".
+func (k Kind) String() string {
+	switch k {
+	case Up:
+		return "up"
+	case Down:
+		return "down"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// Bounds of a message.
+const (
+	MaxEnvelope = 1200 // bytes; with header and 8 hops it fits a torus frame of the usual MTU
+	MaxRecorded = 8    // hops kept one by one
+	MaxHops     = 255  // the register has 8 bits (AddrMaxHops)
+
+	version    = 1
+	headerSize = 11
+	hopSize    = 15
+	// MaxSize bounds an encoded message.
+	MaxSize = headerSize + MaxRecorded*hopSize + MaxEnvelope
+)
+
+// What is wrong with a message that does not decode.
+var (
+	ErrShort   = errors.New("relay message: too short")
+	ErrTooLong = errors.New("relay message: too long")
+	ErrVersion = errors.New("relay message: unknown version")
+	ErrField   = errors.New("relay message: field out of range")
+)
+
+// Hop is one station that a message passed.
+type Hop struct {
+	Coord grid.Coord
+	Half  fault.Half
+	Held  time.Duration
+}
+
+// Message is one envelope under way.
+type Message struct {
+	Kind     Kind
+	Made     uint8      // torus hops made
+	Limit    uint8      // torus hops allowed
+	Dst      grid.Coord // of a Down message
+	Hops     []Hop      // of an Up message
+	Envelope []byte     // a serialised lofamo.v1.Envelope
+}
+
+// AddHop records a station. The slice of the original is not written to.
+func (m Message) AddHop(h Hop) Message {
+	if h.Held < 0 {
+		h.Held = 0
+	}
+	hops := make([]Hop, len(m.Hops), len(m.Hops)+1)
+	copy(hops, m.Hops)
+	if len(hops) >= MaxRecorded {
+		hops[len(hops)-1].Held += h.Held
+	} else {
+		hops = append(hops, h)
+	}
+	m.Hops = hops
+	return m
+}
+
+// Append encodes m behind dst.
+func (m Message) Append(dst []byte) ([]byte, error) {
+	switch {
+	case m.Kind != Up && m.Kind != Down:
+		return dst, fmt.Errorf("%w: kind %d: want 1 or 2", ErrField, m.Kind)
+	case len(m.Envelope) == 0 || len(m.Envelope) > MaxEnvelope:
+		return dst, fmt.Errorf("%w: envelope of %d bytes: want 1 to %d", ErrTooLong, len(m.Envelope), MaxEnvelope)
+	case len(m.Hops) > MaxRecorded:
+		return dst, fmt.Errorf("%w: %d hops: want at most %d", ErrTooLong, len(m.Hops), MaxRecorded)
+	}
+	dst = append(dst, version, byte(m.Kind), m.Made, m.Limit)
+	dst = appendCoord(dst, m.Dst)
+	dst = append(dst, byte(len(m.Hops)))
+	for _, h := range m.Hops {
+		dst = appendCoord(dst, h.Coord)
+		dst = append(dst, byte(h.Half))
+		dst = binary.BigEndian.AppendUint64(dst, uint64(max(h.Held, 0)))
+	}
+	return append(dst, m.Envelope...), nil
+}
+
+// Decode reads a message. Its Envelope is a part of b.
+func Decode(b []byte) (Message, error) {
+	switch {
+	case len(b) <= headerSize:
+		return Message{}, ErrShort
+	case len(b) > MaxSize:
+		return Message{}, ErrTooLong
+	case b[0] != version:
+		return Message{}, fmt.Errorf("%w %d: want %d", ErrVersion, b[0], version)
+	}
+	m := Message{Kind: Kind(b[1]), Made: b[2], Limit: b[3], Dst: coord(b[4:])}
+	if m.Kind != Up && m.Kind != Down {
+		return Message{}, fmt.Errorf("%w: kind %d: want 1 or 2", ErrField, b[1])
+	}
+	n := int(b[10])
+	if n > MaxRecorded {
+		return Message{}, fmt.Errorf("%w: %d hops: want at most %d", ErrField, n, MaxRecorded)
+	}
+	rest := b[headerSize:]
+	if len(rest) <= n*hopSize {
+		return Message{}, ErrShort
+	}
+	for i := range n {
+		h := rest[i*hopSize:]
+		hop := Hop{Coord: coord(h), Half: fault.Half(h[6]), Held: time.Duration(binary.BigEndian.Uint64(h[7:]))}
+		if !hop.Half.Valid() || hop.Held < 0 || hop.Held > MaxHeld {
+			return Message{}, fmt.Errorf("%w: hop %d: half %d held %d ns: want half 1 or 2 and at most %s", ErrField, i, h[6], hop.Held, MaxHeld)
+		}
+		m.Hops = append(m.Hops, hop)
+	}
+	m.Envelope = rest[n*hopSize:]
+	if len(m.Envelope) > MaxEnvelope {
+		return Message{}, ErrTooLong
+	}
+	return m, nil
+}
+
+// MaxHeld bounds the time that one hop may claim, so that sums of ages cannot overflow.
+const MaxHeld = 24 * time.Hour
+
+func appendCoord(dst []byte, c grid.Coord) []byte {
+	dst = binary.BigEndian.AppendUint16(dst, uint16(c.X))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(c.Y))
+	return binary.BigEndian.AppendUint16(dst, uint16(c.Z))
+}
+
+func coord(b []byte) grid.Coord {
+	return grid.Coord{
+		X: int(binary.BigEndian.Uint16(b)),
+		Y: int(binary.BigEndian.Uint16(b[2:])),
+		Z: int(binary.BigEndian.Uint16(b[4:])),
+	}
+}

@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func sample() Message {
+	return Message{
+		Kind: Down, Made: 2, Limit: 9, Dst: grid.Coord{X: 1, Y: 65535, Z: 3},
+		Hops:     []Hop{{grid.Coord{X: 4}, fault.HalfDNP, 3 * time.Millisecond}, {grid.Coord{Y: 5}, fault.HalfHost, 0}},
+		Envelope: []byte("envelope"),
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	up := sample()
+	up.Kind, up.Dst, up.Hops = Up, grid.Coord{}, nil
+	for _, m := range []Message{sample(), up} {
+		b, err := m.Append([]byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Decode(b[1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(m, got); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	good, err := sample().Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit := func(at int, v byte) []byte {
+		b := bytes.Clone(good)
+		b[at] = v
+		return b
+	}
+	for _, tc := range []struct {
+		name string
+		b    []byte
+		want error
+	}{
+		{"empty", nil, ErrShort},
+		{"header only", good[:headerSize], ErrShort},
+		{"hops only", good[:headerSize+2*hopSize], ErrShort},
+		{"version", edit(0, 2), ErrVersion},
+		{"kind", edit(1, 3), ErrField},
+		{"hop count", edit(10, 9), ErrField},
+		{"hop half", edit(headerSize+6, 3), ErrField},
+		{"hop time", edit(headerSize+7, 0x7f), ErrField},
+		{"negative hop time", edit(headerSize+7, 0xff), ErrField},
+		{"oversized", append(bytes.Clone(good), make([]byte, MaxSize)...), ErrTooLong},
+		{"oversized envelope", append(bytes.Clone(good), make([]byte, MaxEnvelope)...), ErrTooLong},
+	} {
+		if _, err := Decode(tc.b); !errors.Is(err, tc.want) {
+			t.Errorf("%s: error %v, want %v", tc.name, err, tc.want)
+		}
+	}
+}
+
+func TestAppendRefuses(t *testing.T) {
+	for _, m := range []Message{
+		{Kind: Up},
+		{Kind: 0, Envelope: []byte("x")},
+		{Kind: Up, Envelope: make([]byte, MaxEnvelope+1)},
+		{Kind: Up, Envelope: []byte("x"), Hops: make([]Hop, MaxRecorded+1)},
+	} {
+		if _, err := m.Append(nil); err == nil {
+			t.Errorf("%+v encodes", m)
+		}
+	}
+}
+
+func TestHopsAfterTheLastAddUp(t *testing.T) {
+	m := Message{Kind: Up, Envelope: []byte("x")}
+	var before Message
+	for i := range 12 {
+		before = m
+		m = m.AddHop(Hop{grid.Coord{X: i}, fault.HalfDNP, time.Duration(i+1) * time.Second})
+	}
+	if len(before.Hops) != MaxRecorded || len(m.Hops) != MaxRecorded {
+		t.Fatalf("%d hops recorded", len(m.Hops))
+	}
+	sum := func(m Message) (d time.Duration) {
+		for _, h := range m.Hops {
+			d += h.Held
+		}
+		return d
+	}
+	if sum(m) != 78*time.Second || sum(before) != 66*time.Second {
+		t.Errorf("sums %s and %s, want 78s and 66s", sum(m), sum(before))
+	}
+}
+
+func TestSeen(t *testing.T) {
+	now := time.Unix(0, 0)
+	s := NewSeen(3, time.Second)
+	msg := func(i int) Message { return Message{Kind: Up, Envelope: fmt.Append(nil, i)} }
+	if !s.First(now, msg(1)) || s.First(now, msg(1)) {
+		t.Error("the second copy is taken for the first")
+	}
+	other := msg(1)
+	other.Kind = Down
+	if !s.First(now, other) {
+		t.Error("up and down are taken for the same")
+	}
+	later := msg(1)
+	later.Made, later.Hops = 3, []Hop{{Half: fault.HalfDNP}}
+	if s.First(now, later) {
+		t.Error("a copy with other hops is taken for new")
+	}
+	if !s.First(now.Add(time.Second), msg(1)) {
+		t.Error("never forgotten")
+	}
+	for i := 2; i < 100; i++ {
+		s.First(now, msg(i))
+	}
+	if len(s.at) > 3 || len(s.ring) > 3 {
+		t.Errorf("%d and %d remembered, want at most 3", len(s.at), len(s.ring))
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	good, err := sample().Append(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte{1, 1, 0, 8, 0, 0, 0, 0, 0, 0, 0, 'e'})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Decode(b)
+		if err != nil {
+			return
+		}
+		again, err := m.Append(nil)
+		if err != nil || !bytes.Equal(again, b) {
+			t.Fatalf("%x decodes to %+v, which encodes to %x, %v", b, m, again, err)
+		}
+	})
+}

@@ -1,0 +1,41 @@
+// Package measure turns samples into the figures that are published, and reads what processes
+// and links cost. It starts nothing and decides nothing; cmd/lofamo-bench does.
+package measure
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Latencies are samples of one kind.
+type Latencies []time.Duration
+
+// Quantile returns the smallest sample that at least the share q (0 to 1) of the samples do not
+// exceed; zero without samples.
+func (l Latencies) Quantile(q float64) time.Duration {
+	if len(l) == 0 {
+		return 0
+	}
+	s := slices.Clone(l)
+	slices.Sort(s)
+	i := int(q*float64(len(s))+0.9999999) - 1
+	return s[min(max(i, 0), len(s)-1)]
+}
+
+// Median returns the 0.5 quantile.
+func (l Latencies) Median() time.Duration { return l.Quantile(0.5) }
+
+// P99 returns the 0.99 quantile.
+func (l Latencies) P99() time.Duration { return l.Quantile(0.99) }
+
+// Max returns the largest sample.
+func (l Latencies) Max() time.Duration { return l.Quantile(1) }
+
+// Millis prints a duration in milliseconds with one decimal, "-" for none.
+func Millis(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond))
+}

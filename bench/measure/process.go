@@ -1,0 +1,38 @@
+package measure
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// clockTick is the unit of the times in /proc/PID/stat: USER_HZ, 100 a second on Linux.
+const clockTick = 10 * time.Millisecond
+
+// Usage is what a process has consumed.
+type Usage struct {
+	CPU      time.Duration // user and system, since its start
+	Resident int64         // bytes now
+}
+
+// Process reads /proc/PID.
+func Process(pid int) (Usage, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Usage{}, err
+	}
+	_, rest, ok := strings.Cut(string(b), ") ") // the name may hold spaces
+	f := strings.Fields(rest)
+	if !ok || len(f) < 22 {
+		return Usage{}, fmt.Errorf("/proc/%d/stat: %q is not such a file", pid, b)
+	}
+	var v [3]int64
+	for i, field := range []int{11, 12, 21} { // utime, stime, rss
+		if v[i], err = strconv.ParseInt(f[field], 10, 64); err != nil {
+			return Usage{}, fmt.Errorf("/proc/%d/stat field %d: %w", pid, field+3, err)
+		}
+	}
+	return Usage{CPU: time.Duration(v[0]+v[1]) * clockTick, Resident: v[2] * int64(os.Getpagesize())}, nil
+}

@@ -1,0 +1,107 @@
+// Package ledger is what a half states: for each component of its own node, and of its
+// neighbours, the state, why it is believed and since when. Changes are collected for the next
+// report; a digest is the whole ledger.
+//
+// It is pure. It does not decide states (internal/agent/hostcore and dnpcore do), number reports
+// or send them.
+package ledger
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+type key struct {
+	node      fault.NodeID
+	component fault.Component
+}
+
+type entry struct {
+	key
+	state   fault.State
+	kind    fault.Kind
+	detail  string
+	since   time.Time
+	changed bool
+}
+
+// Ledger is one half's. Entries keep the order of their first statement, so that a digest reads
+// the same every time.
+type Ledger struct {
+	entries []entry
+	index   map[key]int
+	changes int
+}
+
+// New returns an empty ledger.
+func New() *Ledger { return &Ledger{index: map[key]int{}} }
+
+// State returns what is stated of a component, and 0 when nothing was ever stated.
+func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
+	if i, ok := l.index[key{node, c}]; ok {
+		return l.entries[i].state
+	}
+	return 0
+}
+
+// Set states o; o.Age is the age of its first sign now. It is a change when state or kind differ
+// from before: the kind decides what an observation is worth. A new detail alone is none, for
+// details hold measured values.
+func (l *Ledger) Set(now time.Time, o fault.Observation) {
+	if len(o.Detail) > fault.MaxDetail {
+		o.Detail = o.Detail[:fault.MaxDetail]
+	}
+	k := key{o.Node, o.Component}
+	i, ok := l.index[k]
+	if !ok {
+		i = len(l.entries)
+		l.index[k] = i
+		l.entries = append(l.entries, entry{key: k})
+	}
+	e := &l.entries[i]
+	e.detail = o.Detail
+	if e.state == o.State && e.kind == o.Kind {
+		return
+	}
+	e.state, e.kind, e.since = o.State, o.Kind, now.Add(-o.Age)
+	if !e.changed {
+		e.changed = true
+		l.changes++
+	}
+}
+
+// Changes returns what changed since the last call of Changes or All, as of now, and nil when
+// nothing did. What went to and fro is stated as it is now.
+func (l *Ledger) Changes(now time.Time) []fault.Observation {
+	if l.changes == 0 {
+		return nil
+	}
+	out := make([]fault.Observation, 0, l.changes)
+	for i := range l.entries {
+		if e := &l.entries[i]; e.changed {
+			e.changed = false
+			out = append(out, e.observation(now))
+		}
+	}
+	l.changes = 0
+	return out
+}
+
+// All returns the whole ledger as of now. Changes that were not taken yet are in it.
+func (l *Ledger) All(now time.Time) []fault.Observation {
+	out := make([]fault.Observation, 0, len(l.entries))
+	for i := range l.entries {
+		l.entries[i].changed = false
+		out = append(out, l.entries[i].observation(now))
+	}
+	l.changes = 0
+	return out
+}
+
+func (e *entry) observation(now time.Time) fault.Observation {
+	return fault.Observation{
+		Node: e.node, Component: e.component, State: e.state, Kind: e.kind,
+		Age: max(now.Sub(e.since), 0), Detail: e.detail,
+	}
+}

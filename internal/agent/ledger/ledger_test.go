@@ -1,0 +1,62 @@
+package ledger
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func TestChangesAndDigest(t *testing.T) {
+	t0 := time.Unix(100, 0)
+	l := New()
+	if l.State("a", fault.ComponentHost) != 0 {
+		t.Error("a state before the first statement")
+	}
+	host := fault.Observation{Node: "a", Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}
+	dnp := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog, Age: 50 * time.Millisecond}
+	l.Set(t0, host)
+	l.Set(t0, dnp)
+	if got := l.Changes(t0); len(got) != 2 {
+		t.Fatalf("changes %v", got)
+	}
+	if got := l.Changes(t0); got != nil {
+		t.Fatalf("changes come twice: %v", got)
+	}
+
+	t1 := t0.Add(time.Second)
+	dnp.Detail, dnp.Age = "other words", time.Minute
+	l.Set(t1, dnp)
+	if got := l.Changes(t1); got != nil {
+		t.Errorf("a new detail is a change: %v", got)
+	}
+	want := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog, Age: 1050 * time.Millisecond, Detail: "other words"}
+	all := l.All(t1)
+	if d := cmp.Diff(want, all[1]); d != "" {
+		t.Error(d)
+	}
+
+	dnp.Kind, dnp.Age = fault.KindSelf, 0
+	l.Set(t1, dnp)
+	if got := l.Changes(t1); len(got) != 1 || got[0].Kind != fault.KindSelf || got[0].Age != 0 {
+		t.Errorf("another kind is no change: %v", got)
+	}
+
+	host.State = fault.Sick
+	l.Set(t1, host)
+	host.State = fault.Failed
+	l.Set(t1, host)
+	if got := l.Changes(t1); len(got) != 1 || got[0].State != fault.Failed {
+		t.Errorf("two changes of one component: %v", got)
+	}
+	host.State, host.Detail = fault.Normal, strings.Repeat("x", 500)
+	l.Set(t1, host)
+	if got := l.All(t1); len(got[0].Detail) != fault.MaxDetail {
+		t.Errorf("detail of %d bytes", len(got[0].Detail))
+	}
+	if got := l.Changes(t1); got != nil {
+		t.Errorf("a digest leaves changes behind: %v", got)
+	}
+}

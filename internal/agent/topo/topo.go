@@ -1,0 +1,99 @@
+// Package topo is what one node knows of the torus around it: its place, its neighbours and what
+// nodes are called. It knows no addresses and no states.
+package topo
+
+import (
+	"strings"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Map is one node's view of the torus. Build it with New; it does not change afterwards.
+type Map struct {
+	Node       fault.NodeID
+	Coord      grid.Coord
+	Dims       grid.Dims
+	Links      []grid.Direction // in which the node has a link
+	Neighbours []Neighbour      // the distinct ones, in the order of the directions
+	named      map[grid.Coord]fault.NodeID
+	at         map[fault.NodeID]grid.Coord
+}
+
+// Neighbour is another node with one or more links to this one.
+type Neighbour struct {
+	ID    fault.NodeID
+	Coord grid.Coord
+	Dirs  []grid.Direction // of this node's links to it: two in a dimension of size 2
+}
+
+// New returns the view of the node at coord. peers names the neighbours that do not have the
+// default name.
+func New(node fault.NodeID, coord grid.Coord, dims grid.Dims, peers map[grid.Direction]fault.NodeID) *Map {
+	m := &Map{
+		Node: node, Coord: coord, Dims: dims, Links: dims.Links(),
+		named: map[grid.Coord]fault.NodeID{coord: node}, at: map[fault.NodeID]grid.Coord{},
+	}
+	for _, d := range m.Links {
+		if id, ok := peers[d]; ok && id != "" {
+			n, _ := dims.Neighbour(coord, d)
+			m.named[n] = id
+		}
+	}
+	for c, id := range m.named {
+		m.at[id] = c
+	}
+	for _, c := range dims.Neighbours(coord) {
+		m.Neighbours = append(m.Neighbours, Neighbour{ID: m.ID(c), Coord: c, Dirs: dims.LinksTo(coord, c)})
+	}
+	return m
+}
+
+// ID returns the name of the node at c: the given one of this node and its neighbours, the
+// default one of all others.
+func (m *Map) ID(c grid.Coord) fault.NodeID {
+	if id, ok := m.named[c]; ok {
+		return id
+	}
+	return fault.DefaultNodeID(c)
+}
+
+// At returns where the node of that name is, and false for a name that is neither known nor of
+// the default form, or lies outside the torus.
+func (m *Map) At(id fault.NodeID) (grid.Coord, bool) {
+	if c, ok := m.at[id]; ok {
+		return c, true
+	}
+	rest, ok := strings.CutPrefix(string(id), "n")
+	if !ok {
+		return grid.Coord{}, false
+	}
+	c, err := grid.ParseCoord(strings.ReplaceAll(rest, "-", ","))
+	if err != nil || !m.Dims.Contains(c) || fault.DefaultNodeID(c) != id {
+		return grid.Coord{}, false
+	}
+	if _, renamed := m.named[c]; renamed {
+		return grid.Coord{}, false
+	}
+	return c, true
+}
+
+// Towards returns the directions that bring a message from this node nearer to dst on a shortest
+// way, in the order of the dimensions (dimension-order routing, as the DNP has it).
+func (m *Map) Towards(dst grid.Coord) []grid.Direction {
+	var out []grid.Direction
+	from, to := [3]int{m.Coord.X, m.Coord.Y, m.Coord.Z}, [3]int{dst.X, dst.Y, dst.Z}
+	size := [3]int{m.Dims.X, m.Dims.Y, m.Dims.Z}
+	for _, d := range m.Links {
+		a := d.Axis()
+		up := (to[a] - from[a] + size[a]) % size[a]
+		down := (size[a] - up) % size[a]
+		if up == 0 {
+			continue
+		}
+		if (d.Positive() && up <= down) || (!d.Positive() && down <= up) {
+			out = append(out, d)
+		}
+	}
+	return out
+}

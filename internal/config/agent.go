@@ -1,0 +1,154 @@
+package config
+
+import (
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// The platforms: what a node's DNP half runs on.
+const (
+	PlatformSharedKernel = "shared-kernel" // both halves under one kernel: both die with it
+	PlatformDPU          = "dpu"           // the DNP half on the network card's own processor
+)
+
+// Agent is the configuration of the two halves of one node. Both halves and the recovery daemon
+// read the same file.
+type Agent struct {
+	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'.
+	// Required.
+	Cluster string `json:"cluster"`
+	// Node is the node's name, as in the certificates. Letters, digits, '-', '_' and '.'. Default from
+	// the coordinate: n1-0-1 at 1,0,1.
+	Node fault.NodeID `json:"node"`
+	// Coord is the node's place in the torus, "x,y,z". Inside Dims. Required.
+	Coord string `json:"coord"`
+	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536. Required.
+	Dims string `json:"dims"`
+	// StateDir is a directory of this node alone: register file, mailbox, boot epochs, sockets.
+	// At most 90 bytes, for Unix sockets' names end at 108. Default /var/lib/lofamo/agent.
+	StateDir string `json:"stateDir"`
+	// Platform is shared-kernel or dpu: what the DNP half runs on. Default shared-kernel.
+	Platform string `json:"platform"`
+	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.
+	Preset string `json:"preset"`
+	// Periods sets single values of the preset. Default none.
+	Periods *PeriodsOverride `json:"periods,omitempty"`
+	// TLS are the files with the certificates and keys of both halves. Required.
+	TLS AgentTLS `json:"tls"`
+	// Links has one entry for each direction that the torus has: X+, X-, Y+, Y-, Z+, Z-. A dimension
+	// of size 1 has none.
+	Links map[string]LinkAddr `json:"links"`
+	// MTU caps a torus frame, in bytes of UDP payload. 1280 to 8224. Default 1472: Ethernet's.
+	MTU int `json:"mtu"`
+	// MaxHops is how far a message may travel in the torus, in links. 1 to 255. Default 32.
+	MaxHops int `json:"maxHops"`
+	// Service is the node's side of the service network.
+	Service ServiceConfig `json:"service"`
+	// Supervisors are the replicas to report to, the preferred first. At least one.
+	Supervisors []SupervisorAddr `json:"supervisors"`
+	// Sensors says what is measured.
+	Sensors sensor.Config `json:"sensors"`
+	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
+	// it. Default false.
+	Injection bool `json:"injection,omitempty"`
+	// HTTP is the address of metrics and health, "ip:port". Default none.
+	HTTP string `json:"http,omitempty"`
+	// Log says what is logged and how.
+	Log LogConfig `json:"log"`
+}
+
+// AgentTLS names PEM files.
+type AgentTLS struct {
+	CA       string `json:"ca"`       // the cluster's certificate authorities
+	HostCert string `json:"hostCert"` // certificate of the host half: lofamo://CLUSTER/node/NODE/host
+	HostKey  string `json:"hostKey"`
+	DNPCert  string `json:"dnpCert"` // certificate of the DNP half: lofamo://CLUSTER/node/NODE/dnp
+	DNPKey   string `json:"dnpKey"`
+}
+
+// LinkAddr is one torus link: UDP for the frames, TCP on the same addresses for the handshake.
+type LinkAddr struct {
+	// Local address, "ip:port". No two links share one.
+	Local string `json:"local"`
+	// Peer is the neighbour's address for this link, "ip:port".
+	Peer string `json:"peer"`
+	// PeerNode is the neighbour's name. Default from its coordinate.
+	PeerNode fault.NodeID `json:"peerNode,omitempty"`
+	// Interface binds the link to a network interface (SO_BINDTODEVICE). Default none.
+	Interface string `json:"interface,omitempty"`
+}
+
+// ServiceConfig is the node's side of the service network.
+type ServiceConfig struct {
+	// Listen is the address of the direct rail, UDP, "ip:port". Required.
+	Listen string `json:"listen"`
+	// GossipListen is the address of the gossip rail, UDP and TCP, "ip:port". Default none: no gossip.
+	GossipListen string `json:"gossipListen,omitempty"`
+	// GossipJoin are members to join by, "ip:port". Default none.
+	GossipJoin []string `json:"gossipJoin,omitempty"`
+	// GossipKeyFile holds the gossip key: 32 bytes in base64. Required with GossipListen.
+	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
+	// Interface is the network interface of the service network: the rails are bound to it. Default
+	// none: not bound.
+	Interface string `json:"interface,omitempty"`
+}
+
+// SupervisorAddr is a supervisor to report to.
+type SupervisorAddr struct {
+	ID     string `json:"id"`     // as in its certificate
+	Report string `json:"report"` // its report address, UDP, "ip:port"
+}
+
+// LogConfig says what is logged and how.
+type LogConfig struct {
+	// Level is debug, info, warn or error. Default info.
+	Level string `json:"level"`
+	// Format is text or json. Default text.
+	Format string `json:"format"`
+}
+
+// DefaultAgent returns the defaults. What has none is empty, and Validate names it.
+func DefaultAgent() Agent {
+	return Agent{
+		StateDir: "/var/lib/lofamo/agent",
+		Platform: PlatformSharedKernel,
+		Preset:   PresetDefault,
+		MTU:      1472,
+		MaxHops:  32,
+		Sensors:  sensor.DefaultConfig(),
+		Log:      LogConfig{Level: "info", Format: "text"},
+	}
+}
+
+// Timing returns the preset with its overrides. It fails where Validate does.
+func (a Agent) Timing() (Periods, error) { return timing(a.Preset, a.Periods) }
+
+// Topology returns the parsed coordinate and dims, the former inside the latter.
+func (a Agent) Topology() (grid.Coord, grid.Dims, error) {
+	d, err := grid.ParseDims(a.Dims)
+	if err != nil {
+		return grid.Coord{}, grid.Dims{}, err
+	}
+	c, err := grid.ParseCoord(a.Coord)
+	if err != nil {
+		return grid.Coord{}, grid.Dims{}, err
+	}
+	return c, d, d.Check(c)
+}
+
+// PeerNode returns the name of the neighbour in that direction, and false where there is no link.
+func (a Agent) PeerNode(dir grid.Direction) (fault.NodeID, bool) {
+	c, d, err := a.Topology()
+	if err != nil {
+		return "", false
+	}
+	n, ok := d.Neighbour(c, dir)
+	if !ok {
+		return "", false
+	}
+	if id := a.Links[dir.String()].PeerNode; id != "" {
+		return id, true
+	}
+	return fault.DefaultNodeID(n), true
+}

@@ -1,0 +1,73 @@
+package config
+
+import (
+	"fmt"
+	"os"
+)
+
+// LoadAgent reads a file, applies the environment ("NAME=value" as from os.Environ) and validates.
+func LoadAgent(path string, environ []string) (Agent, error) {
+	a, err := ReadAgent(path, environ)
+	if err != nil {
+		return Agent{}, err
+	}
+	if err := a.Validate(); err != nil {
+		return Agent{}, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return a, nil
+}
+
+// LoadSupervisor reads a file, applies the environment ("NAME=value" as from os.Environ) and
+// validates.
+func LoadSupervisor(path string, environ []string) (Supervisor, error) {
+	s, err := ReadSupervisor(path, environ)
+	if err != nil {
+		return Supervisor{}, err
+	}
+	if err := s.Validate(); err != nil {
+		return Supervisor{}, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// ReadAgent is LoadAgent without the validation, for commands that set more fields by flags.
+// Without a path there is no file, only defaults and the environment.
+func ReadAgent(path string, environ []string) (Agent, error) {
+	a := DefaultAgent()
+	if err := readFile(path, &a); err != nil {
+		return Agent{}, err
+	}
+	if err := applyEnv("LOFAMO_AGENT_", environ, agentEnv(&a)); err != nil {
+		return Agent{}, err
+	}
+	a.complete()
+	return a, nil
+}
+
+// ReadSupervisor is LoadSupervisor without the validation, for commands that set more fields by
+// flags. Without a path there is no file, only defaults and the environment.
+func ReadSupervisor(path string, environ []string) (Supervisor, error) {
+	s := DefaultSupervisor()
+	if err := readFile(path, &s); err != nil {
+		return Supervisor{}, err
+	}
+	if err := applyEnv("LOFAMO_SUPERVISOR_", environ, supervisorEnv(&s)); err != nil {
+		return Supervisor{}, err
+	}
+	s.complete()
+	return s, nil
+}
+
+func readFile(path string, into any) error {
+	if path == "" {
+		return nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	if err := decode(b, into); err != nil {
+		return fmt.Errorf("configuration %s: %w", path, err)
+	}
+	return nil
+}

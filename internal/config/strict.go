@@ -1,0 +1,173 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sort"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxFile bounds a configuration's size, in bytes: the largest torus that is listed node by node
+// fits well below it.
+const maxFile = 64 << 20
+
+// decode reads one strict YAML document over the defaults in into, a pointer to a struct. Unknown
+// keys are all named with their place; keys are case-sensitive.
+func decode(b []byte, into any) error {
+	if len(b) > maxFile {
+		return fmt.Errorf("%d bytes: want at most %d", len(b), maxFile)
+	}
+	if n := documents(b); n > 1 {
+		return fmt.Errorf("%d YAML documents: want one", n)
+	}
+	js, err := yaml.YAMLToJSONStrict(b)
+	if err != nil {
+		return fmt.Errorf("not YAML: %w", err)
+	}
+	var tree any
+	if err := json.Unmarshal(js, &tree); err != nil {
+		return fmt.Errorf("not YAML: %w", err)
+	}
+	if tree == nil {
+		return nil // an empty file, or comments only
+	}
+	if errs := checkKeys("", tree, reflect.TypeOf(into).Elem()); len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if err := json.Unmarshal(js, into); err != nil {
+		return explain(err)
+	}
+	return nil
+}
+
+// documents counts YAML documents: "---" at the start of a line ends one wherever it stands, in
+// block scalars too. One marker before any content does not count.
+func documents(b []byte) int {
+	n, content := 1, false
+	for line := range bytes.Lines(b) {
+		line = bytes.TrimRight(line, " \t\r\n")
+		if bytes.Equal(line, []byte("---")) || bytes.HasPrefix(line, []byte("--- ")) {
+			if content {
+				n++
+			}
+			content = len(line) > 3
+			continue
+		}
+		if t := bytes.TrimLeft(line, " \t"); len(t) > 0 && t[0] != '#' {
+			content = true
+		}
+	}
+	return n
+}
+
+// checkKeys walks a decoded tree beside the type that it is for and names every unknown key, every
+// null and every array that is longer than its type.
+func checkKeys(path string, v any, t reflect.Type) []error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	var errs []error
+	switch v := v.(type) {
+	case map[string]any:
+		for _, k := range sortedKeys(v) {
+			at := join(path, k)
+			switch t.Kind() {
+			case reflect.Struct:
+				fields := jsonFields(t)
+				ft, ok := fields[k]
+				if !ok {
+					errs = append(errs, fmt.Errorf("%s: unknown key: want one of %s", at, strings.Join(sortedKeys(fields), ", ")))
+					continue
+				}
+				errs = append(errs, checkKeys(at, v[k], ft)...)
+			case reflect.Map:
+				errs = append(errs, checkKeys(at, v[k], t.Elem())...)
+			}
+		}
+	case []any:
+		if t.Kind() != reflect.Slice && t.Kind() != reflect.Array {
+			return nil // the decoder names the wrong type
+		}
+		if t.Kind() == reflect.Array && len(v) > t.Len() {
+			errs = append(errs, fmt.Errorf("%s: given %d entries: want at most %d", path, len(v), t.Len()))
+		}
+		for i, e := range v {
+			errs = append(errs, checkKeys(fmt.Sprintf("%s[%d]", path, i), e, t.Elem())...)
+		}
+	case nil:
+		errs = append(errs, fmt.Errorf("%s: given nothing: want a value, or leave the key out", path))
+	}
+	return errs
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+// jsonFields returns the types of a struct's fields by their names in the file.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	out := make(map[string]reflect.Type, t.NumField())
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && name != "-" {
+			out[name] = f.Type
+		}
+	}
+	return out
+}
+
+// explain turns the decoder's type errors into field, given and wanted.
+func explain(err error) error {
+	var te *json.UnmarshalTypeError
+	if errors.As(err, &te) {
+		return fmt.Errorf("%s: given a %s: want a %s", te.Field, te.Value, kindName(te.Type))
+	}
+	return err
+}
+
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int, reflect.Int64:
+		return "whole number"
+	case reflect.Float64:
+		return "number"
+	case reflect.Slice, reflect.Array:
+		return "list"
+	case reflect.Struct, reflect.Map:
+		return "mapping"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return t.Kind().String()
+}
+
+// MarshalAgent writes the configuration as YAML that ReadAgent reads back alike.
+func MarshalAgent(a Agent) ([]byte, error) { return marshal(a) }
+
+// MarshalSupervisor writes the configuration as YAML that ReadSupervisor reads back alike.
+func MarshalSupervisor(s Supervisor) ([]byte, error) { return marshal(s) }
+
+func marshal(v any) ([]byte, error) {
+	b, err := yaml.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("write configuration: %w", err)
+	}
+	return b, nil
+}

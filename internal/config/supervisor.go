@@ -1,0 +1,149 @@
+package config
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Supervisor is the configuration of one supervisor replica.
+type Supervisor struct {
+	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'.
+	// Required.
+	Cluster string `json:"cluster"`
+	// ID is this replica's name, as in its certificate. Letters, digits, '-', '_' and '.'. Required.
+	ID string `json:"id"`
+	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536. Required.
+	Dims string `json:"dims"`
+	// Nodes lists every node of the torus.
+	Nodes []NodeEntry `json:"nodes"`
+	// Report is the address of the direct rail, UDP, "ip:port". Required.
+	Report string `json:"report"`
+	// GRPC is the address of the API, "ip:port". Required.
+	GRPC string `json:"grpc"`
+	// HTTP is the address of metrics and health, "ip:port". Default none.
+	HTTP string `json:"http,omitempty"`
+	// GossipListen is the address of the gossip rail, UDP and TCP, "ip:port". Default none: no gossip.
+	GossipListen string `json:"gossipListen,omitempty"`
+	// GossipJoin are members to join by, "ip:port". Default none.
+	GossipJoin []string `json:"gossipJoin,omitempty"`
+	// GossipKeyFile holds the gossip key: 32 bytes in base64. Required with GossipListen.
+	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
+	// DataDir is a directory of this replica alone. Default /var/lib/lofamo/supervisor.
+	DataDir string `json:"dataDir"`
+	// Etcd is the store: embedded, unless endpoints are given.
+	Etcd EtcdConfig `json:"etcd"`
+	// TLS are the files with this replica's certificate and key; the embedded etcd uses them too.
+	// Required.
+	TLS SupervisorTLS `json:"tls"`
+	// Replicas lists all the replicas, this one included.
+	Replicas []ReplicaEntry `json:"replicas"`
+	// Preset of periods: default, fast or relaxed. All nodes and supervisors alike.
+	Preset string `json:"preset"`
+	// Periods sets single values of the preset. Default none.
+	Periods *PeriodsOverride `json:"periods,omitempty"`
+	// Log says what is logged and how.
+	Log LogConfig `json:"log"`
+	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
+	LocalPID bool `json:"localPID,omitempty"`
+}
+
+// NodeEntry is one node of the torus.
+type NodeEntry struct {
+	// ID is the node's name. Default from the coordinate.
+	ID fault.NodeID `json:"id"`
+	// Coord is its place, "x,y,z".
+	Coord string `json:"coord"`
+	// Service is its address on the direct rail, UDP, "ip:port".
+	Service string `json:"service"`
+}
+
+// EtcdConfig is the store.
+type EtcdConfig struct {
+	// Endpoints of an outside etcd, "https://host:port". Default none: etcd is embedded, and the
+	// fields below are for that.
+	Endpoints []string `json:"endpoints,omitempty"`
+	// Name is the embedded member's name. Default the supervisor's id.
+	Name string `json:"name,omitempty"`
+	// PeerURL is where the other members reach this one, "https://ip:port". It listens with mutual
+	// TLS only. Required when embedded.
+	PeerURL string `json:"peerURL,omitempty"`
+	// ClientURL is where clients reach this member, "https://ip:port". Required when embedded.
+	ClientURL string `json:"clientURL,omitempty"`
+	// InitialCluster lists all members, "NAME=PEERURL,…", this one included. Required when embedded.
+	InitialCluster string `json:"initialCluster,omitempty"`
+	// ClusterState is new or existing. Default new.
+	ClusterState string `json:"clusterState,omitempty"`
+	// CompactionRetention is how long old revisions are kept. 1m to 168h. Default 1h.
+	CompactionRetention Duration `json:"compactionRetention"`
+	// QuotaBytes bounds the store's size. 16 MiB to 8 GiB. Default 1 GiB.
+	QuotaBytes int64 `json:"quotaBytes"`
+}
+
+// SupervisorTLS names PEM files.
+type SupervisorTLS struct {
+	CA   string `json:"ca"`   // the cluster's certificate authorities
+	Cert string `json:"cert"` // certificate of the replica: lofamo://CLUSTER/supervisor/ID
+	Key  string `json:"key"`
+}
+
+// ReplicaEntry is one supervisor replica.
+type ReplicaEntry struct {
+	ID     string `json:"id"`             // its name, as in its certificate
+	GRPC   string `json:"grpc"`           // API address, "ip:port"
+	Report string `json:"report"`         // report address, UDP, "ip:port"
+	HTTP   string `json:"http,omitempty"` // metrics and health, "ip:port", may be empty
+}
+
+// DefaultSupervisor returns the defaults. What has none is empty, and Validate names it.
+func DefaultSupervisor() Supervisor {
+	return Supervisor{
+		DataDir: "/var/lib/lofamo/supervisor",
+		Etcd: EtcdConfig{
+			ClusterState:        "new",
+			CompactionRetention: Duration(time.Hour),
+			QuotaBytes:          1 << 30,
+		},
+		Preset: PresetDefault,
+		Log:    LogConfig{Level: "info", Format: "text"},
+	}
+}
+
+// Embedded says whether this replica runs its own etcd member.
+func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }
+
+// Timing returns the preset with its overrides. It fails where Validate does.
+func (s Supervisor) Timing() (Periods, error) { return timing(s.Preset, s.Periods) }
+
+// Topology returns the parsed dims and the name of the node at every coordinate.
+func (s Supervisor) Topology() (grid.Dims, map[grid.Coord]fault.NodeID, error) {
+	d, err := grid.ParseDims(s.Dims)
+	if err != nil {
+		return grid.Dims{}, nil, err
+	}
+	ids := make(map[grid.Coord]fault.NodeID, len(s.Nodes))
+	for _, n := range s.Nodes {
+		c, err := grid.ParseCoord(n.Coord)
+		if err != nil {
+			return grid.Dims{}, nil, err
+		}
+		if err := d.Check(c); err != nil {
+			return grid.Dims{}, nil, err
+		}
+		ids[c] = n.NodeID()
+	}
+	return d, ids, nil
+}
+
+// NodeID returns the entry's id, or the one that its coordinate gives it.
+func (n NodeEntry) NodeID() fault.NodeID {
+	if n.ID != "" {
+		return n.ID
+	}
+	c, err := grid.ParseCoord(n.Coord)
+	if err != nil {
+		return ""
+	}
+	return fault.DefaultNodeID(c)
+}

@@ -1,0 +1,356 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// maxStateDir leaves room for the longest socket name below it: sun_path is 108 bytes with its
+// closing zero.
+const maxStateDir = 90
+
+// Ranges of the torus frame, in bytes: a frame must hold a signed report, and packets end at 8,224
+// (seed 001 §IV-B).
+const (
+	minMTU = 1280
+	maxMTU = 8224
+)
+
+var (
+	clusterName   = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+	memberName    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	interfaceName = regexp.MustCompile(`^[^/\s:]{1,15}$`)
+)
+
+// problems gathers what is wrong, each as "field: given X: want Y".
+type problems struct{ errs []error }
+
+func (p *problems) bad(field string, given any, want string, args ...any) {
+	if s, ok := given.(string); ok && s == "" {
+		given = "nothing"
+	}
+	p.errs = append(p.errs, fmt.Errorf("%s: given %v: want %s", field, given, fmt.Sprintf(want, args...)))
+}
+
+// wrap adds an error that already names what was given and what is wanted.
+func (p *problems) wrap(field string, err error) {
+	if err != nil {
+		p.errs = append(p.errs, fmt.Errorf("%s: %w", field, err))
+	}
+}
+
+func (p *problems) add(err error) {
+	if err != nil {
+		p.errs = append(p.errs, err)
+	}
+}
+
+func (p *problems) err() error { return errors.Join(p.errs...) }
+
+func (p *problems) cluster(v string) {
+	if !clusterName.MatchString(v) {
+		p.bad("cluster", v, "1 to 63 of a-z, 0-9, '-' and '.', the first and last a letter or digit")
+	}
+}
+
+func (p *problems) name(field, v string) {
+	if !memberName.MatchString(v) {
+		p.bad(field, v, "1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit")
+	}
+}
+
+func (p *problems) path(field, v string) {
+	if v == "" {
+		p.bad(field, v, "the path of a file")
+	}
+}
+
+func (p *problems) oneOf(field, v string, want ...string) {
+	if !slices.Contains(want, v) {
+		p.bad(field, v, "one of %s", strings.Join(want, ", "))
+	}
+}
+
+func (p *problems) iface(field, v string) {
+	if v != "" && !interfaceName.MatchString(v) {
+		p.bad(field, v, "a network interface's name, 1 to 15 characters, or nothing")
+	}
+}
+
+func (p *problems) log(l LogConfig) {
+	p.oneOf("log.level", l.Level, "debug", "info", "warn", "error")
+	p.oneOf("log.format", l.Format, "text", "json")
+}
+
+// listen checks an address to listen on.
+func (p *problems) listen(field, v string) (netip.AddrPort, bool) {
+	ap, err := netip.ParseAddrPort(v)
+	if err != nil || ap.Port() == 0 {
+		p.bad(field, v, `"ip:port", port 1 to 65535`)
+		return ap, false
+	}
+	return ap, true
+}
+
+// remote checks an address to send to.
+func (p *problems) remote(field, v string) {
+	if ap, ok := p.listen(field, v); ok && ap.Addr().IsUnspecified() {
+		p.bad(field, v, "the address of one host, not %s", ap.Addr())
+	}
+}
+
+func (p *problems) url(field, v string) {
+	u, err := url.Parse(v)
+	if err != nil || u.Scheme != "https" || u.Port() == "" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" {
+		p.bad(field, v, `"https://host:port"`)
+	}
+}
+
+func (p *problems) gossip(prefix, listen, keyFile string, joins []string) {
+	if listen == "" {
+		return
+	}
+	p.listen(prefix+"gossipListen", listen)
+	p.path(prefix+"gossipKeyFile", keyFile)
+	for i, j := range joins {
+		p.remote(fmt.Sprintf("%sgossipJoin[%d]", prefix, i), j)
+	}
+}
+
+// taken names the second of two fields that listen on one address with one protocol.
+type taken map[netip.AddrPort]string
+
+func (t taken) add(p *problems, field, v string) {
+	ap, err := netip.ParseAddrPort(v)
+	if err != nil {
+		return // named already
+	}
+	if first, ok := t[ap]; ok {
+		p.bad(field, v, "an address other than that of %s", first)
+		return
+	}
+	t[ap] = field
+}
+
+// Validate names every bad field at once.
+func (a Agent) Validate() error {
+	p := &problems{}
+	p.cluster(a.Cluster)
+	dims, derr := grid.ParseDims(a.Dims)
+	p.wrap("dims", derr)
+	coord, cerr := grid.ParseCoord(a.Coord)
+	if cerr == nil && derr == nil {
+		cerr = dims.Check(coord)
+	}
+	p.wrap("coord", cerr)
+	if a.Node != "" || cerr == nil {
+		p.name("node", string(a.Node))
+	}
+	if a.StateDir == "" || len(a.StateDir) > maxStateDir {
+		p.bad("stateDir", fmt.Sprintf("%q", a.StateDir), "a directory's path of 1 to %d bytes: sockets are made below it", maxStateDir)
+	}
+	p.oneOf("platform", a.Platform, PlatformSharedKernel, PlatformDPU)
+	_, err := a.Timing()
+	p.add(err)
+	p.path("tls.ca", a.TLS.CA)
+	p.path("tls.hostCert", a.TLS.HostCert)
+	p.path("tls.hostKey", a.TLS.HostKey)
+	p.path("tls.dnpCert", a.TLS.DNPCert)
+	p.path("tls.dnpKey", a.TLS.DNPKey)
+	a.validateLinks(p, dims, derr == nil)
+	if a.MTU < minMTU || a.MTU > maxMTU {
+		p.bad("mtu", a.MTU, "%d to %d bytes", minMTU, maxMTU)
+	}
+	if a.MaxHops < 1 || a.MaxHops > 255 {
+		p.bad("maxHops", a.MaxHops, "1 to 255")
+	}
+	p.listen("service.listen", a.Service.Listen)
+	p.gossip("service.", a.Service.GossipListen, a.Service.GossipKeyFile, a.Service.GossipJoin)
+	p.iface("service.interface", a.Service.Interface)
+	a.validateSupervisors(p)
+	p.add(a.Sensors.Validate("sensors."))
+	if a.HTTP != "" {
+		p.listen("http", a.HTTP)
+	}
+	p.log(a.Log)
+	return p.err()
+}
+
+// validateLinks checks that there is exactly one link for each direction of the torus, and that no
+// two sockets of this node share an address.
+func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
+	udp := taken{}
+	udp.add(p, "service.listen", a.Service.Listen)
+	udp.add(p, "service.gossipListen", a.Service.GossipListen)
+	for _, name := range sortedKeys(a.Links) {
+		field, l := "links."+name, a.Links[name]
+		dir, err := grid.ParseDirection(name)
+		switch {
+		case err != nil:
+			p.wrap(field, err)
+		case haveDims && !dims.HasLink(dir):
+			p.bad(field, "a link", "none: the %s torus has size 1 in that dimension", dims)
+		}
+		if _, ok := p.listen(field+".local", l.Local); ok {
+			udp.add(p, field+".local", l.Local)
+		}
+		p.remote(field+".peer", l.Peer)
+		if l.PeerNode != "" {
+			p.name(field+".peerNode", string(l.PeerNode))
+		}
+		p.iface(field+".interface", l.Interface)
+	}
+	if !haveDims {
+		return
+	}
+	for _, dir := range dims.Links() {
+		if _, ok := a.Links[dir.String()]; !ok {
+			p.bad("links."+dir.String(), "", "a link: every node of the %s torus has one in that direction", dims)
+		}
+	}
+}
+
+func (a Agent) validateSupervisors(p *problems) {
+	if len(a.Supervisors) == 0 {
+		p.bad("supervisors", "", "at least one")
+	}
+	seen := map[string]bool{}
+	for i, s := range a.Supervisors {
+		field := fmt.Sprintf("supervisors[%d]", i)
+		p.name(field+".id", s.ID)
+		if seen[s.ID] {
+			p.bad(field+".id", s.ID, "each supervisor once")
+		}
+		seen[s.ID] = true
+		p.remote(field+".report", s.Report)
+	}
+}
+
+// Validate names every bad field at once.
+func (s Supervisor) Validate() error {
+	p := &problems{}
+	p.cluster(s.Cluster)
+	p.name("id", s.ID)
+	dims, derr := grid.ParseDims(s.Dims)
+	p.wrap("dims", derr)
+	s.validateNodes(p, dims, derr == nil)
+	udp, tcp := taken{}, taken{}
+	p.listen("report", s.Report)
+	udp.add(p, "report", s.Report)
+	p.listen("grpc", s.GRPC)
+	tcp.add(p, "grpc", s.GRPC)
+	if s.HTTP != "" {
+		p.listen("http", s.HTTP)
+		tcp.add(p, "http", s.HTTP)
+	}
+	p.gossip("", s.GossipListen, s.GossipKeyFile, s.GossipJoin)
+	udp.add(p, "gossipListen", s.GossipListen)
+	tcp.add(p, "gossipListen", s.GossipListen)
+	if s.DataDir == "" {
+		p.bad("dataDir", "", "a directory's path")
+	}
+	s.validateEtcd(p)
+	p.path("tls.ca", s.TLS.CA)
+	p.path("tls.cert", s.TLS.Cert)
+	p.path("tls.key", s.TLS.Key)
+	s.validateReplicas(p)
+	_, err := s.Timing()
+	p.add(err)
+	p.log(s.Log)
+	return p.err()
+}
+
+// validateNodes checks that every coordinate of the torus has one node, with a name of its own.
+func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
+	ids, coords := map[fault.NodeID]int{}, map[grid.Coord]int{}
+	for i, n := range s.Nodes {
+		field := fmt.Sprintf("nodes[%d]", i)
+		c, err := grid.ParseCoord(n.Coord)
+		if err == nil && haveDims {
+			err = dims.Check(c)
+		}
+		p.wrap(field+".coord", err)
+		if err == nil {
+			if j, ok := coords[c]; ok {
+				p.bad(field+".coord", n.Coord, "a place of its own: nodes[%d] has it", j)
+			}
+			coords[c] = i
+		}
+		if id := n.NodeID(); id != "" || err == nil {
+			p.name(field+".id", string(id))
+			if j, ok := ids[id]; ok {
+				p.bad(field+".id", id, "a name of its own: nodes[%d] has it", j)
+			}
+			ids[id] = i
+		}
+		p.remote(field+".service", n.Service)
+	}
+	if !haveDims {
+		return
+	}
+	missing := dims.Nodes() - len(coords)
+	if missing <= 0 {
+		return
+	}
+	for r := range dims.Nodes() {
+		if _, ok := coords[dims.At(r)]; !ok {
+			p.bad("nodes", fmt.Sprintf("%d places", len(coords)), "all %d of the %s torus: %s is missing", dims.Nodes(), dims, dims.At(r))
+			return
+		}
+	}
+}
+
+func (s Supervisor) validateReplicas(p *problems) {
+	seen := map[string]bool{}
+	for i, r := range s.Replicas {
+		field := fmt.Sprintf("replicas[%d]", i)
+		p.name(field+".id", r.ID)
+		if seen[r.ID] {
+			p.bad(field+".id", r.ID, "each replica once")
+		}
+		seen[r.ID] = true
+		p.remote(field+".grpc", r.GRPC)
+		p.remote(field+".report", r.Report)
+		if r.HTTP != "" {
+			p.remote(field+".http", r.HTTP)
+		}
+	}
+	if !seen[s.ID] {
+		p.bad("replicas", fmt.Sprintf("%d", len(s.Replicas)), "all replicas, %q itself included", s.ID)
+	}
+}
+
+func (s Supervisor) validateEtcd(p *problems) {
+	e := s.Etcd
+	for i, u := range e.Endpoints {
+		p.url(fmt.Sprintf("etcd.endpoints[%d]", i), u)
+	}
+	if !s.Embedded() {
+		return
+	}
+	name := e.Name
+	if name == "" {
+		name = s.ID
+	}
+	p.url("etcd.peerURL", e.PeerURL)
+	p.url("etcd.clientURL", e.ClientURL)
+	if !slices.Contains(strings.Split(e.InitialCluster, ","), name+"="+e.PeerURL) {
+		p.bad("etcd.initialCluster", e.InitialCluster, `"NAME=URL,…" with %s=%s among them`, name, e.PeerURL)
+	}
+	p.oneOf("etcd.clusterState", e.ClusterState, "new", "existing")
+	if d := e.CompactionRetention.D(); d < time.Minute || d > 168*time.Hour {
+		p.bad("etcd.compactionRetention", d, "1m to 168h")
+	}
+	if e.QuotaBytes < 16<<20 || e.QuotaBytes > 8<<30 {
+		p.bad("etcd.quotaBytes", e.QuotaBytes, "%d to %d", 16<<20, 8<<30)
+	}
+}

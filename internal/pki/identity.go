@@ -1,0 +1,133 @@
+// Package pki is who may speak: identities in certificates, the cluster's certificate authority,
+// signatures over messages and TLS configurations over both.
+//
+// Keys are Ed25519 throughout. An identity is the SAN URI lofamo://CLUSTER/ROLE/NAME and nothing
+// else in a certificate gives a right. A node has two certificates, named NODE/host and NODE/dnp.
+// What a role may do is decided by who calls, not here; nor does this package know messages: it
+// signs bytes.
+package pki
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Role is what a certificate's holder is. The zero value is no role.
+type Role string
+
+// The roles.
+const (
+	RoleViewer     Role = "viewer"     // reads
+	RoleOperator   Role = "operator"   // reads and acts
+	RoleApprover   Role = "approver"   // approves what operators and policies ask for
+	RoleNode       Role = "node"       // a half of a node
+	RoleSupervisor Role = "supervisor" // a replica
+)
+
+// Roles lists the roles.
+func Roles() []Role { return []Role{RoleViewer, RoleOperator, RoleApprover, RoleNode, RoleSupervisor} }
+
+// Valid says whether r is one of the roles.
+func (r Role) Valid() bool { return slices.Contains(Roles(), r) }
+
+// String returns the role's name.
+func (r Role) String() string { return string(r) }
+
+// Identity is whom a certificate names.
+type Identity struct {
+	Cluster string
+	Role    Role
+	Name    string // a supervisor's id, a person's name, or NODE/host, NODE/dnp
+}
+
+const scheme = "lofamo"
+
+var (
+	clusterPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+	namePattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._@-]{0,61}[A-Za-z0-9])?$`)
+)
+
+// String returns the identity's URI.
+func (id Identity) String() string {
+	return scheme + "://" + id.Cluster + "/" + string(id.Role) + "/" + id.Name
+}
+
+// Validate refuses what could not be told from another identity.
+func (id Identity) Validate() error {
+	if !clusterPattern.MatchString(id.Cluster) {
+		return fmt.Errorf("identity: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", id.Cluster)
+	}
+	if !id.Role.Valid() {
+		return fmt.Errorf("identity: role %q: want one of %v", id.Role, Roles())
+	}
+	name := id.Name
+	if id.Role == RoleNode {
+		node, half, _ := strings.Cut(id.Name, "/")
+		if _, err := fault.ParseHalf(half); err != nil {
+			return fmt.Errorf("identity: name %q of a node: want NODE/host or NODE/dnp", id.Name)
+		}
+		name = node
+	}
+	if !namePattern.MatchString(name) {
+		return fmt.Errorf("identity: name %q: want 1 to 63 letters, digits, '-', '_', '.' and '@'", id.Name)
+	}
+	return nil
+}
+
+// Origin returns the half that the identity is, and false for any but a node's.
+func (id Identity) Origin() (fault.Origin, bool) {
+	if id.Role != RoleNode {
+		return fault.Origin{}, false
+	}
+	node, name, _ := strings.Cut(id.Name, "/")
+	half, err := fault.ParseHalf(name)
+	if err != nil || node == "" {
+		return fault.Origin{}, false
+	}
+	return fault.Origin{Node: fault.NodeID(node), Half: half}, true
+}
+
+// NodeIdentity is the identity of one half of a node.
+func NodeIdentity(cluster string, node fault.NodeID, half fault.Half) Identity {
+	return Identity{Cluster: cluster, Role: RoleNode, Name: string(node) + "/" + half.String()}
+}
+
+// SupervisorIdentity is the identity of a replica.
+func SupervisorIdentity(cluster, id string) Identity {
+	return Identity{Cluster: cluster, Role: RoleSupervisor, Name: id}
+}
+
+// ParseIdentity reads an identity's URI.
+func ParseIdentity(uri string) (Identity, error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return Identity{}, fmt.Errorf("identity %q: %w", uri, err)
+	}
+	role, name, _ := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
+	id := Identity{Cluster: u.Host, Role: Role(role), Name: name}
+	if err := id.Validate(); err != nil {
+		return Identity{}, err
+	}
+	if id.String() != uri { // no query, no escapes, no second spelling
+		return Identity{}, fmt.Errorf("identity %q: want lofamo://CLUSTER/ROLE/NAME", uri)
+	}
+	return id, nil
+}
+
+// IdentityOf reads the identity from a certificate. It does not check the certificate.
+func IdentityOf(cert *x509.Certificate) (Identity, error) {
+	if cert == nil {
+		return Identity{}, fmt.Errorf("identity: no certificate")
+	}
+	if len(cert.URIs) != 1 || cert.URIs[0].Scheme != scheme {
+		return Identity{}, fmt.Errorf("identity of certificate %q: %d SAN URIs: want exactly one, lofamo://CLUSTER/ROLE/NAME",
+			cert.Subject.CommonName, len(cert.URIs))
+	}
+	return ParseIdentity(cert.URIs[0].String())
+}

@@ -1,0 +1,271 @@
+package pki
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// envelopePrefix separates signatures over messages from anything else that a key may ever sign.
+const envelopePrefix = "lofamo.v1 envelope\x00"
+
+// Signer signs messages with one half's or one replica's key. It is safe for concurrent use.
+type Signer struct {
+	der []byte
+	id  Identity
+	key ed25519.PrivateKey
+}
+
+// LoadSigner reads a certificate and its key.
+func LoadSigner(certFile, keyFile string) (*Signer, error) {
+	cert, err := readCert(certFile)
+	if err != nil {
+		return nil, err
+	}
+	id, err := IdentityOf(cert)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", certFile, err)
+	}
+	key, err := readKey(keyFile)
+	if err != nil {
+		return nil, err
+	}
+	if !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
+		return nil, fmt.Errorf("key %s: does not belong to certificate %s", keyFile, certFile)
+	}
+	return &Signer{der: cert.Raw, id: id, key: key}, nil
+}
+
+// Cert returns the certificate's DER, which must not be changed.
+func (s *Signer) Cert() []byte { return s.der }
+
+// Identity returns who signs.
+func (s *Signer) Identity() Identity { return s.id }
+
+// Sign returns the signature over a message: Ed25519, 64 bytes.
+func (s *Signer) Sign(payload []byte) []byte { return ed25519.Sign(s.key, prefixed(payload)) }
+
+func prefixed(payload []byte) []byte {
+	return append([]byte(envelopePrefix), payload...)
+}
+
+// Errors of Verify that callers count apart.
+var (
+	// ErrCertificate: not a certificate of this cluster, or not valid now.
+	ErrCertificate = errors.New("certificate refused")
+	// ErrSignature: the certificate is good, the signature is not its key's over this payload.
+	ErrSignature = errors.New("bad signature")
+)
+
+// Bounds of what a stranger can make Verify work on and remember.
+const (
+	maxCertificate = 2048 // bytes of DER
+	// verifierCache bounds how many verified certificates are remembered. Only certificates that the
+	// CA signed are, so strangers cannot push out members. When it is full, the older half goes.
+	verifierCache = 4096
+)
+
+// Verifier checks messages' signatures and their certificates' chains. It is safe for concurrent
+// use. The chain of a certificate is checked once and remembered; its validity in time is checked
+// each time.
+type Verifier struct {
+	cluster string
+	roots   *x509.CertPool
+	now     func() time.Time
+
+	mu sync.Mutex
+	// Two generations, each at most half of verifierCache: what is used moves to young, and when
+	// young is full it becomes old and the former old is dropped.
+	young, old map[[sha256.Size]byte]*verified
+}
+
+// verified is what is remembered of a certificate. It is never changed.
+type verified struct {
+	id                  Identity
+	key                 ed25519.PublicKey
+	notBefore, notAfter time.Time // of the whole chain
+}
+
+// VerifierOption changes a Verifier's making.
+type VerifierOption func(*Verifier)
+
+// WithClock makes the verifier take the time from now instead of time.Now.
+func WithClock(now func() time.Time) VerifierOption { return func(v *Verifier) { v.now = now } }
+
+// NewVerifier makes a verifier that trusts the authorities in caPEM for one cluster.
+func NewVerifier(caPEM []byte, cluster string, opts ...VerifierOption) (*Verifier, error) {
+	roots, err := parseRoots(caPEM)
+	if err != nil {
+		return nil, fmt.Errorf("new verifier for cluster %s: %w", cluster, err)
+	}
+	if !clusterPattern.MatchString(cluster) {
+		return nil, fmt.Errorf("new verifier: cluster %q: want 1 to 63 of a-z, 0-9, '-' and '.'", cluster)
+	}
+	v := &Verifier{cluster: cluster, roots: roots, now: time.Now, young: map[[sha256.Size]byte]*verified{}}
+	for _, o := range opts {
+		o(v)
+	}
+	return v, nil
+}
+
+// LoadVerifier is NewVerifier on a file.
+func LoadVerifier(caFile, cluster string, opts ...VerifierOption) (*Verifier, error) {
+	b, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
+	}
+	v, err := NewVerifier(b, cluster, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, err)
+	}
+	return v, nil
+}
+
+// Verify checks that sig is the signature over payload by the key of certDER, and that certDER is
+// a certificate of the cluster, valid now. It returns whose it is. The error is an ErrCertificate
+// or an ErrSignature.
+func (v *Verifier) Verify(certDER, payload, sig []byte) (Identity, error) {
+	c, err := v.certificate(certDER)
+	if err != nil {
+		return Identity{}, err
+	}
+	if len(sig) != ed25519.SignatureSize || !ed25519.Verify(c.key, prefixed(payload), sig) {
+		return Identity{}, fmt.Errorf("verify message of %s: %w", c.id, ErrSignature)
+	}
+	return c.id, nil
+}
+
+// VerifyName is Verify in plain strings, for those that do not know this package.
+func (v *Verifier) VerifyName(certDER, payload, sig []byte) (role, name string, err error) {
+	id, err := v.Verify(certDER, payload, sig)
+	if err != nil {
+		return "", "", err
+	}
+	return string(id.Role), id.Name, nil
+}
+
+// certificate returns what is known of a certificate that is valid now.
+func (v *Verifier) certificate(der []byte) (*verified, error) {
+	if len(der) == 0 || len(der) > maxCertificate {
+		return nil, fmt.Errorf("%w: %d bytes: want 1 to %d", ErrCertificate, len(der), maxCertificate)
+	}
+	sum := sha256.Sum256(der)
+	now := v.now()
+	c := v.lookup(sum)
+	if c == nil {
+		var err error
+		if c, err = v.chain(der, now); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCertificate, err)
+		}
+		v.remember(sum, c)
+	}
+	if now.Before(c.notBefore) || now.After(c.notAfter) {
+		return nil, fmt.Errorf("%w: that of %s is valid from %s to %s", ErrCertificate, c.id,
+			c.notBefore.UTC().Format(time.RFC3339), c.notAfter.UTC().Format(time.RFC3339))
+	}
+	return c, nil
+}
+
+func (v *Verifier) chain(der []byte, now time.Time) (*verified, error) {
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return verifyChain(cert, v.roots, v.cluster, now)
+}
+
+// verifyChain checks a leaf against the roots and the cluster.
+func verifyChain(cert *x509.Certificate, roots *x509.CertPool, cluster string, now time.Time) (*verified, error) {
+	if cert.IsCA {
+		return nil, errors.New("that of a certificate authority: want a leaf")
+	}
+	chains, err := cert.Verify(x509.VerifyOptions{
+		Roots:       roots,
+		CurrentTime: now,
+		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return nil, err
+	}
+	id, err := IdentityOf(cert)
+	if err != nil {
+		return nil, err
+	}
+	if id.Cluster != cluster {
+		return nil, fmt.Errorf("%s is of cluster %q: want %q", id, id.Cluster, cluster)
+	}
+	key, ok := cert.PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return nil, fmt.Errorf("%s has a key of type %T: want Ed25519", id, cert.PublicKey)
+	}
+	out := &verified{id: id, key: key, notBefore: cert.NotBefore, notAfter: cert.NotAfter}
+	for _, c := range chains[0] {
+		if c.NotBefore.After(out.notBefore) {
+			out.notBefore = c.NotBefore
+		}
+		if c.NotAfter.Before(out.notAfter) {
+			out.notAfter = c.NotAfter
+		}
+	}
+	return out, nil
+}
+
+func (v *Verifier) lookup(sum [sha256.Size]byte) *verified {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if c := v.young[sum]; c != nil {
+		return c
+	}
+	c := v.old[sum]
+	if c != nil {
+		v.insert(sum, c)
+	}
+	return c
+}
+
+func (v *Verifier) remember(sum [sha256.Size]byte, c *verified) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.insert(sum, c)
+}
+
+// insert is called with the lock held.
+func (v *Verifier) insert(sum [sha256.Size]byte, c *verified) {
+	if len(v.young) >= verifierCache/2 {
+		v.old, v.young = v.young, make(map[[sha256.Size]byte]*verified)
+	}
+	v.young[sum] = c
+}
+
+// parseRoots reads all the certificates of a PEM text.
+func parseRoots(caPEM []byte) (*x509.CertPool, error) {
+	pool, n := x509.NewCertPool(), 0
+	for rest := caPEM; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != pemCert {
+			return nil, fmt.Errorf("PEM block of type %q: want %q", block.Type, pemCert)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if !cert.IsCA {
+			return nil, fmt.Errorf("certificate of %q: not that of a certificate authority", cert.Subject)
+		}
+		pool.AddCert(cert)
+		n++
+	}
+	if n == 0 {
+		return nil, errors.New("no certificate in it")
+	}
+	return pool, nil
+}

@@ -1,0 +1,142 @@
+package pki
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+)
+
+// Roots reads the certificates of the authorities in a PEM file.
+func Roots(caFile string) (*x509.CertPool, error) {
+	b, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, reason(err))
+	}
+	pool, err := parseRoots(b)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificates %s: %w", caFile, err)
+	}
+	return pool, nil
+}
+
+// AllowRoles returns a check for ServerTLS and ClientTLS that admits these roles.
+func AllowRoles(roles ...Role) func(Identity) error {
+	return func(id Identity) error {
+		if !slices.Contains(roles, id.Role) {
+			return fmt.Errorf("%s: role %s: want one of %v", id, id.Role, roles)
+		}
+		return nil
+	}
+}
+
+// ServerTLS makes the TLS configuration of a server: TLS 1.3, the client must have a certificate
+// of the same cluster, and allow, if not nil, must accept who it is. IdentityOf gives the handlers
+// the identity of a connection's first peer certificate.
+func ServerTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
+	c, own, err := base(certFile, keyFile, caFile)
+	if err != nil {
+		return nil, err
+	}
+	c.ClientAuth = tls.RequireAndVerifyClientCert
+	c.VerifyConnection = checkPeer(own.Cluster, allow)
+	return c, nil
+}
+
+// ClientTLS makes the TLS configuration of a client: TLS 1.3, its own certificate shown, the
+// server's checked for the dialled name, for being of the same cluster and, if not nil, by allow.
+func ClientTLS(certFile, keyFile, caFile string, allow func(Identity) error) (*tls.Config, error) {
+	c, own, err := base(certFile, keyFile, caFile)
+	if err != nil {
+		return nil, err
+	}
+	c.VerifyConnection = checkPeer(own.Cluster, allow)
+	return c, nil
+}
+
+// LinkTLS makes the TLS configuration of a torus link's handshake, for either side. The peer must
+// have a node's certificate of the same cluster; the name that was dialled is not checked, for the
+// two ends know each other by identity: the caller sets VerifyConnection (left free here) to check
+// that it is the neighbour, with VerifyPeerIdentity. Sessions are never resumed, so that every
+// handshake looks at certificates.
+func LinkTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
+	c, own, err := base(certFile, keyFile, caFile)
+	if err != nil {
+		return nil, err
+	}
+	c.ClientAuth = tls.RequireAnyClientCert // the check below is the whole check, on both sides alike
+	c.InsecureSkipVerify = true             //nolint:gosec // replaced by VerifyPeerCertificate
+	c.SessionTicketsDisabled = true
+	roots := c.RootCAs
+	c.VerifyPeerCertificate = func(raw [][]byte, _ [][]*x509.Certificate) error {
+		if len(raw) == 0 {
+			return errors.New("torus link: peer without a certificate")
+		}
+		cert, err := x509.ParseCertificate(raw[0])
+		if err != nil {
+			return fmt.Errorf("torus link: peer's certificate: %w", err)
+		}
+		v, err := verifyChain(cert, roots, own.Cluster, time.Now())
+		if err != nil {
+			return fmt.Errorf("torus link: peer's certificate: %w", err)
+		}
+		return AllowRoles(RoleNode)(v.id)
+	}
+	return c, nil
+}
+
+// VerifyPeerIdentity returns a check that a certificate, whose chain is checked elsewhere, is that
+// of want.
+func VerifyPeerIdentity(want Identity) func(*x509.Certificate) error {
+	return func(cert *x509.Certificate) error {
+		id, err := IdentityOf(cert)
+		if err != nil {
+			return err
+		}
+		if id != want {
+			return fmt.Errorf("peer is %s: want %s", id, want)
+		}
+		return nil
+	}
+}
+
+// base loads what all three have in common, and who we are.
+func base(certFile, keyFile, caFile string) (*tls.Config, Identity, error) {
+	s, err := LoadSigner(certFile, keyFile)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	roots, err := Roots(caFile)
+	if err != nil {
+		return nil, Identity{}, err
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{s.der}, PrivateKey: s.key}},
+		RootCAs:      roots,
+		ClientCAs:    roots,
+	}, s.id, nil
+}
+
+// checkPeer runs after the chain was checked.
+func checkPeer(cluster string, allow func(Identity) error) func(tls.ConnectionState) error {
+	return func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("peer without a certificate")
+		}
+		id, err := IdentityOf(cs.PeerCertificates[0])
+		if err != nil {
+			return err
+		}
+		if id.Cluster != cluster {
+			return fmt.Errorf("peer is %s of cluster %q: want %q", id, id.Cluster, cluster)
+		}
+		if allow != nil {
+			return allow(id)
+		}
+		return nil
+	}
+}

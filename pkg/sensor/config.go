@@ -1,0 +1,114 @@
+package sensor
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+)
+
+// Duration is a time.Duration that is written "25ms" in YAML and JSON.
+type Duration = source.Duration
+
+// Reading is what a source says of its component at one moment.
+type Reading = source.Reading
+
+// Source measures one component.
+type Source = source.Source
+
+// Config says what to measure and where the bounds are. DefaultConfig has the defaults.
+type Config struct {
+	// Procfs is where the proc file system is mounted. Default /proc; another for recorded trees.
+	Procfs string `json:"procfs"`
+	// Sysfs is where the sys file system is mounted. Default /sys; another for recorded trees.
+	Sysfs string `json:"sysfs"`
+	// ServiceInterface is the network interface of the service network, such as "eth0". Default
+	// none: the component is then judged by the reports' acknowledgements alone.
+	ServiceInterface string `json:"serviceInterface,omitempty"`
+	// Interface bounds the error and drop rates of ServiceInterface.
+	Interface InterfaceConfig `json:"interface"`
+	// Memory bounds the corrected errors, the hold after an OOM kill and the pressure.
+	Memory MemoryConfig `json:"memory"`
+	// Temperature, in °C. Default: the chips' own limits.
+	Temperature ThresholdConfig `json:"temperature"`
+	// Power, in W. Default: the chips' own limits.
+	Power ThresholdConfig `json:"power"`
+	// Voltage, in V. Default: the chips' own limits.
+	Voltage ThresholdConfig `json:"voltage"`
+	// Peripherals are what the registers call peripheral 0 and peripheral 1.
+	Peripherals [2]PeripheralConfig `json:"peripherals"`
+}
+
+// InterfaceConfig bounds the rates of the service network's interface.
+type InterfaceConfig struct {
+	// SickErrorsPerSecond: rx_errors and tx_errors together, above which the interface is SICK.
+	// More than 0. Default 1.
+	SickErrorsPerSecond float64 `json:"sickErrorsPerSecond"`
+	// SickDropsPerSecond: rx_dropped and tx_dropped together, above which the interface is SICK.
+	// More than 0. Default 100: stacks drop a little in good health.
+	SickDropsPerSecond float64 `json:"sickDropsPerSecond"`
+	// Window over which the rates are taken. 1s to 1h. Default 10s.
+	Window Duration `json:"window"`
+}
+
+// MemoryConfig bounds what memory may show and still be called normal.
+type MemoryConfig struct {
+	// SickCorrectedPerHour: corrected ECC errors above which memory is SICK. More than 0. Default 10.
+	SickCorrectedPerHour float64 `json:"sickCorrectedPerHour"`
+	// Window over which corrected errors are counted, and for which an OOM kill keeps memory SICK.
+	// 1s to 24h. Default 5m.
+	Window Duration `json:"window"`
+	// SickPressurePercent: share of time (PSI "full avg10") in which all tasks waited for memory,
+	// above which it is SICK. More than 0, up to 100. Default 40.
+	SickPressurePercent float64 `json:"sickPressurePercent"`
+}
+
+// ThresholdConfig selects inputs of one quantity and may set its four bounds; a bound that is left
+// out is the chip's own, and absent if the chip has none. AlarmLow ≤ WarnLow ≤ WarnHigh ≤ AlarmHigh.
+type ThresholdConfig struct {
+	// Chip restricts to hwmon chips (or thermal zone types) of this name. Default all.
+	Chip string `json:"chip,omitempty"`
+	// Label restricts to inputs with this label, or this input's name, such as "temp1". Default all.
+	Label string `json:"label,omitempty"`
+	// AlarmLow: FAILED below this. Default the chip's lcrit.
+	AlarmLow *float64 `json:"alarmLow,omitempty"`
+	// WarnLow: SICK below this. Default the chip's min.
+	WarnLow *float64 `json:"warnLow,omitempty"`
+	// WarnHigh: SICK above this. Default the chip's max.
+	WarnHigh *float64 `json:"warnHigh,omitempty"`
+	// AlarmHigh: FAILED above this. Default the chip's crit.
+	AlarmHigh *float64 `json:"alarmHigh,omitempty"`
+}
+
+// The kinds of peripheral.
+const (
+	PeripheralNone   = "none"   // nothing there: UNKNOWN
+	PeripheralBlock  = "block"  // a block or NVMe device
+	PeripheralScript = "script" // a check program
+)
+
+// PeripheralConfig says what a peripheral is and how to check it.
+type PeripheralConfig struct {
+	// Kind is none, block or script. Default none.
+	Kind string `json:"kind"`
+	// Device is a block device's kernel name, such as "nvme0n1". For kind block.
+	Device string `json:"device,omitempty"`
+	// Command is the program's absolute path and arguments; no shell is involved. Exit codes 0, 1, 2
+	// are NORMAL, SICK, FAILED. For kind script.
+	Command []string `json:"command,omitempty"`
+	// Interval between two checks. 100ms to 24h. Default 5s for a script, the sensor period else.
+	Interval Duration `json:"interval,omitempty"`
+	// Timeout after which a script and its children are killed and the peripheral is SICK. 10ms up to
+	// 10m. Default 2s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// DefaultConfig returns the defaults that the fields' comments name.
+func DefaultConfig() Config {
+	return Config{
+		Procfs:      "/proc",
+		Sysfs:       "/sys",
+		Interface:   InterfaceConfig{SickErrorsPerSecond: 1, SickDropsPerSecond: 100, Window: Duration(10 * time.Second)},
+		Memory:      MemoryConfig{SickCorrectedPerHour: 10, Window: Duration(5 * time.Minute), SickPressurePercent: 40},
+		Peripherals: [2]PeripheralConfig{{Kind: PeripheralNone}, {Kind: PeripheralNone}},
+	}
+}

@@ -1,0 +1,68 @@
+// Package source is what every sensor source has in common: the reading that it returns, the
+// interface that it satisfies, and careful access to the kernel's small text files.
+//
+// It stands below the sources (pkg/sensor/memory, netif, hwmon, blockdev, script) and below
+// pkg/sensor, which puts them together. It measures nothing itself and keeps no schedule.
+package source
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Reading is what a source says of its component at one moment.
+type Reading struct {
+	Component fault.Component
+	// State is Unknown when the machine lacks the source or it could not be read: silence of a
+	// sensor is never called normal.
+	State  fault.State
+	Value  float64 // the measurement that decided, in Unit; 0 where there is none
+	Unit   string  // "°C", "V", "W", "/s", "%", or empty
+	Detail string  // for people, at most fault.MaxDetail bytes: why it is not normal, or what was read
+	Source string  // the source's name
+}
+
+// Source measures one component.
+type Source interface {
+	// Name is unique within a half, such as "memory" or "script:peripheral/0".
+	Name() string
+	// Component is what the readings are about.
+	Component() fault.Component
+	// Read measures now. It may block, up to ctx's end. The reading is complete even with an error:
+	// its State is then Unknown and its Detail the error, which is returned besides for logs.
+	// One caller at a time.
+	Read(ctx context.Context) (Reading, error)
+}
+
+// Clock tells the time, for rates and hold times. Sources get one so that tests need not wait.
+type Clock func() time.Time
+
+// Duration is a time.Duration that is written "25ms" in YAML and JSON.
+type Duration time.Duration
+
+// MarshalJSON writes the duration as a string.
+func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// UnmarshalJSON reads a string such as "25ms"; a bare number is refused, for it has no unit.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var s string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("duration %s: want a string with a unit, such as \"25ms\"", b)
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("duration %q: want a number with a unit, such as \"25ms\"", s)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// D returns the plain duration.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// String prints as time.Duration does.
+func (d Duration) String() string { return time.Duration(d).String() }

@@ -1,0 +1,106 @@
+package sensor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Validate names every bad field at once, each with prefix before it.
+func (c Config) Validate(prefix string) error {
+	v := &validation{prefix: prefix}
+	v.absolute("procfs", c.Procfs)
+	v.absolute("sysfs", c.Sysfs)
+	if strings.ContainsAny(c.ServiceInterface, "/ \t\n") || len(c.ServiceInterface) > 15 {
+		v.bad("serviceInterface", c.ServiceInterface, "a network interface's name, at most 15 characters")
+	}
+	v.positive("interface.sickErrorsPerSecond", c.Interface.SickErrorsPerSecond, math.Inf(1))
+	v.positive("interface.sickDropsPerSecond", c.Interface.SickDropsPerSecond, math.Inf(1))
+	v.between("interface.window", c.Interface.Window, time.Second, time.Hour)
+	v.positive("memory.sickCorrectedPerHour", c.Memory.SickCorrectedPerHour, math.Inf(1))
+	v.between("memory.window", c.Memory.Window, time.Second, 24*time.Hour)
+	v.positive("memory.sickPressurePercent", c.Memory.SickPressurePercent, 100)
+	v.thresholds("temperature", c.Temperature)
+	v.thresholds("power", c.Power)
+	v.thresholds("voltage", c.Voltage)
+	for i, p := range c.Peripherals {
+		v.peripheral(fmt.Sprintf("peripherals[%d]", i), p)
+	}
+	return errors.Join(v.errs...)
+}
+
+type validation struct {
+	prefix string
+	errs   []error
+}
+
+func (v *validation) bad(field string, given any, want string) {
+	v.errs = append(v.errs, fmt.Errorf("%s%s: given %v: want %s", v.prefix, field, given, want))
+}
+
+func (v *validation) absolute(field, path string) {
+	if !filepath.IsAbs(path) {
+		v.bad(field, fmt.Sprintf("%q", path), "an absolute path")
+	}
+}
+
+func (v *validation) positive(field string, x, limit float64) {
+	if !(x > 0 && x <= limit) || math.IsInf(x, 1) {
+		want := "more than 0"
+		if !math.IsInf(limit, 1) {
+			want = fmt.Sprintf("more than 0, at most %v", limit)
+		}
+		v.bad(field, x, want)
+	}
+}
+
+func (v *validation) between(field string, d Duration, lo, hi time.Duration) {
+	if d.D() < lo || d.D() > hi {
+		v.bad(field, d, fmt.Sprintf("%v to %v", lo, hi))
+	}
+}
+
+func (v *validation) thresholds(field string, t ThresholdConfig) {
+	last, lastName := math.Inf(-1), ""
+	for _, b := range []struct {
+		name string
+		p    *float64
+	}{{"alarmLow", t.AlarmLow}, {"warnLow", t.WarnLow}, {"warnHigh", t.WarnHigh}, {"alarmHigh", t.AlarmHigh}} {
+		if b.p == nil {
+			continue
+		}
+		switch {
+		case math.IsNaN(*b.p) || math.IsInf(*b.p, 0):
+			v.bad(field+"."+b.name, *b.p, "a finite number")
+		case *b.p < last:
+			v.bad(field+"."+b.name, *b.p, fmt.Sprintf("at least %s%s.%s (%v)", v.prefix, field, lastName, last))
+		default:
+			last, lastName = *b.p, b.name
+		}
+	}
+}
+
+func (v *validation) peripheral(field string, p PeripheralConfig) {
+	switch p.Kind {
+	case "", PeripheralNone:
+	case PeripheralBlock:
+		if p.Device == "" || p.Device == "." || p.Device == ".." || strings.ContainsAny(p.Device, "/ \t\n") {
+			v.bad(field+".device", fmt.Sprintf("%q", p.Device), "a block device's kernel name, such as nvme0n1")
+		}
+	case PeripheralScript:
+		if len(p.Command) == 0 || !filepath.IsAbs(p.Command[0]) {
+			v.bad(field+".command", fmt.Sprintf("%q", p.Command), "a program's absolute path and its arguments")
+		}
+	default:
+		v.bad(field+".kind", p.Kind, "one of none, block, script")
+	}
+	if p.Interval != 0 {
+		v.between(field+".interval", p.Interval, 100*time.Millisecond, 24*time.Hour)
+	}
+	if p.Timeout != 0 {
+		v.between(field+".timeout", p.Timeout, 10*time.Millisecond, 10*time.Minute)
+	}
+}

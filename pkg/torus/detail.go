@@ -1,0 +1,89 @@
+package torus
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+)
+
+// Detail is a link way by way, as one end sees it. It goes into the register file's extension
+// page, so that the host half can say which side is at fault.
+type Detail struct {
+	Rx, Tx LinkState
+	// Silent: the receiving way is broken because nothing authentic came (or, within the
+	// hold-off, had not come).
+	Silent bool
+	// Handshake: the sending way is broken: the peer is heard, but it does not hear us.
+	Handshake bool
+	// HeardAge, of a silent link: the time from the last frame (or the start) to the verdict, in
+	// whole milliseconds. It does not grow afterwards.
+	HeardAge time.Duration
+}
+
+// State is the link as a whole: broken when either way is, else what the receiving way is.
+func (d Detail) State() LinkState {
+	if d.Tx == LinkBroken {
+		return LinkBroken
+	}
+	return d.Rx
+}
+
+// Layout of the detail word. Zero is not a detail: nothing has been written yet.
+//
+//	bits 0-2  Rx, as LinkState     bit 8   Silent
+//	bits 4-6  Tx, as LinkState     bit 9   Handshake
+//	                               bits 16-31  HeardAge in ms, 0xffff for more
+const (
+	detailTxShift   = 4
+	detailSilent    = 1 << 8
+	detailHandshake = 1 << 9
+	detailAgeShift  = 16
+	detailMask      = 0xffff0377
+)
+
+// Encode returns the detail as a register word.
+func (d Detail) Encode() uint32 {
+	w := uint32(d.Rx) | uint32(d.Tx)<<detailTxShift
+	if d.Silent {
+		w |= detailSilent
+	}
+	if d.Handshake {
+		w |= detailHandshake
+	}
+	ms := min(max(0, d.HeardAge.Milliseconds()), math.MaxUint16)
+	return w | uint32(ms)<<detailAgeShift
+}
+
+// DecodeDetail reads a register word and refuses what Encode cannot have made.
+func DecodeDetail(w uint32) (Detail, error) {
+	d := Detail{
+		Rx:        LinkState(w & 7),
+		Tx:        LinkState(w >> detailTxShift & 7),
+		Silent:    w&detailSilent != 0,
+		Handshake: w&detailHandshake != 0,
+		HeardAge:  time.Duration(w>>detailAgeShift) * time.Millisecond,
+	}
+	switch {
+	case !d.Rx.Valid():
+		return Detail{}, fmt.Errorf("link detail %#08x: receiving state is %d: want %d to %d", w, uint8(d.Rx), LinkUnknown, LinkBroken)
+	case !d.Tx.Valid():
+		return Detail{}, fmt.Errorf("link detail %#08x: sending state is %d: want %d to %d", w, uint8(d.Tx), LinkUnknown, LinkBroken)
+	case w&^uint32(detailMask) != 0:
+		return Detail{}, fmt.Errorf("link detail %#08x: bits outside mask %#08x", w, uint32(detailMask))
+	}
+	return d, nil
+}
+
+// String returns the detail for people: "rx BROKEN tx UNKNOWN silent after 75ms".
+func (d Detail) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rx %s tx %s", d.Rx, d.Tx)
+	if d.Silent {
+		fmt.Fprintf(&b, " silent after %s", d.HeardAge)
+	}
+	if d.Handshake {
+		b.WriteString(" unheard")
+	}
+	return b.String()
+}

@@ -1,0 +1,250 @@
+package torus
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Sizes of frames, in bytes.
+const (
+	// MinPacket and MaxFrame are the smallest and largest packets of the DNP: 256 to 65,792 bits
+	// (seed 001 §IV-B). Our smallest frame is HeartbeatSize.
+	MinPacket = 32
+	MaxFrame  = 8224
+	// DefaultMaxFrame is the UDP payload of a path with an MTU of 1,500 over IPv4.
+	DefaultMaxFrame = 1472
+	// HeartbeatSize is a frame without payload, and so the size of everything but the payload.
+	HeartbeatSize = headerSize + MACSize + crcSize
+	// MACSize is the size of the authentication tag.
+	MACSize = 16
+
+	headerSize = 56
+	crcSize    = 4
+)
+
+const (
+	magic   = 0x4c46
+	version = 1
+)
+
+// FrameType says what the payload is. A receiver ignores the payload of types that it does not
+// know; the frame still counts as heard.
+type FrameType uint8
+
+// The frame types.
+const (
+	TypeHeartbeat FrameType = iota + 1 // no payload
+	TypeMessage                        // relayed bytes: mailbox and envelope, see internal/agent
+	TypeTest                           // reserved: link self-test on demand
+	TypeEureka                         // reserved
+	TypeBarrier                        // reserved
+)
+
+var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka", TypeBarrier: "barrier"}
+
+// String returns the type's name.
+func (t FrameType) String() string {
+	if t >= 1 && int(t) < len(frameTypeNames) {
+		return frameTypeNames[t]
+	}
+	return fmt.Sprintf("FrameType(%d)", uint8(t))
+}
+
+// Flags are one-bit statements of the sender. Bits without a name are kept and ignored.
+type Flags uint8
+
+// The flags.
+const (
+	// FlagHostDead: the sender's DNP half finds its host half's watchdog word stale (host breakdown).
+	FlagHostDead Flags = 1 << iota
+	// FlagDeaf: the sender hears nothing authentic from the receiver. The link machine sets it.
+	FlagDeaf
+	// FlagRestart: the sender's DNP half is about to stop on purpose and means to be back.
+	FlagRestart
+)
+
+// Frame is one decoded packet of a link. Direction, Src and Dst are the sender's: Direction is
+// the way it left the sender.
+type Frame struct {
+	Type      FrameType
+	Direction grid.Direction
+	Flags     Flags
+	Src, Dst  grid.Coord
+	Session   uint32
+	Epoch     fault.Epoch
+	Seq, Ack  uint64
+	DNP, Host uint32 // the sender's watchdog words, as in registers Table III and IV
+	Payload   []byte // after Decode it points into the packet: copy it to keep it
+}
+
+// What Decode refuses, each to be counted apart. ErrCRC is a damaged frame; ErrMAC is a frame
+// that arrived as it was sent, by somebody without the key; ErrSession one of a session whose key
+// is not (or no longer) here; the others are malformed. Test with errors.Is.
+var (
+	ErrShort     = errors.New("shorter than a frame without payload")
+	ErrTooLong   = errors.New("longer than the largest frame allowed")
+	ErrCRC       = errors.New("CRC does not match")
+	ErrMagic     = errors.New("not a frame of ours: wrong magic")
+	ErrVersion   = errors.New("unknown frame version")
+	ErrLength    = errors.New("length field differs from the packet's length")
+	ErrType      = errors.New("frame type 0")
+	ErrDirection = errors.New("direction outside 1 to 6")
+	ErrSession   = errors.New("no key for this session")
+	ErrMAC       = errors.New("MAC does not match")
+)
+
+// Sealer makes the MAC of outgoing frames.
+type Sealer interface {
+	// Seal appends the MAC of data to dst. A sequence number must never come twice in a session.
+	Seal(dst []byte, session uint32, seq uint64, data []byte) ([]byte, error)
+}
+
+// Opener checks the MAC of incoming frames.
+type Opener interface {
+	// Open returns ErrSession for an unknown session, ErrMAC for a wrong MAC. It keeps no slice.
+	Open(session uint32, seq uint64, data, mac []byte) error
+}
+
+// Append encodes f at the end of dst, which may be nil, and returns the longer slice.
+func (f *Frame) Append(dst []byte, auth Sealer) ([]byte, error) {
+	size := HeartbeatSize + len(f.Payload)
+	switch {
+	case size > MaxFrame:
+		return dst, fmt.Errorf("encode %s frame: payload of %d bytes: want at most %d", f.Type, len(f.Payload), MaxFrame-HeartbeatSize)
+	case f.Type == 0:
+		return dst, errors.New("encode frame: type is 0: want 1 to 255")
+	case !f.Direction.Valid():
+		return dst, fmt.Errorf("encode %s frame: direction is %d: want 1 to 6", f.Type, uint8(f.Direction))
+	}
+	for _, c := range [2]grid.Coord{f.Src, f.Dst} {
+		if !encodable(c) {
+			return dst, fmt.Errorf("encode %s frame: coordinate %s: want each part 0 to %d", f.Type, c, grid.MaxSize-1)
+		}
+	}
+	start := len(dst)
+	b := binary.BigEndian.AppendUint16(dst, magic)
+	b = append(b, version, byte(f.Type))
+	b = binary.BigEndian.AppendUint16(b, uint16(size))
+	b = append(b, byte(f.Direction), byte(f.Flags))
+	b = appendCoord(appendCoord(b, f.Src), f.Dst)
+	b = binary.BigEndian.AppendUint32(b, f.Session)
+	b = binary.BigEndian.AppendUint64(b, uint64(f.Epoch))
+	b = binary.BigEndian.AppendUint64(b, f.Seq)
+	b = binary.BigEndian.AppendUint64(b, f.Ack)
+	b = binary.BigEndian.AppendUint32(b, f.DNP)
+	b = binary.BigEndian.AppendUint32(b, f.Host)
+	b = append(b, f.Payload...)
+	b, err := auth.Seal(b, f.Session, f.Seq, b[start:])
+	if err != nil {
+		return dst, fmt.Errorf("encode %s frame %d: %w", f.Type, f.Seq, err)
+	}
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:])), nil
+}
+
+func encodable(c grid.Coord) bool {
+	in := func(v int) bool { return v >= 0 && v < grid.MaxSize }
+	return in(c.X) && in(c.Y) && in(c.Z)
+}
+
+func appendCoord(b []byte, c grid.Coord) []byte {
+	b = binary.BigEndian.AppendUint16(b, uint16(c.X))
+	b = binary.BigEndian.AppendUint16(b, uint16(c.Y))
+	return binary.BigEndian.AppendUint16(b, uint16(c.Z))
+}
+
+// Decode reads a packet of at most maxSize bytes and checks it from the outside in: size, CRC,
+// shape, MAC. On an error the frame is zero. The payload points into b.
+func Decode(b []byte, maxSize int, auth Opener) (Frame, error) {
+	switch {
+	case len(b) < HeartbeatSize:
+		return Frame{}, fmt.Errorf("packet of %d bytes: %w", len(b), ErrShort)
+	case len(b) > min(maxSize, MaxFrame):
+		return Frame{}, fmt.Errorf("packet of %d bytes: %w", len(b), ErrTooLong)
+	}
+	body := b[:len(b)-crcSize]
+	if crc32.ChecksumIEEE(body) != binary.BigEndian.Uint32(b[len(body):]) {
+		return Frame{}, ErrCRC
+	}
+	switch {
+	case binary.BigEndian.Uint16(b) != magic:
+		return Frame{}, ErrMagic
+	case b[2] != version:
+		return Frame{}, fmt.Errorf("version %d: %w", b[2], ErrVersion)
+	case int(binary.BigEndian.Uint16(b[4:])) != len(b):
+		return Frame{}, ErrLength
+	case b[3] == 0:
+		return Frame{}, ErrType
+	case !grid.Direction(b[6]).Valid():
+		return Frame{}, ErrDirection
+	}
+	signed, mac := body[:len(body)-MACSize], body[len(body)-MACSize:]
+	f := Frame{
+		Type:      FrameType(b[3]),
+		Direction: grid.Direction(b[6]),
+		Flags:     Flags(b[7]),
+		Src:       coordAt(b[8:]),
+		Dst:       coordAt(b[14:]),
+		Session:   binary.BigEndian.Uint32(b[20:]),
+		Epoch:     fault.Epoch(binary.BigEndian.Uint64(b[24:])),
+		Seq:       binary.BigEndian.Uint64(b[32:]),
+		Ack:       binary.BigEndian.Uint64(b[40:]),
+		DNP:       binary.BigEndian.Uint32(b[48:]),
+		Host:      binary.BigEndian.Uint32(b[52:]),
+		Payload:   signed[headerSize:],
+	}
+	if err := auth.Open(f.Session, f.Seq, signed, mac); err != nil {
+		return Frame{}, err
+	}
+	return f, nil
+}
+
+func coordAt(b []byte) grid.Coord {
+	return grid.Coord{
+		X: int(binary.BigEndian.Uint16(b)),
+		Y: int(binary.BigEndian.Uint16(b[2:])),
+		Z: int(binary.BigEndian.Uint16(b[4:])),
+	}
+}
+
+// MaxPayload is the payload that fits a frame of maxSize bytes.
+func MaxPayload(maxSize int) int { return max(0, min(maxSize, MaxFrame)-HeartbeatSize) }
+
+// BadKind sorts what can be wrong with a packet by what it says about the link.
+type BadKind uint8
+
+// The kinds of bad packets.
+const (
+	BadCRC       BadKind = iota + 1 // damaged: a link error, if a sequence gap bears it out
+	BadMAC                          // forged: an attack, never a link error
+	BadSession                      // of a session unknown here: a peer or we have restarted
+	BadMalformed                    // not a frame, though its CRC is right, or of impossible size
+	BadInterface                    // counted by the interface itself, which dropped it
+)
+
+var badKindNames = [...]string{BadCRC: "crc", BadMAC: "mac", BadSession: "session", BadMalformed: "malformed", BadInterface: "interface"}
+
+// String returns the kind's name.
+func (k BadKind) String() string {
+	if k >= 1 && int(k) < len(badKindNames) {
+		return badKindNames[k]
+	}
+	return fmt.Sprintf("BadKind(%d)", uint8(k))
+}
+
+// KindOf sorts an error of Decode. A damaged packet may also be one cut short on the way.
+func KindOf(err error) BadKind {
+	switch {
+	case errors.Is(err, ErrCRC):
+		return BadCRC
+	case errors.Is(err, ErrMAC):
+		return BadMAC
+	case errors.Is(err, ErrSession):
+		return BadSession
+	}
+	return BadMalformed
+}

@@ -1,0 +1,390 @@
+package torus
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// LinkState is what one end knows of a link, or of one way of it.
+type LinkState uint8
+
+// The states, in the order of severity.
+const (
+	LinkUnknown LinkState = iota + 1 // nothing heard yet, within the start-up grace
+	LinkNormal
+	LinkSick   // errors over frames received passed the threshold (seed 001 §IV-B)
+	LinkBroken // silent, or the peer does not hear us
+)
+
+var linkStateNames = [...]string{LinkUnknown: "UNKNOWN", LinkNormal: "NORMAL", LinkSick: "SICK", LinkBroken: "BROKEN"}
+
+// String returns the state's name.
+func (s LinkState) String() string {
+	if s.Valid() {
+		return linkStateNames[s]
+	}
+	return fmt.Sprintf("LinkState(%d)", uint8(s))
+}
+
+// Valid says whether s is one of the states.
+func (s LinkState) Valid() bool { return s >= LinkUnknown && s <= LinkBroken }
+
+// DefaultGrace is LinkConfig.Grace where that is 0.
+const DefaultGrace = time.Second
+
+// MaxWindow bounds LinkConfig.Window, in frames: the machine keeps a byte for each.
+const MaxWindow = 100_000
+
+// LinkConfig is what a link machine is given once. It does not change.
+type LinkConfig struct {
+	Dir grid.Direction // the way out of this node
+	Src grid.Coord     // this node
+	Dst grid.Coord     // the neighbour in direction Dir
+
+	Period time.Duration // between heartbeats
+	// Misses are the heartbeats that may fail to come in a row: the link is silent when nothing
+	// authentic was heard for (Misses+1)·Period, unheard when the peer's acknowledgement stood
+	// still for (Misses+2)·Period.
+	Misses int
+	// Grace is how long after the start of the machine nothing need be heard; 0 is DefaultGrace.
+	Grace time.Duration
+
+	SickRatio  float64 // sick above this share of lost frames, 0 to 1
+	ClearRatio float64 // no longer sick at or below this share, at most SickRatio
+	Window     int     // over this many last frames
+	MinErrors  int     // and not below this number of lost ones
+	// HoldOff is how long a link must be good before a sick or broken one is called so again. It
+	// delays good news only: bad news is never held back. It counts as at least (Misses+2)·Period.
+	HoldOff time.Duration
+}
+
+// Validate names every field that is out of range.
+func (c LinkConfig) Validate() error {
+	var errs []error
+	check := func(ok bool, field string, given any, want string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("link %s: %s %v: want %s", c.Dir, field, given, want))
+		}
+	}
+	check(c.Dir.Valid(), "Dir", uint8(c.Dir), "1 to 6")
+	check(encodable(c.Src), "Src", c.Src, fmt.Sprintf("each part 0 to %d", grid.MaxSize-1))
+	check(encodable(c.Dst), "Dst", c.Dst, fmt.Sprintf("each part 0 to %d", grid.MaxSize-1))
+	check(c.Period > 0, "Period", c.Period, "more than 0")
+	check(c.Misses >= 1 && c.Misses <= 1000, "Misses", c.Misses, "1 to 1000")
+	check(c.Grace >= 0, "Grace", c.Grace, "0 or more")
+	check(c.SickRatio > 0 && c.SickRatio < 1, "SickRatio", c.SickRatio, "above 0 and below 1")
+	check(c.ClearRatio >= 0 && c.ClearRatio <= c.SickRatio, "ClearRatio", c.ClearRatio, fmt.Sprintf("0 to SickRatio (%v)", c.SickRatio))
+	check(c.Window >= 10 && c.Window <= MaxWindow, "Window", c.Window, fmt.Sprintf("10 to %d", MaxWindow))
+	check(c.MinErrors >= 1 && c.MinErrors <= c.Window, "MinErrors", c.MinErrors, fmt.Sprintf("1 to Window (%d)", c.Window))
+	check(c.HoldOff >= 0, "HoldOff", c.HoldOff, "0 or more")
+	return errors.Join(errs...)
+}
+
+// SilentAfter is the time without an authentic frame after which a link is silent.
+func (c LinkConfig) SilentAfter() time.Duration { return time.Duration(c.Misses+1) * c.Period }
+
+// UnheardAfter is the time without progress of the peer's acknowledgement after which the peer
+// is taken not to hear us. It is one period more than the peer itself needs to find us silent.
+func (c LinkConfig) UnheardAfter() time.Duration { return time.Duration(c.Misses+2) * c.Period }
+
+func (c LinkConfig) holdOff() time.Duration { return max(c.HoldOff, c.UnheardAfter()) }
+
+func (c LinkConfig) grace() time.Duration {
+	if c.Grace == 0 {
+		return DefaultGrace
+	}
+	return c.Grace
+}
+
+// Status is what this node says of itself in every frame.
+type Status struct {
+	Epoch     fault.Epoch // boot epoch of this DNP half
+	DNP, Host uint32      // watchdog words
+	HostDead  bool        // this node's host half is stale
+}
+
+// PeerStatus is what the neighbour said of itself in its newest frame.
+type PeerStatus struct {
+	DNP, Host uint32
+	HostDead  bool
+	Epoch     fault.Epoch
+}
+
+// LinkEvent is something that happens to a link: Tick, FrameReceived, FrameBad or SessionStarted.
+type LinkEvent interface{ linkEvent() }
+
+// Tick is the passing of time. The owner steps every link with it at LinkOutput.Wake or before;
+// coming later than a Period makes the machine doubt itself.
+type Tick struct{}
+
+// FrameReceived is a frame that Decode has accepted.
+type FrameReceived struct{ Frame Frame }
+
+// FrameBad is a packet that Decode has refused, see KindOf, or Count of them (0 is 1).
+type FrameBad struct {
+	Kind  BadKind
+	Count uint64
+}
+
+// SessionStarted says that a handshake has given a session, to be sent with from now on. Frames of
+// the one before are heard until the first of the new one comes.
+type SessionStarted struct{ ID uint32 }
+
+func (Tick) linkEvent()           {}
+func (FrameReceived) linkEvent()  {}
+func (FrameBad) linkEvent()       {}
+func (SessionStarted) linkEvent() {}
+
+// LinkOutput is what the owner has to do and to know after a step.
+type LinkOutput struct {
+	// SendHeartbeat, given for a Tick only: send NextFrame now.
+	SendHeartbeat bool
+	// Accepted, for FrameReceived: the frame is new and of this link; its payload may be used.
+	// Duplicates, replays and frames of a session or an epoch gone by are not accepted.
+	Accepted bool
+	// Redial: nothing is heard, so the session may be lost: ask for a handshake. It is given with
+	// every Tick while that holds; whoever dials limits the rate.
+	Redial bool
+	// Late: this step came so late that the machine doubts itself.
+	Late bool
+
+	State       LinkState
+	Detail      Detail
+	Changed     bool // State or Detail differs from the last step's
+	Peer        PeerStatus
+	PeerChanged bool
+	Wake        time.Time // step with a Tick at this time, exactly
+}
+
+// LinkStats are counters since the start of the machine.
+type LinkStats struct {
+	Sent       uint64 // frames given out by Fill
+	Received   uint64 // frames accepted
+	Lost       uint64 // frames that never came, by the gaps in the sequence
+	Late       uint64 // accepted, but out of order
+	Duplicates uint64
+	Replays    uint64 // older than the window, of an earlier session or epoch
+	Misrouted  uint64 // authentic, but of another link's coordinates or direction
+	CRC        uint64 // damaged frames that a gap in the sequence bears out
+	CRCStrange uint64 // damaged frames that no gap bears out: anybody can send those
+	MAC        uint64 // forgeries
+	Sessions   uint64 // packets of a session unknown here
+	Malformed  uint64
+	OwnLate    uint64    // steps at which this machine had to doubt itself
+	LastHeard  time.Time // zero: never
+
+	WindowFrames, WindowErrors int // what the sick ratio is computed from now
+}
+
+// Link is the machine of one end of one link: per way, and for both together.
+//
+//	receiving:  UNKNOWN ──first frame──► NORMAL ◄──HoldOff at ClearRatio── SICK
+//	               │                      │  └────── over SickRatio ──────►  │
+//	               └─Grace──► BROKEN ◄────┴───── (Misses+1)·Period silent ───┘
+//	                             └── HoldOff of frames ──► NORMAL or SICK
+//
+//	sending:    UNKNOWN ──ack moves──► NORMAL ──ack stands for (Misses+2)·Period──► BROKEN
+//	                                      ◄──────── HoldOff of moving acks ────────────┘
+//
+// While nothing is heard, the sending way is UNKNOWN: only the peer could tell. The link is
+// broken when either way is, else what the receiving way is.
+//
+// It belongs to one goroutine. Its memory is bounded by LinkConfig.Window.
+type Link struct {
+	cfg   LinkConfig
+	start time.Time
+	wake  time.Time // what the last step returned
+
+	status   Status
+	nextBeat time.Time
+
+	// Doubt of ourselves: until doubtUntil nothing is held against the peer, and the first gap
+	// that shows after it is forgiven too, for it began while we slept.
+	doubtUntil time.Time
+	forgive    bool
+
+	// Receiving way.
+	rx           LinkState
+	silent       bool          // why rx is broken; with it stays heardAge
+	heardAge     time.Duration // from the last frame to the verdict of silence
+	hearing      bool          // frames come now, whatever rx still says
+	hearingSince time.Time
+	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not
+	seq          sequence
+	crcPending   uint64 // damaged frames since the last authentic one
+
+	// Sending way.
+	tx           LinkState
+	txSession    uint32
+	txSeq        uint64    // last given out
+	acked        uint64    // highest that the peer has acknowledged
+	unackedSince time.Time // since when a frame waits for its acknowledgement; zero: none does
+	ackingSince  time.Time // of a broken tx: since when acks move again; zero: they do not
+
+	peer  PeerStatus
+	last  Detail
+	stats LinkStats
+}
+
+// NewLink starts a machine at now. The configuration must have passed Validate.
+func NewLink(cfg LinkConfig, now time.Time) *Link {
+	if err := cfg.Validate(); err != nil {
+		panic("torus: NewLink with a configuration that was not validated: " + err.Error())
+	}
+	l := &Link{cfg: cfg, start: now, nextBeat: now, rx: LinkUnknown, tx: LinkUnknown}
+	l.seq.init(cfg.Window)
+	l.last = l.Detail()
+	return l
+}
+
+// Config returns what the machine was made with.
+func (l *Link) Config() LinkConfig { return l.cfg }
+
+// Stats returns the counters.
+func (l *Link) Stats() LinkStats {
+	s := l.stats
+	s.Lost = l.seq.lost
+	s.WindowFrames, s.WindowErrors = l.seq.judged()
+	return s
+}
+
+// State is the link as a whole.
+func (l *Link) State() LinkState { return l.Detail().State() }
+
+// Detail is the link way by way.
+func (l *Link) Detail() Detail {
+	return Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, Handshake: l.tx == LinkBroken, HeardAge: l.heardAge}
+}
+
+// NextFrame returns the heartbeat to send now. It may be called at any time, to tell an urgent
+// change of status, not only when Step asks for it.
+func (l *Link) NextFrame(st Status) Frame {
+	l.status = st
+	f := Frame{Type: TypeHeartbeat}
+	l.Fill(&f)
+	return f
+}
+
+// Fill sets everything in f but its type and payload, with the status last given to NextFrame.
+// Every frame filled takes a sequence number: send it, or the peer counts it as lost.
+func (l *Link) Fill(f *Frame) {
+	l.txSeq++
+	l.stats.Sent++
+	f.Direction, f.Src, f.Dst = l.cfg.Dir, l.cfg.Src, l.cfg.Dst
+	f.Flags &^= FlagHostDead | FlagDeaf
+	if l.status.HostDead {
+		f.Flags |= FlagHostDead
+	}
+	if l.deaf() {
+		f.Flags |= FlagDeaf
+	}
+	f.Session, f.Seq, f.Ack = l.txSession, l.txSeq, 0
+	if l.seq.session == l.txSession {
+		f.Ack = l.seq.high
+	}
+	f.Epoch, f.DNP, f.Host = l.status.Epoch, l.status.DNP, l.status.Host
+}
+
+// deaf is what FlagDeaf tells the peer. Unlike rx it follows the frames without hold-off.
+func (l *Link) deaf() bool { return l.silent && !l.hearing }
+
+// Step takes one event at one time and says what follows. Time must not run backwards.
+func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
+	out := LinkOutput{Late: l.doubt(now)}
+	peer := l.peer
+	switch ev := ev.(type) {
+	case Tick:
+		out.SendHeartbeat = l.beat(now)
+	case FrameReceived:
+		out.Accepted = l.receive(now, &ev.Frame)
+	case FrameBad:
+		l.bad(ev)
+	case SessionStarted:
+		l.newSession(ev.ID)
+	}
+	l.judgeRx(now)
+	l.judgeTx(now)
+
+	out.Detail = l.Detail()
+	out.State = out.Detail.State()
+	out.Changed = out.Detail != l.last
+	out.Peer, out.PeerChanged = l.peer, l.peer != peer
+	_, tick := ev.(Tick)
+	out.Redial = tick && !l.hearing && l.rx == LinkBroken
+	l.last = out.Detail
+	l.wake = l.nextWake()
+	out.Wake = l.wake
+	return out
+}
+
+// doubt notes whether this step comes so late that frames may lie unread before us: then
+// whatever seems missing is our own fault (faults.md 2).
+func (l *Link) doubt(now time.Time) bool {
+	if l.wake.IsZero() || now.Sub(l.wake) <= l.cfg.Period {
+		return false
+	}
+	l.stats.OwnLate++
+	l.doubtUntil = now.Add(l.cfg.Period)
+	l.forgive = true
+	return true
+}
+
+// beat says whether a heartbeat is due. The phase is kept, so that links started together stay
+// on one timer.
+func (l *Link) beat(now time.Time) bool {
+	if now.Before(l.nextBeat) {
+		return false
+	}
+	n := now.Sub(l.nextBeat)/l.cfg.Period + 1
+	l.nextBeat = l.nextBeat.Add(n * l.cfg.Period)
+	if l.unackedSince.IsZero() {
+		l.unackedSince = now
+	}
+	return true
+}
+
+func (l *Link) newSession(id uint32) {
+	l.txSession, l.txSeq, l.acked = id, 0, 0
+	l.unackedSince = time.Time{}
+	l.seq.expect(id)
+}
+
+func (l *Link) bad(ev FrameBad) {
+	n := max(1, ev.Count)
+	switch ev.Kind {
+	case BadCRC, BadInterface:
+		l.crcPending += n
+	case BadMAC:
+		l.stats.MAC += n
+	case BadSession:
+		l.stats.Sessions += n
+	default:
+		l.stats.Malformed += n
+	}
+}
+
+// earliest returns the earlier of two times, of which zero is never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func (l *Link) nextWake() time.Time {
+	w := earliest(l.nextBeat, l.silenceAt())
+	w = earliest(w, l.rxClearAt())
+	w = earliest(w, l.unheardAt())
+	return earliest(w, l.txClearAt())
+}

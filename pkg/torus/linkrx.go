@@ -1,0 +1,138 @@
+package torus
+
+import "time"
+
+// receive takes an authentic frame and says whether it is new and of this link.
+func (l *Link) receive(now time.Time, f *Frame) bool {
+	if f.Direction != l.cfg.Dir.Opposite() || f.Src != l.cfg.Dst || f.Dst != l.cfg.Src {
+		l.stats.Misrouted++
+		return false
+	}
+	forgive := l.forgive || !l.hearing
+	gap, verdict := l.seq.accept(f.Session, f.Epoch, f.Seq, forgive)
+	switch verdict {
+	case seqDuplicate:
+		l.stats.Duplicates++
+		return false
+	case seqReplay:
+		l.stats.Replays++
+		return false
+	case seqLate:
+		l.stats.Late++
+	case seqNext:
+		if now.After(l.doubtUntil) {
+			l.forgive = false
+		}
+		l.countCRC(gap)
+	}
+	l.stats.Received++
+	l.stats.LastHeard = now
+	if !l.hearing {
+		l.hearing, l.hearingSince = true, now
+	}
+	if l.rx == LinkUnknown {
+		l.becomeNormalRx()
+	}
+	if verdict == seqNext {
+		l.peer = PeerStatus{DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Epoch: f.Epoch}
+		l.takeAck(now, f)
+	}
+	return true
+}
+
+// countCRC sorts the damaged frames seen since the last authentic one: as many as are missing
+// from the sequence were the peer's, the others anybody's.
+func (l *Link) countCRC(gap uint64) {
+	own := min(l.crcPending, gap)
+	l.stats.CRC += own
+	l.stats.CRCStrange += l.crcPending - own
+	l.crcPending = 0
+}
+
+// silenceAt is when the link is silent if nothing more comes; zero if it is so already.
+func (l *Link) silenceAt() time.Time {
+	switch {
+	case l.hearing:
+		return latest(l.stats.LastHeard.Add(l.cfg.SilentAfter()), l.doubtUntil)
+	case l.rx == LinkUnknown:
+		return latest(l.start.Add(l.cfg.grace()), l.doubtUntil)
+	}
+	return time.Time{}
+}
+
+// rxClearAt is when a broken or sick receiving way has been good for the hold-off; zero while it
+// is not good.
+func (l *Link) rxClearAt() time.Time {
+	switch {
+	case l.rx == LinkBroken && l.hearing:
+		return l.hearingSince.Add(l.cfg.holdOff())
+	case l.rx == LinkSick && !l.cleanSince.IsZero():
+		return l.cleanSince.Add(l.cfg.holdOff())
+	}
+	return time.Time{}
+}
+
+func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+func (l *Link) judgeRx(now time.Time) {
+	if due(now, l.silenceAt()) {
+		l.becomeSilent(now)
+		return
+	}
+	frames, errors := l.seq.judged()
+	ratio := errorRatio(errors, frames)
+	sick := errors >= l.cfg.MinErrors && ratio > l.cfg.SickRatio
+	switch l.rx {
+	case LinkNormal:
+		if sick {
+			l.becomeSick()
+		}
+	case LinkSick:
+		switch {
+		case ratio > l.cfg.ClearRatio:
+			l.cleanSince = time.Time{}
+		case l.cleanSince.IsZero():
+			l.cleanSince = now
+		case due(now, l.rxClearAt()):
+			l.becomeNormalRx()
+		}
+	case LinkBroken:
+		if due(now, l.rxClearAt()) {
+			l.becomeNormalRx()
+			if sick {
+				l.becomeSick()
+			}
+		}
+	}
+}
+
+// errorRatio is errors over frames received or missing (seed 001 §IV-B).
+func errorRatio(errors, frames int) float64 {
+	if frames == 0 {
+		return 0
+	}
+	return float64(errors) / float64(frames)
+}
+
+func (l *Link) becomeNormalRx() { l.setRx(LinkNormal, false, 0) }
+func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }
+
+// becomeSilent breaks the receiving way, or finds a broken one silent again within its hold-off,
+// which is no change. What the peer hears of us is no longer known.
+func (l *Link) becomeSilent(now time.Time) {
+	l.hearing = false
+	l.tx, l.ackingSince = LinkUnknown, time.Time{}
+	if l.rx == LinkBroken {
+		return
+	}
+	since := l.stats.LastHeard
+	if since.IsZero() {
+		since = l.start
+	}
+	l.setRx(LinkBroken, true, now.Sub(since))
+}
+
+func (l *Link) setRx(s LinkState, silent bool, heardAge time.Duration) {
+	l.rx, l.silent, l.heardAge = s, silent, heardAge.Truncate(time.Millisecond)
+	l.cleanSince = time.Time{}
+}

@@ -1,0 +1,59 @@
+package torus
+
+import "time"
+
+// takeAck takes what the newest frame says of our own frames. An acknowledgement from a peer that
+// calls itself deaf is an old one.
+func (l *Link) takeAck(now time.Time, f *Frame) {
+	deaf := f.Flags&FlagDeaf != 0
+	if deaf {
+		l.ackingSince = time.Time{}
+	}
+	if deaf || f.Session != l.txSession || f.Ack <= l.acked || f.Ack > l.txSeq {
+		return
+	}
+	l.acked, l.unackedSince = f.Ack, time.Time{}
+	if f.Ack < l.txSeq {
+		l.unackedSince = now
+	}
+	switch l.tx {
+	case LinkUnknown:
+		l.becomeHeard()
+	case LinkBroken:
+		if l.ackingSince.IsZero() {
+			l.ackingSince = now
+		}
+	}
+}
+
+// unheardAt is when the peer must be taken not to hear us, if its acknowledgement does not move
+// before; zero when there is nothing to wait for. The time counts only while the peer is heard.
+func (l *Link) unheardAt() time.Time {
+	if !l.hearing || l.unackedSince.IsZero() || l.tx == LinkBroken && l.ackingSince.IsZero() {
+		return time.Time{}
+	}
+	since := latest(l.unackedSince, l.hearingSince)
+	return latest(since, l.doubtUntil).Add(l.cfg.UnheardAfter())
+}
+
+// txClearAt is when a broken sending way has been acknowledged for the hold-off.
+func (l *Link) txClearAt() time.Time {
+	if l.tx != LinkBroken || l.ackingSince.IsZero() {
+		return time.Time{}
+	}
+	return l.ackingSince.Add(l.cfg.holdOff())
+}
+
+func (l *Link) judgeTx(now time.Time) {
+	switch {
+	case due(now, l.unheardAt()):
+		l.becomeUnheard()
+	case due(now, l.txClearAt()):
+		l.becomeHeard()
+	}
+}
+
+func (l *Link) becomeHeard() { l.tx, l.ackingSince = LinkNormal, time.Time{} }
+
+// becomeUnheard breaks the sending way: the handshake of §IV-B is lost in this direction.
+func (l *Link) becomeUnheard() { l.tx, l.ackingSince = LinkBroken, time.Time{} }

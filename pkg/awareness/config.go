@@ -1,0 +1,107 @@
+package awareness
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Config is what a machine needs to know. The periods are those of the cluster's preset.
+type Config struct {
+	Dims grid.Dims
+	IDs  map[grid.Coord]fault.NodeID // every node of the torus
+	// Supervisor is this replica's id, for evidence that it gathers itself.
+	Supervisor string
+
+	// How long a challenge may stay unanswered before the verdict: on a whole node, on one half, on a
+	// whole node by fewer live witnesses than the quorum.
+	ChallengeNode, ChallengeHalf, ChallengeSingle time.Duration
+	// A half that has not been heard for DigestMisses times DigestPeriod leaves what rests on its
+	// word UNKNOWN.
+	DigestPeriod time.Duration
+	DigestMisses int
+	// Grace is how long a new leader gathers evidence before any new FAILED; one DigestPeriod.
+	Grace time.Duration
+	// HalfBound is the promised time to know a dead half. LinkSettle is how long a silent link waits
+	// to be explained by its peer's death; 0 for HalfBound.
+	HalfBound, LinkSettle time.Duration
+	// HoldOff is how far apart at least the changes of a flapping component are; 0 for no limit. A
+	// component flaps when it would change for the third time within HoldOff. Halves and nodes are
+	// never held back.
+	HoldOff time.Duration
+	// Nonce returns 16 fresh random bytes; injected, so that the machine itself is deterministic.
+	Nonce func() [16]byte
+}
+
+// Validate names every bad field.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field string, given any, want string) {
+		errs = append(errs, fmt.Errorf("%s: given %v: want %s", field, given, want))
+	}
+	if err := c.Dims.Validate(); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, c.validateIDs()...)
+	}
+	for _, p := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"ChallengeNode", c.ChallengeNode}, {"ChallengeHalf", c.ChallengeHalf}, {"ChallengeSingle", c.ChallengeSingle},
+		{"DigestPeriod", c.DigestPeriod}, {"HalfBound", c.HalfBound},
+	} {
+		if p.d <= 0 {
+			bad(p.name, p.d, "more than 0s")
+		}
+	}
+	for _, p := range []struct {
+		name string
+		d    time.Duration
+	}{{"Grace", c.Grace}, {"LinkSettle", c.LinkSettle}, {"HoldOff", c.HoldOff}} {
+		if p.d < 0 {
+			bad(p.name, p.d, "0s or more")
+		}
+	}
+	if c.DigestMisses < 2 {
+		bad("DigestMisses", c.DigestMisses, "2 or more")
+	}
+	if c.Supervisor == "" {
+		bad("Supervisor", `""`, "an id")
+	}
+	if c.Nonce == nil {
+		bad("Nonce", "nil", "a source of random bytes")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("awareness configuration: %w", err)
+	}
+	return nil
+}
+
+func (c Config) validateIDs() []error {
+	var errs []error
+	seen := make(map[fault.NodeID]grid.Coord, len(c.IDs))
+	for rank := range c.Dims.Nodes() {
+		at := c.Dims.At(rank)
+		id := c.IDs[at]
+		if id == "" {
+			errs = append(errs, fmt.Errorf("IDs: no id for %s: want one for each of the %d nodes of the %s torus", at, c.Dims.Nodes(), c.Dims))
+			break
+		}
+		if other, dup := seen[id]; dup {
+			errs = append(errs, fmt.Errorf("IDs: %s and %s are both %q: want distinct ids", other, at, id))
+		}
+		seen[id] = at
+	}
+	if len(c.IDs) > c.Dims.Nodes() {
+		errs = append(errs, fmt.Errorf("IDs: given %d ids: want %d, one for each node of the %s torus", len(c.IDs), c.Dims.Nodes(), c.Dims))
+	}
+	return errs
+}
+
+// Quorum returns how many of a node's distinct neighbours must accuse it: ⌊degree/2⌋+1 and never
+// fewer than 2.
+func Quorum(degree int) int { return max(2, degree/2+1) }

@@ -1,0 +1,294 @@
+package udplink
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const (
+	exporterLabel = "EXPERIMENTAL lofamo link"
+	alpn          = "lofamo-link/1"
+
+	handshakeTimeout = time.Second
+	// maxHandshakes bounds what strangers can make the acceptor do at the same time; acceptRate
+	// (a second) and acceptBurst what they can over time. What is above is closed unread.
+	maxHandshakes = 4
+	acceptRate    = 20
+	acceptBurst   = 8
+
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+
+	byteReady  = 'R' // acceptor: I have verified you
+	byteCommit = 'C' // dialer: I go over to the new session, and so do you
+)
+
+var errBlocked = errors.New("handshakes are blocked by fault injection")
+
+// handshakeConfig is the given configuration with what every link handshake must have.
+func (l *Link) handshakeConfig() *tls.Config {
+	c := l.cfg.TLS.Clone()
+	c.MinVersion = tls.VersionTLS13
+	c.NextProtos = []string{alpn}
+	c.SessionTicketsDisabled = true // each session is proved by certificates anew
+	c.ClientSessionCache = nil
+	given := c.VerifyConnection
+	c.VerifyConnection = func(cs tls.ConnectionState) error {
+		if given != nil {
+			if err := given(cs); err != nil {
+				return err
+			}
+		}
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("the peer shows no certificate")
+		}
+		return l.cfg.VerifyPeer(cs.PeerCertificates[0])
+	}
+	return c
+}
+
+// Redial asks for a new session, because nothing is heard. It does not wait, and calls that come
+// faster than the back-off are one. On the accepting end it does nothing.
+func (l *Link) Redial() {
+	select {
+	case l.redial <- struct{}{}:
+	default:
+	}
+}
+
+// pacer spaces attempts: each waits twice as long after the one before, minBackoff to maxBackoff,
+// whether that one failed or not (a handshake may succeed on a link whose frames do not pass).
+// After a while without any attempt it begins again.
+type pacer struct {
+	last    time.Time
+	backoff time.Duration
+}
+
+// attempt notes that an attempt is wanted at now and returns how long to wait before it.
+func (p *pacer) attempt(now time.Time) time.Duration {
+	if p.last.IsZero() || now.Sub(p.last) > p.backoff+2*maxBackoff {
+		p.last, p.backoff = now, minBackoff
+		return 0
+	}
+	wait := max(0, p.backoff-now.Sub(p.last))
+	p.last = now.Add(wait)
+	p.backoff = min(2*p.backoff, maxBackoff)
+	return wait
+}
+
+// keepDialling makes a session, and another whenever that is asked for or Rekey has passed.
+func (l *Link) keepDialling(ctx context.Context, h Handler) {
+	var pace pacer
+	failing := false
+	for {
+		sleep(ctx, pace.attempt(time.Now()))
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-l.redial: // asked for before this attempt
+		default:
+		}
+		s, err := l.dial(ctx)
+		if err != nil {
+			l.failed(ctx, "dial", err, failing)
+			failing = true
+			continue
+		}
+		failing = false
+		l.established(h, s)
+		rekey := time.NewTimer(l.cfg.Rekey)
+		select {
+		case <-l.redial:
+		case <-rekey.C:
+		case <-ctx.Done():
+		}
+		rekey.Stop()
+	}
+}
+
+// failed counts and logs a failed handshake: of a row of failures the first as a warning.
+func (l *Link) failed(ctx context.Context, what string, err error, again bool) {
+	if ctx.Err() != nil {
+		return
+	}
+	l.count.failures.Add(1)
+	if again {
+		l.log.Debug("link handshake failed again", "as", what, "error", err)
+		return
+	}
+	l.log.Warn("link handshake failed", "as", what, "error", err)
+}
+
+func (l *Link) established(h Handler, s *torus.Session) {
+	l.sessionMu.Lock()
+	defer l.sessionMu.Unlock()
+	l.count.handshakes.Add(1)
+	l.log.Debug("link session established", "session", fmt.Sprintf("%08x", s.ID()))
+	h.OnSession(l.cfg.Dir, s)
+}
+
+func (l *Link) dial(ctx context.Context) (*torus.Session, error) {
+	if l.blocked() {
+		return nil, errBlocked
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	d := net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.local.Addr(), 0)),
+		Control:   bindTo(l.cfg.Interface),
+	}
+	conn, err := d.DialContext(ctx, "tcp", l.cfg.Peer.String())
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", l.cfg.Peer, err)
+	}
+	defer func() { _ = conn.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	tc := tls.Client(conn, l.tls)
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("handshake with %s: %w", l.cfg.Peer, err)
+	}
+	if err := expect(tc, byteReady); err != nil {
+		return nil, fmt.Errorf("handshake with %s: wait until it is ready: %w", l.cfg.Peer, err)
+	}
+	s, err := l.derive(tc)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tc.Write([]byte{byteCommit}); err != nil {
+		return nil, fmt.Errorf("handshake with %s: commit: %w", l.cfg.Peer, err)
+	}
+	if l.blocked() {
+		return nil, errBlocked
+	}
+	return s, nil
+}
+
+func expect(c net.Conn, want byte) error {
+	var b [1]byte
+	if _, err := c.Read(b[:]); err != nil {
+		return err
+	}
+	if b[0] != want {
+		return fmt.Errorf("got %q: want %q", b[0], want)
+	}
+	return nil
+}
+
+// accept takes connections until the listener is closed, and waits for the handshakes it began.
+func (l *Link) accept(ctx context.Context, h Handler) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, maxHandshakes)
+	for ctx.Err() == nil {
+		conn, err := l.tcp.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			l.count.failures.Add(1)
+			sleep(ctx, minBackoff) // out of file descriptors, for one
+			continue
+		}
+		if !l.admit(conn, slots) {
+			l.count.refused.Add(1)
+			_ = conn.Close()
+			continue
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			s, err := l.answer(ctx, conn)
+			if err != nil {
+				l.failed(ctx, "accept", err, !l.limit.Allow())
+				return
+			}
+			l.established(h, s)
+		})
+	}
+}
+
+// admit says whether a connection may cost us a handshake, and takes a slot for it.
+func (l *Link) admit(conn net.Conn, slots chan struct{}) bool {
+	from, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok || from.AddrPort().Addr().Unmap() != l.cfg.Peer.Addr() || l.blocked() || !l.limit.Allow() {
+		return false
+	}
+	select {
+	case slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *Link) answer(ctx context.Context, conn net.Conn) (*torus.Session, error) {
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+
+	tc := tls.Server(conn, l.tls)
+	from := conn.RemoteAddr()
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("handshake from %s: %w", from, err)
+	}
+	s, err := l.derive(tc)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tc.Write([]byte{byteReady}); err != nil {
+		return nil, fmt.Errorf("handshake from %s: say ready: %w", from, err)
+	}
+	if err := expect(tc, byteCommit); err != nil {
+		return nil, fmt.Errorf("handshake from %s: wait for commit: %w", from, err)
+	}
+	if l.blocked() {
+		return nil, errBlocked
+	}
+	return s, nil
+}
+
+// derive makes the session from the handshake's exporter, bound to this link: two links between
+// the same two nodes (a dimension of size 2) cannot be taken for each other.
+func (l *Link) derive(tc *tls.Conn) (*torus.Session, error) {
+	dialer, acceptor, dir := l.cfg.Src, l.cfg.Dst, l.cfg.Dir
+	if !l.cfg.Dialer {
+		dialer, acceptor, dir = acceptor, dialer, dir.Opposite()
+	}
+	cs := tc.ConnectionState()
+	m, err := cs.ExportKeyingMaterial(exporterLabel, exporterContext(dialer, acceptor, dir), 4+2*torus.KeySize)
+	if err != nil {
+		return nil, fmt.Errorf("export session keys: %w", err)
+	}
+	id := max(1, binary.BigEndian.Uint32(m)) // 0 is no session
+	toAcceptor, toDialer := [torus.KeySize]byte(m[4:]), [torus.KeySize]byte(m[4+torus.KeySize:])
+	if l.cfg.Dialer {
+		return torus.NewSession(id, toAcceptor, toDialer), nil
+	}
+	return torus.NewSession(id, toDialer, toAcceptor), nil
+}
+
+// exporterContext names the link: the coordinates of dialer and acceptor, 16 bits a part, and the
+// dialer's direction.
+func exporterContext(dialer, acceptor grid.Coord, dir grid.Direction) []byte {
+	b := make([]byte, 0, 13)
+	for _, c := range [2]grid.Coord{dialer, acceptor} {
+		for _, v := range [3]int{c.X, c.Y, c.Z} {
+			b = binary.BigEndian.AppendUint16(b, uint16(v))
+		}
+	}
+	return append(b, byte(dir))
+}

@@ -1,0 +1,364 @@
+// Package udplink carries the frames of one torus link over one UDP flow, and makes its session
+// keys by a TLS 1.3 handshake on the same address and port over TCP.
+//
+// It moves packets and proves who the peer is; it does not decode frames, keep heartbeats or judge
+// the link (pkg/torus), nor say who may be a neighbour (Config.VerifyPeer). TLS is used for the
+// handshake only: its exporter (RFC 5705, RFC 8446 §7.5) gives both ends the keys of a
+// torus.Session, and the connection is closed. One end of each link dials, the other accepts:
+//
+//	dialer                         acceptor
+//	   ├── TLS 1.3, both certificates ──┤
+//	   │◄───────────── ready ───────────┤   the acceptor has verified the dialer
+//	   ├───────────── commit ──────────►│   both go over to the new session
+//
+// Packets from any other address than the peer's are dropped unread. The mangler drops, damages,
+// doubles, delays or blocks, for tests and fault injection.
+package udplink
+
+import (
+	"context"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// DefaultRekey is Config.Rekey where that is 0: how long a revoked certificate can live on in a
+// session.
+const DefaultRekey = time.Hour
+
+// receiveBuffer is the socket's, in bytes: some fifty heartbeats. What came while the reader was
+// stopped is old; a large buffer would only keep more of it.
+const receiveBuffer = 64 << 10
+
+// Config is what a link is made with. Dir, Src, Dst, Local, Peer, TLS, VerifyPeer and Logger are needed.
+type Config struct {
+	Dir      grid.Direction // the way out of this node
+	Src, Dst grid.Coord     // this node and the neighbour; the session keys are bound to both
+
+	Local, Peer netip.AddrPort // UDP flow, and TCP for the handshake; port 0 of Local picks one
+	Interface   string         // bind to this interface (SO_BINDTODEVICE); empty: any
+	Dialer      bool           // this end dials; by convention the one whose Dir is positive
+
+	// TLS is the configuration of a client for the dialer, of a server that demands client
+	// certificates for the other. Both check the peer's chain; VerifyPeer says whether it is the
+	// DNP half of the neighbour.
+	TLS        *tls.Config
+	VerifyPeer func(*x509.Certificate) error
+	Rekey      time.Duration // time between handshakes of a link that works; 0: DefaultRekey
+
+	MTU    int        // largest packet in bytes; 0: torus.DefaultMaxFrame
+	Rand   *rand.Rand // of the mangler; nil: seeded by the system
+	Logger *slog.Logger
+}
+
+// Handler is told what comes. Its methods are called from the link's own goroutines and must not
+// block.
+type Handler interface {
+	// OnPacket gets a packet from the peer's address, one byte longer than the MTU if it was cut.
+	// The slice is valid during the call only. Calls do not overlap.
+	OnPacket(dir grid.Direction, b []byte)
+	// OnSession gets the keys of a new session. Calls do not overlap.
+	OnSession(dir grid.Direction, s *torus.Session)
+}
+
+// Stats are counters since Listen.
+type Stats struct {
+	RxPackets, TxPackets uint64
+	Strangers            uint64 // packets from other addresses, dropped unread
+	RxErrors, TxErrors   uint64 // errors of the socket; a full send buffer is a TxError
+	Handshakes           uint64 // sessions made
+	HandshakeFailures    uint64 // handshakes begun that failed, for whatever reason
+	Refused              uint64 // connections closed unread: a stranger's, too many, too fast
+	MangledIn            uint64 // packets that the mangler dropped or damaged
+	MangledOut           uint64
+}
+
+type counters struct {
+	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, mangledIn, mangledOut atomic.Uint64
+}
+
+// Link is one end of one link. Send, Redial, Mangle and Stats may be called by any goroutine.
+type Link struct {
+	cfg    Config
+	local  netip.AddrPort
+	log    *slog.Logger
+	tls    *tls.Config
+	udp    *net.UDPConn
+	tcp    net.Listener // nil for the dialer
+	redial chan struct{}
+	limit  *rate.Limiter
+	count  counters
+
+	mangle  atomic.Pointer[Mangle]
+	randMu  sync.Mutex
+	rand    *rand.Rand
+	delayed chan delayedPacket
+
+	sessionMu sync.Mutex // OnSession calls one after the other
+	closeOnce sync.Once
+
+	sendMu sync.Mutex
+	raw    syscall.RawConn
+	to     unix.Sockaddr
+	out    []byte // what sendFn sends
+	outErr error
+	sendFn func(fd uintptr) bool // made once, so that a send does not allocate
+}
+
+// Listen takes the link's addresses. Nothing is received or dialled before Run.
+func Listen(cfg Config) (*Link, error) {
+	if cfg.MTU == 0 {
+		cfg.MTU = torus.DefaultMaxFrame
+	}
+	if cfg.Rekey == 0 {
+		cfg.Rekey = DefaultRekey
+	}
+	cfg.Local, cfg.Peer = unmap(cfg.Local), unmap(cfg.Peer)
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	to, err := sockaddr(cfg.Peer)
+	if err != nil {
+		return nil, fmt.Errorf("link %s: peer address %s: %w", cfg.Dir, cfg.Peer, err)
+	}
+	l := &Link{
+		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String(), "peer", cfg.Peer.String()), to: to,
+		redial: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
+		limit: rate.NewLimiter(acceptRate, acceptBurst), rand: cfg.Rand,
+	}
+	l.tls = l.handshakeConfig()
+	if l.rand == nil {
+		l.rand = systemSeeded()
+	}
+	if err := l.open(); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+func systemSeeded() *rand.Rand {
+	var seed [16]byte
+	_, _ = crand.Read(seed[:]) // never fails (crypto/rand)
+	return rand.New(rand.NewPCG(binary.LittleEndian.Uint64(seed[:]), binary.LittleEndian.Uint64(seed[8:])))
+}
+
+func (c Config) validate() error {
+	var errs []error
+	check := func(ok bool, field string, given any, want string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("link %s: %s %v: want %s", c.Dir, field, given, want))
+		}
+	}
+	check(c.Dir.Valid(), "Dir", uint8(c.Dir), "1 to 6")
+	check(c.Local.IsValid(), "Local", c.Local, "an address and a port")
+	check(c.Peer.IsValid() && c.Peer.Port() != 0, "Peer", c.Peer, "an address and a port")
+	check(c.Local.Addr().Is4() == c.Peer.Addr().Is4(), "Local", c.Local, fmt.Sprintf("an address of the same family as Peer (%s)", c.Peer))
+	check(c.MTU >= torus.HeartbeatSize && c.MTU <= torus.MaxFrame, "MTU", c.MTU, fmt.Sprintf("%d to %d", torus.HeartbeatSize, torus.MaxFrame))
+	check(c.Rekey > 0, "Rekey", c.Rekey, "more than 0")
+	check(c.VerifyPeer != nil, "VerifyPeer", "nil", "a function")
+	check(c.Logger != nil, "Logger", "nil", "a logger")
+	check(c.TLS != nil, "TLS", "nil", "a configuration")
+	if c.TLS != nil {
+		check(len(c.TLS.Certificates) > 0 || c.TLS.GetCertificate != nil || c.TLS.GetClientCertificate != nil || c.TLS.GetConfigForClient != nil,
+			"TLS", "without certificate", "one of our own")
+		check(c.Dialer || c.TLS.ClientAuth >= tls.RequireAnyClientCert || c.TLS.GetConfigForClient != nil,
+			"TLS.ClientAuth", c.TLS.ClientAuth, "a client certificate demanded")
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Link) open() error {
+	family := "6"
+	if l.cfg.Local.Addr().Is4() {
+		family = "4"
+	}
+	lc := net.ListenConfig{Control: bindTo(l.cfg.Interface)}
+	pc, err := lc.ListenPacket(context.Background(), "udp"+family, l.cfg.Local.String())
+	if err != nil {
+		return fmt.Errorf("link %s: listen on UDP %s: %w", l.cfg.Dir, l.cfg.Local, err)
+	}
+	l.udp = pc.(*net.UDPConn)
+	l.local = unmap(l.udp.LocalAddr().(*net.UDPAddr).AddrPort())
+	if err := l.udp.SetReadBuffer(receiveBuffer); err != nil {
+		return fmt.Errorf("link %s: receive buffer of UDP %s: %w", l.cfg.Dir, l.local, err)
+	}
+	if l.raw, err = l.udp.SyscallConn(); err != nil {
+		return fmt.Errorf("link %s: UDP %s: %w", l.cfg.Dir, l.local, err)
+	}
+	l.sendFn = func(fd uintptr) bool {
+		l.outErr = unix.Sendto(int(fd), l.out, unix.MSG_DONTWAIT, l.to)
+		return true
+	}
+	if l.cfg.Dialer {
+		return nil
+	}
+	if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
+		return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
+	}
+	return nil
+}
+
+// bindTo returns the socket control that binds to an interface, and nil for none.
+func bindTo(iface string) func(network, address string, c syscall.RawConn) error {
+	if iface == "" {
+		return nil
+	}
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), iface) }); cerr != nil {
+			return cerr
+		}
+		if err != nil {
+			return fmt.Errorf("bind to interface %s: %w", iface, err)
+		}
+		return nil
+	}
+}
+
+func sockaddr(a netip.AddrPort) (unix.Sockaddr, error) {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}, nil
+	}
+	sa := &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+	if zone := a.Addr().Zone(); zone != "" {
+		ifc, err := net.InterfaceByName(zone)
+		if err != nil {
+			return nil, err
+		}
+		sa.ZoneId = uint32(ifc.Index)
+	}
+	return sa, nil
+}
+
+// LocalAddr returns the address that the link listens on, with the port that was picked.
+func (l *Link) LocalAddr() netip.AddrPort { return l.local }
+
+// Stats returns the counters.
+func (l *Link) Stats() Stats {
+	c := &l.count
+	return Stats{
+		RxPackets: c.rx.Load(), TxPackets: c.tx.Load(), Strangers: c.strangers.Load(),
+		RxErrors: c.rxErrors.Load(), TxErrors: c.txErrors.Load(),
+		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(),
+		MangledIn: c.mangledIn.Load(), MangledOut: c.mangledOut.Load(),
+	}
+}
+
+// Close frees the addresses. Run does it at its end; a link that is never run needs it.
+func (l *Link) Close() error {
+	var err error
+	l.closeOnce.Do(func() {
+		if l.udp != nil {
+			err = l.udp.Close()
+		}
+		if l.tcp != nil {
+			err = errors.Join(err, l.tcp.Close())
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("link %s: close: %w", l.cfg.Dir, err)
+	}
+	return nil
+}
+
+// Run receives, makes sessions and sends what the mangler delayed, until ctx ends. It returns
+// after its goroutines, with the addresses free again. Call it once.
+func (l *Link) Run(ctx context.Context, h Handler) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { l.receive(ctx, h) })
+	wg.Go(func() { l.sendDelayed(ctx) })
+	if l.cfg.Dialer {
+		wg.Go(func() { l.keepDialling(ctx, h) })
+	} else {
+		wg.Go(func() { l.accept(ctx, h) })
+	}
+	<-ctx.Done()
+	err := l.Close()
+	wg.Wait()
+	return err
+}
+
+// receive reads until the socket is closed.
+func (l *Link) receive(ctx context.Context, h Handler) {
+	buf := make([]byte, l.cfg.MTU+1)
+	for ctx.Err() == nil {
+		n, from, err := l.udp.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			l.count.rxErrors.Add(1)
+			sleep(ctx, 10*time.Millisecond) // an interface that is down may fail again at once
+			continue
+		}
+		if unmap(from) != l.cfg.Peer {
+			l.count.strangers.Add(1)
+			continue
+		}
+		if m := l.mangle.Load(); m != nil && !l.mangleIn(m, buf[:n]) {
+			continue
+		}
+		l.count.rx.Add(1)
+		h.OnPacket(l.cfg.Dir, buf[:n])
+	}
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// Send sends one packet or drops it: it never waits for room in the socket. It keeps no slice.
+func (l *Link) Send(b []byte) error {
+	if len(b) > l.cfg.MTU {
+		return fmt.Errorf("link %s: packet of %d bytes: want at most %d", l.cfg.Dir, len(b), l.cfg.MTU)
+	}
+	if m := l.mangle.Load(); m != nil {
+		return l.sendMangled(m, b)
+	}
+	return l.send(b)
+}
+
+func (l *Link) send(b []byte) error {
+	l.sendMu.Lock()
+	l.out = b
+	err := l.raw.Write(l.sendFn)
+	if err == nil {
+		err = l.outErr
+	}
+	l.out = nil
+	l.sendMu.Unlock()
+	if err != nil {
+		l.count.txErrors.Add(1)
+		return fmt.Errorf("link %s: send to %s: %w", l.cfg.Dir, l.cfg.Peer, err)
+	}
+	l.count.tx.Add(1)
+	return nil
+}

@@ -1,0 +1,257 @@
+// Package mailbox carries messages between the two halves of a node: one Unix datagram socket a
+// half, host.mbox and dnp.mbox, beside the register file.
+//
+// It is the way for what does not fit a register, and the doorbell that tells the other half to look
+// at the registers now and not at its next period. It is no watchdog: nothing is concluded from
+// silence here, and everything that matters is also in a register or in a log that retries.
+//
+// Nothing here blocks on the other half. The queue is the kernel's, bounded by
+// net.unix.max_dgram_qlen messages (often 512, 10 on old kernels) and by the sender's socket buffer.
+// When it is full, the newest message drops, of whatever type, and is counted: a doorbell is not
+// missed, since those before it will be heard, and an envelope is sent again by its origin.
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+var (
+	// ErrDropped is wrapped when the other half's queue is full.
+	ErrDropped = errors.New("mailbox full, message dropped")
+	// ErrAbsent is wrapped when nobody listens at the other half's socket.
+	ErrAbsent = errors.New("other half has no mailbox")
+	// ErrInUse is wrapped by Open when a process listens at this half's socket already.
+	ErrInUse = errors.New("mailbox in use")
+	// ErrClosed is wrapped after Close.
+	ErrClosed = errors.New("mailbox closed")
+)
+
+// maxSocketPath is the longest path that fits a socket address (struct sockaddr_un, with its zero).
+const maxSocketPath = 107
+
+// sendBuffer is asked for in bytes, for some 50 of the largest messages.
+const sendBuffer = 512 << 10
+
+// Stats counts messages since Open.
+type Stats struct {
+	Sent, Received uint64
+	DroppedFull    uint64 // not sent: queue full
+	DroppedAbsent  uint64 // not sent: nobody listened
+	Bad            uint64 // received and refused: wrong CRC, unknown type, too long
+}
+
+// Box is one half's end of the mailbox. Its methods may be called from several goroutines; Run only
+// from one.
+type Box struct {
+	path string
+	peer string
+	conn *net.UnixConn
+	raw  syscall.RawConn
+	to   unix.SockaddrUnix
+	dir  *os.File // kept open for socket paths through /proc; nil where the paths are short
+
+	closeOnce sync.Once
+	closeErr  error
+
+	sent, received, full, absent, bad atomic.Uint64
+}
+
+// Open listens at the half's socket in dir. A socket that a dead process left there is removed: the
+// caller must hold the half's lock on the register file (regfile.Open), so that no two processes do
+// this at a time. A socket at which somebody still listens is refused with ErrInUse nevertheless.
+func Open(dir string, half fault.Half) (*Box, error) {
+	if !half.Valid() {
+		return nil, fmt.Errorf("open mailbox in %s: half is %d: want host or dnp", dir, half)
+	}
+	b := &Box{path: socketPath(dir, half), peer: socketPath(dir, half.Other())}
+	if err := b.open(dir, half); err != nil {
+		if b.dir != nil {
+			err = errors.Join(err, b.dir.Close())
+		}
+		return nil, fmt.Errorf("open mailbox %s: %w", b.path, err)
+	}
+	return b, nil
+}
+
+func socketPath(dir string, half fault.Half) string {
+	return filepath.Join(dir, half.String()+".mbox")
+}
+
+func (b *Box) open(dir string, half fault.Half) error {
+	own, peer := b.path, b.peer
+	if max(len(own), len(peer)) > maxSocketPath {
+		// The directory's descriptor makes any path short.
+		d, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		b.dir = d
+		short := fmt.Sprintf("/proc/self/fd/%d", d.Fd())
+		own, peer = socketPath(short, half), socketPath(short, half.Other())
+	}
+	if err := removeStale(own); err != nil {
+		return err
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// Before bind, the mode of the descriptor is the mode that the file will get: there is no
+		// moment in which others could connect.
+		var err error
+		if cerr := c.Control(func(fd uintptr) {
+			err = errors.Join(unix.Fchmod(int(fd), 0o600),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer))
+		}); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	pc, err := lc.ListenPacket(context.Background(), "unixgram", own)
+	if err != nil {
+		return err
+	}
+	conn, ok := pc.(*net.UnixConn)
+	if !ok {
+		return errors.Join(fmt.Errorf("listening gave a %T", pc), pc.Close())
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	b.conn, b.raw, b.to = conn, raw, unix.SockaddrUnix{Name: peer}
+	return nil
+}
+
+// removeStale removes a socket at which nobody listens.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("there is a %s in the way: want a socket or nothing", info.Mode())
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err == nil {
+		return errors.Join(ErrInUse, c.Close())
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return fmt.Errorf("probe the socket that is there: %w", err)
+	}
+	return os.Remove(path)
+}
+
+// Send sends a message to the other half and never waits. The error wraps ErrDropped when the queue
+// is full and ErrAbsent when nobody listens; the message is gone then, and counted. The payload
+// stays the caller's.
+func (b *Box) Send(m Message) error {
+	buf, err := m.Append(make([]byte, 0, overhead+len(m.Payload)))
+	if err != nil {
+		return fmt.Errorf("send to mailbox %s: %w", b.peer, err)
+	}
+	var sendErr error
+	if err := b.raw.Control(func(fd uintptr) {
+		for {
+			sendErr = unix.Sendto(int(fd), buf, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, &b.to)
+			if !errors.Is(sendErr, unix.EINTR) {
+				return
+			}
+		}
+	}); err != nil {
+		return fmt.Errorf("send to mailbox %s: %w: %w", b.peer, ErrClosed, err)
+	}
+	switch {
+	case sendErr == nil:
+		b.sent.Add(1)
+		return nil
+	case errors.Is(sendErr, unix.EAGAIN), errors.Is(sendErr, unix.ENOBUFS):
+		b.full.Add(1)
+		sendErr = ErrDropped
+	case errors.Is(sendErr, unix.ENOENT), errors.Is(sendErr, unix.ECONNREFUSED):
+		b.absent.Add(1)
+		sendErr = ErrAbsent
+	}
+	return fmt.Errorf("send to mailbox %s: %s: %w", b.peer, m.Type, sendErr)
+}
+
+// Ring rings the other half's doorbell. A full queue is no error: it holds a reason to look already.
+func (b *Box) Ring() error {
+	if err := b.Send(Message{Type: Doorbell}); err != nil && !errors.Is(err, ErrDropped) {
+		return err
+	}
+	return nil
+}
+
+// Run hands every message that arrives to handle, in order, until ctx is done or the box is closed;
+// both are a nil error. The payload is handle's to keep. handle must not block: meanwhile the queue
+// fills.
+func (b *Box) Run(ctx context.Context, handle func(Message)) error {
+	if err := b.conn.SetReadDeadline(time.Time{}); err != nil {
+		return b.runError(ctx, err)
+	}
+	// A deadline in the past is how a blocked read of Go's poller is called off.
+	stop := context.AfterFunc(ctx, func() { _ = b.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buf := make([]byte, overhead+MaxPayload+1) // one more, so that what is too long shows
+	for {
+		n, err := b.conn.Read(buf)
+		if err != nil {
+			return b.runError(ctx, err)
+		}
+		m, err := Decode(buf[:n])
+		if err != nil {
+			b.bad.Add(1)
+			continue
+		}
+		b.received.Add(1)
+		m.Payload = append([]byte(nil), m.Payload...)
+		handle(m)
+	}
+}
+
+func (b *Box) runError(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return fmt.Errorf("receive from mailbox %s: %w", b.path, err)
+}
+
+// Stats returns the counters.
+func (b *Box) Stats() Stats {
+	return Stats{
+		Sent: b.sent.Load(), Received: b.received.Load(),
+		DroppedFull: b.full.Load(), DroppedAbsent: b.absent.Load(), Bad: b.bad.Load(),
+	}
+}
+
+// Path returns the path of this half's socket.
+func (b *Box) Path() string { return b.path }
+
+// Close ends Run and removes the socket. Closing twice does nothing.
+func (b *Box) Close() error {
+	b.closeOnce.Do(func() {
+		err := b.conn.Close()
+		if rerr := os.Remove(b.path); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+		if b.dir != nil {
+			err = errors.Join(err, b.dir.Close())
+		}
+		b.closeErr = err
+	})
+	return b.closeErr
+}

@@ -1,0 +1,225 @@
+package watchdog
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// DefaultGrace is the time that a half gives its other half to write for the first time: a cold
+// start of a whole cluster on a busy machine is slow, and nobody is accused for it.
+const DefaultGrace = 5 * time.Second
+
+// MaxDoubts bounds a reader's doubt of itself: after so many reads in a row that found nothing and
+// were themselves out of time, the next ones count as misses all the same. Else a reader that is
+// always late would never notice a death.
+const MaxDoubts = 8
+
+// MaxMisses bounds ReaderConfig.Misses.
+const MaxMisses = 100
+
+// ReaderConfig is the watching side of a watchdog word.
+type ReaderConfig struct {
+	TRead  time.Duration // period of reading and invalidating; longer than the owner's TWrite
+	Misses int           // K: how many reads in a row may find the word not valid before it is stale
+	Grace  time.Duration // how long a half that was never seen is waited for; 0 is DefaultGrace
+}
+
+// Validate names every bad field.
+func (c ReaderConfig) Validate() error {
+	errs := []error{positive("TRead", c.TRead)}
+	if c.Misses < 0 || c.Misses > MaxMisses {
+		errs = append(errs, fmt.Errorf("Misses is %d: want 0 to %d", c.Misses, MaxMisses))
+	}
+	if c.Grace < 0 {
+		errs = append(errs, fmt.Errorf("Grace is %v: want 0 or more", c.Grace))
+	}
+	return errors.Join(errs...)
+}
+
+// StaleBound is the longest time from the owner's death to the verdict Stale, the reader being in
+// time: the last word written may be read a whole period later, and K+1 misses follow it.
+func StaleBound(tRead time.Duration, misses int) time.Duration {
+	return time.Duration(misses+2) * tRead
+}
+
+// Verdict is what a reader holds of the other half.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Waiting Verdict = iota + 1 // not seen since the reader started: grace
+	Alive                      // seen, and not missed more than K times in a row since
+	Stale                      // missed too often, or never seen within the grace
+)
+
+// String returns the verdict's name.
+func (v Verdict) String() string {
+	switch v {
+	case Waiting:
+		return "Waiting"
+	case Alive:
+		return "Alive"
+	case Stale:
+		return "Stale"
+	}
+	return fmt.Sprintf("Verdict(%d)", uint8(v))
+}
+
+// Sample is what one read of the word found.
+type Sample struct {
+	Valid   bool // the owner has written since the last read
+	Corrupt bool // the word does not agree with its guard, or holds what no owner writes: a miss
+}
+
+// ReaderOutput is what a Step came to.
+type ReaderOutput struct {
+	Read    bool // the word was read in this Step; Late and Corrupt are about that read
+	Verdict Verdict
+	Changed bool          // the verdict changed in this Step
+	Age     time.Duration // since the last valid read; since the start while there was none
+	Misses  int           // in a row
+	Late    bool          // the reader was late by more than TRead/2
+	Corrupt bool
+	Wake    time.Time
+}
+
+// ReaderStats counts from the start.
+type ReaderStats struct {
+	Reads, Misses, Corrupt uint64
+	Late                   uint64 // reads that came late by more than TRead/2
+	Doubts                 uint64 // empty reads that were not counted as misses
+}
+
+// Reader reads and invalidates the other half's word every TRead, and judges it.
+//
+//	              valid
+//	Waiting ────────────────► Alive ◄──┐
+//	   │                        │      │ valid: a restart, or it hung and goes on
+//	   │ never seen             │ more than K misses
+//	   │ within Grace           ▼      │
+//	   └─────────────────────► Stale ──┘
+//
+// The very first read is thrown away: a word that was validated before the reader came may have
+// been written by an owner that has died long since.
+//
+// A reader doubts itself first. Was it late by more than TRead/2, then the machine is slow or this
+// process was stopped, and the other half may have suffered the same; an empty word says nothing
+// then. Nor does it when the read came much sooner than TRead after the one before. Such a read is
+// no miss; the next one decides (but see MaxDoubts). A valid word is a sign of life at any time.
+type Reader struct {
+	cfg       ReaderConfig
+	verdict   Verdict
+	start     time.Time
+	due       time.Time
+	lastRead  time.Time // zero before the first read
+	lastValid time.Time // zero before the first
+	misses    int       // in a row
+	doubts    int       // in a row
+	stats     ReaderStats
+}
+
+// NewReader returns a machine whose first read is due now. The configuration must have passed
+// Validate.
+func NewReader(cfg ReaderConfig, now time.Time) *Reader {
+	if err := cfg.Validate(); err != nil {
+		panic("watchdog: NewReader with a configuration that was not validated: " + err.Error())
+	}
+	if cfg.Grace == 0 {
+		cfg.Grace = DefaultGrace
+	}
+	return &Reader{cfg: cfg, verdict: Waiting, start: now, due: now}
+}
+
+// Step reads the word when that is due, and judges. read must load the word and clear its Valid bit
+// in one atomic step; it is called at most once, and only when a read is due.
+func (r *Reader) Step(now time.Time, read func() Sample) ReaderOutput {
+	if now.Before(r.due) {
+		return r.output(now, r.verdict)
+	}
+	before := r.verdict
+	late := now.Sub(r.due) > r.cfg.TRead/2
+	outOfTime := late || now.Sub(r.lastRead) < r.cfg.TRead-r.cfg.TRead/4
+	first := r.lastRead.IsZero()
+	r.schedule(now, late)
+
+	s := read()
+	r.stats.Reads++
+	if late {
+		r.stats.Late++
+	}
+	if s.Corrupt {
+		r.stats.Corrupt++
+	}
+	switch {
+	case first: // proves nothing, either way
+	case s.Valid && !s.Corrupt:
+		r.becomeAlive(now)
+	case outOfTime && r.doubts < MaxDoubts:
+		r.doubt()
+	default:
+		if !outOfTime {
+			r.doubts = 0
+		}
+		r.miss(now)
+	}
+	out := r.output(now, before)
+	out.Read, out.Late, out.Corrupt = true, late, s.Corrupt
+	return out
+}
+
+// Verdict returns the present verdict.
+func (r *Reader) Verdict() Verdict { return r.verdict }
+
+// Stats returns the counters.
+func (r *Reader) Stats() ReaderStats { return r.stats }
+
+func (r *Reader) output(now time.Time, before Verdict) ReaderOutput {
+	seen := r.lastValid
+	if seen.IsZero() {
+		seen = r.start
+	}
+	return ReaderOutput{
+		Verdict: r.verdict,
+		Changed: r.verdict != before,
+		Age:     now.Sub(seen),
+		Misses:  r.misses,
+		Wake:    r.due,
+	}
+}
+
+// schedule sets the time of the next read, on the grid of the first (see Writer): a late reader
+// lets at least one whole period pass.
+func (r *Reader) schedule(now time.Time, late bool) {
+	r.lastRead = now
+	periods := time.Duration(1)
+	if late {
+		periods = (now.Sub(r.due)-1)/r.cfg.TRead + 2
+	}
+	r.due = r.due.Add(periods * r.cfg.TRead)
+}
+
+func (r *Reader) becomeAlive(now time.Time) {
+	r.verdict = Alive
+	r.lastValid = now
+	r.misses, r.doubts = 0, 0
+}
+
+// doubt lets an empty read pass: the reader itself was out of time.
+func (r *Reader) doubt() {
+	r.doubts++
+	r.stats.Doubts++
+}
+
+func (r *Reader) miss(now time.Time) {
+	r.misses++
+	r.stats.Misses++
+	switch {
+	case r.verdict == Waiting && now.Sub(r.start) < r.cfg.Grace:
+	case r.verdict == Alive && r.misses <= r.cfg.Misses:
+	default:
+		r.becomeStale()
+	}
+}
+
+func (r *Reader) becomeStale() { r.verdict = Stale }

@@ -1,0 +1,97 @@
+package regfile
+
+import (
+	"fmt"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// SetEpoch publishes a half's boot epoch to the other half, which sees by it that this one was
+// restarted. (The epoch of record is on disk, not here.) Only the half itself may.
+func (f *File) SetEpoch(half fault.Half, e fault.Epoch) error {
+	const op = "set epoch"
+	if err := f.mustBe(op, half); err != nil {
+		return err
+	}
+	return f.access(op, func() error {
+		// Copy by copy: whatever instruction is the last, one copy agrees with itself. The second
+		// is first made equal to what reads now, which may rest on the first alone.
+		f.writeEpoch(half, 1, f.readEpoch(half))
+		f.writeEpoch(half, 0, uint64(e))
+		f.writeEpoch(half, 1, uint64(e))
+		return nil
+	})
+}
+
+// Epoch returns the boot epoch that a half published: 0, which is none, also when it cannot be read.
+func (f *File) Epoch(half fault.Half) fault.Epoch {
+	var e fault.Epoch
+	if !half.Valid() {
+		return 0
+	}
+	err := f.access("epoch", func() error {
+		e = fault.Epoch(f.readEpoch(half))
+		return nil
+	})
+	if err != nil {
+		return 0
+	}
+	return e
+}
+
+func (f *File) readEpoch(half fault.Half) uint64 {
+	for copyNo := range 2 {
+		value, check := f.epochCopy(half, copyNo)
+		if v := value.load(); check.load() == epochCheck(half, v) {
+			return v
+		}
+	}
+	return 0
+}
+
+func (f *File) writeEpoch(half fault.Half, copyNo int, v uint64) {
+	value, check := f.epochCopy(half, copyNo)
+	value.store(v)
+	check.store(epochCheck(half, v))
+}
+
+func (f *File) epochCopy(half fault.Half, copyNo int) (value, check u64) {
+	off := pageSize + offEpochs + epochStride*(int(half)-1) + 16*copyNo
+	return f.u64(off), f.u64(off + 8)
+}
+
+func epochCheck(half fault.Half, v uint64) uint64 {
+	return uint64(makeGuard(cell{word: int(half)}, uint32(v), uint32(v>>32)))
+}
+
+// CountDoorbell counts that this half has rung for the other: a lost doorbell shows in Doorbells.
+func (f *File) CountDoorbell() error {
+	if f.half == 0 {
+		return fmt.Errorf("count doorbell: register file %s is open read-only", f.path)
+	}
+	return f.access("count doorbell", func() error {
+		at := f.doorbell(f.half)
+		at.store(at.load() + 1) // this half alone writes it, under the lock
+		return nil
+	})
+}
+
+// Doorbells returns how often a half has rung, modulo 2^32; 0 when it cannot be read.
+func (f *File) Doorbells(half fault.Half) uint32 {
+	var n uint32
+	if !half.Valid() {
+		return 0
+	}
+	err := f.access("doorbells", func() error {
+		n = f.doorbell(half).load()
+		return nil
+	})
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (f *File) doorbell(half fault.Half) u32 {
+	return f.u32(pageSize + offDoorbells + 4*(int(half)-1))
+}

@@ -1,0 +1,74 @@
+package regfile
+
+import (
+	"hash/crc32"
+)
+
+// guard is the check value that stands beside a word: sequence number above, CRC-32C below. The CRC
+// covers the word's offset, so that a guard fits its own word only, the word without its Valid bit,
+// which the other half clears, and the sequence. Over 96 bits CRC-32C finds every error of up to
+// five bits at the least.
+type guard uint64
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func makeGuard(c cell, word, seq uint32) guard {
+	crc := ^uint32(0)
+	for _, v := range [3]uint32{uint32(c.word), word &^ c.valid, seq} {
+		for range 4 {
+			crc = castagnoli[byte(crc)^byte(v)] ^ crc>>8
+			v >>= 8
+		}
+	}
+	return guard(uint64(seq)<<32 | uint64(^crc))
+}
+
+func (g guard) seq() uint32 { return uint32(g >> 32) }
+
+func (g guard) covers(c cell, word uint32) bool { return g == makeGuard(c, word, g.seq()) }
+
+// cellState is what stands in a cell: one load of each of its three parts.
+type cellState struct {
+	word uint32
+	a, b guard
+}
+
+// blank says that the cell was never written.
+func (s cellState) blank() bool { return s == cellState{} }
+
+// good says that the word is one that its owner wrote.
+func (s cellState) good(c cell) bool { return s.a.covers(c, s.word) || s.b.covers(c, s.word) }
+
+// part names one of the three parts of a cell.
+type part uint8
+
+const (
+	partWord part = iota + 1
+	partA
+	partB
+)
+
+// write is one atomic store into a cell.
+type write struct {
+	part part
+	v    uint64
+}
+
+// planStore returns the stores that put a new word into a cell, in order. Between any two of them
+// the cell holds either the old word or the new one with a guard that covers it, provided that it
+// was good before; that is all there is to surviving a kill at any instruction.
+func planStore(c cell, s cellState, word uint32) (plan [4]write, n int) {
+	add := func(p part, v uint64) {
+		plan[n] = write{p, v}
+		n++
+	}
+	seq := max(s.a.seq(), s.b.seq()) + 1 // may wrap: nothing compares sequences, they only differ
+	if s.a != s.b && s.a.covers(c, s.word) {
+		add(partB, uint64(s.a)) // A is about to be overwritten and the word may rest on it alone
+	}
+	g := uint64(makeGuard(c, word, seq))
+	add(partA, g)
+	add(partWord, uint64(word))
+	add(partB, g)
+	return plan, n
+}

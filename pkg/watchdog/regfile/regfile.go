@@ -1,0 +1,286 @@
+// Package regfile keeps the registers of pkg/watchdog in a file that both halves of a node map: the
+// only thing, beside the mailbox, that they share.
+//
+// It moves words and guards; what words mean is in pkg/watchdog, and what follows from them is the
+// agent's business. It runs on Linux.
+//
+// # The file
+//
+// 8 KiB, preallocated. Page 0 holds the registers at the paper's addresses (Table VI), as 32-bit
+// little-endian words changed by atomic operations. Page 1 is the extension page, for what the paper
+// has no address for; all offsets are from 0x1000:
+//
+//	0x000       magic and layout version, 8 bytes
+//	0x008,0x00c doorbell counters of the host and the DNP half
+//	0x010,0x030 boot epochs of the host and the DNP half: two copies of (value, check), 8 bytes each
+//	0x080       extension words, 4 bytes each: 6 link details, 6 neighbours' host words (in the order
+//	            of grid.Directions), 3 last sensor values (temperature, power, voltage; in thousandths)
+//	0x100       guards of the registers, 16 bytes each, in the order of guardedRegisters
+//	0x500       guards of the extension words, 16 bytes each
+//
+// # Guards
+//
+// A word has two guards, A and B, of 64 bits each: a sequence number and a CRC-32C over address,
+// word (without its Valid bit) and sequence. A word counts when either guard is good for it. The
+// owner writes
+//
+//	A := guard(new)    word := new, valid    B := guard(new)
+//
+// so that at every instruction the word that stands there has a guard: killed before the second
+// store the owner leaves the old word, killed after it the new one, never anything else. (Left with
+// A and B different, the next store first renews the guard that the word does not rest on.) The
+// other half clears Valid by compare-and-swap, which the guards do not cover.
+//
+// A word that neither guard knows was torn, flipped or written by a stranger: it reads as corrupt,
+// for the watchdog a miss, until its owner writes again. Six flipped bits over a word and a guard
+// are always found; flips in one guard alone are masked by the other. A program that means to write
+// a register from outside uses Poke.
+//
+// # What the kernel allows
+//
+// The file is preallocated where the file system can, so that a full disk cannot take a page away.
+// File seals (F_ADD_SEALS) exist for memfds only, not for files with names, and the file needs its
+// name so that a restarted half finds it: so anyone with write permission can truncate it. Every
+// access therefore runs under debug.SetPanicOnFault, which turns the SIGBUS into an error here; a
+// file that was unlinked, replaced or truncated is found by Check.
+package regfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Size is the size of a register file in bytes.
+const Size = 2 * pageSize
+
+const pageSize = 4096
+
+// magic begins the extension page. Its last byte is the version of the layout.
+const magic uint64 = 'L' | 'O'<<8 | 'F'<<16 | 'A'<<24 | 'M'<<32 | 'O'<<40 | 1<<56
+
+var (
+	// ErrInUse is wrapped when another process serves the same half of the register file.
+	ErrInUse = errors.New("second agent on the same register file")
+	// ErrCorrupt is wrapped when a word does not agree with its guards or holds what no owner writes.
+	ErrCorrupt = errors.New("register invalid")
+	// ErrClosed is wrapped after Close.
+	ErrClosed = errors.New("register file is closed")
+	// ErrFault is wrapped when the mapping could not be accessed: the file was truncated.
+	ErrFault = errors.New("mapped page is gone (file truncated?)")
+	// ErrReplaced is wrapped by Check when the path no longer leads to the mapped file.
+	ErrReplaced = errors.New("register file was unlinked or replaced")
+)
+
+// File is a mapped register file, opened by one half or read-only. Its methods may be called from
+// several goroutines; they never block on the other half.
+type File struct {
+	path string
+	half fault.Half // 0: read-only
+
+	mu      sync.Mutex // guards mem and orders this half's stores
+	mem     []byte     // nil after Close
+	file    *os.File
+	lock    *os.File
+	locked  bool
+	corrupt uint64
+}
+
+// Open maps the register file for one half, creating it if there is none, and takes the half's lock
+// (path.host or path.dnp), which is held until Close or the end of the process. The error wraps
+// ErrInUse when another process holds it.
+func Open(path string, half fault.Half) (_ *File, err error) {
+	if !half.Valid() {
+		return nil, fmt.Errorf("open register file %s: half is %d: want host or dnp", path, half)
+	}
+	lock, err := takeLock(path, half)
+	if err != nil {
+		return nil, fmt.Errorf("open register file %s: %w", path, err)
+	}
+	f, err := open(path, half, os.O_CREATE)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open register file %s: %w", path, err), lock.Close())
+	}
+	f.lock = lock
+	return f, nil
+}
+
+// OpenReadOnly maps an existing register file for looking at. It takes no lock.
+func OpenReadOnly(path string) (*File, error) {
+	f, err := open(path, 0, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open register file %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// open maps path for a half, or read-only for half 0. create is os.O_CREATE or 0.
+func open(path string, half fault.Half, create int) (_ *File, err error) {
+	flags, prot := os.O_RDWR|create, unix.PROT_READ|unix.PROT_WRITE
+	if half == 0 {
+		flags, prot = os.O_RDONLY, unix.PROT_READ
+	}
+	file, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{path: path, half: half, file: file}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if err := f.prepare(); err != nil {
+		return nil, err
+	}
+	f.mem, err = unix.Mmap(int(file.Fd()), 0, Size, prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map: %w", err)
+	}
+	// Only these two pages: mlockall would make a Go process 75 MB resident. Without the permission
+	// the pages may be swapped, which makes an access slow and nothing else.
+	f.locked = unix.Mlock(f.mem) == nil
+	if err := f.access("check magic", f.checkMagic); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// prepare brings the file to its size. It never touches what is there: both halves may do this at
+// the same time, and a file that was truncated is made whole again in place.
+func (f *File) prepare() error {
+	info, err := f.file.Stat()
+	if err != nil {
+		return err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("is a %s: want a regular file", info.Mode().Type())
+	case info.Size() > Size || f.half == 0 && info.Size() != Size:
+		return fmt.Errorf("is %d bytes long: want %d: not a register file", info.Size(), Size)
+	case f.half == 0:
+		return nil
+	}
+	fd := int(f.file.Fd())
+	switch err := unix.Fallocate(fd, 0, 0, Size); {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		// Not preallocated then: on a full file system the first write faults, which is an error.
+		if err := unix.Ftruncate(fd, Size); err != nil {
+			return fmt.Errorf("set its size to %d: %w", Size, err)
+		}
+		return nil
+	default:
+		return fmt.Errorf("allocate %d bytes: %w", Size, err)
+	}
+}
+
+// checkMagic writes the magic into a new file, and refuses a file that has another.
+func (f *File) checkMagic() error {
+	at := f.u64(pageSize + offMagic)
+	if f.half != 0 {
+		at.compareAndSwap(0, magic)
+	}
+	if got := at.load(); got != magic {
+		return fmt.Errorf("magic is 0x%016x: want 0x%016x: not a register file of this version", got, magic)
+	}
+	return nil
+}
+
+// Close unmaps the file and gives the half's lock back. Closing twice does nothing. The file stays:
+// the other half has it mapped.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	if f.mem != nil {
+		errs = append(errs, unix.Munmap(f.mem))
+		f.mem = nil
+	}
+	for _, file := range []**os.File{&f.file, &f.lock} {
+		if *file != nil {
+			errs = append(errs, (*file).Close())
+			*file = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Path returns the path given to Open.
+func (f *File) Path() string { return f.path }
+
+// Half returns the half that opened the file, or 0 for a read-only File.
+func (f *File) Half() fault.Half { return f.half }
+
+// Locked says whether the two pages are locked in memory.
+func (f *File) Locked() bool { return f.locked }
+
+// Corrupt returns how many reads by this File found a word that was corrupt.
+func (f *File) Corrupt() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.corrupt
+}
+
+// Check finds what mapped memory alone does not show: that the file was truncated, unlinked or
+// replaced, so that the two halves no longer share it. It makes two system calls: call it every
+// second or so. Close and Open mend it.
+func (f *File) Check() error {
+	f.mu.Lock()
+	file := f.file
+	f.mu.Unlock()
+	if file == nil {
+		return fmt.Errorf("check register file %s: %w", f.path, ErrClosed)
+	}
+	mine, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("check register file %s: %w", f.path, err)
+	}
+	if mine.Size() != Size {
+		return fmt.Errorf("check register file %s: is %d bytes long: want %d: %w", f.path, mine.Size(), Size, ErrFault)
+	}
+	named, err := os.Stat(f.path)
+	if err != nil {
+		return fmt.Errorf("check register file %s: %w: %w", f.path, ErrReplaced, err)
+	}
+	if !os.SameFile(mine, named) {
+		return fmt.Errorf("check register file %s: %w", f.path, ErrReplaced)
+	}
+	return f.access("check magic", f.checkMagic)
+}
+
+// access runs fn on the mapping under the lock, and turns a fault in it into an error.
+func (f *File) access(op string, fn func() error) (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mem == nil {
+		return fmt.Errorf("%s: register file %s: %w", op, f.path, ErrClosed)
+	}
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if r := recover(); r != nil {
+			// Memory faults are runtime errors with an address; anything else is a mistake in here.
+			if e, ok := r.(interface {
+				runtime.Error
+				Addr() uintptr
+			}); ok && f.maps(e.Addr()) {
+				err = fmt.Errorf("%s: register file %s: %w", op, f.path, ErrFault)
+				return
+			}
+			panic(r)
+		}
+	}()
+	if err := fn(); err != nil {
+		return fmt.Errorf("%s: register file %s: %w", op, f.path, err)
+	}
+	return nil
+}

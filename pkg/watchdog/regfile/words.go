@@ -1,0 +1,324 @@
+package regfile
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// StoreDNP writes the DNP watchdog word and validates it, whatever w.Valid is. DNP half only.
+func (f *File) StoreDNP(w watchdog.DNPWord) error {
+	w.Valid = true
+	return f.storeChecked("store DNP word", watchdog.AddrDNPWatchdog, dnpCell, w.Encode())
+}
+
+// StoreHost writes the host watchdog word and validates it, whatever w.Valid is. Host half only.
+func (f *File) StoreHost(w watchdog.HostWord) error {
+	w.Valid = true
+	return f.storeChecked("store host word", watchdog.AddrHostWatchdog, hostCell, w.Encode())
+}
+
+// StoreDescriptor writes the remote fault descriptor. DNP half only.
+func (f *File) StoreDescriptor(w watchdog.DescriptorWord) error {
+	return f.storeChecked("store remote fault descriptor", watchdog.AddrRemoteFaultDescriptor, descriptorCell, w.Encode())
+}
+
+// Store writes any register as its owner. It refuses what the register cannot hold.
+func (f *File) Store(a watchdog.Addr, v uint32) error {
+	c, err := f.registerCell("store register", a)
+	if err != nil {
+		return err
+	}
+	return f.storeChecked("store register", a, c, v)
+}
+
+// TakeDNP reads the DNP word and invalidates it. Host half only. The Sample is right to hand to
+// watchdog.Reader whatever the error is; the error says why a word was not valid: it wraps
+// ErrCorrupt, or tells of the file.
+func (f *File) TakeDNP() (watchdog.DNPWord, watchdog.Sample, error) {
+	v, s, err := f.take("take DNP word", dnpCell)
+	if err != nil || s.Corrupt {
+		return watchdog.DNPWord{}, s, err
+	}
+	w, err := watchdog.DecodeDNPWord(v)
+	if err != nil {
+		return watchdog.DNPWord{}, watchdog.Sample{Corrupt: true}, f.undefined("take DNP word", err)
+	}
+	return w, s, nil
+}
+
+// TakeHost reads the host word and invalidates it. DNP half only. See TakeDNP.
+func (f *File) TakeHost() (watchdog.HostWord, watchdog.Sample, error) {
+	v, s, err := f.take("take host word", hostCell)
+	if err != nil || s.Corrupt {
+		return watchdog.HostWord{}, s, err
+	}
+	w, err := watchdog.DecodeHostWord(v)
+	if err != nil {
+		return watchdog.HostWord{}, watchdog.Sample{Corrupt: true}, f.undefined("take host word", err)
+	}
+	return w, s, nil
+}
+
+// LoadDNP returns the DNP word without invalidating it: the paper's other readers, and the host half
+// that a doorbell woke. raw is what stands there, even on an error that wraps ErrCorrupt.
+func (f *File) LoadDNP() (w watchdog.DNPWord, raw uint32, err error) {
+	if raw, err = f.load("load DNP word", dnpCell); err != nil {
+		return w, raw, err
+	}
+	if w, err = watchdog.DecodeDNPWord(raw); err != nil {
+		return w, raw, f.undefined("load DNP word", err)
+	}
+	return w, raw, nil
+}
+
+// LoadHost returns the host word without invalidating it. See LoadDNP.
+func (f *File) LoadHost() (w watchdog.HostWord, raw uint32, err error) {
+	if raw, err = f.load("load host word", hostCell); err != nil {
+		return w, raw, err
+	}
+	if w, err = watchdog.DecodeHostWord(raw); err != nil {
+		return w, raw, f.undefined("load host word", err)
+	}
+	return w, raw, nil
+}
+
+// LoadDescriptor returns the remote fault descriptor. See LoadDNP.
+func (f *File) LoadDescriptor() (w watchdog.DescriptorWord, raw uint32, err error) {
+	if raw, err = f.load("load remote fault descriptor", descriptorCell); err != nil {
+		return w, raw, err
+	}
+	if w, err = watchdog.DecodeDescriptorWord(raw); err != nil {
+		return w, raw, f.undefined("load remote fault descriptor", err)
+	}
+	return w, raw, nil
+}
+
+// Load returns any register, 0 if it was never written. On an error that wraps ErrCorrupt the value
+// is what stands there.
+func (f *File) Load(a watchdog.Addr) (uint32, error) {
+	c, err := f.registerCell("load register", a)
+	if err != nil {
+		return 0, err
+	}
+	return f.load("load register "+a.String(), c)
+}
+
+// Poke writes a register of a file from outside, guards and all, as its owner would: for tests and
+// fault injection. The value is not checked, so that undefined words can be written too, and the
+// Valid bit is the one given. It takes no lock; if the owner stores at the same moment, the word may
+// read as corrupt until the owner's next store.
+func Poke(path string, a watchdog.Addr, value uint32) (err error) {
+	c, ok := registerCell(a)
+	if !ok {
+		return fmt.Errorf("poke register file %s: %w", path, watchdog.Check(a, value))
+	}
+	f, err := open(path, c.owner, 0)
+	if err != nil {
+		return fmt.Errorf("poke register file %s: %w", path, err)
+	}
+	defer func() {
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	return f.store("poke register "+a.String(), c, value)
+}
+
+func (f *File) registerCell(op string, a watchdog.Addr) (cell, error) {
+	c, ok := registerCell(a)
+	if !ok {
+		return cell{}, fmt.Errorf("%s: register file %s: %w", op, f.path, watchdog.Check(a, 0))
+	}
+	return c, nil
+}
+
+func (f *File) undefined(op string, err error) error {
+	f.mu.Lock()
+	f.corrupt++
+	f.mu.Unlock()
+	return fmt.Errorf("%s: register file %s: %w: %w", op, f.path, ErrCorrupt, err)
+}
+
+func (f *File) storeChecked(op string, a watchdog.Addr, c cell, v uint32) error {
+	if err := watchdog.Check(a, v); err != nil {
+		return fmt.Errorf("%s: register file %s: %w", op, f.path, err)
+	}
+	return f.store(op, c, v)
+}
+
+// mustBe refuses to let a half do what is the other's.
+func (f *File) mustBe(op string, half fault.Half) error {
+	if f.half != half {
+		by := "read-only"
+		if f.half != 0 {
+			by = "by the " + f.half.String() + " half"
+		}
+		return fmt.Errorf("%s: register file %s is open %s: want the %s half", op, f.path, by, half)
+	}
+	return nil
+}
+
+func (f *File) store(op string, c cell, v uint32) error {
+	if err := f.mustBe(op, c.owner); err != nil {
+		return err
+	}
+	return f.access(op, func() error {
+		plan, n := planStore(c, f.state(c), v)
+		for _, w := range plan[:n] {
+			f.write(c, w)
+		}
+		return nil
+	})
+}
+
+// state loads the three parts of a cell. A store may run meanwhile: readers try again.
+func (f *File) state(c cell) cellState {
+	return cellState{
+		word: f.u32(c.word).load(),
+		a:    guard(f.u64(c.guards).load()),
+		b:    guard(f.u64(c.guards + 8).load()),
+	}
+}
+
+func (f *File) write(c cell, w write) {
+	switch w.part {
+	case partWord:
+		f.u32(c.word).store(uint32(w.v))
+	case partA:
+		f.u64(c.guards).store(w.v)
+	case partB:
+		f.u64(c.guards + 8).store(w.v)
+	}
+}
+
+// readTries bounds how often a read is tried when the parts of a cell do not agree, which is what a
+// store that runs at the same time looks like. A store takes some ten nanoseconds.
+const readTries = 64
+
+// read returns the state of a cell that agrees with itself; false after readTries.
+func (f *File) read(c cell) (cellState, bool) {
+	var s cellState
+	for try := range readTries {
+		if s = f.state(c); s.blank() || s.good(c) {
+			return s, true
+		}
+		if try > readTries/2 {
+			runtime.Gosched() // the owner may be a goroutine of this process, in tests
+		}
+	}
+	f.corrupt++
+	return s, false
+}
+
+func (f *File) load(op string, c cell) (v uint32, err error) {
+	err = f.access(op, func() error {
+		s, ok := f.read(c)
+		v = s.word
+		if !ok {
+			return corruptError(c, s)
+		}
+		return nil
+	})
+	return v, err
+}
+
+// take loads a word and clears its Valid bit in one atomic step. A corrupt word is left as it is.
+func (f *File) take(op string, c cell) (v uint32, sample watchdog.Sample, err error) {
+	if err := f.mustBe(op, c.owner.Other()); err != nil {
+		return 0, sample, err
+	}
+	err = f.access(op, func() error {
+		for range readTries {
+			s, ok := f.read(c)
+			if !ok {
+				sample.Corrupt = true
+				return corruptError(c, s)
+			}
+			v = s.word
+			if v&c.valid == 0 {
+				return nil
+			}
+			if f.u32(c.word).compareAndSwap(v, v&^c.valid) {
+				sample.Valid = true
+				return nil
+			}
+		}
+		// The owner wrote between our load and our swap, every time: it lives, and its next word
+		// will be read as well.
+		sample.Valid = true
+		return nil
+	})
+	return v, sample, err
+}
+
+func corruptError(c cell, s cellState) error {
+	return fmt.Errorf("%w: word 0x%08x at 0x%04x agrees with neither of its guards 0x%016x and 0x%016x",
+		ErrCorrupt, s.word, c.word, uint64(s.a), uint64(s.b))
+}
+
+// SetLinkDetail writes the detail word of a link (torus.Detail). DNP half only.
+func (f *File) SetLinkDetail(d grid.Direction, v uint32) error {
+	return f.store("set link detail "+d.String(), extCell(extLinkDetail+d.Index()), v)
+}
+
+// LinkDetail returns the detail word of a link: 0, which is no detail, also when it cannot be read.
+func (f *File) LinkDetail(d grid.Direction) uint32 {
+	return f.loadExt("link detail", extLinkDetail+d.Index())
+}
+
+// SetNeighbourHost writes the last known host word of a neighbour, the cause that is left when that
+// host has died. DNP half only.
+func (f *File) SetNeighbourHost(d grid.Direction, v uint32) error {
+	return f.store("set neighbour host word "+d.String(), extCell(extNeighbourHost+d.Index()), v)
+}
+
+// NeighbourHost returns the last known host word of a neighbour: 0, which is nothing known, also
+// when it cannot be read.
+func (f *File) NeighbourHost(d grid.Direction) uint32 {
+	return f.loadExt("neighbour host word", extNeighbourHost+d.Index())
+}
+
+// loadExt returns an extension word, or 0: Check and Corrupt tell of what is wrong.
+func (f *File) loadExt(op string, i int) uint32 {
+	v, err := f.load(op, extCell(i))
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// SetSensor writes the last value of a sensor (temperature, power or voltage) in thousandths of °C,
+// W or V, for which the paper's registers are too coarse. DNP half only.
+func (f *File) SetSensor(c fault.Component, thousandths int32) error {
+	i, err := sensorIndex(c)
+	if err != nil {
+		return fmt.Errorf("set sensor: register file %s: %w", f.path, err)
+	}
+	return f.store("set sensor", extCell(i), uint32(thousandths))
+}
+
+// Sensor returns the last value of a sensor in thousandths.
+func (f *File) Sensor(c fault.Component) (int32, error) {
+	i, err := sensorIndex(c)
+	if err != nil {
+		return 0, fmt.Errorf("sensor: register file %s: %w", f.path, err)
+	}
+	v, err := f.load("sensor", extCell(i))
+	return int32(v), err
+}
+
+func sensorIndex(c fault.Component) (int, error) {
+	switch c {
+	case fault.ComponentTemperature:
+		return extSensor, nil
+	case fault.ComponentPower:
+		return extSensor + 1, nil
+	case fault.ComponentVoltage:
+		return extSensor + 2, nil
+	}
+	return 0, fmt.Errorf("component is %s: want temperature, power or voltage", c)
+}

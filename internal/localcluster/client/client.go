@@ -1,0 +1,262 @@
+// Package client asks the supervisors: it tries one replica after the other within bounded time,
+// and keeps a watch going across them without losing or repeating a committed change.
+//
+// It knows addresses and a TLS configuration, not files or directories; internal/localcluster and
+// internal/ctl find those. It decides nothing about the fault map.
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Config says whom to ask.
+type Config struct {
+	// Targets are the gRPC addresses of the supervisors, host:port, at least one.
+	Targets []string
+	// TLS holds the client's certificate and the authority that the supervisors must be signed by.
+	TLS *tls.Config
+	// TryTimeout bounds one call to one supervisor; 3 s when zero.
+	TryTimeout time.Duration
+}
+
+// maxMessage bounds an answer: a list of 27,000 nodes with their evidence stays below it.
+const maxMessage = 64 << 20
+
+// Client is safe for concurrent use. It connects when first used.
+type Client struct {
+	cfg Config
+
+	mu    sync.Mutex // guards the fields below
+	conns []*grpc.ClientConn
+	last  int // index of the target that answered last
+}
+
+// New checks the configuration. It does not connect.
+func New(cfg Config) (*Client, error) {
+	if len(cfg.Targets) == 0 {
+		return nil, errors.New("no supervisor address: want at least one host:port")
+	}
+	for _, t := range cfg.Targets {
+		if _, _, err := net.SplitHostPort(t); err != nil {
+			return nil, fmt.Errorf("supervisor address %q: want host:port: %w", t, err)
+		}
+	}
+	if cfg.TLS == nil {
+		return nil, errors.New("no TLS configuration: supervisors answer by mutual TLS only")
+	}
+	if cfg.TryTimeout == 0 {
+		cfg.TryTimeout = 3 * time.Second
+	}
+	return &Client{cfg: cfg, conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
+}
+
+// Close drops the connections.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for i, cc := range c.conns {
+		if cc != nil {
+			errs = append(errs, cc.Close())
+			c.conns[i] = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Targets returns the addresses as configured.
+func (c *Client) Targets() []string { return append([]string(nil), c.cfg.Targets...) }
+
+func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, *grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cc := c.conns[i]; cc != nil {
+		// A supervisor that was restarted should not have to wait for gRPC's own back-off.
+		if cc.GetState() == connectivity.TransientFailure {
+			cc.ResetConnectBackoff()
+		}
+		return lofamov1.NewFaultSupervisorClient(cc), cc, nil
+	}
+	cc, err := grpc.NewClient("passthrough:///"+c.cfg.Targets[i],
+		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.TLS)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithDisableServiceConfig(),
+	)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to supervisor %s: %w", c.cfg.Targets[i], err)
+	}
+	c.conns[i] = cc
+	return lofamov1.NewFaultSupervisorClient(cc), cc, nil
+}
+
+func (c *Client) start() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+func (c *Client) answered(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = i
+}
+
+// NoAnswerError says that no supervisor answered, and what each said.
+type NoAnswerError struct {
+	Tried []Try
+}
+
+// Try is one supervisor that did not answer.
+type Try struct {
+	Target string
+	Err    error
+}
+
+func (e *NoAnswerError) Error() string {
+	var b strings.Builder
+	b.WriteString("no supervisor answered; tried ")
+	for i, t := range e.Tried {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s (%s)", t.Target, reason(t.Err))
+	}
+	return b.String()
+}
+
+// Unwrap gives the errors of the single tries.
+func (e *NoAnswerError) Unwrap() []error {
+	out := make([]error, len(e.Tried))
+	for i, t := range e.Tried {
+		out[i] = t.Err
+	}
+	return out
+}
+
+// reason shortens gRPC's wording to what a person can use.
+func reason(err error) string {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err.Error()
+	}
+	msg := st.Message()
+	if i := strings.LastIndex(msg, "transport: "); i >= 0 {
+		msg = strings.Trim(msg[i+len("transport: "):], `"`)
+	}
+	if st.Code() == codes.DeadlineExceeded {
+		return "no answer in time"
+	}
+	return msg
+}
+
+// otherMayAnswer says whether another replica is worth asking after this error.
+func otherMayAnswer(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Internal, codes.Unknown, codes.Aborted, codes.Unimplemented, codes.ResourceExhausted:
+		return true
+	default:
+		return false
+	}
+}
+
+// call asks one supervisor after the other, beginning with the one that answered last.
+func call[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	var zero T
+	var tried []Try
+	first := c.start()
+	for n := range c.cfg.Targets {
+		i := (first + n) % len(c.cfg.Targets)
+		answer, err := try(ctx, c, i, ask)
+		if err == nil {
+			c.answered(i)
+			return answer, nil
+		}
+		if ctx.Err() != nil {
+			return zero, ctx.Err()
+		}
+		if !otherMayAnswer(err) {
+			return zero, err
+		}
+		tried = append(tried, Try{c.cfg.Targets[i], err})
+	}
+	return zero, &NoAnswerError{tried}
+}
+
+func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	var zero T
+	stub, _, err := c.stub(i)
+	if err != nil {
+		return zero, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+	defer cancel()
+	return ask(ctx, stub)
+}
+
+// ListNodes returns every node. An answer from a replica that reaches no leader is taken only
+// when no other has a better one.
+func (c *Client) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
+	ask := func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
+		return s.ListNodes(ctx, req)
+	}
+	answer, err := call(ctx, c, ask)
+	if err != nil || !answer.GetCluster().GetStale() {
+		return answer, err
+	}
+	stale := c.start()
+	for i := range c.cfg.Targets {
+		if i == stale {
+			continue
+		}
+		if better, err := try(ctx, c, i, ask); err == nil && !better.GetCluster().GetStale() {
+			c.answered(i)
+			return better, nil
+		}
+	}
+	return answer, nil
+}
+
+// GetNode returns one node by id or coordinates.
+func (c *Client) GetNode(ctx context.Context, node string) (*lofamov1.Node, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
+		return s.GetNode(ctx, &lofamov1.GetNodeRequest{Node: node})
+	})
+}
+
+// ListLinks returns link ends.
+func (c *Client) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListLinksResponse, error) {
+		return s.ListLinks(ctx, req)
+	})
+}
+
+// ListEvents returns committed changes, oldest first.
+func (c *Client) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
+		return s.ListEvents(ctx, req)
+	})
+}
+
+// ListSupervisors returns the replicas.
+func (c *Client) ListSupervisors(ctx context.Context) (*lofamov1.ListSupervisorsResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListSupervisorsResponse, error) {
+		return s.ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
+	})
+}

@@ -1,0 +1,162 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// WatchOptions say what to watch.
+type WatchOptions struct {
+	// After is the revision after which changes are wanted; 0 for only those from now on.
+	After uint64
+	// AsSeen also asks for changes before they are committed. Those have revision 0, are sent
+	// again when committed, and may be lost or repeated when the supervisor is changed.
+	AsSeen bool
+	// Node narrows the watch to one node, id or coordinates.
+	Node string
+	// Progress, when set, hears of every change of the supervisor that is watched: err is nil when
+	// the watch stands, and why it fell otherwise. It must not block.
+	Progress func(target string, err error)
+}
+
+// ErrStop ends a watch from within the handler: Watch then returns nil.
+var ErrStop = errors.New("enough")
+
+const (
+	watchBackoffMin = 100 * time.Millisecond
+	watchBackoffMax = 2 * time.Second
+)
+
+// Watch calls handle for every answer of the stream, in order of revisions, until ctx ends or
+// handle returns an error. Each committed change is handed over exactly once, whichever replicas
+// come and go meanwhile: every new stream resumes after the last revision handed over. Before the
+// first answer, supervisors that do not answer end the watch; later ones are tried for ever.
+func (c *Client) Watch(ctx context.Context, opts WatchOptions, handle func(*lofamov1.WatchResponse) error) error {
+	w := watch{client: c, opts: opts, handle: handle, after: opts.After}
+	if w.after == 0 {
+		// "From now on" means from one revision on, so that a stream that breaks before its first
+		// answer resumes without a gap.
+		now, err := c.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
+		if err != nil {
+			return err
+		}
+		w.after = now.GetRevision()
+		w.stood = true
+	}
+	return w.run(ctx)
+}
+
+type watch struct {
+	client *Client
+	opts   WatchOptions
+	handle func(*lofamov1.WatchResponse) error
+	after  uint64 // the last revision handed over
+	stood  bool   // some supervisor has answered
+}
+
+func (w *watch) progress(i int, err error) {
+	if w.opts.Progress != nil {
+		w.opts.Progress(w.client.cfg.Targets[i], err)
+	}
+}
+
+func (w *watch) run(ctx context.Context) error {
+	backoff := watchBackoffMin
+	n := len(w.client.cfg.Targets)
+	var tried []Try
+	for i := w.client.start(); ; i = (i + 1) % n {
+		answered, err := w.stream(ctx, i)
+		var stop handlerError
+		switch {
+		case errors.As(err, &stop):
+			if errors.Is(stop.error, ErrStop) {
+				return nil
+			}
+			return stop.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case status.Code(err) == codes.OutOfRange:
+			return fmt.Errorf("watch after revision %d: the supervisors no longer keep the changes after it (%s): list again and watch from the list's revision",
+				w.after, reason(err))
+		case !errors.Is(err, io.EOF) && !otherMayAnswer(err) && status.Code(err) != codes.Canceled:
+			return err
+		}
+		w.progress(i, err)
+		if answered {
+			backoff, tried = watchBackoffMin, nil
+		}
+		tried = append(tried, Try{w.client.cfg.Targets[i], err})
+		if len(tried) < n {
+			continue
+		}
+		if !w.stood {
+			return &NoAnswerError{tried}
+		}
+		tried = nil
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, watchBackoffMax)
+	}
+}
+
+// handlerError marks an error as the handler's own.
+type handlerError struct{ error }
+
+// stream watches one supervisor until it fails. It says whether the supervisor answered at all.
+func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
+	stub, _, err := w.client.stub(i)
+	if err != nil {
+		return false, err
+	}
+	// A stopped process accepts connections, and a stream may rightly say nothing for hours: a
+	// call with a deadline tells the two apart before the stream is trusted.
+	if _, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
+		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
+	}); err != nil {
+		return false, err
+	}
+	w.stood = true
+	w.client.answered(i)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := stub.Watch(ctx, &lofamov1.WatchRequest{AfterRevision: w.after, AsSeen: w.opts.AsSeen, Node: w.opts.Node})
+	if err != nil {
+		return false, err
+	}
+	w.progress(i, nil)
+	for first := true; ; first = false {
+		answer, err := s.Recv()
+		if err != nil {
+			return !first, err
+		}
+		if err := w.deliver(answer); err != nil {
+			return true, handlerError{err}
+		}
+	}
+}
+
+// deliver hands an answer over unless its revision was handed over before.
+func (w *watch) deliver(answer *lofamov1.WatchResponse) error {
+	rev := answer.GetRevision()
+	if rev != 0 && rev <= w.after {
+		return nil
+	}
+	if err := w.handle(answer); err != nil {
+		return err
+	}
+	if rev != 0 {
+		w.after = rev
+	}
+	return nil
+}

@@ -1,0 +1,403 @@
+package localcluster
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const (
+	// memoryWindow and interfaceWindow bound for how long a healed sensor goes on to be called sick.
+	memoryWindow    = sensor.Duration(10 * time.Second)
+	interfaceWindow = sensor.Duration(5 * time.Second)
+
+	// MaxNodes bounds a local cluster: each node is three processes.
+	MaxNodes = 1000
+
+	clusterName = "local"
+	// maxStateDir is what a Unix socket's name (107 bytes) leaves for the state directory.
+	maxStateDir = 90
+)
+
+// Options say what cluster to make.
+type Options struct {
+	Dir         string    // where; made if need be. Empty, absent, or a stopped cluster's with Force.
+	Dims        grid.Dims // required
+	Supervisors int       // 1, 3 or 5; 3 when zero
+	Preset      string    // of the periods; "default" when empty
+	BinDir      string    // see FindBinaries
+	// Periods sets single values of the preset. For tests and measurements.
+	Periods *config.PeriodsOverride
+	// LogLevel of agents and supervisors: debug, info, warn or error; info when empty.
+	LogLevel string
+	// Force replaces a stopped cluster in Dir by a new one.
+	Force bool
+}
+
+func (o *Options) complete() error {
+	if o.Supervisors == 0 {
+		o.Supervisors = 3
+	}
+	if o.Preset == "" {
+		o.Preset = config.PresetDefault
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "info"
+	}
+	var errs []error
+	if o.Dir == "" {
+		errs = append(errs, errors.New("dir: none given"))
+	}
+	if err := o.Dims.Validate(); err != nil {
+		errs = append(errs, err)
+	} else if n := o.Dims.Nodes(); n < 2 || n > MaxNodes {
+		errs = append(errs, fmt.Errorf("dims %s: %d nodes: want 2 to %d on one machine", o.Dims, n, MaxNodes))
+	}
+	if !slices.Contains([]int{1, 3, 5}, o.Supervisors) {
+		errs = append(errs, fmt.Errorf("supervisors: given %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", o.Supervisors))
+	}
+	if p, err := config.Preset(o.Preset); err != nil {
+		errs = append(errs, err)
+	} else if err := o.Periods.Apply(p).Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Create writes everything that a cluster needs into a directory. It starts nothing.
+func Create(o Options) (*Cluster, error) {
+	if err := o.complete(); err != nil {
+		return nil, fmt.Errorf("make a local cluster: %w", err)
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("make a local cluster in %s: %w", o.Dir, err)
+	}
+	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir}
+	c.plan(o)
+	if err := c.checkPaths(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make a local cluster: %w", err)
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := makeRoom(dir, o.Force); err != nil {
+		return nil, err
+	}
+	if err := c.write(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("make a local cluster in %s: %w", dir, err), removeOwn(dir))
+	}
+	return c, nil
+}
+
+// makeRoom refuses directories that hold something else, and clears away an unfinished or, when
+// forced, a stopped cluster.
+func makeRoom(dir string, force bool) error {
+	old, err := Load(dir)
+	switch {
+	case err == nil && len(old.Running()) > 0:
+		return fmt.Errorf("make a local cluster in %s: one is running there: `lofamoctl down --dir %s` stops it, or take another directory", dir, dir)
+	case err == nil && old.info.Complete && !force:
+		return fmt.Errorf("make a local cluster in %s: a stopped %s one is there: start that, or replace it with --force-new", dir, old.dims)
+	case err == nil, force && !errors.Is(err, ErrNoCluster):
+		return removeOwn(dir)
+	case !errors.Is(err, ErrNoCluster):
+		return fmt.Errorf("%w (--force-new replaces it)", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("make a local cluster: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() != ".lock" {
+			return fmt.Errorf("make a local cluster in %s: the directory holds something else (%s): take an empty or a new one", dir, e.Name())
+		}
+	}
+	return nil
+}
+
+// removeOwn removes what Create and Start make, and nothing else; the directory too when that
+// leaves it empty.
+func removeOwn(dir string) error {
+	var errs []error
+	// cluster.json goes last: as long as it is there, the directory is known as a cluster's.
+	for _, name := range []string{"nodes", "supervisors", "pki", "gossip.key", "cluster.json.new", "cluster.json"} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			errs = append(errs, fmt.Errorf("remove the cluster's files: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// plan fills in what the cluster is, but for its addresses.
+func (c *Cluster) plan(o Options) {
+	c.info = Info{Version: infoVersion, Cluster: clusterName, Dims: c.dims.String(), Preset: o.Preset, Created: time.Now().UTC().Truncate(time.Second)}
+	for i := range o.Supervisors {
+		c.info.Supervisors = append(c.info.Supervisors, SupervisorInfo{ID: fmt.Sprintf("sup-%d", i)})
+	}
+	for r := range c.dims.Nodes() {
+		at := c.dims.At(r)
+		id := fault.DefaultNodeID(at)
+		c.info.Nodes = append(c.info.Nodes, NodeInfo{ID: id, Coord: at.String(), StateDir: filepath.Join(c.nodeDir(id), "state")})
+	}
+}
+
+func (c *Cluster) checkPaths() error {
+	longest := 0
+	for _, n := range c.info.Nodes {
+		longest = max(longest, len(n.StateDir))
+	}
+	if over := longest - maxStateDir; over > 0 {
+		return fmt.Errorf("make a local cluster in %s: the path has %d bytes: want at most %d, for the names of Unix sockets in it are bounded", c.dir, len(c.dir), len(c.dir)-over)
+	}
+	return nil
+}
+
+// addresses is every address of the cluster.
+type addresses struct {
+	supGossip, supPeer, supClient []string
+	service, gossip               []string            // by rank
+	links                         []map[string]string // by rank, by direction
+}
+
+func (c *Cluster) takeAddresses() (addresses, error) {
+	const perSupervisor, perNode = 6, 2
+	dirs := c.dims.Links()
+	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.Nodes)*(perNode+len(dirs)))
+	if err != nil {
+		return addresses{}, err
+	}
+	c.ports = b
+	var a addresses
+	take := func() string {
+		addr, takeErr := b.take()
+		err = errors.Join(err, takeErr)
+		return addr
+	}
+	for i := range c.info.Supervisors {
+		s := &c.info.Supervisors[i]
+		s.GRPC, s.HTTP, s.Report = take(), take(), take()
+		a.supGossip, a.supPeer, a.supClient = append(a.supGossip, take()), append(a.supPeer, take()), append(a.supClient, take())
+	}
+	for range c.info.Nodes {
+		a.service, a.gossip = append(a.service, take()), append(a.gossip, take())
+		links := map[string]string{}
+		for _, d := range dirs {
+			links[d.String()] = take()
+		}
+		a.links = append(a.links, links)
+	}
+	return a, err
+}
+
+func (c *Cluster) write(o Options) error {
+	if err := c.save(); err != nil { // marks the directory as ours
+		return err
+	}
+	a, err := c.takeAddresses()
+	if err != nil {
+		return err
+	}
+	if err := c.writeKeys(); err != nil {
+		return err
+	}
+	for i := range c.info.Supervisors {
+		if err := c.writeSupervisor(i, a, o); err != nil {
+			return err
+		}
+	}
+	for r := range c.info.Nodes {
+		if err := c.writeNode(r, a, o); err != nil {
+			return err
+		}
+	}
+	c.info.Complete = true
+	return c.save()
+}
+
+func (c *Cluster) writeKeys() error {
+	if err := os.MkdirAll(c.path("pki"), 0o700); err != nil {
+		return err
+	}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	if err := os.WriteFile(c.path("gossip.key"), []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
+		return err
+	}
+	ca, err := pki.NewCA(clusterName)
+	if err != nil {
+		return err
+	}
+	if err := ca.Save(c.PKI("ca.pem"), c.PKI("ca.key")); err != nil {
+		return err
+	}
+	for _, role := range []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover} {
+		id := pki.Identity{Cluster: clusterName, Role: role, Name: "local-" + string(role)}
+		if err := c.issue(ca, id, string(role), nil, nil); err != nil {
+			return err
+		}
+	}
+	local := []net.IP{net.IPv4(127, 0, 0, 1)}
+	for _, s := range c.info.Supervisors {
+		if err := c.issue(ca, pki.SupervisorIdentity(clusterName, s.ID), s.ID, local, []string{"localhost"}); err != nil {
+			return err
+		}
+	}
+	for _, n := range c.info.Nodes {
+		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			if err := c.issue(ca, pki.NodeIdentity(clusterName, n.ID, h), certName(n.ID, h), nil, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// issue writes a certificate and its key. Unlike pki.WritePair it does not wait for the disk: a
+// cluster that was not made to its end is made again.
+func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, dns []string) error {
+	cert, key, err := ca.Issue(id, ips, dns)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.PKI(file+".pem"), cert, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(c.PKI(file+".key"), key, 0o600)
+}
+
+func certName(id fault.NodeID, h fault.Half) string { return string(id) + "-" + h.String() }
+
+func (c *Cluster) writeSupervisor(i int, a addresses, o Options) error {
+	s := c.info.Supervisors[i]
+	dir := c.path("supervisors", s.ID)
+	cfg := config.DefaultSupervisor()
+	cfg.Cluster, cfg.ID, cfg.Dims = clusterName, s.ID, c.dims.String()
+	for r, n := range c.info.Nodes {
+		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: a.service[r]})
+	}
+	cfg.Report, cfg.GRPC, cfg.HTTP = s.Report, s.GRPC, s.HTTP
+	cfg.GossipListen, cfg.GossipKeyFile = a.supGossip[i], c.path("gossip.key")
+	var members []string
+	for j, other := range c.info.Supervisors {
+		if j != i {
+			cfg.GossipJoin = append(cfg.GossipJoin, a.supGossip[j])
+		}
+		members = append(members, other.ID+"=https://"+a.supPeer[j])
+		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report, HTTP: other.HTTP})
+	}
+	cfg.DataDir = filepath.Join(dir, "data")
+	cfg.Etcd.Name, cfg.Etcd.InitialCluster = s.ID, strings.Join(members, ",")
+	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+a.supPeer[i], "https://"+a.supClient[i]
+	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
+	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
+	cfg.Log.Level = o.LogLevel
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("configuration of supervisor %s: %w", s.ID, err)
+	}
+	return writeYAML(filepath.Join(dir, "supervisor.yaml"), cfg)
+}
+
+func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
+	n := c.info.Nodes[rank]
+	dir := c.nodeDir(n.ID)
+	cfg := config.DefaultAgent()
+	cfg.Cluster, cfg.Node, cfg.Coord, cfg.Dims = clusterName, n.ID, n.Coord, c.dims.String()
+	cfg.StateDir, cfg.Preset, cfg.Periods = n.StateDir, o.Preset, o.Periods
+	cfg.TLS = config.AgentTLS{
+		CA:       c.PKI("ca.pem"),
+		HostCert: c.PKI(certName(n.ID, fault.HalfHost) + ".pem"), HostKey: c.PKI(certName(n.ID, fault.HalfHost) + ".key"),
+		DNPCert: c.PKI(certName(n.ID, fault.HalfDNP) + ".pem"), DNPKey: c.PKI(certName(n.ID, fault.HalfDNP) + ".key"),
+	}
+	cfg.Links = map[string]config.LinkAddr{}
+	at := c.dims.At(rank)
+	for _, d := range c.dims.Links() {
+		peer, _ := c.dims.Neighbour(at, d)
+		peerRank := c.dims.Rank(peer)
+		cfg.Links[d.String()] = config.LinkAddr{
+			Local: a.links[rank][d.String()], Peer: a.links[peerRank][d.Opposite().String()], PeerNode: c.info.Nodes[peerRank].ID,
+		}
+	}
+	cfg.Service = config.ServiceConfig{Listen: a.service[rank], GossipListen: a.gossip[rank], GossipJoin: a.supGossip, GossipKeyFile: c.path("gossip.key")}
+	// Each node prefers another replica, so that all of them receive reports.
+	for i := range c.info.Supervisors {
+		s := c.info.Supervisors[(rank+i)%len(c.info.Supervisors)]
+		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: s.ID, Report: s.Report})
+	}
+	cfg.Sensors = c.sensorConfig(n.ID, checkInterval(o.Preset))
+	cfg.Injection = true
+	cfg.Log.Level = o.LogLevel
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("configuration of node %s: %w", n.ID, err)
+	}
+	if err := os.MkdirAll(n.StateDir, 0o700); err != nil {
+		return err
+	}
+	if err := writeFiles(dir, initialSensorFiles()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "check-peripheral"), []byte(checkScript), 0o755); err != nil {
+		return err
+	}
+	return writeYAML(filepath.Join(dir, "agent.yaml"), cfg)
+}
+
+// checkInterval is the time between two runs of a peripheral's check script. Each starts a
+// process, so they come more rarely than sensors are read.
+func checkInterval(preset string) sensor.Duration {
+	switch preset {
+	case config.PresetFast:
+		return sensor.Duration(time.Second)
+	case config.PresetRelaxed:
+		return sensor.Duration(10 * time.Second)
+	default:
+		return sensor.Duration(2 * time.Second)
+	}
+}
+
+func writeYAML(path string, v any) error {
+	b, err := yaml.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, b, 0o644)
+}
+
+// Purge removes a stopped cluster's files, and the directory if that leaves it empty.
+func (c *Cluster) Purge() error {
+	if running := c.Running(); len(running) > 0 {
+		return fmt.Errorf("remove the cluster in %s: it is running (%s …)", c.dir, running[0])
+	}
+	if err := removeOwn(c.dir); err != nil {
+		return err
+	}
+	if err := os.Remove(c.path(".lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_ = os.Remove(c.dir) // stays when it holds something else
+	return nil
+}

@@ -1,0 +1,400 @@
+package localcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+const (
+	agentProgram      = "lofamo-agent"
+	supervisorProgram = "supervisor"
+)
+
+// FindBinaries returns the directory that holds the agent's and the supervisor's programs: dir if
+// given, else $LOFAMO_BIN_DIR, else that of the running program.
+func FindBinaries(dir string) (string, error) {
+	if dir == "" {
+		dir = os.Getenv(EnvBinDir)
+	}
+	if dir == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find the programs beside this one: %w", err)
+		}
+		dir = filepath.Dir(self)
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("programs in %s: %w", dir, err)
+	}
+	for _, name := range []string{agentProgram, supervisorProgram} {
+		path := filepath.Join(abs, name)
+		if st, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("program %s: %w (build it with `make build`; --bin-dir or $%s names the directory)", path, errors.Unwrap(err), EnvBinDir)
+		} else if st.Mode()&0o111 == 0 || st.IsDir() {
+			return "", fmt.Errorf("program %s: not a program that can be run", path)
+		}
+	}
+	return abs, nil
+}
+
+// SetBinDir says where the programs are, for a cluster that was loaded. See FindBinaries.
+func (c *Cluster) SetBinDir(dir string) { c.binDir = dir }
+
+// Exit is a process of the cluster that ended.
+type Exit struct {
+	Name string // "supervisor sup-0" or "node n0-0-0"
+	Log  string // path of its log
+	Err  error  // how it ended; nil for a success
+}
+
+func (e Exit) Error() string {
+	how := "ended"
+	if e.Err != nil {
+		how = e.Err.Error()
+	}
+	return fmt.Sprintf("%s: %s; the end of %s:\n%s", e.Name, how, e.Log, tail(e.Log, 12))
+}
+
+// Exited gets every process that this Cluster started and that ended. Exits that nobody takes are
+// dropped when it is full.
+func (c *Cluster) Exited() <-chan Exit { return c.exited }
+
+// Progress says how far a start has come.
+type Progress struct {
+	Phase         string // "supervisors", "agents", "nodes"
+	Supervisors   int
+	SupervisorsUp int
+	Leader        string
+	Nodes         int
+	Started       int // nodes whose processes were started
+	Normal        int // nodes that the fault map calls NORMAL
+}
+
+// Start starts all processes of a stopped cluster: the supervisors, and when these have a leader,
+// the agents. The processes outlive the caller. It calls progress, if not nil, at every step. When
+// it fails, what was started runs on: Stop ends it.
+func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
+	defer func() {
+		c.ports.release()
+		c.ports = nil
+	}()
+	bin, err := FindBinaries(c.binDir)
+	if err != nil {
+		return err
+	}
+	c.binDir = bin
+	unlock, err := lockDir(c.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if running := c.Running(); len(running) > 0 {
+		return fmt.Errorf("start the cluster in %s: it is running (%s …)", c.dir, running[0])
+	}
+	if err := c.freePorts(); err != nil {
+		return err
+	}
+	c.exited = make(chan Exit, len(c.info.Nodes)+len(c.info.Supervisors))
+	p := Progress{Phase: "supervisors", Supervisors: len(c.info.Supervisors), Nodes: len(c.info.Nodes)}
+	report(progress, p)
+	if err := c.startSupervisors(); err != nil {
+		return err
+	}
+	if err := c.waitLeader(ctx, &p, progress); err != nil {
+		return err
+	}
+	p.Phase = "agents"
+	for i := range c.info.Nodes {
+		if err := c.startNode(i); err != nil {
+			return errors.Join(err, c.save())
+		}
+		p.Started++
+		report(progress, p)
+	}
+	return c.save()
+}
+
+func report(progress func(Progress), p Progress) {
+	if progress != nil {
+		progress(p)
+	}
+}
+
+// freePorts gives up the ports held since Create. A cluster that is started again looks whether
+// somebody else has taken some of its own meanwhile.
+func (c *Cluster) freePorts() error {
+	if c.ports != nil {
+		c.ports.unbind()
+		return nil
+	}
+	for _, s := range c.info.Supervisors {
+		for _, addr := range []string{s.GRPC, s.HTTP, s.Report} {
+			if err := portTaken(addr); err != nil {
+				return fmt.Errorf("start the cluster in %s: %w: stop that program, or make the cluster anew with --force-new", c.dir, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) startSupervisors() error {
+	for i := range c.info.Supervisors {
+		s := &c.info.Supervisors[i]
+		dir := c.path("supervisors", s.ID)
+		pid, started, err := c.spawn("supervisor "+s.ID, filepath.Join(dir, "log"), supervisorProgram, "run", "--config", filepath.Join(dir, "supervisor.yaml"))
+		if err != nil {
+			return errors.Join(err, c.save())
+		}
+		s.PID, s.Started = pid, started
+	}
+	return c.save()
+}
+
+func (c *Cluster) startNode(i int) error {
+	n := &c.info.Nodes[i]
+	dir := c.nodeDir(n.ID)
+	pid, started, err := c.spawn("node "+string(n.ID), filepath.Join(dir, "run.log"), agentProgram,
+		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart=never")
+	if err != nil {
+		return err
+	}
+	n.RunPID, n.Started = pid, started
+	return nil
+}
+
+// spawn starts a program in a session of its own, so that it outlives this one and the terminal,
+// with its output going to a file.
+func (c *Cluster) spawn(name, log, program string, args ...string) (pid int, started uint64, err error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return 0, 0, fmt.Errorf("start %s: %w", name, err)
+	}
+	defer func() { _ = f.Close() }()
+	cmd := exec.Command(filepath.Join(c.binDir, program), args...)
+	cmd.Dir = c.dir
+	cmd.Env = environment(os.Environ())
+	cmd.Stdout, cmd.Stderr = f, f
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return 0, 0, fmt.Errorf("start %s: %w", name, err)
+	}
+	pid = cmd.Process.Pid
+	// Read before the wait begins: until then the process is there, if only as a zombie.
+	st, err := readStat(pid)
+	exited := c.exited
+	go func() { // ends with the process; reaps it
+		err := cmd.Wait()
+		select {
+		case exited <- Exit{Name: name, Log: log, Err: err}:
+		default:
+		}
+	}()
+	if err != nil {
+		return 0, 0, fmt.Errorf("start %s: %w", name, err)
+	}
+	return pid, st.started, nil
+}
+
+// environment leaves out what would override the configuration of all nodes alike.
+func environment(environ []string) []string {
+	var out []string
+	for _, kv := range environ {
+		if !strings.HasPrefix(kv, "LOFAMO_AGENT_") && !strings.HasPrefix(kv, "LOFAMO_SUPERVISOR_") {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// Client connects to the cluster's supervisors with the viewer's certificate.
+func (c *Cluster) Client() (*client.Client, error) { return c.ClientAs(pki.RoleViewer) }
+
+// ClientAs connects to the cluster's supervisors as viewer, operator or approver.
+func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) {
+	tls, err := pki.ClientTLS(c.PKI(string(role)+".pem"), c.PKI(string(role)+".key"), c.PKI("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the cluster in %s: %w", c.dir, err)
+	}
+	cfg := client.Config{TLS: tls}
+	for _, s := range c.info.Supervisors {
+		cfg.Targets = append(cfg.Targets, s.GRPC)
+	}
+	return client.New(cfg)
+}
+
+// poll calls look until it says done. It fails when ctx ends, with the last error that look had
+// to say, or when a process of the cluster ends.
+func (c *Cluster) poll(ctx context.Context, look func() (done bool, err error)) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		done, last := look()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if last == nil {
+				last = ctx.Err()
+			}
+			return fmt.Errorf("%w (%w)", last, context.Cause(ctx))
+		case e := <-c.exited:
+			return e
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Progress)) error {
+	cl, err := c.Client()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cl.Close() }()
+	err = c.poll(ctx, func() (bool, error) {
+		resp, err := cl.ListSupervisors(ctx)
+		if err != nil {
+			return false, err
+		}
+		p.SupervisorsUp, p.Leader = 0, ""
+		for _, s := range resp.GetSupervisors() {
+			if s.GetState() == lofamov1.State_NORMAL {
+				p.SupervisorsUp++
+			}
+			if s.GetLeader() {
+				p.Leader = s.GetId()
+			}
+		}
+		report(progress, *p)
+		if p.Leader == "" {
+			return false, errors.New("the supervisors answer, but have no leader")
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the supervisors: %w%s", err, c.logsUnless(err, "supervisors"))
+	}
+	return nil
+}
+
+// WaitNormal waits until the supervisors have heard from every node and call it NORMAL.
+func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
+	cl, err := c.Client()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cl.Close() }()
+	p := Progress{Phase: "nodes", Supervisors: len(c.info.Supervisors), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
+	err = c.poll(ctx, func() (bool, error) {
+		resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
+		if err != nil {
+			return false, err
+		}
+		var missing []string
+		p.Normal, p.Leader = 0, resp.GetCluster().GetLeader()
+		for _, n := range resp.GetNodes() {
+			// A restored map may still say NORMAL of a node that has not spoken since: age tells.
+			if n.GetState() == lofamov1.State_NORMAL && n.GetAge() != nil {
+				p.Normal++
+			} else {
+				missing = append(missing, describe(n))
+			}
+		}
+		report(progress, p)
+		if p.Normal == len(c.info.Nodes) {
+			return true, nil
+		}
+		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", p.Normal, len(c.info.Nodes), shorten(missing, 8))
+	})
+	if err != nil {
+		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
+	}
+	return nil
+}
+
+// describe says in a few words what a node is.
+func describe(n *lofamov1.Node) string {
+	s := fmt.Sprintf("%s is %s", n.GetId(), n.GetState())
+	if c := n.GetCause(); c != lofamov1.Cause_NONE && c != lofamov1.Cause_CAUSE_UNSPECIFIED {
+		s += " (" + c.String() + ")"
+	}
+	var parts []string
+	for _, comp := range n.GetComponents() {
+		if comp.GetState() != lofamov1.State_NORMAL {
+			parts = append(parts, comp.GetName()+" "+comp.GetState().String())
+		}
+	}
+	if len(parts) > 0 {
+		s += " [" + shorten(parts, 4) + "]"
+	} else if n.GetState() == lofamov1.State_NORMAL {
+		s += " but has not spoken since the start"
+	}
+	return s
+}
+
+func shorten(list []string, n int) string {
+	if len(list) <= n {
+		return strings.Join(list, ", ")
+	}
+	return strings.Join(list[:n], ", ") + fmt.Sprintf(", and %d more", len(list)-n)
+}
+
+// logsUnless returns the ends of some logs, for an error that does not bring one along.
+func (c *Cluster) logsUnless(err error, which string) string {
+	var e Exit
+	if errors.As(err, &e) || errors.Is(err, context.Canceled) {
+		return ""
+	}
+	paths, _ := filepath.Glob(c.path(which, "*", "*log"))
+	var b strings.Builder
+	for _, path := range paths[:min(3, len(paths))] {
+		fmt.Fprintf(&b, "\nthe end of %s:\n%s", path, tail(path, 5))
+	}
+	return b.String()
+}
+
+// tail returns the last lines of a file, indented.
+func tail(path string, lines int) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "  " + err.Error()
+	}
+	if len(b) > 64<<10 {
+		b = b[len(b)-64<<10:]
+	}
+	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	if len(all) == 1 && all[0] == "" {
+		return "  (empty)"
+	}
+	for i, l := range all {
+		if len(l) > 300 {
+			all[i] = l[:300] + "…"
+		}
+	}
+	return "  " + strings.Join(all, "\n  ")
+}
+
+// Periods returns the periods that the cluster was made with.
+func (c *Cluster) Periods() (config.Periods, error) {
+	sup, err := config.LoadSupervisor(c.path("supervisors", c.info.Supervisors[0].ID, "supervisor.yaml"), nil)
+	if err != nil {
+		return config.Periods{}, err
+	}
+	return sup.Timing()
+}

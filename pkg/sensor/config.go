@@ -50,14 +50,17 @@ type InterfaceConfig struct {
 	Window Duration `json:"window"`
 }
 
-// MemoryConfig bounds what memory may show and still be called normal.
+// MemoryConfig bounds what memory may show and still be called normal. Any uncorrected error is
+// FAILED, without a bound.
 type MemoryConfig struct {
-	// SickCorrectedPerHour: corrected ECC errors above which memory is SICK. More than 0. Default 10.
-	SickCorrectedPerHour float64 `json:"sickCorrectedPerHour"`
-	// Window over which corrected errors are counted, and for which an OOM kill keeps memory SICK.
-	// 1s to 24h. Default 5m.
-	Window Duration `json:"window"`
-	// SickPressurePercent: share of time (PSI "full avg10") in which all tasks waited for memory,
+	// SickCorrected is the number of corrected ECC errors within CorrectedWindow above which memory is
+	// SICK. 0 or more. Default 10.
+	SickCorrected int `json:"sickCorrected"`
+	// CorrectedWindow is 1s to 24h. Default 1h.
+	CorrectedWindow Duration `json:"correctedWindow"`
+	// OOMHold is how long an out-of-memory kill keeps memory SICK. 1s to 24h. Default 5m.
+	OOMHold Duration `json:"oomHold"`
+	// SickPressurePercent is the share of time (PSI "full avg10") in which all tasks waited for memory,
 	// above which it is SICK. More than 0, up to 100. Default 40.
 	SickPressurePercent float64 `json:"sickPressurePercent"`
 }
@@ -108,7 +111,7 @@ func DefaultConfig() Config {
 		Procfs:      "/proc",
 		Sysfs:       "/sys",
 		Interface:   InterfaceConfig{SickErrorsPerSecond: 1, SickDropsPerSecond: 100, Window: Duration(10 * time.Second)},
-		Memory:      MemoryConfig{SickCorrectedPerHour: 10, Window: Duration(5 * time.Minute), SickPressurePercent: 40},
+		Memory:      MemoryConfig{SickCorrected: 10, CorrectedWindow: Duration(time.Hour), OOMHold: Duration(5 * time.Minute), SickPressurePercent: 40},
 		Peripherals: [2]PeripheralConfig{{Kind: PeripheralNone}, {Kind: PeripheralNone}},
 	}
 }

@@ -20,8 +20,11 @@ func (c Config) Validate(prefix string) error {
 	v.positive("interface.sickErrorsPerSecond", c.Interface.SickErrorsPerSecond, math.Inf(1))
 	v.positive("interface.sickDropsPerSecond", c.Interface.SickDropsPerSecond, math.Inf(1))
 	v.between("interface.window", c.Interface.Window, time.Second, time.Hour)
-	v.positive("memory.sickCorrectedPerHour", c.Memory.SickCorrectedPerHour, math.Inf(1))
-	v.between("memory.window", c.Memory.Window, time.Second, 24*time.Hour)
+	if c.Memory.SickCorrected < 0 {
+		v.bad("memory.sickCorrected", c.Memory.SickCorrected, "0 or more")
+	}
+	v.between("memory.correctedWindow", c.Memory.CorrectedWindow, time.Second, 24*time.Hour)
+	v.between("memory.oomHold", c.Memory.OOMHold, time.Second, 24*time.Hour)
 	v.positive("memory.sickPressurePercent", c.Memory.SickPressurePercent, 100)
 	v.thresholds("temperature", c.Temperature)
 	v.thresholds("power", c.Power)

@@ -66,3 +66,43 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 
 // String prints as time.Duration does.
 func (d Duration) String() string { return time.Duration(d).String() }
+
+// Judge gathers several signs about one component and keeps the gravest. A sign that could not be
+// read makes the whole Unknown, unless another already says Sick or Failed.
+type Judge struct {
+	reading Reading // State is 0 until a sign was said
+	err     error   // the first sign that could not be read
+}
+
+// NewJudge returns a Judge on which nothing was said yet.
+func NewJudge(c fault.Component, name string) *Judge {
+	return &Judge{reading: Reading{Component: c, Source: name}}
+}
+
+// Say adds a sign: Normal, Sick or Failed. Among signs of one gravity the first counts. What is not
+// known is not a sign: say nothing, or Fail.
+func (j *Judge) Say(s fault.State, value float64, unit, format string, args ...any) {
+	if s > j.reading.State {
+		j.reading.State, j.reading.Value, j.reading.Unit = s, value, unit
+		j.reading.Detail = Detail(fmt.Sprintf(format, args...))
+	}
+}
+
+// Fail adds a sign that was there and could not be read.
+func (j *Judge) Fail(err error) {
+	if err != nil && j.err == nil {
+		j.err = err
+	}
+}
+
+// Reading returns the verdict. absent is the detail for when nothing was there to be judged.
+func (j *Judge) Reading(absent string) (Reading, error) {
+	r := j.reading
+	switch {
+	case j.err != nil && r.State <= fault.Normal:
+		r.State, r.Value, r.Unit, r.Detail = fault.Unknown, 0, "", Detail(j.err.Error())
+	case r.State == 0:
+		r.State, r.Detail = fault.Unknown, Detail(absent)
+	}
+	return r, j.err
+}

@@ -1,0 +1,161 @@
+// Package blockdev judges a peripheral that is a block device, NVMe and SCSI disks among them, by
+// what the kernel says of it: presence, size, device state, and whether requests still complete.
+//
+// It issues no I/O of its own and reads no SMART data: a check script can do both.
+package blockdev
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+)
+
+// stalled is how long requests may be in flight without any completing before a device is SICK:
+// well beyond a disk's spin-up retries, well below the kernel's 30 s command time-out.
+const stalled = 10 * time.Second
+
+// Config says which device.
+type Config struct {
+	Sysfs     string
+	Device    string // the kernel's name, such as nvme0n1
+	Component fault.Component
+	Clock     source.Clock
+}
+
+// Source is one block device.
+type Source struct {
+	cfg     Config
+	sys     source.Root
+	seen    bool // it was there once, with a size
+	done    uint64
+	advance time.Time // when done last advanced, or nothing was in flight; zero before the first reading
+}
+
+// New returns the source.
+func New(cfg Config) *Source { return &Source{cfg: cfg, sys: source.Root(cfg.Sysfs)} }
+
+// Name returns "blockdev:" and the device's name.
+func (s *Source) Name() string { return "blockdev:" + s.cfg.Device }
+
+// Component returns the configured component.
+func (s *Source) Component() fault.Component { return s.cfg.Component }
+
+// Read measures now. A device that never was there is unknown; one that went away has failed.
+func (s *Source) Read(context.Context) (source.Reading, error) {
+	j := source.NewJudge(s.cfg.Component, s.Name())
+	absent := "no block device " + s.cfg.Device + " on this machine"
+	if !s.sys.Exists("class/block", s.cfg.Device) {
+		if s.seen {
+			j.Say(fault.Failed, 0, "", "block device %s is gone", s.cfg.Device)
+		}
+		return j.Reading(absent)
+	}
+	size, err := s.sys.Uint(s.path("size")...) // in sectors of 512 bytes, whatever the device's own are
+	switch {
+	case err != nil:
+		j.Fail(err)
+	case size == 0 && s.seen:
+		j.Say(fault.Failed, 0, "", "%s has lost its capacity", s.cfg.Device)
+	case size == 0:
+		return j.Reading(s.cfg.Device + " has no medium: its size is 0")
+	default:
+		s.seen = true
+		gb := float64(size) * 512 / 1e9
+		j.Say(fault.Normal, gb, "GB", "%s is there, %.1f GB", s.cfg.Device, gb)
+	}
+	s.state(j)
+	s.readOnly(j)
+	s.progress(j)
+	return j.Reading(absent)
+}
+
+func (s *Source) path(file string) []string { return []string{"class/block", s.cfg.Device, file} }
+
+// state reads the driver's state of the device: NVMe controllers'
+// (drivers/nvme/host/core.c, nvme_sysfs_show_state) and SCSI devices'
+// (drivers/scsi/scsi_sysfs.c, sdev_states). Other drivers have none.
+func (s *Source) state(j *source.Judge) {
+	state, err := s.sys.Text(s.path("device/state")...)
+	if err != nil {
+		if !source.Missing(err) {
+			j.Fail(err)
+		}
+		return
+	}
+	switch state {
+	case "live", "running":
+	case "new", "resetting", "connecting", // NVMe
+		"created", "blocked", "created-blocked", "quiesce": // SCSI
+		j.Say(fault.Sick, 0, "", "%s is %s", s.cfg.Device, state)
+	case "deleting", "deleting (no IO)", "dead", // NVMe
+		"cancel", "deleted", "offline", "transport-offline": // SCSI
+		j.Say(fault.Failed, 0, "", "%s is %s", s.cfg.Device, state)
+	default:
+		j.Fail(fmt.Errorf("read %s: state %.40q is not one that is known", s.sys.Path(s.path("device/state")...), state))
+	}
+}
+
+func (s *Source) readOnly(j *source.Judge) {
+	ro, err := s.sys.Uint(s.path("ro")...)
+	switch {
+	case err != nil:
+		j.Fail(err)
+	case ro > 1:
+		j.Fail(fmt.Errorf("read %s: holds %d: want 0 or 1", s.sys.Path(s.path("ro")...), ro))
+	case ro == 1:
+		j.Say(fault.Sick, 0, "", "%s is read-only", s.cfg.Device)
+	}
+}
+
+// progress reads the I/O counters (Documentation/block/stat.rst) and notices requests that stay in
+// flight while none completes.
+func (s *Source) progress(j *source.Judge) {
+	text, err := s.sys.Text(s.path("stat")...)
+	if err != nil {
+		if !source.Missing(err) {
+			j.Fail(err)
+		}
+		return
+	}
+	done, inFlight, err := parseStat(text)
+	if err != nil {
+		j.Fail(fmt.Errorf("read %s: %w", s.sys.Path(s.path("stat")...), err))
+		return
+	}
+	now := s.cfg.Clock()
+	if s.advance.IsZero() || inFlight == 0 || done != s.done {
+		s.done, s.advance = done, now
+		return
+	}
+	if held := now.Sub(s.advance); held >= stalled {
+		j.Say(fault.Sick, held.Seconds(), "s", "%s: %d requests in flight, none completed for %v", s.cfg.Device, inFlight, held.Round(time.Second))
+	}
+}
+
+// parseStat returns how many requests completed and how many are in flight. The file has 11 fields,
+// 15 since Linux 4.18 (discards), 17 since 5.5 (flushes).
+func parseStat(text string) (done, inFlight uint64, err error) {
+	fields := strings.Fields(text)
+	if len(fields) < 11 {
+		return 0, 0, fmt.Errorf("%d fields: want 11 or more", len(fields))
+	}
+	for _, f := range []struct {
+		at  int
+		sum *uint64
+	}{{0, &done}, {4, &done}, {8, &inFlight}, {11, &done}, {15, &done}} {
+		if f.at >= len(fields) {
+			break
+		}
+		n, err := strconv.ParseUint(fields[f.at], 10, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("field %d is %.40q: want a number of 0 or more", f.at+1, fields[f.at])
+		}
+		*f.sum += n
+	}
+	return done, inFlight, nil
+}

@@ -1,0 +1,175 @@
+// Package memory judges a node's memory by what the kernel counts: ECC errors (EDAC), out-of-memory
+// kills and memory pressure (PSI).
+//
+// It tests no memory and reads no machine-check log: a machine without EDAC is judged by the rest,
+// and one without any of the three is unknown.
+package memory
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+)
+
+// Config says where to look and where the bounds are.
+type Config struct {
+	Procfs, Sysfs   string
+	SickCorrected   int           // corrected errors within CorrectedWindow above which memory is SICK
+	CorrectedWindow time.Duration // also see SickCorrected
+	OOMHold         time.Duration // how long an out-of-memory kill keeps memory SICK
+	SickPressure    float64       // percent, PSI "full avg10", above which memory is SICK
+	Clock           source.Clock
+}
+
+// Source is the memory of this machine.
+type Source struct {
+	cfg       Config
+	proc, sys source.Root
+	corrected *source.Growth
+	ooms      *source.Growth
+}
+
+// New returns the source.
+func New(cfg Config) *Source {
+	return &Source{
+		cfg:       cfg,
+		proc:      source.Root(cfg.Procfs),
+		sys:       source.Root(cfg.Sysfs),
+		corrected: source.NewGrowth(cfg.CorrectedWindow),
+		ooms:      source.NewGrowth(cfg.OOMHold),
+	}
+}
+
+// Name returns "memory".
+func (s *Source) Name() string { return "memory" }
+
+// Component returns fault.ComponentMemory.
+func (s *Source) Component() fault.Component { return fault.ComponentMemory }
+
+// Read measures now.
+func (s *Source) Read(context.Context) (source.Reading, error) {
+	j := source.NewJudge(s.Component(), s.Name())
+	now := s.cfg.Clock()
+	s.edac(j, now)
+	s.oom(j, now)
+	s.pressure(j)
+	return j.Reading("no EDAC, no oom_kill counter and no memory pressure on this machine")
+}
+
+// edac reads the error counters of all memory controllers
+// (Documentation/ABI/testing/sysfs-devices-edac). They count from boot, or from the last write to
+// reset_counters: an uncorrected error is FAILED for as long as the counter shows it, so that a
+// restart of this process forgets nothing and an operator who changed the module clears it.
+func (s *Source) edac(j *source.Judge, now time.Time) {
+	const dir = "devices/system/edac/mc"
+	controllers, err := s.sys.Glob(dir, "mc[0-9]*")
+	j.Fail(err)
+	if len(controllers) == 0 {
+		return
+	}
+	var ce, ue uint64
+	found := false
+	for _, mc := range controllers {
+		for _, c := range []struct {
+			file string
+			sum  *uint64
+		}{{"ce_count", &ce}, {"ue_count", &ue}} {
+			n, err := s.sys.Uint(dir, mc, c.file)
+			switch {
+			case err == nil:
+				*c.sum += n
+				found = true
+			case !source.Missing(err):
+				j.Fail(err)
+				return // half a sum would look like a reset
+			}
+		}
+	}
+	if !found {
+		return
+	}
+	grown := s.corrected.Add(now, ce)
+	switch {
+	case ue > 0:
+		j.Say(fault.Failed, float64(ue), "", "%d uncorrected memory errors since boot or reset_counters", ue)
+	case grown > uint64(s.cfg.SickCorrected):
+		j.Say(fault.Sick, float64(grown), "", "%d corrected memory errors within %v: more than %d", grown, s.cfg.CorrectedWindow, s.cfg.SickCorrected)
+	default:
+		j.Say(fault.Normal, float64(grown), "", "%d corrected memory errors within %v", grown, s.cfg.CorrectedWindow)
+	}
+}
+
+// oom reads the number of out-of-memory kills from /proc/vmstat.
+func (s *Source) oom(j *source.Judge, now time.Time) {
+	text, err := s.proc.Text("vmstat")
+	if err != nil {
+		if !source.Missing(err) {
+			j.Fail(err)
+		}
+		return
+	}
+	kills, ok, err := parseVMStat(text, "oom_kill")
+	if err != nil {
+		j.Fail(fmt.Errorf("read %s: %w", s.proc.Path("vmstat"), err))
+		return
+	}
+	if !ok { // a kernel before 4.13
+		return
+	}
+	if n := s.ooms.Add(now, kills); n > 0 {
+		j.Say(fault.Sick, float64(n), "", "%d out-of-memory kills within %v", n, s.cfg.OOMHold)
+		return
+	}
+	j.Say(fault.Normal, 0, "", "no out-of-memory kill within %v", s.cfg.OOMHold)
+}
+
+// parseVMStat returns the value of a key in the text of /proc/vmstat, and false if it is not there.
+func parseVMStat(text, key string) (uint64, bool, error) {
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name != key {
+			continue
+		}
+		v, err := strconv.ParseUint(value, 10, 64)
+		if err != nil {
+			return 0, false, fmt.Errorf("%s is %.40q: want a number of 0 or more", key, value)
+		}
+		return v, true, nil
+	}
+	return 0, false, nil
+}
+
+// pressure reads PSI (Documentation/accounting/psi.rst).
+func (s *Source) pressure(j *source.Judge) {
+	fs, err := procfs.NewFS(string(s.proc))
+	if err != nil {
+		return // no proc file system at all: nothing is there
+	}
+	psi, err := fs.PSIStatsForResource("memory")
+	switch {
+	case err != nil && source.Missing(err): // PSI is compiled out, or off by psi=0
+		return
+	case err != nil:
+		j.Fail(fmt.Errorf("read %s: %w", s.proc.Path("pressure/memory"), err))
+		return
+	case psi.Full == nil:
+		j.Fail(fmt.Errorf("read %s: no line \"full\"", s.proc.Path("pressure/memory")))
+		return
+	}
+	full := psi.Full.Avg10
+	switch {
+	case !(full >= 0 && full <= 100):
+		j.Fail(fmt.Errorf("read %s: full avg10 is %v: want 0 to 100", s.proc.Path("pressure/memory"), full))
+	case full > s.cfg.SickPressure:
+		j.Say(fault.Sick, full, "%", "all tasks waited for memory %.1f %% of the time: more than %.1f %%", full, s.cfg.SickPressure)
+	default:
+		j.Say(fault.Normal, full, "%", "memory pressure %.1f %%", full)
+	}
+}

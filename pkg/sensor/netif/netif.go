@@ -1,0 +1,135 @@
+// Package netif judges the service network's interface by what the kernel says of it: operational
+// state, carrier, and the rates of errors and drops.
+//
+// It sends nothing: whether the network beyond the cable works shows in the acknowledgements of
+// reports (pkg/servicenet), not here.
+package netif
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+)
+
+// Config says which interface and where the bounds are.
+type Config struct {
+	Sysfs      string
+	Interface  string
+	SickErrors float64       // rx_errors and tx_errors together, a second
+	SickDrops  float64       // rx_dropped and tx_dropped together, a second
+	Window     time.Duration // over which both rates are taken
+	Clock      source.Clock
+}
+
+// Source is one network interface.
+type Source struct {
+	cfg    Config
+	sys    source.Root
+	seen   bool // it was there once
+	errors *source.Growth
+	drops  *source.Growth
+}
+
+// New returns the source.
+func New(cfg Config) *Source {
+	return &Source{
+		cfg: cfg, sys: source.Root(cfg.Sysfs),
+		errors: source.NewGrowth(cfg.Window),
+		drops:  source.NewGrowth(cfg.Window),
+	}
+}
+
+// Name returns "netif:" and the interface's name.
+func (s *Source) Name() string { return "netif:" + s.cfg.Interface }
+
+// Component returns fault.ComponentServiceNetwork.
+func (s *Source) Component() fault.Component { return fault.ComponentServiceNetwork }
+
+// Read measures now. An interface that never was there is unknown; one that went away has failed.
+func (s *Source) Read(context.Context) (source.Reading, error) {
+	j := source.NewJudge(s.Component(), s.Name())
+	absent := "no interface " + s.cfg.Interface + " on this machine"
+	if !s.sys.Exists("class/net", s.cfg.Interface) {
+		if s.seen {
+			j.Say(fault.Failed, 0, "", "interface %s is gone", s.cfg.Interface)
+		}
+		return j.Reading(absent)
+	}
+	s.seen = true
+	s.link(j)
+	s.rates(j)
+	return j.Reading(absent)
+}
+
+func (s *Source) path(file string) []string { return []string{"class/net", s.cfg.Interface, file} }
+
+// link judges operstate (RFC 2863 states, Documentation/networking/operstates.rst) and carrier. An
+// interface whose driver keeps no operational state, such as lo, says unknown and is judged by its
+// carrier alone. The carrier of an interface that is administratively down cannot be read (EINVAL).
+func (s *Source) link(j *source.Judge) {
+	state, err := s.sys.Text(s.path("operstate")...)
+	if err != nil {
+		j.Fail(err)
+		return
+	}
+	switch state {
+	case "down", "lowerlayerdown", "notpresent":
+		j.Say(fault.Failed, 0, "", "%s is %s", s.cfg.Interface, state)
+		return
+	case "dormant", "testing":
+		j.Say(fault.Sick, 0, "", "%s is %s", s.cfg.Interface, state)
+	case "up", "unknown":
+	default:
+		j.Fail(fmt.Errorf("read %s: state %.40q is not one that is known", s.sys.Path(s.path("operstate")...), state))
+		return
+	}
+	carrier, err := s.sys.Uint(s.path("carrier")...)
+	switch {
+	case err != nil:
+		j.Fail(err)
+	case carrier == 0:
+		j.Say(fault.Failed, 0, "", "%s has no carrier", s.cfg.Interface)
+	case carrier == 1:
+		j.Say(fault.Normal, 0, "", "%s is %s, carrier on", s.cfg.Interface, state)
+	default:
+		j.Fail(fmt.Errorf("read %s: holds %d: want 0 or 1", s.sys.Path(s.path("carrier")...), carrier))
+	}
+}
+
+// rates judges the counters of Documentation/ABI/testing/sysfs-class-net-statistics. Growth is
+// divided by the whole window even when less of it is known, so that a single error after the start
+// is no rate.
+func (s *Source) rates(j *source.Judge) {
+	now := s.cfg.Clock()
+	for _, r := range []struct {
+		what   string
+		files  [2]string
+		growth *source.Growth
+		limit  float64
+	}{
+		{"errors", [2]string{"statistics/rx_errors", "statistics/tx_errors"}, s.errors, s.cfg.SickErrors},
+		{"drops", [2]string{"statistics/rx_dropped", "statistics/tx_dropped"}, s.drops, s.cfg.SickDrops},
+	} {
+		var sum uint64
+		ok := true
+		for _, f := range r.files {
+			n, err := s.sys.Uint(s.path(f)...)
+			if err != nil {
+				ok = false
+				j.Fail(err)
+				break
+			}
+			sum += n
+		}
+		if !ok {
+			continue
+		}
+		rate := float64(r.growth.Add(now, sum)) / s.cfg.Window.Seconds()
+		if rate > r.limit {
+			j.Say(fault.Sick, rate, "/s", "%s: %.1f %s a second: more than %.1f", s.cfg.Interface, rate, r.what, r.limit)
+		}
+	}
+}

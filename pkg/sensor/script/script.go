@@ -1,0 +1,182 @@
+// Package script judges a component by a check program's exit code: 0 is NORMAL, 1 SICK, 2 FAILED.
+// The first line that it prints is the detail.
+//
+// No shell is involved. A check that does not end in time is killed with its whole process group
+// and is SICK: something is wrong, with the check or with what it checks. Any other exit code, a
+// signal, or a program that does not start says nothing: UNKNOWN.
+package script
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+)
+
+// Exit codes of a check.
+const (
+	ExitNormal = 0
+	ExitSick   = 1
+	ExitFailed = 2
+)
+
+// drain is how long a killed check's output and death are waited for.
+const drain = 500 * time.Millisecond
+
+// maxOutput bounds what is kept of a check's output, in bytes. The rest is read and dropped, so that
+// the check does not block.
+const maxOutput = 4096
+
+// Config says what to run.
+type Config struct {
+	Component fault.Component
+	Command   []string // the program's absolute path, then its arguments
+	Interval  time.Duration
+	Timeout   time.Duration
+}
+
+// Source is one check.
+type Source struct {
+	cfg Config
+	// running is closed when the last check's process has been reaped; nil before the first. A process
+	// that even SIGKILL does not end (it waits in the kernel) is not joined by a second one.
+	running chan struct{}
+}
+
+// New returns the source.
+func New(cfg Config) *Source { return &Source{cfg: cfg} }
+
+// Name returns "script:" and the component's name.
+func (s *Source) Name() string { return "script:" + s.cfg.Component.String() }
+
+// Component returns the configured component.
+func (s *Source) Component() fault.Component { return s.cfg.Component }
+
+// Interval returns the time between two checks.
+func (s *Source) Interval() time.Duration { return s.cfg.Interval }
+
+// Read runs the check to its end or its time-out.
+func (s *Source) Read(ctx context.Context) (source.Reading, error) {
+	r := source.Reading{Component: s.cfg.Component, Source: s.Name(), State: fault.Unknown}
+	if s.running != nil {
+		select {
+		case <-s.running:
+		default:
+			r.State, r.Detail = fault.Sick, "timed out: the last check still runs and cannot be killed"
+			return r, nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	var stdout, stderr output
+	cmd := s.command(ctx, &stdout, &stderr)
+	if err := cmd.Start(); err != nil {
+		err = fmt.Errorf("start check: %w", err) // names the program itself
+		r.Detail = source.Detail(err.Error())
+		return r, err
+	}
+	ended := make(chan struct{})
+	var waitErr error
+	go func() { // ends when the process does; running tells the next Read
+		waitErr = cmd.Wait()
+		close(ended)
+	}()
+	s.running = ended
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		select {
+		case <-ended:
+		case <-time.After(2 * drain):
+		}
+	}
+	return s.judge(ctx, r, ended, &waitErr, firstLine(&stdout, &stderr))
+}
+
+func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, s.cfg.Command[0], s.cfg.Command[1:]...)
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = drain
+	return cmd
+}
+
+// judge is called with ctx as it was when the check ended; waitErr is read only once ended is closed.
+func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struct{}, waitErr *error, line string) (source.Reading, error) {
+	select {
+	case <-ended:
+	default:
+		return s.late(ctx, r, line)
+	}
+	var exit *exec.ExitError
+	switch err := *waitErr; {
+	case err == nil:
+		r.State = fault.Normal
+	case errors.Is(err, exec.ErrWaitDelay):
+		// It ended by itself, but left behind a child that holds its output open.
+		r.State = fault.Normal
+	case errors.As(err, &exit) && exit.ExitCode() == ExitSick:
+		r.State = fault.Sick
+	case errors.As(err, &exit) && exit.ExitCode() == ExitFailed:
+		r.State = fault.Failed
+	case ctx.Err() != nil:
+		return s.late(ctx, r, line)
+	default:
+		r.Detail = source.Detail(fmt.Sprintf("check ended with %v, want exit code 0, 1 or 2: %s", err, line))
+		return r, fmt.Errorf("check %s: %w", s.cfg.Command[0], err)
+	}
+	r.Detail = source.Detail(line)
+	return r, nil
+}
+
+// late tells a check that took too long from one that we were told to stop.
+func (s *Source) late(ctx context.Context, r source.Reading, line string) (source.Reading, error) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		r.Detail = "check stopped"
+		return r, ctx.Err()
+	}
+	r.State, r.Detail = fault.Sick, fmt.Sprintf("timed out after %v", s.cfg.Timeout)
+	if line != "" {
+		r.Detail += ": " + line
+	}
+	r.Detail = source.Detail(r.Detail)
+	return r, nil
+}
+
+// firstLine prefers what was printed to what was complained.
+func firstLine(stdout, stderr *output) string {
+	if l := source.Detail(stdout.String()); l != "" {
+		return l
+	}
+	return source.Detail(stderr.String())
+}
+
+// output keeps the beginning of what is written to it. It is safe for concurrent use, for a check
+// that cannot be killed may still write while its output is looked at.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if room := maxOutput - o.buf.Len(); room > 0 {
+		o.buf.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}

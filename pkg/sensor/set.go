@@ -1,0 +1,178 @@
+package sensor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+)
+
+// stalePeriods is how many of its own periods a reading may be old before it is unknown.
+const stalePeriods = 3
+
+// stopWait is how long Run waits for sources to end when it is told to stop. One that hangs in the
+// kernel is left behind and named.
+const stopWait = time.Second
+
+// Set polls sources. Each has a goroutine of its own while Run runs, so that one that hangs delays
+// nobody; it is not asked again before it has answered. Nothing queues: a source that is busy when
+// it is due simply is not asked.
+type Set struct {
+	sources []Source
+	clock   source.Clock
+}
+
+// NewSet returns a set of sources with distinct components.
+func NewSet(sources []Source) *Set { return &Set{sources: sources, clock: time.Now} }
+
+// poll is one source as Run's goroutine, its only owner, sees it.
+type poll struct {
+	src      Source
+	interval time.Duration
+	ask      chan struct{} // capacity 1, and empty whenever busy is false
+	busy     bool
+	due      time.Time
+	reading  Reading
+	readAt   time.Time // when reading was asked for; zero before the first
+}
+
+// answer is a reading on its way from a source's goroutine.
+type answer struct {
+	index   int
+	reading Reading
+	askedAt time.Time
+}
+
+// Run polls the sources every period, those with an interval of their own by that, until ctx ends.
+// It calls emit on its own goroutine with the readings of all sources, in their order: as soon as
+// the sources asked at one time have answered, at each period's end if some have not, and when a
+// late one answers. emit owns the slice. A reading older than three intervals is replaced by
+// Unknown. The error names the sources that did not stop; it is nil when all did.
+func (s *Set) Run(ctx context.Context, period time.Duration, emit func([]Reading)) error {
+	if period <= 0 {
+		return fmt.Errorf("poll sensors: period: given %v: want more than 0", period)
+	}
+	answers := make(chan answer, len(s.sources)) // each source has one answer at most on its way
+	polls, ended := s.start(ctx, period, answers)
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	s.ask(polls)
+	open := true // something was asked at the last tick and readings are not emitted yet
+	for {
+		select {
+		case <-ctx.Done():
+			for _, p := range polls {
+				close(p.ask)
+			}
+			return s.wait(polls, ended)
+		case a := <-answers:
+			polls[a.index].accept(a)
+			if open && anyBusy(polls) {
+				continue // the period's end at the latest
+			}
+			open = false
+			emit(s.snapshot(polls))
+		case <-ticker.C:
+			if open {
+				emit(s.snapshot(polls))
+			}
+			s.ask(polls)
+			open = true
+		}
+	}
+}
+
+// start gives each source its goroutine. ended receives each index when that goroutine is over.
+func (s *Set) start(ctx context.Context, period time.Duration, answers chan<- answer) ([]*poll, <-chan int) {
+	polls := make([]*poll, len(s.sources))
+	ended := make(chan int, len(s.sources))
+	for i, src := range s.sources {
+		p := &poll{src: src, interval: period, ask: make(chan struct{}, 1)}
+		if v, ok := src.(Periodic); ok && v.Interval() > 0 {
+			p.interval = v.Interval()
+		}
+		polls[i] = p
+		go func() {
+			defer func() { ended <- i }()
+			for range p.ask {
+				askedAt := s.clock()
+				r, err := p.src.Read(ctx)
+				if err != nil && r.State != fault.Sick && r.State != fault.Failed {
+					r.State, r.Detail = fault.Unknown, source.Detail(err.Error())
+				}
+				r.Component, r.Source = p.src.Component(), p.src.Name()
+				answers <- answer{i, r, askedAt}
+			}
+		}()
+	}
+	return polls, ended
+}
+
+// ask wakes the sources that are due and not busy. Half a period of tolerance keeps a source whose
+// interval is a multiple of the period from slipping by one.
+func (s *Set) ask(polls []*poll) {
+	now := s.clock()
+	for _, p := range polls {
+		if p.busy || now.Before(p.due) {
+			continue
+		}
+		p.busy = true
+		p.due = now.Add(p.interval - p.interval/8)
+		p.ask <- struct{}{}
+	}
+}
+
+func (p *poll) accept(a answer) {
+	p.busy, p.reading, p.readAt = false, a.reading, a.askedAt
+}
+
+func anyBusy(polls []*poll) bool {
+	for _, p := range polls {
+		if p.busy {
+			return true
+		}
+	}
+	return false
+}
+
+// snapshot copies the readings as they are to be believed now.
+func (s *Set) snapshot(polls []*poll) []Reading {
+	now := s.clock()
+	out := make([]Reading, len(polls))
+	for i, p := range polls {
+		out[i] = p.reading
+		switch age := now.Sub(p.readAt); {
+		case p.readAt.IsZero():
+			out[i] = Reading{State: fault.Unknown, Detail: "not read yet", Component: p.src.Component(), Source: p.src.Name()}
+		case age > stalePeriods*p.interval:
+			out[i].State, out[i].Value, out[i].Unit = fault.Unknown, 0, ""
+			out[i].Detail = source.Detail(fmt.Sprintf("not answered since %v; before: %s %s", age.Round(time.Millisecond), p.reading.State, p.reading.Detail))
+		}
+	}
+	return out
+}
+
+// wait gives the sources' goroutines stopWait to end.
+func (s *Set) wait(polls []*poll, ended <-chan int) error {
+	over := make([]bool, len(polls))
+	timeout := time.NewTimer(stopWait)
+	defer timeout.Stop()
+	for range polls {
+		select {
+		case i := <-ended:
+			over[i] = true
+		case <-timeout.C:
+			var errs []error
+			for i, p := range polls {
+				if !over[i] {
+					errs = append(errs, fmt.Errorf("stop sensor %s: still reading after %v", p.src.Name(), stopWait))
+				}
+			}
+			return errors.Join(errs...)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// maxFile bounds what is read of one kernel file, in bytes; /proc/vmstat is the largest at 5 kB.
+const maxFile = 64 << 10
+
+// Root is the mount point of a proc or sys file system, or a recorded tree in its place.
+type Root string
+
+// Path returns the file's path below the root.
+func (r Root) Path(elem ...string) string {
+	return filepath.Join(append([]string{string(r)}, elem...)...)
+}
+
+// Text reads a file and trims white space off its ends.
+func (r Root) Text(elem ...string) (string, error) {
+	path := r.Path(elem...)
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, reason(err))
+	}
+	defer func() { _ = f.Close() }() // read only: nothing to lose
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", path, reason(err))
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Uint reads a file that holds one unsigned decimal number.
+func (r Root) Uint(elem ...string) (uint64, error) {
+	s, err := r.Text(elem...)
+	if err != nil {
+		return 0, err
+	}
+	v, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: holds %q: want a number of 0 or more", r.Path(elem...), clip(s))
+	}
+	return v, nil
+}
+
+// Int reads a file that holds one decimal number.
+func (r Root) Int(elem ...string) (int64, error) {
+	s, err := r.Text(elem...)
+	if err != nil {
+		return 0, err
+	}
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read %s: holds %q: want a number", r.Path(elem...), clip(s))
+	}
+	return v, nil
+}
+
+// Glob returns the names of the files in dir that match the pattern, sorted; none if there is no
+// such directory.
+func (r Root) Glob(dir, pattern string) ([]string, error) {
+	entries, err := os.ReadDir(r.Path(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", r.Path(dir), reason(err))
+	}
+	var out []string
+	for _, e := range entries {
+		ok, err := filepath.Match(pattern, e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("list %s: pattern %q: %w", r.Path(dir), pattern, err)
+		}
+		if ok {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// Exists says whether there is such a file. Only a clear no is false.
+func (r Root) Exists(elem ...string) bool {
+	_, err := os.Stat(r.Path(elem...))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// Missing says whether a file error means that the machine does not have the thing, rather than
+// that reading it went wrong. Drivers answer with these when an input is not wired or powered
+// (Documentation/hwmon/sysfs-interface.rst speaks of ENODATA and ENXIO; iwlwifi and others say the
+// rest).
+func Missing(err error) bool {
+	for _, e := range []error{fs.ErrNotExist, syscall.ENODATA, syscall.ENXIO, syscall.ENODEV, syscall.EOPNOTSUPP, syscall.EAGAIN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// reason strips operation and path from a file error.
+func reason(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// clip shortens foreign text for an error.
+func clip(s string) string {
+	if len(s) > 40 {
+		return s[:40] + "…"
+	}
+	return s
+}
+
+// Detail makes any text fit Reading.Detail: one line, printable, valid UTF-8, bounded.
+func Detail(s string) string {
+	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	var b strings.Builder
+	for _, r := range s {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			r = '?'
+		}
+		if b.Len()+utf8.RuneLen(r) > fault.MaxDetail {
+			break
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

@@ -1,0 +1,345 @@
+// Package dnpcore is the DNP Fault Manager (seed 001 §III-B, §III-E, §IV-B) as a pure machine. It
+// keeps the DNP's watchdog word alive, watches the host's, runs the six links, tells the
+// neighbours what became of its host and the host what became of the neighbours', and carries
+// messages through the torus for those that have no other way (§III-D).
+//
+// It is pure: it reads no register, signs nothing and opens no socket. What it wants done stands in
+// its Output, and the shell (internal/agent) or the simulator does it.
+//
+// # What raises the exception registers (Table VI)
+//
+// A bit stays up for Config.Hold after the last time that its condition was met. The DNP core is
+// sick while any bit of router, RDMA or engine is up; channel bits explain the links' own fields.
+//
+//	router 0  hops exceeded      a message had made all the torus hops allowed to it
+//	          no route           no link that works leads on, links having had time to come up
+//	          malformed          an authentic frame held a message that does not decode
+//	          cache full         not raised: the memory of messages forgets the oldest instead
+//	router 1  queue full         more messages came by that link than Config.RelayRate allows
+//	RDMA      mailbox full       the host half does not empty its mailbox (shell)
+//	          mailbox unreadable a mailbox message failed its checksum or its decoder (shell)
+//	engine    register file      the register page could not be read or written
+//	          host word corrupt  the host word did not agree with its guard
+//	          late               this half did not run for LateException: stopped, or starved
+//	          sensor silent      the sensors stopped answering
+//	          error survived     not raised yet
+//	channel   CRC, MAC, malformed, gaps, replays: counters that moved within the last sensor
+//	          period; handshake, silence: as the link is now; send: the kernel refused (shell)
+package dnpcore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/ledger"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// LateException is how long this half must not have run for its engine to be called late. It is
+// long: a busy machine is not a sick DNP.
+const LateException = time.Second
+
+// Config sets a machine.
+type Config struct {
+	Topo    *topo.Map
+	Periods config.Periods
+	MaxHops uint8 // register 0x08: torus hops that a message may make
+	// LinkGrace is how long after the start nothing need be heard on a link; 0: 5 s, which a cold
+	// start of a whole cluster on a busy machine takes.
+	LinkGrace time.Duration
+	// Hold is how long an exception bit stays up; 0: ten digest periods.
+	Hold time.Duration
+	// RelayRate bounds the messages relayed, a second, for each link; 0: 500. A burst may be as many.
+	RelayRate int
+	// Thresholds are shown in the threshold registers; the sensors apply them.
+	Thresholds Thresholds
+}
+
+// Thresholds of the three sensors, for the registers.
+type Thresholds struct{ Temperature, Power, Voltage watchdog.Thresholds }
+
+func (c Config) withDefaults() Config {
+	if c.LinkGrace == 0 {
+		c.LinkGrace = 5 * time.Second
+	}
+	if c.Hold == 0 {
+		c.Hold = 10 * c.Periods.DigestPeriod
+	}
+	if c.RelayRate == 0 {
+		c.RelayRate = 500
+	}
+	return c
+}
+
+// Machine is one DNP half. One goroutine owns it.
+//
+//	host half:  Waiting ──valid──► Alive ◄──valid── Stale
+//	                └──grace over──────┴──K+1 misses──►┘
+//
+// While the host is Stale, this half reports in its place: it is speaking.
+type Machine struct {
+	cfg    Config
+	self   fault.NodeID
+	start  time.Time
+	ledger *ledger.Ledger
+	outbox *servicenet.Outbox
+	writer *watchdog.Writer
+	reader *watchdog.Reader
+	seen   *relay.Seen
+
+	links [grid.NumDirections]*link // nil where the torus has none
+
+	verdict    watchdog.Verdict
+	host       watchdog.HostWord // last good content
+	word       watchdog.DNPWord
+	descriptor watchdog.DescriptorWord
+	exceptions exceptions
+
+	readerWake time.Time
+	writerWake time.Time
+	outboxWake time.Time
+	digestAt   time.Time // while speaking
+	senseAt    time.Time
+	sensedAt   time.Time
+	lastTick   time.Time
+
+	sensorsOld bool
+	speaking   bool
+	begun      bool // the first tick is done: registers are filled in
+	corrupt    bool
+	unreadable bool
+	late       bool
+
+	out    Output // of the step under way
+	frames []Outgoing
+	redial []grid.Direction
+}
+
+// New returns a machine that starts now with the given boot epoch. Its first Tick is due now.
+func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
+	cfg = cfg.withDefaults()
+	p := cfg.Periods
+	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
+		return nil, err
+	}
+	box := servicenet.DefaultOutboxConfig(fault.PathTorus)
+	box.AckTimeout = p.AckTimeout
+	outbox, err := servicenet.NewOutbox(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch, box)
+	if err != nil {
+		return nil, fmt.Errorf("DNP half of %s: %w", cfg.Topo.Node, err)
+	}
+	m := &Machine{
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), outbox: outbox,
+		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
+		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
+		seen:       relay.NewSeen(1024, seenFor),
+		verdict:    watchdog.Waiting,
+		readerWake: now, writerWake: now, senseAt: now, sensedAt: now, lastTick: now,
+		exceptions: newExceptions(),
+	}
+	for _, d := range cfg.Topo.Links {
+		if m.links[d.Index()], err = newLink(cfg, d, now); err != nil {
+			return nil, err
+		}
+	}
+	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
+	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
+	m.send(m.outbox.Step(now, servicenet.Supervisors{}))
+	return m, nil
+}
+
+// seenFor is how long a relayed message is remembered. A flood is over long before; and a
+// supervisor may repeat a challenge in the same bytes.
+const seenFor = 250 * time.Millisecond
+
+// Step handles one event.
+func (m *Machine) Step(now time.Time, ev Event) Output {
+	m.out = Output{}
+	m.frames, m.redial = m.frames[:0], m.redial[:0]
+	switch ev := ev.(type) {
+	case Tick:
+		m.tick(now)
+	case *Frame:
+		m.onFrame(now, ev)
+	case Host:
+		m.onHost(now, ev)
+	case Readings:
+		m.onReadings(now, ev.Readings)
+	case Bad:
+		m.onBad(now, ev)
+	case Session:
+		m.onSession(now, ev)
+	case FromHost:
+		m.onFromHost(now, ev)
+	case Opened:
+		m.onOpened(now, ev.Opened)
+	case Sealed:
+		m.onSealed(now, ev)
+	case Exception:
+		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
+	}
+	m.publish(now)
+	m.report(now)
+	m.out.Frames, m.out.Redial = m.frames, m.redial
+	m.out.Wake = m.wake()
+	return m.out
+}
+
+// tick does what is due: everything periodic rides on the write period.
+func (m *Machine) tick(now time.Time) {
+	if now.Sub(m.lastTick) > LateException {
+		m.raise(now, watchdog.AddrEngine, watchdog.EngineLate)
+	}
+	m.lastTick = now
+	if !m.begun {
+		m.begin(now)
+	}
+	due, wake := m.writer.Step(now)
+	m.writerWake = wake
+	if due {
+		m.out.WriteDNP = true
+	}
+	if !now.Before(m.readerWake) {
+		m.out.TakeHost = true
+	}
+	for _, l := range m.links {
+		if l != nil {
+			m.tickLink(now, l)
+		}
+	}
+	if !now.Before(m.senseAt) {
+		m.out.Sense = true
+		m.senseAt = now.Add(m.cfg.Periods.SensorPeriod)
+		m.watchChannels(now)
+	}
+	m.checkSensors(now)
+	if !m.outboxWake.IsZero() && !now.Before(m.outboxWake) {
+		m.send(m.outbox.Step(now, servicenet.Tick{}))
+	}
+}
+
+// begin fills in what the registers of a fresh page lack.
+func (m *Machine) begin(time.Time) {
+	m.begun = true
+	t := m.cfg.Thresholds
+	m.store(watchdog.AddrMaxHops, uint32(m.cfg.MaxHops))
+	m.store(watchdog.AddrTemperatureThresholds, t.Temperature.Encode())
+	m.store(watchdog.AddrPowerThresholds, t.Power.Encode())
+	m.store(watchdog.AddrVoltageThresholds, t.Voltage.Encode())
+	for _, a := range []watchdog.Addr{watchdog.AddrTemperature, watchdog.AddrPower, watchdog.AddrVoltage} {
+		m.store(a, 0)
+	}
+	for _, r := range m.exceptions.registers {
+		m.store(r.addr, 0)
+	}
+	m.out.WriteDescriptor = true
+	for _, l := range m.links {
+		if l != nil {
+			m.out.Details = append(m.out.Details, Extension{l.dir, l.detail.Encode()})
+			m.out.Causes = append(m.out.Causes, Extension{l.dir, 0})
+		}
+	}
+}
+
+func (m *Machine) store(a watchdog.Addr, v uint32) {
+	m.out.Stores = append(m.out.Stores, Store{a, v})
+}
+
+// publish brings the word up to date, and has it written and the host woken at once when it
+// differs.
+func (m *Machine) publish(now time.Time) {
+	for _, s := range m.exceptions.settle(now) {
+		m.out.Stores = append(m.out.Stores, s)
+	}
+	if core := m.exceptions.core(); core != m.word.Core {
+		m.word.Core = core
+		m.out.Ring = true
+		detail := ""
+		if core != watchdog.HealthNormal {
+			detail = m.exceptions.String()
+		}
+		m.note(NoteCore, "DNP core %s %s", core, detail)
+		m.state(now, fault.ComponentDNPCore, stateOf(core), fault.KindSelf, detail, 0)
+	}
+	m.out.WriteDNP = m.out.WriteDNP || m.out.Ring
+	if m.out.WriteDNP {
+		m.word.Valid = true
+		m.out.DNP = m.word
+	}
+	if m.out.WriteDescriptor {
+		m.out.Descriptor = m.descriptor
+	}
+}
+
+// wake returns when Step must be called again.
+func (m *Machine) wake() time.Time {
+	w := earliest(m.writerWake, m.readerWake)
+	for _, l := range m.links {
+		if l != nil {
+			w = earliest(w, l.wake)
+		}
+	}
+	if !m.outboxWake.IsZero() {
+		w = earliest(w, m.outboxWake)
+	}
+	return w
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// state states something about this node.
+func (m *Machine) state(now time.Time, c fault.Component, s fault.State, k fault.Kind, detail string, age time.Duration) {
+	m.ledger.Set(now, fault.Observation{Node: m.self, Component: c, State: s, Kind: k, Detail: detail, Age: age})
+}
+
+func (m *Machine) note(k NoteKind, format string, args ...any) {
+	m.out.Notes = append(m.out.Notes, Note{k, fmt.Sprintf(format, args...)})
+}
+
+func (m *Machine) raise(now time.Time, a watchdog.Addr, bits uint32) {
+	m.exceptions.raise(now.Add(m.cfg.Hold), a, bits)
+}
+
+// Verdict returns what the machine holds of the other half.
+func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
+
+// Word returns the DNP word as it stands.
+func (m *Machine) Word() watchdog.DNPWord { return m.word }
+
+// Epoch returns the boot epoch in use.
+func (m *Machine) Epoch() fault.Epoch { return m.outbox.Epoch() }
+
+// OutboxStats returns the counters of the sender's log.
+func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.outbox.Stats() }
+
+// LinkStats returns the counters of the link in direction d, and false where there is none.
+func (m *Machine) LinkStats(d grid.Direction) (torus.LinkStats, bool) {
+	l := m.links[d.Index()]
+	if l == nil {
+		return torus.LinkStats{}, false
+	}
+	return l.machine.Stats(), true
+}
+
+func stateOf(h watchdog.Health) fault.State {
+	switch h {
+	case watchdog.HealthNormal:
+		return fault.Normal
+	case watchdog.HealthSick:
+		return fault.Sick
+	}
+	return fault.Failed
+}

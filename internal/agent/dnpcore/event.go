@@ -1,0 +1,168 @@
+package dnpcore
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// Event is what happens to a DNP half.
+type Event interface{ dnpEvent() }
+
+// Tick says only that time has passed.
+type Tick struct{}
+
+// Host is the host watchdog word. A taken one was read and invalidated because Output.TakeHost
+// asked for it; another was only looked at, because the host half rang.
+type Host struct {
+	Taken      bool
+	Sample     watchdog.Sample // if taken
+	Unreadable bool            // the page could not be read at all: Word does not count
+	Word       watchdog.HostWord
+}
+
+// Reading is what one sensor says.
+type Reading struct {
+	Component fault.Component
+	State     fault.State
+	Value     float64 // °C, W or V
+}
+
+// Readings are the sensors' latest words.
+type Readings struct{ Readings []Reading }
+
+// Frame is an authentic frame that came in by the link in direction Dir of this node. It is
+// handed over by pointer so that a packet costs no allocation; the machine does not keep it.
+type Frame struct {
+	Dir   grid.Direction
+	Frame torus.Frame
+}
+
+// Bad is a packet that was refused, or Count of them.
+type Bad struct {
+	Dir   grid.Direction
+	Kind  torus.BadKind
+	Count uint64
+}
+
+// Session says that the handshake of a link has given a session.
+type Session struct {
+	Dir grid.Direction
+	ID  uint32
+}
+
+// FromHost is a message of the host half by mailbox: its own envelope that is to go up by the
+// torus, or another's that is to go down. Held is how long it lay in the mailbox.
+type FromHost struct {
+	Message relay.Message
+	Held    time.Duration
+}
+
+// Opened is the answer to Output.Open: the envelope verified.
+type Opened struct{ Opened servicenet.Opened }
+
+// Sealed is the answer to Output.Seal: the envelope signed.
+type Sealed struct {
+	Envelope []byte
+	Seal     Seal
+}
+
+// Exception says that the shell met a condition that an exception register stands for (Table VI).
+type Exception struct {
+	Register watchdog.Addr
+	Bits     uint32
+}
+
+func (Tick) dnpEvent()      {}
+func (Host) dnpEvent()      {}
+func (Readings) dnpEvent()  {}
+func (*Frame) dnpEvent()    {}
+func (Bad) dnpEvent()       {}
+func (Session) dnpEvent()   {}
+func (FromHost) dnpEvent()  {}
+func (Opened) dnpEvent()    {}
+func (Sealed) dnpEvent()    {}
+func (Exception) dnpEvent() {}
+
+// Outgoing is a frame to send by the link in direction Dir. A frame that cannot be sent is lost:
+// heartbeats follow, and origins repeat their messages.
+type Outgoing struct {
+	Dir   grid.Direction
+	Frame torus.Frame
+}
+
+// Store is a register to write.
+type Store struct {
+	Addr  watchdog.Addr
+	Value uint32
+}
+
+// Extension is a word of the extension page to write, one of each kind a direction.
+type Extension struct {
+	Dir   grid.Direction
+	Value uint32
+}
+
+// Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
+// one of Report and Answer is set.
+type Seal struct {
+	Report  *fault.Report
+	Answer  *lofamov1.Answer
+	Attempt int // from 1: the first of a report goes by the own host if that can send
+}
+
+// NoteKind sorts what is worth a line in the log.
+type NoteKind uint8
+
+// The kinds of notes.
+const (
+	NoteHost        NoteKind = iota + 1 // the other half's verdict changed
+	NoteLate                            // this half was late itself and did not accuse
+	NoteCorrupt                         // the host word was torn or flipped
+	NoteUnreadable                      // the register page could not be read
+	NoteShortened                       // the outbox gave up part of its history
+	NoteRefused                         // a message that is not for this half, or not sensible
+	NoteEpoch                           // the supervisors know a higher boot epoch
+	NoteLink                            // a link changed
+	NoteNeighbour                       // what is known of a neighbour's host changed
+	NoteCore                            // the core's health changed
+	NoteSensorStale                     // the sensors stopped answering
+)
+
+// Note is something worth a line in the log. Notes about repeated conditions come once, when the
+// condition begins.
+type Note struct {
+	Kind NoteKind
+	Text string
+}
+
+// Output is what the shell is to do now, in this order: persist NewEpoch, write registers and
+// words, ring, take, send frames, pass to the host, open, seal, redial, sense; and to call Step
+// again at Wake at the latest. Its slices are the machine's own and last until the next Step.
+type Output struct {
+	NewEpoch        fault.Epoch // non-zero: persist it before sending anything
+	Stores          []Store
+	Details         []Extension // torus.Detail words
+	Causes          []Extension // host words of neighbours whose host is dead
+	WriteDescriptor bool
+	Descriptor      watchdog.DescriptorWord
+	WriteDNP        bool
+	DNP             watchdog.DNPWord
+	Ring            bool // wake the host half: something but Valid changed
+	TakeHost        bool // read and invalidate the host word, and give the result to Step
+	Frames          []Outgoing
+	ToHost          []relay.Message
+	Open            [][]byte // envelopes to verify
+	Seal            []Seal
+	Redial          []grid.Direction // handshakes to ask for; the shell limits their rate
+	Sense           bool             // read the sensors, and give the results to Step
+	Notes           []Note
+	Wake            time.Time
+}

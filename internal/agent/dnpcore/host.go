@@ -1,0 +1,210 @@
+package dnpcore
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// onHost lets the reader judge a taken word, and takes over what the word says.
+func (m *Machine) onHost(now time.Time, ev Host) {
+	if ev.Unreadable {
+		m.raise(now, watchdog.AddrEngine, watchdog.EngineRegisterFile)
+		if !m.unreadable {
+			m.note(NoteUnreadable, "the register page cannot be read")
+		}
+	}
+	m.unreadable = ev.Unreadable
+	if ev.Taken {
+		m.judge(now, ev.Sample)
+	}
+	if m.verdict == watchdog.Stale || ev.Unreadable || ev.Sample.Corrupt {
+		return
+	}
+	w := ev.Word
+	w.Valid = true // as its owner wrote it
+	if w != m.host {
+		m.host = w
+		m.beatAll()
+	}
+}
+
+// judge gives the sample of a read to the watchdog reader (seed 001 §III-E).
+func (m *Machine) judge(now time.Time, s watchdog.Sample) {
+	if s.Corrupt {
+		m.raise(now, watchdog.AddrEngine, watchdog.EngineRegisterBad)
+		if !m.corrupt {
+			m.note(NoteCorrupt, "the host watchdog word was torn or flipped: register invalid")
+		}
+	}
+	m.corrupt = s.Corrupt
+	out := m.reader.Step(now, func() watchdog.Sample { return s })
+	m.readerWake = out.Wake
+	if out.Late && !m.late {
+		m.note(NoteLate, "this half was late to read: no verdict from this read")
+	}
+	m.late = out.Late
+	if out.Verdict == m.verdict {
+		return
+	}
+	switch out.Verdict {
+	case watchdog.Alive:
+		m.becomeAlive(now)
+	case watchdog.Stale:
+		m.becomeStale(now, out.Age)
+	}
+}
+
+// becomeStale is the total host breakdown (Table II): the neighbours are told by the next frame,
+// which goes at once, and the supervisors by a report through them.
+func (m *Machine) becomeStale(now time.Time, age time.Duration) {
+	m.verdict = watchdog.Stale
+	m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
+	m.ledger.Changes(now) // told by the host half while it lived
+	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, "watchdog word not valid", age)
+	m.speaking, m.digestAt = true, now.Add(m.cfg.Periods.DigestPeriod)
+	m.beatAll()
+}
+
+// becomeAlive ends the host's breakdown. What this half said of other components in its place is
+// withdrawn by a last digest that does not mention them; the host half speaks again.
+func (m *Machine) becomeAlive(now time.Time) {
+	was := m.verdict
+	m.verdict = watchdog.Alive
+	m.note(NoteHost, "the host half is alive")
+	m.state(now, fault.ComponentHost, fault.Normal, fault.KindWatchdog, "", 0)
+	m.beatAll()
+	if was != watchdog.Stale {
+		return
+	}
+	m.speaking = false
+	m.ledger.Changes(now)
+	last := []fault.Observation{
+		{Node: m.self, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog},
+		{Node: m.self, Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf},
+	}
+	m.add(now, fault.Report{Observations: last[:1]})
+	m.add(now, fault.Report{Digest: true, Observations: last})
+}
+
+// hostCarries says whether the own host half can pass something to the supervisors.
+func (m *Machine) hostCarries() bool {
+	return m.verdict == watchdog.Alive && m.host.ServiceNetwork != watchdog.HealthBroken
+}
+
+// report sends what changed in this step, or the digest when it is due, while this half speaks.
+func (m *Machine) report(now time.Time) {
+	if !m.speaking {
+		return
+	}
+	if changes := m.ledger.Changes(now); changes != nil {
+		m.add(now, fault.Report{Observations: changes})
+	}
+	if now.Before(m.digestAt) {
+		return
+	}
+	m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
+	m.add(now, fault.Report{Digest: true, Observations: m.ledger.All(now)})
+}
+
+func (m *Machine) add(now time.Time, r fault.Report) {
+	w := m.word
+	w.Valid = true
+	h := m.host
+	h.Valid = m.verdict == watchdog.Alive
+	r.Uptime = now.Sub(m.start)
+	r.Registers = fault.Registers{
+		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
+	}
+	for _, part := range servicenet.SplitReport(r) {
+		_, out := m.outbox.Add(now, part)
+		m.send(out)
+	}
+}
+
+// send takes over what the outbox wants.
+func (m *Machine) send(o servicenet.Output) {
+	m.outboxWake = o.Wake
+	for i := range o.Send {
+		m.out.Seal = append(m.out.Seal, Seal{Report: &o.Send[i].Report, Attempt: o.Send[i].Attempt})
+	}
+	if o.NewEpoch != 0 {
+		m.out.NewEpoch = o.NewEpoch
+		m.note(NoteEpoch, "the supervisors know a higher boot epoch: going on from %d", o.NewEpoch)
+	}
+	if o.Dropped > 0 {
+		m.note(NoteShortened, "the log of reports is full: %d were coalesced into newer ones", o.Dropped)
+	}
+}
+
+// onReadings puts the sensors' words into fields and value registers.
+func (m *Machine) onReadings(now time.Time, rs []Reading) {
+	m.sensedAt, m.sensorsOld = now, false
+	for _, r := range rs {
+		var code byte
+		known := r.State.Valid() && r.State != fault.Unknown
+		var addr watchdog.Addr
+		var field *watchdog.Health
+		switch r.Component {
+		case fault.ComponentTemperature:
+			addr, field, code = watchdog.AddrTemperature, &m.word.Temperature, watchdog.EncodeCelsius(r.Value)
+		case fault.ComponentPower:
+			addr, field, code = watchdog.AddrPower, &m.word.Power, watchdog.EncodeWatts(r.Value)
+		case fault.ComponentVoltage:
+			addr, field, code = watchdog.AddrVoltage, &m.word.Voltage, watchdog.EncodeVolts(r.Value)
+		default:
+			continue
+		}
+		if !known {
+			code, r.State = 0, fault.Unknown
+		}
+		m.store(addr, uint32(code))
+		if h := healthOf(r.State); h != *field {
+			*field = h
+			m.out.Ring = true
+		}
+		if m.ledger.State(m.self, r.Component) != r.State {
+			m.out.Ring = true // known or unknown shows in the value register alone
+		}
+		m.state(now, r.Component, r.State, fault.KindSelf, "", 0)
+	}
+}
+
+func healthOf(s fault.State) watchdog.Health {
+	switch s {
+	case fault.Sick:
+		return watchdog.HealthSick
+	case fault.Failed:
+		return watchdog.HealthBroken
+	}
+	return watchdog.HealthNormal
+}
+
+// Sensors are old after so many periods without an answer, and not before the grace.
+const (
+	sensorMisses = 4
+	sensorGrace  = 5 * time.Second
+)
+
+// checkSensors gives up sensors that have stopped answering: what is not measured is unknown.
+func (m *Machine) checkSensors(now time.Time) {
+	if m.sensorsOld || now.Sub(m.sensedAt) < max(sensorMisses*m.cfg.Periods.SensorPeriod, sensorGrace) {
+		return
+	}
+	m.note(NoteSensorStale, "no sensor answered for %s", now.Sub(m.sensedAt).Round(time.Millisecond))
+	m.raise(now, watchdog.AddrEngine, watchdog.EngineSensor)
+	m.onReadings(now, []Reading{
+		{Component: fault.ComponentTemperature}, {Component: fault.ComponentPower}, {Component: fault.ComponentVoltage},
+	})
+	m.sensorsOld = true
+}
+
+// answer answers a challenge with this half's own key.
+func (m *Machine) answer(c *lofamov1.Challenge) {
+	m.out.Seal = append(m.out.Seal, Seal{Attempt: 1, Answer: &lofamov1.Answer{
+		Nonce: c.GetNonce(), Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()),
+	}})
+}

@@ -1,0 +1,239 @@
+package dnpcore
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// link is what the machine keeps of one direction.
+type link struct {
+	dir     grid.Direction
+	dst     grid.Coord
+	machine *torus.Link
+	session bool // a handshake has been: frames can be sent
+	detail  torus.Detail
+	peer    torus.PeerStatus
+	wake    time.Time
+	stats   torus.LinkStats // at the last look
+	bucket  bucket
+	cause   uint32 // as last written
+}
+
+func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
+	dst, _ := cfg.Topo.Dims.Neighbour(cfg.Topo.Coord, d)
+	p := cfg.Periods
+	lc := torus.LinkConfig{
+		Dir: d, Src: cfg.Topo.Coord, Dst: dst,
+		Period: p.LinkPeriod, Misses: p.LinkMisses, Grace: cfg.LinkGrace,
+		SickRatio: p.LinkSickRatio, ClearRatio: p.LinkClearRatio, Window: p.LinkWindow, MinErrors: p.LinkMinErrors,
+		HoldOff: p.LinkHoldOff,
+	}
+	if err := lc.Validate(); err != nil {
+		return nil, err
+	}
+	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, now)}
+	l.detail = l.machine.Detail()
+	return l, nil
+}
+
+// usable says whether a message sent by the link is likely to arrive.
+func (l *link) usable() bool { return l.session && l.detail.State() != torus.LinkBroken }
+
+// informed says whether what the neighbour says of itself is known now.
+func (l *link) informed() bool {
+	return !l.detail.Silent && l.detail.Rx != torus.LinkUnknown && l.detail.Rx != torus.LinkBroken
+}
+
+// status is what every frame says of this node.
+func (m *Machine) status() torus.Status {
+	w := m.word
+	w.Valid = true
+	return torus.Status{
+		Epoch: m.outbox.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
+	}
+}
+
+func (m *Machine) tickLink(now time.Time, l *link) {
+	out := l.machine.Step(now, torus.Tick{})
+	m.afterLink(now, l, &out)
+	if out.SendHeartbeat {
+		m.beat(l)
+	}
+	if out.Redial || !l.session {
+		m.redial = append(m.redial, l.dir)
+	}
+}
+
+// beat sends the status by a link.
+func (m *Machine) beat(l *link) {
+	if l.session {
+		m.frames = append(m.frames, Outgoing{l.dir, l.machine.NextFrame(m.status())})
+	}
+}
+
+// beatAll tells all neighbours at once: the host's fate does not wait for the next heartbeat.
+func (m *Machine) beatAll() {
+	for _, l := range m.links {
+		if l != nil {
+			m.beat(l)
+		}
+	}
+}
+
+func (m *Machine) onFrame(now time.Time, ev *Frame) {
+	l := m.links[ev.Dir.Index()]
+	if l == nil {
+		return
+	}
+	out := l.machine.Step(now, torus.FrameReceived{Frame: ev.Frame})
+	m.afterLink(now, l, &out)
+	if out.Accepted && ev.Frame.Type == torus.TypeMessage {
+		m.onMessage(now, l, ev.Frame.Payload)
+	}
+}
+
+func (m *Machine) onBad(now time.Time, ev Bad) {
+	if l := m.links[ev.Dir.Index()]; l != nil {
+		out := l.machine.Step(now, torus.FrameBad{Kind: ev.Kind, Count: ev.Count})
+		m.afterLink(now, l, &out)
+	}
+}
+
+// onSession begins to send at once: the first frame is what tells the neighbour of the session.
+func (m *Machine) onSession(now time.Time, ev Session) {
+	l := m.links[ev.Dir.Index()]
+	if l == nil {
+		return
+	}
+	out := l.machine.Step(now, torus.SessionStarted{ID: ev.ID})
+	l.session = true
+	m.afterLink(now, l, &out)
+	m.beat(l)
+}
+
+// afterLink draws the conclusions of a step of a link machine.
+func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
+	l.wake = out.Wake
+	if !out.Changed && !out.PeerChanged {
+		return
+	}
+	if out.Changed {
+		m.linkChanged(now, l, out.Detail)
+	}
+	l.peer = out.Peer
+	m.neighbourChanged(l)
+}
+
+func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {
+	if d == l.detail {
+		return
+	}
+	m.note(NoteLink, "link %s: %s (was %s)", l.dir, d, l.detail)
+	l.detail = d
+	m.word.Links[l.dir.Index()] = linkHealth(d.State())
+	m.out.Details = append(m.out.Details, Extension{l.dir, d.Encode()})
+	m.out.Ring = true
+	m.exceptions.level(watchdog.AddrChannel(l.dir), watchdog.ChannelSilence, d.Silent)
+	m.exceptions.level(watchdog.AddrChannel(l.dir), watchdog.ChannelHandshake, d.Handshake)
+	m.stateLink(now, l)
+}
+
+// stateLink states the link for the time when this half speaks; the host half does otherwise.
+func (m *Machine) stateLink(now time.Time, l *link) {
+	state, kind, age := fault.Unknown, fault.KindSelf, time.Duration(0)
+	switch l.detail.State() {
+	case torus.LinkNormal:
+		state = fault.Normal
+	case torus.LinkSick:
+		state, kind = fault.Sick, fault.KindErrorRatio
+	case torus.LinkBroken:
+		state, kind = fault.Failed, fault.KindHandshake
+		if l.detail.Silent {
+			kind, age = fault.KindSilence, l.detail.HeardAge
+		}
+	}
+	m.state(now, fault.Link(l.dir), state, kind, "", age)
+}
+
+// linkHealth is the field of Table III. It has no word for unknown; the detail has.
+func linkHealth(s torus.LinkState) watchdog.Health {
+	switch s {
+	case torus.LinkSick:
+		return watchdog.HealthSick
+	case torus.LinkBroken:
+		return watchdog.HealthBroken
+	}
+	return watchdog.HealthNormal
+}
+
+// neighbourChanged puts into bit and nibble of a direction what the neighbour says of its host: a
+// bit with an empty nibble is a breakdown, one with a nibble the parts that are broken (§IV-B,
+// Tables III and V). Over a link that brings nothing both are cleared: nothing is known then. The
+// last cause before a breakdown stays on the extension page until the host lives again.
+func (m *Machine) neighbourChanged(l *link) {
+	i := l.dir.Index()
+	var failed bool
+	var faults watchdog.NeighbourFaults
+	if l.informed() {
+		word, err := watchdog.DecodeHostWord(l.peer.Host)
+		switch {
+		case l.peer.HostDead:
+			failed = true
+			if err == nil && word.Faults().Any() {
+				m.storeCause(l, l.peer.Host&^watchdog.ValidBit)
+			}
+		default:
+			m.storeCause(l, 0)
+			if err == nil {
+				faults = word.Faults()
+				failed = faults.Any()
+			}
+		}
+	}
+	if m.word.NeighbourHostFailed[i] == failed && m.descriptor.Neighbours[i] == faults {
+		return
+	}
+	m.word.NeighbourHostFailed[i], m.descriptor.Neighbours[i] = failed, faults
+	m.out.WriteDescriptor, m.out.Ring = true, true
+	m.note(NoteNeighbour, "neighbour host %s: failed %t, descriptor %+v", l.dir, failed, faults)
+}
+
+func (m *Machine) storeCause(l *link, raw uint32) {
+	if raw != l.cause {
+		l.cause = raw
+		m.out.Causes = append(m.out.Causes, Extension{l.dir, raw})
+	}
+}
+
+// watchChannels raises the channel bits of the counters that moved since the last look.
+func (m *Machine) watchChannels(now time.Time) {
+	for _, l := range m.links {
+		if l == nil {
+			continue
+		}
+		s, was := l.machine.Stats(), l.stats
+		l.stats = s
+		var bits uint32
+		for _, c := range [...]struct {
+			bit      uint32
+			now, was uint64
+		}{
+			{watchdog.ChannelCRC, s.CRC + s.CRCStrange, was.CRC + was.CRCStrange},
+			{watchdog.ChannelMAC, s.MAC, was.MAC},
+			{watchdog.ChannelMalformed, s.Malformed, was.Malformed},
+			{watchdog.ChannelGap, s.Lost, was.Lost},
+			{watchdog.ChannelReplay, s.Replays, was.Replays},
+		} {
+			if c.now > c.was {
+				bits |= c.bit
+			}
+		}
+		if bits != 0 {
+			m.raise(now, watchdog.AddrChannel(l.dir), bits)
+		}
+	}
+}

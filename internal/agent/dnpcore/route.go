@@ -1,0 +1,229 @@
+package dnpcore
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+)
+
+// onMessage handles a message that a neighbour sent. The payload lies in the packet and is copied
+// by whatever keeps it.
+func (m *Machine) onMessage(now time.Time, from *link, payload []byte) {
+	if !from.bucket.take(now) {
+		m.raise(now, watchdog.AddrRouter1, watchdog.RouterQueueFull(from.dir.Index()))
+		return
+	}
+	msg, err := relay.Decode(payload)
+	if err != nil || (msg.Kind == relay.Down && !m.cfg.Topo.Dims.Contains(msg.Dst)) {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return
+	}
+	if !m.seen.First(now, msg) {
+		return
+	}
+	msg.Envelope = append([]byte(nil), msg.Envelope...)
+	switch {
+	case msg.Kind == relay.Up && m.hostCarries():
+		m.out.ToHost = append(m.out.ToHost, msg.AddHop(m.hop(0)))
+	case msg.Kind == relay.Up:
+		m.flood(now, msg.AddHop(m.hop(0)), from)
+	case msg.Dst == m.cfg.Topo.Coord:
+		m.out.Open = append(m.out.Open, msg.Envelope)
+	default:
+		m.route(now, msg, from)
+	}
+}
+
+func (m *Machine) hop(held time.Duration) relay.Hop {
+	return relay.Hop{Coord: m.cfg.Topo.Coord, Half: fault.HalfDNP, Held: held}
+}
+
+// onFromHost takes a message of the own host half. Its envelopes go up by the torus, for it asks
+// only when its own service network failed it.
+func (m *Machine) onFromHost(now time.Time, ev FromHost) {
+	msg := ev.Message
+	if msg.Limit == 0 || msg.Limit > m.cfg.MaxHops {
+		msg.Limit = m.cfg.MaxHops
+	}
+	msg.Made = 0
+	switch {
+	case msg.Kind == relay.Down && !m.cfg.Topo.Dims.Contains(msg.Dst):
+		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
+	case msg.Kind == relay.Down && msg.Dst == m.cfg.Topo.Coord:
+		m.out.Open = append(m.out.Open, msg.Envelope)
+	case !m.seen.First(now, msg):
+	case msg.Kind == relay.Down:
+		m.route(now, msg, nil)
+	default:
+		m.flood(now, msg.AddHop(m.hop(ev.Held)), nil)
+	}
+}
+
+// onSealed sends an envelope of this half on its way up: by the own host if that can send, through
+// the neighbours if it cannot, and by both when the first attempt went unanswered. Answers to a
+// challenge have no second attempt.
+func (m *Machine) onSealed(now time.Time, ev Sealed) {
+	msg := relay.Message{Kind: relay.Up, Limit: m.cfg.MaxHops, Envelope: ev.Envelope}
+	m.seen.First(now, msg) // copies that come back end here
+	byHost := m.hostCarries()
+	if byHost {
+		m.out.ToHost = append(m.out.ToHost, msg.AddHop(m.hop(0)))
+	}
+	if !byHost || ev.Seal.Attempt > 1 || ev.Seal.Answer != nil {
+		m.flood(now, msg.AddHop(m.hop(0)), nil)
+	}
+}
+
+// onOpened handles a verified envelope that came down for this node.
+func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
+	switch body := o.Msg.GetBody().(type) {
+	case *lofamov1.Message_Ack:
+		m.onAck(now, o, body.Ack)
+	case *lofamov1.Message_Challenge:
+		c := body.Challenge
+		if c.GetNode() != string(m.self) {
+			m.note(NoteRefused, "a challenge to %q", c.GetNode())
+			return
+		}
+		if c.GetHalf() != lofamov1.Half_HALF_HOST {
+			m.answer(c)
+		}
+		if c.GetHalf() != lofamov1.Half_HALF_DNP {
+			m.toHost(o.Raw)
+		}
+	default:
+		m.note(NoteRefused, "a message from %s that is not for a DNP half", o.Name)
+	}
+}
+
+func (m *Machine) onAck(now time.Time, o servicenet.Opened, ack *lofamov1.Ack) {
+	var own, host bool
+	for _, id := range ack.GetIds() {
+		if id.GetNode() == string(m.self) {
+			own = own || id.GetHalf() == lofamov1.Half_HALF_DNP
+			host = host || id.GetHalf() == lofamov1.Half_HALF_HOST
+		}
+	}
+	if own {
+		m.send(m.outbox.Step(now, servicenet.Acked{Ack: ack, Path: fault.PathTorus}))
+	}
+	if host {
+		m.toHost(o.Raw)
+	}
+}
+
+// toHost passes an envelope that came down to the host half, which verifies it again itself.
+func (m *Machine) toHost(envelope []byte) {
+	if m.verdict != watchdog.Stale {
+		m.out.ToHost = append(m.out.ToHost, relay.Message{Kind: relay.Down, Dst: m.cfg.Topo.Coord, Envelope: envelope})
+	}
+}
+
+// route sends a message a hop nearer to its destination (dimension order, as the DNP routes), and
+// to all neighbours when no link that leads there works.
+func (m *Machine) route(now time.Time, msg relay.Message, from *link) {
+	if !m.mayHop(now, msg) {
+		return
+	}
+	for _, d := range m.cfg.Topo.Towards(msg.Dst) {
+		if l := m.links[d.Index()]; l.usable() && l != from {
+			msg.Made++
+			m.forward(now, l, msg)
+			return
+		}
+	}
+	m.flood(now, msg, from)
+}
+
+// flood sends a message to all distinct neighbours but the one it came from, by a link that
+// works; by any link when none does.
+func (m *Machine) flood(now time.Time, msg relay.Message, from *link) {
+	if !m.mayHop(now, msg) {
+		return
+	}
+	msg.Made++
+	sent := 0
+	for _, usable := range []bool{true, false} {
+		for _, n := range m.cfg.Topo.Neighbours {
+			if from != nil && n.Coord == from.dst {
+				continue
+			}
+			if l := m.linkTo(n, usable); l != nil {
+				m.forward(now, l, msg)
+				sent++
+			}
+		}
+		if sent > 0 {
+			return
+		}
+		// With one neighbour only there may be nowhere to pass it on to: that is no fault.
+		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace {
+			m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
+		}
+	}
+}
+
+// linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is
+// false, any with a session.
+func (m *Machine) linkTo(n topo.Neighbour, usable bool) *link {
+	var best *link
+	for _, d := range n.Dirs {
+		l := m.links[d.Index()]
+		switch {
+		case !l.session || usable && !l.usable():
+		case best == nil || rank(l) < rank(best):
+			best = l
+		}
+	}
+	return best
+}
+
+func rank(l *link) int {
+	switch l.detail.State() {
+	case torus.LinkNormal:
+		return 0
+	case torus.LinkSick:
+		return 1
+	case torus.LinkUnknown:
+		return 2
+	}
+	return 3
+}
+
+// mayHop checks the hop limit: more hops than allowed are the paper's own example of a router
+// exception (§IV-B, DNP core sick).
+func (m *Machine) mayHop(now time.Time, msg relay.Message) bool {
+	if msg.Made < min(msg.Limit, m.cfg.MaxHops) {
+		return true
+	}
+	m.raise(now, watchdog.AddrRouter0, watchdog.RouterHopsExceeded)
+	return false
+}
+
+func (m *Machine) forward(now time.Time, l *link, msg relay.Message) {
+	payload, err := msg.Append(nil)
+	if err != nil {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return
+	}
+	f := torus.Frame{Type: torus.TypeMessage, Payload: payload}
+	l.machine.Fill(&f)
+	m.frames = append(m.frames, Outgoing{l.dir, f})
+}
+
+// Neighbour returns what the link in direction d tells of the neighbour, for tests and status.
+func (m *Machine) Neighbour(d grid.Direction) (torus.PeerStatus, torus.Detail, bool) {
+	l := m.links[d.Index()]
+	if l == nil {
+		return torus.PeerStatus{}, torus.Detail{}, false
+	}
+	return l.peer, l.detail, true
+}

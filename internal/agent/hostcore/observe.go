@@ -1,0 +1,374 @@
+package hostcore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/topo"
+)
+
+// onRegisters lets the reader judge a taken word, and draws from the contents what they say.
+func (m *Machine) onRegisters(now time.Time, ev Registers) {
+	if ev.Unreadable && !m.unreadable {
+		m.note(NoteUnreadable, "the register page cannot be read")
+	}
+	m.unreadable = ev.Unreadable
+	if ev.Taken {
+		m.judge(now, ev.Sample)
+	}
+	if m.verdict != watchdog.Alive || ev.Unreadable || ev.Sample.Corrupt {
+		return
+	}
+	// The raw words are kept with Valid as the owner wrote it, whoever took it meanwhile.
+	m.registers = ev
+	m.observeDNP(now)
+	for _, d := range m.cfg.Topo.Links {
+		m.observeLink(now, d)
+	}
+	for _, n := range m.cfg.Topo.Neighbours {
+		m.observeNeighbour(now, n)
+	}
+}
+
+// judge gives the sample of a read to the watchdog reader (seed 001 §III-E).
+func (m *Machine) judge(now time.Time, s watchdog.Sample) {
+	if s.Corrupt && !m.corrupt {
+		m.note(NoteCorrupt, "the DNP watchdog word was torn or flipped: register invalid")
+	}
+	m.corrupt = s.Corrupt
+	out := m.reader.Step(now, func() watchdog.Sample { return s })
+	m.readerWake = out.Wake
+	if out.Late && !m.late {
+		m.note(NoteLate, "this half was late to read: no verdict from this read")
+	}
+	m.late = out.Late
+	if out.Verdict == m.verdict {
+		return
+	}
+	switch out.Verdict {
+	case watchdog.Alive:
+		m.becomeAlive(now)
+	case watchdog.Stale:
+		m.becomeStale(now, out.Age)
+	}
+}
+
+func (m *Machine) becomeAlive(now time.Time) {
+	m.verdict = watchdog.Alive
+	m.note(NoteDNP, "the DNP half is alive")
+	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindWatchdog, "", 0)
+	m.setRail(now, fault.PathTorus, true)
+}
+
+// becomeStale is the paper's DNP core melt-down, seen by the host (Table II). What only the DNP
+// half can know is unknown from now on.
+func (m *Machine) becomeStale(now time.Time, age time.Duration) {
+	m.verdict = watchdog.Stale
+	m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
+	m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog,
+		fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1), age)
+	m.forgetDNP(now)
+	m.setRail(now, fault.PathTorus, false)
+}
+
+// forgetDNP states as unknown whatever comes from the DNP half.
+func (m *Machine) forgetDNP(now time.Time) {
+	for _, c := range []fault.Component{fault.ComponentDNPCore, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
+		m.state(now, c, fault.Unknown, fault.KindSelf, "", 0)
+	}
+	for _, d := range m.cfg.Topo.Links {
+		m.state(now, fault.Link(d), fault.Unknown, fault.KindSelf, "", 0)
+	}
+	for _, n := range m.cfg.Topo.Neighbours {
+		m.forgetNeighbour(now, n)
+	}
+}
+
+func stateOf(h watchdog.Health) fault.State {
+	switch h {
+	case watchdog.HealthNormal:
+		return fault.Normal
+	case watchdog.HealthSick:
+		return fault.Sick
+	}
+	return fault.Failed
+}
+
+func (m *Machine) observeDNP(now time.Time) {
+	r := &m.registers
+	detail := ""
+	if r.DNP.Core != watchdog.HealthNormal {
+		detail = fmt.Sprintf("exceptions: router %#x %#x, RDMA %#x, engine %#x", r.Router0, r.Router1, r.RDMA, r.Engine)
+	}
+	m.state(now, fault.ComponentDNPCore, stateOf(r.DNP.Core), fault.KindSelf, detail, 0)
+	m.observeSensor(now, fault.ComponentTemperature, r.DNP.Temperature, r.Temperature)
+	m.observeSensor(now, fault.ComponentPower, r.DNP.Power, r.Power)
+	m.observeSensor(now, fault.ComponentVoltage, r.DNP.Voltage, r.Voltage)
+}
+
+// observeSensor reads a sensor field. The field cannot say that there is no sensor; a value
+// register of 0 does, and then normal is not believed.
+func (m *Machine) observeSensor(now time.Time, c fault.Component, h watchdog.Health, value uint32) {
+	s := stateOf(h)
+	if s == fault.Normal && value == 0 {
+		s = fault.Unknown
+	}
+	detail := ""
+	if s == fault.Sick || s == fault.Failed {
+		detail = sensorText(c, byte(value))
+	}
+	m.state(now, c, s, fault.KindSelf, detail, 0)
+}
+
+func sensorText(c fault.Component, code byte) string {
+	switch {
+	case code == 0:
+		return ""
+	case c == fault.ComponentTemperature:
+		return fmt.Sprintf("%d °C", watchdog.DecodeCelsius(code))
+	case c == fault.ComponentPower:
+		return fmt.Sprintf("%g W", watchdog.DecodeWatts(code))
+	}
+	return fmt.Sprintf("%.2f V", watchdog.DecodeVolts(code))
+}
+
+// observeLink reads a link field together with its detail, which says what the field has no bits
+// for: whether the link was ever up, and which side of it is broken.
+func (m *Machine) observeLink(now time.Time, d grid.Direction) {
+	h, det := m.registers.DNP.Links[d.Index()], m.registers.Details[d.Index()]
+	state, kind, detail, age := stateOf(h), fault.KindSelf, "", time.Duration(0)
+	switch state {
+	case fault.Normal:
+		if det.Rx == torus.LinkUnknown || det.Tx == torus.LinkUnknown {
+			state = fault.Unknown
+		}
+	case fault.Sick:
+		kind, detail = fault.KindErrorRatio, sides(det, torus.LinkSick)
+	case fault.Failed:
+		switch {
+		case det.Silent:
+			kind, detail, age = fault.KindSilence, "nothing heard", det.HeardAge
+		case det.Handshake:
+			kind, detail = fault.KindHandshake, "the neighbour does not hear this node"
+		default:
+			detail = sides(det, torus.LinkBroken)
+		}
+	}
+	m.state(now, fault.Link(d), state, kind, detail, age)
+}
+
+// sides says which side of a link has a state.
+func sides(d torus.Detail, s torus.LinkState) string {
+	switch {
+	case d.Rx == s && d.Tx == s:
+		return "receiving and sending side"
+	case d.Rx == s:
+		return "receiving side"
+	case d.Tx == s:
+		return "sending side"
+	}
+	return ""
+}
+
+// informed says whether anything comes in by the link: over a silent one the DNP half has cleared
+// the neighbour's bits because it knows nothing, not because the neighbour is well.
+func (m *Machine) informed(d grid.Direction) bool {
+	det := m.registers.Details[d.Index()]
+	if det.Silent || det.Rx == torus.LinkUnknown || det.Rx == torus.LinkBroken {
+		return false
+	}
+	return m.registers.DNP.Links[d.Index()] != watchdog.HealthBroken || det.Handshake
+}
+
+// observeNeighbour reads what the DNP half knows of a neighbour's host (Tables III and V): a
+// neighbour bit with an empty nibble is a host breakdown, one with a nibble its cause.
+func (m *Machine) observeNeighbour(now time.Time, n topo.Neighbour) {
+	var known, dead bool
+	var broken watchdog.NeighbourFaults
+	var last uint32
+	for _, d := range n.Dirs {
+		if !m.informed(d) {
+			continue
+		}
+		known = true
+		if !m.registers.DNP.NeighbourHostFailed[d.Index()] {
+			continue
+		}
+		f := m.registers.Descriptor.Neighbours[d.Index()]
+		if !f.Any() {
+			dead = true
+			last = m.registers.Causes[d.Index()]
+		}
+		broken.ServiceNetwork = broken.ServiceNetwork || f.ServiceNetwork
+		broken.Memory = broken.Memory || f.Memory
+		broken.Peripheral0 = broken.Peripheral0 || f.Peripheral0
+		broken.Peripheral1 = broken.Peripheral1 || f.Peripheral1
+	}
+	if !known {
+		m.forgetNeighbour(now, n)
+		return
+	}
+	host := fault.Observation{Node: n.ID, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindDescriptor}
+	if dead {
+		host.State, host.Detail = fault.Failed, lastCause(last)
+		// The neighbour's DNP half says so after its own misses: so old is the last sign at least.
+		host.Age = time.Duration(m.cfg.Periods.ReadMisses+1) * m.cfg.Periods.TRead
+	}
+	m.ledger.Set(now, host)
+	m.observeRemote(now, n.ID, fault.ComponentServiceNetwork, broken.ServiceNetwork, dead)
+	m.observeRemote(now, n.ID, fault.ComponentMemory, broken.Memory, dead)
+	m.observeRemote(now, n.ID, fault.ComponentPeripheral0, broken.Peripheral0, dead)
+	m.observeRemote(now, n.ID, fault.ComponentPeripheral1, broken.Peripheral1, dead)
+}
+
+// observeRemote states one field of a neighbour's nibble. What was never broken is not spoken of;
+// what was stays as it was when its host dies, for then nothing new is known.
+func (m *Machine) observeRemote(now time.Time, id fault.NodeID, c fault.Component, broken, hostDead bool) {
+	switch {
+	case broken:
+		m.ledger.Set(now, fault.Observation{Node: id, Component: c, State: fault.Failed, Kind: fault.KindDescriptor})
+	case m.ledger.State(id, c) != 0 && !hostDead:
+		m.ledger.Set(now, fault.Observation{Node: id, Component: c, State: fault.Normal, Kind: fault.KindDescriptor})
+	}
+}
+
+func (m *Machine) forgetNeighbour(now time.Time, n topo.Neighbour) {
+	for _, c := range []fault.Component{
+		fault.ComponentHost, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
+	} {
+		if m.ledger.State(n.ID, c) != 0 {
+			m.ledger.Set(now, fault.Observation{Node: n.ID, Component: c, State: fault.Unknown, Kind: fault.KindDescriptor})
+		}
+	}
+}
+
+// lastCause reads the host word that a neighbour had when it died.
+func lastCause(raw uint32) string {
+	w, err := watchdog.DecodeHostWord(raw)
+	if err != nil || raw == 0 {
+		return "no cause known"
+	}
+	out := ""
+	for _, f := range []struct {
+		name string
+		h    watchdog.Health
+	}{{"service network", w.ServiceNetwork}, {"memory", w.Memory}, {"peripheral 0", w.Peripheral0}, {"peripheral 1", w.Peripheral1}} {
+		if f.h == watchdog.HealthNormal {
+			continue
+		}
+		if out != "" {
+			out += ", "
+		}
+		out += fmt.Sprintf("%s %s", f.name, f.h)
+	}
+	if out == "" {
+		return "no cause known"
+	}
+	return "last known cause: " + out
+}
+
+// onReadings takes what the sensors say of this host (Table II, host fault).
+func (m *Machine) onReadings(now time.Time, rs []Reading) {
+	m.sensedAt, m.sensorsOld = now, false
+	for _, r := range rs {
+		if !r.State.Valid() {
+			r.State = fault.Unknown
+		}
+		switch r.Component {
+		case fault.ComponentServiceNetwork:
+			was := m.sensors[r.Component].State
+			m.sensors[r.Component] = r
+			// Carrier lost: the rails change before any time-out tells.
+			if (was == fault.Failed) != (r.State == fault.Failed) {
+				m.setRail(now, fault.PathDirect, r.State != fault.Failed)
+				m.setRail(now, fault.PathGossip, r.State != fault.Failed)
+			}
+		case fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1:
+			m.sensors[r.Component] = r
+			m.state(now, r.Component, r.State, fault.KindSelf, r.Detail, 0)
+		}
+	}
+	m.updateServiceNetwork(now)
+}
+
+// checkSensors gives up sensors that have stopped answering: what is not measured is unknown.
+func (m *Machine) checkSensors(now time.Time) {
+	if m.sensorsOld || now.Sub(m.sensedAt) < max(sensorMisses*m.cfg.Periods.SensorPeriod, sensorGrace) {
+		return
+	}
+	m.sensorsOld = true
+	m.note(NoteSensorStale, "no sensor answered for %s", now.Sub(m.sensedAt).Round(time.Millisecond))
+	for _, c := range []fault.Component{fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
+		delete(m.sensors, c)
+		m.state(now, c, fault.Unknown, fault.KindSelf, "sensors do not answer", 0)
+	}
+	delete(m.sensors, fault.ComponentServiceNetwork)
+	m.updateServiceNetwork(now)
+}
+
+// Sensors are old after so many periods without an answer, and not before the grace, for a script
+// may take its whole time-out.
+const (
+	sensorMisses = 4
+	sensorGrace  = 5 * time.Second
+)
+
+// updateServiceNetwork combines what the interface shows with what missing answers say.
+func (m *Machine) updateServiceNetwork(now time.Time) {
+	s, detail := m.network, ""
+	if s == fault.Failed {
+		detail = "no supervisor answers"
+	}
+	if r := m.sensors[fault.ComponentServiceNetwork]; r.State == fault.Failed || r.State == fault.Sick && s != fault.Failed {
+		s, detail = r.State, r.Detail
+	}
+	if was := m.ledger.State(m.self, fault.ComponentServiceNetwork); was != s {
+		m.note(NoteServiceNet, "service network %s (was %s) %s", s, was, detail)
+	}
+	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, 0)
+}
+
+// updateHostWord puts the host's own states into its word, and has it written and the DNP half
+// woken at once when they differ (Table IV).
+func (m *Machine) updateHostWord() {
+	field := func(c fault.Component) watchdog.Health {
+		switch m.ledger.State(m.self, c) {
+		case fault.Failed:
+			return watchdog.HealthBroken
+		case fault.Sick:
+			return watchdog.HealthSick
+		}
+		return watchdog.HealthNormal
+	}
+	w := watchdog.HostWord{
+		Valid:          true,
+		ServiceNetwork: field(fault.ComponentServiceNetwork),
+		Memory:         field(fault.ComponentMemory),
+		Peripheral0:    field(fault.ComponentPeripheral0),
+		Peripheral1:    field(fault.ComponentPeripheral1),
+	}
+	if w == m.word {
+		return
+	}
+	m.word = w
+	m.out.WriteHost, m.out.Host, m.out.Ring = true, w, true
+}
+
+// setRail tells the outbox of a rail that came or went.
+func (m *Machine) setRail(now time.Time, p fault.Path, up bool) {
+	var ev servicenet.Event = servicenet.RailDown{Path: p}
+	if up {
+		ev = servicenet.RailUp{Path: p}
+	}
+	for _, have := range m.cfg.Rails {
+		if have == p {
+			m.send(now, m.outbox.Step(now, ev))
+		}
+	}
+}

@@ -108,15 +108,16 @@ type ReaderStats struct {
 // then. Nor does it when the read came much sooner than TRead after the one before. Such a read is
 // no miss; the next one decides (but see MaxDoubts). A valid word is a sign of life at any time.
 type Reader struct {
-	cfg       ReaderConfig
-	verdict   Verdict
-	start     time.Time
-	due       time.Time
-	lastRead  time.Time // zero before the first read
-	lastValid time.Time // zero before the first
-	misses    int       // in a row
-	doubts    int       // in a row
-	stats     ReaderStats
+	cfg      ReaderConfig
+	verdict  Verdict
+	start    time.Time
+	due      time.Time
+	begun    bool // the first read is done
+	lastRead time.Time
+	lastSeen time.Time // the last valid read; the start while there was none
+	misses   int       // in a row
+	doubts   int       // in a row
+	stats    ReaderStats
 }
 
 // NewReader returns a machine whose first read is due now. The configuration must have passed
@@ -128,7 +129,7 @@ func NewReader(cfg ReaderConfig, now time.Time) *Reader {
 	if cfg.Grace == 0 {
 		cfg.Grace = DefaultGrace
 	}
-	return &Reader{cfg: cfg, verdict: Waiting, start: now, due: now}
+	return &Reader{cfg: cfg, verdict: Waiting, start: now, due: now, lastRead: now, lastSeen: now}
 }
 
 // Step reads the word when that is due, and judges. read must load the word and clear its Valid bit
@@ -140,7 +141,7 @@ func (r *Reader) Step(now time.Time, read func() Sample) ReaderOutput {
 	before := r.verdict
 	late := now.Sub(r.due) > r.cfg.TRead/2
 	outOfTime := late || now.Sub(r.lastRead) < r.cfg.TRead-r.cfg.TRead/4
-	first := r.lastRead.IsZero()
+	first := !r.begun
 	r.schedule(now, late)
 
 	s := read()
@@ -175,14 +176,10 @@ func (r *Reader) Verdict() Verdict { return r.verdict }
 func (r *Reader) Stats() ReaderStats { return r.stats }
 
 func (r *Reader) output(now time.Time, before Verdict) ReaderOutput {
-	seen := r.lastValid
-	if seen.IsZero() {
-		seen = r.start
-	}
 	return ReaderOutput{
 		Verdict: r.verdict,
 		Changed: r.verdict != before,
-		Age:     now.Sub(seen),
+		Age:     now.Sub(r.lastSeen),
 		Misses:  r.misses,
 		Wake:    r.due,
 	}
@@ -191,7 +188,7 @@ func (r *Reader) output(now time.Time, before Verdict) ReaderOutput {
 // schedule sets the time of the next read, on the grid of the first (see Writer): a late reader
 // lets at least one whole period pass.
 func (r *Reader) schedule(now time.Time, late bool) {
-	r.lastRead = now
+	r.begun, r.lastRead = true, now
 	periods := time.Duration(1)
 	if late {
 		periods = (now.Sub(r.due)-1)/r.cfg.TRead + 2
@@ -201,7 +198,7 @@ func (r *Reader) schedule(now time.Time, late bool) {
 
 func (r *Reader) becomeAlive(now time.Time) {
 	r.verdict = Alive
-	r.lastValid = now
+	r.lastSeen = now
 	r.misses, r.doubts = 0, 0
 }
 

@@ -1,0 +1,229 @@
+package watchdog
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the scenarios in testdata print into them")
+
+// TestScenarios runs the scenarios of testdata: a writer and a reader of one word, in virtual time.
+// A scenario is a list of commands, each on a line; what a run prints stands under it, between
+// "----" and an empty line.
+//
+//	periods twrite=25ms tread=50ms misses=1 grace=400ms
+//	writer start | kill | stop | continue      kill and start: a new machine; stop: SIGSTOP
+//	reader start | kill | stop | continue
+//	word valid | invalid | corrupt | whole     from outside
+//	run DURATION                               and print what happens
+//
+// When both are due at one time the writer goes first.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := runScenario(string(b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(b) {
+				t.Errorf("got\n%s\nwant\n%s", got, b)
+			}
+		})
+	}
+}
+
+func runScenario(text string) (string, error) {
+	w := &world{}
+	var out []string
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i := 0; i < len(lines); i++ {
+		line := strings.TrimSpace(lines[i])
+		out = append(out, lines[i])
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if err := w.command(strings.Fields(line)); err != nil {
+			return "", fmt.Errorf("line %d, %q: %w", i+1, line, err)
+		}
+		if strings.HasPrefix(line, "run ") {
+			out = append(append(out, "----"), w.log...)
+			w.log = nil
+			if i+1 < len(lines) && lines[i+1] == "----" {
+				for i++; i < len(lines) && lines[i] != ""; i++ {
+				}
+				i--
+			}
+		}
+	}
+	return strings.Join(out, "\n") + "\n", nil
+}
+
+// world is one word with its two machines.
+type world struct {
+	now            time.Duration
+	writerConfig   WriterConfig
+	readerConfig   ReaderConfig
+	writer         *Writer
+	reader         *Reader
+	wWake, rWake   time.Duration
+	wStop, rStop   bool
+	valid, corrupt bool
+	log            []string
+}
+
+func (w *world) command(f []string) error {
+	if len(f) < 2 {
+		return fmt.Errorf("want a command and its arguments")
+	}
+	switch f[0] {
+	case "periods":
+		return w.periods(f[1:])
+	case "writer":
+		return w.process(f[1], &w.wStop, func() { w.writer, w.wWake = NewWriter(w.writerConfig), w.now }, func() { w.writer = nil })
+	case "reader":
+		return w.process(f[1], &w.rStop, func() { w.reader, w.rWake = NewReader(w.readerConfig, at(w.now)), w.now }, func() { w.reader = nil })
+	case "word":
+		switch f[1] {
+		case "valid", "invalid":
+			w.valid = f[1] == "valid"
+		case "corrupt", "whole":
+			w.corrupt = f[1] == "corrupt"
+		default:
+			return fmt.Errorf("unknown state of the word")
+		}
+		return nil
+	case "run":
+		d, err := time.ParseDuration(f[1])
+		if err != nil {
+			return err
+		}
+		w.run(w.now + d)
+		return nil
+	}
+	return fmt.Errorf("unknown command")
+}
+
+func (w *world) periods(args []string) error {
+	for _, a := range args {
+		k, v, _ := strings.Cut(a, "=")
+		var err error
+		switch k {
+		case "twrite":
+			w.writerConfig.TWrite, err = time.ParseDuration(v)
+		case "tread":
+			w.readerConfig.TRead, err = time.ParseDuration(v)
+		case "grace":
+			w.readerConfig.Grace, err = time.ParseDuration(v)
+		case "misses":
+			_, err = fmt.Sscan(v, &w.readerConfig.Misses)
+		default:
+			err = fmt.Errorf("unknown period %q", k)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return CheckPeriods(w.writerConfig.TWrite, w.readerConfig.TRead)
+}
+
+func (w *world) process(what string, stopped *bool, start, kill func()) error {
+	switch what {
+	case "start":
+		*stopped = false
+		start()
+	case "kill":
+		kill()
+	case "stop", "continue":
+		*stopped = what == "stop"
+	default:
+		return fmt.Errorf("unknown verb")
+	}
+	return nil
+}
+
+// run goes from wake-up to wake-up until the time is over, its end not included.
+func (w *world) run(end time.Duration) {
+	for {
+		wDue, rDue := end, end
+		if w.writer != nil && !w.wStop {
+			wDue = max(w.wWake, w.now) // a process that was stopped wakes as soon as it goes on
+		}
+		if w.reader != nil && !w.rStop {
+			rDue = max(w.rWake, w.now)
+		}
+		if min(wDue, rDue) >= end {
+			w.now = end
+			return
+		}
+		if wDue <= rDue {
+			w.now = wDue
+			w.stepWriter()
+		} else {
+			w.now = rDue
+			w.stepReader()
+		}
+	}
+}
+
+func (w *world) stepWriter() {
+	due, wake := w.writer.Step(at(w.now))
+	w.wWake = since(wake)
+	if due {
+		w.valid, w.corrupt = true, false
+		w.print("write")
+	}
+}
+
+func (w *world) stepReader() {
+	out := w.reader.Step(at(w.now), func() Sample {
+		s := Sample{Valid: w.valid && !w.corrupt, Corrupt: w.corrupt}
+		if !w.corrupt {
+			w.valid = false
+		}
+		switch {
+		case s.Corrupt:
+			w.print("  read corrupt")
+		case s.Valid:
+			w.print("  read valid")
+		default:
+			w.print("  read empty")
+		}
+		return s
+	})
+	w.rWake = since(out.Wake)
+	line := "  " + out.Verdict.String()
+	if out.Changed {
+		line += " (changed)"
+	}
+	line += fmt.Sprintf(", misses %d, age %v", out.Misses, out.Age)
+	if out.Late {
+		line += ", late"
+	}
+	w.log[len(w.log)-1] += line
+}
+
+func (w *world) print(s string) {
+	w.log = append(w.log, fmt.Sprintf("%5dms %s", w.now.Milliseconds(), s))
+}
+
+func at(d time.Duration) time.Time    { return time.Time{}.Add(d + time.Hour) }
+func since(t time.Time) time.Duration { return t.Sub(time.Time{}) - time.Hour }

@@ -1,38 +1,366 @@
 package servicenet
 
 import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+	"time"
+	"unicode/utf8"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bounds of what travels.
+// Bounds of what travels. A receiver refuses what is outside, before it keeps any of it.
 const (
 	MaxDatagram     = 1400 // bytes of a marshalled envelope
+	MaxCertificate  = 450  // bytes of DER for which MaxReportSize is made; longer ones may still fit
 	MaxObservations = 64   // in one report
 	MaxHops         = 16   // of one relayed message
 	MaxNodeID       = 64   // bytes of [a-z0-9.-]
 	MaxAckIDs       = 16   // report ids in one ack
 	NonceSize       = 16   // bytes
+	// MaxAge bounds ages and holding times. The sum of one age and MaxHops of them still fits a
+	// time.Duration.
+	MaxAge = 10 * 365 * 24 * time.Hour
 )
 
-// EncodeReport puts a report into its wire message.
-func EncodeReport(r fault.Report) *lofamov1.Report { panic("skeleton") }
+// EncodeReport puts a report into its wire message. Details are cut to fault.MaxDetail and their
+// control characters blanked; ages are clamped to 0..MaxAge. The origin's own node is left out of
+// its observations, and the age out of a digest's NORMAL observations: a digest says that a state
+// still holds, the change itself was told, with its age, by a report of its own.
+func EncodeReport(r fault.Report) *lofamov1.Report {
+	m := &lofamov1.Report{
+		Id:                    EncodeReportID(r.ID),
+		Digest:                r.Digest,
+		DnpWatchdog:           r.Registers.DNPWatchdog,
+		HostWatchdog:          r.Registers.HostWatchdog,
+		RemoteFaultDescriptor: r.Registers.RemoteFaultDescriptor,
+		UptimeNs:              encodeDuration(r.Uptime),
+		Observations:          make([]*lofamov1.Observation, 0, len(r.Observations)),
+	}
+	for _, o := range r.Observations {
+		m.Observations = append(m.Observations, encodeObservation(o, r.ID.Origin.Node, r.Digest))
+	}
+	return m
+}
 
-// DecodeReport is the strict inverse of EncodeReport.
-func DecodeReport(m *lofamov1.Report) (fault.Report, error) { panic("skeleton") }
+func encodeObservation(o fault.Observation, own fault.NodeID, digest bool) *lofamov1.Observation {
+	m := &lofamov1.Observation{
+		Component: uint32(o.Component),
+		State:     lofamov1.State(o.State),
+		Kind:      uint32(o.Kind),
+		AgeNs:     encodeDuration(o.Age),
+		Detail:    cutDetail(o.Detail, fault.MaxDetail),
+	}
+	if o.Node != own {
+		m.Node = string(o.Node)
+	}
+	if digest && o.State == fault.Normal {
+		m.AgeNs = 0
+	}
+	return m
+}
 
-// SplitReport divides a report's observations so that each part fits a datagram, relayed or not.
-// The parts have no IDs yet: Add each to the outbox in order.
-func SplitReport(r fault.Report) []fault.Report { panic("skeleton") }
+// DecodeReport is the strict inverse of EncodeReport: everything outside its range is refused.
+func DecodeReport(m *lofamov1.Report) (fault.Report, error) {
+	id, err := DecodeReportID(m.GetId())
+	if err != nil {
+		return fault.Report{}, err
+	}
+	if n := len(m.GetObservations()); n > MaxObservations {
+		return fault.Report{}, refuse(RefusedField, "report.observations: given %d: want at most %d", n, MaxObservations)
+	}
+	uptime, err := decodeDuration("report.uptime_ns", m.GetUptimeNs())
+	if err != nil {
+		return fault.Report{}, err
+	}
+	r := fault.Report{
+		ID:     id,
+		Digest: m.GetDigest(),
+		Registers: fault.Registers{
+			DNPWatchdog:           m.GetDnpWatchdog(),
+			HostWatchdog:          m.GetHostWatchdog(),
+			RemoteFaultDescriptor: m.GetRemoteFaultDescriptor(),
+		},
+		Uptime: uptime,
+	}
+	for _, om := range m.GetObservations() {
+		o, err := decodeObservation(om, id.Origin.Node)
+		if err != nil {
+			return fault.Report{}, err
+		}
+		r.Observations = append(r.Observations, o)
+	}
+	return r, nil
+}
+
+func decodeObservation(m *lofamov1.Observation, own fault.NodeID) (fault.Observation, error) {
+	node := own
+	if m.GetNode() != "" {
+		if err := checkID("observation.node", m.GetNode()); err != nil {
+			return fault.Observation{}, err
+		}
+		node = fault.NodeID(m.GetNode())
+	}
+	if c := m.GetComponent(); c > math.MaxUint8 || !fault.Component(c).Valid() {
+		return fault.Observation{}, refuse(RefusedField, "observation.component: given %d: want 1 to %d", c, fault.NumComponents-1)
+	}
+	if s := m.GetState(); s < 0 || s > math.MaxUint8 || !fault.State(s).Valid() {
+		return fault.Observation{}, refuse(RefusedField, "observation.state: given %d: want %d to %d", s, fault.Unknown, fault.Failed)
+	}
+	if k := m.GetKind(); k > math.MaxUint8 || !fault.Kind(k).Valid() {
+		return fault.Observation{}, refuse(RefusedField, "observation.kind: given %d: want %d to %d", k, fault.KindSelf, fault.KindDigest)
+	}
+	age, err := decodeDuration("observation.age_ns", m.GetAgeNs())
+	if err != nil {
+		return fault.Observation{}, err
+	}
+	if err := checkDetail(m.GetDetail()); err != nil {
+		return fault.Observation{}, err
+	}
+	return fault.Observation{
+		Node:      node,
+		Component: fault.Component(m.GetComponent()),
+		State:     fault.State(m.GetState()),
+		Kind:      fault.Kind(m.GetKind()),
+		Age:       age,
+		Detail:    m.GetDetail(),
+	}, nil
+}
 
 // EncodeReportID puts a report's id into its wire message.
-func EncodeReportID(id fault.ReportID) *lofamov1.ReportID { panic("skeleton") }
+func EncodeReportID(id fault.ReportID) *lofamov1.ReportID {
+	return &lofamov1.ReportID{
+		Node:  string(id.Origin.Node),
+		Half:  lofamov1.Half(id.Origin.Half),
+		Epoch: uint64(id.Epoch),
+		Seq:   uint64(id.Seq),
+	}
+}
 
 // DecodeReportID is the strict inverse of EncodeReportID.
-func DecodeReportID(m *lofamov1.ReportID) (fault.ReportID, error) { panic("skeleton") }
+func DecodeReportID(m *lofamov1.ReportID) (fault.ReportID, error) {
+	if err := checkID("id.node", m.GetNode()); err != nil {
+		return fault.ReportID{}, err
+	}
+	half, err := decodeHalf("id.half", m.GetHalf())
+	if err != nil {
+		return fault.ReportID{}, err
+	}
+	if m.GetEpoch() == 0 {
+		return fault.ReportID{}, refuse(RefusedField, "id.epoch: given 0: want at least 1")
+	}
+	if m.GetSeq() == 0 {
+		return fault.ReportID{}, refuse(RefusedField, "id.seq: given 0: want at least 1")
+	}
+	return fault.ReportID{
+		Origin: fault.Origin{Node: fault.NodeID(m.GetNode()), Half: half},
+		Epoch:  fault.Epoch(m.GetEpoch()),
+		Seq:    fault.Seq(m.GetSeq()),
+	}, nil
+}
 
 // EncodeHops puts hops into their wire messages.
-func EncodeHops(hops []fault.Hop) []*lofamov1.Hop { panic("skeleton") }
+func EncodeHops(hops []fault.Hop) []*lofamov1.Hop {
+	out := make([]*lofamov1.Hop, 0, len(hops))
+	for _, h := range hops {
+		out = append(out, &lofamov1.Hop{Node: string(h.Node), Half: lofamov1.Half(h.Half), HeldNs: encodeDuration(h.Held)})
+	}
+	return out
+}
 
 // DecodeHops is the strict inverse of EncodeHops.
-func DecodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) { panic("skeleton") }
+func DecodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
+	if n := len(ms); n > MaxHops {
+		return nil, refuse(RefusedField, "relayed.hops: given %d: want at most %d", n, MaxHops)
+	}
+	out := make([]fault.Hop, 0, len(ms))
+	for _, m := range ms {
+		if err := checkID("hop.node", m.GetNode()); err != nil {
+			return nil, err
+		}
+		half, err := decodeHalf("hop.half", m.GetHalf())
+		if err != nil {
+			return nil, err
+		}
+		held, err := decodeDuration("hop.held_ns", m.GetHeldNs())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, fault.Hop{Node: fault.NodeID(m.GetNode()), Half: half, Held: held})
+	}
+	return out, nil
+}
+
+// checkMessage checks the fields of a message, whoever signed it.
+func checkMessage(msg *lofamov1.Message) error {
+	switch b := msg.GetBody().(type) {
+	case *lofamov1.Message_Report:
+		_, err := DecodeReport(b.Report)
+		return err
+	case *lofamov1.Message_Ack:
+		return checkAck(b.Ack)
+	case *lofamov1.Message_Challenge:
+		return checkChallenge(b.Challenge)
+	case *lofamov1.Message_Answer:
+		return checkAnswer(b.Answer)
+	case *lofamov1.Message_Relayed:
+		if len(b.Relayed.GetHops()) == 0 {
+			return refuse(RefusedField, "relayed.hops: given 0: want 1 to %d, the last one the signer", MaxHops)
+		}
+		if b.Relayed.GetInner() == nil {
+			return refuse(RefusedField, "relayed.inner: missing")
+		}
+		_, err := DecodeHops(b.Relayed.GetHops())
+		return err
+	case *lofamov1.Message_Downcall:
+		if b.Downcall.GetInner() == nil {
+			return refuse(RefusedField, "downcall.inner: missing")
+		}
+		return checkID("downcall.node", b.Downcall.GetNode())
+	}
+	if len(msg.ProtoReflect().GetUnknown()) > 0 {
+		return &RefusedError{Refusal: RefusedUnknownMessage, Err: ErrUnknownMessage}
+	}
+	return refuse(RefusedMalformed, "message.body: missing")
+}
+
+func checkAck(a *lofamov1.Ack) error {
+	if s := a.GetStatus(); s < lofamov1.Ack_RECEIVED || s > lofamov1.Ack_STALE_EPOCH {
+		return refuse(RefusedField, "ack.status: given %d: want 1 to 3", s)
+	}
+	if n := len(a.GetIds()); n < 1 || n > MaxAckIDs {
+		return refuse(RefusedField, "ack.ids: given %d: want 1 to %d", n, MaxAckIDs)
+	}
+	for _, id := range a.GetIds() {
+		if _, err := DecodeReportID(id); err != nil {
+			return err
+		}
+	}
+	if err := checkID("ack.supervisor", a.GetSupervisor()); err != nil {
+		return err
+	}
+	if a.GetLeader() != "" {
+		if err := checkID("ack.leader", a.GetLeader()); err != nil {
+			return err
+		}
+	}
+	if h := a.GetHighestEpoch(); a.GetStatus() == lofamov1.Ack_STALE_EPOCH && (h == 0 || h > uint64(MaxEpoch)) {
+		return refuse(RefusedField, "ack.highest_epoch: given %d: want 1 to %d", h, uint64(MaxEpoch))
+	}
+	return nil
+}
+
+func checkChallenge(c *lofamov1.Challenge) error {
+	if n := len(c.GetNonce()); n != NonceSize {
+		return refuse(RefusedField, "challenge.nonce: given %d bytes: want %d", n, NonceSize)
+	}
+	if err := checkID("challenge.node", c.GetNode()); err != nil {
+		return err
+	}
+	if h := c.GetHalf(); h < 0 || h > lofamov1.Half_HALF_DNP {
+		return refuse(RefusedField, "challenge.half: given %d: want 0 to 2", h)
+	}
+	if _, err := netip.ParseAddrPort(c.GetReplyTo()); err != nil {
+		return refuse(RefusedField, "challenge.reply_to: given %.60q: want ip:port", c.GetReplyTo())
+	}
+	return nil
+}
+
+func checkAnswer(a *lofamov1.Answer) error {
+	if n := len(a.GetNonce()); n != NonceSize {
+		return refuse(RefusedField, "answer.nonce: given %d bytes: want %d", n, NonceSize)
+	}
+	if err := checkID("answer.node", a.GetNode()); err != nil {
+		return err
+	}
+	if _, err := decodeHalf("answer.half", a.GetHalf()); err != nil {
+		return err
+	}
+	if a.GetEpoch() == 0 {
+		return refuse(RefusedField, "answer.epoch: given 0: want at least 1")
+	}
+	return nil
+}
+
+// ParseOrigin reads a node certificate's name, "<node>/<half>".
+func ParseOrigin(name string) (fault.Origin, error) {
+	node, half, ok := strings.Cut(name, "/")
+	if !ok {
+		return fault.Origin{}, fmt.Errorf("origin %.80q: want node/half", name)
+	}
+	h, err := fault.ParseHalf(half)
+	if err != nil {
+		return fault.Origin{}, fmt.Errorf("origin %.80q: %w", name, err)
+	}
+	if err := checkID("origin", node); err != nil {
+		return fault.Origin{}, err
+	}
+	return fault.Origin{Node: fault.NodeID(node), Half: h}, nil
+}
+
+func decodeHalf(field string, h lofamov1.Half) (fault.Half, error) {
+	if h < lofamov1.Half_HALF_HOST || h > lofamov1.Half_HALF_DNP {
+		return 0, refuse(RefusedField, "%s: given %d: want 1 (host) or 2 (dnp)", field, h)
+	}
+	return fault.Half(h), nil
+}
+
+// checkID checks the id of a node or supervisor.
+func checkID(field, id string) error {
+	ok := len(id) >= 1 && len(id) <= MaxNodeID
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '-'
+	}
+	if !ok {
+		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
+	}
+	return nil
+}
+
+func checkDetail(s string) error {
+	if len(s) > fault.MaxDetail {
+		return refuse(RefusedField, "observation.detail: given %d bytes: want at most %d", len(s), fault.MaxDetail)
+	}
+	if strings.ContainsFunc(s, isControl) {
+		return refuse(RefusedField, "observation.detail: given %q: want no control characters", s)
+	}
+	return nil
+}
+
+// Control characters would let a node write on the terminals of those who read its details.
+func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
+
+// cutDetail makes s valid UTF-8 without control characters of at most limit bytes.
+func cutDetail(s string, limit int) string {
+	if len(s) > 4*limit {
+		s = s[:4*limit]
+	}
+	s = strings.Map(func(r rune) rune {
+		if isControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
+
+func encodeDuration(d time.Duration) uint64 {
+	return uint64(min(max(d, 0), MaxAge))
+}
+
+func decodeDuration(field string, ns uint64) (time.Duration, error) {
+	if ns > uint64(MaxAge) {
+		return 0, refuse(RefusedField, "%s: given %d: want at most %d", field, ns, int64(MaxAge))
+	}
+	return time.Duration(ns), nil
+}

@@ -1,10 +1,19 @@
 package servicenet
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
+
+// MaxEpoch is the highest boot epoch accepted: beyond it nothing is left for the starts to come.
+const MaxEpoch fault.Epoch = 1 << 62
+
+// MaxEpochJump is how far one start may raise the boot epoch of an origin that is already known. A
+// half that restarts every second without reaching a supervisor needs twelve days for it.
+const MaxEpochJump = 1 << 20
 
 // Verdict is what an inbox says of a report's id.
 type Verdict uint8
@@ -14,7 +23,7 @@ const (
 	Fresh      Verdict = iota + 1 // never seen: take it
 	Duplicate                     // seen before: acknowledge again, nothing else
 	StaleEpoch                    // below the origin's highest epoch: answer STALE_EPOCH with Position(origin).Epoch
-	EpochJump                     // further ahead than MaxEpochJump: refuse and count
+	EpochJump                     // further ahead than MaxEpochJump, or over MaxEpoch: refuse and count
 )
 
 var verdictNames = [...]string{"", "FRESH", "DUPLICATE", "STALE_EPOCH", "EPOCH_JUMP"}
@@ -26,32 +35,127 @@ func (v Verdict) String() string {
 	return verdictNames[v]
 }
 
-// WindowWords is the size of an inbox window, in words of 64 sequence numbers.
-const WindowWords = 4
+const (
+	// WindowWords is the size of an inbox window in words of 64 sequence numbers.
+	WindowWords = 4
+	// WindowBits is its size in sequence numbers. An outbox never sends a report that is so far
+	// ahead of an older one in its log: that is why everything below the window may be called a
+	// duplicate without losing a report.
+	WindowBits = 64 * WindowWords
+)
 
-// InboxPosition is what an inbox knows of one origin; it is stored with the commit, as JSON if wanted.
+// InboxPosition is what an inbox knows of one origin. It is a plain value that goes to the store,
+// as JSON or otherwise, in the very transaction that commits the reports it covers.
 type InboxPosition struct {
 	Origin  fault.Origin
 	Epoch   fault.Epoch
-	Highest fault.Seq           // of the reports; 0: none in this epoch
-	Window  [WindowWords]uint64 // bit i of the whole: Highest-i was seen
-	Digest  fault.Seq           // newest digest
+	Highest fault.Seq           // of the reports that are no digests; 0: none in this epoch
+	Window  [WindowWords]uint64 // bit i, of word i/64 bit i%64: Highest-i was seen
+	Digest  fault.Seq           // the newest digest; 0: none in this epoch
 }
 
-// Inbox drops duplicates.
-type Inbox struct{}
+// Inbox remembers which reports have come, so that each is taken once. Its memory is bounded by
+// the number of origins, which only certificates can add to. Accept also remembers: store the
+// position of an origin only together with every report of it that was found Fresh, or a crash
+// loses what was accepted and not committed.
+type Inbox struct {
+	origins map[fault.Origin]*InboxPosition
+}
 
-// NewInbox returns an inbox that goes on from saved positions.
-func NewInbox(saved []InboxPosition) *Inbox { panic("skeleton") }
+// NewInbox returns an inbox that goes on from saved positions; of two for one origin the one with
+// the higher epoch counts.
+func NewInbox(saved []InboxPosition) *Inbox {
+	i := &Inbox{origins: make(map[fault.Origin]*InboxPosition, len(saved))}
+	for _, p := range saved {
+		if old, ok := i.origins[p.Origin]; !ok || old.Epoch < p.Epoch {
+			i.origins[p.Origin] = &p
+		}
+	}
+	return i
+}
 
-// Accept judges the id of a report that is NOT a digest and remembers it.
-func (i *Inbox) Accept(id fault.ReportID) Verdict { panic("skeleton") }
+// Accept judges the id of a report that is not a digest, and remembers it.
+func (i *Inbox) Accept(id fault.ReportID) Verdict {
+	p, verdict := i.epoch(id)
+	if verdict != Fresh {
+		return verdict
+	}
+	if id.Seq > p.Highest {
+		p.Window = shiftWindow(p.Window, uint64(id.Seq-p.Highest))
+		p.Highest = id.Seq
+		p.Window[0] |= 1
+		return Fresh
+	}
+	back := uint64(p.Highest - id.Seq)
+	if back >= WindowBits || p.Window[back/64]&(1<<(back%64)) != 0 {
+		return Duplicate
+	}
+	p.Window[back/64] |= 1 << (back % 64)
+	return Fresh
+}
 
-// AcceptDigest judges the id of a digest: only one newer than the newest is Fresh.
-func (i *Inbox) AcceptDigest(id fault.ReportID) Verdict { panic("skeleton") }
+// AcceptDigest judges the id of a digest: only one newer than the newest is Fresh, since an older
+// one has nothing to add. Digests do not move the window of the reports: a report waits for its
+// commit while hundreds of digests pass.
+func (i *Inbox) AcceptDigest(id fault.ReportID) Verdict {
+	p, verdict := i.epoch(id)
+	if verdict != Fresh {
+		return verdict
+	}
+	if id.Seq <= p.Digest {
+		return Duplicate
+	}
+	p.Digest = id.Seq
+	return Fresh
+}
 
-// Position returns what is known of an origin; zero Epoch when nothing is.
-func (i *Inbox) Position(o fault.Origin) InboxPosition { panic("skeleton") }
+// epoch judges the epoch; when it is Fresh the position is one of that epoch.
+func (i *Inbox) epoch(id fault.ReportID) (*InboxPosition, Verdict) {
+	p, ok := i.origins[id.Origin]
+	switch {
+	case ok && id.Epoch < p.Epoch:
+		return p, StaleEpoch
+	case id.Epoch > MaxEpoch, ok && id.Epoch-p.Epoch > MaxEpochJump:
+		return p, EpochJump
+	case !ok || id.Epoch > p.Epoch:
+		p = &InboxPosition{Origin: id.Origin, Epoch: id.Epoch}
+		i.origins[id.Origin] = p
+	}
+	return p, Fresh
+}
+
+// Position returns what is known of an origin; its Epoch is 0 when nothing is.
+func (i *Inbox) Position(o fault.Origin) InboxPosition {
+	if p, ok := i.origins[o]; ok {
+		return *p
+	}
+	return InboxPosition{Origin: o}
+}
 
 // Positions returns all positions in the order of their origins.
-func (i *Inbox) Positions() []InboxPosition { panic("skeleton") }
+func (i *Inbox) Positions() []InboxPosition {
+	out := make([]InboxPosition, 0, len(i.origins))
+	for _, p := range i.origins {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(a, b InboxPosition) int {
+		return cmp.Or(cmp.Compare(a.Origin.Node, b.Origin.Node), cmp.Compare(a.Origin.Half, b.Origin.Half))
+	})
+	return out
+}
+
+// shiftWindow moves every bit n places up; what leaves the window is forgotten.
+func shiftWindow(w [WindowWords]uint64, n uint64) [WindowWords]uint64 {
+	var out [WindowWords]uint64
+	if n >= WindowBits {
+		return out
+	}
+	words, bits := int(n/64), n%64
+	for i := WindowWords - 1; i >= words; i-- {
+		out[i] = w[i-words] << bits
+		if bits > 0 && i-words > 0 {
+			out[i] |= w[i-words-1] >> (64 - bits)
+		}
+	}
+	return out
+}

@@ -1,0 +1,82 @@
+package servicenet
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// MaxReportSize is the size in bytes of an encoded report that always fits MaxDatagram, even when
+// another node has wrapped it with certificate and signature of its own and three hops. It follows
+// from MaxDatagram - 2×(MaxCertificate + signature and framing) - hops; TestReportFitsRelayed
+// measures it.
+const MaxReportSize = 264
+
+// SplitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
+// of a healthy node fit into one part. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add
+// calls it, and numbers the parts; a report that has no origin yet comes back whole. A report
+// without observations is one part.
+//
+// From a digest the NORMAL descriptors of neighbours are left out: with them the digest of a
+// healthy node would need three datagrams. So what a digest does not mention says nothing of it; a
+// descriptor that becomes normal is told by a report of its own. When a digest does not fit into
+// one part it loses its details as well, which the reports of the changes told.
+func SplitReport(r fault.Report) []fault.Report {
+	if r.ID.Origin.Node == "" {
+		return []fault.Report{r}
+	}
+	header := r
+	header.Observations = nil
+	// The numbers are not known yet: 5 bytes each.
+	header.ID.Epoch, header.ID.Seq = 1<<34, 1<<34
+	base := proto.Size(EncodeReport(header))
+	if r.Digest {
+		r.Observations = digestObservations(r, base)
+	}
+
+	part := header
+	part.ID = r.ID
+	size := base
+	var out []fault.Report
+	for _, o := range r.Observations {
+		n := observationSize(o, r)
+		if over := base + n - MaxReportSize; over > 0 {
+			o.Detail = cutDetail(o.Detail, max(0, fault.MaxDetail-over))
+			n = observationSize(o, r)
+		}
+		if len(part.Observations) > 0 && (size+n > MaxReportSize || len(part.Observations) == MaxObservations) {
+			out = append(out, part)
+			part.Observations, size = nil, base
+		}
+		part.Observations = append(part.Observations, o)
+		size += n
+	}
+	return append(out, part)
+}
+
+// digestObservations returns what of a digest's observations is sent. base is the size without any.
+func digestObservations(r fault.Report, base int) []fault.Observation {
+	out := make([]fault.Observation, 0, len(r.Observations))
+	size := base
+	for _, o := range r.Observations {
+		if o.Kind == fault.KindDescriptor && o.State == fault.Normal && o.Node != r.ID.Origin.Node {
+			continue
+		}
+		out = append(out, o)
+		size += observationSize(o, r)
+	}
+	if size > MaxReportSize {
+		for i := range out {
+			out[i].Detail = ""
+		}
+	}
+	return out
+}
+
+// observationSize is what o adds to its report, with room for an age that grows in the log.
+func observationSize(o fault.Observation, r fault.Report) int {
+	o.Age = min(max(o.Age, 1<<41), MaxAge) // 6 bytes, 36 minutes
+	n := proto.Size(encodeObservation(o, r.ID.Origin.Node, r.Digest))
+	return 1 + protowire.SizeBytes(n)
+}

@@ -46,9 +46,10 @@ type LinkConfig struct {
 	Dst grid.Coord     // the neighbour in direction Dir
 
 	Period time.Duration // between heartbeats
-	// Misses are the heartbeats that may fail to come in a row: the link is silent when nothing
-	// authentic was heard for (Misses+1)·Period, unheard when the peer's acknowledgement stood
-	// still for (Misses+2)·Period.
+	// Misses are the heartbeats that may fail to come in a row, if the next is not late: the link
+	// is silent when nothing authentic was heard for (Misses+1)·Period, unheard when the peer's
+	// acknowledgement stood still for (Misses+2)·Period. So one less than Misses may fail with a
+	// whole period left for delay.
 	Misses int
 	// Grace is how long after the start of the machine nothing need be heard; 0 is DefaultGrace.
 	Grace time.Duration
@@ -190,8 +191,8 @@ type LinkStats struct {
 //	sending:    UNKNOWN ──ack moves──► NORMAL ──ack stands for (Misses+2)·Period──► BROKEN
 //	                                      ◄──────── HoldOff of moving acks ────────────┘
 //
-// While nothing is heard, the sending way is UNKNOWN: only the peer could tell. The link is
-// broken when either way is, else what the receiving way is.
+// While a link is silent (and in the hold-off after), the sending way is UNKNOWN: only the peer
+// could tell. The link is broken when either way is, else what the receiving way is.
 //
 // It belongs to one goroutine. Its memory is bounded by LinkConfig.Window.
 type Link struct {
@@ -255,9 +256,15 @@ func (l *Link) Stats() LinkStats {
 // State is the link as a whole.
 func (l *Link) State() LinkState { return l.Detail().State() }
 
-// Detail is the link way by way.
+// Detail is the link way by way. A silent link says nothing of the sending way until it is good
+// again, so that a flapping one does not change with every flap.
 func (l *Link) Detail() Detail {
-	return Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, Handshake: l.tx == LinkBroken, HeardAge: l.heardAge}
+	d := Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge}
+	if l.silent {
+		d.Tx = LinkUnknown
+	}
+	d.Handshake = d.Tx == LinkBroken
+	return d
 }
 
 // NextFrame returns the heartbeat to send now. It may be called at any time, to tell an urgent

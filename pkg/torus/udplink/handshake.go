@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -25,6 +26,8 @@ const (
 	maxHandshakes = 4
 	acceptRate    = 20
 	acceptBurst   = 8
+
+	warnEvery = 30 * time.Second // of warnings on failed handshakes of one link
 
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
@@ -89,7 +92,6 @@ func (p *pacer) attempt(now time.Time) time.Duration {
 // keepDialling makes a session, and another whenever that is asked for or Rekey has passed.
 func (l *Link) keepDialling(ctx context.Context, h Handler) {
 	var pace pacer
-	failing := false
 	for {
 		sleep(ctx, pace.attempt(time.Now()))
 		if ctx.Err() != nil {
@@ -101,11 +103,9 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 		}
 		s, err := l.dial(ctx)
 		if err != nil {
-			l.failed(ctx, "dial", err, failing)
-			failing = true
+			l.failed(ctx, "dial", err)
 			continue
 		}
-		failing = false
 		l.established(h, s)
 		rekey := time.NewTimer(l.cfg.Rekey)
 		select {
@@ -117,17 +117,17 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 	}
 }
 
-// failed counts and logs a failed handshake: of a row of failures the first as a warning.
-func (l *Link) failed(ctx context.Context, what string, err error, again bool) {
+// failed counts and logs a failed handshake: seldom as a warning, for strangers can cause it too.
+func (l *Link) failed(ctx context.Context, what string, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	l.count.failures.Add(1)
-	if again {
-		l.log.Debug("link handshake failed again", "as", what, "error", err)
-		return
+	level := slog.LevelDebug
+	if l.warn.Allow() {
+		level = slog.LevelWarn
 	}
-	l.log.Warn("link handshake failed", "as", what, "error", err)
+	l.log.Log(ctx, level, "link handshake failed", "as", what, "error", err)
 }
 
 func (l *Link) established(h Handler, s *torus.Session) {
@@ -211,7 +211,7 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 			defer func() { <-slots }()
 			s, err := l.answer(ctx, conn)
 			if err != nil {
-				l.failed(ctx, "accept", err, !l.limit.Allow())
+				l.failed(ctx, "accept", err)
 				return
 			}
 			l.established(h, s)

@@ -103,7 +103,8 @@ type Link struct {
 	udp    *net.UDPConn
 	tcp    net.Listener // nil for the dialer
 	redial chan struct{}
-	limit  *rate.Limiter
+	limit  *rate.Limiter // of connections accepted
+	warn   *rate.Limiter // of warnings
 	count  counters
 
 	mangle  atomic.Pointer[Mangle]
@@ -141,7 +142,8 @@ func Listen(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String(), "peer", cfg.Peer.String()), to: to,
 		redial: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
-		limit: rate.NewLimiter(acceptRate, acceptBurst), rand: cfg.Rand,
+		limit: rate.NewLimiter(acceptRate, acceptBurst), warn: rate.NewLimiter(rate.Every(warnEvery), 1),
+		rand: cfg.Rand,
 	}
 	l.tls = l.handshakeConfig()
 	if l.rand == nil {

@@ -2,7 +2,11 @@ module github.com/lofamo/lofamo/bench
 
 go 1.26.0
 
-require github.com/lofamo/lofamo v0.0.0
+require (
+	github.com/hashicorp/memberlist v0.7.0
+	github.com/lofamo/lofamo v0.0.0
+	golang.org/x/sys v0.49.0
+)
 
 require (
 	github.com/google/btree v1.1.3 // indirect
@@ -13,11 +17,15 @@ require (
 	github.com/hashicorp/go-multierror v1.1.1 // indirect
 	github.com/hashicorp/go-sockaddr v1.0.7 // indirect
 	github.com/hashicorp/golang-lru v1.0.2 // indirect
-	github.com/hashicorp/memberlist v0.7.0 // indirect
 	github.com/miekg/dns v1.1.73 // indirect
 	github.com/sean-/seed v0.0.0-20170313163322-e2103e2c3529 // indirect
+	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	golang.org/x/net v0.61.0 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+	google.golang.org/grpc v1.85.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 replace github.com/lofamo/lofamo => ../

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// conditions says what the figures were measured on.
+func conditions(o options) {
+	var u unix.Utsname
+	kernel := "unknown"
+	if unix.Uname(&u) == nil {
+		kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	fmt.Fprintf(o.out, "Conditions: %s, %d cores, Linux %s, %s; %s torus, 3 supervisors with embedded etcd, all on loopback of one machine; seed %d.\n",
+		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), o.dims, o.seed)
+}
+
+// idle measures what every node costs while nothing happens, and prints median and maximum over the
+// nodes.
+func idle(ctx context.Context, o options, l *lab.Lab) error {
+	nodes := l.Cluster.Info().Nodes
+	// Starting up is over when the first digests have been exchanged and certificates are cached.
+	pause(ctx, 5*time.Second)
+	before := make([]measure.Usage, len(nodes))
+	pids := make([][]int, len(nodes))
+	for i, n := range nodes {
+		s, err := l.Cluster.Status(ctx, n)
+		if err != nil {
+			return err
+		}
+		pids[i] = []int{s.Host.PID, s.DNP.PID}
+		if before[i], err = usage(pids[i]); err != nil {
+			return err
+		}
+	}
+	begun := time.Now()
+	sent, err := traffic(ctx, l, nodes[0], o.idle)
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	var cpu, resident []float64
+	over := time.Since(begun)
+	for i := range nodes {
+		u, err := usage(pids[i])
+		if err != nil {
+			return err
+		}
+		cpu = append(cpu, 100*(u.CPU-before[i].CPU).Seconds()/over.Seconds())
+		resident = append(resident, float64(u.Resident)/1e6)
+	}
+	fmt.Fprintf(o.out, "Idle for %s: both halves of a node together use %.2f %% of one core (median of %d nodes, at most %.2f %%) and %.0f MB resident (at most %.0f MB)",
+		over.Round(time.Second), median(cpu), len(nodes), highest(cpu), median(resident), highest(resident))
+	if err == nil {
+		fmt.Fprintf(o.out, "; one node sends %.1f kB/s over all its links, IP headers included", sent/1000)
+	}
+	fmt.Fprint(o.out, ".\n\n")
+	return nil
+}
+
+func usage(pids []int) (sum measure.Usage, err error) {
+	for _, pid := range pids {
+		u, err := measure.Process(pid)
+		if err != nil {
+			return sum, err
+		}
+		sum.CPU += u.CPU
+		sum.Resident += u.Resident
+	}
+	return sum, nil
+}
+
+// traffic counts what one node's links send, in bytes a second.
+func traffic(ctx context.Context, l *lab.Lab, n localcluster.NodeInfo, over time.Duration) (float64, error) {
+	cfg, err := config.LoadAgent(filepath.Join(l.Cluster.Dir(), "nodes", string(n.ID), "agent.yaml"), nil)
+	if err != nil {
+		return 0, err
+	}
+	ports := map[uint16]bool{}
+	for _, link := range cfg.Links {
+		at, err := netip.ParseAddrPort(link.Local)
+		if err != nil {
+			return 0, err
+		}
+		ports[at.Port()] = true
+	}
+	counting, cancel := context.WithTimeout(ctx, over)
+	defer cancel()
+	begun := time.Now()
+	sent, _, err := measure.Traffic(counting, ports)
+	if err != nil {
+		pause(ctx, over) // the other figures want their time all the same
+	}
+	return measure.Rate(sent, time.Since(begun)), err
+}
+
+func median(v []float64) float64 {
+	l := make(measure.Latencies, len(v))
+	for i, x := range v {
+		l[i] = time.Duration(x * 1e6)
+	}
+	return float64(l.Median()) / 1e6
+}
+
+func highest(v []float64) float64 {
+	h := 0.0
+	for _, x := range v {
+		h = max(h, x)
+	}
+	return h
+}
+
+// peers measures memberlist beside us, in the same run.
+func peers(o options) error {
+	if o.peers == 0 {
+		return nil
+	}
+	var l measure.Latencies
+	for i := range o.peers {
+		d, err := measure.Memberlist(8, time.Minute)
+		if err != nil {
+			return fmt.Errorf("memberlist, sample %d: %w", i+1, err)
+		}
+		l = append(l, d)
+		fmt.Fprintf(o.progress, "\rmemberlist %d/%d ", i+1, o.peers)
+	}
+	fmt.Fprintln(o.progress)
+	fmt.Fprintf(o.out, "\n## Beside it\n\nhashicorp/memberlist 0.7.0, LAN defaults, 8 members in one process, one stopped without farewell → dead at all others: median %s ms, at most %s ms (%d samples).\n",
+		measure.Millis(l.Median()), measure.Millis(l.Max()), len(l))
+	return nil
+}
+
+// soak runs a cluster beside four busy loops and fails if a healthy node is called FAILED.
+func soak(ctx context.Context, o options) (err error) {
+	l, dir, err := start(ctx, o, o.presets[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close(), os.RemoveAll(dir)) }()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	loops, stop := context.WithCancel(ctx)
+	defer stop()
+	for range 4 {
+		c := exec.CommandContext(loops, self, "busy-loop")
+		if err := c.Start(); err != nil {
+			return err
+		}
+		defer func() { stop(); _ = c.Wait() }()
+	}
+	conditions(o)
+	mark := l.Mark()
+	running, cancel := context.WithTimeout(ctx, o.soak)
+	defer cancel()
+	_, err = l.Wait(running, mark, func(s lab.Seen) bool {
+		if s.GetTo() != lofamov1.State_NORMAL {
+			fmt.Fprintln(o.progress, s)
+		}
+		return s.GetComponent() == "node" && s.GetTo() == lofamov1.State_FAILED
+	})
+	if err == nil {
+		return errors.New("a healthy node was called FAILED")
+	}
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		return err
+	}
+	counts := map[string]int{}
+	for _, s := range l.Since(mark) {
+		if s.GetTo() != lofamov1.State_NORMAL {
+			counts[s.GetComponent()+" "+s.GetTo().String()]++
+		}
+	}
+	var list []string
+	for what, n := range counts {
+		list = append(list, fmt.Sprintf("%s %d times", what, n))
+	}
+	if len(list) == 0 {
+		list = []string{"none"}
+	}
+	fmt.Fprintf(o.out, "%s at preset %s with four busy loops: no healthy node was called FAILED. Other changes away from NORMAL: %s.\n", o.soak, o.presets[0], strings.Join(list, ", "))
+	return nil
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// experiment is one kind of fault and the change that shows that the system is aware of it.
+type experiment struct {
+	fault     localcluster.Fault
+	component string
+	to        lofamov1.State
+	bound     time.Duration // 0: none is promised
+	kill      bool          // one of the three with many samples
+}
+
+func experiments(p config.Periods) []experiment {
+	const failed, sick = lofamov1.State_FAILED, lofamov1.State_SICK
+	simple := func(k localcluster.Kind) localcluster.Fault { return localcluster.Fault{Kind: k} }
+	sensor := func(name string, v float64) localcluster.Fault {
+		return localcluster.Fault{Kind: localcluster.SensorValue, Sensor: name, Value: v}
+	}
+	cut := func(oneWay bool) localcluster.Fault {
+		return localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.XPlus, OneWay: oneWay}
+	}
+	return []experiment{
+		{simple(localcluster.KillHost), "host", failed, p.HalfBound(), true},
+		{simple(localcluster.KillDNP), "dnp", failed, p.HalfBound(), true},
+		{simple(localcluster.KillNode), "node", failed, p.NodeBound(), true},
+		{simple(localcluster.HangHost), "host", failed, p.HalfBound(), false},
+		{simple(localcluster.HangDNP), "dnp", failed, p.HalfBound(), false},
+		{simple(localcluster.CutService), "service-network", failed, 0, false},
+		{cut(false), "link/X+", failed, 0, false},
+		{cut(true), "link/X+", failed, 0, false},
+		{localcluster.Fault{Kind: localcluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3}, "link/X+", sick, 0, false},
+		{sensor("temperature", 110), "temperature", failed, 0, false},
+		{sensor("voltage", 20), "voltage", failed, 0, false},
+		{sensor("power", 5000), "power", failed, 0, false},
+		{sensor("memory-ue", 5), "memory", failed, 0, false},
+		{sensor("peripheral/0", 2), "peripheral/0", failed, 0, false},
+		{sensor("carrier", 0), "service-network", failed, 0, false},
+	}
+}
+
+// latencies runs all experiments and prints their table.
+func latencies(ctx context.Context, o options, l *lab.Lab, p config.Periods) error {
+	fmt.Fprintf(o.out, "Awareness latency in ms: injection → watch event (committed), by one monotonic clock; *own*: `awarenessLatency`, summed from ages.\n\n")
+	fmt.Fprintln(o.out, "| fault | n | median | p99 | max | bound | own median | own − clock, median | path |")
+	fmt.Fprintln(o.out, "|---|---|---|---|---|---|---|---|---|")
+	rnd := rand.New(rand.NewPCG(o.seed, 0))
+	for _, e := range experiments(p) {
+		n := o.others
+		if e.kill {
+			n = o.kills
+		}
+		if n == 0 || !strings.Contains(e.fault.String(), o.only) {
+			continue
+		}
+		r := &series{experiment: e}
+		for i := range n {
+			if err := r.sample(ctx, l, rnd); err != nil {
+				return fmt.Errorf("%s, sample %d of %d: %w", e.fault, i+1, n, err)
+			}
+			fmt.Fprintf(o.progress, "\r%-28s %d/%d ", e.fault, i+1, n)
+		}
+		fmt.Fprintln(o.progress)
+		r.print(o)
+	}
+	return nil
+}
+
+type series struct {
+	experiment
+	clock, own, diff measure.Latencies
+	paths            map[string]int
+}
+
+// sample injects the fault once, into a node and at a phase chosen by rnd, times the change, and
+// puts everything right again.
+func (s *series) sample(ctx context.Context, l *lab.Lab, rnd *rand.Rand) error {
+	nodes := l.Cluster.Info().Nodes
+	node := nodes[rnd.IntN(len(nodes))]
+	pause(ctx, time.Duration(rnd.Int64N(int64(200*time.Millisecond))))
+	mark := l.Mark()
+	at, err := l.Cluster.Inject(ctx, string(node.ID), s.fault)
+	if err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	seen, err := l.Wait(waiting, mark, lab.Becomes(string(node.ID), s.component, s.to))
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w", s.component, node.ID, err)
+	}
+	s.add(time.Duration(seen.At-at), seen)
+	if err := l.Cluster.Undo(ctx, string(node.ID), s.fault); err != nil {
+		return err
+	}
+	settling, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return l.Settle(settling)
+}
+
+func (s *series) add(clock time.Duration, seen lab.Seen) {
+	s.clock = append(s.clock, clock)
+	if d := seen.GetAwarenessLatency(); d != nil {
+		s.own = append(s.own, d.AsDuration())
+		s.diff = append(s.diff, d.AsDuration()-clock)
+	}
+	if s.paths == nil {
+		s.paths = map[string]int{}
+	}
+	s.paths[seen.GetPath().String()]++
+}
+
+func (s *series) print(o options) {
+	bound, p99 := "-", "-"
+	if s.bound > 0 {
+		bound = measure.Millis(s.bound)
+	}
+	if len(s.clock) >= 100 {
+		p99 = measure.Millis(s.clock.P99())
+	}
+	var paths []string
+	for _, p := range []string{"DIRECT", "GOSSIP", "TORUS", "PATH_UNSPECIFIED"} {
+		if n := s.paths[p]; n > 0 {
+			paths = append(paths, fmt.Sprintf("%s %d", p, n))
+		}
+	}
+	fmt.Fprintf(o.out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", s.fault, len(s.clock), measure.Millis(s.clock.Median()), p99,
+		measure.Millis(s.clock.Max()), bound, measure.Millis(s.own.Median()), measure.Millis(s.diff.Median()), strings.Join(paths, ", "))
+}
+
+// pause shifts the phase of the injection against the periods.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,136 @@
+// Command lofamo-bench measures what the project publishes: awareness latencies of every kind of
+// fault on a real local cluster, beside the bounds that follow from the periods and beside
+// memberlist, and what an idle node costs. It also runs the soak test.
+//
+// Times are taken on CLOCK_MONOTONIC, from before the injection to the receipt of the watch event.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+type options struct {
+	dims     grid.Dims
+	presets  []string
+	kills    int
+	others   int
+	idle     time.Duration
+	soak     time.Duration
+	peers    int
+	only     string
+	seed     uint64
+	out      io.Writer
+	progress io.Writer
+}
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == "busy-loop" {
+		for {
+		}
+	}
+	o, err := parse(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lofamo-bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "lofamo-bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	f := flag.NewFlagSet("lofamo-bench", flag.ContinueOnError)
+	dims := f.String("dims", "2x2x2", "sizes of the torus")
+	presets := f.String("presets", "default,fast", "presets to measure, with commas between")
+	kills := f.Int("kills", 300, "samples of each of kill-host, kill-dnp, kill-node; 1 to 100000")
+	others := f.Int("others", 50, "samples of every other kind; 0 to 100000")
+	idle := f.Duration("idle", 30*time.Second, "for how long to measure an idle node at each preset; 0 for not at all")
+	soak := f.Duration("soak", 0, "instead: run so long with four busy loops beside the cluster, and fail if a healthy node is called FAILED")
+	peers := f.Int("peers", 5, "samples of memberlist's death detection with 8 members; 0 for none")
+	only := f.String("only", "", "only faults whose name contains this")
+	short := f.Bool("short", false, "few samples, default preset only: to see that it works")
+	seed := f.Uint64("seed", 1, "of the choice of nodes and phases")
+	if err := f.Parse(args); err != nil {
+		return options{}, err
+	}
+	d, err := grid.ParseDims(*dims)
+	if err != nil {
+		return options{}, err
+	}
+	if *kills < 1 || *kills > 100000 || *others < 0 || *others > 100000 || *peers < 0 || f.NArg() > 0 {
+		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), arguments %q (none): outside what is allowed", *kills, *others, *peers, f.Args())
+	}
+	o := options{dims: d, presets: strings.Split(*presets, ","), kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers,
+		only: *only, seed: *seed, out: os.Stdout, progress: os.Stderr}
+	if *short {
+		o.presets, o.kills, o.others, o.idle, o.peers = []string{"default"}, 3, 1, 5*time.Second, 1
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, o options) error {
+	if o.soak > 0 {
+		return soak(ctx, o)
+	}
+	conditions(o)
+	for _, p := range o.presets {
+		if err := preset(ctx, o, p); err != nil {
+			return fmt.Errorf("preset %s: %w", p, err)
+		}
+	}
+	return peers(o)
+}
+
+// preset measures one preset on a cluster of its own.
+func preset(ctx context.Context, o options, name string) (err error) {
+	l, dir, err := start(ctx, o, name)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close(), os.RemoveAll(dir)) }()
+	periods, err := l.Cluster.Periods()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.out, "\n## Preset %s\n\n", name)
+	if o.idle > 0 {
+		if err := idle(ctx, o, l); err != nil {
+			return err
+		}
+	}
+	return latencies(ctx, o, l, periods)
+}
+
+func start(ctx context.Context, o options, preset string) (*lab.Lab, string, error) {
+	dir, err := os.MkdirTemp("", "lofamo-bench-")
+	if err != nil {
+		return nil, "", err
+	}
+	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	l, err := lab.Start(starting, localcluster.Options{Dir: dir, Dims: o.dims, Supervisors: 3, Preset: preset, LogLevel: "warn"})
+	if err != nil {
+		return nil, "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return l, dir, nil
+}

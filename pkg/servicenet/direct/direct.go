@@ -5,42 +5,184 @@ package direct
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
+
+// receiveBuffer is what the kernel is asked to hold while a burst is handled: some 700 full
+// datagrams. Beyond it the kernel drops.
+const receiveBuffer = 1 << 20
 
 // Options of a socket.
 type Options struct {
-	Interface string // bind to this network interface; empty: any
+	// Interface binds the socket to a network interface (SO_BINDTODEVICE, which needs
+	// CAP_NET_RAW); empty: any.
+	Interface string
 }
 
 // Handler gets each datagram. It is called from one goroutine, must not block and must not keep b.
 type Handler func(from netip.AddrPort, b []byte)
 
 // Socket is one UDP socket. All methods may be called from any goroutine.
-type Socket struct{}
+type Socket struct {
+	conn    *net.UDPConn
+	local   netip.AddrPort
+	blocked atomic.Bool
+	buffers sync.Pool // of *[servicenet.MaxDatagram + 1]byte
+
+	received, sent, oversized, blockedCount, sendErrors atomic.Uint64
+}
 
 // Listen opens the socket on addr ("ip:port"; port 0 takes a free one).
-func Listen(addr string, opts Options) (*Socket, error) { panic("skeleton") }
+func Listen(addr string, opts Options) (*Socket, error) {
+	want, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on direct rail: address: given %q: want ip:port", addr)
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return bindToDevice(c, opts.Interface) }}
+	pc, err := lc.ListenPacket(context.Background(), "udp", want.String())
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen on direct rail %s: UDP port %d is taken by another process: %w", addr, want.Port(), err)
+	case err != nil:
+		return nil, fmt.Errorf("listen on direct rail %s: %w", addr, err)
+	}
+	conn := pc.(*net.UDPConn)
+	_ = conn.SetReadBuffer(receiveBuffer) // best effort: the kernel's limit may be lower
+	s := &Socket{conn: conn, local: unmap(conn.LocalAddr().(*net.UDPAddr).AddrPort())}
+	s.buffers.New = func() any { return new([servicenet.MaxDatagram + 1]byte) }
+	return s, nil
+}
+
+func bindToDevice(c syscall.RawConn, name string) error {
+	if name == "" {
+		return nil
+	}
+	var bindErr error
+	err := c.Control(func(fd uintptr) { bindErr = unix.BindToDevice(int(fd), name) })
+	if err = errors.Join(err, bindErr); err != nil {
+		return fmt.Errorf("bind to interface %q: %w", name, err)
+	}
+	return nil
+}
 
 // LocalAddr returns the address that the socket is bound to.
-func (s *Socket) LocalAddr() netip.AddrPort { panic("skeleton") }
+func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
 
-// Send sends one datagram without blocking.
-func (s *Socket) Send(to netip.AddrPort, b []byte) error { panic("skeleton") }
+// Send sends one datagram. It does not block: what the kernel cannot take is an error. b is the
+// caller's again on return. While the socket is blocked it succeeds and sends nothing, as a cut
+// cable would.
+func (s *Socket) Send(to netip.AddrPort, b []byte) error {
+	if len(b) > servicenet.MaxDatagram {
+		return fmt.Errorf("send to %s: datagram: given %d bytes: want at most %d", to, len(b), servicenet.MaxDatagram)
+	}
+	if s.blocked.Load() {
+		s.blockedCount.Add(1)
+		return nil
+	}
+	_, err := s.conn.WriteToUDPAddrPort(b, to)
+	// An ICMP refusal of an earlier datagram may show here: no fault of this one.
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		_, err = s.conn.WriteToUDPAddrPort(b, to)
+	}
+	if err != nil {
+		s.sendErrors.Add(1)
+		return fmt.Errorf("send to %s: %w", to, err)
+	}
+	s.sent.Add(1)
+	return nil
+}
 
-// Run reads until the context ends or the socket is closed. It closes the socket.
-func (s *Socket) Run(ctx context.Context, h Handler) error { panic("skeleton") }
+// Run reads until the context ends or the socket is closed, and closes it. It returns nil then,
+// and an error when the socket fails for good.
+func (s *Socket) Run(ctx context.Context, h Handler) error {
+	stop := context.AfterFunc(ctx, func() { _ = s.conn.Close() })
+	defer stop()
+	defer func() { _ = s.conn.Close() }()
+	wait := time.Millisecond // after an error that may pass, such as ENOBUFS
+	for {
+		err := s.read(h)
+		switch {
+		case err == nil:
+			wait = time.Millisecond
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case errors.Is(err, syscall.ECONNREFUSED):
+			// An ICMP answer to something sent earlier; the outbox sees the missing answer.
+		case wait > time.Second:
+			return fmt.Errorf("read direct rail %s: %w", s.local, err)
+		default:
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+			wait *= 2
+		}
+	}
+}
+
+// read handles one datagram. The buffer is one byte longer than what is allowed, so that what is
+// too long shows.
+func (s *Socket) read(h Handler) error {
+	buf := s.buffers.Get().(*[servicenet.MaxDatagram + 1]byte)
+	defer s.buffers.Put(buf)
+	n, from, err := s.conn.ReadFromUDPAddrPort(buf[:])
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.blocked.Load():
+		s.blockedCount.Add(1)
+	case n > servicenet.MaxDatagram:
+		s.oversized.Add(1)
+	default:
+		s.received.Add(1)
+		h(unmap(from), buf[:n])
+	}
+	return nil
+}
+
+// unmap makes an IPv4 address of one that a dual-stack socket shows as IPv6.
+func unmap(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
 
 // Block makes the socket drop everything both ways, for fault injection.
-func (s *Socket) Block(on bool) { panic("skeleton") }
+func (s *Socket) Block(on bool) { s.blocked.Store(on) }
 
 // Stats counts datagrams.
 type Stats struct {
-	Received, Sent, Oversized, Blocked, SendErrors uint64
+	Received, Sent uint64
+	Oversized      uint64 // received, longer than servicenet.MaxDatagram
+	Blocked        uint64 // dropped by Block, both ways
+	SendErrors     uint64
 }
 
 // Stats returns the counters.
-func (s *Socket) Stats() Stats { panic("skeleton") }
+func (s *Socket) Stats() Stats {
+	return Stats{
+		Received:   s.received.Load(),
+		Sent:       s.sent.Load(),
+		Oversized:  s.oversized.Load(),
+		Blocked:    s.blockedCount.Load(),
+		SendErrors: s.sendErrors.Load(),
+	}
+}
 
 // Close closes the socket; Run returns.
-func (s *Socket) Close() error { panic("skeleton") }
+func (s *Socket) Close() error {
+	if err := s.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("close direct rail %s: %w", s.local, err)
+	}
+	return nil
+}

@@ -346,8 +346,8 @@ func (l *Link) beat(now time.Time) bool {
 	if now.Before(l.nextBeat) {
 		return false
 	}
-	n := now.Sub(l.nextBeat)/l.cfg.Period + 1
-	l.nextBeat = l.nextBeat.Add(n * l.cfg.Period)
+	passed := int64(now.Sub(l.nextBeat) / l.cfg.Period)
+	l.nextBeat = l.nextBeat.Add(time.Duration(passed+1) * l.cfg.Period)
 	if l.unackedSince.IsZero() {
 		l.unackedSince = now
 	}

@@ -83,6 +83,7 @@ func (l *Link) judgeRx(now time.Time) {
 	ratio := errorRatio(errors, frames)
 	sick := errors >= l.cfg.MinErrors && ratio > l.cfg.SickRatio
 	switch l.rx {
+	case LinkUnknown: // until the first frame, which does not wait for this
 	case LinkNormal:
 		if sick {
 			l.becomeSick()

@@ -16,13 +16,11 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 	if f.Ack < l.txSeq {
 		l.unackedSince = now
 	}
-	switch l.tx {
-	case LinkUnknown:
+	switch {
+	case l.tx == LinkUnknown:
 		l.becomeHeard()
-	case LinkBroken:
-		if l.ackingSince.IsZero() {
-			l.ackingSince = now
-		}
+	case l.tx == LinkBroken && l.ackingSince.IsZero():
+		l.ackingSince = now
 	}
 }
 

@@ -1,0 +1,414 @@
+package udplink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func TestHeartbeatsUnderASession(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+	a.until("told of b", func(o torus.LinkOutput, _ torus.LinkStats) bool {
+		return o.Peer == torus.PeerStatus{DNP: 0xd, Host: uint32(grid.XMinus), Epoch: 1}
+	})
+	if len(a.ids) == 0 || a.ids[0] != b.ids[0] {
+		t.Errorf("sessions %x and %x", a.ids, b.ids)
+	}
+}
+
+func TestOneWayBlockIsSeenFromBothEnds(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+
+	a.link.Mangle(Mangle{BlockOut: true})
+	b.until("silent", func(o torus.LinkOutput, _ torus.LinkStats) bool {
+		return o.State == torus.LinkBroken && o.Detail.Silent
+	})
+	a.until("unheard", func(o torus.LinkOutput, _ torus.LinkStats) bool {
+		return o.State == torus.LinkBroken && o.Detail.Handshake && o.Detail.Rx == torus.LinkNormal
+	})
+	if a.link.Stats().MangledOut == 0 {
+		t.Error("the mangler counted nothing")
+	}
+	a.link.Mangle(Mangle{})
+	a.untilNormal()
+	b.untilNormal()
+
+	a.link.Mangle(Mangle{BlockIn: true})
+	a.until("silent", func(o torus.LinkOutput, _ torus.LinkStats) bool { return o.Detail.Silent })
+	a.untilLog(func(line string) bool { return strings.Contains(line, errBlocked.Error()) })
+	a.link.Mangle(Mangle{})
+	a.untilNormal()
+}
+
+func TestCorruptionMakesTheReceiverCallItSick(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+	b.link.Mangle(Mangle{CorruptIn: 0.3})
+	b.until("sick", func(o torus.LinkOutput, s torus.LinkStats) bool {
+		return o.State == torus.LinkSick && s.CRC >= 5 && s.MAC == 0
+	})
+	a.until("normal", func(o torus.LinkOutput, _ torus.LinkStats) bool { return o.State == torus.LinkNormal })
+	b.link.Mangle(Mangle{})
+	b.untilNormal()
+}
+
+func TestForgeriesAndStrangers(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+
+	var id uint32
+	b.mu.Lock()
+	id = b.ids[len(b.ids)-1]
+	b.mu.Unlock()
+	forger := torus.NewSession(id, [torus.KeySize]byte{1}, [torus.KeySize]byte{2})
+	for seq := uint64(1000); seq < 1010; seq++ {
+		f := torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XPlus, Dst: grid.Coord{X: 1}, Session: id, Seq: seq, Epoch: 9}
+		wire, err := f.Append(nil, forger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.link.Send(wire); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.until("aware of ten forgeries, and unmoved", func(o torus.LinkOutput, s torus.LinkStats) bool {
+		return s.MAC == 10 && s.CRC == 0 && o.State == torus.LinkNormal && o.Peer.Epoch == 1
+	})
+
+	stranger, err := net.Dial("udp4", b.link.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Close() }()
+	for range 10 {
+		if _, err := stranger.Write(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.until("rid of ten strangers", func(o torus.LinkOutput, s torus.LinkStats) bool {
+		return b.link.Stats().Strangers == 10 && s.Malformed == 0 && o.State == torus.LinkNormal
+	})
+}
+
+func TestWrongCertificateIsRefused(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(a, b *node)
+		log    string // at b
+	}{
+		{"another node's", func(a, _ *node) { a.cfg.TLS = a.ca.config("c") }, `want "a"`},
+		{"by another authority", func(a, b *node) {
+			foreign := newAuthority(t).config("a")
+			foreign.RootCAs = b.cfg.TLS.RootCAs
+			a.cfg.TLS = foreign
+		}, "unknown authority"},
+		{"none", func(a, _ *node) {
+			a.cfg.TLS = a.cfg.TLS.Clone()
+			a.cfg.TLS.GetClientCertificate = noCertificate
+		}, "didn't provide a certificate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a, b := pairOf(t)
+			tc.change(a, b)
+			b.start()
+			a.start()
+			b.untilLog(func(line string) bool { return strings.Contains(line, "accept") && strings.Contains(line, tc.log) })
+			a.untilLog(func(line string) bool { return strings.Contains(line, "handshake failed") })
+			if s := b.link.Stats(); s.Handshakes != 0 || s.HandshakeFailures == 0 {
+				t.Errorf("%+v", s)
+			}
+			if s := a.link.Stats(); s.Handshakes != 0 {
+				t.Errorf("the refused end has a session: %+v", s)
+			}
+		})
+	}
+	t.Run("acceptor's", func(t *testing.T) {
+		a, b := pairOf(t)
+		a.cfg.VerifyPeer = only("somebody else")
+		b.start()
+		a.start()
+		a.untilLog(func(line string) bool { return strings.Contains(line, `want "somebody else"`) })
+		b.untilLog(func(line string) bool { return strings.Contains(line, "handshake failed") })
+		if s := b.link.Stats(); s.Handshakes != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestRedialAfterRestart(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+	for _, restarted := range []*node{b, a} {
+		other := a
+		if restarted == a {
+			other = b
+		}
+		restarted.stop()
+		other.until("silent", func(o torus.LinkOutput, _ torus.LinkStats) bool { return o.Detail.Silent })
+		restarted.start()
+		restarted.untilNormal()
+		other.until("normal, with the new epoch", func(o torus.LinkOutput, _ torus.LinkStats) bool {
+			return o.State == torus.LinkNormal && o.Peer.Epoch == 2
+		})
+	}
+}
+
+// TestRekey: a new session on a link that works is not noticed by the machine.
+func TestRekey(t *testing.T) {
+	a, b := pairOf(t)
+	a.cfg.Rekey = 100 * time.Millisecond
+	b.start()
+	a.start()
+	b.untilNormal()
+	b.until("given five sessions, losing nothing worth a verdict", func(o torus.LinkOutput, _ torus.LinkStats) bool {
+		if o.Changed && o.State != torus.LinkNormal {
+			t.Fatalf("became %s", o.Detail)
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.ids) >= 5
+	})
+}
+
+// TestStalledHandshakes: strangers that connect and say nothing hold the acceptor up for no more
+// than the time-out.
+func TestStalledHandshakes(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	for range acceptBurst {
+		c, err := net.Dial("tcp4", b.link.LocalAddr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	a.start()
+	a.untilNormal()
+	if s := b.link.Stats(); s.Refused < acceptBurst-maxHandshakes {
+		t.Errorf("%+v: want at least %d refused", s, acceptBurst-maxHandshakes)
+	}
+}
+
+func TestTakenPort(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	again := b.cfg
+	if _, err := Listen(again); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "UDP "+again.Local.String()) {
+		t.Errorf("UDP port taken: %v", err)
+	}
+	taken, err := net.Listen("tcp4", a.cfg.Local.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	cfg := a.cfg
+	cfg.Dialer = false
+	if _, err := Listen(cfg); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "TCP "+cfg.Local.String()) {
+		t.Errorf("TCP port taken: %v", err)
+	}
+	l, err := Listen(a.cfg) // the failure above has freed the UDP port
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInterface(t *testing.T) {
+	a, b := pairOf(t)
+	a.cfg.Interface = "nosuchif0"
+	if _, err := Listen(a.cfg); err == nil || !strings.Contains(err.Error(), "nosuchif0") {
+		t.Errorf("an interface that does not exist: %v", err)
+	}
+	a.cfg.Interface, b.cfg.Interface = "lo", "lo"
+	l, err := Listen(a.cfg)
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("binding to an interface is not permitted here: SO_BINDTODEVICE untested")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	b.start()
+	a.start()
+	a.untilNormal()
+}
+
+func TestConfigNamesAllBadFields(t *testing.T) {
+	_, err := Listen(Config{
+		Dir: 7, Local: netip.MustParseAddrPort("[::1]:0"), Peer: netip.MustParseAddrPort("127.0.0.1:0"), MTU: 75, Rekey: -1,
+	})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"Dir 7: want 1 to 6", "Peer 127.0.0.1:0", "same family", "MTU 75: want 76 to 8224", "Rekey", "VerifyPeer nil", "Logger nil", "TLS nil"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in: %v", want, err)
+		}
+	}
+	a, b := pairOf(t)
+	a.cfg.TLS = a.cfg.TLS.Clone()
+	a.cfg.TLS.Certificates = nil
+	if _, err := Listen(a.cfg); err == nil || !strings.Contains(err.Error(), "without certificate") {
+		t.Errorf("no certificate: %v", err)
+	}
+	b.cfg.TLS = b.cfg.TLS.Clone()
+	b.cfg.TLS.ClientAuth = 0
+	if _, err := Listen(b.cfg); err == nil || !strings.Contains(err.Error(), "ClientAuth") {
+		t.Errorf("an acceptor that takes anybody: %v", err)
+	}
+}
+
+func TestPacer(t *testing.T) {
+	start := time.Unix(1000, 0)
+	var p pacer
+	for i, tc := range []struct{ at, want time.Duration }{
+		{0, 0}, // the first at once
+		{0, 50 * time.Millisecond},
+		{60 * time.Millisecond, 90 * time.Millisecond},   // 100 after the one at 50
+		{400 * time.Millisecond, 0},                      // 200 after the one at 150 have passed
+		{400 * time.Millisecond, 400 * time.Millisecond}, // doubled all the same
+		{800 * time.Millisecond, 800 * time.Millisecond},
+		{1600 * time.Millisecond, time.Second}, // no more than that
+		{2600 * time.Millisecond, time.Second},
+		{7 * time.Second, 0}, // quiet for long: begin again
+		{7 * time.Second, 50 * time.Millisecond},
+	} {
+		if got := p.attempt(start.Add(tc.at)); got != tc.want {
+			t.Errorf("attempt %d at %v waits %v, want %v", i+1, tc.at, got, tc.want)
+		}
+	}
+}
+
+func TestExporterContextNamesTheLink(t *testing.T) {
+	got := exporterContext(grid.Coord{X: 1, Y: 2, Z: 0x304}, grid.Coord{X: 5}, grid.YPlus)
+	if want := []byte{0, 1, 0, 2, 3, 4, 0, 5, 0, 0, 0, 0, 3}; !bytes.Equal(got, want) {
+		t.Errorf("% x, want % x", got, want)
+	}
+}
+
+// sink gives packets to a channel.
+type sink chan []byte
+
+func (s sink) OnPacket(_ grid.Direction, b []byte) {
+	select {
+	case s <- bytes.Clone(b):
+	default:
+	}
+}
+func (s sink) OnSession(grid.Direction, *torus.Session) {}
+
+// wires runs both ends without machines, for tests of packets.
+func wires(t testing.TB, a, b Config, ha, hb Handler) (la, lb *Link) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	links := [2]*Link{}
+	for i, cfg := range []Config{a, b} {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+		l, err := Listen(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		links[i] = l
+		go func() { done <- l.Run(ctx, []Handler{ha, hb}[i]) }()
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-done, <-done); err != nil {
+			t.Error(err)
+		}
+	})
+	return links[0], links[1]
+}
+
+func TestSendRefusesWhatIsTooLong(t *testing.T) {
+	na, nb := pairOf(t)
+	got := make(sink, 4)
+	a, _ := wires(t, na.cfg, nb.cfg, make(sink), got)
+	if err := a.Send(make([]byte, torus.DefaultMaxFrame+1)); err == nil || !strings.Contains(err.Error(), "1472") {
+		t.Errorf("a packet over the MTU: %v", err)
+	}
+}
+
+// signal tells that a packet came, without allocating.
+type signal chan struct{}
+
+func (s signal) OnPacket(grid.Direction, []byte) {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+func (s signal) OnSession(grid.Direction, *torus.Session) {}
+
+func TestPacketsDoNotAllocate(t *testing.T) {
+	na, nb := pairOf(t)
+	got := make(signal, 1)
+	a, _ := wires(t, na.cfg, nb.cfg, make(signal), got)
+	b := make([]byte, torus.HeartbeatSize)
+	deadline := time.After(bound)
+	pass := func() {
+		if err := a.Send(b); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-got:
+		case <-deadline:
+			t.Fatal("a packet was lost on the way over loopback")
+		}
+	}
+	pass()
+	// The handshake of the start may still be going on beside: then try again.
+	var n float64
+	for range 20 {
+		if n = testing.AllocsPerRun(200, pass); n == 0 {
+			return
+		}
+	}
+	t.Errorf("%v allocations a packet sent and received, want none", n)
+}
+
+func BenchmarkPacket(b *testing.B) {
+	na, nb := pairOf(b)
+	got := make(signal, 1)
+	link, _ := wires(b, na.cfg, nb.cfg, make(signal), got)
+	packet := make([]byte, torus.HeartbeatSize)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := link.Send(packet); err != nil {
+			b.Fatal(err)
+		}
+		<-got
+	}
+}

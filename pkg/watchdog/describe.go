@@ -100,8 +100,9 @@ func (f fieldLayout) text(v uint32) (string, bool) {
 		return fmt.Sprint(v), true
 	case kindUnassigned:
 		return fmt.Sprintf("0x%x", v), true
+	default: // the sensors' codes
+		return f.codeText(byte(v)), true
 	}
-	return f.codeText(byte(v)), true
 }
 
 func (f fieldLayout) codeText(code byte) string {

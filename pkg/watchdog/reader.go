@@ -29,10 +29,10 @@ type ReaderConfig struct {
 func (c ReaderConfig) Validate() error {
 	errs := []error{positive("TRead", c.TRead)}
 	if c.Misses < 0 || c.Misses > MaxMisses {
-		errs = append(errs, fmt.Errorf("Misses is %d: want 0 to %d", c.Misses, MaxMisses))
+		errs = append(errs, fmt.Errorf("reader: Misses is %d: want 0 to %d", c.Misses, MaxMisses))
 	}
 	if c.Grace < 0 {
-		errs = append(errs, fmt.Errorf("Grace is %v: want 0 or more", c.Grace))
+		errs = append(errs, fmt.Errorf("reader: Grace is %v: want 0 or more", c.Grace))
 	}
 	return errors.Join(errs...)
 }
@@ -189,11 +189,10 @@ func (r *Reader) output(now time.Time, before Verdict) ReaderOutput {
 // lets at least one whole period pass.
 func (r *Reader) schedule(now time.Time, late bool) {
 	r.begun, r.lastRead = true, now
-	periods := time.Duration(1)
+	r.due = r.due.Add(r.cfg.TRead)
 	if late {
-		periods = (now.Sub(r.due)-1)/r.cfg.TRead + 2
+		r.due, _ = nextOnGrid(r.due, r.cfg.TRead, now.Add(r.cfg.TRead))
 	}
-	r.due = r.due.Add(periods * r.cfg.TRead)
 }
 
 func (r *Reader) becomeAlive(now time.Time) {

@@ -82,8 +82,9 @@ func (h Health) String() string {
 		return "sick"
 	case HealthBroken:
 		return "broken"
+	default:
+		return fmt.Sprintf("Health(%d)", uint8(h))
 	}
-	return fmt.Sprintf("Health(%d)", uint8(h))
 }
 
 // Valid says whether h is one of the three defined values.

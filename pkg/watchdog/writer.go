@@ -90,7 +90,18 @@ func (w *Writer) becomeWriting(now time.Time) {
 
 // advance moves on to the first time of the grid after now.
 func (w *Writer) advance(now time.Time) {
-	periods := now.Sub(w.due)/w.cfg.TWrite + 1
-	w.due = w.due.Add(periods * w.cfg.TWrite)
-	w.missed += uint64(periods - 1)
+	var skipped int64
+	w.due, skipped = nextOnGrid(w.due.Add(w.cfg.TWrite), w.cfg.TWrite, now.Add(1))
+	w.missed += uint64(skipped)
+}
+
+// nextOnGrid returns the first time from start on, in steps of period, that is not before limit, and
+// how many steps it skipped.
+func nextOnGrid(start time.Time, period time.Duration, limit time.Time) (next time.Time, skipped int64) {
+	wait := limit.Sub(start)
+	if wait <= 0 {
+		return start, 0
+	}
+	skipped = int64((wait + period - 1) / period)
+	return start.Add(time.Duration(skipped * int64(period))), skipped
 }

@@ -201,7 +201,7 @@ func (b *Box) Ring() error {
 // fills.
 func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 	if err := b.conn.SetReadDeadline(time.Time{}); err != nil {
-		return b.runError(ctx, err)
+		return b.runEnd(ctx, err)
 	}
 	// A deadline in the past is how a blocked read of Go's poller is called off.
 	stop := context.AfterFunc(ctx, func() { _ = b.conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -210,7 +210,7 @@ func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 	for {
 		n, err := b.conn.Read(buf)
 		if err != nil {
-			return b.runError(ctx, err)
+			return b.runEnd(ctx, err)
 		}
 		m, err := Decode(buf[:n])
 		if err != nil {
@@ -223,11 +223,12 @@ func (b *Box) Run(ctx context.Context, handle func(Message)) error {
 	}
 }
 
-func (b *Box) runError(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-		return nil
+// runEnd makes nothing of an error that the end of ctx or Close has caused.
+func (b *Box) runEnd(ctx context.Context, err error) error {
+	if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("receive from mailbox %s: %w", b.path, err)
 	}
-	return fmt.Errorf("receive from mailbox %s: %w", b.path, err)
+	return nil
 }
 
 // Stats returns the counters.

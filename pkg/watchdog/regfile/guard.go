@@ -1,13 +1,11 @@
 package regfile
 
-import (
-	"hash/crc32"
-)
+import "hash/crc32"
 
 // guard is the check value that stands beside a word: sequence number above, CRC-32C below. The CRC
 // covers the word's offset, so that a guard fits its own word only, the word without its Valid bit,
-// which the other half clears, and the sequence. Over 96 bits CRC-32C finds every error of up to
-// five bits at the least.
+// which the other half clears, and the sequence. Over these 96 bits CRC-32C finds every error of up
+// to six bits (see the tests).
 type guard uint64
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -33,8 +31,8 @@ type cellState struct {
 	a, b guard
 }
 
-// blank says that the cell was never written.
-func (s cellState) blank() bool { return s == cellState{} }
+// blank says that no store into the cell was ever completed, nor its word written: it reads as 0.
+func (s cellState) blank() bool { return s.word == 0 && s.b == 0 }
 
 // good says that the word is one that its owner wrote.
 func (s cellState) good(c cell) bool { return s.a.covers(c, s.word) || s.b.covers(c, s.word) }
@@ -56,7 +54,7 @@ type write struct {
 
 // planStore returns the stores that put a new word into a cell, in order. Between any two of them
 // the cell holds either the old word or the new one with a guard that covers it, provided that it
-// was good before; that is all there is to surviving a kill at any instruction.
+// was good or blank before; that is all there is to surviving a kill at any instruction.
 func planStore(c cell, s cellState, word uint32) (plan [4]write, n int) {
 	add := func(p part, v uint64) {
 		plan[n] = write{p, v}

@@ -32,8 +32,8 @@
 // other half clears Valid by compare-and-swap, which the guards do not cover.
 //
 // A word that neither guard knows was torn, flipped or written by a stranger: it reads as corrupt,
-// for the watchdog a miss, until its owner writes again. Six flipped bits over a word and a guard
-// are always found; flips in one guard alone are masked by the other. A program that means to write
+// for the watchdog a miss, until its owner writes again. Up to six flipped bits over a word and a
+// guard are always found; flips in one guard alone are masked by the other. A program that means to write
 // a register from outside uses Poke.
 //
 // # What the kernel allows

@@ -319,6 +319,7 @@ func sensorIndex(c fault.Component) (int, error) {
 		return extSensor + 1, nil
 	case fault.ComponentVoltage:
 		return extSensor + 2, nil
+	default:
+		return 0, fmt.Errorf("component is %s: want temperature, power or voltage", c)
 	}
-	return 0, fmt.Errorf("component is %s: want temperature, power or voltage", c)
 }

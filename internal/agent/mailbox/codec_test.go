@@ -1,0 +1,79 @@
+package mailbox
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestCodec(t *testing.T) {
+	for _, m := range []Message{
+		{Type: Doorbell},
+		{Type: Envelope, Payload: []byte("an envelope")},
+		{Type: Inject, Payload: bytes.Repeat([]byte{0xa5}, MaxPayload)},
+		{Type: Envelope},
+	} {
+		b, err := m.Append([]byte("before"))
+		if err != nil || !bytes.HasPrefix(b, []byte("before")) {
+			t.Fatal(err)
+		}
+		got, err := Decode(b[len("before"):])
+		if err != nil || got.Type != m.Type || !bytes.Equal(got.Payload, m.Payload) {
+			t.Errorf("%s: %v, %v", m.Type, got.Type, err)
+		}
+	}
+	if m, err := Decode(nil); err != nil || m.Type != Doorbell {
+		t.Errorf("empty datagram: %+v %v", m, err)
+	}
+}
+
+func TestCodecRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		m    Message
+		is   error
+		want string
+	}{
+		{Message{}, ErrMalformed, "type is 0: want 1 to 3"},
+		{Message{Type: 4}, ErrMalformed, "type is 4"},
+		{Message{Type: Doorbell, Payload: []byte{1}}, ErrMalformed, "doorbell with a payload of 1 bytes"},
+		{Message{Type: Envelope, Payload: make([]byte, MaxPayload+1)}, ErrTooLong, "8193 bytes: want at most 8192"},
+	} {
+		if _, err := tc.m.Append(nil); !errors.Is(err, tc.is) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want %q", tc.m.Type, err, tc.want)
+		}
+	}
+	good, _ := Message{Type: Envelope, Payload: []byte("payload")}.Append(nil)
+	for i := range len(good) * 8 {
+		bad := bytes.Clone(good)
+		bad[i/8] ^= 1 << (i % 8)
+		if _, err := Decode(bad); !errors.Is(err, ErrCRC) {
+			t.Errorf("bit %d flipped: %v", i, err)
+		}
+	}
+	if _, err := Decode(good[:4]); !errors.Is(err, ErrMalformed) {
+		t.Errorf("4 bytes: %v", err)
+	}
+	if _, err := Decode(make([]byte, overhead+MaxPayload+1)); !errors.Is(err, ErrTooLong) {
+		t.Errorf("too long: %v", err)
+	}
+	if Envelope.String() != "Envelope" || Inject.String() != "Inject" || Type(9).String() != "Type(9)" {
+		t.Error("names")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, m := range []Message{{Type: Doorbell}, {Type: Envelope, Payload: []byte("x")}} {
+		b, _ := m.Append(nil)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := Decode(b)
+		if err != nil || len(b) == 0 {
+			return
+		}
+		if back, err := m.Append(nil); err != nil || !bytes.Equal(back, b) {
+			t.Errorf("%x comes back as %x, %v", b, back, err)
+		}
+	})
+}

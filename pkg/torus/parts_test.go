@@ -301,3 +301,63 @@ func TestWakeIsTheDeadline(t *testing.T) {
 		t.Errorf("at the deadline: %+v", out)
 	}
 }
+
+// TestLinkInvariants throws anything at a machine: after a tick it never wants to be woken at once
+// (that would be a busy loop), it calls nobody silent before the time, never while it doubts
+// itself, and what it says hangs together.
+func TestLinkInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := testConfig()
+		now := time.Unix(1000, 0)
+		l := NewLink(cfg, now)
+		heard, wake := now, time.Time{}
+		session, seq := uint32(0), uint64(0)
+		was := l.Detail()
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
+			late := false
+			if rapid.Bool().Draw(t, "at wake") && wake.After(now) {
+				now = wake
+			} else {
+				now = now.Add(time.Duration(rapid.IntRange(0, 40_000).Draw(t, "µs")) * time.Microsecond)
+				late = !wake.IsZero() && now.Sub(wake) > cfg.Period // the first step was promised for no time
+			}
+			var ev LinkEvent = Tick{}
+			switch rapid.IntRange(0, 7).Draw(t, "event") {
+			case 0:
+				session++
+				seq = 0
+				ev = SessionStarted{session}
+			case 1:
+				ev = FrameBad{Kind: BadKind(rapid.IntRange(0, 6).Draw(t, "kind"))}
+			case 2, 3, 4:
+				seq += uint64(rapid.IntRange(0, 4).Draw(t, "seq"))
+				ev = FrameReceived{Frame{
+					Type: TypeHeartbeat, Direction: grid.XMinus, Src: cfg.Dst, Dst: cfg.Src, Session: session, Epoch: 1, Seq: seq,
+					Ack: rapid.Uint64Range(0, 10).Draw(t, "ack"), Flags: Flags(rapid.IntRange(0, 3).Draw(t, "flags")),
+				}}
+			}
+			out := l.Step(now, ev)
+			if out.Accepted {
+				heard = now
+			}
+			if out.SendHeartbeat {
+				l.NextFrame(Status{Epoch: 1})
+			}
+			if _, tick := ev.(Tick); tick && !out.Wake.After(now) {
+				t.Fatalf("at %v it wants to be woken at %v", now, out.Wake)
+			}
+			least := cfg.SilentAfter()
+			if heard.Equal(time.Unix(1000, 0)) {
+				least = min(least, cfg.Grace)
+			}
+			if out.Detail.Silent && !was.Silent && (now.Sub(heard) < least || late) {
+				t.Fatalf("silent %v after it heard (late %t): %s", now.Sub(heard), late, out.Detail)
+			}
+			if out.Changed != (out.Detail != was) || out.State != out.Detail.State() || out.Late != late ||
+				out.Detail.Handshake != (out.Detail.Tx == LinkBroken) || out.Detail.Silent != (out.Detail.Rx == LinkBroken) {
+				t.Fatalf("%+v, was %s, late %t", out, was, late)
+			}
+			was, wake = out.Detail, out.Wake
+		}
+	})
+}

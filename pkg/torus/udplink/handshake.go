@@ -29,6 +29,10 @@ const (
 
 	warnEvery = 30 * time.Second // of warnings on failed handshakes of one link
 
+	// settle is how long a new session is given to carry frames before it may be replaced: what was
+	// asked for meanwhile was asked for before its first frames could be heard.
+	settle = 200 * time.Millisecond
+
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
 
@@ -97,16 +101,17 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 		if ctx.Err() != nil {
 			return
 		}
-		select {
-		case <-l.redial: // asked for before this attempt
-		default:
-		}
 		s, err := l.dial(ctx)
 		if err != nil {
 			l.failed(ctx, "dial", err)
 			continue
 		}
 		l.established(h, s)
+		sleep(ctx, settle)
+		select {
+		case <-l.redial:
+		default:
+		}
 		rekey := time.NewTimer(l.cfg.Rekey)
 		select {
 		case <-l.redial:

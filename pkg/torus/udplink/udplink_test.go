@@ -3,6 +3,7 @@ package udplink
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -197,6 +198,30 @@ func TestRekey(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.ids) >= 5
 	})
+}
+
+// TestRedialsBeforeTheSessionAreOne: a shell asks with every tick until it has a session. That
+// makes one session, not two.
+func TestRedialsBeforeTheSessionAreOne(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	asked := make(chan struct{})
+	verify := a.cfg.VerifyPeer
+	a.cfg.VerifyPeer = func(c *x509.Certificate) error {
+		<-asked
+		return verify(c)
+	}
+	a.start()
+	a.link.Redial()
+	close(asked)
+	a.untilNormal()
+	a.untilLog(func(line string) bool { return strings.Contains(line, "established") })
+	sleep(t.Context(), settle+2*minBackoff) // time for what must not happen
+	if n := a.link.Stats().Handshakes; n != 1 {
+		t.Errorf("%d handshakes, want 1", n)
+	}
+	a.link.Redial()
+	a.untilLog(func(line string) bool { return strings.Contains(line, "established") })
 }
 
 // TestStalledHandshakes: strangers that connect and say nothing hold the acceptor up for no more

@@ -87,7 +87,7 @@ func peripheral(cfg Config, c fault.Component, p PeripheralConfig) Source {
 			sc.Interval = defaultScriptInterval
 		}
 		if sc.Timeout == 0 {
-			sc.Timeout = defaultScriptTimeout
+			sc.Timeout = min(defaultScriptTimeout, sc.Interval)
 		}
 		return script.New(sc)
 	}

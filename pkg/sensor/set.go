@@ -47,9 +47,9 @@ type answer struct {
 }
 
 // Run polls the sources every period, those with an interval of their own by that, until ctx ends.
-// It calls emit on its own goroutine with the readings of all sources, in their order: as soon as
-// the sources asked at one time have answered, at each period's end if some have not, and when a
-// late one answers. emit owns the slice. A reading older than three intervals is replaced by
+// It calls emit on its own goroutine with the readings of all sources, in their order: at once when
+// a state has changed, when all the sources asked at one time have answered, at each period's end
+// if some have not, and when a late one answers. emit owns the slice. A reading older than three intervals is replaced by
 // Unknown. The error names the sources that did not stop; it is nil when all did.
 func (s *Set) Run(ctx context.Context, period time.Duration, emit func([]Reading)) error {
 	if period <= 0 {
@@ -69,12 +69,11 @@ func (s *Set) Run(ctx context.Context, period time.Duration, emit func([]Reading
 			}
 			return s.wait(polls, ended)
 		case a := <-answers:
-			polls[a.index].accept(a)
-			if open && anyBusy(polls) {
-				continue // the period's end at the latest
+			changed, busy := polls[a.index].accept(a), anyBusy(polls)
+			if changed || !open || !busy {
+				emit(s.snapshot(polls))
 			}
-			open = false
-			emit(s.snapshot(polls))
+			open = open && busy
 		case <-ticker.C:
 			if open {
 				emit(s.snapshot(polls))
@@ -111,8 +110,8 @@ func (s *Set) start(ctx context.Context, period time.Duration, answers chan<- an
 	return polls, ended
 }
 
-// ask wakes the sources that are due and not busy. Half a period of tolerance keeps a source whose
-// interval is a multiple of the period from slipping by one.
+// ask wakes the sources that are due and not busy. An eighth of tolerance keeps a source whose
+// interval is a multiple of the period from slipping by one when a tick comes early.
 func (s *Set) ask(polls []*poll) {
 	now := s.clock()
 	for _, p := range polls {
@@ -125,8 +124,11 @@ func (s *Set) ask(polls []*poll) {
 	}
 }
 
-func (p *poll) accept(a answer) {
+// accept takes an answer and says whether the state has changed with it.
+func (p *poll) accept(a answer) (changed bool) {
+	changed = !p.readAt.IsZero() && p.reading.State != a.reading.State
 	p.busy, p.reading, p.readAt = false, a.reading, a.askedAt
+	return changed
 }
 
 func anyBusy(polls []*poll) bool {

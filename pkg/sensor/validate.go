@@ -105,5 +105,12 @@ func (v *validation) peripheral(field string, p PeripheralConfig) {
 	}
 	if p.Timeout != 0 {
 		v.between(field+".timeout", p.Timeout, 10*time.Millisecond, 10*time.Minute)
+		interval := p.Interval.D()
+		if interval == 0 {
+			interval = defaultScriptInterval
+		}
+		if p.Timeout.D() > interval {
+			v.bad(field+".timeout", p.Timeout, fmt.Sprintf("at most %s%s.interval (%v)", v.prefix, field, interval))
+		}
 	}
 }

@@ -33,7 +33,8 @@ type Source struct {
 	sys     source.Root
 	seen    bool // it was there once, with a size
 	done    uint64
-	advance time.Time // when done last advanced, or nothing was in flight; zero before the first reading
+	waiting bool      // at the last reading something was in flight
+	since   time.Time // since when it was, none completing
 }
 
 // New returns the source.
@@ -128,11 +129,11 @@ func (s *Source) progress(j *source.Judge) {
 		return
 	}
 	now := s.cfg.Clock()
-	if s.advance.IsZero() || inFlight == 0 || done != s.done {
-		s.done, s.advance = done, now
+	if !s.waiting || inFlight == 0 || done != s.done {
+		s.done, s.waiting, s.since = done, inFlight > 0, now
 		return
 	}
-	if held := now.Sub(s.advance); held >= stalled {
+	if held := now.Sub(s.since); held >= stalled {
 		j.Say(fault.Sick, held.Seconds(), "s", "%s: %d requests in flight, none completed for %v", s.cfg.Device, inFlight, held.Round(time.Second))
 	}
 }

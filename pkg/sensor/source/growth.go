@@ -12,7 +12,7 @@ const growthSamples = 64
 type Growth struct {
 	window  time.Duration
 	last    uint64
-	samples []sample // oldest first, window/growthSamples apart; one at most is older than the window
+	samples []sample // oldest first; at most two within window/growthSamples, one older than the window
 }
 
 type sample struct {
@@ -29,7 +29,14 @@ func (g *Growth) Add(now time.Time, value uint64) uint64 {
 		g.samples = nil
 	}
 	g.last = value
-	if n := len(g.samples); n == 0 || now.Sub(g.samples[n-1].at) >= g.window/growthSamples {
+	slot := g.window / growthSamples
+	switch n := len(g.samples); {
+	case n == 0 || now.Sub(g.samples[n-1].at) >= slot:
+		g.samples = append(g.samples, sample{now, value})
+	case value == g.samples[n-1].value:
+	case n >= 2 && now.Sub(g.samples[n-2].at) < slot:
+		g.samples[n-1] = sample{now, value} // both within a slot: growth is taken to be the later
+	default:
 		g.samples = append(g.samples, sample{now, value})
 	}
 	for start := now.Add(-g.window); len(g.samples) > 1 && !g.samples[1].at.After(start); {

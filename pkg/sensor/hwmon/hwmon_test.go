@@ -1,0 +1,74 @@
+package hwmon
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
+)
+
+func TestScenarios(t *testing.T) {
+	quantities := map[string]Quantity{"temperature": Temperature, "voltage": Voltage, "power": Power}
+	sourcetest.Run(t, "testdata/*.txt", func(name, root string, _ source.Clock) source.Source {
+		q, rest, _ := strings.Cut(name, "_")
+		cfg := Config{Sysfs: root, Quantity: quantities[q], Bounds: NoBounds()}
+		if rest == "configured" {
+			cfg.Chip, cfg.Label = "k10temp", "Tccd1"
+			cfg.Bounds.WarnHigh, cfg.Bounds.AlarmHigh = 60, 70
+		}
+		return New(cfg)
+	})
+}
+
+// TestThisMachine reads whatever there is: it must be judged or unknown, and never an error.
+func TestThisMachine(t *testing.T) {
+	for _, q := range []Quantity{Temperature, Voltage, Power} {
+		src := New(Config{Sysfs: "/sys", Quantity: q, Bounds: NoBounds()})
+		r, err := src.Read(t.Context())
+		if err != nil {
+			t.Errorf("%s: %v", q, err)
+		}
+		sourcetest.Check(t, src, r)
+		t.Logf("%s: %+v", q, r)
+	}
+}
+
+func TestClassify(t *testing.T) {
+	b := Bounds{-10, 5, 75, 90}
+	n := math.NaN()
+	for _, tc := range []struct {
+		b    Bounds
+		v    float64
+		want fault.State
+	}{
+		{b, -10.1, fault.Failed}, {b, -10, fault.Sick}, {b, 4.9, fault.Sick}, {b, 5, fault.Normal},
+		{b, 75, fault.Normal}, {b, 75.1, fault.Sick}, {b, 90, fault.Sick}, {b, 90.1, fault.Failed},
+		{b, math.Inf(1), fault.Failed}, {b, n, fault.Unknown},
+		{Bounds{n, n, 75, n}, -300, fault.Normal}, {Bounds{n, n, 75, n}, 80, fault.Sick},
+		{Bounds{n, n, n, 90}, 91, fault.Failed},
+	} {
+		if got := tc.b.Classify(tc.v); got != tc.want {
+			t.Errorf("%v: %v is %s, want %s", tc.b, tc.v, got, tc.want)
+		}
+	}
+}
+
+// TestSlackClears checks that from any state a value in the middle of the bounds is normal again.
+func TestSlackClears(t *testing.T) {
+	for _, q := range []Quantity{Temperature, Voltage, Power} {
+		for _, b := range []Bounds{{-10, 5, 75, 90}, {0.9, 0.99, 1.01, 1.1}, {-1, -1e-9, 1e-9, 1}} {
+			mid := (b.WarnLow + b.WarnHigh) / 2
+			for _, last := range []fault.State{0, fault.Unknown, fault.Normal, fault.Sick, fault.Failed} {
+				if got := b.classifyFrom(last, mid, q.kind()); got != fault.Normal {
+					t.Errorf("%s %v: %v after %s is %s", q, b, mid, last, got)
+				}
+			}
+		}
+	}
+	if Quantity(0).String() != "Quantity(0)" {
+		t.Error("the zero quantity has a name")
+	}
+}

@@ -1,0 +1,47 @@
+package memory
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
+)
+
+func config(root string, clock source.Clock) Config {
+	return Config{
+		Procfs: root, Sysfs: root, Clock: clock,
+		SickCorrected: 10, CorrectedWindow: time.Hour, OOMHold: 5 * time.Minute, SickPressure: 40,
+	}
+}
+
+func TestScenarios(t *testing.T) {
+	sourcetest.Run(t, "testdata/*.txt", func(_, root string, clock source.Clock) source.Source {
+		return New(config(root, clock))
+	})
+}
+
+// TestThisMachine reads the real files: any Linux has /proc/vmstat with its OOM kills.
+func TestThisMachine(t *testing.T) {
+	cfg := config("", time.Now)
+	cfg.Procfs, cfg.Sysfs = "/proc", "/sys"
+	src := New(cfg)
+	r, err := src.Read(t.Context())
+	if err != nil || r.State == fault.Unknown {
+		t.Errorf("this machine's memory: %+v, %v", r, err)
+	}
+	sourcetest.Check(t, src, r)
+	t.Logf("%+v", r)
+}
+
+func FuzzVMStat(f *testing.F) {
+	f.Add("nr_free_pages 1\noom_kill 2\n")
+	f.Add("oom_kill\n")
+	f.Add("oom_kill 99999999999999999999")
+	f.Fuzz(func(t *testing.T, text string) {
+		if v, ok, err := parseVMStat(text, "oom_kill"); (!ok || err != nil) && v != 0 {
+			t.Errorf("value %d with %t, %v", v, ok, err)
+		}
+	})
+}

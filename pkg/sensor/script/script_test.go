@@ -1,0 +1,133 @@
+package script
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
+)
+
+// check writes a program and returns its source.
+func check(t *testing.T, timeout time.Duration, body string, args ...string) *Source {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "check")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return New(Config{Component: fault.ComponentPeripheral0, Command: append([]string{path}, args...), Interval: time.Second, Timeout: timeout})
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, tc := range []struct {
+		name, body string
+		want       fault.State
+		detail     string
+		fails      bool
+	}{
+		{"normal", "echo all well; echo more", fault.Normal, "all well", false},
+		{"silent", "exit 0", fault.Normal, "", false},
+		{"sick", "echo worn; exit 1", fault.Sick, "worn", false},
+		{"failed", "echo gone; exit 2", fault.Failed, "gone", false},
+		{"complains on stderr", "echo no device >&2; exit 2", fault.Failed, "no device", false},
+		{"other code", "echo hm; exit 3", fault.Unknown, "exit status 3, want exit code 0, 1 or 2: hm", true},
+		{"killed", "kill -9 $$", fault.Unknown, "killed", true},
+		{"arguments reach it as they are", `echo "$1|$2"`, fault.Normal, "a b|$HOME;exit 2", false},
+		{"a flood of output", "i=0; while [ $i -lt 20000 ]; do echo 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'; i=$((i+1)); done; exit 1", fault.Sick, "xxxx", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			src := check(t, 20*time.Second, tc.body, "a b", "$HOME;exit 2")
+			r, err := src.Read(t.Context())
+			if r.State != tc.want || !strings.Contains(r.Detail, tc.detail) || (err != nil) != tc.fails {
+				t.Errorf("%+v, %v; want %s, %q, error %t", r, err, tc.want, tc.detail, tc.fails)
+			}
+			if r.Detail == "" {
+				return // a check may say nothing
+			}
+			sourcetest.Check(t, src, r)
+		})
+	}
+}
+
+func TestNoSuchProgram(t *testing.T) {
+	src := New(Config{Component: fault.ComponentPeripheral1, Command: []string{"/no/such/check"}, Timeout: time.Second})
+	r, err := src.Read(t.Context())
+	if r.State != fault.Unknown || err == nil || !strings.Contains(r.Detail, "/no/such/check") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	sourcetest.Check(t, src, r)
+}
+
+// TestTimeoutKillsChildren has a check that starts a child and hangs: both are gone afterwards.
+func TestTimeoutKillsChildren(t *testing.T) {
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	src := check(t, 300*time.Millisecond, `sleep 1000 & echo $! > "$1"; echo still looking; wait`, pidFile)
+	r, err := src.Read(t.Context())
+	if r.State != fault.Sick || err != nil || !strings.HasPrefix(r.Detail, "timed out after 300ms") || !strings.Contains(r.Detail, "still looking") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	sourcetest.Check(t, src, r)
+	b, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Skip("skipped: the machine was too busy for the check to start its child")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := func() bool {
+		// A zombie whose new parent has not looked yet is dead too.
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	}
+	for deadline := time.Now().Add(5 * time.Second); !gone(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			t.Fatalf("child %d still lives", pid)
+		}
+	}
+}
+
+// TestLeftBehind has a check that ends well but leaves a child that holds its output open.
+func TestLeftBehind(t *testing.T) {
+	src := check(t, 20*time.Second, "sleep 3 & echo fine")
+	start := time.Now()
+	r, err := src.Read(t.Context())
+	if r.State != fault.Normal || err != nil || r.Detail != "fine" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if took := time.Since(start); took > 2500*time.Millisecond {
+		t.Errorf("waited %v for the child", took)
+	}
+}
+
+func TestStopped(t *testing.T) {
+	src := check(t, time.Minute, "sleep 1000")
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	r, err := src.Read(ctx)
+	if r.State != fault.Unknown || !errors.Is(err, context.Canceled) {
+		t.Errorf("%+v, %v: want UNKNOWN and canceled", r, err)
+	}
+}
+
+// TestNotTwice: while a check cannot be killed no second one is started.
+func TestNotTwice(t *testing.T) {
+	marker := filepath.Join(t.TempDir(), "ran")
+	src := check(t, time.Second, `: > "$1"`, marker)
+	src.running = make(chan struct{})
+	r, err := src.Read(t.Context())
+	if r.State != fault.Sick || err != nil || !strings.Contains(r.Detail, "still runs") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := os.Stat(marker); err == nil {
+		t.Error("a second check ran")
+	}
+}

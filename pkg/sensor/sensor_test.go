@@ -1,0 +1,135 @@
+package sensor
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source/sourcetest"
+)
+
+// TestNothingThere: on a machine that has nothing everything is unknown.
+func TestNothingThere(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Procfs, cfg.Sysfs = t.TempDir(), t.TempDir()
+	cfg.ServiceInterface = "eth7"
+	cfg.Peripherals[0] = PeripheralConfig{Kind: PeripheralBlock, Device: "nvme9n1", Interval: Duration(time.Second)}
+	host, err := HostSources(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dnp, err := DNPSources(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fault.Component{
+		fault.ComponentMemory, fault.ComponentServiceNetwork, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
+		fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
+	}
+	all := append(host, dnp...)
+	if len(all) != len(want) {
+		t.Fatalf("%d sources, want %d", len(all), len(want))
+	}
+	for i, src := range all {
+		r, err := src.Read(t.Context())
+		if err != nil || r.State != fault.Unknown || r.Component != want[i] {
+			t.Errorf("%s: %+v, %v: want UNKNOWN on %s", src.Name(), r, err, want[i])
+		}
+		sourcetest.Check(t, src, r)
+	}
+	if p, ok := host[2].(Periodic); !ok || p.Interval() != time.Second {
+		t.Error("the block device has lost its interval")
+	}
+}
+
+// TestNothingConfigured: the defaults name no interface and no peripherals.
+func TestNothingConfigured(t *testing.T) {
+	host, err := HostSources(DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, src := range host[1:] {
+		r, err := src.Read(t.Context())
+		if err != nil || r.State != fault.Unknown || !strings.Contains(r.Detail, "configured") {
+			t.Errorf("%s: %+v, %v", src.Name(), r, err)
+		}
+	}
+}
+
+func TestScriptDefaults(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Peripherals[1] = PeripheralConfig{Kind: PeripheralScript, Command: []string{"/bin/true"}}
+	host, err := HostSources(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, ok := host[3].(Periodic); !ok || p.Interval() != 5*time.Second {
+		t.Errorf("%v", host[3])
+	}
+	if r, err := host[3].Read(t.Context()); err != nil || r.State != fault.Normal || r.Component != fault.ComponentPeripheral1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestConfiguredBounds: bounds of the configuration reach the chips.
+func TestConfiguredBounds(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Sysfs = t.TempDir()
+	low, high := 1.0, 50.0
+	cfg.Temperature.AlarmLow, cfg.Temperature.WarnHigh = &low, &high
+	sourcetest.Write(t, cfg.Sysfs, "class/hwmon/hwmon0/name", "x")
+	for value, want := range map[string]fault.State{"500": fault.Failed, "20000": fault.Normal, "51000": fault.Sick} {
+		sourcetest.Write(t, cfg.Sysfs, "class/hwmon/hwmon0/temp1_input", value)
+		dnp, err := DNPSources(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := dnp[0].Read(t.Context()); err != nil || r.State != want {
+			t.Errorf("%s: %+v, %v: want %s", value, r, err, want)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	if err := DefaultConfig().Validate(""); err != nil {
+		t.Fatalf("the defaults: %v", err)
+	}
+	f := func(v float64) *float64 { return &v }
+	for _, tc := range []struct {
+		change func(*Config)
+		names  string
+	}{
+		{func(c *Config) { c.Procfs = "proc" }, `sensors.procfs: given "proc": want an absolute path`},
+		{func(c *Config) { c.Sysfs = "" }, `sensors.sysfs: given "": want an absolute path`},
+		{func(c *Config) { c.ServiceInterface = "../eth0" }, "sensors.serviceInterface: given ../eth0"},
+		{func(c *Config) { c.Interface.SickErrorsPerSecond = 0 }, "sensors.interface.sickErrorsPerSecond: given 0: want more than 0"},
+		{func(c *Config) { c.Interface.SickDropsPerSecond = math.NaN() }, "sensors.interface.sickDropsPerSecond: given NaN"},
+		{func(c *Config) { c.Interface.Window = 1 }, "sensors.interface.window: given 1ns: want 1s to 1h0m0s"},
+		{func(c *Config) { c.Memory.SickCorrected = -1 }, "sensors.memory.sickCorrected: given -1: want 0 or more"},
+		{func(c *Config) { c.Memory.CorrectedWindow = 0 }, "sensors.memory.correctedWindow: given 0s"},
+		{func(c *Config) { c.Memory.OOMHold = Duration(48 * time.Hour) }, "sensors.memory.oomHold: given 48h0m0s"},
+		{func(c *Config) { c.Memory.SickPressurePercent = 101 }, "sensors.memory.sickPressurePercent: given 101: want more than 0, at most 100"},
+		{func(c *Config) { c.Power.AlarmHigh = f(math.Inf(1)) }, "sensors.power.alarmHigh: given +Inf: want a finite number"},
+		{func(c *Config) { c.Voltage.WarnLow, c.Voltage.WarnHigh = f(12), f(11) }, "sensors.voltage.warnHigh: given 11: want at least sensors.voltage.warnLow (12)"},
+		{func(c *Config) { c.Peripherals[0].Kind = "tape" }, "sensors.peripherals[0].kind: given tape: want one of none, block, script"},
+		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "block", Device: "/dev/sda"} }, `sensors.peripherals[1].device: given "/dev/sda"`},
+		{func(c *Config) { c.Peripherals[1] = PeripheralConfig{Kind: "script", Command: []string{"check"}} }, `sensors.peripherals[1].command: given ["check"]`},
+		{func(c *Config) { c.Peripherals[1].Interval = 1 }, "sensors.peripherals[1].interval: given 1ns: want 100ms to 24h0m0s"},
+		{func(c *Config) { c.Peripherals[1].Timeout = Duration(time.Hour) }, "sensors.peripherals[1].timeout: given 1h0m0s: want 10ms to 10m0s"},
+		{func(c *Config) { c.Peripherals[1].Timeout = Duration(6 * time.Second) }, "sensors.peripherals[1].timeout: given 6s: want at most sensors.peripherals[1].interval (5s)"},
+	} {
+		c := DefaultConfig()
+		tc.change(&c)
+		if err := c.Validate("sensors."); err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("error %v: want one that has %q", err, tc.names)
+		}
+		if _, err := HostSources(c); err == nil {
+			t.Errorf("%s: host sources made", tc.names)
+		}
+		if _, err := DNPSources(c); err == nil {
+			t.Errorf("%s: DNP sources made", tc.names)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package sensor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// fake is a source whose readings take as long as they are told.
+type fake struct {
+	component fault.Component
+	interval  time.Duration
+	read      func(ctx context.Context, n int) (Reading, error)
+	n         int
+}
+
+func (f *fake) Name() string               { return "fake:" + f.component.String() }
+func (f *fake) Component() fault.Component { return f.component }
+func (f *fake) Interval() time.Duration    { return f.interval }
+func (f *fake) Read(ctx context.Context) (Reading, error) {
+	f.n++
+	return f.read(ctx, f.n)
+}
+
+func is(s fault.State) func(context.Context, int) (Reading, error) {
+	return func(context.Context, int) (Reading, error) { return Reading{State: s, Detail: "as told"}, nil }
+}
+
+// emission is what emit was given, and when.
+type emission struct {
+	at       time.Duration
+	readings []Reading
+}
+
+// run runs a set for a time in a synctest bubble.
+func run(t *testing.T, period, total time.Duration, sources ...Source) (got []emission, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), total)
+	defer cancel()
+	start := time.Now()
+	err = NewSet(sources).Run(ctx, period, func(r []Reading) {
+		got = append(got, emission{time.Since(start), r})
+	})
+	return got, err
+}
+
+func TestSetPolls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		quick := &fake{component: fault.ComponentMemory, read: is(fault.Normal)}
+		rare := &fake{component: fault.ComponentPeripheral0, interval: 5 * time.Second, read: is(fault.Sick)}
+		got, err := run(t, time.Second, 10500*time.Millisecond, quick, rare)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// At 0 s and at each of ten ticks, once.
+		if len(got) != 11 || quick.n != 11 || rare.n != 3 {
+			t.Errorf("%d emissions, %d and %d readings: want 11, 11 and 3", len(got), quick.n, rare.n)
+		}
+		last := got[len(got)-1].readings
+		if last[0].State != fault.Normal || last[0].Source != "fake:memory" || last[1].State != fault.Sick || last[1].Component != fault.ComponentPeripheral0 {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
+// TestSetHungSource: one source hangs for ever; the other is not delayed, and the hung one becomes
+// unknown after three of its periods.
+func TestSetHungSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		hung := &fake{component: fault.ComponentPeripheral0, read: func(_ context.Context, n int) (Reading, error) {
+			if n > 1 {
+				<-release
+			}
+			return Reading{State: fault.Normal, Detail: "fine"}, nil
+		}}
+		quick := &fake{component: fault.ComponentMemory, read: is(fault.Normal)}
+		got, err := run(t, time.Second, 6500*time.Millisecond, hung, quick)
+		if err == nil || !strings.Contains(err.Error(), "stop sensor fake:peripheral/0: still reading after 1s") {
+			t.Errorf("stop: %v", err)
+		}
+		close(release)
+		if quick.n != 7 {
+			t.Errorf("the quick source was read %d times, want 7", quick.n)
+		}
+		for _, e := range got {
+			want := fault.Normal
+			if e.at > 3*time.Second { // the only reading is of 0 s
+				want = fault.Unknown
+			}
+			if r := e.readings[0]; r.State != want {
+				t.Errorf("at %v the hung source is %s %q, want %s", e.at, r.State, r.Detail, want)
+			}
+		}
+		if last := got[len(got)-1]; last.at < 6*time.Second || !strings.Contains(last.readings[0].Detail, "not answered since 6s; before: NORMAL fine") {
+			t.Errorf("last: %+v", last)
+		}
+	})
+}
+
+// TestSetNeverAnswers: what was never read is unknown.
+func TestSetNeverAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := func(ctx context.Context, _ int) (Reading, error) {
+			<-ctx.Done()
+			return Reading{}, ctx.Err()
+		}
+		got, err := run(t, time.Second, 1500*time.Millisecond, &fake{component: fault.ComponentMemory, read: wait})
+		if err != nil || len(got) != 1 || got[0].readings[0].State != fault.Unknown || got[0].readings[0].Detail != "not read yet" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// TestSetChangeAtOnce: a change of state does not wait for a slower source asked at the same time.
+func TestSetChangeAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		changing := &fake{component: fault.ComponentMemory, read: func(_ context.Context, n int) (Reading, error) {
+			if n >= 3 {
+				return Reading{State: fault.Failed, Detail: "gone"}, nil
+			}
+			return Reading{State: fault.Normal}, nil
+		}}
+		slow := &fake{component: fault.ComponentPeripheral0, read: func(context.Context, int) (Reading, error) {
+			time.Sleep(300 * time.Millisecond)
+			return Reading{State: fault.Normal}, nil
+		}}
+		got, _ := run(t, time.Second, 2900*time.Millisecond, changing, slow)
+		var at []time.Duration
+		for _, e := range got {
+			at = append(at, e.at)
+		}
+		if len(got) != 4 || at[0] != 300*time.Millisecond || at[1] != 1300*time.Millisecond || at[2] != 2*time.Second || at[3] != 2300*time.Millisecond {
+			t.Errorf("emissions at %v: want 300ms, 1.3s, 2s (the change), 2.3s", at)
+		}
+	})
+}
+
+// TestSetError: an error never leaves a reading normal.
+func TestSetError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := &fake{component: fault.ComponentMemory, read: func(context.Context, int) (Reading, error) {
+			return Reading{State: fault.Normal}, errors.New("half read")
+		}}
+		got, _ := run(t, time.Second, 500*time.Millisecond, bad)
+		if len(got) != 1 || got[0].readings[0].State != fault.Unknown || got[0].readings[0].Detail != "half read" {
+			t.Errorf("%+v", got)
+		}
+	})
+	if err := NewSet(nil).Run(t.Context(), 0, func([]Reading) {}); err == nil {
+		t.Error("period 0: no error")
+	}
+}

@@ -1,0 +1,137 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// The health services beside that of the whole server ("") and of the API.
+const (
+	HealthLeader = "leader" // SERVING on the replica that leads
+	HealthStore  = "store"  // SERVING while the store answers with a quorum
+)
+
+// ServerConfig of the gRPC server.
+type ServerConfig struct {
+	TLS        *tls.Config
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger
+	MaxMessage int // bytes, to other replicas and from them
+}
+
+// NewServer returns a gRPC server with everything but the services: mutual TLS, the check of roles,
+// metrics, recovery, limits, health and reflection.
+func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
+	// Embedded etcd has metrics of the same names; the label tells them apart.
+	labels := prometheus.Labels{"server": "lofamo"}
+	m := grpcprom.NewServerMetrics(
+		grpcprom.WithServerCounterOptions(grpcprom.WithConstLabels(labels)),
+		grpcprom.WithServerHandlingTimeHistogram(grpcprom.WithHistogramConstLabels(labels)),
+	)
+	cfg.Registerer.MustRegister(m)
+	rec := recovery.WithRecoveryHandler(func(p any) error {
+		cfg.Logger.Error("panic in a gRPC handler", "panic", p, "stack", string(debug.Stack()))
+		return status.Error(codes.Internal, "internal error: see the supervisor's log")
+	})
+	srv := grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(cfg.TLS)),
+		grpc.MaxConcurrentStreams(1024),
+		grpc.MaxRecvMsgSize(1<<20),
+		grpc.MaxSendMsgSize(cfg.MaxMessage),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.ChainUnaryInterceptor(m.UnaryServerInterceptor(), recovery.UnaryServerInterceptor(rec), AuthorizeUnary(rights)),
+		grpc.ChainStreamInterceptor(m.StreamServerInterceptor(), recovery.StreamServerInterceptor(rec), AuthorizeStream(rights)),
+	)
+	h := health.NewServer()
+	for _, name := range []string{"", lofamov1.FaultSupervisor_ServiceDesc.ServiceName, HealthLeader, HealthStore} {
+		h.SetServingStatus(name, healthpb.HealthCheckResponse_NOT_SERVING)
+	}
+	healthpb.RegisterHealthServer(srv, h)
+	reflection.Register(srv)
+	return srv, h
+}
+
+var readers = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki.RoleSupervisor}
+
+// rights says which roles may call a method; nothing is allowed that it does not name.
+func rights(method string) []pki.Role {
+	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	switch service {
+	case lofamov1.FaultSupervisor_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName,
+		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection":
+		return readers
+	case lofamov1.Replica_ServiceDesc.ServiceName:
+		return SupervisorsOnly(method)
+	}
+	return nil
+}
+
+// SupervisorsOnly gives every method to the replicas.
+func SupervisorsOnly(string) []pki.Role { return []pki.Role{pki.RoleSupervisor} }
+
+// caller returns who is at the other end of the connection; TLS has verified the certificate.
+func caller(ctx context.Context) (pki.Identity, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return pki.Identity{}, fmt.Errorf("no peer")
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return pki.Identity{}, fmt.Errorf("no client certificate")
+	}
+	return pki.IdentityOf(info.State.PeerCertificates[0])
+}
+
+func authorize(ctx context.Context, method string, roles func(string) []pki.Role) error {
+	id, err := caller(ctx)
+	if err != nil {
+		return status.Errorf(codes.PermissionDenied, "%s: %v", method, err)
+	}
+	if !slices.Contains(roles(method), id.Role) {
+		return status.Errorf(codes.PermissionDenied, "%s: role %s of %s may not call it", method, id.Role, id)
+	}
+	return nil
+}
+
+// AuthorizeUnary refuses callers whose role the method is not for.
+func AuthorizeUnary(roles func(method string) []pki.Role) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		if err := authorize(ctx, info.FullMethod, roles); err != nil {
+			return nil, err
+		}
+		return next(ctx, req)
+	}
+}
+
+// AuthorizeStream is AuthorizeUnary for streams.
+func AuthorizeStream(roles func(method string) []pki.Role) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		if err := authorize(ss.Context(), info.FullMethod, roles); err != nil {
+			return err
+		}
+		return next(srv, ss)
+	}
+}

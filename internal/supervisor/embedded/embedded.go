@@ -1,0 +1,206 @@
+// Package embedded runs an etcd member inside a supervisor: the store of a cluster that has no
+// etcd of its own.
+//
+// It owns the data directory (a lock file keeps a second process out), mutual TLS on both of the
+// member's addresses, compaction and quota. It knows nothing of what is stored.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+)
+
+// MaxTxnOps is what the member allows in one transaction: a whole block of nodes may fail at once.
+const MaxTxnOps = 16384
+
+// Config of a member.
+type Config struct {
+	DataDir        string // made if absent; LOCK in it keeps a second process out
+	Name           string
+	PeerURL        string // https only
+	ClientURL      string // https only; empty: no clients but this process
+	InitialCluster string // NAME=PEERURL,...
+	ClusterState   string // new or existing
+	Token          string // tells clusters apart that might meet by mistake
+
+	CertFile, KeyFile, CAFile string
+	// AllowClient and AllowStream decide who may use ClientURL: every certificate of the authority
+	// comes as far as that, the nodes' included.
+	AllowClient grpc.UnaryServerInterceptor
+	AllowStream grpc.StreamServerInterceptor
+
+	// Heartbeat and Election are raft's; 0 stands for 50 ms and 500 ms, for replicas in one hall.
+	Heartbeat, Election time.Duration
+	Retention           time.Duration // revisions older than this are compacted
+	QuotaBytes          int64
+	Logger              *slog.Logger
+}
+
+// Member is a running member.
+type Member struct {
+	etcd   *embed.Etcd
+	client *clientv3.Client
+	lock   *os.File
+}
+
+// ErrInUse: another process has the data directory.
+var ErrInUse = errors.New("in use by another process")
+
+// Start starts the member. It does not wait for a quorum.
+func Start(cfg Config) (*Member, error) {
+	lock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	ec, err := etcdConfig(cfg)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	e, err := embed.StartEtcd(ec)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start embedded etcd %q (data %s, peers %s, clients %s): %w",
+			cfg.Name, cfg.DataDir, cfg.PeerURL, cfg.ClientURL, err), lock.Close())
+	}
+	return &Member{etcd: e, client: v3client.New(e.Server), lock: lock}, nil
+}
+
+// lockDir makes the directory and locks it for as long as the file stays open.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make supervisor data directory: %w", err)
+	}
+	path := filepath.Join(dir, "LOCK")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock supervisor data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrInUse
+		}
+		return nil, errors.Join(fmt.Errorf("supervisor data directory %s: %w", dir, err), f.Close())
+	}
+	return f, nil
+}
+
+func etcdConfig(cfg Config) (*embed.Config, error) {
+	ec := embed.NewConfig()
+	ec.Dir = filepath.Join(cfg.DataDir, "etcd")
+	ec.Name = cfg.Name
+	ec.InitialCluster = cfg.InitialCluster
+	ec.ClusterState = cfg.ClusterState
+	ec.InitialClusterToken = cfg.Token
+	peers, err := parseURL("etcd.peerURL", cfg.PeerURL)
+	if err != nil {
+		return nil, err
+	}
+	ec.ListenPeerUrls, ec.AdvertisePeerUrls = peers, peers
+	ec.ListenClientUrls, ec.AdvertiseClientUrls = nil, nil
+	if cfg.ClientURL != "" {
+		clients, err := parseURL("etcd.clientURL", cfg.ClientURL)
+		if err != nil {
+			return nil, err
+		}
+		ec.ListenClientUrls, ec.AdvertiseClientUrls = clients, clients
+	}
+	tls := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, ClientCertAuth: true}
+	ec.ClientTLSInfo, ec.PeerTLSInfo = tls, tls
+	// Raft is spoken only with certificates made for one of the members' addresses: the nodes' and
+	// the users' have none.
+	if ec.PeerTLSInfo.AllowedHostnames, err = memberHosts(cfg.InitialCluster); err != nil {
+		return nil, err
+	}
+	ec.TlsMinVersion = "TLS1.3"
+	ec.EnableGRPCGateway = false
+	if cfg.AllowClient != nil && cfg.AllowStream != nil {
+		ec.GRPCAdditionalServerOptions = []grpc.ServerOption{
+			grpc.ChainUnaryInterceptor(cfg.AllowClient), grpc.ChainStreamInterceptor(cfg.AllowStream),
+		}
+	}
+	ec.TickMs = uint(orDefault(cfg.Heartbeat, 50*time.Millisecond).Milliseconds())
+	ec.ElectionMs = uint(orDefault(cfg.Election, 500*time.Millisecond).Milliseconds())
+	ec.MaxTxnOps = MaxTxnOps
+	ec.MaxRequestBytes = 16 << 20
+	ec.AutoCompactionMode = embed.CompactorModePeriodic
+	ec.AutoCompactionRetention = cfg.Retention.String()
+	ec.QuotaBackendBytes = cfg.QuotaBytes
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(cfg.Logger))
+	return ec, nil
+}
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d == 0 {
+		return def
+	}
+	return d
+}
+
+// parseURL takes https URLs only: the store never listens without mutual TLS.
+func parseURL(field, s string) ([]url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("%s: given %q: want https://ip:port", field, s)
+	}
+	return []url.URL{*u}, nil
+}
+
+// memberHosts returns the distinct hosts of the members' peer URLs.
+func memberHosts(initialCluster string) ([]string, error) {
+	var hosts []string
+	for m := range strings.SplitSeq(initialCluster, ",") {
+		_, peer, ok := strings.Cut(strings.TrimSpace(m), "=")
+		u, err := url.Parse(peer)
+		if !ok || err != nil || u.Scheme != "https" || u.Hostname() == "" {
+			return nil, fmt.Errorf("etcd.initialCluster: given %q: want NAME=https://ip:port,...", initialCluster)
+		}
+		if !slices.Contains(hosts, u.Hostname()) {
+			hosts = append(hosts, u.Hostname())
+		}
+	}
+	return hosts, nil
+}
+
+// Client returns a client within the process. It lives until Stop.
+func (m *Member) Client() *clientv3.Client { return m.client }
+
+// Err reports what the member dies of.
+func (m *Member) Err() <-chan error { return m.etcd.Err() }
+
+// TakeRaftLead makes this member raft's leader, which saves a leading supervisor a hop with every
+// commit. It blocks until that is so or the context ends.
+func (m *Member) TakeRaftLead(ctx context.Context) error {
+	s := m.etcd.Server
+	lead, self := s.Lead(), uint64(s.MemberID())
+	if lead == self || lead == 0 {
+		return nil
+	}
+	if err := s.MoveLeader(ctx, lead, self); err != nil {
+		return fmt.Errorf("take the lead in raft: %w", err)
+	}
+	return nil
+}
+
+// Stop stops the member and frees the data directory.
+func (m *Member) Stop() error {
+	err := m.client.Close()
+	if errors.Is(err, context.Canceled) {
+		err = nil // what closing an in-process client returns
+	}
+	m.etcd.Close()
+	return errors.Join(err, m.lock.Close())
+}

@@ -1,0 +1,317 @@
+package embedded_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
+)
+
+// keys makes an authority and the certificates of one supervisor and one node.
+func keys(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	ca, err := pki.NewCA("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Save(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	local := []net.IP{net.IPv4(127, 0, 0, 1)}
+	for name, ips := range map[string][]net.IP{"supervisor": local, "viewer": nil} {
+		id := pki.Identity{Cluster: "test", Role: pki.Role(name), Name: "s1"}
+		if err := ca.IssueTo(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"), id, ips, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	return ln.Addr().String()
+}
+
+func config(t *testing.T, keys string) embedded.Config {
+	t.Helper()
+	peer := "https://" + freePort(t)
+	return embedded.Config{
+		DataDir: t.TempDir(), Name: "s1", PeerURL: peer, ClientURL: "https://" + freePort(t),
+		InitialCluster: "s1=" + peer, ClusterState: "new", Token: "test",
+		CertFile: filepath.Join(keys, "supervisor.pem"), KeyFile: filepath.Join(keys, "supervisor.key"), CAFile: filepath.Join(keys, "ca.pem"),
+		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly), AllowStream: api.AuthorizeStream(api.SupervisorsOnly),
+		Retention: time.Hour, QuotaBytes: 64 << 20, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func start(t *testing.T, cfg embedded.Config) *embedded.Member {
+	t.Helper()
+	m, err := embedded.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// TestStoreContract runs the store's contract on a real member, one for all its tests.
+func TestStoreContract(t *testing.T) {
+	m := start(t, config(t, keys(t)))
+	c := m.Client()
+	storetest.Run(t, func(t *testing.T) storetest.Harness {
+		// A fresh store: everything under the prefix goes.
+		if _, err := c.Delete(t.Context(), store.Prefix, clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		maxOps := embedded.MaxTxnOps
+		if strings.HasSuffix(t.Name(), "large_batch") {
+			maxOps = 128 // as on an etcd outside, so that batches are split
+		}
+		n := 0
+		return storetest.Harness{
+			Store: store.NewEtcd(c, store.Options{MaxOps: maxOps, KeepEvents: storetest.KeepEvents, Bookmarks: 100 * time.Millisecond}),
+			Slack: 256,
+			Campaign: func() store.Fence {
+				// The election itself is package lead's; here its key is enough.
+				n++
+				_, err := c.Delete(t.Context(), store.ElectionPrefix, clientv3.WithPrefix())
+				if err != nil {
+					t.Fatal(err)
+				}
+				key := fmt.Sprintf("%s/%d", store.ElectionPrefix, n)
+				resp, err := c.Put(t.Context(), key, "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return store.Fence{Key: key, Rev: resp.Header.Revision}
+			},
+			Compact: func(rev uint64) {
+				if _, err := c.Compact(t.Context(), int64(rev)); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	})
+}
+
+// TestLostAnswer: a commit whose answer was lost is not done twice.
+func TestLostAnswer(t *testing.T) {
+	m := start(t, config(t, keys(t)))
+	c := m.Client()
+	resp, err := c.Put(t.Context(), store.ElectionPrefix+"/1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lossy := &lossyKV{KV: c.KV}
+	lc := clientv3.NewCtxClient(t.Context())
+	lc.KV = lossy
+	s := store.NewEtcd(lc, store.Options{})
+	snap, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Writer(store.Fence{Key: store.ElectionPrefix + "/1", Rev: resp.Header.Revision}, store.Meta{Cluster: "test"}, snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		lossy.lose(2)
+		if _, err := w.Commit(t.Context(), storetest.Events(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events, _, err := store.NewEtcd(c, store.Options{}).Events(t.Context(), 0, 0, nil)
+	if err != nil || len(events) != 3 {
+		t.Errorf("%d events of 3 commits: %v, %v", len(events), events, err)
+	}
+}
+
+// lossyKV commits and then says that it failed, so many times.
+type lossyKV struct {
+	clientv3.KV
+	mu   sync.Mutex
+	left int
+}
+
+func (k *lossyKV) lose(n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.left = n
+}
+
+func (k *lossyKV) Txn(ctx context.Context) clientv3.Txn { return &lossyTxn{k.KV.Txn(ctx), k} }
+
+type lossyTxn struct {
+	clientv3.Txn
+	kv *lossyKV
+}
+
+func (t *lossyTxn) If(cs ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cs...); return t }
+func (t *lossyTxn) Then(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(o...); return t }
+func (t *lossyTxn) Else(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(o...); return t }
+func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
+	resp, err := t.Txn.Commit()
+	t.kv.mu.Lock()
+	defer t.kv.mu.Unlock()
+	if t.kv.left > 0 {
+		t.kv.left--
+		return nil, errors.New("the answer was lost")
+	}
+	return resp, err
+}
+
+func TestDataDirInUse(t *testing.T) {
+	cfg := config(t, keys(t))
+	start(t, cfg)
+	_, err := embedded.Start(cfg)
+	if !errors.Is(err, embedded.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) {
+		t.Errorf("a second member on the same directory: %v", err)
+	}
+}
+
+func TestTakenPort(t *testing.T) {
+	cfg := config(t, keys(t))
+	ln, err := net.Listen("tcp", strings.TrimPrefix(cfg.PeerURL, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	_, err = embedded.Start(cfg)
+	if err == nil || !strings.Contains(err.Error(), cfg.PeerURL) || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("a taken peer address: %v", err)
+	}
+	// The directory is free again.
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, cfg)
+}
+
+func TestRefusesPlainURLs(t *testing.T) {
+	for _, spoil := range []func(*embedded.Config){
+		func(c *embedded.Config) { c.PeerURL = "http://127.0.0.1:1" },
+		func(c *embedded.Config) { c.ClientURL = "http://127.0.0.1:1" },
+		func(c *embedded.Config) { c.InitialCluster = "s1=http://127.0.0.1:1" },
+		func(c *embedded.Config) { c.InitialCluster = "s1" },
+	} {
+		cfg := config(t, keys(t))
+		spoil(&cfg)
+		if _, err := embedded.Start(cfg); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Errorf("peer %s, client %s, cluster %s: %v", cfg.PeerURL, cfg.ClientURL, cfg.InitialCluster, err)
+		}
+	}
+}
+
+// TestOnlySupervisors: a certificate of the same authority is not enough.
+func TestOnlySupervisors(t *testing.T) {
+	dir := keys(t)
+	cfg := config(t, dir)
+	start(t, cfg)
+	for name, want := range map[string]codes.Code{"supervisor": codes.OK, "viewer": codes.PermissionDenied} {
+		conf := clientTLS(t, dir, name)
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{cfg.ClientURL}, TLS: conf, Logger: nil})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err = c.Get(ctx, "x")
+		cancel()
+		if status.Code(err) != want {
+			t.Errorf("client of role %s: %v", name, err)
+		}
+		_ = c.Close()
+		// Raft's address.
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(cfg.PeerURL, "https://"), conf)
+		if err == nil {
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			if _, err = conn.Write([]byte("GET /version HTTP/1.0\r\n\r\n")); err == nil {
+				_, err = conn.Read(make([]byte, 1))
+			}
+			_ = conn.Close()
+		}
+		if (err == nil) != (want == codes.OK) {
+			t.Errorf("raft with a certificate of role %s: %v", name, err)
+		}
+	}
+	c, err := tls.Dial("tcp", strings.TrimPrefix(cfg.ClientURL, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a stranger
+	if err == nil {
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err = c.Read(make([]byte, 1)); err == nil {
+			t.Error("a stranger without a certificate is served")
+		}
+		_ = c.Close()
+	}
+}
+
+func clientTLS(t *testing.T, dir, name string) *tls.Config {
+	t.Helper()
+	cert, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(b)
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: roots}
+}
+
+// TestLogs: etcd's warnings come out through slog, its chatter does not.
+func TestLogs(t *testing.T) {
+	var buf lockedBuffer
+	cfg := config(t, keys(t))
+	cfg.Logger = slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	start(t, cfg)
+	if out := buf.String(); !strings.Contains(out, "part=etcd") || strings.Contains(out, "level=INFO") {
+		t.Errorf("log:\n%s", out)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,173 @@
+// Package engine is the leader's heart: one goroutine that owns the inbox and the awareness
+// machine, takes evidence in, and has what changed committed before anything is acknowledged.
+//
+//	Submit ──► queue ──► inbox ──► awareness ──► batch ──► committer ──► store
+//	                                   │                      │
+//	                              challenges          COMMITTED acks, metrics
+//
+// While one transaction is in flight, what comes in collects for the next. A term ends with its
+// context or with the first commit that the store refuses; then everything volatile is dropped and
+// nothing that was not committed has been acknowledged. It verifies no signatures and knows no
+// sockets.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// ErrNotLeading: this replica does not lead, or does so no longer.
+var ErrNotLeading = errors.New("this replica does not lead")
+
+// Store is what the engine needs of the store; its methods block until the store answers.
+type Store interface {
+	Load(ctx context.Context) (store.Snapshot, error)
+	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
+}
+
+// To says where an ack goes: the address from which the report came (empty when it came by
+// gossip), and whether the sender is another node, which relayed it.
+type To struct {
+	Addr    string
+	Relayed bool
+}
+
+// Answerer sends acks to agents. It never blocks and may drop: agents ask again.
+type Answerer interface {
+	Answer(to To, ack *lofamov1.Ack)
+}
+
+// Challenger sends challenges to nodes. It never blocks and may drop.
+type Challenger interface {
+	Challenge(c awareness.Challenge)
+}
+
+// Input is verified evidence: a report with the way to answer it, or an answer to a challenge, or
+// what memberlist believes.
+type Input struct {
+	Report   *fault.Delivery
+	To       To
+	Answerer Answerer
+	Arrived  time.Time // at this replica; the time in queues counts to the age
+	Held     time.Duration
+
+	Answer *awareness.Answered
+	Gossip *awareness.GossipOpinion
+}
+
+// Config of an engine.
+type Config struct {
+	Awareness awareness.Config
+	Meta      store.Meta
+	// Queue bounds the inputs that wait; 0 stands for 4,096. When it is full new ones are dropped and
+	// counted: reports are tried again by their senders, digests are replaced by the next.
+	Queue int
+	// Backlog bounds the reports that wait for their commit; 0 stands for 8,192. Beyond it the queue
+	// is left to fill up, which is how a slow store is felt by the senders.
+	Backlog int
+	// BatchOps is the number of operations from which on a batch takes no more; 0 stands for 100.
+	BatchOps   int
+	Challenger Challenger
+	Metrics    *metrics.Metrics
+	Logger     *slog.Logger
+	// Names gives events their coordinates.
+	Names *view.Names
+}
+
+// Engine survives the terms of leadership; Lead runs one. Submit, Map, Leading and Seen may be
+// called from any goroutine at any time.
+type Engine struct {
+	cfg     Config
+	store   Store
+	in      chan Input
+	queries chan chan<- view.Map
+	term    atomic.Pointer[term]
+	seen    hub
+}
+
+// New returns an engine on a store.
+func New(cfg Config, st Store) *Engine {
+	if cfg.Queue == 0 {
+		cfg.Queue = 4096
+	}
+	if cfg.Backlog == 0 {
+		cfg.Backlog = 8192
+	}
+	if cfg.BatchOps == 0 {
+		cfg.BatchOps = 100
+	}
+	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), queries: make(chan chan<- view.Map)}
+}
+
+// Leading says whether a term is running.
+func (e *Engine) Leading() bool { return e.term.Load() != nil }
+
+// Submit hands evidence in without blocking. False means that it was dropped.
+func (e *Engine) Submit(in Input) bool {
+	select {
+	case e.in <- in:
+		return true
+	default:
+		e.cfg.Metrics.Dropped.WithLabelValues("evidence").Inc()
+		return false
+	}
+}
+
+// Map returns the committed map with today's ages. It fails with ErrNotLeading.
+func (e *Engine) Map(ctx context.Context) (view.Map, error) {
+	t := e.term.Load()
+	if t == nil {
+		return view.Map{}, ErrNotLeading
+	}
+	reply := make(chan view.Map, 1)
+	select {
+	case e.queries <- reply:
+	case <-t.done:
+		return view.Map{}, ErrNotLeading
+	case <-ctx.Done():
+		return view.Map{}, ctx.Err()
+	}
+	select {
+	case m := <-reply:
+		return m, nil
+	case <-t.done:
+		return view.Map{}, ErrNotLeading
+	}
+}
+
+// Seen subscribes to changes before their commit. The channel is closed when the term ends or the
+// subscriber is more than buffer changes behind. It fails with ErrNotLeading.
+func (e *Engine) Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error) {
+	return e.seen.subscribe(buffer)
+}
+
+// Lead runs one term: it loads the committed map and works on until the context ends or the store
+// refuses a commit. It returns the reason.
+func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
+	t, err := e.newTerm(ctx, fence)
+	if err != nil {
+		return fmt.Errorf("begin term %d: %w", fence.Rev, err)
+	}
+	e.seen.open()
+	e.term.Store(t)
+	e.cfg.Metrics.Leader.Set(1)
+	defer func() {
+		e.term.Store(nil)
+		close(t.done)
+		e.seen.close()
+		e.cfg.Metrics.Leader.Set(0)
+		e.cfg.Metrics.Nodes(nil)
+	}()
+	return t.run(ctx)
+}

@@ -1,0 +1,366 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// term is one term of leadership. Its goroutine is Lead's; only done is for others.
+type term struct {
+	e         *Engine
+	committer store.Committer
+	machine   *awareness.Machine
+	inbox     *servicenet.Inbox
+	wake      time.Time
+
+	// The committed map, and how many batches that are not committed yet touch a node: for such a
+	// node readers get the committed state, for any other the machine's, which has today's ages.
+	committed map[fault.NodeID]view.Entry
+	touched   map[fault.NodeID]int
+	revision  uint64
+
+	open     *batch   // takes changes
+	sealed   []*batch // waiting, oldest first
+	inflight *batch   // with the committer
+	// waiting are the reports in those batches, with those who are to hear of the commit.
+	waiting map[fault.ReportID][]answerTo
+	// commitTime is a running mean, for what the awareness latency must add for the commit itself.
+	commitTime time.Duration
+
+	done chan struct{}
+}
+
+// answerTo is one way to answer.
+type answerTo struct {
+	answerer Answerer
+	to       To
+}
+
+// maxAnswers bounds the copies of one report that are answered with one commit.
+const maxAnswers = 4
+
+// newTerm loads the committed map and begins from it.
+func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) {
+	snap, err := e.store.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	committer, err := e.store.Writer(fence, e.cfg.Meta, snap)
+	if err != nil {
+		return nil, err
+	}
+	t := &term{
+		e: e, committer: committer, revision: snap.Revision, inbox: servicenet.NewInbox(snap.Inbox),
+		committed: make(map[fault.NodeID]view.Entry), touched: make(map[fault.NodeID]int),
+		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
+	}
+	var saved []awareness.NodeStatus
+	for _, doc := range snap.Nodes {
+		entry, err := view.Restore(doc)
+		if err != nil {
+			return nil, err
+		}
+		if at, ok := e.cfg.Names.Coord(entry.Status.ID); !ok || at != entry.Status.Coord {
+			e.cfg.Logger.Warn("stored node is not in the configured torus: left out", "node", entry.Status.ID, "coord", entry.Status.Coord)
+			continue
+		}
+		saved = append(saved, entry.Status)
+		t.committed[entry.Status.ID] = entry
+	}
+	now := time.Now()
+	if t.machine, err = awareness.New(e.cfg.Awareness, now, saved); err != nil {
+		return nil, err
+	}
+	states := make(map[fault.NodeID]fault.State)
+	for _, st := range t.machine.Nodes() {
+		if _, ok := t.committed[st.ID]; !ok {
+			t.committed[st.ID] = view.Entry{Status: st}
+		}
+		states[st.ID] = t.committed[st.ID].Status.State
+	}
+	e.cfg.Metrics.Nodes(states)
+	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
+	t.step(now, awareness.Tick{}) // for the first wake-up
+	return t, nil
+}
+
+// result is what the committer says of a batch.
+type result struct {
+	revision uint64
+	took     time.Duration
+	err      error
+}
+
+// run works until the context ends or a commit fails.
+func (t *term) run(ctx context.Context) error {
+	work, results := make(chan *batch), make(chan result, 1)
+	cctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		t.commitBatches(cctx, work, results)
+	}()
+	defer func() {
+		cancel()
+		close(work)
+		<-stopped
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if t.inflight == nil {
+			t.launch(work)
+		}
+		// Only here, between two inputs: what is sealed must hold all that the map and the inbox know.
+		if t.open.ops() >= t.e.cfg.BatchOps {
+			t.seal()
+		}
+		t.setTimer(timer)
+		in := t.e.in
+		if len(t.waiting) >= t.e.cfg.Backlog {
+			in = nil // let the queue fill up
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case i := <-in:
+			t.take(time.Now(), i)
+		case now := <-timer.C:
+			t.step(now, awareness.Tick{})
+		case reply := <-t.e.queries:
+			reply <- t.view()
+		case r := <-results:
+			if r.err != nil {
+				return r.err
+			}
+			t.finish(r)
+		}
+	}
+}
+
+func (t *term) setTimer(timer *time.Timer) {
+	if t.wake.IsZero() {
+		timer.Stop()
+		return
+	}
+	timer.Reset(max(0, time.Until(t.wake)))
+}
+
+// commitBatches is the committer: one transaction at a time.
+func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results chan<- result) {
+	for b := range work {
+		start := time.Now()
+		rev, err := t.committer.Commit(ctx, b.render(start, t.e.cfg.Names))
+		results <- result{revision: rev, took: time.Since(start), err: err}
+	}
+}
+
+// take handles one input.
+func (t *term) take(now time.Time, in Input) {
+	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in)))
+	switch {
+	case in.Report != nil:
+		t.takeReport(now, in)
+	case in.Answer != nil:
+		t.step(now, *in.Answer)
+	case in.Gossip != nil:
+		t.step(now, *in.Gossip)
+	}
+}
+
+func (t *term) takeReport(now time.Time, in Input) {
+	rep := &in.Report.Report
+	verdict := t.judge(rep)
+	t.e.cfg.Metrics.Verdicts.WithLabelValues(verdict.String()).Inc()
+	to := answerTo{in.Answerer, in.To}
+	switch verdict {
+	case servicenet.Fresh:
+		held := in.Held + now.Sub(in.Arrived)
+		for i := range rep.Observations {
+			rep.Observations[i].Age += held
+		}
+		changed := t.step(now, awareness.Evidence{Delivery: *in.Report})
+		if rep.Digest && !changed {
+			return // liveness is not committed
+		}
+		t.open.touchOrigin(rep.ID.Origin)
+		if rep.Digest {
+			return
+		}
+		t.touch(rep.ID.Origin.Node)
+		for _, o := range rep.Observations {
+			t.touch(o.Node)
+		}
+		t.open.reports = append(t.open.reports, rep.ID)
+		t.waiting[rep.ID] = []answerTo{to}
+	case servicenet.Duplicate:
+		if rep.Digest {
+			return
+		}
+		if list, ok := t.waiting[rep.ID]; ok {
+			if len(list) < maxAnswers {
+				t.waiting[rep.ID] = append(list, to)
+			}
+			return
+		}
+		to.answer(lofamov1.Ack_COMMITTED, 0, rep.ID)
+	case servicenet.StaleEpoch:
+		to.answer(lofamov1.Ack_STALE_EPOCH, t.inbox.Position(rep.ID.Origin).Epoch, rep.ID)
+	default:
+		t.e.cfg.Metrics.Refused.WithLabelValues("epoch-jump").Inc()
+	}
+}
+
+func (t *term) judge(rep *fault.Report) servicenet.Verdict {
+	if rep.Digest {
+		return t.inbox.AcceptDigest(rep.ID)
+	}
+	return t.inbox.Accept(rep.ID)
+}
+
+// step feeds the machine and does what it asks for. It says whether the map changed.
+func (t *term) step(now time.Time, ev awareness.Event) bool {
+	out := t.machine.Step(now, ev)
+	t.wake = out.Wake
+	for _, c := range out.Challenges {
+		t.e.cfg.Challenger.Challenge(c)
+	}
+	if len(out.Changes) == 0 {
+		return false
+	}
+	watched := !t.e.seen.empty()
+	for _, c := range out.Changes {
+		t.open.changes = append(t.open.changes, timedChange{c, now})
+		t.touch(c.Node)
+		if watched {
+			at, _ := t.e.cfg.Names.Coord(c.Node)
+			seen := view.Event(c, at, now)
+			seen.AsSeen = true
+			t.e.seen.publish(seen)
+		}
+	}
+	return true
+}
+
+// touch notes that a node's document is to be written with the open batch.
+func (t *term) touch(id fault.NodeID) {
+	if _, ok := t.committed[id]; !ok {
+		return // not in this torus
+	}
+	if t.open.touchNode(id) {
+		t.touched[id]++
+	}
+}
+
+// seal closes the open batch with the state of its nodes and inbox positions as they are now.
+func (t *term) seal() {
+	b := t.open
+	for _, id := range b.nodes {
+		if st, ok := t.machine.Node(id); ok {
+			b.statuses = append(b.statuses, st)
+		}
+	}
+	for _, o := range b.origins {
+		b.inbox = append(b.inbox, t.inbox.Position(o))
+	}
+	b.commitTime = t.commitTime
+	t.sealed = append(t.sealed, b)
+	t.open = newBatch()
+}
+
+// launch gives the committer, which is idle, the oldest batch.
+func (t *term) launch(work chan<- *batch) {
+	if len(t.sealed) == 0 {
+		if t.open.empty() {
+			return
+		}
+		t.seal()
+	}
+	t.inflight, t.sealed = t.sealed[0], t.sealed[1:]
+	work <- t.inflight
+}
+
+// finish does what follows a commit: the map, the acks, the metrics.
+func (t *term) finish(r result) {
+	b, m := t.inflight, t.e.cfg.Metrics
+	t.inflight = nil
+	t.revision = r.revision
+	t.commitTime += (r.took - t.commitTime) / 8
+	m.Commit.Observe(r.took.Seconds())
+	m.Revision.Set(float64(r.revision))
+	m.BatchOps.Observe(float64(b.ops()))
+	for _, st := range b.statuses {
+		if t.touched[st.ID]--; t.touched[st.ID] == 0 {
+			delete(t.touched, st.ID)
+		}
+		m.Node(st.ID, t.committed[st.ID].Status.State, st.State)
+		t.committed[st.ID] = view.Entry{Status: st, Revision: r.revision}
+	}
+	now := time.Now()
+	for _, c := range b.changes {
+		m.Changes.WithLabelValues(c.To.String()).Inc()
+		if c.Latency >= 0 && c.To != fault.Normal && c.Cause > fault.CauseNone {
+			m.Awareness.WithLabelValues(c.Cause.String()).Observe((c.Latency + now.Sub(c.at)).Seconds())
+		}
+	}
+	t.acknowledge(b)
+}
+
+// acknowledge answers the reports of a committed batch, many of one origin in one ack.
+func (t *term) acknowledge(b *batch) {
+	type group struct {
+		answerTo
+		origin fault.Origin
+	}
+	var order []group
+	ids := make(map[group][]fault.ReportID)
+	for _, id := range b.reports {
+		for _, to := range t.waiting[id] {
+			g := group{to, id.Origin}
+			if ids[g] == nil {
+				order = append(order, g)
+			}
+			ids[g] = append(ids[g], id)
+		}
+		delete(t.waiting, id)
+	}
+	for _, g := range order {
+		list := ids[g]
+		for len(list) > 0 {
+			n := min(len(list), servicenet.MaxAckIDs)
+			g.answer(lofamov1.Ack_COMMITTED, 0, list[:n]...)
+			list = list[n:]
+		}
+	}
+}
+
+func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
+	if a.answerer == nil {
+		return
+	}
+	ack := &lofamov1.Ack{Status: status, HighestEpoch: uint64(highest)}
+	for _, id := range ids {
+		ack.Ids = append(ack.Ids, servicenet.EncodeReportID(id))
+	}
+	a.answerer.Answer(a.to, ack)
+}
+
+// view returns the committed map, with today's ages where the machine says nothing newer.
+func (t *term) view() view.Map {
+	m := view.Map{Revision: t.revision}
+	for _, st := range t.machine.Nodes() {
+		entry := t.committed[st.ID]
+		if t.touched[st.ID] == 0 {
+			entry.Status = st
+		}
+		m.Nodes = append(m.Nodes, entry)
+	}
+	return m
+}

@@ -1,0 +1,195 @@
+// Package lead is leadership among the replicas: an etcd election, leadership as a context that
+// ends with the lease, and the knowledge of who leads.
+//
+//	follower ──elected──► leader (context alive) ──lease lost, work ended, or stop──► follower
+//
+// It grants nothing by itself: every write is fenced by the election key (package store).
+package lead
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// DefaultTTL is the lease's time to live, in seconds: how long the replicas are without a leader
+// when one dies without a word.
+const DefaultTTL = 2
+
+// retryAfter is the pause after a failed campaign or watch.
+const retryAfter = 200 * time.Millisecond
+
+// Campaigner takes part in the election for one replica.
+type Campaigner struct {
+	Client *clientv3.Client
+	ID     string // the replica's, the election's value
+	TTL    int    // seconds; 0 stands for DefaultTTL
+	Logger *slog.Logger
+}
+
+// Run campaigns until the context ends, and calls work each time it is elected. Work's context
+// ends when the lease is lost or the surrounding one ends; leadership ends when work returns. On
+// the way out leadership is resigned, so that another replica need not wait for the lease to end.
+func (c Campaigner) Run(ctx context.Context, work func(context.Context, store.Fence) error) {
+	for ctx.Err() == nil {
+		if err := c.term(ctx, work); err != nil && ctx.Err() == nil {
+			c.Logger.Warn("leadership ended", "supervisor", c.ID, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// resignTime bounds what is done to leave in good order.
+const resignTime = time.Second
+
+func (c Campaigner) term(ctx context.Context, work func(context.Context, store.Fence) error) (err error) {
+	ttl := c.TTL
+	if ttl == 0 {
+		ttl = DefaultTTL
+	}
+	// The session must be able to outlive ctx for as long as resigning takes.
+	sctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	abort := context.AfterFunc(ctx, func() { time.AfterFunc(resignTime, stop) })
+	defer abort()
+
+	session, err := concurrency.NewSession(c.Client, concurrency.WithTTL(ttl), concurrency.WithContext(sctx))
+	if err != nil {
+		return fmt.Errorf("election lease of %s: %w", c.ID, err)
+	}
+	defer func() {
+		// Revoking the lease resigns as well.
+		rctx, cancel := context.WithTimeout(sctx, resignTime)
+		defer cancel()
+		session.Orphan()
+		if _, rerr := c.Client.Revoke(rctx, session.Lease()); rerr != nil && err == nil {
+			err = fmt.Errorf("resign %s: %w", c.ID, rerr)
+		}
+	}()
+	lctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	lost := make(chan struct{})
+	go func() {
+		defer close(lost)
+		select {
+		case <-session.Done():
+			cancel(errLost)
+		case <-lctx.Done():
+		}
+	}()
+	defer func() {
+		cancel(nil)
+		<-lost
+	}()
+	election := concurrency.NewElection(session, store.ElectionPrefix)
+	if err := election.Campaign(lctx, c.ID); err != nil {
+		return fmt.Errorf("campaign of %s: %w", c.ID, err)
+	}
+	if err := context.Cause(lctx); err != nil {
+		return err
+	}
+	c.Logger.Info("leading", "supervisor", c.ID, "term", election.Rev())
+	if err := work(lctx, store.Fence{Key: election.Key(), Rev: election.Rev()}); err != nil {
+		return errors.Join(err, context.Cause(lctx))
+	}
+	return context.Cause(lctx)
+}
+
+var errLost = errors.New("the election lease was lost")
+
+// Observer knows who leads, as far as its replica's etcd tells.
+type Observer struct {
+	mu      sync.Mutex
+	leader  string
+	changed chan struct{}
+}
+
+// NewObserver returns an observer that knows of nobody yet; Run makes it know.
+func NewObserver() *Observer { return &Observer{changed: make(chan struct{})} }
+
+// Leader returns the leader's id, empty when there is none, and a channel that is closed when that
+// changes.
+func (o *Observer) Leader() (id string, changed <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.leader, o.changed
+}
+
+func (o *Observer) set(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if id == o.leader {
+		return
+	}
+	o.leader = id
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Run watches the election until the context ends.
+func (o *Observer) Run(ctx context.Context, c *clientv3.Client) {
+	for ctx.Err() == nil {
+		o.follow(ctx, c)
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// candidate is one key of the election: the oldest leads.
+type candidate struct {
+	id  string
+	rev int64
+}
+
+// follow returns when the watch ends.
+func (o *Observer) follow(ctx context.Context, c *clientv3.Client) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	prefix := store.ElectionPrefix + "/"
+	resp, err := c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil {
+		return
+	}
+	candidates := make(map[string]candidate)
+	for _, kv := range resp.Kvs {
+		candidates[string(kv.Key)] = candidate{string(kv.Value), kv.CreateRevision}
+	}
+	o.set(oldest(candidates))
+	for wr := range c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1)) {
+		if wr.Err() != nil {
+			return
+		}
+		for _, ev := range wr.Events {
+			if ev.Type == mvccpb.Event_DELETE {
+				delete(candidates, string(ev.Kv.Key))
+			} else {
+				candidates[string(ev.Kv.Key)] = candidate{string(ev.Kv.Value), ev.Kv.CreateRevision}
+			}
+		}
+		o.set(oldest(candidates))
+	}
+}
+
+func oldest(candidates map[string]candidate) string {
+	var best candidate
+	for _, c := range candidates {
+		if best.rev == 0 || c.rev < best.rev {
+			best = c
+		}
+	}
+	return best.id
+}

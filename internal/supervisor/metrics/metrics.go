@@ -1,0 +1,144 @@
+// Package metrics is what a supervisor tells Prometheus about itself and the cluster. What is not
+// normal is told node by node, the rest as counts: a large cluster must not cost a large server.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Metrics of one replica.
+type Metrics struct {
+	Reports   *prometheus.CounterVec // path: reports received, duplicates included
+	Digests   prometheus.Counter
+	Answers   prometheus.Counter
+	Verdicts  *prometheus.CounterVec // verdict of the leader's inbox
+	Refused   *prometheus.CounterVec // class of refusal
+	Dropped   *prometheus.CounterVec // queue that was full
+	Acks      *prometheus.CounterVec // status
+	SendFails prometheus.Counter
+
+	Challenges prometheus.Counter
+	Commit     prometheus.Histogram
+	BatchOps   prometheus.Histogram
+	Awareness  *prometheus.HistogramVec // cause
+	Changes    *prometheus.CounterVec   // to
+
+	Depth      *prometheus.GaugeVec // queue
+	Leader     prometheus.Gauge
+	Revision   prometheus.Gauge
+	NodeCounts *prometheus.GaugeVec // state
+	NodeState  *prometheus.GaugeVec // node, state: those that are not normal
+	Watchers   prometheus.Gauge
+	SlowCut    prometheus.Counter
+}
+
+// latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
+var latencies = []float64{.001, .002, .005, .01, .02, .04, .06, .08, .1, .15, .2, .25, .35, .5, 1, 2, 5, 10}
+
+// New makes the metrics and registers them.
+func New(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "lofamo", Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "lofamo", Name: name, Help: help}, labels)
+		reg.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "lofamo", Name: name, Help: help, Buckets: buckets}, labels)
+		reg.MustRegister(h)
+		return h
+	}
+	m := &Metrics{
+		Reports:  counter("reports_total", "Verified reports received, by the rail on which they came; duplicates included.", "path"),
+		Digests:  counter("digests_total", "Verified digests received.").WithLabelValues(),
+		Answers:  counter("challenge_answers_total", "Verified answers to challenges received.").WithLabelValues(),
+		Verdicts: counter("inbox_verdicts_total", "What the leader's inbox said of reports.", "verdict"),
+		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
+		Dropped:  counter("dropped_total", "What a full queue dropped; senders try again.", "queue"),
+		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
+
+		SendFails:  counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
+		Challenges: counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),
+		Commit: histogram("commit_duration_seconds", "Time that one commit to the store took.",
+			latencies).WithLabelValues().(prometheus.Histogram),
+		BatchOps: histogram("commit_operations", "Operations in one commit.",
+			prometheus.ExponentialBuckets(1, 4, 8)).WithLabelValues().(prometheus.Histogram),
+		Awareness: histogram("awareness_latency_seconds",
+			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
+		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
+
+		Depth:      gauge("queue_depth", "Entries in a queue.", "queue"),
+		Leader:     gauge("leader", "1 while this replica leads.").WithLabelValues(),
+		Revision:   gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
+		NodeCounts: gauge("nodes", "Nodes by state, as committed; only the leader tells.", "state"),
+		NodeState:  gauge("node_state", "1 for the state of each node that is not normal; only the leader tells.", "node", "state"),
+		Watchers:   gauge("watchers", "Open watches.").WithLabelValues(),
+		SlowCut:    counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
+	}
+	m.preset()
+	return m
+}
+
+// preset makes every known series begin at 0, so that rates and alerts see the first increase.
+func (m *Metrics) preset() {
+	for p := fault.PathDirect; p.Valid(); p++ {
+		m.Reports.WithLabelValues(p.String())
+	}
+	for r := servicenet.Refusal(1); int(r) < servicenet.NumRefusals; r++ {
+		m.Refused.WithLabelValues(r.String())
+	}
+	for _, class := range []string{"unknown-node", "unexpected", "epoch-jump", "not-leading"} {
+		m.Refused.WithLabelValues(class)
+	}
+	for _, q := range []string{"datagrams", "evidence", "forward", "send"} {
+		m.Dropped.WithLabelValues(q)
+		m.Depth.WithLabelValues(q)
+	}
+	for _, s := range []string{"RECEIVED", "COMMITTED", "STALE_EPOCH"} {
+		m.Acks.WithLabelValues(s)
+	}
+	for c := fault.CauseNone + 1; c <= fault.CauseNode; c++ {
+		m.Awareness.WithLabelValues(c.String())
+	}
+	for s := fault.Unknown; s.Valid(); s++ {
+		m.Changes.WithLabelValues(s.String())
+	}
+}
+
+// Nodes tells the state of every node; a replica that does not lead tells none (nil).
+func (m *Metrics) Nodes(states map[fault.NodeID]fault.State) {
+	m.NodeState.Reset()
+	m.NodeCounts.Reset()
+	if states == nil {
+		return
+	}
+	for s := fault.Unknown; s.Valid(); s++ {
+		m.NodeCounts.WithLabelValues(s.String())
+	}
+	for id, s := range states {
+		m.NodeCounts.WithLabelValues(s.String()).Inc()
+		if s != fault.Normal {
+			m.NodeState.WithLabelValues(string(id), s.String()).Set(1)
+		}
+	}
+}
+
+// Node tells that a node's state changed.
+func (m *Metrics) Node(id fault.NodeID, from, to fault.State) {
+	if from == to {
+		return
+	}
+	m.NodeCounts.WithLabelValues(from.String()).Dec()
+	m.NodeCounts.WithLabelValues(to.String()).Inc()
+	m.NodeState.DeleteLabelValues(string(id), from.String())
+	if to != fault.Normal {
+		m.NodeState.WithLabelValues(string(id), to.String()).Set(1)
+	}
+}

@@ -1,0 +1,55 @@
+package metrics
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// series returns what the registry holds of some metrics, one line a series.
+func series(t *testing.T, reg *prometheus.Registry, names ...string) []string {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range families {
+		if !slices.Contains(names, f.GetName()) {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			line := f.GetName()
+			for _, l := range m.GetLabel() {
+				line += " " + l.GetValue()
+			}
+			out = append(out, fmt.Sprint(line, " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
+		}
+	}
+	return out
+}
+
+func TestNodesThatAreNotNormal(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := New(reg)
+	m.Nodes(map[fault.NodeID]fault.State{"a": fault.Normal, "b": fault.Unknown})
+	m.Node("a", fault.Normal, fault.Failed)
+	m.Node("b", fault.Unknown, fault.Normal)
+	m.Node("b", fault.Normal, fault.Normal)
+	want := []string{"lofamo_node_state a FAILED 1", "lofamo_nodes FAILED 1", "lofamo_nodes NORMAL 1", "lofamo_nodes SICK 0", "lofamo_nodes UNKNOWN 0"}
+	if got := series(t, reg, "lofamo_node_state", "lofamo_nodes"); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	m.Nodes(nil)
+	if got := series(t, reg, "lofamo_node_state", "lofamo_nodes"); len(got) != 0 {
+		t.Errorf("a replica that does not lead tells %v", got)
+	}
+	if got := series(t, reg, "lofamo_reports_total"); len(got) != 3 {
+		t.Errorf("before the first report: %v", got)
+	}
+}

@@ -1,0 +1,238 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// forwardQueue bounds the evidence that waits for the leader, and the acks that wait for a
+// follower. Beyond it new ones are dropped and counted: what is not COMMITTED the agents send
+// again.
+const forwardQueue = 2048
+
+// relayMark precedes the address in ForwardResponse.to when the ack is for another node than the
+// one at that address, which relayed the report.
+const relayMark = "relay:"
+
+func formatTo(to engine.To) string {
+	if to.Relayed {
+		return relayMark + to.Addr
+	}
+	return to.Addr
+}
+
+func parseTo(s string) engine.To {
+	addr, relayed := strings.CutPrefix(s, relayMark)
+	return engine.To{Addr: addr, Relayed: relayed}
+}
+
+// LeaderSource says who leads and when that changes.
+type LeaderSource interface {
+	Leader() (id string, changed <-chan struct{})
+}
+
+// ForwarderConfig of a forwarder.
+type ForwarderConfig struct {
+	Peers    *Peers
+	Leaders  LeaderSource
+	Answerer engine.Answerer
+	Metrics  *metrics.Metrics
+	Logger   *slog.Logger
+}
+
+// Forwarder is a follower's way to the leader.
+type Forwarder struct {
+	cfg   ForwarderConfig
+	queue chan queued
+}
+
+type queued struct {
+	req     *lofamov1.ForwardRequest
+	arrived time.Time
+}
+
+// NewForwarder returns a forwarder; Run makes it work.
+func NewForwarder(cfg ForwarderConfig) *Forwarder {
+	return &Forwarder{cfg: cfg, queue: make(chan queued, forwardQueue)}
+}
+
+// Forward queues evidence for the leader. It does not block; held_ns is filled in on sending.
+func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, arrived time.Time) {
+	select {
+	case f.queue <- queued{req, arrived}:
+	default:
+		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
+	}
+}
+
+// maxHeld bounds what is believed of the time in a follower's queue: none is longer.
+const maxHeld = time.Minute
+
+// retryAfter is the pause after a stream to the leader broke.
+const retryAfter = 50 * time.Millisecond
+
+// Run forwards until the context ends.
+func (f *Forwarder) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		leader, changed := f.cfg.Leaders.Leader()
+		conn := f.cfg.Peers.Conn(leader)
+		if conn == nil { // nobody leads, or we do
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		err := f.stream(ctx, conn, changed)
+		f.cfg.Logger.Debug("forwarding ended", "leader", leader, "err", err)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// stream forwards to one leader until the stream breaks or leadership changes.
+func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, changed <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := lofamov1.NewReplicaClient(conn).Forward(ctx)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			resp, err := s.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			f.cfg.Answerer.Answer(parseTo(resp.GetTo()), resp.GetAck())
+		}
+	}()
+	defer func() {
+		cancel()
+		if ended != nil {
+			<-ended
+		}
+	}()
+	for {
+		select {
+		case <-changed:
+			return nil
+		case err := <-ended:
+			ended = nil
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case q := <-f.queue:
+			f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(len(f.queue)))
+			q.req.HeldNs = uint64(max(0, time.Since(q.arrived)))
+			if err := s.Send(q.req); err != nil {
+				return err // what was in hand is lost here; its sender tries again
+			}
+		}
+	}
+}
+
+// Verifier opens and checks an envelope.
+type Verifier interface {
+	Verify(b []byte, path fault.Path, from string) (engine.Input, bool)
+}
+
+// Server is the leader's end of the followers' streams.
+type Server struct {
+	lofamov1.UnimplementedReplicaServer
+
+	Engine interface {
+		Leading() bool
+		Submit(in engine.Input) bool
+	}
+	Verifier Verifier
+	Metrics  *metrics.Metrics
+}
+
+var errNotLeading = status.Error(codes.FailedPrecondition, "this replica does not lead: ask another for the leader")
+
+// Forward implements lofamov1.ReplicaServer.
+func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) error {
+	if !s.Engine.Leading() {
+		return errNotLeading
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	back := &session{out: make(chan *lofamov1.ForwardResponse, forwardQueue), metrics: s.Metrics}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		back.run(ctx, stream)
+	}()
+	defer func() {
+		cancel()
+		<-sent
+	}()
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		path := fault.Path(req.GetPath())
+		if path != fault.PathDirect && path != fault.PathGossip {
+			return status.Errorf(codes.InvalidArgument, "path: given %d: want %d or %d", req.GetPath(), fault.PathDirect, fault.PathGossip)
+		}
+		if !s.Engine.Leading() {
+			return errNotLeading
+		}
+		in, ok := s.Verifier.Verify(req.GetEnvelope(), path, req.GetFrom())
+		if !ok {
+			continue
+		}
+		in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
+		s.Engine.Submit(in)
+	}
+}
+
+// session passes acks to one follower.
+type session struct {
+	out     chan *lofamov1.ForwardResponse
+	metrics *metrics.Metrics
+}
+
+// Answer implements engine.Answerer. After the stream's end it only fills the queue.
+func (s *session) Answer(to engine.To, ack *lofamov1.Ack) {
+	select {
+	case s.out <- &lofamov1.ForwardResponse{Ack: ack, To: formatTo(to)}:
+	default:
+		s.metrics.Dropped.WithLabelValues("send").Inc()
+	}
+}
+
+func (s *session) run(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case resp := <-s.out:
+			if stream.Send(resp) != nil {
+				return
+			}
+		}
+	}
+}

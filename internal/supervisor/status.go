@@ -1,0 +1,146 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+)
+
+// readiness is what the monitor found out last.
+type readiness struct {
+	store atomic.Bool // the store answers with a quorum
+}
+
+// The monitor's periods.
+const (
+	probePeriod = time.Second
+	probeTime   = 800 * time.Millisecond
+)
+
+// monitor keeps the health services true.
+func (s *Supervisor) monitor(ctx context.Context) {
+	t := time.NewTicker(probePeriod)
+	defer t.Stop()
+	for {
+		pctx, cancel := context.WithTimeout(ctx, probeTime)
+		_, err := s.store.Revision(pctx)
+		cancel()
+		s.ready.store.Store(err == nil)
+		id, changed := s.observer.Leader()
+		s.setHealth(api.HealthStore, err == nil)
+		s.setHealth(api.HealthLeader, id == s.cfg.ID)
+		ready := err == nil && id != ""
+		s.setHealth("", ready)
+		s.setHealth(lofamov1.FaultSupervisor_ServiceDesc.ServiceName, ready)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-t.C:
+		}
+	}
+}
+
+func (s *Supervisor) setHealth(service string, ok bool) {
+	st := healthpb.HealthCheckResponse_NOT_SERVING
+	if ok {
+		st = healthpb.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus(service, st)
+}
+
+// publishRetry is the pause after the store could not take what a replica says of itself.
+const publishRetry = time.Second
+
+// publish tells the other replicas what only this one knows, once the store takes it.
+func (s *Supervisor) publish(ctx context.Context) {
+	self := &lofamov1.Supervisor{Id: s.cfg.ID, Address: s.cfg.GRPC, ReportAddress: s.cfg.Report, HttpAddress: s.cfg.HTTP}
+	if s.cfg.LocalPID {
+		self.Pid = int64(os.Getpid())
+	}
+	for {
+		pctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err := s.store.PutSupervisor(pctx, self)
+		cancel()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(publishRetry):
+		}
+	}
+}
+
+// handler serves metrics and health.
+func (s *Supervisor) handler() http.Handler {
+	mux := http.NewServeMux()
+	// The embedded etcd registers its metrics, Go's and the process' with the default registry.
+	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.registry, prometheus.DefaultGatherer},
+		promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		var missing []string
+		if !s.ready.store.Load() {
+			missing = append(missing, "the store does not answer with a quorum")
+		}
+		if s.leader() == "" {
+			missing = append(missing, "no leader is known")
+		}
+		if len(missing) > 0 {
+			http.Error(w, strings.Join(missing, "\n"), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
+
+// directory is what the API sees of the replicas.
+type directory struct{ s *Supervisor }
+
+func (d *directory) Leader() string { return d.s.leader() }
+
+func (d *directory) Conn(id string) *grpc.ClientConn { return d.s.peers.Conn(id) }
+
+// Supervisors implements api.Directory. What a replica says of itself goes before the configuration.
+func (d *directory) Supervisors(ctx context.Context) []*lofamov1.Supervisor {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	said := make(map[string]*lofamov1.Supervisor)
+	if list, err := d.s.store.Supervisors(ctx); err == nil {
+		for _, sup := range list {
+			said[sup.GetId()] = sup
+		}
+	}
+	leader := d.s.leader()
+	var out []*lofamov1.Supervisor
+	for _, r := range d.s.cfg.Replicas {
+		sup := &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP}
+		if own := said[r.ID]; own != nil {
+			sup = proto.CloneOf(own)
+		}
+		sup.Leader = r.ID == leader
+		if r.ID == d.s.cfg.ID {
+			sup.State = lofamov1.State_NORMAL
+		} else {
+			sup.State = d.s.peers.State(r.ID)
+		}
+		out = append(out, sup)
+	}
+	return out
+}

@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Prefix is the beginning of every key.
+const Prefix = "/lofamo/v1/"
+
+// The keys under Prefix.
+const (
+	keyMeta        = Prefix + "meta"
+	keyHead        = Prefix + "head"
+	keyNodes       = Prefix + "nodes/"
+	keyEvents      = Prefix + "events/"
+	keyInbox       = Prefix + "inbox/"
+	keySupervisors = Prefix + "supervisors/"
+	// ElectionPrefix is where the replicas elect their leader.
+	ElectionPrefix = Prefix + "leader"
+)
+
+// Options of the store.
+type Options struct {
+	// MaxOps is the largest number of operations in one transaction that the server takes: etcd's
+	// default is 128; an embedded one is started with more. 0 stands for 128.
+	MaxOps int
+	// KeepEvents is the number of newest events that are kept. 0 stands for 10,000.
+	KeepEvents uint64
+	// Bookmarks is the time between two bookmarks of a watch. 0 stands for 3 s.
+	Bookmarks time.Duration
+}
+
+// trimSlack is by how many events the history may outgrow KeepEvents before it is trimmed, so that
+// not every commit carries a deletion.
+const trimSlack = 256
+
+// Etcd is the store on an etcd client, whether in process or over the network. Its methods may be
+// called from any goroutine; each blocks until etcd answers or the context ends.
+type Etcd struct {
+	c        *clientv3.Client
+	opts     Options
+	watchers atomic.Int64
+}
+
+// NewEtcd returns the store on c, which stays the caller's.
+func NewEtcd(c *clientv3.Client, opts Options) *Etcd {
+	if opts.MaxOps == 0 {
+		opts.MaxOps = 128
+	}
+	if opts.KeepEvents == 0 {
+		opts.KeepEvents = 10_000
+	}
+	if opts.Bookmarks == 0 {
+		opts.Bookmarks = 3 * time.Second
+	}
+	return &Etcd{c: c, opts: opts}
+}
+
+func eventKey(n uint64) string { return fmt.Sprintf("%s%020d", keyEvents, n) }
+
+func inboxKey(o fault.Origin) string {
+	return keyInbox + string(o.Node) + "/" + o.Half.String()
+}
+
+// Load reads the committed map, all of one revision and as new as the cluster's.
+func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
+	resp, err := s.c.Txn(ctx).Then(
+		clientv3.OpGet(keyMeta), clientv3.OpGet(keyHead),
+		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyInbox, clientv3.WithPrefix()),
+	).Commit()
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
+	}
+	snap := Snapshot{Revision: uint64(resp.Header.Revision), head: head{Next: 1, Oldest: 1}}
+	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
+	for _, kv := range kvs(0) {
+		snap.Meta = new(Meta)
+		if err := json.Unmarshal(kv.Value, snap.Meta); err != nil {
+			return Snapshot{}, fmt.Errorf("load %s: %w", keyMeta, err)
+		}
+	}
+	for _, kv := range kvs(1) {
+		if err := json.Unmarshal(kv.Value, &snap.head); err != nil {
+			return Snapshot{}, fmt.Errorf("load %s: %w", keyHead, err)
+		}
+		snap.headRev = kv.ModRevision
+	}
+	if snap.Nodes, err = decodeNodes(kvs(2)); err != nil {
+		return Snapshot{}, err
+	}
+	for _, kv := range kvs(3) {
+		node, half, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), keyInbox), "/")
+		p, err := decodeInbox(node, half, kv.Value)
+		if err != nil {
+			return Snapshot{}, err
+		}
+		snap.Inbox = append(snap.Inbox, p)
+	}
+	return snap, nil
+}
+
+func decodeNodes(kvs []*mvccpb.KeyValue) ([]*lofamov1.Node, error) {
+	var out []*lofamov1.Node
+	for _, kv := range kvs {
+		n := new(lofamov1.Node)
+		if err := proto.Unmarshal(kv.Value, n); err != nil {
+			return nil, fmt.Errorf("read %s: %w", kv.Key, err)
+		}
+		n.Revision = uint64(kv.ModRevision)
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// Nodes returns the replica's own copy of the committed nodes, which may be older than the
+// cluster's but can be had without a quorum.
+func (s *Etcd) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
+	resp, err := s.c.Get(ctx, keyNodes, clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil {
+		return nil, 0, fmt.Errorf("read nodes from the store: %w", err)
+	}
+	nodes, err := decodeNodes(resp.Kvs)
+	return nodes, uint64(resp.Header.Revision), err
+}
+
+// Events returns the newest events after a revision, oldest first, at most limit of them (0: all),
+// and the revision of the answer. keep, where not nil, chooses among them.
+func (s *Etcd) Events(ctx context.Context, after uint64, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, uint64, error) {
+	ops := []clientv3.OpOption{
+		clientv3.WithPrefix(), clientv3.WithSerializable(),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend), clientv3.WithMinModRev(int64(after) + 1),
+	}
+	if keep == nil {
+		ops = append(ops, clientv3.WithLimit(int64(limit)))
+	}
+	resp, err := s.c.Get(ctx, keyEvents, ops...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read events from the store: %w", err)
+	}
+	var out []*lofamov1.Event
+	for _, kv := range resp.Kvs {
+		ev, err := decodeEvent(kv)
+		if err != nil {
+			return nil, 0, err
+		}
+		if keep != nil && !keep(ev) {
+			continue
+		}
+		out = append(out, ev)
+		if limit > 0 && len(out) == limit {
+			break
+		}
+	}
+	slices.Reverse(out)
+	return out, uint64(resp.Header.Revision), nil
+}
+
+func decodeEvent(kv *mvccpb.KeyValue) (*lofamov1.Event, error) {
+	ev := new(lofamov1.Event)
+	if err := proto.Unmarshal(kv.Value, ev); err != nil {
+		return nil, fmt.Errorf("read %s: %w", kv.Key, err)
+	}
+	ev.Revision = uint64(kv.ModRevision)
+	return ev, nil
+}
+
+// Revision asks the cluster for its newest revision: it fails without a quorum.
+func (s *Etcd) Revision(ctx context.Context) (uint64, error) {
+	resp, err := s.c.Get(ctx, keyHead, clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, fmt.Errorf("ask the store for its revision: %w", err)
+	}
+	return uint64(resp.Header.Revision), nil
+}
+
+// PutSupervisor publishes what a replica says of itself.
+func (s *Etcd) PutSupervisor(ctx context.Context, sup *lofamov1.Supervisor) error {
+	val, err := proto.Marshal(sup)
+	if err == nil {
+		_, err = s.c.Put(ctx, keySupervisors+sup.GetId(), string(val))
+	}
+	if err != nil {
+		return fmt.Errorf("publish supervisor %s: %w", sup.GetId(), err)
+	}
+	return nil
+}
+
+// Supervisors returns what the replicas said of themselves, as far as this one's copy goes.
+func (s *Etcd) Supervisors(ctx context.Context) ([]*lofamov1.Supervisor, error) {
+	resp, err := s.c.Get(ctx, keySupervisors, clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil {
+		return nil, fmt.Errorf("read supervisors from the store: %w", err)
+	}
+	var out []*lofamov1.Supervisor
+	for _, kv := range resp.Kvs {
+		sup := new(lofamov1.Supervisor)
+		if err := proto.Unmarshal(kv.Value, sup); err != nil {
+			return nil, fmt.Errorf("read %s: %w", kv.Key, err)
+		}
+		out = append(out, sup)
+	}
+	return out, nil
+}

@@ -1,0 +1,122 @@
+// Package store keeps the committed fault map in etcd: the nodes, the history of events, and how
+// far each half's reports were taken in.
+//
+// It knows the keys, the transactions and what is to be done when the outcome of one is not
+// known. It does not decide who leads (a Fence is given to it), what a change is, or who may read.
+//
+//	/lofamo/v1/meta                     whose store this is: JSON of Meta
+//	/lofamo/v1/head                     the last transaction: JSON of head, the key that every commit renews
+//	/lofamo/v1/nodes/<id>               a Node, protobuf
+//	/lofamo/v1/events/<20 digits>       an Event, protobuf, numbered without gaps in order of commit
+//	/lofamo/v1/inbox/<node>/<half>      an InboxPosition, JSON
+//	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
+//	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
+//
+// Every commit of a leader is a transaction guarded by two keys: its election key (it still leads)
+// and the head (nothing was committed that it does not know of). The head names the commit, so
+// that one whose answer was lost is recognised when it is tried again, and never done twice.
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// The errors that callers branch on.
+var (
+	// ErrNotLeader: the fence no longer stands; somebody else leads, or nobody.
+	ErrNotLeader = errors.New("no longer the leader")
+	// ErrCompacted: the revision to watch from is no longer kept.
+	ErrCompacted = errors.New("revision compacted")
+	// ErrForeign: the store belongs to another cluster.
+	ErrForeign = errors.New("store of another cluster")
+)
+
+// Fence is the proof of leadership that every commit carries: the election key and the revision at
+// which it was made.
+type Fence struct {
+	Key string
+	Rev int64
+}
+
+// Meta says whose store it is. A supervisor refuses to lead on another cluster's.
+type Meta struct {
+	Cluster string `json:"cluster"`
+	Dims    string `json:"dims"`
+}
+
+// Batch is what is committed together. Its events are in order; nodes and positions are each
+// present at most once.
+type Batch struct {
+	Events []*lofamov1.Event
+	Nodes  []*lofamov1.Node
+	Inbox  []InboxPosition
+}
+
+// Ops is the number of store operations that the batch takes.
+func (b Batch) Ops() int { return len(b.Events) + len(b.Nodes) + len(b.Inbox) }
+
+// Snapshot is the committed map at one revision.
+type Snapshot struct {
+	Revision uint64
+	Meta     *Meta // nil in a fresh store
+	Nodes    []*lofamov1.Node
+	Inbox    []InboxPosition
+
+	head    head
+	headRev int64
+}
+
+// Update is one step of a watch: the events of one revision, or a bookmark without events. Err
+// ends the watch.
+type Update struct {
+	Revision uint64
+	Events   []*lofamov1.Event
+	Err      error
+}
+
+// InboxPosition says which reports of an origin were taken in.
+type InboxPosition = servicenet.InboxPosition
+
+// inboxValue is an InboxPosition without its origin, which the key has.
+type inboxValue struct {
+	Epoch   fault.Epoch                    `json:"epoch"`
+	Highest fault.Seq                      `json:"highest"`
+	Window  [servicenet.WindowWords]uint64 `json:"window"`
+	Digest  fault.Seq                      `json:"digest"`
+}
+
+func encodeInbox(p InboxPosition) ([]byte, error) {
+	return json.Marshal(inboxValue{Epoch: p.Epoch, Highest: p.Highest, Window: p.Window, Digest: p.Digest})
+}
+
+func decodeInbox(node, half string, b []byte) (InboxPosition, error) {
+	h, err := fault.ParseHalf(half)
+	if err != nil {
+		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: %w", node, half, err)
+	}
+	var v inboxValue
+	if err := json.Unmarshal(b, &v); err != nil {
+		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: %w", node, half, err)
+	}
+	return InboxPosition{
+		Origin: fault.Origin{Node: fault.NodeID(node), Half: h},
+		Epoch:  v.Epoch, Highest: v.Highest, Window: v.Window, Digest: v.Digest,
+	}, nil
+}
+
+// head is the last transaction. Term is the election key's revision, which no two leaders share.
+type head struct {
+	Term   int64  `json:"term"`
+	Batch  uint64 `json:"batch"`
+	Next   uint64 `json:"next"`   // number of the next event
+	Oldest uint64 `json:"oldest"` // number of the oldest event kept
+}
+
+// same says whether two heads are those of one commit.
+func (h head) same(o head) bool { return h.Term == o.Term && h.Batch == o.Batch }

@@ -1,0 +1,331 @@
+// Package storetest is the contract of the supervisor's store, as tests that the store in memory
+// and the one on etcd both pass.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Store is what a store must offer.
+type Store interface {
+	Load(ctx context.Context) (store.Snapshot, error)
+	Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error)
+	Events(ctx context.Context, after uint64, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, uint64, error)
+	Revision(ctx context.Context) (uint64, error)
+	Watch(ctx context.Context, after uint64) <-chan store.Update
+	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
+}
+
+// KeepEvents is how many events the store under test must be told to keep.
+const KeepEvents = 50
+
+// Harness is a store under test.
+type Harness struct {
+	Store    Store
+	Campaign func() store.Fence // makes the caller leader instead of whoever led
+	Compact  func(rev uint64)
+	// Slack is by how many events the history may outgrow KeepEvents.
+	Slack int
+}
+
+// wait bounds every wait of these tests.
+const wait = 10 * time.Second
+
+var meta = store.Meta{Cluster: "test", Dims: "2x2x2"}
+
+// Run runs the contract, each test on a store of its own.
+func Run(t *testing.T, open func(t *testing.T) Harness) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, Harness)
+	}{
+		{"empty", testEmpty},
+		{"commit and load", testCommit},
+		{"fence", testFence},
+		{"foreign", testForeign},
+		{"watch", testWatch},
+		{"watch from now", testWatchFromNow},
+		{"compaction", testCompaction},
+		{"events", testEvents},
+		{"retention", testRetention},
+		{"large batch", testLarge},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
+	}
+}
+
+func event(n int, node string) *lofamov1.Event {
+	return &lofamov1.Event{Node: node, Component: "host", To: lofamov1.State_FAILED, Reason: fmt.Sprint("event ", n)}
+}
+
+func lead(t *testing.T, h Harness) store.Committer {
+	t.Helper()
+	fence := h.Campaign()
+	snap, err := h.Store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := h.Store.Writer(fence, meta, snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func commit(t *testing.T, w store.Committer, b store.Batch) uint64 {
+	t.Helper()
+	rev, err := w.Commit(t.Context(), b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rev
+}
+
+func testEmpty(t *testing.T, h Harness) {
+	snap, err := h.Store.Load(t.Context())
+	if err != nil || snap.Meta != nil || len(snap.Nodes)+len(snap.Inbox) != 0 {
+		t.Fatalf("an empty store holds %+v, %v", snap, err)
+	}
+	rev, err := h.Store.Revision(t.Context())
+	if err != nil || rev < snap.Revision {
+		t.Fatalf("revision %d after %d, %v", rev, snap.Revision, err)
+	}
+}
+
+func testCommit(t *testing.T, h Harness) {
+	w := lead(t, h)
+	pos := store.InboxPosition{Origin: fault.Origin{Node: "n0-0-0", Half: fault.HalfDNP}, Epoch: 3, Highest: 70, Window: [4]uint64{5, 0, 1, 0}, Digest: 72}
+	rev := commit(t, w, store.Batch{
+		Events: []*lofamov1.Event{event(1, "n0-0-0"), event(2, "n1-0-0")},
+		Nodes:  []*lofamov1.Node{{Id: "n0-0-0", State: lofamov1.State_SICK}, {Id: "n1-0-0", State: lofamov1.State_FAILED}},
+		Inbox:  []store.InboxPosition{pos},
+	})
+	rev2 := commit(t, w, store.Batch{Nodes: []*lofamov1.Node{{Id: "n0-0-0", State: lofamov1.State_NORMAL}}})
+	if rev2 <= rev {
+		t.Errorf("revision %d after %d", rev2, rev)
+	}
+	snap, err := h.Store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*lofamov1.Node{
+		{Id: "n0-0-0", State: lofamov1.State_NORMAL, Revision: rev2}, {Id: "n1-0-0", State: lofamov1.State_FAILED, Revision: rev},
+	}
+	if len(snap.Nodes) != 2 || !proto.Equal(snap.Nodes[0], want[0]) || !proto.Equal(snap.Nodes[1], want[1]) {
+		t.Errorf("nodes %v, want %v", snap.Nodes, want)
+	}
+	if len(snap.Inbox) != 1 || snap.Inbox[0] != pos {
+		t.Errorf("inbox %+v, want %+v", snap.Inbox, pos)
+	}
+	if snap.Revision < rev2 || snap.Meta == nil || *snap.Meta != meta {
+		t.Errorf("revision %d, meta %v", snap.Revision, snap.Meta)
+	}
+	nodes, at, err := h.Store.Nodes(t.Context())
+	if err != nil || at < rev2 || len(nodes) != 2 || !proto.Equal(nodes[0], want[0]) {
+		t.Errorf("Nodes: %v at %d, %v", nodes, at, err)
+	}
+}
+
+func testFence(t *testing.T, h Harness) {
+	old := lead(t, h)
+	commit(t, old, store.Batch{Events: []*lofamov1.Event{event(1, "a")}})
+	next := lead(t, h)
+	if _, err := old.Commit(t.Context(), store.Batch{Events: []*lofamov1.Event{event(2, "a")}}); !errors.Is(err, store.ErrNotLeader) {
+		t.Fatalf("a deposed leader commits: %v", err)
+	}
+	commit(t, next, store.Batch{Events: []*lofamov1.Event{event(3, "a")}})
+	if _, err := old.Commit(t.Context(), store.Batch{Events: []*lofamov1.Event{event(4, "a")}}); !errors.Is(err, store.ErrNotLeader) {
+		t.Fatalf("a deposed leader commits: %v", err)
+	}
+	events, _, err := h.Store.Events(t.Context(), 0, 0, nil)
+	if err != nil || len(events) != 2 || events[1].GetReason() != "event 3" {
+		t.Errorf("events %v, %v", events, err)
+	}
+}
+
+func testForeign(t *testing.T, h Harness) {
+	commit(t, lead(t, h), store.Batch{Events: []*lofamov1.Event{event(1, "a")}})
+	snap, err := h.Store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Store.Writer(h.Campaign(), store.Meta{Cluster: "other", Dims: "2x2x2"}, snap)
+	if !errors.Is(err, store.ErrForeign) {
+		t.Errorf("another cluster's store is taken: %v", err)
+	}
+}
+
+// next returns the next update with events.
+func next(t *testing.T, ch <-chan store.Update) store.Update {
+	t.Helper()
+	timeout := time.After(wait)
+	for {
+		select {
+		case u, ok := <-ch:
+			if !ok {
+				t.Fatal("the watch ended")
+			}
+			if u.Err != nil || len(u.Events) > 0 {
+				return u
+			}
+		case <-timeout:
+			t.Fatal("no update")
+		}
+	}
+}
+
+func testWatch(t *testing.T, h Harness) {
+	w := lead(t, h)
+	first := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(1, "a")}})
+	second := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(2, "a"), event(3, "b")}})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ch := h.Store.Watch(ctx, first)
+	u := next(t, ch)
+	if u.Revision != second || len(u.Events) != 2 || u.Events[0].GetReason() != "event 2" || u.Events[1].GetRevision() != second {
+		t.Errorf("update %+v, want events 2 and 3 of revision %d", u, second)
+	}
+	third := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(4, "a")}})
+	if u := next(t, ch); u.Revision != third || len(u.Events) != 1 {
+		t.Errorf("update %+v, want event 4 of revision %d", u, third)
+	}
+	cancel()
+	timeout := time.After(wait)
+	for {
+		select {
+		case _, ok := <-ch:
+			if !ok {
+				return
+			}
+		case <-timeout:
+			t.Fatal("the watch outlives its context")
+		}
+	}
+}
+
+func testWatchFromNow(t *testing.T, h Harness) {
+	w := lead(t, h)
+	commit(t, w, store.Batch{Events: []*lofamov1.Event{event(1, "a")}})
+	ch := h.Store.Watch(t.Context(), 0)
+	select {
+	case u := <-ch:
+		if u.Err != nil || len(u.Events) != 0 || u.Revision == 0 {
+			t.Fatalf("a watch from now on begins with %+v, want a bookmark", u)
+		}
+	case <-time.After(wait):
+		t.Fatal("no bookmark")
+	}
+	rev := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(2, "a")}})
+	if u := next(t, ch); u.Revision != rev {
+		t.Errorf("update %+v, want event 2", u)
+	}
+}
+
+func testCompaction(t *testing.T, h Harness) {
+	w := lead(t, h)
+	first := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(1, "a")}})
+	commit(t, w, store.Batch{Events: []*lofamov1.Event{event(2, "a")}})
+	third := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(3, "a")}})
+	h.Compact(third)
+	if u := next(t, h.Store.Watch(t.Context(), first)); !errors.Is(u.Err, store.ErrCompacted) {
+		t.Errorf("a watch from a compacted revision gives %+v", u)
+	}
+	fourth := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(4, "a")}})
+	if u := next(t, h.Store.Watch(t.Context(), third)); u.Revision != fourth {
+		t.Errorf("after compaction: %+v, want event 4", u)
+	}
+	if events, _, err := h.Store.Events(t.Context(), 0, 0, nil); err != nil || len(events) != 4 {
+		t.Errorf("compaction took the history: %d events, %v", len(events), err)
+	}
+}
+
+func testEvents(t *testing.T, h Harness) {
+	w := lead(t, h)
+	var revs []uint64
+	for i := range 5 {
+		revs = append(revs, commit(t, w, store.Batch{Events: []*lofamov1.Event{event(2*i, "a"), event(2*i+1, "b")}}))
+	}
+	check := func(name string, got []*lofamov1.Event, err error, want ...int) {
+		t.Helper()
+		ok := err == nil && len(got) == len(want)
+		for i := 0; ok && i < len(want); i++ {
+			ok = got[i].GetReason() == fmt.Sprint("event ", want[i]) && got[i].GetRevision() == revs[want[i]/2]
+		}
+		if !ok {
+			t.Errorf("%s: %v, %v; want %v", name, got, err, want)
+		}
+	}
+	got, rev, err := h.Store.Events(t.Context(), 0, 3, nil)
+	check("newest three", got, err, 7, 8, 9)
+	if rev < revs[4] {
+		t.Errorf("list at revision %d, newest event at %d", rev, revs[4])
+	}
+	got, _, err = h.Store.Events(t.Context(), revs[3], 0, nil)
+	check("after the fourth", got, err, 8, 9)
+	got, _, err = h.Store.Events(t.Context(), 0, 2, func(e *lofamov1.Event) bool { return e.GetNode() == "b" })
+	check("newest two of b", got, err, 7, 9)
+}
+
+func testRetention(t *testing.T, h Harness) {
+	w := lead(t, h)
+	total := 0
+	for total < KeepEvents+h.Slack+40 {
+		var b store.Batch
+		for range 20 {
+			b.Events = append(b.Events, event(total, "a"))
+			total++
+		}
+		commit(t, w, b)
+	}
+	got, _, err := h.Store.Events(t.Context(), 0, 0, nil)
+	if err != nil || len(got) < KeepEvents || len(got) > KeepEvents+h.Slack {
+		t.Fatalf("%d events kept of %d, %v; want %d and at most %d more", len(got), total, err, KeepEvents, h.Slack)
+	}
+	if last := got[len(got)-1].GetReason(); last != fmt.Sprint("event ", total-1) {
+		t.Errorf("the newest is %q", last)
+	}
+}
+
+func testLarge(t *testing.T, h Harness) {
+	var b store.Batch
+	const nodes = 300
+	for i := range nodes {
+		id := fmt.Sprintf("n%03d", i)
+		b.Events = append(b.Events, event(2*i, id), event(2*i+1, id))
+		b.Nodes = append(b.Nodes, &lofamov1.Node{Id: id})
+		b.Inbox = append(b.Inbox, store.InboxPosition{Origin: fault.Origin{Node: fault.NodeID(id), Half: fault.HalfHost}, Epoch: 1, Highest: 1})
+	}
+	ch := h.Store.Watch(t.Context(), 0)
+	<-ch // the bookmark
+	rev := commit(t, lead(t, h), b)
+	seen := 0
+	for seen < 2*nodes {
+		u := next(t, ch)
+		if u.Err != nil || u.Revision > rev {
+			t.Fatalf("update %+v", u)
+		}
+		for _, ev := range u.Events {
+			if ev.GetReason() != fmt.Sprint("event ", seen) {
+				t.Fatalf("event %d is %q", seen, ev.GetReason())
+			}
+			seen++
+		}
+	}
+	snap, err := h.Store.Load(t.Context())
+	if err != nil || len(snap.Nodes) != nodes || len(snap.Inbox) != nodes {
+		t.Errorf("%d nodes, %d positions, %v", len(snap.Nodes), len(snap.Inbox), err)
+	}
+}
+
+// Events returns a batch of one event, numbered.
+func Events(n int) store.Batch { return store.Batch{Events: []*lofamov1.Event{event(n, "a")}} }

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// Committer commits a leader's batches, one at a time: it is for one goroutine.
+type Committer interface {
+	// Commit writes the batch and returns the revision of its last event. It blocks, trying again,
+	// until the store took it, the context ends, or leadership is lost (ErrNotLeader).
+	Commit(ctx context.Context, b Batch) (uint64, error)
+}
+
+type writer struct {
+	s       *Etcd
+	fence   Fence
+	meta    Meta
+	hasMeta bool
+	head    head
+	headRev int64
+}
+
+// attemptTime is how long one transaction may take before it is tried again; what it did by then
+// is found out from the head.
+const attemptTime = 2 * time.Second
+
+// Writer returns what a new leader commits with, going on from the snapshot that it loaded after it
+// was elected. It refuses another cluster's store.
+func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) {
+	if snap.Meta != nil && *snap.Meta != meta {
+		return nil, fmt.Errorf("%w: it holds cluster %q with dims %s, this supervisor is configured for cluster %q with dims %s",
+			ErrForeign, snap.Meta.Cluster, snap.Meta.Dims, meta.Cluster, meta.Dims)
+	}
+	return &writer{s: s, fence: fence, meta: meta, hasMeta: snap.Meta != nil, head: snap.head, headRev: snap.headRev}, nil
+}
+
+// Commit implements Committer. A batch of more operations than one transaction may have is split between events; should the leader die between
+// the parts, the rest is found out anew from evidence, since reports are marked as taken in last.
+func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
+	// Beside the batch's own: head, meta, and the trimming of events.
+	var rev uint64
+	for _, part := range split(b, w.s.opts.MaxOps-3) {
+		r, err := w.commit(ctx, part)
+		if err != nil {
+			return 0, err
+		}
+		rev = r
+	}
+	return rev, nil
+}
+
+// split cuts a batch into parts of at most limit operations. A node goes with the part that has
+// its last event, inbox positions go last.
+func split(b Batch, limit int) []Batch {
+	if b.Ops() <= limit {
+		return []Batch{b}
+	}
+	last := make(map[string]int, len(b.Nodes)) // node id → index of its last event
+	for i, ev := range b.Events {
+		last[ev.GetNode()] = i
+	}
+	docs := make(map[int]int, len(b.Nodes)) // index of event → index of node that goes with it
+	var out []Batch
+	var cur Batch
+	room := func(n int) {
+		if cur.Ops()+n > limit {
+			out = append(out, cur)
+			cur = Batch{}
+		}
+	}
+	var rest Batch
+	for i, n := range b.Nodes {
+		if at, ok := last[n.GetId()]; ok {
+			docs[at] = i
+		} else {
+			rest.Nodes = append(rest.Nodes, n)
+		}
+	}
+	for i, ev := range b.Events {
+		doc, ok := docs[i]
+		if !ok {
+			room(1)
+			cur.Events = append(cur.Events, ev)
+			continue
+		}
+		room(2)
+		cur.Events = append(cur.Events, ev)
+		cur.Nodes = append(cur.Nodes, b.Nodes[doc])
+	}
+	for _, n := range rest.Nodes {
+		room(1)
+		cur.Nodes = append(cur.Nodes, n)
+	}
+	for _, p := range b.Inbox {
+		room(1)
+		cur.Inbox = append(cur.Inbox, p)
+	}
+	return append(out, cur)
+}
+
+// commit writes one transaction, and finds out from the head what became of attempts without an
+// answer.
+func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
+	next, ops, err := w.ops(b)
+	if err != nil {
+		return 0, err
+	}
+	backoff := 10 * time.Millisecond
+	for {
+		rev, err := w.attempt(ctx, next, ops)
+		if err == nil {
+			w.head, w.headRev, w.hasMeta = next, rev, true
+			return uint64(rev), nil
+		}
+		if errors.Is(err, ErrNotLeader) || ctx.Err() != nil {
+			return 0, fmt.Errorf("commit batch %d of term %d: %w", next.Batch, next.Term, err)
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("commit batch %d of term %d: %w", next.Batch, next.Term, err)
+		case <-time.After(backoff):
+		}
+		backoff = min(2*backoff, 500*time.Millisecond)
+	}
+}
+
+func (w *writer) attempt(ctx context.Context, next head, ops []clientv3.Op) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	resp, err := w.s.c.Txn(ctx).If(
+		clientv3.Compare(clientv3.CreateRevision(w.fence.Key), "=", w.fence.Rev),
+		clientv3.Compare(clientv3.ModRevision(keyHead), "=", w.headRev),
+	).Then(ops...).Else(clientv3.OpGet(keyHead)).Commit()
+	if err != nil {
+		return 0, err
+	}
+	if resp.Succeeded {
+		return resp.Header.Revision, nil
+	}
+	// An earlier attempt of ours may have gone through, even if leadership was lost since.
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		var have head
+		if json.Unmarshal(kv.Value, &have) == nil && have.same(next) {
+			return kv.ModRevision, nil
+		}
+	}
+	return 0, ErrNotLeader
+}
+
+// ops returns the operations of a transaction and the head that it leaves.
+func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
+	next := w.head
+	next.Term, next.Batch = w.fence.Rev, w.head.Batch+1
+	var ops []clientv3.Op
+	put := func(key string, m proto.Message) error {
+		val, err := proto.Marshal(m)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", key, err)
+		}
+		ops = append(ops, clientv3.OpPut(key, string(val)))
+		return nil
+	}
+	for _, ev := range b.Events {
+		if err := put(eventKey(next.Next), ev); err != nil {
+			return head{}, nil, err
+		}
+		next.Next++
+	}
+	for _, n := range b.Nodes {
+		if err := put(keyNodes+n.GetId(), n); err != nil {
+			return head{}, nil, err
+		}
+	}
+	for _, p := range b.Inbox {
+		val, err := encodeInbox(p)
+		if err != nil {
+			return head{}, nil, fmt.Errorf("encode inbox position of %s: %w", p.Origin, err)
+		}
+		ops = append(ops, clientv3.OpPut(inboxKey(p.Origin), string(val)))
+	}
+	if next.Next-next.Oldest > w.s.opts.KeepEvents+trimSlack {
+		// Only what was there before: etcd refuses to put and delete one key in one transaction.
+		oldest := min(next.Next-w.s.opts.KeepEvents, w.head.Next)
+		ops = append(ops, clientv3.OpDelete(eventKey(next.Oldest), clientv3.WithRange(eventKey(oldest))))
+		next.Oldest = oldest
+	}
+	if !w.hasMeta {
+		val, err := json.Marshal(w.meta)
+		if err != nil {
+			return head{}, nil, fmt.Errorf("encode %s: %w", keyMeta, err)
+		}
+		ops = append(ops, clientv3.OpPut(keyMeta, string(val)))
+	}
+	val, err := json.Marshal(next)
+	if err != nil {
+		return head{}, nil, fmt.Errorf("encode %s: %w", keyHead, err)
+	}
+	return next, append(ops, clientv3.OpPut(keyHead, string(val))), nil
+}

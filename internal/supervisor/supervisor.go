@@ -1,0 +1,283 @@
+// Package supervisor is one replica put together: the store (embedded etcd or one outside), the
+// election, the engine with the inbox and the awareness machine, the rails by which agents reach
+// it, and the gRPC and HTTP services (seed 001 §II, §III-C: where the fault awareness of the whole
+// system is).
+//
+// Each part is a package below; this one only makes them, connects them, starts them in order and
+// stops them in reverse. It decides nothing about faults.
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/lead"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/rails"
+	"github.com/lofamo/lofamo/internal/supervisor/replica"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+)
+
+// Supervisor is one replica.
+//
+//	New ──Start──► running ──Stop, or a part fails──► stopped
+type Supervisor struct {
+	cfg     config.Supervisor
+	periods config.Periods
+	logger  *slog.Logger
+	names   *view.Names
+	signer  *pki.Signer
+	verify  *pki.Verifier
+
+	registry *prometheus.Registry
+	metrics  *metrics.Metrics
+
+	member   *embedded.Member // nil with an outside etcd
+	client   *clientv3.Client
+	store    *store.Etcd
+	socket   *direct.Socket
+	grpcLn   net.Listener
+	httpLn   net.Listener
+	grpc     *grpc.Server
+	health   *health.Server
+	peers    *replica.Peers
+	observer *lead.Observer
+	engine   *engine.Engine
+	sender   *rails.Sender
+	intake   *rails.Intake
+	forward  *replica.Forwarder
+	gossip   *gossip.Net // nil without gossip
+	ready    readiness
+
+	cleanups []cleanup
+	stopping chan struct{}
+	stopOnce sync.Once
+	failed   chan error
+}
+
+// cleanup undoes one step of Start.
+type cleanup struct {
+	what string
+	do   func(context.Context) error
+}
+
+// New checks what can be checked without opening anything: the configuration and the keys.
+func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	periods, err := cfg.Timing()
+	if err != nil {
+		return nil, err
+	}
+	dims, ids, err := cfg.Topology()
+	if err != nil {
+		return nil, err
+	}
+	s := &Supervisor{
+		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NewNames(dims, ids),
+		registry: prometheus.NewRegistry(), observer: lead.NewObserver(),
+		stopping: make(chan struct{}), failed: make(chan error, 8),
+	}
+	if s.signer, err = pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key); err != nil {
+		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
+	}
+	if want := pki.SupervisorIdentity(cfg.Cluster, cfg.ID); s.signer.Identity() != want {
+		return nil, fmt.Errorf("supervisor %s: certificate %s is of %s: want %s", cfg.ID, cfg.TLS.Cert, s.signer.Identity(), want)
+	}
+	if s.verify, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
+		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
+	}
+	s.metrics = metrics.New(s.registry)
+	return s, nil
+}
+
+// Failed reports the failure of a part after Start: the replica is then to be stopped.
+func (s *Supervisor) Failed() <-chan error { return s.failed }
+
+// fail reports a failure; only the first few are kept.
+func (s *Supervisor) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+// onStop notes what is to be undone; Stop does it in reverse order.
+func (s *Supervisor) onStop(what string, do func(context.Context) error) {
+	s.cleanups = append(s.cleanups, cleanup{what, do})
+}
+
+// Start opens everything and returns; it does not wait for a quorum or a leader. When it fails,
+// what was opened is closed again.
+func (s *Supervisor) Start(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop(ctx))
+		}
+	}()
+	for _, step := range []func() error{s.listen, s.openStore, s.connect, s.serve, s.work} {
+		if err := step(); err != nil {
+			return fmt.Errorf("start supervisor %s: %w", s.cfg.ID, err)
+		}
+	}
+	s.logger.Info("supervisor started", "grpc", s.cfg.GRPC, "report", s.cfg.Report, "http", s.cfg.HTTP,
+		"nodes", len(s.cfg.Nodes), "embedded_etcd", s.cfg.Embedded())
+	return nil
+}
+
+// stopTime bounds each step of stopping.
+const stopTime = 3 * time.Second
+
+// Stop stops everything in the reverse order of Start. It may be called more than once.
+func (s *Supervisor) Stop(ctx context.Context) error {
+	var errs []error
+	s.stopOnce.Do(func() {
+		close(s.stopping)
+		for i := len(s.cleanups) - 1; i >= 0; i-- {
+			c := s.cleanups[i]
+			cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+			if err := c.do(cctx); err != nil {
+				errs = append(errs, fmt.Errorf("stop %s: %w", c.what, err))
+			}
+			cancel()
+		}
+		s.logger.Info("supervisor stopped")
+	})
+	return errors.Join(errs...)
+}
+
+// listen takes the addresses first: what is taken already shows before anything is written.
+func (s *Supervisor) listen() error {
+	var err error
+	if s.socket, err = direct.Listen(s.cfg.Report, direct.Options{}); err != nil {
+		return fmt.Errorf("report address: %w", err)
+	}
+	s.onStop("report socket", func(context.Context) error { return s.socket.Close() })
+	if s.grpcLn, err = net.Listen("tcp", s.cfg.GRPC); err != nil {
+		return fmt.Errorf("gRPC address %s: %w", s.cfg.GRPC, err)
+	}
+	s.onStop("gRPC listener", closeListener(s.grpcLn))
+	if s.cfg.HTTP == "" {
+		return nil
+	}
+	if s.httpLn, err = net.Listen("tcp", s.cfg.HTTP); err != nil {
+		return fmt.Errorf("HTTP address %s: %w", s.cfg.HTTP, err)
+	}
+	s.onStop("HTTP listener", closeListener(s.httpLn))
+	return nil
+}
+
+// closeListener closes a listener that its server may have closed already.
+func closeListener(ln net.Listener) func(context.Context) error {
+	return func(context.Context) error {
+		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// connect makes the parts that agents and replicas talk to.
+func (s *Supervisor) connect() error {
+	addresses := make(map[string]string)
+	for _, r := range s.cfg.Replicas {
+		if r.ID != s.cfg.ID {
+			addresses[r.ID] = r.GRPC
+		}
+	}
+	var err error
+	if s.peers, err = replica.Dial(addresses, s.peerTLS); err != nil {
+		return err
+	}
+	s.onStop("connections to replicas", func(context.Context) error { return s.peers.Close() })
+	service, err := s.serviceAddresses()
+	if err != nil {
+		return err
+	}
+	s.sender = rails.NewSender(rails.SenderConfig{
+		ID: s.cfg.ID, ReplyTo: s.cfg.Report, Nodes: service, Leader: s.leader, Signer: s.signer, Socket: s.socket,
+		Metrics: s.metrics, Logger: s.logger,
+	})
+	s.engine = engine.New(engine.Config{
+		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
+		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names,
+	}, s.store)
+	s.forward = replica.NewForwarder(replica.ForwarderConfig{
+		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
+	})
+	s.intake = rails.NewIntake(rails.IntakeConfig{
+		Names: s.names, Verifier: s.verify, Sender: s.sender, Leader: s.engine, Forwarder: s.forward,
+		Metrics: s.metrics, Logger: s.logger,
+	})
+	return nil
+}
+
+// serve starts the gRPC and HTTP services.
+func (s *Supervisor) serve() error {
+	conf, err := pki.ServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, nil)
+	if err != nil {
+		return err
+	}
+	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
+	lofamov1.RegisterFaultSupervisorServer(s.grpc, api.New(api.Config{
+		Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Metrics: s.metrics, Stopping: s.stopping,
+	}))
+	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Metrics: s.metrics})
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := s.grpc.Serve(s.grpcLn); err != nil {
+			s.fail(fmt.Errorf("gRPC service on %s: %w", s.cfg.GRPC, err))
+		}
+	}()
+	s.onStop("gRPC service", func(ctx context.Context) error {
+		s.health.Shutdown()
+		stop := context.AfterFunc(ctx, s.grpc.Stop)
+		defer stop()
+		s.grpc.GracefulStop()
+		<-served
+		return nil
+	})
+	if s.httpLn != nil {
+		s.serveHTTP()
+	}
+	return nil
+}
+
+// serveHTTP starts metrics and health.
+func (s *Supervisor) serveHTTP() {
+	srv := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := srv.Serve(s.httpLn); !errors.Is(err, http.ErrServerClosed) {
+			s.fail(fmt.Errorf("HTTP service on %s: %w", s.cfg.HTTP, err))
+		}
+	}()
+	s.onStop("HTTP service", func(ctx context.Context) error {
+		err := srv.Shutdown(ctx)
+		<-served
+		return err
+	})
+}

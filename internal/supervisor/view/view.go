@@ -1,0 +1,282 @@
+// Package view turns the fault map as pkg/awareness has it into the API's messages, and back where
+// a new leader restores the map that was committed.
+//
+// It decides nothing; ages are counted at the moment of the turning.
+package view
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Entry is one node of the map and the revision at which it last changed.
+type Entry struct {
+	Status   awareness.NodeStatus
+	Revision uint64
+}
+
+// Map is the fault map at one revision, by rank.
+type Map struct {
+	Nodes    []Entry
+	Revision uint64
+	// Stale: read from a copy. No age is known.
+	Stale bool
+}
+
+// Node renders one node as of now.
+func Node(e Entry, now time.Time) *lofamov1.Node {
+	st := e.Status
+	n := &lofamov1.Node{
+		Id: string(st.ID), Coord: st.Coord.String(),
+		State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
+		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: age(st.Life, now),
+		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
+	}
+	for _, c := range st.Components {
+		n.Components = append(n.Components, &lofamov1.Component{
+			Name: c.Component.String(), State: lofamov1.State(c.State), Since: timestamp(c.Since),
+			Evidence: evidence(c.Evidence, now),
+		})
+	}
+	if !st.RegistersAt.IsZero() {
+		n.Registers = &lofamov1.Registers{
+			DnpWatchdog: st.Registers.DNPWatchdog, HostWatchdog: st.Registers.HostWatchdog,
+			RemoteFaultDescriptor: st.Registers.RemoteFaultDescriptor, Age: age(st.RegistersAt, now),
+		}
+	}
+	return n
+}
+
+func evidence(list []awareness.EvidenceStatus, now time.Time) []*lofamov1.Evidence {
+	var out []*lofamov1.Evidence
+	for _, e := range list {
+		out = append(out, &lofamov1.Evidence{
+			Kind: e.Kind.String(), Observer: e.Observer, Path: lofamov1.Path(e.Path),
+			Age: age(e.At, now), State: lofamov1.State(e.State), Detail: e.Detail,
+		})
+	}
+	return out
+}
+
+// timestamp leaves out what is not known.
+func timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// age counts from a time, and is absent where that is not known.
+func age(from, now time.Time) *durationpb.Duration {
+	if from.IsZero() {
+		return nil
+	}
+	return durationpb.New(max(0, now.Sub(from)))
+}
+
+// Links renders the link ends of a map, by rank of the node and direction.
+func Links(m Map, dims grid.Dims, now time.Time) []*lofamov1.Link {
+	ids := make(map[grid.Coord]fault.NodeID, len(m.Nodes))
+	for _, e := range m.Nodes {
+		ids[e.Status.Coord] = e.Status.ID
+	}
+	var out []*lofamov1.Link
+	for _, e := range m.Nodes {
+		for _, c := range e.Status.Components {
+			dir, ok := c.Component.LinkDirection()
+			if !ok {
+				continue
+			}
+			peer, ok := dims.Neighbour(e.Status.Coord, dir)
+			if !ok {
+				continue
+			}
+			out = append(out, &lofamov1.Link{
+				Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
+				Peer: string(ids[peer]), PeerCoord: peer.String(),
+				State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
+				Evidence: evidence(c.Evidence, now),
+			})
+		}
+	}
+	return out
+}
+
+// Event renders a change of the map; the store gives it its revision.
+func Event(c awareness.Change, coord grid.Coord, at time.Time) *lofamov1.Event {
+	ev := &lofamov1.Event{
+		Node: string(c.Node), Coord: coord.String(), Component: c.Component.String(),
+		From: lofamov1.State(c.From), To: lofamov1.State(c.To), Cause: lofamov1.Cause(c.Cause), Path: lofamov1.Path(c.Path),
+		Time: timestamppb.New(at), SingleWitness: c.SingleWitness, Observer: c.Observer, Reason: c.Reason,
+	}
+	if c.Latency >= 0 {
+		ev.AwarenessLatency = durationpb.New(c.Latency)
+	}
+	return ev
+}
+
+// causesField is the number of a field that a stored Node has beside those of the API: one byte a
+// component, its cause. Readers that do not know it pass it over.
+const causesField protowire.Number = 1000
+
+// Stored renders a node for the store: as Node, with what Restore needs besides.
+func Stored(st awareness.NodeStatus, now time.Time) *lofamov1.Node {
+	n := Node(Entry{Status: st}, now)
+	causes := make([]byte, len(st.Components))
+	for i, c := range st.Components {
+		causes[i] = byte(c.Cause)
+	}
+	b := protowire.AppendTag(nil, causesField, protowire.BytesType)
+	n.ProtoReflect().SetUnknown(protowire.AppendBytes(b, causes))
+	return n
+}
+
+// Restore is the inverse of Stored, but for what is known only while evidence comes in: signs of
+// life, registers, and since when observers have said what they said.
+func Restore(n *lofamov1.Node) (Entry, error) {
+	st := awareness.NodeStatus{
+		ID: fault.NodeID(n.GetId()), State: fault.State(n.GetState()), Cause: fault.Cause(n.GetCause()),
+		SingleWitness: n.GetSingleWitness(), Since: fromTimestamp(n.GetSince()),
+		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
+	}
+	var err error
+	if st.Coord, err = grid.ParseCoord(n.GetCoord()); err != nil {
+		return Entry{}, fmt.Errorf("restore node %q: %w", n.GetId(), err)
+	}
+	if !st.State.Valid() {
+		return Entry{}, fmt.Errorf("restore node %q: state %v", n.GetId(), n.GetState())
+	}
+	causes := storedCauses(n)
+	for i, c := range n.GetComponents() {
+		comp, err := fault.ParseComponent(c.GetName())
+		if err != nil {
+			return Entry{}, fmt.Errorf("restore node %q: %w", n.GetId(), err)
+		}
+		cs := awareness.ComponentStatus{
+			Component: comp, State: fault.State(c.GetState()), Cause: fault.CauseNone, Since: fromTimestamp(c.GetSince()),
+		}
+		if !cs.State.Valid() {
+			return Entry{}, fmt.Errorf("restore node %q: %s is %v", n.GetId(), comp, c.GetState())
+		}
+		if i < len(causes) {
+			cs.Cause = fault.Cause(causes[i])
+		}
+		for _, e := range c.GetEvidence() {
+			kind, err := fault.ParseKind(e.GetKind())
+			if err != nil {
+				return Entry{}, fmt.Errorf("restore node %q: %s: %w", n.GetId(), comp, err)
+			}
+			cs.Evidence = append(cs.Evidence, awareness.EvidenceStatus{
+				Kind: kind, Observer: e.GetObserver(), Path: fault.Path(e.GetPath()), State: fault.State(e.GetState()), Detail: e.GetDetail(),
+			})
+		}
+		st.Components = append(st.Components, cs)
+	}
+	return Entry{Status: st, Revision: n.GetRevision()}, nil
+}
+
+func storedCauses(n *lofamov1.Node) []byte {
+	for b := []byte(n.ProtoReflect().GetUnknown()); len(b) > 0; {
+		num, typ, size := protowire.ConsumeTag(b)
+		if size < 0 {
+			return nil
+		}
+		b = b[size:]
+		if num == causesField && typ == protowire.BytesType {
+			v, _ := protowire.ConsumeBytes(b)
+			return v
+		}
+		if size = protowire.ConsumeFieldValue(num, typ, b); size < 0 {
+			return nil
+		}
+		b = b[size:]
+	}
+	return nil
+}
+
+func fromTimestamp(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+// Names finds nodes by what people call them: the id, or the coordinates.
+type Names struct {
+	dims grid.Dims
+	ids  map[grid.Coord]fault.NodeID
+	at   map[fault.NodeID]grid.Coord
+}
+
+// NewNames returns the names of a torus whose every node has an id.
+func NewNames(dims grid.Dims, ids map[grid.Coord]fault.NodeID) *Names {
+	n := &Names{dims: dims, ids: ids, at: make(map[fault.NodeID]grid.Coord, len(ids))}
+	for c, id := range ids {
+		n.at[id] = c
+	}
+	return n
+}
+
+// Dims returns the torus' sizes.
+func (n *Names) Dims() grid.Dims { return n.dims }
+
+// All returns every node by rank.
+func (n *Names) All() []fault.NodeID {
+	out := make([]fault.NodeID, 0, len(n.ids))
+	for r := range n.dims.Nodes() {
+		out = append(out, n.ids[n.dims.At(r)])
+	}
+	return out
+}
+
+// Known says whether there is a node of that id.
+func (n *Names) Known(id fault.NodeID) bool {
+	_, ok := n.at[id]
+	return ok
+}
+
+// Coord returns where a node is.
+func (n *Names) Coord(id fault.NodeID) (grid.Coord, bool) {
+	c, ok := n.at[id]
+	return c, ok
+}
+
+// UnknownNodeError: the name has the form of an id, and no node has it.
+type UnknownNodeError struct{ Name string }
+
+func (e *UnknownNodeError) Error() string { return fmt.Sprintf("node %q: no node of that id", e.Name) }
+
+// Find returns the node of that name. An error that is not an UnknownNodeError says what is wrong
+// with the name.
+func (n *Names) Find(name string) (fault.NodeID, error) {
+	if name == "" {
+		return "", fmt.Errorf("node: empty name: want an id or coordinates x,y,z")
+	}
+	if _, ok := n.at[fault.NodeID(name)]; ok {
+		return fault.NodeID(name), nil
+	}
+	if !strings.ContainsAny(name[:1], "0123456789") {
+		if strings.ContainsAny(name, " ,/") {
+			return "", fmt.Errorf("node %q: neither an id nor coordinates x,y,z", name)
+		}
+		return "", &UnknownNodeError{Name: name}
+	}
+	c, err := grid.ParseCoord(name)
+	if err != nil {
+		return "", fmt.Errorf("node %q: neither an id nor coordinates: %w", name, err)
+	}
+	if err := n.dims.Check(c); err != nil {
+		return "", fmt.Errorf("node %q: %w", name, err)
+	}
+	return n.ids[c], nil
+}

@@ -1,0 +1,152 @@
+package view
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func sample() awareness.NodeStatus {
+	return awareness.NodeStatus{
+		ID: "n1-0-0", Coord: grid.Coord{X: 1}, State: fault.Sick, Cause: fault.CauseHost, SingleWitness: true,
+		Since: now.Add(-time.Hour), Life: now.Add(-time.Second), RegistersAt: now.Add(-2 * time.Second),
+		Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 2, RemoteFaultDescriptor: 3}, HostEpoch: 7, DNPEpoch: 9,
+		Components: []awareness.ComponentStatus{
+			{Component: fault.ComponentHost, State: fault.Failed, Cause: fault.CauseHost, Since: now.Add(-time.Minute), Evidence: []awareness.EvidenceStatus{
+				{Kind: fault.KindWatchdog, Observer: "n1-0-0/dnp", Path: fault.PathTorus, At: now.Add(-3 * time.Second), State: fault.Failed, Detail: "Valid still 0"},
+			}},
+			{Component: fault.Link(grid.XPlus), State: fault.Failed, Cause: fault.CauseNode, Since: now},
+		},
+	}
+}
+
+// The enums of the API and of package fault must mean the same numbers.
+func TestEnumsAgree(t *testing.T) {
+	for s := fault.Unknown; s.Valid(); s++ {
+		if got := lofamov1.State(s).String(); got != s.String() {
+			t.Errorf("state %s is %s in the API", s, got)
+		}
+	}
+	for c := fault.CauseNone; c <= fault.CauseNode; c++ {
+		if got := lofamov1.Cause(c).String(); got != c.String() {
+			t.Errorf("cause %s is %s in the API", c, got)
+		}
+	}
+	for p := fault.PathDirect; p.Valid(); p++ {
+		if got := lofamov1.Path(p).String(); got != p.String() {
+			t.Errorf("path %s is %s in the API", p, got)
+		}
+	}
+}
+
+func TestStoredRestores(t *testing.T) {
+	b, err := proto.Marshal(Stored(sample(), now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := new(lofamov1.Node)
+	if err := proto.Unmarshal(b, doc); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Restore(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sample()
+	want.Life, want.RegistersAt, want.Registers = time.Time{}, time.Time{}, fault.Registers{}
+	want.Components[0].Evidence[0].At = time.Time{}
+	if d := cmp.Diff(want, got.Status); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	for name, spoil := range map[string]func(*lofamov1.Node){
+		"coord":     func(n *lofamov1.Node) { n.Coord = "x" },
+		"state":     func(n *lofamov1.Node) { n.State = 0 },
+		"component": func(n *lofamov1.Node) { n.Components[0].Name = "heart" },
+		"its state": func(n *lofamov1.Node) { n.Components[0].State = 17 },
+		"evidence":  func(n *lofamov1.Node) { n.Components[0].Evidence[0].Kind = "HEARSAY" },
+	} {
+		n := Stored(sample(), now)
+		spoil(n)
+		if _, err := Restore(n); err == nil || !strings.Contains(err.Error(), "n1-0-0") {
+			t.Errorf("bad %s: %v", name, err)
+		}
+	}
+}
+
+func TestNodeAges(t *testing.T) {
+	n := Node(Entry{Status: sample(), Revision: 5}, now)
+	if got := n.GetAge().AsDuration(); got != time.Second {
+		t.Errorf("age %v", got)
+	}
+	if got := n.GetRegisters().GetAge().AsDuration(); got != 2*time.Second {
+		t.Errorf("registers' age %v", got)
+	}
+	if got := n.GetComponents()[0].GetEvidence()[0].GetAge().AsDuration(); got != 3*time.Second {
+		t.Errorf("evidence's age %v", got)
+	}
+	st := sample()
+	st.Life, st.RegistersAt, st.Components[0].Evidence[0].At = time.Time{}, time.Time{}, time.Time{}
+	n = Node(Entry{Status: st}, now)
+	if n.Age != nil || n.Registers != nil || n.GetComponents()[0].GetEvidence()[0].Age != nil {
+		t.Errorf("unknown ages are shown: %v", n)
+	}
+}
+
+func TestLinks(t *testing.T) {
+	dims := grid.Dims{X: 2, Y: 1, Z: 1}
+	m := Map{Nodes: []Entry{{Status: awareness.NodeStatus{ID: "n0-0-0"}}, {Status: sample()}}}
+	links := Links(m, dims, now)
+	if len(links) != 1 || links[0].GetDirection() != "X+" || links[0].GetPeer() != "n0-0-0" || links[0].GetCause() != lofamov1.Cause_NODE {
+		t.Errorf("%v", links)
+	}
+}
+
+func TestEvent(t *testing.T) {
+	ev := Event(awareness.Change{Node: "a", Component: fault.ComponentNode, From: fault.Normal, To: fault.Failed, Cause: fault.CauseNode, Latency: -1}, grid.Coord{}, now)
+	if ev.AwarenessLatency != nil || ev.GetComponent() != "node" || ev.GetPath() != lofamov1.Path_PATH_UNSPECIFIED {
+		t.Errorf("%v", ev)
+	}
+	if ev = Event(awareness.Change{Latency: time.Second}, grid.Coord{}, now); ev.GetAwarenessLatency().AsDuration() != time.Second {
+		t.Errorf("%v", ev)
+	}
+}
+
+func TestNames(t *testing.T) {
+	dims := grid.Dims{X: 2, Y: 2, Z: 2}
+	ids := map[grid.Coord]fault.NodeID{}
+	for r := range dims.Nodes() {
+		ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
+	}
+	names := NewNames(dims, ids)
+	for _, name := range []string{"n1-0-1", "1,0,1"} {
+		if id, err := names.Find(name); err != nil || id != "n1-0-1" {
+			t.Errorf("%q: %q, %v", name, id, err)
+		}
+	}
+	for name, want := range map[string]string{
+		"": "empty", "2,0,0": "outside the 2x2x2 torus", "1,a": "neither an id nor coordinates", "n0,1": "neither", "n9-9-9": "no node of that id",
+	} {
+		_, err := names.Find(name)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", name, err, want)
+		}
+		var unknown *UnknownNodeError
+		if errors.As(err, &unknown) != (name == "n9-9-9") {
+			t.Errorf("%q: %T", name, err)
+		}
+	}
+}

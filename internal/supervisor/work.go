@@ -1,0 +1,288 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/lead"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+)
+
+// openStore starts the embedded etcd, or connects to the one outside.
+func (s *Supervisor) openStore() error {
+	e := s.cfg.Etcd
+	if !s.cfg.Embedded() {
+		if err := s.dialEtcd(); err != nil {
+			return err
+		}
+		s.store = store.NewEtcd(s.client, store.Options{})
+		return nil
+	}
+	name := e.Name
+	if name == "" {
+		name = s.cfg.ID
+	}
+	var err error
+	s.member, err = embedded.Start(embedded.Config{
+		DataDir: s.cfg.DataDir, Name: name, PeerURL: e.PeerURL, ClientURL: e.ClientURL,
+		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: "lofamo-" + s.cfg.Cluster,
+		CertFile: s.cfg.TLS.Cert, KeyFile: s.cfg.TLS.Key, CAFile: s.cfg.TLS.CA,
+		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly), AllowStream: api.AuthorizeStream(api.SupervisorsOnly),
+		Retention: time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Logger: s.logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.onStop("embedded etcd", func(context.Context) error { return s.member.Stop() })
+	s.client = s.member.Client()
+	s.store = store.NewEtcd(s.client, store.Options{MaxOps: embedded.MaxTxnOps})
+	return nil
+}
+
+// dialEtcd connects to an outside etcd, with our certificate where it speaks TLS.
+func (s *Supervisor) dialEtcd() error {
+	cc := clientv3.Config{
+		Endpoints: s.cfg.Etcd.Endpoints, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		DialTimeout: 5 * time.Second, PermitWithoutStream: true,
+	}
+	if strings.HasPrefix(cc.Endpoints[0], "https://") {
+		cert, err := tls.LoadX509KeyPair(s.cfg.TLS.Cert, s.cfg.TLS.Key)
+		if err != nil {
+			return fmt.Errorf("certificate for etcd: %w", err)
+		}
+		roots, err := pki.Roots(s.cfg.TLS.CA)
+		if err != nil {
+			return err
+		}
+		cc.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, RootCAs: roots}
+	}
+	var err error
+	if s.client, err = clientv3.New(cc); err != nil {
+		return fmt.Errorf("connect to etcd at %s: %w", strings.Join(cc.Endpoints, ", "), err)
+	}
+	s.onStop("etcd client", func(context.Context) error {
+		if err := s.client.Close(); !errors.Is(err, context.Canceled) {
+			return err
+		}
+		return nil
+	})
+	return nil
+}
+
+// peerTLS admits only the replica of that id.
+func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
+	want := pki.SupervisorIdentity(s.cfg.Cluster, id)
+	return pki.ClientTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, func(got pki.Identity) error {
+		if got != want {
+			return fmt.Errorf("the replica at this address is %s: want %s", got, want)
+		}
+		return nil
+	})
+}
+
+// serviceAddresses returns where nodes are on the direct rail.
+func (s *Supervisor) serviceAddresses() (map[fault.NodeID]netip.AddrPort, error) {
+	out := make(map[fault.NodeID]netip.AddrPort, len(s.cfg.Nodes))
+	for _, n := range s.cfg.Nodes {
+		if n.Service == "" {
+			continue
+		}
+		addr, err := netip.ParseAddrPort(n.Service)
+		if err != nil {
+			return nil, fmt.Errorf("service address of node %s: given %q: want ip:port", n.NodeID(), n.Service)
+		}
+		out[n.NodeID()] = addr
+	}
+	return out, nil
+}
+
+// awareness turns the configuration into the machine's. A new leader waits one digest period, so
+// that evidence from before its time cannot count for more than evidence that it hears itself.
+func (s *Supervisor) awareness() awareness.Config {
+	_, ids, _ := s.cfg.Topology() // validated in New
+	p := s.periods
+	return awareness.Config{
+		Dims: s.names.Dims(), IDs: ids, Supervisor: s.cfg.ID,
+		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
+		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod,
+		HalfBound: p.HalfBound(), HoldOff: p.LinkHoldOff,
+		Nonce: func() (n [16]byte) {
+			_, _ = rand.Read(n[:]) // never fails
+			return n
+		},
+	}
+}
+
+// info is what every list says of the cluster.
+func (s *Supervisor) info() *lofamov1.ClusterInfo {
+	return &lofamov1.ClusterInfo{
+		Dims: s.names.Dims().String(), Preset: s.cfg.Preset,
+		HalfBound: durationpb.New(s.periods.HalfBound()), NodeBound: durationpb.New(s.periods.NodeBound()),
+	}
+}
+
+// leader is who leads as far as this replica knows.
+func (s *Supervisor) leader() string {
+	id, _ := s.observer.Leader()
+	return id
+}
+
+// work starts the goroutines. On stopping, leadership is resigned first, while everything that
+// this takes still works.
+func (s *Supervisor) work() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	s.onStop("workers", func(context.Context) error {
+		cancel()
+		wg.Wait()
+		return nil
+	})
+	wg.Go(func() { s.observer.Run(ctx, s.client) })
+	wg.Go(func() { s.store.Run(ctx) })
+	wg.Go(func() { s.peers.Run(ctx) })
+	wg.Go(func() { s.sender.Run(ctx) })
+	wg.Go(func() { s.intake.Run(ctx) })
+	wg.Go(func() { s.forward.Run(ctx) })
+	wg.Go(func() { s.monitor(ctx) })
+	wg.Go(func() { s.publish(ctx) })
+	wg.Go(func() {
+		if err := s.socket.Run(ctx, s.intake.Datagram); err != nil && ctx.Err() == nil {
+			s.fail(fmt.Errorf("report socket: %w", err))
+		}
+	})
+	if s.member != nil {
+		wg.Go(func() {
+			select {
+			case <-ctx.Done():
+			case err := <-s.member.Err():
+				s.fail(fmt.Errorf("embedded etcd: %w", err))
+			}
+		})
+	}
+	if err := s.joinGossip(); err != nil {
+		return err
+	}
+	if s.gossip != nil {
+		wg.Go(func() { s.tellLeadership(ctx) })
+	}
+	lctx, resign := context.WithCancel(ctx)
+	resigned := make(chan struct{})
+	go func() {
+		defer close(resigned)
+		lead.Campaigner{Client: s.client, ID: s.cfg.ID, Logger: s.logger}.Run(lctx, s.lead)
+	}()
+	s.onStop("leadership", func(ctx context.Context) error {
+		resign()
+		select {
+		case <-resigned:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	return nil
+}
+
+// raftTime bounds the attempt to have the raft leader here.
+const raftTime = time.Second
+
+// lead is one term.
+func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
+	if s.member != nil {
+		rctx, cancel := context.WithTimeout(ctx, raftTime)
+		if err := s.member.TakeRaftLead(rctx); err != nil {
+			s.logger.Info("raft is led by another replica: commits take one hop more", "err", err)
+		}
+		cancel()
+	}
+	return s.engine.Lead(ctx, fence)
+}
+
+// joinGossip becomes a member of the gossip pool.
+func (s *Supervisor) joinGossip() error {
+	if s.cfg.GossipListen == "" {
+		return nil
+	}
+	key, err := readGossipKey(s.cfg.GossipKeyFile)
+	if err != nil {
+		return err
+	}
+	s.gossip, err = gossip.New(gossip.Config{
+		Name: "supervisor/" + s.cfg.ID, Bind: s.cfg.GossipListen, Join: s.cfg.GossipJoin, Key: key,
+		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.intake.Broadcast,
+	})
+	if err != nil {
+		return fmt.Errorf("gossip on %s: %w", s.cfg.GossipListen, err)
+	}
+	s.onStop("gossip", func(context.Context) error {
+		return errors.Join(s.gossip.Leave(500*time.Millisecond), s.gossip.Close())
+	})
+	return nil
+}
+
+func (s *Supervisor) gossipMeta(leader bool) gossip.Meta {
+	return gossip.Meta{Role: gossip.RoleSupervisor, ID: s.cfg.ID, ReportAddr: s.cfg.Report, Leader: leader}
+}
+
+// onMember turns membership into an opinion: a hint for the machine, never proof.
+func (s *Supervisor) onMember(ev gossip.Event) {
+	if ev.Member.Meta.Role != gossip.RoleNode || ev.Kind == gossip.EventUpdate || !s.engine.Leading() {
+		return
+	}
+	id := fault.NodeID(ev.Member.Meta.ID)
+	if !s.names.Known(id) {
+		return
+	}
+	s.engine.Submit(engine.Input{Gossip: &awareness.GossipOpinion{Node: id, Alive: ev.Kind == gossip.EventJoin}, Arrived: time.Now()})
+}
+
+// tellLeadership keeps the gossip metadata's leader flag true.
+func (s *Supervisor) tellLeadership(ctx context.Context) {
+	told := false
+	for {
+		id, changed := s.observer.Leader()
+		if leads := id == s.cfg.ID; leads != told {
+			if err := s.gossip.UpdateMeta(s.gossipMeta(leads)); err != nil {
+				s.logger.Warn("gossip metadata", "err", err)
+			}
+			told = leads
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func readGossipKey(path string) ([]byte, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("gossip key: %w", err)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
+	if err != nil || len(key) != gossip.KeySize {
+		return nil, fmt.Errorf("gossip key %s: want %d bytes in base64", path, gossip.KeySize)
+	}
+	return key, nil
+}

@@ -1,32 +1,59 @@
 // Package gossip is the gossip rail: a memberlist with encryption on, its members' roles and
 // addresses as metadata, and a small rate-limited broadcast. It is evidence and transport, never
 // the judge: any holder of the key can declare any member dead.
+//
+// It does not look into what it carries. A broadcast reaches each member at most once as long as
+// its hash is remembered, in no order, and may be lost; members of role node pass it on.
 package gossip
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+
+	"github.com/hashicorp/memberlist"
+	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Role of a member.
-type Role string
+// KeySize is the length of the shared key in bytes: AES-256.
+const KeySize = 32
 
-// The roles.
 const (
-	RoleNode       Role = "node"
-	RoleSupervisor Role = "supervisor"
+	queueSize     = 64   // broadcasts waiting to go out; beyond it those sent most often are dropped
+	receiveQueue  = 256  // broadcasts waiting for OnBroadcast; beyond it the newest is dropped
+	eventQueue    = 4096 // membership events waiting for OnMember; beyond it the oldest is dropped
+	rememberedMax = 4096 // hashes of broadcasts seen
+
+	// Own broadcasts: an emergency is a few reports, not a stream. Passing on is limited apart, so
+	// that a flood from one member does not go round for ever.
+	ownRate, ownBurst     = 20, 40
+	relayRate, relayBurst = 100, 200
+
+	// packetSize leaves room in an Ethernet frame for one datagram of the direct rail with
+	// memberlist's framing and encryption around it.
+	packetSize = 1472
+
+	rejoinInterval = 5 * time.Second // between tries to reach configured members that are not live
+	streamTimeout  = 2 * time.Second
 )
 
-// Meta is what a member says of itself; a hint, never proof.
-type Meta struct {
-	Role       Role   `json:"r"`
-	ID         string `json:"i"`           // node or supervisor id
-	Coord      string `json:"c,omitempty"` // "x,y,z" of a node
-	ReportAddr string `json:"a,omitempty"` // "ip:port" of its direct rail
-	Leader     bool   `json:"l,omitempty"` // a supervisor that leads
-}
+// ErrRateLimited is returned by Broadcast when the budget is used up. Nothing was queued.
+var ErrRateLimited = errors.New("broadcast budget used up")
+
+// ErrClosed is returned after Close.
+var ErrClosed = errors.New("gossip member is closed")
 
 // EventKind says what happened to a member.
 type EventKind uint8
@@ -52,26 +79,31 @@ func (k EventKind) String() string {
 type Member struct {
 	Name string
 	Addr netip.AddrPort
-	Meta Meta
+	Meta Meta // zero when it could not be read
 }
 
-// Event is a change of membership.
+// Event is a change of membership. The member itself is never the subject.
 type Event struct {
 	Kind   EventKind
 	Member Member
 }
 
-// Timing sets memberlist's periods; a zero field takes the default.
+// Timing sets memberlist's periods; a zero field takes the default, which is cheap: about 25
+// wake-ups a second, a failed member noticed within seconds. Quicker detection is the torus' task.
 type Timing struct {
-	ProbeInterval, ProbeTimeout, GossipInterval, PushPullInterval time.Duration
+	ProbeInterval    time.Duration // 1 s
+	ProbeTimeout     time.Duration // 500 ms
+	GossipInterval   time.Duration // 100 ms
+	PushPullInterval time.Duration // 30 s
+	RejoinInterval   time.Duration // 5 s
 }
 
 // Config of a member.
 type Config struct {
 	Name        string   // unique among the members
 	Bind        string   // "ip:port", TCP and UDP; port 0 takes a free one
-	Join        []string // "ip:port" of some members; tried again until one answers
-	Key         []byte   // 32 bytes, AES-256
+	Join        []string // "ip:port" of some members; tried again for as long as they are not live
+	Key         []byte   // KeySize bytes
 	Meta        Meta
 	Logger      *slog.Logger
 	OnMember    func(Event)  // may be nil; called from one goroutine, in order
@@ -79,37 +111,330 @@ type Config struct {
 	Timing      Timing
 }
 
-// Net is one member.
-type Net struct{}
+// Validate names every bad field at once.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Name == "" || len(c.Name) > 128 {
+		errs = append(errs, fmt.Errorf("Name: given %q: want 1 to 128 bytes", c.Name))
+	}
+	if _, err := netip.ParseAddrPort(c.Bind); err != nil {
+		errs = append(errs, fmt.Errorf("Bind: given %q: want ip:port", c.Bind))
+	}
+	for _, j := range c.Join {
+		if _, err := netip.ParseAddrPort(j); err != nil {
+			errs = append(errs, fmt.Errorf("Join: given %q: want ip:port", j))
+		}
+	}
+	if len(c.Key) != KeySize {
+		errs = append(errs, fmt.Errorf("Key: given %d bytes: want %d", len(c.Key), KeySize))
+	}
+	if err := c.Meta.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Logger == nil {
+		errs = append(errs, errors.New("Logger: missing"))
+	}
+	return errors.Join(errs...)
+}
+
+// Net is one member. All methods may be called from any goroutine.
+type Net struct {
+	cfg       Config
+	list      *memberlist.Memberlist
+	transport *transport
+	addr      netip.AddrPort
+
+	queue      memberlist.TransmitLimitedQueue
+	own, relay *rate.Limiter
+	seen       *remembered
+	received   chan []byte
+	events     *eventLog
+
+	// What memberlist's goroutines read; they may call back before New has the list.
+	meta   atomic.Pointer[[]byte]
+	passOn atomic.Bool // role node: supervisors only listen, the replicas have their own ways
+	live   atomic.Pointer[memberlist.Memberlist]
+
+	membersMu sync.Mutex
+	members   map[string]Member // live, as told by memberlist under its lock
+
+	closed      atomic.Bool
+	metaChanged chan struct{}
+	cancel      context.CancelFunc
+	wg          sync.WaitGroup
+
+	stats struct {
+		broadcast, limited, pruned, received, duplicate, dropped atomic.Uint64
+	}
+}
 
 // New starts a member and begins to join.
-func New(cfg Config) (*Net, error) { panic("skeleton") }
+func New(cfg Config) (*Net, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
+	}
+	bind, _ := netip.ParseAddrPort(cfg.Bind) // validated
+	meta, err := wireMeta{Meta: cfg.Meta}.encode()
+	if err != nil {
+		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	logger := log.New(newLogWriter(cfg.Logger), "", 0)
+	tr, err := newTransport(ctx, bind, logger)
+	if err != nil {
+		cancel()
+		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
+			return nil, fmt.Errorf("gossip member %q: listen on %s: port %d is taken by another process (TCP and UDP are needed): %w", cfg.Name, cfg.Bind, bind.Port(), err)
+		}
+		return nil, fmt.Errorf("gossip member %q: listen on %s: %w", cfg.Name, cfg.Bind, err)
+	}
+	n := &Net{
+		cfg:         cfg,
+		transport:   tr,
+		addr:        netip.AddrPortFrom(bind.Addr(), uint16(tr.inner.GetAutoBindPort())),
+		own:         rate.NewLimiter(ownRate, ownBurst),
+		relay:       rate.NewLimiter(relayRate, relayBurst),
+		seen:        newRemembered(rememberedMax),
+		received:    make(chan []byte, receiveQueue),
+		events:      newEventLog(eventQueue),
+		members:     make(map[string]Member),
+		metaChanged: make(chan struct{}, 1),
+		cancel:      cancel,
+	}
+	n.meta.Store(&meta)
+	n.passOn.Store(cfg.Meta.Role == RoleNode)
+	mc := memberlistConfig(cfg, n, logger)
+	mc.AdvertisePort = int(n.addr.Port())
+	if !bind.Addr().IsUnspecified() {
+		mc.AdvertiseAddr = bind.Addr().String()
+	}
+	n.queue.RetransmitMult = mc.RetransmitMult
+	n.queue.NumNodes = n.numNodes
+	if n.list, err = memberlist.Create(mc); err != nil {
+		cancel()
+		_ = tr.Shutdown() // the reason is err
+		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
+	}
+	n.live.Store(n.list)
+	n.wg.Go(func() { n.deliver(ctx) })
+	n.wg.Go(func() { n.events.run(ctx, cfg.OnMember) })
+	n.wg.Go(func() { n.maintain(ctx) })
+	return n, nil
+}
+
+func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config {
+	mc := memberlist.DefaultLANConfig()
+	mc.Name = cfg.Name
+	mc.Transport = n.transport
+	mc.SecretKey = cfg.Key
+	mc.GossipVerifyIncoming, mc.GossipVerifyOutgoing = true, true
+	mc.EnableCompression = false // signatures and ciphertext do not shrink
+	mc.UDPBufferSize = packetSize
+	mc.TCPTimeout = streamTimeout
+	mc.DeadNodeReclaimTime = 5 * time.Second // a node may come back on another address
+	mc.Delegate = (*delegate)(n)
+	mc.Events = (*delegate)(n)
+	mc.Logger = logger
+	mc.GossipInterval = 100 * time.Millisecond
+	for _, f := range []struct{ to, from *time.Duration }{
+		{&mc.ProbeInterval, &cfg.Timing.ProbeInterval},
+		{&mc.ProbeTimeout, &cfg.Timing.ProbeTimeout},
+		{&mc.GossipInterval, &cfg.Timing.GossipInterval},
+		{&mc.PushPullInterval, &cfg.Timing.PushPullInterval},
+	} {
+		if *f.from > 0 {
+			*f.to = *f.from
+		}
+	}
+	return mc
+}
 
 // Addr returns the address in use.
-func (n *Net) Addr() netip.AddrPort { panic("skeleton") }
+func (n *Net) Addr() netip.AddrPort { return n.addr }
 
 // Members returns the live members, this one included, by name.
-func (n *Net) Members() []Member { panic("skeleton") }
+func (n *Net) Members() []Member {
+	n.membersMu.Lock()
+	out := slices.Collect(maps.Values(n.members))
+	n.membersMu.Unlock()
+	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
 
-// Broadcast queues b for all members (not this one). It never blocks.
-func (n *Net) Broadcast(b []byte) error { panic("skeleton") }
+func (n *Net) numNodes() int {
+	if list := n.live.Load(); list != nil {
+		return list.NumMembers()
+	}
+	return 1
+}
 
-// UpdateMeta changes this member's metadata and tells the others.
-func (n *Net) UpdateMeta(m Meta) error { panic("skeleton") }
+// Broadcast queues b for all other members. It never blocks; it fails with ErrRateLimited when
+// this member has said too much lately. b is the caller's again on return.
+func (n *Net) Broadcast(b []byte) error {
+	if len(b) == 0 || len(b) > servicenet.MaxDatagram {
+		return fmt.Errorf("broadcast: given %d bytes: want 1 to %d", len(b), servicenet.MaxDatagram)
+	}
+	if n.closed.Load() {
+		return ErrClosed
+	}
+	if !n.own.Allow() {
+		n.stats.limited.Add(1)
+		return ErrRateLimited
+	}
+	n.seen.add(b) // others may pass it back
+	n.enqueue(slices.Clone(b))
+	n.stats.broadcast.Add(1)
+	return nil
+}
+
+// enqueue takes over b.
+func (n *Net) enqueue(b []byte) {
+	n.queue.QueueBroadcast(message(b))
+	if over := n.queue.NumQueued() - queueSize; over > 0 {
+		n.queue.Prune(queueSize)
+		n.stats.pruned.Add(uint64(over))
+	}
+}
+
+// UpdateMeta changes this member's metadata; the others hear of it soon.
+func (n *Net) UpdateMeta(m Meta) error {
+	if err := m.Validate(); err != nil {
+		return fmt.Errorf("update metadata of %q: %w", n.cfg.Name, err)
+	}
+	b, err := wireMeta{Meta: m}.encode()
+	if err != nil {
+		return fmt.Errorf("update metadata of %q: %w", n.cfg.Name, err)
+	}
+	if n.closed.Load() {
+		return ErrClosed
+	}
+	n.meta.Store(&b)
+	n.passOn.Store(m.Role == RoleNode)
+	select {
+	case n.metaChanged <- struct{}{}:
+	default: // an update is under way and will read the newest
+	}
+	return nil
+}
 
 // Block drops all of this member's traffic both ways, for fault injection.
-func (n *Net) Block(on bool) { panic("skeleton") }
+func (n *Net) Block(on bool) { n.transport.block(on) }
 
-// Stats counts broadcasts.
+// Stats counts broadcasts and events.
 type Stats struct {
-	Broadcast, RateLimited, Received, ReceiveDropped, EventsDropped uint64
+	Broadcast      uint64 // own, queued
+	RateLimited    uint64 // own refused, and others' not passed on
+	Pruned         uint64 // pushed out of the queue before they were sent often enough
+	Received       uint64 // for the first time
+	Duplicates     uint64
+	ReceiveDropped uint64 // OnBroadcast was too slow
+	EventsDropped  uint64 // OnMember was too slow: Members has the truth
 }
 
 // Stats returns the counters.
-func (n *Net) Stats() Stats { panic("skeleton") }
+func (n *Net) Stats() Stats {
+	return Stats{
+		Broadcast:      n.stats.broadcast.Load(),
+		RateLimited:    n.stats.limited.Load(),
+		Pruned:         n.stats.pruned.Load(),
+		Received:       n.stats.received.Load(),
+		Duplicates:     n.stats.duplicate.Load(),
+		ReceiveDropped: n.stats.dropped.Load(),
+		EventsDropped:  n.events.droppedCount(),
+	}
+}
 
 // Leave says goodbye to the others, waiting for at most the time given. Close must follow.
-func (n *Net) Leave(timeout time.Duration) error { panic("skeleton") }
+func (n *Net) Leave(timeout time.Duration) error {
+	if n.closed.Load() {
+		return ErrClosed
+	}
+	timeout = max(timeout, time.Second/10) // memberlist takes 0 for ever
+	var errs []error
+	if w, err := decodeMeta(*n.meta.Load()); err == nil {
+		w.Leaving = true
+		if b, err := w.encode(); err == nil {
+			n.meta.Store(&b)
+			errs = append(errs, n.list.UpdateNode(timeout/2))
+		}
+	}
+	errs = append(errs, n.list.Leave(timeout/2))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("leave gossip as %q: %w", n.cfg.Name, err)
+	}
+	return nil
+}
 
-// Close stops the member; it does not say goodbye.
-func (n *Net) Close() error { panic("skeleton") }
+// Close stops the member and waits for its goroutines; it does not say goodbye. No callback runs
+// after it has returned, so it must not be called from one.
+func (n *Net) Close() error {
+	if n.closed.Swap(true) {
+		return nil
+	}
+	n.cancel()
+	err := n.list.Shutdown()
+	n.wg.Wait()
+	if err != nil {
+		return fmt.Errorf("close gossip member %q: %w", n.cfg.Name, err)
+	}
+	return nil
+}
+
+// deliver hands received broadcasts to the callback.
+func (n *Net) deliver(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case b := <-n.received:
+			if n.cfg.OnBroadcast != nil {
+				n.cfg.OnBroadcast(b)
+			}
+		}
+	}
+}
+
+// maintain joins, and joins again: memberlist forgets members that were out of reach for long, and
+// two parts of a healed network find each other only through their configured members.
+func (n *Net) maintain(ctx context.Context) {
+	interval := n.cfg.Timing.RejoinInterval
+	if interval <= 0 {
+		interval = rejoinInterval
+	}
+	const first = 100 * time.Millisecond // the others may be starting as well
+	wait := min(first, interval)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.metaChanged:
+			// Its error says only that the news has not left within the time; it stays queued.
+			_ = n.list.UpdateNode(time.Second)
+		case <-timer.C:
+			if missing := n.missing(); len(missing) > 0 {
+				if _, err := n.list.Join(missing); err != nil && ctx.Err() == nil {
+					n.cfg.Logger.Debug("gossip: join", "members", missing, "error", err)
+				}
+			}
+			timer.Reset(wait)
+			wait = min(2*wait, interval)
+		}
+	}
+}
+
+// missing returns the configured members that are not live.
+func (n *Net) missing() []string {
+	live := make(map[string]bool)
+	for _, m := range n.Members() {
+		live[m.Addr.String()] = true
+	}
+	var out []string
+	for _, j := range n.cfg.Join {
+		if a, err := netip.ParseAddrPort(j); err == nil && !live[a.String()] {
+			out = append(out, j)
+		}
+	}
+	return out
+}

@@ -1,0 +1,398 @@
+package gossip
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// quick makes memberlist notice a dead member within a second or two.
+var quick = Timing{
+	ProbeInterval:    50 * time.Millisecond,
+	ProbeTimeout:     30 * time.Millisecond,
+	GossipInterval:   10 * time.Millisecond,
+	PushPullInterval: time.Second,
+	RejoinInterval:   200 * time.Millisecond,
+}
+
+func key(b byte) []byte { return bytes.Repeat([]byte{b}, KeySize) }
+
+type member struct {
+	*Net
+	events     chan Event
+	broadcasts chan string
+}
+
+func start(t *testing.T, name string, k []byte, join ...*member) *member {
+	t.Helper()
+	m := &member{events: make(chan Event, 256), broadcasts: make(chan string, 256)}
+	cfg := Config{
+		Name:        name,
+		Bind:        "127.0.0.1:0",
+		Key:         k,
+		Meta:        Meta{Role: RoleNode, ID: name, Coord: "0,0,0", ReportAddr: "127.0.0.1:7000"},
+		Logger:      slog.New(slog.DiscardHandler),
+		OnMember:    func(e Event) { m.events <- e },
+		OnBroadcast: func(b []byte) { m.broadcasts <- string(b) },
+		Timing:      quick,
+	}
+	for _, j := range join {
+		cfg.Join = append(cfg.Join, j.Addr().String())
+	}
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Net = n
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// untilAny waits for an event of the kind; what else happens before it is skipped.
+func (m *member) untilAny(t *testing.T, k EventKind) Event {
+	t.Helper()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case e := <-m.events:
+			if e.Kind == k {
+				return e
+			}
+		case <-timeout:
+			t.Fatalf("%s saw no %s", m.cfg.Name, k)
+		}
+	}
+}
+
+func (m *member) until(t *testing.T, k EventKind, name string) Event {
+	t.Helper()
+	for {
+		if e := m.untilAny(t, k); e.Member.Name == name {
+			return e
+		}
+	}
+}
+
+func (m *member) broadcast(t *testing.T) string {
+	t.Helper()
+	select {
+	case b := <-m.broadcasts:
+		return b
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s received no broadcast", m.cfg.Name)
+		return ""
+	}
+}
+
+func three(t *testing.T) (a, b, c *member) {
+	t.Helper()
+	a = start(t, "a", key(1))
+	b = start(t, "b", key(1), a)
+	c = start(t, "c", key(1), a)
+	for _, m := range []*member{a, b, c} {
+		for joined := map[string]bool{}; len(joined) < 2; {
+			joined[m.untilAny(t, EventJoin).Member.Name] = true
+		}
+	}
+	return a, b, c
+}
+
+func TestJoinMetaBroadcastLeave(t *testing.T) {
+	a, b, c := three(t)
+	var names []string
+	for _, m := range c.Members() {
+		names = append(names, m.Name)
+		if m.Meta.ID != m.Name || m.Meta.Role != RoleNode || m.Meta.ReportAddr != "127.0.0.1:7000" {
+			t.Errorf("metadata of %s: %+v", m.Name, m.Meta)
+		}
+	}
+	if fmt.Sprint(names) != "[a b c]" {
+		t.Errorf("members %v", names)
+	}
+
+	meta := Meta{Role: RoleSupervisor, ID: "s0", ReportAddr: "127.0.0.1:8000", Leader: true}
+	if err := b.UpdateMeta(meta); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*member{a, c} {
+		if e := m.until(t, EventUpdate, "b"); e.Member.Meta != meta {
+			t.Errorf("%s sees %+v", m.cfg.Name, e.Member.Meta)
+		}
+	}
+
+	// As large as a datagram of the direct rail may be.
+	big := strings.Repeat("x", servicenet.MaxDatagram)
+	if err := a.Broadcast([]byte(big)); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*member{b, c} {
+		if got := m.broadcast(t); got != big {
+			t.Errorf("%s got %d bytes", m.cfg.Name, len(got))
+		}
+	}
+	// A second one, behind which no copy of the first may come.
+	if err := a.Broadcast([]byte("second")); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*member{b, c} {
+		if got := m.broadcast(t); got != "second" {
+			t.Errorf("%s got %.20q: want each broadcast once", m.cfg.Name, got)
+		}
+		if s := m.Stats(); s.Received != 2 {
+			t.Errorf("%s: %+v", m.cfg.Name, s)
+		}
+	}
+	if len(a.broadcasts) != 0 {
+		t.Error("a heard itself")
+	}
+
+	if err := c.Leave(5 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	a.until(t, EventLeave, "c")
+	b.until(t, EventLeave, "c")
+}
+
+func TestBlockIsSeenAsFailureAndHeals(t *testing.T) {
+	a, b, c := three(t)
+	c.Block(true)
+	a.until(t, EventFail, "c")
+	b.until(t, EventFail, "c")
+	if _, err := c.transport.DialTimeout(a.Addr().String(), time.Second); err == nil {
+		t.Error("a blocked member dials")
+	}
+	c.Block(false)
+	a.until(t, EventJoin, "c")
+	b.until(t, EventJoin, "c")
+}
+
+func TestWrongKeyIsRefused(t *testing.T) {
+	a := start(t, "a", key(1))
+	b := start(t, "b", key(2), a)
+	if _, err := b.list.Join([]string{a.Addr().String()}); err == nil {
+		t.Error("joined with a wrong key")
+	}
+	if len(a.Members()) != 1 || len(b.Members()) != 1 {
+		t.Errorf("members %v and %v", a.Members(), b.Members())
+	}
+}
+
+func TestRejoinAfterBothForgot(t *testing.T) {
+	a := start(t, "a", key(1))
+	b := start(t, "b", key(1), a)
+	a.until(t, EventJoin, "b")
+	addr := a.Addr().String()
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.until(t, EventFail, "a")
+	again, err := New(Config{Name: "a", Bind: addr, Key: key(1), Meta: Meta{Role: RoleNode, ID: "a"},
+		Logger: slog.New(slog.DiscardHandler), Timing: quick})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := again.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b.until(t, EventJoin, "a")
+}
+
+func TestBroadcastIsLimited(t *testing.T) {
+	a := start(t, "a", key(1))
+	var limited int
+	for i := range 10 * ownBurst {
+		if err := a.Broadcast(fmt.Appendf(nil, "%d", i)); err == ErrRateLimited {
+			limited++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := a.Stats()
+	if limited == 0 || s.RateLimited != uint64(limited) || s.Broadcast+s.RateLimited != 10*ownBurst {
+		t.Errorf("%d limited, stats %+v", limited, s)
+	}
+	for range 2 * queueSize {
+		a.enqueue([]byte("x"))
+	}
+	if n := a.queue.NumQueued(); n > queueSize {
+		t.Errorf("%d queued, want at most %d", n, queueSize)
+	}
+	if a.Stats().Pruned == 0 {
+		t.Error("pruning is not counted")
+	}
+	for _, size := range []int{0, servicenet.MaxDatagram + 1} {
+		if err := a.Broadcast(make([]byte, size)); err == nil || !strings.Contains(err.Error(), fmt.Sprint(size)) {
+			t.Errorf("broadcast of %d bytes: %v", size, err)
+		}
+	}
+}
+
+func TestSlowReceiverDropsAndCounts(t *testing.T) {
+	gate := make(chan struct{}) // holds the delivery goroutine in its callback
+	in := make(chan struct{})
+	cfg := Config{Name: "b", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleSupervisor, ID: "s0"},
+		Logger: slog.New(slog.DiscardHandler), OnBroadcast: func([]byte) { in <- struct{}{}; <-gate }, Timing: quick}
+	net, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range receiveQueue + 10 {
+		(*delegate)(net).NotifyMsg(fmt.Appendf(nil, "%d", i))
+		if i == 0 {
+			<-in
+		}
+	}
+	if s := net.Stats(); s.ReceiveDropped != 9 || s.Received != receiveQueue+10 {
+		t.Errorf("stats %+v", s)
+	}
+	go func() {
+		for range in {
+		}
+	}()
+	close(gate)
+	if err := net.Close(); err != nil {
+		t.Fatal(err)
+	}
+	close(in)
+}
+
+func TestNewRefusals(t *testing.T) {
+	good := Config{Name: "x", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "x"}, Logger: slog.New(slog.DiscardHandler)}
+	for want, f := range map[string]func(*Config){
+		"Name":            func(c *Config) { c.Name = "" },
+		"Bind":            func(c *Config) { c.Bind = "localhost" },
+		"Join":            func(c *Config) { c.Join = []string{"nowhere"} },
+		"Key":             func(c *Config) { c.Key = key(1)[1:] },
+		"Logger":          func(c *Config) { c.Logger = nil },
+		"Meta.Role":       func(c *Config) { c.Meta.Role = "king" },
+		"Meta.ID":         func(c *Config) { c.Meta.ID = "X Y" },
+		"Meta.Coord":      func(c *Config) { c.Meta.Coord = "up" },
+		"Meta.ReportAddr": func(c *Config) { c.Meta.ReportAddr = "here" },
+	} {
+		c := good
+		f(&c)
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want a refusal naming %s, got %v", want, err)
+		}
+	}
+	a := start(t, "a", key(1))
+	c := good
+	c.Bind = a.Addr().String()
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "taken") || !strings.Contains(err.Error(), c.Bind) {
+		t.Errorf("taken port: %v", err)
+	}
+	// UDP only.
+	u, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = u.Close() }()
+	c.Bind = u.LocalAddr().String()
+	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "taken") {
+		t.Errorf("taken UDP port: %v", err)
+	}
+}
+
+func TestClosedMemberRefuses(t *testing.T) {
+	a := start(t, "a", key(1))
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{a.Broadcast([]byte("x")), a.UpdateMeta(a.cfg.Meta), a.Leave(time.Second)} {
+		if err != ErrClosed {
+			t.Errorf("got %v, want ErrClosed", err)
+		}
+	}
+}
+
+func TestDecodeMetaRefusals(t *testing.T) {
+	for _, bad := range []string{"", "{", `{"r":"king","i":"x"}`, `{"r":"node","i":"\u001b"}`, `{"r":"node","i":"x","a":"y"}`,
+		`{"r":"node","i":"` + strings.Repeat("x", 600) + `"}`} {
+		if m, err := decodeMeta([]byte(bad)); err == nil || m != (wireMeta{}) {
+			t.Errorf("%.40q: %+v, %v", bad, m, err)
+		}
+	}
+	if m, err := decodeMeta([]byte(`{"r":"node","i":"x","later":1}`)); err != nil || m.ID != "x" {
+		t.Errorf("unknown field: %+v, %v", m, err)
+	}
+	if _, err := (wireMeta{Meta: Meta{ID: strings.Repeat("x", 600)}}).encode(); err == nil {
+		t.Error("encoded more than memberlist takes")
+	}
+}
+
+func FuzzDecodeMeta(f *testing.F) {
+	f.Add([]byte(`{"r":"node","i":"n0-0-0","c":"0,0,0","a":"127.0.0.1:7000"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if m, err := decodeMeta(b); err == nil && m.Validate() != nil {
+			t.Errorf("accepted %+v", m)
+		}
+	})
+}
+
+func TestRememberedIsBounded(t *testing.T) {
+	r := newRemembered(8)
+	for i := range 100 {
+		b := fmt.Appendf(nil, "%d", i)
+		if !r.add(b) || r.add(b) {
+			t.Fatal("a new one is old or an old one is new")
+		}
+		if len(r.now)+len(r.past) > 8 {
+			t.Fatalf("%d remembered", len(r.now)+len(r.past))
+		}
+	}
+}
+
+func TestEventLogDropsOldest(t *testing.T) {
+	l := newEventLog(2)
+	for _, n := range []string{"a", "b", "c"} {
+		l.add(Event{EventJoin, Member{Name: n}})
+	}
+	if len(l.waiting) != 2 || l.waiting[0].Member.Name != "b" || l.droppedCount() != 1 {
+		t.Errorf("%+v, %d dropped", l.waiting, l.droppedCount())
+	}
+	if EventKind(0).String() != "EventKind(0)" || EventFail.String() != "FAIL" {
+		t.Error("names")
+	}
+}
+
+func TestLogLines(t *testing.T) {
+	var out bytes.Buffer
+	w := newLogWriter(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	for line, level := range map[string]string{
+		"[DEBUG] memberlist: Stream connection\n": "DEBUG", "[WARN] memberlist: Refuting\n": "WARN",
+		"[ERR] memberlist: Failed\n": "WARN", "[INFO] memberlist: Suspect\n": "INFO", "no tag": "INFO"} {
+		out.Reset()
+		if n, err := w.Write([]byte(line)); n != len(line) || err != nil {
+			t.Fatal(n, err)
+		}
+		if s := out.String(); !strings.Contains(s, "level="+level) || strings.Contains(s, "memberlist:") || !strings.Contains(s, "gossip: ") {
+			t.Errorf("%q gave %q", line, s)
+		}
+	}
+	out.Reset()
+	for range 1000 {
+		_, _ = w.Write([]byte("[WARN] memberlist: again"))
+	}
+	if n := strings.Count(out.String(), "\n"); n > logBurst+5 {
+		t.Errorf("%d lines written", n)
+	}
+	if w.skipped.Load() < 900 {
+		t.Errorf("%d lines counted as skipped", w.skipped.Load())
+	}
+}

@@ -1,0 +1,59 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+)
+
+// Lines beyond this are counted and the count is told with the next line: a partition makes
+// memberlist write one line a packet.
+const logRate, logBurst = 2, 20
+
+// logWriter maps memberlist's "[WARN] memberlist: text" lines to slog. What memberlist calls an
+// error is a warning here: it is an opinion about others.
+type logWriter struct {
+	logger  *slog.Logger
+	limit   *rate.Limiter
+	skipped atomic.Uint64
+}
+
+func newLogWriter(l *slog.Logger) *logWriter {
+	return &logWriter{logger: l, limit: rate.NewLimiter(logRate, logBurst)}
+}
+
+// Write implements io.Writer for one line.
+func (w *logWriter) Write(p []byte) (int, error) {
+	level, text := parseLine(p)
+	if !w.logger.Enabled(context.Background(), level) {
+		return len(p), nil
+	}
+	if !w.limit.Allow() {
+		w.skipped.Add(1)
+		return len(p), nil
+	}
+	args := []any{}
+	if n := w.skipped.Swap(0); n > 0 {
+		args = append(args, "lines_skipped", n)
+	}
+	w.logger.Log(context.Background(), level, "gossip: "+text, args...)
+	return len(p), nil
+}
+
+func parseLine(p []byte) (slog.Level, string) {
+	level := slog.LevelInfo
+	p = bytes.TrimSpace(p)
+	if tag, rest, ok := bytes.Cut(p, []byte("] ")); ok && len(tag) > 1 && tag[0] == '[' {
+		p = rest
+		switch string(tag[1:]) {
+		case "DEBUG":
+			level = slog.LevelDebug
+		case "WARN", "ERR", "ERROR":
+			level = slog.LevelWarn
+		}
+	}
+	return level, string(bytes.TrimPrefix(p, []byte("memberlist: ")))
+}

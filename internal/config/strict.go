@@ -137,7 +137,8 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 func explain(err error) error {
 	var te *json.UnmarshalTypeError
 	if errors.As(err, &te) {
-		return fmt.Errorf("%s: given a %s: want a %s", te.Field, te.Value, kindName(te.Type))
+		given := strings.NewReplacer("object", "mapping", "array", "list").Replace(te.Value)
+		return fmt.Errorf("%s: given a %s: want a %s", te.Field, given, kindName(te.Type))
 	}
 	return err
 }
@@ -153,7 +154,7 @@ func kindName(t reflect.Type) string {
 	case reflect.Struct, reflect.Map:
 		return "mapping"
 	case reflect.Bool:
-		return "true or false"
+		return "bool: true or false"
 	}
 	return t.Kind().String()
 }

@@ -1,0 +1,348 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func goodAgent(t *testing.T) Agent {
+	t.Helper()
+	a, err := LoadAgent("testdata/agent.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func goodSupervisor(t *testing.T) Supervisor {
+	t.Helper()
+	s, err := LoadSupervisor("testdata/supervisor.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestExamples(t *testing.T) {
+	a := goodAgent(t)
+	p, err := a.Timing()
+	if err != nil || p.TWrite != 20*ms || p.TRead != 40*ms || p.LinkSickRatio != 0.02 || p.LinkPeriod != 25*ms {
+		t.Errorf("timing %+v, %v", p, err)
+	}
+	if a.Sensors.Procfs != "/proc" || a.Sensors.Memory.OOMHold.D() != 5*time.Minute || *a.Sensors.Temperature.WarnHigh != 80 {
+		t.Errorf("sensors %+v: defaults and file are to be one", a.Sensors)
+	}
+	c, d, err := a.Topology()
+	if err != nil || c != (grid.Coord{X: 1}) || d != (grid.Dims{X: 2, Y: 2, Z: 1}) {
+		t.Errorf("%v, %v, %v", c, d, err)
+	}
+	for dir, want := range map[grid.Direction]fault.NodeID{grid.XPlus: "n0-0-0", grid.YPlus: "n1-1-0", grid.ZPlus: ""} {
+		if id, ok := a.PeerNode(dir); id != want || ok != (want != "") {
+			t.Errorf("peer in %s is %q, %t: want %q", dir, id, ok, want)
+		}
+	}
+	s := goodSupervisor(t)
+	dims, ids, err := s.Topology()
+	if err != nil || dims.Nodes() != 2 || ids[grid.Coord{}] != "n0-0-0" || ids[grid.Coord{X: 1}] != "worker-b" {
+		t.Errorf("%v, %v, %v", dims, ids, err)
+	}
+	if s.Etcd.Name != "s0" || !s.Embedded() || s.Etcd.CompactionRetention.D() != 2*time.Hour {
+		t.Errorf("etcd %+v", s.Etcd)
+	}
+}
+
+// TestWriteAndRead: what Marshal writes, Load reads back alike.
+func TestWriteAndRead(t *testing.T) {
+	dir := t.TempDir()
+	a, s := goodAgent(t), goodSupervisor(t)
+	for name, marshal := range map[string]func() ([]byte, error){
+		"agent.yaml":      func() ([]byte, error) { return MarshalAgent(a) },
+		"supervisor.yaml": func() ([]byte, error) { return MarshalSupervisor(s) },
+	} {
+		b, err := marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a2, err := LoadAgent(filepath.Join(dir, "agent.yaml"), nil)
+	if err != nil || !reflect.DeepEqual(a, a2) {
+		t.Errorf("agent: %v\nwritten %+v\nread    %+v", err, a, a2)
+	}
+	s2, err := LoadSupervisor(filepath.Join(dir, "supervisor.yaml"), nil)
+	if err != nil || !reflect.DeepEqual(s, s2) {
+		t.Errorf("supervisor: %v\nwritten %+v\nread    %+v", err, s, s2)
+	}
+}
+
+func TestStrict(t *testing.T) {
+	for _, tc := range []struct{ yaml, names string }{
+		{"clusterr: x", "clusterr: unknown key: want one of cluster, coord, dims"},
+		{"periods: {tWirte: 5ms}", "periods.tWirte: unknown key: want one of ackTimeout"},
+		{"links: {X+: {lokal: a}}", "links.X+.lokal: unknown key: want one of interface, local, peer, peerNode"},
+		{"supervisors: [{id: a}, {it: b}]", "supervisors[1].it: unknown key"},
+		{"Cluster: x", "Cluster: unknown key"},
+		{"tls: {CA: x}", "tls.CA: unknown key"},
+		{"sensors: {peripherals: [{}, {}, {}]}", "sensors.peripherals: given 3 entries: want at most 2"},
+		{"cluster: a\ncluster: b", "already set in map"},
+		{"cluster: a\n---\ncluster: b", "2 YAML documents: want one"},
+		{"cluster:", "cluster: given nothing"},
+		{"mtu: big", "mtu: given a string: want a whole number"},
+		{"mtu: 1.5", "mtu: given a number 1.5: want a whole number"},
+		{"service: here", "service: given a string: want a mapping"},
+		{"supervisors: {a: b}", "supervisors: given a mapping: want a list"},
+		{"injection: 3", "injection: given a number: want a bool: true or false"},
+		{"periods: {tRead: 50}", "duration 50: want a string with a unit"},
+		{"periods: {tRead: soon}", `duration "soon": want a number with a unit`},
+		{"- a\n- b", "given a list: want a mapping"},
+		{"{", "not YAML"},
+		{"\x00", "not YAML"},
+	} {
+		path := filepath.Join(t.TempDir(), "agent.yaml")
+		if err := os.WriteFile(path, []byte(tc.yaml), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadAgent(path, nil)
+		if err == nil || !strings.Contains(err.Error(), tc.names) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: error %v: want one with %q and the file", tc.yaml, err, tc.names)
+		}
+	}
+	if _, err := ReadAgent("/no/such.yaml", nil); err == nil || !strings.Contains(err.Error(), "/no/such.yaml") {
+		t.Errorf("%v", err)
+	}
+	var a Agent
+	for _, empty := range []string{"", "# only a comment\n", "---\n", "--- # x\n---\n"} {
+		if err := decode([]byte(empty), &a); err != nil && !strings.Contains(empty, "x") {
+			t.Errorf("%q: %v", empty, err)
+		}
+	}
+	if err := decode(make([]byte, maxFile+1), &a); err == nil || !strings.Contains(err.Error(), "bytes: want at most") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	a, err := ReadAgent("testdata/agent.yaml", []string{
+		"PATH=/bin", "LOFAMO_AGENT_STATEDIR=/tmp/x=y", "LOFAMO_AGENT_SERVICE_LISTEN=10.9.9.9:1", "LOFAMO_AGENT_MTU=1400",
+		"LOFAMO_AGENT_SERVICE_GOSSIPJOIN=10.0.0.1:1, 10.0.0.2:2,", "LOFAMO_AGENT_NODE=other", "LOFAMO_DIR=/elsewhere",
+		"LOFAMO_AGENT_SERVICE_HOST=10.1.1.1", "LOFAMO_AGENT_SERVICE_PORT=1", "LOFAMO_AGENT_PORT_9100_TCP=tcp://10.1.1.1:1", // Kubernetes
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.StateDir != "/tmp/x=y" || a.Service.Listen != "10.9.9.9:1" || a.MTU != 1400 || a.Node != "other" ||
+		!reflect.DeepEqual(a.Service.GossipJoin, []string{"10.0.0.1:1", "10.0.0.2:2"}) {
+		t.Errorf("%+v", a)
+	}
+	_, err = ReadAgent("testdata/agent.yaml", []string{"LOFAMO_AGENT_MTU=big", "LOFAMO_AGENT_STATE_DIR=/x"})
+	for _, names := range []string{`environment LOFAMO_AGENT_MTU: given "big": want a whole number`, "environment LOFAMO_AGENT_STATE_DIR: unknown: want LOFAMO_AGENT_ and one of"} {
+		if err == nil || !strings.Contains(err.Error(), names) {
+			t.Errorf("error %v: want one with %q", err, names)
+		}
+	}
+	s, err := ReadSupervisor("testdata/supervisor.yaml", []string{"LOFAMO_SUPERVISOR_DATADIR=/data", "LOFAMO_SUPERVISOR_ETCD_ENDPOINTS=https://e:2379"})
+	if err != nil || s.DataDir != "/data" || s.Embedded() {
+		t.Errorf("%+v, %v", s, err)
+	}
+	// No file: everything from the environment.
+	if a, err := ReadAgent("", []string{"LOFAMO_AGENT_COORD=1,1,0", "LOFAMO_AGENT_DIMS=2x2"}); err != nil || a.Node != "n1-1-0" {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestEnvironmentTable checks that every variable names a field by its place in the file and sets
+// that field.
+func TestEnvironmentTable(t *testing.T) {
+	check := func(names []string, prefix string, typ reflect.Type) {
+		places := map[string]bool{}
+		var walk func(t reflect.Type, at string)
+		walk = func(t reflect.Type, at string) {
+			for name, ft := range jsonFields(t) {
+				place := at + strings.ToUpper(name)
+				places[place] = true
+				if ft.Kind() == reflect.Struct {
+					walk(ft, place+"_")
+				}
+			}
+		}
+		walk(typ, "")
+		for _, n := range names {
+			if !places[strings.TrimPrefix(n, prefix)] {
+				t.Errorf("%s names no field", n)
+			}
+		}
+	}
+	check(AgentEnv(), "LOFAMO_AGENT_", reflect.TypeFor[Agent]())
+	check(SupervisorEnv(), "LOFAMO_SUPERVISOR_", reflect.TypeFor[Supervisor]())
+	var environ []string
+	for _, n := range SupervisorEnv() {
+		environ = append(environ, n+"="+n)
+	}
+	s, err := ReadSupervisor("", environ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := MarshalSupervisor(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range SupervisorEnv() {
+		if !strings.Contains(string(b), n) {
+			t.Errorf("%s sets nothing", n)
+		}
+	}
+}
+
+func TestAgentValidate(t *testing.T) {
+	for _, tc := range []struct {
+		change func(*Agent)
+		names  string
+	}{
+		{func(a *Agent) { a.Cluster = "" }, "cluster: given nothing: want 1 to 63 of a-z"},
+		{func(a *Agent) { a.Cluster = "C1" }, "cluster: given C1"},
+		{func(a *Agent) { a.Node = "a/b" }, "node: given a/b: want 1 to 63 letters"},
+		{func(a *Agent) { a.Coord = "2,0,0" }, "coord: coordinate 2,0,0: outside the 2x2x1 torus: want 0,0,0 to 1,1,0"},
+		{func(a *Agent) { a.Coord = "x" }, `coord: coordinate "x"`},
+		{func(a *Agent) { a.Dims = "0x2" }, "dims: dims 0x2x1: size of X is 0: want 1 to 65536"},
+		{func(a *Agent) { a.Dims = "" }, `dims: dims ""`},
+		{func(a *Agent) { a.StateDir = "" }, `stateDir: given "": want a directory's path of 1 to 90 bytes`},
+		{func(a *Agent) { a.StateDir = "/" + strings.Repeat("x", 90) }, "stateDir: given"},
+		{func(a *Agent) { a.Platform = "laptop" }, "platform: given laptop: want one of shared-kernel, dpu"},
+		{func(a *Agent) { a.Preset = "swift" }, `preset: given "swift": want one of default, fast, relaxed`},
+		{func(a *Agent) { d := Duration(50 * ms); a.Periods.TWrite = &d }, "periods.tWrite: given 50ms: want less than periods.tRead (40ms)"},
+		{func(a *Agent) { a.TLS.DNPKey = "" }, "tls.dnpKey: given nothing: want the path of a file"},
+		{func(a *Agent) { delete(a.Links, "Y-") }, "links.Y-: given nothing: want a link: every node of the 2x2x1 torus has one"},
+		{func(a *Agent) { a.Links["Z+"] = a.Links["X+"] }, "links.Z+: given a link: want none: the 2x2x1 torus has size 1 in that dimension"},
+		{func(a *Agent) { a.Links["W+"] = a.Links["X+"] }, `links.W+: direction "W+": want one of X+ X- Y+ Y- Z+ Z-`},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "here:1" }) }, `links.X+.local: given here:1: want "ip:port"`},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "10.0.0.1:0" }) }, "links.X+.local: given 10.0.0.1:0"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = "10.0.1.1:7101" }) }, "links.X-.local: given 10.0.1.1:7101: want an address other than that of links.X+.local"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Local = a.Service.Listen }) }, "links.X+.local: given 10.0.0.1:7000: want an address other than that of service.listen"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Peer = "0.0.0.0:1" }) }, "links.X+.peer: given 0.0.0.0:1: want the address of one host"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Peer = "" }) }, "links.X+.peer: given nothing"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.PeerNode = "a b" }) }, "links.X+.peerNode: given a b"},
+		{func(a *Agent) { a.link("X+", func(l *LinkAddr) { l.Interface = "a/b" }) }, "links.X+.interface: given a/b"},
+		{func(a *Agent) { a.MTU = 1000 }, "mtu: given 1000: want 1280 to 8224 bytes"},
+		{func(a *Agent) { a.MTU = 9000 }, "mtu: given 9000"},
+		{func(a *Agent) { a.MaxHops = 256 }, "maxHops: given 256: want 1 to 255"},
+		{func(a *Agent) { a.Service.Listen = "" }, "service.listen: given nothing"},
+		{func(a *Agent) { a.Service.GossipListen = "x" }, "service.gossipListen: given x"},
+		{func(a *Agent) { a.Service.GossipKeyFile = "" }, "service.gossipKeyFile: given nothing"},
+		{func(a *Agent) { a.Service.GossipJoin[1] = "host:1" }, "service.gossipJoin[1]: given host:1"},
+		{func(a *Agent) { a.Service.Interface = "averyverylongname" }, "service.interface: given averyverylongname"},
+		{func(a *Agent) { a.Supervisors = nil }, "supervisors: given nothing: want at least one"},
+		{func(a *Agent) { a.Supervisors[1].ID = "s0" }, "supervisors[1].id: given s0: want each supervisor once"},
+		{func(a *Agent) { a.Supervisors[1].Report = "s1:7001" }, "supervisors[1].report: given s1:7001"},
+		{func(a *Agent) { a.Sensors.Memory.SickCorrected = -1 }, "sensors.memory.sickCorrected: given -1"},
+		{func(a *Agent) { a.HTTP = "9100" }, "http: given 9100"},
+		{func(a *Agent) { a.Log.Level = "loud" }, "log.level: given loud: want one of debug, info, warn, error"},
+		{func(a *Agent) { a.Log.Format = "xml" }, "log.format: given xml: want one of text, json"},
+	} {
+		a := goodAgent(t)
+		tc.change(&a)
+		if err := a.Validate(); err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("error %v: want one that has %q", err, tc.names)
+		}
+	}
+	// The bare defaults: everything required is named at once.
+	err := DefaultAgent().Validate()
+	for _, f := range []string{"cluster", "dims", "coord", "tls.ca", "tls.hostCert", "tls.hostKey", "tls.dnpCert", "tls.dnpKey", "service.listen", "supervisors"} {
+		if err == nil || !strings.Contains(err.Error(), f+": ") {
+			t.Errorf("%s is not named in %v", f, err)
+		}
+	}
+}
+
+// link changes one link in place.
+func (a *Agent) link(dir string, change func(*LinkAddr)) {
+	l := a.Links[dir]
+	change(&l)
+	a.Links[dir] = l
+}
+
+func TestSupervisorValidate(t *testing.T) {
+	for _, tc := range []struct {
+		change func(*Supervisor)
+		names  string
+	}{
+		{func(s *Supervisor) { s.Cluster = "-" }, "cluster: given -"},
+		{func(s *Supervisor) { s.ID = "" }, "id: given nothing"},
+		{func(s *Supervisor) { s.Dims = "2x2x2x2" }, `dims: dims "2x2x2x2"`},
+		{func(s *Supervisor) { s.Dims = "3x1x1" }, "nodes: given 2 places: want all 3 of the 3x1x1 torus: 2,0,0 is missing"},
+		{func(s *Supervisor) { s.Dims = "65536x32768" }, "nodes: given 2 places: want all 2147483648"},
+		{func(s *Supervisor) { s.Nodes[1].Coord = "0,1,0" }, "nodes[1].coord: coordinate 0,1,0: outside the 2x1x1 torus"},
+		{func(s *Supervisor) { s.Nodes[1].Coord = "0,0,0" }, "nodes[1].coord: given 0,0,0: want a place of its own: nodes[0] has it"},
+		{func(s *Supervisor) { s.Nodes[1].ID = "n0-0-0" }, "nodes[1].id: given n0-0-0: want a name of its own: nodes[0] has it"},
+		{func(s *Supervisor) { s.Nodes[1].Service = "worker:1" }, "nodes[1].service: given worker:1"},
+		{func(s *Supervisor) { s.Report = "" }, "report: given nothing"},
+		{func(s *Supervisor) { s.GRPC = "x" }, "grpc: given x"},
+		{func(s *Supervisor) { s.HTTP = s.GRPC }, "http: given 10.0.0.100:7002: want an address other than that of grpc"},
+		{func(s *Supervisor) { s.GossipListen = s.Report }, "gossipListen: given 10.0.0.100:7001: want an address other than that of report"},
+		{func(s *Supervisor) { s.GossipKeyFile = "" }, "gossipKeyFile: given nothing"},
+		{func(s *Supervisor) { s.DataDir = "" }, "dataDir: given nothing"},
+		{func(s *Supervisor) { s.Etcd.Endpoints = []string{"http://e:1"} }, `etcd.endpoints[0]: given http://e:1: want "https://host:port"`},
+		{func(s *Supervisor) { s.Etcd.PeerURL = "" }, "etcd.peerURL: given nothing"},
+		{func(s *Supervisor) { s.Etcd.ClientURL = "http://10.0.0.1:2379" }, "etcd.clientURL: given http://10.0.0.1:2379"},
+		{func(s *Supervisor) { s.Etcd.InitialCluster = "s1=https://10.0.0.101:2380" }, "with s0=https://10.0.0.100:2380 among them"},
+		{func(s *Supervisor) { s.Etcd.ClusterState = "old" }, "etcd.clusterState: given old: want one of new, existing"},
+		{func(s *Supervisor) { s.Etcd.CompactionRetention = 0 }, "etcd.compactionRetention: given 0s: want 1m to 168h"},
+		{func(s *Supervisor) { s.Etcd.QuotaBytes = 1 }, "etcd.quotaBytes: given 1: want 16777216 to 8589934592"},
+		{func(s *Supervisor) { s.TLS.Cert = "" }, "tls.cert: given nothing"},
+		{func(s *Supervisor) { s.Replicas = s.Replicas[1:] }, `replicas: given 1: want all replicas, "s0" itself included`},
+		{func(s *Supervisor) { s.Replicas[1].ID = "s0" }, "replicas[1].id: given s0: want each replica once"},
+		{func(s *Supervisor) { s.Replicas[1].GRPC = "" }, "replicas[1].grpc: given nothing"},
+		{func(s *Supervisor) { s.Replicas[1].HTTP = ":1" }, "replicas[1].http: given :1"},
+		{func(s *Supervisor) { s.Preset = "" }, `preset: given ""`},
+		{func(s *Supervisor) { s.Log.Level = "" }, "log.level: given nothing"},
+	} {
+		s := goodSupervisor(t)
+		tc.change(&s)
+		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("error %v: want one that has %q", err, tc.names)
+		}
+	}
+	outside := goodSupervisor(t)
+	outside.Etcd = EtcdConfig{Endpoints: []string{"https://e:2379"}}
+	if err := outside.Validate(); err != nil {
+		t.Errorf("with an outside etcd: %v", err)
+	}
+	err := DefaultSupervisor().Validate()
+	for _, f := range []string{"cluster", "id", "dims", "report", "grpc", "tls.ca", "tls.cert", "tls.key", "replicas", "etcd.peerURL", "etcd.clientURL", "etcd.initialCluster"} {
+		if err == nil || !strings.Contains(err.Error(), f+": ") {
+			t.Errorf("%s is not named in %v", f, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, name := range []string{"testdata/agent.yaml", "testdata/supervisor.yaml"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Add([]byte("links: {X+: }"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a := DefaultAgent()
+		if decode(b, &a) == nil {
+			a.complete()
+			_ = a.Validate()
+		}
+		s := DefaultSupervisor()
+		if decode(b, &s) == nil {
+			s.complete()
+			_ = s.Validate()
+		}
+	})
+}

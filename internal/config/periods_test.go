@@ -1,0 +1,139 @@
+package config
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+func TestPresets(t *testing.T) {
+	for _, tc := range []struct {
+		name               string
+		half, node, single time.Duration
+	}{
+		{PresetDefault, 210 * ms, 175 * ms, 415 * ms},
+		{PresetFast, 96 * ms, 79 * ms, 164 * ms},
+		{PresetRelaxed, 2240 * ms, 1540 * ms, 3040 * ms},
+	} {
+		p, err := Preset(tc.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Validate(); err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if p.HalfBound() != tc.half || p.NodeBound() != tc.node || p.SingleBound() != tc.single {
+			t.Errorf("%s: bounds %v, %v, %v: want %v, %v, %v", tc.name, p.HalfBound(), p.NodeBound(), p.SingleBound(), tc.half, tc.node, tc.single)
+		}
+		if p.TRead%p.TWrite != 0 {
+			t.Logf("%s: TRead %v is no multiple of TWrite %v: more wake-ups", tc.name, p.TRead, p.TWrite)
+		}
+	}
+	if len(PresetNames()) != 3 {
+		t.Error(PresetNames())
+	}
+	if _, err := Preset("swift"); err == nil || !strings.Contains(err.Error(), `preset: given "swift": want one of default, fast, relaxed`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestWatchdogBound compares the formula with the mechanism, millisecond by millisecond: a writer
+// that validates every write period and dies, a reader at any phase that reads and invalidates.
+func TestWatchdogBound(t *testing.T) {
+	for _, tc := range []struct{ write, read, misses int }{{25, 50, 1}, {8, 16, 1}, {3, 10, 0}, {9, 10, 2}, {1, 7, 3}} {
+		worst := 0
+		for phase := range tc.read {
+			for death := 10 * tc.read; death < 12*tc.read+tc.write; death++ {
+				worst = max(worst, watchdogVerdict(tc.write, tc.read, tc.misses, phase, death)-death)
+			}
+		}
+		bound := int(WatchdogBound(time.Duration(tc.read)*ms, tc.misses) / ms)
+		if worst > bound || worst < bound-tc.write {
+			t.Errorf("%+v: the worst is %d ms, the bound %d ms", tc, worst, bound)
+		}
+	}
+}
+
+// watchdogVerdict returns when the reader gives its verdict on a writer that dies at death, just
+// after the write of that millisecond.
+func watchdogVerdict(write, read, misses, phase, death int) int {
+	valid, missed := false, 0
+	for now := 0; ; now++ {
+		if now <= death && now%write == 0 {
+			valid = true
+		}
+		if now%read != phase {
+			continue
+		}
+		if valid {
+			valid, missed = false, 0
+			continue
+		}
+		if missed++; missed > misses && now > death {
+			return now
+		}
+	}
+}
+
+func TestSilenceBound(t *testing.T) {
+	for _, tc := range []struct {
+		period time.Duration
+		misses int
+		want   time.Duration
+	}{{25 * ms, 2, 75 * ms}, {8 * ms, 2, 24 * ms}, {250 * ms, 3, time.Second}, {10 * ms, 0, 10 * ms}} {
+		if got := SilenceBound(tc.period, tc.misses); got != tc.want {
+			t.Errorf("%v, %d: %v, want %v", tc.period, tc.misses, got, tc.want)
+		}
+	}
+}
+
+func TestPeriodsValidate(t *testing.T) {
+	for _, tc := range []struct {
+		change func(*Periods)
+		names  string
+	}{
+		{func(p *Periods) { p.TRead = p.TWrite }, "periods.tWrite: given 25ms: want less than periods.tRead (25ms)"},
+		{func(p *Periods) { p.TWrite = 60 * ms }, "periods.tWrite: given 60ms: want less than periods.tRead (50ms)"},
+		{func(p *Periods) { p.TWrite = 0 }, "periods.tWrite: given 0s: want 1ms to 10s"},
+		{func(p *Periods) { p.TRead = time.Hour }, "periods.tRead: given 1h0m0s: want 2ms to 1m0s"},
+		{func(p *Periods) { p.ReadMisses = -1 }, "periods.readMisses: given -1: want 0 to 16"},
+		{func(p *Periods) { p.LinkPeriod = 0 }, "periods.linkPeriod: given 0s"},
+		{func(p *Periods) { p.LinkMisses = 0 }, "periods.linkMisses: given 0: want 1 to 64"},
+		{func(p *Periods) { p.SensorPeriod = ms }, "periods.sensorPeriod: given 1ms: want 10ms to 10m0s"},
+		{func(p *Periods) { p.DigestPeriod = ms }, "periods.digestPeriod: given 1ms: want 50ms to 10m0s"},
+		{func(p *Periods) { p.DigestMisses = 65 }, "periods.digestMisses: given 65"},
+		{func(p *Periods) { p.ChallengeNode = -1 }, "periods.challengeNode: given -1ns"},
+		{func(p *Periods) { p.ChallengeHalf = 0 }, "periods.challengeHalf: given 0s"},
+		{func(p *Periods) { p.ChallengeSingle = 50 * ms }, "periods.challengeSingle: given 50ms: want at least periods.challengeNode (60ms)"},
+		{func(p *Periods) { p.AckTimeout = time.Minute }, "periods.ackTimeout: given 1m0s"},
+		{func(p *Periods) { p.LinkSickRatio = 1 }, "periods.linkSickRatio: given 1: want above 0 and below 1"},
+		{func(p *Periods) { p.LinkSickRatio = math.NaN() }, "periods.linkSickRatio: given NaN"},
+		{func(p *Periods) { p.LinkClearRatio = 0.05 }, "periods.linkClearRatio: given 0.05: want 0 or more and below periods.linkSickRatio (0.05)"},
+		{func(p *Periods) { p.LinkWindow = 9 }, "periods.linkWindow: given 9: want 10 to 100000"},
+		{func(p *Periods) { p.LinkMinErrors = 101 }, "periods.linkMinErrors: given 101: want 1 to 100"},
+		{func(p *Periods) { p.LinkHoldOff = -1 }, "periods.linkHoldOff: given -1ns"},
+	} {
+		p, err := Preset(PresetDefault)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tc.change(&p)
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("error %v: want one that has %q", err, tc.names)
+		}
+	}
+	// All at once.
+	err := Periods{}.Validate()
+	if err == nil {
+		t.Fatal("zero periods are valid")
+	}
+	for _, f := range []string{"tWrite", "tRead", "linkPeriod", "linkMisses", "sensorPeriod", "digestPeriod", "digestMisses",
+		"challengeNode", "challengeHalf", "challengeSingle", "ackTimeout", "linkSickRatio", "linkClearRatio", "linkWindow", "linkMinErrors"} {
+		if !strings.Contains(err.Error(), "periods."+f+": ") {
+			t.Errorf("%s is not named in %v", f, err)
+		}
+	}
+}

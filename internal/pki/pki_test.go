@@ -1,0 +1,521 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// world is a CA and a folder of certificates.
+type world struct {
+	t   *testing.T
+	ca  *CA
+	dir string
+}
+
+func newWorld(t *testing.T, cluster string) *world {
+	t.Helper()
+	ca, err := NewCA(cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, ca: ca, dir: t.TempDir()}
+	if err := ca.Save(w.file("ca.pem"), w.file("ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) file(name string) string { return filepath.Join(w.dir, name) }
+
+// issue writes NAME.pem and NAME.key and returns both paths.
+func (w *world) issue(name string, id Identity) (cert, key string) {
+	w.t.Helper()
+	cert, key = w.file(name+".pem"), w.file(name+".key")
+	if err := w.ca.IssueTo(cert, key, id, []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"}); err != nil {
+		w.t.Fatal(err)
+	}
+	return cert, key
+}
+
+func (w *world) signer(id Identity) *Signer {
+	w.t.Helper()
+	s, err := LoadSigner(w.issue("signer", id))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+func (w *world) verifier(opts ...VerifierOption) *Verifier {
+	w.t.Helper()
+	v, err := LoadVerifier(w.file("ca.pem"), w.ca.Cluster(), opts...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+var hostHalf = NodeIdentity("c1", "n0-0-0", fault.HalfHost)
+
+func TestIdentity(t *testing.T) {
+	for _, id := range []Identity{
+		hostHalf, SupervisorIdentity("c1", "s0"), {"a.b-c", RoleViewer, "eve@example.org"}, {"c1", RoleApprover, "x"},
+	} {
+		got, err := ParseIdentity(id.String())
+		if err != nil || got != id {
+			t.Errorf("%s parses as %v, %v", id, got, err)
+		}
+	}
+	if o, ok := NodeIdentity("c1", "n1-0-1", fault.HalfDNP).Origin(); !ok || o != (fault.Origin{Node: "n1-0-1", Half: fault.HalfDNP}) {
+		t.Errorf("origin %v, %t", o, ok)
+	}
+	if _, ok := SupervisorIdentity("c1", "n0-0-0/host").Origin(); ok {
+		t.Error("a supervisor is the origin of a node's reports")
+	}
+	for _, bad := range []string{
+		"", "lofamo://", "https://c1/viewer/x", "lofamo://c1/king/x", "lofamo://c1/node/n0-0-0", "lofamo://c1/node/n0-0-0/both",
+		"lofamo://c1/node/a/b/host", "lofamo://c1/viewer/", "lofamo://C1/viewer/x", "lofamo://c1/viewer/x?y", "lofamo://c1/viewer/x#y",
+		"lofamo://c1/viewer/%78", "lofamo://u@c1/viewer/x", "lofamo://c1:1/viewer/x", "lofamo://c1//viewer/x", "lofamo://c1/viewer/x y", ":",
+	} {
+		if id, err := ParseIdentity(bad); err == nil {
+			t.Errorf("%q parses as %v", bad, id)
+		}
+	}
+	if _, err := IdentityOf(nil); err == nil {
+		t.Error("no certificate has an identity")
+	}
+	if _, err := IdentityOf(&x509.Certificate{}); err == nil || !strings.Contains(err.Error(), "exactly one") {
+		t.Errorf("no SAN: %v", err)
+	}
+}
+
+func TestFilesAndSizes(t *testing.T) {
+	w := newWorld(t, "lofamo-local")
+	cert, key := w.file("n.pem"), w.file("n.key")
+	if err := w.ca.IssueTo(cert, key, NodeIdentity("lofamo-local", "n10-10-10", fault.HalfHost), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{cert: 0o644, key: 0o600, w.file("ca.pem"): 0o644, w.file("ca.key"): 0o600} {
+		st, err := os.Stat(path)
+		if err != nil || st.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, %v: want %v", path, st.Mode(), err, want)
+		}
+	}
+	s, err := LoadSigner(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It travels in every datagram of 1,400 bytes.
+	if n := len(s.Cert()); n >= 420 {
+		t.Errorf("a node's certificate has %d bytes of DER: want less than 420", n)
+	} else {
+		t.Logf("a node's certificate has %d bytes of DER", n)
+	}
+	again, err := LoadCA(w.file("ca.pem"), w.file("ca.key"))
+	if err != nil || again.Cluster() != "lofamo-local" {
+		t.Fatalf("load the CA again: %v", err)
+	}
+	leaf, _, err := again.Issue(SupervisorIdentity("lofamo-local", "s0"), []net.IP{net.IPv4(127, 0, 0, 1)}, []string{"localhost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(leaf)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, err := Roots(w.file("ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Embedded etcd uses one certificate on both sides.
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		for _, name := range []string{"127.0.0.1", "localhost"} {
+			if _, err := c.Verify(x509.VerifyOptions{Roots: roots, DNSName: name, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+				t.Errorf("%s, usage %v: %v", name, usage, err)
+			}
+		}
+	}
+}
+
+func TestIssueRefuses(t *testing.T) {
+	w := newWorld(t, "c1")
+	for _, id := range []Identity{
+		{"c2", RoleViewer, "x"}, {"c1", "king", "x"}, {"c1", RoleNode, "n0-0-0"}, {"c1", RoleViewer, ""}, {"c1", RoleViewer, "a/b"},
+	} {
+		if _, _, err := w.ca.Issue(id, nil, nil); err == nil {
+			t.Errorf("issued %s", id)
+		}
+	}
+	if _, err := NewCA("Bad Name"); err == nil {
+		t.Error("a CA for a bad name")
+	}
+}
+
+func TestVerify(t *testing.T) {
+	w := newWorld(t, "c1")
+	s, v := w.signer(hostHalf), w.verifier()
+	payload := []byte("a report")
+	sig := s.Sign(payload)
+	for range 2 { // the second time from the cache
+		if id, err := v.Verify(s.Cert(), payload, sig); err != nil || id != hostHalf {
+			t.Errorf("%v, %v", id, err)
+		}
+	}
+	if role, name, err := v.VerifyName(s.Cert(), payload, sig); role != "node" || name != "n0-0-0/host" || err != nil {
+		t.Errorf("%s, %s, %v", role, name, err)
+	}
+	stranger := newWorld(t, "c1").signer(hostHalf) // the same names, another CA
+	other := newWorld(t, "c2").signer(NodeIdentity("c2", "n0-0-0", fault.HalfHost))
+	flipped := append([]byte{}, sig...)
+	flipped[5] ^= 1
+	for _, tc := range []struct {
+		name               string
+		cert, payload, sig []byte
+		want               error
+	}{
+		{"other payload", s.Cert(), []byte("a repory"), sig, ErrSignature},
+		{"flipped signature", s.Cert(), payload, flipped, ErrSignature},
+		{"no signature", s.Cert(), payload, nil, ErrSignature},
+		{"signature without the prefix", s.Cert(), payload, ed25519.Sign(s.key, payload), ErrSignature},
+		{"another CA", stranger.Cert(), payload, stranger.Sign(payload), ErrCertificate},
+		{"another cluster", other.Cert(), payload, other.Sign(payload), ErrCertificate},
+		{"the CA itself", w.ca.cert.Raw, payload, ed25519.Sign(w.ca.key, prefixed(payload)), ErrCertificate},
+		{"no certificate", nil, payload, sig, ErrCertificate},
+		{"garbage", []byte("garbage"), payload, sig, ErrCertificate},
+		{"too long", make([]byte, maxCertificate+1), payload, sig, ErrCertificate},
+		{"trailing bytes", append(append([]byte{}, s.Cert()...), 0), payload, sig, ErrCertificate},
+	} {
+		if id, err := v.Verify(tc.cert, tc.payload, tc.sig); !errors.Is(err, tc.want) || id != (Identity{}) {
+			t.Errorf("%s: %v, %v; want %v", tc.name, id, err, tc.want)
+		}
+	}
+}
+
+// TestVerifyCluster: a CA trusted for one cluster does not speak for another, though it signs.
+func TestVerifyCluster(t *testing.T) {
+	w := newWorld(t, "c1")
+	s := w.signer(hostHalf)
+	v, err := NewVerifier(w.ca.CertPEM(), "c2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Verify(s.Cert(), nil, s.Sign(nil)); !errors.Is(err, ErrCertificate) || !strings.Contains(err.Error(), `want "c2"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestExpiry checks the time on every call, the cached ones too.
+func TestExpiry(t *testing.T) {
+	w := newWorld(t, "c1")
+	now := time.Now()
+	v := w.verifier(WithClock(func() time.Time { return now }))
+	s := w.signer(hostHalf)
+	sig := s.Sign(nil)
+	for _, tc := range []struct {
+		at   time.Duration
+		good bool
+	}{{0, true}, {-time.Hour, true}, {-3 * time.Hour, false}, {leafValidity - time.Minute, true}, {leafValidity + time.Minute, false}, {0, true}} {
+		now = time.Now().Add(tc.at)
+		if _, err := v.Verify(s.Cert(), nil, sig); (err == nil) != tc.good || err != nil && !errors.Is(err, ErrCertificate) {
+			t.Errorf("at %v: %v", tc.at, err)
+		}
+	}
+	now = time.Now().Add(2 * leafValidity)
+	if _, err := w.verifier(WithClock(v.now)).Verify(s.Cert(), nil, sig); !errors.Is(err, ErrCertificate) {
+		t.Errorf("expired, not cached: %v", err)
+	}
+}
+
+// TestCacheBound fills the cache far beyond its bound and from many goroutines.
+func TestCacheBound(t *testing.T) {
+	w := newWorld(t, "c1")
+	v := w.verifier()
+	s := w.signer(hostHalf)
+	sig := s.Sign(nil)
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 2 * verifierCache {
+				var sum [32]byte
+				copy(sum[:], fmt.Sprintf("%d/%d", g, i))
+				v.remember(sum, &verified{})
+				if i%512 == 0 {
+					if _, err := v.Verify(s.Cert(), nil, sig); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(v.young) + len(v.old); n > verifierCache {
+		t.Errorf("%d certificates remembered: want at most %d", n, verifierCache)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	w := newWorld(t, "c1")
+	cert, key := w.issue("a", hostHalf)
+	_, otherKey := w.issue("b", hostHalf)
+	write := func(name, text string) string {
+		if err := os.WriteFile(w.file(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return w.file(name)
+	}
+	empty, garbage := write("empty", ""), write("garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(ec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ecKey := write("ec.key", string(pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der})))
+	signer := func(c, k string) error { _, err := LoadSigner(c, k); return err }
+	for _, tc := range []struct {
+		err   error
+		names []string
+	}{
+		{signer(w.file("none.pem"), key), []string{"certificate ", "none.pem", "no such file"}},
+		{signer(w.dir, key), []string{"certificate ", w.dir, "is a directory"}},
+		{signer(empty, key), []string{"certificate ", "empty", "no PEM block"}},
+		{signer(garbage, key), []string{"certificate ", "garbage", "x509"}},
+		{signer(key, key), []string{"certificate ", "a.key", `"PRIVATE KEY": want "CERTIFICATE"`}},
+		{signer(cert, w.file("none.key")), []string{"key ", "none.key", "no such file"}},
+		{signer(cert, otherKey), []string{"key ", "b.key", "does not belong to certificate", "a.pem"}},
+		{signer(cert, ecKey), []string{"key ", "ec.key", "want an Ed25519 key"}},
+		{signer(w.file("ca.pem"), w.file("ca.key")), []string{"ca.pem", "want exactly one"}},
+		{second(LoadCA(cert, key)), []string{"a.pem", "not that of a certificate authority"}},
+		{second(LoadCA(w.file("ca.pem"), key)), []string{"a.key", "does not belong"}},
+		{second(Roots(w.file("none.pem"))), []string{"CA certificates ", "none.pem", "no such file"}},
+		{second(Roots(empty)), []string{"CA certificates ", "empty", "no certificate"}},
+		{second(Roots(cert)), []string{"CA certificates ", "a.pem", "not that of a certificate authority"}},
+		{second(LoadVerifier(key, "c1")), []string{"CA certificates ", "a.key", `want "CERTIFICATE"`}},
+		{second(LoadVerifier(w.file("ca.pem"), "")), []string{`cluster ""`}},
+		{second(ServerTLS(cert, key, empty, nil)), []string{"CA certificates ", "empty"}},
+		{second(ClientTLS(empty, key, w.file("ca.pem"), nil)), []string{"certificate ", "empty"}},
+		{second(LinkTLS(cert, empty, w.file("ca.pem"))), []string{"key ", "empty"}},
+		{w.ca.Save(w.file("no/such/ca.pem"), w.file("no/such/ca.key")), []string{"write key ", "no/such/ca.key"}},
+	} {
+		for _, n := range tc.names {
+			if tc.err == nil || !strings.Contains(tc.err.Error(), n) {
+				t.Errorf("error %v: want one that names %q", tc.err, n)
+			}
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestGossipKey(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gossip.key")
+	if err := NewGossipKey(file); err != nil {
+		t.Fatal(err)
+	}
+	key, err := LoadGossipKey(file)
+	if err != nil || len(key) != 32 {
+		t.Errorf("%d bytes, %v", len(key), err)
+	}
+	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", st.Mode(), err)
+	}
+	for text, names := range map[string]string{"": "0 bytes: want 32", "AAAA": "3 bytes: want 32", "not base64!": "not base64"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadGossipKey(file); err == nil || !strings.Contains(err.Error(), names) || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := LoadGossipKey(file + ".none"); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("%v", err)
+	}
+}
+
+// handshake runs both sides over a loopback connection and returns their errors.
+func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	done := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer func() { _ = c.Close() }()
+		s := tls.Server(c, server)
+		if err := s.HandshakeContext(t.Context()); err != nil {
+			done <- err
+			return
+		}
+		_, err = s.Write([]byte("x"))
+		done <- err
+	}()
+	c, err := (&tls.Dialer{Config: client}).DialContext(t.Context(), "tcp", l.Addr().String())
+	if err == nil {
+		// In TLS 1.3 a client learns only by reading that it was refused.
+		_, err = c.Read(make([]byte, 1))
+		_ = c.Close()
+	}
+	return <-done, err
+}
+
+func TestTLS(t *testing.T) {
+	w := newWorld(t, "c1")
+	ca := w.file("ca.pem")
+	sc, sk := w.issue("s0", SupervisorIdentity("c1", "s0"))
+	vc, vk := w.issue("viewer", Identity{"c1", RoleViewer, "v"})
+	foreign := newWorld(t, "c1")
+	fc, fk := foreign.issue("viewer", Identity{"c1", RoleViewer, "v"})
+	must := func(c *tls.Config, err error) *tls.Config {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	server := must(ServerTLS(sc, sk, ca, AllowRoles(RoleViewer, RoleOperator)))
+	client := must(ClientTLS(vc, vk, ca, AllowRoles(RoleSupervisor)))
+	if s, c := handshake(t, server, client); s != nil || c != nil {
+		t.Errorf("good on both sides: %v, %v", s, c)
+	}
+	noCert := client.Clone()
+	noCert.Certificates = nil
+	old := client.Clone()
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	elsewhere := client.Clone()
+	elsewhere.ServerName = "elsewhere"
+	for name, tc := range map[string]struct{ server, client *tls.Config }{
+		"a client's role":       {must(ServerTLS(sc, sk, ca, AllowRoles(RoleOperator))), client},
+		"a server's role":       {must(ServerTLS(vc, vk, ca, nil)), client},
+		"another CA's client":   {server, must(ClientTLS(fc, fk, ca, nil))},
+		"another CA's server":   {server, must(ClientTLS(vc, vk, foreign.file("ca.pem"), nil))},
+		"no client certificate": {server, noCert},
+		"TLS 1.2":               {server, old},
+		"another name":          {server, elsewhere},
+	} {
+		if s, c := handshake(t, tc.server, tc.client); s == nil && c == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestLinkTLS(t *testing.T) {
+	w := newWorld(t, "c1")
+	ca := w.file("ca.pem")
+	link := func(w *world, ca, name string, id Identity, want Identity) *tls.Config {
+		t.Helper()
+		cert, key := w.issue(name, id)
+		c, err := LinkTLS(cert, key, ca)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.VerifyConnection = func(cs tls.ConnectionState) error { return VerifyPeerIdentity(want)(cs.PeerCertificates[0]) }
+		return c
+	}
+	a, b := NodeIdentity("c1", "n0-0-0", fault.HalfDNP), NodeIdentity("c1", "n1-0-0", fault.HalfDNP)
+	if s, c := handshake(t, link(w, ca, "a", a, b), link(w, ca, "b", b, a)); s != nil || c != nil {
+		t.Errorf("neighbours: %v, %v", s, c)
+	}
+	foreign := newWorld(t, "c1")
+	for name, tc := range map[string]struct{ server, client *tls.Config }{
+		"not the neighbour":     {link(w, ca, "a", a, b), link(w, ca, "x", NodeIdentity("c1", "n2-0-0", fault.HalfDNP), a)},
+		"the neighbour's host":  {link(w, ca, "a", a, b), link(w, ca, "x", NodeIdentity("c1", "n1-0-0", fault.HalfHost), a)},
+		"not the dialled one":   {link(w, ca, "a", a, b), link(w, ca, "b", b, NodeIdentity("c1", "n2-0-0", fault.HalfDNP))},
+		"a forged neighbour":    {link(w, ca, "a", a, b), link(foreign, ca, "b", b, a)},
+		"a forged dialled one":  {link(foreign, ca, "a", a, b), link(w, ca, "b", b, a)},
+		"a supervisor, allowed": {link(w, ca, "a", a, SupervisorIdentity("c1", "s0")), link(w, ca, "s", SupervisorIdentity("c1", "s0"), a)},
+	} {
+		if s, c := handshake(t, tc.server, tc.client); s == nil && c == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	noCert := link(w, ca, "b", b, a)
+	noCert.Certificates = nil
+	if s, _ := handshake(t, link(w, ca, "a", a, b), noCert); s == nil {
+		t.Error("no client certificate: accepted")
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	ca, err := NewCA("c1")
+	if err != nil {
+		f.Fatal(err)
+	}
+	v, err := NewVerifier(ca.CertPEM(), "c1")
+	if err != nil {
+		f.Fatal(err)
+	}
+	certPEM, _, err := ca.Issue(hostHalf, nil, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	block, _ := pem.Decode(certPEM)
+	f.Add(block.Bytes, []byte("payload"), make([]byte, 64))
+	f.Add([]byte{0x30}, []byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, cert, payload, sig []byte) {
+		if id, err := v.Verify(cert, payload, sig); err == nil { // nobody has the key
+			t.Errorf("accepted as %s", id)
+		}
+	})
+}
+
+func FuzzParseIdentity(f *testing.F) {
+	f.Add("lofamo://c1/node/n0-0-0/host")
+	f.Add("lofamo://c1/viewer/x")
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, err := ParseIdentity(s); err == nil && id.String() != s {
+			t.Errorf("%q parses as %q", s, id)
+		}
+	})
+}
+
+func BenchmarkVerifyCached(b *testing.B) {
+	ca, err := NewCA("c1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir := b.TempDir()
+	if err := ca.IssueTo(dir+"/c", dir+"/k", hostHalf, nil, nil); err != nil {
+		b.Fatal(err)
+	}
+	s, err := LoadSigner(dir+"/c", dir+"/k")
+	if err != nil {
+		b.Fatal(err)
+	}
+	v, err := NewVerifier(ca.CertPEM(), "c1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	payload := make([]byte, 400)
+	sig := s.Sign(payload)
+	for b.Loop() {
+		if _, err := v.Verify(s.Cert(), payload, sig); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

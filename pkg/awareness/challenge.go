@@ -1,0 +1,233 @@
+package awareness
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+const (
+	maxChallenges = 8  // in one round: whoever has not answered that many is not asked again unprovoked
+	maxNonces     = 16 // remembered a node; older challenges can no longer be answered
+	maxExtensions = 2  // of a round by fresh reports of the accused, so that held-back ones win little
+	patience      = 3  // challenges in a round that no new accusation hurries
+)
+
+// nonce is a challenge that may still be answered.
+type nonce struct {
+	value  [16]byte
+	serial uint64
+	half   fault.Half // who was asked; 0: either
+	sent   time.Time
+}
+
+// mark is a point in a node's history: what was asked, and which boot epochs were known.
+type mark struct {
+	serial uint64
+	epochs [2]fault.Epoch
+}
+
+func (m *Machine) mark(n *node) mark {
+	return mark{serial: m.serial, epochs: [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}}
+}
+
+// proven says that the half has lived after the mark: it answered a challenge that was sent after
+// it, or has booted again. A first report ever is no new boot.
+func (n *node) proven(h fault.Half, since mark) bool {
+	v := n.voice(h)
+	return v.answered > since.serial || (since.epochs[h-1] != 0 && v.epoch > since.epochs[h-1])
+}
+
+// round is a question put to a node or to one of its halves because of an accusation, and put
+// again until it is answered, judged, or the accusation is withdrawn:
+//
+//	         accused                        answered
+//	closed ───────────► open, unanswered ─────────────► open, answered
+//	   ▲                  │    ▲  due and enough accusers   │      │
+//	   │                  │    └── accused anew, or quiet ──┘      │
+//	   │                  ▼        for too long                    │
+//	   │               verdict                                     │
+//	   └───────────── accusation withdrawn ────────────────────────┘
+type round struct {
+	open  bool
+	since mark      // an answer counts when what it answers was asked after this
+	start time.Time // when it was first asked
+	next  time.Time // when to ask again
+	due   time.Time // when an unanswered one allows a verdict
+	waits int       // how many times the wait for an answer, in due
+	sent  int
+	// extended counts how often a fresh report of the accused began the wait anew.
+	extended int
+	// checked says that a quorum against an answer was asked once more after LinkSettle.
+	checked bool
+}
+
+// roundMood is what neighbours' verdicts rest on.
+type roundMood struct {
+	open, answered bool
+	due            time.Time
+}
+
+// answered says whether the round's question has been answered; k is 0 for the whole node.
+func (n *node) answered(k fault.Half) bool {
+	r := &n.rounds[k]
+	if !r.open {
+		return false
+	}
+	if k != 0 {
+		return n.proven(k, r.since)
+	}
+	return n.proven(fault.HalfHost, r.since) || n.proven(fault.HalfDNP, r.since)
+}
+
+// suspicion is what is held against a node or half at present.
+type suspicion struct {
+	latest time.Time     // when the newest accusation arrived
+	enough bool          // enough accusers for a verdict
+	wait   time.Duration // for an answer, before that verdict
+}
+
+// ask runs the round k of the node for one step: opens it, asks, asks again, begins anew.
+func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
+	r := &n.rounds[k]
+	heard := n.heard(k)
+	r.due = later(r.start, m.doubt).Add(time.Duration(r.waits) * s.wait)
+	switch {
+	case !r.open:
+		m.begin(n, k, 1, now)
+	case n.answered(k):
+		m.askAgain(n, k, s, now)
+	case heard.After(r.start) && r.extended < maxExtensions:
+		// It signs fresh reports, so perhaps it is only slow (faults.md 20).
+		old := *r
+		m.begin(n, k, old.waits, now)
+		r.extended, r.checked = old.extended+1, old.checked
+	case s.latest.After(r.start) && !now.Before(r.due) && (heard.After(r.start) || s.latest.Sub(r.start) > m.cfg.ChallengeSingle):
+		// What it did not answer then has nothing to do with the new accusation.
+		m.begin(n, k, 1, now)
+	case s.enough && !now.Before(later(r.due, m.graceEnds())):
+		// The verdict falls.
+	case !now.Before(r.next) && r.sent < maxChallenges:
+		m.challenge(n, k, now)
+		r.sent++
+		r.next = now.Add(m.wait(k))
+	}
+	r.due = later(r.start, m.doubt).Add(time.Duration(r.waits) * s.wait)
+	if !n.answered(k) {
+		n.wakeAt(r.due, now)
+		if r.sent < maxChallenges {
+			n.wakeAt(r.next, now)
+		}
+	}
+}
+
+// askAgain decides whether an answered round begins anew: for a new accusation, or because the
+// accusers stand by theirs and the accused has not been heard for too long.
+func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
+	r := &n.rounds[k]
+	if s.latest.After(r.start) {
+		m.begin(n, k, 1, now)
+		return
+	}
+	if !s.enough {
+		return
+	}
+	if k == 0 && !r.checked && !n.failure(fault.HalfDNP).on && !n.proven(fault.HalfDNP, r.since) {
+		// The host answered, and should by now have said that its DNP is dead. Is it still there?
+		at := r.start.Add(m.cfg.LinkSettle)
+		if !now.Before(at) {
+			m.begin(n, k, patience, now)
+			r.checked = true
+			return
+		}
+		n.wakeAt(at, now)
+	}
+	at := later(r.start, n.heard(k)).Add(m.overdue())
+	if !now.Before(at) {
+		m.begin(n, k, patience, now)
+		r.checked = true
+		return
+	}
+	n.wakeAt(at, now)
+}
+
+// begin opens the round, or opens it anew, and asks. It asks a second time within the first wait, so
+// that one lost datagram condemns nobody.
+func (m *Machine) begin(n *node, k fault.Half, waits int, now time.Time) {
+	n.rounds[k] = round{open: true, since: m.mark(n), start: now, next: now.Add(m.wait(k) / 2), waits: waits, sent: 1}
+	m.challenge(n, k, now)
+}
+
+// wait is the time between the later challenges of a round.
+func (m *Machine) wait(k fault.Half) time.Duration {
+	if k == 0 {
+		return m.cfg.ChallengeNode
+	}
+	return m.cfg.ChallengeHalf
+}
+
+// probe asks outside of a round, at most once in every interval.
+func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.Time) {
+	if !n.probed.IsZero() && now.Sub(n.probed) < interval {
+		return
+	}
+	n.probed = now
+	m.challenge(n, h, now)
+}
+
+// challenge sends one.
+func (m *Machine) challenge(n *node, h fault.Half, now time.Time) {
+	m.serial++
+	c := nonce{value: m.cfg.Nonce(), serial: m.serial, half: h, sent: now}
+	if len(n.nonces) == maxNonces {
+		n.nonces = n.nonces[1:]
+	}
+	n.nonces = append(n.nonces, c)
+	m.out.Challenges = append(m.out.Challenges, Challenge{Node: n.id, Half: h, Nonce: c.value, Via: m.via(n, now)})
+}
+
+// via returns the neighbours that may pass a challenge on, those that do not accuse the node first.
+func (m *Machine) via(n *node, now time.Time) []fault.NodeID {
+	var friends, accusers []fault.NodeID
+	for _, nb := range n.neighbours {
+		switch {
+		case !m.witness(nb.node, now) || !m.current(nb.node, fault.HalfHost, now):
+		case m.hearsNothing(nb, now):
+			accusers = append(accusers, nb.node.id)
+		default:
+			friends = append(friends, nb.node.id)
+		}
+	}
+	return append(friends, accusers...)
+}
+
+// answered takes in an answer. It counts only when it echoes a challenge that is still remembered,
+// by a half of the node that was asked.
+func (m *Machine) answered(a Answered, now time.Time) {
+	rank, ok := m.ranks[a.Origin.Node]
+	if !ok || !a.Origin.Half.Valid() {
+		return
+	}
+	n, v := m.nodes[rank], (*voice)(nil)
+	for _, c := range n.nonces {
+		if c.value == a.Nonce && (c.half == 0 || c.half == a.Origin.Half) {
+			v = n.voice(a.Origin.Half)
+			if c.serial > v.answered {
+				v.answered, v.answeredAt = c.serial, c.sent
+			}
+			v.heard = later(v.heard, c.sent) // it lived at least then
+			v.epoch = max(v.epoch, a.Epoch)
+		}
+	}
+	if v == nil {
+		return
+	}
+	m.touch(n)
+	for _, nb := range n.neighbours {
+		m.touch(nb.node) // their silent links may be settled by it
+	}
+	if f := n.failure(a.Origin.Half); f.on && v.answered <= f.mark.serial {
+		// A late answer to what was asked before the verdict.
+		m.probe(n, a.Origin.Half, m.cfg.ChallengeHalf, now)
+	}
+}

@@ -1,0 +1,171 @@
+package awareness
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// find says what the evidence makes of one component of the node now.
+func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
+	switch {
+	case c == fault.ComponentHost:
+		return m.findHalf(n, fault.HalfHost, now)
+	case c == fault.ComponentDNP:
+		return m.findHalf(n, fault.HalfDNP, now)
+	case n.dead.on:
+		f := n.dead.finding
+		f.state, f.cause, f.rule, f.single = fault.Unknown, fault.CauseNone, "the node is dead", false
+		return f
+	}
+	if d, ok := c.LinkDirection(); ok {
+		return m.findLink(n, d, now)
+	}
+	if ofDNP(c) {
+		return m.findDNPPart(n, c, now)
+	}
+	return m.findHostPart(n, c, now)
+}
+
+// ofDNP says whether the DNP half owns the component.
+func ofDNP(c fault.Component) bool {
+	switch c {
+	case fault.ComponentDNPCore, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage:
+		return true
+	}
+	return false
+}
+
+// findHalf: a half is FAILED by verdict, SICK while it is accused by enough and answers, and else
+// what it says of itself, or its other half of it.
+func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
+	c := halfComponent(h)
+	if f := n.failure(h); f.on {
+		out := f.finding
+		if n.dead.on {
+			out = n.dead.finding
+		}
+		return out
+	}
+	if a := m.accused(n, h, now); a.enough {
+		if !n.answered(h) {
+			return finding{keep: true}
+		}
+		f := a.record.finding(fault.Sick, c, a.by)
+		f.rule = m.accusers(a) + ", but it answers"
+		return f
+	}
+	if m.current(n, h, now) {
+		if r := n.voice(h).own[c]; r != nil && r.kind == fault.KindSelf && (r.state == fault.Sick || r.state == fault.Failed) {
+			return m.told(r, c, n.origin(h))
+		}
+		f := finding{state: fault.Normal, cause: fault.CauseNone, kind: fault.KindSelf, path: n.voice(h).path, from: n.origin(h), began: n.voice(h).heard, rule: "it speaks"}
+		if r := n.voice(h).own[c]; r != nil {
+			f.path, f.began = r.path, r.began
+		}
+		return f
+	}
+	o := h.Other()
+	if r := n.voice(o).own[c]; r != nil && r.kind == fault.KindWatchdog && m.current(n, o, now) {
+		return m.told(r, c, n.origin(o))
+	}
+	return m.unheard(n)
+}
+
+// told is a statement taken at its word.
+func (m *Machine) told(r *record, c fault.Component, by fault.Origin) finding {
+	f := r.finding(r.state, c, by)
+	f.rule = "newest word of the node's own halves"
+	return f
+}
+
+// unheard is the finding for what nobody states: its age is that of the node's last sign of life.
+func (m *Machine) unheard(n *node) finding {
+	return finding{
+		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, began: n.heard(0),
+		rule: "no evidence, or too old", blank: true,
+	}
+}
+
+// findDNPPart: the DNP's sensors and core are what the node's own halves say, unless the DNP is
+// dead: then its registers are of the past.
+func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding {
+	if f := n.failure(fault.HalfDNP); f.on {
+		out := f.finding
+		out.state, out.cause, out.rule = fault.Unknown, fault.CauseNone, "its DNP is dead"
+		return out
+	}
+	if r, by := m.ownWord(n, c, now); r != nil {
+		return m.told(r, c, by)
+	}
+	if r := n.voice(fault.HalfHost).own[c]; r != nil && now.Before(m.expiry(n, fault.HalfHost)) {
+		f := m.told(r, c, n.origin(fault.HalfHost)) // its host is dead, but said so lately
+		f.rule = "last known before its host died"
+		return f
+	}
+	return m.unheard(n)
+}
+
+// findHostPart: memory, peripherals and service network are what the node's own halves say. When
+// the host is dead, or has missed a digest (its service network may be down), what the DNPs carried
+// to the neighbours' descriptors counts as well (seed 001, Table V): two neighbours are believed,
+// one makes SICK; of the service network one is enough, as silence on the direct rail bears it out.
+func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) finding {
+	own, by := m.ownWord(n, c, now)
+	dead := n.failure(fault.HalfHost).on
+	if own != nil && own.state == fault.Failed {
+		return m.told(own, c, by)
+	}
+	if d, count, from := m.describedFailed(n, c, now); count > 0 {
+		heard := n.voice(fault.HalfHost).heard
+		if c == fault.ComponentServiceNetwork {
+			heard = n.voice(fault.HalfHost).direct
+		}
+		quiet := heard.Add(m.overdue())
+		n.wakeAt(quiet, now)
+		if dead || !now.Before(quiet) {
+			f := d.finding(fault.Failed, c, from)
+			f.rule = "descriptors of neighbours, and its host is not heard"
+			if count < 2 && c != fault.ComponentServiceNetwork {
+				f.state, f.rule = fault.Sick, "the descriptor of one neighbour, and its host is not heard"
+			}
+			return f
+		}
+	}
+	if own != nil {
+		return m.told(own, c, by)
+	}
+	if dead {
+		if r := n.voice(fault.HalfHost).own[c]; r != nil && r.state == fault.Failed {
+			f := m.told(r, c, n.origin(fault.HalfHost))
+			f.rule = "last known before its host died"
+			return f
+		}
+		f := n.failure(fault.HalfHost).finding
+		f.state, f.cause, f.rule = fault.Unknown, fault.CauseNone, "its host is dead"
+		return f
+	}
+	return m.unheard(n)
+}
+
+// describedFailed returns how many neighbours' descriptors call the component failed, and the
+// oldest of these statements. What the node's own halves said later than a descriptor came weighs more.
+func (m *Machine) describedFailed(n *node, c fault.Component, now time.Time) (first *record, count int, by fault.Origin) {
+	var word time.Time
+	for _, h := range halves {
+		if r := n.voice(h).own[c]; r != nil {
+			word = later(word, r.said)
+		}
+	}
+	for i := range n.neighbours {
+		r, from := m.descriptor(n, i, c, now)
+		if r == nil || r.state != fault.Failed || !r.since.After(word) {
+			continue
+		}
+		count++
+		if first == nil || r.began.Before(first.began) {
+			first, by = r, from
+		}
+	}
+	return first, count, by
+}

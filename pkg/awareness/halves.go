@@ -1,0 +1,246 @@
+package awareness
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// finding is what the evidence says of a component at one time, and why.
+type finding struct {
+	state  fault.State
+	cause  fault.Cause
+	kind   fault.Kind
+	path   fault.Path
+	from   fault.Origin // zero: the supervisor itself
+	began  time.Time    // zero: unknown
+	rule   string
+	detail string
+	single bool
+	keep   bool // not settled yet: the component stays as it is
+	blank  bool // UNKNOWN for want of any evidence
+}
+
+// verdict is a finding of FAILED that stays until there is proof of life.
+type verdict struct {
+	on     bool
+	at     time.Time
+	mark   mark
+	proven time.Time // when there was proof, while the links are still awaited
+	finding
+}
+
+func halfComponent(h fault.Half) fault.Component {
+	if h == fault.HalfHost {
+		return fault.ComponentHost
+	}
+	return fault.ComponentDNP
+}
+
+// settle brings a node's rounds and verdicts up to date.
+func (m *Machine) settle(n *node, now time.Time) {
+	for _, h := range halves {
+		if n.voice(h).heard.IsZero() {
+			continue
+		}
+		n.wakeAt(m.expiry(n, h), now)
+	}
+	for _, h := range halves {
+		m.recover(n, h, now)
+	}
+	for _, h := range halves {
+		m.judgeHalf(n, h, now)
+	}
+	m.judgeNode(n, now)
+	if n.failed[0].on && n.failed[1].on && !n.dead.on {
+		f := n.failed[0].finding
+		if n.failed[1].at.After(n.failed[0].at) {
+			f = n.failed[1].finding
+		}
+		f.cause, f.rule = fault.CauseNode, "both halves failed; the later: "+f.rule
+		m.becomeDead(n, f, now)
+	}
+}
+
+// accusation is what speaks against one half.
+type accusation struct {
+	by     fault.Origin // of the statement that decides
+	record *record      // nil: nobody accuses
+	count  int          // neighbours whose descriptors do
+	latest time.Time
+	enough bool
+}
+
+// accused gathers what other halves say of this one. The node's own other half is enough (§III-E);
+// otherwise two neighbours' descriptors are, or one where there is only one neighbour.
+//
+// What was said before the half came back from a verdict is given time to be withdrawn.
+func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
+	var a accusation
+	back := m.forgiven(n, now, h)
+	if h == fault.HalfHost {
+		for i := range n.neighbours {
+			r, by := m.descriptor(n, i, fault.ComponentHost, now)
+			if r == nil || r.state != fault.Failed || r.since.Before(back) {
+				continue
+			}
+			a.count++
+			a.latest = later(a.latest, r.since)
+			if a.record == nil || r.began.Before(a.record.began) {
+				a.record, a.by = r, by
+			}
+		}
+		a.enough = a.count >= min(2, len(n.neighbours)) && a.count > 0
+	}
+	if r := n.voice(h.Other()).own[halfComponent(h)]; r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed && !r.since.Before(back) && m.current(n, h.Other(), now) {
+		a.record, a.by, a.enough = r, n.origin(h.Other()), true
+		a.latest = later(a.latest, r.since)
+	}
+	return a
+}
+
+// forgiven returns when the last of the given halves came back from a verdict, if that was so lately
+// that accusations from before may just not have been withdrawn yet; else the zero time.
+func (m *Machine) forgiven(n *node, now time.Time, hs ...fault.Half) time.Time {
+	var t time.Time
+	for _, h := range hs {
+		back := n.backAt[h-1]
+		if end := back.Add(2 * m.cfg.DigestPeriod); !back.IsZero() && now.Before(end) {
+			n.wakeAt(end, now)
+			t = later(t, back)
+		}
+	}
+	return t
+}
+
+// judgeHalf finds a half failed when it is accused and does not answer.
+func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
+	r := &n.rounds[h]
+	if n.failure(h).on {
+		return
+	}
+	a := m.accused(n, h, now)
+	if a.record == nil {
+		*r = round{}
+		return
+	}
+	m.ask(n, h, suspicion{latest: a.latest, enough: a.enough, wait: m.cfg.ChallengeHalf}, now)
+	if !a.enough || n.answered(h) {
+		return
+	}
+	start, due := r.start, r.due
+	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && r.waits == 1 && !n.proven(h, n0.since) {
+		// A quorum of neighbours hears nothing, and the question to either half went out with the
+		// first of them: the wait has begun then.
+		if v := m.count(n, n0.start, m.forgiven(n, now, h), now); v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) {
+			start = n0.start
+			due = later(start, m.doubt).Add(m.cfg.ChallengeHalf)
+		}
+	}
+	n.wakeAt(due, now)
+	if now.Before(due) {
+		return
+	}
+	if now.Before(m.graceEnds()) {
+		n.wakeAt(m.graceEnds(), now)
+		return
+	}
+	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
+	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), due.Sub(start))
+	m.becomeFailed(n, h, f, now)
+}
+
+// accusers says in words who accuses.
+func (m *Machine) accusers(a accusation) string {
+	if a.record.kind == fault.KindWatchdog {
+		return "its other half finds it dead"
+	}
+	return fmt.Sprintf("descriptors of %d neighbours say it is dead", a.count)
+}
+
+// becomeFailed is the verdict on one half.
+func (m *Machine) becomeFailed(n *node, h fault.Half, f finding, now time.Time) {
+	*n.failure(h) = verdict{on: true, at: now, mark: m.mark(n), finding: f}
+	n.rounds[h] = round{}
+}
+
+// recover lifts a half's verdict, and the node's with it, when there is proof of life later than the
+// verdict: an answer, a new boot, or the watchdog of an other half that is itself believed.
+//
+// A DNP that is back still has to find its links. Until its neighbours hear it again, but no longer
+// than digests may be missing, its verdict stands, so that they do not take its silence for their
+// links' fault.
+func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
+	f := n.failure(h)
+	if !f.on {
+		return
+	}
+	if f.proven.IsZero() {
+		word := n.voice(h.Other()).own[halfComponent(h)]
+		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) && m.current(n, h.Other(), now)
+		if !seen && !n.proven(h, f.mark) {
+			return
+		}
+		f.proven = now
+	}
+	if h == fault.HalfDNP {
+		v := m.count(n, now, time.Time{}, now)
+		ok, _ := enough(v.cast, v.live, len(n.neighbours))
+		if until := f.proven.Add(m.window()); ok && v.cast > 0 && now.Before(until) {
+			n.wakeAt(until, now)
+			return
+		}
+	}
+	*f = verdict{}
+	n.dead = verdict{}
+	n.rounds[h] = round{}
+	n.backAt[h-1] = now
+}
+
+// ownWord returns the newest statement of the node's own halves on one of its components, of those
+// whose word counts.
+func (m *Machine) ownWord(n *node, c fault.Component, now time.Time) (*record, fault.Origin) {
+	var best *record
+	var by fault.Origin
+	for _, h := range halves {
+		r := n.voice(h).own[c]
+		if r == nil || !m.current(n, h, now) {
+			continue
+		}
+		if best == nil || r.said.After(best.said) || (r.said.Equal(best.said) && r.state > best.state) {
+			best, by = r, n.origin(h)
+		}
+	}
+	return best, by
+}
+
+// descriptor returns what the i-th neighbour says of a component of the node.
+func (m *Machine) descriptor(n *node, i int, c fault.Component, now time.Time) (*record, fault.Origin) {
+	nb := n.neighbours[i]
+	k, ok := describedIndex(c)
+	if !ok || nb.node.dead.on {
+		return nil, fault.Origin{}
+	}
+	var best *record
+	var by fault.Origin
+	for _, h := range halves {
+		r := nb.node.voice(h).about[nb.index][k]
+		if r == nil || !m.current(nb.node, h, now) {
+			continue
+		}
+		if best == nil || r.said.After(best.said) || (r.said.Equal(best.said) && r.state > best.state) {
+			best, by = r, nb.node.origin(h)
+		}
+	}
+	return best, by
+}
+
+// finding turns a statement into a finding of the given state.
+func (r *record) finding(s fault.State, c fault.Component, by fault.Origin) finding {
+	f := finding{state: s, cause: fault.CauseNone, kind: r.kind, path: r.path, from: by, began: r.began, detail: r.detail}
+	if s == fault.Sick || s == fault.Failed {
+		f.cause = c.Cause()
+	}
+	return f
+}

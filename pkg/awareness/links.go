@@ -1,0 +1,98 @@
+package awareness
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// findLink: a link end is what its node or the peer says of it. A link that the peer's death
+// explains is FAILED with the peer's cause; silence is the link's own fault only once it is settled
+// that the peer's DNP lives.
+func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
+	c, p := fault.Link(d), n.peers[d.Index()]
+	if f := n.failure(fault.HalfDNP); f.on {
+		out := f.finding
+		out.state, out.cause, out.rule = fault.Unknown, fault.CauseNone, "its DNP is dead"
+		return out
+	}
+	own, by := m.ownWord(n, c, now)
+	if f := p.failure(fault.HalfDNP); f.on {
+		return m.explained(n, p, own, by)
+	}
+	far, farBy := m.ownWord(p, fault.Link(d.Opposite()), now)
+	near, nearBad := m.broken(n, p, own, c, by, now)
+	away, awayBad := m.broken(n, n, far, c, farBy, now)
+	switch {
+	case nearBad && !near.keep:
+		return near
+	case awayBad && !away.keep:
+		away.rule = "the far end's view of the link"
+		return away
+	case nearBad || awayBad:
+		return finding{keep: true}
+	}
+	switch {
+	case own != nil && own.state != fault.Unknown:
+		return m.told(own, c, by)
+	case far != nil && far.state == fault.Normal:
+		f := far.finding(fault.Normal, c, farBy)
+		f.rule = "the far end hears it, and is heard"
+		return f
+	}
+	return m.unheard(n)
+}
+
+// broken turns one end's view into a finding, if that view is FAILED. Silence is not settled while it
+// may still turn out that the accused, the node that is not heard, is dead: then the component stays as it is, and n is looked at again.
+func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by fault.Origin, now time.Time) (f finding, bad bool) {
+	if r == nil || r.state != fault.Failed {
+		return finding{}, false
+	}
+	if r.silent() {
+		if t := m.settles(accused, r, now); t.After(now) {
+			n.wakeAt(t, now)
+			return finding{keep: true}, true
+		}
+	}
+	f = r.finding(fault.Failed, c, by)
+	f.rule = "the near end's view of the link"
+	return f, true
+}
+
+// settles returns when silence towards the accused is no longer to be explained by its death; a time
+// not after now when that is so already.
+func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
+	var t time.Time
+	for _, k := range [...]fault.Half{0, fault.HalfDNP} {
+		if q := &accused.rounds[k]; q.open && !accused.answered(k) {
+			t = later(t, q.due) // it has been asked, and its answer is awaited
+		}
+	}
+	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.since) {
+		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead, and finds its links again
+	}
+	if t.After(now) {
+		return t
+	}
+	// A DNP that answered when the link had been silent for a while is not what silenced it.
+	v := accused.voice(fault.HalfDNP)
+	if !v.answeredAt.IsZero() && !v.answeredAt.Before(r.began.Add(r.since.Sub(r.began)/2)) {
+		return now
+	}
+	return r.since.Add(m.cfg.LinkSettle)
+}
+
+// explained is the finding for a link whose peer is dead.
+func (m *Machine) explained(n, p *node, own *record, by fault.Origin) finding {
+	f := p.failure(fault.HalfDNP).finding
+	f.state, f.cause, f.rule, f.single = fault.Failed, fault.CauseDNP, "the DNP of "+string(p.id)+" is dead", false
+	if p.dead.on {
+		f.cause, f.rule = fault.CauseNode, "node "+string(p.id)+" is dead"
+	}
+	if own.silent() {
+		f.kind, f.path, f.from, f.began, f.detail = own.kind, own.path, by, own.began, own.detail
+	}
+	return f
+}

@@ -1,0 +1,355 @@
+package awareness
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+var update = flag.Bool("update", false, "write the output that the scenarios give now into testdata; then review it")
+
+// TestScenarios runs testdata/*.txt. A file is a list of blocks: commands, a line "----", what they
+// print, an empty line. The commands:
+//
+//	torus DIMS [holdoff=D]       a cluster of that shape, nothing started
+//	start                        boot every half; runs past grace without printing
+//	run D                        let time pass
+//	kill NODE[/HALF]             the half runs no longer; without a half, both
+//	boot NODE[/HALF]             it starts with a new boot epoch, everything in order, and sends a digest
+//	cont NODE[/HALF]             it goes on in its old epoch, as after SIGSTOP
+//	mute, unmute NODE[/HALF]     challenges do not reach it, or do again
+//	lose, find NODE[/HALF]       its reports do not arrive, or do again
+//	via NODE/HALF PATH HELD      its reports take this rail, and so long
+//	say NODE/HALF SUBJECT COMPONENT STATE KIND [AGE]   it states this from now on, and reports it at once
+//	silence NODE AGE             every living neighbour says that all its links to NODE are silent
+//	silence NODE AGE by M        the neighbour M does
+//	hear NODE [by M]             they hear it again
+//	gossip NODE                  memberlist believes it dead
+//	replay NODE/HALF             every report it ever sent arrives again
+//	takeover                     another supervisor leads, with the committed map
+//	map                          prints what is not NORMAL
+//	evidence NODE COMPONENT      prints why
+//	links NODE                   prints its link ends that are not NORMAL
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { runScenario(t, f) })
+	}
+}
+
+func runScenario(t *testing.T, file string) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scenario{}
+	var out strings.Builder
+	for block := range strings.SplitSeq(strings.TrimSpace(string(b)), "\n\n") {
+		commands, want, found := strings.Cut(block, "\n----")
+		got := ""
+		for line := range strings.SplitSeq(commands, "\n") {
+			if f := strings.Fields(line); len(f) > 0 && !strings.HasPrefix(line, "#") {
+				if err := s.command(f); err != nil {
+					t.Fatalf("%s: %q: %v", file, line, err)
+				}
+			}
+		}
+		got, s.out = s.out, ""
+		if want = strings.Trim(want, "\n"); found && !*update && strings.TrimRight(got, "\n") != want {
+			t.Errorf("%s:\n%s\n---- got\n%s---- want\n%s", file, commands, got, want)
+		}
+		out.WriteString(commands)
+		if found || got != "" {
+			out.WriteString("\n----\n" + got)
+		} else {
+			out.WriteString("\n")
+		}
+		if !found && got != "" && !*update {
+			t.Errorf("%s:\n%s\nprints\n%sbut the file expects nothing", file, commands, got)
+		}
+		out.WriteString("\n")
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(strings.TrimSpace(out.String())+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+type scenario struct {
+	w   *world
+	out string
+}
+
+func (s *scenario) printf(format string, args ...any) { s.out += fmt.Sprintf(format, args...) }
+
+func (s *scenario) command(f []string) error {
+	arg := func(i int) string {
+		if i < len(f) {
+			return f[i]
+		}
+		return ""
+	}
+	if f[0] == "torus" {
+		return s.torus(f[1:])
+	}
+	w := s.w
+	switch f[0] {
+	case "start":
+		w.start()
+		return nil
+	case "run":
+		d, err := time.ParseDuration(arg(1))
+		w.run(d)
+		return err
+	case "silence", "hear":
+		return s.silence(f)
+	case "say":
+		return s.say(f[1:])
+	case "gossip":
+		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
+	case "takeover":
+		return s.takeover()
+	case "map":
+		s.printMap()
+	case "links":
+		s.printLinks(fault.NodeID(arg(1)))
+	case "evidence":
+		return s.printEvidence(fault.NodeID(arg(1)), arg(2))
+	default:
+		return s.actors(f)
+	}
+	return nil
+}
+
+func (s *scenario) torus(f []string) error {
+	dims, err := grid.ParseDims(f[0])
+	if err != nil {
+		return err
+	}
+	cfg := testConfig(dims)
+	for _, o := range f[1:] {
+		v, ok := strings.CutPrefix(o, "holdoff=")
+		if !ok {
+			return fmt.Errorf("option %q", o)
+		}
+		if cfg.HoldOff, err = time.ParseDuration(v); err != nil {
+			return err
+		}
+	}
+	if s.w, err = newWorld(cfg); err == nil {
+		s.w.log = s.print
+	}
+	return err
+}
+
+func (s *scenario) silence(f []string) error {
+	id, by, age := fault.NodeID(f[1]), "", time.Duration(0)
+	var err error
+	if f[0] == "silence" {
+		if age, err = time.ParseDuration(f[2]); err != nil {
+			return err
+		}
+	}
+	if i := len(f) - 2; f[i] == "by" {
+		by = f[i+1]
+	}
+	if by != "" {
+		s.w.silenceBy(s.w.actor(fault.NodeID(by), fault.HalfHost), s.w.coord(id), f[0] == "hear", age)
+		return nil
+	}
+	s.w.silence(id, f[0] == "hear", age)
+	return nil
+}
+
+// say is NODE/HALF SUBJECT COMPONENT STATE KIND [AGE].
+func (s *scenario) say(f []string) error {
+	a, err := s.find(f[0])
+	if err != nil {
+		return err
+	}
+	comp, err := fault.ParseComponent(f[2])
+	if err != nil {
+		return err
+	}
+	state, err := fault.ParseState(f[3])
+	if err != nil {
+		return err
+	}
+	kind, err := fault.ParseKind(f[4])
+	if err != nil {
+		return err
+	}
+	age := time.Duration(0)
+	if len(f) > 5 {
+		if age, err = time.ParseDuration(f[5]); err != nil {
+			return err
+		}
+	}
+	s.w.say(a[0], subject{fault.NodeID(f[1]), comp}, state, kind, age)
+	return nil
+}
+
+func (s *scenario) find(name string) ([]*actor, error) {
+	node, half, one := strings.Cut(name, "/")
+	var out []*actor
+	for _, h := range halves {
+		if a := s.w.actor(fault.NodeID(node), h); a != nil && (!one || half == h.String()) {
+			out = append(out, a)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no half %s", name)
+	}
+	return out, nil
+}
+
+func (s *scenario) actors(f []string) error {
+	as, err := s.find(f[1])
+	if err != nil {
+		return err
+	}
+	for _, a := range as {
+		switch f[0] {
+		case "kill":
+			a.alive = false
+		case "boot":
+			s.w.boot(a)
+		case "cont":
+			a.alive = true
+			s.w.digest(a)
+		case "mute", "unmute":
+			a.mute = f[0] == "mute"
+		case "lose", "find":
+			a.lost = f[0] == "lose"
+		case "via":
+			if a.via, err = fault.ParsePath(f[2]); err != nil {
+				return err
+			}
+			if a.held, err = time.ParseDuration(f[3]); err != nil {
+				return err
+			}
+		case "replay":
+			for _, d := range a.sent {
+				s.w.step(Evidence{d})
+			}
+		default:
+			return fmt.Errorf("no such command")
+		}
+	}
+	return nil
+}
+
+func (s *scenario) takeover() error {
+	saved := s.w.m.Nodes()
+	cfg := s.w.cfg
+	cfg.Supervisor = "s1"
+	m, err := New(cfg, s.w.now, saved)
+	if err != nil {
+		return err
+	}
+	for i, n := range m.Nodes() {
+		if n.State != saved[i].State || n.Cause != saved[i].Cause {
+			return fmt.Errorf("%s: %s %s restored as %s %s", n.ID, saved[i].State, saved[i].Cause, n.State, n.Cause)
+		}
+	}
+	s.w.m, s.w.queue = m, nil
+	s.w.step(Tick{})
+	return nil
+}
+
+func (s *scenario) clock(t time.Time) string { return fmt.Sprintf("%.3f", t.Sub(epoch0).Seconds()) }
+
+// print shows a step's output; changes of one node that differ only in the component share a line.
+func (s *scenario) print(at time.Time, out Output) {
+	for _, c := range out.Challenges {
+		who := string(c.Node)
+		if c.Half != 0 {
+			who += "/" + c.Half.String()
+		}
+		s.printf("%s challenge %s via %s\n", s.clock(at), who, join(c.Via))
+	}
+	for i := 0; i < len(out.Changes); {
+		c := out.Changes[i]
+		names := []string{c.Component.String()}
+		for i++; i < len(out.Changes) && c.Component != fault.ComponentNode; i++ {
+			d := out.Changes[i]
+			name := d.Component.String()
+			d.Component, d.From = c.Component, c.From
+			if d != c {
+				break
+			}
+			names = append(names, name)
+		}
+		latency := "unknown"
+		if c.Latency >= 0 {
+			latency = c.Latency.String()
+		}
+		path := "-"
+		if c.Path != 0 {
+			path = c.Path.String()
+		}
+		single := ""
+		if c.SingleWitness {
+			single = " SINGLE-WITNESS"
+		}
+		s.printf("%s %s %s: %s -> %s, cause %s, by %s %s, path %s, latency %s%s: %s\n", s.clock(at), c.Node, strings.Join(names, " "),
+			c.From, c.To, c.Cause, c.Kind, c.Observer, path, latency, single, c.Reason)
+	}
+}
+
+func (s *scenario) printMap() {
+	for _, n := range s.w.m.Nodes() {
+		if n.State == fault.Normal {
+			continue
+		}
+		single := ""
+		if n.SingleWitness {
+			single = ", single witness"
+		}
+		s.printf("%s %s, cause %s%s\n", n.ID, n.State, n.Cause, single)
+		for _, c := range n.Components {
+			if c.State != fault.Normal && (c.State != fault.Unknown || n.State == fault.Unknown || n.State == fault.Failed || c.Component <= fault.ComponentDNP) {
+				s.printf("  %s %s, cause %s\n", c.Component, c.State, c.Cause)
+			}
+		}
+	}
+}
+
+func (s *scenario) printLinks(id fault.NodeID) {
+	for _, l := range s.w.m.Links() {
+		if l.Node == id && l.State != fault.Normal {
+			s.printf("%s %s to %s %s, cause %s\n", l.Node, l.Direction, l.Peer, l.State, l.Cause)
+		}
+	}
+}
+
+func (s *scenario) printEvidence(id fault.NodeID, name string) error {
+	comp, err := fault.ParseComponent(name)
+	if err != nil {
+		return err
+	}
+	n, ok := s.w.m.Node(id)
+	if !ok {
+		return fmt.Errorf("no node %s", id)
+	}
+	for _, c := range n.Components {
+		if c.Component == comp {
+			s.printf("%s %s %s\n", id, comp, c.State)
+			for _, e := range c.Evidence {
+				s.printf("  %s by %s, %s since %s %s\n", e.Kind, e.Observer, e.State, s.clock(e.At), e.Detail)
+			}
+		}
+	}
+	return nil
+}

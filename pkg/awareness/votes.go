@@ -1,0 +1,153 @@
+package awareness
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// votes is how a node's neighbours stand towards it.
+type votes struct {
+	live    int       // neighbours that can bear witness
+	cast    int       // of those, the ones that hear nothing on any of their links to it
+	any     bool      // at least one link to it is silent
+	latest  time.Time // when the newest silence arrived
+	decides *record   // of the votes that count, the longest silence
+	by      []fault.NodeID
+}
+
+// witness says whether the node can tell whether its neighbours live: it speaks, and its DNP hears.
+func (m *Machine) witness(n *node, now time.Time) bool {
+	return !n.dead.on && !n.failure(fault.HalfDNP).on && (m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now))
+}
+
+// count counts the votes against the node. after is when the silences that decide began to arrive:
+// an old silence, of a link that was cut long ago, says nothing of when the node died.
+// Silences from before forgiven do not count.
+func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
+	var v votes
+	var old *record
+	for _, nb := range n.neighbours {
+		if !m.witness(nb.node, now) {
+			continue
+		}
+		v.live++
+		vote, all := m.vote(nb, now)
+		if vote != nil && vote.since.Before(forgiven) {
+			continue
+		}
+		if vote != nil {
+			v.any = true
+			v.latest = later(v.latest, vote.since)
+		}
+		if !all {
+			continue
+		}
+		v.cast++
+		v.by = append(v.by, nb.node.id)
+		if old == nil || vote.began.Before(old.began) {
+			old = vote
+		}
+		if !vote.since.Before(after) && (v.decides == nil || vote.began.Before(v.decides.began)) {
+			v.decides = vote
+		}
+	}
+	if v.decides == nil {
+		v.decides = old
+	}
+	return v
+}
+
+// vote returns the silence of the neighbour's link that fell silent last, nil when none is silent,
+// and whether all its links are.
+func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all bool) {
+	all = true
+	for _, d := range nb.back {
+		r, _ := m.ownWord(nb.node, fault.Link(d), now)
+		if !r.silent() {
+			all = false
+			continue
+		}
+		if last == nil || r.since.After(last.since) || (r.since.Equal(last.since) && r.began.After(last.began)) {
+			last = r
+		}
+	}
+	return last, all
+}
+
+// hearsNothing says whether the neighbour accuses the node, for the choice of rails.
+func (m *Machine) hearsNothing(nb neighbour, now time.Time) bool {
+	_, all := m.vote(nb, now)
+	return all
+}
+
+// enough says whether so many votes allow a verdict, and whether it would rest on fewer live
+// witnesses than the quorum. Then a majority of the living is needed.
+func enough(cast, live, degree int) (ok, single bool) {
+	quorum := Quorum(degree)
+	if live >= quorum {
+		return cast >= quorum, false
+	}
+	return 2*cast > live, true
+}
+
+// judgeNode counts the votes and kills the node when there are enough of them and it does not answer.
+func (m *Machine) judgeNode(n *node, now time.Time) {
+	r := &n.rounds[0]
+	v := m.count(n, r.start, m.forgiven(n, now, halves[:]...), now)
+	ok, single := enough(v.cast, v.live, len(n.neighbours))
+	if n.dead.on {
+		if ok && !single {
+			n.dead.single = false // others have come back and say the same
+		}
+		return
+	}
+	if !v.any {
+		*r = round{}
+		return
+	}
+	wait := m.cfg.ChallengeNode
+	if single {
+		wait = m.cfg.ChallengeSingle
+	}
+	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait}, now)
+	if !ok || n.answered(0) || now.Before(r.due) {
+		return
+	}
+	if now.Before(m.graceEnds()) {
+		n.wakeAt(m.graceEnds(), now)
+		return
+	}
+	f := finding{
+		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
+		began: later(v.decides.began, n.heard(0)), // a node that was heard later died later
+		rule: fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d), no answer within %s",
+			join(v.by), v.cast, v.live, Quorum(len(n.neighbours)), r.due.Sub(r.start)),
+	}
+	m.becomeDead(n, f, now)
+}
+
+// becomeDead is the verdict on a whole node.
+func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
+	n.dead = verdict{on: true, at: now, mark: m.mark(n), finding: f}
+	for _, h := range halves {
+		if l := n.failure(h); !l.on {
+			*l = verdict{on: true, at: now, mark: m.mark(n), finding: f}
+			l.cause = halfComponent(h).Cause()
+		}
+	}
+	n.rounds = [3]round{}
+}
+
+func join(ids []fault.NodeID) string {
+	var b strings.Builder
+	for i, id := range ids {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(string(id))
+	}
+	return b.String()
+}

@@ -1,0 +1,286 @@
+package awareness
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// epoch0 is when the tests' time begins.
+var epoch0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func testConfig(dims grid.Dims) Config {
+	ids := make(map[grid.Coord]fault.NodeID, dims.Nodes())
+	for r := range dims.Nodes() {
+		ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
+	}
+	var n uint64
+	return Config{
+		Dims: dims, IDs: ids, Supervisor: "s0",
+		ChallengeNode: 60 * time.Millisecond, ChallengeHalf: 20 * time.Millisecond, ChallengeSingle: 300 * time.Millisecond,
+		DigestPeriod: 500 * time.Millisecond, DigestMisses: 4, Grace: 500 * time.Millisecond,
+		HalfBound: 210 * time.Millisecond,
+		Nonce: func() (b [16]byte) {
+			n++
+			binary.BigEndian.PutUint64(b[8:], n)
+			return b
+		},
+	}
+}
+
+// subject is what a statement is about.
+type subject struct {
+	node fault.NodeID
+	comp fault.Component
+}
+
+type statement struct {
+	state  fault.State
+	kind   fault.Kind
+	began  time.Time
+	detail string
+}
+
+// actor is one half in the world.
+type actor struct {
+	origin     fault.Origin
+	alive      bool // runs: sends digests
+	mute       bool // hears no challenges
+	lost       bool // its reports do not arrive
+	via        fault.Path
+	held       time.Duration
+	epoch      fault.Epoch
+	seq        fault.Seq
+	says       map[subject]statement
+	sent       []fault.Delivery // for replays
+	nextDigest time.Time
+}
+
+// event is something that will reach the machine.
+type event struct {
+	at  time.Time
+	seq int
+	ev  Event
+}
+
+// world is a cluster of halves that say what a test makes them say, send digests and answer
+// challenges, in virtual time.
+type world struct {
+	m      *Machine
+	cfg    Config
+	dims   grid.Dims
+	now    time.Time
+	actors map[fault.Origin]*actor
+	order  []*actor
+	queue  []event
+	seq    int
+	wake   time.Time
+	log    func(at time.Time, out Output)
+	quiet  bool
+}
+
+func newWorld(cfg Config) (*world, error) {
+	m, err := New(cfg, epoch0, nil)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{m: m, cfg: cfg, dims: cfg.Dims, now: epoch0, actors: map[fault.Origin]*actor{}, log: func(time.Time, Output) {}}
+	for r := range cfg.Dims.Nodes() {
+		for _, h := range halves {
+			a := &actor{origin: fault.Origin{Node: w.id(r), Half: h}, via: fault.PathDirect}
+			if h == fault.HalfDNP {
+				a.via, a.held = fault.PathTorus, 3*time.Millisecond
+			}
+			w.actors[a.origin] = a
+			w.order = append(w.order, a)
+		}
+	}
+	return w, nil
+}
+
+func (w *world) id(rank int) fault.NodeID { return w.cfg.IDs[w.dims.At(rank)] }
+
+func (w *world) coord(id fault.NodeID) grid.Coord {
+	for c, i := range w.cfg.IDs {
+		if i == id {
+			return c
+		}
+	}
+	panic("no node " + string(id))
+}
+
+func (w *world) actor(id fault.NodeID, h fault.Half) *actor {
+	return w.actors[fault.Origin{Node: id, Half: h}]
+}
+
+// boot starts a half anew, with everything in order.
+func (w *world) boot(a *actor) {
+	a.alive, a.epoch, a.seq = true, a.epoch+1, 0
+	a.says = map[subject]statement{}
+	id := a.origin.Node
+	set := func(c fault.Component, k fault.Kind) {
+		a.says[subject{id, c}] = statement{state: fault.Normal, kind: k, began: w.now}
+	}
+	if a.origin.Half == fault.HalfHost {
+		set(fault.ComponentHost, fault.KindSelf)
+		set(fault.ComponentDNP, fault.KindWatchdog)
+		for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentDNPCore, fault.ComponentTemperature} {
+			set(c, fault.KindSelf)
+		}
+		for _, d := range w.dims.Links() {
+			set(fault.Link(d), fault.KindSelf)
+		}
+	} else {
+		set(fault.ComponentDNP, fault.KindSelf)
+		set(fault.ComponentDNPCore, fault.KindSelf)
+		set(fault.ComponentTemperature, fault.KindSelf)
+	}
+	w.digest(a)
+}
+
+func (w *world) digest(a *actor) {
+	a.nextDigest = w.now.Add(w.cfg.DigestPeriod)
+	if a.origin.Half == fault.HalfDNP && w.actor(a.origin.Node, fault.HalfHost).alive {
+		return // a DNP half speaks for itself only while its host is dead
+	}
+	subjects := make([]subject, 0, len(a.says))
+	for s := range a.says {
+		subjects = append(subjects, s)
+	}
+	slices.SortFunc(subjects, func(x, y subject) int {
+		return cmp.Or(strings.Compare(string(x.node), string(y.node)), int(x.comp)-int(y.comp))
+	})
+	w.report(a, true, subjects...)
+}
+
+// report sends what the half says of the subjects.
+func (w *world) report(a *actor, digest bool, subjects ...subject) {
+	a.seq++
+	d := fault.Delivery{Path: a.via, Report: fault.Report{ID: fault.ReportID{Origin: a.origin, Epoch: a.epoch, Seq: a.seq}, Digest: digest}}
+	for _, s := range subjects {
+		st := a.says[s]
+		d.Report.Observations = append(d.Report.Observations, fault.Observation{
+			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: w.now.Sub(st.began), Detail: st.detail})
+	}
+	if a.via == fault.PathTorus {
+		d.Hops = []fault.Hop{{Node: "relay", Half: fault.HalfDNP, Held: a.held}}
+	}
+	a.sent = append(a.sent, d)
+	if !a.lost {
+		w.send(w.now.Add(a.held), Evidence{d})
+	}
+}
+
+func (w *world) say(a *actor, s subject, state fault.State, kind fault.Kind, age time.Duration) {
+	a.says[s] = statement{state: state, kind: kind, began: w.now.Add(-age)}
+	w.report(a, false, s)
+}
+
+func (w *world) send(at time.Time, ev Event) {
+	w.seq++
+	w.queue = append(w.queue, event{at, w.seq, ev})
+	slices.SortFunc(w.queue, func(a, b event) int { return cmp.Or(a.at.Compare(b.at), a.seq-b.seq) })
+}
+
+// silence makes every living neighbour of the node say that none of its links hears it, or (heard)
+// that all do.
+func (w *world) silence(id fault.NodeID, heard bool, age time.Duration) {
+	c := w.coord(id)
+	for i, n := range w.dims.Neighbours(c) {
+		a := w.actor(w.cfg.IDs[n], fault.HalfHost)
+		if !a.alive {
+			continue
+		}
+		w.silenceBy(a, c, heard, age+time.Duration(i)*time.Millisecond)
+	}
+}
+
+func (w *world) silenceBy(a *actor, c grid.Coord, heard bool, age time.Duration) {
+	var subjects []subject
+	for _, d := range w.dims.LinksTo(w.coord(a.origin.Node), c) {
+		s := subject{a.origin.Node, fault.Link(d)}
+		st := statement{state: fault.Failed, kind: fault.KindSilence, began: w.now.Add(-age)}
+		if heard {
+			st = statement{state: fault.Normal, kind: fault.KindSelf, began: w.now.Add(-age)}
+		}
+		a.says[s] = st
+		subjects = append(subjects, s)
+	}
+	w.report(a, false, subjects...)
+}
+
+// run lets time pass.
+func (w *world) run(d time.Duration) {
+	end := w.now.Add(d)
+	for {
+		next := end
+		if len(w.queue) > 0 && w.queue[0].at.Before(next) {
+			next = w.queue[0].at
+		}
+		if !w.wake.IsZero() && w.wake.Before(next) {
+			next = w.wake
+		}
+		for _, a := range w.order {
+			if a.alive && a.nextDigest.Before(next) {
+				next = a.nextDigest
+			}
+		}
+		if !next.Before(end) {
+			w.now = end
+			return
+		}
+		w.now = next
+		for _, a := range w.order {
+			if a.alive && !a.nextDigest.After(next) {
+				w.digest(a)
+			}
+		}
+		for len(w.queue) > 0 && !w.queue[0].at.After(next) {
+			ev := w.queue[0].ev
+			w.queue = w.queue[1:]
+			w.step(ev)
+		}
+		if !w.wake.IsZero() && !w.wake.After(next) {
+			w.step(Tick{})
+		}
+	}
+}
+
+func (w *world) step(ev Event) {
+	out := w.m.Step(w.now, ev)
+	if !out.Wake.IsZero() && !out.Wake.After(w.now) {
+		panic(fmt.Sprintf("wake %s is not after %s", out.Wake, w.now))
+	}
+	w.wake = out.Wake
+	for _, c := range out.Challenges {
+		for i, h := range halves {
+			a := w.actor(c.Node, h)
+			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) {
+				w.send(w.now.Add(time.Duration(i+1)*time.Millisecond), Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
+			}
+		}
+	}
+	if !w.quiet {
+		w.log(w.now, out)
+	}
+}
+
+// start boots everything and waits until grace is over.
+func (w *world) start() {
+	w.quiet = true
+	for _, a := range w.order {
+		w.boot(a)
+	}
+	w.run(w.cfg.Grace + w.cfg.DigestPeriod/2)
+	w.quiet = false
+}
+
+func (w *world) state(id fault.NodeID, c fault.Component) fault.State {
+	return w.m.nodes[w.m.ranks[id]].components[c].state
+}

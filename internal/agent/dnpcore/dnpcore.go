@@ -102,12 +102,13 @@ type Machine struct {
 	word       watchdog.DNPWord
 	descriptor watchdog.DescriptorWord
 	exceptions exceptions
+	codes      struct{ temperature, power, voltage byte } // of the value registers
 
 	readerWake time.Time
 	writerWake time.Time
 	outboxWake time.Time
 	digestAt   time.Time // while speaking
-	senseAt    time.Time
+	lookAt     time.Time // at the links' counters
 	sensedAt   time.Time
 	lastTick   time.Time
 
@@ -132,6 +133,8 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	}
 	box := servicenet.DefaultOutboxConfig(fault.PathTorus)
 	box.AckTimeout = p.AckTimeout
+	box.MaxAckTimeout = max(box.MaxAckTimeout, 2*p.AckTimeout)
+	box.MaxBackoff = max(box.MaxBackoff, box.MaxAckTimeout)
 	outbox, err := servicenet.NewOutbox(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch, box)
 	if err != nil {
 		return nil, fmt.Errorf("DNP half of %s: %w", cfg.Topo.Node, err)
@@ -142,7 +145,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		seen:       relay.NewSeen(1024, seenFor),
 		verdict:    watchdog.Waiting,
-		readerWake: now, writerWake: now, senseAt: now, sensedAt: now, lastTick: now,
+		readerWake: now, writerWake: now, lookAt: now, sensedAt: now, lastTick: now,
 		exceptions: newExceptions(),
 	}
 	for _, d := range cfg.Topo.Links {
@@ -152,6 +155,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	}
 	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
+	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "", 0)
 	m.send(m.outbox.Step(now, servicenet.Supervisors{}))
 	return m, nil
 }
@@ -167,6 +171,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	switch ev := ev.(type) {
 	case Tick:
 		m.tick(now)
+	case Refresh:
+		m.fillPage()
 	case *Frame:
 		m.onFrame(now, ev)
 	case Host:
@@ -200,7 +206,8 @@ func (m *Machine) tick(now time.Time) {
 	}
 	m.lastTick = now
 	if !m.begun {
-		m.begin(now)
+		m.begun = true
+		m.fillPage()
 	}
 	due, wake := m.writer.Step(now)
 	m.writerWake = wake
@@ -215,9 +222,8 @@ func (m *Machine) tick(now time.Time) {
 			m.tickLink(now, l)
 		}
 	}
-	if !now.Before(m.senseAt) {
-		m.out.Sense = true
-		m.senseAt = now.Add(m.cfg.Periods.SensorPeriod)
+	if !now.Before(m.lookAt) {
+		m.lookAt = now.Add(m.cfg.Periods.SensorPeriod)
 		m.watchChannels(now)
 	}
 	m.checkSensors(now)
@@ -226,25 +232,24 @@ func (m *Machine) tick(now time.Time) {
 	}
 }
 
-// begin fills in what the registers of a fresh page lack.
-func (m *Machine) begin(time.Time) {
-	m.begun = true
+// fillPage writes everything into a page that may hold nothing, or what an earlier life left.
+func (m *Machine) fillPage() {
 	t := m.cfg.Thresholds
 	m.store(watchdog.AddrMaxHops, uint32(m.cfg.MaxHops))
 	m.store(watchdog.AddrTemperatureThresholds, t.Temperature.Encode())
 	m.store(watchdog.AddrPowerThresholds, t.Power.Encode())
 	m.store(watchdog.AddrVoltageThresholds, t.Voltage.Encode())
-	for _, a := range []watchdog.Addr{watchdog.AddrTemperature, watchdog.AddrPower, watchdog.AddrVoltage} {
-		m.store(a, 0)
-	}
+	m.store(watchdog.AddrTemperature, uint32(m.codes.temperature))
+	m.store(watchdog.AddrPower, uint32(m.codes.power))
+	m.store(watchdog.AddrVoltage, uint32(m.codes.voltage))
 	for _, r := range m.exceptions.registers {
-		m.store(r.addr, 0)
+		m.store(r.addr, r.value)
 	}
-	m.out.WriteDescriptor = true
+	m.out.WriteDescriptor, m.out.WriteDNP = true, true
 	for _, l := range m.links {
 		if l != nil {
 			m.out.Details = append(m.out.Details, Extension{l.dir, l.detail.Encode()})
-			m.out.Causes = append(m.out.Causes, Extension{l.dir, 0})
+			m.out.Causes = append(m.out.Causes, Extension{l.dir, l.cause})
 		}
 	}
 }

@@ -80,7 +80,11 @@ type Exception struct {
 	Bits     uint32
 }
 
+// Refresh says that the register page is a fresh one: everything must be written again.
+type Refresh struct{}
+
 func (Tick) dnpEvent()      {}
+func (Refresh) dnpEvent()   {}
 func (Host) dnpEvent()      {}
 func (Readings) dnpEvent()  {}
 func (*Frame) dnpEvent()    {}
@@ -144,7 +148,7 @@ type Note struct {
 }
 
 // Output is what the shell is to do now, in this order: persist NewEpoch, write registers and
-// words, ring, take, send frames, pass to the host, open, seal, redial, sense; and to call Step
+// words, ring, take, send frames, pass to the host, open, seal, redial; and to call Step
 // again at Wake at the latest. Its slices are the machine's own and last until the next Step.
 type Output struct {
 	NewEpoch        fault.Epoch // non-zero: persist it before sending anything
@@ -162,7 +166,6 @@ type Output struct {
 	Open            [][]byte // envelopes to verify
 	Seal            []Seal
 	Redial          []grid.Direction // handshakes to ask for; the shell limits their rate
-	Sense           bool             // read the sensors, and give the results to Step
 	Notes           []Note
 	Wake            time.Time
 }

@@ -107,7 +107,7 @@ func (m *Machine) report(now time.Time) {
 		return
 	}
 	m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
-	m.add(now, fault.Report{Digest: true, Observations: m.ledger.All(now)})
+	m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now)})
 }
 
 func (m *Machine) add(now time.Time, r fault.Report) {
@@ -119,10 +119,8 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Registers = fault.Registers{
 		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
 	}
-	for _, part := range servicenet.SplitReport(r) {
-		_, out := m.outbox.Add(now, part)
-		m.send(out)
-	}
+	_, out := m.outbox.Add(now, r)
+	m.send(out)
 }
 
 // send takes over what the outbox wants.
@@ -144,30 +142,35 @@ func (m *Machine) send(o servicenet.Output) {
 func (m *Machine) onReadings(now time.Time, rs []Reading) {
 	m.sensedAt, m.sensorsOld = now, false
 	for _, r := range rs {
-		var code byte
-		known := r.State.Valid() && r.State != fault.Unknown
 		var addr watchdog.Addr
 		var field *watchdog.Health
+		var code *byte
+		var encode func(float64) byte
 		switch r.Component {
 		case fault.ComponentTemperature:
-			addr, field, code = watchdog.AddrTemperature, &m.word.Temperature, watchdog.EncodeCelsius(r.Value)
+			addr, field, code, encode = watchdog.AddrTemperature, &m.word.Temperature, &m.codes.temperature, watchdog.EncodeCelsius
 		case fault.ComponentPower:
-			addr, field, code = watchdog.AddrPower, &m.word.Power, watchdog.EncodeWatts(r.Value)
+			addr, field, code, encode = watchdog.AddrPower, &m.word.Power, &m.codes.power, watchdog.EncodeWatts
 		case fault.ComponentVoltage:
-			addr, field, code = watchdog.AddrVoltage, &m.word.Voltage, watchdog.EncodeVolts(r.Value)
+			addr, field, code, encode = watchdog.AddrVoltage, &m.word.Voltage, &m.codes.voltage, watchdog.EncodeVolts
 		default:
 			continue
 		}
-		if !known {
-			code, r.State = 0, fault.Unknown
+		value := byte(0) // no reading
+		if r.State.Valid() && r.State != fault.Unknown {
+			value = encode(r.Value)
+		} else {
+			r.State = fault.Unknown
 		}
-		m.store(addr, uint32(code))
+		if value != *code {
+			// Known or unknown shows in the value register alone.
+			m.out.Ring = m.out.Ring || value == 0 || *code == 0
+			*code = value
+			m.store(addr, uint32(value))
+		}
 		if h := healthOf(r.State); h != *field {
 			*field = h
 			m.out.Ring = true
-		}
-		if m.ledger.State(m.self, r.Component) != r.State {
-			m.out.Ring = true // known or unknown shows in the value register alone
 		}
 		m.state(now, r.Component, r.State, fault.KindSelf, "", 0)
 	}

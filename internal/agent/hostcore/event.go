@@ -130,14 +130,13 @@ type Note struct {
 }
 
 // Output is what the shell is to do now, in this order: persist NewEpoch, write the host word,
-// ring, take, send, relay, sense; and to call Step again at Wake at the latest.
+// ring, take, send, relay; and to call Step again at Wake at the latest.
 type Output struct {
 	NewEpoch  fault.Epoch // non-zero: persist it before sending anything
 	WriteHost bool
 	Host      watchdog.HostWord
 	Ring      bool // wake the DNP half: the host word says something new
 	TakeDNP   bool // read and invalidate the DNP word, and give the result to Step
-	Sense     bool // read the sensors, and give the results to Step when they are there
 	Send      []Send
 	Relay     []relay.Message // to the DNP half by mailbox
 	Notes     []Note

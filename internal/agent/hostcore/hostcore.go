@@ -53,7 +53,6 @@ type Machine struct {
 	writerWake time.Time
 	outboxWake time.Time
 	digestAt   time.Time
-	senseAt    time.Time
 	sensedAt   time.Time
 
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
@@ -77,9 +76,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
 	}
-	box := servicenet.DefaultOutboxConfig(cfg.Rails...)
-	box.AckTimeout = p.AckTimeout
-	box.NetworkDeadAfter = NetworkDeadAfter(p)
+	box := OutboxConfig(p, cfg.Rails...)
 	if cfg.MaxReports > 0 {
 		box.MaxReports = cfg.MaxReports
 	}
@@ -93,7 +90,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now,
-		senseAt: now, sensedAt: now, digestAt: now.Add(AnnounceAfter(p)),
+		sensedAt: now, digestAt: now.Add(AnnounceAfter(p)),
 		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]time.Time{},
 	}
 	m.stateInitially(now)
@@ -104,9 +101,17 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 // changes are not reported one by one: everything is new at a start.
 func AnnounceAfter(p config.Periods) time.Duration { return 2*p.TRead + p.SensorPeriod/2 }
 
-// NetworkDeadAfter is how long the direct rail may leave everything unanswered before the service
-// network is called failed: two digests and a half, so that one lost datagram is not enough.
-func NetworkDeadAfter(p config.Periods) time.Duration { return p.DigestPeriod*5/2 - 2*p.TWrite }
+// OutboxConfig returns the settings of an outbox that follow from the periods. The direct rail may
+// leave everything unanswered for more than two digest periods before the service network is
+// called failed, so that one lost datagram is not enough.
+func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig {
+	c := servicenet.DefaultOutboxConfig(rails...)
+	c.AckTimeout = p.AckTimeout
+	c.MaxAckTimeout = max(c.MaxAckTimeout, 2*p.AckTimeout)
+	c.MaxBackoff = max(c.MaxBackoff, c.MaxAckTimeout)
+	c.NetworkDeadAfter = p.DigestPeriod * 12 / 5
+	return c
+}
 
 // stateInitially states every component of the node, so that nothing is missing from a digest.
 func (m *Machine) stateInitially(now time.Time) {
@@ -154,10 +159,6 @@ func (m *Machine) tick(now time.Time) {
 	if !now.Before(m.readerWake) {
 		m.out.TakeDNP = true
 	}
-	if !now.Before(m.senseAt) {
-		m.out.Sense = true
-		m.senseAt = now.Add(m.cfg.Periods.SensorPeriod)
-	}
 	m.checkSensors(now)
 	if !m.outboxWake.IsZero() && !now.Before(m.outboxWake) {
 		m.send(now, m.outbox.Step(now, servicenet.Tick{}))
@@ -190,22 +191,15 @@ func (m *Machine) report(now time.Time) {
 			return
 		}
 		m.announced, m.digestAt = true, now
+		m.ledger.Changes(now) // everything is new: the digest says it all
 	}
-	var r fault.Report
-	if now.Before(m.digestAt) {
-		r.Observations = m.ledger.Changes(now)
-		if r.Observations == nil {
-			return
-		}
-	} else {
-		// A change keeps its own report, which is kept until committed; a digest is not.
-		if changes := m.ledger.Changes(now); changes != nil {
-			m.add(now, fault.Report{Observations: changes})
-		}
-		r.Digest, r.Observations = true, m.ledger.All(now)
+	if changes := m.ledger.Changes(now); changes != nil {
+		m.add(now, fault.Report{Observations: changes})
+	}
+	if !now.Before(m.digestAt) {
 		m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
+		m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now)})
 	}
-	m.add(now, r)
 }
 
 func (m *Machine) add(now time.Time, r fault.Report) {
@@ -213,10 +207,8 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Registers = fault.Registers{
 		DNPWatchdog: m.registers.DNPRaw, HostWatchdog: m.word.Encode(), RemoteFaultDescriptor: m.registers.DescriptorRaw,
 	}
-	for _, part := range servicenet.SplitReport(r) {
-		_, out := m.outbox.Add(now, part)
-		m.send(now, out)
-	}
+	_, out := m.outbox.Add(now, r)
+	m.send(now, out)
 }
 
 // send takes over what the outbox wants.
@@ -259,3 +251,20 @@ func (m *Machine) Epoch() fault.Epoch { return m.outbox.Epoch() }
 
 // OutboxStats returns the counters of the sender's log.
 func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.outbox.Stats() }
+
+// ComponentState is what this half states of one component of its node.
+type ComponentState struct {
+	Component fault.Component
+	State     fault.State
+}
+
+// States returns what this half states of its node's components, in their order.
+func (m *Machine) States() []ComponentState {
+	var out []ComponentState
+	for _, c := range fault.Components() {
+		if s := m.ledger.State(m.self, c); s != 0 {
+			out = append(out, ComponentState{c, s})
+		}
+	}
+	return out
+}

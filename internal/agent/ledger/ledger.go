@@ -71,7 +71,7 @@ func (l *Ledger) Set(now time.Time, o fault.Observation) {
 	}
 }
 
-// Changes returns what changed since the last call of Changes or All, as of now, and nil when
+// Changes returns what changed since the last call, as of now, and nil when
 // nothing did. What went to and fro is stated as it is now.
 func (l *Ledger) Changes(now time.Time) []fault.Observation {
 	if l.changes == 0 {
@@ -88,14 +88,15 @@ func (l *Ledger) Changes(now time.Time) []fault.Observation {
 	return out
 }
 
-// All returns the whole ledger as of now. Changes that were not taken yet are in it.
-func (l *Ledger) All(now time.Time) []fault.Observation {
+// Digest returns everything that is known as of now. What is unknown is left out, for a digest says
+// nothing of what it does not mention. Changes that were not taken yet stay so.
+func (l *Ledger) Digest(now time.Time) []fault.Observation {
 	out := make([]fault.Observation, 0, len(l.entries))
 	for i := range l.entries {
-		l.entries[i].changed = false
-		out = append(out, l.entries[i].observation(now))
+		if e := &l.entries[i]; e.state != fault.Unknown {
+			out = append(out, e.observation(now))
+		}
 	}
-	l.changes = 0
 	return out
 }
 

@@ -33,7 +33,7 @@ func TestChangesAndDigest(t *testing.T) {
 		t.Errorf("a new detail is a change: %v", got)
 	}
 	want := fault.Observation{Node: "a", Component: fault.ComponentDNP, State: fault.Failed, Kind: fault.KindWatchdog, Age: 1050 * time.Millisecond, Detail: "other words"}
-	all := l.All(t1)
+	all := l.Digest(t1)
 	if d := cmp.Diff(want, all[1]); d != "" {
 		t.Error(d)
 	}
@@ -53,10 +53,18 @@ func TestChangesAndDigest(t *testing.T) {
 	}
 	host.State, host.Detail = fault.Normal, strings.Repeat("x", 500)
 	l.Set(t1, host)
-	if got := l.All(t1); len(got[0].Detail) != fault.MaxDetail {
+	if got := l.Digest(t1); len(got[0].Detail) != fault.MaxDetail {
 		t.Errorf("detail of %d bytes", len(got[0].Detail))
 	}
-	if got := l.Changes(t1); got != nil {
-		t.Errorf("a digest leaves changes behind: %v", got)
+	if got := l.Changes(t1); len(got) != 1 {
+		t.Errorf("a digest takes changes away: %v", got)
+	}
+	host.State = fault.Unknown
+	l.Set(t1, host)
+	if got := l.Digest(t1); len(got) != 1 || got[0].Component != fault.ComponentDNP {
+		t.Errorf("a digest of what is unknown: %v", got)
+	}
+	if got := l.Changes(t1); len(got) != 1 || got[0].State != fault.Unknown {
+		t.Errorf("becoming unknown is no change: %v", got)
 	}
 }

@@ -1,0 +1,251 @@
+// Command lofamo-agent runs on every node: the host half, the DNP half, and the daemon that starts
+// both. It holds flags and signals; the halves are internal/agent.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/version"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+// errUsage marks a command line that is refused.
+var errUsage = errors.New("usage")
+
+// execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a command line
+// or configuration that is refused.
+func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	root := newRoot(environ, stderr)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
+	var bad *agent.ConfigError
+	if errors.Is(err, errUsage) || errors.As(err, &bad) {
+		return agent.ExitConfig
+	}
+	return 1
+}
+
+// options are the flags, which override environment and file.
+type options struct {
+	environ  []string
+	stderr   io.Writer
+	config   string
+	procfs   string
+	sysfs    string
+	logLevel string
+	realtime string
+	restart  string
+	logDir   string
+}
+
+func newRoot(environ []string, stderr io.Writer) *cobra.Command {
+	o := &options{environ: environ, stderr: stderr}
+	root := &cobra.Command{
+		Use:           "lofamo-agent",
+		Short:         "The agent of one node: its host half, its DNP half, and the daemon that starts both",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return fmt.Errorf("%w: no command: want run, host, dnp, config or version (--help tells more)", errUsage)
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	f := root.PersistentFlags()
+	f.StringVar(&o.config, "config", "", "configuration file (YAML); without it, environment and defaults alone")
+	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
+	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
+	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
+	f.StringVar(&o.realtime, "realtime", string(agent.RealtimeAuto), "real-time priority of the halves: auto (where permitted) or off")
+	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.configCommand(), versionCommand())
+	return root
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%w: unknown command or argument %q", errUsage, args[0])
+	}
+	return nil
+}
+
+func (o *options) runCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Start both halves as processes of their own, and restart them when they end",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			restart, err := agent.ParseRestart(o.restart)
+			if err != nil {
+				return fmt.Errorf("%w: --%w", errUsage, err)
+			}
+			cfg, log, err := o.load()
+			if err != nil {
+				return err
+			}
+			if err := agent.Check(cfg); err != nil {
+				return err
+			}
+			program, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find the own program: %w", err)
+			}
+			return agent.Run(c.Context(), agent.RunConfig{
+				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
+			}, log)
+		},
+	}
+	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends: always (start it again, with back-off) or never")
+	c.Flags().StringVar(&o.logDir, "log-dir", "", "directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
+	return c
+}
+
+// halfArgs are the flags that the halves get as well.
+func (o *options) halfArgs() []string {
+	args := []string{"--config", o.config, "--realtime", o.realtime}
+	for _, f := range []struct{ name, value string }{{"--procfs", o.procfs}, {"--sysfs", o.sysfs}, {"--log-level", o.logLevel}} {
+		if f.value != "" {
+			args = append(args, f.name, f.value)
+		}
+	}
+	return args
+}
+
+func (o *options) logs(cfg config.Agent) string {
+	if o.logDir == "" && cfg.Injection && o.config != "" {
+		return filepath.Dir(o.config)
+	}
+	return o.logDir
+}
+
+func (o *options) hostCommand() *cobra.Command {
+	return o.halfCommand("host", "Run the host half alone (the paper's Host Fault Manager)", agent.RunHost)
+}
+
+func (o *options) dnpCommand() *cobra.Command {
+	return o.halfCommand("dnp", "Run the DNP half alone (the paper's DNP Fault Manager)", agent.RunDNP)
+}
+
+func (o *options) halfCommand(name, short string, run func(context.Context, config.Agent, *slog.Logger) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   name,
+		Short: short,
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			rt, err := agent.ParseRealtime(o.realtime)
+			if err != nil {
+				return fmt.Errorf("%w: --%w", errUsage, err)
+			}
+			cfg, log, err := o.load()
+			if err != nil {
+				return err
+			}
+			agent.TuneProcess(c.Context(), rt, log)
+			return run(c.Context(), cfg, log)
+		},
+	}
+}
+
+func (o *options) configCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Look at the configuration",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return fmt.Errorf("%w: no command: want config check", errUsage)
+		},
+	}
+	c.AddCommand(&cobra.Command{
+		Use:   "check",
+		Short: "Check the configuration, certificates and keys, and print the bounds that follow from the periods",
+		Long:  "Check the configuration, certificates and keys, and print the bounds that follow from the periods.\n\nThe environment overrides the file:\n  " + strings.Join(config.AgentEnv(), "\n  "),
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, _, err := o.load()
+			if err != nil {
+				return err
+			}
+			if err := agent.Check(cfg); err != nil {
+				return err
+			}
+			p, err := cfg.Timing()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "configuration ok: node %s at %s of %s, preset %s\n"+
+				"death of one half is in the fault map within %s, of the whole node within %s\n",
+				cfg.Node, cfg.Coord, cfg.Dims, cfg.Preset, p.HalfBound().Round(time.Millisecond), p.NodeBound().Round(time.Millisecond))
+			return err
+		},
+	})
+	return c
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "lofamo-agent", version.Get())
+			return err
+		},
+	}
+}
+
+// load reads file and environment, applies the flags, and makes the logger.
+func (o *options) load() (config.Agent, *slog.Logger, error) {
+	cfg, err := config.ReadAgent(o.config, o.environ)
+	if err != nil {
+		return config.Agent{}, nil, &agent.ConfigError{Err: err}
+	}
+	for _, f := range []struct {
+		flag  string
+		field *string
+	}{{o.procfs, &cfg.Sensors.Procfs}, {o.sysfs, &cfg.Sensors.Sysfs}, {o.logLevel, &cfg.Log.Level}} {
+		if f.flag != "" {
+			*f.field = f.flag
+		}
+	}
+	if err := cfg.Validate(); err != nil {
+		return config.Agent{}, nil, &agent.ConfigError{Err: err}
+	}
+	return cfg, logger(cfg.Log, o.stderr), nil
+}
+
+// logger makes the logger that a validated configuration asks for.
+func logger(cfg config.LogConfig, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
+		level = slog.LevelInfo // cannot happen after Validate
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if cfg.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}

@@ -1,0 +1,196 @@
+// Package agent runs the two halves of a node: the shells that do what the pure machines of
+// hostcore and dnpcore want, each in a process of its own, and the daemon that starts both.
+//
+// A half is one machine behind one mutex. Whoever has something for it (the timer, a reader of a
+// socket, the sensors) takes the mutex, steps the machine, does what the output says and lets go;
+// so a packet costs no hand-over to another goroutine, and nothing is done twice at a time. Nothing
+// in there blocks but the boot epoch's rare fsync. All that is periodic rides on one timer.
+//
+// It decides nothing: states and reports are the machines' business, delivery is
+// pkg/servicenet's, links are pkg/torus'.
+package agent
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// The files in a node's state directory.
+const (
+	RegisterFile    = "registers"
+	RunSocket       = "run.sock"
+	HostInjectSock  = "host.inject.sock"
+	DNPInjectSock   = "dnp.inject.sock"
+	epochFileSuffix = ".epoch"
+)
+
+// common is what the two shells share.
+type common struct {
+	cfg      config.Agent
+	periods  config.Periods
+	topo     *topo.Map
+	half     fault.Half
+	log      *slog.Logger
+	signer   *pki.Signer
+	verifier *pki.Verifier
+}
+
+// prepare checks the configuration and loads the half's keys.
+func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error) {
+	if err := cfg.Validate(); err != nil {
+		return common{}, &ConfigError{err}
+	}
+	periods, err := cfg.Timing()
+	if err != nil {
+		return common{}, &ConfigError{err}
+	}
+	coord, dims, err := cfg.Topology()
+	if err != nil {
+		return common{}, &ConfigError{err}
+	}
+	peers := map[grid.Direction]fault.NodeID{}
+	for _, d := range dims.Links() {
+		peers[d], _ = cfg.PeerNode(d)
+	}
+	c := common{
+		cfg: cfg, periods: periods, half: half, topo: topo.New(cfg.Node, coord, dims, peers),
+		log: log.With("node", string(cfg.Node), "half", half.String()),
+	}
+	if c.signer, err = loadSigner(cfg, half); err != nil {
+		return common{}, &ConfigError{err}
+	}
+	if c.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
+		return common{}, &ConfigError{err}
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return common{}, fmt.Errorf("state directory: %w", err)
+	}
+	return c, nil
+}
+
+func loadSigner(cfg config.Agent, half fault.Half) (*pki.Signer, error) {
+	cert, key := cfg.TLS.HostCert, cfg.TLS.HostKey
+	if half == fault.HalfDNP {
+		cert, key = cfg.TLS.DNPCert, cfg.TLS.DNPKey
+	}
+	s, err := pki.LoadSigner(cert, key)
+	if err != nil {
+		return nil, err
+	}
+	if got, want := s.Identity(), pki.NodeIdentity(cfg.Cluster, cfg.Node, half); got != want {
+		return nil, fmt.Errorf("certificate %s: is that of %s: want %s", cert, got, want)
+	}
+	return s, nil
+}
+
+// Check finds what is wrong with a configuration that can be found without starting: fields,
+// certificates and keys of both halves, the gossip key.
+func Check(cfg config.Agent) error {
+	if err := cfg.Validate(); err != nil {
+		return &ConfigError{err}
+	}
+	var errs []error
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		_, err := loadSigner(cfg, h)
+		errs = append(errs, err)
+	}
+	_, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
+	errs = append(errs, err)
+	if cfg.Service.GossipListen != "" {
+		_, err := readGossipKey(cfg.Service.GossipKeyFile)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return &ConfigError{err}
+	}
+	return nil
+}
+
+func (c *common) statePath(name string) string { return filepath.Join(c.cfg.StateDir, name) }
+
+func (c *common) epochPath() string { return c.statePath(c.half.String() + epochFileSuffix) }
+
+// nextEpoch counts this start. It must be called under the half's lock on the register file.
+func (c *common) nextEpoch() (fault.Epoch, error) {
+	e, garbled, err := epoch.Next(c.epochPath())
+	if garbled != nil {
+		c.log.Warn("boot epoch lost: the supervisors will say where to go on", "err", garbled)
+	}
+	return e, err
+}
+
+func readGossipKey(path string) ([]byte, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("gossip key: %w", err)
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, fmt.Errorf("gossip key %s: %w", path, err)
+	}
+	if len(key) != 32 {
+		return nil, fmt.Errorf("gossip key %s: %d bytes: want 32, in base64", path, len(key))
+	}
+	return key, nil
+}
+
+// alarm is the one timer of a half. Its methods are called under the half's mutex.
+type alarm struct {
+	timer *time.Timer
+	at    time.Time
+}
+
+func newAlarm() *alarm { return &alarm{timer: time.NewTimer(time.Hour)} }
+
+// set moves the alarm to t. Earlier alarms than the one that is set cost a system call now and
+// then, later ones cost a wake-up too many; so packets, which come between two ticks and change
+// nothing, leave it alone.
+func (a *alarm) set(now, t time.Time) {
+	if t.Equal(a.at) || (t.After(a.at) && a.at.After(now)) {
+		return
+	}
+	a.at = t
+	a.timer.Reset(t.Sub(now))
+}
+
+// condition remembers whether something is wrong, so that it is logged when it begins and when it
+// ends and not at every tick between.
+type condition struct{ on bool }
+
+func (c *condition) set(log *slog.Logger, what string, err error) {
+	switch {
+	case err != nil && !c.on:
+		log.Warn(what+" fails", "err", err)
+	case err == nil && c.on:
+		log.Info(what + " works again")
+	}
+	c.on = err != nil
+}
+
+// closers close in the reverse order of their opening.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+func (c *closers) close() error {
+	var errs []error
+	for i := len(*c) - 1; i >= 0; i-- {
+		errs = append(errs, (*c)[i]())
+	}
+	*c = nil
+	return errors.Join(errs...)
+}

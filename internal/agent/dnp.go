@@ -1,0 +1,389 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// dnpHalf is the shell of the DNP Fault Manager.
+type dnpHalf struct {
+	common
+	page  *page
+	box   *mailbox.Box
+	links [grid.NumDirections]*udplink.Link // nil where the torus has none
+
+	mu     sync.Mutex // the half's one mutex: see the package comment
+	core   *dnpcore.Machine
+	alarm  *alarm
+	keys   [grid.NumDirections]torus.Keyring
+	frame  dnpcore.Frame // of the packet under way: handed over by pointer, never kept
+	packet []byte        // being sent
+	mail   mailbox.Stats // at the last look
+	lookAt time.Time     // at the mailbox' counters
+}
+
+// RunDNP runs the DNP half until ctx ends. It returns nil then, and an error when something that it
+// needs cannot be had.
+func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
+	c, err := prepare(cfg, fault.HalfDNP, log)
+	if err != nil {
+		return fmt.Errorf("DNP half: %w", err)
+	}
+	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU)}
+	var open closers
+	defer func() { err = errors.Join(err, open.close()) }()
+	if err := d.open(&open); err != nil {
+		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
+	}
+	d.log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.topo.Links), "platform", cfg.Platform)
+	if err := d.serve(ctx); err != nil {
+		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
+	}
+	return nil
+}
+
+// open takes everything that may be refused, the lock on the register file first.
+func (d *dnpHalf) open(cs *closers) error {
+	var err error
+	if d.page, err = openPage(d.statePath(RegisterFile), d.half, d.log); err != nil {
+		return err
+	}
+	cs.add(func() error { return d.page.file.Close() })
+	if d.box, err = mailbox.Open(d.cfg.StateDir, d.half); err != nil {
+		return err
+	}
+	cs.add(d.box.Close)
+	for _, dir := range d.topo.Links {
+		l, err := d.listen(dir)
+		if err != nil {
+			return err
+		}
+		d.links[dir.Index()] = l
+		cs.add(l.Close)
+	}
+	e, err := d.nextEpoch()
+	if err != nil {
+		return err
+	}
+	d.page.setEpoch(e)
+	return d.begin(e)
+}
+
+func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
+	addr := d.cfg.Links[dir.String()]
+	local, err := netip.ParseAddrPort(addr.Local)
+	if err != nil {
+		return nil, fmt.Errorf("link %s: local address: %w", dir, err)
+	}
+	peer, err := netip.ParseAddrPort(addr.Peer)
+	if err != nil {
+		return nil, fmt.Errorf("link %s: peer address: %w", dir, err)
+	}
+	tls, err := pki.LinkTLS(d.cfg.TLS.DNPCert, d.cfg.TLS.DNPKey, d.cfg.TLS.CA)
+	if err != nil {
+		return nil, err
+	}
+	node, _ := d.cfg.PeerNode(dir)
+	dst, _ := d.topo.Dims.Neighbour(d.topo.Coord, dir)
+	return udplink.Listen(udplink.Config{
+		Dir: dir, Src: d.topo.Coord, Dst: dst, Local: local, Peer: peer, Interface: addr.Interface, Dialer: dir.Positive(),
+		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, node, fault.HalfDNP)),
+		MTU: d.cfg.MTU, Logger: d.log,
+	})
+}
+
+// begin starts the machine and steps it at the same moment, so that all its periods begin together
+// and share their wake-ups.
+func (d *dnpHalf) begin(e fault.Epoch) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	core, err := dnpcore.New(dnpcore.Config{
+		Topo: d.topo, Periods: d.periods, MaxHops: uint8(min(d.cfg.MaxHops, relay.MaxHops)), Thresholds: thresholds(d.cfg.Sensors),
+	}, now, e)
+	if err != nil {
+		return err
+	}
+	d.core = core
+	d.apply(now, core.Step(now, dnpcore.Tick{}))
+	return nil
+}
+
+// serve runs the links, the readers and the timer until ctx ends or one of them fails.
+func (d *dnpHalf) serve(ctx context.Context) error {
+	sources, err := sensor.DNPSources(d.cfg.Sensors)
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { d.ring(ctx); return nil })
+	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
+	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, d.periods.SensorPeriod, d.onReadings) })
+	for _, l := range d.links {
+		if l != nil {
+			g.Go(func() error { return l.Run(ctx, d) })
+		}
+	}
+	if d.cfg.Injection {
+		g.Go(func() error { return serveUnix(ctx, d.statePath(DNPInjectSock), d.injectHandler()) })
+	}
+	return g.Wait()
+}
+
+// ring is the timer's goroutine.
+func (d *dnpHalf) ring(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.alarm.timer.C:
+			d.mu.Lock()
+			now := time.Now()
+			d.maintain(now)
+			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
+			d.mu.Unlock()
+		}
+	}
+}
+
+// maintain does once a second what no event tells of.
+func (d *dnpHalf) maintain(now time.Time) {
+	if d.page.maintain(now) {
+		d.log.Info("register file mended")
+		d.apply(now, d.core.Step(now, dnpcore.Refresh{}))
+	}
+	if now.Before(d.lookAt) {
+		return
+	}
+	d.lookAt = now.Add(checkEvery)
+	for i := range d.keys {
+		d.keys[i].Expire(now)
+	}
+	s := d.box.Stats()
+	var bits uint32
+	if s.DroppedFull > d.mail.DroppedFull {
+		bits |= watchdog.RDMAMailboxFull
+	}
+	if s.Bad > d.mail.Bad {
+		bits |= watchdog.RDMAMailboxBad
+	}
+	d.mail = s
+	if bits != 0 {
+		d.apply(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
+	}
+}
+
+// step gives the machine an event that comes from elsewhere than the timer.
+func (d *dnpHalf) step(ev dnpcore.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	d.apply(now, d.core.Step(now, ev))
+}
+
+// OnPacket handles a packet. It is the path of every heartbeat, and allocates nothing.
+func (d *dnpHalf) OnPacket(dir grid.Direction, b []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	keys := &d.keys[dir.Index()]
+	f, err := torus.Decode(b, d.cfg.MTU, keys)
+	if err != nil {
+		d.apply(now, d.core.Step(now, dnpcore.Bad{Dir: dir, Kind: torus.KindOf(err), Count: 1}))
+		return
+	}
+	keys.Confirm(f.Session)
+	d.frame.Dir, d.frame.Frame = dir, f
+	d.apply(now, d.core.Step(now, &d.frame))
+}
+
+// OnSession takes the keys of a handshake.
+func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	d.keys[dir.Index()].Add(now, s)
+	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
+}
+
+// apply does what an output says. It runs under the mutex. Frames and redials are done before
+// anything that steps the machine again, for they are the machine's own.
+func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
+	if out.NewEpoch != 0 {
+		if err := epoch.Set(d.epochPath(), out.NewEpoch); err != nil {
+			d.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
+		}
+		d.page.setEpoch(out.NewEpoch)
+	}
+	d.write(&out)
+	for _, dir := range out.Redial {
+		d.links[dir.Index()].Redial()
+	}
+	d.sendFrames(now, out.Frames)
+	d.alarm.set(now, out.Wake)
+	d.logNotes(out.Notes)
+	for _, m := range out.ToHost {
+		sendMail(d.box, m, d.log)
+	}
+	for _, s := range out.Seal {
+		if b, err := d.seal(s); err != nil {
+			d.log.Error("message not sent", "err", err)
+		} else {
+			d.apply(now, d.core.Step(now, dnpcore.Sealed{Envelope: b, Seal: s}))
+		}
+	}
+	for _, b := range out.Open {
+		if o, err := servicenet.Open(b, d.verifier); err != nil {
+			d.log.Debug("message refused", "err", err)
+		} else {
+			d.apply(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
+		}
+	}
+	if out.TakeHost {
+		d.apply(now, d.core.Step(now, d.page.readHost(true)))
+	}
+}
+
+// write puts registers and words into the page, the words last: who finds a word finds what
+// explains it.
+func (d *dnpHalf) write(out *dnpcore.Output) {
+	f := d.page.file
+	for _, s := range out.Stores {
+		d.page.note(f.Store(s.Addr, s.Value))
+	}
+	for _, e := range out.Details {
+		d.page.note(f.SetLinkDetail(e.Dir, e.Value))
+	}
+	for _, e := range out.Causes {
+		d.page.note(f.SetNeighbourHost(e.Dir, e.Value))
+	}
+	if out.WriteDescriptor {
+		d.page.note(f.StoreDescriptor(out.Descriptor))
+	}
+	if out.WriteDNP {
+		d.page.note(f.StoreDNP(out.DNP))
+	}
+	if out.Ring {
+		_ = f.CountDoorbell() // for people to look at
+		_ = d.box.Ring()      // the host half reads every TRead anyway
+	}
+}
+
+func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
+	var failed [grid.NumDirections]bool
+	for i := range frames {
+		o := &frames[i]
+		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
+		if err == nil {
+			err = d.links[o.Dir.Index()].Send(b)
+		}
+		failed[o.Dir.Index()] = failed[o.Dir.Index()] || err != nil
+	}
+	for i, dir := range grid.Directions() {
+		if failed[i] {
+			d.apply(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend}))
+		}
+	}
+}
+
+func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
+	if s.Report != nil {
+		return servicenet.SealReport(*s.Report, d.signer)
+	}
+	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
+}
+
+// onMail handles what the host half says: a doorbell, or an envelope for the torus.
+func (d *dnpHalf) onMail(m mailbox.Message) {
+	at := time.Now()
+	switch m.Type {
+	case mailbox.Doorbell:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		now := time.Now()
+		d.apply(now, d.core.Step(now, d.page.readHost(false)))
+	case mailbox.Envelope:
+		msg, err := relay.Decode(m.Payload)
+		if err != nil {
+			d.step(dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: watchdog.RDMAMailboxBad})
+			return
+		}
+		d.step(dnpcore.FromHost{Message: msg, Held: time.Since(at)})
+	}
+}
+
+func (d *dnpHalf) onReadings(rs []sensor.Reading) {
+	ev := dnpcore.Readings{Readings: make([]dnpcore.Reading, 0, len(rs))}
+	for _, r := range rs {
+		ev.Readings = append(ev.Readings, dnpcore.Reading{Component: r.Component, State: r.State, Value: r.Value})
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range rs {
+		if r.State != fault.Unknown {
+			milli := math.Round(min(max(r.Value*1000, math.MinInt32), math.MaxInt32))
+			_ = d.page.file.SetSensor(r.Component, int32(milli)) // finer than the register, for people
+		}
+	}
+	now := time.Now()
+	d.apply(now, d.core.Step(now, ev))
+}
+
+// thresholds are the configured bounds as register codes; what the chips themselves bound shows as
+// no bound.
+func thresholds(c sensor.Config) dnpcore.Thresholds {
+	code := func(v *float64, encode func(float64) byte) byte {
+		if v == nil {
+			return 0
+		}
+		return encode(*v)
+	}
+	set := func(t sensor.ThresholdConfig, encode func(float64) byte) watchdog.Thresholds {
+		return watchdog.Thresholds{
+			AlarmLow: code(t.AlarmLow, encode), WarnLow: code(t.WarnLow, encode),
+			WarnHigh: code(t.WarnHigh, encode), AlarmHigh: code(t.AlarmHigh, encode),
+		}
+	}
+	return dnpcore.Thresholds{
+		Temperature: set(c.Temperature, watchdog.EncodeCelsius),
+		Power:       set(c.Power, watchdog.EncodeWatts),
+		Voltage:     set(c.Voltage, watchdog.EncodeVolts),
+	}
+}
+
+func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
+	for _, n := range notes {
+		level := slog.LevelInfo
+		switch n.Kind {
+		case dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteShortened, dnpcore.NoteEpoch, dnpcore.NoteSensorStale:
+			level = slog.LevelWarn
+		case dnpcore.NoteRefused, dnpcore.NoteNeighbour:
+			level = slog.LevelDebug
+		}
+		d.log.Log(context.Background(), level, n.Text)
+	}
+}

@@ -1,0 +1,67 @@
+// Package epoch keeps a half's boot epoch on disk: a number that grows with every start and never
+// goes back, so that reports of an earlier life are told from those of this one.
+//
+// It knows only the disk. A half whose file is lost starts at 1 again; the supervisors, who have
+// seen higher, answer STALE_EPOCH with the number to go on from (pkg/servicenet), and Set keeps it.
+package epoch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Next counts one start: it reads the file, adds one and has the result on disk before it returns.
+// A file that is not there is a first start. garbled tells of one that could not be understood and
+// was taken for lost; it is no failure.
+func Next(path string) (e fault.Epoch, garbled, err error) {
+	b, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return 0, nil, fmt.Errorf("boot epoch %s: %w", path, err)
+	default:
+		last, perr := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63)
+		if perr != nil {
+			garbled = fmt.Errorf("boot epoch %s: holds %.40q: want a number: taken for lost", path, b)
+		}
+		e = fault.Epoch(last)
+	}
+	if garbled != nil {
+		e = 0
+	}
+	e++
+	return e, garbled, Set(path, e)
+}
+
+// Set puts an epoch on disk: it is there, whole, whatever happens after.
+func Set(path string, e fault.Epoch) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("boot epoch %s: %w", path, err)
+		}
+	}()
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatUint(uint64(e), 10) + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

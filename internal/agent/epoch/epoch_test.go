@@ -1,0 +1,46 @@
+package epoch
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func TestEpochGrows(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "host.epoch")
+	for want := fault.Epoch(1); want < 4; want++ {
+		if e, garbled, err := Next(path); e != want || garbled != nil || err != nil {
+			t.Fatalf("epoch %d, %v, %v; want %d", e, garbled, err, want)
+		}
+	}
+	if err := Set(path, 41); err != nil {
+		t.Fatal(err)
+	}
+	if e, _, err := Next(path); e != 42 || err != nil {
+		t.Errorf("epoch %d, %v; want 42", e, err)
+	}
+}
+
+func TestGarbledIsLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "host.epoch")
+	for _, content := range []string{"", "x", "-3", "7 8", "99999999999999999999999", "\x00\x00"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if e, garbled, err := Next(path); e != 1 || garbled == nil || err != nil {
+			t.Errorf("file %q: epoch %d, %v, %v; want 1 and a warning", content, e, garbled, err)
+		}
+	}
+}
+
+func TestUnwritableIsAFailure(t *testing.T) {
+	if _, _, err := Next(filepath.Join(t.TempDir(), "absent", "host.epoch")); err == nil {
+		t.Error("no error in a directory that is not there")
+	}
+	dir := t.TempDir()
+	if _, _, err := Next(dir); err == nil {
+		t.Error("no error for a directory in the file's place")
+	}
+}

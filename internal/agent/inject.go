@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+)
+
+// maxBody bounds the body of a request to a control socket, in bytes.
+const maxBody = 4096
+
+// serveUnix serves HTTP on a Unix socket that only the owner may use, until ctx ends. The caller
+// holds the lock that says that no other process serves it: a socket left by a dead one is removed.
+func serveUnix(ctx context.Context, path string, h http.Handler) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
+	}
+	return serve(ctx, l, h)
+}
+
+// serve runs a small HTTP server until ctx ends.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
+	stop := context.AfterFunc(ctx, func() {
+		bound, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if srv.Shutdown(bound) != nil {
+			_ = srv.Close()
+		}
+	})
+	defer stop()
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// post answers POST requests whose body is one strict JSON object, by what do returns.
+func post[T any](do func(T) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			http.Error(w, "want POST", http.StatusMethodNotAllowed)
+			return
+		}
+		var in T
+		dec := json.NewDecoder(io.LimitReader(r.Body, maxBody))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&in); err != nil {
+			http.Error(w, "request: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		out, err := do(in)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		writeJSON(w, out)
+	})
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if v == nil {
+		v = struct{}{}
+	}
+	_ = json.NewEncoder(w).Encode(v) // the client went away
+}
+
+type hostInjection struct {
+	BlockService bool `json:"block_service"`
+}
+
+// injectHandler serves the host half's fault injection: POST /inject {"block_service":true}. It is
+// served only where the configuration allows injection.
+func (h *hostHalf) injectHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/inject", post(func(in hostInjection) (any, error) {
+		h.log.Warn("fault injection", "block_service", in.BlockService)
+		h.net.Block(in.BlockService)
+		h.mu.Lock()
+		g := h.gossip
+		h.mu.Unlock()
+		if g != nil {
+			g.Block(in.BlockService)
+		}
+		return nil, nil
+	}))
+	return mux
+}
+
+type dnpInjection struct {
+	Dir    string         `json:"dir"`
+	Mangle *mangleRequest `json:"mangle"`
+	Heal   bool           `json:"heal"` // all links
+}
+
+type mangleRequest struct {
+	BlockIn    bool    `json:"block_in"`
+	BlockOut   bool    `json:"block_out"`
+	DropIn     float64 `json:"drop_in"`
+	DropOut    float64 `json:"drop_out"`
+	CorruptIn  float64 `json:"corrupt_in"`
+	CorruptOut float64 `json:"corrupt_out"`
+	DupOut     float64 `json:"dup_out"`
+	DelayOut   string  `json:"delay_out"` // a duration such as "5ms"
+}
+
+func (r mangleRequest) mangle() (udplink.Mangle, error) {
+	m := udplink.Mangle{
+		BlockIn: r.BlockIn, BlockOut: r.BlockOut, DropIn: r.DropIn, DropOut: r.DropOut,
+		CorruptIn: r.CorruptIn, CorruptOut: r.CorruptOut, DupOut: r.DupOut,
+	}
+	if r.DelayOut != "" {
+		var err error
+		if m.DelayOut, err = time.ParseDuration(r.DelayOut); err != nil {
+			return m, fmt.Errorf("mangle: delay_out: given %q: want a duration such as \"5ms\"", r.DelayOut)
+		}
+	}
+	return m, m.Validate()
+}
+
+// injectHandler serves the DNP half's fault injection on its own end of a link: POST /inject
+// {"dir":"X+","mangle":{…}} or {"heal":true}.
+func (d *dnpHalf) injectHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/inject", post(func(in dnpInjection) (any, error) {
+		if in.Heal {
+			d.log.Warn("fault injection", "heal", true)
+			for _, l := range d.links {
+				if l != nil {
+					l.Mangle(udplink.Mangle{})
+				}
+			}
+			return nil, nil
+		}
+		dir, err := grid.ParseDirection(in.Dir)
+		if err != nil {
+			return nil, err
+		}
+		l := d.links[dir.Index()]
+		if l == nil {
+			return nil, fmt.Errorf("direction %s: the %s torus has no such link", dir, d.topo.Dims)
+		}
+		if in.Mangle == nil {
+			return nil, errors.New("mangle: missing")
+		}
+		m, err := in.Mangle.mangle()
+		if err != nil {
+			return nil, err
+		}
+		d.log.Warn("fault injection", "link", dir.String(), "mangle", fmt.Sprintf("%+v", m))
+		l.Mangle(m)
+		return nil, nil
+	}))
+	return mux
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+)
+
+// checkEvery is how often the register file is looked at from outside: truncation and replacement
+// do not show in mapped memory.
+const checkEvery = time.Second
+
+// page is a half's register file, mended when it was truncated, unlinked or replaced.
+type page struct {
+	path    string
+	half    fault.Half
+	log     *slog.Logger
+	file    *regfile.File
+	epoch   fault.Epoch
+	checkAt time.Time
+	broken  condition
+}
+
+func openPage(path string, half fault.Half, log *slog.Logger) (*page, error) {
+	f, err := regfile.Open(path, half)
+	if err != nil {
+		return nil, err
+	}
+	return &page{path: path, half: half, log: log, file: f}, nil
+}
+
+// maintain looks after the file once a second. It says whether there is a fresh page that must be
+// filled in.
+func (p *page) maintain(now time.Time) (fresh bool) {
+	if now.Before(p.checkAt) {
+		return false
+	}
+	p.checkAt = now.Add(checkEvery)
+	err := p.file.Check()
+	p.broken.set(p.log, "register file", err)
+	if err == nil {
+		return false
+	}
+	_ = p.file.Close() // it is of no use any more
+	f, err := regfile.Open(p.path, p.half)
+	if err != nil {
+		return false // the closed File answers with errors; tried again in a second
+	}
+	p.file = f
+	p.note(f.SetEpoch(p.half, p.epoch))
+	p.note(f.Check())
+	return true
+}
+
+// note remembers whether the page works. A corrupt word is not the page's fault.
+func (p *page) note(err error) {
+	if errors.Is(err, regfile.ErrCorrupt) {
+		return
+	}
+	p.broken.set(p.log, "register file", err)
+}
+
+func (p *page) setEpoch(e fault.Epoch) {
+	p.epoch = e
+	p.note(p.file.SetEpoch(p.half, e))
+}
+
+func (p *page) load(a watchdog.Addr) uint32 {
+	v, err := p.file.Load(a)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// readDNP reads what the host half wants to know, taking the DNP word or only looking at it.
+func (p *page) readDNP(take bool, links []grid.Direction) hostcore.Registers {
+	r := hostcore.Registers{Taken: take}
+	var err error
+	if take {
+		r.DNP, r.Sample, err = p.file.TakeDNP()
+	} else {
+		r.DNP, _, err = p.file.LoadDNP()
+		r.Sample.Corrupt = errors.Is(err, regfile.ErrCorrupt)
+	}
+	p.note(err)
+	if err != nil {
+		r.Unreadable = !errors.Is(err, regfile.ErrCorrupt)
+		return r
+	}
+	r.DNP.Valid = true
+	r.DNPRaw = r.DNP.Encode()
+	if r.Descriptor, r.DescriptorRaw, err = p.file.LoadDescriptor(); err != nil {
+		r.Sample.Corrupt = true
+		return r
+	}
+	for _, d := range links {
+		if det, err := torus.DecodeDetail(p.file.LinkDetail(d)); err == nil {
+			r.Details[d.Index()] = det
+		}
+		if r.DNP.NeighbourHostFailed[d.Index()] {
+			r.Causes[d.Index()] = p.file.NeighbourHost(d)
+		}
+	}
+	r.Temperature, r.Power, r.Voltage = p.load(watchdog.AddrTemperature), p.load(watchdog.AddrPower), p.load(watchdog.AddrVoltage)
+	if r.DNP.Core != watchdog.HealthNormal {
+		r.Router0, r.Router1 = p.load(watchdog.AddrRouter0), p.load(watchdog.AddrRouter1)
+		r.RDMA, r.Engine = p.load(watchdog.AddrRDMA), p.load(watchdog.AddrEngine)
+	}
+	return r
+}
+
+// readHost reads the host word for the DNP half, taking it or only looking at it.
+func (p *page) readHost(take bool) dnpcore.Host {
+	h := dnpcore.Host{Taken: take}
+	var err error
+	if take {
+		h.Word, h.Sample, err = p.file.TakeHost()
+	} else {
+		h.Word, _, err = p.file.LoadHost()
+		h.Sample.Corrupt = errors.Is(err, regfile.ErrCorrupt)
+	}
+	p.note(err)
+	h.Unreadable = err != nil && !errors.Is(err, regfile.ErrCorrupt)
+	return h
+}

@@ -87,6 +87,7 @@ func checkKeys(path string, v any, t reflect.Type) []error {
 				errs = append(errs, checkKeys(at, v[k], ft)...)
 			case reflect.Map:
 				errs = append(errs, checkKeys(at, v[k], t.Elem())...)
+			default: // the decoder names the wrong type
 			}
 		}
 	case []any:
@@ -155,8 +156,9 @@ func kindName(t reflect.Type) string {
 		return "mapping"
 	case reflect.Bool:
 		return "bool: true or false"
+	default:
+		return t.Kind().String()
 	}
-	return t.Kind().String()
 }
 
 // MarshalAgent writes the configuration as YAML that ReadAgent reads back alike.

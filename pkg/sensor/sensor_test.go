@@ -2,6 +2,7 @@ package sensor
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestNothingThere(t *testing.T) {
 		fault.ComponentMemory, fault.ComponentServiceNetwork, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
 		fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
 	}
-	all := append(host, dnp...)
+	all := slices.Concat(host, dnp)
 	if len(all) != len(want) {
 		t.Fatalf("%d sources, want %d", len(all), len(want))
 	}

@@ -232,7 +232,7 @@ func (o *options) load() (config.Agent, *slog.Logger, error) {
 		}
 	}
 	if err := cfg.Validate(); err != nil {
-		return config.Agent{}, nil, &agent.ConfigError{Err: err}
+		return config.Agent{}, nil, &agent.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
 	}
 	return cfg, logger(cfg.Log, o.stderr), nil
 }

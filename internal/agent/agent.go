@@ -52,15 +52,15 @@ type common struct {
 // prepare checks the configuration and loads the half's keys.
 func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error) {
 	if err := cfg.Validate(); err != nil {
-		return common{}, &ConfigError{err}
+		return common{}, invalid(err)
 	}
 	periods, err := cfg.Timing()
 	if err != nil {
-		return common{}, &ConfigError{err}
+		return common{}, invalid(err)
 	}
 	coord, dims, err := cfg.Topology()
 	if err != nil {
-		return common{}, &ConfigError{err}
+		return common{}, invalid(err)
 	}
 	peers := map[grid.Direction]fault.NodeID{}
 	for _, d := range dims.Links() {
@@ -101,7 +101,7 @@ func loadSigner(cfg config.Agent, half fault.Half) (*pki.Signer, error) {
 // certificates and keys of both halves, the gossip key.
 func Check(cfg config.Agent) error {
 	if err := cfg.Validate(); err != nil {
-		return &ConfigError{err}
+		return invalid(err)
 	}
 	var errs []error
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {

@@ -80,7 +80,7 @@ type child struct {
 // started the first time.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := cfg.Agent.Validate(); err != nil {
-		return &ConfigError{err}
+		return invalid(err)
 	}
 	if err := os.MkdirAll(cfg.Agent.StateDir, 0o700); err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -231,7 +231,9 @@ const ExitConfig = 2
 // ConfigError is the error for a configuration that is refused.
 type ConfigError struct{ Err error }
 
-func (e *ConfigError) Error() string { return "configuration: " + e.Err.Error() }
+func (e *ConfigError) Error() string { return e.Err.Error() }
+
+func invalid(err error) error { return &ConfigError{fmt.Errorf("configuration: %w", err)} }
 
 // Unwrap returns the reason.
 func (e *ConfigError) Unwrap() error { return e.Err }

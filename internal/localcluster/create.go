@@ -130,7 +130,9 @@ func makeRoom(dir string, force bool) error {
 		return fmt.Errorf("make a local cluster: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != ".lock" {
+		// Other clusters below this directory are no harm.
+		_, err := os.Stat(filepath.Join(dir, e.Name(), "cluster.json"))
+		if e.Name() != ".lock" && err != nil {
 			return fmt.Errorf("make a local cluster in %s: the directory holds something else (%s): take an empty or a new one", dir, e.Name())
 		}
 	}
@@ -400,4 +402,11 @@ func (c *Cluster) Purge() error {
 	}
 	_ = os.Remove(c.dir) // stays when it holds something else
 	return nil
+}
+
+// Abandon marks a cluster that never came up: its logs stay to be read, and the next Create in the
+// directory replaces it.
+func (c *Cluster) Abandon() error {
+	c.info.Complete = false
+	return c.save()
 }

@@ -83,7 +83,7 @@ func (c *Client) Close() error {
 // Targets returns the addresses as configured.
 func (c *Client) Targets() []string { return append([]string(nil), c.cfg.Targets...) }
 
-func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, *grpc.ClientConn, error) {
+func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cc := c.conns[i]; cc != nil {
@@ -91,7 +91,7 @@ func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, *grpc.ClientConn, 
 		if cc.GetState() == connectivity.TransientFailure {
 			cc.ResetConnectBackoff()
 		}
-		return lofamov1.NewFaultSupervisorClient(cc), cc, nil
+		return lofamov1.NewFaultSupervisorClient(cc), nil
 	}
 	cc, err := grpc.NewClient("passthrough:///"+c.cfg.Targets[i],
 		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.TLS)),
@@ -100,10 +100,10 @@ func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, *grpc.ClientConn, 
 		grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connect to supervisor %s: %w", c.cfg.Targets[i], err)
+		return nil, fmt.Errorf("connect to supervisor %s: %w", c.cfg.Targets[i], err)
 	}
 	c.conns[i] = cc
-	return lofamov1.NewFaultSupervisorClient(cc), cc, nil
+	return lofamov1.NewFaultSupervisorClient(cc), nil
 }
 
 func (c *Client) start() int {
@@ -201,7 +201,7 @@ func call[T any](ctx context.Context, c *Client, ask func(context.Context, lofam
 
 func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	var zero T
-	stub, _, err := c.stub(i)
+	stub, err := c.stub(i)
 	if err != nil {
 		return zero, err
 	}

@@ -115,7 +115,7 @@ type handlerError struct{ error }
 
 // stream watches one supervisor until it fails. It says whether the supervisor answered at all.
 func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
-	stub, _, err := w.client.stub(i)
+	stub, err := w.client.stub(i)
 	if err != nil {
 		return false, err
 	}

@@ -1,0 +1,19 @@
+// Command lofamoctl is the users' command line: it shows the fault map of a cluster, and makes
+// clusters on one machine. The commands themselves are in internal/ctl.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/lofamo/lofamo/internal/ctl"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// A second Ctrl-C ends the program at once, whatever it is cleaning up.
+	context.AfterFunc(ctx, stop)
+	os.Exit(ctl.Run(ctx, os.Args[1:], ctl.System()))
+}

@@ -1,0 +1,214 @@
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// maxEvents is the most that one answer of the supervisors holds.
+const maxEvents = 10000
+
+func (a *app) getCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get nodes|node NODE|links|events|supervisors",
+		Short: "What the fault map holds",
+		Long: `Prints nodes, one node with its registers and evidence, links, committed changes, or supervisors.
+
+-o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON.
+A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap.
+
+States: NORMAL known good, SICK errors beyond a threshold or a part failed, FAILED no longer taking
+part, UNKNOWN no fresh evidence.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("get what? want nodes, node NODE, links, events or supervisors")
+			}
+			return usagef("get %s: want nodes, node NODE, links, events or supervisors", args[0])
+		},
+	}
+	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getEventsCommand(), a.getSupervisorsCommand())
+	return cmd
+}
+
+func allFormats(cmd *cobra.Command) *outputFlag {
+	return addOutputFlag(cmd, formatTable, formatWide, formatJSON, formatYAML)
+}
+
+func addStateFlag(cmd *cobra.Command, states *[]string) {
+	cmd.Flags().StringSliceVar(states, "state", nil, "only those in these states: NORMAL, SICK, FAILED, UNKNOWN (comma-separated)")
+}
+
+func parseStates(names []string) ([]lofamov1.State, error) {
+	var out []lofamov1.State
+	for _, n := range names {
+		v, ok := lofamov1.State_value[strings.ToUpper(n)]
+		if !ok || v == 0 {
+			return nil, usagef("--state %q: want NORMAL, SICK, FAILED or UNKNOWN", n)
+		}
+		out = append(out, lofamov1.State(v))
+	}
+	return out, nil
+}
+
+func (a *app) getNodesCommand() *cobra.Command {
+	var states []string
+	cmd := &cobra.Command{
+		Use:     "nodes",
+		Short:   "Every node with its state and cause",
+		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --state SICK,FAILED -o json",
+		Args:    exactly(),
+	}
+	o := allFormats(cmd)
+	addStateFlag(cmd, &states)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		want, err := parseStates(states)
+		if err != nil {
+			return err
+		}
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			resp, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{States: want})
+			if err != nil {
+				return fmt.Errorf("get nodes: %w", plain(err))
+			}
+			a.warnStale(resp.GetCluster())
+			if o.format == formatJSON || o.format == formatYAML {
+				return a.printMessage(o.format, resp)
+			}
+			return table(a.env.Stdout, a.nodeRows(resp.GetNodes(), o.format == formatWide))
+		})
+	}
+	return cmd
+}
+
+func (a *app) warnStale(c *lofamov1.ClusterInfo) {
+	if c.GetStale() {
+		a.warnf("lofamoctl: this answer comes from a supervisor that reaches no leader: it may be old\n")
+	}
+}
+
+func (a *app) getNodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "node NODE",
+		Short:             "One node with its components, registers and evidence",
+		Long:              "Prints one node, named by id or coordinates, with its components, registers and evidence.",
+		Example:           "  lofamoctl get node n1-0-1\n  lofamoctl get node 1,0,1 -o json",
+		Args:              exactly("NODE (an id such as n1-0-1, or coordinates such as 1,0,1)"),
+		ValidArgsFunction: a.completeFirstNode,
+	}
+	o := allFormats(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			n, err := s.GetNode(ctx, args[0])
+			if err != nil {
+				return fmt.Errorf("get node %s: %w", args[0], plain(err))
+			}
+			if o.format == formatJSON || o.format == formatYAML {
+				return a.printMessage(o.format, n)
+			}
+			return a.printNode(n, o.format == formatWide)
+		})
+	}
+	return cmd
+}
+
+func (a *app) getLinksCommand() *cobra.Command {
+	var states []string
+	cmd := &cobra.Command{
+		Use:   "links [NODE]",
+		Short: "Every end of every link with its state",
+		Long: `Prints one line for each end of each link: the node whose end it is, the direction, and the
+neighbour. The two ends of a cable are judged apart, for a link may be broken in one direction only.`,
+		Example:           "  lofamoctl get links\n  lofamoctl get links 1,0,1 -o wide\n  lofamoctl get links --state SICK,FAILED",
+		Args:              between(0, "NODE"),
+		ValidArgsFunction: a.completeFirstNode,
+	}
+	o := allFormats(cmd)
+	addStateFlag(cmd, &states)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		want, err := parseStates(states)
+		if err != nil {
+			return err
+		}
+		req := &lofamov1.ListLinksRequest{States: want}
+		if len(args) > 0 {
+			req.Node = args[0]
+		}
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			resp, err := s.ListLinks(ctx, req)
+			if err != nil {
+				return fmt.Errorf("get links: %w", plain(err))
+			}
+			if o.format == formatJSON || o.format == formatYAML {
+				return a.printMessage(o.format, resp)
+			}
+			return table(a.env.Stdout, a.linkRows(resp.GetLinks(), o.format == formatWide))
+		})
+	}
+	return cmd
+}
+
+func (a *app) getEventsCommand() *cobra.Command {
+	var after uint64
+	var limit uint
+	cmd := &cobra.Command{
+		Use:   "events [NODE]",
+		Short: "Committed changes of the fault map, oldest first",
+		Long: `Prints committed changes, oldest first. LATENCY is the time from the fault to its commit in the
+fault map, by the clocks of those who saw and passed it on; '-' when no age is known.`,
+		Example:           "  lofamoctl get events\n  lofamoctl get events 1,0,1 --limit 10 -o wide\n  lofamoctl get events --after-revision 120 -o json",
+		Args:              between(0, "NODE"),
+		ValidArgsFunction: a.completeFirstNode,
+	}
+	o := allFormats(cmd)
+	cmd.Flags().Uint64Var(&after, "after-revision", 0, "only changes after this revision")
+	cmd.Flags().UintVar(&limit, "limit", 0, "at most so many, the newest: 1 to 10000 (default 1000)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if limit > maxEvents || limit > math.MaxUint32 || (limit == 0 && cmd.Flags().Changed("limit")) {
+			return usagef("--limit %d: want 1 to %d", limit, maxEvents)
+		}
+		req := &lofamov1.ListEventsRequest{AfterRevision: after, Limit: uint32(limit)}
+		if len(args) > 0 {
+			req.Node = args[0]
+		}
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			resp, err := s.ListEvents(ctx, req)
+			if err != nil {
+				return fmt.Errorf("get events: %w", plain(err))
+			}
+			if o.format == formatJSON || o.format == formatYAML {
+				return a.printMessage(o.format, resp)
+			}
+			return table(a.env.Stdout, a.eventRows(resp.GetEvents(), o.format == formatWide))
+		})
+	}
+	return cmd
+}
+
+func (a *app) getSupervisorsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "supervisors",
+		Short: "The replicas of the supervisor, and which of them leads",
+		Args:  exactly(),
+	}
+	o := allFormats(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			resp, err := s.ListSupervisors(ctx)
+			if err != nil {
+				return fmt.Errorf("get supervisors: %w", plain(err))
+			}
+			if o.format == formatJSON || o.format == formatYAML {
+				return a.printMessage(o.format, resp)
+			}
+			return table(a.env.Stdout, supervisorRows(resp.GetSupervisors(), o.format == formatWide))
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,202 @@
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// defaultWidth is used where the terminal's is not known.
+const defaultWidth = 100
+
+func (a *app) mapCommand() *cobra.Command {
+	var colour string
+	var width int
+	cmd := &cobra.Command{
+		Use:   "map",
+		Short: "The torus in the terminal",
+		Long: `Draws the torus, one plane of Z after the other: nodes in brackets, the cables between them, and at
+the edges the cables that lead round to the other side. A cable shows the worse of its two ends;
+'lofamoctl get links' tells them apart. What is not NORMAL is listed below with its evidence.`,
+		Args: exactly(),
+	}
+	addColorFlag(cmd, &colour)
+	cmd.Flags().IntVar(&width, "width", 0, fmt.Sprintf("columns to draw in, 20 to 1000 (default: the terminal's, else %d)", defaultWidth))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := a.painter(colour)
+		if err != nil {
+			return err
+		}
+		if cmd.Flags().Changed("width") && (width < 20 || width > 1000) {
+			return usagef("--width %d: want 20 to 1000", width)
+		}
+		if width == 0 {
+			width = a.env.Width
+		}
+		if width == 0 {
+			width = defaultWidth
+		}
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			nodes, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{})
+			if err != nil {
+				return fmt.Errorf("map: %w", plain(err))
+			}
+			links, err := s.ListLinks(ctx, &lofamov1.ListLinksRequest{})
+			if err != nil {
+				return fmt.Errorf("map: %w", plain(err))
+			}
+			m, err := newTorusMap(nodes, links)
+			if err != nil {
+				return fmt.Errorf("map: %w", err)
+			}
+			a.warnStale(nodes.GetCluster())
+			a.printf("%s", m.draw(p, width))
+			a.printf("%s", a.summary(nodes, links, p))
+			return nil
+		})
+	}
+	return cmd
+}
+
+// summary counts states and lists what is not normal.
+func (a *app) summary(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse, p painter) string {
+	var b strings.Builder
+	nodeStates := map[lofamov1.State]int{}
+	for _, n := range nodes.GetNodes() {
+		nodeStates[n.GetState()]++
+	}
+	linkStates := map[lofamov1.State]int{}
+	for _, l := range links.GetLinks() {
+		linkStates[l.GetState()]++
+	}
+	c := nodes.GetCluster()
+	fmt.Fprintf(&b, "nodes:     %s\nlink ends: %s\n", counts(len(nodes.GetNodes()), nodeStates, p), counts(len(links.GetLinks()), linkStates, p))
+	fmt.Fprintf(&b, "%s torus at revision %d, leader %s, preset %s\n", c.GetDims(), nodes.GetRevision(), dash(c.GetLeader()), dash(c.GetPreset()))
+
+	rows := [][]string{}
+	for _, n := range nodes.GetNodes() {
+		if n.GetState() == lofamov1.State_NORMAL {
+			continue
+		}
+		rows = append(rows, []string{"  " + n.GetId(), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), worst(n)})
+	}
+	if len(rows) > 0 {
+		b.WriteString("\nNot normal:\n")
+		_ = table(&b, rows) // a strings.Builder does not fail
+	}
+	return b.String()
+}
+
+func counts(total int, states map[lofamov1.State]int, p painter) string {
+	parts := []string{}
+	for _, s := range []lofamov1.State{lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED, lofamov1.State_UNKNOWN} {
+		if states[s] > 0 {
+			parts = append(parts, p.state(s, fmt.Sprintf("%d %s", states[s], s)))
+		}
+	}
+	return fmt.Sprintf("%d: %s", total, strings.Join(parts, ", "))
+}
+
+// worst lists a node's components that are not normal, gravest first, each with its newest evidence.
+func worst(n *lofamov1.Node) string {
+	var parts []string
+	for _, s := range []lofamov1.State{lofamov1.State_FAILED, lofamov1.State_SICK, lofamov1.State_UNKNOWN} {
+		for _, c := range n.GetComponents() {
+			if c.GetState() != s {
+				continue
+			}
+			part := c.GetName() + " " + stateName(s)
+			if ev := c.GetEvidence(); len(ev) > 0 {
+				part += fmt.Sprintf(" (%s by %s)", ev[0].GetKind(), dash(ev[0].GetObserver()))
+			}
+			parts = append(parts, part)
+		}
+	}
+	const most = 3
+	if len(parts) > most {
+		parts = append(parts[:most], fmt.Sprintf("and %d more", len(parts)-most))
+	}
+	return dash(strings.Join(parts, ", "))
+}
+
+// torusMap is the drawing's subject: the state of every node and of every cable.
+type torusMap struct {
+	dims  grid.Dims
+	nodes []*lofamov1.Node // by rank
+	// ends holds the state of each link end, by rank and direction.
+	ends map[int]map[grid.Direction]lofamov1.State
+}
+
+func newTorusMap(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse) (*torusMap, error) {
+	dims, err := grid.ParseDims(nodes.GetCluster().GetDims())
+	if err != nil {
+		return nil, err
+	}
+	m := &torusMap{dims: dims, nodes: make([]*lofamov1.Node, dims.Nodes()), ends: map[int]map[grid.Direction]lofamov1.State{}}
+	rankOf := func(coord string) (int, error) {
+		at, err := grid.ParseCoord(coord)
+		if err != nil {
+			return 0, err
+		}
+		return dims.Rank(at), dims.Check(at)
+	}
+	for _, n := range nodes.GetNodes() {
+		r, err := rankOf(n.GetCoord())
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.GetId(), err)
+		}
+		m.nodes[r] = n
+	}
+	for _, l := range links.GetLinks() {
+		r, err := rankOf(l.GetCoord())
+		if err != nil {
+			return nil, fmt.Errorf("link %s of node %s: %w", l.GetDirection(), l.GetNode(), err)
+		}
+		d, err := grid.ParseDirection(l.GetDirection())
+		if err != nil {
+			return nil, fmt.Errorf("link of node %s: %w", l.GetNode(), err)
+		}
+		if m.ends[r] == nil {
+			m.ends[r] = map[grid.Direction]lofamov1.State{}
+		}
+		m.ends[r][d] = l.GetState()
+	}
+	return m, nil
+}
+
+// cable returns the worse state of the two ends of the cable that leaves c in direction d.
+func (m *torusMap) cable(c grid.Coord, d grid.Direction) lofamov1.State {
+	n, ok := m.dims.Neighbour(c, d)
+	if !ok {
+		return lofamov1.State_UNKNOWN
+	}
+	return worse(m.ends[m.dims.Rank(c)][d], m.ends[m.dims.Rank(n)][d.Opposite()])
+}
+
+func worse(a, b lofamov1.State) lofamov1.State {
+	// UNKNOWN is no fault, but less than NORMAL; what is missing is unknown.
+	order := func(s lofamov1.State) int {
+		switch s {
+		case lofamov1.State_FAILED:
+			return 3
+		case lofamov1.State_SICK:
+			return 2
+		case lofamov1.State_NORMAL:
+			return 0
+		default:
+			return 1
+		}
+	}
+	if order(b) > order(a) {
+		a = b
+	}
+	if a == lofamov1.State_STATE_UNSPECIFIED {
+		return lofamov1.State_UNKNOWN
+	}
+	return a
+}

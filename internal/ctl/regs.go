@@ -1,0 +1,231 @@
+package ctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+)
+
+// registerValue is one register word.
+type registerValue struct {
+	addr  watchdog.Addr
+	value uint32
+}
+
+// registerJSON is how a register is printed for machines.
+type registerJSON struct {
+	Address string              `json:"address"`
+	Name    string              `json:"name"`
+	Owner   string              `json:"owner"`
+	Mask    string              `json:"mask"`
+	Value   string              `json:"value,omitempty"`
+	Fields  []registerFieldJSON `json:"fields,omitempty"`
+	Error   string              `json:"error,omitempty"`
+}
+
+type registerFieldJSON struct {
+	Name  string `json:"name"`
+	Bits  [2]int `json:"bits"` // lowest and highest
+	Value uint32 `json:"value"`
+	Text  string `json:"text"`
+}
+
+func (a *app) regsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "regs NODE",
+		Short: "A node's registers, decoded; also 'regs decode ADDRESS VALUE'",
+		Long: `Prints the registers of a node, field by field, by address (seed 001, Tables III to VII).
+
+In a local cluster all registers are read from the node's own register file, without disturbing
+it: the Valid bits are as the halves left them. Of a node elsewhere, the three LO|FA|MO words are
+printed as it last sent them to the supervisors.`,
+		Example:           "  lofamoctl regs 1,0,1\n  lofamoctl regs n1-0-1 -o json\n  lofamoctl regs decode 0xec0 0x00000041",
+		Args:              exactly("NODE (an id such as n1-0-1, or coordinates such as 1,0,1)"),
+		ValidArgsFunction: a.completeFirstNode,
+	}
+	o := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.server != "" {
+			return a.remoteRegisters(cmd.Context(), args[0], o.format)
+		}
+		c, err := a.local("regs")
+		if err != nil {
+			return err
+		}
+		return a.localRegisters(c, args[0], o.format)
+	}
+	cmd.AddCommand(a.regsDecodeCommand())
+	return cmd
+}
+
+func (a *app) regsDecodeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "decode ADDRESS VALUE",
+		Short: "Any raw register word, field by field; needs no cluster",
+		Long: `Takes a raw register word apart. ADDRESS and VALUE are 32-bit numbers, hexadecimal with 0x or
+decimal. Fails when the register cannot hold the value, after printing what can be read.
+
+Registers:
+` + registerHelp(),
+		Example: "  lofamoctl regs decode 0xec0 0x00000041    neighbour X+ has lost its host\n  lofamoctl regs decode 0xf40 0xad          45 °C",
+		Args:    exactly("ADDRESS (such as 0xec0)", "VALUE (such as 0x00000041)"),
+	}
+	o := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		addr, err := parseWord("ADDRESS", args[0])
+		if err != nil {
+			return err
+		}
+		value, err := parseWord("VALUE", args[1])
+		if err != nil {
+			return err
+		}
+		r := describeRegister(watchdog.Addr(addr), value)
+		if r.Name == "" {
+			_, ok := watchdog.Lookup(watchdog.Addr(addr))
+			if !ok {
+				return usagef("ADDRESS %s: no register there: 'lofamoctl regs decode --help' lists them", args[0])
+			}
+		}
+		if err := a.printRegisterList([]registerJSON{r}, o.format); err != nil {
+			return err
+		}
+		if r.Error != "" {
+			return errors.New(r.Error)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func registerHelp() string {
+	var b strings.Builder
+	for _, r := range watchdog.Registers() {
+		fmt.Fprintf(&b, "  %s  mask 0x%08x  %s\n", r.Addr, r.Mask, r.Name)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func parseWord(what, s string) (uint32, error) {
+	v, err := strconv.ParseUint(strings.ReplaceAll(s, "_", ""), 0, 32)
+	if err != nil {
+		return 0, usagef("%s %q: want a number from 0 to 0xffffffff, hexadecimal with 0x or decimal", what, s)
+	}
+	return uint32(v), nil
+}
+
+func describeRegister(addr watchdog.Addr, value uint32) registerJSON {
+	reg, fields, err := watchdog.Describe(addr, value)
+	r := registerHead(reg)
+	r.Address = addr.String()
+	r.Value = fmt.Sprintf("0x%08x", value)
+	for _, f := range fields {
+		r.Fields = append(r.Fields, registerFieldJSON{f.Name, f.Bits, f.Value, f.Text})
+	}
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r
+}
+
+func registerHead(reg watchdog.RegisterInfo) registerJSON {
+	r := registerJSON{Address: reg.Addr.String(), Name: reg.Name, Mask: fmt.Sprintf("0x%08x", reg.Mask)}
+	if reg.Owner.Valid() {
+		r.Owner = reg.Owner.String()
+	}
+	return r
+}
+
+// localRegisters reads the register file itself.
+func (a *app) localRegisters(c *localcluster.Cluster, node string, f format) error {
+	n, err := c.Node(node)
+	if err != nil {
+		return err
+	}
+	file, err := regfile.OpenReadOnly(c.RegisterFile(n))
+	if err != nil {
+		return fmt.Errorf("registers of node %s: %w", n.ID, err)
+	}
+	defer func() { _ = file.Close() }()
+	var list []registerJSON
+	for _, reg := range watchdog.Registers() {
+		v, err := file.Load(reg.Addr)
+		if err != nil {
+			r := registerHead(reg)
+			r.Error = err.Error()
+			list = append(list, r)
+			continue
+		}
+		list = append(list, describeRegister(reg.Addr, v))
+	}
+	if f == formatTable {
+		a.printf("Registers of node %s at %s, in %s\n", n.ID, n.Coord, file.Path())
+		a.printf("Boot epochs: host %s, dnp %s\n", epoch(uint64(file.Epoch(fault.HalfHost))), epoch(uint64(file.Epoch(fault.HalfDNP))))
+	}
+	return a.printRegisterList(list, f)
+}
+
+func (a *app) remoteRegisters(ctx context.Context, node string, f format) error {
+	return a.withClient(ctx, func(ctx context.Context, s session) error {
+		n, err := s.GetNode(ctx, node)
+		if err != nil {
+			return fmt.Errorf("registers of node %s: %w", node, plain(err))
+		}
+		if n.GetRegisters() == nil {
+			return fmt.Errorf("registers of node %s: the supervisors have received none since their leader took over", node)
+		}
+		var list []registerJSON
+		for _, r := range nodeRegisters(n.GetRegisters()) {
+			list = append(list, describeRegister(r.addr, r.value))
+		}
+		if f == formatTable {
+			a.printf("Registers of node %s at %s, as last sent %s ago\n", n.GetId(), n.GetCoord(), protoDuration(n.GetRegisters().GetAge()))
+		}
+		return a.printRegisterList(list, f)
+	})
+}
+
+func (a *app) printRegisterList(list []registerJSON, f format) error {
+	if f != formatTable {
+		b, err := json.Marshal(list)
+		if err != nil {
+			return fmt.Errorf("print registers: %w", err)
+		}
+		return a.printJSON(f, b)
+	}
+	for _, r := range list {
+		owner := ""
+		if r.Owner != "" {
+			owner = ", written by the " + r.Owner + " half"
+		}
+		a.printf("\n%s  %s  %s%s\n", r.Address, dash(r.Value), r.Name, owner)
+		rows := make([][]string, 0, len(r.Fields))
+		for _, fd := range r.Fields {
+			rows = append(rows, []string{"  " + bitRange(fd.Bits), fd.Name, strconv.FormatUint(uint64(fd.Value), 10), fd.Text})
+		}
+		if err := table(a.env.Stdout, rows); err != nil {
+			return err
+		}
+		if r.Error != "" {
+			a.printf("  invalid: %s\n", r.Error)
+		}
+	}
+	return nil
+}
+
+func bitRange(b [2]int) string {
+	if b[0] == b[1] {
+		return fmt.Sprintf("bit %d", b[0])
+	}
+	return fmt.Sprintf("bits %d-%d", b[0], b[1])
+}

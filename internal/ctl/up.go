@@ -1,0 +1,300 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+type upFlags struct {
+	dims        string
+	supervisors int
+	preset      string
+	binDir      string
+	logLevel    string
+	detach      bool
+	forceNew    bool
+	timeout     time.Duration
+	changed     func(name string) bool
+}
+
+func (a *app) upCommand() *cobra.Command {
+	f := &upFlags{}
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Make and start a whole cluster on this machine",
+		Long: `Makes a cluster of real processes on this machine: for every node a host half and a DNP half, and
+supervisors with embedded etcd, with keys and certificates of their own, all on 127.0.0.1. It waits
+until the fault map calls every node NORMAL.
+
+In the foreground it stays until Ctrl-C, which stops the cluster. With --detach the cluster runs on,
+until 'lofamoctl down'. A stopped cluster in the directory is started again as it was made;
+--force-new replaces it.`,
+		Example: `  lofamoctl up
+  lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
+  lofamoctl up --force-new --dims 4x4 --supervisors 5`,
+		Args: exactly(),
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
+	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
+	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
+	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
+	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
+	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL (default 60s and 1s a node)")
+	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+localcluster.EnvBinDir+", else that of lofamoctl)")
+	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")
+	_ = cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(config.PresetNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("supervisors", cobra.FixedCompletions([]string{"1", "3", "5"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		f.changed = cmd.Flags().Changed
+		return a.up(cmd.Context(), f)
+	}
+	return cmd
+}
+
+// options checks what can be checked before anything is touched.
+func (f *upFlags) options(dir string) (localcluster.Options, error) {
+	dims, err := grid.ParseDims(f.dims)
+	if err != nil {
+		return localcluster.Options{}, usageError{fmt.Errorf("--dims: %w", err)}
+	}
+	if n := dims.Nodes(); n < 2 || n > localcluster.MaxNodes {
+		return localcluster.Options{}, usagef("--dims %s: %d nodes: want 2 to %d on one machine", f.dims, n, localcluster.MaxNodes)
+	}
+	if !slices.Contains([]int{1, 3, 5}, f.supervisors) {
+		return localcluster.Options{}, usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", f.supervisors)
+	}
+	if _, err := config.Preset(f.preset); err != nil {
+		return localcluster.Options{}, usageError{fmt.Errorf("--%w", err)}
+	}
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, f.logLevel) {
+		return localcluster.Options{}, usagef("--log-level %q: want debug, info, warn or error", f.logLevel)
+	}
+	if f.timeout < 0 {
+		return localcluster.Options{}, usagef("--timeout %v: want a positive time such as 90s", f.timeout)
+	}
+	return localcluster.Options{Dir: dir, Dims: dims, Supervisors: f.supervisors, Preset: f.preset, BinDir: f.binDir, LogLevel: f.logLevel, Force: f.forceNew}, nil
+}
+
+func (a *app) up(ctx context.Context, f *upFlags) error {
+	if a.server != "" {
+		return usagef("up makes a cluster on this machine: --server names another one")
+	}
+	dir, _ := a.clusterDir()
+	o, err := f.options(dir)
+	if err != nil {
+		return err
+	}
+	if _, err := localcluster.FindBinaries(f.binDir); err != nil {
+		return err
+	}
+	c, made, err := a.makeOrReuse(o, f)
+	if err != nil {
+		return err
+	}
+	begin := a.env.Now()
+	if err := a.bringUp(ctx, c, f.timeout); err != nil {
+		return a.giveUp(ctx, c, made, err)
+	}
+	a.printf("up after %s: all %d nodes are NORMAL\n", duration(a.env.Now().Sub(begin)), c.Dims().Nodes())
+	a.printHints(c, f)
+	if f.detach {
+		return nil
+	}
+	return a.stay(ctx, c)
+}
+
+// makeOrReuse makes a new cluster, or takes the stopped one in the directory if it is what the
+// flags ask for.
+func (a *app) makeOrReuse(o localcluster.Options, f *upFlags) (c *localcluster.Cluster, made bool, err error) {
+	old, err := localcluster.Load(o.Dir)
+	if err == nil && old.Info().Complete && !f.forceNew {
+		if running := old.Running(); len(running) > 0 {
+			return nil, false, fmt.Errorf("the cluster in %s is running already (%s …): `lofamoctl down --dir %s` stops it; --dir takes another directory", old.Dir(), running[0], o.Dir)
+		}
+		if err := f.differs(old); err != nil {
+			return nil, false, err
+		}
+		old.SetBinDir(f.binDir)
+		a.printf("starting the %s cluster in %s again\n", old.Dims(), old.Dir())
+		return old, false, nil
+	}
+	if err != nil && !errors.Is(err, localcluster.ErrNoCluster) && !f.forceNew {
+		return nil, false, fmt.Errorf("%w (--force-new replaces it)", err)
+	}
+	c, err = localcluster.Create(o)
+	if err != nil {
+		return nil, false, err
+	}
+	info := c.Info()
+	a.printf("made a %s cluster in %s: %d nodes, %s, preset %s\n", info.Dims, c.Dir(), len(info.Nodes), plural(len(info.Supervisors), "supervisor"), info.Preset)
+	return c, true, nil
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// differs refuses flags that ask for another cluster than the stopped one.
+func (f *upFlags) differs(old *localcluster.Cluster) error {
+	info := old.Info()
+	dims, _ := grid.ParseDims(f.dims) // was checked
+	for _, d := range []struct {
+		flag        string
+		given, have string
+	}{
+		{"dims", dims.String(), info.Dims},
+		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(info.Supervisors))},
+		{"preset", f.preset, info.Preset},
+	} {
+		if f.changed(d.flag) && d.given != d.have {
+			return fmt.Errorf("the stopped cluster in %s has %s %s, not %s: leave out --%s to start it, or replace it with --force-new", old.Dir(), d.flag, d.have, d.given, d.flag)
+		}
+	}
+	if f.changed("log-level") {
+		return fmt.Errorf("--log-level is for a new cluster: leave it out to start the stopped one in %s, or replace that with --force-new", old.Dir())
+	}
+	return nil
+}
+
+func (a *app) bringUp(ctx context.Context, c *localcluster.Cluster, timeout time.Duration) error {
+	if timeout == 0 {
+		timeout = 60*time.Second + time.Duration(c.Dims().Nodes())*time.Second
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not within %v", timeout))
+	defer cancel()
+	show := a.progress()
+	defer show.end()
+	if err := c.Start(ctx, show.step); err != nil {
+		return err
+	}
+	return c.WaitNormal(ctx, show.step)
+}
+
+// giveUp cleans up after a start that failed.
+func (a *app) giveUp(ctx context.Context, c *localcluster.Cluster, made bool, why error) error {
+	if errors.Is(why, context.Canceled) {
+		why = errors.New("interrupted")
+	}
+	clean := c.Stop(context.WithoutCancel(ctx))
+	if made {
+		clean = errors.Join(clean, c.Abandon())
+	}
+	if clean != nil {
+		return fmt.Errorf("start the cluster: %w; and cleaning up: %w", why, clean)
+	}
+	return fmt.Errorf("start the cluster: %w\neverything is stopped again; the logs are in %s", why, c.Dir())
+}
+
+// stay waits for Ctrl-C, tells of processes that end meanwhile, and stops the cluster.
+func (a *app) stay(ctx context.Context, c *localcluster.Cluster) error {
+	for {
+		select {
+		case <-ctx.Done():
+			a.printf("\nstopping\n")
+			if err := c.Stop(context.WithoutCancel(ctx)); err != nil {
+				return err
+			}
+			a.printf("stopped; the logs are in %s, 'lofamoctl up' starts the cluster again\n", c.Dir())
+			return nil
+		case e := <-c.Exited():
+			if len(c.Running()) == 0 {
+				a.printf("the cluster was stopped\n")
+				return nil
+			}
+			if e.Err != nil {
+				a.printf("%s ended: %v\n", e.Name, e.Err)
+			} else {
+				a.printf("%s ended\n", e.Name)
+			}
+		}
+	}
+}
+
+func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
+	if p, err := c.Periods(); err == nil {
+		a.printf("\nWith preset %s, a fault is in the map at the latest\n  %4v after the death of one half (watchdog, challenge, transit)\n  %4v after the death of a whole node (silence, challenge, transit)\n",
+			c.Info().Preset, p.HalfBound(), p.NodeBound())
+	}
+	flag := ""
+	if dir, from := a.clusterDir(); from == "--dir" {
+		flag = " --dir " + dir
+	}
+	nodes := c.Info().Nodes
+	coord := nodes[len(nodes)*5/8].Coord
+	var dir grid.Direction
+	if links := c.Dims().Links(); len(links) > 0 {
+		dir = links[0]
+	}
+	a.printf("\nTry next%s:\n", map[bool]string{true: "", false: ", in another terminal"}[f.detach])
+	for _, line := range [][2]string{
+		{"get nodes", "every node, its state and cause"},
+		{"map", "the torus in the terminal"},
+		{"watch", "changes as they are committed"},
+		{"inject " + coord + " kill-host", "a real SIGKILL to the host half"},
+		{"inject " + coord + " cut-link " + dir.String() + " --for 5s", "a cable cut, and mended"},
+		{"get node " + coord, "what is at fault, and the evidence"},
+		{"regs " + coord, "the node's registers, decoded"},
+		{"inject all heal", "put everything right"},
+		{"down", "stop the cluster"},
+	} {
+		a.printf("  %-52s %s\n", "lofamoctl "+line[0]+flag, line[1])
+	}
+	if !f.detach {
+		a.printf("\nCtrl-C stops the cluster.\n")
+	}
+}
+
+// progressLine shows how far a start has come: in place on a terminal, else line by line.
+type progressLine struct {
+	app  *app
+	last string
+}
+
+func (a *app) progress() *progressLine { return &progressLine{app: a} }
+
+func (p *progressLine) step(s localcluster.Progress) {
+	var line string
+	switch s.Phase {
+	case "supervisors":
+		line = fmt.Sprintf("supervisors: %d of %d answer", s.SupervisorsUp, s.Supervisors)
+		if s.Leader != "" {
+			line += ", " + s.Leader + " leads"
+		}
+	case "agents":
+		if !p.app.env.Terminal && s.Started < s.Nodes {
+			return
+		}
+		line = fmt.Sprintf("agents: %d of %d nodes started", s.Started, s.Nodes)
+	default:
+		line = fmt.Sprintf("nodes: %d of %d NORMAL", s.Normal, s.Nodes)
+	}
+	if line == p.last {
+		return
+	}
+	p.last = line
+	if p.app.env.Terminal {
+		p.app.printf("\r\x1b[K%s", line)
+	} else {
+		p.app.printf("%s\n", line)
+	}
+}
+
+func (p *progressLine) end() {
+	if p.app.env.Terminal && p.last != "" {
+		p.app.printf("\n")
+	}
+}

@@ -1,0 +1,303 @@
+package ctl
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+)
+
+// TestMain lets the test program pretend to be the agent and the supervisor, under their names:
+// the agent does nothing, the supervisor calls every node NORMAL.
+func TestMain(m *testing.M) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	code := 0
+	switch filepath.Base(os.Args[0]) {
+	case "lofamo-agent":
+		<-ctx.Done()
+	case "supervisor":
+		if err := pretendSupervisor(ctx, os.Args[3]); err != nil {
+			fmt.Println(err)
+			code = 1
+		}
+	default:
+		stop()
+		code = m.Run()
+	}
+	os.Exit(code)
+}
+
+func pretendSupervisor(ctx context.Context, file string) error {
+	cfg, err := config.LoadSupervisor(file, nil)
+	if err != nil {
+		return err
+	}
+	if cfg.Dims == "5x1x1" { // the size that never comes up
+		return fmt.Errorf("no room for %s on this disk", cfg.Dims)
+	}
+	d, _, err := cfg.Topology()
+	if err != nil {
+		return err
+	}
+	tls, err := pki.ServerTLS(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.CA, nil)
+	if err != nil {
+		return err
+	}
+	s, err := clienttest.Start(tls, cfg.GRPC, healthyMap(d))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	s.Stop()
+	return nil
+}
+
+// pretend returns a directory with pretended programs, and one for a cluster.
+func pretend(t *testing.T) (bin, dir string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.MkdirTemp("", "lofamo") // t.TempDir is too long for Unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	bin, dir = filepath.Join(root, "bin"), filepath.Join(root, "c")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lofamo-agent", "supervisor"} {
+		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if c, err := localcluster.Load(dir); err == nil {
+			_ = c.Stop(context.Background())
+		}
+	})
+	return bin, dir
+}
+
+func TestUpDownAndUpAgain(t *testing.T) {
+	bin, dir := pretend(t)
+	env := map[string]string{"LOFAMO_DIR": dir}
+	up := func(args ...string) result {
+		return run(t, env, append([]string{"up", "--detach", "--bin-dir", bin}, args...)...)
+	}
+	got := up("--dims", "2x2", "--supervisors", "1")
+	if got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{
+		"made a 2x2x1 cluster", "1 supervisor, preset default", "sup-1 leads", "agents: 4 of 4", "nodes: 4 of 4 NORMAL", "all 4 nodes are NORMAL",
+		"210ms after the death of one half", "175ms after the death of a whole node", "lofamoctl inject 0,1,0 kill-host",
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("up says %q, not %q", got.stdout, want)
+		}
+	}
+	if got := run(t, env, "get", "node", "1,1", "-o", "json"); got.code != 1 { // the fake knows 1,1,0 only
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, env, "get", "nodes"); got.code != 0 || !strings.Contains(got.stdout, "n1-1-0") {
+		t.Errorf("get nodes of the local cluster: %+v", got)
+	}
+	if got := up(); got.code != 1 || !strings.Contains(got.stderr, "is running already") {
+		t.Errorf("up of a running cluster: %+v", got)
+	}
+	if got := up("--force-new"); got.code != 1 || !strings.Contains(got.stderr, "one is running there") {
+		t.Errorf("up --force-new of a running cluster: %+v", got)
+	}
+	if got := run(t, env, "down"); got.code != 0 || !strings.Contains(got.stdout, "stopped the cluster") {
+		t.Errorf("down: %+v", got)
+	}
+	if got := run(t, env, "down"); got.code != 0 || !strings.Contains(got.stdout, "was stopped already") {
+		t.Errorf("down again: %+v", got)
+	}
+	if got := run(t, env, "get", "nodes"); got.code != 1 || !strings.Contains(got.stderr, "is stopped: `lofamoctl up --dir "+dir) {
+		t.Errorf("get nodes of a stopped cluster: %+v", got)
+	}
+	if got := run(t, env, "inject", "0,0,0", "kill-host"); got.code != 1 || !strings.Contains(got.stderr, "not running") {
+		t.Errorf("inject into a stopped cluster: %+v", got)
+	}
+	for _, args := range [][]string{{"--dims", "3x3"}, {"--supervisors", "3"}, {"--preset", "fast"}, {"--log-level", "debug"}} {
+		if got := up(args...); got.code != 1 || !strings.Contains(got.stderr, args[0][2:]) || !strings.Contains(got.stderr, "--force-new") {
+			t.Errorf("up %v of a stopped cluster: %+v", args, got)
+		}
+	}
+	if got := up(); got.code != 0 || !strings.Contains(got.stdout, "starting the 2x2x1 cluster in "+dir+" again") {
+		t.Errorf("up again: %+v", got)
+	}
+	if got := run(t, env, "down", "--purge"); got.code != 0 || !strings.Contains(got.stdout, "stopped and removed") {
+		t.Errorf("down --purge: %+v", got)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+}
+
+func TestUpThatFailsCleansUp(t *testing.T) {
+	bin, dir := pretend(t)
+	env := map[string]string{"LOFAMO_DIR": dir, "LOFAMO_BIN_DIR": bin}
+	t.Setenv("LOFAMO_BIN_DIR", bin)
+	got := run(t, env, "up", "--dims", "5", "--supervisors", "1")
+	if got.code != 1 {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{"supervisor sup-0", "no room for 5x1x1 on this disk", "everything is stopped again", dir} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("stderr %q does not say %q", got.stderr, want)
+		}
+	}
+	// The remains are in nobody's way.
+	if got := run(t, env, "up", "--dims", "2", "--supervisors", "1", "--detach"); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// syncBuffer is a buffer to read while another goroutine writes.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestForegroundUpEndsWithCtrlC(t *testing.T) {
+	bin, dir := pretend(t)
+	var out, errOut syncBuffer
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	done := make(chan int, 1)
+	go func() {
+		done <- Run(ctx, []string{"up", "--dims", "2", "--supervisors", "1", "--dir", dir, "--bin-dir", bin}, Env{
+			Stdout: &out, Stderr: &errOut, Terminal: true, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
+		})
+	}()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Ctrl-C stops"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not up: %s %s", &out, &errOut)
+		}
+	}
+	c, err := localcluster.Load(dir)
+	if err != nil || len(c.Running()) != 3 {
+		t.Fatalf("running: %v, %v", c.Running(), err)
+	}
+	interrupt()
+	if code := <-done; code != 0 {
+		t.Fatalf("exit code %d: %s", code, &errOut)
+	}
+	if running := c.Running(); len(running) > 0 {
+		t.Errorf("still running: %v", running)
+	}
+	if !strings.Contains(out.String(), "\r\x1b[Knodes: 2 of 2 NORMAL") || !strings.Contains(out.String(), "--dir "+dir) {
+		t.Errorf("said %q", &out)
+	}
+}
+
+func TestForegroundUpNoticesADownElsewhere(t *testing.T) {
+	bin, dir := pretend(t)
+	var out syncBuffer
+	done := make(chan int, 1)
+	go func() {
+		done <- Run(context.Background(), []string{"up", "--dims", "2", "--supervisors", "1", "--dir", dir, "--bin-dir", bin}, Env{
+			Stdout: &out, Stderr: &out, Getenv: func(string) string { return "" }, Now: time.Now, Location: time.UTC,
+		})
+	}()
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), "Ctrl-C stops"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not up: %s", &out)
+		}
+	}
+	if got := run(t, nil, "down", "--dir", dir); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	select {
+	case code := <-done:
+		if code != 0 || !strings.Contains(out.String(), "the cluster was stopped") {
+			t.Errorf("exit code %d: %s", code, &out)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the foreground up did not notice")
+	}
+}
+
+func TestRegsReadsTheRegisterFile(t *testing.T) {
+	_, dir := pretend(t)
+	d, err := grid.ParseDims("2x2x2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := localcluster.Create(localcluster.Options{Dir: dir, Dims: d, Supervisors: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Node("1,0,1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := regfile.Open(c.RegisterFile(n), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	w := watchdog.DNPWord{Valid: true}
+	w.NeighbourHostFailed[grid.XPlus.Index()] = true
+	w.Links[grid.ZMinus.Index()] = watchdog.HealthBroken
+	if err := f.StoreDNP(w); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Store(watchdog.AddrTemperature, uint32(watchdog.EncodeCelsius(45))); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, nil, "regs", "1,0,1", "--dir", dir)
+	if got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{
+		"Registers of node n1-0-1 at 1,0,1", "0x00000ec0  0x00010041  DNP local/global watchdog", "0x00000ec4  0x00000000",
+		"bits 15-16  Link Z-            2  broken", "0x00000f40  0x000000ad  Temperature", "45 °C",
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("regs says\n%s\nnot %q", got.stdout, want)
+		}
+	}
+	if got := run(t, nil, "regs", "n1-0-1", "--dir", dir, "-o", "json"); got.code != 0 || !strings.Contains(got.stdout, `"value": "0x00010041"`) {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, nil, "regs", "0,0,0", "--dir", dir); got.code != 1 || !strings.Contains(got.stderr, "registers of node n0-0-0") {
+		t.Errorf("registers of a node that never ran: %+v", got)
+	}
+	if got := run(t, nil, "regs", "5,5,5", "--dir", dir); got.code != 1 || !strings.Contains(got.stderr, "outside the 2x2x2 torus") {
+		t.Errorf("registers of no node: %+v", got)
+	}
+}

@@ -1,0 +1,146 @@
+package ctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster/client"
+)
+
+type watchFlags struct {
+	asSeen bool
+	after  uint64
+	limit  time.Duration
+	count  uint
+	colour string
+	output *outputFlag
+}
+
+func (a *app) watchCommand() *cobra.Command {
+	f := &watchFlags{}
+	cmd := &cobra.Command{
+		Use:   "watch [NODE]",
+		Short: "Changes of the fault map, as they are committed",
+		Long: `Prints one line for each change of the fault map, as it is committed, until --count changes have
+come, --for has passed, or Ctrl-C; that is a success.
+
+When a supervisor fails, the watch goes on with the next one, after the last revision printed:
+no committed change is lost or printed twice. --as-seen also prints changes before they are
+committed, marked so; each is printed again when it is.`,
+		Example:           "  lofamoctl watch\n  lofamoctl watch --after-revision 120 --count 1 --for 10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
+		Args:              between(0, "NODE"),
+		ValidArgsFunction: a.completeFirstNode,
+	}
+	f.output = addOutputFlag(cmd, formatTable, formatWide, formatJSON)
+	fl := cmd.Flags()
+	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked so")
+	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
+	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
+	fl.UintVar(&f.count, "count", 0, "stop after so many changes (default: never)")
+	addColorFlag(cmd, &f.colour)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.limit < 0 {
+			return usagef("--for %v: want a positive time such as 10s", f.limit)
+		}
+		p, err := a.painter(f.colour)
+		if err != nil {
+			return err
+		}
+		node := ""
+		if len(args) > 0 {
+			node = args[0]
+		}
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error { return a.watch(ctx, s, node, f, p) })
+	}
+	return cmd
+}
+
+func (a *app) watch(ctx context.Context, s session, node string, f *watchFlags, p painter) error {
+	outer := ctx
+	if f.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.limit)
+		defer cancel()
+	}
+	left := f.count
+	opts := client.WatchOptions{After: f.after, AsSeen: f.asSeen, Node: node, Progress: a.watchProgress()}
+	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
+		for _, e := range r.GetEvents() {
+			if err := a.printEvent(e, f.output.format, p); err != nil {
+				return err
+			}
+			if f.count > 0 {
+				if left--; left == 0 {
+					return client.ErrStop
+				}
+			}
+		}
+		return nil
+	})
+	if err == nil || outer.Err() != nil || errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("watch: %w", plain(err))
+}
+
+// watchProgress tells once when the supervisor that is watched fails, and once when another has
+// taken over; not each try between.
+func (a *app) watchProgress() func(string, error) {
+	broken := false
+	return func(target string, err error) {
+		switch {
+		case err != nil && !broken:
+			broken = true
+			a.warnf("lofamoctl: supervisor %s does not answer (%v): trying the others\n", target, plain(err))
+		case err == nil && broken:
+			broken = false
+			a.warnf("lofamoctl: supervisor %s goes on with the watch\n", target)
+		}
+	}
+}
+
+func (a *app) printEvent(e *lofamov1.Event, f format, p painter) error {
+	if f == formatJSON {
+		b, err := protoJSON(e)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.env.Stdout, "%s\n", b)
+		return err
+	}
+	var b strings.Builder
+	revision := fmt.Sprintf("revision %d", e.GetRevision())
+	if e.GetAsSeen() {
+		revision = "as seen"
+	}
+	fmt.Fprintf(&b, "%s  %-12s  %-8s %-15s  %s → %s", a.clock(e.GetTime()), revision, e.GetNode(), e.GetComponent(),
+		stateName(e.GetFrom()), p.state(e.GetTo(), stateName(e.GetTo())))
+	if c := causeName(e.GetCause()); c != "-" {
+		b.WriteString("  cause " + c)
+	}
+	if e.GetPath() != lofamov1.Path_PATH_UNSPECIFIED {
+		b.WriteString("  via " + e.GetPath().String())
+	}
+	if e.GetAwarenessLatency() != nil {
+		b.WriteString("  after " + protoDuration(e.GetAwarenessLatency()))
+	}
+	if e.GetSingleWitness() {
+		b.WriteString("  (single witness)")
+	}
+	if f == formatWide {
+		if e.GetObserver() != "" {
+			b.WriteString("  by " + e.GetObserver())
+		}
+		if e.GetReason() != "" {
+			b.WriteString(": " + printable(e.GetReason()))
+		}
+	}
+	_, err := fmt.Fprintln(a.env.Stdout, b.String())
+	return err
+}

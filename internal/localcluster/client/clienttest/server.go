@@ -1,0 +1,336 @@
+// Package clienttest is a fault supervisor for tests: it answers with what it was given, over real
+// gRPC with mutual TLS. It concludes nothing.
+package clienttest
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Cluster is the name of the cluster in the certificates.
+const Cluster = "test"
+
+// PKI makes an authority, a viewer's certificate and a supervisor's in a directory: ca.pem,
+// viewer.pem, viewer.key, sup.pem, sup.key.
+func PKI(t testing.TB, dir string) {
+	t.Helper()
+	ca, err := pki.NewCA(Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Save(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	for file, id := range map[string]pki.Identity{
+		"viewer": {Cluster: Cluster, Role: pki.RoleViewer, Name: "v"},
+		"sup":    pki.SupervisorIdentity(Cluster, "sup-0"),
+	} {
+		if err := ca.IssueTo(filepath.Join(dir, file+".pem"), filepath.Join(dir, file+".key"), id, []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ClientTLS is the viewer's configuration from the files that PKI made.
+func ClientTLS(t testing.TB, dir string) *tls.Config {
+	t.Helper()
+	c, err := pki.ClientTLS(filepath.Join(dir, "viewer.pem"), filepath.Join(dir, "viewer.key"), filepath.Join(dir, "ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Map is a fault map that several servers may share, as replicas share a store.
+type Map struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced at every change
+
+	Nodes       *lofamov1.ListNodesResponse
+	Links       *lofamov1.ListLinksResponse
+	Supervisors *lofamov1.ListSupervisorsResponse
+	commits     []*lofamov1.WatchResponse
+	seen        []*lofamov1.Event
+	compacted   uint64
+}
+
+// NewMap returns an empty map.
+func NewMap() *Map {
+	return &Map{changed: make(chan struct{}), Nodes: &lofamov1.ListNodesResponse{}, Links: &lofamov1.ListLinksResponse{}, Supervisors: &lofamov1.ListSupervisorsResponse{}}
+}
+
+func (m *Map) wake() {
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Commit adds the events of one transaction.
+func (m *Map) Commit(revision uint64, events ...*lofamov1.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range events {
+		e.Revision = revision
+	}
+	m.commits = append(m.commits, &lofamov1.WatchResponse{Revision: revision, Events: events})
+	m.wake()
+}
+
+// See adds an event that is not committed yet.
+func (m *Map) See(e *lofamov1.Event) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.AsSeen = true
+	m.seen = append(m.seen, e)
+	m.wake()
+}
+
+// Compact forgets revisions up to and including this one.
+func (m *Map) Compact(revision uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.compacted = revision
+}
+
+func (m *Map) revision() uint64 {
+	if n := len(m.commits); n > 0 {
+		return m.commits[n-1].GetRevision()
+	}
+	return 1
+}
+
+// Server is one replica.
+type Server struct {
+	lofamov1.UnimplementedFaultSupervisorServer
+	Address string
+	m       *Map
+	grpc    *grpc.Server
+
+	mu sync.Mutex
+	// refuse, when set, is what every call gets; watches are cut.
+	refuse error
+	cut    chan struct{}
+	// afterSends cuts a watch after so many answers, 0 for never.
+	afterSends int
+	watches    int
+}
+
+// Serve starts a replica of the map at a port of 127.0.0.1, with the certificates in dir. It stops
+// with the test.
+func Serve(t testing.TB, dir string, m *Map) *Server {
+	t.Helper()
+	return ServeAt(t, dir, m, "127.0.0.1:0")
+}
+
+// ServeAt is Serve at an address.
+func ServeAt(t testing.TB, dir string, m *Map, address string) *Server {
+	t.Helper()
+	conf, err := pki.ServerTLS(filepath.Join(dir, "sup.pem"), filepath.Join(dir, "sup.key"), filepath.Join(dir, "ca.pem"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Start(conf, address, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Start is ServeAt outside a test, for a program that pretends to be a supervisor.
+func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Address: l.Addr().String(), m: m, cut: make(chan struct{})}
+	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
+	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)
+	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
+	return s, nil
+}
+
+// Stop ends the replica as a killed process would.
+func (s *Server) Stop() { s.grpc.Stop() }
+
+// Refuse makes every call fail with err, and cuts the watches; nil ends that.
+func (s *Server) Refuse(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuse = err
+	if err != nil {
+		close(s.cut)
+		s.cut = make(chan struct{})
+	}
+}
+
+// CutWatchesAfter cuts every watch after so many answers.
+func (s *Server) CutWatchesAfter(answers int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.afterSends = answers
+}
+
+// Watches returns how many watches were begun.
+func (s *Server) Watches() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watches
+}
+
+func (s *Server) refused() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refuse
+}
+
+// ListNodes answers with the map's, filtered by state.
+func (s *Server) ListNodes(_ context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	out := proto.Clone(s.m.Nodes).(*lofamov1.ListNodesResponse)
+	out.Nodes = filter(out.Nodes, req.GetStates(), (*lofamov1.Node).GetState)
+	return out, nil
+}
+
+func filter[T any](all []T, want []lofamov1.State, state func(T) lofamov1.State) []T {
+	if len(want) == 0 {
+		return all
+	}
+	var out []T
+	for _, v := range all {
+		for _, w := range want {
+			if state(v) == w {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+// GetNode finds a node by id or coordinates.
+func (s *Server) GetNode(_ context.Context, req *lofamov1.GetNodeRequest) (*lofamov1.Node, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	for _, n := range s.m.Nodes.GetNodes() {
+		if n.GetId() == req.GetNode() || n.GetCoord() == req.GetNode() {
+			return n, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "node %q: no such node", req.GetNode())
+}
+
+// ListLinks answers with the map's, filtered by node and state.
+func (s *Server) ListLinks(_ context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	out := proto.Clone(s.m.Links).(*lofamov1.ListLinksResponse)
+	var links []*lofamov1.Link
+	for _, l := range out.GetLinks() {
+		if req.GetNode() == "" || l.GetNode() == req.GetNode() || l.GetCoord() == req.GetNode() {
+			links = append(links, l)
+		}
+	}
+	out.Links = filter(links, req.GetStates(), (*lofamov1.Link).GetState)
+	return out, nil
+}
+
+// ListEvents answers with what was committed.
+func (s *Server) ListEvents(_ context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	out := &lofamov1.ListEventsResponse{Revision: s.m.revision()}
+	for _, c := range s.m.commits {
+		if c.GetRevision() > req.GetAfterRevision() {
+			for _, e := range c.GetEvents() {
+				if req.GetNode() == "" || e.GetNode() == req.GetNode() || e.GetCoord() == req.GetNode() {
+					out.Events = append(out.Events, e)
+				}
+			}
+		}
+	}
+	if n, limit := len(out.Events), int(req.GetLimit()); limit > 0 && n > limit {
+		out.Events = out.Events[n-limit:]
+	}
+	return out, nil
+}
+
+// ListSupervisors answers with the map's.
+func (s *Server) ListSupervisors(context.Context, *lofamov1.ListSupervisorsRequest) (*lofamov1.ListSupervisorsResponse, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	return s.m.Supervisors, nil
+}
+
+// Watch streams what is committed, and what is seen if asked for.
+func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
+	if err := s.refused(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	cut, limit := s.cut, s.afterSends
+	s.watches++
+	s.mu.Unlock()
+	after, seen, sent := req.GetAfterRevision(), 0, 0
+	for {
+		s.m.mu.Lock()
+		if after != 0 && after < s.m.compacted {
+			s.m.mu.Unlock()
+			return status.Errorf(codes.OutOfRange, "revision %d was compacted", after)
+		}
+		changed := s.m.changed
+		var send []*lofamov1.WatchResponse
+		for ; req.GetAsSeen() && seen < len(s.m.seen); seen++ {
+			send = append(send, &lofamov1.WatchResponse{Events: []*lofamov1.Event{s.m.seen[seen]}})
+		}
+		for _, c := range s.m.commits {
+			if c.GetRevision() > after {
+				send = append(send, c)
+				after = c.GetRevision()
+			}
+		}
+		s.m.mu.Unlock()
+		for _, r := range send {
+			if err := stream.Send(r); err != nil {
+				return err
+			}
+			if sent++; sent == limit {
+				return status.Error(codes.Unavailable, "cut")
+			}
+		}
+		select {
+		case <-changed:
+		case <-cut:
+			return status.Error(codes.Unavailable, "cut")
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}

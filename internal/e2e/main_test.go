@@ -1,0 +1,218 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const (
+	normal  = lofamov1.State_NORMAL
+	sick    = lofamov1.State_SICK
+	failed  = lofamov1.State_FAILED
+	unknown = lofamov1.State_UNKNOWN
+)
+
+// patience bounds every wait: far above any promised bound, which the measurements hold, not these
+// tests.
+const patience = 20 * time.Second
+
+// binaries is where the programs under test are; main sets it once.
+var binaries string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	binaries = os.Getenv(localcluster.EnvBinDir)
+	if binaries == "" {
+		dir, err := os.MkdirTemp("", "lofamo-e2e-bin-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/...")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "build the programs under test:", err)
+			return 1
+		}
+		binaries = dir
+	}
+	return m.Run()
+}
+
+// cluster starts a cluster for one test and its subtests. When the test fails, its logs are kept.
+func cluster(t *testing.T, dims string, supervisors int) *lab.Lab {
+	t.Helper()
+	d, err := grid.ParseDims(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not t.TempDir: its name is too long for Unix sockets.
+	dir, err := os.MkdirTemp("", "lofamo-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	l, err := lab.Start(ctx, localcluster.Options{Dir: filepath.Join(dir, "c"), Dims: d, Supervisors: supervisors, BinDir: binaries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the cluster's directory with its logs is kept: %s", dir)
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// trial is one fault in one test: everything that the map says is compared with what it must say.
+type trial struct {
+	*testing.T
+	*lab.Lab
+	mark int
+}
+
+// try runs a subtest on a settled cluster and heals it afterwards.
+func try(t *testing.T, l *lab.Lab, name string, do func(trial)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if err := l.Settle(ctx); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := l.Cluster.HealAll(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		do(trial{t, l, l.Mark()})
+	})
+}
+
+func (t trial) inject(node string, f localcluster.Fault) {
+	t.Helper()
+	if _, err := t.Cluster.Inject(t.Context(), node, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// becomes waits for a change and returns it.
+func (t trial) becomes(node, component string, states ...lofamov1.State) lab.Seen {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := t.Wait(ctx, t.mark, lab.Becomes(node, component, states...))
+	if err != nil {
+		t.Fatalf("%s of %s never became %v: %v", component, node, states, err)
+	}
+	return s
+}
+
+// heal puts a node right and waits until the whole map is NORMAL again.
+func (t trial) heal(node string) {
+	t.Helper()
+	if err := t.Cluster.Heal(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	t.settled()
+}
+
+func (t trial) settled() {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := t.Settle(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t trial) node(name string) *lofamov1.Node {
+	t.Helper()
+	n, err := t.Client.GetNode(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// is checks a node's verdict as a reader of the map sees it.
+func (t trial) is(name string, state lofamov1.State, cause lofamov1.Cause) *lofamov1.Node {
+	t.Helper()
+	n := t.node(name)
+	if n.GetState() != state || n.GetCause() != cause {
+		t.Errorf("%s is %s, cause %s; want %s, cause %s", name, n.GetState(), n.GetCause(), state, cause)
+	}
+	return n
+}
+
+// component finds a component of a node by name.
+func (t trial) component(n *lofamov1.Node, name string) *lofamov1.Component {
+	t.Helper()
+	for _, c := range n.GetComponents() {
+		if c.GetName() == name {
+			return c
+		}
+	}
+	t.Fatalf("%s has no component %s", n.GetId(), name)
+	return nil
+}
+
+// hasEvidence checks that a component's state rests on an observation of that kind.
+func (t trial) hasEvidence(n *lofamov1.Node, component, kind, observer string, path lofamov1.Path) {
+	t.Helper()
+	c := t.component(n, component)
+	if !slices.ContainsFunc(c.GetEvidence(), func(e *lofamov1.Evidence) bool {
+		return e.GetKind() == kind && (observer == "" || e.GetObserver() == observer) &&
+			(path == lofamov1.Path_PATH_UNSPECIFIED || e.GetPath() == path) && e.GetAge() != nil
+	}) {
+		t.Errorf("%s of %s: no evidence %s by %q on path %s with an age in %v", component, n.GetId(), kind, observer, path, c.GetEvidence())
+	}
+}
+
+// othersWereSpared checks that since the trial began no other node was called anything but NORMAL,
+// and that none was ever called FAILED.
+func (t trial) othersWereSpared(guilty ...string) {
+	t.Helper()
+	for _, s := range t.Since(t.mark) {
+		if s.GetComponent() == "node" && s.GetTo() != normal && !slices.Contains(guilty, s.GetNode()) {
+			t.Errorf("a bystander was accused: %s", s)
+		}
+	}
+}
+
+// neverFailed checks that no whole node was called FAILED since the trial began.
+func (t trial) neverFailed() {
+	t.Helper()
+	for _, s := range t.Since(t.mark) {
+		if s.GetComponent() == "node" && s.GetTo() == failed {
+			t.Errorf("a living node was called FAILED: %s", s)
+		}
+	}
+}
+
+func simple(k localcluster.Kind) localcluster.Fault { return localcluster.Fault{Kind: k} }
+
+func sensor(name string, v float64) localcluster.Fault {
+	return localcluster.Fault{Kind: localcluster.SensorValue, Sensor: name, Value: v}
+}

@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// TestLeaderKilled kills the leading supervisor with signal 9: another takes over, the map stays,
+// the watch goes on without a gap, and faults are known as before.
+func TestLeaderKilled(t *testing.T) {
+	l := cluster(t, "2x2x1", 3)
+	try(t, l, "fault before, leader killed, fault after", func(t trial) {
+		t.inject("1,0,0", sensor("temperature", 110))
+		t.becomes("n1-0-0", "temperature", failed)
+
+		resp, err := t.Client.ListSupervisors(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		killed := ""
+		for _, s := range resp.GetSupervisors() {
+			if s.GetLeader() {
+				killed = s.GetId()
+			}
+		}
+		pid := 0
+		for _, s := range t.Cluster.Info().Supervisors {
+			if s.ID == killed {
+				pid = s.PID
+			}
+		}
+		if pid == 0 {
+			t.Fatalf("no leader among %v", resp.GetSupervisors())
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		t.inject("0,1,0", simple(localcluster.KillHost))
+		t.becomes("n0-1-0", "host", failed)
+		if n := t.node("n1-0-0"); t.component(n, "temperature").GetState() != failed {
+			t.Errorf("the new leader forgot: %v", n)
+		}
+		t.othersWereSpared("n1-0-0", "n0-1-0")
+		last := uint64(0)
+		for _, s := range t.Since(t.mark) {
+			if s.GetRevision() < last {
+				t.Errorf("revision %d after %d: %s", s.GetRevision(), last, s)
+			}
+			last = s.GetRevision()
+		}
+	})
+}
+
+// TestStrangersChangeNothing sends noise to every port of a node: nothing of it is accepted, and
+// no link turns sick by it (a stranger could otherwise).
+func TestStrangersChangeNothing(t *testing.T) {
+	l := cluster(t, "2x1x1", 1)
+	try(t, l, "noise", func(t trial) {
+		cfg, err := config.LoadAgent(filepath.Join(t.Cluster.Dir(), "nodes", "n0-0-0", "agent.yaml"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		targets := []string{cfg.Service.Listen, t.Cluster.Info().Supervisors[0].Report}
+		for _, link := range cfg.Links {
+			targets = append(targets, link.Local)
+		}
+		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		noise := make([]byte, 1400)
+		for i := range noise {
+			noise[i] = byte(i * 7)
+		}
+		for round := range 500 {
+			for _, target := range targets {
+				to, err := netip.ParseAddrPort(target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := conn.WriteToUDPAddrPort(noise[:1+(round*37)%1400], to); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// A real fault afterwards shows that everybody still listens.
+		t.inject("0,0,0", sensor("temperature", 110))
+		t.becomes("n0-0-0", "temperature", failed)
+		for _, s := range t.Since(t.mark) {
+			if s.GetNode() != "n0-0-0" || (s.GetComponent() != "temperature" && s.GetComponent() != "node") {
+				t.Errorf("the noise did something: %s", s)
+			}
+		}
+	})
+}
+
+// TestStartsAgain stops a whole cluster and starts it again: the committed map and its history
+// survive, boot epochs grow.
+func TestStartsAgain(t *testing.T) {
+	l := cluster(t, "2x1x1", 1)
+	before, err := l.Client.GetNode(t.Context(), "n0-0-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Cluster.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Cluster.Start(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(patience)
+	for {
+		after, err := l.Client.GetNode(t.Context(), "n0-0-0")
+		if err == nil && after.GetState() == normal && after.GetHostEpoch() > before.GetHostEpoch() && after.GetDnpEpoch() > before.GetDnpEpoch() {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("before %v, at last %v, %v", before, after, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func (n *node) neighbour(d grid.Direction) *node {
+	c, _ := n.w.cfg.Dims.Neighbour(n.topo.Coord, d)
+	return n.w.nodes[n.w.cfg.Dims.Rank(c)]
+}
+
+// sendFrame carries a frame over a cable. A damaged one arrives as such; one of a session that the
+// receiver has no keys for is counted there and not accepted.
+func (n *node) sendFrame(f dnpcore.Outgoing) {
+	c := &n.links[f.Dir.Index()]
+	if c.cut || n.w.chance(c.lose) {
+		return
+	}
+	frame := f.Frame
+	frame.Payload = append([]byte(nil), frame.Payload...)
+	peer, dir := n.neighbour(f.Dir), f.Dir.Opposite()
+	damaged := n.w.chance(c.corrupt)
+	peer.dnp.deliver(n.w.between(linkDelayMin, linkDelayMax), func() {
+		switch {
+		case damaged:
+			peer.stepDNP(dnpcore.Bad{Dir: dir, Kind: torus.BadCRC, Count: 1})
+		case frame.Session != c.session && frame.Session != c.before:
+			peer.stepDNP(dnpcore.Bad{Dir: dir, Kind: torus.BadSession, Count: 1})
+		default:
+			peer.stepDNP(&dnpcore.Frame{Dir: dir, Frame: frame})
+		}
+	})
+}
+
+// redial is the handshake: it needs both ends alive and both directions of the cable, and gives
+// both ends a session. The + end dials, as in the daemons.
+func (n *node) redial(d grid.Direction) {
+	const handshake, every = 2 * time.Millisecond, 50 * time.Millisecond
+	i := d.Index()
+	if !d.Positive() || n.w.now.Sub(n.redialAt[i]) < every {
+		return
+	}
+	n.redialAt[i] = n.w.now
+	n.dnp.deliver(handshake, func() {
+		peer, back := n.neighbour(d), d.Opposite()
+		out, in := &n.links[i], &peer.links[back.Index()]
+		if out.cut || in.cut || !peer.dnp.running || peer.dnp.stopped {
+			return
+		}
+		id := n.w.rnd.Uint32() | 1
+		for _, c := range []*cable{out, in} {
+			c.before, c.session = c.session, id
+		}
+		n.stepDNP(dnpcore.Session{Dir: d, ID: id})
+		peer.dnp.deliver(0, func() { peer.stepDNP(dnpcore.Session{Dir: back, ID: id}) })
+	})
+}

@@ -1,0 +1,282 @@
+package sim
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// maxHops is what a message may make in these worlds.
+const maxHops = 32
+
+// node is one tile: two processes, the page between them, six cables' ends.
+type node struct {
+	w     *World
+	topo  *topo.Map
+	page  registers
+	links [grid.NumDirections]cable // what leaves this node in each direction
+
+	host     process
+	hostCore *hostcore.Machine
+	dnp      process
+	dnpCore  *dnpcore.Machine
+
+	serviceCut bool
+	sensors    map[fault.Component]reading
+	redialAt   [grid.NumDirections]time.Time
+	speakers   map[fault.Half]sealer
+}
+
+func newNode(w *World, at grid.Coord) *node {
+	id := fault.DefaultNodeID(at)
+	n := &node{w: w, topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{}, speakers: map[fault.Half]sealer{}}
+	n.page.words = map[watchdog.Addr]uint32{}
+	n.host.w, n.dnp.w = w, w
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		n.speakers[h] = nodeSealer(fault.Origin{Node: id, Half: h}.String())
+	}
+	for _, c := range []fault.Component{fault.ComponentMemory, fault.ComponentServiceNetwork, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
+		fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
+		n.sensors[c] = reading{fault.Normal, 20}
+	}
+	return n
+}
+
+func (n *node) id() fault.NodeID { return n.topo.Node }
+
+func (n *node) process(h fault.Half) *process {
+	if h == fault.HalfHost {
+		return &n.host
+	}
+	return &n.dnp
+}
+
+// start starts a dead half with the next boot epoch.
+func (n *node) start(h fault.Half) {
+	p := n.process(h)
+	if p.running {
+		return
+	}
+	p.running = true
+	p.life++
+	p.epoch++
+	var err error
+	if h == fault.HalfHost {
+		n.hostCore, err = hostcore.New(hostcore.Config{
+			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
+		}, n.w.now, p.epoch)
+		if err == nil {
+			n.stepHost(hostcore.Supervisors{Targets: []string{supervisorID}, Leader: supervisorID})
+			n.stepHost(hostcore.Tick{})
+			n.host.deliver(0, n.readHostSensors)
+		}
+	} else {
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops}, n.w.now, p.epoch)
+		if err == nil {
+			n.stepDNP(dnpcore.Tick{})
+			n.dnp.deliver(0, n.readDNPSensors)
+		}
+	}
+	if err != nil {
+		panic("sim: configuration that was validated is refused: " + err.Error())
+	}
+}
+
+// stepHost is the host half's shell.
+func (n *node) stepHost(ev hostcore.Event) {
+	out := n.hostCore.Step(n.w.now, ev)
+	if out.NewEpoch != 0 {
+		n.host.epoch = out.NewEpoch
+	}
+	if out.WriteHost {
+		n.page.host = out.Host
+		n.page.host.Valid = true
+	}
+	if out.Ring {
+		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepDNP(dnpcore.Host{Word: n.page.host}) })
+	}
+	for _, s := range out.Send {
+		n.sendHost(s)
+	}
+	for _, m := range out.Relay {
+		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepDNP(dnpcore.FromHost{Message: m}) })
+	}
+	n.host.sleepUntil(out.Wake, func() { n.stepHost(hostcore.Tick{}) })
+	if out.TakeDNP {
+		sample := watchdog.Sample{Valid: n.page.dnp.Valid}
+		n.page.dnp.Valid = false
+		n.stepHost(n.look(true, sample))
+	}
+}
+
+// look reads the page for the host half.
+func (n *node) look(taken bool, s watchdog.Sample) hostcore.Registers {
+	word := n.page.dnp
+	word.Valid = true
+	r := hostcore.Registers{
+		Taken: taken, Sample: s, DNP: word, DNPRaw: word.Encode(), Descriptor: n.page.descriptor, DescriptorRaw: n.page.descriptor.Encode(),
+		Causes:      n.page.causes,
+		Temperature: n.page.words[watchdog.AddrTemperature], Power: n.page.words[watchdog.AddrPower], Voltage: n.page.words[watchdog.AddrVoltage],
+		Router0: n.page.words[watchdog.AddrRouter0], Router1: n.page.words[watchdog.AddrRouter1],
+		RDMA: n.page.words[watchdog.AddrRDMA], Engine: n.page.words[watchdog.AddrEngine],
+	}
+	for i, d := range n.page.details {
+		r.Details[i], _ = torus.DecodeDetail(d) // what does not decode is unknown
+	}
+	return r
+}
+
+func (n *node) readHostSensors() {
+	var rs []hostcore.Reading
+	for _, c := range []fault.Component{fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
+		rs = append(rs, hostcore.Reading{Component: c, State: n.sensors[c].state})
+	}
+	n.stepHost(hostcore.Readings{Readings: rs})
+	n.host.deliver(n.w.cfg.Periods.SensorPeriod, n.readHostSensors)
+}
+
+func (n *node) readDNPSensors() {
+	var rs []dnpcore.Reading
+	for _, c := range []fault.Component{fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
+		rs = append(rs, dnpcore.Reading{Component: c, State: n.sensors[c].state, Value: n.sensors[c].value})
+	}
+	n.stepDNP(dnpcore.Readings{Readings: rs})
+	n.dnp.deliver(n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
+}
+
+// sendHost signs and sends one message of the host half.
+func (n *node) sendHost(s hostcore.Send) {
+	key := n.speakers[fault.HalfHost]
+	var b []byte
+	var err error
+	switch {
+	case s.Report != nil:
+		b, err = servicenet.SealReport(*s.Report, key)
+	case s.Answer != nil:
+		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+			Nonce: s.Answer.Nonce, Node: string(n.id()), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(s.Answer.Epoch),
+		}}}, key)
+	default:
+		b, err = servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, key)
+	}
+	if err != nil {
+		n.w.violate("%s/host cannot seal what its core wants sent: %v", n.id(), err)
+		return
+	}
+	if s.Path == fault.PathTorus {
+		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() {
+			n.stepDNP(dnpcore.FromHost{Message: relay.Message{Kind: relay.Up, Limit: maxHops, Envelope: b}})
+		})
+		return
+	}
+	if !n.serviceCut {
+		n.w.after(n.w.between(serviceDelayMin, serviceDelayMax), func() { n.w.supervisor.receive(n, b) })
+	}
+}
+
+// fromService delivers a datagram of the service network to the host half.
+func (n *node) fromService(b []byte) {
+	if n.serviceCut {
+		return
+	}
+	n.host.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() { n.openHost(b, fault.PathDirect) })
+}
+
+func (n *node) openHost(b []byte, path fault.Path) {
+	o, err := servicenet.Open(b, verifier{})
+	if err != nil {
+		n.w.violate("%s/host refuses a message of the supervisor: %v", n.id(), err)
+		return
+	}
+	n.stepHost(hostcore.Received{Opened: o, Path: path})
+}
+
+// stepDNP is the DNP half's shell.
+func (n *node) stepDNP(ev dnpcore.Event) {
+	out := n.dnpCore.Step(n.w.now, ev)
+	if out.NewEpoch != 0 {
+		n.dnp.epoch = out.NewEpoch
+	}
+	for _, s := range out.Stores {
+		n.page.words[s.Addr] = s.Value
+	}
+	for _, e := range out.Details {
+		n.page.details[e.Dir.Index()] = e.Value
+	}
+	for _, e := range out.Causes {
+		n.page.causes[e.Dir.Index()] = e.Value
+	}
+	if out.WriteDescriptor {
+		n.page.descriptor = out.Descriptor
+	}
+	if out.WriteDNP {
+		n.page.dnp = out.DNP
+		n.page.dnp.Valid = true
+	}
+	if out.Ring {
+		n.host.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepHost(n.look(false, watchdog.Sample{})) })
+	}
+	for _, f := range out.Frames {
+		n.sendFrame(f)
+	}
+	for _, m := range out.ToHost {
+		n.toHost(m)
+	}
+	for _, d := range out.Redial {
+		n.redial(d)
+	}
+	n.dnp.sleepUntil(out.Wake, func() { n.stepDNP(dnpcore.Tick{}) })
+	// What follows steps the machine again, so everything of this output is done by now.
+	open, seals, take := out.Open, out.Seal, out.TakeHost
+	for _, b := range open {
+		if o, err := servicenet.Open(b, verifier{}); err == nil {
+			n.stepDNP(dnpcore.Opened{Opened: o})
+		} else {
+			n.w.violate("%s/dnp refuses a message of the supervisor: %v", n.id(), err)
+		}
+	}
+	for _, s := range seals {
+		n.seal(s)
+	}
+	if take {
+		sample := watchdog.Sample{Valid: n.page.host.Valid}
+		n.page.host.Valid = false
+		n.stepDNP(dnpcore.Host{Taken: true, Sample: sample, Word: n.page.host})
+	}
+}
+
+func (n *node) seal(s dnpcore.Seal) {
+	var b []byte
+	var err error
+	if s.Report != nil {
+		b, err = servicenet.SealReport(*s.Report, n.speakers[fault.HalfDNP])
+	} else {
+		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
+	}
+	if err != nil {
+		n.w.violate("%s/dnp cannot seal what its core wants sent: %v", n.id(), err)
+		return
+	}
+	n.stepDNP(dnpcore.Sealed{Envelope: b, Seal: s})
+}
+
+// toHost passes a message through the mailbox.
+func (n *node) toHost(m relay.Message) {
+	d := n.w.between(wakeDelayMin, wakeDelayMax)
+	n.host.deliver(d, func() {
+		if m.Kind == relay.Up {
+			n.stepHost(hostcore.Arrived{Message: m, Held: d})
+		} else {
+			n.openHost(m.Envelope, fault.PathTorus)
+		}
+	})
+}

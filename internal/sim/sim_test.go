@@ -1,0 +1,190 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// TestScenarios plays every scenario of testdata on every torus that it names, with several seeds.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d scenarios, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			f, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			s, err := ParseScript(f)
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			for _, d := range s.Tori {
+				t.Run(d.String(), func(t *testing.T) {
+					t.Parallel()
+					seeds := uint64(3)
+					if d.Nodes() > 10 {
+						seeds = 1 // time grows with the nodes
+					}
+					for seed := uint64(1); seed <= seeds; seed++ {
+						if err := s.Run(d, seed); err != nil {
+							t.Errorf("%s, torus %s, seed %d: %v", file, d, seed, err)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestScriptRefuses shows that a scenario cannot pass by being misunderstood.
+func TestScriptRefuses(t *testing.T) {
+	for _, tc := range []struct{ script, names string }{
+		{"settle", "0 tori"},
+		{"torus 2", "0 steps"},
+		{"torus 2x\nsettle", "dims"},
+		{"torus 2\nsettle\nexpect 1,0,0 node FAILED within 1s", "not so within 1s"},
+		{"torus 2\nsettle\nmap 0,0,0 node FAILED", "it is NORMAL"},
+		{"torus 2\nsettle\nbegin\nsensor 0,0,0 memory FAILED\nrun 3s\nspared 1,0,0", "a bystander"},
+		{"torus 2\nsettle\nbegin\nsensor 0,0,0 memory FAILED\nrun 3s\nnever 0,0,0 memory FAILED", "it was so"},
+		{"torus 2\nexplode 0,0,0", "unknown command"},
+		{"torus 2\nkill 5,0,0 host", "outside"},
+		{"torus 2\nkill 0,0,0 foot", "half"},
+		{"torus 2\ncut 0,0,0 Y+", "no links"},
+		{"torus 2\nsettle\nexpect 0,0,0 node FAILED soon", "has no value"},
+		{"torus 2\npreset slow\nsettle", "preset"},
+	} {
+		s, err := ParseScript(strings.NewReader(tc.script))
+		if err == nil {
+			err = s.Run(s.Tori[0], 1)
+		}
+		if err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("%q: %v; want an error that names %q", tc.script, err, tc.names)
+		}
+	}
+}
+
+// TestReplays shows that a seed decides everything.
+func TestReplays(t *testing.T) {
+	play := func(seed uint64) string {
+		w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 2}, Periods: preset(t, config.PresetDefault), Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Run(2 * time.Second)
+		w.nodes[3].host.kill()
+		w.Run(2 * time.Second)
+		var b strings.Builder
+		for _, k := range w.Known() {
+			fmt.Fprintln(&b, k.At.UnixNano(), k)
+		}
+		return b.String()
+	}
+	first := play(7)
+	if first == "" || play(7) != first {
+		t.Error("the same seed gave another history")
+	}
+	if play(8) == first {
+		t.Error("another seed gave the same history")
+	}
+}
+
+// TestRandomFaults harms random nodes in random ways and holds the invariants after every change:
+// nothing that lives and can be reached is called FAILED; and when all is mended, all is NORMAL.
+func TestRandomFaults(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			if err := randomFaults(preset(t, config.PresetDefault), seed); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+		})
+	}
+}
+
+func randomFaults(p config.Periods, seed uint64) error {
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	tori := []grid.Dims{{X: 4, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}}
+	w, err := New(Config{Dims: tori[rnd.IntN(len(tori))], Periods: p, Seed: seed})
+	if err != nil {
+		return err
+	}
+	r := runner{World: w, periods: p}
+	if err := r.do([]string{"settle"}); err != nil {
+		return err
+	}
+	var story []string
+	do := func(format string, args ...any) error {
+		line := fmt.Sprintf(format, args...)
+		story = append(story, line)
+		return r.do(strings.Fields(line))
+	}
+	links := w.cfg.Dims.Links()
+	for range 8 {
+		n, d := w.nodes[rnd.IntN(len(w.nodes))].topo.Coord, links[rnd.IntN(len(links))]
+		half := fault.Half(1 + rnd.IntN(2))
+		var errs error
+		switch rnd.IntN(7) {
+		case 0:
+			errs = do("kill %s %s", n, half)
+		case 1:
+			errs = do("hang %s %s", n, half)
+		case 2:
+			errs = do("kill %s node", n)
+		case 3:
+			errs = do("cut %s %s", n, d)
+		case 4:
+			errs = do("cut %s %s out", n, d)
+		case 5:
+			errs = do("cut-service %s", n)
+		case 6:
+			errs = do("lose %s %s 0.3", n, d)
+		}
+		errs = errors.Join(errs, do("run %dms", 10+rnd.IntN(1500)))
+		if errs != nil {
+			return errs
+		}
+	}
+	for _, n := range w.nodes {
+		c := n.topo.Coord
+		for _, line := range []string{"continue %s node", "start %s node", "mend-service %s"} {
+			if err := do(line, c); err != nil {
+				return err
+			}
+		}
+		for _, d := range links {
+			if err := errors.Join(do("mend %s %s", c, d), do("lose %s %s 0", c, d)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := do("settle"); err != nil {
+		return fmt.Errorf("after %s: %w", strings.Join(story[:16], ", "), err)
+	}
+	if b := w.Broken(); len(b) > 0 {
+		return fmt.Errorf("after %s: %s", strings.Join(story[:16], ", "), strings.Join(b, "; "))
+	}
+	return nil
+}
+
+func preset(t *testing.T, name string) config.Periods {
+	t.Helper()
+	p, err := config.Preset(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

@@ -1,0 +1,202 @@
+package sim
+
+import (
+	"encoding/binary"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const supervisorID = "sup-0"
+
+// supervisor is one leading replica with a store that only takes time.
+type supervisor struct {
+	w       *World
+	inbox   *servicenet.Inbox
+	machine *awareness.Machine
+	key     sealer
+	wake    uint64
+}
+
+func newSupervisor(w *World) (*supervisor, error) {
+	p := w.cfg.Periods
+	ids := map[grid.Coord]fault.NodeID{}
+	for rank := range w.cfg.Dims.Nodes() {
+		at := w.cfg.Dims.At(rank)
+		ids[at] = fault.DefaultNodeID(at)
+	}
+	s := &supervisor{w: w, inbox: servicenet.NewInbox(nil), key: sealer{[]byte(servicenet.RoleSupervisor + "|" + supervisorID)}}
+	var err error
+	s.machine, err = awareness.New(awareness.Config{
+		Dims: w.cfg.Dims, IDs: ids, Supervisor: supervisorID,
+		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
+		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, HalfBound: p.HalfBound(),
+		Nonce: func() (n [16]byte) {
+			binary.LittleEndian.PutUint64(n[:], w.rnd.Uint64())
+			binary.LittleEndian.PutUint64(n[8:], w.rnd.Uint64())
+			return n
+		},
+	}, w.now, nil)
+	return s, err
+}
+
+// receive takes a datagram that came from a node's host half.
+func (s *supervisor) receive(from *node, b []byte) {
+	d, msg, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
+	if err != nil {
+		s.w.violate("the supervisor refuses a message by %s: %v", from.id(), err)
+		return
+	}
+	if a := msg.GetAnswer(); a != nil {
+		ev := awareness.Answered{Origin: fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}, Epoch: fault.Epoch(a.GetEpoch()), Path: d.Path}
+		copy(ev.Nonce[:], a.GetNonce())
+		s.step(ev)
+		return
+	}
+	id := d.Report.ID
+	verdict := s.inbox.Accept
+	if d.Report.Digest {
+		verdict = s.inbox.AcceptDigest
+	}
+	switch verdict(id) {
+	case servicenet.StaleEpoch:
+		s.ack(from, d, lofamov1.Ack_STALE_EPOCH, uint64(s.inbox.Position(id.Origin).Epoch))
+		return
+	case servicenet.EpochJump:
+		s.w.violate("%s jumps in its boot epoch", id)
+		return
+	case servicenet.Fresh:
+		s.ack(from, d, lofamov1.Ack_RECEIVED, 0)
+		s.step(awareness.Evidence{Delivery: d})
+	case servicenet.Duplicate:
+		s.ack(from, d, lofamov1.Ack_RECEIVED, 0)
+	}
+	if !d.Report.Digest {
+		s.w.after(s.w.between(commitDelayMin, commitDelayMax), func() { s.ack(from, d, lofamov1.Ack_COMMITTED, 0) })
+	}
+}
+
+// ack answers the way the report came.
+func (s *supervisor) ack(from *node, d fault.Delivery, status lofamov1.Ack_Status, highest uint64) {
+	b := s.seal(&lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
+		Status: status, Ids: []*lofamov1.ReportID{servicenet.EncodeReportID(d.Report.ID)}, Supervisor: supervisorID, Leader: supervisorID, HighestEpoch: highest,
+	}}})
+	if d.Path == fault.PathTorus && from.id() != d.Report.ID.Origin.Node {
+		b = s.downcall(d.Report.ID.Origin.Node, b)
+	}
+	from.fromService(b)
+}
+
+func (s *supervisor) seal(m *lofamov1.Message) []byte {
+	b, err := servicenet.Seal(m, s.key)
+	if err != nil {
+		panic("sim: the supervisor cannot seal: " + err.Error())
+	}
+	return b
+}
+
+func (s *supervisor) downcall(to fault.NodeID, inner []byte) []byte {
+	b, err := servicenet.SealDowncall(to, inner, s.key)
+	if err != nil {
+		panic("sim: the supervisor cannot seal a downcall: " + err.Error())
+	}
+	return b
+}
+
+// step feeds the awareness machine, commits its changes and sends its challenges.
+func (s *supervisor) step(ev awareness.Event) {
+	out := s.machine.Step(s.w.now, ev)
+	if len(out.Changes) > 0 {
+		changes := out.Changes
+		s.w.after(s.w.between(commitDelayMin, commitDelayMax), func() {
+			for _, c := range changes {
+				s.w.known = append(s.w.known, Known{c, s.w.now})
+			}
+		})
+		for _, c := range changes {
+			s.w.check(c)
+		}
+	}
+	for _, c := range out.Challenges {
+		s.challenge(c)
+	}
+	if out.Wake.IsZero() {
+		return
+	}
+	s.wake++
+	n := s.wake
+	s.w.at(out.Wake.Add(s.w.between(0, 100*time.Microsecond)), func() {
+		if s.wake == n {
+			s.step(awareness.Tick{})
+		}
+	})
+}
+
+func (s *supervisor) challenge(c awareness.Challenge) {
+	b := s.seal(&lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+		Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: "127.0.0.1:1",
+	}}})
+	s.w.find(c.Node).fromService(b)
+	for _, via := range c.Via {
+		s.w.find(via).fromService(s.downcall(c.Node, b))
+	}
+}
+
+func (w *World) find(id fault.NodeID) *node {
+	for _, n := range w.nodes {
+		if n.id() == id {
+			return n
+		}
+	}
+	panic("sim: no node " + string(id))
+}
+
+// check holds every verdict against what is really so: nothing that lives and can be reached by
+// some rail is ever called FAILED.
+func (w *World) check(c awareness.Change) {
+	if c.To != fault.Failed || c.From == fault.Failed {
+		return
+	}
+	n := w.find(c.Node)
+	alive := false
+	switch c.Component {
+	case fault.ComponentNode:
+		alive = w.reached(n)
+	case fault.ComponentHost:
+		alive = n.host.up() && w.reached(n)
+	case fault.ComponentDNP:
+		alive = n.dnp.up() && w.reached(n)
+	default:
+		return
+	}
+	if alive {
+		w.violate("what lives and can be reached is called FAILED: %s", Known{c, w.now})
+	}
+}
+
+// reached says whether n has a way to the supervisor: a living host half with a service network,
+// its own or one that the torus connects it to, through living DNP halves and cables that are good
+// in both directions.
+func (w *World) reached(n *node) bool {
+	seen := map[fault.NodeID]bool{n.id(): true}
+	found := n.host.up() && !n.serviceCut
+	for todo := []*node{n}; len(todo) > 0; todo = todo[1:] {
+		at := todo[0]
+		if !at.dnp.up() {
+			continue
+		}
+		found = found || at.host.up() && !at.serviceCut
+		for _, d := range at.topo.Links {
+			peer := at.neighbour(d)
+			if peer.dnp.up() && !seen[peer.id()] && at.links[d.Index()].good() && peer.links[d.Opposite().Index()].good() {
+				seen[peer.id()] = true
+				todo = append(todo, peer)
+			}
+		}
+	}
+	return found
+}

@@ -48,8 +48,9 @@ type LinkConfig struct {
 	Period time.Duration // between heartbeats
 	// Misses are the heartbeats that may fail to come in a row, if the next is not late: the link
 	// is silent when nothing authentic was heard for (Misses+1)·Period, unheard when the peer's
-	// acknowledgement stood still for (Misses+2)·Period. So one less than Misses may fail with a
-	// whole period left for delay.
+	// acknowledgement stood still for (Misses+2)·Period and the peer calls itself deaf. So one less
+	// than Misses may fail with a whole period left for delay. A link that loses frames may miss
+	// more of them: see ToleratedMisses.
 	Misses int
 	// Grace is how long after the start of the machine nothing need be heard; 0 is DefaultGrace.
 	Grace time.Duration
@@ -85,7 +86,8 @@ func (c LinkConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// SilentAfter is the time without an authentic frame after which a link is silent.
+// SilentAfter is the time without an authentic frame after which a link that loses nothing is
+// silent.
 func (c LinkConfig) SilentAfter() time.Duration { return time.Duration(c.Misses+1) * c.Period }
 
 // UnheardAfter is the time without progress of the peer's acknowledgement after which the peer
@@ -225,6 +227,7 @@ type Link struct {
 	acked        uint64    // highest that the peer has acknowledged
 	unackedSince time.Time // since when a frame waits for its acknowledgement; zero: none does
 	ackingSince  time.Time // of a broken tx: since when acks move again; zero: they do not
+	peerDeaf     bool      // by the newest frame
 
 	peer  PeerStatus
 	last  Detail

@@ -53,7 +53,7 @@ func (l *Link) countCRC(gap uint64) {
 func (l *Link) silenceAt() time.Time {
 	switch {
 	case l.hearing:
-		return latest(l.stats.LastHeard.Add(l.cfg.SilentAfter()), l.doubtUntil)
+		return latest(l.stats.LastHeard.Add(l.silentAfter()), l.doubtUntil)
 	case l.rx == LinkUnknown:
 		return latest(l.start.Add(l.cfg.grace()), l.doubtUntil)
 	}

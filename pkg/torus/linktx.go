@@ -6,6 +6,7 @@ import "time"
 // calls itself deaf is an old one.
 func (l *Link) takeAck(now time.Time, f *Frame) {
 	deaf := f.Flags&FlagDeaf != 0
+	l.peerDeaf = deaf
 	if deaf {
 		l.ackingSince = time.Time{}
 	}
@@ -25,13 +26,18 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 }
 
 // unheardAt is when the peer must be taken not to hear us, if its acknowledgement does not move
-// before; zero when there is nothing to wait for. The time counts only while the peer is heard.
+// before; zero when there is nothing to wait for. The time counts only while the peer is heard. A
+// peer that does not call itself deaf may be waiting longer because we lose frames on the way to it.
 func (l *Link) unheardAt() time.Time {
 	if !l.hearing || l.unackedSince.IsZero() || l.tx == LinkBroken && l.ackingSince.IsZero() {
 		return time.Time{}
 	}
 	since := latest(l.unackedSince, l.hearingSince)
-	return latest(since, l.doubtUntil).Add(l.cfg.UnheardAfter())
+	wait := l.cfg.UnheardAfter()
+	if !l.peerDeaf {
+		wait += time.Duration(max(0, MaxMisses-l.cfg.Misses)) * l.cfg.Period
+	}
+	return latest(since, l.doubtUntil).Add(wait)
 }
 
 // txClearAt is when a broken sending way has been acknowledged for the hold-off.

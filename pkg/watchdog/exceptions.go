@@ -8,7 +8,7 @@ package watchdog
 // Bits of AddrRouter0: why the router refused messages.
 const (
 	RouterHopsExceeded uint32 = 1 << iota // a message travelled more than AddrMaxHops: the paper's own example
-	RouterNoRoute                         // no live link leads on towards the destination
+	RouterNoRoute                         // no live link leads on towards the destination: the links' fault, not the core's
 	RouterMalformed                       // a message that the router could not read came on an authentic frame
 	RouterCacheFull                       // the memory of messages already forwarded overflowed
 
@@ -54,10 +54,10 @@ const (
 )
 
 // CoreHealth is the DNP core's health by the exception registers of the core: "we consider sick a
-// DNP that has raised an exception" (§IV-B). The channels' registers are left out, since a link has
-// a health of its own.
+// DNP that has raised an exception" (§IV-B). The channels' registers and RouterNoRoute are left out,
+// since a link has a health of its own, and a dead destination is nobody's fault on the way to it.
 func CoreHealth(router0, router1, rdma, engine uint32) Health {
-	if router0|router1|rdma|engine != 0 {
+	if router0&^RouterNoRoute|router1|rdma|engine != 0 {
 		return HealthSick
 	}
 	return HealthNormal

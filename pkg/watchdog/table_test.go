@@ -228,7 +228,8 @@ func TestThresholds(t *testing.T) {
 }
 
 func TestCoreHealth(t *testing.T) {
-	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick || CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick {
+	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick || CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
+		CoreHealth(RouterNoRoute, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick || CoreHealth(0, 0, 1, 0) != HealthSick {
 		t.Error("core health by exceptions")
 	}
 	if RouterKnown != 0xf || RDMAKnown != 3 || EngineKnown != 0x1f {

@@ -240,16 +240,18 @@ func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) {
 func (c *Cluster) poll(ctx context.Context, look func() (done bool, err error)) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	var last error
 	for {
-		done, last := look()
+		done, err := look()
 		if done {
 			return nil
 		}
+		// What look last had to say is worth more than that it was cut short.
+		if err != nil && (ctx.Err() == nil || last == nil) {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			if last == nil {
-				last = ctx.Err()
-			}
 			return fmt.Errorf("%w (%w)", last, context.Cause(ctx))
 		case e := <-c.exited:
 			return e

@@ -73,8 +73,7 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 // for twice that. Halves, nodes and what follows from them are never held back.
 func (m *Machine) hold(n *node, c fault.Component, f finding, now time.Time) bool {
 	p := &n.components[c]
-	switch c {
-	case fault.ComponentNode, fault.ComponentHost, fault.ComponentDNP:
+	if c <= fault.ComponentDNP { // the node, its host, its DNP
 		return false
 	}
 	if m.cfg.HoldOff == 0 || p.last.IsZero() || ofPeer(c, f.cause) || ofPeer(c, p.cause) {

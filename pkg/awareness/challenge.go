@@ -21,21 +21,19 @@ type nonce struct {
 	sent   time.Time
 }
 
-// mark is a point in a node's history: what was asked, and which boot epochs were known.
+// mark is a point in a node's history: when it was, and what had been asked until then.
 type mark struct {
 	serial uint64
-	epochs [2]fault.Epoch
+	at     time.Time
 }
 
-func (m *Machine) mark(n *node) mark {
-	return mark{serial: m.serial, epochs: [2]fault.Epoch{n.voices[0].epoch, n.voices[1].epoch}}
-}
+func (m *Machine) mark(now time.Time) mark { return mark{serial: m.serial, at: now} }
 
 // proven says that the half has lived after the mark: it answered a challenge that was sent after
-// it, or has booted again. A first report ever is no new boot.
+// it, or was heard to have booted again. A first report ever is no new boot.
 func (n *node) proven(h fault.Half, since mark) bool {
 	v := n.voice(h)
-	return v.answered > since.serial || (since.epochs[h-1] != 0 && v.epoch > since.epochs[h-1])
+	return v.answered > since.serial || v.booted.After(since.at)
 }
 
 // round is a question put to a node or to one of its halves because of an accusation, and put
@@ -154,7 +152,7 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 // begin opens the round, or opens it anew, and asks. It asks a second time within the first wait, so
 // that one lost datagram condemns nobody.
 func (m *Machine) begin(n *node, k fault.Half, waits int, now time.Time) {
-	n.rounds[k] = round{open: true, since: m.mark(n), start: now, next: now.Add(m.wait(k) / 2), waits: waits, sent: 1}
+	n.rounds[k] = round{open: true, since: m.mark(now), start: now, next: now.Add(m.wait(k) / 2), waits: waits, sent: 1}
 	m.challenge(n, k, now)
 }
 
@@ -216,7 +214,7 @@ func (m *Machine) answered(a Answered, now time.Time) {
 				v.answered, v.answeredAt = c.serial, c.sent
 			}
 			v.heard = later(v.heard, c.sent) // it lived at least then
-			v.epoch = max(v.epoch, a.Epoch)
+			v.reach(a.Epoch, now)
 		}
 	}
 	if v == nil {

@@ -29,11 +29,7 @@ func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 
 // ofDNP says whether the DNP half owns the component.
 func ofDNP(c fault.Component) bool {
-	switch c {
-	case fault.ComponentDNPCore, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage:
-		return true
-	}
-	return false
+	return c == fault.ComponentDNPCore || c == fault.ComponentTemperature || c == fault.ComponentPower || c == fault.ComponentVoltage
 }
 
 // findHalf: a half is FAILED by verdict, SICK while it is accused by enough and answers, and else

@@ -1,6 +1,7 @@
 package awareness
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -44,6 +45,8 @@ func describedIndex(c fault.Component) (int, bool) {
 // voice is one half as a speaker: what it last said, and the signs of its life.
 type voice struct {
 	epoch  fault.Epoch // the highest heard
+	met    time.Time   // when the first was heard; zero if it was restored
+	booted time.Time   // when a higher one than was known before was heard
 	newest fault.ReportID
 	digest fault.ReportID // the newest full statement: what is older than it and not in it is withdrawn
 	floor  fault.Epoch    // reports of older epochs are replays from before this leader's time
@@ -51,6 +54,8 @@ type voice struct {
 	path   fault.Path // of the newest report
 	heard  time.Time  // when the newest sign of life was made, by the hops' clocks; zero for none
 	direct time.Time  // the same for the newest report that came straight from the half
+
+	respite time.Time // its word counts at least until then: see Machine.respite
 
 	answered   uint64    // the newest challenge it answered, by serial number
 	answeredAt time.Time // when that one was sent
@@ -69,7 +74,7 @@ func (v *voice) take(d fault.Delivery, index func(fault.NodeID) (int, bool), now
 	}
 	if fresh = id.Newer(v.newest); fresh {
 		v.newest, v.path = id, d.Path
-		v.epoch = max(v.epoch, id.Epoch)
+		v.reach(id.Epoch, now)
 		v.heard = later(v.heard, made(d, now))
 	}
 	if id == v.newest && d.Path == fault.PathDirect {
@@ -85,6 +90,16 @@ func (v *voice) take(d fault.Delivery, index func(fault.NodeID) (int, bool), now
 		v.withdraw(changed)
 	}
 	return fresh
+}
+
+// reach notes a boot epoch.
+func (v *voice) reach(e fault.Epoch, now time.Time) {
+	if v.epoch == 0 {
+		v.met = now
+	} else if e > v.epoch && v.met.Before(now) {
+		v.booted = now
+	}
+	v.epoch = max(v.epoch, e)
 }
 
 // made returns when the report was made, by the hops' clocks.
@@ -113,15 +128,16 @@ func wellFormed(about int, o fault.Observation) bool {
 	if !o.Component.Valid() || o.Component == fault.ComponentNode || !o.State.Valid() {
 		return false
 	}
-	switch o.Kind {
-	case fault.KindSelf, fault.KindWatchdog, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio:
-		return about < 0
-	case fault.KindDescriptor:
+	if about >= 0 {
 		_, ok := describedIndex(o.Component)
-		return about >= 0 && ok
+		return ok && o.Kind == fault.KindDescriptor
 	}
-	return false // gossip, votes and challenges are the supervisor's own to say
+	return slices.Contains(ownKinds[:], o.Kind)
 }
+
+// ownKinds are the kinds of what a half may say of its own node. Gossip, votes, challenges and
+// missing digests are the supervisor's to say.
+var ownKinds = [...]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio}
 
 // state stores one observation, unless the half has said something newer on the same component.
 func (v *voice) state(about int, o fault.Observation, d fault.Delivery, now time.Time, changed func(int, fault.Component)) {

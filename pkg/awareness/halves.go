@@ -161,9 +161,13 @@ func (m *Machine) accusers(a accusation) string {
 
 // becomeFailed is the verdict on one half.
 func (m *Machine) becomeFailed(n *node, h fault.Half, f finding, now time.Time) {
-	*n.failure(h) = verdict{on: true, at: now, mark: m.mark(n), finding: f}
+	*n.failure(h) = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	n.rounds[h] = round{}
 }
+
+// lull is how long a watchdog's good word must stand before it lifts a verdict: just long enough for
+// what arrived together with it, in whatever order, to have its say.
+const lull = time.Millisecond
 
 // recover lifts a half's verdict, and the node's with it, when there is proof of life later than the
 // verdict: an answer, a new boot, or the watchdog of an other half that is itself believed.
@@ -179,6 +183,10 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if f.proven.IsZero() {
 		word := n.voice(h.Other()).own[halfComponent(h)]
 		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) && m.current(n, h.Other(), now)
+		if seen && !now.After(word.came) {
+			n.wakeAt(now.Add(lull), now)
+			seen = false
+		}
 		if !seen && !n.proven(h, f.mark) {
 			return
 		}

@@ -19,7 +19,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	}
 	own, by := m.ownWord(n, c, now)
 	if f := p.failure(fault.HalfDNP); f.on {
-		return m.explained(n, p, own, by)
+		return explained(p, own, by)
 	}
 	far, farBy := m.ownWord(p, fault.Link(d.Opposite()), now)
 	near, nearBad := m.broken(n, p, own, c, by, now)
@@ -85,7 +85,7 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 }
 
 // explained is the finding for a link whose peer is dead.
-func (m *Machine) explained(n, p *node, own *record, by fault.Origin) finding {
+func explained(p *node, own *record, by fault.Origin) finding {
 	f := p.failure(fault.HalfDNP).finding
 	f.state, f.cause, f.rule, f.single = fault.Failed, fault.CauseDNP, "the DNP of "+string(p.id)+" is dead", false
 	if p.dead.on {

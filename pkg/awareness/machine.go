@@ -22,11 +22,12 @@ type Machine struct {
 	ranks   map[fault.NodeID]int
 	serial  uint64    // of the newest challenge
 	started time.Time // when this leader took over
-	now     time.Time // of the newest step: time never goes back
+	now     time.Time // of this step: time never goes back
+	awake   time.Time // of the step before
 
 	// A machine that was itself late doubts itself: what it missed while it slept may still be in its
-	// queue. doubt is when it last woke too late, slept when it had last been awake before.
-	doubt, slept time.Time
+	// queue. doubt is when it last woke too late.
+	doubt time.Time
 
 	wakes wakeHeap
 	dirty []*node // to settle, then to publish
@@ -175,11 +176,11 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.components[fault.ComponentNode].single = s.SingleWitness
 	for _, h := range halves {
 		if c := &n.components[halfComponent(h)]; s.State == fault.Failed || c.state == fault.Failed {
-			*n.failure(h) = verdict{on: true, at: m.started, mark: m.mark(n), finding: c.why}
+			*n.failure(h) = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: c.why}
 		}
 	}
 	if s.State == fault.Failed {
-		n.dead = verdict{on: true, at: m.started, mark: m.mark(n), finding: n.components[fault.ComponentNode].why}
+		n.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: n.components[fault.ComponentNode].why}
 		n.dead.single = s.SingleWitness
 	}
 	m.touch(n)
@@ -219,7 +220,7 @@ func (n *node) fillCauses() {
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	now = later(now, m.now)
 	m.doubtIfLate(now)
-	m.now = now
+	m.awake, m.now = m.now, now
 	m.out = Output{}
 	switch ev := ev.(type) {
 	case Evidence:
@@ -232,7 +233,11 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		}
 	}
 	for len(m.wakes) > 0 && !m.wakes[0].next.After(now) {
-		m.touch(heap.Pop(&m.wakes).(*node))
+		n := heap.Pop(&m.wakes).(*node)
+		if m.doubt.Equal(now) {
+			m.respite(n)
+		}
+		m.touch(n)
 	}
 	m.run(now)
 	m.sortOutput()
@@ -279,7 +284,16 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 // a machine that did not listen, and the waits start again.
 func (m *Machine) doubtIfLate(now time.Time) {
 	if len(m.wakes) > 0 && now.Sub(m.wakes[0].next) > 2*m.cfg.ChallengeNode {
-		m.doubt, m.slept = now, m.now
+		m.doubt = now
+	}
+}
+
+// respite lets the word of halves that fell silent while the machine slept count for one more period.
+func (m *Machine) respite(n *node) {
+	for _, h := range halves {
+		if t := m.expiry(n, h); t.After(m.awake) {
+			n.voice(h).respite = m.doubt.Add(m.cfg.DigestPeriod)
+		}
 	}
 }
 
@@ -302,11 +316,7 @@ func (m *Machine) expiry(n *node, h fault.Half) time.Time {
 	if heard.IsZero() {
 		return time.Time{}
 	}
-	t := heard.Add(m.window())
-	if !m.doubt.IsZero() && t.After(m.slept) {
-		t = later(t, m.doubt.Add(m.cfg.DigestPeriod))
-	}
-	return t
+	return later(heard.Add(m.window()), n.voice(h).respite)
 }
 
 // graceEnds is when this leader may say FAILED.

@@ -56,7 +56,6 @@ func runScenario(t *testing.T, file string) {
 	var out strings.Builder
 	for block := range strings.SplitSeq(strings.TrimSpace(string(b)), "\n\n") {
 		commands, want, found := strings.Cut(block, "\n----")
-		got := ""
 		for line := range strings.SplitSeq(commands, "\n") {
 			if f := strings.Fields(line); len(f) > 0 && !strings.HasPrefix(line, "#") {
 				if err := s.command(f); err != nil {
@@ -64,7 +63,8 @@ func runScenario(t *testing.T, file string) {
 				}
 			}
 		}
-		got, s.out = s.out, ""
+		got := s.out
+		s.out = ""
 		if want = strings.Trim(want, "\n"); found && !*update && strings.TrimRight(got, "\n") != want {
 			t.Errorf("%s:\n%s\n---- got\n%s---- want\n%s", file, commands, got, want)
 		}

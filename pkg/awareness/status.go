@@ -111,11 +111,11 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 // ownEvidence is what the supervisor itself contributes: challenges, verdicts, missing digests.
 func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 	var out []EvidenceStatus
-	add := func(k fault.Kind, path fault.Path, at time.Time, s fault.State, detail string) {
+	add := func(k fault.Kind, at time.Time, s fault.State, detail string) {
 		if len(detail) > fault.MaxDetail {
 			detail = detail[:fault.MaxDetail]
 		}
-		out = append(out, EvidenceStatus{Kind: k, Observer: m.observer(fault.Origin{}), Path: path, At: at, State: s, Detail: detail})
+		out = append(out, EvidenceStatus{Kind: k, Observer: m.observer(fault.Origin{}), At: at, State: s, Detail: detail})
 	}
 	for _, h := range halves {
 		if c != halfComponent(h) {
@@ -126,21 +126,21 @@ func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 			if n.dead.on {
 				kind, f = fault.KindVotes, &n.dead
 			}
-			add(kind, 0, f.at, fault.Failed, f.rule)
+			add(kind, f.at, fault.Failed, f.rule)
 		}
 		for _, k := range [...]fault.Half{0, h} {
 			r := &n.rounds[k]
 			switch {
 			case !r.open:
 			case n.proven(h, r.since):
-				add(fault.KindChallenge, 0, r.start, fault.Normal, "answered")
+				add(fault.KindChallenge, r.start, fault.Normal, "answered")
 			default:
-				add(fault.KindChallenge, 0, r.start, fault.Unknown, "not answered yet")
+				add(fault.KindChallenge, r.start, fault.Unknown, "not answered yet")
 			}
 		}
 	}
 	if p := &n.components[c]; p.state == fault.Unknown && p.why.kind == fault.KindDigest && !p.why.began.IsZero() {
-		add(fault.KindDigest, 0, p.why.began, fault.Unknown, p.why.rule)
+		add(fault.KindDigest, p.why.began, fault.Unknown, p.why.rule)
 	}
 	return out
 }

@@ -131,10 +131,10 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 
 // becomeDead is the verdict on a whole node.
 func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
-	n.dead = verdict{on: true, at: now, mark: m.mark(n), finding: f}
+	n.dead = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	for _, h := range halves {
 		if l := n.failure(h); !l.on {
-			*l = verdict{on: true, at: now, mark: m.mark(n), finding: f}
+			*l = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 			l.cause = halfComponent(h).Cause()
 		}
 	}

@@ -1,0 +1,335 @@
+package awareness
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"pgregory.net/rapid"
+)
+
+// summary is the map without what depends on the order of arrival.
+func summary(m *Machine) string {
+	var b strings.Builder
+	for _, n := range m.Nodes() {
+		fmt.Fprintf(&b, "%s %s %s %t", n.ID, n.State, n.Cause, n.SingleWitness)
+		for _, c := range n.Components {
+			fmt.Fprintf(&b, " %s=%s/%s", c.Component, c.State, c.Cause)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// drawDelivery makes up a report that a half could make.
+func drawDelivery(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, name string) fault.Delivery {
+	n := m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"node")]
+	o := n.origin(rapid.SampledFrom(halves[:]).Draw(t, name+"half"))
+	id := seqs[o]
+	if id == nil {
+		id = &fault.ReportID{Origin: o, Epoch: 1}
+		seqs[o] = id
+	}
+	id.Seq++
+	if rapid.IntRange(0, 15).Draw(t, name+"boot") == 0 {
+		id.Epoch, id.Seq = id.Epoch+1, 1
+	}
+	d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: *id, Digest: rapid.Bool().Draw(t, name+"digest")}}
+	for i := range rapid.IntRange(0, 5).Draw(t, name+"observations") {
+		d.Report.Observations = append(d.Report.Observations, drawObservation(t, n, fmt.Sprint(name, i)))
+	}
+	return d
+}
+
+func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
+	state := rapid.SampledFrom([]fault.State{fault.Unknown, fault.Normal, fault.Normal, fault.Sick, fault.Failed, fault.Failed})
+	o := fault.Observation{Node: n.id, State: state.Draw(t, name+"state"), Age: time.Duration(rapid.IntRange(0, 100).Draw(t, name+"age")) * time.Millisecond}
+	switch rapid.IntRange(0, 3).Draw(t, name+"what") {
+	case 0:
+		o.Component = rapid.SampledFrom(described[:]).Draw(t, name+"described")
+		o.Node, o.Kind = n.neighbours[rapid.IntRange(0, len(n.neighbours)-1).Draw(t, name+"about")].node.id, fault.KindDescriptor
+	case 1:
+		o.Component = rapid.SampledFrom([]fault.Component{fault.ComponentHost, fault.ComponentDNP}).Draw(t, name+"half")
+		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindWatchdog}).Draw(t, name+"kind")
+	case 2:
+		o.Component = fault.Link(rapid.SampledFrom(n.cfgLinks()).Draw(t, name+"link"))
+		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSilence, fault.KindSilence, fault.KindHandshake, fault.KindErrorRatio}).Draw(t, name+"kind")
+	default:
+		o.Component = rapid.SampledFrom(fault.Components()).Draw(t, name+"component")
+		o.Kind = rapid.SampledFrom([]fault.Kind{fault.KindSelf, fault.KindVotes, fault.KindGossip}).Draw(t, name+"kind")
+	}
+	return o
+}
+
+// TestOrderAndDuplicatesDoNotMatter: whatever order the reports of one moment come in, and however
+// often, also again later, the map is the same.
+func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}}).Draw(t, "dims"))
+		m, _ := New(cfg, epoch0, nil)
+		seqs := map[fault.Origin]*fault.ReportID{}
+		moments := make([][]fault.Delivery, rapid.IntRange(1, 4).Draw(t, "moments"))
+		for i := range moments {
+			for j := range rapid.IntRange(1, 12).Draw(t, fmt.Sprint("reports", i)) {
+				moments[i] = append(moments[i], drawDelivery(t, m, seqs, fmt.Sprint(i, "-", j)))
+			}
+		}
+		seed := rapid.Uint64().Draw(t, "seed")
+		want := playMoments(t, cfg, moments, nil)
+		if got := playMoments(t, cfg, moments, rand.New(rand.NewPCG(seed, 1))); got != want {
+			t.Fatalf("in order:\n%s\nshuffled and doubled:\n%s", want, got)
+		}
+	})
+}
+
+// playMoments feeds the moments, further apart than any wait, shuffled and doubled if there is a
+// source of randomness, and returns the map some time after each.
+func playMoments(t *rapid.T, cfg Config, moments [][]fault.Delivery, r *rand.Rand) string {
+	w, err := newWorld(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	var old []fault.Delivery
+	for _, ds := range moments {
+		ds = slices.Clone(ds)
+		if r != nil {
+			ds = append(ds, ds[:r.IntN(len(ds)+1)]...)
+			if len(old) > 0 {
+				ds = append(ds, old[r.IntN(len(old))])
+			}
+			r.Shuffle(len(ds), func(i, j int) { ds[i], ds[j] = ds[j], ds[i] })
+		}
+		old = append(old, ds...)
+		for _, d := range ds {
+			w.step(Evidence{d})
+		}
+		w.run(1100 * time.Millisecond)
+		out.WriteString(summary(w.m))
+	}
+	w.run(5 * time.Second)
+	return out.String() + summary(w.m)
+}
+
+// TestInvariants drives the machine with anything at all and checks after every step that nothing
+// that should have been looked at again was missed, and that the changes tell the whole story.
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 3}}).Draw(t, "dims"))
+		cfg.HoldOff = time.Duration(rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "holdoff")) * time.Second
+		m, _ := New(cfg, epoch0, nil)
+		now, wake := epoch0, time.Time{}
+		states := make([][fault.NumComponents]fault.State, len(m.nodes))
+		seqs := map[fault.Origin]*fault.ReportID{}
+		var open []Challenge
+		for i := range 60 {
+			name := fmt.Sprint(i)
+			ev, at := drawEvent(t, m, seqs, open, name), now.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, name+"wait"))*time.Millisecond)
+			if !wake.IsZero() && at.After(wake) && rapid.IntRange(0, 9).Draw(t, name+"late") > 0 {
+				ev, at = Tick{}, wake
+			}
+			now = at
+			out := m.Step(now, ev)
+			open, wake = append(open, out.Challenges...), out.Wake
+			checkOutput(t, m, states, out, now)
+			for _, n := range m.nodes {
+				m.touch(n)
+			}
+			m.out = Output{}
+			m.run(now)
+			if len(m.out.Changes)+len(m.out.Challenges) > 0 {
+				t.Fatalf("step %d, %T: looking at every node again gives %+v", i, ev, m.out)
+			}
+		}
+	})
+}
+
+func drawEvent(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, open []Challenge, name string) Event {
+	switch k := rapid.IntRange(0, 9).Draw(t, name+"event"); {
+	case k == 0:
+		return Tick{}
+	case k == 1:
+		return GossipOpinion{Node: m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"node")].id, Alive: rapid.Bool().Draw(t, name+"alive")}
+	case k <= 3 && len(open) > 0:
+		c := open[rapid.IntRange(0, len(open)-1).Draw(t, name+"challenge")]
+		return Answered{Nonce: c.Nonce, Origin: fault.Origin{Node: c.Node, Half: rapid.SampledFrom(halves[:]).Draw(t, name+"half")}, Epoch: 1, Path: fault.PathDirect}
+	}
+	return Evidence{drawDelivery(t, m, seqs, name)}
+}
+
+// checkOutput: sorted, no component twice, every From is what the last To was, and the node's state
+// follows from its components'.
+func checkOutput(t *rapid.T, m *Machine, states [][fault.NumComponents]fault.State, out Output, now time.Time) {
+	last := -1
+	for _, c := range out.Changes {
+		rank := m.ranks[c.Node]
+		at := rank*fault.NumComponents + int(c.Component)
+		if at <= last {
+			t.Fatalf("change of %s %s is out of order", c.Node, c.Component)
+		}
+		last = at
+		s := &states[rank][c.Component]
+		if *s == 0 {
+			*s = fault.Unknown
+		}
+		if c.From != *s || !c.To.Valid() || c.Cause == 0 || c.Reason == "" || c.Kind == 0 || c.Latency < -1 {
+			t.Fatalf("bad change %+v: was %s", c, *s)
+		}
+		if c.To == fault.Failed && now.Before(m.graceEnds()) {
+			t.Fatalf("FAILED within grace: %+v", c)
+		}
+		*s = c.To
+	}
+	for _, n := range m.nodes {
+		node, host, dnp := n.components[fault.ComponentNode].state, n.components[fault.ComponentHost].state, n.components[fault.ComponentDNP].state
+		if node == fault.Normal && (host != fault.Normal || dnp != fault.Normal) || node == fault.Failed && (host != fault.Failed || dnp != fault.Failed) {
+			t.Fatalf("%s is %s with host %s and dnp %s", n.id, node, host, dnp)
+		}
+	}
+	if !out.Wake.IsZero() && !out.Wake.After(now) {
+		t.Fatalf("wake %s at %s", out.Wake, now)
+	}
+}
+
+// TestWakeIsExact: the verdict falls at Output.Wake and not before.
+func TestWakeIsExact(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
+	for _, h := range halves {
+		w.actor("n0-0-0", h).alive = false
+	}
+	w.now = w.now.Add(80 * time.Millisecond)
+	w.silence("n0-0-0", false, 80*time.Millisecond)
+	for len(w.queue) > 0 {
+		ev := w.queue[0].ev
+		w.queue = w.queue[1:]
+		w.step(ev)
+	}
+	first := w.now
+	for w.wake.Before(first.Add(w.cfg.ChallengeNode)) {
+		w.now = w.wake
+		w.step(Tick{})
+	}
+	if !w.wake.Equal(first.Add(w.cfg.ChallengeNode)) {
+		t.Fatalf("wake %s after the first challenge, want %s", w.wake.Sub(first), w.cfg.ChallengeNode)
+	}
+	w.now = w.wake.Add(-1)
+	w.step(Tick{})
+	if got := w.state("n0-0-0", fault.ComponentNode); got != fault.Normal {
+		t.Fatalf("%s before the wait is over", got)
+	}
+	w.now = w.now.Add(1)
+	w.step(Tick{})
+	if got := w.state("n0-0-0", fault.ComponentNode); got != fault.Failed {
+		t.Fatalf("%s when the wait is over", got)
+	}
+}
+
+func startedWorld(t *testing.T, dims grid.Dims) *world {
+	t.Helper()
+	w, err := newWorld(testConfig(dims))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	return w
+}
+
+// TestLateMachineDoubtsItself: a supervisor that slept through the answers blames nobody at once;
+// it waits once more, and what lay in its queue counts.
+func TestLateMachineDoubtsItself(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
+	host := w.actor("n0-0-0", fault.HalfHost)
+	var asked []Challenge
+	w.log = func(_ time.Time, out Output) { asked = append(asked, out.Challenges...) }
+	host.mute, w.actor("n0-0-0", fault.HalfDNP).mute = true, true
+	w.silence("n0-0-0", false, 80*time.Millisecond)
+	w.run(10 * time.Millisecond)
+	w.now = w.now.Add(10 * time.Second) // stopped
+	w.step(Tick{})
+	for r := range w.dims.Nodes() {
+		if got := w.state(w.id(r), fault.ComponentNode); got != fault.Normal {
+			t.Errorf("on waking %s is %s", w.id(r), got)
+		}
+	}
+	for _, a := range w.order {
+		if a.origin.Half == fault.HalfHost {
+			w.digest(a)
+		}
+	}
+	w.step(Answered{Nonce: asked[0].Nonce, Origin: host.origin, Epoch: 1, Path: fault.PathDirect})
+	w.run(100 * time.Millisecond)
+	if got := w.state("n0-0-0", fault.ComponentNode); got == fault.Failed {
+		t.Error("its answer lay in the queue, and it is FAILED")
+	}
+	if got := w.state("n1-1-1", fault.ComponentNode); got != fault.Normal {
+		t.Errorf("bystander is %s", got)
+	}
+}
+
+// TestNoStanding: who may not say a thing is not heard.
+func TestNoStanding(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	before := summary(w.m)
+	obs := func(origin fault.Origin, o fault.Observation) Evidence {
+		return Evidence{fault.Delivery{Path: fault.PathDirect, Report: fault.Report{
+			ID: fault.ReportID{Origin: origin, Epoch: 9, Seq: 9}, Observations: []fault.Observation{o}}}}
+	}
+	host := fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
+	for name, ev := range map[string]Event{
+		"unknown origin":              obs(fault.Origin{Node: "x", Half: fault.HalfHost}, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
+		"no half":                     obs(fault.Origin{Node: "n0-0-0"}, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
+		"a node far away":             obs(host, fault.Observation{Node: "n1-1-1", Component: fault.ComponentHost, State: fault.Failed, Kind: fault.KindDescriptor}),
+		"a neighbour's temperature":   obs(host, fault.Observation{Node: "n1-0-0", Component: fault.ComponentTemperature, State: fault.Failed, Kind: fault.KindDescriptor}),
+		"self of a neighbour":         obs(host, fault.Observation{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf}),
+		"the supervisor's own kind":   obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindVotes}),
+		"the node as such":            obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentNode, State: fault.Failed, Kind: fault.KindSelf}),
+		"an invalid state":            obs(host, fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: 9, Kind: fault.KindSelf}),
+		"an answer to nothing":        Answered{Nonce: [16]byte{1}, Origin: host, Epoch: 10, Path: fault.PathDirect},
+		"an opinion of nobody":        GossipOpinion{Node: "x"},
+		"an answer by nobody's half":  Answered{Origin: fault.Origin{Node: "n0-0-0"}},
+		"an answer by unknown origin": Answered{Origin: fault.Origin{Node: "x", Half: fault.HalfDNP}},
+	} {
+		out := w.m.Step(w.now, ev)
+		if len(out.Changes) > 0 || summary(w.m) != before {
+			t.Errorf("%s: %+v", name, out.Changes)
+		}
+	}
+}
+
+// TestTwoLinksTwoStories: of two statements on one neighbour in the same report the worse counts, and
+// restating it does not make it young.
+func TestTwoLinksTwoStories(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
+	n := w.m.nodes[0]
+	report := func(seq fault.Seq, states ...fault.State) {
+		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: w.id(1), Half: fault.HalfHost}, Epoch: 2, Seq: seq}}}
+		for _, s := range states {
+			d.Report.Observations = append(d.Report.Observations, fault.Observation{Node: n.id, Component: fault.ComponentMemory, State: s, Kind: fault.KindDescriptor})
+		}
+		w.m.Step(w.now, Evidence{d})
+	}
+	report(1, fault.Normal, fault.Failed)
+	since := w.now
+	w.now = w.now.Add(time.Second)
+	report(2, fault.Failed, fault.Normal)
+	r, _ := w.m.descriptor(n, 0, fault.ComponentMemory, w.now)
+	if r == nil || r.state != fault.Failed || !r.since.Equal(since) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// cfgLinks returns the directions in which the node has links.
+func (n *node) cfgLinks() []grid.Direction {
+	var out []grid.Direction
+	for _, d := range grid.Directions() {
+		if n.peers[d.Index()] != nil {
+			out = append(out, d)
+		}
+	}
+	return out
+}

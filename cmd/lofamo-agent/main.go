@@ -81,7 +81,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
-	f.StringVar(&o.realtime, "realtime", string(agent.RealtimeAuto), "real-time priority of the halves: auto (where permitted) or off")
+	f.StringVar(&o.realtime, "realtime", string(agent.RealtimeOff), "real-time priority of the halves: auto (where permitted) or off")
 	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.configCommand(), versionCommand())
 	return root
 }

@@ -30,8 +30,11 @@ func newPoker(t *testing.T, path string) *poker {
 	return p
 }
 
-func (p *poker) dnp(w watchdog.DNPWord)   { w.Valid = true; p.set(watchdog.AddrDNPWatchdog, w.Encode()) }
-func (p *poker) host(w watchdog.HostWord) { w.Valid = true; p.set(watchdog.AddrHostWatchdog, w.Encode()) }
+func (p *poker) dnp(w watchdog.DNPWord) { w.Valid = true; p.set(watchdog.AddrDNPWatchdog, w.Encode()) }
+func (p *poker) host(w watchdog.HostWord) {
+	w.Valid = true
+	p.set(watchdog.AddrHostWatchdog, w.Encode())
+}
 
 func (p *poker) set(a watchdog.Addr, word uint32) {
 	p.mu.Lock()

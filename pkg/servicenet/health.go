@@ -3,6 +3,7 @@ package servicenet
 import (
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -134,10 +135,15 @@ func (o *Outbox) expireFlights(now time.Time) {
 
 // answered takes a supervisor's answer on the report with number seq as a sign that the rail
 // works on which it came.
-func (o *Outbox) answered(now time.Time, seq fault.Seq, supervisor string, path fault.Path) {
+func (o *Outbox) answered(now time.Time, seq fault.Seq, a *lofamov1.Ack, path fault.Path) {
+	supervisor := a.GetSupervisor()
+	// The time of a COMMITTED is the store's, not the path's.
+	sample := a.GetStatus() == lofamov1.Ack_RECEIVED
 	if path != fault.PathDirect {
 		o.direct.elsewhere = true
-		o.sampleTorus(now, seq, path)
+		if sample {
+			o.sampleTorus(now, seq, path)
+		}
 		return
 	}
 	matched := false
@@ -146,7 +152,7 @@ func (o *Outbox) answered(now time.Time, seq fault.Seq, supervisor string, path 
 		if f.seq != seq || f.answered || f.target != supervisor && f.shared {
 			continue
 		}
-		if f.target == supervisor && !f.again {
+		if sample && f.target == supervisor && !f.again {
 			o.rtt[fault.PathDirect].sample(now.Sub(f.at))
 		}
 		f.answered, f.missed = true, false
@@ -208,8 +214,8 @@ func (o *Outbox) judge(now time.Time, out *Output) {
 		state = fault.Failed
 	case h.dead || !h.ever:
 		state = fault.Unknown
-	case state == fault.Sick && o.misses(now) > clearMisses:
-	case o.misses(now) >= sickMisses:
+	case state == fault.Sick && o.misses() > clearMisses:
+	case o.misses() >= sickMisses:
 		state = fault.Sick
 	default:
 		state = fault.Normal
@@ -235,16 +241,16 @@ func (h *directHealth) isDead(now time.Time, targets []target, after time.Durati
 
 // misses counts the unanswered among the last datagrams. A supervisor under suspicion does not
 // count while another one answers: that one is dead, not the network.
-func (o *Outbox) misses(now time.Time) int {
+func (o *Outbox) misses() int {
 	all := true
 	for i := range o.targets {
-		all = all && o.targets[i].suspect(now)
+		all = all && o.targets[i].suspect()
 	}
 	n, seen := 0, 0
 	for i := len(o.direct.flights) - 1; i >= 0 && seen < healthWindow; i-- {
 		f := o.direct.flights[i]
 		t := o.target(f.target)
-		if !f.answered && !f.missed || !all && (t == nil || t.suspect(now)) {
+		if !f.answered && !f.missed || !all && (t == nil || t.suspect()) {
 			continue
 		}
 		seen++

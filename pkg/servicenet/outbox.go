@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -336,7 +337,7 @@ func (o *Outbox) shorten(r fault.Report) int {
 	}
 	for i, ob := range r.Observations {
 		if g := gone[key{ob.Node, ob.Component}]; g > 0 {
-			r.Observations[i].Detail = cutDetail(fmt.Sprintf("[%d earlier left out] %s", g, ob.Detail), fault.MaxDetail)
+			r.Observations[i].Detail = cutDetail(strings.TrimSpace(fmt.Sprintf("[%d earlier left out] %s", g, ob.Detail)), fault.MaxDetail)
 		}
 	}
 	return n
@@ -347,6 +348,9 @@ func (o *Outbox) railDown(now time.Time, p fault.Path) {
 		return
 	}
 	o.down[p] = true
+	if p == fault.PathDirect {
+		o.direct.recovered = 0
+	}
 	for _, e := range o.log {
 		if !e.received && e.step > 0 && now.Before(e.due) {
 			e.due = now
@@ -370,7 +374,7 @@ func (o *Outbox) acked(now time.Time, a *lofamov1.Ack, path fault.Path, out *Out
 			stale = true
 			continue
 		}
-		o.answered(now, id.Seq, a.GetSupervisor(), path)
+		o.answered(now, id.Seq, a, path)
 		i := o.find(id.Seq)
 		if i < 0 {
 			continue

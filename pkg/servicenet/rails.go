@@ -16,7 +16,7 @@ const (
 	// time, oldest first: a store that is slow for a minute must not cause a flood.
 	maxCommitRetries = 16
 	// suspectMisses is how many unanswered datagrams in a row make a supervisor the last choice,
-	// for suspectFor.
+	// until it answers; a digest asks it again every suspectFor.
 	suspectMisses = 2
 	suspectFor    = 2 * time.Second
 	// gossipEvery: of the attempts after the first ones, one in so many goes by gossip as well,
@@ -32,9 +32,7 @@ type target struct {
 	sinceAnswer bool // sent to since any answer on the direct rail
 }
 
-func (t *target) suspect(now time.Time) bool {
-	return t.misses >= suspectMisses && now.Before(t.retryAt)
-}
+func (t *target) suspect() bool { return t.misses >= suspectMisses }
 
 func (o *Outbox) target(id string) *target {
 	for i := range o.targets {
@@ -92,7 +90,7 @@ func (o *Outbox) pickTarget(now time.Time, e *entry) *target {
 		case o.sticky:
 			r = 1
 		}
-		if t.suspect(now) {
+		if t.suspect() && (!e.report.Digest || now.Before(t.retryAt)) {
 			r += 3
 		}
 		return r
@@ -152,10 +150,10 @@ func (o *Outbox) railsFor(step int, digest bool) [numPaths]bool {
 // waitAfter returns how long the attempt at step may take: T, then 2T so that the third attempt
 // comes at 3T, then doubling.
 func (o *Outbox) waitAfter(step int, t time.Duration) time.Duration {
-	switch {
-	case step == 0:
+	switch step {
+	case 0:
 		return t
-	case step == 1:
+	case 1:
 		return min(2*t, o.cfg.MaxBackoff)
 	}
 	return min(t<<min(step, 10), o.cfg.MaxBackoff)
@@ -214,7 +212,9 @@ func (o *Outbox) attempt(now time.Time, e *entry, out *Output) {
 			use = o.railsFor(0, false)
 		}
 	}
-	e.attempts++
+	if use != [numPaths]bool{} {
+		e.attempts++
+	}
 	main := fault.Path(0) // whose time-out counts: the first usable one
 	for p := fault.PathDirect; p <= fault.PathTorus; p++ {
 		if !use[p] {

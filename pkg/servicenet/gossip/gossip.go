@@ -115,24 +115,24 @@ type Config struct {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Name == "" || len(c.Name) > 128 {
-		errs = append(errs, fmt.Errorf("Name: given %q: want 1 to 128 bytes", c.Name))
+		errs = append(errs, fmt.Errorf("name: given %q: want 1 to 128 bytes", c.Name))
 	}
 	if _, err := netip.ParseAddrPort(c.Bind); err != nil {
-		errs = append(errs, fmt.Errorf("Bind: given %q: want ip:port", c.Bind))
+		errs = append(errs, fmt.Errorf("bind: given %q: want ip:port", c.Bind))
 	}
 	for _, j := range c.Join {
 		if _, err := netip.ParseAddrPort(j); err != nil {
-			errs = append(errs, fmt.Errorf("Join: given %q: want ip:port", j))
+			errs = append(errs, fmt.Errorf("join: given %q: want ip:port", j))
 		}
 	}
 	if len(c.Key) != KeySize {
-		errs = append(errs, fmt.Errorf("Key: given %d bytes: want %d", len(c.Key), KeySize))
+		errs = append(errs, fmt.Errorf("key: given %d bytes: want %d", len(c.Key), KeySize))
 	}
 	if err := c.Meta.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	if c.Logger == nil {
-		errs = append(errs, errors.New("Logger: missing"))
+		errs = append(errs, errors.New("logger: missing"))
 	}
 	return errors.Join(errs...)
 }

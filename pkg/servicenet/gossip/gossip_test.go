@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -217,7 +218,7 @@ func TestBroadcastIsLimited(t *testing.T) {
 	a := start(t, "a", key(1))
 	var limited int
 	for i := range 10 * ownBurst {
-		if err := a.Broadcast(fmt.Appendf(nil, "%d", i)); err == ErrRateLimited {
+		if err := a.Broadcast(fmt.Appendf(nil, "%d", i)); errors.Is(err, ErrRateLimited) {
 			limited++
 		} else if err != nil {
 			t.Fatal(err)
@@ -275,15 +276,15 @@ func TestSlowReceiverDropsAndCounts(t *testing.T) {
 func TestNewRefusals(t *testing.T) {
 	good := Config{Name: "x", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "x"}, Logger: slog.New(slog.DiscardHandler)}
 	for want, f := range map[string]func(*Config){
-		"Name":            func(c *Config) { c.Name = "" },
-		"Bind":            func(c *Config) { c.Bind = "localhost" },
-		"Join":            func(c *Config) { c.Join = []string{"nowhere"} },
-		"Key":             func(c *Config) { c.Key = key(1)[1:] },
-		"Logger":          func(c *Config) { c.Logger = nil },
-		"Meta.Role":       func(c *Config) { c.Meta.Role = "king" },
-		"Meta.ID":         func(c *Config) { c.Meta.ID = "X Y" },
-		"Meta.Coord":      func(c *Config) { c.Meta.Coord = "up" },
-		"Meta.ReportAddr": func(c *Config) { c.Meta.ReportAddr = "here" },
+		"name":             func(c *Config) { c.Name = "" },
+		"bind":             func(c *Config) { c.Bind = "localhost" },
+		"join":             func(c *Config) { c.Join = []string{"nowhere"} },
+		"key":              func(c *Config) { c.Key = key(1)[1:] },
+		"logger":           func(c *Config) { c.Logger = nil },
+		"meta.role":        func(c *Config) { c.Meta.Role = "king" },
+		"meta.id":          func(c *Config) { c.Meta.ID = "X Y" },
+		"meta.coord":       func(c *Config) { c.Meta.Coord = "up" },
+		"meta.report_addr": func(c *Config) { c.Meta.ReportAddr = "here" },
 	} {
 		c := good
 		f(&c)
@@ -315,7 +316,7 @@ func TestClosedMemberRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{a.Broadcast([]byte("x")), a.UpdateMeta(a.cfg.Meta), a.Leave(time.Second)} {
-		if err != ErrClosed {
+		if !errors.Is(err, ErrClosed) {
 			t.Errorf("got %v, want ErrClosed", err)
 		}
 	}

@@ -36,19 +36,19 @@ var idPattern = regexp.MustCompile(`^[a-z0-9.-]{1,64}$`)
 func (m Meta) Validate() error {
 	var errs []error
 	if m.Role != RoleNode && m.Role != RoleSupervisor {
-		errs = append(errs, fmt.Errorf("Meta.Role: given %.80q: want node or supervisor", m.Role))
+		errs = append(errs, fmt.Errorf("meta.role: given %.80q: want node or supervisor", m.Role))
 	}
 	if !idPattern.MatchString(m.ID) {
-		errs = append(errs, fmt.Errorf("Meta.ID: given %.80q: want 1 to 64 bytes of [a-z0-9.-]", m.ID))
+		errs = append(errs, fmt.Errorf("meta.id: given %.80q: want 1 to 64 bytes of [a-z0-9.-]", m.ID))
 	}
 	if m.Coord != "" {
 		if _, err := grid.ParseCoord(m.Coord); err != nil {
-			errs = append(errs, fmt.Errorf("Meta.Coord: %w", err))
+			errs = append(errs, fmt.Errorf("meta.coord: %w", err))
 		}
 	}
 	if m.ReportAddr != "" {
 		if _, err := netip.ParseAddrPort(m.ReportAddr); err != nil {
-			errs = append(errs, fmt.Errorf("Meta.ReportAddr: given %.80q: want ip:port", m.ReportAddr))
+			errs = append(errs, fmt.Errorf("meta.report_addr: given %.80q: want ip:port", m.ReportAddr))
 		}
 	}
 	return errors.Join(errs...)

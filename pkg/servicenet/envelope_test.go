@@ -1,0 +1,339 @@
+package servicenet
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+var (
+	nodeSigner  = newSigner(RoleNode, "n0-0-1/host")
+	relaySigner = newSigner(RoleNode, "n1-0-1/host")
+	supSigner   = newSigner(RoleSupervisor, "s0")
+	relayHops   = []fault.Hop{
+		{Node: "n0-0-1", Half: fault.HalfDNP, Held: time.Millisecond},
+		{Node: "n1-0-1", Half: fault.HalfDNP, Held: 2 * time.Millisecond},
+		{Node: "n1-0-1", Half: fault.HalfHost, Held: 3 * time.Millisecond},
+	}
+)
+
+func ackMessage() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
+		Status: lofamov1.Ack_RECEIVED, Ids: []*lofamov1.ReportID{EncodeReportID(sampleReport().ID)}, Supervisor: "s0"}}}
+}
+
+func challengeMessage() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+		Nonce: make([]byte, NonceSize), Node: "n0-0-1", ReplyTo: "127.0.0.1:9"}}}
+}
+
+func answerMessage() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+		Nonce: make([]byte, NonceSize), Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 1}}}
+}
+
+func mustSeal(t testing.TB, b []byte, err error) []byte {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func seal(t testing.TB, m *lofamov1.Message, s Signer) []byte {
+	t.Helper()
+	b, err := Seal(m, s)
+	return mustSeal(t, b, err)
+}
+
+func sealedReport(t testing.TB) []byte {
+	t.Helper()
+	b, err := SealReport(sampleReport(), nodeSigner)
+	return mustSeal(t, b, err)
+}
+
+func TestSealOpen(t *testing.T) {
+	b := sealedReport(t)
+	o, err := Open(b, fakeVerifier{})
+	if err != nil || o.Role != RoleNode || o.Name != "n0-0-1/host" || !bytes.Equal(o.Raw, b) {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	for _, m := range []*lofamov1.Message{ackMessage(), challengeMessage()} {
+		if o, err := Open(seal(t, m, supSigner), fakeVerifier{}); err != nil || !proto.Equal(o.Msg, m) {
+			t.Errorf("%v, %v", o.Msg, err)
+		}
+	}
+}
+
+func TestUnwrap(t *testing.T) {
+	for _, p := range []fault.Path{fault.PathDirect, fault.PathGossip} {
+		d, msg, err := Unwrap(sealedReport(t), p, fakeVerifier{})
+		want := fault.Delivery{Report: sampleReport(), Path: p}
+		if err != nil || msg.GetReport() == nil || !reflect.DeepEqual(d, want) {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+	relayed, err := SealRelayed(sealedReport(t), relayHops, relaySigner)
+	d, msg, err2 := Unwrap(mustSeal(t, relayed, err), fault.PathDirect, fakeVerifier{})
+	want := fault.Delivery{Report: sampleReport(), Path: fault.PathTorus, Hops: relayHops}
+	if err2 != nil || msg.GetReport() == nil || !reflect.DeepEqual(d, want) {
+		t.Errorf("%+v, %v", d, err2)
+	}
+	if got := d.Age(d.Report.Observations[1]); got != 46*time.Millisecond {
+		t.Errorf("age %v, want 46ms", got)
+	}
+	relayed, err = SealRelayed(seal(t, answerMessage(), nodeSigner), relayHops, relaySigner)
+	d, msg, err2 = Unwrap(mustSeal(t, relayed, err), fault.PathGossip, fakeVerifier{})
+	if err2 != nil || msg.GetAnswer() == nil || d.Path != fault.PathTorus || len(d.Hops) != 3 {
+		t.Errorf("relayed answer: %+v, %v, %v", d, msg, err2)
+	}
+	if _, _, err := Unwrap(sealedReport(t), 0, fakeVerifier{}); err == nil || !strings.Contains(err.Error(), "Path(0)") {
+		t.Errorf("no path: %v", err)
+	}
+}
+
+func TestDowncall(t *testing.T) {
+	inner := seal(t, challengeMessage(), supSigner)
+	b, err := SealDowncall("n0-0-1", inner, supSigner)
+	o, err2 := Open(mustSeal(t, b, err), fakeVerifier{})
+	if err2 != nil {
+		t.Fatal(err2)
+	}
+	node, got, err := InnerOf(o)
+	if err != nil || node != "n0-0-1" || !bytes.Equal(got, inner) {
+		t.Errorf("%s, %v", node, err)
+	}
+	o, err = Open(inner, fakeVerifier{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := InnerOf(o); RefusalOf(err) != RefusedNested {
+		t.Errorf("inner of a challenge: %v", err)
+	}
+}
+
+// corrupt returns the envelope with one field changed after it was signed.
+func corrupt(t testing.TB, b []byte, f func(*lofamov1.Envelope)) []byte {
+	t.Helper()
+	env := new(lofamov1.Envelope)
+	if err := proto.Unmarshal(b, env); err != nil {
+		t.Fatal(err)
+	}
+	f(env)
+	out, err := proto.Marshal(env)
+	return mustSeal(t, out, err)
+}
+
+// rawSeal signs without the checks of Seal, as a malicious holder of a key would.
+func rawSeal(t testing.TB, payload []byte, s Signer) []byte {
+	t.Helper()
+	b, err := proto.Marshal(&lofamov1.Envelope{Payload: payload, Certificate: s.Cert(), Signature: s.Sign(payload)})
+	return mustSeal(t, b, err)
+}
+
+func marshal(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	return mustSeal(t, b, err)
+}
+
+func envelopeOf(t testing.TB, b []byte) *lofamov1.Envelope {
+	t.Helper()
+	env, err := parseEnvelope(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return env
+}
+
+func relayedMessage(inner *lofamov1.Envelope, hops []fault.Hop) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Relayed{Relayed: &lofamov1.Relayed{Inner: inner, Hops: EncodeHops(hops)}}}
+}
+
+func TestRefusals(t *testing.T) {
+	report := sealedReport(t)
+	forged := corrupt(t, report, func(e *lofamov1.Envelope) { e.Payload[3] ^= 1 })
+	badReport := EncodeReport(sampleReport())
+	badReport.Observations[0].Component = 200
+	tests := []struct {
+		name string
+		b    []byte
+		want Refusal
+	}{
+		{"empty", nil, RefusedMalformed},
+		{"noise", []byte("hello, is anybody there?"), RefusedMalformed},
+		{"too long", append(bytes.Clone(report), make([]byte, MaxDatagram)...), RefusedTooLong},
+		{"no payload", corrupt(t, report, func(e *lofamov1.Envelope) { e.Payload = nil }), RefusedMalformed},
+		{"no certificate", corrupt(t, report, func(e *lofamov1.Envelope) { e.Certificate = nil }), RefusedMalformed},
+		{"payload changed", forged, RefusedSignature},
+		{"certificate changed", corrupt(t, report, func(e *lofamov1.Envelope) { e.Certificate = relaySigner.Cert() }), RefusedSignature},
+		{"signature short", corrupt(t, report, func(e *lofamov1.Envelope) { e.Signature = e.Signature[1:] }), RefusedSignature},
+		{"signed noise", rawSeal(t, []byte("\xff\xff\xff"), nodeSigner), RefusedMalformed},
+		{"signed nothing", rawSeal(t, []byte{0x78, 0}, nodeSigner), RefusedUnknownMessage},
+		{"bad field", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: badReport}}), nodeSigner), RefusedField},
+		{"report by another node", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(sampleReport())}}), relaySigner), RefusedOrigin},
+		{"report by the other half", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(sampleReport())}}), newSigner(RoleNode, "n0-0-1/dnp")), RefusedOrigin},
+		{"report by a supervisor", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(sampleReport())}}), newSigner(RoleSupervisor, "n0-0-1/host")), RefusedRole},
+		{"ack by a node", seal(t, ackMessage(), newSigner(RoleNode, "s0")), RefusedRole},
+		{"ack by another supervisor", seal(t, ackMessage(), newSigner(RoleSupervisor, "s1")), RefusedOrigin},
+		{"challenge by a node", seal(t, challengeMessage(), nodeSigner), RefusedRole},
+		{"challenge by an operator", seal(t, challengeMessage(), newSigner("operator", "s0")), RefusedRole},
+		{"answer by another node", seal(t, answerMessage(), relaySigner), RefusedOrigin},
+		{"downcall by a node", seal(t, &lofamov1.Message{Body: &lofamov1.Message_Downcall{Downcall: &lofamov1.Downcall{
+			Node: "n0", Inner: envelopeOf(t, report)}}}, nodeSigner), RefusedRole},
+		{"relayed by a supervisor", seal(t, relayedMessage(envelopeOf(t, report), relayHops), supSigner), RefusedRole},
+		{"relayed, last hop another", seal(t, relayedMessage(envelopeOf(t, report), relayHops), nodeSigner), RefusedOrigin},
+		{"relayed by a dnp half", seal(t, relayedMessage(envelopeOf(t, report), relayHops), newSigner(RoleNode, "n1-0-1/dnp")), RefusedOrigin},
+		{"relayed forgery", seal(t, relayedMessage(envelopeOf(t, forged), relayHops), relaySigner), RefusedSignature},
+		{"relayed ack", seal(t, relayedMessage(envelopeOf(t, seal(t, ackMessage(), supSigner)), relayHops), relaySigner), RefusedNested},
+		{"relayed relayed", seal(t, relayedMessage(envelopeOf(t, rawSeal(t, marshal(t, relayedMessage(envelopeOf(t, seal(t, ackMessage(), newSignerSize(RoleSupervisor, "s0", 20))),
+			relayHops)), newSignerSize(RoleNode, "n1-0-1/host", 30))), relayHops), relaySigner), RefusedNested},
+	}
+	for _, tt := range tests {
+		_, _, err := Unwrap(tt.b, fault.PathDirect, fakeVerifier{})
+		if got := RefusalOf(err); got != tt.want {
+			t.Errorf("%s: %s (%v), want %s", tt.name, got, err, tt.want)
+		}
+	}
+}
+
+func TestSealRefusals(t *testing.T) {
+	big := sampleReport()
+	big.Observations[0].Detail = strings.Repeat("x", fault.MaxDetail)
+	for len(big.Observations) < MaxObservations {
+		big.Observations = append(big.Observations, big.Observations[0])
+	}
+	if _, err := SealReport(big, nodeSigner); RefusalOf(err) != RefusedTooLong {
+		t.Errorf("too long: %v", err)
+	}
+	if _, err := SealRelayed([]byte("noise"), relayHops, relaySigner); RefusalOf(err) != RefusedMalformed {
+		t.Errorf("relayed noise: %v", err)
+	}
+	if _, err := SealRelayed(sealedReport(t), nil, relaySigner); RefusalOf(err) != RefusedField {
+		t.Errorf("no hops: %v", err)
+	}
+	if _, err := SealDowncall("n0", nil, supSigner); RefusalOf(err) != RefusedMalformed {
+		t.Errorf("empty downcall: %v", err)
+	}
+	if _, err := SealDowncall("N", seal(t, ackMessage(), supSigner), supSigner); RefusalOf(err) != RefusedField {
+		t.Errorf("downcall to nobody: %v", err)
+	}
+}
+
+// However many hops there are, the envelope fits and the time held is whole.
+func TestHopsAreMergedToFit(t *testing.T) {
+	r := sampleReport()
+	r.Observations = r.Observations[:1]
+	inner, err := SealReport(r, newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate))
+	mustSeal(t, inner, err)
+	for _, n := range []int{1, 2, 3, 12, 40} {
+		var hops []fault.Hop
+		for i := range n {
+			hops = append(hops, fault.Hop{Node: fault.NodeID(fmt.Sprintf("a-rather-long-name-%d", i)), Half: fault.HalfDNP, Held: time.Second})
+		}
+		hops[n-1] = fault.Hop{Node: "n1-0-1", Half: fault.HalfHost, Held: time.Second}
+		before := fmt.Sprint(hops)
+		b, err := SealRelayed(inner, hops, newSignerSize(RoleNode, "n1-0-1/host", MaxCertificate))
+		if err != nil {
+			t.Fatalf("%d hops: %v", n, err)
+		}
+		d, _, err := Unwrap(b, fault.PathDirect, fakeVerifier{})
+		if err != nil {
+			t.Fatalf("%d hops: %v", n, err)
+		}
+		if got := d.Age(fault.Observation{}); got != time.Duration(n)*time.Second {
+			t.Errorf("%d hops: held %v, want %ds", n, got, n)
+		}
+		if first, last := d.Hops[0].Node, d.Hops[len(d.Hops)-1].Node; first != hops[0].Node || last != "n1-0-1" {
+			t.Errorf("%d hops: first %s, last %s", n, first, last)
+		}
+		if fmt.Sprint(hops) != before {
+			t.Error("the caller's hops were changed")
+		}
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	f.Add(sealedReport(f))
+	f.Add(seal(f, ackMessage(), supSigner))
+	f.Add(rawSeal(f, []byte{0x78, 0}, nodeSigner))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, err := Open(b, fakeVerifier{})
+		if err != nil {
+			if RefusalOf(err) == 0 {
+				t.Errorf("not a refusal: %v", err)
+			}
+			return
+		}
+		if err := checkMessage(o.Msg); err != nil {
+			t.Errorf("opened what is not valid: %v", err)
+		}
+	})
+}
+
+func FuzzUnwrap(f *testing.F) {
+	relayed, err := SealRelayed(sealedReport(f), relayHops, relaySigner)
+	f.Add(mustSeal(f, relayed, err))
+	f.Add(sealedReport(f))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, msg, err := Unwrap(b, fault.PathGossip, fakeVerifier{})
+		if err == nil && msg.GetReport() != nil {
+			for _, o := range d.Report.Observations {
+				if d.Age(o) < 0 {
+					t.Errorf("age %v", d.Age(o))
+				}
+			}
+		}
+	})
+}
+
+// The signature keeps a fuzzer out of the decoder, so it gets the payload as well.
+func FuzzMessage(f *testing.F) {
+	f.Add(marshal(f, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(healthyDigest("n0-0-0"))}}))
+	f.Add(marshal(f, ackMessage()))
+	f.Add(marshal(f, answerMessage()))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > MaxDatagram {
+			return
+		}
+		msg := new(lofamov1.Message)
+		if proto.Unmarshal(b, msg) != nil || checkMessage(msg) != nil || msg.GetReport() == nil {
+			return
+		}
+		r, err := DecodeReport(msg.GetReport())
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := DecodeReport(EncodeReport(r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(again.Observations) != len(r.Observations) || again.ID != r.ID {
+			t.Errorf("%+v became %+v", r, again)
+		}
+	})
+}
+
+func BenchmarkSealOpenReport(b *testing.B) {
+	r := healthyDigest("n0-0-1")
+	r.ID.Origin.Half = fault.HalfHost
+	r.Observations = SplitReport(r)[0].Observations
+	b.ReportAllocs()
+	for b.Loop() {
+		e, err := SealReport(r, nodeSigner)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, _, err := Unwrap(e, fault.PathDirect, fakeVerifier{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package servicenet
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func TestOutboxRefusals(t *testing.T) {
+	host := origin("n0/host")
+	good := DefaultOutboxConfig(fault.PathDirect)
+	for want, f := range map[string]func(*OutboxConfig){
+		"AckTimeout: given 0s":             func(c *OutboxConfig) { c.AckTimeout = 0 },
+		"MaxAckTimeout: given 1ms":         func(c *OutboxConfig) { c.MaxAckTimeout = time.Millisecond },
+		"CommitTimeout: given -1s":         func(c *OutboxConfig) { c.CommitTimeout = -time.Second },
+		"MaxBackoff: given 1ms":            func(c *OutboxConfig) { c.MaxBackoff = time.Millisecond },
+		"NetworkDeadAfter: given 0s":       func(c *OutboxConfig) { c.NetworkDeadAfter = 0 },
+		"MaxReports: given 0":              func(c *OutboxConfig) { c.MaxReports = 0 },
+		"Rails: given none":                func(c *OutboxConfig) { c.Rails = nil },
+		"Rails: given Path(0)":             func(c *OutboxConfig) { c.Rails = []fault.Path{0} },
+		"Rails: given DIRECT: want each o": func(c *OutboxConfig) { c.Rails = []fault.Path{fault.PathDirect, fault.PathDirect} },
+	} {
+		c := good
+		f(&c)
+		if _, err := NewOutbox(host, 1, c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	bad := OutboxConfig{}
+	if err := bad.Validate(); err == nil || strings.Count(err.Error(), "given") < 4 {
+		t.Errorf("not every bad field is named: %v", err)
+	}
+	for want, err := range map[string]error{
+		"epoch":       second(NewOutbox(host, 0, good)),
+		"given 4611":  second(NewOutbox(host, MaxEpoch+1, good)),
+		"origin.node": second(NewOutbox(fault.Origin{Node: "N", Half: fault.HalfDNP}, 1, good)),
+		"origin.half": second(NewOutbox(fault.Origin{Node: "n"}, 1, good)),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+func second(_ *Outbox, err error) error { return err }
+
+func newTestOutbox(t testing.TB) *Outbox {
+	t.Helper()
+	o, err := NewOutbox(origin("n0-0-0/host"), 1, DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Step(epochStart, Supervisors{Targets: []string{"s0", "s1"}, Leader: "s0"})
+	return o
+}
+
+func TestAddSplitsAndDoesNotShare(t *testing.T) {
+	o := newTestOutbox(t)
+	r := healthyDigest("n0-0-0")
+	r.ID, r.Digest = fault.ReportID{}, false
+	r.Observations[0].Node = "" // the own one
+	id, out := o.Add(epochStart, r)
+	if len(out.Send) < 2 || id.Seq != 1 || id != out.Send[0].Report.ID || out.Send[1].Report.ID.Seq != 2 {
+		t.Fatalf("id %s, %d sends", id, len(out.Send))
+	}
+	var n int
+	for _, s := range out.Send {
+		n += len(s.Report.Observations)
+		for i := range s.Report.Observations {
+			if s.Report.Observations[i].Node == "" {
+				t.Error("an observation without a node")
+			}
+			s.Report.Observations[i].Detail = "changed by the shell"
+		}
+	}
+	if n != len(r.Observations) {
+		t.Errorf("%d observations sent, want %d", n, len(r.Observations))
+	}
+	r.Observations[1].Component = fault.ComponentVoltage
+	out = o.Step(epochStart.Add(30*time.Millisecond), Tick{})
+	if len(out.Send) == 0 || out.Send[0].Report.Observations[0].Detail != "" || out.Send[0].Report.Observations[1].Component != fault.ComponentHost {
+		t.Error("the log shares memory with its callers")
+	}
+}
+
+// A digest of several parts is replaced as a whole by the next one.
+func TestDigestReplacesAllParts(t *testing.T) {
+	o := newTestOutbox(t)
+	r := healthyDigest("n0-0-0")
+	for i := range r.Observations {
+		r.Observations[i].State = fault.Failed
+	}
+	_, out := o.Add(epochStart, r)
+	parts := len(out.Send)
+	if parts < 2 || o.Stats().Pending != parts {
+		t.Fatalf("%d parts, %d pending", parts, o.Stats().Pending)
+	}
+	o.Add(epochStart.Add(time.Millisecond), r)
+	if got := o.Stats().Pending; got != parts {
+		t.Errorf("%d pending, want %d", got, parts)
+	}
+}
+
+// With nobody answering, the number of reports in flight and so the traffic stay bounded.
+func TestSilenceIsNotAnsweredByAFlood(t *testing.T) {
+	o := newTestOutbox(t)
+	now := epochStart
+	sends := 0
+	for range 500 {
+		_, out := o.Add(now, fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+		sends += len(out.Send)
+	}
+	if sends != maxInFlight {
+		t.Errorf("%d sends at once, want %d", sends, maxInFlight)
+	}
+	end := epochStart.Add(60 * time.Second)
+	sends = 0
+	wake := o.Step(now, Tick{}).Wake
+	for wake.Before(end) {
+		now = wake
+		out := o.Step(now, Tick{})
+		sends += len(out.Send)
+		wake = out.Wake
+	}
+	if limit := 60 * maxInFlight * 3; sends > limit {
+		t.Errorf("%d sends in a minute, want at most %d", sends, limit)
+	}
+}
+
+func TestStrangersAcksAreIgnored(t *testing.T) {
+	o := newTestOutbox(t)
+	id, _ := o.Add(epochStart, fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+	for _, id := range []fault.ReportID{
+		{Origin: origin("n0-0-0/dnp"), Epoch: 1, Seq: 1},
+		{Origin: origin("n1-0-0/host"), Epoch: 1, Seq: 1},
+		{Origin: id.Origin, Epoch: 2, Seq: 1},
+		{Origin: id.Origin, Epoch: 1, Seq: 2},
+		{Origin: id.Origin, Epoch: 1},
+	} {
+		for st := lofamov1.Ack_RECEIVED; st <= lofamov1.Ack_STALE_EPOCH; st++ {
+			// A highest epoch below ours, so that even a STALE_EPOCH with a true id changes nothing.
+			out := o.Step(epochStart, Acked{Ack: &lofamov1.Ack{Status: st, Ids: []*lofamov1.ReportID{EncodeReportID(id)}, Supervisor: "s0"}, Path: fault.PathDirect})
+			if out.NewEpoch != 0 || len(out.Send) != 0 {
+				t.Errorf("%s of %s: %+v", st, id, out)
+			}
+		}
+	}
+	if s := o.Stats(); s.Pending != 1 || s.Received != 0 || s.Committed != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	o.Step(epochStart, Acked{}) // no ack at all
+	o.Step(epochStart, RailDown{})
+	o.Step(epochStart, RailUp{})
+}
+
+func TestRTTEstimator(t *testing.T) {
+	var r rttEstimator
+	const floor, ceiling = 30 * time.Millisecond, 500 * time.Millisecond
+	if got := r.timeout(floor, ceiling); got != floor {
+		t.Errorf("no sample: %v", got)
+	}
+	r.sample(-time.Second)
+	for range 50 {
+		r.sample(100 * time.Millisecond)
+	}
+	if got := r.timeout(floor, ceiling); got < 100*time.Millisecond || got > 105*time.Millisecond {
+		t.Errorf("steady 100 ms: %v", got)
+	}
+	r.sample(2 * time.Second)
+	if got := r.timeout(floor, ceiling); got != ceiling {
+		t.Errorf("after a spike: %v", got)
+	}
+}
+
+func BenchmarkOutboxAddAck(b *testing.B) {
+	o := newTestOutbox(b)
+	r := fault.Report{Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}}
+	ack := &lofamov1.Ack{Supervisor: "s0", Leader: "s0"}
+	now := epochStart
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(time.Millisecond)
+		id, _ := o.Add(now, r)
+		ack.Ids = []*lofamov1.ReportID{EncodeReportID(id)}
+		ack.Status = lofamov1.Ack_RECEIVED
+		o.Step(now, Acked{Ack: ack, Path: fault.PathDirect})
+		ack.Status = lofamov1.Ack_COMMITTED
+		o.Step(now, Acked{Ack: ack, Path: fault.PathDirect})
+	}
+}

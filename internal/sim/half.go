@@ -12,6 +12,9 @@ import (
 // comes on top is lost, as in a socket's buffer.
 const maxStoppedQueue = 256
 
+// maxTicks is how often a half may want to be woken within a millisecond, its periods being longer.
+const maxTicks = 5
+
 // process is what a half is to its operating system.
 type process struct {
 	w       *World
@@ -21,6 +24,10 @@ type process struct {
 	waiting []func()
 	wakeAt  uint64 // number of the newest timer: older ones were reset
 	epoch   fault.Epoch
+	name    string
+
+	ticks    int // since lastTick, less than a millisecond later
+	lastTick time.Time
 }
 
 // deliver gives the half an event after a delay, if it still lives then.
@@ -44,9 +51,16 @@ func (p *process) sleepUntil(t time.Time, tick func()) {
 	p.wakeAt++
 	n := p.wakeAt
 	p.deliver(t.Sub(p.w.now)+p.w.between(wakeDelayMin, wakeDelayMax), func() {
-		if p.wakeAt == n {
-			tick()
+		if p.wakeAt != n {
+			return
 		}
+		if p.w.now.Sub(p.lastTick) > time.Millisecond {
+			p.ticks, p.lastTick = 0, p.w.now
+		}
+		if p.ticks++; p.ticks == maxTicks {
+			p.w.violate("%s wants to be woken %d times within a millisecond: it would spin", p.name, p.ticks)
+		}
+		tick()
 	})
 }
 

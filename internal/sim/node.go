@@ -41,6 +41,7 @@ func newNode(w *World, at grid.Coord) *node {
 	n := &node{w: w, topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{}, speakers: map[fault.Half]sealer{}}
 	n.page.words = map[watchdog.Addr]uint32{}
 	n.host.w, n.dnp.w = w, w
+	n.host.name, n.dnp.name = string(id)+"/host", string(id)+"/dnp"
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		n.speakers[h] = nodeSealer(fault.Origin{Node: id, Half: h}.String())
 	}

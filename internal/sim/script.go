@@ -309,8 +309,13 @@ func (r *runner) expect(n *node, a []string) error {
 	if err != nil {
 		return err
 	}
+	looked, found := r.mark, false
 	seen := func() bool {
-		return slices.ContainsFunc(r.known[r.mark:], func(k Known) bool { return w.matches(n, k) && !k.At.After(r.begun.Add(w.within)) })
+		for ; looked < len(r.known) && !found; looked++ {
+			k := r.known[looked]
+			found = w.matches(n, k) && !k.At.After(r.begun.Add(w.within))
+		}
+		return found
 	}
 	if left := r.begun.Add(w.within).Sub(r.now); !r.RunUntil(max(left, 0), seen) && !seen() {
 		return fmt.Errorf("not so within %s", w.within)
@@ -364,7 +369,7 @@ func (r *runner) spared(guilty []string) error {
 	return nil
 }
 
-func (r *runner) allNormal() bool { return r.notNormal() == "" }
+func (r *runner) allNormal() bool { return r.supervisor.normal == len(r.nodes) }
 
 func (r *runner) notNormal() string {
 	var out []string

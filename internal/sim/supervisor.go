@@ -20,6 +20,7 @@ type supervisor struct {
 	machine *awareness.Machine
 	key     sealer
 	wake    uint64
+	normal  int // nodes that the map calls NORMAL
 }
 
 func newSupervisor(w *World) (*supervisor, error) {
@@ -119,6 +120,9 @@ func (s *supervisor) step(ev awareness.Event) {
 		})
 		for _, c := range changes {
 			s.w.check(c)
+			if c.Component == fault.ComponentNode && c.From != c.To {
+				s.normal += count(c.To == fault.Normal) - count(c.From == fault.Normal)
+			}
 		}
 	}
 	for _, c := range out.Challenges {
@@ -134,6 +138,13 @@ func (s *supervisor) step(ev awareness.Event) {
 			s.step(awareness.Tick{})
 		}
 	})
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func (s *supervisor) challenge(c awareness.Challenge) {

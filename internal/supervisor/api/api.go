@@ -256,6 +256,7 @@ func (s *Server) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) 
 }
 
 // ListEvents implements the service. History does not change, so every replica tells its own.
+// Where there is a quorum it first catches up with it, so that what was acknowledged is there.
 func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
 	limit := int(req.GetLimit())
 	switch {
@@ -272,6 +273,9 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	if id != "" {
 		keep = func(ev *lofamov1.Event) bool { return ev.GetNode() == string(id) }
 	}
+	qctx, cancel := context.WithTimeout(ctx, proxyTime)
+	_, _ = s.cfg.Copy.Revision(qctx) // without a quorum the copy as it is must do
+	cancel()
 	events, rev, err := s.cfg.Copy.Events(ctx, req.GetAfterRevision(), limit, keep)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())

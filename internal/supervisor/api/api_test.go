@@ -1,0 +1,212 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const wait = 10 * time.Second
+
+// follower is an engine that does not lead.
+type follower struct{}
+
+func (follower) Map(context.Context) (view.Map, error) { return view.Map{}, engine.ErrNotLeading }
+func (follower) Seen(int) (<-chan *lofamov1.Event, func(), error) {
+	return nil, nil, engine.ErrNotLeading
+}
+
+// alone is a directory of one replica that knows of no leader.
+type alone struct{}
+
+func (alone) Supervisors(context.Context) []*lofamov1.Supervisor { return nil }
+func (alone) Leader() string                                     { return "" }
+func (alone) Conn(string) *grpc.ClientConn                       { return nil }
+
+type harness struct {
+	client   lofamov1.FaultSupervisorClient
+	store    *memstore.Store
+	writer   store.Committer
+	stopping chan struct{}
+}
+
+func (h *harness) commit(t *testing.T, node, reason string) uint64 {
+	t.Helper()
+	rev, err := h.writer.Commit(t.Context(), store.Batch{Events: []*lofamov1.Event{{Node: node, Reason: reason}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rev
+}
+
+// serve runs the service of a replica that does not lead on a connection in memory.
+func serve(t *testing.T, queue int) *harness {
+	t.Helper()
+	dims := grid.Dims{X: 2, Y: 1, Z: 1}
+	ids := map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}
+	h := &harness{store: memstore.New(1000), stopping: make(chan struct{})}
+	var err error
+	if h.writer, err = h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	lofamov1.RegisterFaultSupervisorServer(srv, New(Config{
+		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(dims, ids), Engine: follower{}, Copy: h.store, Directory: alone{},
+		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
+	}))
+	ln := bufconn.Listen(1 << 16)
+	go func() { _ = srv.Serve(ln) }()
+	t.Cleanup(srv.Stop)
+	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	h.client = lofamov1.NewFaultSupervisorClient(conn)
+	return h
+}
+
+func (h *harness) watch(t *testing.T, req *lofamov1.WatchRequest) grpc.ServerStreamingClient[lofamov1.WatchResponse] {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	t.Cleanup(cancel)
+	s, err := h.client.Watch(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func refused(t *testing.T, what string, err error, code codes.Code, text string) {
+	t.Helper()
+	if status.Code(err) != code || !strings.Contains(fmt.Sprint(err), text) {
+		t.Errorf("%s: %v; want %s with %q", what, err, code, text)
+	}
+}
+
+func TestWatchFromCompactedRevision(t *testing.T) {
+	h := serve(t, 16)
+	first := h.commit(t, "a", "1")
+	h.commit(t, "a", "2")
+	h.store.Compact(h.commit(t, "a", "3"))
+	_, err := h.watch(t, &lofamov1.WatchRequest{AfterRevision: first}).Recv()
+	refused(t, "watch", err, codes.OutOfRange, "list again")
+	list, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil || len(list.GetEvents()) != 3 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	s := h.watch(t, &lofamov1.WatchRequest{AfterRevision: list.GetRevision()})
+	fourth := h.commit(t, "a", "4")
+	if resp, err := s.Recv(); err != nil || resp.GetRevision() != fourth {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
+	h := serve(t, 4)
+	s := h.watch(t, &lofamov1.WatchRequest{})
+	if resp, err := s.Recv(); err != nil || len(resp.GetEvents()) > 0 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	// Nobody reads while more comes than transport and queue hold.
+	long := strings.Repeat("x", 64<<10)
+	const n = 40
+	for i := range n {
+		h.commit(t, "a", fmt.Sprint(i, " ", long))
+	}
+	seen, last := 0, uint64(0)
+	check := func(s grpc.ServerStreamingClient[lofamov1.WatchResponse]) error {
+		for seen < n {
+			resp, err := s.Recv()
+			if err != nil {
+				return err
+			}
+			for _, ev := range resp.GetEvents() {
+				if want := fmt.Sprint(seen, " "); !strings.HasPrefix(ev.GetReason(), want) {
+					t.Fatalf("event %s: lost or doubled", want)
+				}
+				seen++
+			}
+			last = max(last, resp.GetRevision())
+		}
+		return nil
+	}
+	err := check(s)
+	refused(t, "slow watch", err, codes.ResourceExhausted, "resume after revision")
+	for err != nil {
+		err = check(h.watch(t, &lofamov1.WatchRequest{AfterRevision: last}))
+	}
+}
+
+func TestWatchOneNode(t *testing.T) {
+	h := serve(t, 16)
+	s := h.watch(t, &lofamov1.WatchRequest{Node: "1,0,0"})
+	if _, err := s.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	h.commit(t, "a", "not for us")
+	want := h.commit(t, "b", "for us")
+	if resp, err := s.Recv(); err != nil || resp.GetRevision() != want || resp.GetEvents()[0].GetReason() != "for us" {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+func TestWatchEndsWhenTheReplicaStops(t *testing.T) {
+	h := serve(t, 16)
+	s := h.watch(t, &lofamov1.WatchRequest{})
+	if _, err := s.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	close(h.stopping)
+	_, err := s.Recv()
+	refused(t, "watch", err, codes.Unavailable, "stopping: resume after revision")
+}
+
+func TestNoLeader(t *testing.T) {
+	h := serve(t, 16)
+	list, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || !list.GetCluster().GetStale() || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN {
+		t.Errorf("%v, %v", list, err)
+	}
+	_, err = h.watch(t, &lofamov1.WatchRequest{AsSeen: true}).Recv()
+	refused(t, "as seen", err, codes.Unavailable, "only the leader")
+	// A call that was passed on once is not answered from a copy.
+	ctx := metadata.AppendToOutgoingContext(t.Context(), proxiedKey, "1")
+	_, err = h.client.ListNodes(ctx, &lofamov1.ListNodesRequest{})
+	refused(t, "passed on", err, codes.FailedPrecondition, "does not lead")
+}
+
+func TestRights(t *testing.T) {
+	for method, want := range map[string]int{
+		lofamov1.FaultSupervisor_Watch_FullMethodName: 4, lofamov1.Replica_Forward_FullMethodName: 1,
+		"/grpc.health.v1.Health/Check": 4, "/grpc.channelz.v1.Channelz/GetServers": 0, "nonsense": 0,
+	} {
+		if got := len(rights(method)); got != want {
+			t.Errorf("%s is for %d roles, want %d", method, got, want)
+		}
+	}
+	// Without TLS there is nobody to have a role.
+	err := authorize(t.Context(), lofamov1.FaultSupervisor_Watch_FullMethodName, rights)
+	refused(t, "no peer", err, codes.PermissionDenied, "")
+}

@@ -1,0 +1,272 @@
+package supervisor_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// three starts three replicas and returns them with the leader's index.
+func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*supervisor.Supervisor, int) {
+	t.Helper()
+	o.Replicas = 3
+	c := supervisortest.New(t, o)
+	sups := make([]*supervisor.Supervisor, 3)
+	var wg sync.WaitGroup
+	for i := range sups {
+		wg.Go(func() {
+			s, err := supervisor.New(c.Configs[i], logger())
+			if err == nil {
+				err = s.Start(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			sups[i] = s
+		})
+	}
+	wg.Wait()
+	t.Cleanup(func() {
+		for _, s := range sups {
+			if s != nil {
+				wg.Go(func() { _ = s.Stop(t.Context()) }) // without a quorum it cannot resign
+			}
+		}
+		wg.Wait()
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return c, sups, c.AwaitLeader(t)
+}
+
+func TestAnyReplicaServes(t *testing.T) {
+	c, _, leader := three(t, supervisortest.Options{})
+	follower := (leader + 1) % 3
+	cfg := c.Configs[follower]
+	client := c.Client(t, cfg.GRPC)
+	committed, _ := watch(t, client, &lofamov1.WatchRequest{})
+	begin(t, committed)
+	seen, _ := watch(t, client, &lofamov1.WatchRequest{AsSeen: true, Node: "n0-1-0"})
+	begin(t, seen)
+
+	a := c.Agents["n0-1-0"]
+	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Failed))
+	a.Send(t, cfg.Report, b)
+	rec, com := a.Await(t, id, lofamov1.Ack_RECEIVED), a.Await(t, id, lofamov1.Ack_COMMITTED)
+	if rec.From != cfg.ID || com.From != cfg.ID || com.GetLeader() != c.Configs[leader].ID {
+		t.Errorf("acks %v and %v, want both from %s, with leader %s", rec, com, cfg.ID, c.Configs[leader].ID)
+	}
+	ev := awaitEvent(t, committed, "n0-1-0", "temperature", lofamov1.State_FAILED)
+	// As seen first, without a revision; then again, committed.
+	first := awaitEvent(t, seen, "n0-1-0", "temperature", lofamov1.State_FAILED)
+	second := awaitEvent(t, seen, "n0-1-0", "temperature", lofamov1.State_FAILED)
+	if !first.GetAsSeen() || first.GetRevision() != 0 || second.GetAsSeen() || second.GetRevision() != ev.GetRevision() {
+		t.Errorf("as seen %v, then %v", first, second)
+	}
+	// The follower asks the leader, who alone knows ages.
+	node, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "0,1,0"})
+	if err != nil || node.GetAge() == nil {
+		t.Errorf("node %v, %v", node, err)
+	}
+	list, err := client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || len(list.GetNodes()) != 4 || list.GetCluster().GetStale() || list.GetCluster().GetLeader() != c.Configs[leader].ID {
+		t.Errorf("list %v, %v", list, err)
+	}
+	supervisortest.Eventually(t, "all replicas to know each other", func() bool {
+		sups, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
+		return err == nil && !slices.ContainsFunc(sups.GetSupervisors(), func(s *lofamov1.Supervisor) bool {
+			return s.GetState() != lofamov1.State_NORMAL || s.GetPid() == 0 || s.GetLeader() != (s.GetId() == c.Configs[leader].ID)
+		})
+	})
+	// Resume at yet another replica, from before the change.
+	third, _ := watch(t, c.Client(t, c.Configs[(leader+2)%3].GRPC), &lofamov1.WatchRequest{AfterRevision: ev.GetRevision() - 1})
+	if resp := nextEvents(t, third); resp.GetRevision() != ev.GetRevision() {
+		t.Errorf("resumed with %v, want revision %d", resp, ev.GetRevision())
+	}
+}
+
+// components that an agent may speak of without others' leave.
+var ownComponents = []fault.Component{
+	fault.ComponentDNPCore, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+	fault.ComponentPeripheral1, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
+}
+
+// storm has every node report every of its components sick, one report each, and hands over to
+// between after half of them. It returns when all is committed.
+func storm(t *testing.T, c *supervisortest.Cluster, targets []string, between func()) {
+	t.Helper()
+	var wg sync.WaitGroup
+	half := make(chan struct{})
+	var once sync.Once
+	for _, a := range c.Agents {
+		wg.Go(func() {
+			for i, comp := range ownComponents {
+				id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: comp, State: fault.Sick, Kind: fault.KindSelf})
+				a.Deliver(t, id, b, targets...)
+				if i == len(ownComponents)/2 {
+					once.Do(func() { close(half) })
+				}
+			}
+		})
+	}
+	<-half
+	between()
+	wg.Wait()
+}
+
+// checkStorm checks that a list of events has every change of the storm once.
+func checkStorm(t *testing.T, what string, c *supervisortest.Cluster, events []*lofamov1.Event) {
+	t.Helper()
+	count := make(map[string]int)
+	for _, ev := range events {
+		if ev.GetTo() == lofamov1.State_SICK && ev.GetComponent() != "node" {
+			count[ev.GetNode()+" "+ev.GetComponent()]++
+		}
+	}
+	for id := range c.Agents {
+		for _, comp := range ownComponents {
+			if n := count[fmt.Sprint(id, " ", comp)]; n != 1 {
+				t.Errorf("%s: %s %s became SICK %d times", what, id, comp, n)
+			}
+		}
+	}
+}
+
+func TestLeaderStops(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	follower := (leader + 1) % 3
+	client := c.Client(t, c.Configs[follower].GRPC)
+	events, _ := watch(t, client, &lofamov1.WatchRequest{})
+	begin(t, events)
+	var targets []string
+	for _, cfg := range c.Configs {
+		targets = append(targets, cfg.Report)
+	}
+	storm(t, c, targets, func() {
+		start := time.Now()
+		stop(t, sups[leader])
+		sups[leader] = nil
+		next := c.AwaitLeader(t, follower, (leader+2)%3)
+		t.Logf("%s stopped and %s led within %v", c.Configs[leader].ID, c.Configs[next].ID, time.Since(start))
+	})
+	list, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkStorm(t, "list", c, list.GetEvents())
+	if t.Failed() {
+		for _, ev := range list.GetEvents() {
+			t.Log(ev)
+		}
+	}
+	var watched []*lofamov1.Event
+	for watched == nil || watched[len(watched)-1].GetRevision() < list.GetRevision() && len(watched) < len(list.GetEvents()) {
+		watched = append(watched, nextEvents(t, events).GetEvents()...)
+	}
+	checkStorm(t, "watch", c, watched)
+	nodes, err := client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_SICK}})
+	if err != nil || len(nodes.GetNodes()) != 4 {
+		t.Errorf("sick nodes after the change of leader: %v, %v", nodes, err)
+	}
+}
+
+func TestQuorumLostAndBack(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	a := c.Agents["n0-0-0"]
+	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
+	a.Deliver(t, id, b, c.Configs[leader].Report)
+	last := (leader + 1) % 3
+	for i := range sups {
+		if i != last {
+			_ = sups[i].Stop(t.Context()) // the second has no quorum to resign with
+			sups[i] = nil
+		}
+	}
+	client := c.Client(t, c.Configs[last].GRPC)
+	supervisortest.Eventually(t, "a stale read", func() bool {
+		list, err := client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		return err == nil && list.GetCluster().GetStale() && len(list.GetNodes()) == 4
+	})
+	node, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+	if err != nil || node.GetState() != lofamov1.State_SICK || node.GetAge() != nil {
+		t.Errorf("the copy says %v, %v; want SICK, of unknown age", node, err)
+	}
+	_, failed := watch(t, client, &lofamov1.WatchRequest{AsSeen: true})
+	wantCode(t, "as seen without a leader", <-failed, codes.Unavailable, "leader")
+
+	// Evidence is received, and stays with its sender until there is a quorum.
+	id, b = a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf})
+	a.Send(t, c.Configs[last].Report, b)
+	a.Await(t, id, lofamov1.Ack_RECEIVED)
+	if n := a.Count(id, lofamov1.Ack_COMMITTED); n != 0 {
+		t.Errorf("committed without a quorum")
+	}
+	sups[leader] = start(t, c.Configs[leader])
+	a.Deliver(t, id, b, c.Configs[last].Report)
+	c.AwaitLeader(t, leader, last)
+	node, err = client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+	if err != nil || node.GetState() != lofamov1.State_SICK {
+		t.Errorf("node %v, %v", node, err)
+	}
+	sups[leader] = nil // start's cleanup stops it
+}
+
+func TestRestartRestoresTheMap(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	cfg := c.Configs[0]
+	s := start(t, cfg)
+	c.AwaitLeader(t)
+	a := c.Agents["n1-1-0"]
+	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
+	a.Deliver(t, id, b, cfg.Report)
+	client := c.Client(t, cfg.GRPC)
+	before, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-1-0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, s)
+	start(t, cfg)
+	c.AwaitLeader(t)
+	after, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-1-0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.GetState() != before.GetState() || after.GetCause() != before.GetCause() || after.GetHostEpoch() != before.GetHostEpoch() ||
+		!after.GetSince().AsTime().Equal(before.GetSince().AsTime()) || after.GetAge() != nil || after.GetRegisters() != nil {
+		t.Errorf("after the restart:\n%v\nbefore:\n%v", after, before)
+	}
+	for i, comp := range before.GetComponents() {
+		got := after.GetComponents()[i]
+		if got.GetState() != comp.GetState() || !got.GetSince().AsTime().Equal(comp.GetSince().AsTime()) {
+			t.Errorf("%s was %v, is %v", comp.GetName(), comp, got)
+		}
+	}
+	// What was committed before is known to be.
+	a.Send(t, cfg.Report, b)
+	supervisortest.Eventually(t, "a second COMMITTED", func() bool { return a.Count(id, lofamov1.Ack_COMMITTED) >= 2 })
+	events, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{Node: "n1-1-0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sick := 0
+	for _, ev := range events.GetEvents() {
+		if ev.GetComponent() == "temperature" {
+			sick++
+		}
+	}
+	if sick != 1 {
+		t.Errorf("%d events of one change: %v", sick, events)
+	}
+}

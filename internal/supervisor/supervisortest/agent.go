@@ -1,0 +1,241 @@
+package supervisortest
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+)
+
+// Agent is both halves of a node behind one socket. It answers challenges while Alive says so.
+type Agent struct {
+	ID fault.NodeID
+
+	socket *direct.Socket
+	verify *pki.Verifier
+	sign   map[fault.Half]*pki.Signer
+
+	mu    sync.Mutex
+	seq   map[fault.Half]fault.Seq
+	epoch map[fault.Half]fault.Epoch
+	dead  map[fault.Half]bool
+	acks  []Ack
+	heard chan struct{} // closed and renewed with every ack
+}
+
+// Ack is an acknowledgement as an agent got it.
+type Ack struct {
+	*lofamov1.Ack
+	From    string // the supervisor that signed it
+	Through fault.NodeID
+	At      time.Time
+}
+
+// agent makes a node's keys and opens its socket.
+func (c *Cluster) agent(t testing.TB, id fault.NodeID) *Agent {
+	t.Helper()
+	a := &Agent{
+		ID: id, sign: make(map[fault.Half]*pki.Signer), seq: make(map[fault.Half]fault.Seq),
+		epoch: map[fault.Half]fault.Epoch{fault.HalfHost: 1, fault.HalfDNP: 1}, dead: make(map[fault.Half]bool),
+		heard: make(chan struct{}),
+	}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		name := string(id) + "-" + h.String()
+		c.issue(t, pki.NodeIdentity(Name, id, h), name)
+		s, err := pki.LoadSigner(c.path(name+".pem"), c.path(name+".key"))
+		must(t, err)
+		a.sign[h] = s
+	}
+	var err error
+	a.verify, err = pki.LoadVerifier(c.path("ca.pem"), Name)
+	must(t, err)
+	a.socket, err = direct.Listen("127.0.0.1:0", direct.Options{})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = a.socket.Run(ctx, a.handle)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return a
+}
+
+// Addr is the node's service address.
+func (a *Agent) Addr() string { return a.socket.LocalAddr().String() }
+
+// Kill makes halves silent: they answer no challenge. Revive undoes it.
+func (a *Agent) Kill(halves ...fault.Half)   { a.setDead(true, halves) }
+func (a *Agent) Revive(halves ...fault.Half) { a.setDead(false, halves) }
+
+func (a *Agent) setDead(dead bool, halves []fault.Half) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range halves {
+		a.dead[h] = dead
+	}
+}
+
+// SetEpoch sets the boot epoch of a half and begins it anew.
+func (a *Agent) SetEpoch(h fault.Half, e fault.Epoch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.epoch[h], a.seq[h] = e, 0
+}
+
+// Report makes a report of a half, signed and ready to send.
+func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Observation) (fault.ReportID, []byte) {
+	t.Helper()
+	a.mu.Lock()
+	a.seq[h]++
+	id := fault.ReportID{Origin: fault.Origin{Node: a.ID, Half: h}, Epoch: a.epoch[h], Seq: a.seq[h]}
+	a.mu.Unlock()
+	for i := range obs {
+		if obs[i].Node == "" {
+			obs[i].Node = a.ID
+		}
+	}
+	b, err := servicenet.SealReport(fault.Report{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}, a.sign[h])
+	must(t, err)
+	return id, b
+}
+
+// Relay wraps another node's envelope as this node's host half does.
+func (a *Agent) Relay(t testing.TB, inner []byte, origin fault.Origin, held time.Duration) []byte {
+	t.Helper()
+	b, err := servicenet.SealRelayed(inner, []fault.Hop{
+		{Node: origin.Node, Half: fault.HalfDNP, Held: held}, {Node: a.ID, Half: fault.HalfDNP, Held: held}, {Node: a.ID, Half: fault.HalfHost},
+	}, a.sign[fault.HalfHost])
+	must(t, err)
+	return b
+}
+
+// Send sends a datagram.
+func (a *Agent) Send(t testing.TB, to string, b []byte) {
+	t.Helper()
+	must(t, a.socket.Send(netip.MustParseAddrPort(to), b))
+}
+
+// Deliver sends an envelope until it is committed, as an outbox does: to one address after the
+// other, every 100 ms.
+func (a *Agent) Deliver(t testing.TB, id fault.ReportID, b []byte, to ...string) Ack {
+	t.Helper()
+	deadline := time.Now().Add(Wait)
+	for i := 0; time.Now().Before(deadline); i++ {
+		a.Send(t, to[i%len(to)], b)
+		if ack, ok := a.await(id, lofamov1.Ack_COMMITTED, 100*time.Millisecond); ok {
+			return ack
+		}
+	}
+	t.Fatalf("%s was not committed within %s", id, Wait)
+	return Ack{}
+}
+
+// Await waits for an ack of that status.
+func (a *Agent) Await(t testing.TB, id fault.ReportID, status lofamov1.Ack_Status) Ack {
+	t.Helper()
+	ack, ok := a.await(id, status, Wait)
+	if !ok {
+		t.Fatalf("no %s for %s within %s", status, id, Wait)
+	}
+	return ack
+}
+
+func (a *Agent) await(id fault.ReportID, status lofamov1.Ack_Status, wait time.Duration) (Ack, bool) {
+	timeout := time.After(wait)
+	for {
+		a.mu.Lock()
+		heard := a.heard
+		for _, ack := range a.acks {
+			if ack.GetStatus() == status && has(ack, id) {
+				a.mu.Unlock()
+				return ack, true
+			}
+		}
+		a.mu.Unlock()
+		select {
+		case <-heard:
+		case <-timeout:
+			return Ack{}, false
+		}
+	}
+}
+
+// Count counts the acks of that status for a report.
+func (a *Agent) Count(id fault.ReportID, status lofamov1.Ack_Status) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for _, ack := range a.acks {
+		if ack.GetStatus() == status && has(ack, id) {
+			n++
+		}
+	}
+	return n
+}
+
+func has(ack Ack, id fault.ReportID) bool {
+	for _, m := range ack.GetIds() {
+		if got, err := servicenet.DecodeReportID(m); err == nil && got == id {
+			return true
+		}
+	}
+	return false
+}
+
+// handle takes acks and answers challenges. A downcall's inner envelope is taken as if it had
+// gone through the torus and come to whom it is for.
+func (a *Agent) handle(from netip.AddrPort, b []byte) {
+	o, err := servicenet.Open(b, a.verify)
+	if err != nil || o.Role != servicenet.RoleSupervisor {
+		return
+	}
+	through := a.ID
+	if o.Msg.GetDowncall() != nil {
+		_, inner, err := servicenet.InnerOf(o)
+		if err != nil {
+			return
+		}
+		if o, err = servicenet.Open(inner, a.verify); err != nil {
+			return
+		}
+	}
+	if ack := o.Msg.GetAck(); ack != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.acks = append(a.acks, Ack{Ack: ack, From: o.Name, Through: through, At: time.Now()})
+		close(a.heard)
+		a.heard = make(chan struct{})
+		return
+	}
+	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
+		a.answer(from, c)
+	}
+}
+
+func (a *Agent) answer(to netip.AddrPort, c *lofamov1.Challenge) {
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		a.mu.Lock()
+		dead, epoch := a.dead[h], a.epoch[h]
+		a.mu.Unlock()
+		if dead || c.GetHalf() != 0 && fault.Half(c.GetHalf()) != h {
+			continue
+		}
+		b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+			Nonce: c.GetNonce(), Node: string(a.ID), Half: lofamov1.Half(h), Epoch: uint64(epoch),
+		}}}, a.sign[h])
+		if err == nil {
+			_ = a.socket.Send(to, b)
+		}
+	}
+}

@@ -1,0 +1,236 @@
+// Package supervisortest makes what tests of supervisors need around them: keys, configurations
+// with free ports, and agents that speak the real protocol on real sockets. Its agents are dummies:
+// they say what a test tells them to.
+package supervisortest
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"sigs.k8s.io/yaml"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Name is the name of every cluster made here.
+const Name = "test"
+
+// Wait bounds every wait of tests on such clusters; a loaded machine needs it.
+const Wait = 20 * time.Second
+
+// Options of a cluster. Zero values stand for 2x2x1, one replica and the fast preset.
+type Options struct {
+	Dims     string
+	Replicas int
+	Preset   string
+	Gossip   bool
+}
+
+// Cluster is the surroundings of some replicas.
+type Cluster struct {
+	Dir     string
+	Dims    grid.Dims
+	Configs []config.Supervisor
+	Agents  map[fault.NodeID]*Agent
+
+	ca *pki.CA
+}
+
+// New makes keys, configurations and agents; it starts no replica.
+func New(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	if o.Dims == "" {
+		o.Dims = "2x2x1"
+	}
+	o.Replicas = max(1, o.Replicas)
+	if o.Preset == "" {
+		o.Preset = config.PresetFast
+	}
+	dims, err := grid.ParseDims(o.Dims)
+	must(t, err)
+	c := &Cluster{Dir: t.TempDir(), Dims: dims, Agents: make(map[fault.NodeID]*Agent)}
+	c.ca, err = pki.NewCA(Name)
+	must(t, err)
+	must(t, c.ca.Save(c.path("ca.pem"), c.path("ca.key")))
+	key := make([]byte, 32)
+	_, _ = rand.Read(key)
+	must(t, os.WriteFile(c.path("gossip.key"), []byte(base64.StdEncoding.EncodeToString(key)), 0o600))
+	for _, role := range pki.Roles() {
+		if role != pki.RoleNode {
+			c.issue(t, pki.Identity{Cluster: Name, Role: role, Name: "someone"}, string(role))
+		}
+	}
+	var nodes []config.NodeEntry
+	for r := range dims.Nodes() {
+		at := dims.At(r)
+		id := fault.DefaultNodeID(at)
+		a := c.agent(t, id)
+		c.Agents[id] = a
+		nodes = append(nodes, config.NodeEntry{ID: id, Coord: at.String(), Service: a.Addr()})
+	}
+	c.configure(t, o, nodes)
+	return c
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Cluster) path(name string) string { return filepath.Join(c.Dir, name) }
+
+// issue writes NAME.pem and NAME.key.
+func (c *Cluster) issue(t testing.TB, id pki.Identity, name string, ips ...net.IP) {
+	t.Helper()
+	must(t, c.ca.IssueTo(c.path(name+".pem"), c.path(name+".key"), id, ips, nil))
+}
+
+// configure makes the replicas' configurations.
+func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
+	t.Helper()
+	ports := &ports{t: t}
+	defer ports.free()
+	var replicas []config.ReplicaEntry
+	var members, join []string
+	for i := range o.Replicas {
+		id := fmt.Sprintf("s%d", i+1)
+		c.issue(t, pki.SupervisorIdentity(Name, id), id, net.IPv4(127, 0, 0, 1))
+		cfg := config.DefaultSupervisor()
+		cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
+		cfg.Report, cfg.GRPC, cfg.HTTP = ports.udp(), ports.tcp(), ports.tcp()
+		cfg.DataDir = c.path(id)
+		cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+ports.tcp(), "https://"+ports.tcp()
+		cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}
+		cfg.Log.Level = "warn"
+		cfg.LocalPID = true
+		if o.Gossip {
+			cfg.GossipListen, cfg.GossipKeyFile = ports.tcp(), c.path("gossip.key")
+			join = append(join, cfg.GossipListen)
+		}
+		members = append(members, id+"="+cfg.Etcd.PeerURL)
+		replicas = append(replicas, config.ReplicaEntry{ID: id, GRPC: cfg.GRPC, Report: cfg.Report, HTTP: cfg.HTTP})
+		c.Configs = append(c.Configs, cfg)
+	}
+	for i := range c.Configs {
+		c.Configs[i].Etcd.InitialCluster = strings.Join(members, ",")
+		c.Configs[i].Replicas = replicas
+		c.Configs[i].GossipJoin = join
+	}
+}
+
+// ports finds free ports, each held until all are found.
+type ports struct {
+	t    testing.TB
+	held []interface{ Close() error }
+}
+
+func (p *ports) tcp() string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(p.t, err)
+	p.held = append(p.held, ln)
+	return ln.Addr().String()
+}
+
+func (p *ports) udp() string {
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	must(p.t, err)
+	p.held = append(p.held, pc)
+	return pc.LocalAddr().String()
+}
+
+func (p *ports) free() {
+	for _, h := range p.held {
+		_ = h.Close()
+	}
+}
+
+// WriteConfig writes a replica's configuration to a file and returns its name.
+func (c *Cluster) WriteConfig(t testing.TB, cfg config.Supervisor) string {
+	t.Helper()
+	b, err := yaml.Marshal(cfg)
+	must(t, err)
+	path := c.path(cfg.ID + ".yaml")
+	must(t, os.WriteFile(path, b, 0o600))
+	return path
+}
+
+// Conn connects to a replica with a role's certificate.
+func (c *Cluster) Conn(t testing.TB, role pki.Role, addr string) *grpc.ClientConn {
+	t.Helper()
+	name := string(role)
+	if role == pki.RoleNode {
+		name = "n0-0-0-host"
+	}
+	conf, err := pki.ClientTLS(c.path(name+".pem"), c.path(name+".key"), c.path("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	must(t, err)
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Client is a viewer's client of a replica.
+func (c *Cluster) Client(t testing.TB, addr string) lofamov1.FaultSupervisorClient {
+	t.Helper()
+	return lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleViewer, addr))
+}
+
+// AwaitLeader waits until one of the replicas knows a leader that leads, and returns its index.
+func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
+	t.Helper()
+	if len(among) == 0 {
+		for i := range c.Configs {
+			among = append(among, i)
+		}
+	}
+	clients := make(map[int]lofamov1.FaultSupervisorClient)
+	for _, i := range among {
+		clients[i] = c.Client(t, c.Configs[i].GRPC)
+	}
+	leader := -1
+	Eventually(t, "a leader", func() bool {
+		for _, i := range among {
+			resp, err := clients[i].ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+			if err != nil || resp.GetCluster().GetStale() {
+				return false
+			}
+			leader = slices.IndexFunc(c.Configs, func(cfg config.Supervisor) bool { return cfg.ID == resp.GetCluster().GetLeader() })
+			if !slices.Contains(among, leader) {
+				return false
+			}
+		}
+		return true
+	})
+	return leader
+}
+
+// Eventually polls until the condition holds.
+func Eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(Wait)
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("waited %s for %s", Wait, what)
+		}
+	}
+}

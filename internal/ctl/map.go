@@ -111,8 +111,8 @@ func worst(n *lofamov1.Node) string {
 				continue
 			}
 			part := c.GetName() + " " + stateName(s)
-			if ev := c.GetEvidence(); len(ev) > 0 {
-				part += fmt.Sprintf(" (%s by %s)", ev[0].GetKind(), dash(ev[0].GetObserver()))
+			if e := deciding(c.GetEvidence(), s); e != nil && e.GetState() == s {
+				part += fmt.Sprintf(" (%s by %s)", e.GetKind(), dash(e.GetObserver()))
 			}
 			parts = append(parts, part)
 		}

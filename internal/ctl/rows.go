@@ -57,14 +57,27 @@ func (a *app) linkRows(links []*lofamov1.Link, wide bool) [][]string {
 		r := []string{l.GetNode(), l.GetCoord(), l.GetDirection(), l.GetPeer(), stateName(l.GetState()), causeName(l.GetCause()), a.since(l.GetSince())}
 		if wide {
 			why := "-"
-			if ev := l.GetEvidence(); len(ev) > 0 {
-				why = evidence(ev[0])
+			if e := deciding(l.GetEvidence(), l.GetState()); e != nil {
+				why = evidence(e)
 			}
 			r = append(r, l.GetPeerCoord(), why)
 		}
 		rows = append(rows, r)
 	}
 	return rows
+}
+
+// deciding returns the newest evidence that speaks for the state, else the newest, else nil.
+func deciding(all []*lofamov1.Evidence, s lofamov1.State) *lofamov1.Evidence {
+	for _, e := range all {
+		if e.GetState() == s {
+			return e
+		}
+	}
+	if len(all) > 0 {
+		return all[0]
+	}
+	return nil
 }
 
 // evidence prints one piece of evidence in one line.

@@ -240,6 +240,7 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 		dir = links[0]
 	}
 	a.printf("\nTry next%s:\n", map[bool]string{true: "", false: ", in another terminal"}[f.detach])
+	var rows [][]string
 	for _, line := range [][2]string{
 		{"get nodes", "every node, its state and cause"},
 		{"map", "the torus in the terminal"},
@@ -251,8 +252,9 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 		{"inject all heal", "put everything right"},
 		{"down", "stop the cluster"},
 	} {
-		a.printf("  %-52s %s\n", "lofamoctl "+line[0]+flag, line[1])
+		rows = append(rows, []string{"  lofamoctl " + line[0] + flag, line[1]})
 	}
+	_ = table(a.env.Stdout, rows) // as good as printf, whose errors are not looked at either
 	if !f.detach {
 		a.printf("\nCtrl-C stops the cluster.\n")
 	}

@@ -262,8 +262,10 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 
 // progressLine shows how far a start has come: in place on a terminal, else line by line.
 type progressLine struct {
-	app  *app
-	last string
+	app   *app
+	last  string
+	phase string
+	at    time.Time // of the last line
 }
 
 func (a *app) progress() *progressLine { return &progressLine{app: a} }
@@ -284,10 +286,12 @@ func (p *progressLine) step(s localcluster.Progress) {
 	default:
 		line = fmt.Sprintf("nodes: %d of %d NORMAL", s.Normal, s.Nodes)
 	}
-	if line == p.last {
+	// Without a terminal, the counts that come and go are worth a line a second.
+	now := p.app.env.Now()
+	if line == p.last || !p.app.env.Terminal && s.Phase == "nodes" && p.phase == "nodes" && s.Normal < s.Nodes && now.Sub(p.at) < time.Second {
 		return
 	}
-	p.last = line
+	p.last, p.at, p.phase = line, now, s.Phase
 	if p.app.env.Terminal {
 		p.app.printf("\r\x1b[K%s", line)
 	} else {

@@ -97,7 +97,7 @@ func Create(o Options) (*Cluster, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a local cluster: %w", err)
 	}
-	unlock, err := lockDir(dir)
+	unlock, err := lockDir(dir, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -407,6 +407,9 @@ func (c *Cluster) Purge() error {
 // Abandon marks a cluster that never came up: its logs stay to be read, and the next Create in the
 // directory replaces it.
 func (c *Cluster) Abandon() error {
+	if _, err := Load(c.dir); errors.Is(err, ErrNoCluster) {
+		return nil // somebody has removed it meanwhile
+	}
 	c.info.Complete = false
 	return c.save()
 }

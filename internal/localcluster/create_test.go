@@ -284,3 +284,27 @@ func overlap(a, b *portBlock) bool {
 	}
 	return false
 }
+
+func TestAClusterBelowIsNoHarm(t *testing.T) {
+	outer := shortTempDir(t)
+	create(t, Options{Dir: filepath.Join(outer, "demo"), Dims: dims(t, "2"), Supervisors: 1})
+	create(t, Options{Dir: outer, Dims: dims(t, "2"), Supervisors: 1})
+}
+
+func TestOneAtATimeInADirectory(t *testing.T) {
+	dir := shortTempDir(t)
+	unlock, err := lockDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create(Options{Dir: dir, Dims: dims(t, "2"), Supervisors: 1}); err == nil || !strings.Contains(err.Error(), "another lofamoctl") {
+		t.Errorf("Create in a locked directory: %v", err)
+	}
+	// Who may wait gets it when the other is done.
+	time.AfterFunc(50*time.Millisecond, unlock)
+	again, err := lockDir(dir, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}

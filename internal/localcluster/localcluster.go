@@ -174,19 +174,26 @@ func (c *Cluster) save() error {
 	return nil
 }
 
-// lockDir keeps a second up or down out of the directory. The lock ends with the process.
-func lockDir(dir string) (unlock func(), err error) {
+// lockDir keeps a second up or down out of the directory; it waits so long for one that is at work.
+// The lock ends with the process.
+func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	path := filepath.Join(dir, ".lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock directory %s: %w", dir, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock directory %s: another lofamoctl is starting or stopping the cluster in it", dir)
+	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
 		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
 	}
-	return func() { _ = f.Close() }, nil
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("lock directory %s: another lofamoctl is starting or stopping the cluster in it", dir)
+	}
+	return nil, fmt.Errorf("lock %s: %w", path, err)
 }

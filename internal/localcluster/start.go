@@ -96,7 +96,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 		return err
 	}
 	c.binDir = bin
-	unlock, err := lockDir(c.dir)
+	unlock, err := lockDir(c.dir, 0)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 )
 
@@ -38,7 +39,10 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	// A start that failed half-way may still hold ports.
 	c.ports.release()
 	c.ports = nil
-	unlock, err := lockDir(c.dir)
+	unlock, err := lockDir(c.dir, 3*stopGrace)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // stopped and removed by another lofamoctl
+	}
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package supervisor_test
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -97,53 +96,6 @@ func TestAnyReplicaServes(t *testing.T) {
 	}
 }
 
-// components that an agent may speak of without others' leave.
-var ownComponents = []fault.Component{
-	fault.ComponentDNPCore, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
-	fault.ComponentPeripheral1, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
-}
-
-// storm has every node report every of its components sick, one report each, and hands over to
-// between after half of them. It returns when all is committed.
-func storm(t *testing.T, c *supervisortest.Cluster, targets []string, between func()) {
-	t.Helper()
-	var wg sync.WaitGroup
-	half := make(chan struct{})
-	var once sync.Once
-	for _, a := range c.Agents {
-		wg.Go(func() {
-			for i, comp := range ownComponents {
-				id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: comp, State: fault.Sick, Kind: fault.KindSelf})
-				a.Deliver(t, id, b, targets...)
-				if i == len(ownComponents)/2 {
-					once.Do(func() { close(half) })
-				}
-			}
-		})
-	}
-	<-half
-	between()
-	wg.Wait()
-}
-
-// checkStorm checks that a list of events has every change of the storm once.
-func checkStorm(t *testing.T, what string, c *supervisortest.Cluster, events []*lofamov1.Event) {
-	t.Helper()
-	count := make(map[string]int)
-	for _, ev := range events {
-		if ev.GetTo() == lofamov1.State_SICK && ev.GetComponent() != "node" {
-			count[ev.GetNode()+" "+ev.GetComponent()]++
-		}
-	}
-	for id := range c.Agents {
-		for _, comp := range ownComponents {
-			if n := count[fmt.Sprint(id, " ", comp)]; n != 1 {
-				t.Errorf("%s: %s %s became SICK %d times", what, id, comp, n)
-			}
-		}
-	}
-}
-
 func TestLeaderStops(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	follower := (leader + 1) % 3
@@ -154,7 +106,7 @@ func TestLeaderStops(t *testing.T) {
 	for _, cfg := range c.Configs {
 		targets = append(targets, cfg.Report)
 	}
-	storm(t, c, targets, func() {
+	c.Storm(t, targets, func() {
 		start := time.Now()
 		stop(t, sups[leader])
 		sups[leader] = nil
@@ -165,7 +117,7 @@ func TestLeaderStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkStorm(t, "list", c, list.GetEvents())
+	c.CheckStorm(t, "list", list.GetEvents())
 	if t.Failed() {
 		for _, ev := range list.GetEvents() {
 			t.Log(ev)
@@ -175,7 +127,7 @@ func TestLeaderStops(t *testing.T) {
 	for watched == nil || watched[len(watched)-1].GetRevision() < list.GetRevision() && len(watched) < len(list.GetEvents()) {
 		watched = append(watched, nextEvents(t, events).GetEvents()...)
 	}
-	checkStorm(t, "watch", c, watched)
+	c.CheckStorm(t, "watch", watched)
 	nodes, err := client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_SICK}})
 	if err != nil || len(nodes.GetNodes()) != 4 {
 		t.Errorf("sick nodes after the change of leader: %v, %v", nodes, err)

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// asSupervisor makes this test binary the command itself.
+const asSupervisor = "LOFAMO_TEST_AS_SUPERVISOR"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asSupervisor) != "" {
+		os.Exit(execute(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// process starts a replica as a process of its own.
+func process(t *testing.T, c *supervisortest.Cluster, cfg config.Supervisor, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, append([]string{"run", "--config", c.WriteConfig(t, cfg)}, args...)...)
+	cmd.Env = append(os.Environ(), asSupervisor+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+func report(t *testing.T, a *supervisortest.Agent, comp fault.Component) (fault.ReportID, []byte) {
+	t.Helper()
+	return a.Report(t, fault.HalfHost, false, fault.Observation{Component: comp, State: fault.Sick, Kind: fault.KindSelf})
+}
+
+// TestLeaderKilled kills the leading process in the middle of a storm of reports: another takes
+// over, nothing acknowledged is lost and nothing happens twice. The killed one comes back.
+func TestLeaderKilled(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetRelaxed})
+	var procs []*exec.Cmd
+	var targets []string
+	for _, cfg := range c.Configs {
+		procs = append(procs, process(t, c, cfg))
+		targets = append(targets, cfg.Report)
+	}
+	leader := c.AwaitLeader(t)
+	follower, other := (leader+1)%3, (leader+2)%3
+	client := c.Client(t, c.Configs[follower].GRPC)
+	stream, err := client.Watch(t.Context(), &lofamov1.WatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	c.Storm(t, targets, func() {
+		start := time.Now()
+		if err := procs[leader].Process.Signal(syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+		next := c.AwaitLeader(t, follower, other)
+		t.Logf("%s was killed, %s led within %v", c.Configs[leader].ID, c.Configs[next].ID, time.Since(start))
+	})
+	list, err := client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.CheckStorm(t, "list", list.GetEvents())
+	var watched []*lofamov1.Event
+	for len(watched) < len(list.GetEvents()) {
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		watched = append(watched, resp.GetEvents()...)
+	}
+	c.CheckStorm(t, "watch", watched)
+
+	sups, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
+	if err != nil || sups.GetSupervisors()[leader].GetState() != lofamov1.State_FAILED || sups.GetSupervisors()[leader].GetLeader() {
+		t.Errorf("supervisors %v, %v", sups, err)
+	}
+	_ = procs[leader].Wait()
+	procs[leader] = process(t, c, c.Configs[leader])
+	supervisortest.Eventually(t, "the killed replica to serve again", func() bool {
+		list, err := c.Client(t, c.Configs[leader].GRPC).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		return err == nil && !list.GetCluster().GetStale() && len(list.GetNodes()) == 4
+	})
+	// A graceful end: exit code 0, within seconds.
+	for _, i := range []int{follower, leader} {
+		if err := procs[i].Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- procs[i].Wait() }()
+		select {
+		case err := <-done:
+			if i == follower && err != nil {
+				t.Errorf("%s after SIGTERM: %v", c.Configs[i].ID, err)
+			}
+		case <-time.After(supervisortest.Wait):
+			t.Fatalf("%s outlives SIGTERM", c.Configs[i].ID)
+		}
+	}
+}
+
+// TestEtcdOutside runs a second replica on the first one's etcd, as one outside.
+func TestEtcdOutside(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 2})
+	first, second := c.Configs[0], c.Configs[1]
+	first.Etcd.InitialCluster = "s1=" + first.Etcd.PeerURL
+	process(t, c, first)
+	process(t, c, second, "--etcd-endpoints", first.Etcd.ClientURL)
+	leader := c.AwaitLeader(t)
+	a := c.Agents["n0-0-0"]
+	for i, comp := range []fault.Component{fault.ComponentMemory, fault.ComponentPower} {
+		id, b := report(t, a, comp)
+		a.Deliver(t, id, b, c.Configs[(leader+i)%2].Report)
+	}
+	if _, err := os.Stat(filepath.Join(second.DataDir, "etcd")); !os.IsNotExist(err) {
+		t.Errorf("a replica on an etcd outside has made one of its own: %v", err)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{})
+	good := c.WriteConfig(t, c.Configs[0])
+	write := func(name, text string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	b, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := write("unknown.yaml", string(b)+"\ncolour: red\n")
+	badDims := write("dims.yaml", strings.Replace(string(b), "dims: 2x2x1", "dims: 2x0x1", 1))
+	noCert := write("cert.yaml", strings.Replace(string(b), "s1.pem", "nobody.pem", 1))
+	for _, tc := range []struct {
+		args []string
+		env  []string
+		code int
+		want string // in stdout when the code is 0, else in stderr
+	}{
+		{[]string{"version"}, nil, 0, "supervisor "},
+		{[]string{"config", "check", good}, nil, 0, "4 nodes in 2x2x1"},
+		{nil, nil, exitUsage, "want run"},
+		{[]string{"config"}, nil, exitUsage, "check FILE"},
+		{[]string{"fly"}, nil, exitUsage, `"fly"`},
+		{[]string{"run"}, nil, exitUsage, "--config is missing"},
+		{[]string{"run", "--confg", good}, nil, exitUsage, "confg"},
+		{[]string{"config", "check"}, nil, exitUsage, "1 arg"},
+		{[]string{"config", "check", "/nonexistent.yaml"}, nil, exitUsage, "/nonexistent.yaml"},
+		{[]string{"config", "check", unknown}, nil, exitUsage, "colour"},
+		{[]string{"config", "check", badDims}, nil, exitUsage, "2x0x1"},
+		{[]string{"config", "check", good}, []string{"LOFAMO_SUPERVISOR_PRESET=hasty"}, exitUsage, "hasty"},
+		{[]string{"run", "--config", noCert}, nil, exitUsage, "nobody.pem"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := execute(tc.args, tc.env, &stdout, &stderr)
+		out := stderr.String()
+		if tc.code == 0 {
+			out = stdout.String()
+		}
+		if code != tc.code || !strings.Contains(out, tc.want) {
+			t.Errorf("supervisor %v: exit code %d, %q; want %d with %q", tc.args, code, out, tc.code, tc.want)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	var info map[string]any
+	if code := execute([]string{"version", "--json"}, nil, &stdout, &stderr); code != 0 || json.Unmarshal(stdout.Bytes(), &info) != nil {
+		t.Errorf("version --json: %d, %s%s", code, &stdout, &stderr)
+	}
+}

@@ -113,11 +113,14 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 		return m.told(own, c, by)
 	}
 	if d, count, from := m.describedFailed(n, c, now); count > 0 {
-		heard := n.voice(fault.HalfHost).heard
+		v := n.voice(fault.HalfHost)
+		quiet := v.heard.Add(m.overdue())
 		if c == fault.ComponentServiceNetwork {
-			heard = n.voice(fault.HalfHost).direct
+			// Its host may still speak by other rails: its own word comes first, if it comes soon.
+			if t := later(v.direct.Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {
+				quiet = t
+			}
 		}
-		quiet := heard.Add(m.overdue())
 		n.wakeAt(quiet, now)
 		if dead || !now.Before(quiet) {
 			f := d.finding(fault.Failed, c, from)
@@ -145,11 +148,12 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 }
 
 // describedFailed returns how many neighbours' descriptors call the component failed, and the
-// oldest of these statements. What the node's own halves said later than a descriptor came weighs more.
+// oldest of these statements. What the node's own halves said later than a descriptor came weighs
+// more, unless it is that the service network works, and did not come by it.
 func (m *Machine) describedFailed(n *node, c fault.Component, now time.Time) (first *record, count int, by fault.Origin) {
 	var word time.Time
 	for _, h := range halves {
-		if r := n.voice(h).own[c]; r != nil {
+		if r := n.voice(h).own[c]; r != nil && (c != fault.ComponentServiceNetwork || r.path == fault.PathDirect) {
 			word = later(word, r.said)
 		}
 	}

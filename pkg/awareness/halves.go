@@ -173,8 +173,8 @@ const lull = time.Millisecond
 // verdict: an answer, a new boot, or the watchdog of an other half that is itself believed.
 //
 // A DNP that is back still has to find its links. Until its neighbours hear it again, but no longer
-// than digests may be missing, its verdict stands, so that they do not take its silence for their
-// links' fault.
+// than four digest periods, its verdict stands, so that they do not take its silence for their links'
+// fault.
 func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	f := n.failure(h)
 	if !f.on {
@@ -195,7 +195,7 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if h == fault.HalfDNP {
 		v := m.count(n, now, time.Time{}, now)
 		ok, _ := enough(v.cast, v.live, len(n.neighbours))
-		if until := f.proven.Add(m.window()); ok && v.cast > 0 && now.Before(until) {
+		if until := f.proven.Add(4 * m.cfg.DigestPeriod); ok && v.cast > 0 && now.Before(until) {
 			n.wakeAt(until, now)
 			return
 		}
@@ -216,11 +216,26 @@ func (m *Machine) ownWord(n *node, c fault.Component, now time.Time) (*record, f
 		if r == nil || !m.current(n, h, now) {
 			continue
 		}
-		if best == nil || r.said.After(best.said) || (r.said.Equal(best.said) && r.state > best.state) {
+		if r.outweighs(best) {
 			best, by = r, n.origin(h)
 		}
 	}
 	return best, by
+}
+
+// outweighs says which of two halves' statements on the same thing counts: one that knows over one
+// that does not (a host half that just began has not read its DNP's words yet), then the newer, then
+// the worse.
+func (r *record) outweighs(than *record) bool {
+	switch {
+	case than == nil:
+		return true
+	case (r.state == fault.Unknown) != (than.state == fault.Unknown):
+		return than.state == fault.Unknown
+	case !r.said.Equal(than.said):
+		return r.said.After(than.said)
+	}
+	return r.state > than.state
 }
 
 // descriptor returns what the i-th neighbour says of a component of the node.
@@ -237,7 +252,7 @@ func (m *Machine) descriptor(n *node, i int, c fault.Component, now time.Time) (
 		if r == nil || !m.current(nb.node, h, now) {
 			continue
 		}
-		if best == nil || r.said.After(best.said) || (r.said.Equal(best.said) && r.state > best.state) {
+		if r.outweighs(best) {
 			best, by = r, nb.node.origin(h)
 		}
 	}

@@ -191,7 +191,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 func (n *node) fillCauses() {
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		p := &n.components[c]
-		if p.cause != 0 {
+		if p.cause > fault.CauseNone {
 			continue
 		}
 		p.cause = fault.CauseNone
@@ -270,6 +270,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 		}
 	})
 	m.touch(n)
+	m.touchDisputed(n)
 	if !fresh {
 		return
 	}
@@ -277,6 +278,24 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	if f := n.failure(id.Origin.Half); f.on && !n.proven(id.Origin.Half, f.mark) {
 		// It may have been sent just before death: ask.
 		m.probe(n, id.Origin.Half, m.cfg.ChallengeHalf, now)
+	}
+}
+
+// touchDisputed touches the neighbours of whom the node's two halves say different things: then even
+// a mere repetition decides whose word is the newer.
+func (m *Machine) touchDisputed(n *node) {
+	differ := func(a, b *record) bool { return a != nil && b != nil && (a.state != b.state || a.kind != b.kind) }
+	for _, d := range grid.Directions() {
+		if p, c := n.peers[d.Index()], fault.Link(d); p != nil && differ(n.voices[0].own[c], n.voices[1].own[c]) {
+			m.touch(p)
+		}
+	}
+	for i, nb := range n.neighbours {
+		for j := range described {
+			if differ(n.voices[0].about[i][j], n.voices[1].about[i][j]) {
+				m.touch(nb.node)
+			}
+		}
 	}
 }
 

@@ -52,15 +52,15 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 
 // options are the flags, which override environment and file.
 type options struct {
-	environ  []string
-	stderr   io.Writer
-	config   string
-	procfs   string
-	sysfs    string
-	logLevel string
-	realtime string
-	restart  string
-	logDir   string
+	environ    []string
+	stderr     io.Writer
+	config     string
+	procfs     string
+	sysfs      string
+	logLevel   string
+	scheduling string
+	restart    string
+	logDir     string
 }
 
 func newRoot(environ []string, stderr io.Writer) *cobra.Command {
@@ -81,7 +81,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
-	f.StringVar(&o.realtime, "realtime", string(agent.RealtimeOff), "real-time priority of the halves: auto (where permitted) or off")
+	f.StringVar(&o.scheduling, "scheduling", string(agent.SchedulingPrompt), "how the halves ask to be scheduled: prompt (short slices of CPU time, where the kernel has them) or default")
 	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.configCommand(), versionCommand())
 	return root
 }
@@ -126,7 +126,7 @@ func (o *options) runCommand() *cobra.Command {
 
 // halfArgs are the flags that the halves get as well.
 func (o *options) halfArgs() []string {
-	args := []string{"--config", o.config, "--realtime", o.realtime}
+	args := []string{"--config", o.config, "--scheduling", o.scheduling}
 	for _, f := range []struct{ name, value string }{{"--procfs", o.procfs}, {"--sysfs", o.sysfs}, {"--log-level", o.logLevel}} {
 		if f.value != "" {
 			args = append(args, f.name, f.value)
@@ -156,7 +156,7 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 		Short: short,
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			rt, err := agent.ParseRealtime(o.realtime)
+			s, err := agent.ParseScheduling(o.scheduling)
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
@@ -164,7 +164,7 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			if err != nil {
 				return err
 			}
-			agent.TuneProcess(c.Context(), rt, log)
+			agent.TuneProcess(s, log)
 			return run(c.Context(), cfg, log)
 		},
 	}

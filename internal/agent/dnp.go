@@ -381,6 +381,10 @@ func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
 		switch n.Kind {
 		case dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteShortened, dnpcore.NoteEpoch, dnpcore.NoteSensorStale:
 			level = slog.LevelWarn
+		case dnpcore.NoteHost:
+			if d.core.Verdict() == watchdog.Stale {
+				level = slog.LevelWarn
+			}
 		case dnpcore.NoteRefused, dnpcore.NoteNeighbour:
 			level = slog.LevelDebug
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
@@ -327,6 +328,10 @@ func (h *hostHalf) logNotes(notes []hostcore.Note) {
 		switch n.Kind {
 		case hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteShortened, hostcore.NoteEpoch, hostcore.NoteSensorStale:
 			level = slog.LevelWarn
+		case hostcore.NoteDNP:
+			if h.core.Verdict() == watchdog.Stale {
+				level = slog.LevelWarn
+			}
 		case hostcore.NoteRefused:
 			level = slog.LevelDebug
 		}

@@ -1,11 +1,11 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -13,68 +13,59 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Realtime says whether a half asks for a real-time priority.
-type Realtime string
+// Scheduling says whether a half asks the kernel to be run promptly.
+type Scheduling string
 
 // The choices.
 const (
-	RealtimeAuto Realtime = "auto" // ask; go on without where it is not permitted
-	RealtimeOff  Realtime = "off"
+	SchedulingPrompt  Scheduling = "prompt"  // ask; go on without where the kernel cannot
+	SchedulingDefault Scheduling = "default" // as any process
 )
 
-// ParseRealtime reads auto or off.
-func ParseRealtime(s string) (Realtime, error) {
-	if r := Realtime(s); r == RealtimeAuto || r == RealtimeOff {
-		return r, nil
+// ParseScheduling reads prompt or default.
+func ParseScheduling(s string) (Scheduling, error) {
+	if v := Scheduling(s); v == SchedulingPrompt || v == SchedulingDefault {
+		return v, nil
 	}
-	return "", fmt.Errorf("realtime: given %q: want auto or off", s)
+	return "", fmt.Errorf("scheduling: given %q: want prompt or default", s)
 }
 
 // memoryLimit makes the garbage collector keep a half small. It is a soft limit, in bytes, far above
 // what a half uses.
 const memoryLimit = 40 << 20
 
-// TuneProcess fits the process to a half: a small heap, and the lowest real-time priority, for a
-// half that does not run in time is taken for dead. All memory is not locked: that would cost a Go
-// process some 75 MB; the register file locks its own pages.
-func TuneProcess(ctx context.Context, rt Realtime, log *slog.Logger) {
+// TuneProcess fits the process to a half: a small heap, few threads, and a short slice of CPU time,
+// for a half that does not run in time is taken for dead.
+//
+// Not SCHED_FIFO, which was tried: threads of the Go runtime spin for one another, and under load
+// one FIFO thread was seen to spin for ever on a core while those it waited for stood behind it.
+// Where more is needed than a short slice gives, a cgroup weight does it. Nor is all memory locked:
+// that costs a Go process some 75 MB; the register file locks its own pages.
+func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
-	if rt != RealtimeAuto {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	}
+	if s != SchedulingPrompt {
 		return
 	}
-	if err := setFIFO(); err != nil {
-		log.Info("no real-time priority: a loaded machine may delay this half", "err", err)
-		return
-	}
-	log.Debug("real-time priority set")
-	go keepFIFO(ctx)
-}
-
-// keepFIFO gives the priority to threads that the runtime has made since. It ends with ctx.
-func keepFIFO(ctx context.Context) {
-	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
-		if setFIFO() != nil {
-			return
-		}
+	if err := setSlice(); err != nil {
+		log.Info("no short slice: a loaded machine may delay this half", "err", err)
 	}
 }
 
-// setFIFO gives all threads of the process SCHED_FIFO at priority 1. What they fork, check scripts
-// among it, is reset to the ordinary scheduler by the kernel; so are new threads, until the next
-// call.
-func setFIFO() error {
+// slice is what a half asks for at a time. The kernel's scheduler (EEVDF, with slices by task from
+// Linux 6.12 on) runs who asks for little the sooner; older kernels ignore it. It gives nobody a
+// larger share and needs no privilege.
+const slice = 100 * time.Microsecond
+
+// setSlice sets the slice of all threads; those made later inherit it.
+func setSlice() error {
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		return fmt.Errorf("list own threads: %w", err)
@@ -84,11 +75,13 @@ func setFIFO() error {
 		if err != nil {
 			continue
 		}
-		attr := unix.SchedAttr{
-			Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+		attr, err := unix.SchedGetAttr(tid, 0)
+		if err == nil {
+			attr.Runtime = uint64(slice.Nanoseconds())
+			err = unix.SchedSetAttr(tid, attr, 0)
 		}
-		if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("set SCHED_FIFO: %w", err)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("set the slice of thread %d: %w", tid, err)
 		}
 	}
 	return nil

@@ -85,7 +85,7 @@ func (v *voice) take(d fault.Delivery, index func(fault.NodeID) (int, bool), now
 			v.state(about, o, d, now, changed)
 		}
 	}
-	if d.Report.Digest && id.Newer(v.digest) {
+	if d.Report.Digest && !d.Report.Partial && id.Newer(v.digest) {
 		v.digest = id
 		v.withdraw(changed)
 	}
@@ -143,8 +143,12 @@ var ownKinds = [...]fault.Kind{fault.KindSelf, fault.KindWatchdog, fault.KindSil
 func (v *voice) state(about int, o fault.Observation, d fault.Delivery, now time.Time, changed func(int, fault.Component)) {
 	at := v.at(about, o.Component)
 	old := *at
+	path := d.Path
+	if about >= 0 {
+		path = fault.PathTorus // a neighbour's fate came to the observer by the torus, however it went on
+	}
 	r := &record{
-		state: o.State, kind: o.Kind, path: d.Path, detail: o.Detail,
+		state: o.State, kind: o.Kind, path: path, detail: o.Detail,
 		epoch: d.Report.ID.Epoch, seq: d.Report.ID.Seq,
 		said: made(d, now), came: now, began: now.Add(-max(0, d.Age(o))), since: now,
 	}

@@ -224,8 +224,11 @@ type Registers struct {
 // Report is what one half says at one time. A digest states everything that the half knows; any
 // other report only what changed. The newest report on a component is the one that counts.
 type Report struct {
-	ID           ReportID
-	Digest       bool
+	ID     ReportID
+	Digest bool
+	// Partial marks a digest that did not fit into one report: it restates, but what it does not
+	// mention is not withdrawn by it.
+	Partial      bool
 	Observations []Observation
 	Registers    Registers // of the origin's node
 	// Uptime of the half, so that a restart shows.

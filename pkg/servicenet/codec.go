@@ -34,6 +34,7 @@ func EncodeReport(r fault.Report) *lofamov1.Report {
 	m := &lofamov1.Report{
 		Id:                    EncodeReportID(r.ID),
 		Digest:                r.Digest,
+		Partial:               r.Partial,
 		DnpWatchdog:           r.Registers.DNPWatchdog,
 		HostWatchdog:          r.Registers.HostWatchdog,
 		RemoteFaultDescriptor: r.Registers.RemoteFaultDescriptor,
@@ -78,7 +79,7 @@ func DecodeReport(m *lofamov1.Report) (fault.Report, error) {
 	}
 	r := fault.Report{
 		ID:     id,
-		Digest: m.GetDigest(),
+		Digest: m.GetDigest(), Partial: m.GetPartial(),
 		Registers: fault.Registers{
 			DNPWatchdog:           m.GetDnpWatchdog(),
 			HostWatchdog:          m.GetHostWatchdog(),

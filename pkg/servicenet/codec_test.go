@@ -257,6 +257,9 @@ func TestReportFitsRelayed(t *testing.T) {
 		}
 		var obs int
 		for i, p := range parts {
+			if p.Partial != (r.Digest && len(parts) > 1) {
+				t.Errorf("%s: part %d of %d of a digest (%t) is marked partial: %t", name, i, len(parts), r.Digest, p.Partial)
+			}
 			p.ID.Epoch, p.ID.Seq = 1<<20, 1<<28
 			for j := range p.Observations {
 				p.Observations[j].Age += 10 * time.Minute

@@ -16,7 +16,7 @@ const MaxReportSize = 264
 // SplitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
 // of a healthy node fit into one part. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add
 // calls it, and numbers the parts; a report that has no origin yet comes back whole. A report
-// without observations is one part.
+// without observations is one part. The parts of a digest are marked Partial.
 //
 // From a digest the NORMAL descriptors of neighbours are left out: with them the digest of a
 // healthy node would need three datagrams. So what a digest does not mention says nothing of it; a
@@ -28,6 +28,7 @@ func SplitReport(r fault.Report) []fault.Report {
 	}
 	header := r
 	header.Observations = nil
+	header.Partial = r.Digest // room for the mark
 	// The numbers are not known yet: 5 bytes each.
 	header.ID.Epoch, header.ID.Seq = 1<<34, 1<<34
 	base := proto.Size(EncodeReport(header))
@@ -36,7 +37,7 @@ func SplitReport(r fault.Report) []fault.Report {
 	}
 
 	part := header
-	part.ID = r.ID
+	part.ID, part.Partial = r.ID, false
 	size := base
 	var out []fault.Report
 	for _, o := range r.Observations {
@@ -52,7 +53,11 @@ func SplitReport(r fault.Report) []fault.Report {
 		part.Observations = append(part.Observations, o)
 		size += n
 	}
-	return append(out, part)
+	out = append(out, part)
+	for i := range out {
+		out[i].Partial = r.Digest && len(out) > 1
+	}
+	return out
 }
 
 // digestObservations returns what of a digest's observations is sent. base is the size without any.

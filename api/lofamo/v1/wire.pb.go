@@ -415,6 +415,7 @@ type Report struct {
 	HostWatchdog          uint32                 `protobuf:"fixed32,5,opt,name=host_watchdog,json=hostWatchdog,proto3" json:"host_watchdog,omitempty"`
 	RemoteFaultDescriptor uint32                 `protobuf:"fixed32,6,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"`
 	UptimeNs              uint64                 `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
+	Partial               bool                   `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"` // of a digest: one of several parts, so that nothing is withdrawn by it
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -496,6 +497,13 @@ func (x *Report) GetUptimeNs() uint64 {
 		return x.UptimeNs
 	}
 	return 0
+}
+
+func (x *Report) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
 }
 
 // Observation is one thing said of one component.
@@ -988,7 +996,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\x9e\x02\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\xb8\x02\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -996,7 +1004,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\fdnp_watchdog\x18\x04 \x01(\aR\vdnpWatchdog\x12#\n" +
 	"\rhost_watchdog\x18\x05 \x01(\aR\fhostWatchdog\x126\n" +
 	"\x17remote_fault_descriptor\x18\x06 \x01(\aR\x15remoteFaultDescriptor\x12\x1b\n" +
-	"\tuptime_ns\x18\a \x01(\x04R\buptimeNs\"\xaa\x01\n" +
+	"\tuptime_ns\x18\a \x01(\x04R\buptimeNs\x12\x18\n" +
+	"\apartial\x18\b \x01(\bR\apartial\"\xaa\x01\n" +
 	"\vObservation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\rR\tcomponent\x12&\n" +

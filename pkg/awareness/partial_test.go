@@ -1,0 +1,36 @@
+package awareness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestPartialDigestWithdrawsNothing: of a digest in several parts each part alone knows only some of
+// what the half states; a whole one withdraws what it does not mention.
+func TestPartialDigestWithdrawsNothing(t *testing.T) {
+	v := &voice{}
+	v.about = nil
+	index := func(fault.NodeID) (int, bool) { return -1, true }
+	take := func(seq fault.Seq, digest, partial bool, components ...fault.Component) {
+		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{
+			ID: fault.ReportID{Origin: fault.Origin{Node: "a", Half: fault.HalfHost}, Epoch: 1, Seq: seq}, Digest: digest, Partial: partial,
+		}}
+		for _, c := range components {
+			d.Report.Observations = append(d.Report.Observations, fault.Observation{Node: "a", Component: c, State: fault.Failed, Kind: fault.KindSelf})
+		}
+		v.take(d, index, time.Unix(int64(seq), 0), func(int, fault.Component) {})
+	}
+	known := func(c fault.Component) bool { return v.own[c] != nil }
+
+	take(1, true, true, fault.ComponentMemory)
+	take(2, true, true, fault.ComponentPower)
+	if !known(fault.ComponentMemory) || !known(fault.ComponentPower) {
+		t.Error("a part of a digest withdrew what another part states")
+	}
+	take(3, true, false, fault.ComponentPower)
+	if known(fault.ComponentMemory) || !known(fault.ComponentPower) {
+		t.Error("a whole digest did not withdraw just what it does not mention")
+	}
+}

@@ -67,7 +67,7 @@ const publishRetry = time.Second
 
 // publish tells the other replicas what only this one knows, once the store takes it.
 func (s *Supervisor) publish(ctx context.Context) {
-	self := &lofamov1.Supervisor{Id: s.cfg.ID, Address: s.cfg.GRPC, ReportAddress: s.cfg.Report, HttpAddress: s.cfg.HTTP}
+	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP}
 	if s.cfg.LocalPID {
 		self.Pid = int64(os.Getpid())
 	}
@@ -92,7 +92,7 @@ func (s *Supervisor) handler() http.Handler {
 	// The embedded etcd registers its metrics, Go's and the process' with the default registry.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{s.registry, prometheus.DefaultGatherer},
 		promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { ok(w) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		var missing []string
 		if !s.ready.store.Load() {
@@ -105,10 +105,12 @@ func (s *Supervisor) handler() http.Handler {
 			http.Error(w, strings.Join(missing, "\n"), http.StatusServiceUnavailable)
 			return
 		}
-		fmt.Fprintln(w, "ok")
+		ok(w)
 	})
 	return mux
 }
+
+func ok(w http.ResponseWriter) { _, _ = fmt.Fprintln(w, "ok") }
 
 // directory is what the API sees of the replicas.
 type directory struct{ s *Supervisor }

@@ -44,6 +44,7 @@ import (
 type Supervisor struct {
 	cfg     config.Supervisor
 	periods config.Periods
+	self    config.ReplicaEntry // the addresses at which others reach this replica
 	logger  *slog.Logger
 	names   *view.Names
 	signer  *pki.Signer
@@ -107,6 +108,11 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	}
 	if s.verify, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
+	}
+	for _, r := range cfg.Replicas {
+		if r.ID == cfg.ID {
+			s.self = r
+		}
 	}
 	s.metrics = metrics.New(s.registry)
 	return s, nil
@@ -216,7 +222,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.sender = rails.NewSender(rails.SenderConfig{
-		ID: s.cfg.ID, ReplyTo: s.cfg.Report, Nodes: service, Leader: s.leader, Signer: s.signer, Socket: s.socket,
+		ID: s.cfg.ID, ReplyTo: s.self.Report, Nodes: service, Leader: s.leader, Signer: s.signer, Socket: s.socket,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.engine = engine.New(engine.Config{
@@ -241,7 +247,7 @@ func (s *Supervisor) serve() error {
 	}
 	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, api.New(api.Config{
-		Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Metrics: s.metrics, Stopping: s.stopping,
+		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Metrics: s.metrics, Stopping: s.stopping,
 	}))
 	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Metrics: s.metrics})
 	served := make(chan struct{})

@@ -245,6 +245,7 @@ func TestRolesAndBadRequests(t *testing.T) {
 			want, text = codes.PermissionDenied, "role node"
 		case pki.RoleSupervisor:
 			wantReplica = codes.OK
+		default:
 		}
 		_, err := lofamov1.NewFaultSupervisorClient(conn).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 		wantCode(t, "ListNodes as "+role.String(), err, want, text)

@@ -35,7 +35,7 @@ func (s *Supervisor) openStore() error {
 		if err := s.dialEtcd(); err != nil {
 			return err
 		}
-		s.store = store.NewEtcd(s.client, store.Options{})
+		s.store = store.NewEtcd(s.client, store.Options{OnRetry: s.commitRetry})
 		return nil
 	}
 	name := e.Name
@@ -55,15 +55,23 @@ func (s *Supervisor) openStore() error {
 	}
 	s.onStop("embedded etcd", func(context.Context) error { return s.member.Stop() })
 	s.client = s.member.Client()
-	s.store = store.NewEtcd(s.client, store.Options{MaxOps: embedded.MaxTxnOps})
+	s.store = store.NewEtcd(s.client, store.Options{MaxOps: embedded.MaxTxnOps, OnRetry: s.commitRetry})
 	return nil
+}
+
+// commitRetry tells of commits that the store does not take: at first, then ever more rarely.
+func (s *Supervisor) commitRetry(attempt int, err error) {
+	s.metrics.CommitRetries.Inc()
+	if attempt&(attempt-1) == 0 {
+		s.logger.Warn("the store does not take a commit: trying again", "attempt", attempt, "err", err)
+	}
 }
 
 // dialEtcd connects to an outside etcd, with our certificate where it speaks TLS.
 func (s *Supervisor) dialEtcd() error {
 	cc := clientv3.Config{
 		Endpoints: s.cfg.Etcd.Endpoints, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		DialTimeout: 5 * time.Second, PermitWithoutStream: true,
+		DialTimeout: 5 * time.Second,
 	}
 	if strings.HasPrefix(cc.Endpoints[0], "https://") {
 		cert, err := tls.LoadX509KeyPair(s.cfg.TLS.Cert, s.cfg.TLS.Key)
@@ -241,7 +249,7 @@ func (s *Supervisor) joinGossip() error {
 }
 
 func (s *Supervisor) gossipMeta(leader bool) gossip.Meta {
-	return gossip.Meta{Role: gossip.RoleSupervisor, ID: s.cfg.ID, ReportAddr: s.cfg.Report, Leader: leader}
+	return gossip.Meta{Role: gossip.RoleSupervisor, ID: s.cfg.ID, ReportAddr: s.self.Report, Leader: leader}
 }
 
 // onMember turns membership into an opinion: a hint for the machine, never proof.

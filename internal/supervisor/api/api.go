@@ -53,6 +53,7 @@ type Directory interface {
 
 // Config of the service.
 type Config struct {
+	Self      string                // this replica's id
 	Info      *lofamov1.ClusterInfo // what does not change: dims, preset, bounds
 	Names     *view.Names
 	Engine    Engine
@@ -124,8 +125,7 @@ func answer[R proto.Message](ctx context.Context, s *Server, own func(view.Map) 
 		pctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1"), proxyTime)
 		defer cancel()
 		resp, err := ask(pctx, c)
-		switch status.Code(err) {
-		case codes.OK, codes.InvalidArgument, codes.NotFound:
+		if code := status.Code(err); code == codes.OK || code == codes.InvalidArgument || code == codes.NotFound {
 			return resp, err
 		}
 	}
@@ -202,6 +202,9 @@ func (s *Server) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) 
 		now := time.Now()
 		info := proto.CloneOf(s.cfg.Info)
 		info.Leader, info.Stale = s.cfg.Directory.Leader(), m.Stale
+		if !m.Stale {
+			info.Leader = s.cfg.Self // what the election tells may lag behind
+		}
 		resp := &lofamov1.ListNodesResponse{Revision: m.Revision, Cluster: info}
 		for _, e := range m.Nodes {
 			if keep(lofamov1.State(e.Status.State)) {

@@ -126,8 +126,9 @@ func TestWatchFromCompactedRevision(t *testing.T) {
 func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
 	h := serve(t, 4)
 	s := h.watch(t, &lofamov1.WatchRequest{})
-	if resp, err := s.Recv(); err != nil || len(resp.GetEvents()) > 0 {
-		t.Fatalf("%v, %v", resp, err)
+	bookmark, err := s.Recv()
+	if err != nil || len(bookmark.GetEvents()) > 0 {
+		t.Fatalf("%v, %v", bookmark, err)
 	}
 	// Nobody reads while more comes than transport and queue hold.
 	long := strings.Repeat("x", 64<<10)
@@ -135,7 +136,7 @@ func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
 	for i := range n {
 		h.commit(t, "a", fmt.Sprint(i, " ", long))
 	}
-	seen, last := 0, uint64(0)
+	seen, last := 0, bookmark.GetRevision()
 	check := func(s grpc.ServerStreamingClient[lofamov1.WatchResponse]) error {
 		for seen < n {
 			resp, err := s.Recv()
@@ -152,7 +153,7 @@ func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
 		}
 		return nil
 	}
-	err := check(s)
+	err = check(s)
 	refused(t, "slow watch", err, codes.ResourceExhausted, "resume after revision")
 	for err != nil {
 		err = check(h.watch(t, &lofamov1.WatchRequest{AfterRevision: last}))

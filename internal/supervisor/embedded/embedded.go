@@ -58,7 +58,7 @@ type Member struct {
 	lock   *os.File
 }
 
-// ErrInUse: another process has the data directory.
+// ErrInUse says that another process has the data directory.
 var ErrInUse = errors.New("in use by another process")
 
 // Start starts the member. It does not wait for a quorum.
@@ -166,7 +166,7 @@ func memberHosts(initialCluster string) ([]string, error) {
 		_, peer, ok := strings.Cut(strings.TrimSpace(m), "=")
 		u, err := url.Parse(peer)
 		if !ok || err != nil || u.Scheme != "https" || u.Hostname() == "" {
-			return nil, fmt.Errorf("etcd.initialCluster: given %q: want NAME=https://ip:port,...", initialCluster)
+			return nil, fmt.Errorf("etcd.initialCluster: given %q: want NAME=https://ip:port, with commas between", initialCluster)
 		}
 		if !slices.Contains(hosts, u.Hostname()) {
 			hosts = append(hosts, u.Hostname())

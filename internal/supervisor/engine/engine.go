@@ -27,12 +27,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// ErrNotLeading: this replica does not lead, or does so no longer.
+// ErrNotLeading says that this replica does not lead, or does so no longer.
 var ErrNotLeading = errors.New("this replica does not lead")
 
 // Store is what the engine needs of the store; its methods block until the store answers.
 type Store interface {
 	Load(ctx context.Context) (store.Snapshot, error)
+	LocalRevision(ctx context.Context) (uint64, error)
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
 }
 
@@ -91,7 +92,7 @@ type Engine struct {
 	cfg     Config
 	store   Store
 	in      chan Input
-	queries chan chan<- view.Map
+	queries chan query
 	term    atomic.Pointer[term]
 	seen    hub
 }
@@ -107,7 +108,14 @@ func New(cfg Config, st Store) *Engine {
 	if cfg.BatchOps == 0 {
 		cfg.BatchOps = 100
 	}
-	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), queries: make(chan chan<- view.Map)}
+	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), queries: make(chan query)}
+}
+
+// query asks for the map. What the store had reached before is the map's revision, if nothing was
+// being committed.
+type query struct {
+	reply   chan<- view.Map
+	reached uint64
 }
 
 // Leading says whether a term is running.
@@ -130,9 +138,15 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 	if t == nil {
 		return view.Map{}, ErrNotLeading
 	}
+	// The store may have gone on, by what is not the map's, since the last commit of ours, and have
+	// compacted what was before: a watch must be able to begin at the map's revision.
+	reached, err := e.store.LocalRevision(ctx)
+	if err != nil {
+		return view.Map{}, err
+	}
 	reply := make(chan view.Map, 1)
 	select {
-	case e.queries <- reply:
+	case e.queries <- query{reply, reached}:
 	case <-t.done:
 		return view.Map{}, ErrNotLeading
 	case <-ctx.Done():

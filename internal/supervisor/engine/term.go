@@ -134,8 +134,8 @@ func (t *term) run(ctx context.Context) error {
 			t.take(time.Now(), i)
 		case now := <-timer.C:
 			t.step(now, awareness.Tick{})
-		case reply := <-t.e.queries:
-			reply <- t.view()
+		case q := <-t.e.queries:
+			q.reply <- t.view(q.reached)
 		case r := <-results:
 			if r.err != nil {
 				return r.err
@@ -353,8 +353,12 @@ func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ..
 }
 
 // view returns the committed map, with today's ages where the machine says nothing newer.
-func (t *term) view() view.Map {
+func (t *term) view(reached uint64) view.Map {
 	m := view.Map{Revision: t.revision}
+	if t.inflight == nil {
+		// Every commit up to there was ours and is in the map.
+		m.Revision = max(m.Revision, reached)
+	}
 	for _, st := range t.machine.Nodes() {
 		entry := t.committed[st.ID]
 		if t.touched[st.ID] == 0 {

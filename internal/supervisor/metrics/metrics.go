@@ -22,9 +22,11 @@ type Metrics struct {
 
 	Challenges prometheus.Counter
 	Commit     prometheus.Histogram
-	BatchOps   prometheus.Histogram
-	Awareness  *prometheus.HistogramVec // cause
-	Changes    *prometheus.CounterVec   // to
+	// CommitRetries counts attempts that the store did not take: no quorum, no space, no answer.
+	CommitRetries prometheus.Counter
+	BatchOps      prometheus.Histogram
+	Awareness     *prometheus.HistogramVec // cause
+	Changes       *prometheus.CounterVec   // to
 
 	Depth      *prometheus.GaugeVec // queue
 	Leader     prometheus.Gauge
@@ -64,8 +66,9 @@ func New(reg prometheus.Registerer) *Metrics {
 		Dropped:  counter("dropped_total", "What a full queue dropped; senders try again.", "queue"),
 		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
 
-		SendFails:  counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
-		Challenges: counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),
+		SendFails:     counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
+		Challenges:    counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),
+		CommitRetries: counter("commit_retries_total", "Attempts to commit that the store did not take: no quorum, no space, no answer.").WithLabelValues(),
 		Commit: histogram("commit_duration_seconds", "Time that one commit to the store took.",
 			latencies).WithLabelValues().(prometheus.Histogram),
 		BatchOps: histogram("commit_operations", "Operations in one commit.",

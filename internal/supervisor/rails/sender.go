@@ -95,6 +95,13 @@ func (s *Sender) ack(to engine.To, ack *lofamov1.Ack) {
 	if err == nil && to.Relayed {
 		b, err = servicenet.SealDowncall(origin, b, s.cfg.Signer)
 	}
+	if ids := ack.GetIds(); err != nil && len(ids) > 1 {
+		// Long names: it is too long for one datagram.
+		for _, part := range [][]*lofamov1.ReportID{ids[:len(ids)/2], ids[len(ids)/2:]} {
+			s.ack(to, &lofamov1.Ack{Status: ack.GetStatus(), Ids: part, HighestEpoch: ack.GetHighestEpoch()})
+		}
+		return
+	}
 	if err != nil {
 		s.fail("ack", origin, err)
 		return

@@ -114,12 +114,14 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
+	var failure error
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		for {
 			resp, err := s.Recv()
 			if err != nil {
-				ended <- err
+				failure = err
 				return
 			}
 			f.cfg.Answerer.Answer(parseTo(resp.GetTo()), resp.GetAck())
@@ -127,17 +129,14 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 	}()
 	defer func() {
 		cancel()
-		if ended != nil {
-			<-ended
-		}
+		<-ended
 	}()
 	for {
 		select {
 		case <-changed:
 			return nil
-		case err := <-ended:
-			ended = nil
-			return err
+		case <-ended:
+			return failure
 		case <-ctx.Done():
 			return ctx.Err()
 		case q := <-f.queue:

@@ -86,8 +86,9 @@ func (p *Peers) State(id string) lofamov1.State {
 		return lofamov1.State_NORMAL
 	case connectivity.TransientFailure:
 		return lofamov1.State_FAILED
+	default:
+		return lofamov1.State_UNKNOWN
 	}
-	return lofamov1.State_UNKNOWN
 }
 
 // Close closes the connections.

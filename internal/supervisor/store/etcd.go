@@ -39,6 +39,8 @@ type Options struct {
 	MaxOps int
 	// KeepEvents is the number of newest events that are kept. 0 stands for 10,000.
 	KeepEvents uint64
+	// OnRetry hears of every attempt to commit that failed and is made again. May be nil.
+	OnRetry func(attempt int, err error)
 	// Bookmarks is the time between two bookmarks of a watch. 0 stands for 3 s.
 	Bookmarks time.Duration
 }
@@ -182,6 +184,15 @@ func (s *Etcd) Revision(ctx context.Context) (uint64, error) {
 	resp, err := s.c.Get(ctx, keyHead, clientv3.WithKeysOnly())
 	if err != nil {
 		return 0, fmt.Errorf("ask the store for its revision: %w", err)
+	}
+	return uint64(resp.Header.Revision), nil
+}
+
+// LocalRevision returns the revision that the replica's own copy has reached.
+func (s *Etcd) LocalRevision(ctx context.Context) (uint64, error) {
+	resp, err := s.c.Get(ctx, keyHead, clientv3.WithKeysOnly(), clientv3.WithSerializable())
+	if err != nil {
+		return 0, fmt.Errorf("ask the store's copy for its revision: %w", err)
 	}
 	return uint64(resp.Header.Revision), nil
 }

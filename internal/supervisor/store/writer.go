@@ -113,7 +113,7 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 		return 0, err
 	}
 	backoff := 10 * time.Millisecond
-	for {
+	for attempt := 1; ; attempt++ {
 		rev, err := w.attempt(ctx, next, ops)
 		if err == nil {
 			w.head, w.headRev, w.hasMeta = next, rev, true
@@ -121,6 +121,9 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 		}
 		if errors.Is(err, ErrNotLeader) || ctx.Err() != nil {
 			return 0, fmt.Errorf("commit batch %d of term %d: %w", next.Batch, next.Term, err)
+		}
+		if w.s.opts.OnRetry != nil {
+			w.s.opts.OnRetry(attempt, err)
 		}
 		select {
 		case <-ctx.Done():

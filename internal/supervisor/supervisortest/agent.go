@@ -74,8 +74,10 @@ func (c *Cluster) agent(t testing.TB, id fault.NodeID) *Agent {
 // Addr is the node's service address.
 func (a *Agent) Addr() string { return a.socket.LocalAddr().String() }
 
-// Kill makes halves silent: they answer no challenge. Revive undoes it.
-func (a *Agent) Kill(halves ...fault.Half)   { a.setDead(true, halves) }
+// Kill makes halves silent: they answer no challenge.
+func (a *Agent) Kill(halves ...fault.Half) { a.setDead(true, halves) }
+
+// Revive undoes Kill.
 func (a *Agent) Revive(halves ...fault.Half) { a.setDead(false, halves) }
 
 func (a *Agent) setDead(dead bool, halves []fault.Half) {

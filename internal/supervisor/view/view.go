@@ -251,7 +251,7 @@ func (n *Names) Coord(id fault.NodeID) (grid.Coord, bool) {
 	return c, ok
 }
 
-// UnknownNodeError: the name has the form of an id, and no node has it.
+// UnknownNodeError says that the name has the form of an id, and no node has it.
 type UnknownNodeError struct{ Name string }
 
 func (e *UnknownNodeError) Error() string { return fmt.Sprintf("node %q: no node of that id", e.Name) }

@@ -132,6 +132,9 @@ func (s *Store) Revision(context.Context) (uint64, error) {
 	return s.rev, nil
 }
 
+// LocalRevision implements the store.
+func (s *Store) LocalRevision(ctx context.Context) (uint64, error) { return s.Revision(ctx) }
+
 // Watch implements the store.
 func (s *Store) Watch(ctx context.Context, after uint64) <-chan store.Update {
 	out := make(chan store.Update)

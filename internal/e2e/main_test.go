@@ -182,11 +182,32 @@ func (t trial) component(n *lofamov1.Node, name string) *lofamov1.Component {
 func (t trial) hasEvidence(n *lofamov1.Node, component, kind, observer string, path lofamov1.Path) {
 	t.Helper()
 	c := t.component(n, component)
-	if !slices.ContainsFunc(c.GetEvidence(), func(e *lofamov1.Evidence) bool {
+	if !restsOn(c, kind, observer, path) {
+		t.Errorf("%s of %s: no evidence %s by %q on path %s with an age in %v", component, n.GetId(), kind, observer, path, c.GetEvidence())
+	}
+}
+
+func restsOn(c *lofamov1.Component, kind, observer string, path lofamov1.Path) bool {
+	return slices.ContainsFunc(c.GetEvidence(), func(e *lofamov1.Evidence) bool {
 		return e.GetKind() == kind && (observer == "" || e.GetObserver() == observer) &&
 			(path == lofamov1.Path_PATH_UNSPECIFIED || e.GetPath() == path) && e.GetAge() != nil
-	}) {
-		t.Errorf("%s of %s: no evidence %s by %q on path %s with an age in %v", component, n.GetId(), kind, observer, path, c.GetEvidence())
+	})
+}
+
+// comesToHaveEvidence waits for an observation that need not have decided.
+func (t trial) comesToHaveEvidence(node, component, kind, observer string) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		c := t.component(t.node(node), component)
+		if restsOn(c, kind, observer, lofamov1.Path_PATH_UNSPECIFIED) {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("%s of %s: no evidence %s by %q in %v", component, node, kind, observer, c.GetEvidence())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }
 

@@ -144,11 +144,23 @@ func (h *harness) node(t *testing.T, id fault.NodeID) view.Entry {
 	return view.Entry{}
 }
 
+// taken waits until everything submitted has been taken in.
+func (h *harness) taken(t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(wait); len(h.in) > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the queue does not empty")
+		}
+	}
+	h.node(t, "n1-0-0") // what was in hand is done
+}
+
 func TestCommitThenAck(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	unblock := h.store.Block()
 	defer unblock()
 	h.report(1, false, fault.ComponentMemory, fault.Sick)
+	h.taken(t)
 	// What is not committed is neither shown nor acknowledged.
 	if e := h.node(t, "n1-0-0"); e.Status.State != fault.Unknown || e.Revision != 0 {
 		t.Errorf("before the commit the map says %s at %d", e.Status.State, e.Revision)
@@ -175,7 +187,7 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 		h.report(fault.Seq(i+1), false, fault.ComponentMemory, fault.Sick)
 	}
 	h.report(1, false, fault.ComponentMemory, fault.Sick) // a copy of one in flight
-	h.node(t, "n1-0-0")                                   // all is taken in
+	h.taken(t)
 	unblock()
 	seqs := make(map[uint64]int)
 	for got := 0; got < n+1; {
@@ -241,7 +253,7 @@ func TestLeadershipLostMidway(t *testing.T) {
 	unblock := st.Block()
 	defer unblock()
 	h.report(1, false, fault.ComponentMemory, fault.Sick)
-	h.node(t, "n1-0-0")
+	h.taken(t)
 	next := start(t, st, nil) // another replica is elected
 	unblock()
 	var err error
@@ -304,7 +316,6 @@ func TestBacklogIsFelt(t *testing.T) {
 			dropped = true
 			break
 		}
-		h.node(t, "n1-0-0")
 	}
 	if !dropped {
 		t.Error("a store that does not answer is not felt")

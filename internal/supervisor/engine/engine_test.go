@@ -193,7 +193,8 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 	for got := 0; got < n+1; {
 		got = 0
 		clear(seqs)
-		for _, ack := range h.box.list() {
+		acks := h.box.list()
+		for _, ack := range acks {
 			if len(ack.GetIds()) > 16 {
 				t.Fatalf("%d ids in one ack", len(ack.GetIds()))
 			}
@@ -203,7 +204,7 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 			}
 		}
 		if got < n+1 {
-			h.box.await(t, len(h.box.list())+1)
+			h.box.await(t, len(acks)+1)
 		}
 	}
 	if len(seqs) != n || seqs[1] != 2 {
@@ -331,7 +332,7 @@ func TestSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cancel()
-	small, _, err := h.Seen(0)
+	small, _, err := h.Seen(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,6 +346,11 @@ func TestSeen(t *testing.T) {
 		}
 	case <-time.After(wait):
 		t.Fatal("nothing seen before the commit")
+	}
+	// One report makes several changes: of the component, of the half that speaks, of the node.
+	h.taken(t)
+	if _, ok := <-small; !ok {
+		t.Error("a subscriber lost what there was room for")
 	}
 	if _, ok := <-small; ok {
 		t.Error("a subscriber without room is not cut off")

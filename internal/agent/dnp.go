@@ -119,9 +119,9 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 // begin starts the machine and steps it at the same moment, so that all its periods begin together
 // and share their wake-ups.
 func (d *dnpHalf) begin(e fault.Epoch) error {
+	now := inStep(d.periods.TWrite)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
 	core, err := dnpcore.New(dnpcore.Config{
 		Topo: d.topo, Periods: d.periods, MaxHops: uint8(min(d.cfg.MaxHops, relay.MaxHops)), Thresholds: thresholds(d.cfg.Sensors),
 	}, now, e)

@@ -135,9 +135,9 @@ func (h *hostHalf) begin(e fault.Epoch) error {
 	if h.cfg.Service.GossipListen != "" {
 		rails = []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}
 	}
+	now := inStep(h.periods.TWrite)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
 	core, err := hostcore.New(hostcore.Config{
 		Topo: h.topo, Periods: h.periods, MaxHops: uint8(min(h.cfg.MaxHops, relay.MaxHops)), Rails: rails,
 	}, now, e)

@@ -34,7 +34,7 @@ func ParseScheduling(s string) (Scheduling, error) {
 // what a half uses.
 const memoryLimit = 40 << 20
 
-// TuneProcess fits the process to a half: a small heap, few threads, and a short slice of CPU time,
+// TuneProcess fits the process to a half: a small heap, one thread of Go, and a short slice of CPU time,
 // for a half that does not run in time is taken for dead.
 //
 // Not SCHED_FIFO, which was tried: threads of the Go runtime spin for one another, and under load
@@ -48,8 +48,10 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
+	// Two or more would wake one another's threads for every packet: measured, a third of the DNP
+	// half's cost. What blocks in the kernel gets a thread of its own regardless.
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+		runtime.GOMAXPROCS(1)
 	}
 	if s != SchedulingPrompt {
 		return

@@ -108,6 +108,7 @@ type Machine struct {
 	writerWake time.Time
 	outboxWake time.Time
 	digestAt   time.Time // while speaking
+	farewellAt time.Time // after it; zero: nothing to withdraw
 	lookAt     time.Time // at the links' counters
 	sensedAt   time.Time
 	lastTick   time.Time

@@ -65,12 +65,12 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	m.ledger.Changes(now) // told by the host half while it lived
 	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, "watchdog word not valid", age)
-	m.speaking, m.digestAt = true, now.Add(m.cfg.Periods.DigestPeriod)
+	m.speaking, m.digestAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}
 	m.beatAll()
 }
 
-// becomeAlive ends the host's breakdown. What this half said of other components in its place is
-// withdrawn by a last digest that does not mention them; the host half speaks again.
+// becomeAlive ends the host's breakdown: the host half speaks again. It needs a moment until its
+// first digest; only then this half withdraws what it said in the host's place (farewell).
 func (m *Machine) becomeAlive(now time.Time) {
 	was := m.verdict
 	m.verdict = watchdog.Alive
@@ -82,12 +82,21 @@ func (m *Machine) becomeAlive(now time.Time) {
 	}
 	m.speaking = false
 	m.ledger.Changes(now)
-	last := []fault.Observation{
-		{Node: m.self, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog},
-		{Node: m.self, Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf},
+	m.farewellAt = now.Add(2 * m.cfg.Periods.DigestPeriod)
+	m.add(now, fault.Report{Observations: alive(m.self)[:1]})
+}
+
+// farewell is the last digest: what it does not mention, this half no longer says.
+func (m *Machine) farewell(now time.Time) {
+	m.farewellAt = time.Time{}
+	m.add(now, fault.Report{Digest: true, Observations: alive(m.self)})
+}
+
+func alive(node fault.NodeID) []fault.Observation {
+	return []fault.Observation{
+		{Node: node, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog},
+		{Node: node, Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf},
 	}
-	m.add(now, fault.Report{Observations: last[:1]})
-	m.add(now, fault.Report{Digest: true, Observations: last})
 }
 
 // hostCarries says whether the own host half can pass something to the supervisors.
@@ -98,6 +107,9 @@ func (m *Machine) hostCarries() bool {
 // report sends what changed in this step, or the digest when it is due, while this half speaks.
 func (m *Machine) report(now time.Time) {
 	if !m.speaking {
+		if !m.farewellAt.IsZero() && !now.Before(m.farewellAt) {
+			m.farewell(now)
+		}
 		return
 	}
 	if changes := m.ledger.Changes(now); changes != nil {

@@ -319,19 +319,25 @@ const (
 	sensorGrace  = 5 * time.Second
 )
 
-// updateServiceNetwork combines what the interface shows with what missing answers say.
+// updateServiceNetwork combines what the interface shows with what missing answers say. The age of
+// an unanswered network is, like that of a silent link, counted from the last answer.
 func (m *Machine) updateServiceNetwork(now time.Time) {
-	s, detail := m.network, ""
+	s, detail, age := m.network, "", time.Duration(0)
 	if s == fault.Failed {
 		detail = "no supervisor answers"
+		for _, at := range m.heard {
+			if since := now.Sub(at); age == 0 || since < age {
+				age = since
+			}
+		}
 	}
 	if r := m.sensors[fault.ComponentServiceNetwork]; r.State == fault.Failed || r.State == fault.Sick && s != fault.Failed {
-		s, detail = r.State, r.Detail
+		s, detail, age = r.State, r.Detail, 0
 	}
 	if was := m.ledger.State(m.self, fault.ComponentServiceNetwork); was != s {
 		m.note(NoteServiceNet, "service network %s (was %s) %s", s, was, detail)
 	}
-	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, 0)
+	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, age)
 }
 
 // updateHostWord puts the host's own states into its word, and has it written and the DNP half

@@ -238,7 +238,7 @@ func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) {
 // poll calls look until it says done. It fails when ctx ends, with the last error that look had
 // to say, or when a process of the cluster ends.
 func (c *Cluster) poll(ctx context.Context, look func() (done bool, err error)) error {
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	var last error
 	for {

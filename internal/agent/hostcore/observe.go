@@ -56,6 +56,7 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 		m.becomeAlive(now)
 	case watchdog.Stale:
 		m.becomeStale(now, out.Age)
+	default: // nothing leads back to Waiting
 	}
 }
 
@@ -96,8 +97,9 @@ func stateOf(h watchdog.Health) fault.State {
 		return fault.Normal
 	case watchdog.HealthSick:
 		return fault.Sick
+	default:
+		return fault.Failed
 	}
-	return fault.Failed
 }
 
 func (m *Machine) observeDNP(now time.Time) {
@@ -159,6 +161,7 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 		default:
 			detail = sides(det, torus.LinkBroken)
 		}
+	default: // a field does not say unknown
 	}
 	m.state(now, fault.Link(d), state, kind, detail, age)
 }
@@ -292,6 +295,7 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 		case fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1:
 			m.sensors[r.Component] = r
 			m.state(now, r.Component, r.State, fault.KindSelf, r.Detail, 0)
+		default: // not the host half's
 		}
 	}
 	m.updateServiceNetwork(now)
@@ -349,8 +353,9 @@ func (m *Machine) updateHostWord() {
 			return watchdog.HealthBroken
 		case fault.Sick:
 			return watchdog.HealthSick
+		default: // the field has no word for unknown
+			return watchdog.HealthNormal
 		}
-		return watchdog.HealthNormal
 	}
 	w := watchdog.HostWord{
 		Valid:          true,

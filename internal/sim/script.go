@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // Script is a scenario that a person can read. One command a line, # begins a comment:
@@ -25,6 +27,7 @@ import (
 //	cut|mend NODE DIR [out]      both directions of a cable, or only what NODE sends
 //	corrupt|lose NODE DIR RATE   what NODE sends in direction DIR; rate 0 ends it
 //	sensor NODE COMPONENT STATE  what a sensor shows
+//	exception NODE ADDRESS BITS  the DNP half meets a condition of Table VI, as 0x240 0x1
 //	begin                        expectations below look at changes from here on
 //	expect NODE COMPONENT STATE [cause C] [path P] [within half|node|single|DURATION]
 //	never NODE COMPONENT STATE   no such change since begin
@@ -176,6 +179,8 @@ func (r *runner) harm(n *node, a []string) error {
 		}
 		n.sensors[c] = reading{s, 20}
 		return nil
+	case "exception":
+		return r.exception(n, a)
 	case "cut", "mend", "corrupt", "lose":
 		return r.cable(n, a)
 	}
@@ -203,6 +208,19 @@ func (r *runner) signal(n *node, what, whom string) error {
 			n.start(h)
 		}
 	}
+	return nil
+}
+
+func (r *runner) exception(n *node, a []string) error {
+	register, err := strconv.ParseUint(at(a, 2), 0, 32)
+	if err != nil {
+		return err
+	}
+	bits, err := strconv.ParseUint(at(a, 3), 0, 32)
+	if err != nil {
+		return err
+	}
+	n.dnp.deliver(0, func() { n.stepDNP(dnpcore.Exception{Register: watchdog.Addr(register), Bits: uint32(bits)}) })
 	return nil
 }
 

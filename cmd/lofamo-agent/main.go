@@ -24,8 +24,9 @@ import (
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer cancel()
-	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+	code := execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	cancel()
+	os.Exit(code)
 }
 
 // errUsage marks a command line that is refused.

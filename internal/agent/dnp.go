@@ -333,6 +333,7 @@ func (d *dnpHalf) onMail(m mailbox.Message) {
 			return
 		}
 		d.step(dnpcore.FromHost{Message: msg, Held: time.Since(at)})
+	default: // of a later version
 	}
 }
 
@@ -387,6 +388,7 @@ func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
 			}
 		case dnpcore.NoteRefused, dnpcore.NoteNeighbour:
 			level = slog.LevelDebug
+		default:
 		}
 		d.log.Log(context.Background(), level, n.Text)
 	}

@@ -334,6 +334,7 @@ func (h *hostHalf) logNotes(notes []hostcore.Note) {
 			}
 		case hostcore.NoteRefused:
 			level = slog.LevelDebug
+		default:
 		}
 		h.log.Log(context.Background(), level, n.Text)
 	}

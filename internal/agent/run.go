@@ -126,7 +126,7 @@ func (d *daemon) tend(ctx context.Context, c *child) error {
 		began := time.Now()
 		err := d.runOnce(ctx, c)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // asked to stop: how the half took that is its own log's matter
 		}
 		ran := time.Since(began)
 		d.log.Warn("half ended", "half", c.half.String(), "after", ran.Round(time.Millisecond).String(), "err", err)

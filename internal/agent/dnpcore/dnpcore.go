@@ -262,9 +262,7 @@ func (m *Machine) store(a watchdog.Addr, v uint32) {
 // publish brings the word up to date, and has it written and the host woken at once when it
 // differs.
 func (m *Machine) publish(now time.Time) {
-	for _, s := range m.exceptions.settle(now) {
-		m.out.Stores = append(m.out.Stores, s)
-	}
+	m.out.Stores = append(m.out.Stores, m.exceptions.settle(now)...)
 	if core := m.exceptions.core(); core != m.word.Core {
 		m.word.Core = core
 		m.out.Ring = true
@@ -346,6 +344,7 @@ func stateOf(h watchdog.Health) fault.State {
 		return fault.Normal
 	case watchdog.HealthSick:
 		return fault.Sick
+	default:
+		return fault.Failed
 	}
-	return fault.Failed
 }

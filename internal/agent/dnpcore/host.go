@@ -55,6 +55,7 @@ func (m *Machine) judge(now time.Time, s watchdog.Sample) {
 		m.becomeAlive(now)
 	case watchdog.Stale:
 		m.becomeStale(now, out.Age)
+	default: // nothing leads back to Waiting
 	}
 }
 
@@ -194,8 +195,9 @@ func healthOf(s fault.State) watchdog.Health {
 		return watchdog.HealthSick
 	case fault.Failed:
 		return watchdog.HealthBroken
+	default: // the field has no word for unknown
+		return watchdog.HealthNormal
 	}
-	return watchdog.HealthNormal
 }
 
 // Sensors are old after so many periods without an answer, and not before the grace.

@@ -155,6 +155,7 @@ func (m *Machine) stateLink(now time.Time, l *link) {
 		if l.detail.Silent {
 			kind, age = fault.KindSilence, l.detail.HeardAge
 		}
+	default:
 	}
 	m.state(now, fault.Link(l.dir), state, kind, "", age)
 }
@@ -166,8 +167,9 @@ func linkHealth(s torus.LinkState) watchdog.Health {
 		return watchdog.HealthSick
 	case torus.LinkBroken:
 		return watchdog.HealthBroken
+	default:
+		return watchdog.HealthNormal
 	}
-	return watchdog.HealthNormal
 }
 
 // neighbourChanged puts into bit and nibble of a direction what the neighbour says of its host: a

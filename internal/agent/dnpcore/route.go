@@ -194,8 +194,9 @@ func rank(l *link) int {
 		return 1
 	case torus.LinkUnknown:
 		return 2
+	default:
+		return 3
 	}
-	return 3
 }
 
 // mayHop checks the hop limit: more hops than allowed are the paper's own example of a router

@@ -1,0 +1,321 @@
+package hostcore
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// A scenario is a list of commands, each followed by what the host half did because of it, one
+// line a deed, beginning with "  ". UPDATE=1 rewrites the deeds.
+//
+//	torus DIMS COORD          a new host half at default periods; the DNP half runs, supervisors answer
+//	run DURATION              time passes
+//	dnp alive|dead|corrupt
+//	link DIR normal|sick|silent|unheard|unknown
+//	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
+//	core|temperature|power|voltage normal|sick|broken|absent
+//	sensor COMPONENT STATE    of the host's own sensors
+//	supervisors answer|silent
+//	challenge host|dnp|either NODE direct|torus
+//	downcall NODE             a message for another node
+//	arrived COORD             another node's envelope, come by the torus
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { runScenario(t, f) })
+	}
+}
+
+func runScenario(t *testing.T, file string) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	var w *world
+	sc := bufio.NewScanner(strings.NewReader(string(b)))
+	for sc.Scan() {
+		line := sc.Text()
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&got, line)
+		args := strings.Fields(line)
+		if len(args) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if args[0] == "torus" {
+			w = newWorld(t, args[1], args[2])
+		} else {
+			w.do(args)
+		}
+		for _, d := range w.deeds {
+			fmt.Fprintf(&got, "  %s\n", d)
+		}
+		w.deeds = nil
+	}
+	if got.String() == string(b) {
+		return
+	}
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Errorf("%s: got\n%s\nUPDATE=1 accepts it", file, got.String())
+}
+
+// world is what surrounds one host half.
+type world struct {
+	t          *testing.T
+	now, begun time.Time
+	m          *Machine
+	wake       time.Time
+	regs       Registers
+	alive      bool
+	corrupt    bool
+	answer     bool
+	deeds      []string
+}
+
+var start = time.Unix(1000, 0)
+
+func newWorld(t *testing.T, dims, at string) *world {
+	d, err := grid.ParseDims(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := grid.ParseCoord(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := config.Preset(config.PresetDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, now: start, begun: start, alive: true, answer: true}
+	w.regs.Temperature, w.regs.Power, w.regs.Voltage = uint32(watchdog.EncodeCelsius(40)), uint32(watchdog.EncodeWatts(100)), uint32(watchdog.EncodeVolts(12))
+	for _, dir := range d.Links() {
+		w.regs.Details[dir.Index()] = torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}
+	}
+	w.m, err = New(Config{
+		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 9,
+		Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
+	}, w.now, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.step(Supervisors{Targets: []string{"sup-0", "sup-1"}})
+	w.step(Readings{[]Reading{
+		{Component: fault.ComponentMemory, State: fault.Normal},
+		{Component: fault.ComponentServiceNetwork, State: fault.Normal},
+		{Component: fault.ComponentPeripheral0, State: fault.Normal},
+	}})
+	w.step(Tick{})
+	return w
+}
+
+func (w *world) say(format string, args ...any) {
+	at := w.now.Sub(w.begun).Round(100 * time.Microsecond)
+	w.deeds = append(w.deeds, fmt.Sprintf("%7s ", at)+fmt.Sprintf(format, args...))
+}
+
+func (w *world) step(ev Event) { w.apply(w.m.Step(w.now, ev)) }
+
+func (w *world) apply(out Output) {
+	w.wake = out.Wake
+	if out.Ring {
+		w.say("host word: service network %s, memory %s, peripherals %s %s",
+			out.Host.ServiceNetwork, out.Host.Memory, out.Host.Peripheral0, out.Host.Peripheral1)
+	}
+	for i := range out.Send {
+		w.sent(&out.Send[i])
+	}
+	for _, r := range out.Relay {
+		w.say("to DNP: %s to %s", r.Kind, r.Dst)
+	}
+	if out.TakeDNP {
+		r := w.regs
+		r.Taken, r.Sample = true, watchdog.Sample{Valid: w.alive, Corrupt: w.corrupt}
+		w.step(r)
+	}
+}
+
+func (w *world) sent(s *Send) {
+	switch {
+	case s.Report != nil:
+		if !s.Report.Digest {
+			w.say("%s %s report %d:", s.Path, s.Target, s.Report.ID.Seq)
+			for _, o := range s.Report.Observations {
+				w.say("    %s %s %s by %s, %s old %s", o.Node, o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond), o.Detail)
+			}
+		}
+		if w.answer && s.Path == fault.PathDirect {
+			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+				w.receive(fault.PathDirect, s.Target, &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
+					Status: st, Ids: []*lofamov1.ReportID{servicenet.EncodeReportID(s.Report.ID)}, Supervisor: s.Target, Leader: "sup-1",
+				}}})
+			}
+		}
+	case s.Answer != nil:
+		w.say("%s %s answer %q at epoch %d", s.Path, s.Addr, s.Answer.Nonce, s.Answer.Epoch)
+	default:
+		w.say("%s %s relayed %q by %v", s.Path, s.Target, s.Relayed.Inner, s.Relayed.Hops)
+	}
+}
+
+func (w *world) receive(path fault.Path, by string, m *lofamov1.Message) {
+	w.step(Received{Path: path, Opened: servicenet.Opened{Msg: m, Role: servicenet.RoleSupervisor, Name: by, Raw: []byte("raw")}})
+}
+
+// ring is the doorbell: the registers are looked at.
+func (w *world) ring() {
+	if w.alive {
+		w.step(w.regs)
+	}
+}
+
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); ; {
+		if w.wake.After(end) {
+			w.now = end
+			return
+		}
+		if w.wake.After(w.now) {
+			w.now = w.wake
+		}
+		w.step(Tick{})
+	}
+}
+
+func (w *world) do(args []string) {
+	w.t.Helper()
+	switch args[0] {
+	case "run":
+		d, err := time.ParseDuration(args[1])
+		w.must(err)
+		w.run(d)
+	case "dnp":
+		w.alive, w.corrupt = args[1] == "alive", args[1] == "corrupt"
+	case "link":
+		w.link(w.dir(args[1]), args[2])
+		w.ring()
+	case "neighbour":
+		w.neighbour(w.dir(args[1]), args[2:])
+		w.ring()
+	case "core", "temperature", "power", "voltage":
+		w.field(args[0], args[1])
+		w.ring()
+	case "sensor":
+		c, err := fault.ParseComponent(args[1])
+		w.must(err)
+		s, err := fault.ParseState(args[2])
+		w.must(err)
+		w.step(Readings{[]Reading{{Component: c, State: s, Detail: "as told"}}})
+	case "supervisors":
+		w.answer = args[1] == "answer"
+	case "challenge":
+		half := map[string]lofamov1.Half{"host": lofamov1.Half_HALF_HOST, "dnp": lofamov1.Half_HALF_DNP, "either": 0}[args[1]]
+		path := map[string]fault.Path{"direct": fault.PathDirect, "torus": fault.PathTorus}[args[3]]
+		w.receive(path, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+			Nonce: []byte("0123456789abcdef"), Node: args[2], Half: half, ReplyTo: "192.0.2.1:7",
+		}}})
+	case "downcall":
+		w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Downcall{Downcall: &lofamov1.Downcall{
+			Node: args[1], Inner: &lofamov1.Envelope{Payload: []byte("p"), Certificate: []byte("c"), Signature: []byte("s")},
+		}}})
+	case "arrived":
+		c, err := grid.ParseCoord(args[1])
+		w.must(err)
+		w.step(Arrived{Held: 2 * time.Millisecond, Message: relay.Message{
+			Kind: relay.Up, Envelope: []byte("envelope"), Hops: []relay.Hop{{Coord: c, Half: fault.HalfDNP, Held: time.Millisecond}},
+		}})
+	default:
+		w.t.Fatalf("unknown command %v", args)
+	}
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) dir(s string) grid.Direction {
+	d, err := grid.ParseDirection(s)
+	w.must(err)
+	return d
+}
+
+func (w *world) link(d grid.Direction, state string) {
+	type view struct {
+		h   watchdog.Health
+		det torus.Detail
+	}
+	v, ok := map[string]view{
+		"normal":  {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}},
+		"sick":    {watchdog.HealthSick, torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal}},
+		"silent":  {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true, HeardAge: 75 * time.Millisecond}},
+		"unheard": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkBroken, Handshake: true}},
+		"unknown": {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}},
+	}[state]
+	if !ok {
+		w.t.Fatalf("unknown state of a link %q", state)
+	}
+	w.regs.DNP.Links[d.Index()], w.regs.Details[d.Index()] = v.h, v.det
+	if v.det.Silent { // the DNP half clears what it cannot know
+		w.regs.DNP.NeighbourHostFailed[d.Index()] = false
+		w.regs.Descriptor.Neighbours[d.Index()] = watchdog.NeighbourFaults{}
+	}
+}
+
+func (w *world) neighbour(d grid.Direction, args []string) {
+	i := d.Index()
+	w.regs.DNP.NeighbourHostFailed[i] = args[0] != "ok"
+	w.regs.Descriptor.Neighbours[i] = watchdog.NeighbourFaults{
+		ServiceNetwork: args[0] == "service-network", Memory: args[0] == "memory",
+		Peripheral0: args[0] == "peripheral/0", Peripheral1: args[0] == "peripheral/1",
+	}
+	w.regs.Causes[i] = 0
+	if len(args) == 3 && args[2] == "memory" {
+		w.regs.Causes[i] = watchdog.HostWord{Memory: watchdog.HealthBroken}.Encode()
+	}
+}
+
+func (w *world) field(name, state string) {
+	h, known := map[string]watchdog.Health{"normal": watchdog.HealthNormal, "sick": watchdog.HealthSick, "broken": watchdog.HealthBroken}[state]
+	switch name {
+	case "core":
+		w.regs.DNP.Core, w.regs.Router0 = h, watchdog.RouterHopsExceeded
+	case "temperature":
+		w.regs.DNP.Temperature, w.regs.Temperature = h, uint32(watchdog.EncodeCelsius(95))
+		if !known {
+			w.regs.Temperature = 0
+		}
+	case "power":
+		w.regs.DNP.Power = h
+	case "voltage":
+		w.regs.DNP.Voltage = h
+	}
+}

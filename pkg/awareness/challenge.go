@@ -89,7 +89,7 @@ type suspicion struct {
 func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	r := &n.rounds[k]
 	heard := n.heard(k)
-	r.due = later(r.start, m.doubt).Add(time.Duration(r.waits) * s.wait)
+	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
 	switch {
 	case !r.open:
 		m.begin(n, k, 1, now)
@@ -110,7 +110,7 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 		r.sent++
 		r.next = now.Add(m.wait(k))
 	}
-	r.due = later(r.start, m.doubt).Add(time.Duration(r.waits) * s.wait)
+	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
 	if !n.answered(k) {
 		n.wakeAt(r.due, now)
 		if r.sent < maxChallenges {
@@ -214,7 +214,11 @@ func (m *Machine) answered(a Answered, now time.Time) {
 				v.answered, v.answeredAt = c.serial, c.sent
 			}
 			v.heard = later(v.heard, c.sent) // it lived at least then
-			v.reach(a.Epoch, now)
+			// The epoch is for reports to raise, whose jumps the inbox refuses: one absurd epoch, kept from
+			// an answer, would make every later leader deaf to the half.
+			if a.Epoch > v.epoch && v.epoch > 0 && v.met.Before(now) {
+				v.booted = now
+			}
 		}
 	}
 	if v == nil {

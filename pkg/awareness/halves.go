@@ -135,7 +135,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		// first of them: the wait has begun then.
 		if v := m.count(n, n0.start, m.forgiven(n, now, h), now); v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) {
 			start = n0.start
-			due = later(start, m.doubt).Add(m.cfg.ChallengeHalf)
+			due = m.deadline(start, m.cfg.ChallengeHalf)
 		}
 	}
 	n.wakeAt(due, now)

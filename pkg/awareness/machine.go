@@ -26,8 +26,12 @@ type Machine struct {
 	awake   time.Time // of the step before
 
 	// A machine that was itself late doubts itself: what it missed while it slept may still be in its
-	// queue. doubt is when it last woke too late.
-	doubt time.Time
+	// queue. doubt is when it last woke so late that all waits begin again. After less of a delay no
+	// verdict falls before listens; delays counts the delays in a row, since a machine that is always
+	// late must come to a verdict all the same.
+	doubt   time.Time
+	listens time.Time
+	delays  int
 
 	wakes wakeHeap
 	dirty []*node // to settle, then to publish
@@ -299,12 +303,35 @@ func (m *Machine) touchDisputed(n *node) {
 	}
 }
 
+// maxDelays is how many late steps in a row hold verdicts back.
+const maxDelays = 4
+
+// slack is how late the machine may be without doubting itself, and how long it listens when it was
+// later: the shell hands over one thing at a time, and the answer may come after the Tick.
+func (m *Machine) slack() time.Duration { return m.cfg.ChallengeHalf / 2 }
+
 // doubtIfLate notes when the machine itself was late: then nobody is blamed for not having answered
-// a machine that did not listen, and the waits start again.
+// a machine that did not listen. After a long sleep the waits start again.
 func (m *Machine) doubtIfLate(now time.Time) {
-	if len(m.wakes) > 0 && now.Sub(m.wakes[0].next) > 2*m.cfg.ChallengeNode {
+	if len(m.wakes) == 0 || m.wakes[0].next.After(now) {
+		return
+	}
+	late := now.Sub(m.wakes[0].next)
+	if late > 2*m.cfg.ChallengeNode {
 		m.doubt = now
 	}
+	switch {
+	case late <= m.slack():
+		m.delays = 0
+	case m.delays < maxDelays:
+		m.delays++
+		m.listens = now.Add(m.slack())
+	}
+}
+
+// deadline is when a question asked at start may be judged, if it is waited for so long.
+func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
+	return later(later(start, m.doubt).Add(wait), m.listens)
 }
 
 // respite lets the word of halves that fell silent while the machine slept count for one more period.

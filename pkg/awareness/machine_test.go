@@ -272,6 +272,69 @@ func TestLateMachineDoubtsItself(t *testing.T) {
 	}
 }
 
+// TestAnswerBehindALateTick: a supervisor that was starved for a moment finds its Tick before the
+// answer that had come in time.
+func TestAnswerBehindALateTick(t *testing.T) {
+	for _, late := range []time.Duration{11 * time.Millisecond, 50 * time.Millisecond, 120 * time.Millisecond, time.Second} {
+		w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
+		host := w.actor("n0-0-0", fault.HalfHost)
+		var asked []Challenge
+		w.log = func(_ time.Time, out Output) { asked = append(asked, out.Challenges...) }
+		host.mute = true
+		w.say(w.actor("n0-0-0", fault.HalfDNP), subject{"n0-0-0", fault.ComponentHost}, fault.Failed, fault.KindWatchdog, 0)
+		for len(asked) == 0 {
+			w.run(time.Millisecond)
+		}
+		w.now = w.now.Add(w.cfg.ChallengeHalf + late)
+		w.step(Tick{})
+		w.now = w.now.Add(time.Millisecond)
+		w.step(Answered{Nonce: asked[0].Nonce, Origin: host.origin, Epoch: 1, Path: fault.PathDirect})
+		if got := w.state("n0-0-0", fault.ComponentHost); got == fault.Failed {
+			t.Errorf("%v late: FAILED, and its answer lay in the queue", late)
+		}
+	}
+}
+
+// TestAlwaysLateMachineJudges: doubt of oneself ends, or a busy supervisor would never find anybody dead.
+func TestAlwaysLateMachineJudges(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 2, Y: 2, Z: 2})
+	w.actor("n0-0-0", fault.HalfHost).alive, w.actor("n0-0-0", fault.HalfHost).mute = false, true
+	w.say(w.actor("n0-0-0", fault.HalfDNP), subject{"n0-0-0", fault.ComponentHost}, fault.Failed, fault.KindWatchdog, 0)
+	w.run(5 * time.Millisecond)
+	for range 2 * (maxDelays + 2) {
+		w.now = w.wake.Add(w.m.slack() + 1)
+		w.step(Tick{})
+		if w.state("n0-0-0", fault.ComponentHost) == fault.Failed {
+			return
+		}
+	}
+	t.Error("no verdict")
+}
+
+// TestAbsurdEpochInAnswer: a half that answers with an epoch of the far future is heard all the same by
+// the next leader.
+func TestAbsurdEpochInAnswer(t *testing.T) {
+	w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
+	host := w.actor("n0-0-0", fault.HalfHost)
+	out := w.m.Step(w.now, GossipOpinion{Node: "n0-0-0"})
+	if len(out.Challenges) != 1 {
+		t.Fatalf("%+v", out)
+	}
+	w.m.Step(w.now, Answered{Nonce: out.Challenges[0].Nonce, Origin: host.origin, Epoch: 1 << 63, Path: fault.PathDirect})
+	next, err := New(w.cfg, w.now, w.m.Nodes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.m = next
+	w.boot(host)
+	w.run(time.Second)
+	w.say(host, subject{"n0-0-0", fault.ComponentMemory}, fault.Sick, fault.KindSelf, 0)
+	w.run(time.Millisecond)
+	if got := w.state("n0-0-0", fault.ComponentMemory); got != fault.Sick {
+		t.Errorf("it says that its memory is SICK, and the map %s", got)
+	}
+}
+
 // TestNoStanding: who may not say a thing is not heard.
 func TestNoStanding(t *testing.T) {
 	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})

@@ -18,7 +18,7 @@ import (
 // processes lock two different files of the same name.
 func takeLock(path string, half fault.Half) (*os.File, error) {
 	name := path + "." + half.String()
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -121,13 +121,14 @@ func OpenReadOnly(path string) (*File, error) {
 	return f, nil
 }
 
-// open maps path for a half, or read-only for half 0. create is os.O_CREATE or 0.
+// open maps path for a half, or read-only for half 0. create is os.O_CREATE or 0. It refuses a symbolic
+// link, as takeLock does: the agent runs as root, and both would write what the link leads to.
 func open(path string, half fault.Half, create int) (_ *File, err error) {
 	flags, prot := os.O_RDWR|create, unix.PROT_READ|unix.PROT_WRITE
 	if half == 0 {
 		flags, prot = os.O_RDONLY, unix.PROT_READ
 	}
-	file, err := os.OpenFile(path, flags, 0o600)
+	file, err := os.OpenFile(path, flags|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}

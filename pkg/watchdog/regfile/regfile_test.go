@@ -194,6 +194,25 @@ func TestNotARegisterFile(t *testing.T) {
 	mustOpen(t, other, fault.HalfHost)
 }
 
+// TestSymbolicLinksRefused: whoever can write in the state directory must not choose what the agent,
+// which is root, writes to.
+func TestSymbolicLinksRefused(t *testing.T) {
+	for _, name := range []string{"regs", "regs.host"} {
+		dir := t.TempDir()
+		victim := filepath.Join(dir, "victim")
+		must(t, os.WriteFile(victim, []byte("precious"), 0o600))
+		must(t, os.Symlink(victim, filepath.Join(dir, name)))
+		f, err := Open(filepath.Join(dir, "regs"), fault.HalfHost)
+		refuse(t, err, name, "too many levels of symbolic links")
+		if err == nil {
+			must(t, f.Close())
+		}
+		if b, err := os.ReadFile(victim); err != nil || string(b) != "precious" {
+			t.Errorf("by %s the agent wrote into another file: %q, %v", name, b, err)
+		}
+	}
+}
+
 func TestPokeReadsAsTheOwners(t *testing.T) {
 	host, dnp, path := openBoth(t)
 	must(t, dnp.StoreDNP(watchdog.DNPWord{}))

@@ -329,6 +329,7 @@ type Stats struct {
 	Duplicates     uint64
 	ReceiveDropped uint64 // OnBroadcast was too slow
 	EventsDropped  uint64 // OnMember was too slow: Members has the truth
+	StreamsRefused uint64 // more than maxStreams open at one time
 }
 
 // Stats returns the counters.
@@ -341,6 +342,7 @@ func (n *Net) Stats() Stats {
 		Duplicates:     n.stats.duplicate.Load(),
 		ReceiveDropped: n.stats.dropped.Load(),
 		EventsDropped:  n.events.droppedCount(),
+		StreamsRefused: n.transport.refused.Load(),
 	}
 }
 

@@ -273,6 +273,28 @@ func TestSlowReceiverDropsAndCounts(t *testing.T) {
 	close(in)
 }
 
+// TestStreamsAreBounded: strangers without the key cannot make a member hold memory for any number of
+// streams, and when they are gone others can join.
+func TestStreamsAreBounded(t *testing.T) {
+	a := start(t, "a", key(1))
+	for range maxStreams + 8 {
+		c, err := net.Dial("tcp", a.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for a.Stats().StreamsRefused == 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d streams are open and none was refused", maxStreams+8)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	b := start(t, "b", key(1), a) // memberlist gives up the idle ones after streamTimeout
+	b.until(t, EventJoin, "a")
+}
+
 func TestNewRefusals(t *testing.T) {
 	good := Config{Name: "x", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "x"}, Logger: slog.New(slog.DiscardHandler)}
 	for want, f := range map[string]func(*Config){

@@ -16,12 +16,19 @@ import (
 
 var errBlocked = errors.New("gossip is blocked by fault injection")
 
+// maxStreams bounds the streams that others hold open to us at one time. Of each, memberlist gathers up
+// to 20 MB before it can know whether the other end has the key, and it does not bound their number.
+// Who is refused tries again, in step with rejoinInterval or the next push and pull.
+const maxStreams = 32
+
 // transport is memberlist's own with a switch in it: while it is blocked, packets are dropped and
 // streams refused, both ways.
 type transport struct {
 	inner   *memberlist.NetTransport
 	ctx     context.Context // ends dials when the member closes
 	blocked atomic.Bool
+	open    chan struct{} // one for each stream that is open
+	refused atomic.Uint64
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	stop    sync.Once
@@ -52,6 +59,7 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger) 
 	t := &transport{
 		inner:   inner,
 		ctx:     ctx,
+		open:    make(chan struct{}, maxStreams),
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
@@ -92,6 +100,14 @@ func (t *transport) forwardStreams() {
 				continue
 			}
 			select {
+			case t.open <- struct{}{}:
+				c = &stream{Conn: c, release: sync.OnceFunc(func() { <-t.open })}
+			default:
+				t.refused.Add(1)
+				_ = c.Close()
+				continue
+			}
+			select {
 			case t.streams <- c:
 			case <-t.done:
 				_ = c.Close()
@@ -99,6 +115,18 @@ func (t *transport) forwardStreams() {
 			}
 		}
 	}
+}
+
+// stream is an accepted stream, which gives its place back when it is closed.
+type stream struct {
+	net.Conn
+	release func()
+}
+
+// Close implements net.Conn.
+func (s *stream) Close() error {
+	s.release()
+	return s.Conn.Close()
 }
 
 // FinalAdvertiseAddr implements memberlist.Transport.

@@ -31,6 +31,7 @@ import (
 //	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
 //	core|temperature|power|voltage normal|sick|broken|absent
 //	sensor COMPONENT STATE    of the host's own sensors
+//	sensors silent            they do not answer any more
 //	supervisors answer|silent
 //	challenge host|dnp|either NODE direct|torus
 //	downcall NODE             a message for another node
@@ -95,6 +96,7 @@ type world struct {
 	alive      bool
 	corrupt    bool
 	answer     bool
+	sensorsAt  time.Time // when they answer next
 	deeds      []string
 }
 
@@ -204,6 +206,10 @@ func (w *world) run(d time.Duration) {
 		if w.wake.After(w.now) {
 			w.now = w.wake
 		}
+		if !w.sensorsAt.After(w.now) {
+			w.sensorsAt = w.now.Add(500 * time.Millisecond)
+			w.step(Readings{})
+		}
 		w.step(Tick{})
 	}
 }
@@ -232,6 +238,8 @@ func (w *world) do(args []string) {
 		s, err := fault.ParseState(args[2])
 		w.must(err)
 		w.step(Readings{[]Reading{{Component: c, State: s, Detail: "as told"}}})
+	case "sensors":
+		w.sensorsAt = w.now.Add(time.Hour)
 	case "supervisors":
 		w.answer = args[1] == "answer"
 	case "challenge":

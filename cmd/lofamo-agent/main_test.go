@@ -1,0 +1,352 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// asProgram makes the test binary be lofamo-agent, so that the tests run real processes.
+const asProgram = "LOFAMO_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const bound = 20 * time.Second
+
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd
+}
+
+// node makes the files of one node of a 2x1x1 torus and returns its configuration.
+func node(t *testing.T) config.Agent {
+	t.Helper()
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	ca, err := pki.NewCA("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Save(file("ca.pem"), file("ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	c := config.DefaultAgent()
+	c.Cluster, c.Node, c.Coord, c.Dims, c.StateDir = "test", "n0-0-0", "0,0,0", "2x1x1", file("state")
+	c.TLS = config.AgentTLS{CA: file("ca.pem"), HostCert: file("host.pem"), HostKey: file("host.key"), DNPCert: file("dnp.pem"), DNPKey: file("dnp.key")}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := ca.IssueTo(file(h.String()+".pem"), file(h.String()+".key"), pki.NodeIdentity("test", c.Node, h), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Links = map[string]config.LinkAddr{
+		"X+": {Local: freePort(t), Peer: freePort(t)},
+		"X-": {Local: freePort(t), Peer: freePort(t)},
+	}
+	c.Service.Listen = freePort(t)
+	c.Supervisors = []config.SupervisorAddr{{ID: "sup-0", Report: freePort(t)}}
+	return c
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func write(t *testing.T, c config.Agent, extra string) string {
+	t.Helper()
+	b, err := yaml.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
+	if err := os.WriteFile(file, append(b, extra...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// refusal runs the program, which must end by itself, and checks exit code and words.
+func refusal(t *testing.T, code int, words []string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	cmd := program(t, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Errorf("%v: exit code %d, want %d\n%s", args, got, code, &out)
+	}
+	for _, w := range words {
+		if !strings.Contains(out.String(), w) {
+			t.Errorf("%v: nothing about %q in\n%s", args, w, &out)
+		}
+	}
+}
+
+func TestRefusedConfigurations(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		edit  func(*config.Agent)
+		extra string
+		words []string
+	}{
+		{"coordinates outside the torus", func(c *config.Agent) { c.Coord = "2,0,0" }, "", []string{"coord", "2,0,0", "2x1x1", "1,0,0"}},
+		{"bad dims", func(c *config.Agent) { c.Dims = "0x2" }, "", []string{"dims", "0x2", "1 to 65536"}},
+		{"T_write not below T_read", nil, "\nperiods:\n  tWrite: 50ms\n", []string{"tWrite", "50ms", "tRead"}},
+		{"unknown key", nil, "\nfrobnicate: 1\n", []string{"frobnicate"}},
+		{"unreadable certificate", func(c *config.Agent) { c.TLS.HostCert += ".absent"; c.TLS.DNPCert += ".absent" }, "", []string{"certificate", ".absent", "no such file"}},
+		{"certificate of another", func(c *config.Agent) {
+			c.TLS.HostCert, c.TLS.DNPCert, c.TLS.HostKey, c.TLS.DNPKey = c.TLS.DNPCert, c.TLS.HostCert, c.TLS.DNPKey, c.TLS.HostKey
+		}, "", []string{"n0-0-0/dnp", "want lofamo://test/node/n0-0-0/host"}},
+		{"missing link", func(c *config.Agent) { delete(c.Links, "X-") }, "", []string{"links", "X-"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := node(t)
+			if tc.edit != nil {
+				tc.edit(&c)
+			}
+			file := write(t, c, tc.extra)
+			for _, args := range [][]string{{"config", "check"}, {"host"}, {"run"}} {
+				refusal(t, 2, tc.words, append(args, "--config", file)...)
+			}
+		})
+	}
+}
+
+func TestRefusedCommandLines(t *testing.T) {
+	file := write(t, node(t), "")
+	for _, tc := range []struct {
+		args  []string
+		words []string
+	}{
+		{nil, []string{"no command", "run, host, dnp"}},
+		{[]string{"fly"}, []string{"fly"}},
+		{[]string{"run", "--config", file, "--restart", "sometimes"}, []string{"--restart", "sometimes", "always or never"}},
+		{[]string{"host", "--config", file, "--scheduling", "fast"}, []string{"--scheduling", "fast", "prompt or default"}},
+		{[]string{"host", "--config", file, "--frequency", "7"}, []string{"--frequency"}},
+		{[]string{"host", "--config", file, "--log-level", "loud"}, []string{"log.level", "loud", "debug"}},
+		{[]string{"host", "--config", file + ".absent"}, []string{file + ".absent", "no such file"}},
+		{[]string{"host", "--config", file, "extra"}, []string{"extra"}},
+	} {
+		refusal(t, 2, tc.words, tc.args...)
+	}
+}
+
+func TestTakenThings(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("second agent on the register file", func(t *testing.T) {
+		f, err := regfile.Open(filepath.Join(c.StateDir, "registers"), fault.HalfHost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		refusal(t, 1, []string{"registers", "second agent", fmt.Sprint(os.Getpid())}, "host", "--config", file)
+	})
+	t.Run("port of the direct rail", func(t *testing.T) {
+		l, err := net.ListenPacket("udp4", c.Service.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		refusal(t, 1, []string{c.Service.Listen, "address already in use"}, "host", "--config", file)
+	})
+	t.Run("port of a link", func(t *testing.T) {
+		l, err := net.ListenPacket("udp4", c.Links["X-"].Local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		refusal(t, 1, []string{"X-", c.Links["X-"].Local, "address already in use"}, "dnp", "--config", file)
+	})
+}
+
+func TestConfigCheckAndVersion(t *testing.T) {
+	file := write(t, node(t), "")
+	out, err := program(t, "config", "check", "--config", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "configuration ok: node n0-0-0 at 0,0,0 of 2x1x1") {
+		t.Errorf("config check: %v\n%s", err, out)
+	}
+	out, err = program(t, "version").CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "lofamo-agent ") {
+		t.Errorf("version: %v\n%s", err, out)
+	}
+}
+
+// daemon is a running lofamo-agent run.
+type daemon struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	client *http.Client
+}
+
+type half struct {
+	PID     int  `json:"pid"`
+	Running bool `json:"running"`
+}
+
+func startDaemon(t *testing.T, c config.Agent, args ...string) *daemon {
+	t.Helper()
+	c.Injection = true
+	file := write(t, c, "")
+	d := &daemon{t: t, cmd: program(t, append([]string{"run", "--config", file}, args...)...)}
+	d.cmd.Stderr = os.Stderr
+	if err := d.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.stop() })
+	socket := filepath.Join(c.StateDir, "run.sock")
+	d.client = &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}
+	return d
+}
+
+// stop asks the daemon to stop, and waits.
+func (d *daemon) stop() int {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	_ = d.cmd.Wait()
+	return d.cmd.ProcessState.ExitCode()
+}
+
+func (d *daemon) post(path, body string) {
+	d.t.Helper()
+	r, err := d.client.Post("http://run"+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	if r.StatusCode != http.StatusOK {
+		d.t.Errorf("POST %s %s: %s", path, body, r.Status)
+	}
+}
+
+// await polls the daemon until what it says of its halves fits.
+func (d *daemon) await(what string, fits func(host, dnp half) bool) (host, dnp half) {
+	d.t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		r, err := d.client.Get("http://run/status")
+		if err != nil {
+			continue
+		}
+		var s struct {
+			Host, DNP half
+		}
+		err = json.NewDecoder(r.Body).Decode(&s)
+		_ = r.Body.Close()
+		if err == nil && fits(s.Host, s.DNP) {
+			return s.Host, s.DNP
+		}
+	}
+	d.t.Fatalf("not within %s: %s", bound, what)
+	return half{}, half{}
+}
+
+func (d *daemon) awaitLog(file, words string) {
+	d.t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(words)) {
+			return
+		}
+	}
+	d.t.Fatalf("not within %s: %q in %s", bound, words, file)
+}
+
+func gone(pid int) bool { return syscall.Kill(pid, 0) != nil }
+
+func TestRunRestartsHalves(t *testing.T) {
+	d := startDaemon(t, node(t))
+	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	d.post("/kill", `{"half":"host","signal":"KILL"}`)
+	again, same := d.await("the host half is restarted", func(h, _ half) bool { return h.Running && h.PID != host.PID })
+	if same.PID != dnp.PID {
+		t.Errorf("the DNP half was restarted as well: %d, then %d", dnp.PID, same.PID)
+	}
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM", code)
+	}
+	if !gone(again.PID) || !gone(same.PID) {
+		t.Error("halves outlive a daemon that was asked to stop")
+	}
+}
+
+func TestRunNeverRestarts(t *testing.T) {
+	c := node(t)
+	d := startDaemon(t, c, "--restart=never")
+	host, _ := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	d.post("/kill", `{"half":"host","signal":"KILL"}`)
+	d.await("the host half has ended", func(h, n half) bool { return !h.Running && n.Running })
+	d.post("/start", `{"half":"host"}`)
+	d.await("the host half was started", func(h, _ half) bool { return h.Running && h.PID != host.PID })
+	d.awaitLog(filepath.Join(filepath.Dir(c.StateDir), "host.log"), "host half runs")
+	d.post("/kill", `{"half":"dnp","signal":"STOP"}`)
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d after SIGTERM with a stopped half", code)
+	}
+}
+
+// The halves survive the daemon, which is killed; a second daemon is refused while one lives.
+func TestHalvesSurviveTheDaemon(t *testing.T) {
+	c := node(t)
+	d := startDaemon(t, c)
+	host, dnp := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	refusal(t, 1, []string{"run.lock", "another lofamo-agent run"}, "run", "--config", filepath.Join(filepath.Dir(c.StateDir), "agent.yaml"))
+	if err := d.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = d.cmd.Wait()
+	for _, pid := range []int{host.PID, dnp.PID} {
+		if gone(pid) {
+			t.Errorf("process %d died with the daemon", pid)
+		}
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+	}
+}

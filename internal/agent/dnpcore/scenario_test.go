@@ -1,0 +1,466 @@
+package dnpcore
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// A scenario is a list of commands, each followed by what the DNP half did because of it, one line
+// a deed, beginning with "  ". UPDATE=1 rewrites the deeds.
+//
+//	torus DIMS COORD          a new DNP half at default periods; host and neighbours live, links are up
+//	run DURATION              time passes
+//	host alive|dead|corrupt
+//	host word none|memory|service-network|peripheral/0    broken in the host word
+//	peer DIR alive|dead|host-dead|memory|ok     the neighbour there: what it is and says
+//	cut DIR in|out|both|none  frames that do not pass
+//	lose DIR PERCENT          of incoming frames damaged, evenly
+//	sensor COMPONENT STATE VALUE
+//	sensors silent            they do not answer any more
+//	up DIR TEXT [LIMIT]       an envelope comes from the neighbour, bound for the supervisors
+//	down DIR COORD TEXT       an envelope comes from the neighbour, bound for a node
+//	host-up TEXT, host-down COORD TEXT          the same from the host half
+//	challenge host|dnp|either, ack host|dnp     what a message for this node turned out to be
+//	exception ADDRESS BITS
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, f := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { runScenario(t, f) })
+	}
+}
+
+func runScenario(t *testing.T, file string) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	var w *world
+	sc := bufio.NewScanner(strings.NewReader(string(b)))
+	for sc.Scan() {
+		line := sc.Text()
+		if strings.HasPrefix(line, "  ") {
+			continue
+		}
+		fmt.Fprintln(&got, line)
+		args := strings.Fields(line)
+		if len(args) == 0 || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if args[0] == "torus" {
+			w = newWorld(t, args[1], args[2])
+		} else {
+			w.do(args)
+		}
+		for _, d := range w.deeds {
+			fmt.Fprintf(&got, "  %s\n", d)
+		}
+		w.deeds = nil
+	}
+	if got.String() == string(b) {
+		return
+	}
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Errorf("%s: got\n%s\nUPDATE=1 accepts it", file, got.String())
+}
+
+// peer is the other end of a link, with a link machine of its own.
+type peer struct {
+	dir     grid.Direction // of the node under test, to it
+	machine *torus.Link
+	wake    time.Time
+	alive   bool
+	status  torus.Status
+	in, out bool // frames pass to, from the node under test
+	lose    int  // per cent
+	lost    int  // running sum, so that losses are even
+}
+
+// world is what surrounds one DNP half.
+type world struct {
+	t          *testing.T
+	now, begun time.Time
+	m          *Machine
+	wake       time.Time
+	peers      []*peer
+	host       watchdog.HostWord
+	hostAlive  bool
+	corrupt    bool
+	hostDead   map[grid.Direction]bool // last said in frames
+	sensorsAt  time.Time               // when they answer next
+	deeds      []string
+}
+
+var start = time.Unix(1000, 0)
+
+func newWorld(t *testing.T, dims, at string) *world {
+	d, err := grid.ParseDims(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := grid.ParseCoord(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := config.Preset(config.PresetDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}}
+	w.m, err = New(Config{
+		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second, RelayRate: 5,
+	}, w.now, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range d.Links() {
+		n, _ := d.Neighbour(c, dir)
+		lc := w.m.links[dir.Index()].machine.Config()
+		lc.Dir, lc.Src, lc.Dst = dir.Opposite(), n, c
+		w.peers = append(w.peers, &peer{dir: dir, machine: torus.NewLink(lc, w.now), wake: w.now, alive: true, in: true, out: true,
+			status: torus.Status{Epoch: 1, Host: watchdog.HostWord{Valid: true}.Encode()}})
+	}
+	w.step(Tick{})
+	for i, p := range w.peers {
+		id := uint32(i + 1)
+		p.machine.Step(w.now, torus.SessionStarted{ID: id})
+		w.step(Session{Dir: p.dir, ID: id})
+	}
+	w.run(time.Second)
+	w.deeds = nil
+	return w
+}
+
+func (w *world) say(format string, args ...any) {
+	at := w.now.Sub(w.begun).Round(100 * time.Microsecond)
+	w.deeds = append(w.deeds, fmt.Sprintf("%7s ", at)+fmt.Sprintf(format, args...))
+}
+
+func (w *world) peer(d grid.Direction) *peer {
+	for _, p := range w.peers {
+		if p.dir == d {
+			return p
+		}
+	}
+	w.t.Fatalf("no link %s", d)
+	return nil
+}
+
+func (w *world) step(ev Event) { w.apply(w.m.Step(w.now, ev)) }
+
+func (w *world) apply(out Output) {
+	w.wake = out.Wake
+	frames := append([]Outgoing(nil), out.Frames...)
+	if out.Ring {
+		w.say("rings: %s", describe(out.DNP, w.m.descriptor))
+	}
+	for _, s := range out.Stores {
+		if w.now.After(w.begun) {
+			w.say("register %s := %#x", s.Addr, s.Value)
+		}
+	}
+	for _, c := range out.Causes {
+		if w.now.After(w.begun) {
+			w.say("last cause %s := %#x", c.Dir, c.Value)
+		}
+	}
+	for i := range frames {
+		w.transmit(&frames[i])
+	}
+	for _, msg := range out.ToHost {
+		w.say("to host: %s %q%s", msg.Kind, msg.Envelope, hopText(msg))
+	}
+	for _, b := range out.Open {
+		w.say("opens %q", b)
+	}
+	for _, s := range out.Seal {
+		w.seal(s)
+	}
+	if out.TakeHost {
+		w.step(Host{Taken: true, Sample: watchdog.Sample{Valid: w.hostAlive, Corrupt: w.corrupt}, Word: w.host})
+	}
+}
+
+func hopText(m relay.Message) string {
+	s := ""
+	for _, h := range m.Hops {
+		s += fmt.Sprintf(" %s/%s", h.Coord, h.Half)
+	}
+	return s
+}
+
+// seal plays the signer: reports and answers come back as envelopes of a few words.
+func (w *world) seal(s Seal) {
+	var text string
+	if s.Answer != nil {
+		text = fmt.Sprintf("answer of %s at epoch %d", s.Answer.GetNode(), s.Answer.GetEpoch())
+	} else {
+		text = fmt.Sprintf("report %d attempt %d", s.Report.ID.Seq, s.Attempt)
+		if s.Report.Digest {
+			text = fmt.Sprintf("digest %d attempt %d", s.Report.ID.Seq, s.Attempt)
+		}
+		if s.Attempt == 1 {
+			for _, o := range s.Report.Observations {
+				w.say("    says %s %s by %s, %s old", o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond))
+			}
+		}
+	}
+	w.step(Sealed{Envelope: []byte(text), Seal: s})
+}
+
+// transmit takes a frame to the neighbour; a message or a change of the host's fate is worth a line.
+func (w *world) transmit(o *Outgoing) {
+	if dead := o.Frame.Flags&torus.FlagHostDead != 0; dead != w.hostDead[o.Dir] {
+		w.hostDead[o.Dir] = dead
+		w.say("tells %s: host dead %t", o.Dir, dead)
+	}
+	if o.Frame.Type == torus.TypeMessage {
+		m, err := relay.Decode(o.Frame.Payload)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.say("to %s: %s %q hop %d of %d%s", o.Dir, m.Kind, m.Envelope, m.Made, m.Limit, hopText(m))
+	}
+	if p := w.peer(o.Dir); p.alive && p.out {
+		p.machine.Step(w.now, torus.FrameReceived{Frame: o.Frame})
+	}
+}
+
+// describe shows what is not normal in the words.
+func describe(w watchdog.DNPWord, d watchdog.DescriptorWord) string {
+	var out []string
+	add := func(name string, h watchdog.Health) {
+		if h != watchdog.HealthNormal {
+			out = append(out, name+" "+h.String())
+		}
+	}
+	add("core", w.Core)
+	add("temperature", w.Temperature)
+	add("power", w.Power)
+	add("voltage", w.Voltage)
+	for i, dir := range grid.Directions() {
+		add("link "+dir.String(), w.Links[i])
+		if w.NeighbourHostFailed[i] {
+			out = append(out, fmt.Sprintf("neighbour %s fails %+v", dir, d.Neighbours[i]))
+		}
+	}
+	if out == nil {
+		return "all normal"
+	}
+	return strings.Join(out, ", ")
+}
+
+func (w *world) run(d time.Duration) {
+	end := w.now.Add(d)
+	for {
+		next := w.wake
+		for _, p := range w.peers {
+			if p.alive && p.wake.Before(next) {
+				next = p.wake
+			}
+		}
+		if next.After(end) {
+			w.now = end
+			return
+		}
+		if next.After(w.now) {
+			w.now = next
+		}
+		for _, p := range w.peers {
+			if p.alive && !p.wake.After(w.now) {
+				w.tickPeer(p)
+			}
+		}
+		if !w.sensorsAt.After(w.now) {
+			w.sensorsAt = w.now.Add(500 * time.Millisecond)
+			w.step(Readings{})
+		}
+		if !w.wake.After(w.now) {
+			w.step(Tick{})
+		}
+	}
+}
+
+func (w *world) tickPeer(p *peer) {
+	out := p.machine.Step(w.now, torus.Tick{})
+	p.wake = out.Wake
+	if out.SendHeartbeat {
+		w.receive(p, p.machine.NextFrame(p.status))
+	}
+}
+
+// receive brings a frame of a neighbour in, if it passes.
+func (w *world) receive(p *peer, f torus.Frame) {
+	if !p.in {
+		return
+	}
+	if p.lost += p.lose; p.lost >= 100 {
+		p.lost -= 100
+		w.step(Bad{Dir: p.dir, Kind: torus.BadCRC, Count: 1})
+		return
+	}
+	w.step(&Frame{Dir: p.dir, Frame: f})
+}
+
+func (w *world) message(p *peer, m relay.Message) {
+	b, err := m.Append(nil)
+	w.must(err)
+	f := torus.Frame{Type: torus.TypeMessage, Payload: b}
+	p.machine.Fill(&f)
+	w.receive(p, f)
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) coord(s string) grid.Coord {
+	c, err := grid.ParseCoord(s)
+	w.must(err)
+	return c
+}
+
+func (w *world) peerOf(s string) *peer {
+	d, err := grid.ParseDirection(s)
+	w.must(err)
+	return w.peer(d)
+}
+
+func (w *world) do(args []string) {
+	w.t.Helper()
+	switch args[0] {
+	case "run":
+		d, err := time.ParseDuration(args[1])
+		w.must(err)
+		w.run(d)
+	case "host":
+		w.setHost(args[1:])
+	case "peer":
+		w.setPeer(w.peerOf(args[1]), args[2])
+	case "cut":
+		p := w.peerOf(args[1])
+		p.in, p.out = args[2] == "out" || args[2] == "none", args[2] == "in" || args[2] == "none"
+	case "lose":
+		_, err := fmt.Sscan(args[2], &w.peerOf(args[1]).lose)
+		w.must(err)
+	case "sensor":
+		w.sensor(args[1:])
+	case "sensors":
+		w.sensorsAt = w.now.Add(time.Hour)
+	case "up":
+		m := relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte(args[2]), Hops: []relay.Hop{{Half: fault.HalfDNP}}}
+		if len(args) > 3 {
+			_, err := fmt.Sscan(args[3], &m.Limit)
+			w.must(err)
+		}
+		w.message(w.peerOf(args[1]), m)
+	case "down":
+		w.message(w.peerOf(args[1]), relay.Message{Kind: relay.Down, Limit: 9, Made: 1, Dst: w.coord(args[2]), Envelope: []byte(args[3])})
+	case "host-up":
+		w.step(FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte(args[1])}})
+	case "host-down":
+		w.step(FromHost{Message: relay.Message{Kind: relay.Down, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+	case "challenge", "ack":
+		w.opened(args[0], args[1])
+	case "exception":
+		var a watchdog.Addr
+		var bits uint32
+		_, err := fmt.Sscanf(args[1]+" "+args[2], "%v %v", &a, &bits)
+		w.must(err)
+		w.step(Exception{Register: a, Bits: bits})
+	default:
+		w.t.Fatalf("unknown command %v", args)
+	}
+}
+
+func (w *world) setHost(args []string) {
+	if args[0] != "word" {
+		w.hostAlive, w.corrupt = args[0] == "alive", args[0] == "corrupt"
+		return
+	}
+	w.host = watchdog.HostWord{Valid: true}
+	switch args[1] {
+	case "memory":
+		w.host.Memory = watchdog.HealthBroken
+	case "service-network":
+		w.host.ServiceNetwork = watchdog.HealthBroken
+	case "peripheral/0":
+		w.host.Peripheral0 = watchdog.HealthBroken
+	}
+	w.step(Host{Word: w.host}) // the doorbell
+}
+
+func (w *world) setPeer(p *peer, what string) {
+	switch what {
+	case "alive", "dead":
+		p.alive, p.wake = what == "alive", w.now
+		return
+	case "host-dead":
+		p.status.HostDead = true
+	case "memory":
+		p.status.Host = watchdog.HostWord{Valid: true, Memory: watchdog.HealthBroken}.Encode()
+	case "ok":
+		p.status.HostDead, p.status.Host = false, watchdog.HostWord{Valid: true}.Encode()
+	default:
+		w.t.Fatalf("unknown peer %q", what)
+	}
+	w.receive(p, p.machine.NextFrame(p.status))
+}
+
+func (w *world) sensor(args []string) {
+	c, err := fault.ParseComponent(args[0])
+	w.must(err)
+	s, err := fault.ParseState(args[1])
+	w.must(err)
+	r := Reading{Component: c, State: s}
+	_, err = fmt.Sscan(args[2], &r.Value)
+	w.must(err)
+	w.step(Readings{[]Reading{r}})
+}
+
+func (w *world) opened(kind, half string) {
+	h := map[string]lofamov1.Half{"host": lofamov1.Half_HALF_HOST, "dnp": lofamov1.Half_HALF_DNP, "either": 0}[half]
+	node := string(w.m.self)
+	o := servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw " + kind)}
+	if kind == "challenge" {
+		o.Msg = &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{Nonce: make([]byte, 16), Node: node, Half: h}}}
+	} else {
+		for seq := uint64(1); seq <= 9; seq++ {
+			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+				o.Msg = &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
+					Status: st, Supervisor: "sup-0", Ids: []*lofamov1.ReportID{{Node: node, Half: h, Epoch: 7, Seq: seq}},
+				}}}
+				w.step(Opened{o})
+			}
+		}
+		return
+	}
+	w.step(Opened{o})
+}

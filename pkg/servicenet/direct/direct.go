@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -36,9 +35,10 @@ type Handler func(from netip.AddrPort, b []byte)
 // Socket is one UDP socket. All methods may be called from any goroutine.
 type Socket struct {
 	conn    *net.UDPConn
+	raw     syscall.RawConn
+	ipv6    bool // the family of the socket, which may take IPv4 too
 	local   netip.AddrPort
 	blocked atomic.Bool
-	buffers sync.Pool // of *[servicenet.MaxDatagram + 1]byte
 
 	received, sent, oversized, blockedCount, sendErrors atomic.Uint64
 }
@@ -60,8 +60,22 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	conn := pc.(*net.UDPConn)
 	_ = conn.SetReadBuffer(receiveBuffer) // best effort: the kernel's limit may be lower
 	s := &Socket{conn: conn, local: unmap(conn.LocalAddr().(*net.UDPAddr).AddrPort())}
-	s.buffers.New = func() any { return new([servicenet.MaxDatagram + 1]byte) }
+	if err := s.inspect(); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on direct rail %s: %w", addr, err), conn.Close())
+	}
 	return s, nil
+}
+
+// inspect finds the socket's family: one on 0.0.0.0 may be of IPv6.
+func (s *Socket) inspect() (err error) {
+	if s.raw, err = s.conn.SyscallConn(); err != nil {
+		return err
+	}
+	var family int
+	var ferr error
+	err = s.raw.Control(func(fd uintptr) { family, ferr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) })
+	s.ipv6 = family == unix.AF_INET6
+	return errors.Join(err, ferr)
 }
 
 func bindToDevice(c syscall.RawConn, name string) error {
@@ -90,10 +104,10 @@ func (s *Socket) Send(to netip.AddrPort, b []byte) error {
 		s.blockedCount.Add(1)
 		return nil
 	}
-	_, err := s.conn.WriteToUDPAddrPort(b, to)
+	err := s.send(to, b)
 	// An ICMP refusal of an earlier datagram may show here: no fault of this one.
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		_, err = s.conn.WriteToUDPAddrPort(b, to)
+		err = s.send(to, b)
 	}
 	if err != nil {
 		s.sendErrors.Add(1)
@@ -103,6 +117,42 @@ func (s *Socket) Send(to netip.AddrPort, b []byte) error {
 	return nil
 }
 
+// send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
+// there, behind a card that is stuck or neighbours that do not answer ARP, would be found dead.
+func (s *Socket) send(to netip.AddrPort, b []byte) error {
+	sa, err := s.sockaddr(to)
+	if err != nil {
+		return err
+	}
+	var sendErr error
+	if err := s.raw.Write(func(fd uintptr) bool {
+		sendErr = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
+		return true
+	}); err != nil {
+		return err
+	}
+	return sendErr
+}
+
+func (s *Socket) sockaddr(to netip.AddrPort) (unix.Sockaddr, error) {
+	addr, port := to.Addr(), int(to.Port())
+	switch {
+	case s.ipv6 && addr.IsValid():
+		sa := &unix.SockaddrInet6{Port: port, Addr: addr.As16()}
+		if addr.Zone() != "" {
+			ifc, err := net.InterfaceByName(addr.Zone())
+			if err != nil {
+				return nil, fmt.Errorf("zone %q: %w", addr.Zone(), err)
+			}
+			sa.ZoneId = uint32(ifc.Index)
+		}
+		return sa, nil
+	case addr.Unmap().Is4():
+		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}, nil
+	}
+	return nil, fmt.Errorf("address %s: want one of the family of %s", to, s.local)
+}
+
 // Run reads until the context ends or the socket is closed, and closes it. It returns nil then,
 // and an error when the socket fails for good.
 func (s *Socket) Run(ctx context.Context, h Handler) error {
@@ -110,8 +160,10 @@ func (s *Socket) Run(ctx context.Context, h Handler) error {
 	defer stop()
 	defer func() { _ = s.conn.Close() }()
 	wait := time.Millisecond // after an error that may pass, such as ENOBUFS
+	// One byte longer than what is allowed, so that what is too long shows.
+	buf := make([]byte, servicenet.MaxDatagram+1)
 	for {
-		err := s.read(h)
+		err := s.read(buf, h)
 		switch {
 		case err == nil:
 			wait = time.Millisecond
@@ -131,12 +183,9 @@ func (s *Socket) Run(ctx context.Context, h Handler) error {
 	}
 }
 
-// read handles one datagram. The buffer is one byte longer than what is allowed, so that what is
-// too long shows.
-func (s *Socket) read(h Handler) error {
-	buf := s.buffers.Get().(*[servicenet.MaxDatagram + 1]byte)
-	defer s.buffers.Put(buf)
-	n, from, err := s.conn.ReadFromUDPAddrPort(buf[:])
+// read handles one datagram.
+func (s *Socket) read(buf []byte, h Handler) error {
+	n, from, err := s.conn.ReadFromUDPAddrPort(buf)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -148,6 +150,94 @@ func TestRefusedPeerDoesNotStopTheRail(t *testing.T) {
 	}
 	if d := receive(t, ch); d.b != "still here" {
 		t.Errorf("got %q", d.b)
+	}
+}
+
+// TestSendDoesNotWait: a card that takes nothing any more, or neighbours that do not answer ARP, fill
+// the send buffer. A host half that waited for room would be found dead by its DNP. A TCP socket whose
+// peer does not read stands for the full buffer.
+func TestSendDoesNotWait(t *testing.T) {
+	s, _ := start(t)
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	c, err := net.Dial("tcp4", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	full := sysConn(t, c.(*net.TCPConn))
+	control(t, full, func(fd int) {
+		for b := make([]byte, 1<<16); err == nil; {
+			_, err = unix.Write(fd, b)
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(err)
+		}
+		control(t, sysConn(t, s.conn), func(to int) {
+			if err := unix.Dup3(fd, to, unix.O_CLOEXEC); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+	sent := make(chan error, 1)
+	go func() { sent <- s.Send(netip.MustParseAddrPort("127.0.0.1:9"), []byte("report")) }()
+	select {
+	case err := <-sent:
+		if !errors.Is(err, unix.EAGAIN) || s.Stats().SendErrors != 1 {
+			t.Errorf("%v, %+v", err, s.Stats())
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("Send waits for room")
+	}
+}
+
+func sysConn(t *testing.T, c syscall.Conn) syscall.RawConn {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func control(t *testing.T, c syscall.RawConn, f func(fd int)) {
+	t.Helper()
+	if err := c.Control(func(fd uintptr) { f(int(fd)) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFamilies: a socket on all addresses reaches IPv4, and one of IPv4 refuses IPv6.
+func TestFamilies(t *testing.T) {
+	four, ch := start(t)
+	for _, addr := range []string{"0.0.0.0:0", "[::]:0"} {
+		s, err := Listen(addr, Options{})
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			continue // this machine has no IPv6
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range []netip.AddrPort{four.LocalAddr(), netip.AddrPortFrom(netip.AddrFrom16(four.LocalAddr().Addr().As16()), four.LocalAddr().Port())} {
+			if err := s.Send(to, []byte(addr)); err != nil {
+				t.Errorf("from %s: %v", addr, err)
+				continue
+			}
+			if d := receive(t, ch); d.b != addr {
+				t.Errorf("got %q", d.b)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, to := range []netip.AddrPort{netip.MustParseAddrPort("[::1]:9"), {}} {
+		if err := four.Send(to, []byte("report")); err == nil || !strings.Contains(err.Error(), "want one of the family of 127.0.0.1") {
+			t.Errorf("to %s: %v", to, err)
+		}
 	}
 }
 

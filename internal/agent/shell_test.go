@@ -2,12 +2,15 @@ package agent
 
 import (
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 )
 
 var (
@@ -139,4 +142,56 @@ func TestWordsWrittenFromOutside(t *testing.T) {
 	if s.obs.Detail != "last known cause: memory broken" {
 		t.Errorf("a host that died with a cause: detail %q", s.obs.Detail)
 	}
+}
+
+// The register file is truncated, or unlinked: neither half dies of it, both mend it, and the
+// watchdogs work on.
+func TestRegisterFileIsMended(t *testing.T) {
+	for name, harm := range map[string]func(string) error{
+		"truncated": func(p string) error { return os.Truncate(p, 0) },
+		"unlinked":  os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil)
+			n.startAll()
+			n.awaitHealthy()
+			path := filepath.Join(n.cfgs[at0].StateDir, RegisterFile)
+			if err := harm(path); err != nil {
+				t.Fatal(err)
+			}
+			f := n.awaitFile(path)
+			defer func() { _ = f.Close() }()
+			// Both halves write into the new page.
+			n.awaitRegister("the DNP word", func() bool { _, raw, err := f.LoadDNP(); return err == nil && raw != 0 })
+			n.awaitRegister("the host word", func() bool { _, raw, err := f.LoadHost(); return err == nil && raw != 0 })
+			n.super.forget()
+			n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Normal, fault.KindWatchdog)
+			n.halt(at0, fault.HalfDNP)
+			n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Failed, fault.KindWatchdog)
+		})
+	}
+}
+
+func (n *testNet) awaitFile(path string) *regfile.File {
+	n.t.Helper()
+	var f *regfile.File
+	n.awaitRegister("a register file at "+path, func() bool {
+		var err error
+		f, err = regfile.OpenReadOnly(path)
+		return err == nil
+	})
+	return f
+}
+
+// awaitRegister looks again and again: nothing tells of what is written into a mapped page.
+func (n *testNet) awaitRegister(what string, there func() bool) {
+	n.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(bound); time.Now().Before(end); <-tick.C {
+		if there() {
+			return
+		}
+	}
+	n.t.Fatalf("not within %s: %s", bound, what)
 }

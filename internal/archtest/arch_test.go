@@ -225,12 +225,7 @@ func TestPurePackagesArePure(t *testing.T) {
 }
 
 func isPure(dir string) bool {
-	for _, p := range pure {
-		if dir == p {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(pure, dir)
 }
 
 func TestEveryPackageSaysWhatItIsFor(t *testing.T) {

@@ -395,13 +395,14 @@ func (r *runner) notNormal() string {
 		if n.State == fault.Normal {
 			continue
 		}
-		s := fmt.Sprintf("%s is %s (%s)", n.ID, n.State, n.Cause)
+		var s strings.Builder
+		s.WriteString(fmt.Sprintf("%s is %s (%s)", n.ID, n.State, n.Cause))
 		for _, c := range n.Components {
 			if c.State != fault.Normal {
-				s += fmt.Sprintf(" %s %s", c.Component, c.State)
+				s.WriteString(fmt.Sprintf(" %s %s", c.Component, c.State))
 			}
 		}
-		out = append(out, s)
+		out = append(out, s.String())
 	}
 	return strings.Join(out, "; ")
 }

@@ -1,8 +1,9 @@
 // Package script judges a component by a check program's exit code: 0 is NORMAL, 1 SICK, 2 FAILED.
 // The first line that it prints is the detail.
 //
-// No shell is involved. A check that does not end in time is killed with its whole process group
-// and is SICK: something is wrong, with the check or with what it checks. Any other exit code, a
+// No shell is involved. What a check leaves in its process group is killed when it ends. A check that
+// does not end in time is killed with its whole process group and is SICK: something is wrong, with
+// the check or with what it checks. Any other exit code, a
 // signal, or a program that does not start says nothing: UNKNOWN.
 package script
 
@@ -15,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
@@ -85,6 +88,7 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 	ended := make(chan struct{})
 	var waitErr error
 	go func() { // ends when the process does; running tells the next Read
+		killRest(cmd.Process.Pid)
 		waitErr = cmd.Wait()
 		close(ended)
 	}()
@@ -109,6 +113,18 @@ func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd 
 	return cmd
 }
 
+// killRest waits until the check has ended and kills what it left in its process group, or every check
+// could leave one more process behind. The check is not reaped yet, so the group's number is still its own.
+func killRest(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	_ = syscall.Kill(-pid, syscall.SIGKILL) // fails when nothing is left
+}
+
 // judge is called with ctx as it was when the check ended; waitErr is read only once ended is closed.
 func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struct{}, waitErr *error, line string) (source.Reading, error) {
 	select {
@@ -121,7 +137,7 @@ func (s *Source) judge(ctx context.Context, r source.Reading, ended <-chan struc
 	case err == nil:
 		r.State = fault.Normal
 	case errors.Is(err, exec.ErrWaitDelay):
-		// It ended by itself, but left behind a child that holds its output open.
+		// It ended by itself, but left behind a child, in a group of its own, that holds its output open.
 		r.State = fault.Normal
 	case errors.As(err, &exit) && exit.ExitCode() == ExitSick:
 		r.State = fault.Sick

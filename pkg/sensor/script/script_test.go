@@ -74,6 +74,12 @@ func TestTimeoutKillsChildren(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	sourcetest.Check(t, src, r)
+	untilGone(t, pidFile)
+}
+
+// untilGone waits for the death of the child whose number the check wrote.
+func untilGone(t *testing.T, pidFile string) {
+	t.Helper()
 	b, err := os.ReadFile(pidFile)
 	if err != nil {
 		t.Skip("skipped: the machine was too busy for the check to start its child")
@@ -95,16 +101,23 @@ func TestTimeoutKillsChildren(t *testing.T) {
 	}
 }
 
-// TestLeftBehind has a check that ends well but leaves a child that holds its output open.
+// TestLeftBehind has a check that ends well but leaves a child that holds its output open. With
+// setsid the child is in a group of its own and lives on; otherwise it is killed.
 func TestLeftBehind(t *testing.T) {
-	src := check(t, 20*time.Second, "sleep 3 & echo fine")
-	start := time.Now()
-	r, err := src.Read(t.Context())
-	if r.State != fault.Normal || err != nil || r.Detail != "fine" {
-		t.Errorf("%+v, %v", r, err)
-	}
-	if took := time.Since(start); took > 2500*time.Millisecond {
-		t.Errorf("waited %v for the child", took)
+	for _, child := range []string{"sleep 1000 & echo $!", "setsid sleep 3 & echo"} {
+		pidFile := filepath.Join(t.TempDir(), "pid")
+		src := check(t, 20*time.Second, child+` > "$1"; echo fine`, pidFile)
+		start := time.Now()
+		r, err := src.Read(t.Context())
+		if r.State != fault.Normal || err != nil || r.Detail != "fine" {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if took := time.Since(start); took > 2500*time.Millisecond {
+			t.Errorf("waited %v for the child", took)
+		}
+		if strings.Contains(child, "$!") {
+			untilGone(t, pidFile)
+		}
 	}
 }
 

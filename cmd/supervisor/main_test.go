@@ -141,6 +141,31 @@ func TestEtcdOutside(t *testing.T) {
 	}
 }
 
+// TestAllStopAtOnce: that no peer is left to take over from, or to say farewell to, is no failure.
+func TestAllStopAtOnce(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Gossip: true})
+	var procs []*exec.Cmd
+	for _, cfg := range c.Configs {
+		procs = append(procs, process(t, c, cfg))
+	}
+	c.AwaitLeader(t)
+	for _, p := range procs {
+		if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	for i, p := range procs {
+		if err := p.Wait(); err != nil {
+			t.Errorf("%s after SIGTERM: %v, want a success", c.Configs[i].ID, err)
+		}
+	}
+	// lofamoctl kills what has not ended after 5 s.
+	if took := time.Since(begin); took > 4500*time.Millisecond {
+		t.Errorf("all ended after %v, want less than lofamoctl's patience", took)
+	}
+}
+
 func TestExitCodes(t *testing.T) {
 	c := supervisortest.New(t, supervisortest.Options{})
 	good := c.WriteConfig(t, c.Configs[0])
@@ -158,6 +183,7 @@ func TestExitCodes(t *testing.T) {
 	unknown := write("unknown.yaml", string(b)+"\ncolour: red\n")
 	badDims := write("dims.yaml", strings.Replace(string(b), "dims: 2x2x1", "dims: 2x0x1", 1))
 	noCert := write("cert.yaml", strings.Replace(string(b), "s1.pem", "nobody.pem", 1))
+	noKey := write("key.yaml", string(b)+"\ngossipListen: 127.0.0.1:1\ngossipKeyFile: /nonexistent.key\n")
 	for _, tc := range []struct {
 		args []string
 		env  []string
@@ -177,6 +203,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"config", "check", badDims}, nil, exitUsage, "2x0x1"},
 		{[]string{"config", "check", good}, []string{"LOFAMO_SUPERVISOR_PRESET=hasty"}, exitUsage, "hasty"},
 		{[]string{"run", "--config", noCert}, nil, exitUsage, "nobody.pem"},
+		{[]string{"run", "--config", noKey}, nil, exitUsage, "gossip key /nonexistent.key"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := execute(tc.args, tc.env, &stdout, &stderr)

@@ -50,6 +50,8 @@ type Supervisor struct {
 	signer  *pki.Signer
 	verify  *pki.Verifier
 
+	gossipKey []byte // nil without gossip
+
 	registry *prometheus.Registry
 	metrics  *metrics.Metrics
 
@@ -108,6 +110,11 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	}
 	if s.verify, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
+	}
+	if cfg.GossipListen != "" {
+		if s.gossipKey, err = pki.LoadGossipKey(cfg.GossipKeyFile); err != nil {
+			return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
+		}
 	}
 	for _, r := range cfg.Replicas {
 		if r.ID == cfg.ID {

@@ -373,6 +373,9 @@ func TestStartRefusals(t *testing.T) {
 		"identity": {func(cfg *config.Supervisor) {
 			cfg.TLS.Cert, cfg.TLS.Key = strings.ReplaceAll(cfg.TLS.Cert, "s1.pem", "viewer.pem"), strings.ReplaceAll(cfg.TLS.Key, "s1.key", "viewer.key")
 		}, []string{"viewer", "want lofamo://test/supervisor/s1"}},
+		"gossip key": {func(cfg *config.Supervisor) {
+			cfg.GossipListen, cfg.GossipKeyFile = "127.0.0.1:1", cfg.TLS.CA
+		}, []string{"gossip key", good.TLS.CA, "base64"}},
 	} {
 		bad := good
 		tc.spoil(&bad)

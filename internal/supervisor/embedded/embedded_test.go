@@ -77,7 +77,7 @@ func start(t *testing.T, cfg embedded.Config) *embedded.Member {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := m.Stop(); err != nil {
+		if err := m.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -136,9 +136,10 @@ type Outbox struct {
 	epoch  fault.Epoch
 	cfg    OutboxConfig
 
-	seq     fault.Seq // last given
-	log     []*entry  // by seq
-	reports int       // entries that are not digests
+	seq        fault.Seq // last given
+	log        []*entry  // by seq
+	reports    int       // entries that are not digests
+	renumbered time.Time // when an epoch was last taken from the supervisors
 
 	have, down [numPaths]bool
 	targets    []target // see order
@@ -393,7 +394,10 @@ func (o *Outbox) acked(now time.Time, a *lofamov1.Ack, path fault.Path, out *Out
 			o.becomeReceived(now, e, path)
 		}
 	}
-	if h := fault.Epoch(a.GetHighestEpoch()); stale && h >= o.epoch && h < MaxEpoch {
+	// Not more often than MaxBackoff: two processes with one identity would outbid each other without
+	// end, and with a write to the disk each time.
+	rested := o.renumbered.IsZero() || now.Sub(o.renumbered) >= o.cfg.MaxBackoff
+	if h := fault.Epoch(a.GetHighestEpoch()); stale && rested && h >= o.epoch && h < MaxEpoch {
 		o.becomeEpoch(now, h+1)
 		out.NewEpoch = o.epoch
 	}
@@ -408,7 +412,7 @@ func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 
 // becomeEpoch numbers the whole log anew: the supervisors refuse everything of the old epoch.
 func (o *Outbox) becomeEpoch(now time.Time, epoch fault.Epoch) {
-	o.epoch = epoch
+	o.epoch, o.renumbered = epoch, now
 	o.seq = 0
 	o.direct.flights = nil
 	for _, e := range o.log {

@@ -156,6 +156,25 @@ func TestStrangersAcksAreIgnored(t *testing.T) {
 	o.Step(epochStart, RailUp{})
 }
 
+// Two machines with the same key (one is a copy of the other's disk) each find the other's epoch above
+// their own. They must not outbid each other as fast as the network carries it.
+func TestCopiesDoNotOutbidEachOtherWithoutEnd(t *testing.T) {
+	o := newTestOutbox(t)
+	o.Add(epochStart, fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+	raised := 0
+	for now := epochStart; now.Before(epochStart.Add(10 * time.Second)); now = now.Add(time.Millisecond) {
+		id := fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: o.Epoch(), Seq: 1}
+		out := o.Step(now, Acked{Path: fault.PathDirect, Ack: &lofamov1.Ack{
+			Status: lofamov1.Ack_STALE_EPOCH, Ids: []*lofamov1.ReportID{EncodeReportID(id)}, Supervisor: "s0", HighestEpoch: uint64(o.Epoch()) + 1}})
+		if out.NewEpoch != 0 {
+			raised++
+		}
+	}
+	if raised != 10 {
+		t.Errorf("%d new epochs in 10 s, want 10", raised)
+	}
+}
+
 func TestRTTEstimator(t *testing.T) {
 	var r rttEstimator
 	const floor, ceiling = 30 * time.Millisecond, 500 * time.Millisecond

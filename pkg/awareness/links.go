@@ -45,7 +45,8 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 }
 
 // broken turns one end's view into a finding, if that view is FAILED. Silence is not settled while it
-// may still turn out that the accused, the node that is not heard, is dead: then the component stays as it is, and n is looked at again.
+// may still turn out that the accused, the node that is not heard, is dead: then the component stays
+// as it is, and n is looked at again.
 func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by fault.Origin, now time.Time) (f finding, bad bool) {
 	if r == nil || r.state != fault.Failed {
 		return finding{}, false

@@ -70,6 +70,11 @@ func (b *box) await(t *testing.T, n int) []*lofamov1.Ack {
 // Challenge makes box a Challenger that leaves challenges unanswered.
 func (b *box) Challenge(awareness.Challenge) {}
 
+// asked is a Challenger that remembers the last challenge.
+type asked struct{ last awareness.Challenge }
+
+func (a *asked) Challenge(c awareness.Challenge) { a.last = c }
+
 type harness struct {
 	*Engine
 	store *memstore.Store
@@ -78,22 +83,27 @@ type harness struct {
 	stop  context.CancelFunc
 }
 
-func start(t *testing.T, st *memstore.Store, spoil func(*Config)) *harness {
-	t.Helper()
+// testConfig is of an engine for a 2x2x1 torus in which nothing happens by itself.
+func testConfig(ch Challenger) Config {
 	dims := grid.Dims{X: 2, Y: 2, Z: 1}
 	ids := make(map[grid.Coord]fault.NodeID)
 	for r := range dims.Nodes() {
 		ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
 	}
-	h := &harness{store: st, box: newBox(), ended: make(chan error, 1)}
-	cfg := Config{
+	return Config{
 		Awareness: awareness.Config{
 			Dims: dims, IDs: ids, Supervisor: "s1", ChallengeNode: time.Minute, ChallengeHalf: time.Minute, ChallengeSingle: time.Minute,
 			DigestPeriod: time.Minute, DigestMisses: 4, HalfBound: time.Minute, Nonce: func() [16]byte { return [16]byte{1} },
 		},
-		Meta: store.Meta{Cluster: "test", Dims: dims.String()}, Challenger: h.box, Names: view.NewNames(dims, ids),
+		Meta: store.Meta{Cluster: "test", Dims: dims.String()}, Challenger: ch, Names: view.NewNames(dims, ids),
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	}
+}
+
+func start(t *testing.T, st *memstore.Store, spoil func(*Config)) *harness {
+	t.Helper()
+	h := &harness{store: st, box: newBox(), ended: make(chan error, 1)}
+	cfg := testConfig(h.box)
 	if spoil != nil {
 		spoil(&cfg)
 	}
@@ -373,5 +383,51 @@ func TestForeignStore(t *testing.T) {
 	other.cfg.Meta.Cluster = "other"
 	if err := other.Lead(t.Context(), st.Campaign()); !errors.Is(err, store.ErrForeign) {
 		t.Errorf("another cluster's store is taken: %v", err)
+	}
+}
+
+// TestAnswerInTheQueueIsHeardFirst: an engine that wakes a little late finds a report and behind it
+// the answer to its challenge in the queue. Neither the report nor the timer brings the verdict about.
+func TestAnswerInTheQueueIsHeardFirst(t *testing.T) {
+	st, ch := memstore.New(100), &asked{}
+	cfg := testConfig(ch)
+	cfg.Awareness.ChallengeHalf = 400 * time.Millisecond // being half of that late is no reason for doubt
+	e := New(cfg, st)
+	term, err := e.newTerm(t.Context(), st.Campaign())
+	if err != nil {
+		t.Fatal(err)
+	}
+	say := func(node fault.NodeID, half fault.Half, seq fault.Seq, st fault.State, kind fault.Kind) Input {
+		id := fault.ReportID{Origin: fault.Origin{Node: node, Half: half}, Epoch: 2, Seq: seq}
+		return Input{Arrived: time.Now(), Report: &fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: id, Digest: true,
+			Observations: []fault.Observation{{Node: node, Component: fault.ComponentHost, State: st, Kind: kind}}}}}
+	}
+	term.take(time.Now(), say("n1-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
+	term.take(time.Now(), say("n1-0-0", fault.HalfDNP, 1, fault.Failed, fault.KindWatchdog))
+	if ch.last.Node != "n1-0-0" {
+		t.Fatalf("challenged %q, want n1-0-0", ch.last.Node)
+	}
+	due := time.Now().Add(cfg.Awareness.ChallengeHalf)
+	for due.Sub(term.wake) > 5*time.Millisecond { // what is to be done before the verdict
+		term.step(term.wake, awareness.Tick{})
+	}
+	e.Submit(say("n0-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
+	e.Submit(Input{Arrived: time.Now(), Answer: &awareness.Answered{
+		Nonce: ch.last.Nonce, Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Path: fault.PathDirect,
+	}})
+	time.Sleep(time.Until(due) + 20*time.Millisecond)
+	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	if err := term.run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	events, _, err := st.Events(t.Context(), 0, 0, nil)
+	if err != nil || len(events) == 0 {
+		t.Fatalf("events: %v, %v", events, err)
+	}
+	for _, ev := range events {
+		if ev.GetTo() == lofamov1.State_FAILED {
+			t.Errorf("%s of %s FAILED (%s), though it had answered", ev.GetComponent(), ev.GetNode(), ev.GetReason())
+		}
 	}
 }

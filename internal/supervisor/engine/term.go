@@ -118,10 +118,7 @@ func (t *term) run(ctx context.Context) error {
 		if t.inflight == nil {
 			t.launch(work)
 		}
-		// Only here, between two inputs: what is sealed must hold all that the map and the inbox know.
-		if t.open.ops() >= t.e.cfg.BatchOps {
-			t.seal()
-		}
+		t.sealFull()
 		t.setTimer(timer)
 		in := t.e.in
 		if len(t.waiting) >= t.e.cfg.Backlog {
@@ -132,8 +129,10 @@ func (t *term) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case i := <-in:
 			t.take(time.Now(), i)
-		case now := <-timer.C:
-			t.step(now, awareness.Tick{})
+		case <-timer.C:
+			// What came before the verdict is heard before the verdict.
+			t.drain()
+			t.step(time.Now(), awareness.Tick{})
 		case q := <-t.e.queries:
 			q.reply <- t.view(q.reached)
 		case r := <-results:
@@ -162,8 +161,27 @@ func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results ch
 	}
 }
 
+// drain handles what is in the queue now, as far as the backlog allows.
+func (t *term) drain() {
+	for n := len(t.e.in); n > 0 && len(t.waiting) < t.e.cfg.Backlog; n-- {
+		t.take(time.Now(), <-t.e.in)
+		t.sealFull()
+	}
+}
+
+// asOf is the time as of which an input is handled. Where a wake-up is due, that is just before it:
+// only a Tick, which follows all that is in the queue, brings verdicts about, never the report that
+// happens to stand before the answer. A longer delay is the machine's to judge: it doubts itself.
+func (t *term) asOf(now time.Time) time.Time {
+	if late := now.Sub(t.wake); t.wake.IsZero() || late < 0 || late > t.e.cfg.Awareness.ChallengeNode {
+		return now
+	}
+	return t.wake.Add(-1)
+}
+
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
+	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in)))
 	switch {
 	case in.Report != nil:
@@ -184,7 +202,7 @@ func (t *term) takeReport(now time.Time, in Input) {
 	case servicenet.Fresh:
 		held := in.Held + now.Sub(in.Arrived)
 		for i := range rep.Observations {
-			rep.Observations[i].Age += held
+			rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
 		}
 		changed := t.step(now, awareness.Evidence{Delivery: *in.Report})
 		if rep.Digest && !changed {
@@ -256,6 +274,14 @@ func (t *term) touch(id fault.NodeID) {
 	}
 	if t.open.touchNode(id) {
 		t.touched[id]++
+	}
+}
+
+// sealFull seals a batch that is large enough. It is for between two inputs only: what is sealed must
+// hold all that the map and the inbox know.
+func (t *term) sealFull() {
+	if t.open.ops() >= t.e.cfg.BatchOps {
+		t.seal()
 	}
 }
 

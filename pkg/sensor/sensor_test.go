@@ -105,6 +105,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Procfs = "proc" }, `sensors.procfs: given "proc": want an absolute path`},
 		{func(c *Config) { c.Sysfs = "" }, `sensors.sysfs: given "": want an absolute path`},
 		{func(c *Config) { c.ServiceInterface = "../eth0" }, "sensors.serviceInterface: given ../eth0"},
+		{func(c *Config) { c.ServiceInterface = ".." }, "sensors.serviceInterface: given .."},
 		{func(c *Config) { c.Interface.SickErrorsPerSecond = 0 }, "sensors.interface.sickErrorsPerSecond: given 0: want more than 0"},
 		{func(c *Config) { c.Interface.SickDropsPerSecond = math.NaN() }, "sensors.interface.sickDropsPerSecond: given NaN"},
 		{func(c *Config) { c.Interface.Window = 1 }, "sensors.interface.window: given 1ns: want 1s to 1h0m0s"},

@@ -14,7 +14,7 @@ func (c Config) Validate(prefix string) error {
 	v := &validation{prefix: prefix}
 	v.absolute("procfs", c.Procfs)
 	v.absolute("sysfs", c.Sysfs)
-	if strings.ContainsAny(c.ServiceInterface, "/ \t\n") || len(c.ServiceInterface) > 15 {
+	if n := c.ServiceInterface; n != "" && !fileName(n) || len(n) > 15 {
 		v.bad("serviceInterface", c.ServiceInterface, "a network interface's name, at most 15 characters")
 	}
 	v.positive("interface.sickErrorsPerSecond", c.Interface.SickErrorsPerSecond, math.Inf(1))
@@ -33,6 +33,11 @@ func (c Config) Validate(prefix string) error {
 		v.peripheral(fmt.Sprintf("peripherals[%d]", i), p)
 	}
 	return errors.Join(v.errs...)
+}
+
+// fileName says whether s names one entry of a directory in sysfs.
+func fileName(s string) bool {
+	return s != "" && s != "." && s != ".." && !strings.ContainsAny(s, "/ \t\n")
 }
 
 type validation struct {
@@ -90,7 +95,7 @@ func (v *validation) peripheral(field string, p PeripheralConfig) {
 	switch p.Kind {
 	case "", PeripheralNone:
 	case PeripheralBlock:
-		if p.Device == "" || p.Device == "." || p.Device == ".." || strings.ContainsAny(p.Device, "/ \t\n") {
+		if !fileName(p.Device) {
 			v.bad(field+".device", fmt.Sprintf("%q", p.Device), "a block device's kernel name, such as nvme0n1")
 		}
 	case PeripheralScript:

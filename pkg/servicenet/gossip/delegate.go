@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"slices"
 	"sync"
@@ -62,6 +63,16 @@ func (d *delegate) LocalState(bool) []byte { return nil }
 
 // MergeRemoteState implements memberlist.Delegate.
 func (d *delegate) MergeRemoteState([]byte, bool) {}
+
+// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers.
+func (d *delegate) NotifyAlive(node *memberlist.Node) error {
+	d.membersMu.Lock()
+	defer d.membersMu.Unlock()
+	if _, known := d.members[node.Name]; !known && len(d.members) >= maxMembers {
+		return fmt.Errorf("member %.80q: there are %d already", node.Name, maxMembers)
+	}
+	return nil
+}
 
 // NotifyJoin implements memberlist.EventDelegate.
 func (d *delegate) NotifyJoin(node *memberlist.Node) { d.notify(EventJoin, node) }

@@ -35,6 +35,8 @@ const (
 	receiveQueue  = 256  // broadcasts waiting for OnBroadcast; beyond it the newest is dropped
 	eventQueue    = 4096 // membership events waiting for OnMember; beyond it the oldest is dropped
 	rememberedMax = 4096 // hashes of broadcasts seen
+	// maxMembers bounds the live members: any holder of the key can make up as many as it likes.
+	maxMembers = 1 << 14
 
 	// Own broadcasts: an emergency is a few reports, not a stream. Passing on is limited apart, so
 	// that a flood from one member does not go round for ever.
@@ -234,6 +236,7 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 	mc.DeadNodeReclaimTime = 5 * time.Second // a node may come back on another address
 	mc.Delegate = (*delegate)(n)
 	mc.Events = (*delegate)(n)
+	mc.Alive = (*delegate)(n)
 	mc.Logger = logger
 	mc.GossipInterval = 100 * time.Millisecond
 	for _, f := range []struct{ to, from *time.Duration }{

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/memberlist"
 	"go.uber.org/goleak"
 
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -293,6 +294,26 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 	b := start(t, "b", key(1), a) // memberlist gives up the idle ones after streamTimeout
 	b.until(t, EventJoin, "a")
+}
+
+// TestMembersAreBounded: who has the key can make members up, but not without end.
+func TestMembersAreBounded(t *testing.T) {
+	a := start(t, "a", key(1))
+	a.membersMu.Lock()
+	for i := len(a.members); i < maxMembers; i++ {
+		a.members[fmt.Sprint("made-up-", i)] = Member{}
+	}
+	a.membersMu.Unlock()
+	b := start(t, "b", key(1), a)
+	b.until(t, EventJoin, "a")
+	for _, m := range a.Members() {
+		if m.Name == "b" {
+			t.Errorf("a took in one more than %d members", maxMembers)
+		}
+	}
+	if err := (*delegate)(a.Net).NotifyAlive(&memberlist.Node{Name: "made-up-7"}); err != nil {
+		t.Errorf("a member that is known: %v", err)
+	}
 }
 
 func TestNewRefusals(t *testing.T) {

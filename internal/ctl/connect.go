@@ -87,7 +87,7 @@ func (a *app) connect() (session, error) {
 	}
 	tls, err := pki.ClientTLS(a.cert, a.key, a.ca, pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
-		return session{}, err
+		return session{}, usageError{fmt.Errorf("--ca, --cert, --key: %w", err)}
 	}
 	cl, err := client.New(client.Config{Targets: splitList(a.server), TLS: tls})
 	if err != nil {
@@ -154,10 +154,14 @@ func (a *app) completeFirstNode(cmd *cobra.Command, args []string, prefix string
 
 // plain leaves out gRPC's own words around what a supervisor said.
 func plain(err error) error {
-	if st, ok := status.FromError(err); ok && st.Code() != codes.OK && st.Code() != codes.Unknown {
-		return statusError{st.Message(), err}
+	st, ok := status.FromError(err)
+	if !ok || st.Code() == codes.OK || st.Code() == codes.Unknown {
+		return err
 	}
-	return err
+	if st.Code() == codes.InvalidArgument || st.Code() == codes.NotFound {
+		return usageError{statusError{st.Message(), err}} // it names what cannot be, or is not there
+	}
+	return statusError{st.Message(), err}
 }
 
 // statusError is a supervisor's refusal in its own words.

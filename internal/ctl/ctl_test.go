@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -302,6 +303,44 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
+// TestArgumentsThatCannotBe: what only the cluster or a file can tell to be wrong is wrong usage too.
+func TestArgumentsThatCannotBe(t *testing.T) {
+	r := startRemote(t, healthy(t, "2"))
+	bin, dir := pretend(t)
+	d, err := grid.ParseDims("2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := localcluster.Create(localcluster.Options{Dir: dir, Dims: d}); err != nil {
+		t.Fatal(err)
+	}
+	keyless := r
+	keyless.dir = t.TempDir()
+	long := filepath.Join(t.TempDir(), strings.Repeat("long", 25))
+	for _, tc := range []struct {
+		args []string
+		want []string
+	}{
+		{r.flags("get", "node", "9,9,9"), []string{"get node 9,9,9", "no such node"}},
+		{[]string{"inject", "9,9,9", "kill-host"}, []string{"9,9,9", "outside the 2x1x1 torus", "want 0,0,0 to 1,0,0"}},
+		{[]string{"inject", "nobody", "heal"}, []string{`"nobody"`, "coordinates x,y,z"}},
+		{[]string{"inject", "0,0,0", "cut-link", "Z+"}, []string{"Z+", "2x1x1", "size there is 1"}},
+		{[]string{"regs", "9,9,9"}, []string{"9,9,9", "want 0,0,0 to 1,0,0"}},
+		{keyless.flags("get", "nodes"), []string{"--cert", "viewer.pem", "no such file"}},
+		{[]string{"up", "--bin-dir", bin, "--dir", long}, []string{"--dir: path too long", "want at most"}},
+	} {
+		got := run(t, map[string]string{"LOFAMO_DIR": dir}, tc.args...)
+		if got.code != 2 {
+			t.Errorf("%v: exit code %d, want 2", tc.args, got.code)
+		}
+		for _, w := range tc.want {
+			if !strings.Contains(got.stderr, w) {
+				t.Errorf("%v: stderr %q does not say %q", tc.args, got.stderr, w)
+			}
+		}
+	}
+}
+
 func TestFailures(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "nothing")
 	r := startRemote(t, healthy(t, "2"))
@@ -313,8 +352,11 @@ func TestFailures(t *testing.T) {
 	_ = l.Close()
 	away := r
 	away.server = &clienttest.Server{Address: dead}
-	keyless := r
-	keyless.dir = t.TempDir()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bin, _ := pretend(t)
 	for _, tc := range []struct {
 		name string
 		args []string
@@ -326,8 +368,7 @@ func TestFailures(t *testing.T) {
 		{"regs without a cluster", []string{"regs", "0,0,0"}, []string{"no local cluster"}},
 		{"nobody answers", away.flags("get", "nodes"), []string{dead, "connection refused", "no supervisor answered"}},
 		{"nobody answers a watch", away.flags("watch"), []string{dead, "connection refused"}},
-		{"unknown node", r.flags("get", "node", "9,9,9"), []string{"get node 9,9,9", "no such node"}},
-		{"unreadable certificate", keyless.flags("get", "nodes"), []string{"viewer.pem"}},
+		{"up in a file", []string{"up", "--bin-dir", bin, "--dir", file}, []string{file, "not a directory"}},
 		{"register that cannot be", []string{"regs", "decode", "0xec4", "0x6"}, []string{"0x00000ec4", "field", "3 (11)"}},
 		{"no programs", []string{"up", "--bin-dir", t.TempDir()}, []string{"lofamo-agent", "make build"}},
 	} {

@@ -77,7 +77,10 @@ With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits 
 func (a *app) inject(ctx context.Context, c *localcluster.Cluster, node string, f localcluster.Fault, lasting time.Duration) error {
 	n, err := c.Node(node)
 	if err != nil {
-		return err
+		return usageError{err}
+	}
+	if err := f.Check(c.Dims()); err != nil {
+		return usageError{err}
 	}
 	if _, err := c.Inject(ctx, node, f); err != nil {
 		return fmt.Errorf("inject: %w", err)
@@ -123,7 +126,7 @@ func (a *app) heal(ctx context.Context, args []string) error {
 	}
 	n, err := c.Node(node)
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	if err := c.Heal(ctx, node); err != nil {
 		return fmt.Errorf("heal: %w", err)

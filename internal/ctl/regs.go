@@ -150,7 +150,7 @@ func registerHead(reg watchdog.RegisterInfo) registerJSON {
 func (a *app) localRegisters(c *localcluster.Cluster, node string, f format) error {
 	n, err := c.Node(node)
 	if err != nil {
-		return err
+		return usageError{err}
 	}
 	file, err := regfile.OpenReadOnly(c.RegisterFile(n))
 	if err != nil {

@@ -133,6 +133,9 @@ func (a *app) makeOrReuse(o localcluster.Options, f *upFlags) (c *localcluster.C
 		return nil, false, fmt.Errorf("%w (--force-new replaces it)", err)
 	}
 	c, err = localcluster.Create(o)
+	if errors.Is(err, localcluster.ErrLongPath) {
+		return nil, false, usageError{fmt.Errorf("--dir: %w", err)}
+	}
 	if err != nil {
 		return nil, false, err
 	}

@@ -297,7 +297,7 @@ func TestRegsReadsTheRegisterFile(t *testing.T) {
 	if got := run(t, nil, "regs", "0,0,0", "--dir", dir); got.code != 1 || !strings.Contains(got.stderr, "registers of node n0-0-0") {
 		t.Errorf("registers of a node that never ran: %+v", got)
 	}
-	if got := run(t, nil, "regs", "5,5,5", "--dir", dir); got.code != 1 || !strings.Contains(got.stderr, "outside the 2x2x2 torus") {
+	if got := run(t, nil, "regs", "5,5,5", "--dir", dir); got.code != 2 || !strings.Contains(got.stderr, "outside the 2x2x2 torus") {
 		t.Errorf("registers of no node: %+v", got)
 	}
 }

@@ -171,7 +171,7 @@ func (c *Cluster) checkPaths() error {
 		longest = max(longest, len(n.StateDir))
 	}
 	if over := longest - maxStateDir; over > 0 {
-		return fmt.Errorf("make a local cluster in %s: the path has %d bytes: want at most %d, for the names of Unix sockets in it are bounded", c.dir, len(c.dir), len(c.dir)-over)
+		return fmt.Errorf("%w: make a local cluster in %s: given %d bytes: want at most %d, for the names of Unix sockets in it are bounded", ErrLongPath, c.dir, len(c.dir), len(c.dir)-over)
 	}
 	return nil
 }

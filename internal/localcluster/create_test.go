@@ -135,7 +135,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"too many nodes", Options{Dir: "x", Dims: dims(t, "11x11x11")}, []string{"1331 nodes", "want 2 to 1000"}},
 		{"no directory", Options{Dims: d}, []string{"dir: none given"}},
 		{"all at once", Options{Supervisors: 4, Preset: "warp"}, []string{"dir:", "dims", "supervisors", "preset"}},
-		{"long path", Options{Dir: "/tmp/" + strings.Repeat("a", 90), Dims: d}, []string{"has 95 bytes", "Unix sockets"}},
+		{"long path", Options{Dir: "/tmp/" + strings.Repeat("a", 90), Dims: d}, []string{"given 95 bytes", "Unix sockets"}},
 		{"foreign directory", Options{Dir: full, Dims: d}, []string{"thesis.tex", "empty or a new one"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

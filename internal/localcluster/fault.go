@@ -125,7 +125,7 @@ func ParseFault(args []string, oneWay bool) (Fault, error) {
 		f.OneWay = oneWay
 		return f, err
 	}
-	return Fault{}, fmt.Errorf("fault %q: want one of %s", args[0], strings.Join(KindNames(), ", "))
+	return Fault{}, fmt.Errorf("fault %q: want one of %s, or heal", args[0], strings.Join(KindNames(), ", "))
 }
 
 func parseArguments(kind Kind, args []string) (Fault, error) {
@@ -175,8 +175,8 @@ func (f Fault) validate() error {
 	}
 }
 
-// check is validate with what the cluster's topology adds.
-func (f Fault) check(d grid.Dims) error {
+// Check says what is wrong with the fault in a torus of these sizes, if anything.
+func (f Fault) Check(d grid.Dims) error {
 	if err := f.validate(); err != nil {
 		return err
 	}

@@ -130,7 +130,7 @@ func (c *Cluster) Inject(ctx context.Context, node string, f Fault) (int64, erro
 	if err != nil {
 		return 0, err
 	}
-	if err := f.check(c.dims); err != nil {
+	if err := f.Check(c.dims); err != nil {
 		return 0, err
 	}
 	switch f.Kind {
@@ -213,7 +213,7 @@ func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
 	if err != nil {
 		return err
 	}
-	if err := f.check(c.dims); err != nil {
+	if err := f.Check(c.dims); err != nil {
 		return err
 	}
 	switch f.Kind {

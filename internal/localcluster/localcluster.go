@@ -93,6 +93,9 @@ type Cluster struct {
 // ErrNoCluster says that a directory holds no cluster.
 var ErrNoCluster = errors.New("no local cluster here")
 
+// ErrLongPath says that a directory's path leaves no room for what a cluster makes in it.
+var ErrLongPath = errors.New("path too long")
+
 // Load reads the cluster in dir. The error is ErrNoCluster when there is none.
 func Load(dir string) (*Cluster, error) {
 	abs, err := filepath.Abs(dir)
@@ -101,7 +104,7 @@ func Load(dir string) (*Cluster, error) {
 	}
 	path := filepath.Join(abs, "cluster.json")
 	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, fmt.Errorf("%w: %s does not exist", ErrNoCluster, path)
 	}
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/config"
@@ -44,6 +45,8 @@ type dnpHalf struct {
 	packet []byte        // being sent
 	mail   mailbox.Stats // at the last look
 	lookAt time.Time     // at the mailbox' counters
+
+	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
 }
 
 // RunDNP runs the DNP half until ctx ends. It returns nil then, and an error when something that it
@@ -135,7 +138,7 @@ func (d *dnpHalf) begin(e fault.Epoch) error {
 
 // serve runs the links, the readers and the timer until ctx ends or one of them fails.
 func (d *dnpHalf) serve(ctx context.Context) error {
-	sources, err := sensor.DNPSources(d.cfg.Sensors)
+	sources, err := d.sources()
 	if err != nil {
 		return err
 	}
@@ -152,6 +155,20 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 		g.Go(func() error { return serveUnix(ctx, d.statePath(DNPInjectSock), d.injectHandler()) })
 	}
 	return g.Wait()
+}
+
+// sources are the sensors, and the error counters of the interfaces that links are bound to.
+func (d *dnpHalf) sources() ([]sensor.Source, error) {
+	out, err := sensor.DNPSources(d.cfg.Sensors)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range d.topo.Links {
+		if name := d.cfg.Links[dir.String()].Interface; name != "" {
+			out = append(out, iferrors.New(d.cfg.Sensors.Sysfs, name, dir))
+		}
+	}
+	return out, nil
 }
 
 // ring is the timer's goroutine.
@@ -339,19 +356,33 @@ func (d *dnpHalf) onMail(m mailbox.Message) {
 
 func (d *dnpHalf) onReadings(rs []sensor.Reading) {
 	ev := dnpcore.Readings{Readings: make([]dnpcore.Reading, 0, len(rs))}
-	for _, r := range rs {
-		ev.Readings = append(ev.Readings, dnpcore.Reading{Component: r.Component, State: r.State, Value: r.Value})
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	now := time.Now()
 	for _, r := range rs {
+		if dir, ok := r.Component.LinkDirection(); ok {
+			d.onInterfaceErrors(now, dir, r)
+			continue
+		}
+		ev.Readings = append(ev.Readings, dnpcore.Reading{Component: r.Component, State: r.State, Value: r.Value})
 		if r.State != fault.Unknown {
 			milli := math.Round(min(max(r.Value*1000, math.MinInt32), math.MaxInt32))
 			_ = d.page.file.SetSensor(r.Component, int32(milli)) // finer than the register, for people
 		}
 	}
-	now := time.Now()
 	d.apply(now, d.core.Step(now, ev))
+}
+
+// onInterfaceErrors tells the link's machine what its interface has counted since the last time.
+// The reading is a sum, so that it does no harm to be given the same one twice.
+func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.Reading) {
+	told, total := &d.ifErrors[dir.Index()], uint64(r.Value)
+	if r.State == fault.Unknown || total <= *told {
+		return
+	}
+	bad := dnpcore.Bad{Dir: dir, Kind: torus.BadInterface, Count: total - *told}
+	*told = total
+	d.apply(now, d.core.Step(now, bad))
 }
 
 // thresholds are the configured bounds as register codes; what the chips themselves bound shows as

@@ -23,8 +23,9 @@
 //	          late               this half did not run for LateException: stopped, or starved
 //	          sensor silent      the sensors stopped answering
 //	          error survived     not raised yet
-//	channel   CRC, MAC, malformed, gaps, replays: counters that moved within the last sensor
-//	          period; handshake, silence: as the link is now; send: the kernel refused (shell)
+//	channel   CRC (the interface's own count included), MAC, malformed, gaps, replays: counters
+//	          that moved within the last sensor period; handshake, silence: as the link is now;
+//	          send: the kernel refused (shell)
 package dnpcore
 
 import (

@@ -31,6 +31,8 @@ import (
 //	peer DIR alive|dead|host-dead|memory|ok     the neighbour there: what it is and says
 //	cut DIR in|out|both|none  frames that do not pass
 //	lose DIR PERCENT          of incoming frames damaged, evenly
+//	drop DIR PERCENT          the same, but the interface drops them: nobody sees them
+//	interface DIR COUNT       so many damaged frames the link's interface has counted
 //	sensor COMPONENT STATE VALUE
 //	sensors silent            they do not answer any more
 //	up DIR TEXT [LIMIT]       an envelope comes from the neighbour, bound for the supervisors
@@ -97,6 +99,7 @@ type peer struct {
 	status  torus.Status
 	in, out bool // frames pass to, from the node under test
 	lose    int  // per cent
+	drops   bool // what is lost is not seen either
 	lost    int  // running sum, so that losses are even
 }
 
@@ -320,6 +323,9 @@ func (w *world) receive(p *peer, f torus.Frame) {
 	}
 	if p.lost += p.lose; p.lost >= 100 {
 		p.lost -= 100
+		if p.drops {
+			return
+		}
 		w.step(Bad{Dir: p.dir, Kind: torus.BadCRC, Count: 1})
 		return
 	}
@@ -367,9 +373,16 @@ func (w *world) do(args []string) {
 	case "cut":
 		p := w.peerOf(args[1])
 		p.in, p.out = args[2] == "out" || args[2] == "none", args[2] == "in" || args[2] == "none"
-	case "lose":
-		_, err := fmt.Sscan(args[2], &w.peerOf(args[1]).lose)
+	case "lose", "drop":
+		p := w.peerOf(args[1])
+		p.drops = args[0] == "drop"
+		_, err := fmt.Sscan(args[2], &p.lose)
 		w.must(err)
+	case "interface":
+		bad := Bad{Dir: w.peerOf(args[1]).dir, Kind: torus.BadInterface}
+		_, err := fmt.Sscan(args[2], &bad.Count)
+		w.must(err)
+		w.step(bad)
 	case "sensor":
 		w.sensor(args[1:])
 	case "sensors":

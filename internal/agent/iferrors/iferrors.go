@@ -1,0 +1,86 @@
+// Package iferrors counts the damaged frames that a link's network interface has dropped. Interface
+// and kernel let hardly any of them through, so that the links themselves (pkg/torus) see a gap in
+// the sequence and no more.
+//
+// It judges nothing: an interface carries more than one link's frames, and only what the link's
+// machine misses itself is held against the link.
+package iferrors
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// The counters of Documentation/ABI/testing/sysfs-class-net-statistics. The first is to include the
+// others (struct rtnl_link_stats64), but not every driver keeps to that.
+const (
+	allErrors = iota
+	crcErrors
+	frameErrors
+	numCounters
+)
+
+var files = [numCounters]string{allErrors: "rx_errors", crcErrors: "rx_crc_errors", frameErrors: "rx_frame_errors"}
+
+// Source is the interface of one link. As a sensor it is polled with the others, away from the
+// packets' way; its reading is NORMAL, for nothing is judged, or UNKNOWN when the interface has no
+// such counters. The value is how many damaged frames came since the first reading, and never falls.
+type Source struct {
+	sys   source.Root
+	name  string
+	dir   grid.Direction
+	last  [numCounters]uint64
+	known [numCounters]bool // last was read
+	total uint64
+}
+
+// New returns the source for the link in direction dir, on the named interface.
+func New(sysfs, name string, dir grid.Direction) *Source {
+	return &Source{sys: source.Root(sysfs), name: name, dir: dir}
+}
+
+// Name returns "iferrors:", the interface's name and the link's direction.
+func (s *Source) Name() string { return "iferrors:" + s.name + ":" + s.dir.String() }
+
+// Component returns the link.
+func (s *Source) Component() fault.Component { return fault.Link(s.dir) }
+
+// Read looks at the counters. One that cannot be read is left out while there are others.
+func (s *Source) Read(context.Context) (source.Reading, error) {
+	var growth [numCounters]uint64
+	var found bool
+	var failed error
+	for i, f := range files {
+		v, err := s.sys.Uint("class/net", s.name, "statistics", f)
+		if err != nil {
+			s.known[i] = false // what comes later has a base of its own
+			if failed == nil && !source.Missing(err) {
+				failed = err
+			}
+			continue
+		}
+		found = true
+		// A counter that fell was reset: what it says now is a new base.
+		if s.known[i] && v > s.last[i] {
+			growth[i] = v - s.last[i]
+		}
+		s.last[i], s.known[i] = v, true
+	}
+	s.total += max(growth[allErrors], growth[crcErrors]+growth[frameErrors])
+	r := source.Reading{Component: s.Component(), Source: s.Name(), State: fault.Unknown}
+	switch {
+	case found:
+		r.State, r.Value = fault.Normal, float64(s.total)
+		r.Detail = source.Detail(fmt.Sprintf("%s: %d damaged frames", s.name, s.total))
+	case failed != nil:
+		r.Detail = source.Detail(failed.Error())
+		return r, failed
+	default:
+		r.Detail = source.Detail("no error counters of interface " + s.name + " on this machine")
+	}
+	return r, nil
+}

@@ -82,7 +82,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.procfs, "procfs", "", "where proc is mounted; overrides the configuration")
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
-	f.StringVar(&o.scheduling, "scheduling", string(agent.SchedulingPrompt), "how the halves ask to be scheduled: prompt (short slices of CPU time, where the kernel has them) or default")
+	f.StringVar(&o.scheduling, "scheduling", string(agent.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
 	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.configCommand(), versionCommand())
 	return root
 }

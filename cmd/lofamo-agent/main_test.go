@@ -163,7 +163,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		{nil, []string{"no command", "run, host, dnp"}},
 		{[]string{"fly"}, []string{"fly"}},
 		{[]string{"run", "--config", file, "--restart", "sometimes"}, []string{"--restart", "sometimes", "always or never"}},
-		{[]string{"host", "--config", file, "--scheduling", "fast"}, []string{"--scheduling", "fast", "prompt or default"}},
+		{[]string{"host", "--config", file, "--scheduling", "fast"}, []string{"--scheduling", "fast", "auto, prompt or default"}},
 		{[]string{"host", "--config", file, "--frequency", "7"}, []string{"--frequency"}},
 		{[]string{"host", "--config", file, "--log-level", "loud"}, []string{"log.level", "loud", "debug"}},
 		{[]string{"host", "--config", file + ".absent"}, []string{file + ".absent", "no such file"}},

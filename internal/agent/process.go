@@ -8,39 +8,38 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Scheduling says whether a half asks the kernel to be run promptly.
+// Scheduling says how a half asks the kernel to be run. A half that does not run in time is taken
+// for dead.
 type Scheduling string
 
 // The choices.
 const (
-	SchedulingPrompt  Scheduling = "prompt"  // ask; go on without where the kernel cannot
+	SchedulingAuto    Scheduling = "auto"    // SCHED_FIFO where permitted, else as prompt
+	SchedulingPrompt  Scheduling = "prompt"  // short slices of CPU time, where the kernel has them
 	SchedulingDefault Scheduling = "default" // as any process
 )
 
-// ParseScheduling reads prompt or default.
+// ParseScheduling reads auto, prompt or default.
 func ParseScheduling(s string) (Scheduling, error) {
-	if v := Scheduling(s); v == SchedulingPrompt || v == SchedulingDefault {
+	if v := Scheduling(s); v == SchedulingAuto || v == SchedulingPrompt || v == SchedulingDefault {
 		return v, nil
 	}
-	return "", fmt.Errorf("scheduling: given %q: want prompt or default", s)
+	return "", fmt.Errorf("scheduling: given %q: want auto, prompt or default", s)
 }
 
 // memoryLimit makes the garbage collector keep a half small. It is a soft limit, in bytes, far above
 // what a half uses.
 const memoryLimit = 40 << 20
 
-// TuneProcess fits the process to a half: a small heap, one thread of Go, and a short slice of CPU time,
-// for a half that does not run in time is taken for dead.
-//
-// Not SCHED_FIFO, which was tried: threads of the Go runtime spin for one another, and under load
-// one FIFO thread was seen to spin for ever on a core while those it waited for stood behind it.
-// Where more is needed than a short slice gives, a cgroup weight does it. Nor is all memory locked:
-// that costs a Go process some 75 MB; the register file locks its own pages.
+// TuneProcess fits the process to a half: a small heap, one thread of Go, and a scheduling class. It
+// comes before anything else, for it may replace the process by itself (beRealtime). Memory is not
+// locked: that costs a Go process some 75 MB; the register file locks its own pages.
 func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -53,12 +52,55 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(1)
 	}
-	if s != SchedulingPrompt {
-		return
+	if s == SchedulingAuto {
+		err := beRealtime()
+		if err == nil {
+			return
+		}
+		log.Info("no real-time scheduling: a loaded machine may delay this half", "err", err)
 	}
-	if err := setSlice(); err != nil {
-		log.Info("no short slice: a loaded machine may delay this half", "err", err)
+	if s == SchedulingAuto || s == SchedulingPrompt {
+		if err := setSlice(); err != nil {
+			log.Info("no short slice: a loaded machine may delay this half", "err", err)
+		}
 	}
+}
+
+// Bounds of a real-time half. Priority 1 is the lowest; the kernel keeps 5 % of the time for others.
+const (
+	realtimePriority = 1
+	// realtimeLimit is how long a thread may run without ever blocking before the kernel kills the
+	// half, in microseconds: a half that spins must not take the machine with it. Its longest work is
+	// some tens of milliseconds.
+	realtimeLimit = 1_000_000
+)
+
+// beRealtime puts the process under SCHED_FIFO, or returns why not. All threads must be of that class
+// from the first: in a process of two classes a real-time thread of the Go runtime was seen to spin for
+// ever for an ordinary one that it kept from running. So it sets the class of one thread and executes
+// the program anew on it; every thread then inherits the class. On success it returns only in the new
+// program, which finds itself so.
+func beRealtime() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return fmt.Errorf("get scheduling class: %w", err)
+	}
+	if attr.Policy == unix.SCHED_FIFO {
+		return nil
+	}
+	limit := unix.Rlimit{Cur: realtimeLimit, Max: realtimeLimit}
+	if err := unix.Prlimit(0, unix.RLIMIT_RTTIME, &limit, nil); err != nil {
+		return fmt.Errorf("limit real-time CPU time: %w", err)
+	}
+	ordinary := *attr
+	attr = &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: realtimePriority}
+	if err := unix.SchedSetAttr(0, attr, 0); err != nil {
+		return fmt.Errorf("set SCHED_FIFO: %w", err)
+	}
+	err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	return errors.Join(fmt.Errorf("execute this program anew: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
 }
 
 // slice is what a half asks for at a time. The kernel's scheduler (EEVDF, with slices by task from

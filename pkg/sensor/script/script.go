@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -80,7 +81,7 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 	defer cancel()
 	var stdout, stderr output
 	cmd := s.command(ctx, &stdout, &stderr)
-	if err := cmd.Start(); err != nil {
+	if err := start(cmd); err != nil {
 		err = fmt.Errorf("start check: %w", err) // names the program itself
 		r.Detail = source.Detail(err.Error())
 		return r, err
@@ -111,6 +112,31 @@ func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd 
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = drain
 	return cmd
+}
+
+// start starts the check in the ordinary scheduling class, whatever the class of this process is: a
+// check that loops must not do so in real time. The thread that starts it hands no class down, and
+// ends with its goroutine, since it stays locked.
+func start(cmd *exec.Cmd) error {
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err != nil || attr.Policy == unix.SCHED_NORMAL {
+		return cmd.Start()
+	}
+	started := make(chan error, 1)
+	go func() { // ends at once
+		runtime.LockOSThread()
+		attr, err := unix.SchedGetAttr(0, 0)
+		if err == nil {
+			attr.Flags |= unix.SCHED_FLAG_RESET_ON_FORK
+			err = unix.SchedSetAttr(0, attr, 0)
+		}
+		if err != nil {
+			started <- fmt.Errorf("leave the real-time class: %w", err)
+			return
+		}
+		started <- cmd.Start()
+	}()
+	return <-started
 }
 
 // killRest waits until the check has ended and kills what it left in its process group, or every check

@@ -34,7 +34,7 @@ type Periods struct {
 	SensorPeriod time.Duration
 	// DigestPeriod is the period of the reports that state everything. 50ms to 10m.
 	DigestPeriod time.Duration
-	// DigestMisses are the digests that may be missing before what a half said is called old. 1 to 64.
+	// DigestMisses are the digests that may be missing before what a half said is called old. 2 to 64.
 	DigestMisses int
 
 	// ChallengeNode is how long the supervisor waits for a node that a quorum accuses. 1ms to 1m.
@@ -164,7 +164,7 @@ func (p Periods) Validate() error {
 	num("linkMisses", p.LinkMisses, 1, 64)
 	dur("sensorPeriod", p.SensorPeriod, 10*time.Millisecond, 10*time.Minute)
 	dur("digestPeriod", p.DigestPeriod, 50*time.Millisecond, 10*time.Minute)
-	num("digestMisses", p.DigestMisses, 1, 64)
+	num("digestMisses", p.DigestMisses, 2, 64)
 	dur("challengeNode", p.ChallengeNode, time.Millisecond, time.Minute)
 	dur("challengeHalf", p.ChallengeHalf, time.Millisecond, time.Minute)
 	dur("challengeSingle", p.ChallengeSingle, time.Millisecond, 10*time.Minute)

@@ -15,6 +15,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -33,9 +34,10 @@ import (
 // dnpHalf is the shell of the DNP Fault Manager.
 type dnpHalf struct {
 	common
-	page  *page
-	box   *mailbox.Box
-	links [grid.NumDirections]*udplink.Link // nil where the torus has none
+	page    *page
+	box     *mailbox.Box
+	links   [grid.NumDirections]*udplink.Link // nil where the torus has none
+	sources []sensor.Source
 
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *dnpcore.Machine
@@ -88,6 +90,9 @@ func (d *dnpHalf) open(cs *closers) error {
 		d.links[dir.Index()] = l
 		cs.add(l.Close)
 	}
+	if d.sources, err = d.dnpSources(); err != nil {
+		return err
+	}
 	e, err := d.nextEpoch()
 	if err != nil {
 		return err
@@ -126,7 +131,7 @@ func (d *dnpHalf) begin(e fault.Epoch) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
-		Topo: d.topo, Periods: d.periods, MaxHops: uint8(min(d.cfg.MaxHops, relay.MaxHops)), Thresholds: thresholds(d.cfg.Sensors),
+		Topo: d.topo, Periods: d.periods, MaxHops: uint8(min(d.cfg.MaxHops, relay.MaxHops)),
 	}, now, e)
 	if err != nil {
 		return err
@@ -138,14 +143,10 @@ func (d *dnpHalf) begin(e fault.Epoch) error {
 
 // serve runs the links, the readers and the timer until ctx ends or one of them fails.
 func (d *dnpHalf) serve(ctx context.Context) error {
-	sources, err := d.sources()
-	if err != nil {
-		return err
-	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { d.ring(ctx); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
-	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, d.periods.SensorPeriod, d.onReadings) })
+	g.Go(func() error { return sensor.NewSet(d.sources).Run(ctx, d.periods.SensorPeriod, d.onReadings) })
 	for _, l := range d.links {
 		if l != nil {
 			g.Go(func() error { return l.Run(ctx, d) })
@@ -157,8 +158,8 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	return g.Wait()
 }
 
-// sources are the sensors, and the error counters of the interfaces that links are bound to.
-func (d *dnpHalf) sources() ([]sensor.Source, error) {
+// dnpSources are the sensors, and the error counters of the interfaces that links are bound to.
+func (d *dnpHalf) dnpSources() ([]sensor.Source, error) {
 	out, err := sensor.DNPSources(d.cfg.Sensors)
 	if err != nil {
 		return nil, err
@@ -359,12 +360,14 @@ func (d *dnpHalf) onReadings(rs []sensor.Reading) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	for _, r := range rs {
+	for i, r := range rs { // in the order of the sources
 		if dir, ok := r.Component.LinkDirection(); ok {
 			d.onInterfaceErrors(now, dir, r)
 			continue
 		}
-		ev.Readings = append(ev.Readings, dnpcore.Reading{Component: r.Component, State: r.State, Value: r.Value})
+		ev.Readings = append(ev.Readings, dnpcore.Reading{
+			Component: r.Component, State: r.State, Value: r.Value, Thresholds: thresholds(d.sources[i]),
+		})
 		if r.State != fault.Unknown {
 			milli := math.Round(min(max(r.Value*1000, math.MinInt32), math.MaxInt32))
 			_ = d.page.file.SetSensor(r.Component, int32(milli)) // finer than the register, for people
@@ -385,25 +388,30 @@ func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.
 	d.apply(now, d.core.Step(now, bad))
 }
 
-// thresholds are the configured bounds as register codes; what the chips themselves bound shows as
-// no bound.
-func thresholds(c sensor.Config) dnpcore.Thresholds {
-	code := func(v *float64, encode func(float64) byte) byte {
-		if v == nil {
-			return 0
-		}
-		return encode(*v)
+// thresholds returns what a source is judged by, as register codes; nil when it does not say.
+func thresholds(s sensor.Source) *watchdog.Thresholds {
+	bounded, ok := s.(interface{ Bounds() hwmon.Bounds })
+	if !ok {
+		return nil
 	}
-	set := func(t sensor.ThresholdConfig, encode func(float64) byte) watchdog.Thresholds {
-		return watchdog.Thresholds{
-			AlarmLow: code(t.AlarmLow, encode), WarnLow: code(t.WarnLow, encode),
-			WarnHigh: code(t.WarnHigh, encode), AlarmHigh: code(t.AlarmHigh, encode),
-		}
+	b := bounded.Bounds()
+	// A warning beyond the alarm never comes: it is the alarm. Comparisons with NaN, no bound, are false.
+	if b.WarnLow < b.AlarmLow {
+		b.WarnLow = b.AlarmLow
 	}
-	return dnpcore.Thresholds{
-		Temperature: set(c.Temperature, watchdog.EncodeCelsius),
-		Power:       set(c.Power, watchdog.EncodeWatts),
-		Voltage:     set(c.Voltage, watchdog.EncodeVolts),
+	if b.WarnHigh > b.AlarmHigh {
+		b.WarnHigh = b.AlarmHigh
+	}
+	encode := watchdog.EncodeVolts
+	switch s.Component() {
+	case fault.ComponentTemperature:
+		encode = watchdog.EncodeCelsius
+	case fault.ComponentPower:
+		encode = watchdog.EncodeWatts
+	default:
+	}
+	return &watchdog.Thresholds{
+		AlarmLow: encode(b.AlarmLow), WarnLow: encode(b.WarnLow), WarnHigh: encode(b.WarnHigh), AlarmHigh: encode(b.AlarmHigh),
 	}
 }
 

@@ -60,12 +60,7 @@ type Config struct {
 	Hold time.Duration
 	// RelayRate bounds the messages relayed, a second, for each link; 0: 500. A burst may be as many.
 	RelayRate int
-	// Thresholds are shown in the threshold registers; the sensors apply them.
-	Thresholds Thresholds
 }
-
-// Thresholds of the three sensors, for the registers.
-type Thresholds struct{ Temperature, Power, Voltage watchdog.Thresholds }
 
 func (c Config) withDefaults() Config {
 	if c.LinkGrace == 0 {
@@ -103,7 +98,7 @@ type Machine struct {
 	word       watchdog.DNPWord
 	descriptor watchdog.DescriptorWord
 	exceptions exceptions
-	codes      struct{ temperature, power, voltage byte } // of the value registers
+	sensors    [3]sensorRegisters
 
 	readerWake time.Time
 	writerWake time.Time
@@ -148,7 +143,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		seen:       relay.NewSeen(1024, seenFor),
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now, lookAt: now, sensedAt: now, lastTick: now,
-		exceptions: newExceptions(),
+		exceptions: newExceptions(), sensors: newSensorRegisters(),
 	}
 	for _, d := range cfg.Topo.Links {
 		if m.links[d.Index()], err = newLink(cfg, d, now); err != nil {
@@ -236,14 +231,12 @@ func (m *Machine) tick(now time.Time) {
 
 // fillPage writes everything into a page that may hold nothing, or what an earlier life left.
 func (m *Machine) fillPage() {
-	t := m.cfg.Thresholds
 	m.store(watchdog.AddrMaxHops, uint32(m.cfg.MaxHops))
-	m.store(watchdog.AddrTemperatureThresholds, t.Temperature.Encode())
-	m.store(watchdog.AddrPowerThresholds, t.Power.Encode())
-	m.store(watchdog.AddrVoltageThresholds, t.Voltage.Encode())
-	m.store(watchdog.AddrTemperature, uint32(m.codes.temperature))
-	m.store(watchdog.AddrPower, uint32(m.codes.power))
-	m.store(watchdog.AddrVoltage, uint32(m.codes.voltage))
+	for i := range m.sensors {
+		s := &m.sensors[i]
+		m.store(s.thresholdsAt, s.thresholds)
+		m.store(s.valueAt, uint32(s.value))
+	}
 	for _, r := range m.exceptions.registers {
 		m.store(r.addr, r.value)
 	}

@@ -33,6 +33,8 @@ type Reading struct {
 	Component fault.Component
 	State     fault.State
 	Value     float64 // °C, W or V
+	// Thresholds are the bounds that the sensor is judged by; nil: as before.
+	Thresholds *watchdog.Thresholds
 }
 
 // Readings are the sensors' latest words.

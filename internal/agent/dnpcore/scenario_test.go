@@ -33,7 +33,7 @@ import (
 //	lose DIR PERCENT          of incoming frames damaged, evenly
 //	drop DIR PERCENT          the same, but the interface drops them: nobody sees them
 //	interface DIR COUNT       so many damaged frames the link's interface has counted
-//	sensor COMPONENT STATE VALUE
+//	sensor COMPONENT STATE VALUE [CODE CODE CODE CODE]    and the thresholds, as register codes
 //	sensors silent            they do not answer any more
 //	up DIR TEXT [LIMIT]       an envelope comes from the neighbour, bound for the supervisors
 //	down DIR COORD TEXT       an envelope comes from the neighbour, bound for a node
@@ -455,6 +455,12 @@ func (w *world) sensor(args []string) {
 	r := Reading{Component: c, State: s}
 	_, err = fmt.Sscan(args[2], &r.Value)
 	w.must(err)
+	if len(args) > 3 {
+		t := &watchdog.Thresholds{}
+		_, err := fmt.Sscan(strings.Join(args[3:], " "), &t.AlarmLow, &t.WarnLow, &t.WarnHigh, &t.AlarmHigh)
+		w.must(err)
+		r.Thresholds = t
+	}
 	w.step(Readings{[]Reading{r}})
 }
 

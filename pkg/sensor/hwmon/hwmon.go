@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync/atomic"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
@@ -141,11 +142,15 @@ type Source struct {
 	kind kind
 	sys  source.Root
 	last map[string]fault.State // of each input, for the slack
+
+	applied atomic.Pointer[Bounds] // of the input that decided the last reading
 }
 
 // New returns the source.
 func New(cfg Config) *Source {
-	return &Source{cfg: cfg, kind: cfg.Quantity.kind(), sys: source.Root(cfg.Sysfs), last: map[string]fault.State{}}
+	s := &Source{cfg: cfg, kind: cfg.Quantity.kind(), sys: source.Root(cfg.Sysfs), last: map[string]fault.State{}}
+	s.applied.Store(&cfg.Bounds)
+	return s
 }
 
 // Name returns "hwmon:" and the quantity's name.
@@ -153,6 +158,11 @@ func (s *Source) Name() string { return "hwmon:" + s.cfg.Quantity.String() }
 
 // Component returns the component of the quantity.
 func (s *Source) Component() fault.Component { return s.kind.component }
+
+// Bounds returns the limits that the last reading was judged by: those of the input that decided,
+// the configured ones in place of the chip's own. Before anything was judged they are the configured
+// ones. It may be called while Read runs.
+func (s *Source) Bounds() Bounds { return *s.applied.Load() }
 
 // input is one measuring point.
 type input struct {
@@ -189,6 +199,8 @@ func (s *Source) Read(context.Context) (source.Reading, error) {
 		}
 	}
 	if worst != nil {
+		b := worst.bounds
+		s.applied.Store(&b)
 		j.Say(state, worst.value, s.kind.unit, "%s", s.describe(*worst))
 	}
 	r, err := j.Reading(absent)

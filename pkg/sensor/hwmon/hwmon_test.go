@@ -72,3 +72,33 @@ func TestSlackClears(t *testing.T) {
 		t.Error("the zero quantity has a name")
 	}
 }
+
+// TestBoundsOfWhatDecided: the limits shown are those of the input that spoke for all, with the
+// configured ones in place of its own.
+func TestBoundsOfWhatDecided(t *testing.T) {
+	n := math.NaN()
+	root := t.TempDir()
+	src := New(Config{Sysfs: root, Quantity: Temperature, Bounds: Bounds{n, -5, n, n}})
+	read := func(want Bounds) {
+		t.Helper()
+		if _, err := src.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := src.Bounds(); !same(got, want) {
+			t.Errorf("bounds %v, want %v", got, want)
+		}
+	}
+	read(Bounds{n, -5, n, n})
+	for file, value := range map[string]string{"name": "k10temp", "temp1_input": "60000", "temp1_max": "70000", "temp1_crit": "80000",
+		"temp2_input": "20000", "temp2_lcrit": "-20000", "temp2_min": "0", "temp2_max": "90000"} {
+		sourcetest.Write(t, root, "class/hwmon/hwmon0/"+file, value)
+	}
+	read(Bounds{n, -5, 70, 80})
+	sourcetest.Write(t, root, "class/hwmon/hwmon0/temp2_input", "95000")
+	read(Bounds{-20, -5, 90, n})
+}
+
+func same(a, b Bounds) bool {
+	eq := func(x, y float64) bool { return x == y || math.IsNaN(x) && math.IsNaN(y) }
+	return eq(a.AlarmLow, b.AlarmLow) && eq(a.WarnLow, b.WarnLow) && eq(a.WarnHigh, b.WarnHigh) && eq(a.AlarmHigh, b.AlarmHigh)
+}

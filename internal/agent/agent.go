@@ -151,16 +151,28 @@ func readGossipKey(path string) ([]byte, error) {
 // alarm is the one timer of a half. Its methods are called under the half's mutex.
 type alarm struct {
 	timer *time.Timer
-	at    time.Time
+	wake  time.Time // what the machine wanted at its last step
+	at    time.Time // when the timer rings; zero: it has rung, and that is being dealt with
 }
 
 func newAlarm() *alarm { return &alarm{timer: time.NewTimer(time.Hour)} }
 
-// set moves the alarm to t. Earlier alarms than the one that is set cost a system call now and
-// then, later ones cost a wake-up too many; so packets, which come between two ticks and change
-// nothing, leave it alone.
-func (a *alarm) set(now, t time.Time) {
-	if t.Equal(a.at) || (t.After(a.at) && a.at.After(now)) {
+// minRest is what a half rests at least from one ring to the next. Machines wake some milliseconds
+// from now; one that wanted to be woken in the past, time and again, must not spin.
+const minRest = 500 * time.Microsecond
+
+// rang notes that the timer has rung; what follows sets it anew.
+func (a *alarm) rang() { a.at = time.Time{} }
+
+// set makes the timer ring when the machine wants it. One that will ring by then is left alone,
+// also when it has just rung and nobody has come to it yet: packets, which come between two ticks
+// and change nothing, cost no system call and put nothing off.
+func (a *alarm) set(now time.Time) {
+	t := a.wake
+	if earliest := now.Add(minRest); t.Before(earliest) {
+		t = earliest
+	}
+	if !a.at.IsZero() && !t.Before(a.at) {
 		return
 	}
 	a.at = t

@@ -181,6 +181,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 		case <-d.alarm.timer.C:
 			d.mu.Lock()
 			now := time.Now()
+			d.alarm.rang()
 			d.maintain(now)
 			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
 			d.mu.Unlock()
@@ -192,7 +193,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 func (d *dnpHalf) maintain(now time.Time) {
 	if d.page.maintain(now) {
 		d.log.Info("register file mended")
-		d.apply(now, d.core.Step(now, dnpcore.Refresh{}))
+		d.do(now, d.core.Step(now, dnpcore.Refresh{}))
 	}
 	if now.Before(d.lookAt) {
 		return
@@ -211,7 +212,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	d.mail = s
 	if bits != 0 {
-		d.apply(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
+		d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
 	}
 }
 
@@ -248,9 +249,16 @@ func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
 }
 
-// apply does what an output says. It runs under the mutex. Frames and redials are done before
-// anything that steps the machine again, for they are the machine's own.
+// apply does what an output says, and all that follows from it. It runs under the mutex.
 func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
+	d.do(now, out)
+	d.alarm.set(now)
+}
+
+// do is apply but for the alarm, which is set once all is done. Frames and redials come before
+// anything that steps the machine again, for they are the machine's own.
+func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
+	d.alarm.wake = out.Wake
 	if out.NewEpoch != 0 {
 		if err := epoch.Set(d.epochPath(), out.NewEpoch); err != nil {
 			d.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
@@ -262,7 +270,6 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 		d.links[dir.Index()].Redial()
 	}
 	d.sendFrames(now, out.Frames)
-	d.alarm.set(now, out.Wake)
 	d.logNotes(out.Notes)
 	for _, m := range out.ToHost {
 		sendMail(d.box, m, d.log)
@@ -271,18 +278,18 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 		if b, err := d.seal(s); err != nil {
 			d.log.Error("message not sent", "err", err)
 		} else {
-			d.apply(now, d.core.Step(now, dnpcore.Sealed{Envelope: b, Seal: s}))
+			d.do(now, d.core.Step(now, dnpcore.Sealed{Envelope: b, Seal: s}))
 		}
 	}
 	for _, b := range out.Open {
 		if o, err := servicenet.Open(b, d.verifier); err != nil {
 			d.log.Debug("message refused", "err", err)
 		} else {
-			d.apply(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
+			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
 		}
 	}
 	if out.TakeHost {
-		d.apply(now, d.core.Step(now, d.page.readHost(true)))
+		d.do(now, d.core.Step(now, d.page.readHost(true)))
 	}
 }
 
@@ -323,7 +330,7 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 	}
 	for i, dir := range grid.Directions() {
 		if failed[i] {
-			d.apply(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend}))
+			d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend}))
 		}
 	}
 }
@@ -385,7 +392,7 @@ func (d *dnpHalf) onInterfaceErrors(now time.Time, dir grid.Direction, r sensor.
 	}
 	bad := dnpcore.Bad{Dir: dir, Kind: torus.BadInterface, Count: total - *told}
 	*told = total
-	d.apply(now, d.core.Step(now, bad))
+	d.do(now, d.core.Step(now, bad))
 }
 
 // thresholds returns what a source is judged by, as register codes; nil when it does not say.

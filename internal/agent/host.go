@@ -145,7 +145,7 @@ func (h *hostHalf) begin(e fault.Epoch) error {
 		return err
 	}
 	h.core = core
-	h.apply(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
+	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	return nil
 }
@@ -179,6 +179,7 @@ func (h *hostHalf) ring(ctx context.Context) {
 		case <-h.alarm.timer.C:
 			h.mu.Lock()
 			now := time.Now()
+			h.alarm.rang()
 			if h.page.maintain(now) {
 				h.log.Info("register file mended")
 			}
@@ -196,8 +197,15 @@ func (h *hostHalf) step(ev hostcore.Event) {
 	h.apply(now, h.core.Step(now, ev))
 }
 
-// apply does what an output says. It runs under the mutex.
+// apply does what an output says, and all that follows from it. It runs under the mutex.
 func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
+	h.do(now, out)
+	h.alarm.set(now)
+}
+
+// do is apply but for the alarm, which is set once all is done.
+func (h *hostHalf) do(now time.Time, out hostcore.Output) {
+	h.alarm.wake = out.Wake
 	if out.NewEpoch != 0 {
 		if err := epoch.Set(h.epochPath(), out.NewEpoch); err != nil {
 			h.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
@@ -218,9 +226,8 @@ func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
 	for _, m := range out.Relay {
 		h.toDNP(m)
 	}
-	h.alarm.set(now, out.Wake)
 	if out.TakeDNP {
-		h.apply(now, h.core.Step(now, h.page.readDNP(true, h.topo.Links)))
+		h.do(now, h.core.Step(now, h.page.readDNP(true, h.topo.Links)))
 	}
 }
 

@@ -35,37 +35,47 @@ type SenderConfig struct {
 	Logger  *slog.Logger
 }
 
-// sendQueue bounds the acks and challenges that wait to be signed and sent; beyond it they are
+// sendQueue bounds each of acks and challenges that wait to be signed and sent; beyond it they are
 // dropped and counted: agents send again what is not acknowledged, and the machine asks again.
 const sendQueue = 4096
 
-// Sender signs and sends what supervisors have to say to agents.
+// Sender signs and sends what supervisors have to say to agents. Challenges go before acks: the time
+// for their answer is already running.
 type Sender struct {
-	cfg   SenderConfig
-	queue chan func()
+	cfg        SenderConfig
+	challenges chan func()
+	acks       chan func()
 }
 
 // NewSender returns a sender; Run makes it work.
 func NewSender(cfg SenderConfig) *Sender {
-	return &Sender{cfg: cfg, queue: make(chan func(), sendQueue)}
+	return &Sender{cfg: cfg, challenges: make(chan func(), sendQueue), acks: make(chan func(), sendQueue)}
 }
 
 // Run sends what was queued until the context ends.
 func (s *Sender) Run(ctx context.Context) {
 	for {
 		select {
+		case job := <-s.challenges:
+			job()
+			continue
+		default:
+		}
+		select {
 		case <-ctx.Done():
 			return
-		case job := <-s.queue:
+		case job := <-s.challenges:
 			job()
-			s.cfg.Metrics.Depth.WithLabelValues("send").Set(float64(len(s.queue)))
+		case job := <-s.acks:
+			job()
+			s.cfg.Metrics.Depth.WithLabelValues("send").Set(float64(len(s.acks)))
 		}
 	}
 }
 
-func (s *Sender) enqueue(job func()) {
+func (s *Sender) enqueue(queue chan<- func(), job func()) {
 	select {
-	case s.queue <- job:
+	case queue <- job:
 	default:
 		s.cfg.Metrics.Dropped.WithLabelValues("send").Inc()
 	}
@@ -73,7 +83,7 @@ func (s *Sender) enqueue(job func()) {
 
 // Answer implements engine.Answerer.
 func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
-	s.enqueue(func() { s.ack(to, ack) })
+	s.enqueue(s.acks, func() { s.ack(to, ack) })
 }
 
 // ack signs and sends at once. All ids of an ack are of one origin.
@@ -113,7 +123,7 @@ func (s *Sender) ack(to engine.To, ack *lofamov1.Ack) {
 // Challenge implements engine.Challenger: straight to the accused, and through its neighbours.
 func (s *Sender) Challenge(c awareness.Challenge) {
 	s.cfg.Metrics.Challenges.Inc()
-	s.enqueue(func() { s.challenge(c) })
+	s.enqueue(s.challenges, func() { s.challenge(c) })
 }
 
 func (s *Sender) challenge(c awareness.Challenge) {

@@ -1,0 +1,71 @@
+package rails
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+type fixedSigner struct{}
+
+func (fixedSigner) Cert() []byte       { return []byte("certificate") }
+func (fixedSigner) Sign([]byte) []byte { return bytes.Repeat([]byte{1}, 64) }
+
+// sent records what kinds of messages were sent, in order.
+type sent chan *lofamov1.Message
+
+func (s sent) Send(_ netip.AddrPort, b []byte) error {
+	env, msg := &lofamov1.Envelope{}, &lofamov1.Message{}
+	if err := proto.Unmarshal(b, env); err != nil {
+		return err
+	}
+	if err := proto.Unmarshal(env.GetPayload(), msg); err != nil {
+		return err
+	}
+	s <- msg
+	return nil
+}
+
+// TestChallengesGoBeforeAcks: the time for an answer runs from the moment that the machine asks, so a
+// flood of reports to acknowledge must not make a healthy node late.
+func TestChallengesGoBeforeAcks(t *testing.T) {
+	const acks = 1000
+	out := make(sent, acks+1)
+	s := NewSender(SenderConfig{
+		ID: "sup-0", ReplyTo: "127.0.0.1:1", Leader: func() string { return "sup-0" }, Signer: fixedSigner{}, Socket: out,
+		Nodes:   map[fault.NodeID]netip.AddrPort{"n0": netip.MustParseAddrPort("127.0.0.1:2")},
+		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
+	})
+	for seq := range uint64(acks) {
+		s.Answer(engine.To{}, &lofamov1.Ack{Status: lofamov1.Ack_RECEIVED, Ids: []*lofamov1.ReportID{
+			{Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 1, Seq: seq + 1},
+		}})
+	}
+	s.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte{1}})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	defer func() { stop(); <-done }()
+	for i := range acks + 1 {
+		select {
+		case m := <-out:
+			if challenge := m.GetChallenge() != nil; challenge != (i == 0) {
+				t.Fatalf("message %d is a challenge: %t", i, challenge)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("only %d messages were sent", i)
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -76,10 +77,29 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 	if c.verifier, err = pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster); err != nil {
 		return common{}, &ConfigError{err}
 	}
-	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
-		return common{}, fmt.Errorf("state directory: %w", err)
+	if err := makeStateDir(cfg.StateDir); err != nil {
+		return common{}, err
 	}
 	return c, nil
+}
+
+// makeStateDir makes the state directory, or refuses one into which others may put what the halves
+// would take for their own: sockets, register file, boot epochs.
+func makeStateDir(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if m := info.Mode(); m.Perm()&0o022 != 0 {
+		return fmt.Errorf("state directory %s: has mode %04o: others may write to it: want 0755 or less", path, m.Perm())
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("state directory %s: belongs to user %d: want %d, who runs this, or root", path, st.Uid, os.Geteuid())
+	}
+	return nil
 }
 
 func loadSigner(cfg config.Agent, half fault.Half) (*pki.Signer, error) {

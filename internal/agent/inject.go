@@ -10,7 +10,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
@@ -22,15 +25,30 @@ const maxBody = 4096
 // serveUnix serves HTTP on a Unix socket that only the owner may use, until ctx ends. The caller
 // holds the lock that says that no other process serves it: a socket left by a dead one is removed.
 func serveUnix(ctx context.Context, path string, h http.Handler) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return fmt.Errorf("control socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("control socket %s: there is a %s in the way: want a socket or nothing", path, info.Mode())
+	default:
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("control socket: %w", err)
+		}
 	}
-	l, err := net.Listen("unix", path)
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// Before bind the mode of the descriptor is the mode that the file will get: there is no moment
+		// in which others could connect.
+		var err error
+		if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	l, err := lc.Listen(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("control socket: %w", err), l.Close())
 	}
 	return serve(ctx, l, h)
 }

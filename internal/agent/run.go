@@ -82,8 +82,8 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := cfg.Agent.Validate(); err != nil {
 		return invalid(err)
 	}
-	if err := os.MkdirAll(cfg.Agent.StateDir, 0o700); err != nil {
-		return fmt.Errorf("state directory: %w", err)
+	if err := makeStateDir(cfg.Agent.StateDir); err != nil {
+		return err
 	}
 	lock, err := lockRun(filepath.Join(cfg.Agent.StateDir, "run.lock"))
 	if err != nil {
@@ -106,7 +106,7 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 
 // lockRun keeps a second daemon off the same state directory.
 func lockRun(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock of the recovery daemon: %w", err)
 	}
@@ -210,10 +210,19 @@ func stop(p *os.Process, ended <-chan error) error {
 	}
 }
 
+// set notes the process that runs, or nil. One that runs is what was asked for, by however many: a
+// request left over would start the half again after its next end.
 func (c *child) set(p *os.Process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.process, c.since = p, monotonic()
+	if p == nil {
+		return
+	}
+	select {
+	case <-c.start:
+	default:
+	}
 }
 
 // monotonic returns CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.

@@ -46,13 +46,7 @@ func (d *daemon) control() http.Handler {
 		if err != nil {
 			return nil, err
 		}
-		if c.status().Running {
-			return nil, nil
-		}
-		select {
-		case c.start <- struct{}{}:
-		default: // asked for already
-		}
+		c.ask()
 		return nil, nil
 	}))
 	mux.Handle("/kill", post(func(in killRequest) (any, error) {
@@ -75,6 +69,19 @@ func (d *daemon) child(name string) (*child, error) {
 		return nil, err
 	}
 	return d.halves[h], nil
+}
+
+// ask asks for a half that does not run to be started.
+func (c *child) ask() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process != nil {
+		return
+	}
+	select {
+	case c.start <- struct{}{}:
+	default: // asked for already
+	}
 }
 
 func (c *child) status() halfStatus {

@@ -44,3 +44,21 @@ func TestUnwritableIsAFailure(t *testing.T) {
 		t.Error("no error for a directory in the file's place")
 	}
 }
+
+// What a link in the place of the new file points to stays as it is.
+func TestLinkIsNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "host.epoch"), filepath.Join(dir, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, path+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Next(path); err == nil {
+		t.Error("a link was followed")
+	}
+	if b, err := os.ReadFile(victim); string(b) != "precious" {
+		t.Errorf("what it points to now holds %q, %v", b, err)
+	}
+}

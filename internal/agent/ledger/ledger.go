@@ -7,6 +7,7 @@
 package ledger
 
 import (
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -50,7 +51,8 @@ func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
 // details hold measured values.
 func (l *Ledger) Set(now time.Time, o fault.Observation) {
 	if len(o.Detail) > fault.MaxDetail {
-		o.Detail = o.Detail[:fault.MaxDetail]
+		// No half of a letter is left over: what is not UTF-8 cannot be sent.
+		o.Detail = strings.ToValidUTF8(o.Detail[:fault.MaxDetail], "")
 	}
 	k := key{o.Node, o.Component}
 	i, ok := l.index[k]

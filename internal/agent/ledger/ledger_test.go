@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -66,5 +67,16 @@ func TestChangesAndDigest(t *testing.T) {
 	}
 	if got := l.Changes(t1); len(got) != 1 || got[0].State != fault.Unknown {
 		t.Errorf("becoming unknown is no change: %v", got)
+	}
+}
+
+// A detail that is cut short stays text that can be sent.
+func TestDetailIsCutBetweenLetters(t *testing.T) {
+	l := New()
+	detail := "x" + strings.Repeat("°", fault.MaxDetail)
+	l.Set(time.Unix(0, 0), fault.Observation{Node: "a", Component: fault.ComponentTemperature, State: fault.Sick, Kind: fault.KindSelf, Detail: detail})
+	got := l.Changes(time.Unix(0, 0))[0].Detail
+	if !utf8.ValidString(got) || len(got) != fault.MaxDetail-1 || !strings.HasPrefix(detail, got) {
+		t.Errorf("detail %q of %d bytes", got, len(got))
 	}
 }

@@ -344,7 +344,6 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 
 // onMail handles what the host half says: a doorbell, or an envelope for the torus.
 func (d *dnpHalf) onMail(m mailbox.Message) {
-	at := time.Now()
 	switch m.Type {
 	case mailbox.Doorbell:
 		d.mu.Lock()
@@ -352,12 +351,12 @@ func (d *dnpHalf) onMail(m mailbox.Message) {
 		now := time.Now()
 		d.apply(now, d.core.Step(now, d.page.readHost(false)))
 	case mailbox.Envelope:
-		msg, err := relay.Decode(m.Payload)
+		msg, held, err := readMail(m.Payload, monotonic())
 		if err != nil {
 			d.step(dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: watchdog.RDMAMailboxBad})
 			return
 		}
-		d.step(dnpcore.FromHost{Message: msg, Held: time.Since(at)})
+		d.step(dnpcore.FromHost{Message: msg, Held: held})
 	default: // of a later version
 	}
 }

@@ -271,7 +271,6 @@ func (h *hostHalf) toDNP(m relay.Message) { sendMail(h.box, m, h.log) }
 
 // onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
 func (h *hostHalf) onMail(m mailbox.Message) {
-	at := time.Now()
 	if m.Type == mailbox.Doorbell {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -282,13 +281,13 @@ func (h *hostHalf) onMail(m mailbox.Message) {
 	if m.Type != mailbox.Envelope {
 		return
 	}
-	msg, err := relay.Decode(m.Payload)
+	msg, held, err := readMail(m.Payload, monotonic())
 	if err != nil {
 		h.log.Debug("message from the DNP half refused", "err", err)
 		return
 	}
 	if msg.Kind == relay.Up {
-		h.step(hostcore.Arrived{Message: msg, Held: time.Since(at)})
+		h.step(hostcore.Arrived{Message: msg, Held: held})
 		return
 	}
 	h.open1(msg.Envelope, fault.PathTorus)

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"encoding/binary"
 	"errors"
 	"log/slog"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -22,11 +24,29 @@ func sealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 // sendMail passes an envelope to the other half. When that is dead or does not empty its mailbox,
 // the message is lost, and its origin sends it again.
 func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
-	b, err := m.Append(nil)
+	b, err := appendMail(nil, monotonic(), m)
 	if err == nil {
 		err = box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
 	}
 	if err != nil && !errors.Is(err, mailbox.ErrAbsent) {
 		log.Debug("message not passed to the other half", "err", err)
 	}
+}
+
+// stampSize is that of the time of sending before the relay message, CLOCK_MONOTONIC in ns, big
+// endian. Both halves read that clock: a mailbox is a socket of one kernel.
+const stampSize = 8
+
+func appendMail(dst []byte, sent int64, m relay.Message) ([]byte, error) {
+	return m.Append(binary.BigEndian.AppendUint64(dst, uint64(sent)))
+}
+
+// readMail reads an envelope, and how long it lay in the mailbox: long, when this half was stopped.
+func readMail(b []byte, now int64) (relay.Message, time.Duration, error) {
+	if len(b) < stampSize {
+		return relay.Message{}, 0, relay.ErrShort
+	}
+	m, err := relay.Decode(b[stampSize:])
+	held := time.Duration(now - int64(binary.BigEndian.Uint64(b)))
+	return m, min(max(held, 0), relay.MaxHeld), err
 }

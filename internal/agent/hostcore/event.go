@@ -56,7 +56,7 @@ type Received struct {
 }
 
 // Arrived is another origin's envelope that the DNP half received by the torus and wants passed to
-// the supervisors. Held is how long this half had it before the event.
+// the supervisors. Held is how long it lay in the mailbox.
 type Arrived struct {
 	Message relay.Message
 	Held    time.Duration

@@ -4,7 +4,8 @@
 // dead). It holds the message codec and the memory of what was passed on already. It does not
 // look into envelopes, choose ways (internal/agent/dnpcore) or send.
 //
-// The same bytes travel as the payload of torus Message frames and in mailbox messages between
+// The same bytes travel as the payload of torus Message frames and, behind the time of sending, in
+// mailbox messages between
 // the halves of one node:
 //
 //	offset  size  field

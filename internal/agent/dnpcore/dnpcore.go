@@ -34,7 +34,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -265,7 +264,7 @@ func (m *Machine) publish(now time.Time) {
 			detail = m.exceptions.String()
 		}
 		m.note(NoteCore, "DNP core %s %s", core, detail)
-		m.state(now, fault.ComponentDNPCore, stateOf(core), fault.KindSelf, detail, 0)
+		m.state(now, fault.ComponentDNPCore, ledger.StateOf(core), fault.KindSelf, detail, 0)
 	}
 	m.out.WriteDNP = m.out.WriteDNP || m.out.Ring
 	if m.out.WriteDNP {
@@ -314,31 +313,5 @@ func (m *Machine) raise(now time.Time, a watchdog.Addr, bits uint32) {
 // Verdict returns what the machine holds of the other half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 
-// Word returns the DNP word as it stands.
-func (m *Machine) Word() watchdog.DNPWord { return m.word }
-
 // Epoch returns the boot epoch in use.
 func (m *Machine) Epoch() fault.Epoch { return m.outbox.Epoch() }
-
-// OutboxStats returns the counters of the sender's log.
-func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.outbox.Stats() }
-
-// LinkStats returns the counters of the link in direction d, and false where there is none.
-func (m *Machine) LinkStats(d grid.Direction) (torus.LinkStats, bool) {
-	l := m.links[d.Index()]
-	if l == nil {
-		return torus.LinkStats{}, false
-	}
-	return l.machine.Stats(), true
-}
-
-func stateOf(h watchdog.Health) fault.State {
-	switch h {
-	case watchdog.HealthNormal:
-		return fault.Normal
-	case watchdog.HealthSick:
-		return fault.Sick
-	default:
-		return fault.Failed
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
@@ -218,13 +217,4 @@ func (m *Machine) forward(now time.Time, l *link, msg relay.Message) {
 	f := torus.Frame{Type: torus.TypeMessage, Payload: payload}
 	l.machine.Fill(&f)
 	m.frames = append(m.frames, Outgoing{l.dir, f})
-}
-
-// Neighbour returns what the link in direction d tells of the neighbour, for tests and status.
-func (m *Machine) Neighbour(d grid.Direction) (torus.PeerStatus, torus.Detail, bool) {
-	l := m.links[d.Index()]
-	if l == nil {
-		return torus.PeerStatus{}, torus.Detail{}, false
-	}
-	return l.peer, l.detail, true
 }

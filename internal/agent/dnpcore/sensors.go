@@ -5,6 +5,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/ledger"
 )
 
 // sensorRegisters are the registers of one sensor (Table VI; power and voltage have addresses of
@@ -67,22 +69,11 @@ func (m *Machine) onReading(now time.Time, s *sensorRegisters, r Reading) {
 		s.value = value
 		m.store(s.valueAt, uint32(value))
 	}
-	if field, h := m.sensorField(s.component), healthOf(r.State); h != *field {
+	if field, h := m.sensorField(s.component), ledger.HealthOf(r.State); h != *field {
 		*field = h
 		m.out.Ring = true
 	}
 	m.state(now, s.component, r.State, fault.KindSelf, "", 0)
-}
-
-func healthOf(s fault.State) watchdog.Health {
-	switch s {
-	case fault.Sick:
-		return watchdog.HealthSick
-	case fault.Failed:
-		return watchdog.HealthBroken
-	default: // the field has no word for unknown
-		return watchdog.HealthNormal
-	}
 }
 
 // Sensors are old after so many periods without an answer, and not before the grace.

@@ -68,19 +68,12 @@ type Supervisors struct {
 	Leader  string
 }
 
-// Rail says whether a rail can be used.
-type Rail struct {
-	Path fault.Path
-	Up   bool
-}
-
 func (Tick) hostEvent()        {}
 func (Registers) hostEvent()   {}
 func (Readings) hostEvent()    {}
 func (Received) hostEvent()    {}
 func (Arrived) hostEvent()     {}
 func (Supervisors) hostEvent() {}
-func (Rail) hostEvent()        {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {

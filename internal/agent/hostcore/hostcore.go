@@ -27,8 +27,6 @@ type Config struct {
 	Periods config.Periods
 	MaxHops uint8        // allowed to what this half sends by the torus
 	Rails   []fault.Path // that the half has; PathTorus among them
-	// MaxReports bounds the outbox; 0: its default.
-	MaxReports int
 }
 
 // Machine is one host half. One goroutine owns it.
@@ -77,9 +75,6 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		return nil, err
 	}
 	box := OutboxConfig(p, cfg.Rails...)
-	if cfg.MaxReports > 0 {
-		box.MaxReports = cfg.MaxReports
-	}
 	outbox, err := servicenet.NewOutbox(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfHost}, epoch, box)
 	if err != nil {
 		return nil, fmt.Errorf("host half of %s: %w", cfg.Topo.Node, err)
@@ -141,8 +136,6 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onArrived(now, ev)
 	case Supervisors:
 		m.onSupervisors(now, ev)
-	case Rail:
-		m.setRail(now, ev.Path, ev.Up)
 	}
 	m.report(now)
 	m.out.Wake = m.wake()
@@ -242,9 +235,6 @@ func (m *Machine) note(k NoteKind, format string, args ...any) {
 
 // Verdict returns what the machine holds of the other half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
-
-// Word returns the host word as it stands.
-func (m *Machine) Word() watchdog.HostWord { return m.word }
 
 // Epoch returns the boot epoch in use.
 func (m *Machine) Epoch() fault.Epoch { return m.outbox.Epoch() }

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
@@ -91,24 +92,13 @@ func (m *Machine) forgetDNP(now time.Time) {
 	}
 }
 
-func stateOf(h watchdog.Health) fault.State {
-	switch h {
-	case watchdog.HealthNormal:
-		return fault.Normal
-	case watchdog.HealthSick:
-		return fault.Sick
-	default:
-		return fault.Failed
-	}
-}
-
 func (m *Machine) observeDNP(now time.Time) {
 	r := &m.registers
 	detail := ""
 	if r.DNP.Core != watchdog.HealthNormal {
 		detail = fmt.Sprintf("exceptions: router %#x %#x, RDMA %#x, engine %#x", r.Router0, r.Router1, r.RDMA, r.Engine)
 	}
-	m.state(now, fault.ComponentDNPCore, stateOf(r.DNP.Core), fault.KindSelf, detail, 0)
+	m.state(now, fault.ComponentDNPCore, ledger.StateOf(r.DNP.Core), fault.KindSelf, detail, 0)
 	m.observeSensor(now, fault.ComponentTemperature, r.DNP.Temperature, r.Temperature)
 	m.observeSensor(now, fault.ComponentPower, r.DNP.Power, r.Power)
 	m.observeSensor(now, fault.ComponentVoltage, r.DNP.Voltage, r.Voltage)
@@ -117,7 +107,7 @@ func (m *Machine) observeDNP(now time.Time) {
 // observeSensor reads a sensor field. The field cannot say that there is no sensor; a value
 // register of 0 does, and then normal is not believed.
 func (m *Machine) observeSensor(now time.Time, c fault.Component, h watchdog.Health, value uint32) {
-	s := stateOf(h)
+	s := ledger.StateOf(h)
 	if s == fault.Normal && value == 0 {
 		s = fault.Unknown
 	}
@@ -144,7 +134,7 @@ func sensorText(c fault.Component, code byte) string {
 // for: whether the link was ever up, and which side of it is broken.
 func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 	h, det := m.registers.DNP.Links[d.Index()], m.registers.Details[d.Index()]
-	state, kind, detail, age := stateOf(h), fault.KindSelf, "", time.Duration(0)
+	state, kind, detail, age := ledger.StateOf(h), fault.KindSelf, "", time.Duration(0)
 	switch state {
 	case fault.Normal:
 		if det.Rx == torus.LinkUnknown || det.Tx == torus.LinkUnknown {
@@ -348,14 +338,7 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 // woken at once when they differ (Table IV).
 func (m *Machine) updateHostWord() {
 	field := func(c fault.Component) watchdog.Health {
-		switch m.ledger.State(m.self, c) {
-		case fault.Failed:
-			return watchdog.HealthBroken
-		case fault.Sick:
-			return watchdog.HealthSick
-		default: // the field has no word for unknown
-			return watchdog.HealthNormal
-		}
+		return ledger.HealthOf(m.ledger.State(m.self, c))
 	}
 	w := watchdog.HostWord{
 		Valid:          true,

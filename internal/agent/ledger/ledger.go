@@ -11,7 +11,32 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
+
+// StateOf is the state that a field of a watchdog word stands for.
+func StateOf(h watchdog.Health) fault.State {
+	switch h {
+	case watchdog.HealthNormal:
+		return fault.Normal
+	case watchdog.HealthSick:
+		return fault.Sick
+	default:
+		return fault.Failed
+	}
+}
+
+// HealthOf is the field for a state. No field has a word for unknown.
+func HealthOf(s fault.State) watchdog.Health {
+	switch s {
+	case fault.Sick:
+		return watchdog.HealthSick
+	case fault.Failed:
+		return watchdog.HealthBroken
+	default:
+		return watchdog.HealthNormal
+	}
+}
 
 type key struct {
 	node      fault.NodeID

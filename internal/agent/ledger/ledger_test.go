@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 func TestChangesAndDigest(t *testing.T) {
@@ -78,5 +79,18 @@ func TestDetailIsCutBetweenLetters(t *testing.T) {
 	got := l.Changes(time.Unix(0, 0))[0].Detail
 	if !utf8.ValidString(got) || len(got) != fault.MaxDetail-1 || !strings.HasPrefix(detail, got) {
 		t.Errorf("detail %q of %d bytes", got, len(got))
+	}
+}
+
+func TestStatesAndFields(t *testing.T) {
+	for s, h := range map[fault.State]watchdog.Health{
+		fault.Normal: watchdog.HealthNormal, fault.Sick: watchdog.HealthSick, fault.Failed: watchdog.HealthBroken,
+	} {
+		if HealthOf(s) != h || StateOf(h) != s {
+			t.Errorf("%s is field %s, and %s is state %s", s, HealthOf(s), h, StateOf(h))
+		}
+	}
+	if HealthOf(fault.Unknown) != watchdog.HealthNormal {
+		t.Error("an unknown state accuses")
 	}
 }

@@ -20,7 +20,6 @@ type Type uint8
 const (
 	Doorbell Type = iota + 1 // no payload: look at the registers
 	Envelope                 // host to DNP: send by the torus; DNP to host: arrived by the torus
-	Inject                   // fault injection between the halves
 )
 
 // String returns the type's name.
@@ -30,14 +29,12 @@ func (t Type) String() string {
 		return "Doorbell"
 	case Envelope:
 		return "Envelope"
-	case Inject:
-		return "Inject"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid says whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Inject }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Envelope }
 
 // Message is what goes through the mailbox.
 type Message struct {
@@ -70,7 +67,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 func (m Message) validate() error {
 	switch {
 	case !m.Type.Valid():
-		return fmt.Errorf("%w: type is %d: want 1 to 3", ErrMalformed, uint8(m.Type))
+		return fmt.Errorf("%w: type is %d: want 1 or 2", ErrMalformed, uint8(m.Type))
 	case len(m.Payload) > MaxPayload:
 		return fmt.Errorf("%w: payload of %d bytes: want at most %d", ErrTooLong, len(m.Payload), MaxPayload)
 	case m.Type == Doorbell && len(m.Payload) > 0:

@@ -5,8 +5,7 @@
 // look into envelopes, choose ways (internal/agent/dnpcore) or send.
 //
 // The same bytes travel as the payload of torus Message frames and, behind the time of sending, in
-// mailbox messages between
-// the halves of one node:
+// mailbox messages between the halves of one node:
 //
 //	offset  size  field
 //	0       1     version, 1

@@ -115,7 +115,7 @@ func TestUpDownAndUpAgain(t *testing.T) {
 			t.Errorf("up says %q, not %q", got.stdout, want)
 		}
 	}
-	if got := run(t, env, "get", "node", "1,1", "-o", "json"); got.code != 1 { // the fake knows 1,1,0 only
+	if got := run(t, env, "get", "node", "1,1", "-o", "json"); got.code != 2 { // the fake knows 1,1,0 only
 		t.Errorf("%+v", got)
 	}
 	if got := run(t, env, "get", "nodes"); got.code != 0 || !strings.Contains(got.stdout, "n1-1-0") {

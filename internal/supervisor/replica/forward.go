@@ -78,7 +78,7 @@ func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, arrived time.Time) {
 	}
 }
 
-// maxHeld bounds what is believed of the time in a follower's queue: none is longer.
+// maxHeld bounds what is believed of the time in a follower's queue; what waited longer is dropped.
 const maxHeld = time.Minute
 
 // retryAfter is the pause after a stream to the leader broke.
@@ -141,7 +141,14 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 			return ctx.Err()
 		case q := <-f.queue:
 			f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(len(f.queue)))
-			q.req.HeldNs = uint64(max(0, time.Since(q.arrived)))
+			held := max(0, time.Since(q.arrived))
+			if held > maxHeld {
+				// From before this replica's own term, or a long time without any leader: its age would not be
+				// believed, and its sender has long since sent it again.
+				f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
+				continue
+			}
+			q.req.HeldNs = uint64(held)
 			if err := s.Send(q.req); err != nil {
 				return err // what was in hand is lost here; its sender tries again
 			}

@@ -1,0 +1,80 @@
+package replica
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+)
+
+// leaderEnd shows what a leader gets.
+type leaderEnd struct {
+	lofamov1.UnimplementedReplicaServer
+
+	got chan *lofamov1.ForwardRequest
+}
+
+func (l *leaderEnd) Forward(s grpc.BidiStreamingServer[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) error {
+	for {
+		req, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		l.got <- req
+	}
+}
+
+type nobody struct{}
+
+func (nobody) Answer(engine.To, *lofamov1.Ack) {}
+
+// TestOldEvidenceIsNotForwarded: what lay in the queue for longer than is believed of it, for
+// instance since before a term of this replica's own, does not reach the next leader as fresher.
+func TestOldEvidenceIsNotForwarded(t *testing.T) {
+	ln := bufconn.Listen(1 << 16)
+	srv, end := grpc.NewServer(), &leaderEnd{got: make(chan *lofamov1.ForwardRequest, 2)}
+	lofamov1.RegisterReplicaServer(srv, end)
+	go func() { _ = srv.Serve(ln) }()
+	t.Cleanup(srv.Stop)
+	conn, err := grpc.NewClient("passthrough:///leader", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return ln.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+
+	m := metrics.New(prometheus.NewRegistry())
+	f := NewForwarder(ForwarderConfig{Answerer: nobody{}, Metrics: m, Logger: slog.New(slog.DiscardHandler)})
+	f.Forward(&lofamov1.ForwardRequest{From: "old"}, time.Now().Add(-2*maxHeld))
+	f.Forward(&lofamov1.ForwardRequest{From: "new"}, time.Now().Add(-time.Second))
+	changed, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- f.stream(t.Context(), conn, changed) }()
+	select {
+	case req := <-end.got:
+		if held := time.Duration(req.GetHeldNs()); req.GetFrom() != "new" || held < time.Second || held > maxHeld {
+			t.Errorf("the leader got what was %s, held for %v; want what was new, held for a second", req.GetFrom(), held)
+		}
+	case err := <-ended:
+		t.Fatalf("the stream ended: %v", err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("the leader got nothing")
+	}
+	close(changed)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if n := testutil.ToFloat64(m.Dropped.WithLabelValues("forward")); n != 1 {
+		t.Errorf("%v dropped, want 1", n)
+	}
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 )
@@ -188,6 +189,16 @@ func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
 		return nil, errors.New("the answer was lost")
 	}
 	return resp, err
+}
+
+// TestLeaseOfTheLeader: etcd silently lengthens leases that are shorter than 1.5 of its election
+// time-outs, and the replicas would be without a leader for longer.
+func TestLeaseOfTheLeader(t *testing.T) {
+	m := start(t, config(t, keys(t)))
+	got, err := m.Client().Grant(t.Context(), lead.DefaultTTL)
+	if err != nil || got.TTL != lead.DefaultTTL {
+		t.Errorf("a lease of %d s: granted %v, %v", lead.DefaultTTL, got, err)
+	}
 }
 
 func TestDataDirInUse(t *testing.T) {

@@ -22,8 +22,9 @@ import (
 )
 
 // DefaultTTL is the lease's time to live, in seconds: how long the replicas are without a leader
-// when one dies without a word.
-const DefaultTTL = 2
+// when one dies without a word, on top of raft's own election and its grace for leases. 1 s is the
+// shortest that an etcd with an election time-out of 500 ms grants.
+const DefaultTTL = 1
 
 // retryAfter is the pause after a failed campaign or watch.
 const retryAfter = 200 * time.Millisecond

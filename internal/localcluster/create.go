@@ -1,8 +1,6 @@
 package localcluster
 
 import (
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -242,9 +240,7 @@ func (c *Cluster) writeKeys() error {
 	if err := os.MkdirAll(c.path("pki"), 0o700); err != nil {
 		return err
 	}
-	key := make([]byte, 32)
-	_, _ = rand.Read(key) // never fails
-	if err := os.WriteFile(c.path("gossip.key"), []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
+	if err := pki.NewGossipKey(c.path("gossip.key")); err != nil {
 		return err
 	}
 	ca, err := pki.NewCA(clusterName)

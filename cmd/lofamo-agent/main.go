@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/logqueue"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/version"
 )
@@ -104,7 +105,7 @@ func (o *options) runCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
-			cfg, log, err := o.load()
+			cfg, err := o.load()
 			if err != nil {
 				return err
 			}
@@ -117,7 +118,7 @@ func (o *options) runCommand() *cobra.Command {
 			}
 			return agent.Run(c.Context(), agent.RunConfig{
 				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-			}, log)
+			}, logger(cfg.Log, o.stderr))
 		},
 	}
 	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends: always (start it again, with back-off) or never")
@@ -161,10 +162,13 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			if err != nil {
 				return fmt.Errorf("%w: --%w", errUsage, err)
 			}
-			cfg, log, err := o.load()
+			cfg, err := o.load()
 			if err != nil {
 				return err
 			}
+			out := logqueue.New(o.stderr)
+			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
+			log := logger(cfg.Log, out)
 			agent.TuneProcess(s, log)
 			return run(c.Context(), cfg, log)
 		},
@@ -186,7 +190,7 @@ func (o *options) configCommand() *cobra.Command {
 		Long:  "Check the configuration, certificates and keys, and print the bounds that follow from the periods.\n\nThe environment overrides the file:\n  " + strings.Join(config.AgentEnv(), "\n  "),
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, _, err := o.load()
+			cfg, err := o.load()
 			if err != nil {
 				return err
 			}
@@ -218,11 +222,11 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// load reads file and environment, applies the flags, and makes the logger.
-func (o *options) load() (config.Agent, *slog.Logger, error) {
+// load reads file and environment, and applies the flags.
+func (o *options) load() (config.Agent, error) {
 	cfg, err := config.ReadAgent(o.config, o.environ)
 	if err != nil {
-		return config.Agent{}, nil, &agent.ConfigError{Err: err}
+		return config.Agent{}, &agent.ConfigError{Err: err}
 	}
 	for _, f := range []struct {
 		flag  string
@@ -233,9 +237,9 @@ func (o *options) load() (config.Agent, *slog.Logger, error) {
 		}
 	}
 	if err := cfg.Validate(); err != nil {
-		return config.Agent{}, nil, &agent.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
+		return config.Agent{}, &agent.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
 	}
-	return cfg, logger(cfg.Log, o.stderr), nil
+	return cfg, nil
 }
 
 // logger makes the logger that a validated configuration asks for.

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/config"
@@ -348,5 +349,62 @@ func TestHalvesSurviveTheDaemon(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A log that nobody reads does not stop a half: its watchdog word stays valid.
+func TestHalfDoesNotWaitForItsLog(t *testing.T) {
+	c := node(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	cmd := program(t, "host", "--config", write(t, c, ""), "--log-level", "debug", "--scheduling", "default")
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	registers, err := regfile.Open(filepath.Join(c.StateDir, "registers"), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = registers.Close() }()
+	validated := func(times int) {
+		t.Helper()
+		for end := time.Now().Add(bound); times > 0; <-time.After(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the host half has stopped to validate its word within %s", bound)
+			}
+			if _, s, err := registers.TakeHost(); err == nil && s.Valid {
+				times--
+			}
+		}
+	}
+	validated(2)
+	noise, err := net.Dial("udp4", c.Service.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = noise.Close() }()
+	for range 2000 { // a line each, and more than pipe and queue hold
+		if _, err := noise.Write([]byte("noise")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What this makes the half say, it says under its mutex.
+	for range 10 {
+		if err := registers.StoreDNP(watchdog.DNPWord{Valid: true}); err != nil {
+			t.Fatal(err)
+		}
+		validated(2)
 	}
 }

@@ -1,0 +1,84 @@
+// Package logqueue keeps a half from waiting for its own log. A pipe that nobody reads or a disk that
+// hangs would otherwise stop the half under its mutex, and its watchdog word with it: the other half
+// would call it dead.
+//
+// It is a writer between a logger and a file. It formats nothing, and knows no levels.
+package logqueue
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	// lines is how many lines wait at most, some 200 bytes each.
+	lines = 512
+	// closeWait is how long Close waits for what is left.
+	closeWait = time.Second
+)
+
+// Writer hands lines on to another writer from a goroutine of its own. Its queue is bounded: when it
+// is full the newest line drops, and how many did is said in their place.
+type Writer struct {
+	to    io.Writer
+	queue chan []byte
+	done  chan struct{}
+
+	mu      sync.Mutex // guards what follows, and that nothing is queued after Close
+	closed  bool
+	dropped int
+}
+
+// New starts a Writer. Close it.
+func New(to io.Writer) *Writer {
+	w := &Writer{to: to, queue: make(chan []byte, lines), done: make(chan struct{})}
+	go w.run()
+	return w
+}
+
+// Write queues a line, copied, and never waits. It has no error: there is nobody to tell.
+func (w *Writer) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return len(line), nil
+	}
+	out := append([]byte(nil), line...)
+	if w.dropped > 0 {
+		out = append(fmt.Appendf(nil, "%d lines of this log were dropped: it was not written in time\n", w.dropped), out...)
+	}
+	select {
+	case w.queue <- out:
+		w.dropped = 0
+	default:
+		w.dropped++
+	}
+	return len(line), nil
+}
+
+func (w *Writer) run() {
+	defer close(w.done)
+	for line := range w.queue {
+		_, _ = w.to.Write(line) // a log that cannot be written has nowhere to say so
+	}
+}
+
+// Close writes what is queued, and gives up when that takes too long.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.queue)
+	}
+	w.mu.Unlock()
+	t := time.NewTimer(closeWait)
+	defer t.Stop()
+	select {
+	case <-w.done:
+		return nil
+	case <-t.C:
+		return fmt.Errorf("close log: not written within %s", closeWait)
+	}
+}

@@ -1,0 +1,77 @@
+package logqueue
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// gate is a file that can hang.
+type gate struct {
+	open chan struct{}
+	bytes.Buffer
+}
+
+func (g *gate) Write(b []byte) (int, error) {
+	<-g.open
+	return g.Buffer.Write(b)
+}
+
+func TestLinesComeInOrder(t *testing.T) {
+	g := &gate{open: make(chan struct{})}
+	close(g.open)
+	w := New(g)
+	line := []byte("0\n")
+	want := ""
+	for i := range 10 {
+		line[0] = byte('0' + i) // the line stays the caller's
+		want += string(line)
+		if n, err := w.Write(line); n != 2 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if g.String() != want {
+		t.Errorf("%q, want %q", g.String(), want)
+	}
+	if _, err := w.Write(line); err != nil || w.Close() != nil {
+		t.Error("after Close: want nothing to happen")
+	}
+}
+
+func TestNeverWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		w := New(g)
+		_, _ = w.Write([]byte("line\n"))
+		synctest.Wait() // that one hangs in the file
+		for i := range lines + 7 {
+			_, _ = fmt.Fprintln(w, i)
+		}
+		close(g.open)
+		synctest.Wait()
+		_, _ = w.Write([]byte("again\n"))
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if want := fmt.Sprintf("%d\n7 lines of this log were dropped: it was not written in time\nagain\n", lines-1); !strings.HasSuffix(g.String(), want) {
+			t.Errorf("ends with %q, want %q", g.String()[max(0, g.Len()-len(want)-10):], want)
+		}
+	})
+}
+
+func TestCloseGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		w := New(g)
+		_, _ = w.Write([]byte("line\n"))
+		if err := w.Close(); err == nil || !strings.Contains(err.Error(), "not written within 1s") {
+			t.Errorf("a file that hangs: %v", err)
+		}
+		close(g.open)
+	})
+}

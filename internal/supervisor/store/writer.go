@@ -56,12 +56,16 @@ func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 	return rev, nil
 }
 
-// split cuts a batch into parts of at most limit operations. A node goes with the part that has
-// its last event, inbox positions go last.
+// maxBytes bounds the values of one transaction, below the 1.5 MiB that etcd takes by default: what is
+// larger it refuses, however often it is tried. One event or node is far smaller.
+const maxBytes = 1 << 20
+
+// inboxBytes is more than an encoded inbox position has.
+const inboxBytes = 1 << 10
+
+// split cuts a batch into parts of at most limit operations and maxBytes. A node goes with the part
+// that has its last event, inbox positions go last.
 func split(b Batch, limit int) []Batch {
-	if b.Ops() <= limit {
-		return []Batch{b}
-	}
 	last := make(map[string]int, len(b.Nodes)) // node id → index of its last event
 	for i, ev := range b.Events {
 		last[ev.GetNode()] = i
@@ -69,11 +73,13 @@ func split(b Batch, limit int) []Batch {
 	docs := make(map[int]int, len(b.Nodes)) // index of event → index of node that goes with it
 	var out []Batch
 	var cur Batch
-	room := func(n int) {
-		if cur.Ops()+n > limit {
+	bytes := 0
+	room := func(n, size int) {
+		if cur.Ops()+n > limit || cur.Ops() > 0 && bytes+size > maxBytes {
 			out = append(out, cur)
-			cur = Batch{}
+			cur, bytes = Batch{}, 0
 		}
+		bytes += size
 	}
 	var rest Batch
 	for i, n := range b.Nodes {
@@ -86,20 +92,20 @@ func split(b Batch, limit int) []Batch {
 	for i, ev := range b.Events {
 		doc, ok := docs[i]
 		if !ok {
-			room(1)
+			room(1, proto.Size(ev))
 			cur.Events = append(cur.Events, ev)
 			continue
 		}
-		room(2)
+		room(2, proto.Size(ev)+proto.Size(b.Nodes[doc]))
 		cur.Events = append(cur.Events, ev)
 		cur.Nodes = append(cur.Nodes, b.Nodes[doc])
 	}
 	for _, n := range rest.Nodes {
-		room(1)
+		room(1, proto.Size(n))
 		cur.Nodes = append(cur.Nodes, n)
 	}
 	for _, p := range b.Inbox {
-		room(1)
+		room(1, inboxBytes)
 		cur.Inbox = append(cur.Inbox, p)
 	}
 	return append(out, cur)

@@ -682,7 +682,8 @@ func (x *Link) GetEvidence() []*Evidence {
 // Event is one committed change of the fault map.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision in the store. Events of one transaction share it; a watch never splits them.
+	// Revision in the store. Events of one transaction share it; a watch never splits them. They are in
+	// order: one component may have changed more than once in it.
 	Revision  uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	Node      string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Coord     string `protobuf:"bytes,3,opt,name=coord,proto3" json:"coord,omitempty"`

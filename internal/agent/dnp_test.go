@@ -20,7 +20,7 @@ import (
 // their place.
 func TestThresholdRegisters(t *testing.T) {
 	sysfs := t.TempDir()
-	for _, line := range strings.Split(strings.TrimSpace(`
+	for line := range strings.SplitSeq(strings.TrimSpace(`
 name k10temp
 temp1_input 60000
 temp1_max 70000

@@ -209,11 +209,11 @@ func (w *world) apply(out Output) {
 }
 
 func hopText(m relay.Message) string {
-	s := ""
+	var s strings.Builder
 	for _, h := range m.Hops {
-		s += fmt.Sprintf(" %s/%s", h.Coord, h.Half)
+		fmt.Fprintf(&s, " %s/%s", h.Coord, h.Half)
 	}
-	return s
+	return s.String()
 }
 
 // seal plays the signer: reports and answers come back as envelopes of a few words.

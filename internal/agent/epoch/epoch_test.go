@@ -1,9 +1,12 @@
 package epoch
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -60,5 +63,36 @@ func TestLinkIsNotFollowed(t *testing.T) {
 	}
 	if b, err := os.ReadFile(victim); string(b) != "precious" {
 		t.Errorf("what it points to now holds %q, %v", b, err)
+	}
+}
+
+// A half starts on a full disk too, if it has started there before.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
+		t.Skipf("SKIPPED: a full disk needs the right to mount one: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(dir, "host.epoch")
+	if err := Set(path, 998); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "full"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	for want := fault.Epoch(999); want < 1003; want++ { // one digit more on the way
+		if e, garbled, err := Next(path); e != want || garbled != nil || err != nil {
+			t.Fatalf("epoch %d, %v, %v; want %d", e, garbled, err, want)
+		}
+	}
+	if _, err := os.Lstat(path + ".new"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that did not fit is left: %v", err)
+	}
+	if _, _, err := Next(filepath.Join(dir, "dnp.epoch")); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("a first start without room: %v", err)
 	}
 }

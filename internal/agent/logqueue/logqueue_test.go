@@ -24,10 +24,10 @@ func TestLinesComeInOrder(t *testing.T) {
 	close(g.open)
 	w := New(g)
 	line := []byte("0\n")
-	want := ""
+	var want strings.Builder
 	for i := range 10 {
 		line[0] = byte('0' + i) // the line stays the caller's
-		want += string(line)
+		want.WriteString(string(line))
 		if n, err := w.Write(line); n != 2 || err != nil {
 			t.Fatal(n, err)
 		}
@@ -35,8 +35,8 @@ func TestLinesComeInOrder(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
-	if g.String() != want {
-		t.Errorf("%q, want %q", g.String(), want)
+	if g.String() != want.String() {
+		t.Errorf("%q, want %q", g.String(), want.String())
 	}
 	if _, err := w.Write(line); err != nil || w.Close() != nil {
 		t.Error("after Close: want nothing to happen")

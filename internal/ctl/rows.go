@@ -140,7 +140,7 @@ func supervisorRows(sups []*lofamov1.Supervisor, wide bool) [][]string {
 			leader = "yes"
 		}
 		if s.GetPid() != 0 {
-			pid = strconv.FormatInt(s.GetPid(), 10)
+			pid = strconv.Itoa(int(s.GetPid()))
 		}
 		r := []string{s.GetId(), dash(s.GetAddress()), leader, stateName(s.GetState()), pid}
 		if wide {

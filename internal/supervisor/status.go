@@ -69,7 +69,7 @@ const publishRetry = time.Second
 func (s *Supervisor) publish(ctx context.Context) {
 	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP}
 	if s.cfg.LocalPID {
-		self.Pid = int64(os.Getpid())
+		self.Pid = int32(os.Getpid())
 	}
 	for {
 		pctx, cancel := context.WithTimeout(ctx, 2*time.Second)

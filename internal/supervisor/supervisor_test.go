@@ -198,7 +198,7 @@ func TestReportToWatch(t *testing.T) {
 			t.Fatalf("supervisors %v, %v", sups, err)
 		}
 		s := sups.GetSupervisors()[0]
-		return s.GetLeader() && s.GetState() == lofamov1.State_NORMAL && s.GetPid() == int64(os.Getpid()) && s.GetReportAddress() == cfg.Report
+		return s.GetLeader() && s.GetState() == lofamov1.State_NORMAL && s.GetPid() == int32(os.Getpid()) && s.GetReportAddress() == cfg.Report
 	})
 }
 

@@ -155,7 +155,7 @@ func (s *scenario) command(f []string) {
 func (s *scenario) create(f []string) {
 	s.origin = origin(f[0])
 	var rails []fault.Path
-	for _, r := range strings.Split(f[1], ",") {
+	for r := range strings.SplitSeq(f[1], ",") {
 		rails = append(rails, s.path(r))
 	}
 	cfg := DefaultOutboxConfig(rails...)
@@ -204,7 +204,7 @@ func (s *scenario) ack(verb string, f []string) {
 	case "stale":
 		a.Status = lofamov1.Ack_STALE_EPOCH
 	}
-	for _, n := range strings.Split(f[1], ",") {
+	for n := range strings.SplitSeq(f[1], ",") {
 		seq, err := strconv.Atoi(n)
 		s.fatal(err)
 		a.Ids = append(a.Ids, EncodeReportID(fault.ReportID{Origin: s.origin, Epoch: s.o.Epoch(), Seq: fault.Seq(seq)}))
@@ -277,20 +277,21 @@ func (s *scenario) take(out Output) {
 		if r.Digest {
 			what = "digest"
 		}
-		line := fmt.Sprintf("%-6s %s #%d", send.Path, what, r.ID.Seq)
+		var line strings.Builder
+		line.WriteString(fmt.Sprintf("%-6s %s #%d", send.Path, what, r.ID.Seq))
 		if send.Target != "" {
-			line += " to " + send.Target
+			line.WriteString(" to " + send.Target)
 		}
-		line += fmt.Sprintf(" attempt %d", send.Attempt)
+		line.WriteString(fmt.Sprintf(" attempt %d", send.Attempt))
 		if !r.Digest {
 			for _, ob := range r.Observations {
-				line += fmt.Sprintf(" %s=%s age %v", ob.Component, ob.State, ob.Age)
+				line.WriteString(fmt.Sprintf(" %s=%s age %v", ob.Component, ob.State, ob.Age))
 				if ob.Detail != "" {
-					line += fmt.Sprintf(" %q", ob.Detail)
+					line.WriteString(fmt.Sprintf(" %q", ob.Detail))
 				}
 			}
 		}
-		s.printf("%s", line)
+		s.printf("%s", line.String())
 		if slices.Contains(s.auto, send.Path) {
 			s.answer(send)
 		}

@@ -438,7 +438,8 @@ func (w *world) replay(e *end, n int) {
 
 func summary(l *Link) string {
 	s := l.Stats()
-	out := l.State().String()
+	var out strings.Builder
+	out.WriteString(l.State().String())
 	for _, c := range []struct {
 		name string
 		v    uint64
@@ -447,8 +448,8 @@ func summary(l *Link) string {
 		{"crc-strange", s.CRCStrange}, {"mac", s.MAC}, {"sessions", s.Sessions}, {"malformed", s.Malformed}, {"own-late", s.OwnLate},
 	} {
 		if c.v != 0 {
-			out += fmt.Sprintf(" %s=%d", c.name, c.v)
+			out.WriteString(fmt.Sprintf(" %s=%d", c.name, c.v))
 		}
 	}
-	return out
+	return out.String()
 }

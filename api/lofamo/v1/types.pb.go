@@ -838,7 +838,7 @@ type Supervisor struct {
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its gRPC service, host:port
 	Leader        bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
 	State         State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Pid           int64                  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // in a local cluster
+	Pid           int32                  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // of its process, on its own machine
 	ReportAddress string                 `protobuf:"bytes,6,opt,name=report_address,json=reportAddress,proto3" json:"report_address,omitempty"` // where agents send reports, host:port (UDP)
 	HttpAddress   string                 `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
 	unknownFields protoimpl.UnknownFields
@@ -903,7 +903,7 @@ func (x *Supervisor) GetState() State {
 	return State_STATE_UNSPECIFIED
 }
 
-func (x *Supervisor) GetPid() int64 {
+func (x *Supervisor) GetPid() int32 {
 	if x != nil {
 		return x.Pid
 	}
@@ -996,7 +996,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
 	"\x06leader\x18\x03 \x01(\bR\x06leader\x12&\n" +
 	"\x05state\x18\x04 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12\x10\n" +
-	"\x03pid\x18\x05 \x01(\x03R\x03pid\x12%\n" +
+	"\x03pid\x18\x05 \x01(\x05R\x03pid\x12%\n" +
 	"\x0ereport_address\x18\x06 \x01(\tR\rreportAddress\x12!\n" +
 	"\fhttp_address\x18\a \x01(\tR\vhttpAddress*M\n" +
 	"\x05State\x12\x15\n" +

@@ -157,6 +157,8 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 		return m, nil
 	case <-t.done:
 		return view.Map{}, ErrNotLeading
+	case <-ctx.Done():
+		return view.Map{}, ctx.Err()
 	}
 }
 

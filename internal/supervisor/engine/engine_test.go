@@ -188,6 +188,38 @@ func TestCommitThenAck(t *testing.T) {
 	}
 }
 
+// TestReadersNeverGoBack: a commit may be in the store, and shown by watches, before the term hears of
+// it. Who asks then is answered when the term knows.
+func TestReadersNeverGoBack(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	unblock := h.store.Block()
+	defer unblock()
+	h.report(1, false, fault.ComponentMemory, fault.Sick)
+	h.taken(t)
+	m, err := h.Map(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	later, now := make(chan view.Map, 1), make(chan view.Map, 1)
+	h.queries <- query{later, m.Revision + 1} // as if the store had it already
+	h.queries <- query{now, m.Revision}
+	<-now // queries are handled in order
+	if len(later) != 0 {
+		t.Fatal("answered with a map that may be older than what a watch has shown")
+	}
+	unblock()
+	select {
+	case m := <-later:
+		for _, e := range m.Nodes {
+			if e.Status.ID == "n1-0-0" && e.Status.State != fault.Sick {
+				t.Errorf("answered with state %s after the commit", e.Status.State)
+			}
+		}
+	case <-time.After(wait):
+		t.Fatal("never answered")
+	}
+}
+
 func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	unblock := h.store.Block()

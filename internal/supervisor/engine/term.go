@@ -29,6 +29,7 @@ type term struct {
 	open     *batch   // takes changes
 	sealed   []*batch // waiting, oldest first
 	inflight *batch   // with the committer
+	held     []query  // asked while that is in flight; bounded by the callers, who wait
 	// waiting are the reports in those batches, with those who are to hear of the commit.
 	waiting map[fault.ReportID][]answerTo
 	// commitTime is a running mean, for what the awareness latency must add for the commit itself.
@@ -134,7 +135,7 @@ func (t *term) run(ctx context.Context) error {
 			t.drain()
 			t.step(time.Now(), awareness.Tick{})
 		case q := <-t.e.queries:
-			q.reply <- t.view(q.reached)
+			t.ask(q)
 		case r := <-results:
 			if r.err != nil {
 				return r.err
@@ -337,6 +338,10 @@ func (t *term) finish(r result) {
 		}
 	}
 	t.acknowledge(b)
+	for _, q := range t.held {
+		q.reply <- t.view(q.reached)
+	}
+	t.held = nil
 }
 
 // acknowledge answers the reports of a committed batch, many of one origin in one ack.
@@ -376,6 +381,17 @@ func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ..
 		ack.Ids = append(ack.Ids, servicenet.EncodeReportID(id))
 	}
 	a.answerer.Answer(a.to, ack)
+}
+
+// ask answers a query. When the store has gone on while a commit is in flight, that commit may be what
+// it has gone on by, and a watch may have shown it already: the answer waits until that is known, so
+// that a reader never sees an older map than before.
+func (t *term) ask(q query) {
+	if t.inflight != nil && q.reached > t.revision {
+		t.held = append(t.held, q)
+		return
+	}
+	q.reply <- t.view(q.reached)
 }
 
 // view returns the committed map, with today's ages where the machine says nothing newer.

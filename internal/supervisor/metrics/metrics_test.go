@@ -24,11 +24,12 @@ func series(t *testing.T, reg *prometheus.Registry, names ...string) []string {
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			line := f.GetName()
+			var line strings.Builder
+			line.WriteString(f.GetName())
 			for _, l := range m.GetLabel() {
-				line += " " + l.GetValue()
+				line.WriteString(" " + l.GetValue())
 			}
-			out = append(out, fmt.Sprint(line, " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
+			out = append(out, fmt.Sprint(line.String(), " ", m.GetGauge().GetValue()+m.GetCounter().GetValue()))
 		}
 	}
 	return out

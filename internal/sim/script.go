@@ -396,10 +396,10 @@ func (r *runner) notNormal() string {
 			continue
 		}
 		var s strings.Builder
-		s.WriteString(fmt.Sprintf("%s is %s (%s)", n.ID, n.State, n.Cause))
+		fmt.Fprintf(&s, "%s is %s (%s)", n.ID, n.State, n.Cause)
 		for _, c := range n.Components {
 			if c.State != fault.Normal {
-				s.WriteString(fmt.Sprintf(" %s %s", c.Component, c.State))
+				fmt.Fprintf(&s, " %s %s", c.Component, c.State)
 			}
 		}
 		out = append(out, s.String())

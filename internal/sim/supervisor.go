@@ -173,7 +173,7 @@ func (w *World) check(c awareness.Change) {
 		return
 	}
 	n := w.find(c.Node)
-	alive := false
+	var alive bool
 	switch c.Component {
 	case fault.ComponentNode:
 		alive = w.reached(n)

@@ -278,16 +278,16 @@ func (s *scenario) take(out Output) {
 			what = "digest"
 		}
 		var line strings.Builder
-		line.WriteString(fmt.Sprintf("%-6s %s #%d", send.Path, what, r.ID.Seq))
+		fmt.Fprintf(&line, "%-6s %s #%d", send.Path, what, r.ID.Seq)
 		if send.Target != "" {
 			line.WriteString(" to " + send.Target)
 		}
-		line.WriteString(fmt.Sprintf(" attempt %d", send.Attempt))
+		fmt.Fprintf(&line, " attempt %d", send.Attempt)
 		if !r.Digest {
 			for _, ob := range r.Observations {
-				line.WriteString(fmt.Sprintf(" %s=%s age %v", ob.Component, ob.State, ob.Age))
+				fmt.Fprintf(&line, " %s=%s age %v", ob.Component, ob.State, ob.Age)
 				if ob.Detail != "" {
-					line.WriteString(fmt.Sprintf(" %q", ob.Detail))
+					fmt.Fprintf(&line, " %q", ob.Detail)
 				}
 			}
 		}

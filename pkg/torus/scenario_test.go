@@ -448,7 +448,7 @@ func summary(l *Link) string {
 		{"crc-strange", s.CRCStrange}, {"mac", s.MAC}, {"sessions", s.Sessions}, {"malformed", s.Malformed}, {"own-late", s.OwnLate},
 	} {
 		if c.v != 0 {
-			out.WriteString(fmt.Sprintf(" %s=%d", c.name, c.v))
+			fmt.Fprintf(&out, " %s=%d", c.name, c.v)
 		}
 	}
 	return out.String()

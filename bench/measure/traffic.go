@@ -18,7 +18,7 @@ func Traffic(ctx context.Context, ports map[uint16]bool) (sent, received int64, 
 	if err != nil {
 		return 0, 0, fmt.Errorf("open packet socket: %w", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	// A bounded wait, so that the end of ctx is seen on a silent interface.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
 		return 0, 0, fmt.Errorf("set time-out on packet socket: %w", err)

@@ -28,7 +28,7 @@ func conditions(o options) {
 	if unix.Uname(&u) == nil {
 		kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	fmt.Fprintf(o.out, "Conditions: %s, %d cores, Linux %s, %s; %s torus, 3 supervisors with embedded etcd, all on loopback of one machine; seed %d.\n",
+	o.out.f("Conditions: %s, %d cores, Linux %s, %s; %s torus, 3 supervisors with embedded etcd, all on loopback of one machine; seed %d.\n",
 		time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), kernel, runtime.Version(), o.dims, o.seed)
 }
 
@@ -65,12 +65,12 @@ func idle(ctx context.Context, o options, l *lab.Lab) error {
 		cpu = append(cpu, 100*(u.CPU-before[i].CPU).Seconds()/over.Seconds())
 		resident = append(resident, float64(u.Resident)/1e6)
 	}
-	fmt.Fprintf(o.out, "Idle for %s: both halves of a node together use %.2f %% of one core (median of %d nodes, at most %.2f %%) and %.0f MB resident (at most %.0f MB)",
+	o.out.f("Idle for %s: both halves of a node together use %.2f %% of one core (median of %d nodes, at most %.2f %%) and %.0f MB resident (at most %.0f MB)",
 		over.Round(time.Second), median(cpu), len(nodes), highest(cpu), median(resident), highest(resident))
 	if err == nil {
-		fmt.Fprintf(o.out, "; one node sends %.1f kB/s over all its links, IP headers included", sent/1000)
+		o.out.f("; one node sends %.1f kB/s over all its links, IP headers included", sent/1000)
 	}
-	fmt.Fprint(o.out, ".\n\n")
+	o.out.f(".\n\n")
 	return nil
 }
 
@@ -138,10 +138,10 @@ func peers(o options) error {
 			return fmt.Errorf("memberlist, sample %d: %w", i+1, err)
 		}
 		l = append(l, d)
-		fmt.Fprintf(o.progress, "\rmemberlist %d/%d ", i+1, o.peers)
+		o.progress.f("\rmemberlist %d/%d ", i+1, o.peers)
 	}
-	fmt.Fprintln(o.progress)
-	fmt.Fprintf(o.out, "\n## Beside it\n\nhashicorp/memberlist 0.7.0, LAN defaults, 8 members in one process, one stopped without farewell → dead at all others: median %s ms, at most %s ms (%d samples).\n",
+	o.progress.f("\n")
+	o.out.f("\n## Beside it\n\nhashicorp/memberlist 0.7.0, LAN defaults, 8 members in one process, one stopped without farewell → dead at all others: median %s ms, at most %s ms (%d samples).\n",
 		measure.Millis(l.Median()), measure.Millis(l.Max()), len(l))
 	return nil
 }
@@ -172,7 +172,7 @@ func soak(ctx context.Context, o options) (err error) {
 	defer cancel()
 	_, err = l.Wait(running, mark, func(s lab.Seen) bool {
 		if s.GetTo() != lofamov1.State_NORMAL {
-			fmt.Fprintln(o.progress, s)
+			o.progress.f("%s\n", s)
 		}
 		return s.GetComponent() == "node" && s.GetTo() == lofamov1.State_FAILED
 	})
@@ -195,6 +195,6 @@ func soak(ctx context.Context, o options) (err error) {
 	if len(list) == 0 {
 		list = []string{"none"}
 	}
-	fmt.Fprintf(o.out, "%s at preset %s with four busy loops: no healthy node was called FAILED. Other changes away from NORMAL: %s.\n", o.soak, o.presets[0], strings.Join(list, ", "))
+	o.out.f("%s at preset %s with four busy loops: no healthy node was called FAILED. Other changes away from NORMAL: %s.\n", o.soak, o.presets[0], strings.Join(list, ", "))
 	return nil
 }

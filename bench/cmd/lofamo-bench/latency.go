@@ -54,9 +54,9 @@ func experiments(p config.Periods) []experiment {
 
 // latencies runs all experiments and prints their table.
 func latencies(ctx context.Context, o options, l *lab.Lab, p config.Periods) error {
-	fmt.Fprintf(o.out, "Awareness latency in ms: injection → watch event (committed), by one monotonic clock; *own*: `awarenessLatency`, summed from ages.\n\n")
-	fmt.Fprintln(o.out, "| fault | n | median | p99 | max | bound | own median | own − clock, median | path |")
-	fmt.Fprintln(o.out, "|---|---|---|---|---|---|---|---|---|")
+	o.out.f("Awareness latency in ms: injection → watch event (committed), by one monotonic clock; *own*: `awarenessLatency`, summed from ages.\n\n")
+	o.out.f("| fault | n | median | p99 | max | bound | own median | own − clock, median | path |\n")
+	o.out.f("|---|---|---|---|---|---|---|---|---|\n")
 	rnd := rand.New(rand.NewPCG(o.seed, 0))
 	for _, e := range experiments(p) {
 		n := o.others
@@ -71,9 +71,9 @@ func latencies(ctx context.Context, o options, l *lab.Lab, p config.Periods) err
 			if err := r.sample(ctx, l, rnd); err != nil {
 				return fmt.Errorf("%s, sample %d of %d: %w", e.fault, i+1, n, err)
 			}
-			fmt.Fprintf(o.progress, "\r%-28s %d/%d ", e.fault, i+1, n)
+			o.progress.f("\r%-28s %d/%d ", e.fault, i+1, n)
 		}
-		fmt.Fprintln(o.progress)
+		o.progress.f("\n")
 		r.print(o)
 	}
 	return nil
@@ -137,7 +137,7 @@ func (s *series) print(o options) {
 			paths = append(paths, fmt.Sprintf("%s %d", p, n))
 		}
 	}
-	fmt.Fprintf(o.out, "| %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", s.fault, len(s.clock), measure.Millis(s.clock.Median()), p99,
+	o.out.f("| %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", s.fault, len(s.clock), measure.Millis(s.clock.Median()), p99,
 		measure.Millis(s.clock.Max()), bound, measure.Millis(s.own.Median()), measure.Millis(s.diff.Median()), strings.Join(paths, ", "))
 }
 

@@ -33,13 +33,19 @@ type options struct {
 	peers    int
 	only     string
 	seed     uint64
-	out      io.Writer
-	progress io.Writer
+	out      printer
+	progress printer
 }
+
+// printer prints to where nobody can do anything about a failure.
+type printer struct{ w io.Writer }
+
+func (p printer) f(format string, args ...any) { _, _ = fmt.Fprintf(p.w, format, args...) }
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "busy-loop" {
-		for {
+		for n := 0; ; n++ { // to spin is what it is for
+			_ = n
 		}
 	}
 	o, err := parse(os.Args[1:])
@@ -51,10 +57,10 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
+	err = run(ctx, o)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "lofamo-bench:", err)
-		stop()
 		os.Exit(1)
 	}
 }
@@ -82,7 +88,7 @@ func parse(args []string) (options, error) {
 		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), arguments %q (none): outside what is allowed", *kills, *others, *peers, f.Args())
 	}
 	o := options{dims: d, presets: strings.Split(*presets, ","), kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers,
-		only: *only, seed: *seed, out: os.Stdout, progress: os.Stderr}
+		only: *only, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
 	if *short {
 		o.presets, o.kills, o.others, o.idle, o.peers = []string{"default"}, 3, 1, 5*time.Second, 1
 	}
@@ -116,7 +122,7 @@ func preset(ctx context.Context, o options, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.out, "\n## Preset %s\n\n", name)
+	o.out.f("\n## Preset %s\n\n", name)
 	if o.idle > 0 {
 		if err := idle(ctx, o, l); err != nil {
 			return err

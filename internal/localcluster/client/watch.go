@@ -128,9 +128,12 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	}
 	w.stood = true
 	w.client.answered(i)
-	ctx, cancel := context.WithCancel(ctx)
+	// The supervisor is not told of a deadline: it would end the stream a moment before ctx ends, and
+	// look as if it had failed.
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	s, err := stub.Watch(ctx, &lofamov1.WatchRequest{AfterRevision: w.after, AsSeen: w.opts.AsSeen, Node: w.opts.Node})
+	defer context.AfterFunc(ctx, cancel)()
+	s, err := stub.Watch(streaming, &lofamov1.WatchRequest{AfterRevision: w.after, AsSeen: w.opts.AsSeen, Node: w.opts.Node})
 	if err != nil {
 		return false, err
 	}

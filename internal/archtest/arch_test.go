@@ -33,6 +33,7 @@ var layers = map[string][]string{
 	"pkg/awareness":         {"pkg/fault", "pkg/torus/grid"},
 	"internal/version":      {},
 	"internal/archtest":     {},
+	"internal/golden":       {},
 	"internal/pki":          {"pkg/fault"},
 	"internal/config":       {"pkg"},
 	"internal/agent":        {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki"},

@@ -1,19 +1,15 @@
 package awareness
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
-
-var update = flag.Bool("update", false, "write the output that the scenarios give now into testdata; then review it")
 
 // TestScenarios runs testdata/*.txt. A file is a list of blocks: commands, a line "----", what they
 // print, an empty line. The commands:
@@ -38,60 +34,24 @@ var update = flag.Bool("update", false, "write the output that the scenarios giv
 //	evidence NODE COMPONENT      prints why
 //	links NODE                   prints its link ends that are not NORMAL
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, f := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { runScenario(t, f) })
-	}
-}
-
-func runScenario(t *testing.T, file string) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &scenario{}
-	var out strings.Builder
-	for block := range strings.SplitSeq(strings.TrimSpace(string(b)), "\n\n") {
-		commands, want, found := strings.Cut(block, "\n----")
-		for line := range strings.SplitSeq(commands, "\n") {
-			if f := strings.Fields(line); len(f) > 0 && !strings.HasPrefix(line, "#") {
-				if err := s.command(f); err != nil {
-					t.Fatalf("%s: %q: %v", file, line, err)
-				}
-			}
-		}
-		got := s.out
-		s.out = ""
-		if want = strings.Trim(want, "\n"); found && !*update && strings.TrimRight(got, "\n") != want {
-			t.Errorf("%s:\n%s\n---- got\n%s---- want\n%s", file, commands, got, want)
-		}
-		out.WriteString(commands)
-		if found || got != "" {
-			out.WriteString("\n----\n" + got)
-		} else {
-			out.WriteString("\n")
-		}
-		if !found && got != "" && !*update {
-			t.Errorf("%s:\n%s\nprints\n%sbut the file expects nothing", file, commands, got)
-		}
-		out.WriteString("\n")
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(strings.TrimSpace(out.String())+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		s := &scenario{}
+		return golden.Blocks(t, text, "----", func(args []string) ([]string, error) {
+			s.out = nil
+			err := s.command(args)
+			return s.out, err
+		})
+	})
 }
 
 type scenario struct {
 	w   *world
-	out string
+	out []string
 }
 
-func (s *scenario) printf(format string, args ...any) { s.out += fmt.Sprintf(format, args...) }
+func (s *scenario) printf(format string, args ...any) {
+	s.out = append(s.out, fmt.Sprintf(format, args...))
+}
 
 func (s *scenario) command(f []string) error {
 	arg := func(i int) string {
@@ -277,7 +237,7 @@ func (s *scenario) print(at time.Time, out Output) {
 		if c.Half != 0 {
 			who += "/" + c.Half.String()
 		}
-		s.printf("%s challenge %s via %s\n", s.clock(at), who, join(c.Via))
+		s.printf("%s challenge %s via %s", s.clock(at), who, join(c.Via))
 	}
 	for i := 0; i < len(out.Changes); {
 		c := out.Changes[i]
@@ -303,7 +263,7 @@ func (s *scenario) print(at time.Time, out Output) {
 		if c.SingleWitness {
 			single = " SINGLE-WITNESS"
 		}
-		s.printf("%s %s %s: %s -> %s, cause %s, by %s %s, path %s, latency %s%s: %s\n", s.clock(at), c.Node, strings.Join(names, " "),
+		s.printf("%s %s %s: %s -> %s, cause %s, by %s %s, path %s, latency %s%s: %s", s.clock(at), c.Node, strings.Join(names, " "),
 			c.From, c.To, c.Cause, c.Kind, c.Observer, path, latency, single, c.Reason)
 	}
 }
@@ -317,10 +277,10 @@ func (s *scenario) printMap() {
 		if n.SingleWitness {
 			single = ", single witness"
 		}
-		s.printf("%s %s, cause %s%s\n", n.ID, n.State, n.Cause, single)
+		s.printf("%s %s, cause %s%s", n.ID, n.State, n.Cause, single)
 		for _, c := range n.Components {
 			if c.State != fault.Normal && (c.State != fault.Unknown || n.State == fault.Unknown || n.State == fault.Failed || c.Component <= fault.ComponentDNP) {
-				s.printf("  %s %s, cause %s\n", c.Component, c.State, c.Cause)
+				s.printf("  %s %s, cause %s", c.Component, c.State, c.Cause)
 			}
 		}
 	}
@@ -329,7 +289,7 @@ func (s *scenario) printMap() {
 func (s *scenario) printLinks(id fault.NodeID) {
 	for _, l := range s.w.m.Links() {
 		if l.Node == id && l.State != fault.Normal {
-			s.printf("%s %s to %s %s, cause %s\n", l.Node, l.Direction, l.Peer, l.State, l.Cause)
+			s.printf("%s %s to %s %s, cause %s", l.Node, l.Direction, l.Peer, l.State, l.Cause)
 		}
 	}
 }
@@ -345,9 +305,9 @@ func (s *scenario) printEvidence(id fault.NodeID, name string) error {
 	}
 	for _, c := range n.Components {
 		if c.Component == comp {
-			s.printf("%s %s %s\n", id, comp, c.State)
+			s.printf("%s %s %s", id, comp, c.State)
 			for _, e := range c.Evidence {
-				s.printf("  %s by %s, %s since %s %s\n", e.Kind, e.Observer, e.State, s.clock(e.At), e.Detail)
+				s.printf("  %s by %s, %s since %s %s", e.Kind, e.Observer, e.State, s.clock(e.At), e.Detail)
 			}
 		}
 	}

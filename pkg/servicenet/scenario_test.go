@@ -1,10 +1,7 @@
 package servicenet
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,10 +9,9 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
-
-var update = flag.Bool("update", false, "rewrite the expected lines of testdata/outbox/*.txt")
 
 // TestOutboxScenarios plays testdata/outbox/*.txt. A line that begins with '>' is what the outbox
 // must answer to the command before it; '#' begins a comment. Times are since the start. Commands:
@@ -34,44 +30,14 @@ var update = flag.Bool("update", false, "rewrite the expected lines of testdata/
 //
 // Between commands the outbox is stepped at each Wake that it asked for.
 func TestOutboxScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/outbox/*.txt")
-	if err != nil || len(files) < 8 {
-		t.Fatalf("%d scenarios, %v", len(files), err)
-	}
-	for _, f := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { playFile(t, f) })
-	}
-}
-
-func playFile(t *testing.T, name string) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &scenario{t: t}
-	var out []string
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\n")
-		if strings.HasPrefix(line, ">") {
-			continue
-		}
-		out = append(out, line)
-		if cmd, _, _ := strings.Cut(line, "#"); strings.TrimSpace(cmd) != "" {
+	golden.Files(t, "testdata/outbox/*.txt", func(t *testing.T, text string) string {
+		s := &scenario{t: t}
+		return golden.Lines(t, text, "> ", func(args []string) ([]string, error) {
 			s.lines = nil
-			s.command(strings.Fields(cmd))
-			out = append(out, s.lines...)
-		}
-	}
-	got := strings.Join(out, "\n") + "\n"
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got != string(text) {
-		t.Errorf("%s: got\n%s\n(go test -update rewrites it; read the difference)", name, got)
-	}
+			s.command(args)
+			return s.lines, nil
+		})
+	})
 }
 
 type scenario struct {
@@ -327,5 +293,5 @@ func (s *scenario) answer(send Send) {
 }
 
 func (s *scenario) printf(format string, args ...any) {
-	s.lines = append(s.lines, fmt.Sprintf("> %-8v %s", s.now, fmt.Sprintf(format, args...)))
+	s.lines = append(s.lines, fmt.Sprintf("%-8v %s", s.now, fmt.Sprintf(format, args...)))
 }

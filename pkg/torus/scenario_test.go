@@ -2,20 +2,16 @@ package torus
 
 import (
 	"container/heap"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/golden"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
-
-var update = flag.Bool("update", false, "write what happens into testdata")
 
 // TestScenarios runs every testdata/*.txt: two ends of a link, real frames, virtual time. A file
 // is a script, a line "--", and what then happens, line by line. The script's commands:
@@ -27,31 +23,12 @@ var update = flag.Bool("update", false, "write what happens into testdata")
 //	                         handshake: a new session for both
 //	end TIME                 and the counters that are not 0
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("scenarios: %v, %v", files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			script, want, _ := strings.Cut(string(b), "\n--\n")
-			w := newWorld(t, script)
-			w.run()
-			got := strings.Join(w.log, "\n") + "\n"
-			if *update {
-				if err := os.WriteFile(file, []byte(script+"\n--\n"+got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != want {
-				t.Errorf("happened:\n%s\nexpected:\n%s", got, want)
-			}
-		})
-	}
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		script, _, _ := strings.Cut(text, "\n--\n")
+		w := newWorld(t, script)
+		w.run()
+		return script + "\n--\n" + strings.Join(w.log, "\n") + "\n"
+	})
 }
 
 const (
@@ -124,15 +101,7 @@ func (h *timeline) Pop() any {
 func newWorld(t *testing.T, script string) *world {
 	start := time.Unix(1_000_000, 0)
 	w := &world{t: t, start: start, now: start, cfg: testConfig(), ends: [2]*end{{name: "a"}, {name: "b"}}}
-	for n, line := range strings.Split(script, "\n") {
-		f := strings.Fields(line)
-		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
-			continue
-		}
-		if err := w.command(f); err != nil {
-			t.Fatalf("line %d, %q: %v", n+1, line, err)
-		}
-	}
+	golden.Lines(t, script, "--", func(f []string) ([]string, error) { return nil, w.command(f) })
 	for _, e := range w.ends {
 		w.startEnd(e)
 	}

@@ -1,16 +1,13 @@
 package watchdog
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-var rewrite = flag.Bool("rewrite", false, "write what the scenarios in testdata print into them")
+	"github.com/lofamo/lofamo/internal/golden"
+)
 
 // TestScenarios runs the scenarios of testdata: a writer and a reader of one word, in virtual time.
 // A scenario is a list of commands, each on a line; what a run prints stands under it, between
@@ -24,57 +21,14 @@ var rewrite = flag.Bool("rewrite", false, "write what the scenarios in testdata 
 //
 // When both are due at one time the writer goes first.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := runScenario(string(b))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if *rewrite {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != string(b) {
-				t.Errorf("got\n%s\nwant\n%s", got, b)
-			}
-		})
-	}
-}
-
-func runScenario(text string) (string, error) {
-	w := &world{}
-	var out []string
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	for i := 0; i < len(lines); i++ {
-		line := strings.TrimSpace(lines[i])
-		out = append(out, lines[i])
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if err := w.command(strings.Fields(line)); err != nil {
-			return "", fmt.Errorf("line %d, %q: %w", i+1, line, err)
-		}
-		if strings.HasPrefix(line, "run ") {
-			out = append(append(out, "----"), w.log...)
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		w := &world{}
+		return golden.Blocks(t, text, "----", func(args []string) ([]string, error) {
 			w.log = nil
-			if i+1 < len(lines) && lines[i+1] == "----" {
-				for i++; i < len(lines) && lines[i] != ""; i++ {
-				}
-				i--
-			}
-		}
-	}
-	return strings.Join(out, "\n") + "\n", nil
+			err := w.command(args)
+			return w.log, err
+		})
+	})
 }
 
 // world is one word with its two machines.

@@ -1,11 +1,7 @@
 package hostcore
 
 import (
-	"bufio"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,10 +15,11 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/golden"
 )
 
 // A scenario is a list of commands, each followed by what the host half did because of it, one
-// line a deed, beginning with "  ". UPDATE=1 rewrites the deeds.
+// line a deed, beginning with "  ".
 //
 //	torus DIMS COORD          a new host half at default periods; the DNP half runs, supervisors answer
 //	run DURATION              time passes
@@ -37,53 +34,19 @@ import (
 //	downcall NODE             a message for another node
 //	arrived COORD             another node's envelope, come by the torus
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
-	}
-	for _, f := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) { runScenario(t, f) })
-	}
-}
-
-func runScenario(t *testing.T, file string) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got strings.Builder
-	var w *world
-	sc := bufio.NewScanner(strings.NewReader(string(b)))
-	for sc.Scan() {
-		line := sc.Text()
-		if strings.HasPrefix(line, "  ") {
-			continue
-		}
-		fmt.Fprintln(&got, line)
-		args := strings.Fields(line)
-		if len(args) == 0 || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if args[0] == "torus" {
-			w = newWorld(t, args[1], args[2])
-		} else {
-			w.do(args)
-		}
-		for _, d := range w.deeds {
-			fmt.Fprintf(&got, "  %s\n", d)
-		}
-		w.deeds = nil
-	}
-	if got.String() == string(b) {
-		return
-	}
-	if os.Getenv("UPDATE") != "" {
-		if err := os.WriteFile(file, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Errorf("%s: got\n%s\nUPDATE=1 accepts it", file, got.String())
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		var w *world
+		return golden.Lines(t, text, "  ", func(args []string) ([]string, error) {
+			if args[0] == "torus" {
+				w = newWorld(t, args[1], args[2])
+			} else {
+				w.do(args)
+			}
+			deeds := w.deeds
+			w.deeds = nil
+			return deeds, nil
+		})
+	})
 }
 
 // world is what surrounds one host half.

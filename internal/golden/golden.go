@@ -100,10 +100,17 @@ func play(t *testing.T, i int, line string, do Command) []string {
 	if len(args) == 0 {
 		return nil
 	}
+	done := false
+	defer func() {
+		if !done { // also when the command ended the test itself
+			t.Logf("at line %d, %q", i+1, line)
+		}
+	}()
 	printed, err := do(args)
 	if err != nil {
-		t.Fatalf("line %d, %q: %v", i+1, line, err)
+		t.Fatal(err)
 	}
+	done = true
 	return printed
 }
 

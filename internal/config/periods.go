@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // Duration is a time.Duration that is written "25ms" in YAML.
@@ -107,35 +109,28 @@ func PresetNames() []string { return []string{PresetDefault, PresetFast, PresetR
 // hops of the report, two signatures and their checks, and etcd's commit on a busy machine.
 const TransitAllowance = 40 * time.Millisecond
 
-// WatchdogBound is the longest time from a half's death to the other half's verdict. A half that
-// dies just after it validated its word leaves the Valid bit set for one read more; then K misses
-// are tolerated and the next decides (seed 001 §III-E): (K+2)·TRead. A reader that was late itself
-// adds the read that it repeats; that is not in the bound.
-func WatchdogBound(tRead time.Duration, misses int) time.Duration {
-	return time.Duration(misses+2) * tRead
-}
-
-// SilenceBound is the longest time from a node's death to a neighbour's verdict that a link is
-// silent, its last frame having been sent just before: (misses+1)·period.
-func SilenceBound(period time.Duration, misses int) time.Duration {
-	return time.Duration(misses+1) * period
-}
-
 // HalfBound is the longest time from the death of one half to its commit in the fault map: the
-// watchdog, the challenge to the dead half, and TransitAllowance.
+// watchdog, the challenge to the dead half, and TransitAllowance. A reader that was late itself adds
+// the read that it repeats; that is not in the bound.
 func (p Periods) HalfBound() time.Duration {
-	return WatchdogBound(p.TRead, p.ReadMisses) + p.ChallengeHalf + TransitAllowance
+	return watchdog.StaleBound(p.TRead, p.ReadMisses) + p.ChallengeHalf + TransitAllowance
 }
 
 // NodeBound is the longest time from the death of a whole node, with enough neighbours alive for a
 // quorum, to its commit in the fault map: silence of its links, the challenge, TransitAllowance.
 func (p Periods) NodeBound() time.Duration {
-	return SilenceBound(p.LinkPeriod, p.LinkMisses) + p.ChallengeNode + TransitAllowance
+	return p.silence() + p.ChallengeNode + TransitAllowance
 }
 
 // SingleBound is NodeBound when the living witnesses are fewer than the quorum.
 func (p Periods) SingleBound() time.Duration {
-	return SilenceBound(p.LinkPeriod, p.LinkMisses) + p.ChallengeSingle + TransitAllowance
+	return p.silence() + p.ChallengeSingle + TransitAllowance
+}
+
+// silence is the longest time from a node's death to a neighbour's verdict that a link is silent, its
+// last frame having been sent just before.
+func (p Periods) silence() time.Duration {
+	return torus.LinkConfig{Period: p.LinkPeriod, Misses: p.LinkMisses}.SilentAfter()
 }
 
 // Validate names every field that is outside its range.

@@ -40,56 +40,6 @@ func TestPresets(t *testing.T) {
 	}
 }
 
-// TestWatchdogBound compares the formula with the mechanism, millisecond by millisecond: a writer
-// that validates every write period and dies, a reader at any phase that reads and invalidates.
-func TestWatchdogBound(t *testing.T) {
-	for _, tc := range []struct{ write, read, misses int }{{25, 50, 1}, {8, 16, 1}, {3, 10, 0}, {9, 10, 2}, {1, 7, 3}} {
-		worst := 0
-		for phase := range tc.read {
-			for death := 10 * tc.read; death < 12*tc.read+tc.write; death++ {
-				worst = max(worst, watchdogVerdict(tc.write, tc.read, tc.misses, phase, death)-death)
-			}
-		}
-		bound := int(WatchdogBound(time.Duration(tc.read)*ms, tc.misses) / ms)
-		if worst > bound || worst < bound-tc.write {
-			t.Errorf("%+v: the worst is %d ms, the bound %d ms", tc, worst, bound)
-		}
-	}
-}
-
-// watchdogVerdict returns when the reader gives its verdict on a writer that dies at death, just
-// after the write of that millisecond.
-func watchdogVerdict(write, read, misses, phase, death int) int {
-	valid, missed := false, 0
-	for now := 0; ; now++ {
-		if now <= death && now%write == 0 {
-			valid = true
-		}
-		if now%read != phase {
-			continue
-		}
-		if valid {
-			valid, missed = false, 0
-			continue
-		}
-		if missed++; missed > misses && now > death {
-			return now
-		}
-	}
-}
-
-func TestSilenceBound(t *testing.T) {
-	for _, tc := range []struct {
-		period time.Duration
-		misses int
-		want   time.Duration
-	}{{25 * ms, 2, 75 * ms}, {8 * ms, 2, 24 * ms}, {250 * ms, 3, time.Second}, {10 * ms, 0, 10 * ms}} {
-		if got := SilenceBound(tc.period, tc.misses); got != tc.want {
-			t.Errorf("%v, %d: %v, want %v", tc.period, tc.misses, got, tc.want)
-		}
-	}
-}
-
 func TestPeriodsValidate(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*Periods)

@@ -57,7 +57,8 @@ func TestVerdictNames(t *testing.T) {
 }
 
 // Wherever in the reader's period the owner writes for the last time, the verdict comes within
-// StaleBound of it, and not before K whole periods have passed.
+// StaleBound of it, and not before K whole periods have passed; a death just after a read takes
+// StaleBound, less the nanosecond.
 func TestStaleBound(t *testing.T) {
 	const tRead = 50 * time.Millisecond
 	for misses := range 4 {
@@ -80,6 +81,9 @@ func TestStaleBound(t *testing.T) {
 			took := now.Sub(died)
 			if took > StaleBound(tRead, misses) || took < time.Duration(misses)*tRead {
 				t.Errorf("K=%d, last write %v before a read: stale after %v, bound %v", misses, tRead-last, took, StaleBound(tRead, misses))
+			}
+			if last == 1 && took != StaleBound(tRead, misses)-1 {
+				t.Errorf("K=%d: the longest is %v, the bound %v", misses, took, StaleBound(tRead, misses))
 			}
 		}
 	}

@@ -38,7 +38,8 @@ func (c ReaderConfig) Validate() error {
 }
 
 // StaleBound is the longest time from the owner's death to the verdict Stale, the reader being in
-// time: the last word written may be read a whole period later, and K+1 misses follow it.
+// time: the last word written may be read a whole period later, and K+1 misses follow it
+// (seed 001 §III-E).
 func StaleBound(tRead time.Duration, misses int) time.Duration {
 	return time.Duration(misses+2) * tRead
 }

@@ -34,6 +34,7 @@ var layers = map[string][]string{
 	"internal/version":      {},
 	"internal/archtest":     {},
 	"internal/golden":       {},
+	"internal/fixedseed":    {},
 	"internal/pki":          {"pkg/fault"},
 	"internal/config":       {"pkg"},
 	"internal/agent":        {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki"},

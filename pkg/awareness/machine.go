@@ -394,6 +394,7 @@ func (m *Machine) run(now time.Time) {
 			m.settle(n, now)
 			if mood := m.moodOf(n, now); mood != n.mood {
 				n.mood = mood
+				m.touch(n) // its halves' verdicts rest on one another
 				for _, nb := range n.neighbours {
 					m.touch(nb.node)
 				}

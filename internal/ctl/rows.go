@@ -165,7 +165,7 @@ func (a *app) printNode(n *lofamov1.Node, wide bool) error {
 		heard = "last sign of life " + protoDuration(n.GetAge()) + " ago"
 	}
 	head = append(head, []string{"Heard", heard},
-		[]string{"Boot epochs", fmt.Sprintf("host %s, dnp %s", epoch(n.GetHostEpoch()), epoch(n.GetDnpEpoch()))})
+		[]string{"Boot epochs", epochs(n)})
 	if err := table(a.env.Stdout, head); err != nil {
 		return err
 	}
@@ -200,9 +200,18 @@ func nodeVerdict(n *lofamov1.Node) string {
 	return s
 }
 
+// epochs tells the boot epochs last heard. A DNP half speaks for itself only while its host cannot.
+func epochs(n *lofamov1.Node) string {
+	s := fmt.Sprintf("host %s, dnp %s", epoch(n.GetHostEpoch()), epoch(n.GetDnpEpoch()))
+	if n.GetDnpEpoch() == 0 && n.GetHostEpoch() != 0 {
+		s += " (its host speaks for it)"
+	}
+	return s
+}
+
 func epoch(v uint64) string {
 	if v == 0 {
-		return "never heard"
+		return "not heard"
 	}
 	return strconv.FormatUint(v, 10)
 }

@@ -12,7 +12,7 @@ import (
 // Memberlist starts n members of hashicorp/memberlist with its LAN defaults in this process, stops
 // one without a farewell and returns how long the last of the others took to call it dead.
 func Memberlist(n int, limit time.Duration) (time.Duration, error) {
-	dead := make(chan string, n*n)
+	gone := make(chan string, n*n)
 	var members []*memberlist.Memberlist
 	defer func() {
 		for _, m := range members {
@@ -24,7 +24,7 @@ func Memberlist(n int, limit time.Duration) (time.Duration, error) {
 		cfg.Name = fmt.Sprintf("member%d", i)
 		cfg.BindAddr, cfg.BindPort, cfg.AdvertisePort = "127.0.0.1", 0, 0
 		cfg.Logger = log.New(io.Discard, "", 0)
-		cfg.Events = leaveEvents{name: cfg.Name, dead: dead}
+		cfg.Events = leaveEvents{gone}
 		m, err := memberlist.Create(cfg)
 		if err != nil {
 			return 0, fmt.Errorf("start member %d: %w", i, err)
@@ -36,35 +36,45 @@ func Memberlist(n int, limit time.Duration) (time.Duration, error) {
 			}
 		}
 	}
-	for deadline := time.Now().Add(limit); members[n-1].NumMembers() < n; {
+	for deadline := time.Now().Add(limit); !complete(members); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return 0, fmt.Errorf("%d of %d members joined within %s", members[n-1].NumMembers(), n, limit)
+			return 0, fmt.Errorf("not all of %d members know one another within %s", n, limit)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	victim := members[n-1]
+	name := victim.LocalNode().Name
 	start := time.Now()
 	if err := victim.Shutdown(); err != nil {
 		return 0, fmt.Errorf("stop member %d: %w", n-1, err)
 	}
 	members = members[:n-1]
 	timeout := time.After(limit)
-	for range members {
+	for aware := 0; aware < len(members); {
 		select {
-		case <-dead:
+		case who := <-gone:
+			if who == name {
+				aware++
+			}
 		case <-timeout:
-			return 0, fmt.Errorf("not all members called the dead one dead within %s", limit)
+			return 0, fmt.Errorf("%d of %d members called the dead one dead within %s", aware, len(members), limit)
 		}
 	}
 	return time.Since(start), nil
 }
 
-// leaveEvents tells which members the member called name has lost.
-type leaveEvents struct {
-	name string
-	dead chan<- string
+// complete says whether every member knows all of them.
+func complete(members []*memberlist.Memberlist) bool {
+	for _, m := range members {
+		if m.NumMembers() < len(members) {
+			return false
+		}
+	}
+	return true
 }
 
-func (leaveEvents) NotifyJoin(*memberlist.Node)    {}
-func (leaveEvents) NotifyUpdate(*memberlist.Node)  {}
-func (e leaveEvents) NotifyLeave(*memberlist.Node) { e.dead <- e.name }
+// leaveEvents tells whom a member has lost.
+type leaveEvents struct{ gone chan<- string }
+
+func (leaveEvents) NotifyJoin(*memberlist.Node)      {}
+func (leaveEvents) NotifyUpdate(*memberlist.Node)    {}
+func (e leaveEvents) NotifyLeave(n *memberlist.Node) { e.gone <- n.Name }

@@ -68,7 +68,7 @@ func main() {
 func parse(args []string) (options, error) {
 	f := flag.NewFlagSet("lofamo-bench", flag.ContinueOnError)
 	dims := f.String("dims", "2x2x2", "sizes of the torus")
-	presets := f.String("presets", "default,fast", "presets to measure, with commas between")
+	presets := f.String("presets", "default,fast", "presets to measure, with commas between; empty for none")
 	kills := f.Int("kills", 300, "samples of each of kill-host, kill-dnp, kill-node; 1 to 100000")
 	others := f.Int("others", 50, "samples of every other kind, at the first preset; 0 to 100000")
 	idle := f.Duration("idle", 30*time.Second, "for how long to measure an idle node at each preset; 0 for not at all")
@@ -87,7 +87,11 @@ func parse(args []string) (options, error) {
 	if *kills < 1 || *kills > 100000 || *others < 0 || *others > 100000 || *peers < 0 || f.NArg() > 0 {
 		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), arguments %q (none): outside what is allowed", *kills, *others, *peers, f.Args())
 	}
-	o := options{dims: d, presets: strings.Split(*presets, ","), kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers,
+	names := strings.FieldsFunc(*presets, func(r rune) bool { return r == ',' })
+	if *soak > 0 && len(names) == 0 {
+		return options{}, errors.New("soak needs a preset")
+	}
+	o := options{dims: d, presets: names, kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers,
 		only: *only, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
 	if *short {
 		o.presets, o.kills, o.others, o.idle, o.peers = []string{"default"}, 3, 1, 5*time.Second, 1

@@ -11,13 +11,11 @@
 package agent
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -131,7 +129,7 @@ func Check(cfg config.Agent) error {
 	_, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
 	errs = append(errs, err)
 	if cfg.Service.GossipListen != "" {
-		_, err := readGossipKey(cfg.Service.GossipKeyFile)
+		_, err := pki.LoadGossipKey(cfg.Service.GossipKeyFile)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -151,21 +149,6 @@ func (c *common) nextEpoch() (fault.Epoch, error) {
 		c.log.Warn("boot epoch lost: the supervisors will say where to go on", "err", garbled)
 	}
 	return e, err
-}
-
-func readGossipKey(path string) ([]byte, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("gossip key: %w", err)
-	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
-	if err != nil {
-		return nil, fmt.Errorf("gossip key %s: %w", path, err)
-	}
-	if len(key) != 32 {
-		return nil, fmt.Errorf("gossip key %s: %d bytes: want 32, in base64", path, len(key))
-	}
-	return key, nil
 }
 
 // alarm is the one timer of a half. Its methods are called under the half's mutex.

@@ -25,6 +25,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // hostHalf is the shell of the Host Fault Manager.
@@ -98,7 +99,7 @@ func (h *hostHalf) open(cs *closers) error {
 }
 
 func (h *hostHalf) openGossip(cs *closers) error {
-	key, err := readGossipKey(h.cfg.Service.GossipKeyFile)
+	key, err := pki.LoadGossipKey(h.cfg.Service.GossipKeyFile)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package measure
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -13,15 +14,18 @@ type Latencies []time.Duration
 
 // Quantile returns the smallest sample that at least the share q (0 to 1) of the samples do not
 // exceed; zero without samples.
-func (l Latencies) Quantile(q float64) time.Duration {
-	if len(l) == 0 {
-		return 0
+func Quantile[T cmp.Ordered](samples []T, q float64) T {
+	if len(samples) == 0 {
+		var none T
+		return none
 	}
-	s := slices.Clone(l)
-	slices.Sort(s)
+	s := slices.Sorted(slices.Values(samples))
 	i := int(q*float64(len(s))+0.9999999) - 1
 	return s[min(max(i, 0), len(s)-1)]
 }
+
+// Quantile is the function of that name on l.
+func (l Latencies) Quantile(q float64) time.Duration { return Quantile(l, q) }
 
 // Median returns the 0.5 quantile.
 func (l Latencies) Median() time.Duration { return l.Quantile(0.5) }

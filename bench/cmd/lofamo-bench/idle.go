@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,7 +67,7 @@ func idle(ctx context.Context, o options, l *lab.Lab) error {
 		resident = append(resident, float64(u.Resident)/1e6)
 	}
 	o.out.f("Idle for %s: both halves of a node together use %.2f %% of one core (median of %d nodes, at most %.2f %%) and %.0f MB resident (at most %.0f MB)",
-		over.Round(time.Second), median(cpu), len(nodes), highest(cpu), median(resident), highest(resident))
+		over.Round(time.Second), measure.Quantile(cpu, 0.5), len(nodes), slices.Max(cpu), measure.Quantile(resident, 0.5), slices.Max(resident))
 	if err == nil {
 		o.out.f("; one node sends %.1f kB/s over all its links, IP headers included", sent/1000)
 	}
@@ -108,22 +109,6 @@ func traffic(ctx context.Context, l *lab.Lab, n localcluster.NodeInfo, over time
 		pause(ctx, over) // the other figures want their time all the same
 	}
 	return measure.Rate(sent, time.Since(begun)), err
-}
-
-func median(v []float64) float64 {
-	l := make(measure.Latencies, len(v))
-	for i, x := range v {
-		l[i] = time.Duration(x * 1e6)
-	}
-	return float64(l.Median()) / 1e6
-}
-
-func highest(v []float64) float64 {
-	h := 0.0
-	for _, x := range v {
-		h = max(h, x)
-	}
-	return h
 }
 
 // peers measures memberlist beside us, in the same run.

@@ -236,28 +236,28 @@ func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA) *fakeSupervisor {
 }
 
 func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
-	d, msg, err := servicenet.Unwrap(b, fault.PathDirect, f.verifier)
+	d, err := servicenet.Unwrap(b, fault.PathDirect, f.verifier)
 	if err != nil {
 		f.t.Errorf("supervisor refuses a message: %v", err)
 		return
 	}
 	f.mu.Lock()
-	if a := msg.GetAnswer(); a != nil {
+	if a := d.Msg.GetAnswer(); a != nil {
 		f.answers[string(a.GetNonce())] = fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
 	}
-	for _, o := range d.Report.Observations {
-		f.heard = append(f.heard, said{d.Report.ID.Origin, d.Path, d.Hops, o})
+	for _, r := range d.Reports {
+		for _, o := range r.Observations {
+			f.heard = append(f.heard, said{r.ID.Origin, d.Path, d.Hops, o})
+		}
 	}
 	f.news.Broadcast()
 	f.mu.Unlock()
-	if msg.GetReport() == nil {
-		return
-	}
-	for _, s := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
-		ack := &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
-			Status: s, Ids: []*lofamov1.ReportID{servicenet.EncodeReportID(d.Report.ID)}, Supervisor: "sup-0", Leader: "sup-0",
-		}}}
-		f.send(from, d.Report.ID.Origin.Node, d.Path, ack)
+	for _, r := range d.Reports {
+		for _, s := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+			acks := servicenet.NewAcks(s, r.ID)
+			acks[0].Leader = "sup-0"
+			f.send(from, r.ID.Origin.Node, d.Path, &lofamov1.Message{Acks: acks})
+		}
 	}
 }
 

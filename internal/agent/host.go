@@ -261,7 +261,7 @@ func (h *hostHalf) send(s *hostcore.Send) {
 func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	switch {
 	case s.Report != nil:
-		return servicenet.SealReport(*s.Report, h.signer)
+		return servicenet.SealReports([]fault.Report{*s.Report}, nil, h.signer)
 	case s.Relayed != nil:
 		return servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, h.signer)
 	}

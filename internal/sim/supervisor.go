@@ -47,17 +47,23 @@ func newSupervisor(w *World) (*supervisor, error) {
 
 // receive takes a datagram that came from a node's host half.
 func (s *supervisor) receive(from *node, b []byte) {
-	d, msg, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
+	arrival, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
 	if err != nil {
 		s.w.violate("the supervisor refuses a message by %s: %v", from.id(), err)
 		return
 	}
-	if a := msg.GetAnswer(); a != nil {
-		ev := awareness.Answered{Origin: fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}, Epoch: fault.Epoch(a.GetEpoch()), Path: d.Path}
+	if a := arrival.Msg.GetAnswer(); a != nil {
+		ev := awareness.Answered{Origin: fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}, Epoch: fault.Epoch(a.GetEpoch()), Path: arrival.Path}
 		copy(ev.Nonce[:], a.GetNonce())
 		s.step(ev)
 		return
 	}
+	for i := range arrival.Reports {
+		s.receiveReport(from, arrival.Delivery(i))
+	}
+}
+
+func (s *supervisor) receiveReport(from *node, d fault.Delivery) {
 	id := d.Report.ID
 	verdict := s.inbox.Accept
 	if d.Report.Digest {
@@ -83,9 +89,9 @@ func (s *supervisor) receive(from *node, b []byte) {
 
 // ack answers the way the report came.
 func (s *supervisor) ack(from *node, d fault.Delivery, status lofamov1.Ack_Status, highest uint64) {
-	b := s.seal(&lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
-		Status: status, Ids: []*lofamov1.ReportID{servicenet.EncodeReportID(d.Report.ID)}, Supervisor: supervisorID, Leader: supervisorID, HighestEpoch: highest,
-	}}})
+	acks := servicenet.NewAcks(status, d.Report.ID)
+	acks[0].Leader, acks[0].HighestEpoch = supervisorID, highest
+	b := s.seal(&lofamov1.Message{Acks: acks})
 	if d.Path == fault.PathTorus && from.id() != d.Report.ID.Origin.Node {
 		b = s.downcall(d.Report.ID.Origin.Node, b)
 	}

@@ -156,7 +156,7 @@ func TestReportToWatch(t *testing.T) {
 	a.Send(t, cfg.Report, b)
 	rec := a.Await(t, id, lofamov1.Ack_RECEIVED)
 	com := a.Await(t, id, lofamov1.Ack_COMMITTED)
-	if rec.From != "s1" || rec.GetSupervisor() != "s1" || com.GetLeader() != "s1" {
+	if rec.From != "s1" || com.GetLeader() != "s1" {
 		t.Errorf("acks %v and %v", rec, com)
 	}
 	resp := nextEvents(t, events)

@@ -19,7 +19,9 @@ const (
 	MaxObservations = 64   // in one report
 	MaxHops         = 16   // of one relayed message
 	MaxNodeID       = 64   // bytes of [a-z0-9.-]
-	MaxAckIDs       = 16   // report ids in one ack
+	MaxAckSeqs      = 64   // report numbers in one ack
+	MaxAcks         = 8    // acks in one message
+	MaxReports      = 64   // in one message
 	NonceSize       = 16   // bytes
 	// MaxAge bounds ages and holding times. The sum of one age and MaxHops of them still fits a
 	// time.Duration.
@@ -65,8 +67,10 @@ func encodeObservation(o fault.Observation, own fault.NodeID, digest bool) *lofa
 }
 
 // DecodeReport is the strict inverse of EncodeReport: everything outside its range is refused.
-func DecodeReport(m *lofamov1.Report) (fault.Report, error) {
-	id, err := DecodeReportID(m.GetId())
+func DecodeReport(m *lofamov1.Report) (fault.Report, error) { return decodeReport(m, m.GetId()) }
+
+func decodeReport(m *lofamov1.Report, wireID *lofamov1.ReportID) (fault.Report, error) {
+	id, err := DecodeReportID(wireID)
 	if err != nil {
 		return fault.Report{}, err
 	}
@@ -129,6 +133,83 @@ func decodeObservation(m *lofamov1.Observation, own fault.NodeID) (fault.Observa
 		Age:       age,
 		Detail:    m.GetDetail(),
 	}, nil
+}
+
+// EncodeReports puts reports of one origin into one wire message. The ids after the first leave out
+// what is the same as in the one before.
+func EncodeReports(rs []fault.Report, status *lofamov1.DeliveryStatus) *lofamov1.Reports {
+	m := &lofamov1.Reports{Reports: make([]*lofamov1.Report, 0, len(rs)), Status: status}
+	for i, r := range rs {
+		e := EncodeReport(r)
+		if i > 0 && rs[i-1].ID.Origin == r.ID.Origin {
+			e.Id.Node, e.Id.Half = "", 0
+			if rs[i-1].ID.Epoch == r.ID.Epoch {
+				e.Id.Epoch = 0
+			}
+		}
+		m.Reports = append(m.Reports, e)
+	}
+	return m
+}
+
+// DecodeReports is the strict inverse of EncodeReports.
+func DecodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
+	if n := len(m.GetReports()); n < 1 || n > MaxReports {
+		return nil, refuse(RefusedField, "reports.reports: given %d: want 1 to %d", n, MaxReports)
+	}
+	out := make([]fault.Report, 0, len(m.GetReports()))
+	for i, e := range m.GetReports() {
+		id := e.GetId()
+		if i > 0 {
+			if id.GetNode() != "" || id.GetHalf() != 0 {
+				return nil, refuse(RefusedField, "reports[%d].id: given %q %s: want those of the first report left out", i, id.GetNode(), id.GetHalf())
+			}
+			before := out[i-1].ID
+			id = &lofamov1.ReportID{Node: string(before.Origin.Node), Half: lofamov1.Half(before.Origin.Half), Epoch: id.GetEpoch(), Seq: id.GetSeq()}
+			if id.GetEpoch() == 0 {
+				id.Epoch = uint64(before.Epoch)
+			}
+		}
+		r, err := decodeReport(e, id)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// NewAcks answers reports, in as many acks as their origins and epochs take.
+func NewAcks(status lofamov1.Ack_Status, ids ...fault.ReportID) []*lofamov1.Ack {
+	var out []*lofamov1.Ack
+	var last fault.ReportID
+	for _, id := range ids {
+		n := len(out)
+		if n == 0 || last.Origin != id.Origin || last.Epoch != id.Epoch || len(out[n-1].GetSeqs()) == MaxAckSeqs {
+			out = append(out, &lofamov1.Ack{
+				Status: status, Node: string(id.Origin.Node), Half: lofamov1.Half(id.Origin.Half), Epoch: uint64(id.Epoch),
+			})
+			n++
+		}
+		out[n-1].Seqs = append(out[n-1].Seqs, uint64(id.Seq))
+		last = id
+	}
+	return out
+}
+
+// AckedIDs returns the ids that an ack, which has passed Open, answers.
+func AckedIDs(a *lofamov1.Ack) []fault.ReportID {
+	origin := AckOrigin(a)
+	out := make([]fault.ReportID, 0, len(a.GetSeqs()))
+	for _, s := range a.GetSeqs() {
+		out = append(out, fault.ReportID{Origin: origin, Epoch: fault.Epoch(a.GetEpoch()), Seq: fault.Seq(s)})
+	}
+	return out
+}
+
+// AckOrigin returns whose reports an ack answers.
+func AckOrigin(a *lofamov1.Ack) fault.Origin {
+	return fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
 }
 
 // EncodeReportID puts a report's id into its wire message.
@@ -197,12 +278,18 @@ func DecodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
 
 // checkMessage checks the fields of a message, whoever signed it.
 func checkMessage(msg *lofamov1.Message) error {
+	if n := len(msg.GetAcks()); n > MaxAcks {
+		return refuse(RefusedField, "message.acks: given %d: want at most %d", n, MaxAcks)
+	}
+	for _, a := range msg.GetAcks() {
+		if err := checkAck(a); err != nil {
+			return err
+		}
+	}
 	switch b := msg.GetBody().(type) {
-	case *lofamov1.Message_Report:
-		_, err := DecodeReport(b.Report)
+	case *lofamov1.Message_Reports:
+		_, err := DecodeReports(b.Reports)
 		return err
-	case *lofamov1.Message_Ack:
-		return checkAck(b.Ack)
 	case *lofamov1.Message_Challenge:
 		return checkChallenge(b.Challenge)
 	case *lofamov1.Message_Answer:
@@ -221,6 +308,10 @@ func checkMessage(msg *lofamov1.Message) error {
 			return refuse(RefusedField, "downcall.inner: missing")
 		}
 		return checkID("downcall.node", b.Downcall.GetNode())
+	case nil:
+		if len(msg.GetAcks()) > 0 {
+			return nil
+		}
 	}
 	if len(msg.ProtoReflect().GetUnknown()) > 0 {
 		return &RefusedError{Refusal: RefusedUnknownMessage, Err: ErrUnknownMessage}
@@ -232,16 +323,22 @@ func checkAck(a *lofamov1.Ack) error {
 	if s := a.GetStatus(); s < lofamov1.Ack_RECEIVED || s > lofamov1.Ack_STALE_EPOCH {
 		return refuse(RefusedField, "ack.status: given %d: want 1 to 3", s)
 	}
-	if n := len(a.GetIds()); n < 1 || n > MaxAckIDs {
-		return refuse(RefusedField, "ack.ids: given %d: want 1 to %d", n, MaxAckIDs)
+	if n := len(a.GetSeqs()); n < 1 || n > MaxAckSeqs {
+		return refuse(RefusedField, "ack.seqs: given %d: want 1 to %d", n, MaxAckSeqs)
 	}
-	for _, id := range a.GetIds() {
-		if _, err := DecodeReportID(id); err != nil {
-			return err
+	for _, seq := range a.GetSeqs() {
+		if seq == 0 {
+			return refuse(RefusedField, "ack.seqs: given 0: want at least 1")
 		}
 	}
-	if err := checkID("ack.supervisor", a.GetSupervisor()); err != nil {
+	if err := checkID("ack.node", a.GetNode()); err != nil {
 		return err
+	}
+	if _, err := decodeHalf("ack.half", a.GetHalf()); err != nil {
+		return err
+	}
+	if a.GetEpoch() == 0 {
+		return refuse(RefusedField, "ack.epoch: given 0: want at least 1")
 	}
 	if a.GetLeader() != "" {
 		if err := checkID("ack.leader", a.GetLeader()); err != nil {

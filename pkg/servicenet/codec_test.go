@@ -73,19 +73,19 @@ func TestEncodeClampsAndCuts(t *testing.T) {
 // Every bound of a message has a refusal, and the message without the change passes.
 func TestMessageRefusals(t *testing.T) {
 	nonce := make([]byte, NonceSize)
-	id := func() *lofamov1.ReportID { return EncodeReportID(sampleReport().ID) }
 	report := func(f func(*lofamov1.Report)) *lofamov1.Message {
 		m := EncodeReport(sampleReport())
 		f(m)
-		return &lofamov1.Message{Body: &lofamov1.Message_Report{Report: m}}
+		return reportsMessage(m)
 	}
 	obs := func(f func(*lofamov1.Observation)) *lofamov1.Message {
 		return report(func(r *lofamov1.Report) { f(r.Observations[0]) })
 	}
 	ack := func(f func(*lofamov1.Ack)) *lofamov1.Message {
-		m := &lofamov1.Ack{Status: lofamov1.Ack_STALE_EPOCH, Ids: []*lofamov1.ReportID{id()}, Supervisor: "s0", Leader: "s1", HighestEpoch: 9}
+		m := NewAcks(lofamov1.Ack_STALE_EPOCH, sampleReport().ID)[0]
+		m.Leader, m.HighestEpoch = "s1", 9
 		f(m)
-		return &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: m}}
+		return &lofamov1.Message{Acks: []*lofamov1.Ack{m}}
 	}
 	challenge := func(f func(*lofamov1.Challenge)) *lofamov1.Message {
 		m := &lofamov1.Challenge{Nonce: nonce, Node: "n0", Half: 0, ReplyTo: "127.0.0.1:7"}
@@ -140,14 +140,19 @@ func TestMessageRefusals(t *testing.T) {
 		{"", ack(func(*lofamov1.Ack) {})},
 		{"ack.status", ack(func(a *lofamov1.Ack) { a.Status = 0 })},
 		{"ack.status", ack(func(a *lofamov1.Ack) { a.Status = 4 })},
-		{"ack.ids", ack(func(a *lofamov1.Ack) { a.Ids = nil })},
-		{"ack.ids", ack(func(a *lofamov1.Ack) {
-			for len(a.Ids) <= MaxAckIDs {
-				a.Ids = append(a.Ids, id())
+		{"ack.seqs", ack(func(a *lofamov1.Ack) { a.Seqs = nil })},
+		{"ack.seqs", ack(func(a *lofamov1.Ack) {
+			for len(a.Seqs) <= MaxAckSeqs {
+				a.Seqs = append(a.Seqs, 1)
 			}
 		})},
-		{"id.seq", ack(func(a *lofamov1.Ack) { a.Ids[0].Seq = 0 })},
-		{"ack.supervisor", ack(func(a *lofamov1.Ack) { a.Supervisor = "" })},
+		{"ack.seqs", ack(func(a *lofamov1.Ack) { a.Seqs[0] = 0 })},
+		{"ack.node", ack(func(a *lofamov1.Ack) { a.Node = "" })},
+		{"ack.half", ack(func(a *lofamov1.Ack) { a.Half = 0 })},
+		{"ack.epoch", ack(func(a *lofamov1.Ack) { a.Epoch = 0 })},
+		{"message.acks", &lofamov1.Message{Acks: make([]*lofamov1.Ack, MaxAcks+1)}},
+		{"reports.reports", reportsMessage()},
+		{"reports[1].id", reportsMessage(EncodeReport(sampleReport()), EncodeReport(sampleReport()))},
 		{"ack.leader", ack(func(a *lofamov1.Ack) { a.Leader = "S/1" })},
 		{"ack.highest_epoch", ack(func(a *lofamov1.Ack) { a.HighestEpoch = 0 })},
 		{"ack.highest_epoch", ack(func(a *lofamov1.Ack) { a.HighestEpoch = 1 << 63 })},
@@ -269,7 +274,7 @@ func TestReportFitsRelayed(t *testing.T) {
 				t.Errorf("%s: part %d has %d bytes, want at most %d", name, i, size, MaxReportSize)
 			}
 			signer := newSignerSize(RoleNode, p.ID.Origin.String(), MaxCertificate)
-			b, err := SealReport(p, signer)
+			b, err := SealReports([]fault.Report{p}, nil, signer)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -279,11 +284,11 @@ func TestReportFitsRelayed(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: part %d: %v", name, i, err)
 			}
-			d, _, err := Unwrap(wrapped, fault.PathDirect, fakeVerifier{})
-			if err != nil || len(d.Hops) != 3 {
-				t.Fatalf("%s: %v, %d hops", name, err, len(d.Hops))
+			a, err := Unwrap(wrapped, fault.PathDirect, fakeVerifier{})
+			if err != nil || len(a.Hops) != 3 {
+				t.Fatalf("%s: %v, %d hops", name, err, len(a.Hops))
 			}
-			obs += len(d.Report.Observations)
+			obs += len(a.Reports[0].Observations)
 			t.Logf("%s: part %d: %d observations, report %d, envelope %d, relayed %d bytes", name, i, len(p.Observations), size, len(b), len(wrapped))
 		}
 		want := len(r.Observations)

@@ -62,9 +62,9 @@ func Seal(msg *lofamov1.Message, s Signer) ([]byte, error) {
 	return b, nil
 }
 
-// SealReport seals a report.
-func SealReport(r fault.Report, s Signer) ([]byte, error) {
-	return Seal(&lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(r)}}, s)
+// SealReports seals reports of one origin under one signature. The status may be nil.
+func SealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer) ([]byte, error) {
+	return Seal(&lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports(rs, status)}}, s)
 }
 
 // SealRelayed wraps another origin's envelope, with the hops that it took; the last one is the
@@ -102,8 +102,8 @@ func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
 }
 
 // Open verifies an envelope: its size, the signature, the fields of the message, and that the
-// signer may say it: a report or an answer only its origin, Relayed only the host half that is the
-// last hop, Ack, Challenge and Downcall only a supervisor. Of a Relayed or Downcall only the
+// signer may say it: reports or an answer only their origin, Relayed only the host half that is the
+// last hop, acks, Challenge and Downcall only a supervisor. Of a Relayed or Downcall only the
 // wrapper is verified; see Unwrap and InnerOf. Every error is a *RefusedError.
 func Open(b []byte, v Verifier) (Opened, error) {
 	env, err := parseEnvelope(b)
@@ -115,37 +115,55 @@ func Open(b []byte, v Verifier) (Opened, error) {
 	return o, err
 }
 
-// Unwrap opens what reached a supervisor by path. For a report the delivery is whole. A Relayed is
-// peeled, its inner envelope verified as well: the message is the inner one, the delivery has its
-// hops and the path is TORUS; the last hop is the host half that relayed it. For any message but a
-// report the delivery has only path and hops.
-func Unwrap(b []byte, path fault.Path, v Verifier) (fault.Delivery, *lofamov1.Message, error) {
+// Arrival is a verified message of a half as it reached a supervisor. Of a relayed one it is the inner
+// message, its origin's name, and the hops, the last of which is the host half that relayed it.
+type Arrival struct {
+	Opened
+	Path    fault.Path
+	Hops    []fault.Hop
+	Reports []fault.Report           // of a Reports message
+	Status  *lofamov1.DeliveryStatus // that came with them; nil: none
+}
+
+// Delivery returns one of the reports together with how it came.
+func (a *Arrival) Delivery(i int) fault.Delivery {
+	return fault.Delivery{Report: a.Reports[i], Path: a.Path, Hops: a.Hops}
+}
+
+// Unwrap opens what reached a supervisor by path. A Relayed is peeled, its inner envelope verified as
+// well, and the path is TORUS.
+func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 	if !path.Valid() {
-		return fault.Delivery{}, nil, fmt.Errorf("unwrap: path: given %s: want DIRECT, GOSSIP or TORUS", path)
+		return Arrival{}, fmt.Errorf("unwrap: path: given %s: want DIRECT, GOSSIP or TORUS", path)
 	}
 	o, err := Open(b, v)
 	if err != nil {
-		return fault.Delivery{}, nil, err
+		return Arrival{}, err
 	}
-	d := fault.Delivery{Path: path}
+	a := Arrival{Path: path}
 	if rel := o.Msg.GetRelayed(); rel != nil {
-		d.Path = fault.PathTorus
-		if d.Hops, err = DecodeHops(rel.GetHops()); err != nil {
-			return fault.Delivery{}, nil, err
+		a.Path = fault.PathTorus
+		if a.Hops, err = DecodeHops(rel.GetHops()); err != nil {
+			return Arrival{}, err
 		}
 		if o, err = openEnvelope(rel.GetInner(), v); err != nil {
-			return fault.Delivery{}, nil, err
+			return Arrival{}, err
 		}
-		if o.Msg.GetReport() == nil && o.Msg.GetAnswer() == nil {
-			return fault.Delivery{}, nil, refuse(RefusedNested, "relayed.inner: given %T: want a report or an answer", o.Msg.GetBody())
+		switch o.Msg.GetBody().(type) {
+		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce:
+		default:
+			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer or a bulk announcement", o.Msg.GetBody())
+		}
+		o.Raw = b
+	}
+	a.Opened = o
+	if reps := o.Msg.GetReports(); reps != nil {
+		a.Status = reps.GetStatus()
+		if a.Reports, err = DecodeReports(reps); err != nil {
+			return Arrival{}, err
 		}
 	}
-	if rep := o.Msg.GetReport(); rep != nil {
-		if d.Report, err = DecodeReport(rep); err != nil {
-			return fault.Delivery{}, nil, err
-		}
-	}
-	return d, o.Msg, nil
+	return a, nil
 }
 
 // InnerOf returns the marshalled envelope within an opened Downcall, and whom it is for. The inner
@@ -203,8 +221,8 @@ func checkSigner(msg *lofamov1.Message, role, name string) error {
 	want := RoleNode
 	var speaker fault.Origin
 	switch b := msg.GetBody().(type) {
-	case *lofamov1.Message_Report:
-		id := b.Report.GetId()
+	case *lofamov1.Message_Reports:
+		id := b.Reports.GetReports()[0].GetId() // the others are of the same origin
 		speaker = fault.Origin{Node: fault.NodeID(id.GetNode()), Half: fault.Half(id.GetHalf())}
 	case *lofamov1.Message_Answer:
 		speaker = fault.Origin{Node: fault.NodeID(b.Answer.GetNode()), Half: fault.Half(b.Answer.GetHalf())}
@@ -217,8 +235,8 @@ func checkSigner(msg *lofamov1.Message, role, name string) error {
 	if role != want {
 		return refuse(RefusedRole, "%T: signed by %s %q: want a %s", msg.GetBody(), role, name, want)
 	}
-	if a := msg.GetAck(); a != nil && a.GetSupervisor() != name {
-		return refuse(RefusedOrigin, "ack.supervisor: given %q, signed by %q: want the same", a.GetSupervisor(), name)
+	if len(msg.GetAcks()) > 0 && role != RoleSupervisor {
+		return refuse(RefusedRole, "acks: signed by %s %q: want a %s", role, name, RoleSupervisor)
 	}
 	if want == RoleNode && speaker.String() != name {
 		return refuse(RefusedOrigin, "%T of %s: signed by %q: want the same", msg.GetBody(), speaker, name)

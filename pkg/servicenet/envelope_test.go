@@ -26,8 +26,11 @@ var (
 )
 
 func ackMessage() *lofamov1.Message {
-	return &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
-		Status: lofamov1.Ack_RECEIVED, Ids: []*lofamov1.ReportID{EncodeReportID(sampleReport().ID)}, Supervisor: "s0"}}}
+	return &lofamov1.Message{Acks: NewAcks(lofamov1.Ack_RECEIVED, sampleReport().ID)}
+}
+
+func reportsMessage(rs ...*lofamov1.Report) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: &lofamov1.Reports{Reports: rs}}}
 }
 
 func challengeMessage() *lofamov1.Message {
@@ -56,7 +59,7 @@ func seal(t testing.TB, m *lofamov1.Message, s Signer) []byte {
 
 func sealedReport(t testing.TB) []byte {
 	t.Helper()
-	b, err := SealReport(sampleReport(), nodeSigner)
+	b, err := SealReports([]fault.Report{sampleReport()}, nil, nodeSigner)
 	return mustSeal(t, b, err)
 }
 
@@ -75,27 +78,28 @@ func TestSealOpen(t *testing.T) {
 
 func TestUnwrap(t *testing.T) {
 	for _, p := range []fault.Path{fault.PathDirect, fault.PathGossip} {
-		d, msg, err := Unwrap(sealedReport(t), p, fakeVerifier{})
+		a, err := Unwrap(sealedReport(t), p, fakeVerifier{})
 		want := fault.Delivery{Report: sampleReport(), Path: p}
-		if err != nil || msg.GetReport() == nil || !reflect.DeepEqual(d, want) {
-			t.Errorf("%+v, %v", d, err)
+		if err != nil || len(a.Reports) != 1 || !reflect.DeepEqual(a.Delivery(0), want) {
+			t.Errorf("%+v, %v", a, err)
 		}
 	}
 	relayed, err := SealRelayed(sealedReport(t), relayHops, relaySigner)
-	d, msg, err2 := Unwrap(mustSeal(t, relayed, err), fault.PathDirect, fakeVerifier{})
+	a, err2 := Unwrap(mustSeal(t, relayed, err), fault.PathDirect, fakeVerifier{})
 	want := fault.Delivery{Report: sampleReport(), Path: fault.PathTorus, Hops: relayHops}
-	if err2 != nil || msg.GetReport() == nil || !reflect.DeepEqual(d, want) {
-		t.Errorf("%+v, %v", d, err2)
+	if err2 != nil || len(a.Reports) != 1 || !reflect.DeepEqual(a.Delivery(0), want) {
+		t.Fatalf("%+v, %v", a, err2)
 	}
+	d := a.Delivery(0)
 	if got := d.Age(d.Report.Observations[1]); got != 46*time.Millisecond {
 		t.Errorf("age %v, want 46ms", got)
 	}
 	relayed, err = SealRelayed(seal(t, answerMessage(), nodeSigner), relayHops, relaySigner)
-	d, msg, err2 = Unwrap(mustSeal(t, relayed, err), fault.PathGossip, fakeVerifier{})
-	if err2 != nil || msg.GetAnswer() == nil || d.Path != fault.PathTorus || len(d.Hops) != 3 {
-		t.Errorf("relayed answer: %+v, %v, %v", d, msg, err2)
+	a, err2 = Unwrap(mustSeal(t, relayed, err), fault.PathGossip, fakeVerifier{})
+	if err2 != nil || a.Msg.GetAnswer() == nil || a.Path != fault.PathTorus || len(a.Hops) != 3 {
+		t.Errorf("relayed answer: %+v, %v", a, err2)
 	}
-	if _, _, err := Unwrap(sealedReport(t), 0, fakeVerifier{}); err == nil || !strings.Contains(err.Error(), "Path(0)") {
+	if _, err := Unwrap(sealedReport(t), 0, fakeVerifier{}); err == nil || !strings.Contains(err.Error(), "Path(0)") {
 		t.Errorf("no path: %v", err)
 	}
 }
@@ -178,12 +182,12 @@ func TestRefusals(t *testing.T) {
 		{"signature short", corrupt(t, report, func(e *lofamov1.Envelope) { e.Signature = e.Signature[1:] }), RefusedSignature},
 		{"signed noise", rawSeal(t, []byte("\xff\xff\xff"), nodeSigner), RefusedMalformed},
 		{"signed nothing", rawSeal(t, []byte{0x78, 0}, nodeSigner), RefusedUnknownMessage},
-		{"bad field", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: badReport}}), nodeSigner), RefusedField},
-		{"report by another node", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(sampleReport())}}), relaySigner), RefusedOrigin},
-		{"report by the other half", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(sampleReport())}}), newSigner(RoleNode, "n0-0-1/dnp")), RefusedOrigin},
-		{"report by a supervisor", rawSeal(t, marshal(t, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(sampleReport())}}), newSigner(RoleSupervisor, "n0-0-1/host")), RefusedRole},
+		{"bad field", rawSeal(t, marshal(t, reportsMessage(badReport)), nodeSigner), RefusedField},
+		{"report by another node", rawSeal(t, marshal(t, reportsMessage(EncodeReport(sampleReport()))), relaySigner), RefusedOrigin},
+		{"report by the other half", rawSeal(t, marshal(t, reportsMessage(EncodeReport(sampleReport()))), newSigner(RoleNode, "n0-0-1/dnp")), RefusedOrigin},
+		{"report by a supervisor", rawSeal(t, marshal(t, reportsMessage(EncodeReport(sampleReport()))), newSigner(RoleSupervisor, "n0-0-1/host")), RefusedRole},
 		{"ack by a node", seal(t, ackMessage(), newSigner(RoleNode, "s0")), RefusedRole},
-		{"ack by another supervisor", seal(t, ackMessage(), newSigner(RoleSupervisor, "s1")), RefusedOrigin},
+		{"acks on a node's message", seal(t, &lofamov1.Message{Body: answerMessage().Body, Acks: ackMessage().Acks}, nodeSigner), RefusedRole},
 		{"challenge by a node", seal(t, challengeMessage(), nodeSigner), RefusedRole},
 		{"challenge by an operator", seal(t, challengeMessage(), newSigner("operator", "s0")), RefusedRole},
 		{"answer by another node", seal(t, answerMessage(), relaySigner), RefusedOrigin},
@@ -198,7 +202,7 @@ func TestRefusals(t *testing.T) {
 			relayHops)), newSignerSize(RoleNode, "n1-0-1/host", 30))), relayHops), relaySigner), RefusedNested},
 	}
 	for _, tt := range tests {
-		_, _, err := Unwrap(tt.b, fault.PathDirect, fakeVerifier{})
+		_, err := Unwrap(tt.b, fault.PathDirect, fakeVerifier{})
 		if got := RefusalOf(err); got != tt.want {
 			t.Errorf("%s: %s (%v), want %s", tt.name, got, err, tt.want)
 		}
@@ -211,7 +215,7 @@ func TestSealRefusals(t *testing.T) {
 	for len(big.Observations) < MaxObservations {
 		big.Observations = append(big.Observations, big.Observations[0])
 	}
-	if _, err := SealReport(big, nodeSigner); RefusalOf(err) != RefusedTooLong {
+	if _, err := SealReports([]fault.Report{big}, nil, nodeSigner); RefusalOf(err) != RefusedTooLong {
 		t.Errorf("too long: %v", err)
 	}
 	if _, err := SealRelayed([]byte("noise"), relayHops, relaySigner); RefusalOf(err) != RefusedMalformed {
@@ -232,7 +236,7 @@ func TestSealRefusals(t *testing.T) {
 func TestHopsAreMergedToFit(t *testing.T) {
 	r := sampleReport()
 	r.Observations = r.Observations[:1]
-	inner, err := SealReport(r, newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate))
+	inner, err := SealReports([]fault.Report{r}, nil, newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate))
 	mustSeal(t, inner, err)
 	for _, n := range []int{1, 2, 3, 12, 40} {
 		var hops []fault.Hop
@@ -245,10 +249,11 @@ func TestHopsAreMergedToFit(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%d hops: %v", n, err)
 		}
-		d, _, err := Unwrap(b, fault.PathDirect, fakeVerifier{})
+		a, err := Unwrap(b, fault.PathDirect, fakeVerifier{})
 		if err != nil {
 			t.Fatalf("%d hops: %v", n, err)
 		}
+		d := a.Delivery(0)
 		if got := d.Age(fault.Observation{}); got != time.Duration(n)*time.Second {
 			t.Errorf("%d hops: held %v, want %ds", n, got, n)
 		}
@@ -284,8 +289,12 @@ func FuzzUnwrap(f *testing.F) {
 	f.Add(mustSeal(f, relayed, err))
 	f.Add(sealedReport(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d, msg, err := Unwrap(b, fault.PathGossip, fakeVerifier{})
-		if err == nil && msg.GetReport() != nil {
+		a, err := Unwrap(b, fault.PathGossip, fakeVerifier{})
+		if err != nil {
+			return
+		}
+		for i := range a.Reports {
+			d := a.Delivery(i)
 			for _, o := range d.Report.Observations {
 				if d.Age(o) < 0 {
 					t.Errorf("age %v", d.Age(o))
@@ -297,7 +306,7 @@ func FuzzUnwrap(f *testing.F) {
 
 // The signature keeps a fuzzer out of the decoder, so it gets the payload as well.
 func FuzzMessage(f *testing.F) {
-	f.Add(marshal(f, &lofamov1.Message{Body: &lofamov1.Message_Report{Report: EncodeReport(healthyDigest("n0-0-0"))}}))
+	f.Add(marshal(f, reportsMessage(EncodeReport(healthyDigest("n0-0-0")))))
 	f.Add(marshal(f, ackMessage()))
 	f.Add(marshal(f, answerMessage()))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -305,19 +314,21 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		msg := new(lofamov1.Message)
-		if proto.Unmarshal(b, msg) != nil || checkMessage(msg) != nil || msg.GetReport() == nil {
+		if proto.Unmarshal(b, msg) != nil || checkMessage(msg) != nil || msg.GetReports() == nil {
 			return
 		}
-		r, err := DecodeReport(msg.GetReport())
+		rs, err := DecodeReports(msg.GetReports())
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := DecodeReport(EncodeReport(r))
-		if err != nil {
-			t.Fatal(err)
+		again, err := DecodeReports(EncodeReports(rs, nil))
+		if err != nil || len(again) != len(rs) {
+			t.Fatalf("%d reports became %d: %v", len(rs), len(again), err)
 		}
-		if len(again.Observations) != len(r.Observations) || again.ID != r.ID {
-			t.Errorf("%+v became %+v", r, again)
+		for i, r := range rs {
+			if len(again[i].Observations) != len(r.Observations) || again[i].ID != r.ID {
+				t.Errorf("%+v became %+v", r, again[i])
+			}
 		}
 	})
 }
@@ -328,11 +339,11 @@ func BenchmarkSealOpenReport(b *testing.B) {
 	r.Observations = SplitReport(r)[0].Observations
 	b.ReportAllocs()
 	for b.Loop() {
-		e, err := SealReport(r, nodeSigner)
+		e, err := SealReports([]fault.Report{r}, nil, nodeSigner)
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, _, err := Unwrap(e, fault.PathDirect, fakeVerifier{}); err != nil {
+		if _, err := Unwrap(e, fault.PathDirect, fakeVerifier{}); err != nil {
 			b.Fatal(err)
 		}
 	}

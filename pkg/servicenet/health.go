@@ -135,10 +135,10 @@ func (o *Outbox) expireFlights(now time.Time) {
 
 // answered takes a supervisor's answer on the report with number seq as a sign that the rail
 // works on which it came.
-func (o *Outbox) answered(now time.Time, seq fault.Seq, a *lofamov1.Ack, path fault.Path) {
-	supervisor := a.GetSupervisor()
+func (o *Outbox) answered(now time.Time, seq fault.Seq, ev Acked) {
+	supervisor, path := ev.Supervisor, ev.Path
 	// The time of a COMMITTED is the store's, not the path's.
-	sample := a.GetStatus() == lofamov1.Ack_RECEIVED
+	sample := ev.Ack.GetStatus() == lofamov1.Ack_RECEIVED
 	if path != fault.PathDirect {
 		o.direct.elsewhere = true
 		if sample {

@@ -190,12 +190,12 @@ func (w *world) arrive(i int, s Send) {
 }
 
 func (w *world) ack(i int, st lofamov1.Ack_Status, id fault.ReportID, p fault.Path) {
-	a := &lofamov1.Ack{Status: st, Ids: []*lofamov1.ReportID{EncodeReportID(id)},
-		Supervisor: fmt.Sprintf("s%d", i), Leader: fmt.Sprintf("s%d", w.leader)}
+	a := NewAcks(st, id)[0]
+	a.Leader = fmt.Sprintf("s%d", w.leader)
 	if p == fault.PathGossip {
 		p = fault.PathDirect
 	}
-	w.transmit(func() { w.take(w.o.Step(w.at(), Acked{Ack: a, Path: p})) })
+	w.transmit(func() { w.take(w.o.Step(w.at(), Acked{Ack: a, Supervisor: fmt.Sprintf("s%d", i), Path: p})) })
 }
 
 // evidence is the leader's part.

@@ -77,8 +77,9 @@ type Tick struct{}
 
 // Acked is an acknowledgement that Open has verified, and the rail on which it came.
 type Acked struct {
-	Ack  *lofamov1.Ack
-	Path fault.Path
+	Ack        *lofamov1.Ack
+	Supervisor string // whose it is
+	Path       fault.Path
 }
 
 // RailUp says that a rail can be used again.
@@ -267,7 +268,7 @@ func (o *Outbox) Step(now time.Time, ev Event) Output {
 	switch ev := ev.(type) {
 	case Tick:
 	case Acked:
-		o.acked(now, ev.Ack, ev.Path, &out)
+		o.acked(now, ev, &out)
 	case RailUp:
 		if ev.Path.Valid() {
 			o.down[ev.Path] = false
@@ -361,21 +362,21 @@ func (o *Outbox) railDown(now time.Time, p fault.Path) {
 
 // acked handles a verified acknowledgement. What is not about this half's present epoch is ignored:
 // it answers an earlier life.
-func (o *Outbox) acked(now time.Time, a *lofamov1.Ack, path fault.Path, out *Output) {
+func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
+	a, path := ev.Ack, ev.Path
 	if l := a.GetLeader(); l != "" && o.target(l) != nil {
 		o.leader = l
 	}
 	stale := false
-	for _, m := range a.GetIds() {
-		id, err := DecodeReportID(m)
-		if err != nil || id.Origin != o.origin || id.Epoch != o.epoch {
+	for _, id := range AckedIDs(a) {
+		if id.Origin != o.origin || id.Epoch != o.epoch {
 			continue
 		}
 		if a.GetStatus() == lofamov1.Ack_STALE_EPOCH {
 			stale = true
 			continue
 		}
-		o.answered(now, id.Seq, a, path)
+		o.answered(now, id.Seq, ev)
 		i := o.find(id.Seq)
 		if i < 0 {
 			continue

@@ -142,7 +142,7 @@ func TestStrangersAcksAreIgnored(t *testing.T) {
 	} {
 		for st := lofamov1.Ack_RECEIVED; st <= lofamov1.Ack_STALE_EPOCH; st++ {
 			// A highest epoch below ours, so that even a STALE_EPOCH with a true id changes nothing.
-			out := o.Step(epochStart, Acked{Ack: &lofamov1.Ack{Status: st, Ids: []*lofamov1.ReportID{EncodeReportID(id)}, Supervisor: "s0"}, Path: fault.PathDirect})
+			out := o.Step(epochStart, Acked{Ack: NewAcks(st, id)[0], Supervisor: "s0", Path: fault.PathDirect})
 			if out.NewEpoch != 0 || len(out.Send) != 0 {
 				t.Errorf("%s of %s: %+v", st, id, out)
 			}
@@ -164,8 +164,9 @@ func TestCopiesDoNotOutbidEachOtherWithoutEnd(t *testing.T) {
 	raised := 0
 	for now := epochStart; now.Before(epochStart.Add(10 * time.Second)); now = now.Add(time.Millisecond) {
 		id := fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: o.Epoch(), Seq: 1}
-		out := o.Step(now, Acked{Path: fault.PathDirect, Ack: &lofamov1.Ack{
-			Status: lofamov1.Ack_STALE_EPOCH, Ids: []*lofamov1.ReportID{EncodeReportID(id)}, Supervisor: "s0", HighestEpoch: uint64(o.Epoch()) + 1}})
+		ack := NewAcks(lofamov1.Ack_STALE_EPOCH, id)[0]
+		ack.HighestEpoch = uint64(o.Epoch()) + 1
+		out := o.Step(now, Acked{Path: fault.PathDirect, Supervisor: "s0", Ack: ack})
 		if out.NewEpoch != 0 {
 			raised++
 		}
@@ -197,16 +198,15 @@ func TestRTTEstimator(t *testing.T) {
 func BenchmarkOutboxAddAck(b *testing.B) {
 	o := newTestOutbox(b)
 	r := fault.Report{Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}}
-	ack := &lofamov1.Ack{Supervisor: "s0", Leader: "s0"}
 	now := epochStart
 	b.ReportAllocs()
 	for b.Loop() {
 		now = now.Add(time.Millisecond)
 		id, _ := o.Add(now, r)
-		ack.Ids = []*lofamov1.ReportID{EncodeReportID(id)}
-		ack.Status = lofamov1.Ack_RECEIVED
-		o.Step(now, Acked{Ack: ack, Path: fault.PathDirect})
+		ack := NewAcks(lofamov1.Ack_RECEIVED, id)[0]
+		ack.Leader = "s0"
+		o.Step(now, Acked{Ack: ack, Supervisor: "s0", Path: fault.PathDirect})
 		ack.Status = lofamov1.Ack_COMMITTED
-		o.Step(now, Acked{Ack: ack, Path: fault.PathDirect})
+		o.Step(now, Acked{Ack: ack, Supervisor: "s0", Path: fault.PathDirect})
 	}
 }

@@ -59,6 +59,7 @@ type pendingAck struct {
 	at   time.Duration
 	path fault.Path
 	ack  *lofamov1.Ack
+	who  string
 }
 
 var epochStart = time.Unix(0, 0)
@@ -161,7 +162,7 @@ func (s *scenario) add(digest bool, f []string) {
 }
 
 func (s *scenario) ack(verb string, f []string) {
-	a := &lofamov1.Ack{Supervisor: f[0]}
+	a := &lofamov1.Ack{Node: string(s.origin.Node), Half: lofamov1.Half(s.origin.Half), Epoch: uint64(s.o.Epoch())}
 	switch verb {
 	case "received":
 		a.Status = lofamov1.Ack_RECEIVED
@@ -173,7 +174,7 @@ func (s *scenario) ack(verb string, f []string) {
 	for n := range strings.SplitSeq(f[1], ",") {
 		seq, err := strconv.Atoi(n)
 		s.fatal(err)
-		a.Ids = append(a.Ids, EncodeReportID(fault.ReportID{Origin: s.origin, Epoch: s.o.Epoch(), Seq: fault.Seq(seq)}))
+		a.Seqs = append(a.Seqs, uint64(seq))
 	}
 	for _, kv := range f[3:] {
 		switch k, v, _ := strings.Cut(kv, "="); k {
@@ -186,12 +187,10 @@ func (s *scenario) ack(verb string, f []string) {
 		case "epoch":
 			n, err := strconv.Atoi(v)
 			s.fatal(err)
-			for _, id := range a.Ids {
-				id.Epoch = uint64(n)
-			}
+			a.Epoch = uint64(n)
 		}
 	}
-	s.step(Acked{Ack: a, Path: s.path(f[2])})
+	s.step(Acked{Ack: a, Supervisor: f[0], Path: s.path(f[2])})
 }
 
 func (s *scenario) runTo(end time.Duration) {
@@ -207,7 +206,7 @@ func (s *scenario) runTo(end time.Duration) {
 			consider(s.acks[0].at, func() {
 				a := s.acks[0]
 				s.acks = s.acks[1:]
-				s.step(Acked{Ack: a.ack, Path: a.path})
+				s.step(Acked{Ack: a.ack, Supervisor: a.who, Path: a.path})
 			})
 		}
 		if s.period > 0 {
@@ -273,7 +272,6 @@ func (s *scenario) take(out Output) {
 }
 
 func (s *scenario) answer(send Send) {
-	id := []*lofamov1.ReportID{EncodeReportID(send.Report.ID)}
 	who := send.Target
 	if who == "" {
 		who = "s0"
@@ -287,7 +285,7 @@ func (s *scenario) answer(send Send) {
 	}
 	for i, st := range statuses {
 		s.acks = append(s.acks, pendingAck{s.now + time.Duration(i+1)*time.Millisecond, send.Path,
-			&lofamov1.Ack{Status: st, Ids: id, Supervisor: who}})
+			NewAcks(st, send.Report.ID)[0], who})
 	}
 	slices.SortStableFunc(s.acks, func(a, b pendingAck) int { return int(a.at - b.at) })
 }

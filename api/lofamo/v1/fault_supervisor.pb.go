@@ -22,6 +22,595 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ListReportsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`        // id or "x,y,z"; empty for all
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`     // 0: 100; the most is 4,096
+	Digests       bool                   `protobuf:"varint,3,opt,name=digests,proto3" json:"digests,omitempty"` // digests too, which are not committed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReportsRequest) Reset() {
+	*x = ListReportsRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReportsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReportsRequest) ProtoMessage() {}
+
+func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
+func (*ListReportsRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *ListReportsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ListReportsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListReportsRequest) GetDigests() bool {
+	if x != nil {
+		return x.Digests
+	}
+	return false
+}
+
+type ListReportsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reports       []*ReportStatus        `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"` // newest first
+	Senders       []*SenderStatus        `protobuf:"bytes,2,rep,name=senders,proto3" json:"senders,omitempty"` // by rank
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListReportsResponse) Reset() {
+	*x = ListReportsResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListReportsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListReportsResponse) ProtoMessage() {}
+
+func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
+func (*ListReportsResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ListReportsResponse) GetReports() []*ReportStatus {
+	if x != nil {
+		return x.Reports
+	}
+	return nil
+}
+
+func (x *ListReportsResponse) GetSenders() []*SenderStatus {
+	if x != nil {
+		return x.Senders
+	}
+	return nil
+}
+
+// ReportStatus is one report as the leader knows it.
+type ReportStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"` // "host" or "dnp"
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	Digest        bool                   `protobuf:"varint,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	Path          Path                   `protobuf:"varint,6,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"` // the rail by which it came first
+	Hops          []*ReportHop           `protobuf:"bytes,7,rep,name=hops,proto3" json:"hops,omitempty"`                      // the stations on its way through the torus
+	From          string                 `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`                      // address of the datagram, host:port; empty by gossip
+	Latency       *durationpb.Duration   `protobuf:"bytes,9,opt,name=latency,proto3" json:"latency,omitempty"`                // from the first sign of what it tells to its arrival, by the observer's and the hops' clocks
+	Age           *durationpb.Duration   `protobuf:"bytes,10,opt,name=age,proto3" json:"age,omitempty"`                       // since it arrived
+	Commit        *durationpb.Duration   `protobuf:"bytes,11,opt,name=commit,proto3" json:"commit,omitempty"`                 // from its arrival to the commit; absent: not committed yet
+	Committed     bool                   `protobuf:"varint,12,opt,name=committed,proto3" json:"committed,omitempty"`
+	Copies        uint32                 `protobuf:"varint,13,opt,name=copies,proto3" json:"copies,omitempty"` // arrived so often; 1: no duplicates
+	Says          []string               `protobuf:"bytes,14,rep,name=says,proto3" json:"says,omitempty"`      // "n0-0-1 link/X+ FAILED", at most 16
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportStatus) Reset() {
+	*x = ReportStatus{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportStatus) ProtoMessage() {}
+
+func (x *ReportStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportStatus.ProtoReflect.Descriptor instead.
+func (*ReportStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ReportStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ReportStatus) GetHalf() string {
+	if x != nil {
+		return x.Half
+	}
+	return ""
+}
+
+func (x *ReportStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ReportStatus) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *ReportStatus) GetDigest() bool {
+	if x != nil {
+		return x.Digest
+	}
+	return false
+}
+
+func (x *ReportStatus) GetPath() Path {
+	if x != nil {
+		return x.Path
+	}
+	return Path_PATH_UNSPECIFIED
+}
+
+func (x *ReportStatus) GetHops() []*ReportHop {
+	if x != nil {
+		return x.Hops
+	}
+	return nil
+}
+
+func (x *ReportStatus) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *ReportStatus) GetLatency() *durationpb.Duration {
+	if x != nil {
+		return x.Latency
+	}
+	return nil
+}
+
+func (x *ReportStatus) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *ReportStatus) GetCommit() *durationpb.Duration {
+	if x != nil {
+		return x.Commit
+	}
+	return nil
+}
+
+func (x *ReportStatus) GetCommitted() bool {
+	if x != nil {
+		return x.Committed
+	}
+	return false
+}
+
+func (x *ReportStatus) GetCopies() uint32 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
+func (x *ReportStatus) GetSays() []string {
+	if x != nil {
+		return x.Says
+	}
+	return nil
+}
+
+// ReportHop is one station and how long it held the report.
+type ReportHop struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`
+	Held          *durationpb.Duration   `protobuf:"bytes,3,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportHop) Reset() {
+	*x = ReportHop{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportHop) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportHop) ProtoMessage() {}
+
+func (x *ReportHop) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportHop.ProtoReflect.Descriptor instead.
+func (*ReportHop) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ReportHop) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ReportHop) GetHalf() string {
+	if x != nil {
+		return x.Half
+	}
+	return ""
+}
+
+func (x *ReportHop) GetHeld() *durationpb.Duration {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// SenderStatus is how the reports of one node's host half fare.
+type SenderStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`
+	Delivery      *DeliveryStatus        `protobuf:"bytes,3,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"` // since the half said so
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SenderStatus) Reset() {
+	*x = SenderStatus{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SenderStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SenderStatus) ProtoMessage() {}
+
+func (x *SenderStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SenderStatus.ProtoReflect.Descriptor instead.
+func (*SenderStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SenderStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *SenderStatus) GetCoord() string {
+	if x != nil {
+		return x.Coord
+	}
+	return ""
+}
+
+func (x *SenderStatus) GetDelivery() *DeliveryStatus {
+	if x != nil {
+		return x.Delivery
+	}
+	return nil
+}
+
+func (x *SenderStatus) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+type GetBundleRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                          // id or "x,y,z"
+	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`                          // "host" (also when empty) or "dnp"
+	MaxBytes      uint64                 `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"` // 0: 64 MiB, which is the most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetBundleRequest) Reset() {
+	*x = GetBundleRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetBundleRequest) ProtoMessage() {}
+
+func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetBundleRequest.ProtoReflect.Descriptor instead.
+func (*GetBundleRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetBundleRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *GetBundleRequest) GetHalf() string {
+	if x != nil {
+		return x.Half
+	}
+	return ""
+}
+
+func (x *GetBundleRequest) GetMaxBytes() uint64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+type GetBundleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set in the first response, and again in the last one, which has no data.
+	Progress      *BundleProgress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	Data          []byte          `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // the next bytes of the archive
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetBundleResponse) Reset() {
+	*x = GetBundleResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetBundleResponse) ProtoMessage() {}
+
+func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetBundleResponse.ProtoReflect.Descriptor instead.
+func (*GetBundleResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *GetBundleResponse) GetProgress() *BundleProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *GetBundleResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// BundleProgress says how a transfer goes.
+type BundleProgress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`          // file name that the node gives it
+	Size          uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`         // bytes; 0: not known yet
+	Received      uint64                 `protobuf:"varint,3,opt,name=received,proto3" json:"received,omitempty"` // bytes
+	Via           string                 `protobuf:"bytes,4,opt,name=via,proto3" json:"via,omitempty"`            // "direct", or the node through which the torus was entered
+	Repeated      uint64                 `protobuf:"varint,5,opt,name=repeated,proto3" json:"repeated,omitempty"` // chunks asked for more than once
+	Complete      bool                   `protobuf:"varint,6,opt,name=complete,proto3" json:"complete,omitempty"` // all is there and the checksum agrees
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BundleProgress) Reset() {
+	*x = BundleProgress{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BundleProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BundleProgress) ProtoMessage() {}
+
+func (x *BundleProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BundleProgress.ProtoReflect.Descriptor instead.
+func (*BundleProgress) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *BundleProgress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BundleProgress) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *BundleProgress) GetReceived() uint64 {
+	if x != nil {
+		return x.Received
+	}
+	return 0
+}
+
+func (x *BundleProgress) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *BundleProgress) GetRepeated() uint64 {
+	if x != nil {
+		return x.Repeated
+	}
+	return 0
+}
+
+func (x *BundleProgress) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
 type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only nodes in one of these states; empty for all.
@@ -32,7 +621,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -44,7 +633,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -57,7 +646,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListNodesRequest) GetStates() []State {
@@ -78,7 +667,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -90,7 +679,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -103,7 +692,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -143,7 +732,7 @@ type ClusterInfo struct {
 
 func (x *ClusterInfo) Reset() {
 	*x = ClusterInfo{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -155,7 +744,7 @@ func (x *ClusterInfo) String() string {
 func (*ClusterInfo) ProtoMessage() {}
 
 func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -168,7 +757,7 @@ func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterInfo.ProtoReflect.Descriptor instead.
 func (*ClusterInfo) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClusterInfo) GetDims() string {
@@ -222,7 +811,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -234,7 +823,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -247,7 +836,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetNodeRequest) GetNode() string {
@@ -267,7 +856,7 @@ type ListLinksRequest struct {
 
 func (x *ListLinksRequest) Reset() {
 	*x = ListLinksRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -279,7 +868,7 @@ func (x *ListLinksRequest) String() string {
 func (*ListLinksRequest) ProtoMessage() {}
 
 func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -292,7 +881,7 @@ func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksRequest.ProtoReflect.Descriptor instead.
 func (*ListLinksRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListLinksRequest) GetNode() string {
@@ -319,7 +908,7 @@ type ListLinksResponse struct {
 
 func (x *ListLinksResponse) Reset() {
 	*x = ListLinksResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +920,7 @@ func (x *ListLinksResponse) String() string {
 func (*ListLinksResponse) ProtoMessage() {}
 
 func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +933,7 @@ func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksResponse.ProtoReflect.Descriptor instead.
 func (*ListLinksResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListLinksResponse) GetLinks() []*Link {
@@ -372,7 +961,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -384,7 +973,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -397,7 +986,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListEventsRequest) GetAfterRevision() uint64 {
@@ -431,7 +1020,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +1032,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +1045,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -481,7 +1070,7 @@ type ListSupervisorsRequest struct {
 
 func (x *ListSupervisorsRequest) Reset() {
 	*x = ListSupervisorsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +1082,7 @@ func (x *ListSupervisorsRequest) String() string {
 func (*ListSupervisorsRequest) ProtoMessage() {}
 
 func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +1095,7 @@ func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsRequest.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
 }
 
 type ListSupervisorsResponse struct {
@@ -518,7 +1107,7 @@ type ListSupervisorsResponse struct {
 
 func (x *ListSupervisorsResponse) Reset() {
 	*x = ListSupervisorsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -530,7 +1119,7 @@ func (x *ListSupervisorsResponse) String() string {
 func (*ListSupervisorsResponse) ProtoMessage() {}
 
 func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -543,7 +1132,7 @@ func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsResponse.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSupervisorsResponse) GetSupervisors() []*Supervisor {
@@ -567,7 +1156,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +1168,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +1181,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchRequest) GetAfterRevision() uint64 {
@@ -627,7 +1216,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +1228,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +1241,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchResponse) GetEvents() []*Event {
@@ -673,7 +1262,53 @@ var File_lofamo_v1_fault_supervisor_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\n" +
-	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"<\n" +
+	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"X\n" +
+	"\x12ListReportsRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x18\n" +
+	"\adigests\x18\x03 \x01(\bR\adigests\"{\n" +
+	"\x13ListReportsResponse\x121\n" +
+	"\areports\x18\x01 \x03(\v2\x17.lofamo.v1.ReportStatusR\areports\x121\n" +
+	"\asenders\x18\x02 \x03(\v2\x17.lofamo.v1.SenderStatusR\asenders\"\xb8\x03\n" +
+	"\fReportStatus\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04half\x18\x02 \x01(\tR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\bR\x06digest\x12#\n" +
+	"\x04path\x18\x06 \x01(\x0e2\x0f.lofamo.v1.PathR\x04path\x12(\n" +
+	"\x04hops\x18\a \x03(\v2\x14.lofamo.v1.ReportHopR\x04hops\x12\x12\n" +
+	"\x04from\x18\b \x01(\tR\x04from\x123\n" +
+	"\alatency\x18\t \x01(\v2\x19.google.protobuf.DurationR\alatency\x12+\n" +
+	"\x03age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x03age\x121\n" +
+	"\x06commit\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06commit\x12\x1c\n" +
+	"\tcommitted\x18\f \x01(\bR\tcommitted\x12\x16\n" +
+	"\x06copies\x18\r \x01(\rR\x06copies\x12\x12\n" +
+	"\x04says\x18\x0e \x03(\tR\x04says\"b\n" +
+	"\tReportHop\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04half\x18\x02 \x01(\tR\x04half\x12-\n" +
+	"\x04held\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04held\"\x9c\x01\n" +
+	"\fSenderStatus\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05coord\x18\x02 \x01(\tR\x05coord\x125\n" +
+	"\bdelivery\x18\x03 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\bdelivery\x12+\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"W\n" +
+	"\x10GetBundleRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04half\x18\x02 \x01(\tR\x04half\x12\x1b\n" +
+	"\tmax_bytes\x18\x03 \x01(\x04R\bmaxBytes\"^\n" +
+	"\x11GetBundleResponse\x125\n" +
+	"\bprogress\x18\x01 \x01(\v2\x19.lofamo.v1.BundleProgressR\bprogress\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\x9e\x01\n" +
+	"\x0eBundleProgress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x1a\n" +
+	"\breceived\x18\x03 \x01(\x04R\breceived\x12\x10\n" +
+	"\x03via\x18\x04 \x01(\tR\x03via\x12\x1a\n" +
+	"\brepeated\x18\x05 \x01(\x04R\brepeated\x12\x1a\n" +
+	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"<\n" +
 	"\x10ListNodesRequest\x12(\n" +
 	"\x06states\x18\x01 \x03(\x0e2\x10.lofamo.v1.StateR\x06states\"\x88\x01\n" +
 	"\x11ListNodesResponse\x12%\n" +
@@ -713,7 +1348,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\tR\x04node\"U\n" +
 	"\rWatchResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision2\xbb\x03\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision2\xd3\x04\n" +
 	"\x0fFaultSupervisor\x12F\n" +
 	"\tListNodes\x12\x1b.lofamo.v1.ListNodesRequest\x1a\x1c.lofamo.v1.ListNodesResponse\x125\n" +
 	"\aGetNode\x12\x19.lofamo.v1.GetNodeRequest\x1a\x0f.lofamo.v1.Node\x12F\n" +
@@ -721,7 +1356,9 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\n" +
 	"ListEvents\x12\x1c.lofamo.v1.ListEventsRequest\x1a\x1d.lofamo.v1.ListEventsResponse\x12X\n" +
 	"\x0fListSupervisors\x12!.lofamo.v1.ListSupervisorsRequest\x1a\".lofamo.v1.ListSupervisorsResponse\x12<\n" +
-	"\x05Watch\x12\x17.lofamo.v1.WatchRequest\x1a\x18.lofamo.v1.WatchResponse0\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x05Watch\x12\x17.lofamo.v1.WatchRequest\x1a\x18.lofamo.v1.WatchResponse0\x01\x12L\n" +
+	"\vListReports\x12\x1d.lofamo.v1.ListReportsRequest\x1a\x1e.lofamo.v1.ListReportsResponse\x12H\n" +
+	"\tGetBundle\x12\x1b.lofamo.v1.GetBundleRequest\x1a\x1c.lofamo.v1.GetBundleResponse0\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_fault_supervisor_proto_rawDescOnce sync.Once
@@ -735,55 +1372,80 @@ func file_lofamo_v1_fault_supervisor_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescData
 }
 
-var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
-	(*ListNodesRequest)(nil),        // 0: lofamo.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),       // 1: lofamo.v1.ListNodesResponse
-	(*ClusterInfo)(nil),             // 2: lofamo.v1.ClusterInfo
-	(*GetNodeRequest)(nil),          // 3: lofamo.v1.GetNodeRequest
-	(*ListLinksRequest)(nil),        // 4: lofamo.v1.ListLinksRequest
-	(*ListLinksResponse)(nil),       // 5: lofamo.v1.ListLinksResponse
-	(*ListEventsRequest)(nil),       // 6: lofamo.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),      // 7: lofamo.v1.ListEventsResponse
-	(*ListSupervisorsRequest)(nil),  // 8: lofamo.v1.ListSupervisorsRequest
-	(*ListSupervisorsResponse)(nil), // 9: lofamo.v1.ListSupervisorsResponse
-	(*WatchRequest)(nil),            // 10: lofamo.v1.WatchRequest
-	(*WatchResponse)(nil),           // 11: lofamo.v1.WatchResponse
-	(State)(0),                      // 12: lofamo.v1.State
-	(*Node)(nil),                    // 13: lofamo.v1.Node
-	(*durationpb.Duration)(nil),     // 14: google.protobuf.Duration
-	(*Link)(nil),                    // 15: lofamo.v1.Link
-	(*Event)(nil),                   // 16: lofamo.v1.Event
-	(*Supervisor)(nil),              // 17: lofamo.v1.Supervisor
+	(*ListReportsRequest)(nil),      // 0: lofamo.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),     // 1: lofamo.v1.ListReportsResponse
+	(*ReportStatus)(nil),            // 2: lofamo.v1.ReportStatus
+	(*ReportHop)(nil),               // 3: lofamo.v1.ReportHop
+	(*SenderStatus)(nil),            // 4: lofamo.v1.SenderStatus
+	(*GetBundleRequest)(nil),        // 5: lofamo.v1.GetBundleRequest
+	(*GetBundleResponse)(nil),       // 6: lofamo.v1.GetBundleResponse
+	(*BundleProgress)(nil),          // 7: lofamo.v1.BundleProgress
+	(*ListNodesRequest)(nil),        // 8: lofamo.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),       // 9: lofamo.v1.ListNodesResponse
+	(*ClusterInfo)(nil),             // 10: lofamo.v1.ClusterInfo
+	(*GetNodeRequest)(nil),          // 11: lofamo.v1.GetNodeRequest
+	(*ListLinksRequest)(nil),        // 12: lofamo.v1.ListLinksRequest
+	(*ListLinksResponse)(nil),       // 13: lofamo.v1.ListLinksResponse
+	(*ListEventsRequest)(nil),       // 14: lofamo.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),      // 15: lofamo.v1.ListEventsResponse
+	(*ListSupervisorsRequest)(nil),  // 16: lofamo.v1.ListSupervisorsRequest
+	(*ListSupervisorsResponse)(nil), // 17: lofamo.v1.ListSupervisorsResponse
+	(*WatchRequest)(nil),            // 18: lofamo.v1.WatchRequest
+	(*WatchResponse)(nil),           // 19: lofamo.v1.WatchResponse
+	(Path)(0),                       // 20: lofamo.v1.Path
+	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
+	(*DeliveryStatus)(nil),          // 22: lofamo.v1.DeliveryStatus
+	(State)(0),                      // 23: lofamo.v1.State
+	(*Node)(nil),                    // 24: lofamo.v1.Node
+	(*Link)(nil),                    // 25: lofamo.v1.Link
+	(*Event)(nil),                   // 26: lofamo.v1.Event
+	(*Supervisor)(nil),              // 27: lofamo.v1.Supervisor
 }
 var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
-	12, // 0: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
-	13, // 1: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
-	2,  // 2: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	14, // 3: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
-	14, // 4: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
-	12, // 5: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	15, // 6: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	16, // 7: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	17, // 8: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	16, // 9: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	0,  // 10: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	3,  // 11: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	4,  // 12: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	6,  // 13: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	8,  // 14: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	10, // 15: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	1,  // 16: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	13, // 17: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	5,  // 18: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	7,  // 19: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	9,  // 20: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	11, // 21: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	16, // [16:22] is the sub-list for method output_type
-	10, // [10:16] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	2,  // 0: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
+	4,  // 1: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
+	20, // 2: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
+	3,  // 3: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
+	21, // 4: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
+	21, // 5: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
+	21, // 6: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
+	21, // 7: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
+	22, // 8: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
+	21, // 9: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
+	7,  // 10: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
+	23, // 11: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
+	24, // 12: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
+	10, // 13: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	21, // 14: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
+	21, // 15: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
+	23, // 16: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	25, // 17: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	26, // 18: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	27, // 19: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	26, // 20: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	8,  // 21: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	11, // 22: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	12, // 23: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	14, // 24: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	16, // 25: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	18, // 26: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	0,  // 27: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	5,  // 28: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	9,  // 29: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	24, // 30: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	13, // 31: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	15, // 32: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	17, // 33: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	19, // 34: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	1,  // 35: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	6,  // 36: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	29, // [29:37] is the sub-list for method output_type
+	21, // [21:29] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }
@@ -798,7 +1460,7 @@ func file_lofamo_v1_fault_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_fault_supervisor_proto_rawDesc), len(file_lofamo_v1_fault_supervisor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,8 @@ const (
 	FaultSupervisor_ListEvents_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListEvents"
 	FaultSupervisor_ListSupervisors_FullMethodName = "/lofamo.v1.FaultSupervisor/ListSupervisors"
 	FaultSupervisor_Watch_FullMethodName           = "/lofamo.v1.FaultSupervisor/Watch"
+	FaultSupervisor_ListReports_FullMethodName     = "/lofamo.v1.FaultSupervisor/ListReports"
+	FaultSupervisor_GetBundle_FullMethodName       = "/lofamo.v1.FaultSupervisor/GetBundle"
 )
 
 // FaultSupervisorClient is the client API for FaultSupervisor service.
@@ -50,6 +52,14 @@ type FaultSupervisorClient interface {
 	// the revision asked for. OUT_OF_RANGE when that revision was compacted: list again, and watch
 	// from the list's revision.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// ListReports returns the reports that the leader has lately received, newest first, and how those
+	// of every node fare at their senders.
+	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
+	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
+	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
+	// nothing reaches it in time, RESOURCE_EXHAUSTED when as many transfers run as are allowed,
+	// DATA_LOSS when the checksum of the whole does not agree.
+	GetBundle(ctx context.Context, in *GetBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetBundleResponse], error)
 }
 
 type faultSupervisorClient struct {
@@ -129,6 +139,35 @@ func (c *faultSupervisorClient) Watch(ctx context.Context, in *WatchRequest, opt
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FaultSupervisor_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 
+func (c *faultSupervisorClient) ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListReportsResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_ListReports_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) GetBundle(ctx context.Context, in *GetBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetBundleResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FaultSupervisor_ServiceDesc.Streams[1], FaultSupervisor_GetBundle_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetBundleRequest, GetBundleResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleResponse]
+
 // FaultSupervisorServer is the server API for FaultSupervisor service.
 // All implementations must embed UnimplementedFaultSupervisorServer
 // for forward compatibility.
@@ -152,6 +191,14 @@ type FaultSupervisorServer interface {
 	// the revision asked for. OUT_OF_RANGE when that revision was compacted: list again, and watch
 	// from the list's revision.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// ListReports returns the reports that the leader has lately received, newest first, and how those
+	// of every node fare at their senders.
+	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
+	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
+	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
+	// nothing reaches it in time, RESOURCE_EXHAUSTED when as many transfers run as are allowed,
+	// DATA_LOSS when the checksum of the whole does not agree.
+	GetBundle(*GetBundleRequest, grpc.ServerStreamingServer[GetBundleResponse]) error
 	mustEmbedUnimplementedFaultSupervisorServer()
 }
 
@@ -179,6 +226,12 @@ func (UnimplementedFaultSupervisorServer) ListSupervisors(context.Context, *List
 }
 func (UnimplementedFaultSupervisorServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedFaultSupervisorServer) ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListReports not implemented")
+}
+func (UnimplementedFaultSupervisorServer) GetBundle(*GetBundleRequest, grpc.ServerStreamingServer[GetBundleResponse]) error {
+	return status.Error(codes.Unimplemented, "method GetBundle not implemented")
 }
 func (UnimplementedFaultSupervisorServer) mustEmbedUnimplementedFaultSupervisorServer() {}
 func (UnimplementedFaultSupervisorServer) testEmbeddedByValue()                         {}
@@ -302,6 +355,35 @@ func _FaultSupervisor_Watch_Handler(srv interface{}, stream grpc.ServerStream) e
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FaultSupervisor_WatchServer = grpc.ServerStreamingServer[WatchResponse]
 
+func _FaultSupervisor_ListReports_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListReportsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).ListReports(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_ListReports_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).ListReports(ctx, req.(*ListReportsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_GetBundle_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetBundleRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(FaultSupervisorServer).GetBundle(m, &grpc.GenericServerStream[GetBundleRequest, GetBundleResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FaultSupervisor_GetBundleServer = grpc.ServerStreamingServer[GetBundleResponse]
+
 // FaultSupervisor_ServiceDesc is the grpc.ServiceDesc for FaultSupervisor service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -329,11 +411,20 @@ var FaultSupervisor_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListSupervisors",
 			Handler:    _FaultSupervisor_ListSupervisors_Handler,
 		},
+		{
+			MethodName: "ListReports",
+			Handler:    _FaultSupervisor_ListReports_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _FaultSupervisor_Watch_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "GetBundle",
+			Handler:       _FaultSupervisor_GetBundle_Handler,
 			ServerStreams: true,
 		},
 	},

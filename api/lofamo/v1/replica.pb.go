@@ -23,13 +23,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ForwardRequest is one datagram as it was received, still to be verified by the leader.
+// ForwardRequest is one datagram as it was received. The leader verifies a signed one again; one with
+// the MAC of a session between its sender and the forwarding replica only that replica can verify, and
+// its word is taken for it.
 type ForwardRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      []byte                 `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`            // a serialised Envelope
 	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`                    // the sender's address, host:port; empty when it came by gossip
 	Path          uint32                 `protobuf:"varint,3,opt,name=path,proto3" json:"path,omitempty"`                   // fault.Path: DIRECT or GOSSIP
 	HeldNs        uint64                 `protobuf:"varint,4,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // in this replica
+	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`                    // "node/half" that the MAC proved; empty for signed envelopes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -92,6 +95,13 @@ func (x *ForwardRequest) GetHeldNs() uint64 {
 	return 0
 }
 
+func (x *ForwardRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // ForwardResponse says which reports were committed.
 type ForwardResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -149,12 +159,13 @@ var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"m\n" +
+	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x81\x01\n" +
 	"\x0eForwardRequest\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\rR\x04path\x12\x17\n" +
-	"\aheld_ns\x18\x04 \x01(\x04R\x06heldNs\"C\n" +
+	"\aheld_ns\x18\x04 \x01(\x04R\x06heldNs\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\"C\n" +
 	"\x0fForwardResponse\x12 \n" +
 	"\x03ack\x18\x01 \x01(\v2\x0e.lofamo.v1.AckR\x03ack\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to2O\n" +

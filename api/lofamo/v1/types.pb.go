@@ -205,6 +205,62 @@ func (Path) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
+// PathState is what has become of a half's paths to the supervisors (seed 004, Figure 2).
+type PathState int32
+
+const (
+	PathState_PATH_STATE_UNSPECIFIED PathState = 0 // the half has no direct rail
+	PathState_MIGRATED               PathState = 1 // reports go by the primary; no alternate is loaded
+	PathState_REARM                  PathState = 2 // an alternate is being loaded
+	PathState_ARMED                  PathState = 3 // the alternate is loaded: a switch to it needs no exchange of messages
+	PathState_REESTABLISHING         PathState = 4 // neither works: paths are asked for anew, reports go by other rails
+)
+
+// Enum value maps for PathState.
+var (
+	PathState_name = map[int32]string{
+		0: "PATH_STATE_UNSPECIFIED",
+		1: "MIGRATED",
+		2: "REARM",
+		3: "ARMED",
+		4: "REESTABLISHING",
+	}
+	PathState_value = map[string]int32{
+		"PATH_STATE_UNSPECIFIED": 0,
+		"MIGRATED":               1,
+		"REARM":                  2,
+		"ARMED":                  3,
+		"REESTABLISHING":         4,
+	}
+)
+
+func (x PathState) Enum() *PathState {
+	p := new(PathState)
+	*p = x
+	return p
+}
+
+func (x PathState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PathState) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[3].Descriptor()
+}
+
+func (PathState) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[3]
+}
+
+func (x PathState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PathState.Descriptor instead.
+func (PathState) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
 // Node is one tile: a host half and a DNP half.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -226,7 +282,9 @@ type Node struct {
 	HostEpoch uint64               `protobuf:"varint,10,opt,name=host_epoch,json=hostEpoch,proto3" json:"host_epoch,omitempty"` // boot epochs last seen, 0 for never
 	DnpEpoch  uint64               `protobuf:"varint,11,opt,name=dnp_epoch,json=dnpEpoch,proto3" json:"dnp_epoch,omitempty"`
 	// Revision of the last change of this node.
-	Revision      uint64 `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
+	// How the reports of the host half fare, by its newest digest; absent when none said so.
+	Delivery      *DeliveryStatus `protobuf:"bytes,13,opt,name=delivery,proto3" json:"delivery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +403,231 @@ func (x *Node) GetRevision() uint64 {
 	return 0
 }
 
+func (x *Node) GetDelivery() *DeliveryStatus {
+	if x != nil {
+		return x.Delivery
+	}
+	return nil
+}
+
+// DeliveryStatus says how the reports of one half fare, as the half itself counts.
+type DeliveryStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`
+	Primary       string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                    // "INTERFACE>SUPERVISOR"
+	Alternate     string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                // the same; empty: none
+	Logged        uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                     // reports in the sender's log
+	Unanswered    uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`             // of these, not yet RECEIVED
+	OldestNs      uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"` // age of the oldest in the log, nanoseconds
+	Migrations    uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`             // since the half started, as are the following
+	Retries       uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`
+	Shortened     uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"` // reports left out because the log was full
+	Rails         []*RailStatus          `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`
+	IsolatedNs    uint64                 `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // how long no rail at all has brought an answer; 0: one has
+	Spool         string                 `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeliveryStatus) Reset() {
+	*x = DeliveryStatus{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeliveryStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeliveryStatus) ProtoMessage() {}
+
+func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
+func (*DeliveryStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DeliveryStatus) GetState() PathState {
+	if x != nil {
+		return x.State
+	}
+	return PathState_PATH_STATE_UNSPECIFIED
+}
+
+func (x *DeliveryStatus) GetPrimary() string {
+	if x != nil {
+		return x.Primary
+	}
+	return ""
+}
+
+func (x *DeliveryStatus) GetAlternate() string {
+	if x != nil {
+		return x.Alternate
+	}
+	return ""
+}
+
+func (x *DeliveryStatus) GetLogged() uint32 {
+	if x != nil {
+		return x.Logged
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetUnanswered() uint32 {
+	if x != nil {
+		return x.Unanswered
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetOldestNs() uint64 {
+	if x != nil {
+		return x.OldestNs
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetMigrations() uint64 {
+	if x != nil {
+		return x.Migrations
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetRetries() uint64 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetShortened() uint64 {
+	if x != nil {
+		return x.Shortened
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetRails() []*RailStatus {
+	if x != nil {
+		return x.Rails
+	}
+	return nil
+}
+
+func (x *DeliveryStatus) GetIsolatedNs() uint64 {
+	if x != nil {
+		return x.IsolatedNs
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetSpool() string {
+	if x != nil {
+		return x.Spool
+	}
+	return ""
+}
+
+// RailStatus is one rail of a half.
+type RailStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                          // "direct/INTERFACE", "gossip" or "torus"
+	Down          bool                   `protobuf:"varint,2,opt,name=down,proto3" json:"down,omitempty"`                         // known not to work now
+	InFlight      uint32                 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"` // reports sent by it last and not answered
+	Sent          uint64                 `protobuf:"varint,4,opt,name=sent,proto3" json:"sent,omitempty"`
+	Answered      uint64                 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`
+	RttNs         uint64                 `protobuf:"varint,6,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"` // smoothed, to RECEIVED; 0: no sample
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RailStatus) Reset() {
+	*x = RailStatus{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RailStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RailStatus) ProtoMessage() {}
+
+func (x *RailStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
+func (*RailStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RailStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RailStatus) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
+}
+
+func (x *RailStatus) GetInFlight() uint32 {
+	if x != nil {
+		return x.InFlight
+	}
+	return 0
+}
+
+func (x *RailStatus) GetSent() uint64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *RailStatus) GetAnswered() uint64 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *RailStatus) GetRttNs() uint64 {
+	if x != nil {
+		return x.RttNs
+	}
+	return 0
+}
+
 // Component is one part of a node.
 type Component struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -358,7 +641,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +653,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +666,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Component) GetName() string {
@@ -430,7 +713,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +725,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +738,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Evidence) GetKind() string {
@@ -513,7 +796,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +808,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +821,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -588,7 +871,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +883,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +896,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Link) GetNode() string {
@@ -705,7 +988,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +1000,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +1013,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -847,7 +1130,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +1142,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +1155,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Supervisor) GetId() string {
@@ -928,7 +1211,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\x03\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x03\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -945,7 +1228,35 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"host_epoch\x18\n" +
 	" \x01(\x04R\thostEpoch\x12\x1b\n" +
 	"\tdnp_epoch\x18\v \x01(\x04R\bdnpEpoch\x12\x1a\n" +
-	"\brevision\x18\f \x01(\x04R\brevision\"\xaa\x01\n" +
+	"\brevision\x18\f \x01(\x04R\brevision\x125\n" +
+	"\bdelivery\x18\r \x01(\v2\x19.lofamo.v1.DeliveryStatusR\bdelivery\"\x85\x03\n" +
+	"\x0eDeliveryStatus\x12*\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x14.lofamo.v1.PathStateR\x05state\x12\x18\n" +
+	"\aprimary\x18\x02 \x01(\tR\aprimary\x12\x1c\n" +
+	"\talternate\x18\x03 \x01(\tR\talternate\x12\x16\n" +
+	"\x06logged\x18\x04 \x01(\rR\x06logged\x12\x1e\n" +
+	"\n" +
+	"unanswered\x18\x05 \x01(\rR\n" +
+	"unanswered\x12\x1b\n" +
+	"\toldest_ns\x18\x06 \x01(\x04R\boldestNs\x12\x1e\n" +
+	"\n" +
+	"migrations\x18\a \x01(\x04R\n" +
+	"migrations\x12\x18\n" +
+	"\aretries\x18\b \x01(\x04R\aretries\x12\x1c\n" +
+	"\tshortened\x18\t \x01(\x04R\tshortened\x12+\n" +
+	"\x05rails\x18\n" +
+	" \x03(\v2\x15.lofamo.v1.RailStatusR\x05rails\x12\x1f\n" +
+	"\visolated_ns\x18\v \x01(\x04R\n" +
+	"isolatedNs\x12\x14\n" +
+	"\x05spool\x18\f \x01(\tR\x05spool\"\x98\x01\n" +
+	"\n" +
+	"RailStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04down\x18\x02 \x01(\bR\x04down\x12\x1b\n" +
+	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
+	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
+	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xaa\x01\n" +
 	"\tComponent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x120\n" +
@@ -1027,7 +1338,13 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06DIRECT\x10\x01\x12\n" +
 	"\n" +
 	"\x06GOSSIP\x10\x02\x12\t\n" +
-	"\x05TORUS\x10\x03B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x05TORUS\x10\x03*_\n" +
+	"\tPathState\x12\x1a\n" +
+	"\x16PATH_STATE_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bMIGRATED\x10\x01\x12\t\n" +
+	"\x05REARM\x10\x02\x12\t\n" +
+	"\x05ARMED\x10\x03\x12\x12\n" +
+	"\x0eREESTABLISHING\x10\x04B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once
@@ -1041,52 +1358,58 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_types_proto_rawDescData
 }
 
-var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Cause)(0),                    // 1: lofamo.v1.Cause
 	(Path)(0),                     // 2: lofamo.v1.Path
-	(*Node)(nil),                  // 3: lofamo.v1.Node
-	(*Component)(nil),             // 4: lofamo.v1.Component
-	(*Evidence)(nil),              // 5: lofamo.v1.Evidence
-	(*Registers)(nil),             // 6: lofamo.v1.Registers
-	(*Link)(nil),                  // 7: lofamo.v1.Link
-	(*Event)(nil),                 // 8: lofamo.v1.Event
-	(*Supervisor)(nil),            // 9: lofamo.v1.Supervisor
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(PathState)(0),                // 3: lofamo.v1.PathState
+	(*Node)(nil),                  // 4: lofamo.v1.Node
+	(*DeliveryStatus)(nil),        // 5: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 6: lofamo.v1.RailStatus
+	(*Component)(nil),             // 7: lofamo.v1.Component
+	(*Evidence)(nil),              // 8: lofamo.v1.Evidence
+	(*Registers)(nil),             // 9: lofamo.v1.Registers
+	(*Link)(nil),                  // 10: lofamo.v1.Link
+	(*Event)(nil),                 // 11: lofamo.v1.Event
+	(*Supervisor)(nil),            // 12: lofamo.v1.Supervisor
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	1,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	4,  // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	6,  // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	10, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	11, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	0,  // 6: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	10, // 7: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	5,  // 8: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 9: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	11, // 10: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 11: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	11, // 12: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 13: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	1,  // 14: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	10, // 15: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	5,  // 16: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	0,  // 17: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 18: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	1,  // 19: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	2,  // 20: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	11, // 21: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	10, // 22: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	0,  // 23: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	7,  // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	9,  // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	13, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	14, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	5,  // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	3,  // 7: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	6,  // 8: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	0,  // 9: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	13, // 10: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	8,  // 11: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 12: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	14, // 13: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 14: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	14, // 15: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 16: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	1,  // 17: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	13, // 18: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	8,  // 19: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	0,  // 20: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 21: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	1,  // 22: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	2,  // 23: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	14, // 24: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	13, // 25: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	0,  // 26: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -1099,8 +1422,8 @@ func file_lofamo_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   7,
+			NumEnums:      4,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

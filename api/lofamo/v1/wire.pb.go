@@ -24,6 +24,69 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Checksum is an algorithm for Envelope.checksum. CRC-32C is known to all; the others are used once
+// a PathReply has chosen them.
+type Checksum int32
+
+const (
+	Checksum_CHECKSUM_NONE       Checksum = 0
+	Checksum_CHECKSUM_CRC32C     Checksum = 1 // Castagnoli; the default
+	Checksum_CHECKSUM_CRC32      Checksum = 2 // IEEE
+	Checksum_CHECKSUM_FLETCHER64 Checksum = 3
+	Checksum_CHECKSUM_ADLER32    Checksum = 4
+	Checksum_CHECKSUM_XXHASH64   Checksum = 5
+	Checksum_CHECKSUM_SUM64      Checksum = 6 // plain sum of 64-bit little-endian words
+)
+
+// Enum value maps for Checksum.
+var (
+	Checksum_name = map[int32]string{
+		0: "CHECKSUM_NONE",
+		1: "CHECKSUM_CRC32C",
+		2: "CHECKSUM_CRC32",
+		3: "CHECKSUM_FLETCHER64",
+		4: "CHECKSUM_ADLER32",
+		5: "CHECKSUM_XXHASH64",
+		6: "CHECKSUM_SUM64",
+	}
+	Checksum_value = map[string]int32{
+		"CHECKSUM_NONE":       0,
+		"CHECKSUM_CRC32C":     1,
+		"CHECKSUM_CRC32":      2,
+		"CHECKSUM_FLETCHER64": 3,
+		"CHECKSUM_ADLER32":    4,
+		"CHECKSUM_XXHASH64":   5,
+		"CHECKSUM_SUM64":      6,
+	}
+)
+
+func (x Checksum) Enum() *Checksum {
+	p := new(Checksum)
+	*p = x
+	return p
+}
+
+func (x Checksum) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Checksum) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_wire_proto_enumTypes[0].Descriptor()
+}
+
+func (Checksum) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_wire_proto_enumTypes[0]
+}
+
+func (x Checksum) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Checksum.Descriptor instead.
+func (Checksum) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{0}
+}
+
 // Half is one of the two processes of a node.
 type Half int32
 
@@ -58,11 +121,11 @@ func (x Half) String() string {
 }
 
 func (Half) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[0].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[1].Descriptor()
 }
 
 func (Half) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[0]
+	return &file_lofamo_v1_wire_proto_enumTypes[1]
 }
 
 func (x Half) Number() protoreflect.EnumNumber {
@@ -71,7 +134,7 @@ func (x Half) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Half.Descriptor instead.
 func (Half) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{1}
 }
 
 type Ack_Status int32
@@ -80,7 +143,7 @@ const (
 	Ack_STATUS_UNSPECIFIED Ack_Status = 0
 	Ack_RECEIVED           Ack_Status = 1 // the path works: stops retries and escalation
 	Ack_COMMITTED          Ack_Status = 2 // the store has it: frees the sender's log
-	Ack_STALE_EPOCH        Ack_Status = 3 // the epoch is below one already seen: go on from highest_epoch + 1
+	Ack_STALE_EPOCH        Ack_Status = 3 // too old an epoch to be told from a replay: go on from highest_epoch + 1
 )
 
 // Enum value maps for Ack_Status.
@@ -110,11 +173,11 @@ func (x Ack_Status) String() string {
 }
 
 func (Ack_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[1].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[2].Descriptor()
 }
 
 func (Ack_Status) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[1]
+	return &file_lofamo_v1_wire_proto_enumTypes[2]
 }
 
 func (x Ack_Status) Number() protoreflect.EnumNumber {
@@ -123,19 +186,29 @@ func (x Ack_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Ack_Status.Descriptor instead.
 func (Ack_Status) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5, 0}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6, 0}
 }
 
-// Envelope is a signed message. On the direct rail it is one datagram, at most 1,400 bytes.
+// Envelope is an authenticated message: signed by its origin, or, between two that share a session
+// (see PathReply), with a MAC. On the direct rail it is one datagram, at most 1,400 bytes.
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A serialised Message. The signature covers exactly these bytes, after the prefix
 	// "lofamo.v1 envelope\0".
-	Payload       []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
-	Certificate   []byte `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER of the signer's X.509 certificate (Ed25519)
-	Signature     []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`     // Ed25519, 64 bytes
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Payload     []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
+	Certificate []byte `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER of the signer's X.509 certificate (Ed25519)
+	Signature   []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`     // Ed25519, 64 bytes
+	// Instead of certificate and signature: the session, and the first 16 bytes of the HMAC-SHA-256
+	// over "lofamo.v1 session\0", the session as 8 bytes big endian, and the payload.
+	Session uint64 `protobuf:"fixed64,4,opt,name=session,proto3" json:"session,omitempty"`
+	Mac     []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
+	// End-to-end checksum over payload, certificate, signature and mac, in this order (seed 002 §5).
+	// It finds what was damaged on the way before anything is verified, so that damage and forgery
+	// are told apart. A receiver of damage asks for the packet again (Again).
+	ChecksumAlgorithm Checksum `protobuf:"varint,6,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"`
+	Checksum          uint64   `protobuf:"fixed64,7,opt,name=checksum,proto3" json:"checksum,omitempty"` // narrower sums in the low bits
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Envelope) Reset() {
@@ -189,18 +262,55 @@ func (x *Envelope) GetSignature() []byte {
 	return nil
 }
 
-// Message is what an envelope holds.
+func (x *Envelope) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *Envelope) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+func (x *Envelope) GetChecksumAlgorithm() Checksum {
+	if x != nil {
+		return x.ChecksumAlgorithm
+	}
+	return Checksum_CHECKSUM_NONE
+}
+
+func (x *Envelope) GetChecksum() uint64 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
+// Message is what an envelope holds: a body, acknowledgements, or both.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
 	//
-	//	*Message_Report
-	//	*Message_Ack
+	//	*Message_Reports
 	//	*Message_Challenge
 	//	*Message_Answer
 	//	*Message_Relayed
 	//	*Message_Downcall
-	Body          isMessage_Body `protobuf_oneof:"body"`
+	//	*Message_PathRequest
+	//	*Message_PathReply
+	//	*Message_PathAck
+	//	*Message_Again
+	//	*Message_BulkRequest
+	//	*Message_BulkAnnounce
+	//	*Message_BulkPull
+	Body isMessage_Body `protobuf_oneof:"body"`
+	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
+	// certificate or session. At most 8.
+	Acks          []*Ack `protobuf:"bytes,15,rep,name=acks,proto3" json:"acks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,19 +352,10 @@ func (x *Message) GetBody() isMessage_Body {
 	return nil
 }
 
-func (x *Message) GetReport() *Report {
+func (x *Message) GetReports() *Reports {
 	if x != nil {
-		if x, ok := x.Body.(*Message_Report); ok {
-			return x.Report
-		}
-	}
-	return nil
-}
-
-func (x *Message) GetAck() *Ack {
-	if x != nil {
-		if x, ok := x.Body.(*Message_Ack); ok {
-			return x.Ack
+		if x, ok := x.Body.(*Message_Reports); ok {
+			return x.Reports
 		}
 	}
 	return nil
@@ -296,16 +397,82 @@ func (x *Message) GetDowncall() *Downcall {
 	return nil
 }
 
+func (x *Message) GetPathRequest() *PathRequest {
+	if x != nil {
+		if x, ok := x.Body.(*Message_PathRequest); ok {
+			return x.PathRequest
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetPathReply() *PathReply {
+	if x != nil {
+		if x, ok := x.Body.(*Message_PathReply); ok {
+			return x.PathReply
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetPathAck() *PathAck {
+	if x != nil {
+		if x, ok := x.Body.(*Message_PathAck); ok {
+			return x.PathAck
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetAgain() *Again {
+	if x != nil {
+		if x, ok := x.Body.(*Message_Again); ok {
+			return x.Again
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetBulkRequest() *BulkRequest {
+	if x != nil {
+		if x, ok := x.Body.(*Message_BulkRequest); ok {
+			return x.BulkRequest
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetBulkAnnounce() *BulkAnnounce {
+	if x != nil {
+		if x, ok := x.Body.(*Message_BulkAnnounce); ok {
+			return x.BulkAnnounce
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetBulkPull() *BulkPull {
+	if x != nil {
+		if x, ok := x.Body.(*Message_BulkPull); ok {
+			return x.BulkPull
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetAcks() []*Ack {
+	if x != nil {
+		return x.Acks
+	}
+	return nil
+}
+
 type isMessage_Body interface {
 	isMessage_Body()
 }
 
-type Message_Report struct {
-	Report *Report `protobuf:"bytes,1,opt,name=report,proto3,oneof"`
-}
-
-type Message_Ack struct {
-	Ack *Ack `protobuf:"bytes,2,opt,name=ack,proto3,oneof"`
+type Message_Reports struct {
+	Reports *Reports `protobuf:"bytes,1,opt,name=reports,proto3,oneof"`
 }
 
 type Message_Challenge struct {
@@ -324,9 +491,35 @@ type Message_Downcall struct {
 	Downcall *Downcall `protobuf:"bytes,6,opt,name=downcall,proto3,oneof"`
 }
 
-func (*Message_Report) isMessage_Body() {}
+type Message_PathRequest struct {
+	PathRequest *PathRequest `protobuf:"bytes,7,opt,name=path_request,json=pathRequest,proto3,oneof"`
+}
 
-func (*Message_Ack) isMessage_Body() {}
+type Message_PathReply struct {
+	PathReply *PathReply `protobuf:"bytes,8,opt,name=path_reply,json=pathReply,proto3,oneof"`
+}
+
+type Message_PathAck struct {
+	PathAck *PathAck `protobuf:"bytes,9,opt,name=path_ack,json=pathAck,proto3,oneof"`
+}
+
+type Message_Again struct {
+	Again *Again `protobuf:"bytes,10,opt,name=again,proto3,oneof"`
+}
+
+type Message_BulkRequest struct {
+	BulkRequest *BulkRequest `protobuf:"bytes,11,opt,name=bulk_request,json=bulkRequest,proto3,oneof"`
+}
+
+type Message_BulkAnnounce struct {
+	BulkAnnounce *BulkAnnounce `protobuf:"bytes,12,opt,name=bulk_announce,json=bulkAnnounce,proto3,oneof"`
+}
+
+type Message_BulkPull struct {
+	BulkPull *BulkPull `protobuf:"bytes,13,opt,name=bulk_pull,json=bulkPull,proto3,oneof"`
+}
+
+func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
 
@@ -335,6 +528,20 @@ func (*Message_Answer) isMessage_Body() {}
 func (*Message_Relayed) isMessage_Body() {}
 
 func (*Message_Downcall) isMessage_Body() {}
+
+func (*Message_PathRequest) isMessage_Body() {}
+
+func (*Message_PathReply) isMessage_Body() {}
+
+func (*Message_PathAck) isMessage_Body() {}
+
+func (*Message_Again) isMessage_Body() {}
+
+func (*Message_BulkRequest) isMessage_Body() {}
+
+func (*Message_BulkAnnounce) isMessage_Body() {}
+
+func (*Message_BulkPull) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -405,6 +612,62 @@ func (x *ReportID) GetSeq() uint64 {
 	return 0
 }
 
+// Reports are all that one origin sends together, under one signature.
+type Reports struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one. The ids after the first leave out what is the same as in the one before: node and
+	// half always, the epoch mostly.
+	Reports []*Report `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
+	// How the origin's reports fare. With digests, where there is room.
+	Status        *DeliveryStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reports) Reset() {
+	*x = Reports{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reports) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reports) ProtoMessage() {}
+
+func (x *Reports) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reports.ProtoReflect.Descriptor instead.
+func (*Reports) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Reports) GetReports() []*Report {
+	if x != nil {
+		return x.Reports
+	}
+	return nil
+}
+
+func (x *Reports) GetStatus() *DeliveryStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
 // Report is what one half says at one time.
 type Report struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
@@ -422,7 +685,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +697,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[3]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +710,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Report) GetId() *ReportID {
@@ -521,7 +784,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +796,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[4]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +809,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Observation) GetNode() string {
@@ -591,21 +854,23 @@ func (x *Observation) GetDetail() string {
 	return ""
 }
 
-// Ack answers reports of one origin. It is valid only under a supervisor's certificate.
+// Ack answers reports of one origin and epoch. Who answers is the signer.
 type Ack struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Status        Ack_Status             `protobuf:"varint,1,opt,name=status,proto3,enum=lofamo.v1.Ack_Status" json:"status,omitempty"`
-	Ids           []*ReportID            `protobuf:"bytes,2,rep,name=ids,proto3" json:"ids,omitempty"`
-	Supervisor    string                 `protobuf:"bytes,3,opt,name=supervisor,proto3" json:"supervisor,omitempty"`                          // who answers
-	Leader        string                 `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`                                  // the leader as far as that one knows: a hint where to send next
-	HighestEpoch  uint64                 `protobuf:"varint,5,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"` // with STALE_EPOCH
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"` // the origin
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seqs          []uint64               `protobuf:"varint,5,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`                              // 1 to 64
+	Leader        string                 `protobuf:"bytes,6,opt,name=leader,proto3" json:"leader,omitempty"`                                  // as far as the signer knows: a hint where to send next
+	HighestEpoch  uint64                 `protobuf:"varint,7,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"` // with STALE_EPOCH
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +882,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +895,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Ack) GetStatus() Ack_Status {
@@ -640,18 +905,32 @@ func (x *Ack) GetStatus() Ack_Status {
 	return Ack_STATUS_UNSPECIFIED
 }
 
-func (x *Ack) GetIds() []*ReportID {
+func (x *Ack) GetNode() string {
 	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-func (x *Ack) GetSupervisor() string {
-	if x != nil {
-		return x.Supervisor
+		return x.Node
 	}
 	return ""
+}
+
+func (x *Ack) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *Ack) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Ack) GetSeqs() []uint64 {
+	if x != nil {
+		return x.Seqs
+	}
+	return nil
 }
 
 func (x *Ack) GetLeader() string {
@@ -668,6 +947,310 @@ func (x *Ack) GetHighestEpoch() uint64 {
 	return 0
 }
 
+// PathRequest (REQ) asks a supervisor to take part in a path: one interface of a half to that
+// supervisor (seed 004 §IV-B and Figure 8). Signed by the half.
+type PathRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half  Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Epoch uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Sequence id of this half and epoch, growing with every request that is not a repetition (seed 004
+	// §IV-D.2). Lower ones than were seen are ignored, the same one is answered again.
+	Id            uint64     `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
+	Alternate     bool       `protobuf:"varint,5,opt,name=alternate,proto3" json:"alternate,omitempty"`                                // the path is being loaded as an alternate, not taken as the primary
+	Checksums     []Checksum `protobuf:"varint,6,rep,packed,name=checksums,proto3,enum=lofamo.v1.Checksum" json:"checksums,omitempty"` // that the half can use, the preferred first
+	Key           []byte     `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                                             // X25519 public key of the half for this exchange, 32 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathRequest) Reset() {
+	*x = PathRequest{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathRequest) ProtoMessage() {}
+
+func (x *PathRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
+func (*PathRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PathRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PathRequest) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *PathRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PathRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PathRequest) GetAlternate() bool {
+	if x != nil {
+		return x.Alternate
+	}
+	return false
+}
+
+func (x *PathRequest) GetChecksums() []Checksum {
+	if x != nil {
+		return x.Checksums
+	}
+	return nil
+}
+
+func (x *PathRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+// PathReply (REP) answers a PathRequest. Signed by the supervisor.
+type PathReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
+	Checksum      Checksum               `protobuf:"varint,5,opt,name=checksum,proto3,enum=lofamo.v1.Checksum" json:"checksum,omitempty"` // chosen: the first offered that the supervisor allows
+	Key           []byte                 `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`                                    // X25519 public key of the supervisor for this exchange, 32 bytes
+	Session       uint64                 `protobuf:"fixed64,7,opt,name=session,proto3" json:"session,omitempty"`                          // name of the session that the two keys give
+	Leader        string                 `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`                              // hint
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathReply) Reset() {
+	*x = PathReply{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathReply) ProtoMessage() {}
+
+func (x *PathReply) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
+func (*PathReply) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PathReply) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PathReply) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *PathReply) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PathReply) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PathReply) GetChecksum() Checksum {
+	if x != nil {
+		return x.Checksum
+	}
+	return Checksum_CHECKSUM_NONE
+}
+
+func (x *PathReply) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *PathReply) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *PathReply) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+// PathAck (ACK) ends the exchange; until it comes the supervisor repeats its reply a few times.
+type PathAck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathAck) Reset() {
+	*x = PathAck{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathAck) ProtoMessage() {}
+
+func (x *PathAck) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathAck.ProtoReflect.Descriptor instead.
+func (*PathAck) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PathAck) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PathAck) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *PathAck) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PathAck) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// Again says that a packet came damaged: the receiver of this sends at once what it still waits for
+// an answer to on this path. Only supervisors send it, at a bounded rate.
+type Again struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Again) Reset() {
+	*x = Again{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Again) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Again) ProtoMessage() {}
+
+func (x *Again) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Again.ProtoReflect.Descriptor instead.
+func (*Again) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
+}
+
 // Challenge asks a node whether it lives. It is valid only under a supervisor's certificate.
 type Challenge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -681,7 +1264,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +1276,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +1289,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Challenge) GetNonce() []byte {
@@ -750,7 +1333,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -762,7 +1345,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -775,7 +1358,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Answer) GetNonce() []byte {
@@ -818,7 +1401,7 @@ type Relayed struct {
 
 func (x *Relayed) Reset() {
 	*x = Relayed{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +1413,7 @@ func (x *Relayed) String() string {
 func (*Relayed) ProtoMessage() {}
 
 func (x *Relayed) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +1426,7 @@ func (x *Relayed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relayed.ProtoReflect.Descriptor instead.
 func (*Relayed) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Relayed) GetInner() *Envelope {
@@ -872,7 +1455,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1467,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1480,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Hop) GetNode() string {
@@ -921,7 +1504,7 @@ func (x *Hop) GetHeldNs() uint64 {
 	return 0
 }
 
-// Downcall asks a host half to pass an envelope (a challenge, an ack) to another node through the
+// Downcall asks a host half to pass an envelope (a challenge, acks, a pull) to another node through the
 // torus. It is valid only under a supervisor's certificate.
 type Downcall struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -933,7 +1516,7 @@ type Downcall struct {
 
 func (x *Downcall) Reset() {
 	*x = Downcall{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1528,7 @@ func (x *Downcall) String() string {
 func (*Downcall) ProtoMessage() {}
 
 func (x *Downcall) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1541,7 @@ func (x *Downcall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Downcall.ProtoReflect.Descriptor instead.
 func (*Downcall) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Downcall) GetNode() string {
@@ -975,28 +1558,419 @@ func (x *Downcall) GetInner() *Envelope {
 	return nil
 }
 
+// BulkRequest asks a half for a large object: the first word of the rendezvous (seed 002 §5.3). Signed
+// by a supervisor.
+type BulkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"` // 16 random bytes, the name of the transfer
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Object        string                 `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`                   // "bundle"
+	MaxSize       uint64                 `protobuf:"varint,5,opt,name=max_size,json=maxSize,proto3" json:"max_size,omitempty"` // bytes; at most 64 MiB
+	Key           []byte                 `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`                         // X25519 public key of the supervisor, 32 bytes
+	ReplyTo       string                 `protobuf:"bytes,7,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`  // address of the supervisor's report socket, host:port
+	Via           string                 `protobuf:"bytes,8,opt,name=via,proto3" json:"via,omitempty"`                         // node that passed this on through the torus; empty: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BulkRequest) Reset() {
+	*x = BulkRequest{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BulkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BulkRequest) ProtoMessage() {}
+
+func (x *BulkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BulkRequest.ProtoReflect.Descriptor instead.
+func (*BulkRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *BulkRequest) GetTransfer() []byte {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+func (x *BulkRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *BulkRequest) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *BulkRequest) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *BulkRequest) GetMaxSize() uint64 {
+	if x != nil {
+		return x.MaxSize
+	}
+	return 0
+}
+
+func (x *BulkRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *BulkRequest) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+func (x *BulkRequest) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+// BulkAnnounce says what will come. It is sent at once and again when the checksum, which is computed
+// meanwhile, is known. Signed by the half.
+type BulkAnnounce struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Transfer          []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	Node              string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Half              Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Name              string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`                             // of the object, as a file name
+	Size              uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`                            // bytes; 0 while it is being gathered
+	ChunkSize         uint32                 `protobuf:"varint,6,opt,name=chunk_size,json=chunkSize,proto3" json:"chunk_size,omitempty"` // bytes of every chunk but the last
+	Key               []byte                 `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                               // X25519 public key of the half, 32 bytes
+	ChecksumAlgorithm Checksum               `protobuf:"varint,8,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"`
+	Checksum          uint64                 `protobuf:"fixed64,9,opt,name=checksum,proto3" json:"checksum,omitempty"` // of the whole object
+	Complete          bool                   `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"` // size and checksum are final
+	Error             string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`        // why nothing will come; empty otherwise. At most 120 bytes
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *BulkAnnounce) Reset() {
+	*x = BulkAnnounce{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BulkAnnounce) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BulkAnnounce) ProtoMessage() {}
+
+func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BulkAnnounce.ProtoReflect.Descriptor instead.
+func (*BulkAnnounce) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *BulkAnnounce) GetTransfer() []byte {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+func (x *BulkAnnounce) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *BulkAnnounce) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *BulkAnnounce) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BulkAnnounce) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *BulkAnnounce) GetChunkSize() uint32 {
+	if x != nil {
+		return x.ChunkSize
+	}
+	return 0
+}
+
+func (x *BulkAnnounce) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *BulkAnnounce) GetChecksumAlgorithm() Checksum {
+	if x != nil {
+		return x.ChecksumAlgorithm
+	}
+	return Checksum_CHECKSUM_NONE
+}
+
+func (x *BulkAnnounce) GetChecksum() uint64 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
+func (x *BulkAnnounce) GetComplete() bool {
+	if x != nil {
+		return x.Complete
+	}
+	return false
+}
+
+func (x *BulkAnnounce) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// BulkPull asks for chunks, which come as sealed packets (package bulk), or ends the transfer. Signed
+// by the supervisor.
+type BulkPull struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Ranges        []*ChunkRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"` // at most 32; none: only asks for the announcement
+	ReplyTo       string                 `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`
+	Via           string                 `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`    // as in BulkRequest
+	Done          bool                   `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"` // nothing more is wanted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BulkPull) Reset() {
+	*x = BulkPull{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BulkPull) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BulkPull) ProtoMessage() {}
+
+func (x *BulkPull) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BulkPull.ProtoReflect.Descriptor instead.
+func (*BulkPull) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *BulkPull) GetTransfer() []byte {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+func (x *BulkPull) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *BulkPull) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *BulkPull) GetRanges() []*ChunkRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *BulkPull) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+func (x *BulkPull) GetVia() string {
+	if x != nil {
+		return x.Via
+	}
+	return ""
+}
+
+func (x *BulkPull) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+// ChunkRange is a run of chunks.
+type ChunkRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"` // at least 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChunkRange) Reset() {
+	*x = ChunkRange{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChunkRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChunkRange) ProtoMessage() {}
+
+func (x *ChunkRange) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChunkRange.ProtoReflect.Descriptor instead.
+func (*ChunkRange) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ChunkRange) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *ChunkRange) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x14lofamo/v1/wire.proto\x12\tlofamo.v1\x1a\x15lofamo/v1/types.proto\"d\n" +
+	"\x14lofamo/v1/wire.proto\x12\tlofamo.v1\x1a\x15lofamo/v1/types.proto\"\xf0\x01\n" +
 	"\bEnvelope\x12\x18\n" +
 	"\apayload\x18\x01 \x01(\fR\apayload\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x12\x1c\n" +
-	"\tsignature\x18\x03 \x01(\fR\tsignature\"\xa8\x02\n" +
-	"\aMessage\x12+\n" +
-	"\x06report\x18\x01 \x01(\v2\x11.lofamo.v1.ReportH\x00R\x06report\x12\"\n" +
-	"\x03ack\x18\x02 \x01(\v2\x0e.lofamo.v1.AckH\x00R\x03ack\x124\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\x12\x18\n" +
+	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
+	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
+	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xab\x05\n" +
+	"\aMessage\x12.\n" +
+	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
 	"\x06answer\x18\x04 \x01(\v2\x11.lofamo.v1.AnswerH\x00R\x06answer\x12.\n" +
 	"\arelayed\x18\x05 \x01(\v2\x12.lofamo.v1.RelayedH\x00R\arelayed\x121\n" +
-	"\bdowncall\x18\x06 \x01(\v2\x13.lofamo.v1.DowncallH\x00R\bdowncallB\x06\n" +
+	"\bdowncall\x18\x06 \x01(\v2\x13.lofamo.v1.DowncallH\x00R\bdowncall\x12;\n" +
+	"\fpath_request\x18\a \x01(\v2\x16.lofamo.v1.PathRequestH\x00R\vpathRequest\x125\n" +
+	"\n" +
+	"path_reply\x18\b \x01(\v2\x14.lofamo.v1.PathReplyH\x00R\tpathReply\x12/\n" +
+	"\bpath_ack\x18\t \x01(\v2\x12.lofamo.v1.PathAckH\x00R\apathAck\x12(\n" +
+	"\x05again\x18\n" +
+	" \x01(\v2\x10.lofamo.v1.AgainH\x00R\x05again\x12;\n" +
+	"\fbulk_request\x18\v \x01(\v2\x16.lofamo.v1.BulkRequestH\x00R\vbulkRequest\x12>\n" +
+	"\rbulk_announce\x18\f \x01(\v2\x17.lofamo.v1.BulkAnnounceH\x00R\fbulkAnnounce\x122\n" +
+	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12\"\n" +
+	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acksB\x06\n" +
 	"\x04body\"k\n" +
 	"\bReportID\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\xb8\x02\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\"i\n" +
+	"\aReports\x12+\n" +
+	"\areports\x18\x01 \x03(\v2\x11.lofamo.v1.ReportR\areports\x121\n" +
+	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\"\xb8\x02\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -1012,20 +1986,43 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12\x12\n" +
 	"\x04kind\x18\x04 \x01(\rR\x04kind\x12\x15\n" +
 	"\x06age_ns\x18\x05 \x01(\x04R\x05ageNs\x12\x16\n" +
-	"\x06detail\x18\x06 \x01(\tR\x06detail\"\x88\x02\n" +
+	"\x06detail\x18\x06 \x01(\tR\x06detail\"\xa4\x02\n" +
 	"\x03Ack\x12-\n" +
-	"\x06status\x18\x01 \x01(\x0e2\x15.lofamo.v1.Ack.StatusR\x06status\x12%\n" +
-	"\x03ids\x18\x02 \x03(\v2\x13.lofamo.v1.ReportIDR\x03ids\x12\x1e\n" +
-	"\n" +
-	"supervisor\x18\x03 \x01(\tR\n" +
-	"supervisor\x12\x16\n" +
-	"\x06leader\x18\x04 \x01(\tR\x06leader\x12#\n" +
-	"\rhighest_epoch\x18\x05 \x01(\x04R\fhighestEpoch\"N\n" +
+	"\x06status\x18\x01 \x01(\x0e2\x15.lofamo.v1.Ack.StatusR\x06status\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04seqs\x18\x05 \x03(\x04R\x04seqs\x12\x16\n" +
+	"\x06leader\x18\x06 \x01(\tR\x06leader\x12#\n" +
+	"\rhighest_epoch\x18\a \x01(\x04R\fhighestEpoch\"N\n" +
 	"\x06Status\x12\x16\n" +
 	"\x12STATUS_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bRECEIVED\x10\x01\x12\r\n" +
 	"\tCOMMITTED\x10\x02\x12\x0f\n" +
-	"\vSTALE_EPOCH\x10\x03\"u\n" +
+	"\vSTALE_EPOCH\x10\x03\"\xcf\x01\n" +
+	"\vPathRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\x04R\x02id\x12\x1c\n" +
+	"\talternate\x18\x05 \x01(\bR\talternate\x121\n" +
+	"\tchecksums\x18\x06 \x03(\x0e2\x13.lofamo.v1.ChecksumR\tchecksums\x12\x10\n" +
+	"\x03key\x18\a \x01(\fR\x03key\"\xdf\x01\n" +
+	"\tPathReply\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\x04R\x02id\x12/\n" +
+	"\bchecksum\x18\x05 \x01(\x0e2\x13.lofamo.v1.ChecksumR\bchecksum\x12\x10\n" +
+	"\x03key\x18\x06 \x01(\fR\x03key\x12\x18\n" +
+	"\asession\x18\a \x01(\x06R\asession\x12\x16\n" +
+	"\x06leader\x18\b \x01(\tR\x06leader\"h\n" +
+	"\aPathAck\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x0e\n" +
+	"\x02id\x18\x04 \x01(\x04R\x02id\"\a\n" +
+	"\x05Again\"u\n" +
 	"\tChallenge\x12\x14\n" +
 	"\x05nonce\x18\x01 \x01(\fR\x05nonce\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
@@ -1045,7 +2042,50 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\aheld_ns\x18\x03 \x01(\x04R\x06heldNs\"I\n" +
 	"\bDowncall\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +
-	"\x05inner\x18\x02 \x01(\v2\x13.lofamo.v1.EnvelopeR\x05inner*9\n" +
+	"\x05inner\x18\x02 \x01(\v2\x13.lofamo.v1.EnvelopeR\x05inner\"\xd4\x01\n" +
+	"\vBulkRequest\x12\x1a\n" +
+	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x16\n" +
+	"\x06object\x18\x04 \x01(\tR\x06object\x12\x19\n" +
+	"\bmax_size\x18\x05 \x01(\x04R\amaxSize\x12\x10\n" +
+	"\x03key\x18\x06 \x01(\fR\x03key\x12\x19\n" +
+	"\breply_to\x18\a \x01(\tR\areplyTo\x12\x10\n" +
+	"\x03via\x18\b \x01(\tR\x03via\"\xce\x02\n" +
+	"\fBulkAnnounce\x12\x1a\n" +
+	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x04R\x04size\x12\x1d\n" +
+	"\n" +
+	"chunk_size\x18\x06 \x01(\rR\tchunkSize\x12\x10\n" +
+	"\x03key\x18\a \x01(\fR\x03key\x12B\n" +
+	"\x12checksum_algorithm\x18\b \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
+	"\bchecksum\x18\t \x01(\x06R\bchecksum\x12\x1a\n" +
+	"\bcomplete\x18\n" +
+	" \x01(\bR\bcomplete\x12\x14\n" +
+	"\x05error\x18\v \x01(\tR\x05error\"\xcf\x01\n" +
+	"\bBulkPull\x12\x1a\n" +
+	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12-\n" +
+	"\x06ranges\x18\x04 \x03(\v2\x15.lofamo.v1.ChunkRangeR\x06ranges\x12\x19\n" +
+	"\breply_to\x18\x05 \x01(\tR\areplyTo\x12\x10\n" +
+	"\x03via\x18\x06 \x01(\tR\x03via\x12\x12\n" +
+	"\x04done\x18\a \x01(\bR\x04done\"8\n" +
+	"\n" +
+	"ChunkRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count*\xa0\x01\n" +
+	"\bChecksum\x12\x11\n" +
+	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
+	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
+	"\x0eCHECKSUM_CRC32\x10\x02\x12\x17\n" +
+	"\x13CHECKSUM_FLETCHER64\x10\x03\x12\x14\n" +
+	"\x10CHECKSUM_ADLER32\x10\x04\x12\x15\n" +
+	"\x11CHECKSUM_XXHASH64\x10\x05\x12\x12\n" +
+	"\x0eCHECKSUM_SUM64\x10\x06*9\n" +
 	"\x04Half\x12\x14\n" +
 	"\x10HALF_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tHALF_HOST\x10\x01\x12\f\n" +
@@ -1063,48 +2103,79 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_wire_proto_rawDescData
 }
 
-var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_lofamo_v1_wire_proto_goTypes = []any{
-	(Half)(0),           // 0: lofamo.v1.Half
-	(Ack_Status)(0),     // 1: lofamo.v1.Ack.Status
-	(*Envelope)(nil),    // 2: lofamo.v1.Envelope
-	(*Message)(nil),     // 3: lofamo.v1.Message
-	(*ReportID)(nil),    // 4: lofamo.v1.ReportID
-	(*Report)(nil),      // 5: lofamo.v1.Report
-	(*Observation)(nil), // 6: lofamo.v1.Observation
-	(*Ack)(nil),         // 7: lofamo.v1.Ack
-	(*Challenge)(nil),   // 8: lofamo.v1.Challenge
-	(*Answer)(nil),      // 9: lofamo.v1.Answer
-	(*Relayed)(nil),     // 10: lofamo.v1.Relayed
-	(*Hop)(nil),         // 11: lofamo.v1.Hop
-	(*Downcall)(nil),    // 12: lofamo.v1.Downcall
-	(State)(0),          // 13: lofamo.v1.State
+	(Checksum)(0),          // 0: lofamo.v1.Checksum
+	(Half)(0),              // 1: lofamo.v1.Half
+	(Ack_Status)(0),        // 2: lofamo.v1.Ack.Status
+	(*Envelope)(nil),       // 3: lofamo.v1.Envelope
+	(*Message)(nil),        // 4: lofamo.v1.Message
+	(*ReportID)(nil),       // 5: lofamo.v1.ReportID
+	(*Reports)(nil),        // 6: lofamo.v1.Reports
+	(*Report)(nil),         // 7: lofamo.v1.Report
+	(*Observation)(nil),    // 8: lofamo.v1.Observation
+	(*Ack)(nil),            // 9: lofamo.v1.Ack
+	(*PathRequest)(nil),    // 10: lofamo.v1.PathRequest
+	(*PathReply)(nil),      // 11: lofamo.v1.PathReply
+	(*PathAck)(nil),        // 12: lofamo.v1.PathAck
+	(*Again)(nil),          // 13: lofamo.v1.Again
+	(*Challenge)(nil),      // 14: lofamo.v1.Challenge
+	(*Answer)(nil),         // 15: lofamo.v1.Answer
+	(*Relayed)(nil),        // 16: lofamo.v1.Relayed
+	(*Hop)(nil),            // 17: lofamo.v1.Hop
+	(*Downcall)(nil),       // 18: lofamo.v1.Downcall
+	(*BulkRequest)(nil),    // 19: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),   // 20: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),       // 21: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),     // 22: lofamo.v1.ChunkRange
+	(*DeliveryStatus)(nil), // 23: lofamo.v1.DeliveryStatus
+	(State)(0),             // 24: lofamo.v1.State
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
-	5,  // 0: lofamo.v1.Message.report:type_name -> lofamo.v1.Report
-	7,  // 1: lofamo.v1.Message.ack:type_name -> lofamo.v1.Ack
-	8,  // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	9,  // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	10, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	12, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	0,  // 6: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	4,  // 7: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	6,  // 8: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	13, // 9: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	1,  // 10: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	4,  // 11: lofamo.v1.Ack.ids:type_name -> lofamo.v1.ReportID
-	0,  // 12: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	0,  // 13: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	2,  // 14: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	11, // 15: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	0,  // 16: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	2,  // 17: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	6,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
+	14, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	15, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	16, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	18, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	10, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	11, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	12, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	13, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	19, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	20, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	21, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	9,  // 13: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 14: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	7,  // 15: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	23, // 16: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	5,  // 17: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	8,  // 18: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	24, // 19: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 20: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 21: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 22: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 23: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 24: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 25: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 26: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 27: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 28: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 29: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	17, // 30: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 31: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 32: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 33: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 34: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 35: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 36: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	22, // 37: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -1114,20 +2185,26 @@ func file_lofamo_v1_wire_proto_init() {
 	}
 	file_lofamo_v1_types_proto_init()
 	file_lofamo_v1_wire_proto_msgTypes[1].OneofWrappers = []any{
-		(*Message_Report)(nil),
-		(*Message_Ack)(nil),
+		(*Message_Reports)(nil),
 		(*Message_Challenge)(nil),
 		(*Message_Answer)(nil),
 		(*Message_Relayed)(nil),
 		(*Message_Downcall)(nil),
+		(*Message_PathRequest)(nil),
+		(*Message_PathReply)(nil),
+		(*Message_PathAck)(nil),
+		(*Message_Again)(nil),
+		(*Message_BulkRequest)(nil),
+		(*Message_BulkAnnounce)(nil),
+		(*Message_BulkPull)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   11,
+			NumEnums:      3,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -83,9 +83,9 @@ func (m *Machine) onSealed(now time.Time, ev Sealed) {
 
 // onOpened handles a verified envelope that came down for this node.
 func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
+	m.onAcks(now, o)
 	switch body := o.Msg.GetBody().(type) {
-	case *lofamov1.Message_Ack:
-		m.onAck(now, o, body.Ack)
+	case nil: // acks only
 	case *lofamov1.Message_Challenge:
 		c := body.Challenge
 		if c.GetNode() != string(m.self) {
@@ -103,16 +103,15 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 	}
 }
 
-func (m *Machine) onAck(now time.Time, o servicenet.Opened, ack *lofamov1.Ack) {
-	var own, host bool
-	for _, id := range ack.GetIds() {
-		if id.GetNode() == string(m.self) {
-			own = own || id.GetHalf() == lofamov1.Half_HALF_DNP
-			host = host || id.GetHalf() == lofamov1.Half_HALF_HOST
+func (m *Machine) onAcks(now time.Time, o servicenet.Opened) {
+	host := false
+	for _, ack := range o.Msg.GetAcks() {
+		switch servicenet.AckOrigin(ack) {
+		case fault.Origin{Node: m.self, Half: fault.HalfDNP}:
+			m.send(m.outbox.Step(now, servicenet.Acked{Ack: ack, Supervisor: o.Name, Path: fault.PathTorus}))
+		case fault.Origin{Node: m.self, Half: fault.HalfHost}:
+			host = true
 		}
-	}
-	if own {
-		m.send(m.outbox.Step(now, servicenet.Acked{Ack: ack, Path: fault.PathTorus}))
 	}
 	if host {
 		m.toHost(o.Raw)

@@ -437,9 +437,7 @@ func (w *world) opened(kind, half string) {
 	} else {
 		for seq := uint64(1); seq <= 9; seq++ {
 			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
-				o.Msg = &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
-					Status: st, Supervisor: "sup-0", Ids: []*lofamov1.ReportID{{Node: node, Half: h, Epoch: 7, Seq: seq}},
-				}}}
+				o.Msg = &lofamov1.Message{Acks: []*lofamov1.Ack{{Status: st, Node: node, Half: h, Epoch: 7, Seqs: []uint64{seq}}}}
 				w.step(Opened{o})
 			}
 		}

@@ -17,9 +17,9 @@ const relayTargets = 2
 
 // onReceived handles a verified message.
 func (m *Machine) onReceived(now time.Time, ev Received) {
+	m.onAcks(now, ev)
 	switch body := ev.Opened.Msg.GetBody().(type) {
-	case *lofamov1.Message_Ack:
-		m.onAck(now, ev, body.Ack)
+	case nil: // acks only
 	case *lofamov1.Message_Challenge:
 		m.onChallenge(ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
@@ -29,29 +29,37 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 	}
 }
 
-// onAck gives acknowledgements to the outbox, or to the DNP half those that are for its reports.
-func (m *Machine) onAck(now time.Time, ev Received, ack *lofamov1.Ack) {
+// onAcks gives acknowledgements to the outbox, and to the DNP half those that are for its reports.
+func (m *Machine) onAcks(now time.Time, ev Received) {
+	acks := ev.Opened.Msg.GetAcks()
+	if len(acks) == 0 {
+		return
+	}
 	if ev.Path == fault.PathDirect {
 		m.heard[ev.Opened.Name] = now
 	}
-	if ack.GetLeader() != "" && ack.GetLeader() != m.leader && slices.Contains(m.targets, ack.GetLeader()) {
-		m.leader = ack.GetLeader()
-		m.send(now, m.outbox.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader}))
-	}
-	var own, dnp bool
-	for _, id := range ack.GetIds() {
-		if id.GetNode() != string(m.self) {
-			continue
+	dnp := false
+	for _, ack := range acks {
+		m.followLeader(now, ack.GetLeader())
+		switch servicenet.AckOrigin(ack) {
+		case fault.Origin{Node: m.self, Half: fault.HalfHost}:
+			m.send(now, m.outbox.Step(now, servicenet.Acked{Ack: ack, Supervisor: ev.Opened.Name, Path: ev.Path}))
+		case fault.Origin{Node: m.self, Half: fault.HalfDNP}:
+			dnp = true
 		}
-		own = own || id.GetHalf() == lofamov1.Half_HALF_HOST
-		dnp = dnp || id.GetHalf() == lofamov1.Half_HALF_DNP
-	}
-	if own {
-		m.send(now, m.outbox.Step(now, servicenet.Acked{Ack: ack, Path: ev.Path}))
 	}
 	if dnp && ev.Path != fault.PathTorus {
 		m.down(m.self, ev.Opened.Raw)
 	}
+}
+
+// followLeader takes over a hint who leads.
+func (m *Machine) followLeader(now time.Time, leader string) {
+	if leader == "" || leader == m.leader || !slices.Contains(m.targets, leader) {
+		return
+	}
+	m.leader = leader
+	m.send(now, m.outbox.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader}))
 }
 
 // onChallenge answers for this half; one that asks the DNP half is passed on to it.

@@ -137,9 +137,7 @@ func (w *world) sent(s *Send) {
 		}
 		if w.answer && s.Path == fault.PathDirect {
 			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
-				w.receive(fault.PathDirect, s.Target, &lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: &lofamov1.Ack{
-					Status: st, Ids: []*lofamov1.ReportID{servicenet.EncodeReportID(s.Report.ID)}, Supervisor: s.Target, Leader: "sup-1",
-				}}})
+				w.receive(fault.PathDirect, s.Target, withLeader(servicenet.NewAcks(st, s.Report.ID), "sup-1"))
 			}
 		}
 	case s.Answer != nil:
@@ -289,4 +287,11 @@ func (w *world) field(name, state string) {
 	case "voltage":
 		w.regs.DNP.Voltage = h
 	}
+}
+
+func withLeader(acks []*lofamov1.Ack, leader string) *lofamov1.Message {
+	for _, a := range acks {
+		a.Leader = leader
+	}
+	return &lofamov1.Message{Acks: acks}
 }

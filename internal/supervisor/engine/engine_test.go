@@ -180,7 +180,7 @@ func TestCommitThenAck(t *testing.T) {
 	}
 	unblock()
 	acks := h.box.await(t, 1)
-	if acks[0].GetStatus() != lofamov1.Ack_COMMITTED || acks[0].GetIds()[0].GetSeq() != 1 || h.box.to[0].Addr != "127.0.0.1:1" {
+	if acks[0].GetStatus() != lofamov1.Ack_COMMITTED || acks[0].GetSeqs()[0] != 1 || h.box.to[0].Addr != "127.0.0.1:1" {
 		t.Errorf("ack %v to %v", acks[0], h.box.to[0])
 	}
 	if e := h.node(t, "n1-0-0"); e.Status.State != fault.Sick || e.Revision == 0 {
@@ -237,11 +237,11 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 		clear(seqs)
 		acks := h.box.list()
 		for _, ack := range acks {
-			if len(ack.GetIds()) > 16 {
-				t.Fatalf("%d ids in one ack", len(ack.GetIds()))
+			if len(ack.GetSeqs()) > 64 {
+				t.Fatalf("%d reports in one ack", len(ack.GetSeqs()))
 			}
-			for _, id := range ack.GetIds() {
-				seqs[id.GetSeq()]++
+			for _, seq := range ack.GetSeqs() {
+				seqs[seq]++
 				got++
 			}
 		}

@@ -365,7 +365,7 @@ func (t *term) acknowledge(b *batch) {
 	for _, g := range order {
 		list := ids[g]
 		for len(list) > 0 {
-			n := min(len(list), servicenet.MaxAckIDs)
+			n := min(len(list), servicenet.MaxAckSeqs)
 			g.answer(lofamov1.Ack_COMMITTED, 0, list[:n]...)
 			list = list[n:]
 		}
@@ -376,11 +376,10 @@ func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ..
 	if a.answerer == nil {
 		return
 	}
-	ack := &lofamov1.Ack{Status: status, HighestEpoch: uint64(highest)}
-	for _, id := range ids {
-		ack.Ids = append(ack.Ids, servicenet.EncodeReportID(id))
+	for _, ack := range servicenet.NewAcks(status, ids...) {
+		ack.HighestEpoch = uint64(highest)
+		a.answerer.Answer(a.to, ack)
 	}
-	a.answerer.Answer(a.to, ack)
 }
 
 // ask answers a query. When the store has gone on while a commit is in flight, that commit may be what

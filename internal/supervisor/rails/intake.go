@@ -108,67 +108,76 @@ func (in *Intake) handle(p packet) {
 	if p.from.IsValid() {
 		path, from = fault.PathDirect, p.from.String()
 	}
-	input, ok := in.Verify(p.data, path, from)
-	if !ok {
+	inputs := in.Verify(p.data, path, from)
+	if len(inputs) == 0 {
 		return
 	}
-	input.Arrived = p.arrived
-	if input.Report != nil {
-		in.received(input)
-	}
+	in.received(inputs)
 	if in.cfg.Leader.Leading() {
-		input.Answerer = in.cfg.Sender
-		in.cfg.Leader.Submit(input)
+		for _, input := range inputs {
+			input.Arrived, input.Answerer = p.arrived, in.cfg.Sender
+			in.cfg.Leader.Submit(input)
+		}
 		return
 	}
 	in.cfg.Forwarder.Forward(&lofamov1.ForwardRequest{Envelope: p.data, From: from, Path: uint32(path)}, p.arrived)
 }
 
 // received tells the sender that the path works.
-func (in *Intake) received(input engine.Input) {
-	rep := &input.Report.Report
-	if rep.Digest {
-		in.cfg.Metrics.Digests.Inc()
-	} else {
-		in.cfg.Metrics.Reports.WithLabelValues(input.Report.Path.String()).Inc()
+func (in *Intake) received(inputs []engine.Input) {
+	var ids []fault.ReportID
+	for _, input := range inputs {
+		if input.Report == nil {
+			continue
+		}
+		ids = append(ids, input.Report.Report.ID)
+		if input.Report.Report.Digest {
+			in.cfg.Metrics.Digests.Inc()
+		} else {
+			in.cfg.Metrics.Reports.WithLabelValues(input.Report.Path.String()).Inc()
+		}
 	}
-	in.cfg.Sender.ack(input.To, &lofamov1.Ack{
-		Status: lofamov1.Ack_RECEIVED, Ids: []*lofamov1.ReportID{servicenet.EncodeReportID(rep.ID)},
-	})
+	for _, ack := range servicenet.NewAcks(lofamov1.Ack_RECEIVED, ids...) {
+		in.cfg.Sender.ack(inputs[0].To, ack)
+	}
 }
 
-// Verify opens an envelope that came by path from an address. It counts what it refuses.
-func (in *Intake) Verify(b []byte, path fault.Path, from string) (engine.Input, bool) {
-	delivery, msg, err := servicenet.Unwrap(b, path, in.cfg.Verifier)
+// Verify opens an envelope that came by path from an address, and returns what it holds for the
+// engine. It counts what it refuses.
+func (in *Intake) Verify(b []byte, path fault.Path, from string) []engine.Input {
+	a, err := servicenet.Unwrap(b, path, in.cfg.Verifier)
 	if err != nil {
 		in.refuse(servicenet.RefusalOf(err).String(), from, err)
-		return engine.Input{}, false
+		return nil
 	}
-	input := engine.Input{To: engine.To{Addr: from, Relayed: delivery.Path == fault.PathTorus}}
-	switch body := msg.GetBody().(type) {
-	case *lofamov1.Message_Report:
-		if !in.cfg.Names.Known(delivery.Report.ID.Origin.Node) {
+	to := engine.To{Addr: from, Relayed: a.Path == fault.PathTorus}
+	switch body := a.Msg.GetBody().(type) {
+	case *lofamov1.Message_Reports:
+		if !in.cfg.Names.Known(a.Reports[0].ID.Origin.Node) {
 			in.refuse("unknown-node", from, nil)
-			return engine.Input{}, false
+			return nil
 		}
-		input.Report = &delivery
+		inputs := make([]engine.Input, len(a.Reports))
+		for i := range a.Reports {
+			d := a.Delivery(i)
+			inputs[i] = engine.Input{To: to, Report: &d}
+		}
+		return inputs
 	case *lofamov1.Message_Answer:
-		a := body.Answer
-		if !in.cfg.Names.Known(fault.NodeID(a.GetNode())) {
+		ans := body.Answer
+		if !in.cfg.Names.Known(fault.NodeID(ans.GetNode())) {
 			in.refuse("unknown-node", from, nil)
-			return engine.Input{}, false
+			return nil
 		}
 		in.cfg.Metrics.Answers.Inc()
-		input.Answer = &awareness.Answered{
-			Nonce:  [16]byte(a.GetNonce()), // its length is checked with the signature
-			Origin: fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())},
-			Epoch:  fault.Epoch(a.GetEpoch()), Path: delivery.Path,
-		}
-	default:
-		in.refuse("unexpected", from, nil)
-		return engine.Input{}, false
+		return []engine.Input{{To: to, Answer: &awareness.Answered{
+			Nonce:  [16]byte(ans.GetNonce()), // its length is checked with the signature
+			Origin: fault.Origin{Node: fault.NodeID(ans.GetNode()), Half: fault.Half(ans.GetHalf())},
+			Epoch:  fault.Epoch(ans.GetEpoch()), Path: a.Path,
+		}}}
 	}
-	return input, true
+	in.refuse("unexpected", from, nil)
+	return nil
 }
 
 // refuse counts; strangers must not fill the log.

@@ -86,12 +86,9 @@ func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
 	s.enqueue(s.acks, func() { s.ack(to, ack) })
 }
 
-// ack signs and sends at once. All ids of an ack are of one origin.
+// ack signs and sends at once.
 func (s *Sender) ack(to engine.To, ack *lofamov1.Ack) {
-	if len(ack.GetIds()) == 0 {
-		return
-	}
-	origin := fault.NodeID(ack.GetIds()[0].GetNode())
+	origin := fault.NodeID(ack.GetNode())
 	addr := s.cfg.Nodes[origin]
 	if to.Addr != "" {
 		var err error
@@ -100,17 +97,10 @@ func (s *Sender) ack(to engine.To, ack *lofamov1.Ack) {
 			return
 		}
 	}
-	ack.Supervisor, ack.Leader = s.cfg.ID, s.cfg.Leader()
-	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Ack{Ack: ack}}, s.cfg.Signer)
+	ack.Leader = s.cfg.Leader()
+	b, err := servicenet.Seal(&lofamov1.Message{Acks: []*lofamov1.Ack{ack}}, s.cfg.Signer)
 	if err == nil && to.Relayed {
 		b, err = servicenet.SealDowncall(origin, b, s.cfg.Signer)
-	}
-	if ids := ack.GetIds(); err != nil && len(ids) > 1 {
-		// Long names: it is too long for one datagram.
-		for _, part := range [][]*lofamov1.ReportID{ids[:len(ids)/2], ids[len(ids)/2:]} {
-			s.ack(to, &lofamov1.Ack{Status: ack.GetStatus(), Ids: part, HighestEpoch: ack.GetHighestEpoch()})
-		}
-		return
 	}
 	if err != nil {
 		s.fail("ack", origin, err)

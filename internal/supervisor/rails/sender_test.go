@@ -49,9 +49,7 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	for seq := range uint64(acks) {
-		s.Answer(engine.To{}, &lofamov1.Ack{Status: lofamov1.Ack_RECEIVED, Ids: []*lofamov1.ReportID{
-			{Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 1, Seq: seq + 1},
-		}})
+		s.Answer(engine.To{}, &lofamov1.Ack{Status: lofamov1.Ack_RECEIVED, Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 1, Seqs: []uint64{seq + 1}})
 	}
 	s.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte{1}})
 	ctx, stop := context.WithCancel(t.Context())

@@ -158,7 +158,7 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 
 // Verifier opens and checks an envelope.
 type Verifier interface {
-	Verify(b []byte, path fault.Path, from string) (engine.Input, bool)
+	Verify(b []byte, path fault.Path, from string) []engine.Input
 }
 
 // Server is the leader's end of the followers' streams.
@@ -206,12 +206,10 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		if !s.Engine.Leading() {
 			return errNotLeading
 		}
-		in, ok := s.Verifier.Verify(req.GetEnvelope(), path, req.GetFrom())
-		if !ok {
-			continue
+		for _, in := range s.Verifier.Verify(req.GetEnvelope(), path, req.GetFrom()) {
+			in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
+			s.Engine.Submit(in)
 		}
-		in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
-		s.Engine.Submit(in)
 	}
 }
 

@@ -3,6 +3,7 @@ package supervisortest
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -107,7 +108,7 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 			obs[i].Node = a.ID
 		}
 	}
-	b, err := servicenet.SealReport(fault.Report{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}, a.sign[h])
+	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, nil, a.sign[h])
 	must(t, err)
 	return id, b
 }
@@ -187,12 +188,7 @@ func (a *Agent) Count(id fault.ReportID, status lofamov1.Ack_Status) int {
 }
 
 func has(ack Ack, id fault.ReportID) bool {
-	for _, m := range ack.GetIds() {
-		if got, err := servicenet.DecodeReportID(m); err == nil && got == id {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(servicenet.AckedIDs(ack.Ack), id)
 }
 
 // handle takes acks and answers challenges. A downcall's inner envelope is taken as if it had
@@ -212,13 +208,14 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 			return
 		}
 	}
-	if ack := o.Msg.GetAck(); ack != nil {
+	if acks := o.Msg.GetAcks(); len(acks) > 0 {
 		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.acks = append(a.acks, Ack{Ack: ack, From: o.Name, Through: through, At: time.Now()})
+		for _, ack := range acks {
+			a.acks = append(a.acks, Ack{Ack: ack, From: o.Name, Through: through, At: time.Now()})
+		}
 		close(a.heard)
 		a.heard = make(chan struct{})
-		return
+		a.mu.Unlock()
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
 		a.answer(from, c)

@@ -1,0 +1,68 @@
+// Package keys turns two X25519 public keys that were exchanged in signed messages into one secret:
+// for the sessions whose MAC may stand for a signature, and for the chunks of a bulk transfer.
+//
+// It proves nobody's identity: the signatures around the exchanged keys do. It is pure: private keys
+// are made by the shell, which has the randomness, and a key is used for one exchange only.
+package keys
+
+import (
+	"crypto/ecdh"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Size is the length of a public key and of a secret, in bytes.
+const Size = 32
+
+// Agree returns the secret of the two ends: HKDF-SHA-256 over the X25519 result, with no salt. The
+// label says what the secret is for, so that no two uses share one; the context is what both ends
+// know of this exchange, in the same order. Both public keys are always part of it, in an order that
+// does not depend on the end.
+//
+// A peer's key of the wrong length, or one that gives the all-zero result whatever the private key
+// (RFC 7748 §6.1), is refused.
+func Agree(private *ecdh.PrivateKey, peer []byte, label string, context ...[]byte) ([Size]byte, error) {
+	var secret [Size]byte
+	if private == nil || private.Curve() != ecdh.X25519() {
+		return secret, errors.New("agree on a key: private key: want one of X25519")
+	}
+	if label == "" {
+		return secret, errors.New("agree on a key: label: given nothing: want the purpose")
+	}
+	if len(peer) != Size {
+		return secret, fmt.Errorf("agree on a key: peer's key: given %d bytes: want %d", len(peer), Size)
+	}
+	public, err := ecdh.X25519().NewPublicKey(peer)
+	if err != nil {
+		return secret, fmt.Errorf("agree on a key: peer's key: %w", err)
+	}
+	shared, err := private.ECDH(public)
+	if err != nil {
+		return secret, fmt.Errorf("agree on a key: peer's key: %w", err)
+	}
+	out, err := hkdf.Key(sha256.New, shared, nil, info(private.PublicKey().Bytes(), peer, label, context), Size)
+	if err != nil {
+		return secret, fmt.Errorf("agree on a key: %w", err)
+	}
+	copy(secret[:], out)
+	return secret, nil
+}
+
+// info joins what the secret is bound to. Every part has its length before it, so that no two lists
+// give the same bytes.
+func info(mine, theirs []byte, label string, context [][]byte) string {
+	first, second := mine, theirs
+	if slices.Compare(first, second) > 0 {
+		first, second = second, first
+	}
+	var out []byte
+	for _, p := range append([][]byte{[]byte(label), first, second}, context...) {
+		out = binary.BigEndian.AppendUint32(out, uint32(len(p)))
+		out = append(out, p...)
+	}
+	return string(out)
+}

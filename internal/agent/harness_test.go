@@ -134,7 +134,7 @@ func (n *testNet) config(c grid.Coord, ca *pki.CA, links map[linkEnd]string) con
 		peer, _ := n.dims.Neighbour(c, d)
 		cfg.Links[d.String()] = config.LinkAddr{Local: links[linkEnd{c, d}], Peer: links[linkEnd{peer, d.Opposite()}]}
 	}
-	cfg.Service = config.ServiceConfig{Listen: freePort(n.t)}
+	cfg.Service.Listen = freePort(n.t)
 	cfg.Supervisors = []config.SupervisorAddr{{ID: "sup-0", Report: n.super.net.LocalAddr().String()}}
 	return cfg
 }

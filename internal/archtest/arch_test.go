@@ -38,7 +38,7 @@ var layers = map[string][]string{
 	"internal/golden":         {},
 	"internal/fixedseed":      {},
 	"internal/pki":            {"pkg/fault"},
-	"internal/config":         {"pkg"},
+	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki"},
 	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
 	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config"},

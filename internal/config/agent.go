@@ -1,8 +1,13 @@
 package config
 
 import (
+	"fmt"
+	"slices"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -92,12 +97,33 @@ type ServiceConfig struct {
 	// Interface is the network interface of the service network: the rails are bound to it. Default
 	// none: not bound.
 	Interface string `json:"interface,omitempty"`
+	// Alternates are further service interfaces, each a direct rail of its own, at most 7. Listen and
+	// Interface above are number 0, these are 1, 2 and so on. Gossip goes by number 0. Default none.
+	Alternates []ServiceAddr `json:"alternates,omitempty"`
+	// SpoolBytes is the size of the file, one a half, that keeps undelivered reports over a restart. 0
+	// for none, or 65536 to 1073741824. Default 4194304.
+	SpoolBytes int64 `json:"spoolBytes"`
+	// Checksums are the end-to-end checksums that a half offers its supervisors, the preferred first:
+	// crc32c, crc32, fletcher64, adler32, xxhash64, sum64 or none. Until a supervisor has chosen it is
+	// crc32c. Default crc32c alone.
+	Checksums []string `json:"checksums"`
+}
+
+// ServiceAddr is one service interface of a node.
+type ServiceAddr struct {
+	// Listen is the address of its direct rail, UDP, "ip:port". No two share one.
+	Listen string `json:"listen"`
+	// Interface is the network interface that it is bound to. Default none: not bound.
+	Interface string `json:"interface,omitempty"`
 }
 
 // SupervisorAddr is a supervisor to report to.
 type SupervisorAddr struct {
 	ID     string `json:"id"`     // as in its certificate
 	Report string `json:"report"` // its report address, UDP, "ip:port"
+	// Alternates are its further report addresses, "ip:port", at most 7. Service interface k of a node
+	// reaches it at the k-th of report and these, or at the last where there are fewer. Default none.
+	Alternates []string `json:"alternates,omitempty"`
 }
 
 // LogConfig says what is logged and how.
@@ -116,6 +142,7 @@ func DefaultAgent() Agent {
 		Preset:   PresetDefault,
 		MTU:      1472,
 		MaxHops:  32,
+		Service:  ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
 		Sensors:  sensor.DefaultConfig(),
 		Log:      LogConfig{Level: "info", Format: "text"},
 	}
@@ -135,6 +162,49 @@ func (a Agent) Topology() (grid.Coord, grid.Dims, error) {
 		return grid.Coord{}, grid.Dims{}, err
 	}
 	return c, d, d.Check(c)
+}
+
+// Interfaces returns all service interfaces by their numbers.
+func (s ServiceConfig) Interfaces() []ServiceAddr {
+	return append([]ServiceAddr{{Listen: s.Listen, Interface: s.Interface}}, s.Alternates...)
+}
+
+// InterfaceNames returns what users read of the service interfaces, by number: the network interface's
+// name, "service" where none is configured, with the number where that would not tell two apart.
+func (s ServiceConfig) InterfaceNames() []string {
+	var out []string
+	for i, a := range s.Interfaces() {
+		name := a.Interface
+		if name == "" {
+			name = "service"
+		}
+		for slices.Contains(out, name) {
+			name = fmt.Sprintf("%s-%d", name, i)
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// Offered returns the checksums. It fails where Validate does.
+func (s ServiceConfig) Offered() ([]lofamov1.Checksum, error) {
+	out := make([]lofamov1.Checksum, 0, len(s.Checksums))
+	for _, name := range s.Checksums {
+		a, err := checksum.Parse(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+// Addr returns the address at which service interface k of a node reaches the supervisor.
+func (s SupervisorAddr) Addr(k int) string {
+	if k = min(k, len(s.Alternates)); k > 0 {
+		return s.Alternates[k-1]
+	}
+	return s.Report
 }
 
 // PeerNode returns the name of the neighbour in that direction, and false where there is no link.

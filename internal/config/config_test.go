@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -55,6 +56,42 @@ func TestExamples(t *testing.T) {
 	}
 	if s.Etcd.Name != "s0" || !s.Embedded() || s.Etcd.CompactionRetention.D() != 2*time.Hour {
 		t.Errorf("etcd %+v", s.Etcd)
+	}
+}
+
+// TestServiceInterfaces: how interfaces are numbered and named, and which address each has of a
+// supervisor.
+func TestServiceInterfaces(t *testing.T) {
+	a := goodAgent(t)
+	if got := a.Service.Interfaces(); len(got) != 2 || got[0] != (ServiceAddr{"10.0.0.1:7000", "eth0"}) || got[1] != (ServiceAddr{"10.8.0.1:7000", "eth2"}) {
+		t.Errorf("interfaces %v", got)
+	}
+	for _, tc := range []struct{ names, want []string }{
+		{[]string{""}, []string{"service"}},
+		{[]string{"", ""}, []string{"service", "service-1"}},
+		{[]string{"eth0", "", "eth0", "eth0"}, []string{"eth0", "service", "eth0-2", "eth0-3"}},
+	} {
+		s := ServiceConfig{Interface: tc.names[0]}
+		for _, n := range tc.names[1:] {
+			s.Alternates = append(s.Alternates, ServiceAddr{Interface: n})
+		}
+		if got := s.InterfaceNames(); !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%q are called %q, want %q", tc.names, got, tc.want)
+		}
+	}
+	for i, want := range [][]string{{"10.0.0.100:7001", "10.8.0.100:7001", "10.8.0.100:7001"}, {"10.0.0.101:7001", "10.0.0.101:7001"}} {
+		for k, addr := range want {
+			if got := a.Supervisors[i].Addr(k); got != addr {
+				t.Errorf("interface %d reaches %s at %s, want %s", k, a.Supervisors[i].ID, got, addr)
+			}
+		}
+	}
+	sums, err := a.Service.Offered()
+	if err != nil || !reflect.DeepEqual(sums, []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_XXHASH64, lofamov1.Checksum_CHECKSUM_CRC32C}) {
+		t.Errorf("checksums %v, %v", sums, err)
+	}
+	if _, err := (ServiceConfig{Checksums: []string{"md5"}}).Offered(); err == nil {
+		t.Error("md5 is offered")
 	}
 }
 
@@ -133,13 +170,15 @@ func TestStrict(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	a, err := ReadAgent("testdata/agent.yaml", []string{
 		"PATH=/bin", "LOFAMO_AGENT_STATEDIR=/tmp/x=y", "LOFAMO_AGENT_SERVICE_LISTEN=10.9.9.9:1", "LOFAMO_AGENT_MTU=1400",
-		"LOFAMO_AGENT_SERVICE_GOSSIPJOIN=10.0.0.1:1, 10.0.0.2:2,", "LOFAMO_AGENT_NODE=other", "LOFAMO_DIR=/elsewhere",
+		"LOFAMO_AGENT_SERVICE_GOSSIPJOIN=10.0.0.1:1, 10.0.0.2:2,", "LOFAMO_AGENT_SERVICE_SPOOLBYTES=0",
+		"LOFAMO_AGENT_SERVICE_CHECKSUMS=sum64", "LOFAMO_AGENT_NODE=other", "LOFAMO_DIR=/elsewhere",
 		"LOFAMO_AGENT_SERVICE_HOST=10.1.1.1", "LOFAMO_AGENT_SERVICE_PORT=1", "LOFAMO_AGENT_PORT_9100_TCP=tcp://10.1.1.1:1", // Kubernetes
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if a.StateDir != "/tmp/x=y" || a.Service.Listen != "10.9.9.9:1" || a.MTU != 1400 || a.Node != "other" ||
+		a.Service.SpoolBytes != 0 || !reflect.DeepEqual(a.Service.Checksums, []string{"sum64"}) ||
 		!reflect.DeepEqual(a.Service.GossipJoin, []string{"10.0.0.1:1", "10.0.0.2:2"}) {
 		t.Errorf("%+v", a)
 	}
@@ -239,6 +278,19 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Service.GossipKeyFile = "" }, "service.gossipKeyFile: given nothing"},
 		{func(a *Agent) { a.Service.GossipJoin[1] = "host:1" }, "service.gossipJoin[1]: given host:1"},
 		{func(a *Agent) { a.Service.Interface = "averyverylongname" }, "service.interface: given averyverylongname"},
+		{func(a *Agent) { a.Service.Alternates[0].Listen = "" }, "service.alternates[0].listen: given nothing"},
+		{func(a *Agent) { a.Service.Alternates[0].Listen = a.Service.Listen }, "service.alternates[0].listen: given 10.0.0.1:7000: want an address other than that of service.listen"},
+		{func(a *Agent) { a.Service.Alternates[0].Interface = "a b" }, "service.alternates[0].interface: given a b"},
+		{func(a *Agent) { a.Service.Alternates = make([]ServiceAddr, 8) }, "service.alternates: given 8: want at most 7"},
+		{func(a *Agent) { a.Service.SpoolBytes = -1 }, "service.spoolBytes: given -1: want 0 (no spool), or 65536 to 1073741824"},
+		{func(a *Agent) { a.Service.SpoolBytes = 65535 }, "service.spoolBytes: given 65535"},
+		{func(a *Agent) { a.Service.SpoolBytes = 1<<30 + 1 }, "service.spoolBytes: given 1073741825"},
+		{func(a *Agent) { a.Service.Checksums = nil }, "service.checksums: given nothing: want at least one, such as crc32c"},
+		{func(a *Agent) { a.Service.Checksums[1] = "md5" }, `service.checksums[1]: checksum: given "md5": want one of none, crc32c`},
+		{func(a *Agent) { a.Service.Checksums[1] = "xxhash64" }, "service.checksums[1]: given xxhash64: want each checksum once"},
+		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "0.0.0.0:1" }, "supervisors[0].alternates[0]: given 0.0.0.0:1: want the address of one host"},
+		{func(a *Agent) { a.Supervisors[0].Alternates[0] = a.Supervisors[0].Report }, "supervisors[0].alternates[0]: given 10.0.0.100:7001: want an address other than that of supervisors[0].report"},
+		{func(a *Agent) { a.Supervisors[0].Alternates = make([]string, 8) }, "supervisors[0].alternates: given 8: want at most 7"},
 		{func(a *Agent) { a.Supervisors = nil }, "supervisors: given nothing: want at least one"},
 		{func(a *Agent) { a.Supervisors[1].ID = "s0" }, "supervisors[1].id: given s0: want each supervisor once"},
 		{func(a *Agent) { a.Supervisors[1].Report = "s1:7001" }, "supervisors[1].report: given s1:7001"},

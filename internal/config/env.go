@@ -40,6 +40,8 @@ func agentEnv(a *Agent) setters {
 		"SERVICE_GOSSIPJOIN":    list(&a.Service.GossipJoin),
 		"SERVICE_GOSSIPKEYFILE": str(&a.Service.GossipKeyFile),
 		"SERVICE_INTERFACE":     str(&a.Service.Interface),
+		"SERVICE_SPOOLBYTES":    number(&a.Service.SpoolBytes),
+		"SERVICE_CHECKSUMS":     list(&a.Service.Checksums),
 		"SENSORS_PROCFS":        str(&a.Sensors.Procfs),
 		"SENSORS_SYSFS":         str(&a.Sensors.Sysfs),
 		"HTTP":                  str(&a.HTTP),
@@ -79,13 +81,13 @@ func str[S ~string](p *S) func(string) error {
 	return func(v string) error { *p = S(v); return nil }
 }
 
-func number(p *int) func(string) error {
+func number[N int | int64](p *N) func(string) error {
 	return func(v string) error {
 		n, err := strconv.Atoi(v)
 		if err != nil {
 			return fmt.Errorf("given %q: want a whole number", v)
 		}
-		*p = n
+		*p = N(n)
 		return nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -23,6 +24,13 @@ const maxStateDir = 90
 const (
 	minMTU = 1280
 	maxMTU = 8224
+)
+
+// Bounds of the service network's settings.
+const (
+	maxAlternates = 7 // besides the first: interfaces of a node, addresses of a supervisor
+	minSpool      = 64 << 10
+	maxSpool      = 1 << 30
 )
 
 var (
@@ -173,9 +181,7 @@ func (a Agent) Validate() error {
 	if a.MaxHops < 1 || a.MaxHops > 255 {
 		p.bad("maxHops", a.MaxHops, "1 to 255")
 	}
-	p.listen("service.listen", a.Service.Listen)
-	p.gossip("service.", a.Service.GossipListen, a.Service.GossipKeyFile, a.Service.GossipJoin)
-	p.iface("service.interface", a.Service.Interface)
+	a.Service.validate(p)
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
 	if a.HTTP != "" {
@@ -191,6 +197,9 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 	udp := taken{}
 	udp.add(p, "service.listen", a.Service.Listen)
 	udp.add(p, "service.gossipListen", a.Service.GossipListen)
+	for i, s := range a.Service.Alternates {
+		udp.add(p, fmt.Sprintf("service.alternates[%d].listen", i), s.Listen)
+	}
 	for _, name := range sortedKeys(a.Links) {
 		field, l := "links."+name, a.Links[name]
 		dir, err := grid.ParseDirection(name)
@@ -219,6 +228,35 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 	}
 }
 
+func (s ServiceConfig) validate(p *problems) {
+	p.listen("service.listen", s.Listen)
+	p.gossip("service.", s.GossipListen, s.GossipKeyFile, s.GossipJoin)
+	p.iface("service.interface", s.Interface)
+	if n := len(s.Alternates); n > maxAlternates {
+		p.bad("service.alternates", fmt.Sprintf("%d", n), "at most %d", maxAlternates)
+	}
+	for i, a := range s.Alternates {
+		field := fmt.Sprintf("service.alternates[%d]", i)
+		p.listen(field+".listen", a.Listen)
+		p.iface(field+".interface", a.Interface)
+	}
+	if b := s.SpoolBytes; b != 0 && (b < minSpool || b > maxSpool) {
+		p.bad("service.spoolBytes", b, "0 (no spool), or %d to %d", minSpool, maxSpool)
+	}
+	if len(s.Checksums) == 0 {
+		p.bad("service.checksums", "", "at least one, such as %s", checksum.Name(checksum.Default))
+	}
+	for i, name := range s.Checksums {
+		field := fmt.Sprintf("service.checksums[%d]", i)
+		if _, err := checksum.Parse(name); err != nil {
+			p.wrap(field, err)
+		}
+		if slices.Contains(s.Checksums[:i], name) {
+			p.bad(field, name, "each checksum once")
+		}
+	}
+}
+
 func (a Agent) validateSupervisors(p *problems) {
 	if len(a.Supervisors) == 0 {
 		p.bad("supervisors", "", "at least one")
@@ -232,6 +270,16 @@ func (a Agent) validateSupervisors(p *problems) {
 		}
 		seen[s.ID] = true
 		p.remote(field+".report", s.Report)
+		if n := len(s.Alternates); n > maxAlternates {
+			p.bad(field+".alternates", fmt.Sprintf("%d", n), "at most %d", maxAlternates)
+		}
+		addrs := taken{}
+		addrs.add(p, field+".report", s.Report)
+		for j, a := range s.Alternates {
+			place := fmt.Sprintf("%s.alternates[%d]", field, j)
+			p.remote(place, a)
+			addrs.add(p, place, a)
+		}
 	}
 }
 

@@ -337,7 +337,8 @@ func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
 			Local: a.links[rank][d.String()], Peer: a.links[peerRank][d.Opposite().String()], PeerNode: c.info.Nodes[peerRank].ID,
 		}
 	}
-	cfg.Service = config.ServiceConfig{Listen: a.service[rank], GossipListen: a.gossip[rank], GossipJoin: a.supGossip, GossipKeyFile: c.path("gossip.key")}
+	cfg.Service.Listen, cfg.Service.GossipListen = a.service[rank], a.gossip[rank]
+	cfg.Service.GossipJoin, cfg.Service.GossipKeyFile = a.supGossip, c.path("gossip.key")
 	// Each node prefers another replica, so that all of them receive reports.
 	for i := range c.info.Supervisors {
 		s := c.info.Supervisors[(rank+i)%len(c.info.Supervisors)]

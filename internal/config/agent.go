@@ -187,9 +187,11 @@ func (s ServiceConfig) InterfaceNames() []string {
 }
 
 // Offered returns the checksums. It fails where Validate does.
-func (s ServiceConfig) Offered() ([]lofamov1.Checksum, error) {
-	out := make([]lofamov1.Checksum, 0, len(s.Checksums))
-	for _, name := range s.Checksums {
+func (s ServiceConfig) Offered() ([]lofamov1.Checksum, error) { return parseChecksums(s.Checksums) }
+
+func parseChecksums(names []string) ([]lofamov1.Checksum, error) {
+	out := make([]lofamov1.Checksum, 0, len(names))
+	for _, name := range names {
 		a, err := checksum.Parse(name)
 		if err != nil {
 			return nil, err

@@ -54,6 +54,12 @@ func TestExamples(t *testing.T) {
 	if err != nil || dims.Nodes() != 2 || ids[grid.Coord{}] != "n0-0-0" || ids[grid.Coord{X: 1}] != "worker-b" {
 		t.Errorf("%v, %v, %v", dims, ids, err)
 	}
+	if got, err := DefaultSupervisor().Allowed(); err != nil || len(got) != 6 {
+		t.Errorf("allowed checksums by default: %v, %v", got, err)
+	}
+	if s.Reports()[1] != "10.1.0.100:7001" || s.Nodes[1].Services()[1] != "10.1.0.2:7000" {
+		t.Errorf("%v, %v", s.Reports(), s.Nodes[1].Services())
+	}
 	if s.Etcd.Name != "s0" || !s.Embedded() || s.Etcd.CompactionRetention.D() != 2*time.Hour {
 		t.Errorf("etcd %+v", s.Etcd)
 	}
@@ -336,6 +342,15 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Nodes[1].ID = "n0-0-0" }, "nodes[1].id: given n0-0-0: want a name of its own: nodes[0] has it"},
 		{func(s *Supervisor) { s.Nodes[1].Service = "worker:1" }, "nodes[1].service: given worker:1"},
 		{func(s *Supervisor) { s.Report = "" }, "report: given nothing"},
+		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = "0.0.0.0:1" }, "nodes[1].alternates[0]: given 0.0.0.0:1: want the address of one host"},
+		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = s.Nodes[1].Service }, "nodes[1].alternates[0]: given 10.0.0.2:7000: want an address other than that of nodes[1].service"},
+		{func(s *Supervisor) { s.Nodes[1].Alternates = make([]string, 8) }, "nodes[1].alternates: given 8: want at most 7"},
+		{func(s *Supervisor) { s.ReportAlternates[0] = "0.0.0.0:7001" }, "reportAlternates[0]: given 0.0.0.0:7001: want the address of one host"},
+		{func(s *Supervisor) { s.ReportAlternates[0] = s.Report }, "reportAlternates[0]: given 10.0.0.100:7001: want an address other than that of report"},
+		{func(s *Supervisor) { s.ReportAlternates[0] = s.GossipListen }, "reportAlternates: given 10.0.0.100:7946: want an address other than that of gossipListen"},
+		{func(s *Supervisor) { s.ReportAlternates = make([]string, 8) }, "reportAlternates: given 8: want at most 7"},
+		{func(s *Supervisor) { s.Checksums = nil }, "checksums: given nothing: want at least one, such as crc32c"},
+		{func(s *Supervisor) { s.Checksums[1] = "md5" }, `checksums[1]: checksum: given "md5": want one of none, crc32c`},
 		{func(s *Supervisor) { s.GRPC = "x" }, "grpc: given x"},
 		{func(s *Supervisor) { s.HTTP = s.GRPC }, "http: given 10.0.0.100:7002: want an address other than that of grpc"},
 		{func(s *Supervisor) { s.GossipListen = s.Report }, "gossipListen: given 10.0.0.100:7001: want an address other than that of report"},

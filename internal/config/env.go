@@ -56,6 +56,8 @@ func supervisorEnv(s *Supervisor) setters {
 		"ID":                  str(&s.ID),
 		"DIMS":                str(&s.Dims),
 		"REPORT":              str(&s.Report),
+		"REPORTALTERNATES":    list(&s.ReportAlternates),
+		"CHECKSUMS":           list(&s.Checksums),
 		"GRPC":                str(&s.GRPC),
 		"HTTP":                str(&s.HTTP),
 		"GOSSIPLISTEN":        str(&s.GossipListen),

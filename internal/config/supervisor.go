@@ -3,7 +3,9 @@ package config
 import (
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -20,6 +22,14 @@ type Supervisor struct {
 	Nodes []NodeEntry `json:"nodes"`
 	// Report is the address of the direct rail, UDP, "ip:port". Required.
 	Report string `json:"report"`
+	// ReportAlternates are further report addresses, "ip:port" of one host each, at most 7: service
+	// interface k of a node reaches this replica at the k-th of Report and these, or at the last where
+	// there are fewer. Default none.
+	ReportAlternates []string `json:"reportAlternates,omitempty"`
+	// Checksums are the end-to-end checksums that agents may choose from: crc32c, crc32, fletcher64,
+	// adler32, xxhash64, sum64 or none. An agent that offers none of them gets crc32c. Default all but
+	// none.
+	Checksums []string `json:"checksums"`
 	// GRPC is the address of the API, "ip:port". Required.
 	GRPC string `json:"grpc"`
 	// HTTP is the address of metrics and health, "ip:port". Default none.
@@ -57,6 +67,9 @@ type NodeEntry struct {
 	Coord string `json:"coord"`
 	// Service is its address on the direct rail, UDP, "ip:port".
 	Service string `json:"service"`
+	// Alternates are the addresses of its further service interfaces, by their numbers from 1 on, at
+	// most 7. Default none.
+	Alternates []string `json:"alternates,omitempty"`
 }
 
 // EtcdConfig is the store.
@@ -105,10 +118,31 @@ func DefaultSupervisor() Supervisor {
 			CompactionRetention: Duration(time.Hour),
 			QuotaBytes:          1 << 30,
 		},
-		Preset: PresetDefault,
-		Log:    LogConfig{Level: "info", Format: "text"},
+		Preset:    PresetDefault,
+		Checksums: allowedChecksums(),
+		Log:       LogConfig{Level: "info", Format: "text"},
 	}
 }
+
+// allowedChecksums are all that find damage.
+func allowedChecksums() []string {
+	var out []string
+	for _, a := range checksum.Algorithms() {
+		if a != lofamov1.Checksum_CHECKSUM_NONE {
+			out = append(out, checksum.Name(a))
+		}
+	}
+	return out
+}
+
+// Allowed returns the checksums that agents may choose from. It fails where Validate does.
+func (s Supervisor) Allowed() ([]lofamov1.Checksum, error) { return parseChecksums(s.Checksums) }
+
+// Reports returns all report addresses by their numbers.
+func (s Supervisor) Reports() []string { return append([]string{s.Report}, s.ReportAlternates...) }
+
+// Services returns the addresses of all service interfaces by their numbers.
+func (n NodeEntry) Services() []string { return append([]string{n.Service}, n.Alternates...) }
 
 // Embedded says whether this replica runs its own etcd member.
 func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }

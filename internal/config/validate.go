@@ -123,6 +123,36 @@ func (p *problems) url(field, v string) {
 	}
 }
 
+func (p *problems) checksums(list string, names []string) {
+	if len(names) == 0 {
+		p.bad(list, "", "at least one, such as %s", checksum.Name(checksum.Default))
+	}
+	for i, name := range names {
+		field := fmt.Sprintf("%s[%d]", list, i)
+		if _, err := checksum.Parse(name); err != nil {
+			p.wrap(field, err)
+		}
+		if slices.Contains(names[:i], name) {
+			p.bad(field, name, "each checksum once")
+		}
+	}
+}
+
+// alternates checks the further addresses beside a first one. Each is of one host: a socket on all
+// addresses would answer from any.
+func (p *problems) alternates(first, firstAddr, list string, addrs []string) {
+	if n := len(addrs); n > maxAlternates {
+		p.bad(list, fmt.Sprintf("%d", n), "at most %d", maxAlternates)
+	}
+	seen := taken{}
+	seen.add(p, first, firstAddr)
+	for i, a := range addrs {
+		field := fmt.Sprintf("%s[%d]", list, i)
+		p.remote(field, a)
+		seen.add(p, field, a)
+	}
+}
+
 func (p *problems) gossip(prefix, listen, keyFile string, joins []string) {
 	if listen == "" {
 		return
@@ -243,18 +273,7 @@ func (s ServiceConfig) validate(p *problems) {
 	if b := s.SpoolBytes; b != 0 && (b < minSpool || b > maxSpool) {
 		p.bad("service.spoolBytes", b, "0 (no spool), or %d to %d", minSpool, maxSpool)
 	}
-	if len(s.Checksums) == 0 {
-		p.bad("service.checksums", "", "at least one, such as %s", checksum.Name(checksum.Default))
-	}
-	for i, name := range s.Checksums {
-		field := fmt.Sprintf("service.checksums[%d]", i)
-		if _, err := checksum.Parse(name); err != nil {
-			p.wrap(field, err)
-		}
-		if slices.Contains(s.Checksums[:i], name) {
-			p.bad(field, name, "each checksum once")
-		}
-	}
+	p.checksums("service.checksums", s.Checksums)
 }
 
 func (a Agent) validateSupervisors(p *problems) {
@@ -270,16 +289,7 @@ func (a Agent) validateSupervisors(p *problems) {
 		}
 		seen[s.ID] = true
 		p.remote(field+".report", s.Report)
-		if n := len(s.Alternates); n > maxAlternates {
-			p.bad(field+".alternates", fmt.Sprintf("%d", n), "at most %d", maxAlternates)
-		}
-		addrs := taken{}
-		addrs.add(p, field+".report", s.Report)
-		for j, a := range s.Alternates {
-			place := fmt.Sprintf("%s.alternates[%d]", field, j)
-			p.remote(place, a)
-			addrs.add(p, place, a)
-		}
+		p.alternates(field+".report", s.Report, field+".alternates", s.Alternates)
 	}
 }
 
@@ -294,6 +304,8 @@ func (s Supervisor) Validate() error {
 	udp, tcp := taken{}, taken{}
 	p.listen("report", s.Report)
 	udp.add(p, "report", s.Report)
+	p.alternates("report", s.Report, "reportAlternates", s.ReportAlternates)
+	p.checksums("checksums", s.Checksums)
 	p.listen("grpc", s.GRPC)
 	tcp.add(p, "grpc", s.GRPC)
 	if s.HTTP != "" {
@@ -302,6 +314,9 @@ func (s Supervisor) Validate() error {
 	}
 	p.gossip("", s.GossipListen, s.GossipKeyFile, s.GossipJoin)
 	udp.add(p, "gossipListen", s.GossipListen)
+	if slices.Contains(s.ReportAlternates, s.GossipListen) && s.GossipListen != "" {
+		p.bad("reportAlternates", s.GossipListen, "an address other than that of gossipListen")
+	}
 	tcp.add(p, "gossipListen", s.GossipListen)
 	if s.DataDir == "" {
 		p.bad("dataDir", "", "a directory's path")
@@ -341,6 +356,7 @@ func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
 			ids[id] = i
 		}
 		p.remote(field+".service", n.Service)
+		p.alternates(field+".service", n.Service, field+".alternates", n.Alternates)
 	}
 	if !haveDims {
 		return

@@ -33,10 +33,10 @@ type hostHalf struct {
 	common
 	page    *page
 	box     *mailbox.Box
-	net     *direct.Socket
-	gossip  *gossip.Net // nil without gossip
-	targets map[string]netip.AddrPort
-	ids     []string // of the supervisors, in the configured order
+	nets    []*direct.Socket            // by the number of the service interface
+	gossip  *gossip.Net                 // nil without gossip
+	targets []map[string]netip.AddrPort // supervisors' addresses, by the number of the service interface
+	ids     []string                    // of the supervisors, in the configured order
 	refused [servicenet.NumRefusals]atomic.Uint64
 
 	mu    sync.Mutex // the half's one mutex: see the package comment
@@ -52,21 +52,32 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	if err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
-	h := &hostHalf{common: c, targets: map[string]netip.AddrPort{}, alarm: newAlarm()}
-	for _, s := range cfg.Supervisors {
-		h.targets[s.ID] = netip.MustParseAddrPort(s.Report) // validated
-		h.ids = append(h.ids, s.ID)
-	}
+	h := &hostHalf{common: c, alarm: newAlarm()}
+	h.setTargets()
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
 	if err := h.open(&open); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
-	h.log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.net.LocalAddr().String(), "platform", cfg.Platform)
+	h.log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform", cfg.Platform)
 	if err := h.serve(ctx); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
 	return nil
+}
+
+// setTargets takes over the supervisors' addresses, as each service interface reaches them.
+func (h *hostHalf) setTargets() {
+	for k := range h.cfg.Service.Interfaces() {
+		addrs := make(map[string]netip.AddrPort, len(h.cfg.Supervisors))
+		for _, s := range h.cfg.Supervisors {
+			addrs[s.ID] = netip.MustParseAddrPort(s.Addr(k)) // validated
+		}
+		h.targets = append(h.targets, addrs)
+	}
+	for _, s := range h.cfg.Supervisors {
+		h.ids = append(h.ids, s.ID)
+	}
 }
 
 // open takes everything that may be refused, the lock on the register file first.
@@ -80,10 +91,14 @@ func (h *hostHalf) open(cs *closers) error {
 		return err
 	}
 	cs.add(h.box.Close)
-	if h.net, err = direct.Listen(h.cfg.Service.Listen, direct.Options{Interface: h.cfg.Service.Interface}); err != nil {
-		return err
+	for _, a := range h.cfg.Service.Interfaces() {
+		s, err := direct.Listen(a.Listen, direct.Options{Interface: a.Interface})
+		if err != nil {
+			return err
+		}
+		h.nets = append(h.nets, s)
+		cs.add(s.Close)
 	}
-	cs.add(h.net.Close)
 	e, err := h.nextEpoch()
 	if err != nil {
 		return err
@@ -106,7 +121,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 	g, err := gossip.New(gossip.Config{
 		Name: string(h.cfg.Node), Bind: h.cfg.Service.GossipListen, Join: h.cfg.Service.GossipJoin, Key: key,
 		Meta: gossip.Meta{
-			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.net.LocalAddr().String(),
+			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},
 		Logger: h.log, OnMember: h.onMember, Timing: gossipTiming(h.periods),
 	})
@@ -160,7 +175,11 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { h.ring(ctx); return nil })
 	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
-	g.Go(func() error { return h.net.Run(ctx, h.onDatagram) })
+	for k, s := range h.nets {
+		g.Go(func() error {
+			return s.Run(ctx, func(_ netip.AddrPort, b []byte) { h.onDatagram(uint8(k), b) })
+		})
+	}
 	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.periods.SensorPeriod, h.onReadings) })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
@@ -241,13 +260,13 @@ func (h *hostHalf) send(s *hostcore.Send) {
 	}
 	switch s.Path {
 	case fault.PathDirect:
-		to, ok := h.targets[s.Target]
+		to, ok := h.targets[s.Interface][s.Target]
 		if s.Addr != "" {
 			to, err = netip.ParseAddrPort(s.Addr)
 			ok = err == nil
 		}
 		if ok {
-			h.sends.set(h.log, "sending on the service network", h.net.Send(to, b))
+			h.sends.set(h.log, "sending on the service network", h.nets[s.Interface].Send(to, b))
 		}
 	case fault.PathGossip:
 		if h.gossip != nil {
@@ -291,23 +310,23 @@ func (h *hostHalf) onMail(m mailbox.Message) {
 		h.step(hostcore.Arrived{Message: msg, Held: held})
 		return
 	}
-	h.open1(msg.Envelope, fault.PathTorus)
+	h.open1(msg.Envelope, fault.PathTorus, 0)
 }
 
 // onDatagram handles what came by the service network.
-func (h *hostHalf) onDatagram(_ netip.AddrPort, b []byte) {
-	h.open1(slices.Clone(b), fault.PathDirect)
+func (h *hostHalf) onDatagram(k uint8, b []byte) {
+	h.open1(slices.Clone(b), fault.PathDirect, k)
 }
 
 // open1 verifies an envelope, outside the mutex, and gives the message to the machine.
-func (h *hostHalf) open1(b []byte, path fault.Path) {
+func (h *hostHalf) open1(b []byte, path fault.Path, k uint8) {
 	o, err := servicenet.Open(b, h.verifier)
 	if err != nil {
 		h.refused[servicenet.RefusalOf(err)].Add(1)
 		h.log.Debug("message refused", "path", path.String(), "err", err)
 		return
 	}
-	h.step(hostcore.Received{Opened: o, Path: path})
+	h.step(hostcore.Received{Opened: o, Path: path, Interface: k})
 }
 
 func (h *hostHalf) onReadings(rs []sensor.Reading) {
@@ -324,7 +343,7 @@ func (h *hostHalf) onMember(ev gossip.Event) {
 	if m.Role != gossip.RoleSupervisor || !m.Leader || ev.Kind == gossip.EventLeave || ev.Kind == gossip.EventFail {
 		return
 	}
-	if _, known := h.targets[m.ID]; known {
+	if slices.Contains(h.ids, m.ID) {
 		h.step(hostcore.Supervisors{Targets: h.ids, Leader: m.ID})
 	}
 }

@@ -106,19 +106,29 @@ func writeJSON(w http.ResponseWriter, v any) {
 
 type hostInjection struct {
 	BlockService bool `json:"block_service"`
+	Interface    *int `json:"interface"` // number of the service interface; nil: all. Gossip is on 0.
 }
 
-// injectHandler serves the host half's fault injection: POST /inject {"block_service":true}. It is
-// served only where the configuration allows injection.
+// injectHandler serves the host half's fault injection: POST /inject {"block_service":true}, of all
+// service interfaces or {"interface":0} of one. It is served only where the configuration allows
+// injection.
 func (h *hostHalf) injectHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/inject", post(func(in hostInjection) (any, error) {
-		h.log.Warn("fault injection", "block_service", in.BlockService)
-		h.net.Block(in.BlockService)
+		only := in.Interface
+		if only != nil && (*only < 0 || *only >= len(h.nets)) {
+			return nil, fmt.Errorf("interface: given %d: want 0 to %d", *only, len(h.nets)-1)
+		}
+		h.log.Warn("fault injection", "block_service", in.BlockService, "interface", only)
+		for k, s := range h.nets {
+			if only == nil || *only == k {
+				s.Block(in.BlockService)
+			}
+		}
 		h.mu.Lock()
 		g := h.gossip
 		h.mu.Unlock()
-		if g != nil {
+		if g != nil && (only == nil || *only == 0) {
 			g.Block(in.BlockService)
 		}
 		return nil, nil

@@ -36,6 +36,7 @@ the neighbour's frames say so. Corruption hits what NODE receives, so that its e
 With --for the fault is undone after that time, or with Ctrl-C; lofamoctl waits for it.`,
 		Example: `  lofamoctl inject 1,0,1 kill-host
   lofamoctl inject n1-0-1 hang-dnp --for 5s
+  lofamoctl inject 0,0,0 cut-interface 1
   lofamoctl inject 0,0,0 cut-link X+ --one-way
   lofamoctl inject 0,0,0 corrupt-link Y- 0.2
   lofamoctl inject 0,1,0 sensor temperature 80
@@ -147,6 +148,8 @@ func (a *app) completeInject(cmd *cobra.Command, args []string, prefix string) (
 		for _, d := range grid.Directions() {
 			words = append(words, d.String())
 		}
+	case len(args) == 2 && args[1] == "cut-interface":
+		words = []string{"0", "1"}
 	case len(args) == 2 && args[1] == "sensor":
 		words = localcluster.SensorNames()
 	}

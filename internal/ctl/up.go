@@ -18,6 +18,7 @@ import (
 type upFlags struct {
 	dims        string
 	supervisors int
+	interfaces  int
 	preset      string
 	binDir      string
 	logLevel    string
@@ -47,6 +48,7 @@ until 'lofamoctl down'. A stopped cluster in the directory is started again as i
 	fl := cmd.Flags()
 	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
+	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
 	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
@@ -74,6 +76,9 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	if !slices.Contains([]int{1, 3, 5}, f.supervisors) {
 		return localcluster.Options{}, usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", f.supervisors)
 	}
+	if f.interfaces < 1 || f.interfaces > localcluster.MaxServiceInterfaces {
+		return localcluster.Options{}, usagef("--service-interfaces %d: want 1 to %d", f.interfaces, localcluster.MaxServiceInterfaces)
+	}
 	if _, err := config.Preset(f.preset); err != nil {
 		return localcluster.Options{}, usageError{fmt.Errorf("--%w", err)}
 	}
@@ -83,7 +88,10 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	if f.timeout < 0 {
 		return localcluster.Options{}, usagef("--timeout %v: want a positive time such as 90s", f.timeout)
 	}
-	return localcluster.Options{Dir: dir, Dims: dims, Supervisors: f.supervisors, Preset: f.preset, BinDir: f.binDir, LogLevel: f.logLevel, Force: f.forceNew}, nil
+	return localcluster.Options{
+		Dir: dir, Dims: dims, Supervisors: f.supervisors, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
+		LogLevel: f.logLevel, Force: f.forceNew,
+	}, nil
 }
 
 func (a *app) up(ctx context.Context, f *upFlags) error {
@@ -161,6 +169,7 @@ func (f *upFlags) differs(old *localcluster.Cluster) error {
 	}{
 		{"dims", dims.String(), info.Dims},
 		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(info.Supervisors))},
+		{"service-interfaces", fmt.Sprint(f.interfaces), fmt.Sprint(max(1, info.ServiceInterfaces))},
 		{"preset", f.preset, info.Preset},
 	} {
 		if f.changed(d.flag) && d.given != d.have {

@@ -28,6 +28,9 @@ const (
 	// MaxNodes bounds a local cluster: each node is three processes.
 	MaxNodes = 1000
 
+	// MaxServiceInterfaces of a node.
+	MaxServiceInterfaces = 2
+
 	clusterName = "local"
 	// maxStateDir is what a Unix socket's name (107 bytes) leaves for the state directory.
 	maxStateDir = 90
@@ -39,7 +42,9 @@ type Options struct {
 	Dims        grid.Dims // required
 	Supervisors int       // 1, 3 or 5; 3 when zero
 	Preset      string    // of the periods; "default" when empty
-	BinDir      string    // see FindBinaries
+	// ServiceInterfaces of every node: 1 or 2; 1 when zero. Number 0 is on 127.0.0.1, 1 on 127.0.0.2.
+	ServiceInterfaces int
+	BinDir            string // see FindBinaries
 	// Periods sets single values of the preset. For tests and measurements.
 	Periods *config.PeriodsOverride
 	// LogLevel of agents and supervisors: debug, info, warn or error; info when empty.
@@ -51,6 +56,9 @@ type Options struct {
 func (o *Options) complete() error {
 	if o.Supervisors == 0 {
 		o.Supervisors = 3
+	}
+	if o.ServiceInterfaces == 0 {
+		o.ServiceInterfaces = 1
 	}
 	if o.Preset == "" {
 		o.Preset = config.PresetDefault
@@ -69,6 +77,9 @@ func (o *Options) complete() error {
 	}
 	if !slices.Contains([]int{1, 3, 5}, o.Supervisors) {
 		errs = append(errs, fmt.Errorf("supervisors: given %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", o.Supervisors))
+	}
+	if o.ServiceInterfaces < 1 || o.ServiceInterfaces > MaxServiceInterfaces {
+		errs = append(errs, fmt.Errorf("service interfaces: given %d: want 1 to %d", o.ServiceInterfaces, MaxServiceInterfaces))
 	}
 	if p, err := config.Preset(o.Preset); err != nil {
 		errs = append(errs, err)
@@ -152,7 +163,10 @@ func removeOwn(dir string) error {
 
 // plan fills in what the cluster is, but for its addresses.
 func (c *Cluster) plan(o Options) {
-	c.info = Info{Version: infoVersion, Cluster: clusterName, Dims: c.dims.String(), Preset: o.Preset, Created: time.Now().UTC().Truncate(time.Second)}
+	c.info = Info{
+		Version: infoVersion, Cluster: clusterName, Dims: c.dims.String(), Preset: o.Preset, ServiceInterfaces: o.ServiceInterfaces,
+		Created: time.Now().UTC().Truncate(time.Second),
+	}
 	for i := range o.Supervisors {
 		c.info.Supervisors = append(c.info.Supervisors, SupervisorInfo{ID: fmt.Sprintf("sup-%d", i)})
 	}
@@ -178,11 +192,13 @@ func (c *Cluster) checkPaths() error {
 type addresses struct {
 	supGossip, supPeer, supClient []string
 	service, gossip               []string            // by rank
+	alternates                    [][]string          // of the service interfaces from 1 on, by rank
 	links                         []map[string]string // by rank, by direction
 }
 
 func (c *Cluster) takeAddresses() (addresses, error) {
-	const perSupervisor, perNode = 6, 2
+	const perSupervisor = 6
+	perNode := 1 + c.info.interfaces() // gossip has one
 	dirs := c.dims.Links()
 	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.Nodes)*(perNode+len(dirs)))
 	if err != nil {
@@ -190,11 +206,12 @@ func (c *Cluster) takeAddresses() (addresses, error) {
 	}
 	c.ports = b
 	var a addresses
-	take := func() string {
-		addr, takeErr := b.take()
+	takeOn := func(k int) string {
+		addr, takeErr := b.takeOn(k)
 		err = errors.Join(err, takeErr)
 		return addr
 	}
+	take := func() string { return takeOn(0) }
 	for i := range c.info.Supervisors {
 		s := &c.info.Supervisors[i]
 		s.GRPC, s.HTTP, s.Report = take(), take(), take()
@@ -202,6 +219,11 @@ func (c *Cluster) takeAddresses() (addresses, error) {
 	}
 	for range c.info.Nodes {
 		a.service, a.gossip = append(a.service, take()), append(a.gossip, take())
+		var alternates []string
+		for k := 1; k < c.info.interfaces(); k++ {
+			alternates = append(alternates, takeOn(k))
+		}
+		a.alternates = append(a.alternates, alternates)
 		links := map[string]string{}
 		for _, d := range dirs {
 			links[d.String()] = take()
@@ -336,6 +358,9 @@ func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
 		cfg.Links[d.String()] = config.LinkAddr{
 			Local: a.links[rank][d.String()], Peer: a.links[peerRank][d.Opposite().String()], PeerNode: c.info.Nodes[peerRank].ID,
 		}
+	}
+	for _, addr := range a.alternates[rank] {
+		cfg.Service.Alternates = append(cfg.Service.Alternates, config.ServiceAddr{Listen: addr})
 	}
 	cfg.Service.Listen, cfg.Service.GossipListen = a.service[rank], a.gossip[rank]
 	cfg.Service.GossipJoin, cfg.Service.GossipKeyFile = a.supGossip, c.path("gossip.key")

@@ -56,7 +56,7 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 		links       int
 	}{{"1x1x2", 1, 2}, {"2x2x2", 3, 6}, {"3x3x3", 5, 6}, {"4", 3, 2}, {"2x3", 3, 4}} {
 		t.Run(tc.dims, func(t *testing.T) {
-			c := create(t, Options{Dims: dims(t, tc.dims), Supervisors: tc.supervisors, Preset: config.PresetFast})
+			c := create(t, Options{Dims: dims(t, tc.dims), Supervisors: tc.supervisors, Preset: config.PresetFast, ServiceInterfaces: 2})
 			used := map[string]string{}
 			claim := func(what, addr string) {
 				if other, ok := used[addr]; ok {
@@ -75,6 +75,10 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 				}
 				claim("service of "+string(n.ID), a.Service.Listen)
 				claim("gossip of "+string(n.ID), a.Service.GossipListen)
+				if len(a.Service.Alternates) != 1 || !strings.HasPrefix(a.Service.Alternates[0].Listen, "127.0.0.2:") || a.Service.SpoolBytes == 0 {
+					t.Errorf("node %s: service interfaces %v, spool %d", n.ID, a.Service.Interfaces(), a.Service.SpoolBytes)
+				}
+				claim("second service of "+string(n.ID), a.Service.Alternates[0].Listen)
 				for d, l := range a.Links {
 					claim(string(n.ID)+" "+d, l.Local)
 					ends[l.Local] = l
@@ -134,6 +138,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"one node", Options{Dir: "x", Dims: dims(t, "1")}, []string{"1x1x1", "want 2 to 1000"}},
 		{"too many nodes", Options{Dir: "x", Dims: dims(t, "11x11x11")}, []string{"1331 nodes", "want 2 to 1000"}},
 		{"no directory", Options{Dims: d}, []string{"dir: none given"}},
+		{"interfaces", Options{Dir: "x", Dims: d, ServiceInterfaces: 3}, []string{"service interfaces: given 3", "1 to 2"}},
 		{"all at once", Options{Supervisors: 4, Preset: "warp"}, []string{"dir:", "dims", "supervisors", "preset"}},
 		{"long path", Options{Dir: "/tmp/" + strings.Repeat("a", 90), Dims: d}, []string{"given 95 bytes", "Unix sockets"}},
 		{"foreign directory", Options{Dir: full, Dims: d}, []string{"thesis.tex", "empty or a new one"}},

@@ -14,15 +14,16 @@ type Kind uint8
 
 // The kinds.
 const (
-	KillHost    Kind = iota + 1 // SIGKILL to the host half
-	KillDNP                     // SIGKILL to the DNP half
-	KillNode                    // SIGKILL to both halves
-	HangHost                    // SIGSTOP to the host half
-	HangDNP                     // SIGSTOP to the DNP half
-	CutService                  // the host half's sockets on the service network drop everything, both ways
-	CutLink                     // this end of the link drops everything: both ways, or only what it sends
-	CorruptLink                 // this end of the link finds bits flipped in a share of what it receives
-	SensorValue                 // a sensor shows another value
+	KillHost     Kind = iota + 1 // SIGKILL to the host half
+	KillDNP                      // SIGKILL to the DNP half
+	KillNode                     // SIGKILL to both halves
+	HangHost                     // SIGSTOP to the host half
+	HangDNP                      // SIGSTOP to the DNP half
+	CutService                   // the host half's sockets on the service network drop everything, both ways
+	CutInterface                 // one service interface's sockets drop everything, both ways; gossip is on number 0
+	CutLink                      // this end of the link drops everything: both ways, or only what it sends
+	CorruptLink                  // this end of the link finds bits flipped in a share of what it receives
+	SensorValue                  // a sensor shows another value
 )
 
 // kindInfo describes a kind for the command line.
@@ -41,6 +42,7 @@ func kinds() []kindInfo {
 		{HangHost, "hang-host", "", "stop the host half (SIGSTOP)"},
 		{HangDNP, "hang-dnp", "", "stop the DNP half (SIGSTOP)"},
 		{CutService, "cut-service", "", "cut the node off the service network, both ways"},
+		{CutInterface, "cut-interface", "NUMBER", "cut one service interface of the node, both ways: 0 (with gossip) or, where 'up --service-interfaces 2' made it, 1"},
 		{CutLink, "cut-link", "DIR", "cut the link in direction DIR (X+ X- Y+ Y- Z+ Z-) at this end, both ways; with --one-way only what this node sends"},
 		{CorruptLink, "corrupt-link", "DIR RATE", "flip bits in a share RATE (above 0, up to 1) of the frames that this node receives from direction DIR"},
 		{SensorValue, "sensor", "NAME VALUE", "make a sensor show another value"},
@@ -82,6 +84,7 @@ func (k Kind) String() string {
 // Fault is one fault to inject into a node.
 type Fault struct {
 	Kind   Kind
+	Number int            // CutInterface: of the service interface, from 0
 	Dir    grid.Direction // CutLink, CorruptLink
 	OneWay bool           // CutLink: block only what this node sends; the peer hears silence
 	Rate   float64        // CorruptLink: share of received frames, above 0, up to 1
@@ -97,6 +100,8 @@ func (f Fault) String() string {
 			return fmt.Sprintf("cut-link %s --one-way", f.Dir)
 		}
 		return fmt.Sprintf("cut-link %s", f.Dir)
+	case CutInterface:
+		return fmt.Sprintf("cut-interface %d", f.Number)
 	case CorruptLink:
 		return fmt.Sprintf("corrupt-link %s %v", f.Dir, f.Rate)
 	case SensorValue:
@@ -141,6 +146,10 @@ func parseArguments(kind Kind, args []string) (Fault, error) {
 				return Fault{}, fmt.Errorf("fault corrupt-link: rate %q: want a number above 0, up to 1", args[1])
 			}
 		}
+	case CutInterface:
+		if f.Number, err = strconv.Atoi(args[0]); err != nil {
+			return Fault{}, fmt.Errorf("fault cut-interface: number %q: want a service interface's, 0 or 1", args[0])
+		}
 	case SensorValue:
 		f.Sensor = args[0]
 		if f.Value, err = strconv.ParseFloat(args[1], 64); err != nil {
@@ -154,6 +163,11 @@ func parseArguments(kind Kind, args []string) (Fault, error) {
 func (f Fault) validate() error {
 	switch f.Kind {
 	case KillHost, KillDNP, KillNode, HangHost, HangDNP, CutService:
+		return nil
+	case CutInterface:
+		if f.Number < 0 || f.Number >= MaxServiceInterfaces {
+			return fmt.Errorf("fault cut-interface: number %d: want 0 or 1", f.Number)
+		}
 		return nil
 	case CutLink, CorruptLink:
 		if !f.Dir.Valid() {

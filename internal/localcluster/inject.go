@@ -185,12 +185,19 @@ type dnpInjection struct {
 
 type hostInjection struct {
 	BlockService bool `json:"block_service"`
+	Interface    *int `json:"interface,omitempty"` // nil: all, and gossip
 }
 
 // postFault sets (on) or clears a fault that lives inside a half.
 func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) error {
-	if f.Kind == CutService {
+	switch f.Kind {
+	case CutService:
 		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on}, nil)
+	case CutInterface:
+		if have := c.info.interfaces(); f.Number >= have {
+			return fmt.Errorf("fault %s: node %s has service interfaces 0 to %d: 'lofamoctl up --service-interfaces 2 --force-new' makes more", f, n.ID, have-1)
+		}
+		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on, Interface: &f.Number}, nil)
 	}
 	m := &mangle{}
 	if on {
@@ -219,7 +226,7 @@ func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
 	switch f.Kind {
 	case SensorValue:
 		return c.resetSensor(n.ID, f.Sensor)
-	case CutService, CutLink, CorruptLink:
+	case CutService, CutInterface, CutLink, CorruptLink:
 		return c.postFault(ctx, n, f, false)
 	default:
 		for _, h := range f.halves() {

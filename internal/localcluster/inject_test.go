@@ -187,10 +187,12 @@ func TestSignalsAreReal(t *testing.T) {
 }
 
 func TestFaultsInsideTheHalves(t *testing.T) {
-	c := create(t, Options{Dims: dims(t, "2x2x2"), Supervisors: 1})
+	c := create(t, Options{Dims: dims(t, "2x2x2"), Supervisors: 1, ServiceInterfaces: 2})
 	run := startFakeRun(t, c, 1)
 	for _, tc := range []struct{ fault, on, off string }{
 		{"cut-service", `host.inject.sock /inject {"block_service":true}`, `host.inject.sock /inject {"block_service":false}`},
+		{"cut-interface 0", `host.inject.sock /inject {"block_service":true,"interface":0}`, `host.inject.sock /inject {"block_service":false,"interface":0}`},
+		{"cut-interface 1", `host.inject.sock /inject {"block_service":true,"interface":1}`, `host.inject.sock /inject {"block_service":false,"interface":1}`},
 		{
 			"cut-link X+",
 			`dnp.inject.sock /inject {"dir":"X+","mangle":{"block_in":true,"block_out":true,"corrupt_in":0}}`,
@@ -220,6 +222,14 @@ func TestFaultsInsideTheHalves(t *testing.T) {
 		if got := run.took(); len(got) != 1 || got[0] != tc.off {
 			t.Errorf("undo of %s: asked for %q, want %q", f, got, tc.off)
 		}
+	}
+}
+
+func TestCutInterfaceThatIsNotThere(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
+	_, err := c.Inject(context.Background(), "1,0,0", faultOf(t, "cut-interface 1"))
+	if err == nil || !strings.Contains(err.Error(), "node n1-0-0 has service interfaces 0 to 0") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -2,7 +2,7 @@
 // supervisors, real agents with both halves, real keys, in one directory. It is the library behind
 // `lofamoctl up`, `down` and `inject`, the end-to-end tests and the measurements.
 //
-// It is no deployment tool: everything listens on 127.0.0.1, the certificate authority's key lies
+// It is no deployment tool: everything listens on 127.0.0.1 (a second service interface on 127.0.0.2), the certificate authority's key lies
 // beside the certificates, and the agents accept injected faults. Nothing in it runs anywhere else.
 //
 // A cluster's directory:
@@ -45,15 +45,19 @@ const infoVersion = 1
 
 // Info is what cluster.json holds.
 type Info struct {
-	Version     int              `json:"version"`
-	Cluster     string           `json:"cluster"` // the cluster's name in certificates
-	Dims        string           `json:"dims"`
-	Preset      string           `json:"preset"`
-	Created     time.Time        `json:"created"`
-	Complete    bool             `json:"complete"` // false while it is being made
-	Supervisors []SupervisorInfo `json:"supervisors"`
-	Nodes       []NodeInfo       `json:"nodes"`
+	Version int    `json:"version"`
+	Cluster string `json:"cluster"` // the cluster's name in certificates
+	Dims    string `json:"dims"`
+	Preset  string `json:"preset"`
+	// ServiceInterfaces of every node; 0, in clusters made before there were several: 1.
+	ServiceInterfaces int              `json:"serviceInterfaces,omitempty"`
+	Created           time.Time        `json:"created"`
+	Complete          bool             `json:"complete"` // false while it is being made
+	Supervisors       []SupervisorInfo `json:"supervisors"`
+	Nodes             []NodeInfo       `json:"nodes"`
 }
+
+func (i Info) interfaces() int { return max(1, i.ServiceInterfaces) }
 
 // SupervisorInfo is one replica.
 type SupervisorInfo struct {

@@ -74,7 +74,7 @@ func tryBlock(port, n, blocks int) (*portBlock, error) {
 		b.claims = append(b.claims, l)
 	}
 	for p := port; p < b.end; p++ {
-		if err := b.hold(p); err != nil {
+		if err := b.hold(localAddr(p)); err != nil {
 			b.release()
 			return nil, err
 		}
@@ -82,8 +82,7 @@ func tryBlock(port, n, blocks int) (*portBlock, error) {
 	return b, nil
 }
 
-func (b *portBlock) hold(port int) error {
-	addr := localAddr(port)
+func (b *portBlock) hold(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
@@ -104,6 +103,20 @@ func (b *portBlock) take() (string, error) {
 	}
 	b.next++
 	return localAddr(b.next - 1), nil
+}
+
+// takeOn returns the next address for service interface k: on 127.0.0.1 for 0, on 127.0.0.2 for 1.
+func (b *portBlock) takeOn(k int) (string, error) {
+	addr, err := b.take()
+	if err != nil || k == 0 {
+		return addr, err
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", fmt.Errorf("take port: %w", err)
+	}
+	addr = net.JoinHostPort(fmt.Sprintf("127.0.0.%d", 1+k), port)
+	return addr, b.hold(addr)
 }
 
 // unbind frees the ports; the claim on the block stays.

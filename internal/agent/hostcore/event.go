@@ -51,8 +51,9 @@ type Readings struct{ Readings []Reading }
 // Received is a verified message that came for this half: from the service network, or from the
 // DNP half, which had it by the torus.
 type Received struct {
-	Opened servicenet.Opened
-	Path   fault.Path
+	Opened    servicenet.Opened
+	Path      fault.Path
+	Interface uint8 // the service interface, on the direct rail
 }
 
 // Arrived is another origin's envelope that the DNP half received by the torus and wants passed to
@@ -77,9 +78,10 @@ func (Supervisors) hostEvent() {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {
-	Path   fault.Path
-	Target string // supervisor id, on the direct rail
-	Addr   string // instead of Target: "ip:port" that a supervisor asked the answer to be sent to
+	Path      fault.Path
+	Interface uint8  // the service interface, on the direct rail
+	Target    string // supervisor id, on the direct rail
+	Addr      string // instead of Target: "ip:port" that a supervisor asked the answer to be sent to
 
 	// Exactly one of these is set.
 	Report  *fault.Report

@@ -191,14 +191,15 @@ func (c *Cluster) checkPaths() error {
 // addresses is every address of the cluster.
 type addresses struct {
 	supGossip, supPeer, supClient []string
+	supAlternates                 [][]string          // report addresses on the service interfaces from 1 on
 	service, gossip               []string            // by rank
 	alternates                    [][]string          // of the service interfaces from 1 on, by rank
 	links                         []map[string]string // by rank, by direction
 }
 
 func (c *Cluster) takeAddresses() (addresses, error) {
-	const perSupervisor = 6
-	perNode := 1 + c.info.interfaces() // gossip has one
+	more := c.info.interfaces() - 1
+	perSupervisor, perNode := 6+more, 2+more
 	dirs := c.dims.Links()
 	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.Nodes)*(perNode+len(dirs)))
 	if err != nil {
@@ -212,18 +213,21 @@ func (c *Cluster) takeAddresses() (addresses, error) {
 		return addr
 	}
 	take := func() string { return takeOn(0) }
+	takeAlternates := func() (out []string) {
+		for k := range more {
+			out = append(out, takeOn(1+k))
+		}
+		return out
+	}
 	for i := range c.info.Supervisors {
 		s := &c.info.Supervisors[i]
 		s.GRPC, s.HTTP, s.Report = take(), take(), take()
+		a.supAlternates = append(a.supAlternates, takeAlternates())
 		a.supGossip, a.supPeer, a.supClient = append(a.supGossip, take()), append(a.supPeer, take()), append(a.supClient, take())
 	}
 	for range c.info.Nodes {
 		a.service, a.gossip = append(a.service, take()), append(a.gossip, take())
-		var alternates []string
-		for k := 1; k < c.info.interfaces(); k++ {
-			alternates = append(alternates, takeOn(k))
-		}
-		a.alternates = append(a.alternates, alternates)
+		a.alternates = append(a.alternates, takeAlternates())
 		links := map[string]string{}
 		for _, d := range dirs {
 			links[d.String()] = take()
@@ -315,9 +319,9 @@ func (c *Cluster) writeSupervisor(i int, a addresses, o Options) error {
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims = clusterName, s.ID, c.dims.String()
 	for r, n := range c.info.Nodes {
-		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: a.service[r]})
+		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: a.service[r], Alternates: a.alternates[r]})
 	}
-	cfg.Report, cfg.GRPC, cfg.HTTP = s.Report, s.GRPC, s.HTTP
+	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = s.Report, s.GRPC, s.HTTP, a.supAlternates[i]
 	cfg.GossipListen, cfg.GossipKeyFile = a.supGossip[i], c.path("gossip.key")
 	var members []string
 	for j, other := range c.info.Supervisors {
@@ -366,8 +370,9 @@ func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
 	cfg.Service.GossipJoin, cfg.Service.GossipKeyFile = a.supGossip, c.path("gossip.key")
 	// Each node prefers another replica, so that all of them receive reports.
 	for i := range c.info.Supervisors {
-		s := c.info.Supervisors[(rank+i)%len(c.info.Supervisors)]
-		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: s.ID, Report: s.Report})
+		j := (rank + i) % len(c.info.Supervisors)
+		s := c.info.Supervisors[j]
+		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: s.ID, Report: s.Report, Alternates: a.supAlternates[j]})
 	}
 	cfg.Sensors = c.sensorConfig(n.ID, checkInterval(o.Preset))
 	cfg.Injection = true

@@ -103,7 +103,7 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 				if len(cfg.Nodes) != c.dims.Nodes() || len(cfg.Replicas) != tc.supervisors || !cfg.LocalPID {
 					t.Errorf("supervisor %s: %d nodes, %d replicas, pid shown %v", s.ID, len(cfg.Nodes), len(cfg.Replicas), cfg.LocalPID)
 				}
-				for _, addr := range []string{cfg.GRPC, cfg.HTTP, cfg.Report, cfg.GossipListen} {
+				for _, addr := range append([]string{cfg.GRPC, cfg.HTTP, cfg.Report, cfg.GossipListen}, cfg.ReportAlternates...) {
 					claim(s.ID, addr)
 				}
 				claim(s.ID, strings.TrimPrefix(cfg.Etcd.PeerURL, "https://"))

@@ -336,8 +336,8 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 }
 
 func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
-	if s.Report != nil {
-		return servicenet.SealReports([]fault.Report{*s.Report}, nil, d.signer)
+	if s.Reports != nil {
+		return servicenet.SealReports(s.Reports, nil, d.signer)
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }

@@ -279,8 +279,8 @@ func (h *hostHalf) send(s *hostcore.Send) {
 
 func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	switch {
-	case s.Report != nil:
-		return servicenet.SealReports([]fault.Report{*s.Report}, nil, h.signer)
+	case s.Reports != nil:
+		return servicenet.SealReports(s.Reports, nil, h.signer)
 	case s.Relayed != nil:
 		return servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, h.signer)
 	}

@@ -160,8 +160,8 @@ func (n *node) sendHost(s hostcore.Send) {
 	var b []byte
 	var err error
 	switch {
-	case s.Report != nil:
-		b, err = servicenet.SealReports([]fault.Report{*s.Report}, nil, key)
+	case s.Reports != nil:
+		b, err = servicenet.SealReports(s.Reports, nil, key)
 	case s.Answer != nil:
 		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
 			Nonce: s.Answer.Nonce, Node: string(n.id()), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(s.Answer.Epoch),
@@ -258,8 +258,8 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 func (n *node) seal(s dnpcore.Seal) {
 	var b []byte
 	var err error
-	if s.Report != nil {
-		b, err = servicenet.SealReports([]fault.Report{*s.Report}, nil, n.speakers[fault.HalfDNP])
+	if s.Reports != nil {
+		b, err = servicenet.SealReports(s.Reports, nil, n.speakers[fault.HalfDNP])
 	} else {
 		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
 	}

@@ -65,11 +65,7 @@ func (s *supervisor) receive(from *node, b []byte) {
 
 func (s *supervisor) receiveReport(from *node, d fault.Delivery) {
 	id := d.Report.ID
-	verdict := s.inbox.Accept
-	if d.Report.Digest {
-		verdict = s.inbox.AcceptDigest
-	}
-	switch verdict(id) {
+	switch s.inbox.Accept(id, d.Report.Digest) {
 	case servicenet.StaleEpoch:
 		s.ack(from, d, lofamov1.Ack_STALE_EPOCH, uint64(s.inbox.Position(id.Origin).Epoch))
 		return

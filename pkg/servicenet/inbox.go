@@ -22,7 +22,7 @@ type Verdict uint8
 const (
 	Fresh      Verdict = iota + 1 // never seen: take it
 	Duplicate                     // seen before: acknowledge again, nothing else
-	StaleEpoch                    // below the origin's highest epoch: answer STALE_EPOCH with Position(origin).Epoch
+	StaleEpoch                    // too far below the origin's highest epoch: answer STALE_EPOCH with Position(origin).Epoch
 	EpochJump                     // further ahead than MaxEpochJump, or over MaxEpoch: refuse and count
 )
 
@@ -52,6 +52,18 @@ type InboxPosition struct {
 	Highest fault.Seq           // of the reports that are no digests; 0: none in this epoch
 	Window  [WindowWords]uint64 // bit i, of word i/64 bit i%64: Highest-i was seen
 	Digest  fault.Seq           // the newest digest; 0: none in this epoch
+	// Earlier are the windows of the epochs before: the first of Epoch-1.
+	Earlier [EarlierEpochs]InboxWindow
+}
+
+// EarlierEpochs is of how many epochs below the newest an origin's reports are still taken: those that
+// a half kept on disk over so many restarts.
+const EarlierEpochs = 3
+
+// InboxWindow is what an inbox knows of one epoch of an origin.
+type InboxWindow struct {
+	Highest fault.Seq
+	Window  [WindowWords]uint64
 }
 
 // Inbox remembers which reports have come, so that each is taken once. Its memory is bounded by
@@ -74,54 +86,72 @@ func NewInbox(saved []InboxPosition) *Inbox {
 	return i
 }
 
-// Accept judges the id of a report that is not a digest, and remembers it.
-func (i *Inbox) Accept(id fault.ReportID) Verdict {
-	p, verdict := i.epoch(id)
-	if verdict != Fresh {
+// Accept judges the id of a report, and remembers it.
+//
+// Of digests only one newer than the newest is Fresh, since an older one has nothing to add, and one
+// of an earlier epoch is always StaleEpoch: no half keeps digests over a restart, so that it tells of
+// one whose epoch went back. Digests do not move the window of the reports: a report waits for its
+// commit while hundreds of digests pass.
+func (i *Inbox) Accept(id fault.ReportID, digest bool) Verdict {
+	p, verdict := i.epoch(id, digest)
+	switch {
+	case verdict != Fresh:
 		return verdict
+	case digest && id.Seq <= p.Digest:
+		return Duplicate
+	case digest:
+		p.Digest = id.Seq
+		return Fresh
+	case id.Epoch < p.Epoch:
+		w := &p.Earlier[p.Epoch-id.Epoch-1]
+		return acceptSeq(&w.Highest, &w.Window, id.Seq)
 	}
-	if id.Seq > p.Highest {
-		p.Window = shiftWindow(p.Window, uint64(id.Seq-p.Highest))
-		p.Highest = id.Seq
-		p.Window[0] |= 1
+	return acceptSeq(&p.Highest, &p.Window, id.Seq)
+}
+
+// acceptSeq judges a number by the window of its epoch, and remembers it there.
+func acceptSeq(highest *fault.Seq, w *[WindowWords]uint64, seq fault.Seq) Verdict {
+	if seq > *highest {
+		*w = shiftWindow(*w, uint64(seq-*highest))
+		*highest = seq
+		w[0] |= 1
 		return Fresh
 	}
-	back := uint64(p.Highest - id.Seq)
-	if back >= WindowBits || p.Window[back/64]&(1<<(back%64)) != 0 {
+	back := uint64(*highest - seq)
+	if back >= WindowBits || w[back/64]&(1<<(back%64)) != 0 {
 		return Duplicate
 	}
-	p.Window[back/64] |= 1 << (back % 64)
+	w[back/64] |= 1 << (back % 64)
 	return Fresh
 }
 
-// AcceptDigest judges the id of a digest: only one newer than the newest is Fresh, since an older
-// one has nothing to add. Digests do not move the window of the reports: a report waits for its
-// commit while hundreds of digests pass.
-func (i *Inbox) AcceptDigest(id fault.ReportID) Verdict {
-	p, verdict := i.epoch(id)
-	if verdict != Fresh {
-		return verdict
-	}
-	if id.Seq <= p.Digest {
-		return Duplicate
-	}
-	p.Digest = id.Seq
-	return Fresh
-}
-
-// epoch judges the epoch; when it is Fresh the position is one of that epoch.
-func (i *Inbox) epoch(id fault.ReportID) (*InboxPosition, Verdict) {
+// epoch judges the epoch; when it is Fresh the position has a window for it.
+func (i *Inbox) epoch(id fault.ReportID, digest bool) (*InboxPosition, Verdict) {
 	p, ok := i.origins[id.Origin]
 	switch {
-	case ok && id.Epoch < p.Epoch:
+	case ok && id.Epoch < p.Epoch && (digest || p.Epoch-id.Epoch > EarlierEpochs):
 		return p, StaleEpoch
-	case id.Epoch > MaxEpoch, ok && id.Epoch-p.Epoch > MaxEpochJump:
+	case id.Epoch > MaxEpoch, ok && id.Epoch > p.Epoch && id.Epoch-p.Epoch > MaxEpochJump:
 		return p, EpochJump
-	case !ok || id.Epoch > p.Epoch:
+	case !ok:
 		p = &InboxPosition{Origin: id.Origin, Epoch: id.Epoch}
 		i.origins[id.Origin] = p
+	case id.Epoch > p.Epoch:
+		p.becomeEpoch(id.Epoch)
 	}
 	return p, Fresh
+}
+
+// becomeEpoch opens the window of a higher epoch and moves those of the others down.
+func (p *InboxPosition) becomeEpoch(epoch fault.Epoch) {
+	old := *p
+	*p = InboxPosition{Origin: old.Origin, Epoch: epoch}
+	down := uint64(epoch - old.Epoch)
+	if down > EarlierEpochs {
+		return
+	}
+	p.Earlier[down-1] = InboxWindow{old.Highest, old.Window}
+	copy(p.Earlier[down:], old.Earlier[:])
 }
 
 // Position returns what is known of an origin; its Epoch is 0 when nothing is.

@@ -34,22 +34,28 @@ func TestInbox(t *testing.T) {
 		{rid("a/host", 5, 9000), true, Duplicate},
 		{rid("a/host", 5, 8999), true, Duplicate},
 		{rid("a/host", 5, 5), false, Fresh},
-		{rid("a/host", 4, 10000), false, StaleEpoch},
+		{rid("a/host", 4, 10000), false, Fresh}, // kept over a restart
+		{rid("a/host", 4, 10000), false, Duplicate},
+		{rid("a/host", 2, 1), false, Fresh},
+		{rid("a/host", 1, 1), false, StaleEpoch}, // too old to be told from a replay
 		{rid("a/host", 4, 10000), true, StaleEpoch},
 		{rid("a/host", 6, 1), false, Fresh},
 		{rid("a/host", 6, 1), true, Fresh},
-		{rid("a/host", 5, 7), false, StaleEpoch},
+		{rid("a/host", 5, 5), false, Duplicate},
+		{rid("a/host", 5, 7), false, Fresh},
+		{rid("a/host", 5, 4), false, Duplicate},
+		{rid("a/host", 4, 10000), false, Duplicate},
+		{rid("a/host", 4, 10001), false, Fresh},
+		{rid("a/host", 2, 2), false, StaleEpoch},
+		{rid("a/host", 3, 2), false, Fresh},
+		{rid("a/host", 5, 20000), true, StaleEpoch},
 		{rid("a/host", 6+MaxEpochJump+1, 1), false, EpochJump},
 		{rid("a/host", 6, 2), false, Fresh}, // the jump left no trace
 		{rid("a/host", 6+MaxEpochJump, 1), false, Fresh},
 		{rid("b/host", MaxEpoch+1, 1), false, EpochJump},
 		{rid("b/host", MaxEpoch, 1), false, Fresh},
 	} {
-		f := in.Accept
-		if step.digest {
-			f = in.AcceptDigest
-		}
-		if got := f(step.id); got != step.want {
+		if got := in.Accept(step.id, step.digest); got != step.want {
 			t.Errorf("%s (digest %t): %s, want %s", step.id, step.digest, got, step.want)
 		}
 	}
@@ -64,9 +70,9 @@ func TestInbox(t *testing.T) {
 func TestInboxGoesOnFromSavedPositions(t *testing.T) {
 	in := NewInbox(nil)
 	for _, s := range []fault.Seq{1, 2, 70, 200} {
-		in.Accept(rid("b/host", 2, s))
+		in.Accept(rid("b/host", 2, s), false)
 	}
-	in.AcceptDigest(rid("a/dnp", 1, 9))
+	in.Accept(rid("a/dnp", 1, 9), true)
 	text, err := json.Marshal(in.Positions())
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +91,7 @@ func TestInboxGoesOnFromSavedPositions(t *testing.T) {
 		t.Errorf("%+v, want %+v", again.Positions(), in.Positions())
 	}
 	for s, want := range map[fault.Seq]Verdict{1: Duplicate, 2: Duplicate, 3: Fresh, 70: Duplicate, 71: Fresh, 200: Duplicate, 201: Fresh} {
-		if got := again.Accept(rid("b/host", 2, s)); got != want {
+		if got := again.Accept(rid("b/host", 2, s), false); got != want {
 			t.Errorf("#%d: %s, want %s", s, got, want)
 		}
 	}
@@ -103,7 +109,7 @@ func TestInboxAgainstNaiveSet(t *testing.T) {
 			if seen[s] || highest >= s+WindowBits {
 				want = Duplicate
 			}
-			if got := in.Accept(rid("a/host", 1, s)); got != want {
+			if got := in.Accept(rid("a/host", 1, s), false); got != want {
 				t.Fatalf("#%d after #%d: %s, want %s", s, highest, got, want)
 			}
 			seen[s] = true
@@ -121,6 +127,6 @@ func BenchmarkInboxAccept(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		id.Seq++
-		in.Accept(id)
+		in.Accept(id, false)
 	}
 }

@@ -176,7 +176,7 @@ func (w *world) take(out Output) {
 	for _, s := range out.Send {
 		for i := range 3 {
 			name := fmt.Sprintf("s%d", i)
-			if s.Path == fault.PathDirect && s.Target != name || s.Path == fault.PathTorus && i != int(s.Report.ID.Seq)%3 {
+			if s.Path == fault.PathDirect && s.Target != name || s.Path == fault.PathTorus && i != int(s.Reports[0].ID.Seq)%3 {
 				continue
 			}
 			w.transmit(func() { w.arrive(i, s) })
@@ -185,7 +185,7 @@ func (w *world) take(out Output) {
 }
 
 func (w *world) arrive(i int, s Send) {
-	w.ack(i, lofamov1.Ack_RECEIVED, s.Report.ID, s.Path)
+	w.ack(i, lofamov1.Ack_RECEIVED, s.Reports[0].ID, s.Path)
 	w.after(time.Millisecond, func() { w.evidence(s) })
 }
 
@@ -200,14 +200,14 @@ func (w *world) ack(i int, st lofamov1.Ack_Status, id fault.ReportID, p fault.Pa
 
 // evidence is the leader's part.
 func (w *world) evidence(s Send) {
-	id := s.Report.ID
-	if s.Report.Digest {
-		w.inbox.AcceptDigest(id)
+	id := s.Reports[0].ID
+	if s.Reports[0].Digest {
+		w.inbox.Accept(id, true)
 		return
 	}
-	switch v := w.inbox.Accept(id); v {
+	switch v := w.inbox.Accept(id, false); v {
 	case Fresh:
-		w.pending[id] = s.Report
+		w.pending[id] = s.Reports[0]
 		w.flush()
 	case Duplicate:
 		if _, ok := w.pending[id]; !ok {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,11 +21,28 @@ type OutboxConfig struct {
 	NetworkDeadAfter time.Duration // without RECEIVED on the direct rail for so long: FAILED
 	MaxReports       int           // in the log, digests apart; at least 1
 	Rails            []fault.Path  // that this half has; a DNP half has only PathTorus
+	// Interfaces names the service interfaces, each a direct rail of its own; 1 to 8 with PathDirect,
+	// none without.
+	Interfaces []string
+	// AggregateDelay is how long a report may wait for others to share its datagram while four are
+	// unanswered.
+	AggregateDelay time.Duration
+	Checksums      []lofamov1.Checksum // offered to supervisors, the preferred first
 }
+
+// MaxInterfaces bounds OutboxConfig.Interfaces.
+const MaxInterfaces = 8
 
 // DefaultOutboxConfig returns the values of the default preset for a half with the given rails.
 func DefaultOutboxConfig(rails ...fault.Path) OutboxConfig {
+	var interfaces []string
+	if slices.Contains(rails, fault.PathDirect) {
+		interfaces = []string{"service"}
+	}
 	return OutboxConfig{
+		Interfaces:       interfaces,
+		AggregateDelay:   2 * time.Millisecond,
+		Checksums:        []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_CRC32C},
 		AckTimeout:       30 * time.Millisecond,
 		MaxAckTimeout:    500 * time.Millisecond,
 		CommitTimeout:    500 * time.Millisecond,
@@ -66,57 +84,31 @@ func (c OutboxConfig) Validate() error {
 			bad("Rails", p, "each of DIRECT, GOSSIP, TORUS at most once")
 		}
 	}
+	c.validateInterfaces(bad)
 	return errors.Join(errs...)
 }
 
-// Event is what happens to an outbox: Tick, Acked, RailUp, RailDown or Supervisors.
-type Event interface{ outboxEvent() }
-
-// Tick says only that time has passed.
-type Tick struct{}
-
-// Acked is an acknowledgement that Open has verified, and the rail on which it came.
-type Acked struct {
-	Ack        *lofamov1.Ack
-	Supervisor string // whose it is
-	Path       fault.Path
-}
-
-// RailUp says that a rail can be used again.
-type RailUp struct{ Path fault.Path }
-
-// RailDown says that a rail cannot be used now: no carrier, no address, refused by the kernel. It
-// moves waiting reports to other rails at once. Three answers on the rail lift it, as RailUp does.
-type RailDown struct{ Path fault.Path }
-
-// Supervisors says which supervisors there are and, as a hint, who leads.
-type Supervisors struct {
-	Targets []string // ids
-	Leader  string   // empty: not known
-}
-
-func (Tick) outboxEvent()        {}
-func (Acked) outboxEvent()       {}
-func (RailUp) outboxEvent()      {}
-func (RailDown) outboxEvent()    {}
-func (Supervisors) outboxEvent() {}
-
-// Send is one attempt, to be made now and only once: what is lost, the outbox sends again.
-type Send struct {
-	Report  fault.Report // its ages include the time in the log; not shared with the log
-	Path    fault.Path
-	Target  string // supervisor id; empty on rails that have no target
-	Attempt int    // from 1; several rails of one attempt share it
-}
-
-// Output is what the shell is to do.
-type Output struct {
-	Send           []Send
-	NewEpoch       fault.Epoch // non-zero: persist it before sending; the reports already carry it
-	ServiceNetwork fault.State // of the direct rail; UNKNOWN before the first verdict
-	Changed        bool        // ServiceNetwork changed in this step
-	Dropped        int         // reports left out in this step because the log was full
-	Wake           time.Time   // step again then; zero: nothing to wait for
+func (c OutboxConfig) validateInterfaces(bad func(field string, given any, want string)) {
+	n := len(c.Interfaces)
+	switch direct := slices.Contains(c.Rails, fault.PathDirect); {
+	case direct && (n < 1 || n > MaxInterfaces):
+		bad("Interfaces", n, fmt.Sprintf("1 to %d with the rail DIRECT", MaxInterfaces))
+	case !direct && n > 0:
+		bad("Interfaces", n, "none without the rail DIRECT")
+	}
+	for i, name := range c.Interfaces {
+		if name == "" || len(name) > 40 || slices.Contains(c.Interfaces[:i], name) {
+			bad("Interfaces", strconv.Quote(name), "different names of 1 to 40 bytes")
+		}
+	}
+	if c.AggregateDelay < 0 || c.AggregateDelay > c.AckTimeout {
+		bad("AggregateDelay", c.AggregateDelay, fmt.Sprintf("0 to AckTimeout (%v)", c.AckTimeout))
+	}
+	for i, sum := range c.Checksums {
+		if _, known := lofamov1.Checksum_name[int32(sum)]; !known || slices.Contains(c.Checksums[:i], sum) {
+			bad("Checksums", sum, "each known algorithm at most once")
+		}
+	}
 }
 
 // Outbox is the sender's log of one half. Reports stay until they are COMMITTED, digests until
@@ -221,6 +213,18 @@ func (o *Outbox) Stats() OutboxStats {
 	s.RTT = o.rtt[fault.PathDirect].srtt
 	s.Timeout = o.timeout(fault.PathDirect)
 	return s
+}
+
+// Restore takes over reports of earlier lives, under their old ids. To be called before the first Add.
+func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
+	var out Output
+	o.pump(now, &out)
+	return out
+}
+
+// Status says how the reports of this half fare.
+func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
+	return &lofamov1.DeliveryStatus{Logged: uint32(o.reports), Retries: o.stats.Retries, Shortened: o.stats.Shortened}
 }
 
 // Add logs a report, gives it its id and says what to send. A report too large for a datagram is

@@ -63,17 +63,17 @@ func TestAddSplitsAndDoesNotShare(t *testing.T) {
 	r.ID, r.Digest = fault.ReportID{}, false
 	r.Observations[0].Node = "" // the own one
 	id, out := o.Add(epochStart, r)
-	if len(out.Send) < 2 || id.Seq != 1 || id != out.Send[0].Report.ID || out.Send[1].Report.ID.Seq != 2 {
+	if len(out.Send) < 2 || id.Seq != 1 || id != out.Send[0].Reports[0].ID || out.Send[1].Reports[0].ID.Seq != 2 {
 		t.Fatalf("id %s, %d sends", id, len(out.Send))
 	}
 	var n int
 	for _, s := range out.Send {
-		n += len(s.Report.Observations)
-		for i := range s.Report.Observations {
-			if s.Report.Observations[i].Node == "" {
+		n += len(s.Reports[0].Observations)
+		for i := range s.Reports[0].Observations {
+			if s.Reports[0].Observations[i].Node == "" {
 				t.Error("an observation without a node")
 			}
-			s.Report.Observations[i].Detail = "changed by the shell"
+			s.Reports[0].Observations[i].Detail = "changed by the shell"
 		}
 	}
 	if n != len(r.Observations) {
@@ -81,7 +81,7 @@ func TestAddSplitsAndDoesNotShare(t *testing.T) {
 	}
 	r.Observations[1].Component = fault.ComponentVoltage
 	out = o.Step(epochStart.Add(30*time.Millisecond), Tick{})
-	if len(out.Send) == 0 || out.Send[0].Report.Observations[0].Detail != "" || out.Send[0].Report.Observations[1].Component != fault.ComponentHost {
+	if len(out.Send) == 0 || out.Send[0].Reports[0].Observations[0].Detail != "" || out.Send[0].Reports[0].Observations[1].Component != fault.ComponentHost {
 		t.Error("the log shares memory with its callers")
 	}
 }

@@ -223,7 +223,7 @@ func (o *Outbox) attempt(now time.Time, e *entry, out *Output) {
 		if main == 0 || !o.usable(main) && o.usable(p) {
 			main = p
 		}
-		s := Send{Report: aged(e.report, now.Sub(e.added)), Path: p, Attempt: e.attempts}
+		s := Send{Reports: []fault.Report{aged(e.report, now.Sub(e.added))}, Path: p, Attempt: e.attempts}
 		switch p {
 		case fault.PathDirect:
 			s.Target = o.sendDirect(now, e)

@@ -96,9 +96,9 @@ func (s *scenario) command(f []string) {
 	case "received", "committed", "stale":
 		s.ack(verb, args)
 	case "up":
-		s.step(RailUp{s.path(args[0])})
+		s.step(RailUp{Path: s.path(args[0])})
 	case "down":
-		s.step(RailDown{s.path(args[0])})
+		s.step(RailDown{Path: s.path(args[0])})
 	case "auto":
 		s.auto = nil
 		for _, a := range args {
@@ -237,7 +237,7 @@ func (s *scenario) take(out Output) {
 		s.printf("left out %d", out.Dropped)
 	}
 	for _, send := range out.Send {
-		r := send.Report
+		r := send.Reports[0]
 		what := "report"
 		if r.Digest {
 			what = "digest"
@@ -280,12 +280,12 @@ func (s *scenario) answer(send Send) {
 		return
 	}
 	statuses := []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED}
-	if send.Report.Digest {
+	if send.Reports[0].Digest {
 		statuses = statuses[:1]
 	}
 	for i, st := range statuses {
 		s.acks = append(s.acks, pendingAck{s.now + time.Duration(i+1)*time.Millisecond, send.Path,
-			NewAcks(st, send.Report.ID)[0], who})
+			NewAcks(st, send.Reports[0].ID)[0], who})
 	}
 	slices.SortStableFunc(s.acks, func(a, b pendingAck) int { return int(a.at - b.at) })
 }

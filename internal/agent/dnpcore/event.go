@@ -119,7 +119,7 @@ type Extension struct {
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
 // one of Report and Answer is set.
 type Seal struct {
-	Report  *fault.Report
+	Reports []fault.Report
 	Answer  *lofamov1.Answer
 	Attempt int // from 1: the first of a report goes by the own host if that can send
 }

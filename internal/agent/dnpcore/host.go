@@ -140,7 +140,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 func (m *Machine) send(o servicenet.Output) {
 	m.outboxWake = o.Wake
 	for i := range o.Send {
-		m.out.Seal = append(m.out.Seal, Seal{Report: &o.Send[i].Report, Attempt: o.Send[i].Attempt})
+		m.out.Seal = append(m.out.Seal, Seal{Reports: o.Send[i].Reports, Attempt: o.Send[i].Attempt})
 	}
 	if o.NewEpoch != 0 {
 		m.out.NewEpoch = o.NewEpoch

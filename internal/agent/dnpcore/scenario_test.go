@@ -186,12 +186,12 @@ func (w *world) seal(s Seal) {
 	if s.Answer != nil {
 		text = fmt.Sprintf("answer of %s at epoch %d", s.Answer.GetNode(), s.Answer.GetEpoch())
 	} else {
-		text = fmt.Sprintf("report %d attempt %d", s.Report.ID.Seq, s.Attempt)
-		if s.Report.Digest {
-			text = fmt.Sprintf("digest %d attempt %d", s.Report.ID.Seq, s.Attempt)
+		text = fmt.Sprintf("report %d attempt %d", s.Reports[0].ID.Seq, s.Attempt)
+		if s.Reports[0].Digest {
+			text = fmt.Sprintf("digest %d attempt %d", s.Reports[0].ID.Seq, s.Attempt)
 		}
 		if s.Attempt == 1 {
-			for _, o := range s.Report.Observations {
+			for _, o := range s.Reports[0].Observations {
 				w.say("    says %s %s by %s, %s old", o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond))
 			}
 		}

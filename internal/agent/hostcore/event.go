@@ -84,7 +84,7 @@ type Send struct {
 	Addr      string // instead of Target: "ip:port" that a supervisor asked the answer to be sent to
 
 	// Exactly one of these is set.
-	Report  *fault.Report
+	Reports []fault.Report // of this half, all under one signature
 	Answer  *Answer
 	Relayed *Relayed
 }

@@ -209,7 +209,7 @@ func (m *Machine) send(now time.Time, o servicenet.Output) {
 	m.outboxWake = o.Wake
 	for i := range o.Send {
 		s := &o.Send[i]
-		m.out.Send = append(m.out.Send, Send{Path: s.Path, Target: s.Target, Report: &s.Report})
+		m.out.Send = append(m.out.Send, Send{Path: s.Path, Interface: s.Interface, Target: s.Target, Reports: s.Reports})
 	}
 	if o.NewEpoch != 0 {
 		m.out.NewEpoch = o.NewEpoch

@@ -128,16 +128,17 @@ func (w *world) apply(out Output) {
 
 func (w *world) sent(s *Send) {
 	switch {
-	case s.Report != nil:
-		if !s.Report.Digest {
-			w.say("%s %s report %d:", s.Path, s.Target, s.Report.ID.Seq)
-			for _, o := range s.Report.Observations {
+	case s.Reports != nil:
+		r := s.Reports[0]
+		if !r.Digest {
+			w.say("%s %s report %d:", s.Path, s.Target, r.ID.Seq)
+			for _, o := range r.Observations {
 				w.say("    %s %s %s by %s, %s old %s", o.Node, o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond), o.Detail)
 			}
 		}
 		if w.answer && s.Path == fault.PathDirect {
 			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
-				w.receive(fault.PathDirect, s.Target, withLeader(servicenet.NewAcks(st, s.Report.ID), "sup-1"))
+				w.receive(fault.PathDirect, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
 			}
 		}
 	case s.Answer != nil:

@@ -196,7 +196,7 @@ func (t *term) take(now time.Time, in Input) {
 
 func (t *term) takeReport(now time.Time, in Input) {
 	rep := &in.Report.Report
-	verdict := t.judge(rep)
+	verdict := t.inbox.Accept(rep.ID, rep.Digest)
 	t.e.cfg.Metrics.Verdicts.WithLabelValues(verdict.String()).Inc()
 	to := answerTo{in.Answerer, in.To}
 	switch verdict {
@@ -235,13 +235,6 @@ func (t *term) takeReport(now time.Time, in Input) {
 	default:
 		t.e.cfg.Metrics.Refused.WithLabelValues("epoch-jump").Inc()
 	}
-}
-
-func (t *term) judge(rep *fault.Report) servicenet.Verdict {
-	if rep.Digest {
-		return t.inbox.AcceptDigest(rep.ID)
-	}
-	return t.inbox.Accept(rep.ID)
 }
 
 // step feeds the machine and does what it asks for. It says whether the map changed.

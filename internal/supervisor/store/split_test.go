@@ -76,6 +76,9 @@ func TestInboxBytes(t *testing.T) {
 	for i := range servicenet.WindowWords {
 		p.Window[i] = math.MaxUint64
 	}
+	for i := range p.Earlier {
+		p.Earlier[i] = servicenet.InboxWindow{Highest: math.MaxUint64, Window: p.Window}
+	}
 	if b, err := encodeInbox(p); err != nil || len(b) > inboxBytes {
 		t.Errorf("%d bytes, %v: want at most %d", len(b), err, inboxBytes)
 	}

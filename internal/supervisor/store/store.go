@@ -21,6 +21,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -89,10 +90,23 @@ type inboxValue struct {
 	Highest fault.Seq                      `json:"highest"`
 	Window  [servicenet.WindowWords]uint64 `json:"window"`
 	Digest  fault.Seq                      `json:"digest"`
+	Earlier []inboxWindow                  `json:"earlier,omitempty"` // empty ones at the end are left out
+}
+
+type inboxWindow struct {
+	Highest fault.Seq                      `json:"highest"`
+	Window  [servicenet.WindowWords]uint64 `json:"window"`
 }
 
 func encodeInbox(p InboxPosition) ([]byte, error) {
-	return json.Marshal(inboxValue{Epoch: p.Epoch, Highest: p.Highest, Window: p.Window, Digest: p.Digest})
+	v := inboxValue{Epoch: p.Epoch, Highest: p.Highest, Window: p.Window, Digest: p.Digest}
+	for i := len(p.Earlier) - 1; i >= 0; i-- {
+		if w := p.Earlier[i]; v.Earlier != nil || w.Highest > 0 {
+			v.Earlier = append(v.Earlier, inboxWindow(w))
+		}
+	}
+	slices.Reverse(v.Earlier)
+	return json.Marshal(v)
 }
 
 func decodeInbox(node, half string, b []byte) (InboxPosition, error) {
@@ -104,10 +118,17 @@ func decodeInbox(node, half string, b []byte) (InboxPosition, error) {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: %w", node, half, err)
 	}
-	return InboxPosition{
+	if n := len(v.Earlier); n > servicenet.EarlierEpochs {
+		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: earlier: given %d: want at most %d", node, half, n, servicenet.EarlierEpochs)
+	}
+	p := InboxPosition{
 		Origin: fault.Origin{Node: fault.NodeID(node), Half: h},
 		Epoch:  v.Epoch, Highest: v.Highest, Window: v.Window, Digest: v.Digest,
-	}, nil
+	}
+	for i, w := range v.Earlier {
+		p.Earlier[i] = servicenet.InboxWindow(w)
+	}
+	return p, nil
 }
 
 // head is the last transaction. Term is the election key's revision, which no two leaders share.

@@ -1,6 +1,11 @@
 // Package direct is the direct rail: datagrams on one UDP socket, between an agent and a
 // supervisor or back. It carries marshalled envelopes and knows nothing of what is in them; what
 // is lost, the outbox sends again.
+//
+// It tells early what the kernel says against a path (seed 004 §IV-B.1): errors of Send at once, and
+// with Options.OnError also what ICMP answers to a datagram sent before. Both are hints: an ICMP
+// message is not signed, and may be forged by who sees or guesses the ports. They may start a
+// migration; they prove nothing about the other end.
 package direct
 
 import (
@@ -9,9 +14,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,7 +24,7 @@ import (
 )
 
 // receiveBuffer is what the kernel is asked to hold while a burst is handled: some 700 full
-// datagrams. Beyond it the kernel drops.
+// datagrams. Beyond it the kernel drops, and counts (Stats.Dropped).
 const receiveBuffer = 1 << 20
 
 // Options of a socket.
@@ -27,20 +32,37 @@ type Options struct {
 	// Interface binds the socket to a network interface (SO_BINDTODEVICE, which needs
 	// CAP_NET_RAW); empty: any.
 	Interface string
+	// OnError is told what came back for a datagram to an address: port, host or network
+	// unreachable. PathError holds for err. It is called from Run's goroutine and must not block; of
+	// the same destination it is told at most once per errorGap, of all at most errorRate times per
+	// second. nil: the kernel is not asked.
+	OnError func(to netip.AddrPort, err error)
 }
 
 // Handler gets each datagram. It is called from one goroutine, must not block and must not keep b.
 type Handler func(from netip.AddrPort, b []byte)
 
-// Socket is one UDP socket. All methods may be called from any goroutine.
+// Socket is one UDP socket. All methods may be called from any goroutine; Run from one at a time.
 type Socket struct {
-	conn    *net.UDPConn
-	raw     syscall.RawConn
-	ipv6    bool // the family of the socket, which may take IPv4 too
-	local   netip.AddrPort
+	opts  Options
+	bound netip.AddrPort // as asked for, with the port that was given: Rebind takes it again
+	local netip.AddrPort
+	cur   atomic.Pointer[endpoint]
+
+	mu     sync.Mutex // for Rebind and Close
+	closed bool
+	past   uint64 // datagrams that the kernel dropped at former endpoints
+
 	blocked atomic.Bool
 
-	received, sent, oversized, blockedCount, sendErrors atomic.Uint64
+	received, sent, oversized, blockedCount, sendErrors, busy, pathErrors, untold, rebinds atomic.Uint64
+}
+
+// endpoint is what the kernel has of a socket. Rebind replaces it.
+type endpoint struct {
+	conn *net.UDPConn
+	raw  syscall.RawConn
+	ipv6 bool // the family of the socket, which may take IPv4 too
 }
 
 // Listen opens the socket on addr ("ip:port"; port 0 takes a free one).
@@ -49,33 +71,69 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on direct rail: address: given %q: want ip:port", addr)
 	}
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error { return bindToDevice(c, opts.Interface) }}
-	pc, err := lc.ListenPacket(context.Background(), "udp", want.String())
+	ep, err := open(want, opts, false)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on direct rail %s: UDP port %d is taken by another process: %w", addr, want.Port(), err)
 	case err != nil:
 		return nil, fmt.Errorf("listen on direct rail %s: %w", addr, err)
 	}
-	conn := pc.(*net.UDPConn)
-	_ = conn.SetReadBuffer(receiveBuffer) // best effort: the kernel's limit may be lower
-	s := &Socket{conn: conn, local: unmap(conn.LocalAddr().(*net.UDPAddr).AddrPort())}
-	if err := s.inspect(); err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on direct rail %s: %w", addr, err), conn.Close())
-	}
+	local := unmap(ep.conn.LocalAddr().(*net.UDPAddr).AddrPort())
+	s := &Socket{opts: opts, bound: netip.AddrPortFrom(want.Addr(), local.Port()), local: local}
+	s.cur.Store(ep)
 	return s, nil
 }
 
-// inspect finds the socket's family: one on 0.0.0.0 may be of IPv6.
-func (s *Socket) inspect() (err error) {
-	if s.raw, err = s.conn.SyscallConn(); err != nil {
+// open makes an endpoint. With share, the port may be one that another endpoint of ours still has.
+func open(addr netip.AddrPort, opts Options, share bool) (*endpoint, error) {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if share {
+			if err := setInt(c, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+				return err
+			}
+		}
+		return bindToDevice(c, opts.Interface)
+	}}
+	pc, err := lc.ListenPacket(context.Background(), "udp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	ep := &endpoint{conn: pc.(*net.UDPConn)}
+	_ = ep.conn.SetReadBuffer(receiveBuffer) // best effort: the kernel's limit may be lower
+	if err := ep.prepare(opts.OnError != nil); err != nil {
+		return nil, errors.Join(err, ep.conn.Close())
+	}
+	return ep, nil
+}
+
+// prepare finds the socket's family, since one on 0.0.0.0 may be of IPv6, and asks for what ICMP says.
+func (e *endpoint) prepare(wantErrors bool) (err error) {
+	if e.raw, err = e.conn.SyscallConn(); err != nil {
 		return err
 	}
 	var family int
 	var ferr error
-	err = s.raw.Control(func(fd uintptr) { family, ferr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) })
-	s.ipv6 = family == unix.AF_INET6
-	return errors.Join(err, ferr)
+	err = e.raw.Control(func(fd uintptr) { family, ferr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN) })
+	if err = errors.Join(err, ferr); err != nil || !wantErrors {
+		e.ipv6 = family == unix.AF_INET6
+		return err
+	}
+	if e.ipv6 = family == unix.AF_INET6; e.ipv6 {
+		if err := setInt(e.raw, unix.SOL_IPV6, unix.IPV6_RECVERR, 1); err != nil {
+			return fmt.Errorf("ask for ICMPv6 errors: %w", err)
+		}
+	}
+	// A socket of IPv6 sends to IPv4 as well, and has both options.
+	if err := setInt(e.raw, unix.SOL_IP, unix.IP_RECVERR, 1); err != nil {
+		return fmt.Errorf("ask for ICMP errors: %w", err)
+	}
+	return nil
+}
+
+func setInt(c syscall.RawConn, level, opt, v int) error {
+	var serr error
+	err := c.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), level, opt, v) })
+	return errors.Join(err, serr)
 }
 
 func bindToDevice(c syscall.RawConn, name string) error {
@@ -93,40 +151,68 @@ func bindToDevice(c syscall.RawConn, name string) error {
 // LocalAddr returns the address that the socket is bound to.
 func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
 
-// Send sends one datagram. It does not block: what the kernel cannot take is an error. b is the
-// caller's again on return. While the socket is blocked it succeeds and sends nothing, as a cut
-// cable would.
+// Send sends one datagram. It does not block: what the kernel cannot take is an error, which wraps
+// servicenet.ErrBusy. b is the caller's again on return. While the socket is blocked it succeeds and
+// sends nothing, as a cut cable would.
 func (s *Socket) Send(to netip.AddrPort, b []byte) error {
 	if len(b) > servicenet.MaxDatagram {
-		return fmt.Errorf("send to %s: datagram: given %d bytes: want at most %d", to, len(b), servicenet.MaxDatagram)
+		return fmt.Errorf("send to %s: datagram: given %d bytes: want at most %d: %w", to, len(b), servicenet.MaxDatagram, servicenet.ErrTooLong)
 	}
 	if s.blocked.Load() {
 		s.blockedCount.Add(1)
 		return nil
 	}
-	err := s.send(to, b)
-	// An ICMP refusal of an earlier datagram may show here: no fault of this one.
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		err = s.send(to, b)
+	err := s.sendNow(to, b)
+	if err == nil {
+		s.sent.Add(1)
+		return nil
 	}
-	if err != nil {
-		s.sendErrors.Add(1)
-		return fmt.Errorf("send to %s: %w", to, err)
+	s.sendErrors.Add(1)
+	switch {
+	case errors.Is(err, net.ErrClosed):
+		return fmt.Errorf("send to %s: %w", to, servicenet.ErrClosed)
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
+		s.busy.Add(1)
+		return fmt.Errorf("send to %s: %w: %w", to, servicenet.ErrBusy, err)
+	case errors.Is(err, unix.ECONNREFUSED): // never of this datagram: see sendTries
+		s.busy.Add(1)
+		return fmt.Errorf("send to %s: %w: too many ICMP errors", to, servicenet.ErrBusy)
 	}
-	s.sent.Add(1)
-	return nil
+	return fmt.Errorf("send to %s: %w", to, err)
 }
+
+// sendNow sends at the endpoint of the moment.
+func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
+	for ep := s.cur.Load(); ; {
+		err := ep.send(to, b)
+		now := s.cur.Load()
+		if now == ep || !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		ep = now // Rebind came between
+	}
+}
+
+// sendTries bounds how often a datagram is offered to the kernel. What ICMP answered to an earlier
+// one shows as the error of the next call, once: it is no fault of this datagram, and may go to
+// another supervisor.
+const sendTries = 8
 
 // send goes around net.UDPConn, which waits for room in the send buffer. A host half that waited
 // there, behind a card that is stuck or neighbours that do not answer ARP, would be found dead.
-func (s *Socket) send(to netip.AddrPort, b []byte) error {
-	sa, err := s.sockaddr(to)
+func (e *endpoint) send(to netip.AddrPort, b []byte) error {
+	sa, err := e.sockaddr(to)
 	if err != nil {
 		return err
 	}
 	var sendErr error
-	if err := s.raw.Write(func(fd uintptr) bool {
-		sendErr = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
+	if err := e.raw.Write(func(fd uintptr) bool {
+		for range sendTries {
+			sendErr = unix.Sendto(int(fd), b, unix.MSG_DONTWAIT, sa)
+			if sendErr == nil || errors.Is(sendErr, unix.EAGAIN) || errors.Is(sendErr, unix.ENOBUFS) {
+				break
+			}
+		}
 		return true
 	}); err != nil {
 		return err
@@ -134,10 +220,10 @@ func (s *Socket) send(to netip.AddrPort, b []byte) error {
 	return sendErr
 }
 
-func (s *Socket) sockaddr(to netip.AddrPort) (unix.Sockaddr, error) {
+func (e *endpoint) sockaddr(to netip.AddrPort) (unix.Sockaddr, error) {
 	addr, port := to.Addr(), int(to.Port())
 	switch {
-	case s.ipv6 && addr.IsValid():
+	case e.ipv6 && addr.IsValid():
 		sa := &unix.SockaddrInet6{Port: port, Addr: addr.As16()}
 		if addr.Zone() != "" {
 			ifc, err := net.InterfaceByName(addr.Zone())
@@ -150,55 +236,25 @@ func (s *Socket) sockaddr(to netip.AddrPort) (unix.Sockaddr, error) {
 	case addr.Unmap().Is4():
 		return &unix.SockaddrInet4{Port: port, Addr: addr.As4()}, nil
 	}
-	return nil, fmt.Errorf("address %s: want one of the family of %s", to, s.local)
+	return nil, fmt.Errorf("address %s: want one of the family of %s", to, e.conn.LocalAddr())
 }
 
 // Run reads until the context ends or the socket is closed, and closes it. It returns nil then,
 // and an error when the socket fails for good.
 func (s *Socket) Run(ctx context.Context, h Handler) error {
-	stop := context.AfterFunc(ctx, func() { _ = s.conn.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
-	defer func() { _ = s.conn.Close() }()
-	wait := time.Millisecond // after an error that may pass, such as ENOBUFS
-	// One byte longer than what is allowed, so that what is too long shows.
-	buf := make([]byte, servicenet.MaxDatagram+1)
+	defer func() { _ = s.Close() }()
+	r := newReader(s, h)
 	for {
-		err := s.read(buf, h)
-		switch {
-		case err == nil:
-			wait = time.Millisecond
-		case errors.Is(err, net.ErrClosed):
-			return nil
-		case errors.Is(err, syscall.ECONNREFUSED):
-			// An ICMP answer to something sent earlier; the outbox sees the missing answer.
-		case wait > time.Second:
+		ep := s.cur.Load()
+		if err := r.serve(ctx, ep); !errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("read direct rail %s: %w", s.local, err)
-		default:
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-			}
-			wait *= 2
+		}
+		if s.cur.Load() == ep {
+			return nil
 		}
 	}
-}
-
-// read handles one datagram.
-func (s *Socket) read(buf []byte, h Handler) error {
-	n, from, err := s.conn.ReadFromUDPAddrPort(buf)
-	if err != nil {
-		return err
-	}
-	switch {
-	case s.blocked.Load():
-		s.blockedCount.Add(1)
-	case n > servicenet.MaxDatagram:
-		s.oversized.Add(1)
-	default:
-		s.received.Add(1)
-		h(unmap(from), buf[:n])
-	}
-	return nil
 }
 
 // unmap makes an IPv4 address of one that a dual-stack socket shows as IPv6.
@@ -209,12 +265,17 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 // Block makes the socket drop everything both ways, for fault injection.
 func (s *Socket) Block(on bool) { s.blocked.Store(on) }
 
-// Stats counts datagrams.
+// Stats counts datagrams, but for the last three.
 type Stats struct {
 	Received, Sent uint64
 	Oversized      uint64 // received, longer than servicenet.MaxDatagram
 	Blocked        uint64 // dropped by Block, both ways
 	SendErrors     uint64
+	Busy           uint64 // those of SendErrors for want of room
+	Dropped        uint64 // arrived, and dropped by the kernel: Run was too slow
+	PathErrors     uint64 // read from the kernel's queue of errors
+	Untold         uint64 // those of PathErrors that were too many for OnError
+	Rebinds        uint64
 }
 
 // Stats returns the counters.
@@ -225,12 +286,25 @@ func (s *Socket) Stats() Stats {
 		Oversized:  s.oversized.Load(),
 		Blocked:    s.blockedCount.Load(),
 		SendErrors: s.sendErrors.Load(),
+		Busy:       s.busy.Load(),
+		Dropped:    s.dropped(),
+		PathErrors: s.pathErrors.Load(),
+		Untold:     s.untold.Load(),
+		Rebinds:    s.rebinds.Load(),
 	}
 }
 
 // Close closes the socket; Run returns.
 func (s *Socket) Close() error {
-	if err := s.conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	ep := s.cur.Load()
+	s.past += ep.drops()
+	if err := ep.conn.Close(); err != nil {
 		return fmt.Errorf("close direct rail %s: %w", s.local, err)
 	}
 	return nil

@@ -27,21 +27,49 @@ type datagram struct {
 // start runs a socket on a free port until the test ends.
 func start(t *testing.T) (*Socket, <-chan datagram) {
 	t.Helper()
-	s, err := Listen("127.0.0.1:0", Options{})
+	return start2(t, "127.0.0.1:0")
+}
+
+func start2(t *testing.T, addr string) (*Socket, <-chan datagram) {
+	t.Helper()
+	s, err := Listen(addr, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, run(t, s)
+}
+
+// run runs a socket until the test ends.
+func run(t *testing.T, s *Socket) <-chan datagram {
+	t.Helper()
 	ch := make(chan datagram, 16)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx, func(from netip.AddrPort, b []byte) { ch <- datagram{from, string(b)} }) }()
+	go func() {
+		done <- s.Run(ctx, func(from netip.AddrPort, b []byte) {
+			select {
+			case ch <- datagram{from, string(b)}:
+			case <-ctx.Done():
+			}
+		})
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return s, ch
+	return ch
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("waited 20 s for %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 func receive(t *testing.T, ch <-chan datagram) datagram {
@@ -83,7 +111,7 @@ func TestOversizedIsDroppedAndCounted(t *testing.T) {
 		t.Errorf("sent too much: %v", err)
 	}
 	// Past our own check, as a stranger would.
-	if _, err := a.conn.WriteToUDPAddrPort(make([]byte, servicenet.MaxDatagram+1), b.LocalAddr()); err != nil {
+	if _, err := a.cur.Load().conn.WriteToUDPAddrPort(make([]byte, servicenet.MaxDatagram+1), b.LocalAddr()); err != nil {
 		t.Fatal(err)
 	}
 	full := bytes.Repeat([]byte("x"), servicenet.MaxDatagram)
@@ -109,12 +137,7 @@ func TestBlockDropsBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The second is dropped when it is read.
-	for end := time.Now().Add(5 * time.Second); a.Stats().Blocked < 2; {
-		if time.Now().After(end) {
-			t.Fatalf("stats %+v", a.Stats())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "the second to be dropped", func() bool { return a.Stats().Blocked == 2 })
 	a.Block(false)
 	if err := a.Send(b.LocalAddr(), []byte("there")); err != nil {
 		t.Fatal(err)
@@ -176,7 +199,7 @@ func TestSendDoesNotWait(t *testing.T) {
 		if !errors.Is(err, unix.EAGAIN) {
 			t.Fatal(err)
 		}
-		control(t, sysConn(t, s.conn), func(to int) {
+		control(t, sysConn(t, s.cur.Load().conn), func(to int) {
 			if err := unix.Dup3(fd, to, unix.O_CLOEXEC); err != nil {
 				t.Fatal(err)
 			}

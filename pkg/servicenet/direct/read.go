@@ -1,0 +1,214 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+const (
+	// errorBatch bounds the errors taken from the kernel's queue at one look, so that a storm of
+	// them does not keep the reader from datagrams.
+	errorBatch = 16
+	// errorEvery: under a stream of datagrams without a pause, errors are looked for once in so many.
+	errorEvery = 64
+	// errorGap is between two errors told of the same destination: one slice of the outbox's time-outs.
+	errorGap = 10 * time.Millisecond
+	// errorRate is told per second at most, of all destinations.
+	errorRate, errorBurst = 200, 50
+	// destinations bounds those whose last error is remembered.
+	destinations = 256
+	// blindWait is between two looks while the poller cannot tell: see reader.blind.
+	blindWait = 5 * time.Millisecond
+)
+
+// reader is Run's: what it reads into, and what it has told of lately.
+type reader struct {
+	s *Socket
+	h Handler
+
+	buf  []byte
+	n    int // bytes of the datagram, when got
+	got  bool
+	from unix.Sockaddr
+	err  error // of the receiving call; nil when there was merely nothing
+	errs []pathError
+	look func(fd uintptr) bool // takes what is there; false: nothing
+
+	reads   uint
+	zones   map[uint32]string
+	told    map[netip.AddrPort]time.Time
+	limiter *rate.Limiter
+}
+
+func newReader(s *Socket, h Handler) *reader {
+	r := &reader{
+		s: s, h: h,
+		// One byte longer than what is allowed, so that what is too long shows.
+		buf:     make([]byte, servicenet.MaxDatagram+1),
+		limiter: rate.NewLimiter(errorRate, errorBurst),
+		told:    map[netip.AddrPort]time.Time{},
+	}
+	r.look = r.lookAt
+	return r
+}
+
+// serve reads one endpoint until it is closed, which is net.ErrClosed, or fails for good.
+func (r *reader) serve(ctx context.Context, ep *endpoint) error {
+	r.zones = map[uint32]string{} // an interface may have come back under another index
+	wait := time.Millisecond      // after an error that may pass, such as ENOBUFS
+	for {
+		err := ep.raw.Read(r.look)
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		if err != nil {
+			if err = r.blind(ctx, ep); err != nil {
+				return err
+			}
+		}
+		r.deliver()
+		switch {
+		case r.err == nil, fromICMP(r.err):
+			wait = time.Millisecond
+			continue
+		case wait > time.Second:
+			return r.err
+		}
+		pause(ctx, wait)
+		wait *= 2
+	}
+}
+
+// lookAt takes one datagram, and the errors that wait when there is none. Their queue must be empty
+// before Read waits again: the poller tells only of what is new. A receive error may be what ICMP
+// said, or Send may have had that in the reader's place.
+func (r *reader) lookAt(fd uintptr) bool {
+	r.errs = r.errs[:0]
+	r.n, r.from, r.err = unix.Recvfrom(int(fd), r.buf, unix.MSG_DONTWAIT)
+	r.got = r.err == nil
+	r.reads++
+	if r.got && r.reads%errorEvery != 0 {
+		return true
+	}
+	if r.s.opts.OnError != nil {
+		r.errs = readErrors(int(fd), r.errs)
+	}
+	if errors.Is(r.err, unix.EAGAIN) {
+		r.err = nil
+		return len(r.errs) > 0
+	}
+	return true
+}
+
+// blind reads without the poller. That refuses to wait at a socket that has an error to tell and no
+// room to send (EPOLLERR alone): just when neighbours do not answer. It passes when the kernel gives
+// the datagrams up that wait for them.
+func (r *reader) blind(ctx context.Context, ep *endpoint) error {
+	found := false
+	if err := ep.raw.Control(func(fd uintptr) { found = r.lookAt(fd) }); err != nil {
+		return err
+	}
+	if !found {
+		r.got = false
+		pause(ctx, blindWait)
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// deliver hands over what the last look brought, outside of the file descriptor's lock.
+func (r *reader) deliver() {
+	s := r.s
+	if len(r.errs) > 0 {
+		r.tell(time.Now())
+	}
+	switch {
+	case !r.got:
+	case s.blocked.Load():
+		s.blockedCount.Add(1)
+	case r.n > servicenet.MaxDatagram:
+		s.oversized.Add(1)
+	default:
+		s.received.Add(1)
+		r.h(r.addrPort(r.from), r.buf[:r.n])
+	}
+}
+
+// tell reports errors, but none too often.
+func (r *reader) tell(now time.Time) {
+	for _, e := range r.errs {
+		if r.s.blocked.Load() || !PathError(e.errno) {
+			continue
+		}
+		r.s.pathErrors.Add(1)
+		to := r.addrPort(e.to)
+		if last, ok := r.told[to]; ok && now.Sub(last) < errorGap || !r.limiter.AllowN(now, 1) {
+			r.s.untold.Add(1)
+			continue
+		}
+		if len(r.told) >= destinations {
+			clear(r.told)
+		}
+		r.told[to] = now
+		r.s.opts.OnError(to, e.errno)
+	}
+}
+
+func (r *reader) addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		a := netip.AddrFrom16(sa.Addr)
+		if sa.ZoneId != 0 {
+			a = a.WithZone(r.zone(sa.ZoneId))
+		}
+		return netip.AddrPortFrom(a.Unmap(), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// zone names an interface, by its number when it has gone.
+func (r *reader) zone(index uint32) string {
+	name, ok := r.zones[index]
+	if !ok {
+		name = strconv.Itoa(int(index))
+		if ifc, err := net.InterfaceByIndex(int(index)); err == nil {
+			name = ifc.Name
+		}
+		r.zones[index] = name
+	}
+	return name
+}
+
+// fromICMP holds for the errors that ICMP's answer to an earlier datagram makes of the next call
+// (icmp_err_convert and icmpv6_err_convert in the kernel).
+func fromICMP(err error) bool {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return false
+	}
+	switch errno {
+	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENONET, unix.EACCES,
+		unix.EMSGSIZE, unix.EPROTO, unix.ENOPROTOOPT, unix.EOPNOTSUPP, unix.EINTR:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
 )
 
 // sealAnswer signs the answer to a challenge.
@@ -33,20 +33,11 @@ func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
 	}
 }
 
-// stampSize is that of the time of sending before the relay message, CLOCK_MONOTONIC in ns, big
-// endian. Both halves read that clock: a mailbox is a socket of one kernel.
-const stampSize = 8
-
 func appendMail(dst []byte, sent int64, m relay.Message) ([]byte, error) {
-	return m.Append(binary.BigEndian.AppendUint64(dst, uint64(sent)))
+	return torusrail.AppendMail(dst, sent, m)
 }
 
-// readMail reads an envelope, and how long it lay in the mailbox: long, when this half was stopped.
+// readMail reads an envelope, and how long it lay in the mailbox.
 func readMail(b []byte, now int64) (relay.Message, time.Duration, error) {
-	if len(b) < stampSize {
-		return relay.Message{}, 0, relay.ErrShort
-	}
-	m, err := relay.Decode(b[stampSize:])
-	held := time.Duration(now - int64(binary.BigEndian.Uint64(b)))
-	return m, min(max(held, 0), relay.MaxHeld), err
+	return torusrail.ReadMail(b, now)
 }

@@ -164,9 +164,10 @@ func (b *Box) Send(m Message) error {
 		return fmt.Errorf("send to mailbox %s: %w", b.peer, err)
 	}
 	var sendErr error
+	to := b.to // Sendto writes to it, and there may be several senders
 	if err := b.raw.Control(func(fd uintptr) {
 		for {
-			sendErr = unix.Sendto(int(fd), buf, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, &b.to)
+			sendErr = unix.Sendto(int(fd), buf, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, &to)
 			if !errors.Is(sendErr, unix.EINTR) {
 				return
 			}

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 
@@ -30,6 +31,7 @@ func (d *delegate) NodeMeta(int) []byte { return *d.meta.Load() }
 // NotifyMsg implements memberlist.Delegate: it keeps what it has not seen, and passes it on.
 func (d *delegate) NotifyMsg(b []byte) {
 	n := (*Net)(d)
+	n.heard()
 	if len(b) == 0 || len(b) > servicenet.MaxDatagram {
 		n.stats.dropped.Add(1)
 		return
@@ -64,14 +66,40 @@ func (d *delegate) LocalState(bool) []byte { return nil }
 // MergeRemoteState implements memberlist.Delegate.
 func (d *delegate) MergeRemoteState([]byte, bool) {}
 
-// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers.
+// NotifyAlive implements memberlist.AliveDelegate: it refuses members beyond maxMembers. Memberlist
+// itself makes those of the own name, so they do not count as heard.
 func (d *delegate) NotifyAlive(node *memberlist.Node) error {
+	if node.Name != d.cfg.Name {
+		(*Net)(d).heard()
+	}
 	d.membersMu.Lock()
 	defer d.membersMu.Unlock()
 	if _, known := d.members[node.Name]; !known && len(d.members) >= maxMembers {
 		return fmt.Errorf("member %.80q: there are %d already", node.Name, maxMembers)
 	}
 	return nil
+}
+
+// AckPayload implements memberlist.PingDelegate. It is asked for when another member's probe is to be
+// answered.
+func (d *delegate) AckPayload() []byte {
+	(*Net)(d).heard()
+	return nil
+}
+
+// NotifyPingComplete implements memberlist.PingDelegate: an answer to a probe of ours.
+func (d *delegate) NotifyPingComplete(*memberlist.Node, time.Duration, []byte) { (*Net)(d).heard() }
+
+// heard tells that something authentic came from another member.
+func (n *Net) heard() {
+	if n.cfg.OnHeard == nil {
+		return
+	}
+	now := time.Now()
+	since, last := int64(now.Sub(n.born)), n.heardAt.Load()
+	if since-last >= int64(heardEvery) && n.heardAt.CompareAndSwap(last, since) {
+		n.cfg.OnHeard(now)
+	}
 }
 
 // NotifyJoin implements memberlist.EventDelegate.

@@ -47,15 +47,17 @@ const (
 	// memberlist's framing and encryption around it.
 	packetSize = 1472
 
+	heardEvery = 100 * time.Millisecond // between two calls of OnHeard, at least
+
 	rejoinInterval = 5 * time.Second // between tries to reach configured members that are not live
 	streamTimeout  = 2 * time.Second
 )
 
 // ErrRateLimited is returned by Broadcast when the budget is used up. Nothing was queued.
-var ErrRateLimited = errors.New("broadcast budget used up")
+var ErrRateLimited = fmt.Errorf("broadcast budget used up: %w", servicenet.ErrBusy)
 
 // ErrClosed is returned after Close.
-var ErrClosed = errors.New("gossip member is closed")
+var ErrClosed = fmt.Errorf("gossip member: %w", servicenet.ErrClosed)
 
 // EventKind says what happened to a member.
 type EventKind uint8
@@ -110,7 +112,12 @@ type Config struct {
 	Logger      *slog.Logger
 	OnMember    func(Event)  // may be nil; called from one goroutine, in order
 	OnBroadcast func([]byte) // may be nil; called from one goroutine; owns the slice
-	Timing      Timing
+	// OnHeard is told that something came from another member, which has the key: that this service
+	// network lives, though no supervisor may answer. At most once per heardEvery, and without news at
+	// least as often as probes are answered. It is called from memberlist's goroutines and must
+	// neither block nor call this package. May be nil.
+	OnHeard func(now time.Time)
+	Timing  Timing
 }
 
 // Validate names every bad field at once.
@@ -160,6 +167,9 @@ type Net struct {
 	membersMu sync.Mutex
 	members   map[string]Member // live, as told by memberlist under its lock
 
+	heardAt atomic.Int64 // of the last call of OnHeard, in ns since born
+	born    time.Time
+
 	closed      atomic.Bool
 	metaChanged chan struct{}
 	cancel      context.CancelFunc
@@ -202,7 +212,9 @@ func New(cfg Config) (*Net, error) {
 		members:     make(map[string]Member),
 		metaChanged: make(chan struct{}, 1),
 		cancel:      cancel,
+		born:        time.Now(),
 	}
+	n.heardAt.Store(-int64(heardEvery))
 	n.meta.Store(&meta)
 	n.passOn.Store(cfg.Meta.Role == RoleNode)
 	mc := memberlistConfig(cfg, n, logger)
@@ -237,6 +249,9 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 	mc.Delegate = (*delegate)(n)
 	mc.Events = (*delegate)(n)
 	mc.Alive = (*delegate)(n)
+	if cfg.OnHeard != nil {
+		mc.Ping = (*delegate)(n)
+	}
 	mc.Logger = logger
 	mc.GossipInterval = 100 * time.Millisecond
 	for _, f := range []struct{ to, from *time.Duration }{
@@ -275,7 +290,7 @@ func (n *Net) numNodes() int {
 // this member has said too much lately. b is the caller's again on return.
 func (n *Net) Broadcast(b []byte) error {
 	if len(b) == 0 || len(b) > servicenet.MaxDatagram {
-		return fmt.Errorf("broadcast: given %d bytes: want 1 to %d", len(b), servicenet.MaxDatagram)
+		return sizeError(len(b))
 	}
 	if n.closed.Load() {
 		return ErrClosed

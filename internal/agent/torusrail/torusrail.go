@@ -1,0 +1,88 @@
+// Package torusrail is the torus rail as a half has it that is not the DNP half itself: envelopes go
+// through the mailbox to the DNP half beside it, which finds them a way over the neighbours (seed 001
+// §III-D). Here is also how a relay message lies in the mailbox. It chooses no ways and knows no
+// links: that is internal/agent/dnpcore.
+//
+// In the mailbox a message has the time of sending before it, CLOCK_MONOTONIC in ns, 8 bytes big
+// endian. Both halves read that clock: a mailbox is a socket of one kernel.
+package torusrail
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// stampSize is that of the time of sending before the relay message.
+const stampSize = 8
+
+// AppendMail encodes a message that is put into the mailbox at a time, behind dst.
+func AppendMail(dst []byte, sent int64, m relay.Message) ([]byte, error) {
+	return m.Append(binary.BigEndian.AppendUint64(dst, uint64(sent)))
+}
+
+// ReadMail reads a message, and how long it lay in the mailbox: long, when this half was stopped. Its
+// Envelope is a part of b.
+func ReadMail(b []byte, now int64) (relay.Message, time.Duration, error) {
+	if len(b) < stampSize {
+		return relay.Message{}, 0, relay.ErrShort
+	}
+	m, err := relay.Decode(b[stampSize:])
+	held := time.Duration(now - int64(binary.BigEndian.Uint64(b)))
+	return m, min(max(held, 0), relay.MaxHeld), err
+}
+
+// monotonic returns CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0 // cannot fail for this clock
+	}
+	return ts.Nano()
+}
+
+// Rail is the torus rail: a servicenet.Rail. The box stays its owner's, who closes it. What it takes
+// no more, it counts (mailbox.Stats).
+type Rail struct {
+	box   *mailbox.Box
+	limit uint8
+}
+
+var _ servicenet.Rail = (*Rail)(nil)
+
+// New returns the rail over a half's own mailbox. limit is how many hops of the torus a message may
+// make.
+func New(box *mailbox.Box, limit uint8) *Rail { return &Rail{box: box, limit: limit} }
+
+// Send implements servicenet.Rail. It goes to any supervisor that a neighbour reaches, so that the
+// target is ignored. The longest envelope has relay.MaxEnvelope bytes. Without a DNP half the error
+// wraps mailbox.ErrAbsent.
+func (r *Rail) Send(_ string, b []byte) error {
+	switch {
+	case len(b) == 0:
+		return fmt.Errorf("send on the torus rail: %w", servicenet.ErrEmpty)
+	case len(b) > relay.MaxEnvelope:
+		return fmt.Errorf("send on the torus rail: given %d bytes: want at most %d: %w", len(b), relay.MaxEnvelope, servicenet.ErrTooLong)
+	}
+	mail, err := AppendMail(nil, monotonic(), relay.Message{Kind: relay.Up, Limit: r.limit, Envelope: b})
+	if err == nil {
+		err = r.box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: mail})
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, mailbox.ErrDropped):
+		return fmt.Errorf("send on the torus rail: %w: %w", servicenet.ErrBusy, err)
+	case errors.Is(err, mailbox.ErrClosed):
+		return fmt.Errorf("send on the torus rail: %w: %w", servicenet.ErrClosed, err)
+	}
+	return fmt.Errorf("send on the torus rail: %w", err)
+}

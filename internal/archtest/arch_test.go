@@ -29,6 +29,7 @@ var layers = map[string][]string{
 	"pkg/servicenet":          {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet/checksum"},
 	"pkg/servicenet/checksum": {"api"},
 	"pkg/servicenet/keys":     {},
+	"pkg/servicenet/bulk":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/servicenet/checksum", "pkg/servicenet/keys"},
 	"pkg/servicenet/direct":   {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/gossip":   {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/netwatch": {},
@@ -55,7 +56,7 @@ var layers = map[string][]string{
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/watchdog", "pkg/servicenet", "pkg/awareness",
-	"pkg/servicenet/checksum", "pkg/servicenet/keys",
+	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/hostcore", "internal/agent/dnpcore",
 }
 

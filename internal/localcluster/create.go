@@ -51,6 +51,13 @@ type Options struct {
 	LogLevel string
 	// Force replaces a stopped cluster in Dir by a new one.
 	Force bool
+	// Addresses is where everything listens; nil: free ports of 127.0.0.1. Whoever gives a plan sees
+	// to it that its addresses exist and are free.
+	Addresses *Addresses
+	// Command returns the command line with which a member (a supervisor's or a node's id) is started
+	// in place of argv; nil: argv itself. It must become argv by exec, so that the process stays the
+	// one that was started. It is not kept on disk.
+	Command func(member string, argv []string) []string
 }
 
 func (o *Options) complete() error {
@@ -81,6 +88,9 @@ func (o *Options) complete() error {
 	if o.ServiceInterfaces < 1 || o.ServiceInterfaces > MaxServiceInterfaces {
 		errs = append(errs, fmt.Errorf("service interfaces: given %d: want 1 to %d", o.ServiceInterfaces, MaxServiceInterfaces))
 	}
+	if o.Addresses != nil {
+		errs = append(errs, o.Addresses.check(o.Dims, o.Supervisors, o.ServiceInterfaces))
+	}
 	if p, err := config.Preset(o.Preset); err != nil {
 		errs = append(errs, err)
 	} else if err := o.Periods.Apply(p).Validate(); err != nil {
@@ -98,7 +108,7 @@ func Create(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a local cluster in %s: %w", o.Dir, err)
 	}
-	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir}
+	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir, command: o.Command}
 	c.plan(o)
 	if err := c.checkPaths(); err != nil {
 		return nil, err
@@ -188,64 +198,16 @@ func (c *Cluster) checkPaths() error {
 	return nil
 }
 
-// addresses is every address of the cluster.
-type addresses struct {
-	supGossip, supPeer, supClient []string
-	supAlternates                 [][]string          // report addresses on the service interfaces from 1 on
-	service, gossip               []string            // by rank
-	alternates                    [][]string          // of the service interfaces from 1 on, by rank
-	links                         []map[string]string // by rank, by direction
-}
-
-func (c *Cluster) takeAddresses() (addresses, error) {
-	more := c.info.interfaces() - 1
-	perSupervisor, perNode := 6+more, 2+more
-	dirs := c.dims.Links()
-	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.Nodes)*(perNode+len(dirs)))
-	if err != nil {
-		return addresses{}, err
-	}
-	c.ports = b
-	var a addresses
-	takeOn := func(k int) string {
-		addr, takeErr := b.takeOn(k)
-		err = errors.Join(err, takeErr)
-		return addr
-	}
-	take := func() string { return takeOn(0) }
-	takeAlternates := func() (out []string) {
-		for k := range more {
-			out = append(out, takeOn(1+k))
-		}
-		return out
-	}
-	for i := range c.info.Supervisors {
-		s := &c.info.Supervisors[i]
-		s.GRPC, s.HTTP, s.Report = take(), take(), take()
-		a.supAlternates = append(a.supAlternates, takeAlternates())
-		a.supGossip, a.supPeer, a.supClient = append(a.supGossip, take()), append(a.supPeer, take()), append(a.supClient, take())
-	}
-	for range c.info.Nodes {
-		a.service, a.gossip = append(a.service, take()), append(a.gossip, take())
-		a.alternates = append(a.alternates, takeAlternates())
-		links := map[string]string{}
-		for _, d := range dirs {
-			links[d.String()] = take()
-		}
-		a.links = append(a.links, links)
-	}
-	return a, err
-}
-
 func (c *Cluster) write(o Options) error {
 	if err := c.save(); err != nil { // marks the directory as ours
 		return err
 	}
-	a, err := c.takeAddresses()
+	a, err := c.addresses(o)
 	if err != nil {
 		return err
 	}
-	if err := c.writeKeys(); err != nil {
+	c.note(a)
+	if err := c.writeKeys(a); err != nil {
 		return err
 	}
 	for i := range c.info.Supervisors {
@@ -262,7 +224,18 @@ func (c *Cluster) write(o Options) error {
 	return c.save()
 }
 
-func (c *Cluster) writeKeys() error {
+// note puts into cluster.json what of the addresses is needed later.
+func (c *Cluster) note(a Addresses) {
+	for i := range c.info.Supervisors {
+		s := &c.info.Supervisors[i]
+		s.GRPC, s.HTTP, s.Report = a.Supervisors[i].GRPC, a.Supervisors[i].HTTP, a.Supervisors[i].Report[0]
+	}
+	for r := range c.info.Nodes {
+		c.info.Nodes[r].Interface = a.Nodes[r].Service[0].Interface
+	}
+}
+
+func (c *Cluster) writeKeys(a Addresses) error {
 	if err := os.MkdirAll(c.path("pki"), 0o700); err != nil {
 		return err
 	}
@@ -282,9 +255,12 @@ func (c *Cluster) writeKeys() error {
 			return err
 		}
 	}
-	local := []net.IP{net.IPv4(127, 0, 0, 1)}
-	for _, s := range c.info.Supervisors {
-		if err := c.issue(ca, pki.SupervisorIdentity(clusterName, s.ID), s.ID, local, []string{"localhost"}); err != nil {
+	for i, s := range c.info.Supervisors {
+		ips, err := a.Supervisors[i].ips()
+		if err != nil {
+			return err
+		}
+		if err := c.issue(ca, pki.SupervisorIdentity(clusterName, s.ID), s.ID, ips, []string{"localhost"}); err != nil {
 			return err
 		}
 	}
@@ -313,27 +289,29 @@ func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, 
 
 func certName(id fault.NodeID, h fault.Half) string { return string(id) + "-" + h.String() }
 
-func (c *Cluster) writeSupervisor(i int, a addresses, o Options) error {
+func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	s := c.info.Supervisors[i]
 	dir := c.path("supervisors", s.ID)
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims = clusterName, s.ID, c.dims.String()
 	for r, n := range c.info.Nodes {
-		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: a.service[r], Alternates: a.alternates[r]})
+		services := a.Nodes[r].services()
+		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:]})
 	}
-	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = s.Report, s.GRPC, s.HTTP, a.supAlternates[i]
-	cfg.GossipListen, cfg.GossipKeyFile = a.supGossip[i], c.path("gossip.key")
+	reports := a.Supervisors[i].Report
+	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = reports[0], s.GRPC, s.HTTP, reports[1:]
+	cfg.GossipListen, cfg.GossipKeyFile = a.Supervisors[i].Gossip, c.path("gossip.key")
 	var members []string
 	for j, other := range c.info.Supervisors {
 		if j != i {
-			cfg.GossipJoin = append(cfg.GossipJoin, a.supGossip[j])
+			cfg.GossipJoin = append(cfg.GossipJoin, a.Supervisors[j].Gossip)
 		}
-		members = append(members, other.ID+"=https://"+a.supPeer[j])
+		members = append(members, other.ID+"=https://"+a.Supervisors[j].EtcdPeer)
 		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report, HTTP: other.HTTP})
 	}
 	cfg.DataDir = filepath.Join(dir, "data")
 	cfg.Etcd.Name, cfg.Etcd.InitialCluster = s.ID, strings.Join(members, ",")
-	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+a.supPeer[i], "https://"+a.supClient[i]
+	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+a.Supervisors[i].EtcdPeer, "https://"+a.Supervisors[i].EtcdClient
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
@@ -343,7 +321,7 @@ func (c *Cluster) writeSupervisor(i int, a addresses, o Options) error {
 	return writeYAML(filepath.Join(dir, "supervisor.yaml"), cfg)
 }
 
-func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
+func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
 	n := c.info.Nodes[rank]
 	dir := c.nodeDir(n.ID)
 	cfg := config.DefaultAgent()
@@ -359,22 +337,24 @@ func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
 	for _, d := range c.dims.Links() {
 		peer, _ := c.dims.Neighbour(at, d)
 		peerRank := c.dims.Rank(peer)
+		local, remote := a.Nodes[rank].Links[d], a.Nodes[peerRank].Links[d.Opposite()]
 		cfg.Links[d.String()] = config.LinkAddr{
-			Local: a.links[rank][d.String()], Peer: a.links[peerRank][d.Opposite().String()], PeerNode: c.info.Nodes[peerRank].ID,
+			Local: local.Listen, Peer: remote.Listen, PeerNode: c.info.Nodes[peerRank].ID, Interface: local.Interface,
 		}
 	}
-	for _, addr := range a.alternates[rank] {
-		cfg.Service.Alternates = append(cfg.Service.Alternates, config.ServiceAddr{Listen: addr})
+	service := a.Nodes[rank].Service
+	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = service[0].Listen, service[0].Interface, service[1:]
+	cfg.Service.GossipListen, cfg.Service.GossipKeyFile = a.Nodes[rank].Gossip, c.path("gossip.key")
+	for _, s := range a.Supervisors {
+		cfg.Service.GossipJoin = append(cfg.Service.GossipJoin, s.Gossip)
 	}
-	cfg.Service.Listen, cfg.Service.GossipListen = a.service[rank], a.gossip[rank]
-	cfg.Service.GossipJoin, cfg.Service.GossipKeyFile = a.supGossip, c.path("gossip.key")
 	// Each node prefers another replica, so that all of them receive reports.
 	for i := range c.info.Supervisors {
 		j := (rank + i) % len(c.info.Supervisors)
-		s := c.info.Supervisors[j]
-		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: s.ID, Report: s.Report, Alternates: a.supAlternates[j]})
+		reports := a.Supervisors[j].Report
+		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: c.info.Supervisors[j].ID, Report: reports[0], Alternates: reports[1:]})
 	}
-	cfg.Sensors = c.sensorConfig(n.ID, checkInterval(o.Preset))
+	cfg.Sensors = c.sensorConfig(n, checkInterval(o.Preset))
 	cfg.Injection = true
 	cfg.Log.Level = o.LogLevel
 	if err := cfg.Validate(); err != nil {
@@ -383,7 +363,7 @@ func (c *Cluster) writeNode(rank int, a addresses, o Options) error {
 	if err := os.MkdirAll(n.StateDir, 0o700); err != nil {
 		return err
 	}
-	if err := writeFiles(dir, initialSensorFiles()); err != nil {
+	if err := writeSensors(dir, n); err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "check-peripheral"), []byte(checkScript), 0o755); err != nil {

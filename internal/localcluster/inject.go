@@ -140,7 +140,7 @@ func (c *Cluster) Inject(ctx context.Context, node string, f Fault) (int64, erro
 		return c.signalHalves(ctx, n, f.halves(), unix.SIGSTOP)
 	case SensorValue:
 		t := monotonic()
-		return t, c.setSensor(n.ID, f.Sensor, f.Value)
+		return t, c.setSensor(n, f.Sensor, f.Value)
 	default:
 		t := monotonic()
 		return t, c.postFault(ctx, n, f, true)
@@ -225,7 +225,7 @@ func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {
 	}
 	switch f.Kind {
 	case SensorValue:
-		return c.resetSensor(n.ID, f.Sensor)
+		return c.resetSensor(n, f.Sensor)
 	case CutService, CutInterface, CutLink, CorruptLink:
 		return c.postFault(ctx, n, f, false)
 	default:
@@ -265,7 +265,7 @@ func (c *Cluster) Heal(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.resetSensor(n.ID, "")}
+	errs := []error{c.resetSensor(n, "")}
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
 		errs = append(errs, c.revive(ctx, n, h))
 	}

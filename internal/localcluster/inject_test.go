@@ -277,7 +277,7 @@ func TestCheckScriptAnswersByExitCode(t *testing.T) {
 	c := create(t, Options{Dims: dims(t, "2"), Supervisors: 1})
 	dir := c.nodeDir("n0-0-0")
 	for _, want := range []int{0, 1, 2} {
-		if err := c.setSensor("n0-0-0", "peripheral/0", float64(want)); err != nil {
+		if err := c.setSensor(c.info.Nodes[0], "peripheral/0", float64(want)); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(filepath.Join(dir, "check-peripheral"), filepath.Join(dir, "peripheral0"))

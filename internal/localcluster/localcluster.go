@@ -2,7 +2,8 @@
 // supervisors, real agents with both halves, real keys, in one directory. It is the library behind
 // `lofamoctl up`, `down` and `inject`, the end-to-end tests and the measurements.
 //
-// It is no deployment tool: everything listens on 127.0.0.1 (a second service interface on 127.0.0.2), the certificate authority's key lies
+// It is no deployment tool: everything listens on 127.0.0.1 (a second service interface on 127.0.0.2)
+// or where a test's own network namespaces are (see Addresses), the certificate authority's key lies
 // beside the certificates, and the agents accept injected faults. Nothing in it runs anywhere else.
 //
 // A cluster's directory:
@@ -76,8 +77,10 @@ type NodeInfo struct {
 	ID       fault.NodeID `json:"id"`
 	Coord    string       `json:"coord"`
 	StateDir string       `json:"stateDir"`
-	RunPID   int          `json:"run_pid,omitempty"` // of `lofamo-agent run`
-	Started  uint64       `json:"started,omitempty"`
+	// Interface is the real network interface of its service network; empty when that is pretended.
+	Interface string `json:"interface,omitempty"`
+	RunPID    int    `json:"run_pid,omitempty"` // of `lofamo-agent run`
+	Started   uint64 `json:"started,omitempty"`
 }
 
 // Cluster is a local cluster. Its methods are not safe for concurrent use, but those of
@@ -89,6 +92,10 @@ type Cluster struct {
 	binDir string
 	// ports are held from Create until the programs bind them; nil afterwards, and when loaded.
 	ports *portBlock
+	// planned says that the addresses were given: nothing can be said here of whether they are free.
+	planned bool
+	// command wraps the programs' command lines; nil: as they are.
+	command func(member string, argv []string) []string
 	// exited gets the name of every process that this Cluster started and that ended, for
 	// Exited; nil when loaded from disk.
 	exited chan Exit

@@ -1,6 +1,7 @@
 package localcluster
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -8,12 +9,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
 )
 
 // serviceInterface is the network interface that the synthetic trees show as the service network.
 const serviceInterface = "svc0"
+
+// carrierSensor shows whether the service network's interface has a carrier.
+const carrierSensor = "carrier"
 
 // sysFiles is the synthetic /sys of a healthy node, in the form of the kernel's ABI documents
 // (hwmon: millidegrees, millivolts, microwatts).
@@ -104,7 +107,7 @@ func sensorInputs() []sensorInput {
 		{"memory-ue", "uncorrected errors counted", 0, 1e9, true, sysScaled(mc+"ue_count", 1)},
 		{"peripheral/0", "0 normal, 1 sick, 2 failed", 0, 2, true, peripheralFile(0)},
 		{"peripheral/1", "0 normal, 1 sick, 2 failed", 0, 2, true, peripheralFile(1)},
-		{"carrier", "1 up, 0 down", 0, 1, true, carrierFiles},
+		{carrierSensor, "1 up, 0 down", 0, 1, true, carrierFiles},
 	}
 }
 
@@ -167,38 +170,67 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-func (c *Cluster) setSensor(id fault.NodeID, name string, v float64) error {
+// writeSensors makes what a node's sensors see. A real network interface is seen through a link to
+// the kernel's own tree.
+func writeSensors(dir string, n NodeInfo) error {
+	files := initialSensorFiles()
+	if n.Interface == "" {
+		return writeFiles(dir, files)
+	}
+	for name := range files {
+		if strings.HasPrefix(name, "sys/class/net/") {
+			delete(files, name)
+		}
+	}
+	if err := writeFiles(dir, files); err != nil {
+		return err
+	}
+	return os.Symlink("/sys/class/net", filepath.Join(dir, "sys", "class", "net"))
+}
+
+// pretended refuses a sensor of the node that shows something real.
+func pretended(n NodeInfo, sensor string) error {
+	if sensor == carrierSensor && n.Interface != "" {
+		return fmt.Errorf("sensor %s of node %s: it shows the real interface %s: pull that one's cable instead", sensor, n.ID, n.Interface)
+	}
+	return nil
+}
+
+func (c *Cluster) setSensor(n NodeInfo, name string, v float64) error {
 	s, err := findSensor(name)
 	if err != nil {
+		return err
+	}
+	if err := pretended(n, name); err != nil {
 		return err
 	}
 	if err := s.check(v); err != nil {
 		return err
 	}
-	return writeFiles(c.nodeDir(id), s.files(v))
+	return writeFiles(c.nodeDir(n.ID), s.files(v))
 }
 
 // resetSensor puts the sensor of that name back to its first value; all of them when name is empty.
-func (c *Cluster) resetSensor(id fault.NodeID, name string) error {
+func (c *Cluster) resetSensor(n NodeInfo, name string) error {
 	first := initialSensorFiles()
 	back := map[string]string{}
 	for _, s := range sensorInputs() {
-		if name != "" && s.name != name {
+		if name != "" && s.name != name || pretended(n, s.name) != nil {
 			continue
 		}
 		for file := range s.files(0) {
 			back[file] = first[file]
 		}
 	}
-	return writeFiles(c.nodeDir(id), back)
+	return writeFiles(c.nodeDir(n.ID), back)
 }
 
 // sensorConfig points a node's sensors at its own synthetic trees.
-func (c *Cluster) sensorConfig(id fault.NodeID, interval sensor.Duration) sensor.Config {
-	dir := c.nodeDir(id)
+func (c *Cluster) sensorConfig(n NodeInfo, interval sensor.Duration) sensor.Config {
+	dir := c.nodeDir(n.ID)
 	cfg := sensor.DefaultConfig()
 	cfg.Sysfs, cfg.Procfs = filepath.Join(dir, "sys"), filepath.Join(dir, "proc")
-	cfg.ServiceInterface = serviceInterface
+	cfg.ServiceInterface = cmp.Or(n.Interface, serviceInterface)
 	// Short, so that a healed memory or interface is called normal again while one is watching.
 	cfg.Memory.CorrectedWindow, cfg.Memory.OOMHold = memoryWindow, memoryWindow
 	cfg.Interface.Window = interfaceWindow

@@ -140,6 +140,9 @@ func (c *Cluster) freePorts() error {
 		c.ports.unbind()
 		return nil
 	}
+	if c.planned {
+		return nil
+	}
 	for _, s := range c.info.Supervisors {
 		for _, addr := range []string{s.GRPC, s.HTTP, s.Report} {
 			if err := portTaken(addr); err != nil {
@@ -154,7 +157,7 @@ func (c *Cluster) startSupervisors() error {
 	for i := range c.info.Supervisors {
 		s := &c.info.Supervisors[i]
 		dir := c.path("supervisors", s.ID)
-		pid, started, err := c.spawn("supervisor "+s.ID, filepath.Join(dir, "log"), supervisorProgram, "run", "--config", filepath.Join(dir, "supervisor.yaml"))
+		pid, started, err := c.spawn(member{"supervisor", s.ID}, filepath.Join(dir, "log"), supervisorProgram, "run", "--config", filepath.Join(dir, "supervisor.yaml"))
 		if err != nil {
 			return errors.Join(err, c.save())
 		}
@@ -166,7 +169,7 @@ func (c *Cluster) startSupervisors() error {
 func (c *Cluster) startNode(i int) error {
 	n := &c.info.Nodes[i]
 	dir := c.nodeDir(n.ID)
-	pid, started, err := c.spawn("node "+string(n.ID), filepath.Join(dir, "run.log"), agentProgram,
+	pid, started, err := c.spawn(member{"node", string(n.ID)}, filepath.Join(dir, "run.log"), agentProgram,
 		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart=never")
 	if err != nil {
 		return err
@@ -175,21 +178,30 @@ func (c *Cluster) startNode(i int) error {
 	return nil
 }
 
+// member is a supervisor or a node.
+type member struct{ kind, id string }
+
+func (m member) String() string { return m.kind + " " + m.id }
+
 // spawn starts a program in a session of its own, so that it outlives this one and the terminal,
 // with its output going to a file.
-func (c *Cluster) spawn(name, log, program string, args ...string) (pid int, started uint64, err error) {
+func (c *Cluster) spawn(who member, log, program string, args ...string) (pid int, started uint64, err error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
-		return 0, 0, fmt.Errorf("start %s: %w", name, err)
+		return 0, 0, fmt.Errorf("start %s: %w", who, err)
 	}
 	defer func() { _ = f.Close() }()
-	cmd := exec.Command(filepath.Join(c.binDir, program), args...)
+	argv := append([]string{filepath.Join(c.binDir, program)}, args...)
+	if c.command != nil {
+		argv = c.command(who.id, argv)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = c.dir
 	cmd.Env = environment(os.Environ())
 	cmd.Stdout, cmd.Stderr = f, f
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return 0, 0, fmt.Errorf("start %s: %w", name, err)
+		return 0, 0, fmt.Errorf("start %s: %w", who, err)
 	}
 	pid = cmd.Process.Pid
 	// Read before the wait begins: until then the process is there, if only as a zombie.
@@ -198,12 +210,12 @@ func (c *Cluster) spawn(name, log, program string, args ...string) (pid int, sta
 	go func() { // ends with the process; reaps it
 		err := cmd.Wait()
 		select {
-		case exited <- Exit{Name: name, Log: log, Err: err}:
+		case exited <- Exit{Name: who.String(), Log: log, Err: err}:
 		default:
 		}
 	}()
 	if err != nil {
-		return 0, 0, fmt.Errorf("start %s: %w", name, err)
+		return 0, 0, fmt.Errorf("start %s: %w", who, err)
 	}
 	return pid, st.started, nil
 }

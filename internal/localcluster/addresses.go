@@ -1,0 +1,143 @@
+package localcluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Addresses is where everything of a cluster listens, each "ip:port". Without a plan of its own a
+// cluster takes free ports of 127.0.0.1.
+type Addresses struct {
+	Supervisors []SupervisorAddresses // by number
+	Nodes       []NodeAddresses       // by rank
+}
+
+// SupervisorAddresses is where one replica listens. Its certificate names all their IPs.
+type SupervisorAddresses struct {
+	GRPC, HTTP           string
+	EtcdPeer, EtcdClient string
+	Gossip               string
+	Report               []string // by service interface of the nodes
+}
+
+// NodeAddresses is where one node listens.
+type NodeAddresses struct {
+	// Service is by service interface. Where one names a real interface, the rail is bound to it, and
+	// the sensors watch that of number 0. Empty: not bound, and the sensors watch a pretended one.
+	Service []config.ServiceAddr
+	Gossip  string
+	Links   map[grid.Direction]LinkAddress // one for each direction that the torus has
+}
+
+// services returns the addresses alone.
+func (n NodeAddresses) services() []string {
+	var out []string
+	for _, s := range n.Service {
+		out = append(out, s.Listen)
+	}
+	return out
+}
+
+// LinkAddress is one end of a torus link.
+type LinkAddress struct {
+	Listen    string
+	Interface string // real, the link is bound to it; empty: not bound
+}
+
+// check says whether the plan covers the cluster. What the addresses must be like, the programs'
+// configurations check.
+func (a Addresses) check(d grid.Dims, supervisors, interfaces int) error {
+	var errs []error
+	if n := len(a.Supervisors); n != supervisors {
+		errs = append(errs, fmt.Errorf("addresses: given those of %d supervisors: want %d", n, supervisors))
+	}
+	if n := len(a.Nodes); n != d.Nodes() {
+		errs = append(errs, fmt.Errorf("addresses: given those of %d nodes: want %d for a %s torus", n, d.Nodes(), d))
+	}
+	for i, s := range a.Supervisors {
+		if n := len(s.Report); n != interfaces {
+			errs = append(errs, fmt.Errorf("addresses: supervisor %d: given %d report addresses: want %d, one for each service interface", i, n, interfaces))
+		}
+	}
+	for r, n := range a.Nodes {
+		if has := len(n.Service); has != interfaces {
+			errs = append(errs, fmt.Errorf("addresses: node of rank %d: given %d service interfaces: want %d", r, has, interfaces))
+		}
+		for _, dir := range d.Links() {
+			if n.Links[dir].Listen == "" {
+				errs = append(errs, fmt.Errorf("addresses: node of rank %d: no link %s", r, dir))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ips returns every IP of a replica, each once.
+func (s SupervisorAddresses) ips() ([]net.IP, error) {
+	var all []netip.Addr
+	for _, addr := range append([]string{s.GRPC, s.HTTP, s.Gossip, s.EtcdPeer, s.EtcdClient}, s.Report...) {
+		ap, err := netip.ParseAddrPort(addr)
+		if err != nil {
+			return nil, fmt.Errorf("supervisor address %q: want ip:port: %w", addr, err)
+		}
+		all = append(all, ap.Addr())
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	var out []net.IP
+	for _, ip := range slices.Compact(all) {
+		out = append(out, ip.AsSlice())
+	}
+	return out, nil
+}
+
+// addresses returns the plan that was given, or free ports of 127.0.0.1.
+func (c *Cluster) addresses(o Options) (Addresses, error) {
+	if o.Addresses != nil {
+		c.planned = true
+		return *o.Addresses, nil
+	}
+	return c.takePorts()
+}
+
+// takePorts takes free ports of 127.0.0.1 and holds them until the start.
+func (c *Cluster) takePorts() (Addresses, error) {
+	interfaces := c.info.interfaces()
+	perSupervisor, perNode := 5+interfaces, 1+interfaces
+	dirs := c.dims.Links()
+	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.Nodes)*(perNode+len(dirs)))
+	if err != nil {
+		return Addresses{}, err
+	}
+	c.ports = b
+	var a Addresses
+	takeOn := func(k int) string {
+		addr, takeErr := b.takeOn(k)
+		err = errors.Join(err, takeErr)
+		return addr
+	}
+	take := func() string { return takeOn(0) }
+	for range c.info.Supervisors {
+		s := SupervisorAddresses{GRPC: take(), HTTP: take(), Gossip: take(), EtcdPeer: take(), EtcdClient: take()}
+		for k := range interfaces {
+			s.Report = append(s.Report, takeOn(k))
+		}
+		a.Supervisors = append(a.Supervisors, s)
+	}
+	for range c.info.Nodes {
+		n := NodeAddresses{Gossip: take(), Links: map[grid.Direction]LinkAddress{}}
+		for k := range interfaces {
+			n.Service = append(n.Service, config.ServiceAddr{Listen: takeOn(k)})
+		}
+		for _, d := range dirs {
+			n.Links[d] = LinkAddress{Listen: take()}
+		}
+		a.Nodes = append(a.Nodes, n)
+	}
+	return a, err
+}

@@ -171,6 +171,9 @@ func removeOwn(dir string) error {
 	return errors.Join(errs...)
 }
 
+// SupervisorID returns the name of the replica of that number.
+func SupervisorID(i int) string { return fmt.Sprintf("sup-%d", i) }
+
 // plan fills in what the cluster is, but for its addresses.
 func (c *Cluster) plan(o Options) {
 	c.info = Info{
@@ -178,7 +181,7 @@ func (c *Cluster) plan(o Options) {
 		Created: time.Now().UTC().Truncate(time.Second),
 	}
 	for i := range o.Supervisors {
-		c.info.Supervisors = append(c.info.Supervisors, SupervisorInfo{ID: fmt.Sprintf("sup-%d", i)})
+		c.info.Supervisors = append(c.info.Supervisors, SupervisorInfo{ID: SupervisorID(i)})
 	}
 	for r := range c.dims.Nodes() {
 		at := c.dims.At(r)

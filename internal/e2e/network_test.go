@@ -1,0 +1,246 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/netlab"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// network starts a cluster in network namespaces for one test and its subtests. When the test fails,
+// its logs are kept.
+func network(t *testing.T, dims string, supervisors int) *netlab.Lab {
+	t.Helper()
+	if missing := netlab.Missing(); missing != "" {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("network namespaces: missing: %s", missing)
+		}
+		t.Skipf("network namespaces: missing: %s", missing)
+	}
+	d, err := grid.ParseDims(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	l, err := netlab.Start(ctx, localcluster.Options{Dims: d, Supervisors: supervisors, BinDir: binaries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		dir, err := l.CloseAndKeep()
+		t.Logf("the cluster's directory with its logs is kept: %s, %v", dir, err)
+	})
+	return l
+}
+
+// wired is a trial on a cluster with a network of its own.
+type wired struct {
+	trial
+	net *netlab.Lab
+}
+
+// tryWired runs a subtest on a settled cluster and heals its network afterwards.
+func tryWired(t *testing.T, l *netlab.Lab, name string, do func(wired)) {
+	t.Helper()
+	try(t, l.Lab, name, func(tr trial) {
+		defer func() {
+			if err := l.HealNetwork(); err != nil {
+				t.Error(err)
+			}
+		}()
+		do(wired{tr, l})
+	})
+}
+
+func (t wired) must(err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// healed heals the network and waits until the whole map is NORMAL again.
+func (t wired) healed() {
+	t.Helper()
+	t.must(t.net.HealNetwork())
+	t.settled()
+}
+
+func (t wired) traffic(node, iface string) netlab.Traffic {
+	t.Helper()
+	c, err := t.net.Traffic(node, iface)
+	t.must(err)
+	return c
+}
+
+// silent watches a node's service network from now on. The function that it returns checks that
+// nothing has passed there since.
+func (t wired) silent(node string) (check func()) {
+	t.Helper()
+	before := t.traffic(node, "svc0")
+	return func() {
+		t.Helper()
+		since := t.traffic(node, "svc0").Since(before)
+		if since.In.Passed != 0 || since.Out.Passed != 0 || since.Out.Lost == 0 {
+			t.Errorf("service network of %s: %+v has passed, want nothing but tries", node, since)
+		}
+	}
+}
+
+// byTorus waits until a component of a node is FAILED and checks that the torus told.
+func (t wired) byTorus(node, component string) {
+	t.Helper()
+	if s := t.becomes(node, component, failed); s.GetPath() != torus {
+		t.Errorf("%s of %s is known by %s, want TORUS: the direct way is cut", component, node, s.GetPath())
+	}
+}
+
+// TestRealServiceNetworkCut cuts a node off a service network of real interfaces: it goes on being
+// known by the torus, while nothing passes its service interface.
+func TestRealServiceNetworkCut(t *testing.T) {
+	for _, tc := range []struct {
+		dims        string
+		supervisors int
+	}{{"2x1x1", 1}, {"2x2x2", 3}} {
+		t.Run(tc.dims, func(t *testing.T) {
+			l := network(t, tc.dims, tc.supervisors)
+			tryWired(t, l, "service network cut", func(t wired) {
+				t.must(t.net.CutService("n1-0-0"))
+				silent := t.silent("n1-0-0")
+				links := t.traffic("n1-0-0", "tx-")
+				t.byTorus("n1-0-0", "service-network")
+				t.becomes("n1-0-0", "node", sick)
+				silent()
+				if c := t.traffic("n1-0-0", "tx-").Since(links); c.Out.Passed == 0 {
+					t.Error("nothing went by the torus either")
+				}
+				t.is("n1-0-0", sick, lofamov1.Cause_SERVICE_NETWORK)
+				t.healed()
+				t.neverFailed()
+				t.othersWereSpared("n1-0-0")
+			})
+		})
+	}
+}
+
+// TestRealNetwork tries what networks do to a cluster of real interfaces.
+func TestRealNetwork(t *testing.T) {
+	l := network(t, "2x2x2", 3)
+
+	tryWired(t, l, "node and all its neighbours cut off the service network", func(t wired) {
+		guilty := []string{"n0-0-0", "n1-0-0", "n0-1-0", "n0-0-1"}
+		var silent []func()
+		for _, n := range guilty {
+			t.must(t.net.CutService(n))
+			silent = append(silent, t.silent(n))
+		}
+		for _, n := range guilty {
+			t.byTorus(n, "service-network")
+		}
+		// What is told from here on has no other way than by two hops.
+		t.inject("n0-0-0", simple(localcluster.KillHost))
+		t.byTorus("n0-0-0", "host")
+		for _, check := range silent {
+			check()
+		}
+		if err := t.Cluster.Heal(t.Context(), "n0-0-0"); err != nil {
+			t.Fatal(err)
+		}
+		t.healed()
+		t.neverFailed()
+		t.othersWereSpared(guilty...)
+	})
+
+	for _, w := range []netlab.Way{netlab.Out, netlab.In} {
+		tryWired(t, l, "service network cut one way: "+w.String(), func(t wired) {
+			t.must(t.net.CutServiceOneWay("n0-1-1", w))
+			t.byTorus("n0-1-1", "service-network")
+			t.becomes("n0-1-1", "node", sick)
+			t.healed()
+			t.neverFailed()
+			t.othersWereSpared("n0-1-1")
+		})
+	}
+
+	tryWired(t, l, "carrier of the service network lost", func(t wired) {
+		t.must(t.net.CarrierDown("n1-1-0", "svc0"))
+		t.byTorus("n1-1-0", "service-network")
+		t.healed()
+		t.neverFailed()
+		t.othersWereSpared("n1-1-0")
+	})
+
+	tryWired(t, l, "service interface flaps", func(t wired) {
+		t.must(t.net.Flap(t.Context(), "n1-0-1", "svc0", 700*time.Millisecond, 8))
+		t.settled()
+		t.neverFailed()
+		t.othersWereSpared("n1-0-1")
+	})
+
+	tryWired(t, l, "carrier of a link lost", func(t wired) {
+		t.must(t.net.CarrierDown("n0-0-0", "ty+"))
+		t.becomes("n0-0-0", "link/Y+", failed)
+		t.becomes("n0-1-0", "link/Y-", failed)
+		t.healed()
+		t.neverFailed()
+		t.othersWereSpared("n0-0-0", "n0-1-0")
+	})
+
+	tryWired(t, l, "link cut one way", func(t wired) {
+		t.must(t.net.CutLink("n0-0-0", grid.ZPlus, netlab.Out))
+		t.becomes("n0-0-1", "link/Z-", failed)
+		t.becomes("n0-0-0", "link/Z+", failed)
+		t.healed()
+		t.neverFailed()
+		t.othersWereSpared("n0-0-0", "n0-0-1")
+	})
+
+	tryWired(t, l, "every second datagram lost and one of ten damaged on the service network", func(t wired) {
+		before := t.traffic("n1-1-1", "svc0")
+		t.must(t.net.Lose("n1-1-1", "svc0", netlab.Both, 50))
+		t.must(t.net.Corrupt("n1-1-1", "svc0", netlab.Both, 10))
+		for range 2 {
+			round := t.trial
+			round.mark = t.Mark()
+			round.inject("n1-1-1", sensor("temperature", 110))
+			round.becomes("n1-1-1", "temperature", failed)
+			round.inject("n1-1-1", sensor("temperature", 45))
+			round.becomes("n1-1-1", "temperature", normal)
+		}
+		if c := t.traffic("n1-1-1", "svc0").Since(before); c.In.Lost+c.Out.Lost == 0 {
+			t.Errorf("nothing was lost: %+v", c)
+		}
+		t.healed()
+		t.neverFailed()
+		t.othersWereSpared("n1-1-1")
+	})
+}
+
+// TestKeptNetworkLogs checks that what a failed test leaves can be read.
+func TestKeptNetworkLogs(t *testing.T) {
+	l := network(t, "2x1x1", 1)
+	dir, err := l.CloseAndKeep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if logs, _ := filepath.Glob(filepath.Join(dir, "c", "nodes", "*", "host.log")); len(logs) != 2 {
+		t.Errorf("kept logs of nodes: %v", logs)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,317 @@
+package netlab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Way is a direction of traffic through an interface, as its owner sees it.
+type Way uint8
+
+// The ways.
+const (
+	In Way = iota + 1
+	Out
+	Both
+)
+
+// String returns "in", "out" or "both ways".
+func (w Way) String() string {
+	switch w {
+	case In:
+		return "in"
+	case Out:
+		return "out"
+	case Both:
+		return "both ways"
+	default:
+		return fmt.Sprintf("Way(%d)", uint8(w))
+	}
+}
+
+// receivers returns the ends of a cable at which packets of that way arrive.
+func (w Way) receivers(c wire) ([]end, error) {
+	switch w {
+	case In:
+		return []end{c.own}, nil
+	case Out:
+		return []end{c.far}, nil
+	case Both:
+		return []end{c.own, c.far}, nil
+	default:
+		return nil, fmt.Errorf("way %s: want in, out or both", w)
+	}
+}
+
+// Cut makes an interface of a member lose everything, silently: its carrier stays.
+func (n *Network) Cut(member, iface string, w Way) error {
+	return n.impair([]plug{{member, iface}}, w, func(i *impairment) { i.cut = true })
+}
+
+// Lose makes an interface lose a share of its packets, in percent; 0 ends it.
+func (n *Network) Lose(member, iface string, w Way, percent float64) error {
+	share, err := thousandths(percent)
+	if err != nil {
+		return fmt.Errorf("lose packets of %s of %s: %w", iface, member, err)
+	}
+	return n.impair([]plug{{member, iface}}, w, func(i *impairment) { i.lose = share })
+}
+
+// Corrupt flips one bit in a share of the UDP datagrams of an interface, in percent; 0 ends it. As
+// the interfaces leave checksums out, the datagrams reach their readers.
+func (n *Network) Corrupt(member, iface string, w Way, percent float64) error {
+	share, err := thousandths(percent)
+	if err != nil {
+		return fmt.Errorf("corrupt packets of %s of %s: %w", iface, member, err)
+	}
+	return n.impair([]plug{{member, iface}}, w, func(i *impairment) { i.corrupt = share })
+}
+
+func thousandths(percent float64) (int, error) {
+	// Written so that NaN is refused too.
+	if !(percent >= 0 && percent <= 100) {
+		return 0, fmt.Errorf("given %v percent: want 0 to 100", percent)
+	}
+	if percent > 0 && percent < 0.1 {
+		return 0, fmt.Errorf("given %v percent: want 0, or at least 0.1: the filter counts in thousandths", percent)
+	}
+	return int(math.Round(percent * 10)), nil
+}
+
+// Heal ends what was done to the packets of an interface, both ways. A pulled cable stays pulled.
+func (n *Network) Heal(member, iface string) error {
+	return n.impair([]plug{{member, iface}}, Both, func(i *impairment) { *i = impairment{} })
+}
+
+// CutService cuts a node off every service network, both ways.
+func (n *Network) CutService(node string) error { return n.CutServiceOneWay(node, Both) }
+
+// CutServiceOneWay cuts what comes in to a node by the service networks, or what goes out.
+func (n *Network) CutServiceOneWay(node string, w Way) error {
+	return n.impair(n.servicePlugs(node), w, func(i *impairment) { i.cut = true })
+}
+
+// HealService ends what was done to a node's packets on the service networks.
+func (n *Network) HealService(node string) error {
+	return n.impair(n.servicePlugs(node), Both, func(i *impairment) { *i = impairment{} })
+}
+
+// CutLink cuts a node's torus link, silently: its carrier stays. Out is what this node sends.
+func (n *Network) CutLink(node string, d grid.Direction, w Way) error {
+	return n.Cut(node, linkInterface(d), w)
+}
+
+// HealLink ends what was done to the packets of a node's torus link.
+func (n *Network) HealLink(node string, d grid.Direction) error {
+	return n.Heal(node, linkInterface(d))
+}
+
+// CutSupervisors cuts supervisors off every service network, both ways; all of them when none is
+// named. They go on hearing one another.
+func (n *Network) CutSupervisors(ids ...string) error {
+	return n.impair(n.supervisorPlugs(ids), Both, func(i *impairment) { i.cut = true })
+}
+
+// HealSupervisors ends what was done to supervisors' packets on the service networks.
+func (n *Network) HealSupervisors(ids ...string) error {
+	return n.impair(n.supervisorPlugs(ids), Both, func(i *impairment) { *i = impairment{} })
+}
+
+// ServiceInterfaces lists the interfaces of a member on the service networks.
+func (n *Network) ServiceInterfaces() []string {
+	var out []string
+	for k := range n.layout.shape.ServiceNetworks {
+		out = append(out, serviceInterface(k))
+	}
+	return out
+}
+
+func (n *Network) servicePlugs(member string) []plug {
+	var out []plug
+	for _, iface := range n.ServiceInterfaces() {
+		out = append(out, plug{member, iface})
+	}
+	return out
+}
+
+func (n *Network) supervisorPlugs(ids []string) []plug {
+	if len(ids) == 0 {
+		for i := range n.layout.shape.Supervisors {
+			ids = append(ids, localcluster.SupervisorID(i))
+		}
+	}
+	var out []plug
+	for _, id := range ids {
+		out = append(out, n.servicePlugs(id)...)
+	}
+	return out
+}
+
+// wireOf finds the cable of an interface. A node may be named by its coordinates.
+func (n *Network) wireOf(p plug) (wire, error) {
+	if at, err := grid.ParseCoord(p.member); err == nil && n.layout.shape.Dims.Contains(at) {
+		p.member = string(n.layout.nodes[n.layout.shape.Dims.Rank(at)])
+	}
+	if w, ok := n.layout.plugs[p]; ok {
+		return w, nil
+	}
+	var has []string
+	for other := range n.layout.plugs {
+		if other.member == p.member {
+			has = append(has, other.iface)
+		}
+	}
+	if len(has) == 0 {
+		return wire{}, fmt.Errorf("member %q: neither a supervisor nor a node of this %s network", p.member, n.layout.shape.Dims)
+	}
+	slices.Sort(has)
+	return wire{}, fmt.Errorf("interface %q of %s: want one of %s", p.iface, p.member, strings.Join(has, ", "))
+}
+
+// impair changes what is done to the packets of interfaces. In each namespace all of it takes effect
+// in one moment.
+func (n *Network) impair(plugs []plug, w Way, change func(*impairment)) error {
+	var ends []end
+	for _, p := range plugs {
+		c, err := n.wireOf(p)
+		if err != nil {
+			return err
+		}
+		receivers, err := w.receivers(c)
+		if err != nil {
+			return err
+		}
+		ends = append(ends, receivers...)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.change(ends, change)
+}
+
+// change is the sole writer of the packet filters. n.mu is held.
+func (n *Network) change(ends []end, change func(*impairment)) error {
+	scripts := map[string]string{}
+	for _, e := range ends {
+		i := n.wrong[e]
+		change(&i)
+		n.wrong[e] = i
+		scripts[e.space] += rules(e.dev, i)
+	}
+	g, ctx := errgroup.WithContext(context.Background())
+	g.SetLimit(atOnce)
+	for space, script := range scripts {
+		g.Go(func() error { return nft(ctx, space, script) })
+	}
+	return g.Wait()
+}
+
+// CarrierDown pulls the cable of an interface at its other end: both lose their carrier.
+func (n *Network) CarrierDown(member, iface string) error { return n.setCarrier(member, iface, false) }
+
+// CarrierUp puts the cable back.
+func (n *Network) CarrierUp(member, iface string) error { return n.setCarrier(member, iface, true) }
+
+func (n *Network) setCarrier(member, iface string, up bool) error {
+	w, err := n.wireOf(plug{member, iface})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.setEnd(w.far, up)
+}
+
+// setEnd is the sole writer of the interfaces' states. n.mu is held.
+func (n *Network) setEnd(e end, up bool) error {
+	state := "down"
+	if up {
+		state = "up"
+	}
+	n.pulled[e] = !up
+	return ip(context.Background(), e.space, []string{"link set " + e.dev + " " + state})
+}
+
+// Flap pulls the cable of an interface and puts it back so many times, one of each in a period. It
+// returns with the cable in place, when it is done or ctx ends.
+func (n *Network) Flap(ctx context.Context, member, iface string, period time.Duration, times int) error {
+	tick := time.NewTicker(period / 2)
+	defer tick.Stop()
+	for range times {
+		for _, set := range []func(string, string) error{n.CarrierDown, n.CarrierUp} {
+			if err := set(member, iface); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return errors.Join(ctx.Err(), n.CarrierUp(member, iface))
+			case <-tick.C:
+			}
+		}
+	}
+	return nil
+}
+
+// HealNetwork undoes everything that was done to the network.
+func (n *Network) HealNetwork() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for e, down := range n.pulled {
+		if down {
+			errs = append(errs, n.setEnd(e, true))
+		}
+	}
+	var ends []end
+	for e, i := range n.wrong {
+		if i != (impairment{}) {
+			ends = append(ends, e)
+		}
+	}
+	return errors.Join(append(errs, n.change(ends, func(i *impairment) { *i = impairment{} }))...)
+}
+
+// Traffic is what went through an interface since the network was made.
+type Traffic struct {
+	In, Out Count // what its owner received, and what of its packets arrived at the other end
+}
+
+// Since returns what came after an earlier Traffic.
+func (t Traffic) Since(before Traffic) Traffic {
+	return Traffic{t.In.minus(before.In), t.Out.minus(before.Out)}
+}
+
+// Traffic counts what went through an interface.
+func (n *Network) Traffic(member, iface string) (Traffic, error) {
+	w, err := n.wireOf(plug{member, iface})
+	if err != nil {
+		return Traffic{}, err
+	}
+	var t Traffic
+	if t.In, err = count(w.own); err != nil {
+		return Traffic{}, err
+	}
+	t.Out, err = count(w.far)
+	return t, err
+}
+
+func count(e end) (Count, error) {
+	b, err := inside(context.Background(), e.space, "", "-j", "list", "counters")
+	if err != nil {
+		return Count{}, err
+	}
+	all, err := readCounts(b)
+	if err != nil {
+		return Count{}, err
+	}
+	return all[chain(e.dev)], nil
+}

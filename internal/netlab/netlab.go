@@ -1,0 +1,116 @@
+// Package netlab is a local cluster on a network of its own: every node and every supervisor in a
+// network namespace, with real interfaces and real cables between them, for tests in which networks
+// are cut, lose packets, damage them or lose their carrier.
+//
+//	        tests ──┐
+//	  sup-0  sup-1  sup-2          sup0   bridge: etcd, gRPC, the tests' own access
+//	    │ │    │ │    │ │
+//	════╪═══════╪══════╪════       svc0   bridge: the service network
+//	════╪═══════╪══════╪════       svc1   bridge: a second, disjoint one if wanted
+//	    │       │      │
+//	  n0-0-0  n1-0-0  …            tx+ tx- … tz-: one cable to each neighbour, no bridge between
+//
+// A fault of the network is made where packets arrive: silently, by a packet filter on the receiving
+// end of the cable, so that the sender sees nothing of it; or by pulling the cable, so that both ends
+// lose their carrier. The same filter counts what passes.
+//
+// It needs root, iproute2 and nftables; Missing says what is not there. It makes no cluster and judges
+// nothing: those are internal/localcluster and internal/lab. Everything it makes carries the process'
+// id in its name and is removed by Close; what a killed process left, the next Start removes.
+package netlab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// Lab is a running cluster on its own network.
+type Lab struct {
+	*lab.Lab
+	*Network
+
+	dir string
+}
+
+// Start makes the network and the cluster on it, one service network for each service interface, and
+// waits until all nodes are NORMAL. It sets Dir, Addresses and Command of the options. The caller
+// closes the Lab.
+func Start(ctx context.Context, o localcluster.Options) (*Lab, error) {
+	if o.Supervisors == 0 {
+		o.Supervisors = 3
+	}
+	n, err := Connect(ctx, Shape{Dims: o.Dims, Supervisors: o.Supervisors, ServiceNetworks: o.ServiceInterfaces})
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{Network: n, dir: n.directory()}
+	addresses := n.Addresses()
+	o.Dir, o.Addresses, o.Command = l.dir+"/c", &addresses, n.Command
+	if err := os.Mkdir(l.dir, 0o755); err != nil {
+		return nil, errors.Join(fmt.Errorf("directory of the cluster: %w", err), n.Close())
+	}
+	if l.Lab, err = lab.Start(ctx, o); err != nil {
+		return nil, errors.Join(err, n.Close(), os.RemoveAll(l.dir))
+	}
+	return l, nil
+}
+
+// Close ends the cluster and removes the network and the cluster's directory.
+func (l *Lab) Close() error {
+	return errors.Join(l.Lab.Close(), l.Network.Close(), os.RemoveAll(l.dir))
+}
+
+// CloseAndKeep is Close, but keeps the cluster's directory with its logs and returns where.
+func (l *Lab) CloseAndKeep() (dir string, err error) {
+	err = errors.Join(l.Lab.Close(), l.Network.Close())
+	// Under another name, for the next Start clears the old one away.
+	kept := fmt.Sprintf("%s-kept-%d", l.dir, time.Now().Unix())
+	if rerr := os.Rename(l.dir, kept); rerr != nil {
+		return l.dir, errors.Join(err, rerr)
+	}
+	return kept, err
+}
+
+// Missing names what a network of namespaces needs and this machine or process does not have; empty
+// when nothing is missing.
+func Missing() string {
+	var out []string
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := toolPath(tool); err != nil {
+			out = append(out, "the program "+tool)
+		}
+	}
+	if err := mayUnshare(); err != nil {
+		out = append(out, fmt.Sprintf("the right to make network namespaces (%v)", err))
+	}
+	return strings.Join(out, ", ")
+}
+
+// mayUnshare makes a network namespace and forgets it.
+func mayUnshare() error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		result <- unix.Unshare(unix.CLONE_NEWNET)
+	}()
+	return <-result
+}
+
+// toolPath finds a program also where a user's PATH does not lead.
+func toolPath(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	return exec.LookPath("/usr/sbin/" + name)
+}

@@ -1,0 +1,230 @@
+package netwatch
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// link is an interface as far as it matters here.
+type link struct {
+	index  int // the kernel's, never used again
+	name   string
+	others []string // alternative names
+	admin  bool     // switched on
+	oper   bool     // has its carrier, or does not know of one
+	state  string   // operational state, for people
+}
+
+func (l link) named(name string) bool { return l.name == name || slices.Contains(l.others, name) }
+
+// address is one on an interface that a socket can be bound to.
+type address struct {
+	index  int
+	prefix netip.Prefix
+}
+
+// core is the state of links and addresses, and what was said of the rails. It has no clock, socket
+// or goroutine.
+//
+//	unknown ──► up ◄──► down
+type core struct {
+	rails []rail
+	links []link // by index
+	addrs map[address]struct{}
+}
+
+type rail struct {
+	want Interface
+	verdict
+	told bool
+}
+
+// verdict is what holds for a rail. on is the link of one that is up by its interface's name.
+type verdict struct {
+	up  bool
+	on  int
+	why reason
+}
+
+// reason is put into words only when it is told, since most looks find nothing new.
+type reason struct {
+	kind  reasonKind
+	state string
+}
+
+type reasonKind uint8
+
+const (
+	isUp reasonKind = iota + 1
+	noInterface
+	switchedOff
+	noCarrier
+	noAddress
+	replaced
+)
+
+func newCore(wants []Interface) *core {
+	c := &core{addrs: map[address]struct{}{}}
+	for _, w := range wants {
+		w.Addr = w.Addr.Unmap().WithZone("")
+		c.rails = append(c.rails, rail{want: w})
+	}
+	return c
+}
+
+// replace takes over a complete list.
+func (c *core) replace(links []link, addrs []address) {
+	c.links = c.links[:0]
+	clear(c.addrs)
+	for _, l := range links {
+		c.setLink(l)
+	}
+	for _, a := range addrs {
+		c.setAddr(a, true)
+	}
+}
+
+func (c *core) setLink(l link) {
+	i, found := c.find(l.index)
+	if found {
+		c.links[i] = l
+	} else {
+		c.links = slices.Insert(c.links, i, l)
+	}
+}
+
+func (c *core) find(index int) (int, bool) {
+	return slices.BinarySearchFunc(c.links, index, func(l link, index int) int { return l.index - index })
+}
+
+func (c *core) dropLink(index int) {
+	if i, found := c.find(index); found {
+		c.links = slices.Delete(c.links, i, i+1)
+	}
+	for a := range c.addrs {
+		if a.index == index {
+			delete(c.addrs, a)
+		}
+	}
+}
+
+func (c *core) setAddr(a address, there bool) {
+	if there {
+		c.addrs[a] = struct{}{}
+	} else {
+		delete(c.addrs, a)
+	}
+}
+
+// judge returns what has changed since it was called last, in the order of the rails.
+func (c *core) judge() []Change {
+	var out []Change
+	for i := range c.rails {
+		r := &c.rails[i]
+		v := c.verdictOn(r.want)
+		if r.told && r.up && v.up && r.on != v.on {
+			// Another interface of the same name: sockets are still bound to the one that has gone.
+			out = append(out, Change{Index: i, Why: reason{kind: replaced}.text(r.want)})
+			r.told = false
+		}
+		if !r.told || r.up != v.up {
+			out = append(out, Change{Index: i, Up: v.up, Why: v.why.text(r.want)})
+		}
+		r.verdict, r.told = v, true
+	}
+	return out
+}
+
+func (c *core) verdictOn(want Interface) verdict {
+	if want.Name == "" {
+		return c.anyInterface(want.Addr)
+	}
+	for _, l := range c.links {
+		if l.named(want.Name) {
+			v := c.onLink(l, want.Addr)
+			if v.up {
+				v.on = l.index
+			}
+			return v
+		}
+	}
+	return verdict{why: reason{kind: noInterface}}
+}
+
+// anyInterface wants the address on an interface that is up, and of those that are not, tells the
+// reason that is nearest to being up.
+func (c *core) anyInterface(addr netip.Addr) verdict {
+	best := verdict{why: reason{kind: noAddress}}
+	for _, l := range c.links {
+		v := c.onLink(l, addr)
+		if v.up {
+			return v
+		}
+		if c.has(l.index, addr) && (best.why.kind == noAddress || v.why.kind > best.why.kind) {
+			best = v
+		}
+	}
+	return best
+}
+
+func (c *core) onLink(l link, addr netip.Addr) verdict {
+	switch {
+	case !l.admin:
+		return verdict{why: reason{kind: switchedOff}}
+	case !l.oper:
+		return verdict{why: reason{kind: noCarrier, state: l.state}}
+	case !c.has(l.index, addr):
+		return verdict{why: reason{kind: noAddress}}
+	}
+	return verdict{up: true, why: reason{kind: isUp}}
+}
+
+// has says whether the address is on the link. All of 127.0.0.0/8 is where one of it is.
+func (c *core) has(index int, addr netip.Addr) bool {
+	for a := range c.addrs {
+		if a.index != index {
+			continue
+		}
+		switch at := a.prefix.Addr(); {
+		case at == addr,
+			addr.IsUnspecified() && at.Is4() == addr.Is4(),
+			addr.IsLoopback() && at.IsLoopback() && a.prefix.Contains(addr):
+			return true
+		}
+	}
+	return false
+}
+
+func (r reason) text(want Interface) string {
+	addr := "address " + want.Addr.String()
+	if want.Addr.IsUnspecified() {
+		addr = "any address of the family of " + want.Addr.String()
+	}
+	ifc := "interface " + want.Name
+	if want.Name == "" {
+		ifc = "the interface of " + addr
+	}
+	switch r.kind {
+	case isUp:
+		if want.Name == "" {
+			return addr + " is on an interface that is up"
+		}
+		return fmt.Sprintf("%s is up and has %s", ifc, addr)
+	case noInterface:
+		return ifc + " is not there"
+	case switchedOff:
+		return ifc + " is switched off"
+	case noCarrier:
+		return fmt.Sprintf("%s has no carrier (operational state %s)", ifc, r.state)
+	case noAddress:
+		if want.Name == "" {
+			return addr + " is on no interface"
+		}
+		return fmt.Sprintf("%s is not on %s", addr, ifc)
+	case replaced:
+		return ifc + " was replaced by another one of that name"
+	default:
+		return ifc + ": no reason known" // a broken invariant, for people only
+	}
+}

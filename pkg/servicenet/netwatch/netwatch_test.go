@@ -1,0 +1,290 @@
+package netwatch
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/netnstest"
+)
+
+const patience = 20 * time.Second
+
+// watched is a watcher that runs until the test ends.
+type watched struct {
+	t       *testing.T
+	changes chan Change
+}
+
+func watch(t *testing.T, open func() (*feed, error), rails ...Interface) *watched {
+	t.Helper()
+	w := &watched{t, make(chan Change, 4096)}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, rails, func(ch Change) { w.changes <- ch }, open) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Error("did not end with its context")
+		}
+	})
+	return w
+}
+
+// want waits for the next change, which must be this one.
+func (w *watched) want(index int, up bool, why string) {
+	w.t.Helper()
+	select {
+	case got := <-w.changes:
+		if got.Index != index || got.Up != up || !strings.Contains(got.Why, why) {
+			w.t.Fatalf("got %+v; want rail %d, up %t, %q", got, index, up, why)
+		}
+	case <-time.After(patience):
+		w.t.Fatalf("no change in %s; want rail %d, up %t, %q", patience, index, up, why)
+	}
+}
+
+// lay lays the cable: a veth pair, the near end with the address.
+func lay(t *testing.T) {
+	t.Helper()
+	for _, l := range []string{
+		"link add svc0 type veth peer name far0", "link set far0 up", "link set svc0 up", "addr add 10.77.0.1/24 dev svc0",
+	} {
+		netnstest.IP(t, l)
+	}
+}
+
+func TestInterfaces(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	lay(t)
+	w := watch(t, subscribe, ifc("svc0", "10.77.0.1"), ifc("", "10.77.0.1"), ifc("later0", "0.0.0.0"), ifc("", "127.0.0.1"))
+	both := func(up bool, why string) {
+		t.Helper()
+		w.want(0, up, why)
+		w.want(1, up, "")
+	}
+	both(true, "interface svc0 is up and has address 10.77.0.1")
+	w.want(2, false, "interface later0 is not there")
+	w.want(3, true, "")
+
+	netnstest.IP(t, "link set svc0 down")
+	both(false, "switched off")
+	netnstest.IP(t, "link set svc0 up")
+	both(true, "")
+
+	netnstest.IP(t, "link set far0 down")
+	both(false, "no carrier")
+	netnstest.IP(t, "link set far0 up")
+	both(true, "")
+
+	netnstest.IP(t, "addr del 10.77.0.1/24 dev svc0")
+	both(false, "address 10.77.0.1 is not on interface svc0")
+	netnstest.IP(t, "addr add 10.77.0.1/32 dev svc0")
+	both(true, "")
+
+	netnstest.IP(t, "link del svc0")
+	w.wantDown(0, 1)
+	lay(t)
+	w.wantUp(0, 1)
+
+	// A port that leaves a bridge is told of by the kernel as a deleted link, of the bridge's family.
+	netnstest.IP(t, "link add br0 type bridge")
+	netnstest.IP(t, "link set svc0 master br0")
+	netnstest.IP(t, "link set svc0 nomaster")
+
+	netnstest.IP(t, "link add early0 type veth peer name far1")
+	netnstest.IP(t, "link set far1 up")
+	netnstest.IP(t, "link set early0 name later0")
+	netnstest.IP(t, "addr add 10.78.0.1/24 dev later0")
+	netnstest.IP(t, "link set later0 up")
+	w.want(2, true, "interface later0 is up")
+	netnstest.IP(t, "link set lo down")
+	w.want(3, false, "switched off")
+}
+
+// wantDown and wantUp take the changes of some rails in any order: links and addresses come by two
+// subscriptions.
+func (w *watched) wantDown(rails ...int) { w.t.Helper(); w.wantAll(false, rails) }
+func (w *watched) wantUp(rails ...int)   { w.t.Helper(); w.wantAll(true, rails) }
+
+func (w *watched) wantAll(up bool, rails []int) {
+	w.t.Helper()
+	left := map[int]bool{}
+	for _, r := range rails {
+		left[r] = true
+	}
+	for len(left) > 0 {
+		select {
+		case got := <-w.changes:
+			if got.Up != up || !left[got.Index] {
+				w.t.Fatalf("got %+v; want up %t of %v", got, up, left)
+			}
+			delete(left, got.Index)
+		case <-time.After(patience):
+			w.t.Fatalf("no change in %s; want up %t of %v", patience, up, left)
+		}
+	}
+}
+
+// TestFlapping: however quickly it goes, changes alternate and the last one is the truth.
+func TestFlapping(t *testing.T) {
+	if !netnstest.Inside(t) {
+		return
+	}
+	lay(t)
+	w := watch(t, subscribe, ifc("svc0", "10.77.0.1"), ifc("lo", "127.0.0.1"))
+	w.want(0, true, "")
+	w.want(1, true, "")
+	for range 20 {
+		netnstest.IP(t, "link set svc0 down")
+		netnstest.IP(t, "link set svc0 up")
+	}
+	netnstest.IP(t, "link set svc0 down")
+	netnstest.IP(t, "link set lo down") // the end
+	up, downs := true, 0
+	for {
+		select {
+		case ch := <-w.changes:
+			if ch.Index == 1 {
+				if up || downs == 0 {
+					t.Errorf("%d times down, and up at the end: %t", downs, up)
+				}
+				return
+			}
+			if ch.Up == up {
+				t.Fatalf("told twice in a row: %+v", ch)
+			}
+			if up = ch.Up; !up {
+				downs++
+			}
+		case <-time.After(patience):
+			t.Fatalf("no change in %s; %d times down", patience, downs)
+		}
+	}
+}
+
+// TestOverrun: when the kernel has dropped what we should have heard, the list is taken again, and what
+// has changed meanwhile is told.
+func TestOverrun(t *testing.T) {
+	for name, breaks := range map[string]func(f *fakeFeed){
+		"links end":     func(f *fakeFeed) { close(f.links) },
+		"addresses end": func(f *fakeFeed) { close(f.addrs) },
+		"trouble":       func(f *fakeFeed) { f.trouble <- unix.ENOBUFS },
+	} {
+		t.Run(name, func(t *testing.T) {
+			feeds := make(chan *fakeFeed, 8)
+			lists := make(chan []link, 8)
+			refusals := make(chan error, 8)
+			w := watch(t, func() (*feed, error) {
+				select {
+				case err := <-refusals:
+					return nil, err
+				default:
+				}
+				f := newFakeFeed(lists)
+				feeds <- f
+				return f.feed(), nil
+			}, ifc("eth0", "10.0.0.1"))
+			lists <- []link{eth(2)}
+			w.want(0, true, "")
+			refusals <- errors.New("too many open files") // the second session does not begin
+			breaks(<-feeds)
+			lists <- []link{eth(3)}
+			w.want(0, false, "replaced")
+			w.want(0, true, "")
+			f := <-feeds
+			f.links <- netlink.LinkUpdate{IfInfomsg: infomsg(3, unix.AF_BRIDGE), Header: unix.NlMsghdr{Type: unix.RTM_DELLINK}}
+			f.addrs <- netlink.AddrUpdate{LinkIndex: 3, LinkAddress: ipnet("10.0.0.1/24")}
+			w.want(0, false, "address 10.0.0.1 is not on interface eth0")
+			f.addrs <- netlink.AddrUpdate{LinkIndex: 3, LinkAddress: ipnet("10.0.0.1/24"), NewAddr: true, Flags: unix.IFA_F_DADFAILED}
+			f.addrs <- netlink.AddrUpdate{LinkIndex: 3, LinkAddress: ipnet("10.0.0.1/24"), NewAddr: true}
+			w.want(0, true, "")
+			f.links <- netlink.LinkUpdate{IfInfomsg: infomsg(3, unix.AF_UNSPEC), Header: unix.NlMsghdr{Type: unix.RTM_DELLINK}}
+			w.want(0, false, "not there")
+		})
+	}
+}
+
+type fakeFeed struct {
+	links   chan netlink.LinkUpdate
+	addrs   chan netlink.AddrUpdate
+	trouble chan error
+	lists   <-chan []link
+}
+
+func newFakeFeed(lists <-chan []link) *fakeFeed {
+	return &fakeFeed{make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate), make(chan error), lists}
+}
+
+func (f *fakeFeed) feed() *feed {
+	return &feed{links: f.links, addrs: f.addrs, trouble: f.trouble, close: func() {}, list: func() ([]link, []address, error) {
+		ls := <-f.lists
+		var as []address
+		for _, l := range ls {
+			as = append(as, at(l.index, "10.0.0.1/24"))
+		}
+		return ls, as, nil
+	}}
+}
+
+func infomsg(index int32, family uint8) (m nl.IfInfomsg) {
+	m.Index, m.Family = index, family
+	return m
+}
+
+func ipnet(s string) net.IPNet {
+	p := netip.MustParsePrefix(s)
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func TestRefusals(t *testing.T) {
+	refuse := func() (*feed, error) { return nil, errors.New("protocol not supported") }
+	if err := run(t.Context(), []Interface{ifc("eth0", "10.0.0.1")}, func(Change) {}, refuse); err == nil || !strings.Contains(err.Error(), "protocol not supported") {
+		t.Errorf("a kernel without rtnetlink: %v", err)
+	}
+	if err := Run(t.Context(), []Interface{ifc("eth0", "10.0.0.1"), {Name: "eth1"}}, func(Change) {}); err == nil || !strings.Contains(err.Error(), "rail 1: address") {
+		t.Errorf("no address: %v", err)
+	}
+}
+
+func TestUsable(t *testing.T) {
+	for flags, want := range map[int]bool{
+		0: true, unix.IFA_F_PERMANENT: true, unix.IFA_F_TENTATIVE: false, unix.IFA_F_TENTATIVE | unix.IFA_F_OPTIMISTIC: true,
+		unix.IFA_F_DADFAILED: false, unix.IFA_F_DADFAILED | unix.IFA_F_TENTATIVE | unix.IFA_F_OPTIMISTIC: false,
+	} {
+		if got := usable(flags); got != want {
+			t.Errorf("flags 0x%x: %t", flags, got)
+		}
+	}
+}
+
+func TestPrefixOf(t *testing.T) {
+	for want, n := range map[string]net.IPNet{
+		"10.0.0.1/24": {IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(24, 32)}, // in its 16-byte form
+		"fe80::1/64":  ipnet("fe80::1/64"),
+	} {
+		if p, ok := prefixOf(n); !ok || p.String() != want {
+			t.Errorf("%v: %v, %t", n, p, ok)
+		}
+	}
+	for _, bad := range []net.IPNet{{}, {IP: net.IP{1, 2, 3}, Mask: net.CIDRMask(8, 32)}, {IP: net.IP{1, 2, 3, 4}, Mask: net.CIDRMask(64, 128)}} {
+		if p, ok := prefixOf(bad); ok {
+			t.Errorf("%v: %v", bad, p)
+		}
+	}
+}

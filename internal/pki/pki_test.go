@@ -207,6 +207,21 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// TestVerifyKeepsNoSlice: a receive buffer is written over, and what was learned from it stands.
+func TestVerifyKeepsNoSlice(t *testing.T) {
+	w := newWorld(t, "c1")
+	s, v := w.signer(hostHalf), w.verifier()
+	sig := s.Sign([]byte("a report"))
+	buf := append([]byte{}, s.Cert()...)
+	if _, err := v.Verify(buf, []byte("a report"), sig); err != nil {
+		t.Fatal(err)
+	}
+	clear(buf)
+	if id, err := v.Verify(s.Cert(), []byte("a report"), sig); err != nil || id != hostHalf {
+		t.Errorf("from the cache, after the buffer was cleared: %v, %v", id, err)
+	}
+}
+
 // TestVerifyCluster: a CA trusted for one cluster does not speak for another, though it signs.
 func TestVerifyCluster(t *testing.T) {
 	w := newWorld(t, "c1")

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
@@ -173,7 +174,9 @@ func (v *Verifier) certificate(der []byte) (*verified, error) {
 }
 
 func (v *Verifier) chain(der []byte, now time.Time) (*verified, error) {
-	cert, err := x509.ParseCertificate(der)
+	// What is parsed points into the bytes it came from, and is remembered; the caller's may be a
+	// receive buffer.
+	cert, err := x509.ParseCertificate(bytes.Clone(der))
 	if err != nil {
 		return nil, err
 	}

@@ -337,7 +337,7 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 
 func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Reports != nil {
-		return servicenet.SealReports(s.Reports, nil, d.signer)
+		return servicenet.SealReports(s.Reports, nil, d.signer, servicenet.SealOptions{})
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }

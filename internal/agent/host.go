@@ -280,7 +280,7 @@ func (h *hostHalf) send(s *hostcore.Send) {
 func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	switch {
 	case s.Reports != nil:
-		return servicenet.SealReports(s.Reports, nil, h.signer)
+		return servicenet.SealReports(s.Reports, nil, h.signer, servicenet.SealOptions{})
 	case s.Relayed != nil:
 		return servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, h.signer)
 	}

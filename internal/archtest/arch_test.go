@@ -31,6 +31,7 @@ var layers = map[string][]string{
 	"pkg/servicenet/keys":     {},
 	"pkg/servicenet/bulk":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/servicenet/checksum", "pkg/servicenet/keys"},
 	"pkg/servicenet/direct":   {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
+	"pkg/servicenet/sessions": {"pkg/servicenet", "api"},
 	"pkg/servicenet/gossip":   {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/netwatch": {},
 	"pkg/servicenet/railtest": {"pkg/servicenet"},

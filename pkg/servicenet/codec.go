@@ -3,29 +3,12 @@ package servicenet
 import (
 	"fmt"
 	"math"
-	"net/netip"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-)
-
-// Bounds of what travels. A receiver refuses what is outside, before it keeps any of it.
-const (
-	MaxDatagram     = 1400 // bytes of a marshalled envelope
-	MaxCertificate  = 450  // bytes of DER for which MaxReportSize is made; longer ones may still fit
-	MaxObservations = 64   // in one report
-	MaxHops         = 16   // of one relayed message
-	MaxNodeID       = 64   // bytes of [a-z0-9.-]
-	MaxAckSeqs      = 64   // report numbers in one ack
-	MaxAcks         = 8    // acks in one message
-	MaxReports      = 64   // in one message
-	NonceSize       = 16   // bytes
-	// MaxAge bounds ages and holding times. The sum of one age and MaxHops of them still fits a
-	// time.Duration.
-	MaxAge = 10 * 365 * 24 * time.Hour
 )
 
 // EncodeReport puts a report into its wire message. Details are cut to fault.MaxDetail and their
@@ -122,7 +105,7 @@ func decodeObservation(m *lofamov1.Observation, own fault.NodeID) (fault.Observa
 	if err != nil {
 		return fault.Observation{}, err
 	}
-	if err := checkDetail(m.GetDetail()); err != nil {
+	if err := checkText("observation.detail", m.GetDetail()); err != nil {
 		return fault.Observation{}, err
 	}
 	return fault.Observation{
@@ -276,113 +259,6 @@ func DecodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
 	return out, nil
 }
 
-// checkMessage checks the fields of a message, whoever signed it.
-func checkMessage(msg *lofamov1.Message) error {
-	if n := len(msg.GetAcks()); n > MaxAcks {
-		return refuse(RefusedField, "message.acks: given %d: want at most %d", n, MaxAcks)
-	}
-	for _, a := range msg.GetAcks() {
-		if err := checkAck(a); err != nil {
-			return err
-		}
-	}
-	switch b := msg.GetBody().(type) {
-	case *lofamov1.Message_Reports:
-		_, err := DecodeReports(b.Reports)
-		return err
-	case *lofamov1.Message_Challenge:
-		return checkChallenge(b.Challenge)
-	case *lofamov1.Message_Answer:
-		return checkAnswer(b.Answer)
-	case *lofamov1.Message_Relayed:
-		if len(b.Relayed.GetHops()) == 0 {
-			return refuse(RefusedField, "relayed.hops: given 0: want 1 to %d, the last one the signer", MaxHops)
-		}
-		if b.Relayed.GetInner() == nil {
-			return refuse(RefusedField, "relayed.inner: missing")
-		}
-		_, err := DecodeHops(b.Relayed.GetHops())
-		return err
-	case *lofamov1.Message_Downcall:
-		if b.Downcall.GetInner() == nil {
-			return refuse(RefusedField, "downcall.inner: missing")
-		}
-		return checkID("downcall.node", b.Downcall.GetNode())
-	case nil:
-		if len(msg.GetAcks()) > 0 {
-			return nil
-		}
-	}
-	if len(msg.ProtoReflect().GetUnknown()) > 0 {
-		return &RefusedError{Refusal: RefusedUnknownMessage, Err: ErrUnknownMessage}
-	}
-	return refuse(RefusedMalformed, "message.body: missing")
-}
-
-func checkAck(a *lofamov1.Ack) error {
-	if s := a.GetStatus(); s < lofamov1.Ack_RECEIVED || s > lofamov1.Ack_STALE_EPOCH {
-		return refuse(RefusedField, "ack.status: given %d: want 1 to 3", s)
-	}
-	if n := len(a.GetSeqs()); n < 1 || n > MaxAckSeqs {
-		return refuse(RefusedField, "ack.seqs: given %d: want 1 to %d", n, MaxAckSeqs)
-	}
-	for _, seq := range a.GetSeqs() {
-		if seq == 0 {
-			return refuse(RefusedField, "ack.seqs: given 0: want at least 1")
-		}
-	}
-	if err := checkID("ack.node", a.GetNode()); err != nil {
-		return err
-	}
-	if _, err := decodeHalf("ack.half", a.GetHalf()); err != nil {
-		return err
-	}
-	if a.GetEpoch() == 0 {
-		return refuse(RefusedField, "ack.epoch: given 0: want at least 1")
-	}
-	if a.GetLeader() != "" {
-		if err := checkID("ack.leader", a.GetLeader()); err != nil {
-			return err
-		}
-	}
-	if h := a.GetHighestEpoch(); a.GetStatus() == lofamov1.Ack_STALE_EPOCH && (h == 0 || h > uint64(MaxEpoch)) {
-		return refuse(RefusedField, "ack.highest_epoch: given %d: want 1 to %d", h, uint64(MaxEpoch))
-	}
-	return nil
-}
-
-func checkChallenge(c *lofamov1.Challenge) error {
-	if n := len(c.GetNonce()); n != NonceSize {
-		return refuse(RefusedField, "challenge.nonce: given %d bytes: want %d", n, NonceSize)
-	}
-	if err := checkID("challenge.node", c.GetNode()); err != nil {
-		return err
-	}
-	if h := c.GetHalf(); h < 0 || h > lofamov1.Half_HALF_DNP {
-		return refuse(RefusedField, "challenge.half: given %d: want 0 to 2", h)
-	}
-	if _, err := netip.ParseAddrPort(c.GetReplyTo()); err != nil {
-		return refuse(RefusedField, "challenge.reply_to: given %.60q: want ip:port", c.GetReplyTo())
-	}
-	return nil
-}
-
-func checkAnswer(a *lofamov1.Answer) error {
-	if n := len(a.GetNonce()); n != NonceSize {
-		return refuse(RefusedField, "answer.nonce: given %d bytes: want %d", n, NonceSize)
-	}
-	if err := checkID("answer.node", a.GetNode()); err != nil {
-		return err
-	}
-	if _, err := decodeHalf("answer.half", a.GetHalf()); err != nil {
-		return err
-	}
-	if a.GetEpoch() == 0 {
-		return refuse(RefusedField, "answer.epoch: given 0: want at least 1")
-	}
-	return nil
-}
-
 // ParseOrigin reads a node certificate's name, "<node>/<half>".
 func ParseOrigin(name string) (fault.Origin, error) {
 	node, half, ok := strings.Cut(name, "/")
@@ -405,32 +281,6 @@ func decodeHalf(field string, h lofamov1.Half) (fault.Half, error) {
 	}
 	return fault.Half(h), nil
 }
-
-// checkID checks the id of a node or supervisor.
-func checkID(field, id string) error {
-	ok := len(id) >= 1 && len(id) <= MaxNodeID
-	for i := 0; ok && i < len(id); i++ {
-		c := id[i]
-		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '-'
-	}
-	if !ok {
-		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
-	}
-	return nil
-}
-
-func checkDetail(s string) error {
-	if len(s) > fault.MaxDetail {
-		return refuse(RefusedField, "observation.detail: given %d bytes: want at most %d", len(s), fault.MaxDetail)
-	}
-	if strings.ContainsFunc(s, isControl) {
-		return refuse(RefusedField, "observation.detail: given %q: want no control characters", s)
-	}
-	return nil
-}
-
-// Control characters would let a node write on the terminals of those who read its details.
-func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
 
 // cutDetail makes s valid UTF-8 without control characters of at most limit bytes.
 func cutDetail(s string, limit int) string {

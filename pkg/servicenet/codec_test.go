@@ -183,7 +183,7 @@ func TestMessageRefusals(t *testing.T) {
 		{"message.body", &lofamov1.Message{}},
 	}
 	for _, tt := range tests {
-		err := checkMessage(tt.msg)
+		_, err := checkMessage(tt.msg)
 		switch {
 		case tt.want == "" && err != nil:
 			t.Errorf("%v: %v", tt.msg, err)
@@ -209,7 +209,7 @@ func TestUnknownFieldsAndMessages(t *testing.T) {
 	if err := proto.Unmarshal(later, msg); err != nil {
 		t.Fatal(err)
 	}
-	err := checkMessage(msg)
+	_, err := checkMessage(msg)
 	if !errors.Is(err, ErrUnknownMessage) || RefusalOf(err) != RefusedUnknownMessage {
 		t.Errorf("unknown body: %v", err)
 	}
@@ -274,7 +274,7 @@ func TestReportFitsRelayed(t *testing.T) {
 				t.Errorf("%s: part %d has %d bytes, want at most %d", name, i, size, MaxReportSize)
 			}
 			signer := newSignerSize(RoleNode, p.ID.Origin.String(), MaxCertificate)
-			b, err := SealReports([]fault.Report{p}, nil, signer)
+			b, err := SealReports([]fault.Report{p}, nil, signer, SealOptions{})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

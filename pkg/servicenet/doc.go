@@ -12,7 +12,7 @@
 //
 // Everything is an Envelope of at most MaxDatagram bytes (api/lofamo/v1/wire.proto):
 //
-//	Envelope { payload = Message, certificate = DER of the signer, signature over the payload }
+//	Envelope { payload = Message, certificate + signature | session + mac, checksum }
 //	Message  { one of Report, Ack, Challenge, Answer, Relayed, Downcall }
 //
 //	Report, Answer             signed by the half that speaks

@@ -7,6 +7,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
 // The roles that may sign envelopes.
@@ -14,8 +15,6 @@ const (
 	RoleNode       = "node"
 	RoleSupervisor = "supervisor"
 )
-
-const signatureSize = 64 // Ed25519
 
 // Signer signs for one half or one supervisor. Sign covers a fixed prefix and the payload; it
 // keeps neither slice.
@@ -35,43 +34,75 @@ type Verifier interface {
 type Opened struct {
 	Msg        *lofamov1.Message
 	Role, Name string // of the signer
+	Session    uint64 // of the MAC; 0: signed
 	Raw        []byte // the envelope as it came; the caller's slice
+
+	reports []fault.Report // of a Reports message
+}
+
+// SealOptions say how a message is sealed. The zero value signs, with a CRC-32C beside it.
+type SealOptions struct {
+	// Checksum is the end-to-end checksum; nil: CRC-32C, which everybody knows. Others only once a
+	// PathReply has chosen them: lofamov1.Checksum.Enum makes the pointer.
+	Checksum *lofamov1.Checksum
+	// Session proves the message with a MAC; nil: a signature does.
+	Session *SessionKey
 }
 
 // Seal signs a message and returns the marshalled envelope, at most MaxDatagram bytes. What no
 // receiver would accept is refused here.
-func Seal(msg *lofamov1.Message, s Signer) ([]byte, error) {
-	if err := checkMessage(msg); err != nil {
-		return nil, fmt.Errorf("seal message: %w", err)
-	}
-	payload, err := proto.MarshalOptions{Deterministic: true}.Marshal(msg)
+func Seal(msg *lofamov1.Message, s Signer) ([]byte, error) { return SealWith(msg, s, SealOptions{}) }
+
+// SealWith is Seal with options. With a session the signer is not used.
+func SealWith(msg *lofamov1.Message, s Signer, o SealOptions) ([]byte, error) {
+	b, err := sealWith(msg, s, o)
 	if err != nil {
 		return nil, fmt.Errorf("seal message: %w", err)
-	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&lofamov1.Envelope{
-		Payload:     payload,
-		Certificate: s.Cert(),
-		Signature:   s.Sign(payload),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("seal message: %w", err)
-	}
-	if len(b) > MaxDatagram {
-		return nil, fmt.Errorf("seal message: %w", refuse(RefusedTooLong, "envelope: given %d bytes: want at most %d", len(b), MaxDatagram))
 	}
 	return b, nil
 }
 
-// SealReports seals reports of one origin under one signature. The status may be nil.
-func SealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer) ([]byte, error) {
-	return Seal(&lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports(rs, status)}}, s)
+func sealWith(msg *lofamov1.Message, s Signer, o SealOptions) ([]byte, error) {
+	if _, err := checkMessage(msg); err != nil {
+		return nil, err
+	}
+	p := packet{algorithm: checksum.Default}
+	if o.Checksum != nil {
+		p.algorithm = *o.Checksum
+	}
+	if err := checkAlgorithm("checksum", p.algorithm); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.payload, err = (proto.MarshalOptions{Deterministic: true}).Marshal(msg); err != nil {
+		return nil, err
+	}
+	if o.Session == nil {
+		p.certificate, p.signature = s.Cert(), s.Sign(p.payload)
+	} else {
+		if err := checkUnderMAC(msg); err != nil {
+			return nil, err
+		}
+		mac := o.Session.MAC(p.payload)
+		p.session, p.mac = o.Session.ID(), mac[:]
+	}
+	b := p.encode()
+	if len(b) > MaxDatagram {
+		return nil, refuse(RefusedTooLong, "envelope: given %d bytes: want at most %d", len(b), MaxDatagram)
+	}
+	return b, nil
+}
+
+// SealReports seals reports of one origin under one signature or MAC. The status may be nil.
+func SealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer, o SealOptions) ([]byte, error) {
+	return SealWith(&lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports(rs, status)}}, s, o)
 }
 
 // SealRelayed wraps another origin's envelope, with the hops that it took; the last one is the
 // signer itself. Where all hops do not fit, those between the first and the last are merged into
 // their successors, so that the time held stays whole.
 func SealRelayed(inner []byte, hops []fault.Hop, s Signer) ([]byte, error) {
-	env, err := parseEnvelope(inner)
+	env, err := parseInner(inner)
 	if err != nil {
 		return nil, fmt.Errorf("seal relayed message: %w", err)
 	}
@@ -92,7 +123,7 @@ func SealRelayed(inner []byte, hops []fault.Hop, s Signer) ([]byte, error) {
 
 // SealDowncall wraps an envelope (an ack or a challenge) that a host half is to pass to node.
 func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
-	env, err := parseEnvelope(inner)
+	env, err := parseInner(inner)
 	if err != nil {
 		return nil, fmt.Errorf("seal downcall: %w", err)
 	}
@@ -101,18 +132,24 @@ func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
 	}}, s)
 }
 
-// Open verifies an envelope: its size, the signature, the fields of the message, and that the
-// signer may say it: reports or an answer only their origin, Relayed only the host half that is the
-// last hop, acks, Challenge and Downcall only a supervisor. Of a Relayed or Downcall only the
-// wrapper is verified; see Unwrap and InnerOf. Every error is a *RefusedError.
+// Open verifies an envelope: its size, its checksum, the signature or MAC, the fields of the message,
+// and that the signer may say it: reports, an answer, PathRequest, PathAck or BulkAnnounce only the
+// half itself, Relayed only the host half that is the last hop, everything else only a supervisor;
+// under a MAC only digests and what checkUnderMAC lists of a supervisor's words. Of a Relayed or
+// Downcall only the wrapper is verified; see Unwrap and InnerOf. Whom a supervisor's message is for
+// (PathReply.node and half, say) is for its reader to compare. Every error is a *RefusedError; see
+// IsDamaged.
 func Open(b []byte, v Verifier) (Opened, error) {
-	env, err := parseEnvelope(b)
+	p, err := parsePacket(b)
 	if err != nil {
 		return Opened{}, err
 	}
-	o, err := openEnvelope(env, v)
+	o, err := p.open(v)
+	if err != nil {
+		return Opened{}, err
+	}
 	o.Raw = b
-	return o, err
+	return o, nil
 }
 
 // Arrival is a verified message of a half as it reached a supervisor. Of a relayed one it is the inner
@@ -146,7 +183,8 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		if a.Hops, err = DecodeHops(rel.GetHops()); err != nil {
 			return Arrival{}, err
 		}
-		if o, err = openEnvelope(rel.GetInner(), v); err != nil {
+		inner := packetOf(rel.GetInner())
+		if o, err = inner.open(v); err != nil {
 			return Arrival{}, err
 		}
 		switch o.Msg.GetBody().(type) {
@@ -156,13 +194,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		}
 		o.Raw = b
 	}
-	a.Opened = o
-	if reps := o.Msg.GetReports(); reps != nil {
-		a.Status = reps.GetStatus()
-		if a.Reports, err = DecodeReports(reps); err != nil {
-			return Arrival{}, err
-		}
-	}
+	a.Opened, a.Reports, a.Status = o, o.reports, o.Msg.GetReports().GetStatus()
 	return a, nil
 }
 
@@ -180,66 +212,84 @@ func InnerOf(o Opened) (node fault.NodeID, inner []byte, err error) {
 	return fault.NodeID(dc.GetNode()), inner, nil
 }
 
-func parseEnvelope(b []byte) (*lofamov1.Envelope, error) {
-	if len(b) > MaxDatagram {
-		return nil, refuse(RefusedTooLong, "envelope: given %d bytes: want at most %d", len(b), MaxDatagram)
+// parseInner reads an envelope that is to be wrapped. Its checksum is for the one who opens it.
+func parseInner(b []byte) (*lofamov1.Envelope, error) {
+	p, err := parsePacket(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.checkParts(); err != nil {
+		return nil, err
 	}
 	env := new(lofamov1.Envelope)
-	if err := proto.Unmarshal(b, env); err != nil {
+	if err := proto.Unmarshal(b, env); err != nil { // keeps what only later versions know
 		return nil, refuse(RefusedMalformed, "envelope of %d bytes: %w", len(b), err)
-	}
-	if len(env.GetPayload()) == 0 || len(env.GetCertificate()) == 0 {
-		return nil, refuse(RefusedMalformed, "envelope of %d bytes: payload or certificate missing", len(b))
 	}
 	return env, nil
 }
 
-// openEnvelope verifies before it parses: nothing unsigned reaches the message decoder.
-func openEnvelope(env *lofamov1.Envelope, v Verifier) (Opened, error) {
-	if n := len(env.GetSignature()); n != signatureSize {
-		return Opened{}, refuse(RefusedSignature, "signature: given %d bytes: want %d", n, signatureSize)
+// open verifies before it parses: nothing damaged is verified, and nothing unproved reaches the message
+// decoder.
+func (p *packet) open(v Verifier) (Opened, error) {
+	if err := p.checkSum(); err != nil {
+		return Opened{}, err
 	}
-	role, name, err := v.VerifyName(env.GetCertificate(), env.GetPayload(), env.GetSignature())
+	if err := p.checkParts(); err != nil {
+		return Opened{}, err
+	}
+	role, name, err := p.prove(v)
 	if err != nil {
-		return Opened{}, refuse(RefusedSignature, "%w", err)
+		return Opened{}, err
 	}
-	msg := new(lofamov1.Message)
-	if err := proto.Unmarshal(env.GetPayload(), msg); err != nil {
+	o := Opened{Msg: new(lofamov1.Message), Role: role, Name: name, Session: p.session}
+	if err := proto.Unmarshal(p.payload, o.Msg); err != nil {
 		return Opened{}, refuse(RefusedMalformed, "message signed by %s %s: %w", role, name, err)
 	}
-	if err := checkMessage(msg); err != nil {
+	if o.reports, err = checkMessage(o.Msg); err != nil {
 		return Opened{}, err
 	}
-	if err := checkSigner(msg, role, name); err != nil {
+	if err := checkSigner(o.Msg, role, name); err != nil {
 		return Opened{}, err
 	}
-	return Opened{Msg: msg, Role: role, Name: name}, nil
+	if p.session != 0 {
+		if err := checkUnderMAC(o.Msg); err != nil {
+			return Opened{}, err
+		}
+	}
+	return o, nil
 }
 
 // checkSigner says whether the signer may say msg, which has passed checkMessage.
 func checkSigner(msg *lofamov1.Message, role, name string) error {
-	want := RoleNode
-	var speaker fault.Origin
-	switch b := msg.GetBody().(type) {
-	case *lofamov1.Message_Reports:
-		id := b.Reports.GetReports()[0].GetId() // the others are of the same origin
-		speaker = fault.Origin{Node: fault.NodeID(id.GetNode()), Half: fault.Half(id.GetHalf())}
-	case *lofamov1.Message_Answer:
-		speaker = fault.Origin{Node: fault.NodeID(b.Answer.GetNode()), Half: fault.Half(b.Answer.GetHalf())}
-	case *lofamov1.Message_Relayed:
-		last := b.Relayed.GetHops()[len(b.Relayed.GetHops())-1]
-		speaker = fault.Origin{Node: fault.NodeID(last.GetNode()), Half: fault.HalfHost}
-	default:
-		want = RoleSupervisor
-	}
+	said, want := bySpeaker(msg)
 	if role != want {
 		return refuse(RefusedRole, "%T: signed by %s %q: want a %s", msg.GetBody(), role, name, want)
 	}
 	if len(msg.GetAcks()) > 0 && role != RoleSupervisor {
 		return refuse(RefusedRole, "acks: signed by %s %q: want a %s", role, name, RoleSupervisor)
 	}
-	if want == RoleNode && speaker.String() != name {
-		return refuse(RefusedOrigin, "%T of %s: signed by %q: want the same", msg.GetBody(), speaker, name)
+	if want == RoleNode && said.String() != name {
+		return refuse(RefusedOrigin, "%T of %s: signed by %q: want the same", msg.GetBody(), said, name)
 	}
 	return nil
+}
+
+// bySpeaker returns which role may say msg and, for a node's, which half.
+func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
+	switch b := msg.GetBody().(type) {
+	case *lofamov1.Message_Reports:
+		return speakerOf(b.Reports.GetReports()[0].GetId()), RoleNode // the others are of the same origin
+	case *lofamov1.Message_Answer:
+		return speakerOf(b.Answer), RoleNode
+	case *lofamov1.Message_Relayed:
+		last := b.Relayed.GetHops()[len(b.Relayed.GetHops())-1]
+		return fault.Origin{Node: fault.NodeID(last.GetNode()), Half: fault.HalfHost}, RoleNode
+	case *lofamov1.Message_PathRequest:
+		return speakerOf(b.PathRequest), RoleNode
+	case *lofamov1.Message_PathAck:
+		return speakerOf(b.PathAck), RoleNode
+	case *lofamov1.Message_BulkAnnounce:
+		return speakerOf(b.BulkAnnounce), RoleNode
+	}
+	return fault.Origin{}, RoleSupervisor
 }

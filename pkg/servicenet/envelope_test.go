@@ -59,7 +59,7 @@ func seal(t testing.TB, m *lofamov1.Message, s Signer) []byte {
 
 func sealedReport(t testing.TB) []byte {
 	t.Helper()
-	b, err := SealReports([]fault.Report{sampleReport()}, nil, nodeSigner)
+	b, err := SealReports([]fault.Report{sampleReport()}, nil, nodeSigner, SealOptions{})
 	return mustSeal(t, b, err)
 }
 
@@ -124,7 +124,7 @@ func TestDowncall(t *testing.T) {
 	}
 }
 
-// corrupt returns the envelope with one field changed after it was signed.
+// corrupt returns the envelope with one field changed on the way.
 func corrupt(t testing.TB, b []byte, f func(*lofamov1.Envelope)) []byte {
 	t.Helper()
 	env := new(lofamov1.Envelope)
@@ -134,6 +134,18 @@ func corrupt(t testing.TB, b []byte, f func(*lofamov1.Envelope)) []byte {
 	f(env)
 	out, err := proto.Marshal(env)
 	return mustSeal(t, out, err)
+}
+
+// forge returns the envelope with one field changed by somebody who computes the checksum anew.
+func forge(t testing.TB, b []byte, f func(*lofamov1.Envelope)) []byte {
+	t.Helper()
+	env := new(lofamov1.Envelope)
+	if err := proto.Unmarshal(b, env); err != nil {
+		t.Fatal(err)
+	}
+	f(env)
+	p := packetOf(env)
+	return p.encode()
 }
 
 // rawSeal signs without the checks of Seal, as a malicious holder of a key would.
@@ -151,7 +163,7 @@ func marshal(t testing.TB, m proto.Message) []byte {
 
 func envelopeOf(t testing.TB, b []byte) *lofamov1.Envelope {
 	t.Helper()
-	env, err := parseEnvelope(b)
+	env, err := parseInner(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +176,7 @@ func relayedMessage(inner *lofamov1.Envelope, hops []fault.Hop) *lofamov1.Messag
 
 func TestRefusals(t *testing.T) {
 	report := sealedReport(t)
-	forged := corrupt(t, report, func(e *lofamov1.Envelope) { e.Payload[3] ^= 1 })
+	forged := forge(t, report, func(e *lofamov1.Envelope) { e.Payload[3] ^= 1 })
 	badReport := EncodeReport(sampleReport())
 	badReport.Observations[0].Component = 200
 	tests := []struct {
@@ -172,14 +184,15 @@ func TestRefusals(t *testing.T) {
 		b    []byte
 		want Refusal
 	}{
+		{"damaged", corrupt(t, report, func(e *lofamov1.Envelope) { e.Payload[3] ^= 1 }), RefusedChecksum},
 		{"empty", nil, RefusedMalformed},
 		{"noise", []byte("hello, is anybody there?"), RefusedMalformed},
 		{"too long", append(bytes.Clone(report), make([]byte, MaxDatagram)...), RefusedTooLong},
-		{"no payload", corrupt(t, report, func(e *lofamov1.Envelope) { e.Payload = nil }), RefusedMalformed},
-		{"no certificate", corrupt(t, report, func(e *lofamov1.Envelope) { e.Certificate = nil }), RefusedMalformed},
+		{"no payload", forge(t, report, func(e *lofamov1.Envelope) { e.Payload = nil }), RefusedMalformed},
+		{"no certificate", forge(t, report, func(e *lofamov1.Envelope) { e.Certificate = nil }), RefusedMalformed},
 		{"payload changed", forged, RefusedSignature},
-		{"certificate changed", corrupt(t, report, func(e *lofamov1.Envelope) { e.Certificate = relaySigner.Cert() }), RefusedSignature},
-		{"signature short", corrupt(t, report, func(e *lofamov1.Envelope) { e.Signature = e.Signature[1:] }), RefusedSignature},
+		{"certificate changed", forge(t, report, func(e *lofamov1.Envelope) { e.Certificate = relaySigner.Cert() }), RefusedSignature},
+		{"signature short", forge(t, report, func(e *lofamov1.Envelope) { e.Signature = e.Signature[1:] }), RefusedSignature},
 		{"signed noise", rawSeal(t, []byte("\xff\xff\xff"), nodeSigner), RefusedMalformed},
 		{"signed nothing", rawSeal(t, []byte{0x78, 0}, nodeSigner), RefusedUnknownMessage},
 		{"bad field", rawSeal(t, marshal(t, reportsMessage(badReport)), nodeSigner), RefusedField},
@@ -215,7 +228,7 @@ func TestSealRefusals(t *testing.T) {
 	for len(big.Observations) < MaxObservations {
 		big.Observations = append(big.Observations, big.Observations[0])
 	}
-	if _, err := SealReports([]fault.Report{big}, nil, nodeSigner); RefusalOf(err) != RefusedTooLong {
+	if _, err := SealReports([]fault.Report{big}, nil, nodeSigner, SealOptions{}); RefusalOf(err) != RefusedTooLong {
 		t.Errorf("too long: %v", err)
 	}
 	if _, err := SealRelayed([]byte("noise"), relayHops, relaySigner); RefusalOf(err) != RefusedMalformed {
@@ -236,7 +249,7 @@ func TestSealRefusals(t *testing.T) {
 func TestHopsAreMergedToFit(t *testing.T) {
 	r := sampleReport()
 	r.Observations = r.Observations[:1]
-	inner, err := SealReports([]fault.Report{r}, nil, newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate))
+	inner, err := SealReports([]fault.Report{r}, nil, newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate), SealOptions{})
 	mustSeal(t, inner, err)
 	for _, n := range []int{1, 2, 3, 12, 40} {
 		var hops []fault.Hop
@@ -278,7 +291,7 @@ func FuzzOpen(f *testing.F) {
 			}
 			return
 		}
-		if err := checkMessage(o.Msg); err != nil {
+		if _, err := checkMessage(o.Msg); err != nil {
 			t.Errorf("opened what is not valid: %v", err)
 		}
 	})
@@ -314,7 +327,10 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		msg := new(lofamov1.Message)
-		if proto.Unmarshal(b, msg) != nil || checkMessage(msg) != nil || msg.GetReports() == nil {
+		if proto.Unmarshal(b, msg) != nil {
+			return
+		}
+		if _, err := checkMessage(msg); err != nil || msg.GetReports() == nil {
 			return
 		}
 		rs, err := DecodeReports(msg.GetReports())
@@ -339,7 +355,7 @@ func BenchmarkSealOpenReport(b *testing.B) {
 	r.Observations = SplitReport(r)[0].Observations
 	b.ReportAllocs()
 	for b.Loop() {
-		e, err := SealReports([]fault.Report{r}, nil, nodeSigner)
+		e, err := SealReports([]fault.Report{r}, nil, nodeSigner, SealOptions{})
 		if err != nil {
 			b.Fatal(err)
 		}

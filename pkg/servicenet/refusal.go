@@ -12,19 +12,21 @@ type Refusal uint8
 const (
 	RefusedTooLong        Refusal = iota + 1 // longer than MaxDatagram
 	RefusedMalformed                         // not a protobuf of the expected type
-	RefusedSignature                         // certificate or signature not good
-	RefusedRole                              // the signer's role may not send this message
+	RefusedSignature                         // certificate, signature or MAC not good
+	RefusedRole                              // the signer's role may not send this message, or not under a MAC
 	RefusedOrigin                            // the signer is not who the message says
 	RefusedField                             // a field outside its allowed range
 	RefusedUnknownMessage                    // a message body of a later version
 	RefusedNested                            // a wrapper within a wrapper, or around the wrong message
+	RefusedChecksum                          // damaged on the way: nobody's fault but the path's
+	RefusedSession                           // a MAC of a session that is not known, as after a restart
 )
 
 // NumRefusals bounds Refusal values from above, for arrays of counters.
-const NumRefusals = int(RefusedNested) + 1
+const NumRefusals = int(RefusedSession) + 1
 
 var refusalNames = [NumRefusals]string{"", "too-long", "malformed", "signature", "role", "origin", "field",
-	"unknown-message", "nested"}
+	"unknown-message", "nested", "checksum", "session"}
 
 func (r Refusal) String() string {
 	if r == 0 || int(r) >= NumRefusals {
@@ -41,6 +43,7 @@ var ErrUnknownMessage = errors.New("unknown message body")
 type RefusedError struct {
 	Refusal Refusal
 	Err     error
+	damaged bool
 }
 
 func (e *RefusedError) Error() string { return e.Refusal.String() + ": " + e.Err.Error() }
@@ -57,6 +60,17 @@ func RefusalOf(err error) Refusal {
 	return 0
 }
 
+// IsDamaged says that a datagram was refused because bytes changed on the way: its checksum is wrong, or
+// the envelope does not parse. It is to be asked for again (Again), and is never an attack.
+func IsDamaged(err error) bool {
+	var r *RefusedError
+	return errors.As(err, &r) && r.damaged
+}
+
 func refuse(r Refusal, format string, args ...any) error {
 	return &RefusedError{Refusal: r, Err: fmt.Errorf(format, args...)}
+}
+
+func refuseDamaged(r Refusal, format string, args ...any) error {
+	return &RefusedError{Refusal: r, Err: fmt.Errorf(format, args...), damaged: true}
 }

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -11,7 +12,45 @@ import (
 // another node has wrapped it with certificate and signature of its own and three hops. It follows
 // from MaxDatagram - 2×(MaxCertificate + signature and framing) - hops; TestReportFitsRelayed
 // measures it.
-const MaxReportSize = 264
+const MaxReportSize = 259
+
+// Bytes around the parts of an envelope that are always there.
+const (
+	checksumSize = 2 + 9                                      // algorithm and sum
+	signedSize   = 3 + MaxCertificate + 2 + signatureSize + 3 // certificate, signature, payload's own tag
+	messageSize  = 3                                          // tag and length of Message.reports
+)
+
+// BatchLimit returns how many bytes of an encoded Reports message, the sum of ReportSize and StatusSize,
+// are sure to fit a datagram that takes path: signed with a certificate of at most MaxCertificate bytes
+// (a first attempt under a MAC has more room, but its repetition is signed), and through the torus
+// wrapped by a relay.
+func BatchLimit(path fault.Path) int {
+	if path == fault.PathTorus {
+		return 1 + protowire.SizeBytes(MaxReportSize)
+	}
+	return MaxDatagram - signedSize - checksumSize - messageSize
+}
+
+// ReportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
+// that grow in the log, and an id that is written out.
+func ReportSize(r fault.Report) int {
+	header := r
+	header.Observations = nil
+	n := proto.Size(EncodeReport(header))
+	for _, o := range r.Observations {
+		n += observationSize(o, r)
+	}
+	return 1 + protowire.SizeBytes(n)
+}
+
+// StatusSize returns how many bytes a status adds to an encoded Reports message; nil adds none.
+func StatusSize(s *lofamov1.DeliveryStatus) int {
+	if s == nil {
+		return 0
+	}
+	return 1 + protowire.SizeBytes(proto.Size(s))
+}
 
 // SplitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
 // of a healthy node fit into one part. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add

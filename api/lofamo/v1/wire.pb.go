@@ -202,7 +202,8 @@ type Envelope struct {
 	// over "lofamo.v1 session\0", the session as 8 bytes big endian, and the payload.
 	Session uint64 `protobuf:"fixed64,4,opt,name=session,proto3" json:"session,omitempty"`
 	Mac     []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
-	// End-to-end checksum over payload, certificate, signature and mac, in this order (seed 002 §5).
+	// End-to-end checksum over session (8 bytes big endian, where there is one), payload, certificate,
+	// signature and mac, in this order (seed 002 §5).
 	// It finds what was damaged on the way before anything is verified, so that damage and forgery
 	// are told apart. A receiver of damage asks for the packet again (Again).
 	ChecksumAlgorithm Checksum `protobuf:"varint,6,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"`

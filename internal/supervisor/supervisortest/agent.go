@@ -108,7 +108,7 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 			obs[i].Node = a.ID
 		}
 	}
-	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, nil, a.sign[h])
+	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, nil, a.sign[h], servicenet.SealOptions{})
 	must(t, err)
 	return id, b
 }

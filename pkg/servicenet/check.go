@@ -1,0 +1,370 @@
+package servicenet
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+)
+
+// Bounds of what travels. A receiver refuses what is outside, before it keeps any of it.
+const (
+	MaxDatagram     = 1400 // bytes of a marshalled envelope
+	MaxCertificate  = 450  // bytes of DER for which MaxReportSize is made; longer ones may still fit
+	MaxObservations = 64   // in one report
+	MaxHops         = 16   // of one relayed message
+	MaxNodeID       = 64   // bytes of [a-z0-9.-]
+	MaxAckSeqs      = 64   // report numbers in one ack
+	MaxAcks         = 8    // acks in one message
+	MaxReports      = 64   // in one message
+	MaxRails        = 10   // in one delivery status: 8 interfaces, gossip, torus
+	MaxChecksums    = 16   // offered in one path request
+	MaxChunkRanges  = 32   // in one bulk pull
+	MaxBulk         = 64 << 20
+	NonceSize       = 16 // bytes
+	TransferSize    = 16 // bytes of the name of a bulk transfer
+	KeySize         = 32 // bytes of an X25519 public key
+	// MaxAge bounds ages and holding times. The sum of one age and MaxHops of them still fits a
+	// time.Duration.
+	MaxAge = 10 * 365 * 24 * time.Hour
+)
+
+// checkMessage checks the fields of a message, whoever signed it, and returns its reports.
+func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
+	if n := len(msg.GetAcks()); n > MaxAcks {
+		return nil, refuse(RefusedField, "message.acks: given %d: want at most %d", n, MaxAcks)
+	}
+	for _, a := range msg.GetAcks() {
+		if err := checkAck(a); err != nil {
+			return nil, err
+		}
+	}
+	if b, ok := msg.GetBody().(*lofamov1.Message_Reports); ok {
+		if err := checkStatus(b.Reports.GetStatus()); err != nil {
+			return nil, err
+		}
+		return DecodeReports(b.Reports)
+	}
+	return nil, checkBody(msg)
+}
+
+func checkBody(msg *lofamov1.Message) error {
+	switch b := msg.GetBody().(type) {
+	case *lofamov1.Message_Challenge:
+		return checkChallenge(b.Challenge)
+	case *lofamov1.Message_Answer:
+		return checkAnswer(b.Answer)
+	case *lofamov1.Message_Relayed:
+		return checkRelayed(b.Relayed)
+	case *lofamov1.Message_Downcall:
+		return firstError(checkInner("downcall.inner", b.Downcall.GetInner()), checkID("downcall.node", b.Downcall.GetNode()))
+	case *lofamov1.Message_PathRequest:
+		return checkPathRequest(b.PathRequest)
+	case *lofamov1.Message_PathReply:
+		return checkPathReply(b.PathReply)
+	case *lofamov1.Message_PathAck:
+		return checkExchange("path_ack", b.PathAck)
+	case *lofamov1.Message_Again:
+		return nil
+	case *lofamov1.Message_BulkRequest:
+		return checkBulkRequest(b.BulkRequest)
+	case *lofamov1.Message_BulkAnnounce:
+		return checkBulkAnnounce(b.BulkAnnounce)
+	case *lofamov1.Message_BulkPull:
+		return checkBulkPull(b.BulkPull)
+	case nil:
+		if len(msg.GetAcks()) > 0 {
+			return nil
+		}
+	}
+	if len(msg.ProtoReflect().GetUnknown()) > 0 {
+		return &RefusedError{Refusal: RefusedUnknownMessage, Err: ErrUnknownMessage}
+	}
+	return refuse(RefusedMalformed, "message.body: missing")
+}
+
+func checkAck(a *lofamov1.Ack) error {
+	if s := a.GetStatus(); s < lofamov1.Ack_RECEIVED || s > lofamov1.Ack_STALE_EPOCH {
+		return refuse(RefusedField, "ack.status: given %d: want 1 to 3", s)
+	}
+	if n := len(a.GetSeqs()); n < 1 || n > MaxAckSeqs {
+		return refuse(RefusedField, "ack.seqs: given %d: want 1 to %d", n, MaxAckSeqs)
+	}
+	for _, seq := range a.GetSeqs() {
+		if seq == 0 {
+			return refuse(RefusedField, "ack.seqs: given 0: want at least 1")
+		}
+	}
+	if h := a.GetHighestEpoch(); a.GetStatus() == lofamov1.Ack_STALE_EPOCH && (h == 0 || h > uint64(MaxEpoch)) {
+		return refuse(RefusedField, "ack.highest_epoch: given %d: want 1 to %d", h, uint64(MaxEpoch))
+	}
+	return firstError(
+		checkHalf("ack", a),
+		atLeastOne("ack.epoch", a.GetEpoch()),
+		checkOptionalID("ack.leader", a.GetLeader()),
+	)
+}
+
+// checkStatus bounds a delivery status, which may be nil. It has no zero that is invalid: a half
+// without a direct rail has no state.
+func checkStatus(s *lofamov1.DeliveryStatus) error {
+	if s == nil {
+		return nil
+	}
+	if st := s.GetState(); st < 0 || st > lofamov1.PathState_REESTABLISHING {
+		return refuse(RefusedField, "status.state: given %d: want 0 to %d", st, lofamov1.PathState_REESTABLISHING)
+	}
+	if n := len(s.GetRails()); n > MaxRails {
+		return refuse(RefusedField, "status.rails: given %d: want at most %d", n, MaxRails)
+	}
+	for _, r := range s.GetRails() {
+		if err := firstError(checkText("rail.name", r.GetName()), checkDuration("rail.rtt_ns", r.GetRttNs())); err != nil {
+			return err
+		}
+	}
+	return firstError(
+		checkText("status.primary", s.GetPrimary()),
+		checkText("status.alternate", s.GetAlternate()),
+		checkText("status.spool", s.GetSpool()),
+		checkDuration("status.oldest_ns", s.GetOldestNs()),
+		checkDuration("status.isolated_ns", s.GetIsolatedNs()),
+	)
+}
+
+func checkChallenge(c *lofamov1.Challenge) error {
+	if h := c.GetHalf(); h < 0 || h > lofamov1.Half_HALF_DNP {
+		return refuse(RefusedField, "challenge.half: given %d: want 0 to 2", h)
+	}
+	return firstError(
+		checkSize("challenge.nonce", c.GetNonce(), NonceSize),
+		checkID("challenge.node", c.GetNode()),
+		checkAddress("challenge.reply_to", c.GetReplyTo()),
+	)
+}
+
+func checkAnswer(a *lofamov1.Answer) error {
+	return firstError(
+		checkSize("answer.nonce", a.GetNonce(), NonceSize),
+		checkHalf("answer", a),
+		atLeastOne("answer.epoch", a.GetEpoch()),
+	)
+}
+
+func checkRelayed(r *lofamov1.Relayed) error {
+	if len(r.GetHops()) == 0 {
+		return refuse(RefusedField, "relayed.hops: given 0: want 1 to %d, the last one the signer", MaxHops)
+	}
+	if err := checkInner("relayed.inner", r.GetInner()); err != nil {
+		return err
+	}
+	_, err := DecodeHops(r.GetHops())
+	return err
+}
+
+// checkInner refuses a MAC within a wrapper: it proves nothing to those who did not exchange its key,
+// and what passes through other nodes is to be proved by itself.
+func checkInner(field string, inner *lofamov1.Envelope) error {
+	switch {
+	case inner == nil:
+		return refuse(RefusedField, "%s: missing", field)
+	case inner.GetSession() != 0 || len(inner.GetMac()) > 0:
+		return refuse(RefusedNested, "%s: given one under a MAC: want one signed", field)
+	}
+	return nil
+}
+
+// exchange is what the three messages that establish a path have in common (seed 004 Figure 8).
+type exchange interface {
+	speaker
+	GetEpoch() uint64
+	GetId() uint64
+}
+
+func checkExchange(name string, m exchange) error {
+	if e := m.GetEpoch(); e == 0 || e > uint64(MaxEpoch) {
+		return refuse(RefusedField, "%s.epoch: given %d: want 1 to %d", name, e, uint64(MaxEpoch))
+	}
+	return firstError(checkHalf(name, m), atLeastOne(name+".id", m.GetId()))
+}
+
+// checkPathRequest lets algorithms of a later version pass: the supervisor chooses another one.
+func checkPathRequest(m *lofamov1.PathRequest) error {
+	if n := len(m.GetChecksums()); n > MaxChecksums {
+		return refuse(RefusedField, "path_request.checksums: given %d: want at most %d", n, MaxChecksums)
+	}
+	return firstError(checkExchange("path_request", m), checkSize("path_request.key", m.GetKey(), KeySize))
+}
+
+func checkPathReply(m *lofamov1.PathReply) error {
+	return firstError(
+		checkExchange("path_reply", m),
+		checkAlgorithm("path_reply.checksum", m.GetChecksum()),
+		checkSize("path_reply.key", m.GetKey(), KeySize),
+		atLeastOne("path_reply.session", m.GetSession()),
+		checkOptionalID("path_reply.leader", m.GetLeader()),
+	)
+}
+
+func checkBulkRequest(m *lofamov1.BulkRequest) error {
+	if n := m.GetMaxSize(); n < 1 || n > MaxBulk {
+		return refuse(RefusedField, "bulk_request.max_size: given %d: want 1 to %d", n, MaxBulk)
+	}
+	return firstError(
+		checkSize("bulk_request.transfer", m.GetTransfer(), TransferSize),
+		checkHalf("bulk_request", m),
+		checkID("bulk_request.object", m.GetObject()),
+		checkSize("bulk_request.key", m.GetKey(), KeySize),
+		checkAddress("bulk_request.reply_to", m.GetReplyTo()),
+		checkOptionalID("bulk_request.via", m.GetVia()),
+	)
+}
+
+// checkBulkAnnounce asks for the key and the chunk size only of what will come.
+func checkBulkAnnounce(m *lofamov1.BulkAnnounce) error {
+	if n := m.GetSize(); n > MaxBulk {
+		return refuse(RefusedField, "bulk_announce.size: given %d: want at most %d", n, MaxBulk)
+	}
+	if err := firstError(
+		checkSize("bulk_announce.transfer", m.GetTransfer(), TransferSize),
+		checkHalf("bulk_announce", m),
+		checkAlgorithm("bulk_announce.checksum_algorithm", m.GetChecksumAlgorithm()),
+		checkFileName("bulk_announce.name", m.GetName()),
+		checkText("bulk_announce.error", m.GetError()),
+	); err != nil || m.GetError() != "" {
+		return err
+	}
+	if n := m.GetChunkSize(); n < 1 || n > MaxDatagram {
+		return refuse(RefusedField, "bulk_announce.chunk_size: given %d: want 1 to %d", n, MaxDatagram)
+	}
+	return checkSize("bulk_announce.key", m.GetKey(), KeySize)
+}
+
+func checkBulkPull(m *lofamov1.BulkPull) error {
+	if n := len(m.GetRanges()); n > MaxChunkRanges {
+		return refuse(RefusedField, "bulk_pull.ranges: given %d: want at most %d", n, MaxChunkRanges)
+	}
+	for _, r := range m.GetRanges() {
+		// No object has more chunks than bytes.
+		if first, n := uint64(r.GetFirst()), uint64(r.GetCount()); n == 0 || first+n > MaxBulk {
+			return refuse(RefusedField, "bulk_pull.ranges: given %d chunks from %d on: want at least 1, the last below %d", n, first, MaxBulk)
+		}
+	}
+	return firstError(
+		checkSize("bulk_pull.transfer", m.GetTransfer(), TransferSize),
+		checkHalf("bulk_pull", m),
+		checkAddress("bulk_pull.reply_to", m.GetReplyTo()),
+		checkOptionalID("bulk_pull.via", m.GetVia()),
+	)
+}
+
+// firstError returns the first that is not nil.
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// speaker is a message that names a half.
+type speaker interface {
+	GetNode() string
+	GetHalf() lofamov1.Half
+}
+
+// speakerOf returns the half that a message, which has passed checkMessage, names.
+func speakerOf(m speaker) fault.Origin {
+	return fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}
+}
+
+func checkHalf(name string, m speaker) error {
+	if err := checkID(name+".node", m.GetNode()); err != nil {
+		return err
+	}
+	_, err := decodeHalf(name+".half", m.GetHalf())
+	return err
+}
+
+func checkSize(field string, b []byte, want int) error {
+	if len(b) != want {
+		return refuse(RefusedField, "%s: given %d bytes: want %d", field, len(b), want)
+	}
+	return nil
+}
+
+func atLeastOne(field string, n uint64) error {
+	if n == 0 {
+		return refuse(RefusedField, "%s: given 0: want at least 1", field)
+	}
+	return nil
+}
+
+func checkAddress(field, addr string) error {
+	if _, err := netip.ParseAddrPort(addr); err != nil {
+		return refuse(RefusedField, "%s: given %.60q: want ip:port", field, addr)
+	}
+	return nil
+}
+
+func checkAlgorithm(field string, a lofamov1.Checksum) error {
+	if !checksum.Known(a) {
+		return refuse(RefusedField, "%s: given %d: want one of the %d that are known", field, a, len(checksum.Algorithms()))
+	}
+	return nil
+}
+
+func checkDuration(field string, ns uint64) error {
+	_, err := decodeDuration(field, ns)
+	return err
+}
+
+// checkID checks the id of a node or supervisor.
+func checkID(field, id string) error {
+	ok := len(id) >= 1 && len(id) <= MaxNodeID
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '-'
+	}
+	if !ok {
+		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
+	}
+	return nil
+}
+
+func checkOptionalID(field, id string) error {
+	if id == "" {
+		return nil
+	}
+	return checkID(field, id)
+}
+
+// checkFileName lets nothing pass that leaves a directory or hides in it. It may be empty.
+func checkFileName(field, s string) error {
+	ok := len(s) <= fault.MaxDetail && !strings.HasPrefix(s, ".")
+	for i := 0; ok && i < len(s); i++ {
+		c := s[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '-' || c == '_'
+	}
+	if !ok {
+		return refuse(RefusedField, "%s: given %.130q: want at most %d bytes of [A-Za-z0-9._-], the first not a dot", field, s, fault.MaxDetail)
+	}
+	return nil
+}
+
+// checkText checks what people will read.
+func checkText(field, s string) error {
+	if len(s) > fault.MaxDetail {
+		return refuse(RefusedField, "%s: given %d bytes: want at most %d", field, len(s), fault.MaxDetail)
+	}
+	if strings.ContainsFunc(s, isControl) {
+		return refuse(RefusedField, "%s: given %q: want no control characters", field, s)
+	}
+	return nil
+}
+
+// Control characters would let a node write on the terminals of those who read its details.
+func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }

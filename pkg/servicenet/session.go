@@ -1,0 +1,104 @@
+package servicenet
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"hash"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// MACSize is the length of a MAC on the wire, in bytes: the first half of an HMAC-SHA-256.
+const MACSize = 16
+
+// macPrefix keeps these MACs apart from all others that a key might ever serve for.
+const macPrefix = "lofamo.v1 session\x00"
+
+// ErrUnknownSession is what a SessionVerifier returns for a session that it does not have: after a
+// restart that is nobody's forgery, and the half asks for the path anew.
+var ErrUnknownSession = errors.New("unknown session")
+
+// SessionVerifier is what a Verifier may be as well. Where it is not, every MAC is refused.
+type SessionVerifier interface {
+	// VerifyMAC returns who is at the other end of the session, when the MAC is good. It keeps none of
+	// the slices.
+	VerifyMAC(session uint64, payload, mac []byte) (role, name string, err error)
+}
+
+// SessionKey is what two that exchanged PathRequest and PathReply prove their messages with. Both ends
+// have the same key, so a message thrown back at its sender has a good MAC; what each role may say
+// keeps it out, since no message is allowed to both. It does not change, and may be used by many at
+// once.
+type SessionKey struct {
+	id uint64
+	// An HMAC that has the prefix and the session already. It is only ever cloned.
+	begun hash.Cloner
+}
+
+// NewSession makes the key of a session. The id is not 0.
+func NewSession(id uint64, key [32]byte) *SessionKey {
+	h, ok := hmac.New(sha256.New, key[:]).(hash.Cloner)
+	if !ok {
+		panic("servicenet: HMAC-SHA-256 cannot be cloned")
+	}
+	h.Reset() // the hash of the padded key is kept from here on
+	prefix := binary.BigEndian.AppendUint64([]byte(macPrefix), id)
+	_, _ = h.Write(prefix) // a hash never fails
+	return &SessionKey{id: id, begun: h}
+}
+
+// ID returns the session's name.
+func (k *SessionKey) ID() uint64 { return k.id }
+
+// MAC returns the MAC of a payload.
+func (k *SessionKey) MAC(payload []byte) [MACSize]byte {
+	h, err := k.begun.Clone()
+	if err != nil {
+		panic("servicenet: clone HMAC-SHA-256: " + err.Error()) // NewSession has seen that it can
+	}
+	_, _ = h.Write(payload)
+	var sum [sha256.Size]byte
+	h.Sum(sum[:0])
+	return [MACSize]byte(sum[:])
+}
+
+// Verify says whether the MAC is that of the payload, in a time that does not depend on where it differs.
+func (k *SessionKey) Verify(payload, mac []byte) bool {
+	want := k.MAC(payload)
+	return hmac.Equal(want[:], mac)
+}
+
+func proveMAC(p *packet, v Verifier) (role, name string, err error) {
+	sv, ok := v.(SessionVerifier)
+	if !ok {
+		return "", "", refuse(RefusedSession, "session %#x: none is taken here", p.session)
+	}
+	role, name, err = sv.VerifyMAC(p.session, p.payload, p.mac)
+	switch {
+	case errors.Is(err, ErrUnknownSession):
+		return "", "", refuse(RefusedSession, "session %#x: %w", p.session, err)
+	case err != nil:
+		return "", "", refuse(RefusedSignature, "%w", err)
+	}
+	return role, name, nil
+}
+
+// checkUnderMAC says whether a MAC will do for msg, which has passed checkMessage: digests, which the
+// next one replaces, and what a supervisor says to one half. Everything that others may have to
+// believe, or that a key is agreed on with, is signed.
+func checkUnderMAC(msg *lofamov1.Message) error {
+	switch b := msg.GetBody().(type) {
+	case nil, *lofamov1.Message_Again, *lofamov1.Message_Challenge, *lofamov1.Message_Downcall:
+		return nil
+	case *lofamov1.Message_Reports:
+		for i, r := range b.Reports.GetReports() {
+			if !r.GetDigest() {
+				return refuse(RefusedRole, "reports[%d].digest: given false under a MAC: want true, or a signature", i)
+			}
+		}
+		return nil
+	}
+	return refuse(RefusedRole, "%T: given under a MAC: want a signature", msg.GetBody())
+}

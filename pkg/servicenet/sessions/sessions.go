@@ -1,0 +1,159 @@
+// Package sessions keeps the keys that PathRequest and PathReply agreed on, with which a MAC may stand
+// for a signature (package servicenet says on what).
+//
+// It agrees on no key itself (package keys does), and knows no time: whoever learns that a
+// certificate is no longer good calls Drop.
+package sessions
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Bounds of a Table. What is put beyond them drops the oldest of the name or of all: its owner is told
+// of an unknown session by silence, signs, and asks for the path anew.
+const (
+	// MaxPerName is one session for each service interface: what a half has with one supervisor.
+	MaxPerName = 8
+	// MaxSessions holds all that 4,096 nodes of two halves may have. One takes about 700 bytes.
+	MaxSessions = 2 * 4096 * MaxPerName
+)
+
+// ErrMAC is the error for a MAC that the session's key does not give.
+var ErrMAC = errors.New("MAC not good")
+
+// Table is who is at the other end of each session. It may be used by many at once.
+type Table struct {
+	mu     sync.Mutex
+	max    int
+	byID   map[uint64]*session
+	byName map[string][]*session // oldest first
+	oldest *session              // of all, in the order of Put
+	newest *session
+}
+
+type session struct {
+	key        *servicenet.SessionKey
+	role, name string
+	prev, next *session
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table { return newTable(MaxSessions) }
+
+func newTable(limit int) *Table {
+	return &Table{max: limit, byID: make(map[uint64]*session), byName: make(map[string][]*session)}
+}
+
+// Put adds a session with the one who signed the exchange; it is the name's newest then. It says false,
+// and changes nothing, for an id that is 0 or that somebody else has: one supervisor must not be
+// able to put another one's session out.
+func (t *Table) Put(name, role string, key *servicenet.SessionKey) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if key.ID() == 0 {
+		return false
+	}
+	if old := t.byID[key.ID()]; old != nil {
+		if old.name != name || old.role != role {
+			return false
+		}
+		t.remove(old)
+	}
+	if mine := t.byName[name]; len(mine) == MaxPerName {
+		t.remove(mine[0])
+	}
+	if len(t.byID) == t.max {
+		t.remove(t.oldest)
+	}
+	t.add(&session{key: key, role: role, name: name})
+	return true
+}
+
+// Newest returns the key that was put last for a name, and nil when there is none.
+func (t *Table) Newest(name string) *servicenet.SessionKey {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mine := t.byName[name]
+	if len(mine) == 0 {
+		return nil
+	}
+	return mine[len(mine)-1].key
+}
+
+// Drop forgets all sessions of a name.
+func (t *Table) Drop(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.byName[name]) > 0 {
+		t.remove(t.byName[name][0])
+	}
+}
+
+// Len returns how many sessions there are.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byID)
+}
+
+// VerifyMAC implements servicenet.SessionVerifier.
+func (t *Table) VerifyMAC(id uint64, payload, mac []byte) (role, name string, err error) {
+	t.mu.Lock()
+	s := t.byID[id]
+	t.mu.Unlock()
+	if s == nil {
+		return "", "", servicenet.ErrUnknownSession
+	}
+	if !s.key.Verify(payload, mac) {
+		return "", "", fmt.Errorf("session %#x of %s %s: %w", id, s.role, s.name, ErrMAC)
+	}
+	return s.role, s.name, nil
+}
+
+// With returns a verifier of both: v's signatures and the table's MACs.
+func With(v servicenet.Verifier, t *Table) servicenet.Verifier {
+	return struct {
+		servicenet.Verifier
+		servicenet.SessionVerifier
+	}{v, t}
+}
+
+func (t *Table) add(s *session) {
+	t.byID[s.key.ID()] = s
+	t.byName[s.name] = append(t.byName[s.name], s)
+	s.prev = t.newest
+	if s.prev == nil {
+		t.oldest = s
+	} else {
+		s.prev.next = s
+	}
+	t.newest = s
+}
+
+func (t *Table) remove(s *session) {
+	delete(t.byID, s.key.ID())
+	kept := make([]*session, 0, MaxPerName)
+	for _, m := range t.byName[s.name] {
+		if m != s {
+			kept = append(kept, m)
+		}
+	}
+	t.byName[s.name] = kept
+	if len(kept) == 0 {
+		delete(t.byName, s.name)
+	}
+	if s.prev == nil {
+		t.oldest = s.next
+	} else {
+		s.prev.next = s.next
+	}
+	if s.next == nil {
+		t.newest = s.prev
+	} else {
+		s.next.prev = s.prev
+	}
+}

@@ -190,10 +190,10 @@ type hostInjection struct {
 
 // postFault sets (on) or clears a fault that lives inside a half.
 func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) error {
-	switch f.Kind {
-	case CutService:
+	if f.Kind == CutService {
 		return control(ctx, n, "host.inject.sock", http.MethodPost, "/inject", hostInjection{BlockService: on}, nil)
-	case CutInterface:
+	}
+	if f.Kind == CutInterface {
 		if have := c.info.interfaces(); f.Number >= have {
 			return fmt.Errorf("fault %s: node %s has service interfaces 0 to %d: 'lofamoctl up --service-interfaces 2 --force-new' makes more", f, n.ID, have-1)
 		}

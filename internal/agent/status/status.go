@@ -1,0 +1,149 @@
+// Package status is what a running host half says of itself to people on its own node: how its reports
+// fare, by which paths, and that it can reach nobody when that is so. It asks no supervisor, so that it
+// answers where none can be reached.
+//
+// The host half serves it on a Unix socket in the state directory, which only its owner may use;
+// `lofamo-agent status` asks there. It is for people and scripts on the node, not a part of the API.
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Socket is the name of the host half's socket in the state directory.
+const Socket = "host.status.sock"
+
+// answerWithin bounds a request; a host half answers within milliseconds.
+const answerWithin = 3 * time.Second
+
+// Status is what the host half of a node says.
+type Status struct {
+	Node     string `json:"node"`
+	Coord    string `json:"coord"`
+	Platform string `json:"platform"`
+	Version  string `json:"version"`
+	// Host and DNP are the halves, as the host half sees them.
+	Host Half `json:"host"`
+	DNP  Half `json:"dnp"`
+	// ServiceNetwork is its state as this half states it: NORMAL, SICK, FAILED or UNKNOWN.
+	ServiceNetwork string `json:"service_network"`
+	// Interfaces are the service interfaces by their numbers.
+	Interfaces []Interface `json:"interfaces"`
+	Delivery   Delivery    `json:"delivery"`
+	Spool      Spool       `json:"spool"`
+	Damaged    uint64      `json:"damaged"` // packets that came damaged
+	Refused    uint64      `json:"refused"` // messages refused
+}
+
+// Half is one half.
+type Half struct {
+	State string `json:"state"` // of the DNP half what its watchdog says: WAITING, ALIVE or STALE
+	Epoch uint64 `json:"epoch"` // boot epoch; 0: never written
+	PID   int    `json:"pid,omitempty"`
+}
+
+// Interface is one service interface.
+type Interface struct {
+	Name   string `json:"name"`
+	Listen string `json:"listen"`
+}
+
+// Delivery is how the host half's reports fare. In JSON it is the API's own message.
+type Delivery struct{ *lofamov1.DeliveryStatus }
+
+// MarshalJSON implements json.Marshaler.
+func (d Delivery) MarshalJSON() ([]byte, error) {
+	return protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(d.DeliveryStatus)
+}
+
+// UnmarshalJSON implements json.Unmarshaler. What a later version adds is left out.
+func (d *Delivery) UnmarshalJSON(b []byte) error {
+	d.DeliveryStatus = &lofamov1.DeliveryStatus{}
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, d.DeliveryStatus)
+}
+
+// Spool is the file that keeps undelivered reports over a restart.
+type Spool struct {
+	Path     string `json:"path,omitempty"` // empty: none is configured
+	Capacity int64  `json:"capacity_bytes"` // of the file
+	Used     int64  `json:"used_bytes"`
+	Records  int    `json:"records"` // reports kept
+	Lost     uint64 `json:"lost"`    // reports that were not kept, since the start
+	Error    string `json:"error"`   // why reports are not kept; empty: they are
+}
+
+// ErrNotRunning is in the chain of Ask's error when no host half listens.
+var ErrNotRunning = errors.New("the host half is not running")
+
+// Ask asks the host half that serves a state directory.
+func Ask(ctx context.Context, stateDir string) (Status, error) {
+	path := filepath.Join(stateDir, Socket)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host/status", nil)
+	if err != nil {
+		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, err)
+	}
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, explain(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return Status{}, fmt.Errorf("ask the host half at %s: %s: %s", path, resp.Status, strings.TrimSpace(string(b)))
+	}
+	var s Status
+	if err := json.Unmarshal(b, &s); err != nil {
+		return Status{}, fmt.Errorf("ask the host half at %s: its answer: %w", path, err)
+	}
+	return s, nil
+}
+
+// explain says in plain words why nobody answered.
+func explain(err error) error {
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &dial) && (dial.Op == "dial"):
+		return fmt.Errorf("%w: %w", ErrNotRunning, dial.Err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer within %s: it may be stopped", answerWithin)
+	}
+	return err
+}
+
+// Handler serves what get returns.
+func Handler(get func() Status) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		b, err := json.Marshal(get())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(b) // the client went away
+	})
+	return mux
+}

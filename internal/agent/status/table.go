@@ -1,0 +1,129 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// WriteTable writes a status for people. What is wrong comes in plain words, each on a line of its own.
+func WriteTable(out io.Writer, s Status) error {
+	var b strings.Builder
+	d := s.Delivery.DeliveryStatus
+	fmt.Fprintf(&b, "node %s at %s, platform %s\n", s.Node, s.Coord, s.Platform)
+	if ns := d.GetIsolatedNs(); ns > 0 {
+		fmt.Fprintf(&b, "CANNOT REACH ANYBODY: no supervisor has answered by any rail for %s; %s\n", round(ns), waiting(d))
+	}
+	fmt.Fprintf(&b, "service network %s, path %s", s.ServiceNetwork, pathState(d.GetState()))
+	if d.GetPrimary() != "" {
+		fmt.Fprintf(&b, ", primary %s", d.GetPrimary())
+	}
+	if d.GetAlternate() != "" {
+		fmt.Fprintf(&b, ", alternate %s", d.GetAlternate())
+	}
+	b.WriteString("\n\n")
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "HALF\tSTATE\tEPOCH") // a Builder never fails
+	for _, h := range []struct {
+		name string
+		half Half
+	}{{"host", s.Host}, {"dnp", s.DNP}} {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\n", h.name, h.half.State, orDash(h.half.Epoch))
+	}
+	_ = t.Flush()
+	b.WriteString("\n")
+	writeRails(&b, d.GetRails())
+	fmt.Fprintf(&b, "\nlog: %s", logged(d))
+	fmt.Fprintf(&b, "\n     %d retries, %d migrations, %d left out because the log was full\n", d.GetRetries(), d.GetMigrations(), d.GetShortened())
+	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
+	if s.Damaged > 0 || s.Refused > 0 {
+		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func writeRails(b *strings.Builder, rails []*lofamov1.RailStatus) {
+	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "RAIL\tSTATE\tIN FLIGHT\tRTT\tSENT\tANSWERED")
+	for _, r := range rails {
+		state, rtt := "up", "-"
+		if r.GetDown() {
+			state = "down"
+		}
+		if r.GetRttNs() > 0 {
+			rtt = round(r.GetRttNs()).String()
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\n", r.GetName(), state, r.GetInFlight(), rtt, r.GetSent(), r.GetAnswered())
+	}
+	_ = t.Flush()
+}
+
+// String describes the spool in a line.
+func (s Spool) String() string {
+	switch {
+	case s.Path == "":
+		return "none: undelivered reports are lost when the half ends"
+	case s.Error != "":
+		return fmt.Sprintf("%s FAILS, reports are kept in memory only: %s", s.Path, s.Error)
+	}
+	out := fmt.Sprintf("%s, %s, %d of %d bytes", s.Path, count(uint64(s.Records), "report"), s.Used, s.Capacity)
+	if s.Lost > 0 {
+		out += fmt.Sprintf(", %d not kept", s.Lost)
+	}
+	return out
+}
+
+func logged(d *lofamov1.DeliveryStatus) string {
+	if d.GetLogged() == 0 {
+		return "empty: everything has been committed"
+	}
+	return fmt.Sprintf("%s, %d not yet received, the oldest %s old", count(uint64(d.GetLogged()), "report"), d.GetUnanswered(), round(d.GetOldestNs()))
+}
+
+func waiting(d *lofamov1.DeliveryStatus) string {
+	if d.GetLogged() == 0 {
+		return "no report waits"
+	}
+	verb := "wait"
+	if d.GetLogged() == 1 {
+		verb = "waits"
+	}
+	return fmt.Sprintf("%s %s", count(uint64(d.GetLogged()), "report"), verb)
+}
+
+func pathState(s lofamov1.PathState) string {
+	return strings.TrimPrefix(s.String(), "PATH_STATE_")
+}
+
+func count(n uint64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func orDash(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return fmt.Sprint(n)
+}
+
+// round makes a time of nanoseconds short enough to be read.
+func round(ns uint64) time.Duration {
+	d := time.Duration(min(ns, 1<<62))
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond)
+	case d >= time.Millisecond:
+		return d.Round(100 * time.Microsecond)
+	}
+	return d.Round(time.Microsecond)
+}

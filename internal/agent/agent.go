@@ -11,6 +11,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
@@ -149,6 +151,24 @@ func (c *common) nextEpoch() (fault.Epoch, error) {
 		c.log.Warn("boot epoch lost: the supervisors will say where to go on", "err", garbled)
 	}
 	return e, err
+}
+
+// carryOut does what a step asks for besides sending: before that, for a report that is sent under an
+// epoch which is lost would come to be another's.
+func (c *common) carryOut(e delivery.Effects, p *page) {
+	if e.NewEpoch != 0 {
+		if err := epoch.Set(c.epochPath(), e.NewEpoch); err != nil {
+			c.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
+		}
+		p.setEpoch(e.NewEpoch)
+	}
+	for _, n := range e.Told {
+		level := slog.LevelInfo
+		if n.Warn {
+			level = slog.LevelWarn
+		}
+		c.log.Log(context.Background(), level, n.Text)
+	}
 }
 
 // alarm is the one timer of a half. Its methods are called under the half's mutex.

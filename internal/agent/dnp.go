@@ -23,10 +23,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -131,7 +130,7 @@ func (d *dnpHalf) begin(e fault.Epoch) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
-		Topo: d.topo, Periods: d.periods, MaxHops: uint8(min(d.cfg.MaxHops, relay.MaxHops)),
+		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(),
 	}, now, e)
 	if err != nil {
 		return err
@@ -259,12 +258,7 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 // anything that steps the machine again, for they are the machine's own.
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
-	if out.NewEpoch != 0 {
-		if err := epoch.Set(d.epochPath(), out.NewEpoch); err != nil {
-			d.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
-		}
-		d.page.setEpoch(out.NewEpoch)
-	}
+	d.carryOut(out.Effects, d.page)
 	d.write(&out)
 	for _, dir := range out.Redial {
 		d.links[dir.Index()].Redial()
@@ -337,7 +331,7 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 
 func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Reports != nil {
-		return servicenet.SealReports(s.Reports, nil, d.signer, servicenet.SealOptions{})
+		return servicenet.SealReports(s.Reports, s.Status, d.signer, servicenet.SealOptions{})
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }
@@ -351,7 +345,7 @@ func (d *dnpHalf) onMail(m mailbox.Message) {
 		now := time.Now()
 		d.apply(now, d.core.Step(now, d.page.readHost(false)))
 	case mailbox.Envelope:
-		msg, held, err := readMail(m.Payload, monotonic())
+		msg, held, err := torusrail.ReadMail(m.Payload, monotonic())
 		if err != nil {
 			d.step(dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: watchdog.RDMAMailboxBad})
 			return
@@ -425,7 +419,7 @@ func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
 	for _, n := range notes {
 		level := slog.LevelInfo
 		switch n.Kind {
-		case dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteShortened, dnpcore.NoteEpoch, dnpcore.NoteSensorStale:
+		case dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale:
 			level = slog.LevelWarn
 		case dnpcore.NoteHost:
 			if d.core.Verdict() == watchdog.Stale {

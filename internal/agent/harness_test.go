@@ -271,7 +271,7 @@ func (f *fakeSupervisor) send(to netip.AddrPort, node fault.NodeID, path fault.P
 		f.t.Errorf("fake supervisor: %v", err)
 		return
 	}
-	if err := f.net.Send(to, b); err != nil && !errors.Is(err, net.ErrClosed) { // the test is over
+	if err := f.net.Send(to, b); err != nil && !errors.Is(err, servicenet.ErrClosed) { // the test is over
 		f.t.Errorf("fake supervisor: %v", err)
 	}
 }

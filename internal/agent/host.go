@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,10 +19,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
-	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -35,14 +34,18 @@ type hostHalf struct {
 	box     *mailbox.Box
 	nets    []*direct.Socket            // by the number of the service interface
 	gossip  *gossip.Net                 // nil without gossip
-	targets []map[string]netip.AddrPort // supervisors' addresses, by the number of the service interface
-	ids     []string                    // of the supervisors, in the configured order
+	names   []string                    // of the service interfaces, by number, as are:
+	targets []map[string]netip.AddrPort // supervisors' addresses
+	rails   rails
+	ids     []string // of the supervisors, in the configured order
 	refused [servicenet.NumRefusals]atomic.Uint64
 
 	mu    sync.Mutex // the half's one mutex: see the package comment
 	core  *hostcore.Machine
 	alarm *alarm
-	sends condition
+	sends []condition // by the number of the service interface
+	// failed are the errors of sends that the machine has not been told yet.
+	failed []servicenet.PathFailed
 }
 
 // RunHost runs the host half until ctx ends. It returns nil then, and an error when something that
@@ -66,6 +69,8 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	return nil
 }
 
+func (c *common) maxHops() uint8 { return uint8(min(c.cfg.MaxHops, relay.MaxHops)) }
+
 // setTargets takes over the supervisors' addresses, as each service interface reaches them.
 func (h *hostHalf) setTargets() {
 	for k := range h.cfg.Service.Interfaces() {
@@ -75,6 +80,8 @@ func (h *hostHalf) setTargets() {
 		}
 		h.targets = append(h.targets, addrs)
 	}
+	h.names = h.cfg.Service.InterfaceNames()
+	h.sends = make([]condition, len(h.names))
 	for _, s := range h.cfg.Supervisors {
 		h.ids = append(h.ids, s.ID)
 	}
@@ -91,14 +98,17 @@ func (h *hostHalf) open(cs *closers) error {
 		return err
 	}
 	cs.add(h.box.Close)
-	for _, a := range h.cfg.Service.Interfaces() {
-		s, err := direct.Listen(a.Listen, direct.Options{Interface: a.Interface})
+	for k, a := range h.cfg.Service.Interfaces() {
+		s, err := direct.Listen(a.Listen, direct.Options{
+			Interface: a.Interface, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+		})
 		if err != nil {
 			return err
 		}
-		h.nets = append(h.nets, s)
+		h.nets, h.rails.direct = append(h.nets, s), append(h.rails.direct, direct.NewRail(s, h.targets[k]))
 		cs.add(s.Close)
 	}
+	h.rails.torus = torusrail.New(h.box, h.maxHops())
 	e, err := h.nextEpoch()
 	if err != nil {
 		return err
@@ -123,23 +133,24 @@ func (h *hostHalf) openGossip(cs *closers) error {
 		Meta: gossip.Meta{
 			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},
-		Logger: h.log, OnMember: h.onMember, Timing: gossipTiming(h.periods),
+		Logger: h.log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.periods),
 	})
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
-	h.gossip = g
+	h.gossip, h.rails.gossip = g, gossip.NewRail(g)
 	h.mu.Unlock()
 	cs.add(g.Close)
 	return nil
 }
 
 // gossipTiming is unhurried: membership is a hint here, and its probes are what an idle agent would
-// spend most on.
+// spend most on. But where no supervisor answers they must come before the service network would be
+// called dead, which is 2.4 digest periods after the last answer.
 func gossipTiming(p config.Periods) gossip.Timing {
 	return gossip.Timing{
-		ProbeInterval: max(2*p.DigestPeriod, time.Second), ProbeTimeout: max(p.DigestPeriod/2, 250*time.Millisecond),
+		ProbeInterval: p.DigestPeriod * 8 / 5, ProbeTimeout: max(p.DigestPeriod/2, 250*time.Millisecond),
 		GossipInterval: 200 * time.Millisecond, PushPullInterval: time.Minute,
 	}
 }
@@ -151,11 +162,17 @@ func (h *hostHalf) begin(e fault.Epoch) error {
 	if h.cfg.Service.GossipListen != "" {
 		rails = []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}
 	}
+	offered, err := h.cfg.Service.Offered()
+	if err != nil {
+		return err
+	}
 	now := inStep(h.periods.TWrite)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	core, err := hostcore.New(hostcore.Config{
-		Topo: h.topo, Periods: h.periods, MaxHops: uint8(min(h.cfg.MaxHops, relay.MaxHops)), Rails: rails,
+		Topo: h.topo, Periods: h.periods, MaxHops: h.maxHops(), Rails: rails,
+		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered,
+		GossipSilence: gossipMisses * gossipTiming(h.periods).ProbeInterval,
 	}, now, e)
 	if err != nil {
 		return err
@@ -164,6 +181,19 @@ func (h *hostHalf) begin(e fault.Epoch) error {
 	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	return nil
+}
+
+// gossipMisses is how many probes of the gossip may go unanswered before it is taken for silent.
+const gossipMisses = 4
+
+// sensed returns the number of the service interface that the sensor looks at.
+func (h *hostHalf) sensed() uint8 {
+	for k, a := range h.cfg.Service.Interfaces() {
+		if a.Interface != "" && a.Interface == h.cfg.Sensors.ServiceInterface {
+			return uint8(k)
+		}
+	}
+	return 0
 }
 
 // serve runs the readers and the timer until ctx ends or one of them fails.
@@ -177,7 +207,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
 	for k, s := range h.nets {
 		g.Go(func() error {
-			return s.Run(ctx, func(_ netip.AddrPort, b []byte) { h.onDatagram(uint8(k), b) })
+			return s.Run(ctx, func(from netip.AddrPort, b []byte) { h.onDatagram(uint8(k), from, b) })
 		})
 	}
 	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.periods.SensorPeriod, h.onReadings) })
@@ -220,18 +250,14 @@ func (h *hostHalf) step(ev hostcore.Event) {
 // apply does what an output says, and all that follows from it. It runs under the mutex.
 func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
 	h.do(now, out)
+	h.tellFailures(now)
 	h.alarm.set(now)
 }
 
 // do is apply but for the alarm, which is set once all is done.
 func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.alarm.wake = out.Wake
-	if out.NewEpoch != 0 {
-		if err := epoch.Set(h.epochPath(), out.NewEpoch); err != nil {
-			h.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
-		}
-		h.page.setEpoch(out.NewEpoch)
-	}
+	h.carryOut(out.Effects, h.page)
 	if out.WriteHost {
 		h.page.note(h.page.file.StoreHost(out.Host))
 	}
@@ -251,108 +277,11 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	}
 }
 
-// send signs a message and hands it to its rail. What is lost here, its origin sends again.
-func (h *hostHalf) send(s *hostcore.Send) {
-	b, err := h.seal(s)
-	if err != nil {
-		h.log.Error("message not sent", "path", s.Path.String(), "err", err)
-		return
-	}
-	switch s.Path {
-	case fault.PathDirect:
-		to, ok := h.targets[s.Interface][s.Target]
-		if s.Addr != "" {
-			to, err = netip.ParseAddrPort(s.Addr)
-			ok = err == nil
-		}
-		if ok {
-			h.sends.set(h.log, "sending on the service network", h.nets[s.Interface].Send(to, b))
-		}
-	case fault.PathGossip:
-		if h.gossip != nil {
-			_ = h.gossip.Broadcast(b) // rate-limited: counted there, and the outbox goes on
-		}
-	case fault.PathTorus:
-		h.toDNP(relay.Message{Kind: relay.Up, Limit: uint8(min(h.cfg.MaxHops, relay.MaxHops)), Envelope: b})
-	}
-}
-
-func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
-	switch {
-	case s.Reports != nil:
-		return servicenet.SealReports(s.Reports, nil, h.signer, servicenet.SealOptions{})
-	case s.Relayed != nil:
-		return servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, h.signer)
-	}
-	return sealAnswer(s.Answer.Nonce, fault.Origin{Node: h.cfg.Node, Half: h.half}, s.Answer.Epoch, h.signer)
-}
-
-func (h *hostHalf) toDNP(m relay.Message) { sendMail(h.box, m, h.log) }
-
-// onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
-func (h *hostHalf) onMail(m mailbox.Message) {
-	if m.Type == mailbox.Doorbell {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		now := time.Now()
-		h.apply(now, h.core.Step(now, h.page.readDNP(false, h.topo.Links)))
-		return
-	}
-	if m.Type != mailbox.Envelope {
-		return
-	}
-	msg, held, err := readMail(m.Payload, monotonic())
-	if err != nil {
-		h.log.Debug("message from the DNP half refused", "err", err)
-		return
-	}
-	if msg.Kind == relay.Up {
-		h.step(hostcore.Arrived{Message: msg, Held: held})
-		return
-	}
-	h.open1(msg.Envelope, fault.PathTorus, 0)
-}
-
-// onDatagram handles what came by the service network.
-func (h *hostHalf) onDatagram(k uint8, b []byte) {
-	h.open1(slices.Clone(b), fault.PathDirect, k)
-}
-
-// open1 verifies an envelope, outside the mutex, and gives the message to the machine.
-func (h *hostHalf) open1(b []byte, path fault.Path, k uint8) {
-	o, err := servicenet.Open(b, h.verifier)
-	if err != nil {
-		h.refused[servicenet.RefusalOf(err)].Add(1)
-		h.log.Debug("message refused", "path", path.String(), "err", err)
-		return
-	}
-	h.step(hostcore.Received{Opened: o, Path: path, Interface: k})
-}
-
-func (h *hostHalf) onReadings(rs []sensor.Reading) {
-	ev := hostcore.Readings{Readings: make([]hostcore.Reading, 0, len(rs))}
-	for _, r := range rs {
-		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Detail: r.Detail})
-	}
-	h.step(ev)
-}
-
-// onMember takes hints from the gossip: who leads. Addresses are the configuration's.
-func (h *hostHalf) onMember(ev gossip.Event) {
-	m := ev.Member.Meta
-	if m.Role != gossip.RoleSupervisor || !m.Leader || ev.Kind == gossip.EventLeave || ev.Kind == gossip.EventFail {
-		return
-	}
-	if slices.Contains(h.ids, m.ID) {
-		h.step(hostcore.Supervisors{Targets: h.ids, Leader: m.ID})
-	}
-}
-
 func (h *hostHalf) logNotes(notes []hostcore.Note) {
 	for _, n := range notes {
 		level := slog.LevelInfo
 		switch n.Kind {
-		case hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteShortened, hostcore.NoteEpoch, hostcore.NoteSensorStale:
+		case hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteSensorStale:
 			level = slog.LevelWarn
 		case hostcore.NoteDNP:
 			if h.core.Verdict() == watchdog.Stale {

@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"log/slog"
-	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -24,20 +23,11 @@ func sealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 // sendMail passes an envelope to the other half. When that is dead or does not empty its mailbox,
 // the message is lost, and its origin sends it again.
 func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
-	b, err := appendMail(nil, monotonic(), m)
+	b, err := torusrail.AppendMail(nil, monotonic(), m)
 	if err == nil {
 		err = box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
 	}
 	if err != nil && !errors.Is(err, mailbox.ErrAbsent) {
 		log.Debug("message not passed to the other half", "err", err)
 	}
-}
-
-func appendMail(dst []byte, sent int64, m relay.Message) ([]byte, error) {
-	return torusrail.AppendMail(dst, sent, m)
-}
-
-// readMail reads an envelope, and how long it lay in the mailbox.
-func readMail(b []byte, now int64) (relay.Message, time.Duration, error) {
-	return torusrail.ReadMail(b, now)
 }

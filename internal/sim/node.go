@@ -73,7 +73,7 @@ func (n *node) start(h fault.Half) {
 	var err error
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
-			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
+			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus}, Interfaces: []string{"service"},
 		}, n.w.now, p.epoch)
 		if err == nil {
 			n.stepHost(hostcore.Supervisors{Targets: []string{supervisorID}, Leader: supervisorID})
@@ -161,7 +161,7 @@ func (n *node) sendHost(s hostcore.Send) {
 	var err error
 	switch {
 	case s.Reports != nil:
-		b, err = servicenet.SealReports(s.Reports, nil, key, servicenet.SealOptions{})
+		b, err = servicenet.SealReports(s.Reports, s.Status, key, servicenet.SealOptions{})
 	case s.Answer != nil:
 		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
 			Nonce: s.Answer.Nonce, Node: string(n.id()), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(s.Answer.Epoch),
@@ -259,7 +259,7 @@ func (n *node) seal(s dnpcore.Seal) {
 	var b []byte
 	var err error
 	if s.Reports != nil {
-		b, err = servicenet.SealReports(s.Reports, nil, n.speakers[fault.HalfDNP], servicenet.SealOptions{})
+		b, err = servicenet.SealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP], servicenet.SealOptions{})
 	} else {
 		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
@@ -59,6 +60,8 @@ type Config struct {
 	Hold time.Duration
 	// RelayRate bounds the messages relayed, a second, for each link; 0: 500. A burst may be as many.
 	RelayRate int
+	// Kept are undelivered reports of earlier lives.
+	Kept []servicenet.Kept
 }
 
 func (c Config) withDefaults() Config {
@@ -85,7 +88,7 @@ type Machine struct {
 	self   fault.NodeID
 	start  time.Time
 	ledger *ledger.Ledger
-	outbox *servicenet.Outbox
+	sender *delivery.Sender
 	writer *watchdog.Writer
 	reader *watchdog.Reader
 	seen   *relay.Seen
@@ -101,7 +104,6 @@ type Machine struct {
 
 	readerWake time.Time
 	writerWake time.Time
-	outboxWake time.Time
 	digestAt   time.Time // while speaking
 	farewellAt time.Time // after it; zero: nothing to withdraw
 	lookAt     time.Time // at the links' counters
@@ -127,16 +129,12 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
 	}
-	box := servicenet.DefaultOutboxConfig(fault.PathTorus)
-	box.AckTimeout = p.AckTimeout
-	box.MaxAckTimeout = max(box.MaxAckTimeout, 2*p.AckTimeout)
-	box.MaxBackoff = max(box.MaxBackoff, box.MaxAckTimeout)
-	outbox, err := servicenet.NewOutbox(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch, box)
+	sender, err := delivery.New(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfDNP}, epoch, delivery.OutboxConfig(p, fault.PathTorus))
 	if err != nil {
 		return nil, fmt.Errorf("DNP half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), outbox: outbox,
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender,
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		seen:       relay.NewSeen(1024, seenFor),
@@ -152,7 +150,8 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
 	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "", 0)
-	m.send(m.outbox.Step(now, servicenet.Supervisors{}))
+	m.sender.Restore(now, cfg.Kept)
+	m.sender.Step(now, servicenet.Supervisors{})
 	return m, nil
 }
 
@@ -187,9 +186,12 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onSealed(now, ev)
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
+	case Hint:
+		m.sender.Step(now, ev.Event)
 	}
 	m.publish(now)
 	m.report(now)
+	m.deliver()
 	m.out.Frames, m.out.Redial = m.frames, m.redial
 	m.out.Wake = m.wake()
 	return m.out
@@ -223,9 +225,7 @@ func (m *Machine) tick(now time.Time) {
 		m.watchChannels(now)
 	}
 	m.checkSensors(now)
-	if !m.outboxWake.IsZero() && !now.Before(m.outboxWake) {
-		m.send(m.outbox.Step(now, servicenet.Tick{}))
-	}
+	m.sender.Tick(now)
 }
 
 // fillPage writes everything into a page that may hold nothing, or what an earlier life left.
@@ -284,8 +284,8 @@ func (m *Machine) wake() time.Time {
 			w = earliest(w, l.wake)
 		}
 	}
-	if !m.outboxWake.IsZero() {
-		w = earliest(w, m.outboxWake)
+	if at := m.sender.Wake(); !at.IsZero() {
+		w = earliest(w, at)
 	}
 	return w
 }
@@ -314,4 +314,7 @@ func (m *Machine) raise(now time.Time, a watchdog.Addr, bits uint32) {
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 
 // Epoch returns the boot epoch in use.
-func (m *Machine) Epoch() fault.Epoch { return m.outbox.Epoch() }
+func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }
+
+// OutboxStats returns the counters of the sender's log.
+func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.sender.Stats() }

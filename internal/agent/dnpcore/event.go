@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
@@ -85,6 +86,10 @@ type Exception struct {
 // Refresh says that the register page is a fresh one: everything must be written again.
 type Refresh struct{}
 
+// Hint is something about the rails that is the outbox' to judge: Damaged or SpoolState.
+type Hint struct{ Event servicenet.Event }
+
+func (Hint) dnpEvent()      {}
 func (Tick) dnpEvent()      {}
 func (Refresh) dnpEvent()   {}
 func (Host) dnpEvent()      {}
@@ -117,9 +122,10 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Report and Answer is set.
+// one of Reports and Answer is set.
 type Seal struct {
 	Reports []fault.Report
+	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Answer  *lofamov1.Answer
 	Attempt int // from 1: the first of a report goes by the own host if that can send
 }
@@ -133,9 +139,7 @@ const (
 	NoteLate                            // this half was late itself and did not accuse
 	NoteCorrupt                         // the host word was torn or flipped
 	NoteUnreadable                      // the register page could not be read
-	NoteShortened                       // the outbox gave up part of its history
 	NoteRefused                         // a message that is not for this half, or not sensible
-	NoteEpoch                           // the supervisors know a higher boot epoch
 	NoteLink                            // a link changed
 	NoteNeighbour                       // what is known of a neighbour's host changed
 	NoteCore                            // the core's health changed
@@ -149,11 +153,11 @@ type Note struct {
 	Text string
 }
 
-// Output is what the shell is to do now, in this order: persist NewEpoch, write registers and
+// Output is what the shell is to do now, in this order: the effects, write registers and
 // words, ring, take, send frames, pass to the host, open, seal, redial; and to call Step
 // again at Wake at the latest. Its slices are the machine's own and last until the next Step.
 type Output struct {
-	NewEpoch        fault.Epoch // non-zero: persist it before sending anything
+	delivery.Effects
 	Stores          []Store
 	Details         []Extension // torus.Detail words
 	Causes          []Extension // host words of neighbours whose host is dead

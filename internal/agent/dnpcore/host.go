@@ -5,7 +5,6 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
@@ -132,22 +131,15 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Registers = fault.Registers{
 		DNPWatchdog: w.Encode(), HostWatchdog: h.Encode(), RemoteFaultDescriptor: m.descriptor.Encode(),
 	}
-	_, out := m.outbox.Add(now, r)
-	m.send(out)
+	m.sender.Add(now, r)
 }
 
-// send takes over what the outbox wants.
-func (m *Machine) send(o servicenet.Output) {
-	m.outboxWake = o.Wake
+// deliver hands over what the outbox wants of this step.
+func (m *Machine) deliver() {
+	o := m.sender.Take()
+	m.out.Effects = o.Effects
 	for i := range o.Send {
-		m.out.Seal = append(m.out.Seal, Seal{Reports: o.Send[i].Reports, Attempt: o.Send[i].Attempt})
-	}
-	if o.NewEpoch != 0 {
-		m.out.NewEpoch = o.NewEpoch
-		m.note(NoteEpoch, "the supervisors know a higher boot epoch: going on from %d", o.NewEpoch)
-	}
-	if o.Dropped > 0 {
-		m.note(NoteShortened, "the log of reports is full: %d were coalesced into newer ones", o.Dropped)
+		m.out.Seal = append(m.out.Seal, Seal{Reports: o.Send[i].Reports, Status: o.Send[i].Status, Attempt: o.Send[i].Attempt})
 	}
 }
 

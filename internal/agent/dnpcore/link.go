@@ -53,7 +53,7 @@ func (m *Machine) status() torus.Status {
 	w := m.word
 	w.Valid = true
 	return torus.Status{
-		Epoch: m.outbox.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
+		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
 	}
 }
 

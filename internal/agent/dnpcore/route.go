@@ -83,9 +83,11 @@ func (m *Machine) onSealed(now time.Time, ev Sealed) {
 
 // onOpened handles a verified envelope that came down for this node.
 func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
-	m.onAcks(now, o)
+	if m.sender.Heard(now, o, fault.PathTorus, 0) {
+		m.toHost(o.Raw)
+	}
 	switch body := o.Msg.GetBody().(type) {
-	case nil: // acks only
+	case nil, *lofamov1.Message_Again: // the sender's
 	case *lofamov1.Message_Challenge:
 		c := body.Challenge
 		if c.GetNode() != string(m.self) {
@@ -100,21 +102,6 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		}
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a DNP half", o.Name)
-	}
-}
-
-func (m *Machine) onAcks(now time.Time, o servicenet.Opened) {
-	host := false
-	for _, ack := range o.Msg.GetAcks() {
-		switch servicenet.AckOrigin(ack) {
-		case fault.Origin{Node: m.self, Half: fault.HalfDNP}:
-			m.send(m.outbox.Step(now, servicenet.Acked{Ack: ack, Supervisor: o.Name, Path: fault.PathTorus}))
-		case fault.Origin{Node: m.self, Half: fault.HalfHost}:
-			host = true
-		}
-	}
-	if host {
-		m.toHost(o.Raw)
 	}
 }
 

@@ -1,14 +1,17 @@
 package hostcore
 
 import (
+	"net/netip"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
 
@@ -53,7 +56,8 @@ type Readings struct{ Readings []Reading }
 type Received struct {
 	Opened    servicenet.Opened
 	Path      fault.Path
-	Interface uint8 // the service interface, on the direct rail
+	Interface uint8          // the service interface, on the direct rail
+	From      netip.AddrPort // the datagram's sender, on the direct rail
 }
 
 // Arrived is another origin's envelope that the DNP half received by the torus and wants passed to
@@ -69,24 +73,40 @@ type Supervisors struct {
 	Leader  string
 }
 
+// Hint is something about the rails that is the outbox' to judge: RailUp, RailDown, PathFailed,
+// Damaged or SpoolState.
+type Hint struct{ Event servicenet.Event }
+
+// GossipHeard says that something came from another member of the gossip: the service network
+// lives, whatever the supervisors do.
+type GossipHeard struct{}
+
 func (Tick) hostEvent()        {}
 func (Registers) hostEvent()   {}
 func (Readings) hostEvent()    {}
 func (Received) hostEvent()    {}
 func (Arrived) hostEvent()     {}
 func (Supervisors) hostEvent() {}
+func (Hint) hostEvent()        {}
+func (GossipHeard) hostEvent() {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {
 	Path      fault.Path
-	Interface uint8  // the service interface, on the direct rail
-	Target    string // supervisor id, on the direct rail
-	Addr      string // instead of Target: "ip:port" that a supervisor asked the answer to be sent to
+	Interface uint8              // the service interface, on the direct rail
+	Target    string             // supervisor id, on the direct rail
+	Addr      netip.AddrPort     // if valid, instead of Target: where a supervisor wants the answer
+	Session   bool               // a MAC of the session with Target will do, where there is one
+	Checksum  *lofamov1.Checksum // agreed with Target; nil: the default
 
 	// Exactly one of these is set.
 	Reports []fault.Report // of this half, all under one signature
 	Answer  *Answer
 	Relayed *Relayed
+	Request *lofamov1.PathRequest // its key is still empty: one for each id
+	Ack     *lofamov1.PathAck
+
+	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
 }
 
 // Answer echoes a challenge.
@@ -110,9 +130,7 @@ const (
 	NoteLate                            // this half was late itself and did not accuse
 	NoteCorrupt                         // the DNP word was torn or flipped
 	NoteUnreadable                      // the register page could not be read
-	NoteShortened                       // the outbox gave up part of its history
 	NoteRefused                         // a message that is not for this half, or not sensible
-	NoteEpoch                           // the supervisors know a higher boot epoch
 	NoteServiceNet                      // the service network's state changed
 	NoteSensorStale                     // the sensors stopped answering
 )
@@ -124,10 +142,10 @@ type Note struct {
 	Text string
 }
 
-// Output is what the shell is to do now, in this order: persist NewEpoch, write the host word,
-// ring, take, send, relay; and to call Step again at Wake at the latest.
+// Output is what the shell is to do now, in this order: the effects, write the host word, ring, take,
+// send, relay; and to call Step again at Wake at the latest.
 type Output struct {
-	NewEpoch  fault.Epoch // non-zero: persist it before sending anything
+	delivery.Effects
 	WriteHost bool
 	Host      watchdog.HostWord
 	Ring      bool // wake the DNP half: the host word says something new

@@ -12,10 +12,12 @@ import (
 	"fmt"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
@@ -27,6 +29,14 @@ type Config struct {
 	Periods config.Periods
 	MaxHops uint8        // allowed to what this half sends by the torus
 	Rails   []fault.Path // that the half has; PathTorus among them
+
+	Interfaces []string            // names of the service interfaces by their numbers; at least one with PathDirect
+	Sensed     uint8               // number of the interface that the service network's sensor looks at
+	Checksums  []lofamov1.Checksum // offered to supervisors, the preferred first; none: the outbox' default
+	Kept       []servicenet.Kept   // undelivered reports of earlier lives
+	// GossipSilence is how long gossip that was heard counts once it alone speaks for the service
+	// network; less than NetworkDeadAfter of the outbox counts as that.
+	GossipSilence time.Duration
 }
 
 // Machine is one host half. One goroutine owns it.
@@ -40,7 +50,7 @@ type Machine struct {
 	self   fault.NodeID
 	start  time.Time
 	ledger *ledger.Ledger
-	outbox *servicenet.Outbox
+	sender *delivery.Sender
 	writer *watchdog.Writer
 	reader *watchdog.Reader
 
@@ -49,23 +59,30 @@ type Machine struct {
 	registers  Registers // last good content
 	readerWake time.Time
 	writerWake time.Time
-	outboxWake time.Time
 	digestAt   time.Time
 	sensedAt   time.Time
 
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
 	sensorsOld bool
-	network    fault.State // what the outbox says
-	announced  bool        // the first digest is out
-	corrupt    bool        // the last taken word was, so that it is noted once
+	announced  bool // the first digest is out
+	corrupt    bool // the last taken word was, so that it is noted once
 	unreadable bool
 	late       bool
 
 	targets []string
 	leader  string
-	heard   map[string]time.Time // supervisors' last RECEIVED on the direct rail
+	heard   map[string]contact             // supervisors' last answers on the direct rail
+	down    [servicenet.MaxInterfaces]bool // service interfaces that are known not to work
 
-	out Output // of the step under way
+	network fault.State // the sender's word that was last looked at
+	gossip  gossipSigns
+	out     Output // of the step under way
+}
+
+// contact is the last answer of a supervisor on the direct rail.
+type contact struct {
+	at    time.Time
+	iface uint8
 }
 
 // New returns a machine that starts now with the given boot epoch.
@@ -74,39 +91,33 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
 	}
-	box := OutboxConfig(p, cfg.Rails...)
-	outbox, err := servicenet.NewOutbox(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfHost}, epoch, box)
+	box := delivery.OutboxConfig(p, cfg.Rails...)
+	box.Interfaces = cfg.Interfaces
+	if len(cfg.Checksums) > 0 {
+		box.Checksums = cfg.Checksums
+	}
+	sender, err := delivery.New(fault.Origin{Node: cfg.Topo.Node, Half: fault.HalfHost}, epoch, box)
 	if err != nil {
 		return nil, fmt.Errorf("host half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), outbox: outbox,
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender,
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now,
 		sensedAt: now, digestAt: now.Add(AnnounceAfter(p)),
-		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]time.Time{},
+		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]contact{},
+		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter)},
 	}
 	m.stateInitially(now)
+	m.sender.Restore(now, cfg.Kept)
 	return m, nil
 }
 
 // AnnounceAfter is when a half that starts sends its first digest at the latest. Until then
 // changes are not reported one by one: everything is new at a start.
 func AnnounceAfter(p config.Periods) time.Duration { return 2*p.TRead + p.SensorPeriod/2 }
-
-// OutboxConfig returns the settings of an outbox that follow from the periods. The direct rail may
-// leave everything unanswered for more than two digest periods before the service network is
-// called failed, so that one lost datagram is not enough.
-func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig {
-	c := servicenet.DefaultOutboxConfig(rails...)
-	c.AckTimeout = p.AckTimeout
-	c.MaxAckTimeout = max(c.MaxAckTimeout, 2*p.AckTimeout)
-	c.MaxBackoff = max(c.MaxBackoff, c.MaxAckTimeout)
-	c.NetworkDeadAfter = p.DigestPeriod * 12 / 5
-	return c
-}
 
 // stateInitially states every component of the node, so that nothing is missing from a digest.
 func (m *Machine) stateInitially(now time.Time) {
@@ -136,8 +147,15 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onArrived(now, ev)
 	case Supervisors:
 		m.onSupervisors(now, ev)
+	case GossipHeard:
+		m.gossip.heard = now
+	case Hint:
+		m.onHint(now, ev.Event)
 	}
+	m.followNetwork(now)
 	m.report(now)
+	m.followNetwork(now) // told with the next report
+	m.deliver()
 	m.out.Wake = m.wake()
 	return m.out
 }
@@ -153,17 +171,15 @@ func (m *Machine) tick(now time.Time) {
 		m.out.TakeDNP = true
 	}
 	m.checkSensors(now)
-	if !m.outboxWake.IsZero() && !now.Before(m.outboxWake) {
-		m.send(now, m.outbox.Step(now, servicenet.Tick{}))
-	}
+	m.sender.Tick(now)
 }
 
 // wake returns when Step must be called again. Sensors and digests have no wake of their own: they
 // ride on the write period, a wake-up being what an idle half costs.
 func (m *Machine) wake() time.Time {
 	w := earliest(m.writerWake, m.readerWake)
-	if !m.outboxWake.IsZero() {
-		w = earliest(w, m.outboxWake)
+	if at := m.sender.Wake(); !at.IsZero() {
+		w = earliest(w, at)
 	}
 	return w
 }
@@ -200,27 +216,24 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 	r.Registers = fault.Registers{
 		DNPWatchdog: m.registers.DNPRaw, HostWatchdog: m.word.Encode(), RemoteFaultDescriptor: m.registers.DescriptorRaw,
 	}
-	_, out := m.outbox.Add(now, r)
-	m.send(now, out)
+	m.sender.Add(now, r)
 }
 
-// send takes over what the outbox wants.
-func (m *Machine) send(now time.Time, o servicenet.Output) {
-	m.outboxWake = o.Wake
+// deliver hands over what the outbox wants of this step.
+func (m *Machine) deliver() {
+	o := m.sender.Take()
+	m.out.Effects = o.Effects
 	for i := range o.Send {
 		s := &o.Send[i]
-		m.out.Send = append(m.out.Send, Send{Path: s.Path, Interface: s.Interface, Target: s.Target, Reports: s.Reports})
+		m.out.Send = append(m.out.Send, Send{
+			Path: s.Path, Interface: s.Interface, Target: s.Target, Session: s.Session, Checksum: s.Checksum,
+			Reports: s.Reports, Status: s.Status,
+		})
 	}
-	if o.NewEpoch != 0 {
-		m.out.NewEpoch = o.NewEpoch
-		m.note(NoteEpoch, "the supervisors know a higher boot epoch: going on from %d", o.NewEpoch)
-	}
-	if o.Dropped > 0 {
-		m.note(NoteShortened, "the log of reports is full: %d were coalesced into newer ones", o.Dropped)
-	}
-	if o.ServiceNetwork.Valid() && o.ServiceNetwork != m.network {
-		m.network = o.ServiceNetwork
-		m.updateServiceNetwork(now)
+	for _, p := range o.Paths {
+		m.out.Send = append(m.out.Send, Send{
+			Path: fault.PathDirect, Interface: p.Path.Interface, Target: p.Path.Supervisor, Request: p.Request, Ack: p.Ack,
+		})
 	}
 }
 
@@ -237,10 +250,13 @@ func (m *Machine) note(k NoteKind, format string, args ...any) {
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 
 // Epoch returns the boot epoch in use.
-func (m *Machine) Epoch() fault.Epoch { return m.outbox.Epoch() }
+func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }
 
 // OutboxStats returns the counters of the sender's log.
-func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.outbox.Stats() }
+func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.sender.Stats() }
+
+// Delivery returns how this half's reports fare.
+func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.sender.Status(now) }
 
 // ComponentState is what this half states of one component of its node.
 type ComponentState struct {

@@ -1,6 +1,7 @@
 package hostcore
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -17,9 +18,12 @@ const relayTargets = 2
 
 // onReceived handles a verified message.
 func (m *Machine) onReceived(now time.Time, ev Received) {
-	m.onAcks(now, ev)
+	m.noteAnswers(now, ev)
+	if m.sender.Heard(now, ev.Opened, ev.Path, ev.Interface) && ev.Path != fault.PathTorus {
+		m.passDown(m.self, ev.Opened.Raw)
+	}
 	switch body := ev.Opened.Msg.GetBody().(type) {
-	case nil: // acks only
+	case nil, *lofamov1.Message_PathReply, *lofamov1.Message_Again: // the sender's
 	case *lofamov1.Message_Challenge:
 		m.onChallenge(ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
@@ -29,28 +33,16 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 	}
 }
 
-// onAcks gives acknowledgements to the outbox, and to the DNP half those that are for its reports.
-func (m *Machine) onAcks(now time.Time, ev Received) {
-	acks := ev.Opened.Msg.GetAcks()
-	if len(acks) == 0 {
-		return
+// noteAnswers remembers which supervisor answers, and where, and takes hints who leads.
+func (m *Machine) noteAnswers(now time.Time, ev Received) {
+	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
+	if ev.Path == fault.PathDirect && (len(acks) > 0 || reply != nil) {
+		m.heard[ev.Opened.Name] = contact{now, ev.Interface}
 	}
-	if ev.Path == fault.PathDirect {
-		m.heard[ev.Opened.Name] = now
-	}
-	dnp := false
 	for _, ack := range acks {
 		m.followLeader(now, ack.GetLeader())
-		switch servicenet.AckOrigin(ack) {
-		case fault.Origin{Node: m.self, Half: fault.HalfHost}:
-			m.send(now, m.outbox.Step(now, servicenet.Acked{Ack: ack, Supervisor: ev.Opened.Name, Path: ev.Path}))
-		case fault.Origin{Node: m.self, Half: fault.HalfDNP}:
-			dnp = true
-		}
 	}
-	if dnp && ev.Path != fault.PathTorus {
-		m.down(m.self, ev.Opened.Raw)
-	}
+	m.followLeader(now, reply.GetLeader())
 }
 
 // followLeader takes over a hint who leads.
@@ -59,7 +51,7 @@ func (m *Machine) followLeader(now time.Time, leader string) {
 		return
 	}
 	m.leader = leader
-	m.send(now, m.outbox.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader}))
+	m.sender.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader})
 }
 
 // onChallenge answers for this half; one that asks the DNP half is passed on to it.
@@ -70,17 +62,39 @@ func (m *Machine) onChallenge(ev Received, c *lofamov1.Challenge) {
 	}
 	if c.GetHalf() == lofamov1.Half_HALF_DNP {
 		if ev.Path != fault.PathTorus {
-			m.down(m.self, ev.Opened.Raw)
+			m.passDown(m.self, ev.Opened.Raw)
 		}
 		return
 	}
 	answer := &Answer{Nonce: c.GetNonce(), Epoch: m.Epoch()}
-	if c.GetReplyTo() != "" {
-		m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Addr: c.GetReplyTo(), Answer: answer})
+	// Back the way it came, and to where the supervisor wants it: one of them may be the way that fails.
+	k := m.interfaceTo(ev.Opened.Name)
+	if ev.Path == fault.PathDirect {
+		k = ev.Interface
+		if ev.From.IsValid() {
+			m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Interface: k, Addr: ev.From, Answer: answer})
+		}
 	}
-	if ev.Path == fault.PathTorus || m.ledger.State(m.self, fault.ComponentServiceNetwork) == fault.Failed {
+	if to, err := netip.ParseAddrPort(c.GetReplyTo()); err == nil && to != ev.From {
+		m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Interface: k, Addr: to, Answer: answer})
+	}
+	if ev.Path == fault.PathTorus || m.sender.Network() == fault.Failed || m.ledger.State(m.self, fault.ComponentServiceNetwork) == fault.Failed {
 		m.out.Send = append(m.out.Send, Send{Path: fault.PathTorus, Answer: answer})
 	}
+}
+
+// interfaceTo returns the service interface by which a supervisor is reached most likely: where it
+// answered last, unless that is down, or the first that is not.
+func (m *Machine) interfaceTo(supervisor string) uint8 {
+	if c, ok := m.heard[supervisor]; ok && !m.down[c.iface] {
+		return c.iface
+	}
+	for k := range m.cfg.Interfaces {
+		if !m.down[k] {
+			return uint8(k)
+		}
+	}
+	return 0
 }
 
 // onDowncall passes an envelope into the torus.
@@ -90,10 +104,10 @@ func (m *Machine) onDowncall(ev Received) {
 		m.note(NoteRefused, "downcall: %v", err)
 		return
 	}
-	m.down(node, inner)
+	m.passDown(node, inner)
 }
 
-func (m *Machine) down(node fault.NodeID, envelope []byte) {
+func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 	dst, ok := m.cfg.Topo.At(node)
 	if !ok {
 		m.note(NoteRefused, "downcall to %q, which is no node of this torus", node)
@@ -120,7 +134,7 @@ func (m *Machine) onArrived(now time.Time, ev Arrived) {
 	hops = append(hops, fault.Hop{Node: m.self, Half: fault.HalfHost, Held: max(ev.Held, 0)})
 	r := &Relayed{Inner: ev.Message.Envelope, Hops: hops}
 	for _, t := range m.preferred(now) {
-		m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Target: t, Relayed: r})
+		m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Interface: m.interfaceTo(t), Target: t, Relayed: r})
 	}
 }
 
@@ -128,8 +142,8 @@ func (m *Machine) onArrived(now time.Time, ev Arrived) {
 // answered lately, then the others in the configured order.
 func (m *Machine) preferred(now time.Time) []string {
 	rank := func(t string) int {
-		at, ok := m.heard[t]
-		recent := ok && now.Sub(at) < 2*m.cfg.Periods.DigestPeriod
+		c, ok := m.heard[t]
+		recent := ok && now.Sub(c.at) < 2*m.cfg.Periods.DigestPeriod
 		switch {
 		case t == m.leader && recent:
 			return 0
@@ -154,5 +168,23 @@ func (m *Machine) onSupervisors(now time.Time, ev Supervisors) {
 			delete(m.heard, t)
 		}
 	}
-	m.send(now, m.outbox.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader}))
+	m.sender.Step(now, servicenet.Supervisors{Targets: m.targets, Leader: m.leader})
+}
+
+// onHint gives the outbox what the kernel, the disk or a damaged packet says of the rails.
+func (m *Machine) onHint(now time.Time, ev servicenet.Event) {
+	switch ev := ev.(type) {
+	case servicenet.RailUp:
+		m.setDown(ev.Path, ev.Interface, false)
+	case servicenet.RailDown:
+		m.setDown(ev.Path, ev.Interface, true)
+	default:
+	}
+	m.sender.Step(now, ev)
+}
+
+func (m *Machine) setDown(p fault.Path, k uint8, down bool) {
+	if p == fault.PathDirect && int(k) < len(m.down) {
+		m.down[k] = down
+	}
 }

@@ -2,6 +2,7 @@ package hostcore
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -65,7 +66,7 @@ func (m *Machine) becomeAlive(now time.Time) {
 	m.verdict = watchdog.Alive
 	m.note(NoteDNP, "the DNP half is alive")
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindWatchdog, "", 0)
-	m.setRail(now, fault.PathTorus, true)
+	m.setRail(now, fault.PathTorus, 0, true, "")
 }
 
 // becomeStale is the paper's DNP core melt-down, seen by the host (Table II). What only the DNP
@@ -76,7 +77,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog,
 		fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1), age)
 	m.forgetDNP(now)
-	m.setRail(now, fault.PathTorus, false)
+	m.setRail(now, fault.PathTorus, 0, false, "the DNP half is dead")
 }
 
 // forgetDNP states as unknown whatever comes from the DNP half.
@@ -279,8 +280,10 @@ func (m *Machine) onReadings(now time.Time, rs []Reading) {
 			m.sensors[r.Component] = r
 			// Carrier lost: the rails change before any time-out tells.
 			if (was == fault.Failed) != (r.State == fault.Failed) {
-				m.setRail(now, fault.PathDirect, r.State != fault.Failed)
-				m.setRail(now, fault.PathGossip, r.State != fault.Failed)
+				m.setRail(now, fault.PathDirect, m.cfg.Sensed, r.State != fault.Failed, r.Detail)
+				if m.cfg.Sensed == 0 { // where the gossip is
+					m.setRail(now, fault.PathGossip, 0, r.State != fault.Failed, r.Detail)
+				}
 			}
 		case fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1:
 			m.sensors[r.Component] = r
@@ -313,27 +316,6 @@ const (
 	sensorGrace  = 5 * time.Second
 )
 
-// updateServiceNetwork combines what the interface shows with what missing answers say. The age of
-// an unanswered network is, like that of a silent link, counted from the last answer.
-func (m *Machine) updateServiceNetwork(now time.Time) {
-	s, detail, age := m.network, "", time.Duration(0)
-	if s == fault.Failed {
-		detail = "no supervisor answers"
-		for _, at := range m.heard {
-			if since := now.Sub(at); age == 0 || since < age {
-				age = since
-			}
-		}
-	}
-	if r := m.sensors[fault.ComponentServiceNetwork]; r.State == fault.Failed || r.State == fault.Sick && s != fault.Failed {
-		s, detail, age = r.State, r.Detail, 0
-	}
-	if was := m.ledger.State(m.self, fault.ComponentServiceNetwork); was != s {
-		m.note(NoteServiceNet, "service network %s (was %s) %s", s, was, detail)
-	}
-	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, age)
-}
-
 // updateHostWord puts the host's own states into its word, and has it written and the DNP half
 // woken at once when they differ (Table IV).
 func (m *Machine) updateHostWord() {
@@ -355,14 +337,13 @@ func (m *Machine) updateHostWord() {
 }
 
 // setRail tells the outbox of a rail that came or went.
-func (m *Machine) setRail(now time.Time, p fault.Path, up bool) {
-	var ev servicenet.Event = servicenet.RailDown{Path: p}
+func (m *Machine) setRail(now time.Time, p fault.Path, iface uint8, up bool, why string) {
+	if !slices.Contains(m.cfg.Rails, p) {
+		return
+	}
 	if up {
-		ev = servicenet.RailUp{Path: p}
+		m.onHint(now, servicenet.RailUp{Path: p, Interface: iface})
+		return
 	}
-	for _, have := range m.cfg.Rails {
-		if have == p {
-			m.send(now, m.outbox.Step(now, ev))
-		}
-	}
+	m.onHint(now, servicenet.RailDown{Path: p, Interface: iface, Why: why})
 }

@@ -2,6 +2,8 @@ package hostcore
 
 import (
 	"fmt"
+	"net/netip"
+	"strconv"
 	"testing"
 	"time"
 
@@ -21,7 +23,8 @@ import (
 // A scenario is a list of commands, each followed by what the host half did because of it, one
 // line a deed, beginning with "  ".
 //
-//	torus DIMS COORD          a new host half at default periods; the DNP half runs, supervisors answer
+//	torus DIMS COORD [INTERFACES]  a new host half at default periods, with a direct rail for each service
+//	                          interface; the DNP half runs, supervisors answer
 //	run DURATION              time passes
 //	dnp alive|dead|corrupt
 //	link DIR normal|sick|silent|unheard|unknown
@@ -30,7 +33,10 @@ import (
 //	sensor COMPONENT STATE    of the host's own sensors
 //	sensors silent            they do not answer any more
 //	supervisors answer|silent
-//	challenge host|dnp|either NODE direct|torus
+//	gossip lives|silent       other members are heard, or not: silent at first
+//	interface K up|down       a service interface, by its number
+//	damaged K                 a damaged packet came in there
+//	challenge host|dnp|either NODE direct|torus [K]   on the direct rail by interface K
 //	downcall NODE             a message for another node
 //	arrived COORD             another node's envelope, come by the torus
 func TestScenarios(t *testing.T) {
@@ -38,7 +44,7 @@ func TestScenarios(t *testing.T) {
 		var w *world
 		return golden.Lines(t, text, "  ", func(args []string) ([]string, error) {
 			if args[0] == "torus" {
-				w = newWorld(t, args[1], args[2])
+				w = newWorld(t, args[1], args[2], args[3:])
 			} else {
 				w.do(args)
 			}
@@ -59,13 +65,14 @@ type world struct {
 	alive      bool
 	corrupt    bool
 	answer     bool
+	gossip     bool
 	sensorsAt  time.Time // when they answer next
 	deeds      []string
 }
 
 var start = time.Unix(1000, 0)
 
-func newWorld(t *testing.T, dims, at string) *world {
+func newWorld(t *testing.T, dims, at string, interfaces []string) *world {
 	d, err := grid.ParseDims(dims)
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +90,12 @@ func newWorld(t *testing.T, dims, at string) *world {
 	for _, dir := range d.Links() {
 		w.regs.Details[dir.Index()] = torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}
 	}
+	if len(interfaces) == 0 {
+		interfaces = []string{"service"}
+	}
 	w.m, err = New(Config{
 		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 9,
-		Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
+		Rails: []fault.Path{fault.PathDirect, fault.PathTorus}, Interfaces: interfaces,
 	}, w.now, 7)
 	if err != nil {
 		t.Fatal(err)
@@ -113,6 +123,9 @@ func (w *world) apply(out Output) {
 		w.say("host word: service network %s, memory %s, peripherals %s %s",
 			out.Host.ServiceNetwork, out.Host.Memory, out.Host.Peripheral0, out.Host.Peripheral1)
 	}
+	for _, n := range out.Told {
+		w.say("note: %s", n.Text)
+	}
 	for i := range out.Send {
 		w.sent(&out.Send[i])
 	}
@@ -131,25 +144,39 @@ func (w *world) sent(s *Send) {
 	case s.Reports != nil:
 		r := s.Reports[0]
 		if !r.Digest {
-			w.say("%s %s report %d:", s.Path, s.Target, r.ID.Seq)
+			w.say("%s%s %s report %d:", s.Path, w.iface(s), s.Target, r.ID.Seq)
 			for _, o := range r.Observations {
 				w.say("    %s %s %s by %s, %s old %s", o.Node, o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond), o.Detail)
 			}
 		}
 		if w.answer && s.Path == fault.PathDirect {
 			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
-				w.receive(fault.PathDirect, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
+				w.receiveOn(fault.PathDirect, s.Interface, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
 			}
 		}
 	case s.Answer != nil:
-		w.say("%s %s answer %q at epoch %d", s.Path, s.Addr, s.Answer.Nonce, s.Answer.Epoch)
+		to := ""
+		if s.Addr.IsValid() {
+			to = s.Addr.String()
+		}
+		w.say("%s%s %s answer %q at epoch %d", s.Path, w.iface(s), to, s.Answer.Nonce, s.Answer.Epoch)
 	default:
-		w.say("%s %s relayed %q by %v", s.Path, s.Target, s.Relayed.Inner, s.Relayed.Hops)
+		w.say("%s%s %s relayed %q by %v", s.Path, w.iface(s), s.Target, s.Relayed.Inner, s.Relayed.Hops)
 	}
 }
 
-func (w *world) receive(path fault.Path, by string, m *lofamov1.Message) {
-	w.step(Received{Path: path, Opened: servicenet.Opened{Msg: m, Role: servicenet.RoleSupervisor, Name: by, Raw: []byte("raw")}})
+// iface names the service interface where there are several.
+func (w *world) iface(s *Send) string {
+	if s.Path != fault.PathDirect || len(w.m.cfg.Interfaces) == 1 {
+		return ""
+	}
+	return "/" + w.m.cfg.Interfaces[s.Interface]
+}
+
+func (w *world) receive(path fault.Path, by string, m *lofamov1.Message) { w.receiveOn(path, 0, by, m) }
+
+func (w *world) receiveOn(path fault.Path, k uint8, by string, m *lofamov1.Message) {
+	w.step(Received{Path: path, Interface: k, From: netip.MustParseAddrPort("198.51.100.1:99"), Opened: servicenet.Opened{Msg: m, Role: servicenet.RoleSupervisor, Name: by, Raw: []byte("raw")}})
 }
 
 // ring is the doorbell: the registers are looked at.
@@ -171,6 +198,9 @@ func (w *world) run(d time.Duration) {
 		if !w.sensorsAt.After(w.now) {
 			w.sensorsAt = w.now.Add(500 * time.Millisecond)
 			w.step(Readings{})
+			if w.gossip {
+				w.step(GossipHeard{})
+			}
 		}
 		w.step(Tick{})
 	}
@@ -204,10 +234,24 @@ func (w *world) do(args []string) {
 		w.sensorsAt = w.now.Add(time.Hour)
 	case "supervisors":
 		w.answer = args[1] == "answer"
+	case "gossip":
+		w.gossip = args[1] == "lives"
+	case "interface":
+		var ev servicenet.Event = servicenet.RailUp{Path: fault.PathDirect, Interface: w.number(args[1])}
+		if args[2] == "down" {
+			ev = servicenet.RailDown{Path: fault.PathDirect, Interface: w.number(args[1]), Why: "no carrier"}
+		}
+		w.step(Hint{ev})
+	case "damaged":
+		w.step(Hint{servicenet.Damaged{Path: fault.PathDirect, Interface: w.number(args[1])}})
 	case "challenge":
 		half := map[string]lofamov1.Half{"host": lofamov1.Half_HALF_HOST, "dnp": lofamov1.Half_HALF_DNP, "either": 0}[args[1]]
 		path := map[string]fault.Path{"direct": fault.PathDirect, "torus": fault.PathTorus}[args[3]]
-		w.receive(path, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+		var k uint8
+		if len(args) > 4 {
+			k = w.number(args[4])
+		}
+		w.receiveOn(path, k, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
 			Nonce: []byte("0123456789abcdef"), Node: args[2], Half: half, ReplyTo: "192.0.2.1:7",
 		}}})
 	case "downcall":
@@ -230,6 +274,13 @@ func (w *world) must(err error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w *world) number(s string) uint8 {
+	w.t.Helper()
+	k, err := strconv.ParseUint(s, 10, 8)
+	w.must(err)
+	return uint8(k)
 }
 
 func (w *world) dir(s string) grid.Direction {

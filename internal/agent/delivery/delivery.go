@@ -1,0 +1,211 @@
+// Package delivery is what the machines of both halves do alike around their outboxes: it gives the
+// outbox what concerns it of a message that came, gathers what it wants done over one step, and puts
+// into words what people should know of it.
+//
+// It is pure, and decides nothing: which rail, which path and when is the outbox's business
+// (pkg/servicenet), what to report the machines' (hostcore, dnpcore).
+package delivery
+
+import (
+	"fmt"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// OutboxConfig returns the settings of an outbox that follow from the periods. The direct rail may
+// leave everything unanswered for more than two digest periods before the service network is
+// called failed, so that one lost datagram is not enough.
+func OutboxConfig(p config.Periods, rails ...fault.Path) servicenet.OutboxConfig {
+	c := servicenet.DefaultOutboxConfig(rails...)
+	c.AckTimeout = p.AckTimeout
+	c.AggregateDelay = min(c.AggregateDelay, p.AckTimeout)
+	c.MaxAckTimeout = max(c.MaxAckTimeout, 2*p.AckTimeout)
+	c.MaxBackoff = max(c.MaxBackoff, c.MaxAckTimeout)
+	c.NetworkDeadAfter = p.DigestPeriod * 12 / 5
+	return c
+}
+
+// Effects are what a step asks of the shell besides sending, whichever half it is. The shell persists
+// NewEpoch and gives Keep and Forget to the spool before it sends anything.
+type Effects struct {
+	NewEpoch fault.Epoch      // non-zero: persist it
+	Keep     []fault.Report   // for the spool: reports that entered the log
+	Forget   []fault.ReportID // for the spool: reports that left it
+	Told     []Note
+}
+
+// Note is something worth a line in the log. Notes about lasting conditions come once, when the
+// condition begins, and once when it ends.
+type Note struct {
+	Warn bool
+	Text string
+}
+
+// Output is what the outbox has asked for since the last Take.
+type Output struct {
+	Effects
+	Send  []servicenet.Send
+	Paths []servicenet.PathMessage
+}
+
+// Sender is one half's outbox. One goroutine owns it.
+type Sender struct {
+	self       fault.Origin
+	interfaces []string
+	outbox     *servicenet.Outbox
+	wake       time.Time // zero: nothing to wait for
+	network    fault.State
+	isolated   bool
+	out        Output
+}
+
+// New returns a sender for a half that has just started with the given epoch.
+func New(self fault.Origin, epoch fault.Epoch, cfg servicenet.OutboxConfig) (*Sender, error) {
+	box, err := servicenet.NewOutbox(self, epoch, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Sender{self: self, interfaces: cfg.Interfaces, outbox: box, network: fault.Unknown}, nil
+}
+
+// Restore takes over the reports of earlier lives. It comes before the first Add.
+func (s *Sender) Restore(now time.Time, kept []servicenet.Kept) {
+	if len(kept) == 0 {
+		return
+	}
+	s.note(false, "%d undelivered reports of earlier lives go on", len(kept))
+	s.gather(s.outbox.Restore(now, kept))
+}
+
+// Add logs a report.
+func (s *Sender) Add(now time.Time, r fault.Report) {
+	_, out := s.outbox.Add(now, r)
+	s.gather(out)
+}
+
+// Step gives the outbox an event.
+func (s *Sender) Step(now time.Time, ev servicenet.Event) { s.gather(s.outbox.Step(now, ev)) }
+
+// Tick wakes the outbox if it is due.
+func (s *Sender) Tick(now time.Time) {
+	if !s.wake.IsZero() && !now.Before(s.wake) {
+		s.Step(now, servicenet.Tick{})
+	}
+}
+
+// Heard takes from a verified message of a supervisor what is for the outbox: acknowledgements of this
+// half's reports, the reply to a path request, the wish to have everything again. It says whether the
+// message also acknowledges reports of the node's other half.
+func (s *Sender) Heard(now time.Time, o servicenet.Opened, path fault.Path, iface uint8) (forOther bool) {
+	for _, ack := range o.Msg.GetAcks() {
+		switch who := servicenet.AckOrigin(ack); {
+		case who == s.self:
+			s.Step(now, servicenet.Acked{Ack: ack, Supervisor: o.Name, Path: path, Interface: iface})
+		case who.Node == s.self.Node:
+			forOther = true
+		}
+	}
+	switch b := o.Msg.GetBody().(type) {
+	case *lofamov1.Message_PathReply:
+		if path == fault.PathDirect && s.repliesToThis(b.PathReply) {
+			s.Step(now, servicenet.Replied{Interface: iface, Supervisor: o.Name, Reply: b.PathReply})
+		}
+	case *lofamov1.Message_Again:
+		s.Step(now, servicenet.Damaged{Path: path, Interface: iface, Supervisor: o.Name})
+	}
+	return forOther
+}
+
+func (s *Sender) repliesToThis(r *lofamov1.PathReply) bool {
+	return fault.NodeID(r.GetNode()) == s.self.Node && fault.Half(r.GetHalf()) == s.self.Half && fault.Epoch(r.GetEpoch()) == s.outbox.Epoch()
+}
+
+// Take returns what was gathered, and forgets it.
+func (s *Sender) Take() Output {
+	out := s.out
+	s.out = Output{}
+	return out
+}
+
+func (s *Sender) gather(o servicenet.Output) {
+	s.wake = o.Wake
+	s.out.Send = append(s.out.Send, o.Send...)
+	s.out.Paths = append(s.out.Paths, o.Paths...)
+	s.out.Keep = append(s.out.Keep, o.Keep...)
+	s.out.Forget = append(s.out.Forget, o.Forget...)
+	if o.ServiceNetwork.Valid() {
+		s.network = o.ServiceNetwork
+	}
+	if o.NewEpoch != 0 {
+		s.out.NewEpoch = o.NewEpoch
+		s.note(true, "the supervisors know a higher boot epoch: going on from %d", o.NewEpoch)
+	}
+	if o.Dropped > 0 {
+		what := ""
+		if o.DroppedWhat != "" {
+			what = ", most of it about " + o.DroppedWhat
+		}
+		s.note(true, "the log of reports is full%s: %d were coalesced into newer ones", what, o.Dropped)
+	}
+	for _, m := range o.Migrations {
+		s.noteMigration(m)
+	}
+	if o.IsolatedChanged {
+		s.isolated = o.Isolated
+		s.noteIsolation()
+	}
+}
+
+// noteMigration tells of a change of the primary path; changes of the state alone are the metrics'.
+func (s *Sender) noteMigration(m servicenet.Migration) {
+	switch {
+	case m.State == servicenet.PathReestablishing:
+		s.note(true, "no path to a supervisor works: asking for new ones, %s was the last: %s", s.path(m.From), m.Why)
+	case m.From != m.To:
+		s.note(false, "reports go by %s instead of %s: %s", s.path(m.To), s.path(m.From), m.Why)
+	}
+}
+
+func (s *Sender) noteIsolation() {
+	pending := s.outbox.Stats().Pending
+	if s.isolated {
+		s.note(true, "no supervisor can be reached by any rail: %d reports wait", pending)
+		return
+	}
+	s.note(false, "a supervisor is reached again: %d reports wait", pending)
+}
+
+func (s *Sender) path(p servicenet.PathID) string {
+	if p == (servicenet.PathID{}) {
+		return "none"
+	}
+	name := fmt.Sprint(p.Interface)
+	if int(p.Interface) < len(s.interfaces) {
+		name = s.interfaces[p.Interface]
+	}
+	return name + ">" + p.Supervisor
+}
+
+func (s *Sender) note(warn bool, format string, args ...any) {
+	s.out.Told = append(s.out.Told, Note{warn, fmt.Sprintf(format, args...)})
+}
+
+// Wake returns when Tick must be called; zero: nothing to wait for.
+func (s *Sender) Wake() time.Time { return s.wake }
+
+// Network returns what the acknowledgements say of the service network.
+func (s *Sender) Network() fault.State { return s.network }
+
+// Epoch returns the boot epoch in use.
+func (s *Sender) Epoch() fault.Epoch { return s.outbox.Epoch() }
+
+// Stats returns the counters of the sender's log.
+func (s *Sender) Stats() servicenet.OutboxStats { return s.outbox.Stats() }
+
+// Status returns how the reports fare.
+func (s *Sender) Status(now time.Time) *lofamov1.DeliveryStatus { return s.outbox.Status(now) }

@@ -1,0 +1,77 @@
+package hostcore
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// gossipSigns is what the gossip says of the service network while no supervisor answers. Gossip that
+// is heard tells supervisors that are gone from a network that is cut: all ways to them lead through
+// the same cards and switches.
+//
+//	silent ──heard within fresh──► lives ──not heard for silence──► silent
+//
+// A cut ends answers and gossip at one moment, so that fresh must not be longer than what it takes to
+// miss the answers; once it lives it may pause longer than that, for gossip comes at its own pace.
+type gossipSigns struct {
+	fresh, silence time.Duration
+	heard          time.Time // last; zero: never
+	lives          bool
+}
+
+// look says whether the gossip lives now. alone: no supervisor answers.
+func (g *gossipSigns) look(now time.Time, alone bool) bool {
+	within := g.fresh
+	if g.lives {
+		within = g.silence
+	}
+	g.lives = alone && !g.heard.IsZero() && now.Sub(g.heard) < within
+	return g.lives
+}
+
+// followNetwork draws the conclusions when the acknowledgements' verdict on the service network changes,
+// or that of the gossip while they are missing.
+func (m *Machine) followNetwork(now time.Time) {
+	lived := m.gossip.lives
+	is := m.sender.Network()
+	if is == m.network && m.gossip.look(now, is == fault.Failed) == lived {
+		return
+	}
+	m.network = is
+	m.updateServiceNetwork(now)
+}
+
+// updateServiceNetwork combines what the interface shows with what missing answers say. The age of
+// an unanswered network is, like that of a silent link, counted from the last answer.
+func (m *Machine) updateServiceNetwork(now time.Time) {
+	s, detail, age := m.network, "", time.Duration(0)
+	if s == fault.Failed {
+		detail, age = "no supervisor answers", m.unheardFor(now)
+		if m.gossip.look(now, true) {
+			s, detail = fault.Sick, "no supervisor answers, the gossip lives"
+		}
+	}
+	r := m.sensors[fault.ComponentServiceNetwork]
+	if r.State == fault.Failed && m.network != fault.Failed && len(m.cfg.Interfaces) > 1 {
+		r.State = fault.Sick // one of several
+	}
+	if r.State == fault.Failed || r.State == fault.Sick && m.network != fault.Failed {
+		s, detail, age = r.State, r.Detail, 0
+	}
+	if was := m.ledger.State(m.self, fault.ComponentServiceNetwork); was != s {
+		m.note(NoteServiceNet, "service network %s (was %s) %s", s, was, detail)
+	}
+	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, age)
+}
+
+// unheardFor returns how long no supervisor has answered on the direct rail; 0: none ever has.
+func (m *Machine) unheardFor(now time.Time) time.Duration {
+	age := time.Duration(0)
+	for _, c := range m.heard {
+		if since := now.Sub(c.at); age == 0 || since < age {
+			age = since
+		}
+	}
+	return age
+}

@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
+)
+
+// onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
+func (h *hostHalf) onMail(m mailbox.Message) {
+	if m.Type == mailbox.Doorbell {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		now := time.Now()
+		h.apply(now, h.core.Step(now, h.page.readDNP(false, h.topo.Links)))
+		return
+	}
+	if m.Type != mailbox.Envelope {
+		return
+	}
+	msg, held, err := torusrail.ReadMail(m.Payload, monotonic())
+	if err != nil {
+		h.log.Debug("message from the DNP half refused", "err", err)
+		return
+	}
+	if msg.Kind == relay.Up {
+		h.step(hostcore.Arrived{Message: msg, Held: held})
+		return
+	}
+	h.receive(msg.Envelope, hostcore.Received{Path: fault.PathTorus})
+}
+
+// onDatagram handles what came by a service interface.
+func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
+	h.receive(slices.Clone(b), hostcore.Received{Path: fault.PathDirect, Interface: k, From: from})
+}
+
+// receive verifies an envelope, outside the mutex, and gives the message to the machine.
+func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
+	o, err := servicenet.Open(b, h.verifier)
+	if err != nil {
+		h.refused[servicenet.RefusalOf(err)].Add(1)
+		h.log.Debug("message refused", "path", ev.Path.String(), "err", err)
+		return
+	}
+	ev.Opened = o
+	h.step(ev)
+}
+
+// onPathError is told by the kernel what came back for a datagram that a service interface sent.
+func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
+	for id, addr := range h.targets[k] {
+		if addr == to {
+			h.step(hostcore.Hint{Event: pathFailed(k, id, err)})
+			return
+		}
+	}
+}
+
+func (h *hostHalf) onReadings(rs []sensor.Reading) {
+	ev := hostcore.Readings{Readings: make([]hostcore.Reading, 0, len(rs))}
+	for _, r := range rs {
+		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Detail: r.Detail})
+	}
+	h.step(ev)
+}
+
+// onMember takes hints from the gossip: who leads. Addresses are the configuration's.
+func (h *hostHalf) onMember(ev gossip.Event) {
+	m := ev.Member.Meta
+	if m.Role != gossip.RoleSupervisor || !m.Leader || ev.Kind == gossip.EventLeave || ev.Kind == gossip.EventFail {
+		return
+	}
+	if slices.Contains(h.ids, m.ID) {
+		h.step(hostcore.Supervisors{Targets: h.ids, Leader: m.ID})
+	}
+}

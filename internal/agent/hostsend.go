@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// rails are the ways of the host half, each behind the one narrow interface.
+type rails struct {
+	direct []servicenet.Rail // by the number of the service interface
+	gossip servicenet.Rail   // nil without gossip
+	torus  servicenet.Rail
+}
+
+// maxFailures is how many failed sends are told to the machine in one go. Each may make it send again
+// elsewhere, which may fail as well; what is not told, its time-outs find out.
+const maxFailures = 16
+
+// send signs a message and hands it to its rail. What is lost here, its origin sends again. Errors that
+// speak against the path are kept for tellFailures.
+func (h *hostHalf) send(s *hostcore.Send) {
+	b, err := h.seal(s)
+	if err != nil {
+		h.log.Error("message not sent", "path", s.Path.String(), "err", err)
+		return
+	}
+	switch s.Path {
+	case fault.PathDirect:
+		if int(s.Interface) >= len(h.nets) {
+			return // no such interface: cannot be
+		}
+		if s.Addr.IsValid() {
+			err = h.nets[s.Interface].Send(s.Addr, b)
+		} else {
+			err = h.rails.direct[s.Interface].Send(s.Target, b)
+		}
+		h.sends[s.Interface].set(h.log, "sending on service interface "+h.names[s.Interface], err)
+		if direct.PathError(err) && s.Target != "" && len(h.failed) < maxFailures {
+			h.failed = append(h.failed, pathFailed(s.Interface, s.Target, err))
+		}
+	case fault.PathGossip:
+		if h.rails.gossip != nil {
+			_ = h.rails.gossip.Send("", b) // rate-limited: counted there, and the outbox goes on
+		}
+	case fault.PathTorus:
+		_ = h.rails.torus.Send("", b) // counted there
+	}
+}
+
+// pathFailed is the hint for an error of the kernel's. It names the plain reason: what is around it
+// changes from datagram to datagram.
+func pathFailed(k uint8, supervisor string, err error) servicenet.PathFailed {
+	why := err.Error()
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		why = errno.Error()
+	}
+	return servicenet.PathFailed{Path: servicenet.PathID{Interface: k, Supervisor: supervisor}, Why: why}
+}
+
+// tellFailures gives the machine the errors of what was sent, until nothing new fails.
+func (h *hostHalf) tellFailures(now time.Time) {
+	for i := 0; i < len(h.failed) && i < maxFailures; i++ {
+		h.do(now, h.core.Step(now, hostcore.Hint{Event: h.failed[i]}))
+	}
+	h.failed = h.failed[:0]
+}
+
+func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
+	body := &lofamov1.Message{}
+	switch {
+	case s.Reports != nil:
+		return servicenet.SealReports(s.Reports, s.Status, h.signer, servicenet.SealOptions{})
+	case s.Relayed != nil:
+		return servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, h.signer)
+	case s.Answer != nil:
+		return sealAnswer(s.Answer.Nonce, h.self(), s.Answer.Epoch, h.signer)
+	case s.Request != nil:
+		body.Body = &lofamov1.Message_PathRequest{PathRequest: s.Request}
+	case s.Ack != nil:
+		body.Body = &lofamov1.Message_PathAck{PathAck: s.Ack}
+	}
+	return servicenet.Seal(body, h.signer)
+}
+
+func (h *hostHalf) self() fault.Origin { return fault.Origin{Node: h.cfg.Node, Half: h.half} }
+
+func (h *hostHalf) toDNP(m relay.Message) { sendMail(h.box, m, h.log) }

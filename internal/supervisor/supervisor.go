@@ -58,7 +58,7 @@ type Supervisor struct {
 	member   *embedded.Member // nil with an outside etcd
 	client   *clientv3.Client
 	store    *store.Etcd
-	socket   *direct.Socket
+	sockets  []*direct.Socket // by the number of the report address
 	grpcLn   net.Listener
 	httpLn   net.Listener
 	grpc     *grpc.Server
@@ -183,10 +183,14 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // listen takes the addresses first: what is taken already shows before anything is written.
 func (s *Supervisor) listen() error {
 	var err error
-	if s.socket, err = direct.Listen(s.cfg.Report, direct.Options{}); err != nil {
-		return fmt.Errorf("report address: %w", err)
+	for _, addr := range s.cfg.Reports() {
+		socket, err := direct.Listen(addr, direct.Options{})
+		if err != nil {
+			return fmt.Errorf("report address: %w", err)
+		}
+		s.sockets = append(s.sockets, socket)
+		s.onStop("report socket", func(context.Context) error { return socket.Close() })
 	}
-	s.onStop("report socket", func(context.Context) error { return s.socket.Close() })
 	if s.grpcLn, err = net.Listen("tcp", s.cfg.GRPC); err != nil {
 		return fmt.Errorf("gRPC address %s: %w", s.cfg.GRPC, err)
 	}
@@ -229,7 +233,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.sender = rails.NewSender(rails.SenderConfig{
-		ID: s.cfg.ID, ReplyTo: s.self.Report, Nodes: service, Leader: s.leader, Signer: s.signer, Socket: s.socket,
+		Ports: s.ports(), Nodes: service, Leader: s.leader, Signer: s.signer,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.engine = engine.New(engine.Config{

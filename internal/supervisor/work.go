@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
+	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -107,19 +108,29 @@ func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 }
 
 // serviceAddresses returns where nodes are on the direct rail.
-func (s *Supervisor) serviceAddresses() (map[fault.NodeID]netip.AddrPort, error) {
-	out := make(map[fault.NodeID]netip.AddrPort, len(s.cfg.Nodes))
+func (s *Supervisor) serviceAddresses() (map[fault.NodeID][]netip.AddrPort, error) {
+	out := make(map[fault.NodeID][]netip.AddrPort, len(s.cfg.Nodes))
 	for _, n := range s.cfg.Nodes {
-		if n.Service == "" {
-			continue
+		for k, text := range n.Services() {
+			addr, err := netip.ParseAddrPort(text)
+			if err != nil {
+				return nil, fmt.Errorf("service address %d of node %s: given %q: want ip:port", k, n.NodeID(), text)
+			}
+			out[n.NodeID()] = append(out[n.NodeID()], addr)
 		}
-		addr, err := netip.ParseAddrPort(n.Service)
-		if err != nil {
-			return nil, fmt.Errorf("service address of node %s: given %q: want ip:port", n.NodeID(), n.Service)
-		}
-		out[n.NodeID()] = addr
 	}
 	return out, nil
+}
+
+// ports are the report addresses, with what agents are told of them: of the first, as the replicas know
+// it; the others are of one host each.
+func (s *Supervisor) ports() []rails.Port {
+	out := make([]rails.Port, len(s.sockets))
+	for k, socket := range s.sockets {
+		out[k] = rails.Port{Socket: socket, ReplyTo: s.cfg.Reports()[k]}
+	}
+	out[0].ReplyTo = s.self.Report
+	return out
 }
 
 // awareness turns the configuration into the machine's. A new leader waits one digest period, so
@@ -171,11 +182,13 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.forward.Run(ctx) })
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })
-	wg.Go(func() {
-		if err := s.socket.Run(ctx, s.intake.Datagram); err != nil && ctx.Err() == nil {
-			s.fail(fmt.Errorf("report socket: %w", err))
-		}
-	})
+	for k, socket := range s.sockets {
+		wg.Go(func() {
+			if err := socket.Run(ctx, s.intake.Datagrams(uint8(k))); err != nil && ctx.Err() == nil {
+				s.fail(fmt.Errorf("report socket: %w", err))
+			}
+		})
+	}
 	if s.member != nil {
 		wg.Go(func() {
 			select {

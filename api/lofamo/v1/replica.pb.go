@@ -33,6 +33,7 @@ type ForwardRequest struct {
 	Path          uint32                 `protobuf:"varint,3,opt,name=path,proto3" json:"path,omitempty"`                   // fault.Path: DIRECT or GOSSIP
 	HeldNs        uint64                 `protobuf:"varint,4,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // in this replica
 	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`                    // "node/half" that the MAC proved; empty for signed envelopes
+	Socket        uint32                 `protobuf:"varint,6,opt,name=socket,proto3" json:"socket,omitempty"`               // number of the report address at which it came
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -102,11 +103,20 @@ func (x *ForwardRequest) GetName() string {
 	return ""
 }
 
+func (x *ForwardRequest) GetSocket() uint32 {
+	if x != nil {
+		return x.Socket
+	}
+	return 0
+}
+
 // ForwardResponse says which reports were committed.
 type ForwardResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ack           *Ack                   `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`
-	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"` // ForwardRequest.from
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
+	Socket        uint32                 `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
+	Relayed       bool                   `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -155,20 +165,37 @@ func (x *ForwardResponse) GetTo() string {
 	return ""
 }
 
+func (x *ForwardResponse) GetSocket() uint32 {
+	if x != nil {
+		return x.Socket
+	}
+	return 0
+}
+
+func (x *ForwardResponse) GetRelayed() bool {
+	if x != nil {
+		return x.Relayed
+	}
+	return false
+}
+
 var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x81\x01\n" +
+	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x99\x01\n" +
 	"\x0eForwardRequest\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\rR\x04path\x12\x17\n" +
 	"\aheld_ns\x18\x04 \x01(\x04R\x06heldNs\x12\x12\n" +
-	"\x04name\x18\x05 \x01(\tR\x04name\"C\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06socket\x18\x06 \x01(\rR\x06socket\"u\n" +
 	"\x0fForwardResponse\x12 \n" +
 	"\x03ack\x18\x01 \x01(\v2\x0e.lofamo.v1.AckR\x03ack\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\tR\x02to2O\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
+	"\x06socket\x18\x03 \x01(\rR\x06socket\x12\x18\n" +
+	"\arelayed\x18\x04 \x01(\bR\arelayed2O\n" +
 	"\aReplica\x12D\n" +
 	"\aForward\x12\x19.lofamo.v1.ForwardRequest\x1a\x1a.lofamo.v1.ForwardResponse(\x010\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 

@@ -30,6 +30,7 @@ import (
 // Engine is the leader's map; its methods fail with engine.ErrNotLeading elsewhere.
 type Engine interface {
 	Map(ctx context.Context) (view.Map, error)
+	Reports(ctx context.Context, q engine.ReportQuery) (engine.ReportView, error)
 	Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error)
 }
 
@@ -115,24 +116,34 @@ func answer[R proto.Message](ctx context.Context, s *Server, own func(view.Map) 
 	if err == nil {
 		return own(m)
 	}
-	if !errors.Is(err, engine.ErrNotLeading) {
-		return none, status.FromContextError(err).Err()
-	}
-	if isProxied(ctx) {
-		return none, status.Error(codes.FailedPrecondition, err.Error())
-	}
-	if c := s.leader(); c != nil {
-		pctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1"), proxyTime)
-		defer cancel()
-		resp, err := ask(pctx, c)
-		if code := status.Code(err); code == codes.OK || code == codes.InvalidArgument || code == codes.NotFound {
-			return resp, err
-		}
+	if resp, ok, err := byLeader(ctx, s, err, ask); ok {
+		return resp, err
 	}
 	if m, err = s.stale(ctx); err != nil {
 		return none, status.Error(codes.Unavailable, err.Error())
 	}
 	return own(m)
+}
+
+// byLeader has the leader answer what our own engine could not for a reason. ok is false when the leader
+// cannot be asked either.
+func byLeader[R proto.Message](ctx context.Context, s *Server, reason error,
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (resp R, ok bool, err error) {
+	if !errors.Is(reason, engine.ErrNotLeading) {
+		return resp, true, status.FromContextError(reason).Err()
+	}
+	if isProxied(ctx) {
+		return resp, true, status.Error(codes.FailedPrecondition, reason.Error())
+	}
+	c := s.leader()
+	if c == nil {
+		return resp, false, nil
+	}
+	pctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1"), proxyTime)
+	defer cancel()
+	resp, err = ask(pctx, c)
+	code := status.Code(err)
+	return resp, code == codes.OK || code == codes.InvalidArgument || code == codes.NotFound, err
 }
 
 // stale reads the map from the copy.

@@ -32,6 +32,9 @@ const wait = 10 * time.Second
 type follower struct{}
 
 func (follower) Map(context.Context) (view.Map, error) { return view.Map{}, engine.ErrNotLeading }
+func (follower) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
+	return engine.ReportView{}, engine.ErrNotLeading
+}
 func (follower) Seen(int) (<-chan *lofamov1.Event, func(), error) {
 	return nil, nil, engine.ErrNotLeading
 }
@@ -62,6 +65,12 @@ func (h *harness) commit(t *testing.T, node, reason string) uint64 {
 // serve runs the service of a replica that does not lead on a connection in memory.
 func serve(t *testing.T, queue int) *harness {
 	t.Helper()
+	return serveAs(t, follower{}, queue)
+}
+
+// serveAs is serve with another engine.
+func serveAs(t *testing.T, e Engine, queue int) *harness {
+	t.Helper()
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	ids := map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}
 	h := &harness{store: memstore.New(1000), stopping: make(chan struct{})}
@@ -71,7 +80,7 @@ func serve(t *testing.T, queue int) *harness {
 	}
 	srv := grpc.NewServer()
 	lofamov1.RegisterFaultSupervisorServer(srv, New(Config{
-		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(dims, ids), Engine: follower{}, Copy: h.store, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(dims, ids), Engine: e, Copy: h.store, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
 	}))
 	ln := bufconn.Listen(1 << 16)

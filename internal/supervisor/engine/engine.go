@@ -38,9 +38,11 @@ type Store interface {
 }
 
 // To says where an ack goes: the address from which the report came (empty when it came by
-// gossip), and whether the sender is another node, which relayed it.
+// gossip), the number of our report socket at which it came, and whether the sender is another
+// node, which relayed it.
 type To struct {
 	Addr    string
+	Socket  uint8
 	Relayed bool
 }
 
@@ -54,10 +56,19 @@ type Challenger interface {
 	Challenge(c awareness.Challenge)
 }
 
-// Input is verified evidence: a report with the way to answer it, or an answer to a challenge, or
-// what memberlist believes.
+// Reports are verified reports of one origin that came together, and what the origin said with them
+// of how its reports fare (nil: nothing).
+type Reports struct {
+	List   []fault.Report
+	Path   fault.Path
+	Hops   []fault.Hop
+	Status *lofamov1.DeliveryStatus
+}
+
+// Input is verified evidence: reports with the way to answer them, or an answer to a challenge, or
+// what memberlist believes. It is taken whole or not at all.
 type Input struct {
-	Report   *fault.Delivery
+	Reports  *Reports
 	To       To
 	Answerer Answerer
 	Arrived  time.Time // at this replica; the time in queues counts to the age
@@ -93,6 +104,7 @@ type Engine struct {
 	store   Store
 	in      chan Input
 	queries chan query
+	asks    chan ask
 	term    atomic.Pointer[term]
 	seen    hub
 }
@@ -108,7 +120,7 @@ func New(cfg Config, st Store) *Engine {
 	if cfg.BatchOps == 0 {
 		cfg.BatchOps = 100
 	}
-	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), queries: make(chan query)}
+	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), queries: make(chan query), asks: make(chan ask)}
 }
 
 // query asks for the map. What the store had reached before is the map's revision, if nothing was

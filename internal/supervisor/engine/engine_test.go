@@ -131,9 +131,9 @@ func start(t *testing.T, st *memstore.Store, spoil func(*Config)) *harness {
 func (h *harness) report(seq fault.Seq, digest bool, comp fault.Component, st fault.State) fault.ReportID {
 	id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: seq}
 	h.Submit(Input{
-		Report: &fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: id, Digest: digest, Observations: []fault.Observation{
+		Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: digest, Observations: []fault.Observation{
 			{Node: "n1-0-0", Component: comp, State: st, Kind: fault.KindSelf},
-		}}},
+		}}}},
 		To: To{Addr: "127.0.0.1:1"}, Answerer: h.box, Arrived: time.Now(),
 	})
 	return id
@@ -228,7 +228,12 @@ func TestBatchesWhileACommitIsInFlight(t *testing.T) {
 	for i := range n {
 		h.report(fault.Seq(i+1), false, fault.ComponentMemory, fault.Sick)
 	}
-	h.report(1, false, fault.ComponentMemory, fault.Sick) // a copy of one in flight
+	h.report(1, false, fault.ComponentMemory, fault.Sick) // a copy of one in flight, and one that came another way
+	h.Submit(Input{
+		Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: fault.ReportID{
+			Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: 1,
+		}}}}, To: To{Addr: "127.0.0.1:2"}, Answerer: h.box, Arrived: time.Now(),
+	})
 	h.taken(t)
 	unblock()
 	seqs := make(map[uint64]int)
@@ -355,7 +360,7 @@ func TestBacklogIsFelt(t *testing.T) {
 	dropped := false
 	for i := range 100 {
 		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(i + 1)}
-		if !h.Submit(Input{Report: &fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: id}}, Answerer: h.box, Arrived: time.Now()}) {
+		if !h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()}) {
 			dropped = true
 			break
 		}
@@ -431,8 +436,8 @@ func TestAnswerInTheQueueIsHeardFirst(t *testing.T) {
 	}
 	say := func(node fault.NodeID, half fault.Half, seq fault.Seq, st fault.State, kind fault.Kind) Input {
 		id := fault.ReportID{Origin: fault.Origin{Node: node, Half: half}, Epoch: 2, Seq: seq}
-		return Input{Arrived: time.Now(), Report: &fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: id, Digest: true,
-			Observations: []fault.Observation{{Node: node, Component: fault.ComponentHost, State: st, Kind: kind}}}}}
+		return Input{Arrived: time.Now(), Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true,
+			Observations: []fault.Observation{{Node: node, Component: fault.ComponentHost, State: st, Kind: kind}}}}}}
 	}
 	term.take(time.Now(), say("n1-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
 	term.take(time.Now(), say("n1-0-0", fault.HalfDNP, 1, fault.Failed, fault.KindWatchdog))

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -18,6 +19,8 @@ type term struct {
 	committer store.Committer
 	machine   *awareness.Machine
 	inbox     *servicenet.Inbox
+	log       *reportLog
+	senders   map[fault.NodeID]Sender // by the newest digest of the host half
 	wake      time.Time
 
 	// The committed map, and how many batches that are not committed yet touch a node: for such a
@@ -60,6 +63,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	t := &term{
 		e: e, committer: committer, revision: snap.Revision, inbox: servicenet.NewInbox(snap.Inbox),
 		committed: make(map[fault.NodeID]view.Entry), touched: make(map[fault.NodeID]int),
+		log: newReportLog(reportsKept), senders: make(map[fault.NodeID]Sender),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}
 	var saved []awareness.NodeStatus
@@ -136,6 +140,8 @@ func (t *term) run(ctx context.Context) error {
 			t.step(time.Now(), awareness.Tick{})
 		case q := <-t.e.queries:
 			t.ask(q)
+		case a := <-t.e.asks:
+			a.reply <- t.reports(a.query)
 		case r := <-results:
 			if r.err != nil {
 				return r.err
@@ -185,8 +191,8 @@ func (t *term) take(now time.Time, in Input) {
 	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in)))
 	switch {
-	case in.Report != nil:
-		t.takeReport(now, in)
+	case in.Reports != nil:
+		t.takeReports(now, in)
 	case in.Answer != nil:
 		t.step(now, *in.Answer)
 	case in.Gossip != nil:
@@ -194,47 +200,69 @@ func (t *term) take(now time.Time, in Input) {
 	}
 }
 
-func (t *term) takeReport(now time.Time, in Input) {
-	rep := &in.Report.Report
-	verdict := t.inbox.Accept(rep.ID, rep.Digest)
-	t.e.cfg.Metrics.Verdicts.WithLabelValues(verdict.String()).Inc()
+// takeReports handles reports that came together. What the inbox has seen before, or will not see,
+// is answered here, in as few acks as possible.
+func (t *term) takeReports(now time.Time, in Input) {
 	to := answerTo{in.Answerer, in.To}
-	switch verdict {
-	case servicenet.Fresh:
-		held := in.Held + now.Sub(in.Arrived)
-		for i := range rep.Observations {
-			rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
-		}
-		changed := t.step(now, awareness.Evidence{Delivery: *in.Report})
-		if rep.Digest && !changed {
-			return // liveness is not committed
-		}
-		t.open.touchOrigin(rep.ID.Origin)
-		if rep.Digest {
-			return
-		}
-		t.touch(rep.ID.Origin.Node)
-		for _, o := range rep.Observations {
-			t.touch(o.Node)
-		}
-		t.open.reports = append(t.open.reports, rep.ID)
-		t.waiting[rep.ID] = []answerTo{to}
-	case servicenet.Duplicate:
-		if rep.Digest {
-			return
-		}
-		if list, ok := t.waiting[rep.ID]; ok {
-			if len(list) < maxAnswers {
-				t.waiting[rep.ID] = append(list, to)
+	var known, stale []fault.ReportID
+	for i := range in.Reports.List {
+		rep := &in.Reports.List[i]
+		verdict := t.inbox.Accept(rep.ID, rep.Digest)
+		t.e.cfg.Metrics.Verdicts.WithLabelValues(verdict.String()).Inc()
+		switch verdict {
+		case servicenet.Fresh:
+			t.takeReport(now, in, rep, to)
+		case servicenet.Duplicate:
+			t.e.cfg.Metrics.Duplicates.WithLabelValues(in.Reports.Path.String()).Inc()
+			t.log.copied(rep.ID)
+			if !rep.Digest && !t.awaitCommit(rep.ID, to) {
+				known = append(known, rep.ID)
 			}
-			return
+		case servicenet.StaleEpoch:
+			stale = append(stale, rep.ID)
+		default:
+			t.e.cfg.Metrics.Refused.WithLabelValues("epoch-jump").Inc()
 		}
-		to.answer(lofamov1.Ack_COMMITTED, 0, rep.ID)
-	case servicenet.StaleEpoch:
-		to.answer(lofamov1.Ack_STALE_EPOCH, t.inbox.Position(rep.ID.Origin).Epoch, rep.ID)
-	default:
-		t.e.cfg.Metrics.Refused.WithLabelValues("epoch-jump").Inc()
 	}
+	to.answer(lofamov1.Ack_COMMITTED, 0, known...)
+	if len(stale) > 0 {
+		to.answer(lofamov1.Ack_STALE_EPOCH, t.inbox.Position(stale[0].Origin).Epoch, stale...)
+	}
+}
+
+// takeReport takes one that has not been seen before.
+func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerTo) {
+	d := fault.Delivery{Report: *rep, Path: in.Reports.Path, Hops: in.Reports.Hops}
+	arrived := in.Arrived.Add(-in.Held)
+	t.note(arrived, d, in)
+	held := now.Sub(arrived)
+	for i := range rep.Observations {
+		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
+	}
+	changed := t.step(now, awareness.Evidence{Delivery: d})
+	if rep.Digest && !changed {
+		return // liveness is not committed
+	}
+	t.open.touchOrigin(rep.ID.Origin)
+	if rep.Digest {
+		return
+	}
+	t.touch(rep.ID.Origin.Node)
+	for _, o := range rep.Observations {
+		t.touch(o.Node)
+	}
+	t.open.reports = append(t.open.reports, rep.ID)
+	t.waiting[rep.ID] = []answerTo{to}
+}
+
+// awaitCommit has a copy that came another way answered with the commit of the report too, if that is
+// still to come.
+func (t *term) awaitCommit(id fault.ReportID, to answerTo) bool {
+	list, ok := t.waiting[id]
+	if ok && len(list) < maxAnswers && !slices.Contains(list, to) {
+		t.waiting[id] = append(list, to)
+	}
+	return ok
 }
 
 // step feeds the machine and does what it asks for. It says whether the map changed.
@@ -345,7 +373,9 @@ func (t *term) acknowledge(b *batch) {
 	}
 	var order []group
 	ids := make(map[group][]fault.ReportID)
+	now := time.Now()
 	for _, id := range b.reports {
+		t.log.committed(id, now)
 		for _, to := range t.waiting[id] {
 			g := group{to, id.Origin}
 			if ids[g] == nil {
@@ -366,7 +396,7 @@ func (t *term) acknowledge(b *batch) {
 }
 
 func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
-	if a.answerer == nil {
+	if a.answerer == nil || len(ids) == 0 {
 		return
 	}
 	for _, ack := range servicenet.NewAcks(status, ids...) {
@@ -398,6 +428,7 @@ func (t *term) view(reached uint64) view.Map {
 		if t.touched[st.ID] == 0 {
 			entry.Status = st
 		}
+		entry.Delivery = t.senders[st.ID].Status
 		m.Nodes = append(m.Nodes, entry)
 	}
 	return m

@@ -20,6 +20,15 @@ type Metrics struct {
 	Acks      *prometheus.CounterVec // status
 	SendFails prometheus.Counter
 
+	Duplicates   *prometheus.CounterVec   // path of the copy
+	ReportAge    *prometheus.HistogramVec // path
+	PerDatagram  prometheus.Histogram
+	Damaged      prometheus.Counter
+	Again        *prometheus.CounterVec // outcome
+	Sessions     prometheus.Gauge
+	PathRequests *prometheus.CounterVec // outcome
+	AcksCarried  prometheus.Histogram
+
 	Challenges prometheus.Counter
 	Commit     prometheus.Histogram
 	// CommitRetries counts attempts that the store did not take: no quorum, no space, no answer.
@@ -85,14 +94,44 @@ func New(reg prometheus.Registerer) *Metrics {
 		Watchers:   gauge("watchers", "Open watches.").WithLabelValues(),
 		SlowCut:    counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
 	}
+	m.delivery(counter, gauge, histogram)
 	m.preset()
 	return m
+}
+
+// The outcomes of damage: it was asked for again, or there were too many to ask.
+const (
+	AgainSent    = "sent"
+	AgainLimited = "limited"
+)
+
+type (
+	makeCounter   = func(name, help string, labels ...string) *prometheus.CounterVec
+	makeGauge     = func(name, help string, labels ...string) *prometheus.GaugeVec
+	makeHistogram = func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec
+)
+
+// delivery makes those of the rails.
+func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeHistogram) {
+	m.Duplicates = counter("supervisor_duplicates_total", "Copies of reports that had been taken before and were dropped, by the rail of the copy.", "path")
+	m.ReportAge = histogram("supervisor_report_age_seconds",
+		"From the first sign of what a report tells to its arrival, by the ages that observers and hops gave, by rail; no digests, no duplicates.", latencies, "path")
+	m.PerDatagram = histogram("supervisor_reports_per_datagram", "Reports and digests under one signature.",
+		prometheus.ExponentialBuckets(1, 2, 7)).WithLabelValues().(prometheus.Histogram)
+	m.Damaged = counter("supervisor_damaged_total", "Packets that were damaged on the way; none of them counts as refused.").WithLabelValues()
+	m.Again = counter("supervisor_again_total", "Damaged packets that were asked for again (sent), or not, because there were too many (limited).", "outcome")
+	m.Sessions = gauge("supervisor_sessions", "Sessions whose MAC may stand for a signature.").WithLabelValues()
+	m.PathRequests = counter("supervisor_path_requests_total", "Messages of the exchanges that establish paths, by what came of them.", "outcome")
+	m.AcksCarried = histogram("supervisor_acks_per_message", "Acknowledgements carried by one message to a half.",
+		[]float64{0, 1, 2, 3, 4, 5, 6, 7, 8}).WithLabelValues().(prometheus.Histogram)
 }
 
 // preset makes every known series begin at 0, so that rates and alerts see the first increase.
 func (m *Metrics) preset() {
 	for p := fault.PathDirect; p.Valid(); p++ {
 		m.Reports.WithLabelValues(p.String())
+		m.Duplicates.WithLabelValues(p.String())
+		m.ReportAge.WithLabelValues(p.String())
 	}
 	for r := servicenet.Refusal(1); int(r) < servicenet.NumRefusals; r++ {
 		m.Refused.WithLabelValues(r.String())
@@ -100,9 +139,12 @@ func (m *Metrics) preset() {
 	for _, class := range []string{"unknown-node", "unexpected", "epoch-jump", "not-leading"} {
 		m.Refused.WithLabelValues(class)
 	}
-	for _, q := range []string{"datagrams", "evidence", "forward", "send"} {
+	for _, q := range []string{"answers", "datagrams", "evidence", "forward", "send", "acks"} {
 		m.Dropped.WithLabelValues(q)
 		m.Depth.WithLabelValues(q)
+	}
+	for _, o := range []string{AgainSent, AgainLimited} {
+		m.Again.WithLabelValues(o)
 	}
 	for _, s := range []string{"RECEIVED", "COMMITTED", "STALE_EPOCH"} {
 		m.Acks.WithLabelValues(s)

@@ -1,18 +1,25 @@
 // Package rails is where a supervisor meets the agents: the sender of acks and challenges, and the
-// intake that verifies what comes by the direct rail and by gossip, answers RECEIVED at once and
-// passes it on to whoever leads.
+// intake that verifies what comes by the direct rail and by gossip, passes it on to whoever leads, and
+// answers RECEIVED at once for what was taken.
 //
 // It judges signatures and who may say what, never health.
 package rails
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -23,129 +30,291 @@ type Socket interface {
 	Send(to netip.AddrPort, b []byte) error
 }
 
+// Port is one report address of this supervisor.
+type Port struct {
+	Socket  Socket
+	ReplyTo string // the address at which agents reach it, for challenges
+}
+
 // SenderConfig of a sender.
 type SenderConfig struct {
-	ID      string                          // this supervisor's
-	ReplyTo string                          // its report address, for challenges
-	Nodes   map[fault.NodeID]netip.AddrPort // service addresses
-	Leader  func() string                   // as far as known
+	Ports []Port // by number, at least one
+	// Nodes are the service addresses of the nodes; the k-th is reached by the k-th port, or by the last
+	// where there are fewer.
+	Nodes   map[fault.NodeID][]netip.AddrPort
+	Leader  func() string // as far as known
 	Signer  servicenet.Signer
-	Socket  Socket
 	Metrics *metrics.Metrics
 	Logger  *slog.Logger
 }
 
-// sendQueue bounds each of acks and challenges that wait to be signed and sent; beyond it they are
-// dropped and counted: agents send again what is not acknowledged, and the machine asks again.
-const sendQueue = 4096
+// challengeQueue bounds the challenges that wait to be signed and sent; beyond it they are dropped and
+// counted: the machine asks again.
+const challengeQueue = 4096
 
-// Sender signs and sends what supervisors have to say to agents. Challenges go before acks: the time
-// for their answer is already running.
+// Sender signs and sends what supervisors have to say to agents. RECEIVED is sent by whoever says so, at
+// once. COMMITTED and STALE_EPOCH wait a little for something on which they can be carried. Challenges
+// go before them: the time for their answer is already running.
 type Sender struct {
 	cfg        SenderConfig
-	challenges chan func()
-	acks       chan func()
+	challenges chan awareness.Challenge
+	woken      chan struct{} // room for one
+
+	mu   sync.Mutex
+	acks *ackTable
 }
 
 // NewSender returns a sender; Run makes it work.
 func NewSender(cfg SenderConfig) *Sender {
-	return &Sender{cfg: cfg, challenges: make(chan func(), sendQueue), acks: make(chan func(), sendQueue)}
+	return &Sender{
+		cfg: cfg, challenges: make(chan awareness.Challenge, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
+	}
 }
 
 // Run sends what was queued until the context ends.
 func (s *Sender) Run(ctx context.Context) {
-	for {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
 		select {
-		case job := <-s.challenges:
-			job()
+		case c := <-s.challenges:
+			s.challenge(c)
 			continue
 		default:
 		}
+		if s.flushOne(timer) {
+			continue
+		}
 		select {
 		case <-ctx.Done():
-			return
-		case job := <-s.challenges:
-			job()
-		case job := <-s.acks:
-			job()
-			s.cfg.Metrics.Depth.WithLabelValues("send").Set(float64(len(s.acks)))
+		case c := <-s.challenges:
+			s.challenge(c)
+		case <-s.woken:
+		case <-timer.C:
 		}
 	}
 }
 
-func (s *Sender) enqueue(queue chan<- func(), job func()) {
+// flushOne sends the acks of one destination that have waited long enough. False means that there are
+// none; then the timer is set to when there may be.
+func (s *Sender) flushOne(timer *time.Timer) bool {
+	s.mu.Lock()
+	h, lost := s.acks.due(time.Now())
+	wake, depth := s.acks.wake(), len(s.acks.halves)
+	s.mu.Unlock()
+	s.cfg.Metrics.Depth.WithLabelValues("acks").Set(float64(depth))
+	s.dropped(lost)
+	if h != nil {
+		s.say("ack", h.origin, h.to, nil, h.acks)
+		return true
+	}
+	if wake.IsZero() {
+		timer.Stop()
+	} else {
+		timer.Reset(max(0, time.Until(wake)))
+	}
+	return false
+}
+
+func (s *Sender) wake() {
 	select {
-	case queue <- job:
+	case s.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Sender) dropped(acks int) {
+	if acks > 0 {
+		s.cfg.Metrics.Dropped.WithLabelValues("acks").Add(float64(acks))
+	}
+}
+
+// Answer implements engine.Answerer; the ack is the sender's from now on.
+func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
+	s.mu.Lock()
+	idle := len(s.acks.halves) == 0
+	ok := s.acks.hold(time.Now(), servicenet.AckOrigin(ack), to, ack)
+	s.mu.Unlock()
+	if !ok {
+		s.dropped(1)
+	}
+	if idle {
+		s.wake()
+	}
+}
+
+// Received tells the sender of reports, all of one origin, that they came, at once.
+func (s *Sender) Received(to engine.To, ids []fault.ReportID) {
+	s.say("ack", ids[0].Origin, to, nil, servicenet.NewAcks(lofamov1.Ack_RECEIVED, ids...))
+}
+
+// Challenge implements engine.Challenger: straight to the accused by all its interfaces, and through its
+// neighbours.
+func (s *Sender) Challenge(c awareness.Challenge) {
+	s.cfg.Metrics.Challenges.Inc()
+	select {
+	case s.challenges <- c:
 	default:
 		s.cfg.Metrics.Dropped.WithLabelValues("send").Inc()
 	}
 }
 
-// Answer implements engine.Answerer.
-func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
-	s.enqueue(s.acks, func() { s.ack(to, ack) })
-}
-
-// ack signs and sends at once.
-func (s *Sender) ack(to engine.To, ack *lofamov1.Ack) {
-	origin := fault.NodeID(ack.GetNode())
-	addr := s.cfg.Nodes[origin]
-	if to.Addr != "" {
-		var err error
-		if addr, err = netip.ParseAddrPort(to.Addr); err != nil {
-			s.fail("ack", origin, err)
-			return
+// challenge sends one challenge, always signed: a half that has just started anew has no session, and
+// must not be found dead for it.
+func (s *Sender) challenge(c awareness.Challenge) {
+	body := func(socket uint8) *lofamov1.Message {
+		return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+			Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: s.cfg.Ports[socket].ReplyTo,
+		}}}
+	}
+	sealed := make([][]byte, len(s.cfg.Ports)) // by socket
+	seal := func(socket uint8) []byte {
+		if sealed[socket] == nil {
+			var err error
+			if sealed[socket], err = servicenet.Seal(body(socket), s.cfg.Signer); err != nil {
+				s.fail("challenge", c.Node, err)
+			}
+		}
+		return sealed[socket]
+	}
+	for _, at := range s.places(c.Node) {
+		if b := seal(at.Socket); b != nil {
+			s.send("challenge", c.Node, at, b)
 		}
 	}
-	ack.Leader = s.cfg.Leader()
-	b, err := servicenet.Seal(&lofamov1.Message{Acks: []*lofamov1.Ack{ack}}, s.cfg.Signer)
-	if err == nil && to.Relayed {
-		b, err = servicenet.SealDowncall(origin, b, s.cfg.Signer)
-	}
-	if err != nil {
-		s.fail("ack", origin, err)
+	if len(c.Via) == 0 || seal(0) == nil {
 		return
 	}
-	s.send("ack", origin, addr, b)
-	s.cfg.Metrics.Acks.WithLabelValues(ack.GetStatus().String()).Inc()
-}
-
-// Challenge implements engine.Challenger: straight to the accused, and through its neighbours.
-func (s *Sender) Challenge(c awareness.Challenge) {
-	s.cfg.Metrics.Challenges.Inc()
-	s.enqueue(s.challenges, func() { s.challenge(c) })
-}
-
-func (s *Sender) challenge(c awareness.Challenge) {
-	msg := &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
-		Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: s.cfg.ReplyTo,
-	}}}
-	b, err := servicenet.Seal(msg, s.cfg.Signer)
-	if err != nil {
-		s.fail("challenge", c.Node, err)
-		return
-	}
-	s.send("challenge", c.Node, s.cfg.Nodes[c.Node], b)
-	if len(c.Via) == 0 {
-		return
-	}
-	down, err := servicenet.SealDowncall(c.Node, b, s.cfg.Signer)
+	down, err := servicenet.SealDowncall(c.Node, seal(0), s.cfg.Signer)
 	if err != nil {
 		s.fail("challenge", c.Node, err)
 		return
 	}
 	for _, via := range c.Via {
-		s.send("challenge", via, s.cfg.Nodes[via], down)
+		if list := s.configured(via); len(list) > 0 {
+			s.send("challenge", via, list[0], down)
+		}
 	}
 }
 
-func (s *Sender) send(what string, node fault.NodeID, addr netip.AddrPort, b []byte) {
-	if !addr.IsValid() {
-		return // no service address: only the torus reaches it
+// configured are a node's service interfaces as the configuration has them.
+func (s *Sender) configured(id fault.NodeID) []paths.Place {
+	var out []paths.Place
+	for k, addr := range s.cfg.Nodes[id] {
+		out = append(out, paths.Place{Addr: addr, Socket: uint8(min(k, len(s.cfg.Ports)-1))})
 	}
-	if err := s.cfg.Socket.Send(addr, b); err != nil {
+	return out
+}
+
+// places are all at which a node may be reached.
+func (s *Sender) places(id fault.NodeID) []paths.Place { return s.configured(id) }
+
+// place is where something for a half goes: to where it came from or, by gossip, to the half's first
+// service interface. False means that only the torus reaches it.
+func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, error) {
+	if to.Addr == "" {
+		list := s.places(origin.Node)
+		if len(list) == 0 {
+			return paths.Place{}, false, nil
+		}
+		return list[0], true, nil
+	}
+	addr, err := netip.ParseAddrPort(to.Addr)
+	if err == nil && int(to.Socket) >= len(s.cfg.Ports) {
+		err = fmt.Errorf("report address: given number %d: want 0 to %d", to.Socket, len(s.cfg.Ports)-1)
+	}
+	return paths.Place{Addr: addr, Socket: to.Socket}, err == nil, err
+}
+
+// Sizes of what is around a message, in bytes: the tags and lengths of an envelope with its signature
+// and checksum, and those of a downcall with the node's name.
+const (
+	envelopeSize = 64 + 40
+	downcallSize = servicenet.MaxNodeID + 12
+)
+
+// room is how many bytes of acks fit beside a body.
+func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
+	around := len(s.cfg.Signer.Cert()) + envelopeSize
+	if to.Relayed {
+		around += around + downcallSize
+	}
+	return servicenet.MaxDatagram - around - proto.Size(body)
+}
+
+// say sends a body (nil: none) and acks to a half, with the acks that wait for it, in as many messages
+// as they need.
+func (s *Sender) say(what string, origin fault.Origin, to engine.To, body *lofamov1.Message, acks []*lofamov1.Ack) {
+	s.mu.Lock()
+	acks = append(slices.Clip(acks), s.acks.take(destOf(origin, to))...)
+	s.mu.Unlock()
+	leader := s.cfg.Leader()
+	for _, a := range acks {
+		a.Leader = leader
+	}
+	at, ok, err := s.place(origin, to)
+	if err != nil {
+		s.fail(what, origin.Node, err)
+	}
+	if !ok {
+		s.dropped(len(acks))
+		return
+	}
+	for body != nil || len(acks) > 0 {
+		msg := body
+		if msg == nil {
+			msg = &lofamov1.Message{}
+		}
+		msg.Acks, acks = pack(acks, s.room(to, msg))
+		if !s.deliver(what, origin, to, at, msg) {
+			s.keep(origin, to, append(msg.GetAcks(), acks...))
+			return
+		}
+		body = nil
+	}
+}
+
+// keep keeps the acks that could not be sent until the half is heard of again, but for RECEIVED: that
+// is for a path that works.
+func (s *Sender) keep(origin fault.Origin, to engine.To, acks []*lofamov1.Ack) {
+	acks = slices.DeleteFunc(acks, func(a *lofamov1.Ack) bool { return a.GetStatus() == lofamov1.Ack_RECEIVED })
+	if len(acks) == 0 {
+		return
+	}
+	s.mu.Lock()
+	kept := s.acks.keep(time.Now(), origin, to, acks)
+	s.mu.Unlock()
+	if !kept {
+		s.dropped(len(acks))
+	}
+}
+
+// deliver seals and sends one message.
+func (s *Sender) deliver(what string, origin fault.Origin, to engine.To, at paths.Place, msg *lofamov1.Message) bool {
+	b, err := servicenet.Seal(msg, s.cfg.Signer)
+	if err == nil && to.Relayed {
+		b, err = servicenet.SealDowncall(origin.Node, b, s.cfg.Signer)
+	}
+	if err != nil {
+		s.fail(what, origin.Node, err)
+		return false
+	}
+	if !s.send(what, origin.Node, at, b) {
+		return false
+	}
+	s.cfg.Metrics.AcksCarried.Observe(float64(len(msg.GetAcks())))
+	for _, a := range msg.GetAcks() {
+		s.cfg.Metrics.Acks.WithLabelValues(a.GetStatus().String()).Inc()
+	}
+	return true
+}
+
+func (s *Sender) send(what string, node fault.NodeID, at paths.Place, b []byte) bool {
+	if err := s.cfg.Ports[at.Socket].Socket.Send(at.Addr, b); err != nil {
 		s.fail(what, node, err)
+		return false
 	}
+	return true
 }
 
 // fail counts; it logs only for those who debug, since a dead node's address refuses every datagram.

@@ -3,6 +3,7 @@ package rails
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -43,13 +44,19 @@ func (s sent) Send(_ netip.AddrPort, b []byte) error {
 func TestChallengesGoBeforeAcks(t *testing.T) {
 	const acks = 1000
 	out := make(sent, acks+1)
+	nodes := make(map[fault.NodeID][]netip.AddrPort)
+	for i := range acks {
+		nodes[fault.NodeID(fmt.Sprint("n", i))] = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:2")}
+	}
 	s := NewSender(SenderConfig{
-		ID: "sup-0", ReplyTo: "127.0.0.1:1", Leader: func() string { return "sup-0" }, Signer: fixedSigner{}, Socket: out,
-		Nodes:   map[fault.NodeID]netip.AddrPort{"n0": netip.MustParseAddrPort("127.0.0.1:2")},
+		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" }, Signer: fixedSigner{},
+		Nodes:   nodes,
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
-	for seq := range uint64(acks) {
-		s.Answer(engine.To{}, &lofamov1.Ack{Status: lofamov1.Ack_RECEIVED, Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 1, Seqs: []uint64{seq + 1}})
+	for i := range acks {
+		s.Answer(engine.To{}, &lofamov1.Ack{
+			Status: lofamov1.Ack_COMMITTED, Node: fmt.Sprint("n", i), Half: lofamov1.Half_HALF_HOST, Epoch: 1, Seqs: []uint64{1},
+		})
 	}
 	s.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte{1}})
 	ctx, stop := context.WithCancel(t.Context())

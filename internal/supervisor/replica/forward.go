@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"strings"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,20 +23,8 @@ import (
 // again.
 const forwardQueue = 2048
 
-// relayMark precedes the address in ForwardResponse.to when the ack is for another node than the
-// one at that address, which relayed the report.
-const relayMark = "relay:"
-
-func formatTo(to engine.To) string {
-	if to.Relayed {
-		return relayMark + to.Addr
-	}
-	return to.Addr
-}
-
-func parseTo(s string) engine.To {
-	addr, relayed := strings.CutPrefix(s, relayMark)
-	return engine.To{Addr: addr, Relayed: relayed}
+func responseTo(r *lofamov1.ForwardResponse) engine.To {
+	return engine.To{Addr: r.GetTo(), Socket: uint8(min(r.GetSocket(), math.MaxUint8)), Relayed: r.GetRelayed()}
 }
 
 // LeaderSource says who leads and when that changes.
@@ -69,12 +57,15 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	return &Forwarder{cfg: cfg, queue: make(chan queued, forwardQueue)}
 }
 
-// Forward queues evidence for the leader. It does not block; held_ns is filled in on sending.
-func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, arrived time.Time) {
+// Forward queues evidence for the leader. It does not block; held_ns is filled in on sending. False
+// means that it was dropped.
+func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, arrived time.Time) bool {
 	select {
 	case f.queue <- queued{req, arrived}:
+		return true
 	default:
 		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
+		return false
 	}
 }
 
@@ -124,7 +115,7 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 				failure = err
 				return
 			}
-			f.cfg.Answerer.Answer(parseTo(resp.GetTo()), resp.GetAck())
+			f.cfg.Answerer.Answer(responseTo(resp), resp.GetAck())
 		}
 	}()
 	defer func() {
@@ -156,9 +147,9 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 	}
 }
 
-// Verifier opens and checks an envelope.
+// Verifier opens and checks what another replica received. It returns nil for what is no evidence.
 type Verifier interface {
-	Verify(b []byte, path fault.Path, from string) []engine.Input
+	Forwarded(req *lofamov1.ForwardRequest) *engine.Input
 }
 
 // Server is the leader's end of the followers' streams.
@@ -206,9 +197,9 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		if !s.Engine.Leading() {
 			return errNotLeading
 		}
-		for _, in := range s.Verifier.Verify(req.GetEnvelope(), path, req.GetFrom()) {
+		if in := s.Verifier.Forwarded(req); in != nil {
 			in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
-			s.Engine.Submit(in)
+			s.Engine.Submit(*in)
 		}
 	}
 }
@@ -222,7 +213,7 @@ type session struct {
 // Answer implements engine.Answerer. After the stream's end it only fills the queue.
 func (s *session) Answer(to engine.To, ack *lofamov1.Ack) {
 	select {
-	case s.out <- &lofamov1.ForwardResponse{Ack: ack, To: formatTo(to)}:
+	case s.out <- &lofamov1.ForwardResponse{Ack: ack, To: to.Addr, Socket: uint32(to.Socket), Relayed: to.Relayed}:
 	default:
 		s.metrics.Dropped.WithLabelValues("send").Inc()
 	}

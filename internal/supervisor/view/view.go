@@ -23,6 +23,9 @@ import (
 type Entry struct {
 	Status   awareness.NodeStatus
 	Revision uint64
+	// Delivery is how the host half says that its reports fare; nil when it has not said so. It is
+	// not changed any more.
+	Delivery *lofamov1.DeliveryStatus
 }
 
 // Map is the fault map at one revision, by rank.
@@ -39,8 +42,9 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	n := &lofamov1.Node{
 		Id: string(st.ID), Coord: st.Coord.String(),
 		State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
-		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: age(st.Life, now),
+		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: Age(st.Life, now),
 		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
+		Delivery: e.Delivery,
 	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
@@ -51,7 +55,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	if !st.RegistersAt.IsZero() {
 		n.Registers = &lofamov1.Registers{
 			DnpWatchdog: st.Registers.DNPWatchdog, HostWatchdog: st.Registers.HostWatchdog,
-			RemoteFaultDescriptor: st.Registers.RemoteFaultDescriptor, Age: age(st.RegistersAt, now),
+			RemoteFaultDescriptor: st.Registers.RemoteFaultDescriptor, Age: Age(st.RegistersAt, now),
 		}
 	}
 	return n
@@ -62,7 +66,7 @@ func evidence(list []awareness.EvidenceStatus, now time.Time) []*lofamov1.Eviden
 	for _, e := range list {
 		out = append(out, &lofamov1.Evidence{
 			Kind: e.Kind.String(), Observer: e.Observer, Path: lofamov1.Path(e.Path),
-			Age: age(e.At, now), State: lofamov1.State(e.State), Detail: e.Detail,
+			Age: Age(e.At, now), State: lofamov1.State(e.State), Detail: e.Detail,
 		})
 	}
 	return out
@@ -76,8 +80,8 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// age counts from a time, and is absent where that is not known.
-func age(from, now time.Time) *durationpb.Duration {
+// Age counts from a time, and is absent where that is not known.
+func Age(from, now time.Time) *durationpb.Duration {
 	if from.IsZero() {
 		return nil
 	}

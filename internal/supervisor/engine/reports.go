@@ -1,0 +1,214 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// reportsKept is how many reports, and besides them how many digests, a term remembers having
+// received. Digests come all the time: they must not push the reports out.
+const reportsKept = 4096
+
+// MaxSaid is how many of its observations are remembered of a report.
+const MaxSaid = 16
+
+// Said is one thing that a report said.
+type Said struct {
+	Node      fault.NodeID
+	Component fault.Component
+	State     fault.State
+}
+
+// Received is a report that this term has received. Its slices are not changed any more.
+type Received struct {
+	ID      fault.ReportID
+	Digest  bool
+	Path    fault.Path // by which it came first
+	Hops    []fault.Hop
+	From    string
+	Latency time.Duration // from the first sign of what it tells to its arrival
+	Arrived time.Time
+	Copies  uint32
+	// Committed says so, and Commit how long after its arrival.
+	Committed bool
+	Commit    time.Duration
+	Said      []Said // of a digest only what is not NORMAL
+}
+
+// Sender is how the reports of a half fare, and when it said so.
+type Sender struct {
+	Status *lofamov1.DeliveryStatus // not changed any more
+	At     time.Time
+}
+
+// ReportQuery says which of the received reports are wanted.
+type ReportQuery struct {
+	Node    fault.NodeID // empty: of all
+	Limit   int          // at most so many, the newest
+	Digests bool         // digests too
+}
+
+// ReportView answers it.
+type ReportView struct {
+	Reports []Received // newest first
+	Senders map[fault.NodeID]Sender
+}
+
+// ask is a query on its way to the term.
+type ask struct {
+	query ReportQuery
+	reply chan<- ReportView
+}
+
+// Reports returns what this term has received. It fails with ErrNotLeading.
+func (e *Engine) Reports(ctx context.Context, q ReportQuery) (ReportView, error) {
+	t := e.term.Load()
+	if t == nil {
+		return ReportView{}, ErrNotLeading
+	}
+	reply := make(chan ReportView, 1)
+	select {
+	case e.asks <- ask{q, reply}:
+	case <-t.done:
+		return ReportView{}, ErrNotLeading
+	case <-ctx.Done():
+		return ReportView{}, ctx.Err()
+	}
+	select {
+	case v := <-reply:
+		return v, nil
+	case <-t.done:
+		return ReportView{}, ErrNotLeading
+	case <-ctx.Done():
+		return ReportView{}, ctx.Err()
+	}
+}
+
+// note remembers a report that was seen for the first time, and what its sender said of itself.
+func (t *term) note(arrived time.Time, d fault.Delivery, in Input) {
+	r := Received{
+		ID: d.Report.ID, Digest: d.Report.Digest, Path: d.Path, Hops: d.Hops, From: in.To.Addr,
+		Arrived: arrived, Copies: 1,
+	}
+	for _, o := range d.Report.Observations {
+		r.Latency = max(r.Latency, d.Age(o))
+		if len(r.Said) < MaxSaid && (!r.Digest || o.State != fault.Normal) {
+			r.Said = append(r.Said, Said{o.Node, o.Component, o.State})
+		}
+	}
+	t.log.add(r)
+	if !r.Digest {
+		t.e.cfg.Metrics.ReportAge.WithLabelValues(d.Path.String()).Observe(r.Latency.Seconds())
+	}
+	// Every part of a digest may bring it; reports kept over a restart say nothing of today.
+	if s := in.Reports.Status; s != nil && r.Digest && r.ID.Origin.Half == fault.HalfHost {
+		t.senders[r.ID.Origin.Node] = Sender{Status: s, At: arrived}
+	}
+}
+
+// reports copies what is asked for; rendering is the caller's.
+func (t *term) reports(q ReportQuery) ReportView {
+	v := ReportView{Reports: t.log.newest(q), Senders: make(map[fault.NodeID]Sender, len(t.senders))}
+	for id, s := range t.senders {
+		if q.Node == "" || q.Node == id {
+			v.Senders[id] = s
+		}
+	}
+	return v
+}
+
+// reportLog remembers the last reports and the last digests, a bounded number of each.
+type reportLog struct {
+	reports, digests ring
+	index            map[fault.ReportID]int // of the reports
+}
+
+func newReportLog(size int) *reportLog {
+	return &reportLog{reports: ring{size: size}, digests: ring{size: size}, index: make(map[fault.ReportID]int, size)}
+}
+
+func (l *reportLog) add(r Received) {
+	if r.Digest {
+		l.digests.add(r)
+		return
+	}
+	slot, old := l.reports.add(r)
+	if old != nil {
+		delete(l.index, *old)
+	}
+	l.index[r.ID] = slot
+}
+
+// copied counts a copy of a report.
+func (l *reportLog) copied(id fault.ReportID) {
+	if slot, ok := l.index[id]; ok {
+		l.reports.list[slot].Copies++
+	}
+}
+
+// committed notes the commit of a report.
+func (l *reportLog) committed(id fault.ReportID, now time.Time) {
+	if slot, ok := l.index[id]; ok {
+		r := &l.reports.list[slot]
+		r.Committed, r.Commit = true, now.Sub(r.Arrived)
+	}
+}
+
+// newest returns what is asked for, the newest first.
+func (l *reportLog) newest(q ReportQuery) []Received {
+	out := make([]Received, 0, min(q.Limit, len(l.reports.list)+len(l.digests.list)))
+	nextReport, nextDigest := l.reports.walk(), l.digests.walk()
+	r := nextReport(q.Node)
+	var d *Received
+	if q.Digests {
+		d = nextDigest(q.Node)
+	}
+	for len(out) < q.Limit && (r != nil || d != nil) {
+		if d == nil || r != nil && !r.Arrived.Before(d.Arrived) {
+			out = append(out, *r)
+			r = nextReport(q.Node)
+		} else {
+			out = append(out, *d)
+			d = nextDigest(q.Node)
+		}
+	}
+	return out
+}
+
+// ring is the last entries of a list.
+type ring struct {
+	size int
+	list []Received
+	next int // where the next one goes once the list is full: the oldest
+}
+
+// add returns the place of the new entry, and whose place it took.
+func (r *ring) add(e Received) (slot int, old *fault.ReportID) {
+	if len(r.list) < r.size {
+		r.list = append(r.list, e)
+		return len(r.list) - 1, nil
+	}
+	slot = r.next
+	id := r.list[slot].ID
+	r.list[slot] = e
+	r.next = (slot + 1) % r.size
+	return slot, &id
+}
+
+// walk returns a function that gives the entries of a node (of all: ""), newest first, then nil.
+func (r *ring) walk() func(fault.NodeID) *Received {
+	i := 0
+	return func(node fault.NodeID) *Received {
+		for i < len(r.list) {
+			e := &r.list[(r.next-1-i+2*len(r.list))%len(r.list)]
+			i++
+			if node == "" || node == e.ID.Origin.Node {
+				return e
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,190 @@
+package rails
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+const (
+	// holdTime is how long an ack waits for something on which it can be carried. What it delays is
+	// only the room in the sender's log.
+	holdTime = 5 * time.Millisecond
+	// failedTime is how long what could not be sent waits for the half to be heard of again.
+	failedTime = time.Second
+	// maxHeld bounds the halves for which acks wait, and maxHeldAcks the acks of each. Beyond them acks
+	// are dropped and counted: a half sends again what is not acknowledged.
+	maxHeld     = 4096
+	maxHeldAcks = 4 * servicenet.MaxAcks
+)
+
+// dest is to whom acks go: a half, wherever it was heard last, or a half behind one relay.
+type dest struct {
+	origin fault.Origin
+	relay  engine.To // zero: straight
+}
+
+func destOf(origin fault.Origin, to engine.To) dest {
+	if to.Relayed {
+		return dest{origin, to}
+	}
+	return dest{origin: origin}
+}
+
+// held are the acks that wait for one destination.
+type held struct {
+	dest
+	acks   []*lofamov1.Ack
+	to     engine.To // the newest
+	due    time.Time
+	failed bool // could not be sent: waits for the next sign of the half, not to be sent at due
+}
+
+// ackTable holds acks back for a short time, so that they are carried on what is sent anyway (seed 002
+// §3). It reads no clock and has no lock: its owner brings both.
+type ackTable struct {
+	halves map[dest]*held
+	// In the order in which they are due; each hold is as long as the others.
+	waiting, failed []*held
+}
+
+func newAckTable() *ackTable { return &ackTable{halves: make(map[dest]*held)} }
+
+// hold takes an ack. It says whether there was room.
+func (t *ackTable) hold(now time.Time, origin fault.Origin, to engine.To, ack *lofamov1.Ack) bool {
+	h := t.halves[destOf(origin, to)]
+	if h == nil {
+		if len(t.halves) == maxHeld {
+			return false
+		}
+		h = &held{dest: destOf(origin, to), due: now.Add(holdTime)}
+		t.halves[h.dest] = h
+		t.waiting = append(t.waiting, h)
+	}
+	h.to = to
+	if last := len(h.acks) - 1; last >= 0 && joins(h.acks[last], ack) {
+		h.acks[last].Seqs = append(h.acks[last].Seqs, ack.GetSeqs()...)
+		return true
+	}
+	if len(h.acks) == maxHeldAcks {
+		return false
+	}
+	h.acks = append(h.acks, ack)
+	return true
+}
+
+func joins(a, b *lofamov1.Ack) bool {
+	return a.GetStatus() == b.GetStatus() && a.GetEpoch() == b.GetEpoch() && a.GetHighestEpoch() == b.GetHighestEpoch() &&
+		len(a.GetSeqs())+len(b.GetSeqs()) <= servicenet.MaxAckSeqs
+}
+
+// keep takes back what could not be sent.
+func (t *ackTable) keep(now time.Time, origin fault.Origin, to engine.To, acks []*lofamov1.Ack) bool {
+	d := destOf(origin, to)
+	h := t.halves[d]
+	if h == nil {
+		if to.Relayed || len(t.halves) == maxHeld {
+			return false
+		}
+		h = &held{dest: d, to: to, due: now.Add(failedTime), failed: true}
+		t.halves[d] = h
+		t.failed = append(t.failed, h)
+	}
+	if len(h.acks)+len(acks) > maxHeldAcks {
+		return false
+	}
+	h.acks = append(h.acks, acks...)
+	return true
+}
+
+// take removes what waits for a destination.
+func (t *ackTable) take(d dest) []*lofamov1.Ack {
+	h := t.halves[d]
+	if h == nil {
+		return nil
+	}
+	t.remove(h)
+	return h.acks
+}
+
+func (t *ackTable) remove(h *held) {
+	delete(t.halves, h.dest)
+	list := &t.waiting
+	if h.failed {
+		list = &t.failed
+	}
+	if i := slices.Index(*list, h); i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
+	}
+}
+
+// due removes and returns what has waited long enough, one destination at a time; lost counts the acks
+// that were given up.
+func (t *ackTable) due(now time.Time) (h *held, lost int) {
+	if len(t.waiting) > 0 && !now.Before(t.waiting[0].due) {
+		h = t.waiting[0]
+		t.remove(h)
+	}
+	for len(t.failed) > 0 && !now.Before(t.failed[0].due) {
+		lost += len(t.failed[0].acks)
+		t.remove(t.failed[0])
+	}
+	return h, lost
+}
+
+// wake is when something will be due; zero: nothing waits.
+func (t *ackTable) wake() time.Time {
+	var wake time.Time
+	for _, list := range [][]*held{t.waiting, t.failed} {
+		if len(list) > 0 && (wake.IsZero() || list[0].due.Before(wake)) {
+			wake = list[0].due
+		}
+	}
+	return wake
+}
+
+// pack takes from the front of a list as many acks as one message may have and fit into room bytes; an
+// ack that does not fit whole is divided. Of a list that is not empty it takes at least one number.
+func pack(acks []*lofamov1.Ack, room int) (now, rest []*lofamov1.Ack) {
+	for len(acks) > 0 && len(now) < servicenet.MaxAcks {
+		a := acks[0]
+		n := len(a.GetSeqs())
+		for n > 0 && ackSize(a, n) > room {
+			n /= 2
+		}
+		if n == 0 && len(now) == 0 {
+			n = 1
+		}
+		if n == 0 {
+			break
+		}
+		if n == len(a.GetSeqs()) {
+			acks = acks[1:]
+		} else {
+			first, second := part(a, a.GetSeqs()[:n:n]), part(a, a.GetSeqs()[n:])
+			a, acks = first, append([]*lofamov1.Ack{second}, acks[1:]...)
+		}
+		room -= ackSize(a, n)
+		now = append(now, a)
+	}
+	return now, acks
+}
+
+// ackSize is what an ack with the first n of its numbers adds to a message.
+func ackSize(a *lofamov1.Ack, n int) int {
+	return 1 + protowire.SizeBytes(proto.Size(part(a, a.GetSeqs()[:n])))
+}
+
+func part(a *lofamov1.Ack, seqs []uint64) *lofamov1.Ack {
+	return &lofamov1.Ack{
+		Status: a.GetStatus(), Node: a.GetNode(), Half: a.GetHalf(), Epoch: a.GetEpoch(), Seqs: seqs,
+		Leader: a.GetLeader(), HighestEpoch: a.GetHighestEpoch(),
+	}
+}

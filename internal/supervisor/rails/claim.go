@@ -1,0 +1,57 @@
+package rails
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// The fields by which an envelope leads to its message's body.
+var (
+	payloadField = fieldOf((*lofamov1.Envelope)(nil).ProtoReflect(), "payload")
+	answerField  = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "answer")
+	relayedField = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "relayed")
+	innerField   = fieldOf((*lofamov1.Relayed)(nil).ProtoReflect(), "inner")
+)
+
+func fieldOf(m protoreflect.Message, name protoreflect.Name) protowire.Number {
+	return m.Descriptor().Fields().ByName(name).Number()
+}
+
+// claimsAnswer says whether an envelope that nobody has verified yet says that it holds an answer to a
+// challenge, as it is or relayed. The claim is believed for nothing but the place in the queue: who
+// lies gets no further than the others of that queue, which is short.
+func claimsAnswer(envelope []byte) bool {
+	msg := field(envelope, payloadField)
+	if has(msg, answerField) {
+		return true
+	}
+	inner := field(field(msg, relayedField), innerField)
+	return has(field(inner, payloadField), answerField)
+}
+
+func has(b []byte, want protowire.Number) bool { return field(b, want) != nil }
+
+// field returns the first field of that number, which holds bytes; nil when there is none before the
+// first thing that does not parse.
+func field(b []byte, want protowire.Number) []byte {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return nil
+		}
+		b = b[n:]
+		if num == want && typ == protowire.BytesType {
+			if v, n := protowire.ConsumeBytes(b); n >= 0 {
+				return v[:len(v):len(v)]
+			}
+			return nil
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return nil
+		}
+		b = b[n:]
+	}
+	return nil
+}

@@ -157,6 +157,7 @@ func harmed(t *testing.T) *clienttest.Map {
 			l.State, l.Cause = lofamov1.State_FAILED, lofamov1.Cause_NODE
 		}
 	}
+	deliveries(m)
 	m.Commit(40, &lofamov1.Event{
 		Node: "n1-0-1", Coord: "1,0,1", Component: "host", From: lofamov1.State_NORMAL, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_HOST,
 		Path: lofamov1.Path_TORUS, AwarenessLatency: durationpb.New(143 * time.Millisecond), Time: ago(12 * time.Second), Observer: "n1-0-1/dnp", Reason: "watchdog, and no answer to a challenge",
@@ -169,6 +170,48 @@ func harmed(t *testing.T) *clienttest.Map {
 		Time: ago(25 * time.Hour), SingleWitness: true,
 	})
 	return m
+}
+
+// deliveries adds reports on their way: n0-0-0 goes by its second interface, n1-0-1 reaches nobody.
+func deliveries(m *clienttest.Map) {
+	two := &lofamov1.DeliveryStatus{
+		State: lofamov1.PathState_ARMED, Primary: "eth1>sup-1", Alternate: "eth0>sup-0", Logged: 3, Unanswered: 1,
+		OldestNs: uint64(340 * time.Millisecond), Migrations: 2, Retries: 17,
+		Rails: []*lofamov1.RailStatus{
+			{Name: "direct/eth0", Sent: 40, Answered: 38, RttNs: uint64(420 * time.Microsecond)},
+			{Name: "direct/eth1", InFlight: 1, Sent: 12, Answered: 11, RttNs: uint64(390 * time.Microsecond)},
+			{Name: "gossip", Sent: 2},
+			{Name: "torus", Sent: 1, Answered: 1, RttNs: uint64(5100 * time.Microsecond)},
+		},
+	}
+	none := &lofamov1.DeliveryStatus{
+		State: lofamov1.PathState_REESTABLISHING, Primary: "eth0>sup-2", Logged: 212, Unanswered: 212, OldestNs: uint64(75 * time.Second),
+		Migrations: 9, Retries: 1031, Shortened: 12, IsolatedNs: uint64(71 * time.Second), Spool: "no space left\x1b[2J",
+		Rails: []*lofamov1.RailStatus{{Name: "direct/eth0", Down: true, Sent: 90, Answered: 3}, {Name: "torus", InFlight: 4, Sent: 9}},
+	}
+	m.Nodes.Nodes[0].Delivery, m.Nodes.Nodes[5].Delivery = two, none
+	m.Reports.Senders = []*lofamov1.SenderStatus{
+		{Node: "n0-0-0", Coord: "0,0,0", Delivery: two, Age: durationpb.New(800 * time.Millisecond)},
+		{Node: "n1-0-1", Coord: "1,0,1", Delivery: none, Age: durationpb.New(72 * time.Second)},
+	}
+	m.Reports.Reports = []*lofamov1.ReportStatus{
+		{
+			Node: "n1-0-1", Half: "dnp", Epoch: 2, Seq: 18, Path: lofamov1.Path_TORUS, From: "127.0.0.1:12000", Copies: 3,
+			Hops: []*lofamov1.ReportHop{
+				{Node: "n1-0-1", Half: "dnp", Held: durationpb.New(2 * time.Millisecond)},
+				{Node: "n0-0-1", Half: "dnp", Held: durationpb.New(300 * time.Microsecond)},
+				{Node: "n0-0-1", Half: "host", Held: durationpb.New(time.Millisecond)},
+			},
+			Latency: durationpb.New(143 * time.Millisecond), Age: durationpb.New(40 * time.Millisecond),
+			Says: []string{"n1-0-1 host FAILED", "n1-0-1 link/X+ SICK", "n1-0-1 link/Y+ SICK", "n1-0-1 link/Z+ SICK"},
+		},
+		{
+			Node: "n0-0-0", Half: "host", Epoch: 1, Seq: 4, Path: lofamov1.Path_DIRECT, From: "127.0.0.1:12010", Copies: 1, Committed: true,
+			Latency: durationpb.New(12 * time.Millisecond), Age: durationpb.New(4 * time.Second), Commit: durationpb.New(3200 * time.Microsecond),
+			Says: []string{"n0-0-0 link/X+ SICK"},
+		},
+		{Node: "n0-1-0", Half: "host", Epoch: 1, Seq: 2, Path: lofamov1.Path_GOSSIP, Copies: 1, Latency: durationpb.New(0), Age: durationpb.New(26 * time.Hour), Digest: true},
+	}
 }
 
 func TestGolden(t *testing.T) {
@@ -191,6 +234,12 @@ func TestGolden(t *testing.T) {
 		{"get-events.txt", bad, "get events"},
 		{"get-events-wide.txt", bad, "get events 1,0,1 -o wide"},
 		{"get-events.json", bad, "get events --limit 1 -o json"},
+		{"get-reports.txt", bad, "get reports"},
+		{"get-reports-wide.txt", bad, "get reports -o wide --digests"},
+		{"get-reports-one.txt", bad, "get reports n1-0-1 --limit 1"},
+		{"get-reports-none.txt", good, "get reports"},
+		{"get-reports.json", bad, "get reports n0-0-0 -o json"},
+		{"get-node-delivery.txt", bad, "get node n0-0-0"},
 		{"get-supervisors.txt", bad, "get supervisors"},
 		{"get-supervisors-wide.txt", bad, "get supervisors -o wide"},
 		{"get-supervisors.json", bad, "get supervisors -o json"},
@@ -244,12 +293,15 @@ func TestUsageErrors(t *testing.T) {
 		{"frobnicate", `unknown command "frobnicate"`},
 		{"ups", `did you mean "up"?`},
 		{"get", "get what? want nodes"},
-		{"get responses", "get responses: want nodes, node NODE, links, events or supervisors"},
+		{"get responses", "get responses: want nodes, node NODE, links, events, reports or supervisors"},
 		{"get nodes extra", `argument "extra": none is wanted`},
 		{"get nodes -o xml", "want one of table, wide, json, yaml"},
 		{"get nodes --state WELL", "want NORMAL, SICK, FAILED or UNKNOWN"},
 		{"get node", "NODE (an id such as n1-0-1, or coordinates such as 1,0,1) is missing"},
 		{"get node a b", `argument "b": nothing more`},
+		{"get reports --limit 4097", "--limit 4097: want 1 to 4096"},
+		{"get reports --limit 0", "want 1 to 4096"},
+		{"get reports a b", `argument "b": nothing more`},
 		{"get events --limit 10001", "want 1 to 10000"},
 		{"get events --limit 0", "want 1 to 10000"},
 		{"get events --after-revision -1", "invalid argument"},

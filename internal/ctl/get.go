@@ -16,9 +16,10 @@ const maxEvents = 10000
 
 func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get nodes|node NODE|links|events|supervisors",
+		Use:   "get nodes|node NODE|links|events|reports|supervisors",
 		Short: "What the fault map holds",
-		Long: `Prints nodes, one node with its registers and evidence, links, committed changes, or supervisors.
+		Long: `Prints nodes, one node with its registers and evidence, links, committed changes,
+reports on their way, or supervisors.
 
 -o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON.
 A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap.
@@ -28,12 +29,12 @@ part, UNKNOWN no fresh evidence.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("get what? want nodes, node NODE, links, events or supervisors")
+				return usagef("get what? want nodes, node NODE, links, events, reports or supervisors")
 			}
-			return usagef("get %s: want nodes, node NODE, links, events or supervisors", args[0])
+			return usagef("get %s: want nodes, node NODE, links, events, reports or supervisors", args[0])
 		},
 	}
-	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getEventsCommand(), a.getSupervisorsCommand())
+	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
 	return cmd
 }
 

@@ -12,13 +12,13 @@ import (
 func (a *app) nodeRows(nodes []*lofamov1.Node, wide bool) [][]string {
 	head := []string{"NODE", "COORD", "STATE", "CAUSE", "SINCE", "HEARD", "NOT NORMAL"}
 	if wide {
-		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "NOT NORMAL")
+		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "NOT NORMAL")
 	}
 	rows := [][]string{head}
 	for _, n := range nodes {
 		r := []string{n.GetId(), n.GetCoord(), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), protoDuration(n.GetAge())}
 		if wide {
-			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10), witnesses(n))
+			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10), witnesses(n), delivery(n.GetDelivery()))
 		}
 		rows = append(rows, append(r, dash(notNormal(n))))
 	}
@@ -186,6 +186,9 @@ func (a *app) printNode(n *lofamov1.Node, wide bool) error {
 		}
 	}
 	if err := table(a.env.Stdout, rows); err != nil {
+		return err
+	}
+	if err := a.printDelivery(n.GetDelivery()); err != nil {
 		return err
 	}
 	a.printRegisters(n)

@@ -254,6 +254,13 @@ func (c *Client) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	})
 }
 
+// ListReports returns the reports that the leader has lately received, and how every node's fare.
+func (c *Client) ListReports(ctx context.Context, req *lofamov1.ListReportsRequest) (*lofamov1.ListReportsResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListReportsResponse, error) {
+		return s.ListReports(ctx, req)
+	})
+}
+
 // ListSupervisors returns the replicas.
 func (c *Client) ListSupervisors(ctx context.Context) (*lofamov1.ListSupervisorsResponse, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListSupervisorsResponse, error) {

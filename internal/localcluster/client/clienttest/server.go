@@ -62,6 +62,7 @@ type Map struct {
 	Nodes       *lofamov1.ListNodesResponse
 	Links       *lofamov1.ListLinksResponse
 	Supervisors *lofamov1.ListSupervisorsResponse
+	Reports     *lofamov1.ListReportsResponse
 	commits     []*lofamov1.WatchResponse
 	seen        []*lofamov1.Event
 	compacted   uint64
@@ -69,7 +70,8 @@ type Map struct {
 
 // NewMap returns an empty map.
 func NewMap() *Map {
-	return &Map{changed: make(chan struct{}), Nodes: &lofamov1.ListNodesResponse{}, Links: &lofamov1.ListLinksResponse{}, Supervisors: &lofamov1.ListSupervisorsResponse{}}
+	return &Map{changed: make(chan struct{}), Nodes: &lofamov1.ListNodesResponse{}, Links: &lofamov1.ListLinksResponse{}, Supervisors: &lofamov1.ListSupervisorsResponse{},
+		Reports: &lofamov1.ListReportsResponse{}}
 }
 
 func (m *Map) wake() {
@@ -275,6 +277,30 @@ func (s *Server) ListEvents(_ context.Context, req *lofamov1.ListEventsRequest) 
 	}
 	if n, limit := len(out.Events), int(req.GetLimit()); limit > 0 && n > limit {
 		out.Events = out.Events[n-limit:]
+	}
+	return out, nil
+}
+
+// ListReports answers with the map's, filtered by node and digests and cut.
+func (s *Server) ListReports(_ context.Context, req *lofamov1.ListReportsRequest) (*lofamov1.ListReportsResponse, error) {
+	if err := s.refused(); err != nil {
+		return nil, err
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	out := &lofamov1.ListReportsResponse{}
+	for _, r := range s.m.Reports.GetReports() {
+		if (req.GetNode() == "" || r.GetNode() == req.GetNode()) && (req.GetDigests() || !r.GetDigest()) {
+			out.Reports = append(out.Reports, r)
+		}
+	}
+	if n := int(req.GetLimit()); n > 0 && n < len(out.GetReports()) {
+		out.Reports = out.Reports[:n]
+	}
+	for _, d := range s.m.Reports.GetSenders() {
+		if req.GetNode() == "" || d.GetNode() == req.GetNode() {
+			out.Senders = append(out.Senders, d)
+		}
 	}
 	return out, nil
 }

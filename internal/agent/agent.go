@@ -25,6 +25,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -139,6 +140,11 @@ func Check(cfg config.Agent) error {
 	}
 	return nil
 }
+
+func (c *common) self() fault.Origin { return fault.Origin{Node: c.cfg.Node, Half: c.half} }
+
+// maxHops is what a message of this half may make in the torus.
+func (c *common) maxHops() uint8 { return uint8(min(c.cfg.MaxHops, relay.MaxHops)) }
 
 func (c *common) statePath(name string) string { return filepath.Join(c.cfg.StateDir, name) }
 

@@ -278,6 +278,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	for _, b := range out.Open {
 		if o, err := servicenet.Open(b, d.verifier); err != nil {
 			d.log.Debug("message refused", "err", err)
+			if servicenet.IsDamaged(err) {
+				d.do(now, d.core.Step(now, dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}}))
+			}
 		} else {
 			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
 		}

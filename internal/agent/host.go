@@ -17,11 +17,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -38,7 +38,10 @@ type hostHalf struct {
 	targets []map[string]netip.AddrPort // supervisors' addresses
 	rails   rails
 	ids     []string // of the supervisors, in the configured order
+	keys    *sessionKeys
+	opens   servicenet.Verifier // of certificates, and of the sessions with supervisors
 	refused [servicenet.NumRefusals]atomic.Uint64
+	damaged atomic.Uint64 // packets that came damaged
 
 	mu    sync.Mutex // the half's one mutex: see the package comment
 	core  *hostcore.Machine
@@ -55,7 +58,8 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	if err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
-	h := &hostHalf{common: c, alarm: newAlarm()}
+	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self())}
+	h.opens = sessions.With(c.verifier, h.keys.table)
 	h.setTargets()
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
@@ -68,8 +72,6 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	}
 	return nil
 }
-
-func (c *common) maxHops() uint8 { return uint8(min(c.cfg.MaxHops, relay.MaxHops)) }
 
 // setTargets takes over the supervisors' addresses, as each service interface reaches them.
 func (h *hostHalf) setTargets() {
@@ -211,6 +213,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.periods.SensorPeriod, h.onReadings) })
+	g.Go(func() error { h.watchInterfaces(ctx); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
 	}

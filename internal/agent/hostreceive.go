@@ -47,23 +47,50 @@ func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
 
 // receive verifies an envelope, outside the mutex, and gives the message to the machine.
 func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
-	o, err := servicenet.Open(b, h.verifier)
+	o, err := servicenet.Open(b, h.opens)
 	if err != nil {
-		h.refused[servicenet.RefusalOf(err)].Add(1)
-		h.log.Debug("message refused", "path", ev.Path.String(), "err", err)
+		h.refuse(err, ev)
 		return
+	}
+	if r := o.Msg.GetPathReply(); r != nil {
+		if err := h.keys.agree(o.Name, r); err != nil {
+			h.log.Debug("no session made", "err", err) // signatures go on
+		}
 	}
 	ev.Opened = o
 	h.step(ev)
 }
 
+// refuse counts what is not accepted. What came damaged is told to the machine: whatever it was, the
+// answer to something of ours may have been in it.
+func (h *hostHalf) refuse(err error, ev hostcore.Received) {
+	h.refused[servicenet.RefusalOf(err)].Add(1)
+	h.log.Debug("message refused", "path", ev.Path.String(), "err", err)
+	if !servicenet.IsDamaged(err) {
+		return
+	}
+	h.damaged.Add(1)
+	hint := servicenet.Damaged{Path: ev.Path, Interface: ev.Interface}
+	if ev.Path == fault.PathDirect {
+		hint.Supervisor = h.supervisorAt(ev.Interface, ev.From)
+	}
+	h.step(hostcore.Hint{Event: hint})
+}
+
+// supervisorAt returns who has an address, as a service interface reaches it; empty: nobody known.
+func (h *hostHalf) supervisorAt(k uint8, addr netip.AddrPort) string {
+	for id, at := range h.targets[k] {
+		if at == addr {
+			return id
+		}
+	}
+	return ""
+}
+
 // onPathError is told by the kernel what came back for a datagram that a service interface sent.
 func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
-	for id, addr := range h.targets[k] {
-		if addr == to {
-			h.step(hostcore.Hint{Event: pathFailed(k, id, err)})
-			return
-		}
+	if id := h.supervisorAt(k, to); id != "" {
+		h.step(hostcore.Hint{Event: pathFailed(k, id, err)})
 	}
 }
 

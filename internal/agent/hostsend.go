@@ -79,19 +79,24 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	body := &lofamov1.Message{}
 	switch {
 	case s.Reports != nil:
-		return servicenet.SealReports(s.Reports, s.Status, h.signer, servicenet.SealOptions{})
+		how := servicenet.SealOptions{Checksum: s.Checksum}
+		if s.Session {
+			how.Session = h.keys.newest(s.Target) // without one it is signed
+		}
+		return servicenet.SealReports(s.Reports, s.Status, h.signer, how)
 	case s.Relayed != nil:
 		return servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, h.signer)
 	case s.Answer != nil:
 		return sealAnswer(s.Answer.Nonce, h.self(), s.Answer.Epoch, h.signer)
 	case s.Request != nil:
+		if err := h.keys.fill(s.Request); err != nil {
+			return nil, err
+		}
 		body.Body = &lofamov1.Message_PathRequest{PathRequest: s.Request}
 	case s.Ack != nil:
 		body.Body = &lofamov1.Message_PathAck{PathAck: s.Ack}
 	}
 	return servicenet.Seal(body, h.signer)
 }
-
-func (h *hostHalf) self() fault.Origin { return fault.Origin{Node: h.cfg.Node, Half: h.half} }
 
 func (h *hostHalf) toDNP(m relay.Message) { sendMail(h.box, m, h.log) }

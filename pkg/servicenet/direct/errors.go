@@ -1,61 +1,12 @@
 package direct
 
 import (
-	"encoding/binary"
 	"errors"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
-
-// pathError is one entry of the kernel's queue of errors: what came back for a datagram to an address.
-type pathError struct {
-	to    unix.Sockaddr
-	errno syscall.Errno
-}
-
-// sizes of struct sock_extended_err: errno, 32 bits, then origin, 8 bits.
-const (
-	extendedErrSize   = 16
-	extendedErrOrigin = 4
-)
-
-// readErrors appends what waits in the queue of errors, errorBatch entries at most.
-func readErrors(fd int, dst []pathError) []pathError {
-	var payload [1]byte // of the datagram that failed: not wanted
-	var oob [256]byte
-	for range errorBatch {
-		_, n, _, to, err := unix.Recvmsg(fd, payload[:], oob[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-		if err != nil {
-			return dst
-		}
-		if errno := extendedErr(oob[:n]); errno != 0 {
-			dst = append(dst, pathError{to, errno})
-		}
-	}
-	return dst
-}
-
-// extendedErr finds the error in the control messages of an entry; 0: it is none of the network's.
-func extendedErr(oob []byte) syscall.Errno {
-	msgs, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return 0
-	}
-	for _, m := range msgs {
-		ip := m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_RECVERR
-		ip6 := m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_RECVERR
-		if !ip && !ip6 || len(m.Data) < extendedErrSize {
-			continue
-		}
-		switch m.Data[extendedErrOrigin] {
-		case unix.SO_EE_ORIGIN_ICMP, unix.SO_EE_ORIGIN_ICMP6, unix.SO_EE_ORIGIN_LOCAL:
-			return syscall.Errno(binary.NativeEndian.Uint32(m.Data))
-		}
-	}
-	return 0
-}
 
 // PathError says whether an error of Send, or one told to OnError, speaks against the path to that
 // destination: no route, no neighbour, no interface, no address to send from, nobody at the port, a

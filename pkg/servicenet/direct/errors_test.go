@@ -61,9 +61,11 @@ func TestClosedPortIsTold(t *testing.T) {
 		t.Run(addr, func(t *testing.T) {
 			host, local := "127.0.0.1", b.LocalAddr()
 			if addr == "[::1]:0" {
-				if _, err := net.ListenPacket("udp", addr); err != nil {
+				six, err := net.ListenPacket("udp", addr)
+				if err != nil {
 					t.Skipf("SKIPPED %s: no IPv6 here: %v", t.Name(), err)
 				}
+				_ = six.Close()
 				host = "[::1]"
 			}
 			a, _, errs := startTelling(t, addr, "")
@@ -285,4 +287,14 @@ func TestFullAndUnreachable(t *testing.T) {
 			t.Fatalf("got %q, want %q", d.b, want)
 		}
 	}
+}
+
+func FuzzExtendedErr(f *testing.F) {
+	f.Add(make([]byte, 32))
+	f.Add([]byte{32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 111, 0, 0, 0, unix.SO_EE_ORIGIN_ICMP, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if errno := extendedErr(b); errno != 0 && len(b) < unix.CmsgLen(extendedErrSize) {
+			t.Errorf("%d bytes are read as %v", len(b), errno)
+		}
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -31,21 +30,27 @@ const (
 	blindWait = 5 * time.Millisecond
 )
 
+// pathError is one entry of the kernel's queue of errors: what came back for a datagram to an address.
+type pathError struct {
+	to    netip.AddrPort
+	errno syscall.Errno
+}
+
 // reader is Run's: what it reads into, and what it has told of lately.
 type reader struct {
 	s *Socket
 	h Handler
 
-	buf  []byte
-	n    int // bytes of the datagram, when got
-	got  bool
-	from unix.Sockaddr
-	err  error // of the receiving call; nil when there was merely nothing
-	errs []pathError
-	look func(fd uintptr) bool // takes what is there; false: nothing
+	receiver
+	buf    []byte
+	n      int // bytes of the datagram, when got
+	got    bool
+	sender netip.AddrPort
+	err    syscall.Errno // of the receiving call; 0 when there was merely nothing
+	errs   []pathError
+	look   func(fd uintptr) bool // takes what is there; false: nothing
 
 	reads   uint
-	zones   map[uint32]string
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
 }
@@ -64,8 +69,8 @@ func newReader(s *Socket, h Handler) *reader {
 
 // serve reads one endpoint until it is closed, which is net.ErrClosed, or fails for good.
 func (r *reader) serve(ctx context.Context, ep *endpoint) error {
-	r.zones = map[uint32]string{} // an interface may have come back under another index
-	wait := time.Millisecond      // after an error that may pass, such as ENOBUFS
+	r.zones = nil            // an interface may have come back under another index
+	wait := time.Millisecond // after an error that may pass, such as ENOBUFS
 	for {
 		err := ep.raw.Read(r.look)
 		if errors.Is(err, net.ErrClosed) {
@@ -78,7 +83,7 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 		}
 		r.deliver()
 		switch {
-		case r.err == nil, fromICMP(r.err):
+		case r.err == 0, fromICMP(r.err):
 			wait = time.Millisecond
 			continue
 		case wait > time.Second:
@@ -94,20 +99,34 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 // said, or Send may have had that in the reader's place.
 func (r *reader) lookAt(fd uintptr) bool {
 	r.errs = r.errs[:0]
-	r.n, r.from, r.err = unix.Recvfrom(int(fd), r.buf, unix.MSG_DONTWAIT)
-	r.got = r.err == nil
+	r.n, r.err = r.datagram(fd, r.buf)
+	r.got = r.err == 0
+	if r.got {
+		r.sender = r.address()
+	}
 	r.reads++
 	if r.got && r.reads%errorEvery != 0 {
 		return true
 	}
 	if r.s.opts.OnError != nil {
-		r.errs = readErrors(int(fd), r.errs)
+		r.takeErrors(fd)
 	}
-	if errors.Is(r.err, unix.EAGAIN) {
-		r.err = nil
+	if r.err == unix.EAGAIN {
+		r.err = 0
 		return len(r.errs) > 0
 	}
 	return true
+}
+
+// takeErrors empties the queue of errors, or takes errorBatch entries of it.
+func (r *reader) takeErrors(fd uintptr) {
+	for len(r.errs) < errorBatch {
+		errno, ok := r.failure(fd)
+		if !ok {
+			return
+		}
+		r.errs = append(r.errs, pathError{r.address(), errno})
+	}
 }
 
 // blind reads without the poller. That refuses to wait at a socket that has an error to tell and no
@@ -146,7 +165,7 @@ func (r *reader) deliver() {
 		s.oversized.Add(1)
 	default:
 		s.received.Add(1)
-		r.h(r.addrPort(r.from), r.buf[:r.n])
+		r.h(r.sender, r.buf[:r.n])
 	}
 }
 
@@ -157,53 +176,21 @@ func (r *reader) tell(now time.Time) {
 			continue
 		}
 		r.s.pathErrors.Add(1)
-		to := r.addrPort(e.to)
-		if last, ok := r.told[to]; ok && now.Sub(last) < errorGap || !r.limiter.AllowN(now, 1) {
+		if last, ok := r.told[e.to]; ok && now.Sub(last) < errorGap || !r.limiter.AllowN(now, 1) {
 			r.s.untold.Add(1)
 			continue
 		}
 		if len(r.told) >= destinations {
 			clear(r.told)
 		}
-		r.told[to] = now
-		r.s.opts.OnError(to, e.errno)
+		r.told[e.to] = now
+		r.s.opts.OnError(e.to, e.errno)
 	}
-}
-
-func (r *reader) addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
-	case *unix.SockaddrInet6:
-		a := netip.AddrFrom16(sa.Addr)
-		if sa.ZoneId != 0 {
-			a = a.WithZone(r.zone(sa.ZoneId))
-		}
-		return netip.AddrPortFrom(a.Unmap(), uint16(sa.Port))
-	}
-	return netip.AddrPort{}
-}
-
-// zone names an interface, by its number when it has gone.
-func (r *reader) zone(index uint32) string {
-	name, ok := r.zones[index]
-	if !ok {
-		name = strconv.Itoa(int(index))
-		if ifc, err := net.InterfaceByIndex(int(index)); err == nil {
-			name = ifc.Name
-		}
-		r.zones[index] = name
-	}
-	return name
 }
 
 // fromICMP holds for the errors that ICMP's answer to an earlier datagram makes of the next call
 // (icmp_err_convert and icmpv6_err_convert in the kernel).
-func fromICMP(err error) bool {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
-		return false
-	}
+func fromICMP(errno syscall.Errno) bool {
 	switch errno {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EHOSTDOWN, unix.ENONET, unix.EACCES,
 		unix.EMSGSIZE, unix.EPROTO, unix.ENOPROTOOPT, unix.EOPNOTSUPP, unix.EINTR:

@@ -31,7 +31,8 @@ type Harness struct {
 	Read func(deliver func(b []byte))
 	// Refused counts what the rail refused with servicenet.ErrBusy.
 	Refused func() uint64
-	// Lost counts what Send accepted and is known not to arrive.
+	// Lost counts what Send accepted and is not sure to arrive. A rail that sends a thing several times
+	// (gossip) may count one that arrives nevertheless.
 	Lost func() uint64
 	// Close closes the rail's near end. Closing twice does nothing.
 	Close func()
@@ -261,7 +262,7 @@ func (h *harness) accounted(t *testing.T, accepted, busy uint64) {
 		t.Error("nothing was accepted")
 	}
 	h.until(t, fmt.Sprintf("the %d accepted to arrive or be counted as lost", accepted), func() bool { return h.n+h.Lost() >= accepted })
-	if lost := h.Lost(); h.n+lost != accepted {
+	if lost := h.Lost(); max(h.n, lost) > accepted {
 		t.Errorf("%d accepted, but %d have arrived and %d are counted as lost", accepted, h.n, lost)
 	}
 	if got := h.Refused(); got != busy {

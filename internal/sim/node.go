@@ -166,6 +166,11 @@ func (n *node) sendHost(s hostcore.Send) {
 		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
 			Nonce: s.Answer.Nonce, Node: string(n.id()), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(s.Answer.Epoch),
 		}}}, key)
+	case s.Request != nil:
+		s.Request.Key = make([]byte, servicenet.KeySize) // sessions are not simulated: everything is signed
+		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: s.Request}}, key)
+	case s.Ack != nil:
+		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathAck{PathAck: s.Ack}}, key)
 	default:
 		b, err = servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, key)
 	}

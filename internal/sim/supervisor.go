@@ -58,6 +58,13 @@ func (s *supervisor) receive(from *node, b []byte) {
 		s.step(ev)
 		return
 	}
+	if r := arrival.Msg.GetPathRequest(); r != nil {
+		from.fromService(s.seal(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
+			Node: r.GetNode(), Half: r.GetHalf(), Epoch: r.GetEpoch(), Id: r.GetId(),
+			Checksum: lofamov1.Checksum_CHECKSUM_CRC32C, Key: make([]byte, servicenet.KeySize), Session: 1, Leader: supervisorID,
+		}}}))
+		return
+	}
 	for i := range arrival.Reports {
 		s.receiveReport(from, arrival.Delivery(i))
 	}

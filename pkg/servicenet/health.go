@@ -19,14 +19,15 @@ const (
 
 // flight is one datagram on the direct rail.
 type flight struct {
-	seq      fault.Seq
-	target   string
+	ids      []fault.ReportID
+	path     *path
 	at       time.Time
 	deadline time.Time
 	answered bool
 	missed   bool // its deadline has passed unanswered; a late answer clears it
-	shared   bool // the report also went by another rail: a stranger's answer proves nothing
-	again    bool // an earlier flight had the same report and target: no round-trip sample
+	shared   bool // a report also went by another rail: a stranger's answer proves nothing
+	again    bool // an earlier flight had one of the reports and the path: no round-trip sample
+	mac      bool // it carried no signature
 }
 
 // directHealth is what the acknowledgements say of the direct rail.
@@ -80,44 +81,65 @@ func (o *Outbox) noteLateness(now time.Time) {
 	h.unanswered, h.first = 0, time.Time{}
 	for i := range h.flights {
 		if f := &h.flights[i]; !f.answered && !f.missed {
-			f.deadline = now.Add(o.timeout(fault.PathDirect))
+			f.deadline = now.Add(o.pathTimeout(f.path))
 		}
 	}
-	for i := range o.targets {
-		o.targets[i].sinceAnswer = false
+	for _, p := range o.paths.all {
+		p.tried = false
 	}
+	o.isolation.doubt()
 }
 
-func (o *Outbox) noteFlight(now time.Time, seq fault.Seq, t *target) {
+func (o *Outbox) noteFlight(now time.Time, b *batch) {
 	h := &o.direct
-	f := flight{seq: seq, target: t.id, at: now, deadline: now.Add(o.timeout(fault.PathDirect))}
-	for i := range h.flights {
-		if h.flights[i].seq == seq && h.flights[i].target == t.id {
-			f.again, h.flights[i].again = true, true
-		}
-	}
+	var f flight
 	if len(h.flights) == keptFlights {
+		f.ids = h.flights[0].ids[:0]
 		copy(h.flights, h.flights[1:])
 		h.flights = h.flights[:keptFlights-1]
+	}
+	f = flight{ids: f.ids, path: b.path, at: now, deadline: now.Add(o.pathTimeout(b.path)), mac: b.session}
+	for _, e := range b.entries {
+		f.ids = append(f.ids, e.report.ID)
+	}
+	for _, e := range b.entries {
+		if e.attempts == 1 {
+			continue
+		}
+		for i := range h.flights {
+			if old := &h.flights[i]; old.path == b.path && old.has(e.report.ID) {
+				f.again, old.again = true, true
+			}
+		}
 	}
 	h.flights = append(h.flights, f)
 	if h.unanswered == 0 {
 		h.first = now
 	}
 	h.unanswered++
-	t.sinceAnswer = true
+	b.path.tried = true
 }
 
-func (o *Outbox) shareFlights(seq fault.Seq) {
+func (f *flight) has(id fault.ReportID) bool {
+	for i := range f.ids { // all of one origin
+		if f.ids[i].Seq == id.Seq && f.ids[i].Epoch == id.Epoch {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *Outbox) shareFlights(id fault.ReportID) {
 	for i := range o.direct.flights {
-		if f := &o.direct.flights[i]; f.seq == seq {
+		if f := &o.direct.flights[i]; !f.shared && f.has(id) {
 			f.shared = true
 		}
 	}
 }
 
-// expireFlights counts the deadlines that have passed against the supervisors.
-func (o *Outbox) expireFlights(now time.Time) {
+// expireFlights counts the deadlines that have passed against the paths. A datagram that was lost
+// between answered ones says nothing of its path.
+func (o *Outbox) expireFlights(now time.Time, out *Output) {
 	h := &o.direct
 	for i := range h.flights {
 		f := &h.flights[i]
@@ -125,87 +147,118 @@ func (o *Outbox) expireFlights(now time.Time) {
 			continue
 		}
 		f.missed = true
-		h.recovered = 0
-		if t := o.target(f.target); t != nil {
-			t.misses++
-			t.retryAt = now.Add(suspectFor)
+		p := f.path
+		h.recovered, o.interfaces[p.id.Interface].recovered = 0, 0
+		if t := o.target(p.id.Supervisor); f.mac && t != nil {
+			t.session = false
 		}
+		if f.at.After(p.answeredAt) {
+			p.misses++
+		}
+	}
+	o.judgePaths(now, out)
+}
+
+// judgePaths draws the conclusions for primary and alternate.
+func (o *Outbox) judgePaths(now time.Time, out *Output) {
+	s := &o.paths
+	if s.state == PathArmed && s.alternate.misses > 0 {
+		o.becomeRearm(now, s.alternate, "the alternate missed an answer", out)
+	}
+	if p := s.primary; p != nil && p.suspect() && len(s.all) > 1 {
+		o.pathLost(now, p, "no answer", out)
 	}
 }
 
-// answered takes a supervisor's answer on the report with number seq as a sign that the rail
-// works on which it came.
-func (o *Outbox) answered(now time.Time, seq fault.Seq, ev Acked) {
-	supervisor, path := ev.Supervisor, ev.Path
+// answered takes a supervisor's answer on a report as a sign that the rail works on which it came.
+func (o *Outbox) answered(now time.Time, id fault.ReportID, ev Acked, out *Output) {
+	o.noteAnswer()
 	// The time of a COMMITTED is the store's, not the path's.
 	sample := ev.Ack.GetStatus() == lofamov1.Ack_RECEIVED
-	if path != fault.PathDirect {
+	if ev.Path != fault.PathDirect {
 		o.direct.elsewhere = true
-		if sample {
-			o.sampleTorus(now, seq, path)
+		if e := o.find(id); sample && ev.Path == fault.PathTorus && e != nil && !e.received && e.torusSends == 1 {
+			o.torusRTT.sample(now.Sub(e.torusAt))
 		}
 		return
 	}
-	matched := false
+	from := o.paths.find(PathID{ev.Interface, ev.Supervisor})
+	if from != nil {
+		from.misses = 0
+		o.sticky = ev.Supervisor
+	}
+	answered, proved := o.answerFlights(now, id, from, sample)
+	if answered == nil {
+		return
+	}
+	o.directAnswered(answered)
+	if proved != nil && o.paths.state == PathReestablishing {
+		o.establish(now, proved, "a report was answered", out)
+	}
+}
+
+// answerFlights marks the datagrams with a report as answered and returns a path that one of them
+// took, nil if none was waiting. The answer proves the path on which it came, or else (another
+// supervisor speaks for the one that has the report) the only one that was tried.
+func (o *Outbox) answerFlights(now time.Time, id fault.ReportID, from *path, sample bool) (answered, proved *path) {
+	sole := true
+	var sent time.Time
 	for i := range o.direct.flights {
 		f := &o.direct.flights[i]
-		if f.seq != seq || f.answered || f.target != supervisor && f.shared {
+		if f.answered || f.path != from && f.shared || !f.has(id) {
 			continue
 		}
-		if sample && f.target == supervisor && !f.again {
-			o.rtt[fault.PathDirect].sample(now.Sub(f.at))
-		}
 		f.answered, f.missed = true, false
-		matched = true
+		if f.path == from {
+			if sample && !f.again {
+				from.rtt.sample(now.Sub(f.at))
+			}
+			from.succeed(f.at)
+			proved = from
+		}
+		sole = sole && (answered == nil || answered == f.path)
+		answered, sent = f.path, f.at
 	}
-	if t := o.target(supervisor); t != nil {
-		t.misses = 0
-		o.sticky = supervisor
+	if proved == nil && answered != nil && sole {
+		proved = answered
+		proved.succeed(sent)
 	}
-	if matched {
-		o.directAnswered()
-	}
+	return answered, proved
 }
 
-func (o *Outbox) sampleTorus(now time.Time, seq fault.Seq, path fault.Path) {
-	i := o.find(seq)
-	if path != fault.PathTorus || i < 0 {
-		return
-	}
-	if e := o.log[i]; !e.received && e.torusSends == 1 {
-		o.rtt[fault.PathTorus].sample(now.Sub(e.torusAt))
-	}
-}
-
-func (o *Outbox) directAnswered() {
-	h := &o.direct
+func (o *Outbox) directAnswered(by *path) {
+	h, i := &o.direct, &o.interfaces[by.id.Interface]
 	h.ever = true
 	h.unanswered, h.first = 0, time.Time{}
-	for i := range o.targets {
-		o.targets[i].sinceAnswer = false
+	for _, p := range o.paths.all {
+		p.tried = false
 	}
-	if !h.dead && !o.down[fault.PathDirect] {
-		return
+	if i.down {
+		if i.recovered++; i.recovered >= recoverAcks {
+			i.down, i.recovered = false, 0
+			h.recovered = max(h.recovered, recoverAcks-1)
+		}
 	}
-	if h.recovered++; h.recovered >= recoverAcks {
-		o.becomeAlive()
+	if h.dead {
+		if h.recovered++; h.recovered >= recoverAcks {
+			o.becomeAlive()
+		}
 	}
 }
 
 // becomeAlive is the careful way back: the misses of the dead time are forgotten.
 func (o *Outbox) becomeAlive() {
 	h := &o.direct
-	h.dead, h.recovered, h.flights = false, 0, nil
-	o.down[fault.PathDirect] = false
-	for i := range o.targets {
-		o.targets[i].misses = 0
+	h.dead, h.recovered, h.flights = false, 0, h.flights[:0]
+	for _, p := range o.paths.all {
+		p.misses = 0
 	}
 }
 
 // judge sets the state of the direct rail.
 func (o *Outbox) judge(now time.Time, out *Output) {
 	h := &o.direct
-	if !h.dead && h.isDead(now, o.targets, o.cfg.NetworkDeadAfter) {
+	if !h.dead && o.isDead(now) {
 		h.dead, h.recovered = true, 0
 	}
 	state := h.state
@@ -226,31 +279,31 @@ func (o *Outbox) judge(now time.Time, out *Output) {
 	}
 }
 
-// isDead: enough datagrams in a row without an answer, to every supervisor, for long enough.
-func (h *directHealth) isDead(now time.Time, targets []target, after time.Duration) bool {
-	if h.unanswered < max(deadAttempts, len(targets)) || now.Sub(h.first) < after || len(targets) == 0 {
+// isDead: enough datagrams in a row without an answer, on every path, for long enough.
+func (o *Outbox) isDead(now time.Time) bool {
+	h := &o.direct
+	if len(o.paths.all) == 0 || h.unanswered < max(deadAttempts, len(o.targets)) || now.Sub(h.first) < o.cfg.NetworkDeadAfter {
 		return false
 	}
-	for _, t := range targets {
-		if !t.sinceAnswer {
+	for _, p := range o.paths.all {
+		if !p.tried && !o.interfaceDown(p) {
 			return false
 		}
 	}
 	return true
 }
 
-// misses counts the unanswered among the last datagrams. A supervisor under suspicion does not
-// count while another one answers: that one is dead, not the network.
+// misses counts the unanswered among the last datagrams. A path under suspicion does not count while
+// another one answers: that one is dead, not the network.
 func (o *Outbox) misses() int {
-	all := true
-	for i := range o.targets {
-		all = all && o.targets[i].suspect()
+	another := false
+	for _, p := range o.paths.all {
+		another = another || !p.suspect() && !p.answeredAt.IsZero()
 	}
 	n, seen := 0, 0
 	for i := len(o.direct.flights) - 1; i >= 0 && seen < healthWindow; i-- {
-		f := o.direct.flights[i]
-		t := o.target(f.target)
-		if !f.answered && !f.missed || !all && (t == nil || t.suspect()) {
+		f := &o.direct.flights[i]
+		if !f.answered && !f.missed || another && f.path.suspect() {
 			continue
 		}
 		seen++
@@ -261,14 +314,18 @@ func (o *Outbox) misses() int {
 	return n
 }
 
-// deadline is the next moment at which judge may come to another verdict without an event.
+// deadline is the next moment without an event at which judge may come to another verdict, or a path
+// has missed an answer.
 func (o *Outbox) deadline(now time.Time) time.Time {
 	h := &o.direct
-	if h.dead || h.unanswered == 0 {
-		return time.Time{}
+	var at time.Time
+	for i := range h.flights {
+		if f := &h.flights[i]; !f.answered && !f.missed {
+			at = earliest(at, f.deadline)
+		}
 	}
-	if at := h.first.Add(o.cfg.NetworkDeadAfter); at.After(now) {
-		return at
+	if dead := h.first.Add(o.cfg.NetworkDeadAfter); !h.dead && h.unanswered > 0 && dead.After(now) {
+		at = earliest(at, dead)
 	}
-	return time.Time{}
+	return earliest(at, o.isolationDeadline(now))
 }

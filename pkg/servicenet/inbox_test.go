@@ -97,25 +97,38 @@ func TestInboxGoesOnFromSavedPositions(t *testing.T) {
 	}
 }
 
-// The window against a set that never forgets.
+// The windows against sets that never forget, over restarts of the half and of the supervisor.
 func TestInboxAgainstNaiveSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := NewInbox(nil)
-		seen := make(map[fault.Seq]bool)
-		var highest fault.Seq
+		type key struct {
+			e fault.Epoch
+			s fault.Seq
+		}
+		seen := make(map[key]bool)
+		highest := make(map[fault.Epoch]fault.Seq)
+		var newest fault.Epoch
 		for range rapid.IntRange(1, 300).Draw(t, "n") {
-			s := fault.Seq(rapid.Uint64Range(1, 1000).Draw(t, "seq"))
+			k := key{fault.Epoch(rapid.Uint64Range(1, 9).Draw(t, "epoch")), fault.Seq(rapid.Uint64Range(1, 1000).Draw(t, "seq"))}
 			want := Fresh
-			if seen[s] || highest >= s+WindowBits {
+			switch {
+			case k.e+EarlierEpochs < newest:
+				want = StaleEpoch
+			case seen[k] || highest[k.e] >= k.s+WindowBits:
 				want = Duplicate
 			}
-			if got := in.Accept(rid("a/host", 1, s), false); got != want {
-				t.Fatalf("#%d after #%d: %s, want %s", s, highest, got, want)
+			if got := in.Accept(fault.ReportID{Origin: origin("a/host"), Epoch: k.e, Seq: k.s}, false); got != want {
+				t.Fatalf("%v after %d: %s, want %s", k, newest, got, want)
 			}
-			seen[s] = true
-			highest = max(highest, s)
+			if want != StaleEpoch {
+				seen[k] = true
+				newest, highest[k.e] = max(newest, k.e), max(highest[k.e], k.s)
+			}
 			if len(in.Positions()) != 1 {
 				t.Fatal("positions")
+			}
+			if rapid.IntRange(0, 9).Draw(t, "restart") == 0 {
+				in = NewInbox(in.Positions())
 			}
 		}
 	})

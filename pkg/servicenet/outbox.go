@@ -1,115 +1,13 @@
 package servicenet
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
-
-// OutboxConfig sets an outbox. All times are on the sender's own clock.
-type OutboxConfig struct {
-	AckTimeout       time.Duration // first and least wait for RECEIVED: three slices of 10 ms
-	MaxAckTimeout    time.Duration // most that the estimator makes of it
-	CommitTimeout    time.Duration // first wait for COMMITTED after RECEIVED; doubles to MaxBackoff
-	MaxBackoff       time.Duration // longest wait between two attempts
-	NetworkDeadAfter time.Duration // without RECEIVED on the direct rail for so long: FAILED
-	MaxReports       int           // in the log, digests apart; at least 1
-	Rails            []fault.Path  // that this half has; a DNP half has only PathTorus
-	// Interfaces names the service interfaces, each a direct rail of its own; 1 to 8 with PathDirect,
-	// none without.
-	Interfaces []string
-	// AggregateDelay is how long a report may wait for others to share its datagram while four are
-	// unanswered.
-	AggregateDelay time.Duration
-	Checksums      []lofamov1.Checksum // offered to supervisors, the preferred first
-}
-
-// MaxInterfaces bounds OutboxConfig.Interfaces.
-const MaxInterfaces = 8
-
-// DefaultOutboxConfig returns the values of the default preset for a half with the given rails.
-func DefaultOutboxConfig(rails ...fault.Path) OutboxConfig {
-	var interfaces []string
-	if slices.Contains(rails, fault.PathDirect) {
-		interfaces = []string{"service"}
-	}
-	return OutboxConfig{
-		Interfaces:       interfaces,
-		AggregateDelay:   2 * time.Millisecond,
-		Checksums:        []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_CRC32C},
-		AckTimeout:       30 * time.Millisecond,
-		MaxAckTimeout:    500 * time.Millisecond,
-		CommitTimeout:    500 * time.Millisecond,
-		MaxBackoff:       time.Second,
-		NetworkDeadAfter: 1200 * time.Millisecond,
-		MaxReports:       1024,
-		Rails:            rails,
-	}
-}
-
-// Validate names every bad field at once.
-func (c OutboxConfig) Validate() error {
-	var errs []error
-	bad := func(field string, given any, want string) {
-		errs = append(errs, fmt.Errorf("%s: given %v: want %s", field, given, want))
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"AckTimeout", c.AckTimeout}, {"CommitTimeout", c.CommitTimeout}, {"NetworkDeadAfter", c.NetworkDeadAfter}} {
-		if f.d <= 0 {
-			bad(f.name, f.d, "more than 0")
-		}
-	}
-	if c.MaxAckTimeout < c.AckTimeout {
-		bad("MaxAckTimeout", c.MaxAckTimeout, fmt.Sprintf("at least AckTimeout (%v)", c.AckTimeout))
-	}
-	if c.MaxBackoff < c.MaxAckTimeout {
-		bad("MaxBackoff", c.MaxBackoff, fmt.Sprintf("at least MaxAckTimeout (%v)", c.MaxAckTimeout))
-	}
-	if c.MaxReports < 1 || c.MaxReports > 1<<16 {
-		bad("MaxReports", c.MaxReports, "1 to 65536")
-	}
-	if len(c.Rails) == 0 {
-		bad("Rails", "none", "at least one of DIRECT, GOSSIP, TORUS")
-	}
-	for i, p := range c.Rails {
-		if !p.Valid() || slices.Contains(c.Rails[:i], p) {
-			bad("Rails", p, "each of DIRECT, GOSSIP, TORUS at most once")
-		}
-	}
-	c.validateInterfaces(bad)
-	return errors.Join(errs...)
-}
-
-func (c OutboxConfig) validateInterfaces(bad func(field string, given any, want string)) {
-	n := len(c.Interfaces)
-	switch direct := slices.Contains(c.Rails, fault.PathDirect); {
-	case direct && (n < 1 || n > MaxInterfaces):
-		bad("Interfaces", n, fmt.Sprintf("1 to %d with the rail DIRECT", MaxInterfaces))
-	case !direct && n > 0:
-		bad("Interfaces", n, "none without the rail DIRECT")
-	}
-	for i, name := range c.Interfaces {
-		if name == "" || len(name) > 40 || slices.Contains(c.Interfaces[:i], name) {
-			bad("Interfaces", strconv.Quote(name), "different names of 1 to 40 bytes")
-		}
-	}
-	if c.AggregateDelay < 0 || c.AggregateDelay > c.AckTimeout {
-		bad("AggregateDelay", c.AggregateDelay, fmt.Sprintf("0 to AckTimeout (%v)", c.AckTimeout))
-	}
-	for i, sum := range c.Checksums {
-		if _, known := lofamov1.Checksum_name[int32(sum)]; !known || slices.Contains(c.Checksums[:i], sum) {
-			bad("Checksums", sum, "each known algorithm at most once")
-		}
-	}
-}
 
 // Outbox is the sender's log of one half. Reports stay until they are COMMITTED, digests until
 // they are RECEIVED or replaced by the next digest.
@@ -129,19 +27,26 @@ type Outbox struct {
 	epoch  fault.Epoch
 	cfg    OutboxConfig
 
-	seq        fault.Seq // last given
-	log        []*entry  // by seq
+	seq        fault.Seq // last given in the present epoch
+	log        []*entry  // by epoch and number
 	reports    int       // entries that are not digests
 	renumbered time.Time // when an epoch was last taken from the supervisors
 
-	have, down [numPaths]bool
-	targets    []target // see order
+	have, down [numPaths]bool // down: of the gossip and torus rails
+	interfaces []iface        // of the direct rail
+	targets    []target       // see order
 	leader     string
 	sticky     string // whose answer came last
-	rtt        [numPaths]rttEstimator
+	paths      paths
+	torusRTT   rttEstimator
+	torusAgain time.Time // when damage last made us send again by the torus
 	direct     directHealth
-	wake       time.Time // as last asked for
+	isolation  isolation
+	batches    []batch // of the step under way
+	spool      string  // why reports are not kept on disk
+	wake       time.Time
 	stats      OutboxStats
+	answeredBy [numPaths]uint64 // reports, gossip and torus
 }
 
 const numPaths = int(fault.PathTorus) + 1
@@ -150,30 +55,37 @@ const numPaths = int(fault.PathTorus) + 1
 type entry struct {
 	report   fault.Report // ages as of added
 	added    time.Time
+	hold     time.Time // until when it may wait for others to share its datagram
 	due      time.Time // of the next attempt
 	attempts int
 	step     int // of the escalation: 0 is the first rail
 	received bool
+	probe    bool // a digest that is to go by the alternate first
+	size     int  // encoded, in a batch; 0: not computed yet
 	// commitWait is the next wait for COMMITTED.
 	commitWait time.Duration
 	via        fault.Path // rail of the last RECEIVED; 0 before the first
-	tried      []string   // supervisors tried in this round
+	rail       fault.Path // whose time-out counts for the last attempt; 0 before the first
+	path       *path      // of the last send on the direct rail
+	tried      []*path    // in this round
 	torusAt    time.Time  // of the only send by torus; zero for none or several
 	torusSends int
 }
 
 // OutboxStats counts since the start, but for Pending, Received, RTT and Timeout.
 type OutboxStats struct {
-	Pending   int // reports and digests in the log
-	Received  int // of these, received and not yet committed
-	Added     uint64
-	Committed uint64
-	Sent      [numPaths]uint64 // by fault.Path
-	Retries   uint64           // sends that were not the first of their report
-	Shortened uint64           // reports left out because the log was full
-	Answered  uint64           // reports and digests whose RECEIVED came
-	RTT       time.Duration    // smoothed, direct rail; 0: no sample
-	Timeout   time.Duration    // of the direct rail
+	Pending    int // reports and digests in the log
+	Received   int // of these, received and not yet committed
+	Added      uint64
+	Committed  uint64
+	Sent       [numPaths]uint64 // reports by fault.Path
+	Datagrams  uint64           // that carried them
+	Retries    uint64           // sends that were not the first of their report
+	Shortened  uint64           // reports left out because the log was full
+	Answered   uint64           // reports and digests whose RECEIVED came
+	Migrations uint64           // changes of the primary path
+	RTT        time.Duration    // smoothed, of the primary path; 0: no sample
+	Timeout    time.Duration    // of the primary path
 }
 
 // NewOutbox returns an empty log for a half that has just started with the given epoch.
@@ -190,10 +102,13 @@ func NewOutbox(origin fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Outbo
 	if epoch < 1 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("outbox of %s: epoch: given %d: want 1 to %d", origin, epoch, MaxEpoch)
 	}
-	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg}
+	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, interfaces: make([]iface, len(cfg.Interfaces))}
 	o.direct.state = fault.Unknown
 	for _, p := range cfg.Rails {
 		o.have[p] = true
+	}
+	if o.have[fault.PathDirect] {
+		o.paths.state = PathMigrated
 	}
 	return o, nil
 }
@@ -210,21 +125,48 @@ func (o *Outbox) Stats() OutboxStats {
 			s.Received++
 		}
 	}
-	s.RTT = o.rtt[fault.PathDirect].srtt
-	s.Timeout = o.timeout(fault.PathDirect)
+	s.Timeout = o.cfg.AckTimeout
+	if p := o.paths.primary; p != nil {
+		s.RTT, s.Timeout = p.rtt.srtt, o.pathTimeout(p)
+	}
 	return s
 }
 
 // Restore takes over reports of earlier lives, under their old ids. To be called before the first Add.
+// What the log cannot take, or is no report of this half, is forgotten. If one is of the present epoch
+// or a later one, the epoch file is older than the spool, and a new epoch is begun.
 func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	var out Output
+	for _, k := range kept {
+		id := k.Report.ID
+		if id.Origin != o.origin || id.Epoch < 1 || id.Epoch >= MaxEpoch || id.Seq < 1 || k.Report.Digest {
+			out.Forget = append(out.Forget, id)
+			continue
+		}
+		if id.Epoch >= o.epoch {
+			o.epoch = id.Epoch + 1
+			out.NewEpoch = o.epoch
+		}
+		i, found := o.search(id)
+		if found {
+			continue
+		}
+		o.log = slices.Insert(o.log, i, o.newEntry(now, k.Report))
+		o.log[i].added = now.Add(-max(k.Age, 0))
+		o.reports++
+	}
+	for o.reports > o.cfg.MaxReports {
+		o.forget(0, &out)
+		out.Dropped++
+	}
+	o.noteDropped(&out)
 	o.pump(now, &out)
 	return out
 }
 
-// Status says how the reports of this half fare.
-func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
-	return &lofamov1.DeliveryStatus{Logged: uint32(o.reports), Retries: o.stats.Retries, Shortened: o.stats.Shortened}
+func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
+	o.stats.Added++
+	return &entry{report: r, added: now, due: now, hold: now, commitWait: o.cfg.CommitTimeout}
 }
 
 // Add logs a report, gives it its id and says what to send. A report too large for a datagram is
@@ -240,26 +182,32 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 			r.Observations[i].Node = o.origin.Node
 		}
 	}
+	probe := false
 	if r.Digest {
 		o.log = slices.DeleteFunc(o.log, func(e *entry) bool { return e.report.Digest })
+		o.paths.digests++
+		probe = o.paths.digests%probeEvery == 0
 	} else if o.reports >= o.cfg.MaxReports {
-		out.Dropped = o.shorten(r)
+		o.shorten(r, &out)
 	}
 	first := o.seq + 1
 	for _, part := range SplitReport(r) {
 		o.seq++
 		part.ID.Seq = o.seq
-		o.log = append(o.log, &entry{report: part, added: now, due: now, commitWait: o.cfg.CommitTimeout})
-		o.stats.Added++
+		e := o.newEntry(now, part)
+		e.probe = probe
 		if !r.Digest {
+			e.hold = now.Add(o.cfg.AggregateDelay)
 			o.reports++
+			out.Keep = append(out.Keep, aged(part, 0))
 		}
+		o.log = append(o.log, e)
 	}
 	for o.reports > o.cfg.MaxReports {
-		o.remove(slices.IndexFunc(o.log, func(e *entry) bool { return !e.report.Digest }))
+		o.forget(slices.IndexFunc(o.log, func(e *entry) bool { return !e.report.Digest }), &out)
 		out.Dropped++
 	}
-	o.stats.Shortened += uint64(out.Dropped)
+	o.noteDropped(&out)
 	r.ID.Seq = first
 	o.pump(now, &out)
 	return r.ID, out
@@ -274,13 +222,21 @@ func (o *Outbox) Step(now time.Time, ev Event) Output {
 	case Acked:
 		o.acked(now, ev, &out)
 	case RailUp:
-		if ev.Path.Valid() {
-			o.down[ev.Path] = false
-		}
+		o.railUp(now, ev)
 	case RailDown:
-		o.railDown(now, ev.Path)
+		o.railDown(now, ev, &out)
+	case PathFailed:
+		if p := o.paths.find(ev.Path); p != nil {
+			o.pathLost(now, p, ev.Why, &out)
+		}
+	case Damaged:
+		o.damaged(now, ev)
+	case Replied:
+		o.replied(now, ev, &out)
 	case Supervisors:
-		o.setSupervisors(now, ev)
+		o.setSupervisors(now, ev, &out)
+	case SpoolState:
+		o.spool = ev.Err
 	}
 	o.pump(now, &out)
 	return out
@@ -293,118 +249,78 @@ func (o *Outbox) remove(i int) {
 	o.log = slices.Delete(o.log, i, i+1)
 }
 
-// find returns the index of the entry with the given number, and -1 when it is gone.
-func (o *Outbox) find(seq fault.Seq) int {
-	i, ok := slices.BinarySearchFunc(o.log, seq, func(e *entry, s fault.Seq) int {
-		switch {
-		case e.report.ID.Seq < s:
-			return -1
-		case e.report.ID.Seq > s:
-			return 1
-		}
-		return 0
-	})
-	if !ok {
-		return -1
+// forget removes a report from the log and the spool.
+func (o *Outbox) forget(i int, out *Output) {
+	if e := o.log[i]; !e.report.Digest {
+		out.Forget = append(out.Forget, e.report.ID)
 	}
-	return i
+	o.remove(i)
 }
 
-// shorten leaves out every report whose observations newer reports, r among them, all restate, and
-// notes in r's details how many earlier statements on a component went. It returns how many
-// reports did. A report goes whole or not at all: what an id stands for never changes.
-func (o *Outbox) shorten(r fault.Report) int {
-	type key struct {
-		node fault.NodeID
-		c    fault.Component
-	}
-	restated := make(map[key]bool)
-	gone := make(map[key]int)
-	for _, ob := range r.Observations {
-		restated[key{ob.Node, ob.Component}] = true
-	}
-	n := 0
-	for i := len(o.log) - 1; i >= 0; i-- {
-		e := o.log[i]
-		if e.report.Digest {
-			continue
+// search returns where an id of this half stands in the log, or would.
+func (o *Outbox) search(id fault.ReportID) (int, bool) {
+	return slices.BinarySearchFunc(o.log, id, func(e *entry, id fault.ReportID) int {
+		switch at := e.report.ID; {
+		case at.Epoch < id.Epoch, at.Epoch == id.Epoch && at.Seq < id.Seq:
+			return -1
+		case at == id:
+			return 0
 		}
-		if slices.ContainsFunc(e.report.Observations, func(ob fault.Observation) bool { return !restated[key{ob.Node, ob.Component}] }) {
-			for _, ob := range e.report.Observations {
-				restated[key{ob.Node, ob.Component}] = true
+		return 1
+	})
+}
+
+// find returns the entry with the given id of this half, and nil when it is gone.
+func (o *Outbox) find(id fault.ReportID) *entry {
+	if i, ok := o.search(id); ok {
+		return o.log[i]
+	}
+	return nil
+}
+
+// acked handles a verified acknowledgement. What is not in the log is ignored, but as a sign that the
+// rail works: it answers an earlier life, or comes twice.
+func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
+	a := ev.Ack
+	if AckOrigin(a) != o.origin {
+		return
+	}
+	o.setLeader(a.GetLeader())
+	stale := false
+	for _, id := range AckedIDs(a) {
+		if a.GetStatus() == lofamov1.Ack_STALE_EPOCH {
+			if id.Epoch == o.epoch {
+				stale = true
+			} else {
+				o.renumber(now, id, out)
 			}
 			continue
 		}
-		for _, ob := range e.report.Observations {
-			gone[key{ob.Node, ob.Component}]++
-		}
-		o.remove(i)
-		n++
-	}
-	for i, ob := range r.Observations {
-		if g := gone[key{ob.Node, ob.Component}]; g > 0 {
-			r.Observations[i].Detail = cutDetail(strings.TrimSpace(fmt.Sprintf("[%d earlier left out] %s", g, ob.Detail)), fault.MaxDetail)
-		}
-	}
-	return n
-}
-
-func (o *Outbox) railDown(now time.Time, p fault.Path) {
-	if !p.Valid() || o.down[p] {
-		return
-	}
-	o.down[p] = true
-	if p == fault.PathDirect {
-		o.direct.recovered = 0
-	}
-	for _, e := range o.log {
-		if !e.received && e.step > 0 && now.Before(e.due) {
-			e.due = now
-		}
-	}
-}
-
-// acked handles a verified acknowledgement. What is not about this half's present epoch is ignored:
-// it answers an earlier life.
-func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
-	a, path := ev.Ack, ev.Path
-	if l := a.GetLeader(); l != "" && o.target(l) != nil {
-		o.leader = l
-	}
-	stale := false
-	for _, id := range AckedIDs(a) {
-		if id.Origin != o.origin || id.Epoch != o.epoch {
-			continue
-		}
-		if a.GetStatus() == lofamov1.Ack_STALE_EPOCH {
-			stale = true
-			continue
-		}
-		o.answered(now, id.Seq, ev)
-		i := o.find(id.Seq)
-		if i < 0 {
+		o.answered(now, id, ev, out)
+		i, found := o.search(id)
+		if !found {
 			continue
 		}
 		e := o.log[i]
 		if !e.received {
 			o.stats.Answered++
+			o.countAnswer(ev)
 		}
 		switch {
 		case a.GetStatus() == lofamov1.Ack_COMMITTED && !e.report.Digest:
 			o.stats.Committed++
-			o.remove(i)
+			o.forget(i, out)
 		case e.report.Digest:
 			o.remove(i)
 		case !e.received:
-			o.becomeReceived(now, e, path)
+			o.becomeReceived(now, e, ev.Path)
 		}
 	}
 	// Not more often than MaxBackoff: two processes with one identity would outbid each other without
 	// end, and with a write to the disk each time.
 	rested := o.renumbered.IsZero() || now.Sub(o.renumbered) >= o.cfg.MaxBackoff
 	if h := fault.Epoch(a.GetHighestEpoch()); stale && rested && h >= o.epoch && h < MaxEpoch {
-		o.becomeEpoch(now, h+1)
-		out.NewEpoch = o.epoch
+		o.becomeEpoch(now, h+1, out)
 	}
 }
 
@@ -415,16 +331,43 @@ func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 	e.commitWait = min(2*e.commitWait, max(o.cfg.MaxBackoff, o.cfg.CommitTimeout))
 }
 
-// becomeEpoch numbers the whole log anew: the supervisors refuse everything of the old epoch.
-func (o *Outbox) becomeEpoch(now time.Time, epoch fault.Epoch) {
-	o.epoch, o.renumbered = epoch, now
+// becomeEpoch numbers what is of the present epoch anew: the supervisors refuse everything of it. What
+// was kept over a restart stays as it is.
+func (o *Outbox) becomeEpoch(now time.Time, epoch fault.Epoch, out *Output) {
+	old := o.epoch
+	o.epoch, o.renumbered, out.NewEpoch = epoch, now, epoch
 	o.seq = 0
-	o.direct.flights = nil
+	o.direct.flights = o.direct.flights[:0]
 	for _, e := range o.log {
-		o.seq++
-		e.report.ID.Epoch, e.report.ID.Seq = epoch, o.seq
-		e.received, e.via, e.step, e.due, e.tried = false, 0, 0, now, nil
-		e.torusSends, e.torusAt = 0, time.Time{}
-		e.commitWait = o.cfg.CommitTimeout
+		if e.report.ID.Epoch == old {
+			o.number(now, e, out)
+		}
 	}
+}
+
+// renumber moves one report of an earlier life into the present epoch: the supervisors can no longer
+// tell it from a replay.
+func (o *Outbox) renumber(now time.Time, id fault.ReportID, out *Output) {
+	i, found := o.search(id)
+	if !found || id.Epoch >= o.epoch {
+		return
+	}
+	e := o.log[i]
+	o.log = append(slices.Delete(o.log, i, i+1), e)
+	o.number(now, e, out)
+}
+
+// number gives e the next number of the present epoch, as if it had never been sent.
+func (o *Outbox) number(now time.Time, e *entry, out *Output) {
+	old := e.report.ID
+	o.seq++
+	e.report.ID.Epoch, e.report.ID.Seq = o.epoch, o.seq
+	if !e.report.Digest {
+		out.Forget = append(out.Forget, old)
+		out.Keep = append(out.Keep, aged(e.report, now.Sub(e.added)))
+	}
+	e.received, e.via, e.step, e.due, e.tried = false, 0, 0, now, nil
+	e.rail, e.path, e.size = 0, nil, 0
+	e.torusSends, e.torusAt = 0, time.Time{}
+	e.commitWait = o.cfg.CommitTimeout
 }

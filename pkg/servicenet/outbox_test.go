@@ -22,6 +22,13 @@ func TestOutboxRefusals(t *testing.T) {
 		"Rails: given none":                func(c *OutboxConfig) { c.Rails = nil },
 		"Rails: given Path(0)":             func(c *OutboxConfig) { c.Rails = []fault.Path{0} },
 		"Rails: given DIRECT: want each o": func(c *OutboxConfig) { c.Rails = []fault.Path{fault.PathDirect, fault.PathDirect} },
+		"Interfaces: given 0":              func(c *OutboxConfig) { c.Interfaces = nil },
+		"Interfaces: given 1: want non":    func(c *OutboxConfig) { c.Rails = []fault.Path{fault.PathTorus} },
+		`Interfaces: given "a"`:            func(c *OutboxConfig) { c.Interfaces = []string{"a", "a"} },
+		`Interfaces: given ""`:             func(c *OutboxConfig) { c.Interfaces = []string{""} },
+		"AggregateDelay: given 1s":         func(c *OutboxConfig) { c.AggregateDelay = time.Second },
+		"Checksums: given 99":              func(c *OutboxConfig) { c.Checksums = []lofamov1.Checksum{99} },
+		"Checksums: given CHECKSUM_NON":    func(c *OutboxConfig) { c.Checksums = []lofamov1.Checksum{0, 0} },
 	} {
 		c := good
 		f(&c)
@@ -57,31 +64,41 @@ func newTestOutbox(t testing.TB) *Outbox {
 	return o
 }
 
+// reportsOf collects what is sent, once for each rail.
+func reportsOf(out Output) []fault.Report {
+	var rs []fault.Report
+	for _, s := range out.Send {
+		rs = append(rs, s.Reports...)
+	}
+	return rs
+}
+
 func TestAddSplitsAndDoesNotShare(t *testing.T) {
 	o := newTestOutbox(t)
 	r := healthyDigest("n0-0-0")
 	r.ID, r.Digest = fault.ReportID{}, false
 	r.Observations[0].Node = "" // the own one
 	id, out := o.Add(epochStart, r)
-	if len(out.Send) < 2 || id.Seq != 1 || id != out.Send[0].Reports[0].ID || out.Send[1].Reports[0].ID.Seq != 2 {
-		t.Fatalf("id %s, %d sends", id, len(out.Send))
+	sent := reportsOf(out)
+	if len(sent) < 2 || id.Seq != 1 || id != sent[0].ID || sent[1].ID.Seq != 2 {
+		t.Fatalf("id %s, %d reports", id, len(sent))
 	}
 	var n int
-	for _, s := range out.Send {
-		n += len(s.Reports[0].Observations)
-		for i := range s.Reports[0].Observations {
-			if s.Reports[0].Observations[i].Node == "" {
+	for _, s := range append(sent, out.Keep...) {
+		n += len(s.Observations)
+		for i := range s.Observations {
+			if s.Observations[i].Node == "" {
 				t.Error("an observation without a node")
 			}
-			s.Reports[0].Observations[i].Detail = "changed by the shell"
+			s.Observations[i].Detail = "changed by the shell"
 		}
 	}
-	if n != len(r.Observations) {
-		t.Errorf("%d observations sent, want %d", n, len(r.Observations))
+	if n != 2*len(r.Observations) {
+		t.Errorf("%d observations sent and kept, want %d", n, 2*len(r.Observations))
 	}
 	r.Observations[1].Component = fault.ComponentVoltage
-	out = o.Step(epochStart.Add(30*time.Millisecond), Tick{})
-	if len(out.Send) == 0 || out.Send[0].Reports[0].Observations[0].Detail != "" || out.Send[0].Reports[0].Observations[1].Component != fault.ComponentHost {
+	sent = reportsOf(o.Step(epochStart.Add(30*time.Millisecond), Tick{}))
+	if len(sent) == 0 || sent[0].Observations[0].Detail != "" || sent[0].Observations[1].Component != fault.ComponentHost {
 		t.Error("the log shares memory with its callers")
 	}
 }
@@ -94,7 +111,7 @@ func TestDigestReplacesAllParts(t *testing.T) {
 		r.Observations[i].State = fault.Failed
 	}
 	_, out := o.Add(epochStart, r)
-	parts := len(out.Send)
+	parts := len(reportsOf(out))
 	if parts < 2 || o.Stats().Pending != parts {
 		t.Fatalf("%d parts, %d pending", parts, o.Stats().Pending)
 	}
@@ -110,29 +127,39 @@ func TestSilenceIsNotAnsweredByAFlood(t *testing.T) {
 	now := epochStart
 	sends := 0
 	for range 500 {
-		_, out := o.Add(now, fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+		_, out := o.Add(now, sick(fault.ComponentMemory))
 		sends += len(out.Send)
 	}
-	if sends != maxInFlight {
-		t.Errorf("%d sends at once, want %d", sends, maxInFlight)
+	if sends != busyDatagrams {
+		t.Errorf("%d datagrams at once, want %d", sends, busyDatagrams)
+	}
+	now = now.Add(2 * time.Millisecond)
+	out := o.Step(now, Tick{})
+	if n := len(reportsOf(out)); n != maxInFlight-busyDatagrams {
+		t.Errorf("%d reports after the delay, want %d", n, maxInFlight-busyDatagrams)
+	}
+	if n := len(out.Send); n > 6 {
+		t.Errorf("in %d datagrams", n)
 	}
 	end := epochStart.Add(60 * time.Second)
 	sends = 0
-	wake := o.Step(now, Tick{}).Wake
-	for wake.Before(end) {
+	for wake := out.Wake; wake.Before(end); wake = out.Wake {
 		now = wake
-		out := o.Step(now, Tick{})
-		sends += len(out.Send)
-		wake = out.Wake
+		out = o.Step(now, Tick{})
+		sends += len(out.Send) + len(out.Paths)
 	}
 	if limit := 60 * maxInFlight * 3; sends > limit {
 		t.Errorf("%d sends in a minute, want at most %d", sends, limit)
 	}
 }
 
+func sick(c fault.Component) fault.Report {
+	return fault.Report{Observations: []fault.Observation{{Component: c, State: fault.Sick, Kind: fault.KindSelf}}}
+}
+
 func TestStrangersAcksAreIgnored(t *testing.T) {
 	o := newTestOutbox(t)
-	id, _ := o.Add(epochStart, fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+	id, _ := o.Add(epochStart, sick(fault.ComponentMemory))
 	for _, id := range []fault.ReportID{
 		{Origin: origin("n0-0-0/dnp"), Epoch: 1, Seq: 1},
 		{Origin: origin("n1-0-0/host"), Epoch: 1, Seq: 1},
@@ -160,7 +187,7 @@ func TestStrangersAcksAreIgnored(t *testing.T) {
 // their own. They must not outbid each other as fast as the network carries it.
 func TestCopiesDoNotOutbidEachOtherWithoutEnd(t *testing.T) {
 	o := newTestOutbox(t)
-	o.Add(epochStart, fault.Report{Observations: []fault.Observation{{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}})
+	o.Add(epochStart, sick(fault.ComponentMemory))
 	raised := 0
 	for now := epochStart; now.Before(epochStart.Add(10 * time.Second)); now = now.Add(time.Millisecond) {
 		id := fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: o.Epoch(), Seq: 1}

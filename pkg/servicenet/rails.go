@@ -15,24 +15,25 @@ const (
 	// maxCommitRetries bounds the received reports that are sent again for want of COMMITTED at one
 	// time, oldest first: a store that is slow for a minute must not cause a flood.
 	maxCommitRetries = 16
-	// suspectMisses is how many unanswered datagrams in a row make a supervisor the last choice,
-	// until it answers; a digest asks it again every suspectFor.
+	// suspectMisses is how many unanswered sends in a row make a path the last choice until it answers,
+	// and end it as the primary.
 	suspectMisses = 2
-	suspectFor    = 2 * time.Second
 	// gossipEvery: of the attempts after the first ones, one in so many goes by gossip as well,
 	// which every member pays for.
 	gossipEvery = 4
+	// busyDatagrams unanswered make a report wait for others to share its datagram (as Nagle has it).
+	busyDatagrams = 4
+	// damageRest is the least time between two repetitions for damage on one path.
+	damageRest = 10 * time.Millisecond
 )
 
 // target is one supervisor.
 type target struct {
 	id          string
-	misses      int // unanswered in a row
-	retryAt     time.Time
-	sinceAnswer bool // sent to since any answer on the direct rail
+	session     bool          // a REP came, and since then no MAC went unanswered
+	sessionAt   time.Time     // no REQ for a session before
+	sessionRest time.Duration // after the last one that was not answered
 }
-
-func (t *target) suspect() bool { return t.misses >= suspectMisses }
 
 func (o *Outbox) target(id string) *target {
 	for i := range o.targets {
@@ -43,9 +44,16 @@ func (o *Outbox) target(id string) *target {
 	return nil
 }
 
+// setLeader takes over a hint. Not knowing is no news.
+func (o *Outbox) setLeader(id string) {
+	if id != "" && o.target(id) != nil {
+		o.leader = id
+	}
+}
+
 // setSupervisors takes over the list. Where no leader is known the halves spread over the
 // replicas: each begins at a place that its name gives.
-func (o *Outbox) setSupervisors(now time.Time, ev Supervisors) {
+func (o *Outbox) setSupervisors(now time.Time, ev Supervisors, out *Output) {
 	ids := slices.Clone(ev.Targets)
 	slices.Sort(ids)
 	ids = slices.Compact(ids)
@@ -66,9 +74,11 @@ func (o *Outbox) setSupervisors(now time.Time, ev Supervisors) {
 	}
 	o.targets = targets
 	led := o.leader
-	if ev.Leader != "" && o.target(ev.Leader) != nil {
-		o.leader = ev.Leader
+	if o.target(o.leader) == nil {
+		o.leader = ""
 	}
+	o.setLeader(ev.Leader)
+	o.setPaths(now, out)
 	for _, e := range o.log {
 		switch {
 		case e.received && led != "" && led != o.leader:
@@ -79,38 +89,106 @@ func (o *Outbox) setSupervisors(now time.Time, ev Supervisors) {
 	}
 }
 
-// pickTarget returns the best supervisor that e was not sent to in this round: not under
-// suspicion, then the leader, then the one that answered last.
-func (o *Outbox) pickTarget(now time.Time, e *entry) *target {
-	rank := func(t *target) int {
-		r := 2
-		switch t.id {
-		case o.leader:
-			r = 0
-		case o.sticky:
-			r = 1
+// setPaths makes the paths anew for the supervisors that there are now.
+func (o *Outbox) setPaths(now time.Time, out *Output) {
+	s := &o.paths
+	var all []*path
+	for i := range o.interfaces {
+		for _, t := range o.targets {
+			id := PathID{uint8(i), t.id}
+			p := s.find(id)
+			if p == nil {
+				p = &path{id: id}
+			}
+			all = append(all, p)
 		}
-		if t.suspect() && (!e.report.Digest || now.Before(t.retryAt)) {
-			r += 3
+	}
+	s.all, s.turn = all, 0
+	if s.exchange.path != nil && !slices.Contains(all, s.exchange.path) {
+		s.exchange = inquiry{}
+	}
+	switch primary := slices.Contains(all, s.primary); {
+	case len(all) == 0:
+		o.becomeMigrated(nil, "no supervisor is known", out)
+	case primary && s.alternate != nil && !slices.Contains(all, s.alternate):
+		o.becomeMigrated(s.primary, "the alternate's supervisor is gone", out)
+	case primary || s.state == PathReestablishing && len(all) > 1:
+	case s.state == PathArmed && slices.Contains(all, s.alternate):
+		o.becomeMigrated(s.alternate, "the supervisor is gone", out)
+		o.reissue(now, nil)
+	default:
+		o.becomeMigrated(o.firstPath(now), "the first path", out)
+		o.reissue(now, nil)
+	}
+}
+
+// firstPath is the primary to begin with, which nothing has proved: to the leader if it is known.
+func (o *Outbox) firstPath(now time.Time) *path {
+	s := &o.paths
+	rank := func(p *path) int {
+		r := 0
+		if !o.available(p, now) {
+			r += 2
+		}
+		if o.leader != "" && p.id.Supervisor != o.leader {
+			r++
 		}
 		return r
 	}
-	if len(e.tried) >= len(o.targets) {
+	return slices.MinFunc(s.all, func(a, b *path) int { return rank(a) - rank(b) })
+}
+
+// pickPath returns the best path by which e was not sent in this round: the primary, the armed
+// alternate, and then what shares least with the last one tried. What waits only for its commit goes
+// to the leader first. The last choice is what is known not to work.
+func (o *Outbox) pickPath(e *entry) *path {
+	s := &o.paths
+	if e.probe && e.attempts == 1 && s.state == PathArmed {
+		return s.alternate
+	}
+	if len(e.tried) >= len(s.all) {
 		e.tried = e.tried[:0]
 	}
-	var best *target
-	for i := range o.targets {
-		t := &o.targets[i]
-		if !slices.Contains(e.tried, t.id) && (best == nil || rank(t) < rank(best)) {
-			best = t
+	var best *path
+	bestRank := 0
+	for _, p := range s.all {
+		if r := o.rankPath(p, e); !slices.Contains(e.tried, p) && (best == nil || r < bestRank) {
+			best, bestRank = p, r
 		}
 	}
 	if best == nil { // the list has changed under e
 		e.tried = e.tried[:0]
-		best = &o.targets[0]
+		best = s.all[0]
 	}
-	e.tried = append(e.tried, best.id)
 	return best
+}
+
+func (o *Outbox) rankPath(p *path, e *entry) int {
+	s := &o.paths
+	r := 0
+	if p.suspect() || o.interfaceDown(p) {
+		r += 100
+	}
+	switch {
+	case e.via != 0 && p.id.Supervisor == o.leader:
+	case p == s.primary:
+		return r + 1
+	case s.state == PathArmed && p == s.alternate:
+		return r + 2
+	default:
+		r += 3
+	}
+	if n := len(e.tried); n > 0 {
+		r += 10 * (3 - disjointness(p.id, e.tried[n-1].id))
+	}
+	switch p.id.Supervisor {
+	case o.leader:
+	case o.sticky:
+		r++
+	default:
+		r += 2
+	}
+	return r
 }
 
 // usable says whether a rail is worth a first attempt.
@@ -118,16 +196,20 @@ func (o *Outbox) usable(p fault.Path) bool {
 	if !o.have[p] || o.down[p] {
 		return false
 	}
-	return p != fault.PathDirect || len(o.targets) > 0 && !o.direct.dead
+	if p != fault.PathDirect {
+		return true
+	}
+	primary := o.paths.primary
+	return primary != nil && !o.interfaceDown(primary) && !o.direct.dead
 }
 
-// railsFor is the order of escalation: direct; another supervisor and gossip; the torus as well.
+// railsFor is the order of escalation: direct; another path and gossip; the torus as well.
 // When the direct rail is not usable the torus takes its place from the first attempt on, and
 // digests keep probing the direct rail. From the third attempt on everything is tried. Digests
 // never go by gossip.
 func (o *Outbox) railsFor(step int, digest bool) [numPaths]bool {
 	var use [numPaths]bool
-	direct := o.have[fault.PathDirect] && len(o.targets) > 0
+	direct := o.have[fault.PathDirect] && len(o.paths.all) > 0
 	gossip := o.have[fault.PathGossip] && !digest && step%gossipEvery == 1
 	torus := o.have[fault.PathTorus]
 	switch {
@@ -159,113 +241,95 @@ func (o *Outbox) waitAfter(step int, t time.Duration) time.Duration {
 	return min(t<<min(step, 10), o.cfg.MaxBackoff)
 }
 
-// timeout is the present wait for RECEIVED on a rail.
+// timeout is the present wait for RECEIVED on a rail other than the direct one.
 func (o *Outbox) timeout(p fault.Path) time.Duration {
-	return o.rtt[p].timeout(o.cfg.AckTimeout, o.cfg.MaxAckTimeout)
+	if p == fault.PathTorus {
+		return o.torusRTT.timeout(o.cfg.AckTimeout, o.cfg.MaxAckTimeout)
+	}
+	return o.cfg.AckTimeout
 }
 
-// pump makes every attempt that is due, judges the direct rail and sets the next wake.
-func (o *Outbox) pump(now time.Time, out *Output) {
-	o.expireFlights(now)
-	o.judge(now, out)
-	var wake time.Time
-	inFlight, retries := 0, 0
-	var oldest fault.Seq // of the reports
-	for _, e := range o.log {
-		if !e.report.Digest && oldest == 0 {
-			oldest = e.report.ID.Seq
-		}
-		switch {
-		case e.via != 0: // was received once: only the commit is missing
-			if retries == maxCommitRetries {
-				continue
-			}
-			retries++
-		case !e.report.Digest:
-			// The second condition keeps every pending report inside the receivers' window.
-			if inFlight == maxInFlight || e.report.ID.Seq-oldest >= WindowBits {
-				continue
-			}
-			inFlight++
-		}
-		if !now.Before(e.due) {
-			o.attempt(now, e, out)
-		}
-		wake = earliest(wake, e.due)
-	}
-	o.wake = earliest(wake, o.deadline(now))
-	out.Wake = o.wake
-	out.ServiceNetwork = o.direct.state
+func (o *Outbox) pathTimeout(p *path) time.Duration {
+	return p.rtt.timeout(o.cfg.AckTimeout, o.cfg.MaxAckTimeout)
 }
 
-// attempt sends e on the rails of its step and sets the next attempt.
-func (o *Outbox) attempt(now time.Time, e *entry, out *Output) {
-	use := o.railsFor(e.step, e.report.Digest)
-	if e.received {
-		// The path works, only the commit is missing: the same rail, another supervisor. If this one
-		// is not even RECEIVED, the next attempt escalates.
-		e.received, e.step = false, 0
-		use = [numPaths]bool{}
-		if e.via == fault.PathTorus && o.have[fault.PathTorus] {
-			use[fault.PathTorus] = true
-		} else {
-			use = o.railsFor(0, false)
+func (o *Outbox) railUp(now time.Time, ev RailUp) {
+	switch {
+	case ev.Path == fault.PathDirect && int(ev.Interface) < len(o.interfaces):
+		i := &o.interfaces[ev.Interface]
+		if x := &o.paths.exchange; i.down && x.kind == requestAny {
+			x.due, x.wait = now, o.cfg.AckTimeout
 		}
+		i.down = false
+	case ev.Path.Valid():
+		o.down[ev.Path] = false
 	}
-	if use != [numPaths]bool{} {
-		e.attempts++
+}
+
+func (o *Outbox) railDown(now time.Time, ev RailDown, out *Output) {
+	switch {
+	case ev.Path == fault.PathDirect && int(ev.Interface) < len(o.interfaces):
+		o.interfaceLost(now, ev, out)
+	case ev.Path.Valid() && ev.Path != fault.PathDirect && !o.down[ev.Path]:
+		o.down[ev.Path] = true
+		o.hasten(now, nil, 0)
 	}
-	main := fault.Path(0) // whose time-out counts: the first usable one
-	for p := fault.PathDirect; p <= fault.PathTorus; p++ {
-		if !use[p] {
+}
+
+func (o *Outbox) interfaceLost(now time.Time, ev RailDown, out *Output) {
+	i, s := &o.interfaces[ev.Interface], &o.paths
+	if i.down {
+		return
+	}
+	i.down, i.recovered = true, 0
+	why := ev.Why
+	if why == "" {
+		why = "its interface is down"
+	}
+	if s.alternate != nil && s.alternate.id.Interface == ev.Interface {
+		o.becomeMigrated(s.primary, why, out)
+	}
+	old := s.primary
+	switch {
+	case old == nil || old.id.Interface != ev.Interface:
+		for _, p := range s.all {
+			if p.id.Interface == ev.Interface {
+				o.hasten(now, p, 0)
+			}
+		}
+	case s.state == PathArmed || len(s.all) > 1:
+		o.losePrimary(now, why, out)
+	default:
+		o.hasten(now, nil, 0)
+	}
+}
+
+// damaged sends again at once what waits for an answer where damage came from: what was damaged there
+// is likely an answer, or what it should have answered.
+func (o *Outbox) damaged(now time.Time, ev Damaged) {
+	if ev.Path != fault.PathDirect {
+		if ev.Path.Valid() && now.Sub(o.torusAgain) >= max(o.torusRTT.srtt, damageRest) {
+			o.torusAgain = now
+			o.sendAgain(now, func(e *entry) bool { return e.rail == ev.Path })
+		}
+		return
+	}
+	for _, p := range o.paths.all {
+		if p.id.Interface != ev.Interface || ev.Supervisor != "" && p.id.Supervisor != ev.Supervisor ||
+			now.Sub(p.resent) < max(p.rtt.srtt, damageRest) {
 			continue
 		}
-		if main == 0 || !o.usable(main) && o.usable(p) {
-			main = p
-		}
-		s := Send{Reports: []fault.Report{aged(e.report, now.Sub(e.added))}, Path: p, Attempt: e.attempts}
-		switch p {
-		case fault.PathDirect:
-			s.Target = o.sendDirect(now, e)
-		case fault.PathTorus:
-			e.torusSends++
-			e.torusAt = now
-			o.shareFlights(e.report.ID.Seq)
-		case fault.PathGossip:
-			o.shareFlights(e.report.ID.Seq)
-		}
-		o.stats.Sent[p]++
-		if e.attempts > 1 {
-			o.stats.Retries++
-		}
-		out.Send = append(out.Send, s)
+		p.resent = now
+		o.sendAgain(now, func(e *entry) bool { return e.rail == fault.PathDirect && e.path == p })
 	}
-	if main == 0 { // no rail and no supervisor known
-		main = fault.PathDirect
-	}
-	e.due = now.Add(o.waitAfter(e.step, o.timeout(main)))
-	e.step++
 }
 
-// sendDirect chooses a supervisor for e and notes the flight.
-func (o *Outbox) sendDirect(now time.Time, e *entry) string {
-	t := o.pickTarget(now, e)
-	o.noteFlight(now, e.report.ID.Seq, t)
-	return t.id
-}
-
-// aged returns a copy of r whose ages include the time in the log.
-func aged(r fault.Report, held time.Duration) fault.Report {
-	r.Observations = slices.Clone(r.Observations)
-	for i := range r.Observations {
-		r.Observations[i].Age += max(held, 0)
+// sendAgain repeats the last attempt of what is unanswered.
+func (o *Outbox) sendAgain(now time.Time, which func(*entry) bool) {
+	for _, e := range o.log {
+		if e.pending() && which(e) {
+			e.step--
+			e.due, e.tried = now, e.tried[:max(0, len(e.tried)-1)]
+		}
 	}
-	return r
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -142,18 +142,16 @@ func (w *world) apply(out Output) {
 func (w *world) sent(s *Send) {
 	switch {
 	case s.Reports != nil:
-		r := s.Reports[0]
-		if !r.Digest {
-			w.say("%s%s %s report %d:", s.Path, w.iface(s), s.Target, r.ID.Seq)
-			for _, o := range r.Observations {
-				w.say("    %s %s %s by %s, %s old %s", o.Node, o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond), o.Detail)
-			}
+		for _, r := range s.Reports {
+			w.sentReport(s, r)
 		}
-		if w.answer && s.Path == fault.PathDirect {
-			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
-				w.receiveOn(fault.PathDirect, s.Interface, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
-			}
+	case s.Request != nil:
+		if w.answer {
+			w.receiveOn(fault.PathDirect, s.Interface, s.Target, &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
+				Node: s.Request.GetNode(), Half: s.Request.GetHalf(), Epoch: s.Request.GetEpoch(), Id: s.Request.GetId(), Session: 1,
+			}}})
 		}
+	case s.Ack != nil:
 	case s.Answer != nil:
 		to := ""
 		if s.Addr.IsValid() {
@@ -162,6 +160,20 @@ func (w *world) sent(s *Send) {
 		w.say("%s%s %s answer %q at epoch %d", s.Path, w.iface(s), to, s.Answer.Nonce, s.Answer.Epoch)
 	default:
 		w.say("%s%s %s relayed %q by %v", s.Path, w.iface(s), s.Target, s.Relayed.Inner, s.Relayed.Hops)
+	}
+}
+
+func (w *world) sentReport(s *Send, r fault.Report) {
+	if !r.Digest {
+		w.say("%s%s %s report %d:", s.Path, w.iface(s), s.Target, r.ID.Seq)
+		for _, o := range r.Observations {
+			w.say("    %s %s %s by %s, %s old %s", o.Node, o.Component, o.State, o.Kind, o.Age.Round(time.Millisecond), o.Detail)
+		}
+	}
+	if w.answer && s.Path == fault.PathDirect {
+		for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+			w.receiveOn(fault.PathDirect, s.Interface, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
+		}
 	}
 }
 

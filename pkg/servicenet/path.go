@@ -1,0 +1,341 @@
+package servicenet
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+const (
+	// rearmTries is how many REQ an alternate may leave unanswered before another one is asked.
+	rearmTries = 3
+	// probeEvery: of the digests one in so many goes by the armed alternate first, so that it is not
+	// found dead only when it is needed.
+	probeEvery = 10
+	// restFor is how long a path that failed is left alone; each failure doubles it up to maxRest, and
+	// goodAnswers in a row make it short again. So a path that comes and goes is taken up at most once in
+	// restFor: while it rests, only re-establishment asks it.
+	restFor     = 2 * time.Second
+	maxRest     = 32 * time.Second
+	goodAnswers = 16
+)
+
+// path is one service interface to one supervisor.
+type path struct {
+	id         PathID
+	rtt        rttEstimator
+	misses     int       // unanswered sends in a row
+	answeredAt time.Time // when the newest answered datagram was sent; zero: none
+	tried      bool      // sent to since any answer on the direct rail
+	rest       time.Duration
+	retryAt    time.Time // the end of its rest
+	good       int       // answers since it failed
+	resent     time.Time // when damage last made us send again
+	proven     uint64    // id of the REQ whose REP came last; 0: none since it failed
+	checksum   *lofamov1.Checksum
+}
+
+func (p *path) suspect() bool { return p.misses >= suspectMisses }
+
+func (p *path) fail(now time.Time) {
+	p.rest = min(max(2*p.rest, restFor), maxRest)
+	p.retryAt, p.good, p.proven = now.Add(p.rest), 0, 0
+}
+
+// succeed notes an answer to something that was sent at the given time.
+func (p *path) succeed(sent time.Time) {
+	p.misses = 0
+	if sent.After(p.answeredAt) {
+		p.answeredAt = sent
+	}
+	if p.good++; p.good >= goodAnswers {
+		p.rest, p.retryAt = 0, time.Time{}
+	}
+}
+
+// paths is the session of a half with the supervisors (seed 004 §II-B, Figure 2). Its primary carries
+// the reports. The alternate was proved by an exchange of REQ, REP and ACK beforehand, so that the
+// switch to it needs none.
+//
+//	              alternate chosen: REQ              REP: ACK
+//	┌──► MIGRATED ────────────────────► REARM ────────────────────► ARMED
+//	│    │     ▲ ▲      none is left    │   ▲  the alternate missed    │ │
+//	│    │     │ └──────────────────────┤   │  an answer, or the leader│ │
+//	│    │     │                        │   └──── is elsewhere ────────┘ │
+//	│    │     └────────────────────────┼────────────────────────────────┘
+//	│    │ the primary fails            │        the primary fails, or the alternate
+//	│    ▼                              │        leads to the leader: it is the primary
+//	└─── REESTABLISHING ◄───────────────┘ the primary fails
+//	     REQ by every path; the first REP (ACK), or answer to a report, gives the primary
+//
+// The primary fails on suspectMisses unanswered sends in a row, on an error of its path and when its
+// interface goes. A half with one path has no alternate and nothing else to ask: it stays MIGRATED.
+type paths struct {
+	all       []*path // by interface, then in the order of the supervisors
+	state     PathState
+	primary   *path // nil: no supervisor is known, or REESTABLISHING
+	alternate *path // in REARM and ARMED
+	last      PathID
+	turn      int    // index in all of the last alternate chosen
+	digests   int    // counted for probeEvery
+	lastID    uint64 // of a REQ
+	exchange  inquiry
+	answered  answeredRequest
+}
+
+// find returns a path by its id, and nil when there is none.
+func (s *paths) find(id PathID) *path {
+	for _, p := range s.all {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// iface is one service interface.
+type iface struct {
+	down           bool
+	recovered      int    // answers in a row while down
+	sent, answered uint64 // reports, since the start
+}
+
+func (o *Outbox) interfaceDown(p *path) bool { return o.interfaces[p.id.Interface].down }
+
+func (o *Outbox) available(p *path, now time.Time) bool {
+	return !o.interfaceDown(p) && !now.Before(p.retryAt)
+}
+
+// becomeMigrated ends in the state without an alternate.
+func (o *Outbox) becomeMigrated(primary *path, why string, out *Output) {
+	s := &o.paths
+	s.exchange = inquiry{}
+	s.primary, s.alternate = primary, nil
+	o.enter(PathMigrated, why, out)
+}
+
+// becomeRearm begins to load an alternate.
+func (o *Outbox) becomeRearm(now time.Time, alternate *path, why string, out *Output) {
+	s := &o.paths
+	s.alternate = alternate
+	s.turn = indexOf(s.all, alternate)
+	o.request(now, requestAlternate, alternate)
+	o.enter(PathRearm, why, out)
+}
+
+// becomeArmed follows the REP by the alternate.
+func (o *Outbox) becomeArmed(out *Output) {
+	o.paths.exchange = inquiry{}
+	o.enter(PathArmed, "the alternate has answered", out)
+}
+
+// becomeReestablishing asks every path: the primary has failed and no alternate is armed.
+func (o *Outbox) becomeReestablishing(now time.Time, why string, out *Output) {
+	s := &o.paths
+	s.primary, s.alternate = nil, nil
+	o.request(now, requestAny, nil)
+	o.enter(PathReestablishing, why, out)
+}
+
+// enter notes the state, and the change of primary that goes with it.
+func (o *Outbox) enter(state PathState, why string, out *Output) {
+	s := &o.paths
+	m := Migration{From: s.last, To: s.last, State: state, Why: why}
+	if s.primary != nil {
+		m.To = s.primary.id
+	}
+	was := s.state
+	s.state, s.last = state, m.To
+	if was == state && (m.From == m.To || m.From == (PathID{})) { // the first path is no migration
+		return
+	}
+	if m.From != m.To {
+		o.stats.Migrations++
+	}
+	out.Migrations = append(out.Migrations, m)
+}
+
+// pathLost handles the failure of one path.
+func (o *Outbox) pathLost(now time.Time, p *path, why string, out *Output) {
+	s := &o.paths
+	switch p {
+	case s.primary:
+		p.fail(now)
+		o.losePrimary(now, why, out)
+	case s.alternate:
+		p.fail(now)
+		o.becomeMigrated(s.primary, why, out)
+	default:
+		if !now.Before(p.retryAt) { // every packet may bring such an error
+			p.fail(now)
+		}
+	}
+}
+
+// losePrimary switches to the armed alternate without any exchange, or asks everywhere. What was
+// unanswered goes out again at once, in order.
+func (o *Outbox) losePrimary(now time.Time, why string, out *Output) {
+	s := &o.paths
+	old := s.primary
+	switch {
+	case s.state == PathArmed:
+		o.becomeMigrated(s.alternate, why, out)
+		o.reissue(now, old)
+	case len(s.all) > 1:
+		o.becomeReestablishing(now, why, out)
+		o.hasten(now, old, 2)
+	default:
+		o.hasten(now, old, 1)
+	}
+}
+
+// establish ends the re-establishment: failed transfers are issued again in order, unless the direct
+// rail has to give more answers before it is trusted.
+func (o *Outbox) establish(now time.Time, p *path, why string, out *Output) {
+	o.becomeMigrated(p, why, out)
+	if o.usable(fault.PathDirect) {
+		o.reissue(now, nil)
+	}
+}
+
+// reissue sends again, from the first rail on, what is unanswered on a path; nil: on any.
+func (o *Outbox) reissue(now time.Time, p *path) {
+	for _, e := range o.log {
+		if e.pending() && (p == nil || e.path == p) {
+			e.due, e.step, e.tried = now, 0, e.tried[:0]
+		}
+	}
+}
+
+// hasten makes the next attempt of what is unanswered on a path (nil: on any) due now. With a limit
+// only what had no more attempts is hastened: what goes by every rail already gains nothing, and
+// errors that come for every packet must not make us send faster.
+func (o *Outbox) hasten(now time.Time, p *path, limit int) {
+	for _, e := range o.log {
+		if e.pending() && (p == nil || e.path == p) && (limit == 0 || e.step <= limit) && now.Before(e.due) {
+			e.due = now
+		}
+	}
+}
+
+// pending says whether e was sent and no RECEIVED has come.
+func (e *entry) pending() bool { return !e.received && e.step > 0 }
+
+// advancePaths takes the next step where no exchange is under way: to the leader, to a session on the
+// primary, to an alternate.
+func (o *Outbox) advancePaths(now time.Time, out *Output) {
+	s := &o.paths
+	if s.primary == nil || s.exchange.kind != 0 {
+		return
+	}
+	if o.leader != "" && s.primary.id.Supervisor != o.leader {
+		if s.state == PathArmed && s.alternate.id.Supervisor == o.leader {
+			o.becomeMigrated(s.alternate, "the leader is there", out)
+		} else if p := o.leaderPath(now); p != nil {
+			o.becomeRearm(now, p, "the way to the leader", out)
+			return
+		}
+	}
+	if t := o.target(s.primary.id.Supervisor); t != nil && !t.session && !now.Before(t.sessionAt) {
+		o.request(now, requestSession, s.primary)
+		return
+	}
+	switch {
+	case s.state == PathMigrated:
+		o.rearm(now, "an alternate is chosen", out)
+	case s.state == PathArmed && s.alternate.id.Supervisor != o.leader:
+		// An interface is back, or a path has rested: one that shares less with the primary.
+		if i := o.nextAlternate(now); i >= 0 && disjointness(s.all[i].id, s.primary.id) > disjointness(s.alternate.id, s.primary.id) {
+			o.becomeRearm(now, s.all[i], "a better alternate", out)
+		}
+	}
+}
+
+// rearm loads the next alternate, if there is one.
+func (o *Outbox) rearm(now time.Time, why string, out *Output) {
+	s := &o.paths
+	i := o.nextAlternate(now)
+	if i < 0 {
+		o.becomeMigrated(s.primary, why, out)
+		return
+	}
+	o.becomeRearm(now, s.all[i], why, out)
+}
+
+func (o *Outbox) nextAlternate(now time.Time) int {
+	s := &o.paths
+	return nextAlternate(len(s.all), func(i int) (PathID, bool) { return s.all[i].id, o.available(s.all[i], now) }, s.primary.id, s.turn)
+}
+
+// leaderPath returns the way to the leader: by the primary's interface if that is possible, since it
+// is known to work, or else by the next one.
+func (o *Outbox) leaderPath(now time.Time) *path {
+	s := &o.paths
+	var best *path
+	for _, p := range s.all {
+		if p.id.Supervisor == o.leader && o.available(p, now) &&
+			(best == nil || p.id.Interface == s.primary.id.Interface) {
+			best = p
+		}
+	}
+	return best
+}
+
+// nextAlternate chooses an alternate among n paths by turns: the first after the last one, among those
+// that share as little with the primary as any that can be used. It returns -1 when there is none.
+func nextAlternate(n int, at func(i int) (id PathID, usable bool), primary PathID, last int) int {
+	best, most := -1, 0
+	for k := 1; k <= n; k++ {
+		i := (last + k) % n
+		if id, usable := at(i); usable && disjointness(id, primary) > most {
+			best, most = i, disjointness(id, primary)
+		}
+	}
+	return best
+}
+
+// disjointness grades how little two paths share: 3 nothing, 2 the supervisor, 1 the interface, 0 both.
+func disjointness(a, b PathID) int {
+	d := 0
+	if a.Interface != b.Interface {
+		d += 2
+	}
+	if a.Supervisor != b.Supervisor {
+		d++
+	}
+	return d
+}
+
+// pathWake returns when a path's rest or a session's ends that something waits for.
+func (o *Outbox) pathWake(now time.Time) time.Time {
+	s := &o.paths
+	if s.exchange.kind != 0 {
+		return s.exchange.due
+	}
+	if s.primary == nil {
+		return time.Time{}
+	}
+	var wake time.Time
+	if t := o.target(s.primary.id.Supervisor); t != nil && !t.session && now.Before(t.sessionAt) {
+		wake = t.sessionAt
+	}
+	for _, p := range s.all {
+		wanted := p.id.Supervisor == o.leader && s.primary.id.Supervisor != o.leader ||
+			s.state == PathMigrated && p != s.primary ||
+			s.state == PathArmed && disjointness(p.id, s.primary.id) > disjointness(s.alternate.id, s.primary.id)
+		if wanted && now.Before(p.retryAt) {
+			wake = earliest(wake, p.retryAt)
+		}
+	}
+	return wake
+}
+
+func indexOf(all []*path, p *path) int {
+	for i := range all {
+		if all[i] == p {
+			return i
+		}
+	}
+	return 0
+}

@@ -1,0 +1,263 @@
+package servicenet
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// pump makes every attempt that is due, judges the direct rail and sets the next wake.
+func (o *Outbox) pump(now time.Time, out *Output) {
+	o.expireFlights(now, out)
+	o.advancePaths(now, out)
+	o.poseRequest(now, out)
+	o.judge(now, out)
+	wake := o.attempts(now)
+	o.flush(now, out)
+	o.judgeIsolation(now, out)
+	wake = earliest(wake, o.pathWake(now))
+	o.wake = earliest(wake, o.deadline(now))
+	out.Wake = o.wake
+	out.ServiceNetwork = o.direct.state
+}
+
+// attempts puts what is due into batches, and returns when the next attempt is.
+func (o *Outbox) attempts(now time.Time) time.Time {
+	var wake time.Time
+	inFlight, retries := 0, 0
+	busy := o.busy()
+	var oldest fault.ReportID // the first report of the epoch
+	for _, e := range o.log {
+		if id := e.report.ID; !e.report.Digest && oldest.Epoch != id.Epoch {
+			oldest = id
+		}
+		switch {
+		case e.via != 0: // was received once: only the commit is missing
+			if retries == maxCommitRetries {
+				continue
+			}
+			retries++
+		case !e.report.Digest:
+			// The second condition keeps every pending report inside the receivers' window.
+			if inFlight == maxInFlight || e.report.ID.Seq-oldest.Seq >= WindowBits {
+				continue
+			}
+			inFlight++
+		}
+		if busy && e.attempts == 0 && now.Before(e.hold) {
+			wake = earliest(wake, e.hold)
+			continue
+		}
+		if !now.Before(e.due) {
+			o.attempt(now, e)
+		}
+		wake = earliest(wake, e.due)
+	}
+	return wake
+}
+
+// busy says whether a report may wait to share a datagram. Only the direct rail knows its datagrams;
+// without it each report counts as one.
+func (o *Outbox) busy() bool {
+	n := 0
+	if o.usable(fault.PathDirect) {
+		for i := range o.direct.flights {
+			if f := &o.direct.flights[i]; !f.answered && !f.missed {
+				n++
+			}
+		}
+		return n >= busyDatagrams
+	}
+	for _, e := range o.log {
+		if e.pending() {
+			if n++; n >= busyDatagrams {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// attempt puts e into the batches of its step's rails and sets the next attempt.
+func (o *Outbox) attempt(now time.Time, e *entry) {
+	use := o.railsFor(e.step, e.report.Digest)
+	if e.received {
+		// The path works, only the commit is missing: the same rail, another supervisor. If this one
+		// is not even RECEIVED, the next attempt escalates.
+		e.received, e.step = false, 0
+		use = [numPaths]bool{}
+		if e.via == fault.PathTorus && o.have[fault.PathTorus] {
+			use[fault.PathTorus] = true
+		} else {
+			use = o.railsFor(0, false)
+		}
+	}
+	if use != [numPaths]bool{} {
+		e.attempts++
+	}
+	e.rail = 0 // the first usable one
+	for p := fault.PathDirect; p <= fault.PathTorus; p++ {
+		if !use[p] {
+			continue
+		}
+		if e.rail == 0 || !o.usable(e.rail) && o.usable(p) {
+			e.rail = p
+		}
+		var by *path
+		switch p {
+		case fault.PathDirect:
+			by = o.pickPath(e)
+			e.path = by
+			e.tried = append(e.tried, by)
+			o.interfaces[by.id.Interface].sent++
+		case fault.PathTorus:
+			e.torusSends++
+			e.torusAt = now
+		case fault.PathGossip:
+		}
+		o.stats.Sent[p]++
+		if e.attempts > 1 {
+			o.stats.Retries++
+		}
+		o.enqueue(e, p, by)
+	}
+	wait := o.cfg.AckTimeout
+	switch {
+	case e.rail == fault.PathDirect:
+		wait = o.pathTimeout(e.path)
+	case e.rail != 0:
+		wait = o.timeout(e.rail)
+	}
+	e.due = now.Add(o.waitAfter(e.step, wait))
+	e.step++
+}
+
+// batch is a datagram that is being filled.
+type batch struct {
+	rail    fault.Path
+	path    *path // on the direct rail
+	session bool
+	attempt int
+	entries []*entry
+	size    int // of the encoded reports; 0: one entry, not computed yet
+}
+
+// enqueue puts e into a batch that goes the same way and has room, or a new one. Only digests that
+// nobody has failed to answer may do with a MAC, and the torus treats first attempts in its own way,
+// so these go apart.
+func (o *Outbox) enqueue(e *entry, rail fault.Path, by *path) {
+	session := false
+	if by != nil && e.report.Digest && e.attempts == 1 {
+		t := o.target(by.id.Supervisor)
+		session = t != nil && t.session
+	}
+	for i := len(o.batches) - 1; i >= 0; i-- {
+		b := &o.batches[i]
+		if b.rail == rail && b.path == by && b.session == session && (rail != fault.PathTorus || b.attempt == e.attempts) && b.take(e) {
+			return
+		}
+	}
+	if n := len(o.batches); n < cap(o.batches) {
+		o.batches = o.batches[:n+1] // with the entries' memory
+	} else {
+		o.batches = append(o.batches, batch{})
+	}
+	b := &o.batches[len(o.batches)-1]
+	*b = batch{rail: rail, path: by, session: session, attempt: e.attempts, entries: append(b.entries[:0], e)}
+}
+
+// take adds e if it fits.
+func (b *batch) take(e *entry) bool {
+	if b.size == 0 {
+		b.size = b.entries[0].encodedSize()
+	}
+	n := e.encodedSize()
+	if b.size+n > b.limit() || len(b.entries) == MaxReports {
+		return false
+	}
+	b.size += n
+	b.attempt = max(b.attempt, e.attempts)
+	b.entries = append(b.entries, e)
+	return true
+}
+
+// limit is how many bytes of reports fit. What goes by gossip costs every member, so it is as small
+// as what goes by the torus.
+func (b *batch) limit() int {
+	if b.rail == fault.PathDirect {
+		return BatchLimit(fault.PathDirect)
+	}
+	return BatchLimit(fault.PathTorus)
+}
+
+func (e *entry) encodedSize() int {
+	if e.size == 0 {
+		r := e.report
+		r.ID.Epoch, r.ID.Seq = max(r.ID.Epoch, 1<<34), max(r.ID.Seq, 1<<34)
+		e.size = ReportSize(r)
+	}
+	return e.size
+}
+
+// flush makes the sends of the batches.
+func (o *Outbox) flush(now time.Time, out *Output) {
+	for i := range o.batches {
+		b := &o.batches[i]
+		s := Send{Reports: make([]fault.Report, 0, len(b.entries)), Path: b.rail, Attempt: b.attempt, Session: b.session}
+		digest := false
+		for _, e := range b.entries {
+			s.Reports = append(s.Reports, aged(e.report, now.Sub(e.added)))
+			digest = digest || e.report.Digest
+		}
+		if b.path != nil {
+			s.Interface, s.Target, s.Checksum = b.path.id.Interface, b.path.id.Supervisor, b.path.checksum
+			o.noteFlight(now, b)
+			if digest {
+				s.Status = o.statusFor(now, b)
+			}
+		}
+		o.stats.Datagrams++
+		o.isolation.sent(now, b.rail)
+		out.Send = append(out.Send, s)
+	}
+	// Only now, when all flights are noted: what went another way as well proves nothing there.
+	for i := range o.batches {
+		if b := &o.batches[i]; b.rail != fault.PathDirect {
+			for _, e := range b.entries {
+				o.shareFlights(e.report.ID)
+			}
+		}
+	}
+	o.batches = o.batches[:0]
+}
+
+// statusFor returns the status that goes with the digests of b, and nil if there is no room.
+func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
+	st := o.Status(now)
+	if b.size == 0 {
+		b.size = b.entries[0].encodedSize()
+	}
+	if b.size+StatusSize(st) > b.limit() {
+		return nil
+	}
+	return st
+}
+
+// aged returns a copy of r whose ages include the time in the log.
+func aged(r fault.Report, held time.Duration) fault.Report {
+	obs := make([]fault.Observation, len(r.Observations))
+	copy(obs, r.Observations)
+	for i := range obs {
+		obs[i].Age += max(held, 0)
+	}
+	r.Observations = obs
+	return r
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

@@ -212,13 +212,17 @@ func InnerOf(o Opened) (node fault.NodeID, inner []byte, err error) {
 	return fault.NodeID(dc.GetNode()), inner, nil
 }
 
-// parseInner reads an envelope that is to be wrapped. Its checksum is for the one who opens it.
+// parseInner reads an envelope that is to be wrapped. Its checksum is for the one who opens it: a
+// relay need not know the algorithm.
 func parseInner(b []byte) (*lofamov1.Envelope, error) {
 	p, err := parsePacket(b)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.checkParts(); err != nil {
+		if damage := p.checkSum(); damage != nil {
+			return nil, damage
+		}
 		return nil, err
 	}
 	env := new(lofamov1.Envelope)

@@ -28,6 +28,8 @@ func (s fakeSigner) Sign(payload []byte) []byte {
 	return append(h[:], h[:]...)
 }
 
+var errBadMAC = errors.New("bad MAC")
+
 type fakeVerifier struct{}
 
 func (fakeVerifier) VerifyName(cert, payload, sig []byte) (role, name string, err error) {

@@ -1,7 +1,6 @@
 package servicenet
 
 import (
-	"encoding/binary"
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -33,6 +32,9 @@ type packet struct {
 	sum                                  uint64
 }
 
+// noSum is the checksum of an envelope that was sealed without one.
+const noSum = ^uint64(0)
+
 // encode marshals the packet, exactly as a deterministic protobuf encoder would, and fills in its sum.
 func (p *packet) encode() []byte {
 	size := 0
@@ -44,30 +46,66 @@ func (p *packet) encode() []byte {
 	// Session, algorithm and sum take one byte each beside their values.
 	b := make([]byte, 0, size+9+1+protowire.SizeVarint(uint64(p.algorithm))+9)
 	sum := checksum.New(p.algorithm)
-	_, _ = sum.Write(p.sessionBytes(new([8]byte)))
 	b = appendCopy(b, fieldPayload, p.payload, sum)
 	b = appendCopy(b, fieldCertificate, p.certificate, sum)
 	b = appendCopy(b, fieldSignature, p.signature, sum)
+	n := len(b)
 	b = appendFixed(b, fieldSession, p.session)
+	_, _ = sum.Write(b[n:]) // a digest never fails
 	b = appendCopy(b, fieldMAC, p.mac, sum)
-	if p.algorithm != lofamov1.Checksum_CHECKSUM_NONE {
-		b = protowire.AppendTag(b, fieldAlgorithm, protowire.VarintType)
-		b = protowire.AppendVarint(b, uint64(p.algorithm))
-	}
-	p.sum = sum.Sum64()
+	n = len(b)
+	b = appendAlgorithm(b, p.algorithm)
+	_, _ = sum.Write(b[n:])
+	p.sum = finish(sum)
 	return appendFixed(b, fieldChecksum, p.sum)
 }
 
+// computeSum is the sum that encode would fill in.
+func (p *packet) computeSum() uint64 {
+	sum := checksum.New(p.algorithm)
+	var buf [20]byte
+	add := func(field protowire.Number, part []byte) {
+		if len(part) > 0 {
+			_, _ = sum.Write(protowire.AppendVarint(protowire.AppendTag(buf[:0], field, protowire.BytesType), uint64(len(part))))
+			_, _ = sum.Write(part)
+		}
+	}
+	add(fieldPayload, p.payload)
+	add(fieldCertificate, p.certificate)
+	add(fieldSignature, p.signature)
+	_, _ = sum.Write(appendFixed(buf[:0], fieldSession, p.session))
+	add(fieldMAC, p.mac)
+	_, _ = sum.Write(appendAlgorithm(buf[:0], p.algorithm))
+	return finish(sum)
+}
+
+func finish(sum *checksum.Digest) uint64 {
+	if sum.Algorithm() == lofamov1.Checksum_CHECKSUM_NONE {
+		return noSum
+	}
+	return sum.Sum64()
+}
+
+// appendCopy copies and sums in one pass (seed 002 §5.1).
 func appendCopy(b []byte, field protowire.Number, src []byte, sum *checksum.Digest) []byte {
 	if len(src) == 0 {
 		return b
 	}
+	n := len(b)
 	b = protowire.AppendTag(b, field, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(len(src)))
-	n := len(b)
+	_, _ = sum.Write(b[n:])
+	n = len(b)
 	b = b[:n+len(src)]
 	sum.Copy(b[n:], src)
 	return b
+}
+
+func appendAlgorithm(b []byte, a lofamov1.Checksum) []byte {
+	if a == lofamov1.Checksum_CHECKSUM_NONE {
+		return b
+	}
+	return protowire.AppendVarint(protowire.AppendTag(b, fieldAlgorithm, protowire.VarintType), uint64(a))
 }
 
 func appendFixed(b []byte, field protowire.Number, v uint64) []byte {
@@ -77,21 +115,15 @@ func appendFixed(b []byte, field protowire.Number, v uint64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(b, field, protowire.Fixed64Type), v)
 }
 
-// sessionBytes is the session as the sum and the MAC see it; without a session it is nothing.
-func (p *packet) sessionBytes(buf *[8]byte) []byte {
-	if p.session == 0 {
-		return nil
-	}
-	binary.BigEndian.PutUint64(buf[:], p.session)
-	return buf[:]
-}
-
 // parsePacket reads an Envelope. The parts are the caller's bytes. As protobuf has it, of a field
 // that comes twice the last one counts, and what is not known is passed over.
 func parsePacket(b []byte) (packet, error) {
 	var p packet
 	if len(b) > MaxDatagram {
 		return p, refuse(RefusedTooLong, "envelope: given %d bytes: want at most %d", len(b), MaxDatagram)
+	}
+	if len(b) == 0 {
+		return p, refuseDamaged(RefusedMalformed, "envelope: given 0 bytes: want at least a payload")
 	}
 	for rest := b; len(rest) > 0; {
 		field, kind, n := protowire.ConsumeTag(rest)
@@ -146,9 +178,8 @@ func (p *packet) checkSum() error {
 	if !checksum.Known(p.algorithm) {
 		return refuseDamaged(RefusedChecksum, "envelope.checksum_algorithm: given %d: want one of the %d that are known", p.algorithm, len(checksum.Algorithms()))
 	}
-	got := checksum.Sum(p.algorithm, p.sessionBytes(new([8]byte)), p.payload, p.certificate, p.signature, p.mac)
-	if got != p.sum { // with NONE both are 0
-		return refuseDamaged(RefusedChecksum, "envelope.checksum: given %s %#x: the bytes have %#x", checksum.Name(p.algorithm), p.sum, got)
+	if got := p.computeSum(); got != p.sum {
+		return refuseDamaged(RefusedChecksum, "envelope.checksum: given %s %#x: want %#x", checksum.Name(p.algorithm), p.sum, got)
 	}
 	return nil
 }
@@ -169,7 +200,7 @@ func (p *packet) checkParts() error {
 	return nil
 }
 
-// malformed refuses what lacks a part. Where a checksum vouches for it, it was sent like that.
+// malformed refuses what lacks a part. Where a checksum vouches for it, it was made like that.
 func (p *packet) malformed(what string) error {
 	return &RefusedError{
 		Refusal: RefusedMalformed, Err: errors.New("envelope: " + what),

@@ -202,14 +202,16 @@ type Envelope struct {
 	// over "lofamo.v1 session\0", the session as 8 bytes big endian, and the payload.
 	Session uint64 `protobuf:"fixed64,4,opt,name=session,proto3" json:"session,omitempty"`
 	Mac     []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
-	// End-to-end checksum over session (8 bytes big endian, where there is one), payload, certificate,
-	// signature and mac, in this order (seed 002 §5).
-	// It finds what was damaged on the way before anything is verified, so that damage and forgery
-	// are told apart. A receiver of damage asks for the packet again (Again).
+	// End-to-end checksum over the fields before it, as a deterministic encoder writes them, in the order
+	// of their numbers (seed 002 §5): tags and lengths count, so that no part passes for another. It finds
+	// what was damaged on the way before anything is verified, so that damage and forgery are told
+	// apart. A receiver of damage asks for the packet again (Again).
 	ChecksumAlgorithm Checksum `protobuf:"varint,6,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"`
-	Checksum          uint64   `protobuf:"fixed64,7,opt,name=checksum,proto3" json:"checksum,omitempty"` // narrower sums in the low bits
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Narrower sums stand in the low bits. With NONE all bits are set: that a checksum was lost on the
+	// way must not look as if none had been wanted.
+	Checksum      uint64 `protobuf:"fixed64,7,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Envelope) Reset() {

@@ -1,0 +1,159 @@
+package servicenet
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// One message of every kind, valid.
+
+func ackMessage() *lofamov1.Message {
+	return &lofamov1.Message{Acks: NewAcks(lofamov1.Ack_RECEIVED, sampleReport().ID)}
+}
+
+func reportsMessage(rs ...*lofamov1.Report) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: &lofamov1.Reports{Reports: rs}}}
+}
+
+func sampleDigest() fault.Report {
+	r := sampleReport()
+	r.Digest = true
+	return r
+}
+
+func sampleStatus() *lofamov1.DeliveryStatus {
+	return &lofamov1.DeliveryStatus{
+		State: lofamov1.PathState_ARMED, Primary: "eth0>s0", Alternate: "eth1>s1", Logged: 3, Unanswered: 1,
+		OldestNs: uint64(time.Second), Migrations: 2, Retries: 5, Shortened: 1, IsolatedNs: 1, Spool: "disk full",
+		Rails: []*lofamov1.RailStatus{{Name: "direct/eth0", Sent: 9, Answered: 8, RttNs: uint64(time.Millisecond)}},
+	}
+}
+
+func statusMessage() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports([]fault.Report{sampleDigest()}, sampleStatus())}}
+}
+
+func challengeMessage() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+		Nonce: make([]byte, NonceSize), Node: "n0-0-1", ReplyTo: "127.0.0.1:9"}}}
+}
+
+func answerMessage() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+		Nonce: make([]byte, NonceSize), Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 1}}}
+}
+
+func relayedMessage(inner *lofamov1.Envelope, hops []fault.Hop) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Relayed{Relayed: &lofamov1.Relayed{Inner: inner, Hops: EncodeHops(hops)}}}
+}
+
+func downcallMessage(inner *lofamov1.Envelope) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Downcall{Downcall: &lofamov1.Downcall{Node: "n0", Inner: inner}}}
+}
+
+func pathRequest() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: &lofamov1.PathRequest{
+		Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Id: 1, Alternate: true, Key: make([]byte, KeySize),
+		Checksums: []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_XXHASH64, lofamov1.Checksum_CHECKSUM_CRC32C}}}}
+}
+
+func pathReply() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
+		Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Id: 1, Key: make([]byte, KeySize), Session: 77, Leader: "s1"}}}
+}
+
+func pathAck() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_PathAck{PathAck: &lofamov1.PathAck{
+		Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Id: 1}}}
+}
+
+func again() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}
+}
+
+func bulkRequest() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_BulkRequest{BulkRequest: &lofamov1.BulkRequest{
+		Transfer: make([]byte, TransferSize), Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Object: "bundle", MaxSize: MaxBulk,
+		Key: make([]byte, KeySize), ReplyTo: "127.0.0.1:9"}}}
+}
+
+func bulkAnnounce() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_BulkAnnounce{BulkAnnounce: &lofamov1.BulkAnnounce{
+		Transfer: make([]byte, TransferSize), Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Name: "n0-0-1_host.tar.gz", Size: MaxBulk,
+		ChunkSize: 1024, Key: make([]byte, KeySize), ChecksumAlgorithm: lofamov1.Checksum_CHECKSUM_XXHASH64, Checksum: 1, Complete: true}}}
+}
+
+func bulkPull() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
+		Transfer: make([]byte, TransferSize), Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, ReplyTo: "127.0.0.1:9",
+		Ranges: []*lofamov1.ChunkRange{{First: 0, Count: 8}, {First: 65535, Count: 1}}}}}
+}
+
+// said is a message, who says it, and whether a MAC is enough.
+type said struct {
+	name   string
+	msg    *lofamov1.Message
+	signer fakeSigner
+	mac    bool
+}
+
+// everything is every kind of message.
+func everything(t testing.TB) []said {
+	report := envelopeOf(t, sealedReport(t))
+	return []said{
+		{"reports", reportsMessage(EncodeReport(sampleReport())), nodeSigner, false},
+		{"digests", statusMessage(), nodeSigner, true},
+		{"a digest and a report", &lofamov1.Message{Body: &lofamov1.Message_Reports{
+			Reports: EncodeReports([]fault.Report{sampleDigest(), sampleReport()}, nil)}}, nodeSigner, false},
+		{"answer", answerMessage(), nodeSigner, false},
+		{"relayed", relayedMessage(report, relayHops), relaySigner, false},
+		{"path request", pathRequest(), nodeSigner, false},
+		{"path ack", pathAck(), nodeSigner, false},
+		{"bulk announce", bulkAnnounce(), nodeSigner, false},
+		{"acks", ackMessage(), supSigner, true},
+		{"challenge", challengeMessage(), supSigner, true},
+		{"again", again(), supSigner, true},
+		{"downcall", downcallMessage(envelopeOf(t, seal(t, challengeMessage(), supSigner))), supSigner, true},
+		{"path reply", pathReply(), supSigner, false},
+		{"bulk request", bulkRequest(), supSigner, false},
+		{"bulk pull", bulkPull(), supSigner, false},
+	}
+}
+
+// fakeSessions is a verifier that has sessions as well.
+type fakeSessions struct {
+	fakeVerifier
+	keys map[uint64]fakeSession
+}
+
+type fakeSession struct {
+	key        *SessionKey
+	role, name string
+}
+
+func testKey(id uint64) *SessionKey {
+	return NewSession(id, [32]byte(bytes.Repeat([]byte{byte(id)}, 32)))
+}
+
+// newSessions has session 1 with the node and session 2 with the supervisor.
+func newSessions() fakeSessions {
+	return fakeSessions{keys: map[uint64]fakeSession{
+		1: {testKey(1), RoleNode, "n0-0-1/host"},
+		2: {testKey(2), RoleSupervisor, "s0"},
+	}}
+}
+
+func (f fakeSessions) VerifyMAC(id uint64, payload, mac []byte) (role, name string, err error) {
+	s, ok := f.keys[id]
+	switch {
+	case !ok:
+		return "", "", ErrUnknownSession
+	case !s.key.Verify(payload, mac):
+		return "", "", errBadMAC
+	}
+	return s.role, s.name, nil
+}

@@ -1,0 +1,141 @@
+package servicenet
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// asManyAs returns as many copies of r as BatchLimit allows on the path, and the space that they take.
+func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
+	var out []fault.Report
+	size := 0
+	for len(out) < MaxReports && size+ReportSize(r) <= limit {
+		size += ReportSize(r)
+		r.ID.Seq++
+		out = append(out, r)
+	}
+	return out, size
+}
+
+// What the sum of ReportSize and StatusSize lets pass fits, signed or under a MAC, and through the
+// torus with a relay's wrapper around it.
+func TestBatchFits(t *testing.T) {
+	small := fault.Report{ID: fault.ReportID{Origin: origin("n10-10-10/host"), Epoch: 1 << 33, Seq: 1 << 33}, Digest: true}
+	part := SplitReport(healthyDigest("n10-10-10"))[0]
+	full := small
+	for _, c := range fault.Components()[:7] {
+		full.Observations = append(full.Observations, fault.Observation{Node: "n10-10-10", Component: c, State: fault.Failed, Kind: fault.KindSelf, Detail: "some detail"})
+	}
+	for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
+		for name, r := range map[string]fault.Report{"small": small, "healthy": part, "full": full} {
+			var status = sampleStatus()
+			limit := BatchLimit(path)
+			if path == fault.PathTorus {
+				status = nil // no room beside the largest report
+			}
+			rs, size := asManyAs(r, limit-StatusSize(status))
+			if len(rs) == 0 {
+				t.Errorf("%s %s: not one report of %d bytes fits %d", path, name, ReportSize(r), limit)
+				continue
+			}
+			if got := proto.Size(EncodeReports(rs, status)); got > size+StatusSize(status) {
+				t.Errorf("%s %s: %d bytes are promised, %d encoded", path, name, size+StatusSize(status), got)
+			}
+			signer := newSignerSize(RoleNode, r.ID.Origin.String(), MaxCertificate)
+			sum := lofamov1.Checksum_CHECKSUM_XXHASH64
+			mac, err := SealReports(rs, status, signer, SealOptions{Session: testKey(1), Checksum: &sum})
+			mustSeal(t, mac, err)
+			b, err := SealReports(rs, status, signer, SealOptions{Checksum: &sum})
+			mustSeal(t, b, err)
+			if path == fault.PathTorus {
+				b, err = SealRelayed(b, relayHops, newSignerSize(RoleNode, "n1-0-1/host", MaxCertificate))
+				mustSeal(t, b, err)
+			}
+			if a, err := Unwrap(b, path, fakeVerifier{}); err != nil || len(a.Reports) != len(rs) {
+				t.Errorf("%s %s: %d of %d reports, %v", path, name, len(a.Reports), len(rs), err)
+			}
+			t.Logf("%s %s: %d reports of %d bytes: %d signed, %d with a MAC", path, name, len(rs), ReportSize(r), len(b), len(mac))
+		}
+	}
+}
+
+// A report that is as large as SplitReport makes them is within every limit.
+func TestLargestReportIsWithinLimits(t *testing.T) {
+	sick := healthyDigest(fault.NodeID(strings.Repeat("n", MaxNodeID)))
+	for i := range sick.Observations {
+		sick.Observations[i].State, sick.Observations[i].Detail = fault.Failed, strings.Repeat("d", fault.MaxDetail/(i%5+1))
+	}
+	for _, p := range SplitReport(sick) {
+		for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
+			if ReportSize(p) > BatchLimit(path) {
+				t.Errorf("%s: a part of %d observations takes %d bytes, want at most %d", path, len(p.Observations), ReportSize(p), BatchLimit(path))
+			}
+		}
+	}
+	if StatusSize(nil) != 0 {
+		t.Error("no status takes room")
+	}
+}
+
+// The promise of MaxReportSize: every part of the largest reports fits a datagram after another
+// node has wrapped it.
+func TestReportFitsRelayed(t *testing.T) {
+	healthy := healthyDigest("n10-10-10")
+	sick := healthyDigest("n10-10-10")
+	for i := range sick.Observations {
+		sick.Observations[i].State = fault.Failed
+		sick.Observations[i].Detail = strings.Repeat("d", fault.MaxDetail)
+	}
+	long := healthyDigest(fault.NodeID(strings.Repeat("n", MaxNodeID)))
+	long.Digest = false
+	for name, r := range map[string]fault.Report{"healthy": healthy, "sick": sick, "long": long} {
+		parts := SplitReport(r)
+		if want := map[string]int{"healthy": 1, "sick": 5}[name]; want != 0 && len(parts) != want {
+			t.Errorf("%s: %d parts, want %d", name, len(parts), want)
+		}
+		var obs int
+		for i, p := range parts {
+			if p.Partial != (r.Digest && len(parts) > 1) {
+				t.Errorf("%s: part %d of %d of a digest (%t) is marked partial: %t", name, i, len(parts), r.Digest, p.Partial)
+			}
+			p.ID.Epoch, p.ID.Seq = 1<<20, 1<<28
+			for j := range p.Observations {
+				p.Observations[j].Age += 10 * time.Minute
+			}
+			size := proto.Size(EncodeReport(p))
+			if size > MaxReportSize {
+				t.Errorf("%s: part %d has %d bytes, want at most %d", name, i, size, MaxReportSize)
+			}
+			signer := newSignerSize(RoleNode, p.ID.Origin.String(), MaxCertificate)
+			b, err := SealReports([]fault.Report{p}, nil, signer, SealOptions{})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			hops := []fault.Hop{{Node: "n10-10-10", Half: fault.HalfDNP, Held: time.Second},
+				{Node: "n11-10-10", Half: fault.HalfDNP, Held: time.Second}, {Node: "n11-10-10", Half: fault.HalfHost, Held: time.Second}}
+			wrapped, err := SealRelayed(b, hops, newSignerSize(RoleNode, "n11-10-10/host", MaxCertificate))
+			if err != nil {
+				t.Fatalf("%s: part %d: %v", name, i, err)
+			}
+			a, err := Unwrap(wrapped, fault.PathDirect, fakeVerifier{})
+			if err != nil || len(a.Hops) != 3 {
+				t.Fatalf("%s: %v, %d hops", name, err, len(a.Hops))
+			}
+			obs += len(a.Reports[0].Observations)
+			t.Logf("%s: part %d: %d observations, report %d, envelope %d, relayed %d bytes", name, i, len(p.Observations), size, len(b), len(wrapped))
+		}
+		want := len(r.Observations)
+		if name == "healthy" {
+			want = fault.NumComponents - 1
+		}
+		if obs != want {
+			t.Errorf("%s: %d observations arrived, want %d", name, obs, want)
+		}
+	}
+}

@@ -1,37 +1,79 @@
 // Package servicenet is the service network's part in the delivery of reports: the codec between
-// package fault and the wire messages, the signed envelopes, the sender's log (Outbox) and the
-// receiver's memory of what has come (Inbox). Seed 001 §III-D is what it is for; the two
-// acknowledgements and the rails are the project's own.
+// package fault and the wire messages, the envelopes and how they are proved, the sender's log and
+// its paths (Outbox) and the receiver's memory of what has come (Inbox). Seed 001 §III-D is what it is
+// for, seed 002 §5 gives the checksum, seed 004 §II-B and §IV the paths; the two acknowledgements and
+// the rails are the project's own.
 //
-// It is pure: it reads no clock, opens no socket, starts no goroutine and logs nothing. The rails
-// are packages of their own below it (direct, gossip); the torus rail belongs to the agent. It
-// decides nothing about health, except what missing acknowledgements say about the sender's own
-// service network.
+// It is pure: it reads no clock, opens no socket, starts no goroutine and logs nothing. What does is in
+// packages of its own below it: the rails (direct, gossip; the torus rail belongs to the agent), the
+// table of sessions (sessions). Beside it, as pure as it is, stand checksum, keys and bulk. It decides
+// nothing about health, except what missing acknowledgements say about the sender's own service
+// network.
 //
 // # On the wire
 //
-// Everything is an Envelope of at most MaxDatagram bytes (api/lofamo/v1/wire.proto):
+// Everything but the chunks of a bulk transfer is an Envelope of at most MaxDatagram bytes
+// (api/lofamo/v1/wire.proto):
 //
-//	Envelope { payload = Message, certificate + signature | session + mac, checksum }
-//	Message  { one of Report, Ack, Challenge, Answer, Relayed, Downcall }
+//	Envelope { payload = Message, certificate + signature | session + MAC, checksum }
+//	Message  { a body, acks, or both }
 //
-//	Report, Answer             signed by the half that speaks
-//	Relayed { inner, hops }    around either, signed by the host half that is the last hop
-//	Ack, Challenge             signed by a supervisor
-//	Downcall { node, inner }   around either, signed by a supervisor
+//	body or acks                who may say it                  a MAC will do
+//	Reports                     the half itself                 when all are digests
+//	Answer, PathRequest,
+//	PathAck, BulkAnnounce       the half itself                 no
+//	Relayed { inner, hops }     the host half that is the       no
+//	                            last hop
+//	acks, Again, Challenge      a supervisor                    yes
+//	Downcall { node, inner }    a supervisor                    yes; inner is signed
+//	PathReply, BulkRequest,
+//	BulkPull                    a supervisor                    no
 //
-// Nothing is parsed before its signature is good. Unknown fields are kept and ignored, an unknown
+// A Relayed holds reports, an answer or an announcement; a Downcall whatever a supervisor says. What
+// stands within is an envelope of its own, with the checksum and the signature that its origin gave
+// it. No message is allowed to both roles, so one thrown back at its sender is refused even where both
+// ends have the same key.
+//
+// A receiver looks, in this order, at
+//
+//	the size and the form   RefusedTooLong, RefusedMalformed
+//	the checksum            RefusedChecksum
+//	the signature           RefusedSignature
+//	or the MAC              RefusedSession when the session is not known, RefusedSignature
+//	the message's form      RefusedMalformed, RefusedUnknownMessage
+//	every field             RefusedField, RefusedNested
+//	who says it             RefusedRole, RefusedOrigin
+//
+// and next to nothing is allocated before it is proved. Unknown fields are kept and ignored, an unknown
 // body is ErrUnknownMessage, anything outside its range is refused with a Refusal to count.
+//
+// # Damage
+//
+// The checksum is over all that stands before it in the envelope, tags and lengths as well. With any
+// algorithm, every single flipped bit and every cut is refused as damage (IsDamaged), before any
+// signature is looked at: it is asked for again and never counted as forgery. More bits than one pass
+// as rarely as the algorithm lets them, and then meet the signature. Without a checksum (NONE) the
+// signature or MAC refuses the same bits, and nothing tells them from forgery; NONE is said on the
+// wire, so that a checksum that was lost does not look like it. What a later version adds to the
+// envelope is not covered. A forger computes the checksum too: it authenticates nothing.
+//
+// # Sessions
+//
+// PathRequest and PathReply carry an X25519 key each; the two give a SessionKey (package keys), whose
+// MAC costs a fiftieth of a signature. It proves only what is replaced soon, or is said by one
+// supervisor to one half; whatever a third must believe is signed. Sessions live in memory: after a
+// restart a MAC is of an unknown session, the retry is signed, and the path is asked for anew.
 //
 // # Delivery
 //
-// An Outbox sends a report on one rail, and on more of them for as long as no RECEIVED comes; it
-// keeps the report until COMMITTED. Receivers drop duplicates by (origin, epoch, sequence number)
-// in an Inbox whose positions are stored with the commit. Both sides hold the same bound: no
-// report is sent WindowBits or more ahead of an older one in the log, so the window never closes
-// over a report that is still wanted.
+// An Outbox sends what waits, several reports in one datagram (BatchLimit), on one path of the direct
+// rail, and on more rails for as long as no RECEIVED comes; it keeps each report until COMMITTED. Of
+// the paths, one per service interface and supervisor, one is the primary and another a loaded
+// alternate (seed 004 §II-B), so that a switch needs no message. What a spool on disk kept over a
+// restart comes back by Outbox.Restore, under its old ids.
 //
-// What is to come has its place: a spool on disk stands behind Outbox.Add and the COMMITTED case of
-// Step; further rails are values of fault.Path that railsFor orders; path migration replaces
-// usable and pickTarget.
+// Receivers drop duplicates by (origin, epoch, sequence number) in an Inbox whose positions are stored
+// with the commit; it knows the newest epochs of an origin, so that what was restored is taken once.
+// Both sides hold the same bound: no report is sent WindowBits or more ahead of an older one in the
+// log, so the window never closes over a report that is still wanted.
 package servicenet

@@ -33,6 +33,7 @@ var layers = map[string][]string{
 	"pkg/servicenet/direct":   {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/sessions": {"pkg/servicenet", "api"},
 	"pkg/servicenet/gossip":   {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
+	"pkg/servicenet/spool":    {"pkg/servicenet", "pkg/fault", "pkg/torus/grid"},
 	"pkg/servicenet/netwatch": {},
 	"pkg/servicenet/railtest": {"pkg/servicenet"},
 	"pkg/sensor":              {"pkg/fault", "pkg/torus/grid"},

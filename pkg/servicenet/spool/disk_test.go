@@ -1,0 +1,393 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+const testBound = 20 * time.Second
+
+// sickFile is a file whose writes, syncs and the read of its first record fail on demand. A failed write has done its first half.
+type sickFile struct {
+	file
+	mu                sync.Mutex
+	write, sync, read error
+	hang              chan struct{}
+	writes            int
+}
+
+func (f *sickFile) set(write, sync, read error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.write, f.sync, f.read = write, sync, read
+}
+
+func (f *sickFile) WriteAt(b []byte, at int64) (int, error) {
+	f.mu.Lock()
+	err := f.write
+	f.writes++
+	f.mu.Unlock()
+	if f.hang != nil {
+		<-f.hang
+	}
+	if err != nil {
+		n, _ := f.file.WriteAt(b[:len(b)/2], at)
+		return n, err
+	}
+	return f.file.WriteAt(b, at)
+}
+
+func (f *sickFile) Sync() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sync != nil {
+		return f.sync
+	}
+	return f.file.Sync()
+}
+
+func (f *sickFile) ReadAt(b []byte, at int64) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.read != nil && at == ringStart {
+		return 0, f.read
+	}
+	return f.file.ReadAt(b, at)
+}
+
+func (f *sickFile) attach(cfg Config, say *notes) (attached, found, error) {
+	a, got, err := attach(cfg, say)
+	f.file, a.file = a.file, f
+	return a, got, err
+}
+
+func TestGoesOnWithoutTheDisk(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		write, sync error
+	}{
+		{"no space", unix.ENOSPC, nil},
+		{"input/output error", unix.EIO, nil},
+		{"read-only", unix.EROFS, nil},
+		{"sync fails", nil, unix.EIO},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg, log := config(t)
+			sick := &sickFile{}
+			s, _, err := open(cfg, quick(), sick.attach)
+			must(t, err)
+			s.Append(rec(1, 1, 200))
+			sync1(t, s)
+			sick.set(tc.write, tc.sync, nil)
+			s.Append(rec(1, 2, 200))
+			within(t, "word of it", func() bool { return s.Status().Err != "" })
+			for seq := range fault.Seq(40) {
+				s.Append(rec(1, 3+seq, 200))
+			}
+			s.Free([]fault.ReportID{id(1, 1), id(1, 2), id(1, 5)})
+			within(t, "retries", func() bool { sick.mu.Lock(); defer sick.mu.Unlock(); return sick.writes > 8 })
+			sick.set(nil, nil, nil)
+			sync1(t, s)
+			if st := s.Status(); st.Err != "" || st.Lost != 0 || st.Depth != 39 || st.Freed != 3 {
+				t.Errorf("%+v", st)
+			}
+			must(t, s.Close())
+			if log.count("keeps no reports now") != 1 || log.count("keeps reports again") != 1 {
+				t.Errorf("said: %s", log.String())
+			}
+			s, got := reopen(t, cfg)
+			if len(got) != 39 || got[0].ID.Seq != 3 || got[2].ID.Seq != 6 || s.Status().Damaged != 0 {
+				t.Errorf("%s, %+v", names(got), s.Status())
+			}
+		})
+	}
+}
+
+func TestTooManyWait(t *testing.T) {
+	cfg, _ := config(t)
+	sick := &sickFile{write: unix.EIO}
+	tm := quick()
+	tm.maxWaiting = 10
+	s, _, err := open(cfg, tm, sick.attach)
+	must(t, err)
+	s.Append(rec(1, 1, 20))
+	within(t, "word of it", func() bool { return s.Status().Err != "" })
+	for seq := range fault.Seq(15) {
+		s.Append(rec(1, 2+seq, 20))
+	}
+	if st := s.Status(); st.Lost != 5 || st.Depth != 11 { // one is in the batch that fails
+		t.Errorf("%+v", st)
+	}
+	for seq := range fault.Seq(60) { // what is freed makes room, whatever its place
+		s.Free([]fault.ReportID{id(1, 11-seq), id(2, seq-3)})
+		s.Append(rec(2, 1+seq, 20))
+	}
+	if st := s.Status(); st.Lost != 5 || st.Depth != 4 || st.Freed != 11+56 {
+		t.Errorf("%+v", st)
+	}
+	s.mu.Lock()
+	if len(s.waiting) > 40 {
+		t.Errorf("%d places for %d that wait", len(s.waiting), s.asleep)
+	}
+	s.mu.Unlock()
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "are not on disk: write spool: input/output error") {
+		t.Errorf("closed with %v", err)
+	}
+}
+
+func TestCloseGivesUp(t *testing.T) {
+	cfg, _ := config(t)
+	sick := &sickFile{hang: make(chan struct{})}
+	tm := quick()
+	tm.close = time.Millisecond
+	s, _, err := open(cfg, tm, sick.attach)
+	must(t, err)
+	s.Append(rec(1, 1, 20))
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "did not answer") {
+		t.Errorf("closed with %v", err)
+	}
+	close(sick.hang)
+	<-s.done
+}
+
+// TestLostInTheRing: a report that is to be moved and cannot be read is counted, and the others go on.
+func TestLostInTheRing(t *testing.T) {
+	cfg, log := config(t)
+	sick := &sickFile{}
+	s, _, err := open(cfg, quick(), sick.attach)
+	must(t, err)
+	s.Append(rec(1, 1, 20))
+	sync1(t, s)
+	sick.set(nil, nil, unix.EIO)
+	for seq := fault.Seq(2); seq < 400; seq++ {
+		s.Append(rec(1, seq, 1000))
+		sync1(t, s)
+		s.Free([]fault.ReportID{id(1, seq)})
+	}
+	if st := s.Status(); st.Damaged != 1 || st.Depth != 0 || st.Lost != 0 || st.Err != "" {
+		t.Errorf("%+v", st)
+	}
+	if log.count("cannot be read any more") != 1 {
+		t.Errorf("said: %s", log.String())
+	}
+	must(t, s.Close())
+}
+
+// off makes a spool fail, with a report of its own that it cannot write.
+func (f *sickFile) off(t *testing.T, s *Spool) {
+	t.Helper()
+	f.set(unix.EIO, nil, nil)
+	s.Append(rec(9, 9, 0))
+	within(t, "word of it", func() bool { return s.Status().Err != "" })
+}
+
+// TestFreesMakeRoomAtOnce: what is freed in a batch is room for the reports of the same batch.
+func TestFreesMakeRoomAtOnce(t *testing.T) {
+	cfg, _ := config(t)
+	sick := &sickFile{}
+	s, _, err := open(cfg, quick(), sick.attach)
+	must(t, err)
+	var ids []fault.ReportID
+	for seq := range fault.Seq(28) { // half of the ring
+		s.Append(rec(1, seq, 2000))
+		ids = append(ids, id(1, seq))
+	}
+	sync1(t, s)
+	sick.off(t, s)
+	s.Free(ids)
+	for seq := range fault.Seq(27) {
+		s.Append(rec(2, seq, 2000))
+	}
+	sick.set(nil, nil, nil)
+	sync1(t, s)
+	if st := s.Status(); st.Full != 0 || st.Lost != 0 || st.Depth != 28 {
+		t.Errorf("%+v", st)
+	}
+	must(t, s.Close())
+}
+
+// TestAddedAgain: a report that is freed and added again, while more frees wait than a record holds.
+func TestAddedAgain(t *testing.T) {
+	cfg, _ := config(t)
+	cfg.Size = 1 << 20
+	sick := &sickFile{}
+	s, _, err := open(cfg, quick(), sick.attach)
+	must(t, err)
+	var ids []fault.ReportID
+	for seq := range fault.Seq(maxFreed + 100) {
+		s.Append(rec(1, seq, 10))
+		ids = append(ids, id(1, seq))
+	}
+	sync1(t, s)
+	sick.off(t, s)
+	s.Free(ids)
+	last := rec(1, maxFreed+99, 50)
+	s.Append(last)
+	sick.set(nil, nil, nil)
+	sync1(t, s)
+	must(t, s.Close())
+	if _, got := reopen(t, cfg); names(got) != "1#615 9#9" || len(got[0].Payload) != 50 {
+		t.Errorf("%s", names(got))
+	}
+}
+
+// TestOpenedLate: a disk that answers only after the start. What it holds is kept for the next start.
+func TestOpenedLate(t *testing.T) {
+	cfg, log := config(t)
+	s, _ := reopen(t, cfg)
+	s.Append(rec(1, 1, 100))
+	must(t, s.Close())
+	asked := 0
+	s, got, err := open(cfg, quick(), func(cfg Config, say *notes) (attached, found, error) {
+		if asked++; asked < 3 {
+			return attached{}, found{}, unix.EIO
+		}
+		return attach(cfg, say)
+	})
+	must(t, err)
+	if len(got) != 0 || s.Status().Err == "" {
+		t.Errorf("%s, %+v", names(got), s.Status())
+	}
+	s.Append(rec(2, 1, 100))
+	sync1(t, s)
+	if st := s.Status(); st.Recovered != 1 || st.Depth != 2 || st.Err != "" || log.count("sent after the next start") != 1 {
+		t.Errorf("%+v: %s", st, log.String())
+	}
+	must(t, s.Close())
+	if _, got := reopen(t, cfg); names(got) != "1#1 2#1" {
+		t.Errorf("%s", names(got))
+	}
+}
+
+// sickPages reads all pages but one.
+type sickPages []byte
+
+func (p sickPages) ReadAt(b []byte, at int64) (int, error) {
+	if at <= 2*headerStride && at+int64(len(b)) > 2*headerStride {
+		return 0, unix.EIO
+	}
+	return copy(b, p[at:]), nil
+}
+
+func TestUnreadablePage(t *testing.T) {
+	pages := make(sickPages, 5*headerStride-10)
+	for i := range pages {
+		pages[i] = 1
+	}
+	image, unreadable := readPages(pages, int64(len(pages)))
+	if unreadable != 1 || len(image) != len(pages) || image[2*headerStride] != 0 || image[2*headerStride-1] != 1 || image[3*headerStride] != 1 || image[len(image)-1] != 1 {
+		t.Errorf("%d pages are unreadable", unreadable)
+	}
+}
+
+func TestFileSystemWithoutFallocate(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	must(t, err)
+	_, err = f.WriteString("head")
+	must(t, err)
+	must(t, fillZeros(f, 200_001))
+	b, err := os.ReadFile(f.Name())
+	must(t, err)
+	if len(b) != 200_001 || string(b[:5]) != "head\x00" {
+		t.Errorf("%d bytes, %q", len(b), b[:5])
+	}
+	must(t, f.Close())
+}
+
+// smallDisk mounts a file system of its own.
+func smallDisk(t *testing.T, kib int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dk", kib)); err != nil {
+		t.Skipf("SKIPPED: a full disk needs the right to mount one: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestFullDisk(t *testing.T) {
+	cfg, log := config(t)
+	dir := smallDisk(t, 256)
+	cfg.Path = filepath.Join(dir, "host.spool")
+	big := filepath.Join(dir, "big")
+	if err := os.WriteFile(big, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	s, got, err := open(cfg, quick(), attach)
+	must(t, err)
+	if len(got) != 0 || !strings.Contains(s.Status().Err, "no space left") {
+		t.Errorf("%+v", s.Status())
+	}
+	s.Append(rec(1, 1, 100))
+	s.Append(rec(1, 2, 100))
+	s.Free([]fault.ReportID{id(1, 1)})
+	if _, err := os.Lstat(cfg.Path); err == nil && s.Status().Err == "" {
+		t.Error("a spool on a full disk")
+	}
+	must(t, os.Remove(big))
+	sync1(t, s)
+	if st := s.Status(); st.Err != "" || st.Depth != 1 {
+		t.Errorf("%+v", st)
+	}
+	if log.count("keeps no reports now") != 1 || log.count("keeps reports again") != 1 {
+		t.Errorf("said: %s", log.String())
+	}
+	// Once it is there, a full disk does not matter to it.
+	if err := os.WriteFile(big, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v", err)
+	}
+	s.Append(rec(1, 3, 100))
+	must(t, s.Close())
+	cfg.Size = MinSize * 2 // does not fit: it stays as it is
+	s, got = reopen(t, cfg)
+	if names(got) != "1#2 1#3" || s.Status().Err != "" || log.count("it stays at") != 1 {
+		t.Errorf("%s, %+v: %s", names(got), s.Status(), log.String())
+	}
+	must(t, s.Close())
+}
+
+// TestReadOnlyFileSystem: what was kept can be read, and is freed when the disk can be written again.
+func TestReadOnlyFileSystem(t *testing.T) {
+	cfg, log := config(t)
+	dir := smallDisk(t, 512)
+	cfg.Path = filepath.Join(dir, "host.spool")
+	s, _ := reopen(t, cfg)
+	s.Append(rec(1, 1, 100))
+	s.Append(rec(1, 2, 100))
+	must(t, s.Close())
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	s, got := reopen(t, cfg)
+	if names(got) != "1#1 1#2" || !strings.Contains(s.Status().Err, "read-only") || s.Status().Recovered != 2 {
+		t.Errorf("%s, %+v", names(got), s.Status())
+	}
+	s.Free([]fault.ReportID{id(1, 1)})
+	s.Append(rec(2, 1, 100))
+	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
+	sync1(t, s)
+	if st := s.Status(); st.Err != "" || st.Depth != 2 || st.Recovered != 2 {
+		t.Errorf("%+v", st)
+	}
+	must(t, s.Close())
+	if log.count("sent after the next start") != 0 {
+		t.Errorf("said: %s", log.String())
+	}
+	s, got = reopen(t, cfg)
+	if names(got) != "1#2 2#1" {
+		t.Errorf("%s", names(got))
+	}
+	must(t, s.Close())
+}

@@ -25,7 +25,8 @@ var layers = map[string][]string{
 	"pkg/watchdog":            {"pkg/fault", "pkg/torus/grid"},
 	"pkg/watchdog/regfile":    {"pkg/watchdog", "pkg/fault", "pkg/torus/grid"},
 	"pkg/torus":               {"pkg/fault", "pkg/torus/grid"},
-	"pkg/torus/udplink":       {"pkg/torus", "pkg/fault", "pkg/torus/grid"},
+	"pkg/mangle":              {},
+	"pkg/torus/udplink":       {"pkg/torus", "pkg/fault", "pkg/torus/grid", "pkg/mangle"},
 	"pkg/servicenet":          {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet/checksum"},
 	"pkg/servicenet/checksum": {"api"},
 	"pkg/servicenet/keys":     {},
@@ -51,6 +52,7 @@ var layers = map[string][]string{
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/version"},
 	"internal/lab":            {"api", "internal/localcluster"},
+	"internal/udpmangle":      {"pkg/mangle"},
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
 	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},
 	"cmd":                     {"internal", "pkg", "api"},
@@ -58,7 +60,7 @@ var layers = map[string][]string{
 
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
-	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/watchdog", "pkg/servicenet", "pkg/awareness",
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/supervisor/paths",
 }

@@ -3,9 +3,10 @@ package udplink
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/mangle"
 )
 
 // Mangle is what is done to a link's packets, for tests and fault injection. The zero Mangle is
@@ -15,7 +16,7 @@ type Mangle struct {
 	CorruptIn, CorruptOut float64 // one bit flipped
 	DupOut                float64 // sent twice
 	// DelayOut holds packets back in a queue of at most maxDelayed, above which they are
-	// dropped. It does not change their order.
+	// dropped. It does not change their order. At most mangle.MaxDelay.
 	DelayOut          time.Duration
 	BlockIn, BlockOut bool // either blocks handshakes too, as TCP needs both ways
 }
@@ -23,24 +24,21 @@ type Mangle struct {
 // maxDelayed bounds the queue of delayed packets. What comes when it is full is dropped.
 const maxDelayed = 256
 
-// MaxDelay bounds Mangle.DelayOut.
-const MaxDelay = 10 * time.Second
-
 // Validate names every field that is out of range.
 func (m Mangle) Validate() error {
-	var errs []error
-	for _, f := range []struct {
-		name string
-		v    float64
-	}{{"DropIn", m.DropIn}, {"DropOut", m.DropOut}, {"CorruptIn", m.CorruptIn}, {"CorruptOut", m.CorruptOut}, {"DupOut", m.DupOut}} {
-		if !(f.v >= 0 && f.v <= 1) {
-			errs = append(errs, fmt.Errorf("mangle: %s %v: want 0 to 1", f.name, f.v))
-		}
-	}
-	if m.DelayOut < 0 || m.DelayOut > MaxDelay {
-		errs = append(errs, fmt.Errorf("mangle: DelayOut %v: want 0 to %v", m.DelayOut, MaxDelay))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		mangle.CheckFraction("DropIn", m.DropIn), mangle.CheckFraction("DropOut", m.DropOut),
+		mangle.CheckFraction("CorruptIn", m.CorruptIn), mangle.CheckFraction("CorruptOut", m.CorruptOut),
+		mangle.CheckFraction("DupOut", m.DupOut), mangle.CheckDelay("DelayOut", m.DelayOut),
+	)
+}
+
+func (m *Mangle) in() mangle.Faults {
+	return mangle.Faults{Block: m.BlockIn, Drop: m.DropIn, Corrupt: m.CorruptIn}
+}
+
+func (m *Mangle) out() mangle.Faults {
+	return mangle.Faults{Block: m.BlockOut, Drop: m.DropOut, Corrupt: m.CorruptOut, Duplicate: m.DupOut, Delay: m.DelayOut}
 }
 
 // Mangle sets what is done to packets from now on. It should have passed Validate.
@@ -58,36 +56,21 @@ func (l *Link) blocked() bool {
 	return m != nil && (m.BlockIn || m.BlockOut)
 }
 
-func (l *Link) chance(p float64) bool {
-	if p <= 0 {
-		return false
-	}
+// fate decides on one packet.
+func (l *Link) fate(f mangle.Faults, size int) mangle.Fate {
 	l.randMu.Lock()
 	defer l.randMu.Unlock()
-	return l.rand.Float64() < p
-}
-
-func (l *Link) flipBit(b []byte) {
-	if len(b) == 0 {
-		return
-	}
-	l.randMu.Lock()
-	defer l.randMu.Unlock()
-	bit := l.rand.IntN(len(b) * 8)
-	b[bit/8] ^= 1 << (bit % 8)
+	return f.Fate(l.rand, size)
 }
 
 // mangleIn changes a received packet in place and says whether it is left.
 func (l *Link) mangleIn(m *Mangle, b []byte) bool {
-	if m.BlockIn || l.chance(m.DropIn) {
+	fate := l.fate(m.in(), len(b))
+	if fate.Lost || fate.Corrupted {
 		l.count.mangledIn.Add(1)
-		return false
 	}
-	if l.chance(m.CorruptIn) {
-		l.count.mangledIn.Add(1)
-		l.flipBit(b)
-	}
-	return true
+	fate.Flip(b)
+	return !fate.Lost
 }
 
 type delayedPacket struct {
@@ -96,23 +79,18 @@ type delayedPacket struct {
 }
 
 func (l *Link) sendMangled(m *Mangle, b []byte) error {
-	if m.BlockOut || l.chance(m.DropOut) {
+	fate := l.fate(m.out(), len(b))
+	if fate.Lost || fate.Corrupted {
 		l.count.mangledOut.Add(1)
-		return nil
 	}
-	if l.chance(m.CorruptOut) {
-		l.count.mangledOut.Add(1)
+	if fate.Corrupted {
 		b = slices.Clone(b)
-		l.flipBit(b)
-	}
-	times := 1
-	if l.chance(m.DupOut) {
-		times = 2
+		fate.Flip(b)
 	}
 	var err error
-	for range times {
-		if m.DelayOut > 0 {
-			l.delay(delayedPacket{time.Now().Add(m.DelayOut), slices.Clone(b)})
+	for range fate.Copies { // none of a lost one
+		if fate.Delay > 0 {
+			l.delay(delayedPacket{time.Now().Add(fate.Delay), slices.Clone(b)})
 		} else {
 			err = errors.Join(err, l.send(b))
 		}

@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/pkg/mangle"
 )
 
 func TestMangleValidate(t *testing.T) {
-	if err := (Mangle{DropIn: 1, DupOut: 0.5, DelayOut: MaxDelay}).Validate(); err != nil {
+	if err := (Mangle{DropIn: 1, DupOut: 0.5, DelayOut: mangle.MaxDelay}).Validate(); err != nil {
 		t.Error(err)
 	}
-	err := Mangle{DropIn: -0.1, DropOut: 1.1, CorruptIn: math.NaN(), CorruptOut: 2, DupOut: -1, DelayOut: MaxDelay + 1}.Validate()
+	err := Mangle{DropIn: -0.1, DropOut: 1.1, CorruptIn: math.NaN(), CorruptOut: 2, DupOut: -1, DelayOut: mangle.MaxDelay + 1}.Validate()
 	for _, want := range []string{"DropIn -0.1: want 0 to 1", "DropOut", "CorruptIn NaN", "CorruptOut", "DupOut", "DelayOut 10.000000001s"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)

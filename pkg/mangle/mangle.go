@@ -1,0 +1,96 @@
+// Package mangle decides what a bad network does to a packet: lose it, flip a bit of it, send it
+// twice, hold it back. Tests and fault injection use it; a decision depends on the faults that are set,
+// on the packet's size and on random numbers that the caller gives, and on nothing else.
+//
+// It holds no packets and does no I/O: pkg/torus/udplink and internal/udpmangle do what it decides.
+package mangle
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// MaxDelay bounds Faults.Delay and Faults.Jitter.
+const MaxDelay = 10 * time.Second
+
+// Faults is what is done to packets of one direction. The zero Faults is none. Fractions are of
+// packets, 0 to 1.
+type Faults struct {
+	Block     bool // all are lost
+	Drop      float64
+	Corrupt   float64 // one bit flipped
+	Duplicate float64 // sent twice
+	Reorder   float64 // overtaken by the next one
+	Delay     time.Duration
+	Jitter    time.Duration // up to so much more, each packet another: it changes their order
+}
+
+// Validate names every field that is out of range.
+func (f Faults) Validate() error {
+	return errors.Join(
+		CheckFraction("Drop", f.Drop), CheckFraction("Corrupt", f.Corrupt),
+		CheckFraction("Duplicate", f.Duplicate), CheckFraction("Reorder", f.Reorder),
+		CheckDelay("Delay", f.Delay), CheckDelay("Jitter", f.Jitter),
+	)
+}
+
+// CheckFraction says what is wrong with the fraction in a field, if anything.
+func CheckFraction(field string, v float64) error {
+	// Written so that NaN is refused too.
+	if !(v >= 0 && v <= 1) {
+		return fmt.Errorf("mangle: %s %v: want 0 to 1", field, v)
+	}
+	return nil
+}
+
+// CheckDelay says what is wrong with the delay in a field, if anything.
+func CheckDelay(field string, d time.Duration) error {
+	if d < 0 || d > MaxDelay {
+		return fmt.Errorf("mangle: %s %v: want 0 to %v", field, d, MaxDelay)
+	}
+	return nil
+}
+
+// Source gives random numbers from 0 up to, but not, 1. math/rand/v2's Rand is one.
+type Source interface{ Float64() float64 }
+
+// Fate is what becomes of one packet.
+type Fate struct {
+	Lost      bool // and nothing else matters
+	Corrupted bool
+	Bit       int // the one that is flipped, when Corrupted
+	Copies    int // 1 or 2
+	Overtaken bool
+	Delay     time.Duration
+}
+
+// Fate decides what becomes of a packet of so many bytes. It takes the same number of random numbers
+// whatever the faults: what becomes of a packet depends on its place in the sequence, not on the faults
+// of those before it.
+func (f Faults) Fate(s Source, size int) Fate {
+	drop, corrupt, bit, duplicate, reorder, jitter := s.Float64(), s.Float64(), s.Float64(), s.Float64(), s.Float64(), s.Float64()
+	if f.Block || drop < f.Drop {
+		return Fate{Lost: true}
+	}
+	out := Fate{
+		Corrupted: size > 0 && corrupt < f.Corrupt,
+		Copies:    1,
+		Overtaken: reorder < f.Reorder,
+		Delay:     f.Delay + time.Duration(jitter*float64(f.Jitter)),
+	}
+	if out.Corrupted {
+		out.Bit = int(bit * float64(size*8))
+	}
+	if duplicate < f.Duplicate {
+		out.Copies = 2
+	}
+	return out
+}
+
+// Flip changes the packet as its fate says, in place.
+func (f Fate) Flip(b []byte) {
+	if f.Corrupted {
+		b[f.Bit/8] ^= 1 << (f.Bit % 8)
+	}
+}

@@ -164,7 +164,7 @@ func TestNetwork(t *testing.T) {
 	mark := byte(0)
 	ways := func(what string, want string, pairs ...[2]post) {
 		t.Helper()
-		got := ""
+		var got strings.Builder
 		for i, p := range pairs {
 			mark++
 			wait := bound
@@ -172,13 +172,13 @@ func TestNetwork(t *testing.T) {
 				wait = short
 			}
 			if reaches(p[0], p[1], mark, wait) {
-				got += "x"
+				got.WriteString("x")
 			} else {
-				got += "."
+				got.WriteString(".")
 			}
 		}
-		if got != want {
-			t.Errorf("%s: what arrives is %q, want %q", what, got, want)
+		if got.String() != want {
+			t.Errorf("%s: what arrives is %q, want %q", what, got.String(), want)
 		}
 	}
 	// out, in, out and in on the second network, between supervisors on both, along the link.

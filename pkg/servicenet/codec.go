@@ -24,39 +24,40 @@ func EncodeReport(r fault.Report) *lofamov1.Report {
 		HostWatchdog:          r.Registers.HostWatchdog,
 		RemoteFaultDescriptor: r.Registers.RemoteFaultDescriptor,
 		UptimeNs:              encodeDuration(r.Uptime),
-		Observations:          make([]*lofamov1.Observation, 0, len(r.Observations)),
+		Observations:          make([]*lofamov1.Observation, len(r.Observations)),
 	}
-	for _, o := range r.Observations {
-		m.Observations = append(m.Observations, encodeObservation(o, r.ID.Origin.Node, r.Digest))
+	all := make([]lofamov1.Observation, len(r.Observations)) // one allocation for all
+	for i, o := range r.Observations {
+		m.Observations[i] = &all[i]
+		encodeObservation(m.Observations[i], o, r.ID.Origin.Node, r.Digest)
 	}
 	return m
 }
 
-func encodeObservation(o fault.Observation, own fault.NodeID, digest bool) *lofamov1.Observation {
-	m := &lofamov1.Observation{
-		Component: uint32(o.Component),
-		State:     lofamov1.State(o.State),
-		Kind:      uint32(o.Kind),
-		AgeNs:     encodeDuration(o.Age),
-		Detail:    cutDetail(o.Detail, fault.MaxDetail),
-	}
+func encodeObservation(m *lofamov1.Observation, o fault.Observation, own fault.NodeID, digest bool) {
+	m.Component = uint32(o.Component)
+	m.State = lofamov1.State(o.State)
+	m.Kind = uint32(o.Kind)
+	m.AgeNs = encodeDuration(o.Age)
+	m.Detail = cutDetail(o.Detail, fault.MaxDetail)
 	if o.Node != own {
 		m.Node = string(o.Node)
 	}
 	if digest && o.State == fault.Normal {
 		m.AgeNs = 0
 	}
-	return m
 }
 
 // DecodeReport is the strict inverse of EncodeReport: everything outside its range is refused.
-func DecodeReport(m *lofamov1.Report) (fault.Report, error) { return decodeReport(m, m.GetId()) }
-
-func decodeReport(m *lofamov1.Report, wireID *lofamov1.ReportID) (fault.Report, error) {
-	id, err := DecodeReportID(wireID)
+func DecodeReport(m *lofamov1.Report) (fault.Report, error) {
+	id, err := DecodeReportID(m.GetId())
 	if err != nil {
 		return fault.Report{}, err
 	}
+	return decodeReport(m, id)
+}
+
+func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 	if n := len(m.GetObservations()); n > MaxObservations {
 		return fault.Report{}, refuse(RefusedField, "report.observations: given %d: want at most %d", n, MaxObservations)
 	}
@@ -73,6 +74,9 @@ func decodeReport(m *lofamov1.Report, wireID *lofamov1.ReportID) (fault.Report, 
 			RemoteFaultDescriptor: m.GetRemoteFaultDescriptor(),
 		},
 		Uptime: uptime,
+	}
+	if n := len(m.GetObservations()); n > 0 {
+		r.Observations = make([]fault.Observation, 0, n)
 	}
 	for _, om := range m.GetObservations() {
 		o, err := decodeObservation(om, id.Origin.Node)
@@ -142,16 +146,13 @@ func DecodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
 	}
 	out := make([]fault.Report, 0, len(m.GetReports()))
 	for i, e := range m.GetReports() {
-		id := e.GetId()
+		var before fault.ReportID
 		if i > 0 {
-			if id.GetNode() != "" || id.GetHalf() != 0 {
-				return nil, refuse(RefusedField, "reports[%d].id: given %q %s: want those of the first report left out", i, id.GetNode(), id.GetHalf())
-			}
-			before := out[i-1].ID
-			id = &lofamov1.ReportID{Node: string(before.Origin.Node), Half: lofamov1.Half(before.Origin.Half), Epoch: id.GetEpoch(), Seq: id.GetSeq()}
-			if id.GetEpoch() == 0 {
-				id.Epoch = uint64(before.Epoch)
-			}
+			before = out[i-1].ID
+		}
+		id, err := decodeNextID(i, e.GetId(), before)
+		if err != nil {
+			return nil, err
 		}
 		r, err := decodeReport(e, id)
 		if err != nil {
@@ -160,6 +161,25 @@ func DecodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// decodeNextID reads the id of the i-th report of a message: all of it in the first, and in the others
+// what differs from the one before.
+func decodeNextID(i int, m *lofamov1.ReportID, before fault.ReportID) (fault.ReportID, error) {
+	if i == 0 {
+		return DecodeReportID(m)
+	}
+	if m.GetNode() != "" || m.GetHalf() != 0 {
+		return fault.ReportID{}, refuse(RefusedField, "reports[%d].id: given %q %s: want those of the first report left out", i, m.GetNode(), m.GetHalf())
+	}
+	id := before
+	if e := m.GetEpoch(); e != 0 {
+		id.Epoch = fault.Epoch(e)
+	}
+	if id.Seq = fault.Seq(m.GetSeq()); id.Seq == 0 {
+		return fault.ReportID{}, refuse(RefusedField, "reports[%d].id.seq: given 0: want at least 1", i)
+	}
+	return id, nil
 }
 
 // NewAcks answers reports, in as many acks as their origins and epochs take.

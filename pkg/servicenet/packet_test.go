@@ -212,7 +212,7 @@ func FuzzPacket(f *testing.F) {
 	f.Add(sealedWith(f, lofamov1.Checksum_CHECKSUM_FLETCHER64, testKey(1)))
 	f.Add([]byte{0x0b, 0x0c, 0x08, 0x01, 0x30, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) > MaxDatagram {
+		if len(b) == 0 || len(b) > MaxDatagram {
 			return
 		}
 		env := new(lofamov1.Envelope)

@@ -35,9 +35,7 @@ func BatchLimit(path fault.Path) int {
 // ReportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
 // that grow in the log, and an id that is written out.
 func ReportSize(r fault.Report) int {
-	header := r
-	header.Observations = nil
-	n := proto.Size(EncodeReport(header))
+	n := headerSize(r)
 	for _, o := range r.Observations {
 		n += observationSize(o, r)
 	}
@@ -70,7 +68,7 @@ func SplitReport(r fault.Report) []fault.Report {
 	header.Partial = r.Digest // room for the mark
 	// The numbers are not known yet: 5 bytes each.
 	header.ID.Epoch, header.ID.Seq = 1<<34, 1<<34
-	base := proto.Size(EncodeReport(header))
+	base := headerSize(header)
 	if r.Digest {
 		r.Observations = digestObservations(r, base)
 	}
@@ -121,6 +119,45 @@ func digestObservations(r fault.Report, base int) []fault.Observation {
 // observationSize is what o adds to its report, with room for an age that grows in the log.
 func observationSize(o fault.Observation, r fault.Report) int {
 	o.Age = min(max(o.Age, 1<<41), MaxAge) // 6 bytes, 36 minutes
-	n := proto.Size(encodeObservation(o, r.ID.Origin.Node, r.Digest))
+	n := varintSize(uint64(o.Component)) + varintSize(uint64(o.State)) + varintSize(uint64(o.Kind)) +
+		stringSize(len(cutDetail(o.Detail, fault.MaxDetail)))
+	if o.Node != r.ID.Origin.Node {
+		n += stringSize(len(o.Node))
+	}
+	if !r.Digest || o.State != fault.Normal {
+		n += varintSize(encodeDuration(o.Age))
+	}
+	return 1 + protowire.SizeBytes(n)
+}
+
+// headerSize is the size of a report without its observations.
+func headerSize(r fault.Report) int {
+	id := stringSize(len(r.ID.Origin.Node)) + varintSize(uint64(r.ID.Origin.Half)) + varintSize(uint64(r.ID.Epoch)) + varintSize(uint64(r.ID.Seq))
+	n := 1 + protowire.SizeBytes(id) + varintSize(encodeDuration(r.Uptime))
+	for _, flag := range [...]bool{r.Digest, r.Partial} {
+		if flag {
+			n += 2
+		}
+	}
+	for _, word := range [...]uint32{r.Registers.DNPWatchdog, r.Registers.HostWatchdog, r.Registers.RemoteFaultDescriptor} {
+		if word != 0 {
+			n += 1 + protowire.SizeFixed32()
+		}
+	}
+	return n
+}
+
+// varintSize and stringSize are the sizes of fields with numbers up to 15, which are left out when empty.
+func varintSize(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(v)
+}
+
+func stringSize(n int) int {
+	if n == 0 {
+		return 0
+	}
 	return 1 + protowire.SizeBytes(n)
 }

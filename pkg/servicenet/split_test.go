@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -60,9 +61,38 @@ func TestBatchFits(t *testing.T) {
 			if a, err := Unwrap(b, path, fakeVerifier{}); err != nil || len(a.Reports) != len(rs) {
 				t.Errorf("%s %s: %d of %d reports, %v", path, name, len(a.Reports), len(rs), err)
 			}
+			if around := len(b) - proto.Size(EncodeReports(rs, status)); path != fault.PathTorus && around > MaxDatagram-limit {
+				t.Errorf("%s %s: %d bytes around the reports, want at most %d", path, name, around, MaxDatagram-limit)
+			}
 			t.Logf("%s %s: %d reports of %d bytes: %d signed, %d with a MAC", path, name, len(rs), ReportSize(r), len(b), len(mac))
 		}
 	}
+}
+
+// The sizes, computed without encoding anything, are those of the encoder: but for the ages, which
+// count as 36 minutes at least.
+func TestReportSizeIsTheEncoders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		node := rapid.SampledFrom([]fault.NodeID{"n0", "n10-10-10", fault.NodeID(strings.Repeat("n", MaxNodeID))})
+		word := rapid.SampledFrom([]uint32{0, 1, 1 << 31})
+		r := fault.Report{
+			ID:     fault.ReportID{Origin: fault.Origin{Node: node.Draw(t, "origin"), Half: fault.HalfDNP}, Epoch: fault.Epoch(rapid.Uint64().Draw(t, "epoch")), Seq: fault.Seq(rapid.Uint64().Draw(t, "seq"))},
+			Digest: rapid.Bool().Draw(t, "digest"), Partial: rapid.Bool().Draw(t, "partial"),
+			Registers: fault.Registers{DNPWatchdog: word.Draw(t, "dnp"), HostWatchdog: word.Draw(t, "host"), RemoteFaultDescriptor: word.Draw(t, "rfd")},
+			Uptime:    time.Duration(rapid.Int64().Draw(t, "uptime")),
+		}
+		for range rapid.IntRange(0, 5).Draw(t, "observations") {
+			r.Observations = append(r.Observations, fault.Observation{
+				Node: node.Draw(t, "node"), Component: fault.Component(rapid.IntRange(1, fault.NumComponents-1).Draw(t, "component")),
+				State: fault.State(rapid.IntRange(1, 4).Draw(t, "state")), Kind: fault.Kind(rapid.IntRange(1, 3).Draw(t, "kind")),
+				Age:    time.Duration(rapid.Int64Range(1<<41, 1<<60).Draw(t, "age")),
+				Detail: rapid.String().Draw(t, "detail"),
+			})
+		}
+		if got, want := ReportSize(r), StatusSize(nil)+proto.Size(EncodeReports([]fault.Report{r}, nil)); got != want {
+			t.Fatalf("%d bytes, the encoder takes %d: %+v", got, want, r)
+		}
+	})
 }
 
 // A report that is as large as SplitReport makes them is within every limit.

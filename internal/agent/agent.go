@@ -21,10 +21,12 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
@@ -38,6 +40,7 @@ const (
 	HostInjectSock  = "host.inject.sock"
 	DNPInjectSock   = "dnp.inject.sock"
 	epochFileSuffix = ".epoch"
+	spoolFileSuffix = ".spool"
 )
 
 // common is what the two shells share.
@@ -49,6 +52,8 @@ type common struct {
 	log      *slog.Logger
 	signer   *pki.Signer
 	verifier *pki.Verifier
+	keeper   *keeper.Keeper
+	unkept   string // why reports are not kept, as the machine was told
 }
 
 // prepare checks the configuration and loads the half's keys.
@@ -159,6 +164,32 @@ func (c *common) nextEpoch() (fault.Epoch, error) {
 	return e, err
 }
 
+// openKeeper opens the half's spool, and returns what it kept of earlier lives. It must be called under
+// the half's lock on the register file.
+func (c *common) openKeeper(cs *closers) []servicenet.Kept {
+	boot, err := keeper.BootID()
+	if err != nil {
+		c.log.Warn("kept reports will seem to be of an earlier boot", "err", err)
+	}
+	k, kept := keeper.Open(keeper.Config{
+		Path: c.statePath(c.half.String() + spoolFileSuffix), Size: c.cfg.Service.SpoolBytes, Origin: c.self(),
+		Logger: c.log, Boot: boot, Now: keeper.SinceBoot,
+	})
+	c.keeper = k
+	cs.add(k.Close)
+	return kept
+}
+
+// spoolState says whether the machine must be told of the spool, and what.
+func (c *common) spoolState() (servicenet.SpoolState, bool) {
+	why := c.keeper.Why()
+	if why == c.unkept {
+		return servicenet.SpoolState{}, false
+	}
+	c.unkept = why
+	return servicenet.SpoolState{Err: why}, true
+}
+
 // carryOut does what a step asks for besides sending: before that, for a report that is sent under an
 // epoch which is lost would come to be another's.
 func (c *common) carryOut(e delivery.Effects, p *page) {
@@ -168,6 +199,8 @@ func (c *common) carryOut(e delivery.Effects, p *page) {
 		}
 		p.setEpoch(e.NewEpoch)
 	}
+	c.keeper.Keep(e.Keep)
+	c.keeper.Forget(e.Forget)
 	for _, n := range e.Told {
 		level := slog.LevelInfo
 		if n.Warn {

@@ -97,7 +97,7 @@ func (d *dnpHalf) open(cs *closers) error {
 		return err
 	}
 	d.page.setEpoch(e)
-	return d.begin(e)
+	return d.begin(e, d.openKeeper(cs))
 }
 
 func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
@@ -125,12 +125,12 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 
 // begin starts the machine and steps it at the same moment, so that all its periods begin together
 // and share their wake-ups.
-func (d *dnpHalf) begin(e fault.Epoch) error {
+func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	now := inStep(d.periods.TWrite)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
-		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(),
+		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept,
 	}, now, e)
 	if err != nil {
 		return err
@@ -198,6 +198,9 @@ func (d *dnpHalf) maintain(now time.Time) {
 		return
 	}
 	d.lookAt = now.Add(checkEvery)
+	if ev, changed := d.spoolState(); changed {
+		d.do(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
+	}
 	for i := range d.keys {
 		d.keys[i].Expire(now)
 	}

@@ -43,10 +43,11 @@ type hostHalf struct {
 	refused [servicenet.NumRefusals]atomic.Uint64
 	damaged atomic.Uint64 // packets that came damaged
 
-	mu    sync.Mutex // the half's one mutex: see the package comment
-	core  *hostcore.Machine
-	alarm *alarm
-	sends []condition // by the number of the service interface
+	mu     sync.Mutex // the half's one mutex: see the package comment
+	core   *hostcore.Machine
+	alarm  *alarm
+	lookAt time.Time   // at the spool
+	sends  []condition // by the number of the service interface
 	// failed are the errors of sends that the machine has not been told yet.
 	failed []servicenet.PathFailed
 }
@@ -116,7 +117,7 @@ func (h *hostHalf) open(cs *closers) error {
 		return err
 	}
 	h.page.setEpoch(e)
-	if err := h.begin(e); err != nil {
+	if err := h.begin(e, h.openKeeper(cs)); err != nil {
 		return err
 	}
 	if h.cfg.Service.GossipListen == "" {
@@ -159,7 +160,7 @@ func gossipTiming(p config.Periods) gossip.Timing {
 
 // begin starts the machine and steps it at the same moment, so that all its periods begin together
 // and share their wake-ups.
-func (h *hostHalf) begin(e fault.Epoch) error {
+func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	rails := []fault.Path{fault.PathDirect, fault.PathTorus}
 	if h.cfg.Service.GossipListen != "" {
 		rails = []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus}
@@ -173,7 +174,7 @@ func (h *hostHalf) begin(e fault.Epoch) error {
 	defer h.mu.Unlock()
 	core, err := hostcore.New(hostcore.Config{
 		Topo: h.topo, Periods: h.periods, MaxHops: h.maxHops(), Rails: rails,
-		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered,
+		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		GossipSilence: gossipMisses * gossipTiming(h.periods).ProbeInterval,
 	}, now, e)
 	if err != nil {
@@ -214,6 +215,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	}
 	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.periods.SensorPeriod, h.onReadings) })
 	g.Go(func() error { h.watchInterfaces(ctx); return nil })
+	g.Go(func() error { h.serveStatus(ctx); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
 	}
@@ -233,12 +235,24 @@ func (h *hostHalf) ring(ctx context.Context) {
 			h.mu.Lock()
 			now := time.Now()
 			h.alarm.rang()
-			if h.page.maintain(now) {
-				h.log.Info("register file mended")
-			}
+			h.maintain(now)
 			h.apply(now, h.core.Step(now, hostcore.Tick{}))
 			h.mu.Unlock()
 		}
+	}
+}
+
+// maintain does once a second what no event tells of.
+func (h *hostHalf) maintain(now time.Time) {
+	if h.page.maintain(now) {
+		h.log.Info("register file mended")
+	}
+	if now.Before(h.lookAt) {
+		return
+	}
+	h.lookAt = now.Add(checkEvery)
+	if ev, changed := h.spoolState(); changed {
+		h.do(now, h.core.Step(now, hostcore.Hint{Event: ev}))
 	}
 }
 

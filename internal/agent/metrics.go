@@ -5,16 +5,58 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 )
+
+// metric describes one family.
+type metric struct {
+	name, help string
+	labels     []string
+}
+
+func families() []metric {
+	return []metric{
+		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
+		{"lofamo_agent_dnp_alive", "1 when the DNP half validates its watchdog word, 0 when not or not yet.", nil},
+		{"lofamo_agent_reports_pending", "Reports in the sender's log.", nil},
+		{"lofamo_agent_reports_unanswered", "Reports in the sender's log that no supervisor has received yet.", nil},
+		{"lofamo_agent_reports_oldest_age_seconds", "Age of the oldest report in the sender's log, 0 when it is empty.", nil},
+		{"lofamo_agent_reports_total", "Reports and digests logged.", nil},
+		{"lofamo_agent_reports_committed_total", "Reports that the supervisors committed.", nil},
+		{"lofamo_agent_reports_shortened_total", "Reports left out because the log was full.", nil},
+		{"lofamo_agent_sends_total", "Attempts by kind of rail.", []string{"path"}},
+		{"lofamo_agent_retries_total", "Attempts that were not the first of their report.", nil},
+		{"lofamo_agent_path_state", "State of the path to the supervisors, one series a state.", []string{"state"}},
+		{"lofamo_agent_path_migrations_total", "Changes of the primary path, by reason.", []string{"reason"}},
+		{"lofamo_agent_isolated", "1 while no rail at all brings an answer of a supervisor.", nil},
+		{"lofamo_agent_isolated_seconds", "How long no rail at all has brought an answer, 0 when one does.", nil},
+		{"lofamo_agent_rail_up", "0 while a rail is known not to work, else 1.", []string{"rail"}},
+		{"lofamo_agent_rail_reports_in_flight", "Reports sent by a rail last and not answered.", []string{"rail"}},
+		{"lofamo_agent_rail_reports_sent_total", "Reports sent by a rail.", []string{"rail"}},
+		{"lofamo_agent_rail_reports_answered_total", "Reports whose first answer came by a rail.", []string{"rail"}},
+		{"lofamo_agent_rail_rtt_seconds", "Smoothed time from a report to its answer, 0 before the first.", []string{"rail"}},
+		{"lofamo_agent_spool_bytes", "Bytes that kept reports take on disk.", nil},
+		{"lofamo_agent_spool_reports", "Reports that would outlive a restart.", nil},
+		{"lofamo_agent_spool_lost_total", "Reports that could not be kept on disk.", nil},
+		{"lofamo_agent_spool_failing", "1 while reports are not kept on disk, for whatever reason.", nil},
+		{"lofamo_agent_damaged_total", "Packets that came damaged; the sender is asked again.", nil},
+		{"lofamo_agent_refused_total", "Messages refused, by reason.", []string{"reason"}},
+		{"lofamo_agent_mailbox_dropped_total", "Messages to the DNP half dropped because its mailbox was full.", nil},
+		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
+		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
+	}
+}
 
 // hostMetrics gathers the host half's metrics when they are asked for: an agent that nobody
 // scrapes pays nothing. What the DNP half knows comes from the registers.
@@ -26,23 +68,7 @@ type hostMetrics struct {
 func newHostMetrics(h *hostHalf) *hostMetrics {
 	labels := prometheus.Labels{"node": string(h.cfg.Node), "platform": h.cfg.Platform}
 	m := &hostMetrics{h: h, desc: map[string]*prometheus.Desc{}}
-	for _, d := range []struct {
-		name, help string
-		labels     []string
-	}{
-		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
-		{"lofamo_agent_dnp_alive", "1 when the DNP half validates its watchdog word, 0 when not or not yet.", nil},
-		{"lofamo_agent_reports_pending", "Reports in the sender's log.", nil},
-		{"lofamo_agent_reports_total", "Reports and digests logged.", nil},
-		{"lofamo_agent_reports_committed_total", "Reports that the supervisors committed.", nil},
-		{"lofamo_agent_reports_shortened_total", "Reports left out because the log was full.", nil},
-		{"lofamo_agent_sends_total", "Attempts by rail.", []string{"path"}},
-		{"lofamo_agent_retries_total", "Attempts that were not the first of their report.", nil},
-		{"lofamo_agent_refused_total", "Messages refused, by reason.", []string{"reason"}},
-		{"lofamo_agent_mailbox_dropped_total", "Messages to the DNP half dropped because its mailbox was full.", nil},
-		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
-		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
-	} {
+	for _, d := range families() {
 		m.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
 	}
 	return m
@@ -55,45 +81,89 @@ func (m *hostMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
+// sink takes values of one scrape.
+type sink struct {
+	desc map[string]*prometheus.Desc
+	ch   chan<- prometheus.Metric
+}
+
+func (s sink) counter(name string, v uint64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(s.desc[name], prometheus.CounterValue, float64(v), labels...)
+}
+
+func (s sink) gauge(name string, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(s.desc[name], prometheus.GaugeValue, v, labels...)
+}
+
+// seconds turns nanoseconds into the base unit.
+func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
+
 // Collect implements prometheus.Collector.
 func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
-	h := m.h
+	h, s := m.h, sink{m.desc, ch}
 	h.mu.Lock()
 	box, verdict, e := h.core.OutboxStats(), h.core.Verdict(), h.core.Epoch()
 	states := h.core.States()
 	corrupt := h.page.file.Corrupt()
+	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
 	h.mu.Unlock()
 
-	counter := func(name string, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(m.desc[name], prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge := func(name string, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(m.desc[name], prometheus.GaugeValue, v, labels...)
-	}
-	gauge("lofamo_agent_epoch", float64(e))
-	gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
-	gauge("lofamo_agent_reports_pending", float64(box.Pending))
-	counter("lofamo_agent_reports_total", box.Added)
-	counter("lofamo_agent_reports_committed_total", box.Committed)
-	counter("lofamo_agent_reports_shortened_total", box.Shortened)
-	counter("lofamo_agent_retries_total", box.Retries)
+	s.gauge("lofamo_agent_epoch", float64(e))
+	s.gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
+	s.gauge("lofamo_agent_reports_pending", float64(box.Pending))
+	s.counter("lofamo_agent_reports_total", box.Added)
+	s.counter("lofamo_agent_reports_committed_total", box.Committed)
+	s.counter("lofamo_agent_reports_shortened_total", box.Shortened)
+	s.counter("lofamo_agent_retries_total", box.Retries)
 	for p := fault.PathDirect; p.Valid(); p++ {
-		counter("lofamo_agent_sends_total", box.Sent[p], p.String())
+		s.counter("lofamo_agent_sends_total", box.Sent[p], p.String())
 	}
+	for _, r := range delivery.Reasons() {
+		s.counter("lofamo_agent_path_migrations_total", moved[r], r.String())
+	}
+	s.delivery(fares)
+	s.spool(h)
+	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
 	for r := range servicenet.NumRefusals {
 		if r > 0 {
-			counter("lofamo_agent_refused_total", h.refused[r].Load(), servicenet.Refusal(r).String())
+			s.counter("lofamo_agent_refused_total", h.refused[r].Load(), servicenet.Refusal(r).String())
 		}
 	}
-	counter("lofamo_agent_mailbox_dropped_total", h.box.Stats().DroppedFull)
-	counter("lofamo_agent_registers_corrupt_total", corrupt)
-	m.collectStates(states, gauge)
+	s.counter("lofamo_agent_mailbox_dropped_total", h.box.Stats().DroppedFull)
+	s.counter("lofamo_agent_registers_corrupt_total", corrupt)
+	s.states(states)
 }
 
-func (m *hostMetrics) collectStates(states []hostcore.ComponentState, gauge func(string, float64, ...string)) {
+// delivery tells what the sender says of its log, paths and rails.
+func (s sink) delivery(d *lofamov1.DeliveryStatus) {
+	s.gauge("lofamo_agent_reports_unanswered", float64(d.GetUnanswered()))
+	s.gauge("lofamo_agent_reports_oldest_age_seconds", seconds(d.GetOldestNs()))
+	for state := lofamov1.PathState_MIGRATED; state <= lofamov1.PathState_REESTABLISHING; state++ {
+		s.gauge("lofamo_agent_path_state", one(d.GetState() == state), state.String())
+	}
+	s.gauge("lofamo_agent_isolated", one(d.GetIsolatedNs() > 0))
+	s.gauge("lofamo_agent_isolated_seconds", seconds(d.GetIsolatedNs()))
+	for _, r := range d.GetRails() {
+		s.gauge("lofamo_agent_rail_up", one(!r.GetDown()), r.GetName())
+		s.gauge("lofamo_agent_rail_reports_in_flight", float64(r.GetInFlight()), r.GetName())
+		s.counter("lofamo_agent_rail_reports_sent_total", r.GetSent(), r.GetName())
+		s.counter("lofamo_agent_rail_reports_answered_total", r.GetAnswered(), r.GetName())
+		s.gauge("lofamo_agent_rail_rtt_seconds", seconds(r.GetRttNs()), r.GetName())
+	}
+}
+
+func (s sink) spool(h *hostHalf) {
+	st := h.keeper.Status()
+	s.gauge("lofamo_agent_spool_bytes", float64(st.Bytes))
+	s.gauge("lofamo_agent_spool_reports", float64(st.Depth))
+	s.counter("lofamo_agent_spool_lost_total", st.Lost)
+	s.gauge("lofamo_agent_spool_failing", one(st.Err != ""))
+}
+
+func (s sink) states(states []hostcore.ComponentState) {
 	for _, c := range states {
-		for s := fault.Unknown; s.Valid(); s++ {
-			gauge("lofamo_agent_component_state", one(c.State == s), c.Component.String(), s.String())
+		for st := fault.Unknown; st.Valid(); st++ {
+			s.gauge("lofamo_agent_component_state", one(c.State == st), c.Component.String(), st.String())
 		}
 	}
 }

@@ -101,7 +101,7 @@ type ServiceConfig struct {
 	// Interface above are number 0, these are 1, 2 and so on. Gossip goes by number 0. Default none.
 	Alternates []ServiceAddr `json:"alternates,omitempty"`
 	// SpoolBytes is the size of the file, one a half, that keeps undelivered reports over a restart. 0
-	// for none, or 65536 to 1073741824. Default 4194304.
+	// for none, or 131072 to 67108864. Default 4194304.
 	SpoolBytes int64 `json:"spoolBytes"`
 	// Checksums are the end-to-end checksums that a half offers its supervisors, the preferred first:
 	// crc32c, crc32, fletcher64, adler32, xxhash64, sum64 or none. Until a supervisor has chosen it is

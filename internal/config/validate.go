@@ -12,6 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet/spool"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -29,8 +30,6 @@ const (
 // Bounds of the service network's settings.
 const (
 	maxAlternates = 7 // besides the first: interfaces of a node, addresses of a supervisor
-	minSpool      = 64 << 10
-	maxSpool      = 1 << 30
 )
 
 var (
@@ -270,8 +269,8 @@ func (s ServiceConfig) validate(p *problems) {
 		p.listen(field+".listen", a.Listen)
 		p.iface(field+".interface", a.Interface)
 	}
-	if b := s.SpoolBytes; b != 0 && (b < minSpool || b > maxSpool) {
-		p.bad("service.spoolBytes", b, "0 (no spool), or %d to %d", minSpool, maxSpool)
+	if b := s.SpoolBytes; b != 0 && (b < spool.MinSize || b > spool.MaxSize) {
+		p.bad("service.spoolBytes", b, "0 (no spool), or %d to %d", spool.MinSize, spool.MaxSize)
 	}
 	p.checksums("service.checksums", s.Checksums)
 }

@@ -8,6 +8,7 @@ package delivery
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -61,6 +62,8 @@ type Sender struct {
 	wake       time.Time // zero: nothing to wait for
 	network    fault.State
 	isolated   bool
+	asking     bool // every path is asked: none works
+	migrations map[Reason]uint64
 	out        Output
 }
 
@@ -70,7 +73,7 @@ func New(self fault.Origin, epoch fault.Epoch, cfg servicenet.OutboxConfig) (*Se
 	if err != nil {
 		return nil, err
 	}
-	return &Sender{self: self, interfaces: cfg.Interfaces, outbox: box, network: fault.Unknown}, nil
+	return &Sender{self: self, interfaces: cfg.Interfaces, outbox: box, network: fault.Unknown, migrations: map[Reason]uint64{}}, nil
 }
 
 // Restore takes over the reports of earlier lives. It comes before the first Add.
@@ -79,17 +82,17 @@ func (s *Sender) Restore(now time.Time, kept []servicenet.Kept) {
 		return
 	}
 	s.note(false, "%d undelivered reports of earlier lives go on", len(kept))
-	s.gather(s.outbox.Restore(now, kept))
+	s.gather(nil, s.outbox.Restore(now, kept))
 }
 
 // Add logs a report.
 func (s *Sender) Add(now time.Time, r fault.Report) {
 	_, out := s.outbox.Add(now, r)
-	s.gather(out)
+	s.gather(nil, out)
 }
 
 // Step gives the outbox an event.
-func (s *Sender) Step(now time.Time, ev servicenet.Event) { s.gather(s.outbox.Step(now, ev)) }
+func (s *Sender) Step(now time.Time, ev servicenet.Event) { s.gather(ev, s.outbox.Step(now, ev)) }
 
 // Tick wakes the outbox if it is due.
 func (s *Sender) Tick(now time.Time) {
@@ -132,7 +135,8 @@ func (s *Sender) Take() Output {
 	return out
 }
 
-func (s *Sender) gather(o servicenet.Output) {
+// gather takes over what the outbox wants because of an event; nil: none of its own.
+func (s *Sender) gather(ev servicenet.Event, o servicenet.Output) {
 	s.wake = o.Wake
 	s.out.Send = append(s.out.Send, o.Send...)
 	s.out.Paths = append(s.out.Paths, o.Paths...)
@@ -153,6 +157,9 @@ func (s *Sender) gather(o servicenet.Output) {
 		s.note(true, "the log of reports is full%s: %d were coalesced into newer ones", what, o.Dropped)
 	}
 	for _, m := range o.Migrations {
+		if m.From != m.To && m.From != (servicenet.PathID{}) {
+			s.migrations[s.reason(ev, m)]++
+		}
 		s.noteMigration(m)
 	}
 	if o.IsolatedChanged {
@@ -166,9 +173,16 @@ func (s *Sender) noteMigration(m servicenet.Migration) {
 	switch {
 	case m.State == servicenet.PathReestablishing:
 		s.note(true, "no path to a supervisor works: asking for new ones, %s was the last: %s", s.path(m.From), m.Why)
+		s.asking = true
+		return
+	case m.From == (servicenet.PathID{}):
+		s.note(false, "reports go by %s", s.path(m.To))
 	case m.From != m.To:
 		s.note(false, "reports go by %s instead of %s: %s", s.path(m.To), s.path(m.From), m.Why)
+	case s.asking:
+		s.note(false, "reports go by %s again: %s", s.path(m.To), m.Why)
 	}
+	s.asking = false
 }
 
 func (s *Sender) noteIsolation() {
@@ -203,6 +217,9 @@ func (s *Sender) Network() fault.State { return s.network }
 
 // Epoch returns the boot epoch in use.
 func (s *Sender) Epoch() fault.Epoch { return s.outbox.Epoch() }
+
+// Migrations returns how often the primary path has changed, by reason.
+func (s *Sender) Migrations() map[Reason]uint64 { return maps.Clone(s.migrations) }
 
 // Stats returns the counters of the sender's log.
 func (s *Sender) Stats() servicenet.OutboxStats { return s.outbox.Stats() }

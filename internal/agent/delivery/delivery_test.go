@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,11 +146,11 @@ func TestNotes(t *testing.T) {
 		{servicenet.Output{Migrations: []servicenet.Migration{{From: one, State: servicenet.PathReestablishing, Why: "no answer"}}},
 			true, "no path to a supervisor works: asking for new ones, eth1>sup-1 was the last: no answer"},
 		{servicenet.Output{Migrations: []servicenet.Migration{{To: one, State: servicenet.PathMigrated, Why: "re-established"}}},
-			false, "reports go by eth1>sup-1 instead of none: re-established"},
+			false, "reports go by eth1>sup-1"},
 	} {
 		s := newSender(t)
 		s.Take()
-		s.gather(tc.out)
+		s.gather(nil, tc.out)
 		var want []Note
 		if tc.text != "" {
 			want = []Note{{tc.warn, tc.text}}
@@ -172,5 +173,59 @@ func TestRestore(t *testing.T) {
 	s.Restore(start, []servicenet.Kept{{Report: r, Age: time.Minute}})
 	if told := s.Take().Told; len(told) != 1 || told[0].Text != "1 undelivered reports of earlier lives go on" {
 		t.Errorf("told %v", told)
+	}
+}
+
+// After none worked, the path that works is told even when it is the one before.
+func TestNoteOfTheSamePathAgain(t *testing.T) {
+	zero := servicenet.PathID{Supervisor: "sup-0"}
+	s := newSender(t)
+	s.Take()
+	s.gather(nil, servicenet.Output{Migrations: []servicenet.Migration{
+		{From: zero, To: zero, State: servicenet.PathReestablishing, Why: "no answer"},
+		{From: zero, To: zero, State: servicenet.PathMigrated, Why: "re-established"},
+		{From: zero, To: zero, State: servicenet.PathRearm, Why: "an alternate is chosen"},
+	}})
+	told := s.Take().Told
+	if len(told) != 2 || told[1] != (Note{false, "reports go by eth0>sup-0 again: re-established"}) {
+		t.Errorf("told %v", told)
+	}
+	if len(s.Migrations()) != 0 {
+		t.Errorf("%v counted: the primary never changed", s.Migrations())
+	}
+}
+
+// Migrations are counted by what made them.
+func TestReasons(t *testing.T) {
+	for _, tc := range []struct {
+		ev     servicenet.Event
+		why    string
+		asking bool
+		want   Reason
+	}{
+		{servicenet.Tick{}, "no answer", false, Unanswered},
+		{nil, "no answer", false, Unanswered},
+		{servicenet.PathFailed{}, "connection refused", false, PathError},
+		{servicenet.RailDown{}, "no carrier", false, InterfaceDown},
+		{servicenet.Acked{}, "the leader is there", false, Leader},
+		{servicenet.Replied{}, "re-established", true, Reestablished},
+		{servicenet.Acked{}, "a report was answered", true, Reestablished},
+	} {
+		s := newSender(t)
+		s.asking = tc.asking
+		s.gather(tc.ev, servicenet.Output{Migrations: []servicenet.Migration{{
+			From: servicenet.PathID{Supervisor: "sup-0"}, To: servicenet.PathID{Supervisor: "sup-1"}, State: servicenet.PathMigrated, Why: tc.why,
+		}}})
+		if got := s.Migrations(); len(got) != 1 || got[tc.want] != 1 {
+			t.Errorf("%T, %s: %v, want one %s", tc.ev, tc.why, got, tc.want)
+		}
+	}
+	for _, r := range Reasons() {
+		if strings.HasPrefix(r.String(), "Reason(") {
+			t.Errorf("reason %d has no name", r)
+		}
+	}
+	if got := Reason(0).String(); got != "Reason(0)" {
+		t.Errorf("no reason is called %s", got)
 	}
 }

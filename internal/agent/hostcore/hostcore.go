@@ -258,6 +258,9 @@ func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.sender.Stats()
 // Delivery returns how this half's reports fare.
 func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.sender.Status(now) }
 
+// Migrations returns how often the primary path has changed, by reason.
+func (m *Machine) Migrations() map[delivery.Reason]uint64 { return m.sender.Migrations() }
+
 // ComponentState is what this half states of one component of its node.
 type ComponentState struct {
 	Component fault.Component

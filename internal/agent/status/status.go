@@ -34,7 +34,6 @@ type Status struct {
 	Node     string `json:"node"`
 	Coord    string `json:"coord"`
 	Platform string `json:"platform"`
-	Version  string `json:"version"`
 	// Host and DNP are the halves, as the host half sees them.
 	Host Half `json:"host"`
 	DNP  Half `json:"dnp"`

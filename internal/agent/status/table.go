@@ -97,7 +97,10 @@ func waiting(d *lofamov1.DeliveryStatus) string {
 }
 
 func pathState(s lofamov1.PathState) string {
-	return strings.TrimPrefix(s.String(), "PATH_STATE_")
+	if s == lofamov1.PathState_PATH_STATE_UNSPECIFIED {
+		return "none yet"
+	}
+	return s.String()
 }
 
 func count(n uint64, what string) string {

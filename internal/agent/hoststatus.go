@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/status"
+)
+
+// serveStatus answers `lofamo-agent status` until ctx ends. The half does not need it: where its socket
+// cannot be made, it says so and goes on.
+func (h *hostHalf) serveStatus(ctx context.Context) {
+	if err := serveUnix(ctx, h.statePath(status.Socket), status.Handler(h.status)); err != nil {
+		h.log.Warn("lofamo-agent status will not be answered", "err", err)
+	}
+}
+
+// status is what this half says of itself to people on its node.
+func (h *hostHalf) status() status.Status {
+	s := status.Status{
+		Node: string(h.cfg.Node), Coord: h.cfg.Coord, Platform: h.cfg.Platform,
+		Damaged: h.damaged.Load(), Spool: h.spoolStatus(),
+	}
+	for i := range h.refused {
+		s.Refused += h.refused[i].Load()
+	}
+	for k, n := range h.nets {
+		s.Interfaces = append(s.Interfaces, status.Interface{Name: h.names[k], Listen: n.LocalAddr().String()})
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s.Host = status.Half{State: "RUNNING", Epoch: uint64(h.core.Epoch()), PID: os.Getpid()}
+	s.DNP = status.Half{State: h.core.Verdict().String(), Epoch: uint64(h.page.file.Epoch(fault.HalfDNP))}
+	s.ServiceNetwork = fault.Unknown.String()
+	for _, c := range h.core.States() {
+		if c.Component == fault.ComponentServiceNetwork {
+			s.ServiceNetwork = c.State.String()
+		}
+	}
+	s.Delivery.DeliveryStatus = h.core.Delivery(time.Now())
+	return s
+}
+
+func (c *common) spoolStatus() status.Spool {
+	s := c.keeper.Status()
+	return status.Spool{
+		Path: c.keeper.Path(), Capacity: c.keeper.Size(), Used: s.Bytes, Records: s.Depth, Lost: s.Lost, Error: s.Err,
+	}
+}

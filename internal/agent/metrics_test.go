@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// The metrics of a running half: all families are there from the first scrape, named and described as
+// Prometheus wants it.
+func TestMetrics(t *testing.T) {
+	addr := freePort(t)
+	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
+		if c.Node == "n0-0-0" {
+			c.HTTP = addr
+		}
+	})
+	n.startAll()
+	n.awaitHealthy()
+	r, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	page, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.New(bytes.NewReader(page)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	lines := strings.Split(string(page), "\n")
+	for _, f := range families() {
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, f.name+"{") }) && !strings.HasPrefix(f.name, "lofamo_agent_rail_") {
+			t.Errorf("no series of %s", f.name)
+		}
+	}
+	for _, want := range []string{
+		`lofamo_agent_path_migrations_total{node="n0-0-0",platform="shared-kernel",reason="unanswered"} 0`,
+		`lofamo_agent_isolated{node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_spool_failing{node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_damaged_total{node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_component_state{component="dnp",node="n0-0-0",platform="shared-kernel",state="NORMAL"} 1`,
+	} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("no line %s", want)
+		}
+	}
+}

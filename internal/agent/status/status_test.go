@@ -1,0 +1,171 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+
+	"github.com/lofamo/lofamo/internal/golden"
+)
+
+func example() Status {
+	return Status{
+		Node: "n1-0-1", Coord: "1,0,1", Platform: "shared-kernel",
+		Host: Half{State: "RUNNING", Epoch: 12, PID: 4711}, DNP: Half{State: "ALIVE", Epoch: 3},
+		ServiceNetwork: "NORMAL",
+		Interfaces:     []Interface{{"eth0", "10.0.0.1:7000"}, {"eth2", "10.8.0.1:7000"}},
+		Delivery: Delivery{&lofamov1.DeliveryStatus{
+			State: lofamov1.PathState_ARMED, Primary: "eth0>sup-0", Alternate: "eth2>sup-1",
+			Logged: 3, Unanswered: 1, OldestNs: uint64(1260 * time.Millisecond), Migrations: 2, Retries: 7,
+			Rails: []*lofamov1.RailStatus{
+				{Name: "direct/eth0", InFlight: 1, Sent: 1234, Answered: 1230, RttNs: uint64(1234567 * time.Nanosecond)},
+				{Name: "direct/eth2", Down: true, Sent: 20},
+				{Name: "torus", Sent: 3, Answered: 2, RttNs: uint64(45 * time.Microsecond)},
+			},
+		}},
+		Spool: Spool{Path: "/var/lib/lofamo/agent/host.spool", Capacity: 4 << 20, Used: 1152, Records: 3},
+	}
+}
+
+// TestTables shows what people see in the cases of testdata. A case is a name; what is printed follows.
+func TestTables(t *testing.T) {
+	cases := map[string]func(*Status){
+		"armed": func(*Status) {},
+		"isolated": func(s *Status) {
+			s.ServiceNetwork = "FAILED"
+			d := s.Delivery
+			d.State, d.Primary, d.Alternate, d.IsolatedNs = lofamov1.PathState_REESTABLISHING, "", "", uint64(83400*time.Millisecond)
+			d.Logged, d.Unanswered, d.OldestNs, d.Shortened = 1, 1, uint64(90*time.Second), 4
+			s.DNP = Half{State: "STALE"}
+		},
+		"isolated-empty": func(s *Status) {
+			s.Delivery.IsolatedNs, s.Delivery.Logged = uint64(2*time.Second), 0
+			s.Delivery.Rails = s.Delivery.Rails[:1]
+		},
+		"no-spool":     func(s *Status) { s.Spool = Spool{Error: "none is configured"} },
+		"spool-fails":  func(s *Status) { s.Spool.Error, s.Spool.Lost = "no space left on device", 2 },
+		"spool-lost":   func(s *Status) { s.Spool.Lost, s.Spool.Records = 2, 1 },
+		"damaged":      func(s *Status) { s.Damaged, s.Refused = 5, 9 },
+		"just-started": func(s *Status) { s.Delivery = Delivery{&lofamov1.DeliveryStatus{}}; s.DNP = Half{State: "WAITING"} },
+	}
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		return golden.Lines(t, text, "  ", func(args []string) ([]string, error) {
+			s := example()
+			change, ok := cases[args[0]]
+			if !ok {
+				t.Fatalf("no case %q", args[0])
+			}
+			change(&s)
+			var b bytes.Buffer
+			if err := WriteTable(&b, s); err != nil {
+				return nil, err
+			}
+			return strings.Split(strings.TrimRight(b.String(), "\n"), "\n"), nil
+		})
+	})
+}
+
+// What is written as JSON reads back alike; the delivery is the API's own message.
+func TestJSON(t *testing.T) {
+	want := example()
+	b, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{`"state":"ARMED"`, `"in_flight":1`, `"isolated_ns":"0"`, `"service_network":"NORMAL"`} {
+		if !strings.Contains(strings.ReplaceAll(string(b), " ", ""), part) {
+			t.Errorf("no %s in %s", part, b)
+		}
+	}
+	later := strings.Replace(string(b), `"delivery":{`, `"delivery":{"invented":1,`, 1)
+	var got Status
+	if err := json.Unmarshal([]byte(later), &got); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(got.Delivery, want.Delivery) {
+		t.Errorf("delivery %v, want %v", got.Delivery, want.Delivery)
+	}
+	got.Delivery, want.Delivery = Delivery{}, Delivery{}
+	if g, w := got, want; g.Node != w.Node || g.Host != w.Host || g.Spool != w.Spool || len(g.Interfaces) != 2 {
+		t.Errorf("%+v, want %+v", g, w)
+	}
+}
+
+func listen(t *testing.T, h http.Handler) (stateDir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lofamo") // short: sockets' names are
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := net.Listen("unix", filepath.Join(dir, Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close(); <-done })
+	return dir
+}
+
+func TestAsk(t *testing.T) {
+	dir := listen(t, Handler(example))
+	s, err := Ask(context.Background(), dir)
+	if err != nil || s.Node != "n1-0-1" || s.Delivery.GetPrimary() != "eth0>sup-0" {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// Every way not to get an answer is said in plain words.
+func TestAskRefusals(t *testing.T) {
+	answer := func(code int, body string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(body))
+		})
+	}
+	dead := t.TempDir() // a socket that nobody serves any more
+	l, err := net.Listen("unix", filepath.Join(dead, Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, dir, says string
+		notRunning      bool
+	}{
+		{"nothing there", t.TempDir(), "the host half is not running", true},
+		{"left by a dead half", dead, "the host half is not running", true},
+		{"an error", listen(t, answer(500, "out of order")), "500 Internal Server Error: out of order", false},
+		{"no JSON", listen(t, answer(200, "hello")), "its answer: invalid character", false},
+	} {
+		_, err := Ask(context.Background(), tc.dir)
+		if err == nil || !strings.Contains(err.Error(), tc.says) || !strings.Contains(err.Error(), Socket) || errors.Is(err, ErrNotRunning) != tc.notRunning {
+			t.Errorf("%s: error %v: want %q", tc.name, err, tc.says)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Ask(ctx, listen(t, Handler(example))); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	if err := explain(context.DeadlineExceeded); !strings.Contains(err.Error(), "it may be stopped") {
+		t.Errorf("a half that does not answer: %v", err)
+	}
+}

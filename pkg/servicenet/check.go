@@ -2,6 +2,7 @@ package servicenet
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,10 +94,8 @@ func checkAck(a *lofamov1.Ack) error {
 	if n := len(a.GetSeqs()); n < 1 || n > MaxAckSeqs {
 		return refuse(RefusedField, "ack.seqs: given %d: want 1 to %d", n, MaxAckSeqs)
 	}
-	for _, seq := range a.GetSeqs() {
-		if seq == 0 {
-			return refuse(RefusedField, "ack.seqs: given 0: want at least 1")
-		}
+	if slices.Contains(a.GetSeqs(), 0) {
+		return refuse(RefusedField, "ack.seqs: given 0: want at least 1")
 	}
 	if h := a.GetHighestEpoch(); a.GetStatus() == lofamov1.Ack_STALE_EPOCH && (h == 0 || h > uint64(MaxEpoch)) {
 		return refuse(RefusedField, "ack.highest_epoch: given %d: want 1 to %d", h, uint64(MaxEpoch))

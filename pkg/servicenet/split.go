@@ -10,7 +10,7 @@ import (
 
 // MaxReportSize is the size in bytes of an encoded report that always fits MaxDatagram, even when
 // another node has wrapped it with certificate and signature of its own and three hops. It follows
-// from MaxDatagram - 2×(MaxCertificate + signature and framing) - hops; TestReportFitsRelayed
+// from MaxDatagram - 2×(MaxCertificate + signature, checksum and framing) - hops; TestReportFitsRelayed
 // measures it.
 const MaxReportSize = 259
 

@@ -1,0 +1,5 @@
+//go:build race
+
+package servicenet
+
+const raceEnabled = true

@@ -41,14 +41,14 @@ type machine struct {
 	ids      []fault.ReportID // everything ever sent, and digests
 	requests []PathMessage
 	kept     map[fault.ReportID]bool
-	asked    map[pathRequest]bool // REQ for alternates
-	replies  map[pathRequest]bool // REP given
+	asked    map[askedFor]bool // REQ for alternates
+	replies  map[askedFor]bool // REP given
 	targets  []string
 	isolated bool
 	state    fault.State
 }
 
-type pathRequest struct {
+type askedFor struct {
 	path PathID
 	id   uint64
 }
@@ -69,7 +69,7 @@ func newMachine(t *rapid.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{t: t, o: o, now: epochStart, kept: map[fault.ReportID]bool{}, asked: map[pathRequest]bool{}, replies: map[pathRequest]bool{}, state: fault.Unknown}
+	m := &machine{t: t, o: o, now: epochStart, kept: map[fault.ReportID]bool{}, asked: map[askedFor]bool{}, replies: map[askedFor]bool{}, state: fault.Unknown}
 	var back []Kept
 	for range rapid.IntRange(0, 5).Draw(t, "kept") {
 		r := sick(fault.ComponentMemory)
@@ -147,7 +147,7 @@ func (m *machine) replied(t *rapid.T) {
 		r := m.requests[len(m.requests)-1-rapid.IntRange(0, min(3, len(m.requests)-1)).Draw(t, "back")]
 		p, id = r.Path, r.Request.GetId()
 	}
-	m.replies[pathRequest{p, id}] = true
+	m.replies[askedFor{p, id}] = true
 	m.step(Replied{Interface: p.Interface, Supervisor: p.Supervisor, Reply: &lofamov1.PathReply{
 		Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.o.Epoch()), Id: id, Leader: m.drawPath(t).Supervisor}})
 }
@@ -186,7 +186,7 @@ func (m *machine) take(out Output) {
 	for _, p := range out.Paths {
 		if p.Request != nil {
 			m.requests = append(m.requests, p)
-			m.asked[pathRequest{p.Path, p.Request.GetId()}] = p.Request.GetAlternate()
+			m.asked[askedFor{p.Path, p.Request.GetId()}] = p.Request.GetAlternate()
 		}
 		if (p.Request == nil) == (p.Ack == nil) || m.o.paths.find(p.Path) == nil {
 			t.Fatalf("path message %+v", p)
@@ -260,7 +260,7 @@ func (m *machine) checkPaths() {
 		ok = s.primary != nil && s.alternate != nil && x.kind == requestAlternate && x.path == s.alternate
 	case PathArmed:
 		ok = s.primary != nil && s.alternate != nil && (x.kind == 0 || x.kind == requestSession) &&
-			m.asked[pathRequest{s.alternate.id, s.alternate.proven}] && m.replies[pathRequest{s.alternate.id, s.alternate.proven}] && s.alternate.misses == 0 && !m.o.interfaceDown(s.alternate)
+			m.asked[askedFor{s.alternate.id, s.alternate.proven}] && m.replies[askedFor{s.alternate.id, s.alternate.proven}] && s.alternate.misses == 0 && !m.o.interfaceDown(s.alternate)
 	case PathReestablishing:
 		ok = s.primary == nil && s.alternate == nil && x.kind == requestAny && len(s.all) > 1
 	}

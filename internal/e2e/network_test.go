@@ -17,7 +17,7 @@ import (
 
 // network starts a cluster in network namespaces for one test and its subtests. When the test fails,
 // its logs are kept.
-func network(t *testing.T, dims string, supervisors int) *netlab.Lab {
+func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netlab.Lab {
 	t.Helper()
 	if missing := netlab.Missing(); missing != "" {
 		if os.Getenv("CI") != "" {
@@ -31,7 +31,9 @@ func network(t *testing.T, dims string, supervisors int) *netlab.Lab {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	l, err := netlab.Start(ctx, localcluster.Options{Dims: d, Supervisors: supervisors, BinDir: binaries, Periods: patient()})
+	l, err := netlab.Start(ctx, localcluster.Options{
+		Dims: d, Supervisors: supervisors, ServiceInterfaces: serviceNetworks, BinDir: binaries, Periods: patient(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +127,7 @@ func TestRealServiceNetworkCut(t *testing.T) {
 		supervisors int
 	}{{"2x1x1", 1}, {"2x2x2", 3}} {
 		t.Run(tc.dims, func(t *testing.T) {
-			l := network(t, tc.dims, tc.supervisors)
+			l := network(t, tc.dims, tc.supervisors, 1)
 			tryWired(t, l, "service network cut", func(t wired) {
 				t.must(t.net.CutService("n1-0-0"))
 				silent := t.silent("n1-0-0")
@@ -147,7 +149,7 @@ func TestRealServiceNetworkCut(t *testing.T) {
 
 // TestRealNetwork tries what networks do to a cluster of real interfaces.
 func TestRealNetwork(t *testing.T) {
-	l := network(t, "2x2x2", 3)
+	l := network(t, "2x2x2", 3, 1)
 
 	tryWired(t, l, "node and all its neighbours cut off the service network", func(t wired) {
 		guilty := []string{"n0-0-0", "n1-0-0", "n0-1-0", "n0-0-1"}
@@ -241,9 +243,30 @@ func TestRealNetwork(t *testing.T) {
 	})
 }
 
+// TestRealServiceNetworks cuts one of a node's two service networks: the other carries its reports.
+func TestRealServiceNetworks(t *testing.T) {
+	l := network(t, "2x1x1", 1, 2)
+	tryWired(t, l, "the first of two cut", func(t wired) {
+		t.must(t.net.Cut("n1-0-0", "svc0", netlab.Both))
+		silent, other := t.silent("n1-0-0"), t.traffic("n1-0-0", "svc1")
+		t.inject("n1-0-0", sensor("temperature", 110))
+		t.becomes("n1-0-0", "temperature", failed)
+		silent()
+		if c := t.traffic("n1-0-0", "svc1").Since(other); c.Out.Passed == 0 {
+			t.Errorf("nothing went by the second service network: %+v", c)
+		}
+		if err := t.Cluster.Heal(t.Context(), "n1-0-0"); err != nil {
+			t.Fatal(err)
+		}
+		t.healed()
+		t.neverFailed()
+		t.othersWereSpared("n1-0-0")
+	})
+}
+
 // TestKeptNetworkLogs checks that what a failed test leaves can be read.
 func TestKeptNetworkLogs(t *testing.T) {
-	l := network(t, "2x1x1", 1)
+	l := network(t, "2x1x1", 1, 1)
 	dir, err := l.CloseAndKeep()
 	if err != nil {
 		t.Fatal(err)

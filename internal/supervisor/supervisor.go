@@ -232,8 +232,15 @@ func (s *Supervisor) connect() error {
 	if err != nil {
 		return err
 	}
+	allowed, err := s.cfg.Allowed()
+	if err != nil {
+		return err
+	}
+	exchanges := rails.NewExchanges(rails.ExchangeConfig{
+		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics, Logger: s.logger,
+	})
 	s.sender = rails.NewSender(rails.SenderConfig{
-		Ports: s.ports(), Nodes: service, Leader: s.leader, Signer: s.signer,
+		Ports: s.ports(), Nodes: service, Paths: exchanges, Leader: s.leader, Signer: s.signer,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.engine = engine.New(engine.Config{
@@ -244,7 +251,7 @@ func (s *Supervisor) connect() error {
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: s.verify, Sender: s.sender, Leader: s.engine, Forwarder: s.forward,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	return nil

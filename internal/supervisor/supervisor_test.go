@@ -294,18 +294,22 @@ func TestForgedAndForeignReports(t *testing.T) {
 	b := other.Agents["n0-0-0"]
 	foreign, data := b.Report(t, fault.HalfHost, false, temperature(fault.Failed))
 	b.Send(t, cfg.Report, data)
-	// A report of ours with one bit flipped.
+	// A report of ours with one bit flipped: no forgery, it is asked for again.
 	_, data = a.Report(t, fault.HalfHost, false, temperature(fault.Failed))
 	data[len(data)/2] ^= 1
 	a.Send(t, cfg.Report, data)
 	// What a node may not say.
 	good, data := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	a.Deliver(t, good, data, cfg.Report)
+	supervisortest.Eventually(t, "what came damaged to be asked for again", func() bool { return a.Again() == 2 })
 	if n := b.Count(foreign, lofamov1.Ack_RECEIVED); n != 0 {
 		t.Errorf("a foreign report was received %d times", n)
 	}
 	metrics := get(t, "http://"+cfg.HTTP+"/metrics", http.StatusOK)
-	for _, want := range []string{`lofamo_refused_total{class="malformed"} 1`, `lofamo_refused_total{class="signature"} `} {
+	for _, want := range []string{
+		`lofamo_supervisor_damaged_total 2`, `lofamo_refused_total{class="malformed"} 0`, `lofamo_refused_total{class="checksum"} 0`,
+		`lofamo_refused_total{class="signature"} 1`,
+	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in the metrics", want)
 		}

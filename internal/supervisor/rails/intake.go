@@ -12,6 +12,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/paths"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -133,26 +134,70 @@ func (in *Intake) handle(p packet) {
 	}
 	a, err := servicenet.Unwrap(p.data, path, in.cfg.Verifier)
 	if err != nil {
-		in.refuse(servicenet.RefusalOf(err).String(), to.Addr, err)
+		if !in.refused(err, to.Addr) && p.from.IsValid() {
+			in.cfg.Sender.Again(p.place())
+		}
+		return
+	}
+	if a.Path == fault.PathDirect && in.path(&a, p.place()) {
 		return
 	}
 	to.Relayed = a.Path == fault.PathTorus
 	input := in.evidence(&a, to)
-	if input == nil || !in.pass(p, path, input) {
+	if input == nil {
 		return
 	}
-	in.received(input)
+	if a.Path == fault.PathDirect {
+		in.heard(&a, p.place())
+	}
+	if in.pass(p, path, &a, input) {
+		in.received(input)
+	}
+}
+
+func (p packet) place() paths.Place { return paths.Place{Addr: p.from, Socket: p.socket} }
+
+// path takes in what establishes paths. It says whether the message was that.
+func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
+	to := toPlace(from)
+	switch body := a.Msg.GetBody().(type) {
+	case *lofamov1.Message_PathRequest:
+		if in.known(fault.NodeID(body.PathRequest.GetNode()), to) {
+			in.cfg.Sender.PathRequest(body.PathRequest, from)
+		}
+	case *lofamov1.Message_PathAck:
+		if in.known(fault.NodeID(body.PathAck.GetNode()), to) {
+			in.cfg.Sender.PathAck(body.PathAck, from)
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// heard tells the sender in which epoch a known half lives, or that it has its session.
+func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
+	switch body := a.Msg.GetBody().(type) {
+	case *lofamov1.Message_Reports:
+		id := a.Reports[0].ID
+		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
+	case *lofamov1.Message_Answer:
+		o := fault.Origin{Node: fault.NodeID(body.Answer.GetNode()), Half: fault.Half(body.Answer.GetHalf())}
+		in.cfg.Sender.Heard(o, fault.Epoch(body.Answer.GetEpoch()), a.Session, from)
+	}
 }
 
 // pass hands evidence to whoever leads. False means that it was dropped.
-func (in *Intake) pass(p packet, path fault.Path, input *engine.Input) bool {
+func (in *Intake) pass(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Input) bool {
 	if in.cfg.Leader.Leading() {
 		input.Arrived, input.Answerer = p.arrived, in.cfg.Sender
 		return in.cfg.Leader.Submit(*input)
 	}
-	return in.cfg.Forwarder.Forward(&lofamov1.ForwardRequest{
-		Envelope: p.data, From: input.To.Addr, Socket: uint32(input.To.Socket), Path: uint32(path),
-	}, p.arrived)
+	req := &lofamov1.ForwardRequest{Envelope: p.data, From: input.To.Addr, Socket: uint32(input.To.Socket), Path: uint32(path)}
+	if a.Session != 0 {
+		req.Name = a.Name // only we have the session
+	}
+	return in.cfg.Forwarder.Forward(req, p.arrived)
 }
 
 // received tells the sender of reports that the path works, and that they were taken.
@@ -174,11 +219,27 @@ func (in *Intake) received(input *engine.Input) {
 	in.cfg.Sender.Received(input.To, ids)
 }
 
+// vouched is a verifier that takes another replica's word for who is behind a MAC. What may be said
+// under a MAC, and by whom, is checked as ever; signatures are verified as ever.
+type vouched struct {
+	servicenet.Verifier
+	name string
+}
+
+// VerifyMAC implements servicenet.SessionVerifier.
+func (v vouched) VerifyMAC(uint64, []byte, []byte) (role, name string, err error) {
+	return servicenet.RoleNode, v.name, nil
+}
+
 // Forwarded takes in what another replica received, or returns nil. It counts what it refuses.
 func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
-	a, err := servicenet.Unwrap(req.GetEnvelope(), fault.Path(req.GetPath()), in.cfg.Verifier)
+	verifier := in.cfg.Verifier
+	if req.GetName() != "" {
+		verifier = vouched{in.cfg.Verifier, req.GetName()}
+	}
+	a, err := servicenet.Unwrap(req.GetEnvelope(), fault.Path(req.GetPath()), verifier)
 	if err != nil {
-		in.refuse(servicenet.RefusalOf(err).String(), req.GetFrom(), err)
+		in.refused(err, req.GetFrom())
 		return nil
 	}
 	return in.evidence(&a, engine.To{
@@ -215,6 +276,17 @@ func (in *Intake) known(id fault.NodeID, from engine.To) bool {
 		in.refuse("unknown-node", from.Addr, nil)
 		return false
 	}
+	return true
+}
+
+// refused counts what could not be opened. False means that it was damaged, which is nobody's attack.
+func (in *Intake) refused(err error, from string) bool {
+	if servicenet.IsDamaged(err) {
+		in.cfg.Metrics.Damaged.Inc()
+		in.cfg.Logger.Debug("damaged", "from", from, "err", err)
+		return false
+	}
+	in.refuse(servicenet.RefusalOf(err).String(), from, err)
 	return true
 }
 

@@ -42,6 +42,7 @@ type SenderConfig struct {
 	// Nodes are the service addresses of the nodes; the k-th is reached by the k-th port, or by the last
 	// where there are fewer.
 	Nodes   map[fault.NodeID][]netip.AddrPort
+	Paths   *Exchanges
 	Leader  func() string // as far as known
 	Signer  servicenet.Signer
 	Metrics *metrics.Metrics
@@ -59,6 +60,8 @@ type Sender struct {
 	cfg        SenderConfig
 	challenges chan awareness.Challenge
 	woken      chan struct{} // room for one
+	limit      *againLimit
+	again      func() ([]byte, error)
 
 	mu   sync.Mutex
 	acks *ackTable
@@ -68,6 +71,7 @@ type Sender struct {
 func NewSender(cfg SenderConfig) *Sender {
 	return &Sender{
 		cfg: cfg, challenges: make(chan awareness.Challenge, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
+		limit: newAgainLimit(), again: sealAgain(cfg.Signer),
 	}
 }
 
@@ -95,18 +99,24 @@ func (s *Sender) Run(ctx context.Context) {
 	}
 }
 
-// flushOne sends the acks of one destination that have waited long enough. False means that there are
-// none; then the timer is set to when there may be.
+// flushOne repeats the replies that are due, and sends the acks of one destination that have waited long
+// enough. False means that there are none; then the timer is set to when there may be.
 func (s *Sender) flushOne(timer *time.Timer) bool {
+	now := time.Now()
+	replies, repeat := s.cfg.Paths.tick(now)
+	s.answerPaths(replies)
 	s.mu.Lock()
-	h, lost := s.acks.due(time.Now())
+	h, lost := s.acks.due(now)
 	wake, depth := s.acks.wake(), len(s.acks.halves)
 	s.mu.Unlock()
 	s.cfg.Metrics.Depth.WithLabelValues("acks").Set(float64(depth))
 	s.dropped(lost)
 	if h != nil {
-		s.say("ack", h.origin, h.to, nil, h.acks)
+		s.say("ack", h.origin, h.to, s.cfg.Paths.seal(h.origin), nil, h.acks)
 		return true
+	}
+	if wake.IsZero() || !repeat.IsZero() && repeat.Before(wake) {
+		wake = repeat
 	}
 	if wake.IsZero() {
 		timer.Stop()
@@ -145,7 +155,44 @@ func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
 
 // Received tells the sender of reports, all of one origin, that they came, at once.
 func (s *Sender) Received(to engine.To, ids []fault.ReportID) {
-	s.say("ack", ids[0].Origin, to, nil, servicenet.NewAcks(lofamov1.Ack_RECEIVED, ids...))
+	s.say("ack", ids[0].Origin, to, s.cfg.Paths.reply(ids[0]), nil, servicenet.NewAcks(lofamov1.Ack_RECEIVED, ids...))
+}
+
+// PathRequest takes the REQ of a known half.
+func (s *Sender) PathRequest(m *lofamov1.PathRequest, from paths.Place) {
+	s.answerPaths(s.cfg.Paths.request(time.Now(), m, from))
+	s.wake() // for the repetition
+}
+
+// PathAck takes the ACK of a known half.
+func (s *Sender) PathAck(m *lofamov1.PathAck, from paths.Place) {
+	out := s.cfg.Paths.ack(m, from)
+	s.established(fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}, out)
+}
+
+// Heard notes a verified message of a known half that came straight from it: signed, of an epoch, or
+// under a session's MAC.
+func (s *Sender) Heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) {
+	s.established(o, s.cfg.Paths.heard(o, epoch, session, from))
+}
+
+// answerPaths sends replies, always signed: the half does not know of the session yet.
+func (s *Sender) answerPaths(out paths.Output) {
+	for _, send := range out.Sends {
+		reply := proto.CloneOf(send.Reply)
+		reply.Leader = s.cfg.Leader()
+		o := fault.Origin{Node: fault.NodeID(reply.GetNode()), Half: fault.Half(reply.GetHalf())}
+		s.say("path reply", o, toPlace(send.To), servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: reply}}, nil)
+	}
+}
+
+func toPlace(p paths.Place) engine.To { return engine.To{Addr: p.Addr.String(), Socket: p.Socket} }
+
+// established issues again, by a path that has just been established, what waits for the half.
+func (s *Sender) established(o fault.Origin, out paths.Output) {
+	if out.Established {
+		s.say("ack", o, toPlace(out.Place), s.cfg.Paths.seal(o), nil, nil)
+	}
 }
 
 // Challenge implements engine.Challenger: straight to the accused by all its interfaces, and through its
@@ -206,14 +253,25 @@ func (s *Sender) configured(id fault.NodeID) []paths.Place {
 	return out
 }
 
-// places are all at which a node may be reached.
-func (s *Sender) places(id fault.NodeID) []paths.Place { return s.configured(id) }
+// places are all at which a node may be reached: as configured, and where its halves have established
+// paths.
+func (s *Sender) places(id fault.NodeID) []paths.Place {
+	out := s.configured(id)
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		for _, p := range s.cfg.Paths.places(fault.Origin{Node: id, Half: half}) {
+			if !slices.ContainsFunc(out, func(q paths.Place) bool { return q.Addr == p.Addr }) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
 
-// place is where something for a half goes: to where it came from or, by gossip, to the half's first
-// service interface. False means that only the torus reaches it.
+// place is where something for a half goes: to where it came from or, by gossip, to the half's newest
+// path or its node's first service interface. False means that only the torus reaches it.
 func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, error) {
 	if to.Addr == "" {
-		list := s.places(origin.Node)
+		list := append(s.cfg.Paths.places(origin), s.configured(origin.Node)...)
 		if len(list) == 0 {
 			return paths.Place{}, false, nil
 		}
@@ -243,14 +301,17 @@ func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
 }
 
 // say sends a body (nil: none) and acks to a half, with the acks that wait for it, in as many messages
-// as they need.
-func (s *Sender) say(what string, origin fault.Origin, to engine.To, body *lofamov1.Message, acks []*lofamov1.Ack) {
+// as they need, sealed as the options say; what goes through the torus is signed.
+func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicenet.SealOptions, body *lofamov1.Message, acks []*lofamov1.Ack) {
 	s.mu.Lock()
 	acks = append(slices.Clip(acks), s.acks.take(destOf(origin, to))...)
 	s.mu.Unlock()
 	leader := s.cfg.Leader()
 	for _, a := range acks {
 		a.Leader = leader
+	}
+	if to.Relayed {
+		o = servicenet.SealOptions{}
 	}
 	at, ok, err := s.place(origin, to)
 	if err != nil {
@@ -266,7 +327,7 @@ func (s *Sender) say(what string, origin fault.Origin, to engine.To, body *lofam
 			msg = &lofamov1.Message{}
 		}
 		msg.Acks, acks = pack(acks, s.room(to, msg))
-		if !s.deliver(what, origin, to, at, msg) {
+		if !s.deliver(what, origin, to, at, o, msg) {
 			s.keep(origin, to, append(msg.GetAcks(), acks...))
 			return
 		}
@@ -290,8 +351,8 @@ func (s *Sender) keep(origin fault.Origin, to engine.To, acks []*lofamov1.Ack) {
 }
 
 // deliver seals and sends one message.
-func (s *Sender) deliver(what string, origin fault.Origin, to engine.To, at paths.Place, msg *lofamov1.Message) bool {
-	b, err := servicenet.Seal(msg, s.cfg.Signer)
+func (s *Sender) deliver(what string, origin fault.Origin, to engine.To, at paths.Place, o servicenet.SealOptions, msg *lofamov1.Message) bool {
+	b, err := servicenet.SealWith(msg, s.cfg.Signer, o)
 	if err == nil && to.Relayed {
 		b, err = servicenet.SealDowncall(origin.Node, b, s.cfg.Signer)
 	}

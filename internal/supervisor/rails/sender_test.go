@@ -50,7 +50,7 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 	}
 	s := NewSender(SenderConfig{
 		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" }, Signer: fixedSigner{},
-		Nodes:   nodes,
+		Nodes: nodes, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: metrics.New(prometheus.NewRegistry())}),
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})
 	for i := range acks {

@@ -28,6 +28,7 @@ type Agent struct {
 	epoch map[fault.Half]fault.Epoch
 	dead  map[fault.Half]bool
 	acks  []Ack
+	again int
 	heard chan struct{} // closed and renewed with every ack
 }
 
@@ -35,6 +36,7 @@ type Agent struct {
 type Ack struct {
 	*lofamov1.Ack
 	From    string // the supervisor that signed it
+	Addr    string // from which it came
 	Through fault.NodeID
 	At      time.Time
 }
@@ -108,7 +110,11 @@ func (a *Agent) Report(t testing.TB, h fault.Half, digest bool, obs ...fault.Obs
 			obs[i].Node = a.ID
 		}
 	}
-	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, nil, a.sign[h], servicenet.SealOptions{})
+	var status *lofamov1.DeliveryStatus
+	if digest {
+		status = &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "eth0>s1"}
+	}
+	b, err := servicenet.SealReports([]fault.Report{{ID: id, Digest: digest, Observations: obs, Uptime: time.Minute}}, status, a.sign[h], servicenet.SealOptions{})
 	must(t, err)
 	return id, b
 }
@@ -187,6 +193,13 @@ func (a *Agent) Count(id fault.ReportID, status lofamov1.Ack_Status) int {
 	return n
 }
 
+// Again counts how often a supervisor asked for what had come damaged.
+func (a *Agent) Again() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.again
+}
+
 func has(ack Ack, id fault.ReportID) bool {
 	return slices.Contains(servicenet.AckedIDs(ack.Ack), id)
 }
@@ -211,10 +224,15 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	if acks := o.Msg.GetAcks(); len(acks) > 0 {
 		a.mu.Lock()
 		for _, ack := range acks {
-			a.acks = append(a.acks, Ack{Ack: ack, From: o.Name, Through: through, At: time.Now()})
+			a.acks = append(a.acks, Ack{Ack: ack, From: o.Name, Addr: from.String(), Through: through, At: time.Now()})
 		}
 		close(a.heard)
 		a.heard = make(chan struct{})
+		a.mu.Unlock()
+	}
+	if o.Msg.GetAgain() != nil {
+		a.mu.Lock()
+		a.again++
 		a.mu.Unlock()
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {

@@ -38,6 +38,8 @@ type Options struct {
 	Replicas int
 	Preset   string
 	Gossip   bool
+	// Sockets is the number of report addresses of each replica; 0 stands for 1.
+	Sockets int
 }
 
 // Cluster is the surroundings of some replicas.
@@ -114,6 +116,9 @@ func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 		cfg := config.DefaultSupervisor()
 		cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
 		cfg.Report, cfg.GRPC, cfg.HTTP = ports.udp(), ports.tcp(), ports.tcp()
+		for range o.Sockets - 1 {
+			cfg.ReportAlternates = append(cfg.ReportAlternates, ports.udp())
+		}
 		cfg.DataDir = c.path(id)
 		cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+ports.tcp(), "https://"+ports.tcp()
 		cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}

@@ -1,0 +1,144 @@
+package rails
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+func committed(seqs ...uint64) *lofamov1.Ack {
+	return &lofamov1.Ack{Status: lofamov1.Ack_COMMITTED, Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 5, Seqs: seqs}
+}
+
+// TestCommittedIsCarried on the next RECEIVED to the half, wherever that goes.
+func TestCommittedIsCarried(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(1))
+	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(2, 3))
+	r.sender.Answer(engine.To{Addr: n1.String(), Relayed: true}, committed(9)) // behind a relay: another way
+	r.get(eth1, 1, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	sent := r.wire.sent()
+	if len(sent) != 1 || sent[0].addr != eth1 {
+		t.Fatalf("sent %v", sent)
+	}
+	acks := h.open(t, sent[0]).Msg.GetAcks()
+	if len(acks) != 2 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED || !slices.Equal(acks[1].GetSeqs(), []uint64{1, 2, 3}) || acks[1].GetLeader() != "s9" {
+		t.Errorf("acks %v", acks)
+	}
+	// What nothing carries goes by itself.
+	r.run(t, false)
+	r.wire.await(t, 2)
+	for range 100 {
+		r.sender.Answer(engine.To{}, committed(7))
+	}
+	sent = r.wire.await(t, 3)
+	if acks := h.open(t, sent[2]).Msg.GetAcks(); sent[2].addr != eth0 || len(acks) == 0 || acks[0].GetSeqs()[0] != 7 {
+		t.Errorf("acks %v to %s", acks, sent[2].addr)
+	}
+}
+
+// TestAcksFitTheirMessages: whatever has to be said, every message is within its bounds, and every number
+// is said once.
+func TestAcksFitTheirMessages(t *testing.T) {
+	a := newAuthority(t)
+	h, relay := a.half(t, host0), a.half(t, host1)
+	rapid.Check(t, func(rt *rapid.T) {
+		r := a.replica(t, "s1", nil)
+		to := engine.To{Addr: eth0.String()}
+		if rapid.Bool().Draw(rt, "relayed") {
+			to = engine.To{Addr: n1.String(), Relayed: true}
+		}
+		want := make(map[string]bool)
+		var acks []*lofamov1.Ack
+		for i := range rapid.IntRange(1, 20).Draw(rt, "acks") {
+			ack := committed()
+			ack.Epoch = uint64(i) + 1<<rapid.IntRange(5, 40).Draw(rt, "epoch") // each another
+			base := uint64(1) << rapid.IntRange(0, 62).Draw(rt, "seq")
+			for n := range rapid.IntRange(1, servicenet.MaxAckSeqs).Draw(rt, "n") {
+				ack.Seqs = append(ack.Seqs, base+uint64(n))
+				want[fmt.Sprint(ack.GetEpoch(), " ", base+uint64(n))] = true
+			}
+			acks = append(acks, ack)
+		}
+		r.sender.say("ack", host0, to, servicenet.SealOptions{}, nil, acks)
+		if n := value(r.metrics.SendFails); n != 0 {
+			rt.Fatalf("%v messages could not be sent", n)
+		}
+		for _, d := range r.wire.sent() {
+			if to.Relayed {
+				_, inner, err := servicenet.InnerOf(relay.open(t, d))
+				if err != nil {
+					rt.Fatal(err)
+				}
+				d.data = inner
+			}
+			for _, ack := range h.open(t, d).Msg.GetAcks() {
+				for _, seq := range ack.GetSeqs() {
+					key := fmt.Sprint(ack.GetEpoch(), " ", seq)
+					if !want[key] {
+						rt.Fatalf("%s was said twice, or never asked for", key)
+					}
+					delete(want, key)
+				}
+			}
+		}
+		if len(want) > 0 {
+			rt.Fatalf("%d numbers were not said", len(want))
+		}
+	})
+}
+
+func TestAckTableIsBounded(t *testing.T) {
+	tab, now := newAckTable(), time.Unix(0, 0)
+	origin := func(i int) fault.Origin {
+		return fault.Origin{Node: fault.NodeID(fmt.Sprint("n", i)), Half: fault.HalfHost}
+	}
+	for i := range maxHeld {
+		if !tab.hold(now, origin(i), engine.To{}, committed(1)) {
+			t.Fatalf("no room for half %d", i)
+		}
+	}
+	if tab.hold(now, origin(maxHeld), engine.To{}, committed(1)) {
+		t.Error("room for one half more than there may be")
+	}
+	held := 1
+	for i := range 1000 { // each of an epoch of its own
+		ack := committed(1)
+		ack.Epoch = uint64(i + 10)
+		if tab.hold(now, origin(0), engine.To{}, ack) {
+			held++
+		}
+	}
+	if got := tab.take(dest{origin: origin(0)}); held != maxHeldAcks || len(got) != maxHeldAcks {
+		t.Errorf("%d acks were held for one half, %d taken", held, len(got))
+	}
+	if h, _ := tab.due(now.Add(holdTime - 1)); h != nil {
+		t.Error("due too early")
+	}
+	n := 0
+	for h, _ := tab.due(now.Add(holdTime)); h != nil; h, _ = tab.due(now.Add(holdTime)) {
+		n++
+	}
+	if n != maxHeld-1 || len(tab.halves) != 0 || !tab.wake().IsZero() {
+		t.Errorf("%d due, %d left", n, len(tab.halves))
+	}
+	// What could not be sent waits longer, is not sent by itself, and is given up in the end.
+	if !tab.keep(now, origin(1), engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, origin(2), engine.To{Relayed: true}, nil) {
+		t.Error("kept what is behind a relay, or not what is not")
+	}
+	if h, lost := tab.due(now.Add(failedTime - 1)); h != nil || lost != 0 {
+		t.Error("failed acks are due")
+	}
+	if h, lost := tab.due(tab.wake()); h != nil || lost != 1 || len(tab.halves) != 0 {
+		t.Errorf("%d acks given up", lost)
+	}
+}

@@ -1,0 +1,188 @@
+package rails
+
+import (
+	"crypto/ecdh"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/paths"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/keys"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+)
+
+// ExchangeConfig of the exchanges.
+type ExchangeConfig struct {
+	ID      string              // this supervisor's
+	Allowed []lofamov1.Checksum // that halves may choose from
+	Wait    time.Duration       // for the acknowledgement of a reply, at first
+	Metrics *metrics.Metrics
+	Logger  *slog.Logger
+}
+
+// Exchanges establishes paths with halves: the machine of package paths, its keys, and the sessions that
+// come of it. Its methods may be called from any goroutine.
+type Exchanges struct {
+	cfg   ExchangeConfig
+	table *sessions.Table
+
+	mu      sync.Mutex
+	machine *paths.Machine
+	keys    map[uint64]*servicenet.SessionKey // of the exchanges that the machine knows
+	wake    time.Time
+}
+
+// NewExchanges returns exchanges with nobody.
+func NewExchanges(cfg ExchangeConfig) *Exchanges {
+	x := &Exchanges{cfg: cfg, table: sessions.NewTable(), keys: make(map[uint64]*servicenet.SessionKey)}
+	x.machine = paths.New(paths.Config{Allowed: cfg.Allowed, Wait: cfg.Wait, Grant: x.grant})
+	return x
+}
+
+// Verifier returns a verifier of v's signatures and of the sessions' MACs.
+func (x *Exchanges) Verifier(v servicenet.Verifier) servicenet.Verifier {
+	return sessions.With(v, x.table)
+}
+
+// grant makes a session: a key of our own for this exchange, the secret that both ends' keys give, and a
+// random name.
+func (x *Exchanges) grant(r paths.Request) (paths.Grant, error) {
+	private, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		return paths.Grant{}, fmt.Errorf("key for a path of %s: %w", r.Origin, err)
+	}
+	for {
+		id := sessionID()
+		secret, err := keys.PathExchange{
+			Half: r.Origin.String(), Epoch: uint64(r.Epoch), ID: r.ID, Supervisor: x.cfg.ID, Session: id,
+		}.Secret(private, r.Key)
+		if err != nil {
+			return paths.Grant{}, err
+		}
+		key := servicenet.NewSession(id, secret)
+		if !x.table.Put(r.Origin.String(), servicenet.RoleNode, key) {
+			continue // another half has a session of that name
+		}
+		x.keys[id] = key
+		return paths.Grant{Session: id, Key: private.PublicKey().Bytes()}, nil
+	}
+}
+
+// sessionID is a random name; it is not 0.
+func sessionID() uint64 {
+	for {
+		var b [8]byte
+		_, _ = rand.Read(b[:]) // never fails
+		if id := binary.BigEndian.Uint64(b[:]); id != 0 {
+			return id
+		}
+	}
+}
+
+// step runs one event through the machine and does the bookkeeping.
+func (x *Exchanges) step(event func(*paths.Machine) paths.Output) paths.Output {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := event(x.machine)
+	x.wake = out.Wake
+	for _, id := range out.Ended {
+		delete(x.keys, id)
+	}
+	m := x.cfg.Metrics
+	if out.Outcome != 0 {
+		m.PathRequests.WithLabelValues(out.Outcome.String()).Inc()
+	}
+	if out.Unanswered > 0 {
+		m.PathRequests.WithLabelValues(paths.Unanswered.String()).Add(float64(out.Unanswered))
+	}
+	m.Sessions.Set(float64(len(x.keys)))
+	return out
+}
+
+// request takes a REQ.
+func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.Place) paths.Output {
+	return x.step(func(machine *paths.Machine) paths.Output {
+		return machine.Request(now, paths.Request{
+			Origin: fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}, Epoch: fault.Epoch(m.GetEpoch()),
+			ID: m.GetId(), Offered: m.GetChecksums(), Key: m.GetKey(), From: from,
+		})
+	})
+}
+
+// ack takes an ACK.
+func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
+	return x.step(func(machine *paths.Machine) paths.Output {
+		o := fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}
+		return machine.Ack(o, fault.Epoch(m.GetEpoch()), m.GetId(), from)
+	})
+}
+
+// heard notes a verified message of a half: signed in an epoch, or under a session (not 0). A half that
+// started anew loses its sessions.
+func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) paths.Output {
+	out := x.step(func(machine *paths.Machine) paths.Output {
+		if session != 0 {
+			out := machine.Proved(o, session, from)
+			if out.Outcome == paths.Known {
+				out.Outcome = 0 // with every digest
+			}
+			return out
+		}
+		return machine.Heard(o, epoch)
+	})
+	if session == 0 && len(out.Ended) > 0 {
+		x.table.Drop(o.String())
+	}
+	return out
+}
+
+// tick repeats the replies that are due.
+func (x *Exchanges) tick(now time.Time) (out paths.Output, wake time.Time) {
+	x.mu.Lock()
+	due := !x.wake.IsZero() && !now.Before(x.wake)
+	wake = x.wake
+	x.mu.Unlock()
+	if due {
+		out = x.step(func(machine *paths.Machine) paths.Output { return machine.Tick(now) })
+		wake = out.Wake
+	}
+	return out, wake
+}
+
+// reply says how the answer to a datagram, named by its first report, is sealed.
+func (x *Exchanges) reply(id fault.ReportID) servicenet.SealOptions {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	session, sum := x.machine.Reply(id.Origin, id.Epoch, id.Seq)
+	return x.options(session, sum)
+}
+
+// seal says how something else for a half is sealed.
+func (x *Exchanges) seal(o fault.Origin) servicenet.SealOptions {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	session, sum := x.machine.Session(o)
+	return x.options(session, sum)
+}
+
+func (x *Exchanges) options(session uint64, sum lofamov1.Checksum) servicenet.SealOptions {
+	key := x.keys[session]
+	if key == nil {
+		return servicenet.SealOptions{}
+	}
+	return servicenet.SealOptions{Session: key, Checksum: &sum}
+}
+
+// places are where a half has established paths.
+func (x *Exchanges) places(o fault.Origin) []paths.Place {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.machine.Places(o)
+}

@@ -1,0 +1,194 @@
+package rails
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/paths"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// TestSession: REQ, REP, ACK; from then on digests come and acks go under MACs, with the checksum that
+// was chosen.
+func TestSession(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	session := r.establish(t, h, 1, eth1, 1)
+	rep := h.open(t, r.wire.sent()[0])
+	if rep.Session != 0 || rep.Msg.GetPathReply().GetChecksum() != lofamov1.Checksum_CHECKSUM_XXHASH64 || rep.Msg.GetPathReply().GetLeader() != "s9" {
+		t.Errorf("reply %v", rep.Msg)
+	}
+	if n := value(r.metrics.Sessions); n != 1 {
+		t.Errorf("%v sessions", n)
+	}
+	r.get(eth1, 1, h.reports(t, 5, 1, true, session))
+	r.get(eth1, 1, h.reports(t, 5, 2, false, servicenet.SealOptions{}))
+	sent := r.wire.sent()[1:]
+	if len(sent) != 2 || len(r.leader.inputs()) != 2 {
+		t.Fatalf("%d answers, %d inputs", len(sent), len(r.leader.inputs()))
+	}
+	for _, d := range sent {
+		env := &lofamov1.Envelope{}
+		if err := proto.Unmarshal(d.data, env); err != nil {
+			t.Fatal(err)
+		}
+		if o := h.open(t, d); o.Session == 0 || env.GetChecksumAlgorithm() != lofamov1.Checksum_CHECKSUM_XXHASH64 {
+			t.Errorf("session %#x, checksum %s: want those of the path", o.Session, env.GetChecksumAlgorithm())
+		}
+	}
+	// Only digests may come under a MAC.
+	if _, err := servicenet.SealReports(r.leader.inputs()[1].Reports.List, nil, h.signer, session); err == nil {
+		t.Error("a report was sealed with a MAC")
+	}
+	r.get(eth1, 1, underMAC(t, h.reports(t, 5, 1, false, servicenet.SealOptions{})))
+	if r.refused("session") != 1 {
+		t.Error("an unknown session was not refused")
+	}
+	for outcome, want := range map[paths.Outcome]float64{paths.Answered: 1, paths.Confirmed: 1, paths.Repeated: 0} {
+		if n := value(r.metrics.PathRequests.WithLabelValues(outcome.String())); n != want {
+			t.Errorf("%v %s, want %v", n, outcome, want)
+		}
+	}
+}
+
+// TestSupervisorRestart: sessions are gone; what comes under them is refused and counted, and the signed
+// retry works.
+func TestSupervisorRestart(t *testing.T) {
+	a := newAuthority(t)
+	before, h := a.replica(t, "s1", nil), a.half(t, host0)
+	session := before.establish(t, h, 1, eth0, 0)
+	r := a.replica(t, "s1", nil)
+	r.get(eth0, 0, h.reports(t, 5, 1, true, session))
+	if r.refused("session") != 1 || len(r.wire.sent()) != 0 || len(r.leader.inputs()) != 0 {
+		t.Errorf("refused %v times, %d answers", r.refused("session"), len(r.wire.sent()))
+	}
+	r.get(eth0, 0, h.reports(t, 5, 1, true, servicenet.SealOptions{}))
+	if sent := r.wire.sent(); len(sent) != 1 || h.open(t, sent[0]).Session != 0 || len(r.leader.inputs()) != 1 {
+		t.Errorf("the signed retry had %d answers", len(sent))
+	}
+	// The path is asked for anew, under the next id.
+	r.establish(t, h, 2, eth0, 0)
+	r.get(eth0, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	if sent := r.wire.sent(); h.open(t, sent[len(sent)-1]).Session == 0 {
+		t.Error("the new session is not used")
+	}
+}
+
+// TestHalfRestart: a half that has lost its session is answered with signatures, whether it says so by
+// its epoch or by asking again.
+func TestHalfRestart(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	session := r.establish(t, h, 1, eth0, 0)
+	last := func() servicenet.Opened {
+		sent := r.wire.sent()
+		return h.open(t, sent[len(sent)-1])
+	}
+	kept := h.reports(t, 5, 1, false, servicenet.SealOptions{})
+	r.get(eth0, 0, kept)
+	if last().Session == 0 {
+		t.Fatal("the session is not used")
+	}
+	r.get(eth0, 0, kept)
+	if last().Session != 0 {
+		t.Error("what was asked for again is answered under the session again")
+	}
+	r.get(eth0, 0, h.reports(t, 5, 1, true, session))
+	if last().Session == 0 {
+		t.Error("the half has shown that it has the session")
+	}
+	r.get(eth0, 0, h.reports(t, 6, 1, true, servicenet.SealOptions{}))
+	if last().Session != 0 {
+		t.Error("a half of a higher epoch is answered under the old session")
+	}
+	r.get(eth0, 0, h.reports(t, 6, 1, true, session))
+	if r.refused("session") != 1 {
+		t.Error("the old session is still taken")
+	}
+}
+
+// TestReplyIsRepeated until the half acknowledges it.
+func TestReplyIsRepeated(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.run(t, false)
+	r.get(eth0, 0, h.request(t, 5, 1))
+	sent := r.wire.await(t, 1+paths.Repeats)
+	first := h.open(t, sent[0]).Msg.GetPathReply()
+	for _, d := range sent {
+		if rep := h.open(t, d).Msg.GetPathReply(); !proto.Equal(rep, first) || d.addr != eth0 {
+			t.Errorf("reply %v to %s", rep, d.addr)
+		}
+	}
+	r.get(eth0, 0, h.request(t, 4, 9))
+	if n := value(r.metrics.PathRequests.WithLabelValues(paths.Old.String())); n != 1 {
+		t.Errorf("%v old requests", n)
+	}
+}
+
+// TestChallengeOnAllPaths: to all service interfaces of the node, each by its socket, to where its halves
+// have paths besides, and through the neighbours; always signed.
+func TestChallengeOnAllPaths(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.establish(t, h, 1, eth1, 1) // known already
+	elsewhere := netip.MustParseAddrPort("10.9.0.1:7000")
+	r.establish(t, h, 2, elsewhere, 0)
+	before := len(r.wire.sent())
+	r.run(t, false)
+	r.sender.Challenge(awareness.Challenge{Node: "n0", Half: 1, Nonce: [16]byte{1}, Via: []fault.NodeID{"n1", "unknown"}})
+	sent := r.wire.await(t, before+4)[before:]
+	want := []sentTo{{socket: 0, addr: eth0}, {socket: 1, addr: eth1}, {socket: 0, addr: elsewhere}, {socket: 0, addr: n1}}
+	for i, d := range sent {
+		if d.socket != want[i].socket || d.addr != want[i].addr {
+			t.Errorf("challenge %d went to %s by %d, want %s by %d", i, d.addr, d.socket, want[i].addr, want[i].socket)
+		}
+		o := h.open(t, d)
+		if i == 3 {
+			_, inner, err := servicenet.InnerOf(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o = h.open(t, sentTo{data: inner})
+		}
+		reply := []string{"10.0.0.100:7001", "10.1.0.100:7001"}[d.socket]
+		if c := o.Msg.GetChallenge(); c.GetNode() != "n0" || c.GetReplyTo() != reply || o.Session != 0 {
+			t.Errorf("challenge %d is %v", i, o.Msg)
+		}
+	}
+}
+
+// TestReissue: what could not be sent goes by the next path that the half establishes.
+func TestReissue(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.run(t, false)
+	r.wire.fail(errors.New("network is unreachable"))
+	r.sender.Answer(engine.To{Addr: eth0.String()}, &lofamov1.Ack{Status: lofamov1.Ack_COMMITTED, Node: "n0", Half: 1, Epoch: 5, Seqs: []uint64{3}})
+	for deadline := time.Now().Add(wait); value(r.metrics.SendFails) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing was sent")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.wire.fail(nil)
+	r.get(eth1, 1, h.request(t, 5, 1))
+	rep := h.open(t, r.wire.await(t, 1)[0])
+	acks := rep.Msg.GetAcks() // on the reply, or, if that overtook it, by the path
+	if len(acks) == 0 {
+		h.agree(t, rep.Msg.GetPathReply())
+		r.get(eth1, 1, h.ack(t, 5, 1))
+		acks = h.open(t, r.wire.await(t, 2)[1]).Msg.GetAcks()
+	}
+	if len(acks) != 1 || acks[0].GetSeqs()[0] != 3 || acks[0].GetStatus() != lofamov1.Ack_COMMITTED {
+		t.Errorf("acks %v", acks)
+	}
+}

@@ -1,0 +1,179 @@
+package rails
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// floodedEngine is a leader with short queues on a store in memory.
+func floodedEngine(t *testing.T, st *memstore.Store, sender *Sender, m *metrics.Metrics) *engine.Engine {
+	t.Helper()
+	dims := grid.Dims{X: 2, Y: 1, Z: 1}
+	ids := map[grid.Coord]fault.NodeID{{}: "n0", {X: 1}: "n1"}
+	e := engine.New(engine.Config{
+		Awareness: awareness.Config{
+			Dims: dims, IDs: ids, Supervisor: "s1", ChallengeNode: time.Minute, ChallengeHalf: time.Minute, ChallengeSingle: time.Minute,
+			DigestPeriod: time.Minute, DigestMisses: 4, HalfBound: time.Minute, Nonce: func() [16]byte { return [16]byte{1} },
+		},
+		Meta: store.Meta{Cluster: "test", Dims: dims.String()}, Challenger: sender, Names: view.NewNames(dims, ids),
+		Queue: 8, Backlog: 16, BatchOps: 10, Metrics: m, Logger: slog.New(slog.DiscardHandler),
+	}, st)
+	return e
+}
+
+// heard is what the halves have been told of their reports.
+type heard struct {
+	mu                  sync.Mutex
+	received, committed map[fault.ReportID]bool
+}
+
+// flooded is a socket that opens at once what is sent to the halves.
+type flooded struct {
+	heard
+	verify servicenet.Verifier
+}
+
+func (f *flooded) Send(_ netip.AddrPort, b []byte) error {
+	o, err := servicenet.Open(b, f.verify)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, ack := range o.Msg.GetAcks() {
+		for _, id := range servicenet.AckedIDs(ack) {
+			if ack.GetStatus() == lofamov1.Ack_COMMITTED {
+				f.committed[id] = true
+			} else {
+				f.received[id] = true
+			}
+		}
+	}
+	return nil
+}
+
+func (f *flooded) counts() (received, committed int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.received), len(f.committed)
+}
+
+// wants says whether the half would send a report again.
+func (f *flooded) wants(id fault.ReportID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.committed[id]
+}
+
+// TestFlood (row 15 of the fault catalogue): many times more reports than the queues hold, sent once.
+// What did not fit is not acknowledged; what was RECEIVED is COMMITTED without being sent again; what is
+// COMMITTED is in the store. Then the rest, sent again, arrives.
+func TestFlood(t *testing.T) {
+	a := newAuthority(t)
+	f := &flooded{heard: heard{received: make(map[fault.ReportID]bool), committed: make(map[fault.ReportID]bool)}, verify: a.verify}
+	r := a.replica(t, "s1", nil)
+	for i := range r.sender.cfg.Ports {
+		r.sender.cfg.Ports[i].Socket = f
+	}
+	st := memstore.New(1 << 20)
+	e := floodedEngine(t, st, r.sender, r.metrics)
+	r.intake = NewIntake(IntakeConfig{
+		Names: knownNodes{"n0", "n1"}, Verifier: r.intake.cfg.Verifier, Sender: r.sender, Leader: e, Forwarder: r.forward,
+		Queue: 64, Metrics: r.metrics, Logger: slog.New(slog.DiscardHandler),
+	})
+	fence := st.Campaign()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = e.Lead(t.Context(), fence) })
+	t.Cleanup(wg.Wait)
+	until(t, "a term", e.Leading)
+	unblock := st.Block() // the worst time for it: nothing can be committed
+	r.run(t, true)
+
+	// No half is further ahead of its oldest report than the window of the inbox.
+	const n = servicenet.WindowBits - 1
+	datagrams := make(map[fault.ReportID][]byte)
+	for _, o := range []fault.Origin{host0, dnp0, host1, {Node: "n1", Half: fault.HalfDNP}} {
+		h := a.half(t, o)
+		for seq := range fault.Seq(n) {
+			datagrams[fault.ReportID{Origin: o, Epoch: 5, Seq: seq + 1}] = h.reports(t, 5, 1, false, servicenet.SealOptions{})
+		}
+	}
+	in := r.intake.Datagrams(0)
+	for _, b := range datagrams {
+		in(eth0, b)
+	}
+	until(t, "the queues to be left", func() bool {
+		return len(r.intake.queue) == 0
+	})
+	dropped := value(r.metrics.Dropped.WithLabelValues("datagrams")) + value(r.metrics.Dropped.WithLabelValues("evidence"))
+	received, committed := f.counts()
+	if dropped == 0 || received == 0 || received > len(datagrams)-int(dropped) || committed > 0 {
+		t.Errorf("of %d reports %v were dropped, %d received, %d committed while nothing could be", len(datagrams), dropped, received, committed)
+	}
+	unblock()
+	until(t, "all that was received to be committed", func() bool {
+		received, committed := f.counts()
+		return committed >= received
+	})
+	inStore(t, st, f)
+	for tries := 0; committed < len(datagrams); tries++ {
+		if tries == 1000 {
+			t.Fatalf("only %d of %d reports were committed", committed, len(datagrams))
+		}
+		for id, b := range datagrams {
+			if f.wants(id) {
+				in(eth0, b)
+				until(t, "room in the queue", func() bool { return len(r.intake.queue) < 8 })
+			}
+		}
+		_, committed = f.counts()
+	}
+	inStore(t, st, f)
+}
+
+// inStore checks that the store has all that was acknowledged.
+func inStore(t *testing.T, st *memstore.Store, f *flooded) {
+	t.Helper()
+	snap, err := st.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	box := servicenet.NewInbox(snap.Inbox)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.committed {
+		if v := box.Accept(id, false); v != servicenet.Duplicate {
+			t.Fatalf("%s was COMMITTED, and the store says it is %s", id, v)
+		}
+	}
+	for id := range f.received {
+		if !f.committed[id] {
+			t.Errorf("%s was RECEIVED and never COMMITTED", id)
+		}
+	}
+}
+
+// until waits for a condition.
+func until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(wait); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(fmt.Sprint("waited in vain for ", what))
+		}
+	}
+}

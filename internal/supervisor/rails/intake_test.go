@@ -1,0 +1,287 @@
+package rails
+
+import (
+	"bytes"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+func answer(t testing.TB, h *half) []byte {
+	t.Helper()
+	return h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+		Nonce: bytes.Repeat([]byte{7}, 16), Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: 5,
+	}}})
+}
+
+// TestOneInputAndOneAnswerForABatch: what came together is taken together, and answered out of the
+// socket at which it came.
+func TestOneInputAndOneAnswerForABatch(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.get(eth1, 1, h.reports(t, 5, 20, false, servicenet.SealOptions{}))
+	got, sent := r.leader.inputs(), r.wire.sent()
+	if len(got) != 1 || len(got[0].Reports.List) != 20 || got[0].To != (engine.To{Addr: eth1.String(), Socket: 1}) {
+		t.Fatalf("inputs %+v", got)
+	}
+	if len(sent) != 1 || sent[0].addr != eth1 || sent[0].socket != 1 {
+		t.Fatalf("sent %v", sent)
+	}
+	acks := h.open(t, sent[0]).Msg.GetAcks()
+	if len(acks) != 1 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED || len(acks[0].GetSeqs()) != 20 || acks[0].GetLeader() != "s9" {
+		t.Errorf("acks %v", acks)
+	}
+}
+
+// TestReceivedOnlyForWhatWasTaken: a full queue is felt by the senders.
+func TestReceivedOnlyForWhatWasTaken(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.leader.room = 1
+	r.get(eth0, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	r.get(eth0, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	if sent := r.wire.sent(); len(sent) != 1 || !slices.Equal(h.open(t, sent[0]).Msg.GetAcks()[0].GetSeqs(), []uint64{1}) {
+		t.Errorf("%d answers to one report that was taken and one that was not", len(sent))
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	a, other := newAuthority(t), newAuthority(t)
+	h := a.half(t, host0)
+	good := h.reports(t, 5, 1, false, servicenet.SealOptions{})
+	for _, tc := range []struct {
+		class string
+		data  []byte
+	}{
+		{"too-long", append(slices.Clone(good), make([]byte, servicenet.MaxDatagram)...)},
+		{"signature", other.half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{})},
+		{"unknown-node", a.half(t, fault.Origin{Node: "n7", Half: fault.HalfHost}).reports(t, 5, 1, false, servicenet.SealOptions{})},
+		{"unknown-node", a.half(t, fault.Origin{Node: "n7", Half: fault.HalfHost}).request(t, 5, 1)},
+		{"unknown-node", a.half(t, fault.Origin{Node: "n7", Half: fault.HalfHost}).ack(t, 5, 1)},
+		{"unknown-node", answer(t, a.half(t, fault.Origin{Node: "n7", Half: fault.HalfHost}))},
+	} {
+		r := a.replica(t, "s1", nil)
+		r.get(eth0, 0, tc.data)
+		if n := r.refused(tc.class); n != 1 {
+			t.Errorf("%s: refused %v times", tc.class, n)
+		}
+		if n := len(r.wire.sent()) + len(r.leader.inputs()); n != 0 {
+			t.Errorf("%s: %d answers and inputs", tc.class, n)
+		}
+		if n := value(r.metrics.Damaged); n != 0 {
+			t.Errorf("%s: counted as damage", tc.class)
+		}
+	}
+	// By gossip there is no path to establish.
+	r := a.replica(t, "s1", nil)
+	r.intake.handle(packet{data: h.request(t, 5, 1), arrived: time.Now()})
+	if r.refused("unexpected") != 1 || len(r.wire.sent()) != 0 {
+		t.Error("a path was requested by gossip")
+	}
+}
+
+// TestDamageIsAskedForAgain: at the source, within limits, and never as a forgery.
+func TestDamageIsAskedForAgain(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	b := h.reports(t, 5, 1, false, servicenet.SealOptions{})
+	flipped := slices.Clone(b)
+	flipped[len(b)/2] ^= 4
+	r.get(eth1, 1, flipped)
+	sent := r.wire.sent()
+	if len(sent) != 1 || sent[0].addr != eth1 || sent[0].socket != 1 || h.open(t, sent[0]).Msg.GetAgain() == nil {
+		t.Fatalf("sent %v", sent)
+	}
+	for range 50 {
+		r.get(eth1, 1, flipped)
+	}
+	if n := len(r.wire.sent()); n < 2 || n > againSourceBurst+2 {
+		t.Errorf("%d answers to one source", n)
+	}
+	r.intake.handle(packet{data: flipped, arrived: time.Now()}) // by gossip there is nobody to ask
+	if n := value(r.metrics.Damaged); n != 52 {
+		t.Errorf("%v damaged packets were counted, want 52", n)
+	}
+	for class := servicenet.Refusal(1); int(class) < servicenet.NumRefusals; class++ {
+		if n := r.refused(class.String()); n != 0 {
+			t.Errorf("damage counts as %s", class)
+		}
+	}
+	// What comes again whole is taken.
+	r.get(eth1, 1, b)
+	if len(r.leader.inputs()) != 1 {
+		t.Error("not taken")
+	}
+}
+
+func TestAgainLimit(t *testing.T) {
+	l, now := newAgainLimit(), time.Unix(0, 0)
+	from := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 1)
+	}
+	allowed := 0
+	for i := range 5000 {
+		if l.allow(now, from(i)) {
+			allowed++
+		}
+	}
+	if allowed != againBurst || l.recent.Len() != againSources || len(l.sources) != againSources {
+		t.Errorf("%d answers at once to many sources, %d of them remembered", allowed, len(l.sources))
+	}
+	// One source cannot use up what is for all.
+	now = now.Add(time.Second)
+	allowed = 0
+	for range 100 {
+		if l.allow(now, from(1)) {
+			allowed++
+		}
+	}
+	if allowed != againSourceBurst || !l.allow(now, from(2)) {
+		t.Errorf("%d answers at once to one source", allowed)
+	}
+}
+
+// TestAnswersGoFirst: the queue is full of reports, and the answer to a challenge is handled first.
+func TestAnswersGoFirst(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", func(c *IntakeConfig) { c.Queue, c.Workers = 64, 1 }), a.half(t, host0)
+	in := r.intake.Datagrams(0)
+	for range 100 {
+		in(eth0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	}
+	in(eth0, answer(t, h))
+	if n := value(r.metrics.Dropped.WithLabelValues("datagrams")); n != 36 {
+		t.Errorf("%v reports were dropped at the full queue, want 36", n)
+	}
+	r.run(t, true)
+	r.wire.await(t, 1)
+	if got := r.leader.inputs(); got[0].Answer == nil {
+		t.Errorf("first came %+v", got[0])
+	}
+}
+
+func TestClaims(t *testing.T) {
+	a := newAuthority(t)
+	h, relay := a.half(t, dnp0), a.half(t, host1)
+	wrap := func(b []byte) []byte {
+		out, err := servicenet.SealRelayed(b, []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	rep, ans := h.reports(t, 5, 3, false, servicenet.SealOptions{}), answer(t, h)
+	for _, tc := range []struct {
+		what string
+		data []byte
+		want bool
+	}{{"report", rep, false}, {"answer", ans, true}, {"relayed report", wrap(rep), false}, {"relayed answer", wrap(ans), true}, {"nothing", nil, false}, {"cut", ans[:5], false}} {
+		if got := claimsAnswer(tc.data); got != tc.want {
+			t.Errorf("%s: %t", tc.what, got)
+		}
+	}
+}
+
+func FuzzClaims(f *testing.F) {
+	f.Add([]byte{0x0a, 2, 0x22, 0})
+	f.Add([]byte{0x0a, 0xff})
+	f.Fuzz(func(_ *testing.T, b []byte) { claimsAnswer(b) })
+}
+
+// TestFollowerVouches: what only the follower can verify, the leader takes at its word, as far as may be
+// said under a MAC at all.
+func TestFollowerVouches(t *testing.T) {
+	a := newAuthority(t)
+	follower, leader, h := a.replica(t, "s1", nil), a.replica(t, "s2", nil), a.half(t, host0)
+	follower.leader.leading = false
+	session := follower.establish(t, h, 1, eth1, 1)
+	follower.get(eth1, 1, h.reports(t, 5, 1, true, session))
+	follower.get(eth0, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	if n := len(follower.forward.got); n != 2 {
+		t.Fatalf("%d were forwarded", n)
+	}
+	under, signed := follower.forward.got[0], follower.forward.got[1]
+	if under.GetName() != "n0/host" || under.GetSocket() != 1 || signed.GetName() != "" || signed.GetSocket() != 0 {
+		t.Errorf("forwarded %v and %v", under, signed)
+	}
+	for _, req := range follower.forward.got {
+		if in := leader.intake.Forwarded(req); in == nil || in.Reports == nil || in.To.Addr != req.GetFrom() || in.To.Socket != uint8(req.GetSocket()) {
+			t.Errorf("forwarded %v: %+v", req, in)
+		}
+	}
+	forged := h.reports(t, 5, 1, false, servicenet.SealOptions{})
+	for _, tc := range []struct {
+		class string
+		req   *lofamov1.ForwardRequest
+	}{
+		{"session", &lofamov1.ForwardRequest{Envelope: under.GetEnvelope(), Path: 1}},
+		{"origin", &lofamov1.ForwardRequest{Envelope: under.GetEnvelope(), Path: 1, Name: "n1/host"}},
+		{"role", &lofamov1.ForwardRequest{Envelope: underMAC(t, forged), Path: 1, Name: "n0/host"}},
+		{"signature", &lofamov1.ForwardRequest{Envelope: newAuthority(t).half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{}), Path: 1, Name: "n0/host"}},
+		{"unexpected", &lofamov1.ForwardRequest{Envelope: h.request(t, 5, 9), Path: 1}},
+	} {
+		before := leader.refused(tc.class)
+		if in := leader.intake.Forwarded(tc.req); in != nil || leader.refused(tc.class) != before+1 {
+			t.Errorf("%s: taken as %+v, or not counted", tc.class, in)
+		}
+	}
+}
+
+func TestRelayedIsAnsweredThroughTheRelay(t *testing.T) {
+	a := newAuthority(t)
+	r, h, relay := a.replica(t, "s1", nil), a.half(t, dnp0), a.half(t, host1)
+	b, err := servicenet.SealRelayed(h.reports(t, 5, 1, false, servicenet.SealOptions{}),
+		[]fault.Hop{{Node: "n0", Half: fault.HalfDNP, Held: time.Millisecond}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.get(n1, 0, b)
+	got, sent := r.leader.inputs(), r.wire.sent()
+	if len(got) != 1 || !got[0].To.Relayed || got[0].Reports.Path != fault.PathTorus || len(got[0].Reports.Hops) != 2 || len(sent) != 1 || sent[0].addr != n1 {
+		t.Fatalf("inputs %+v, sent %v", got, sent)
+	}
+	node, inner, err := servicenet.InnerOf(relay.open(t, sent[0]))
+	if err != nil || node != "n0" {
+		t.Fatal(node, err)
+	}
+	if o := h.open(t, sentTo{data: inner}); o.Session != 0 || len(o.Msg.GetAcks()) != 1 {
+		t.Errorf("acks %v", o.Msg.GetAcks())
+	}
+}
+
+// TestAnswerToAChallenge is taken as evidence, and needs no ack.
+func TestAnswerToAChallenge(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	r.get(eth0, 0, answer(t, h))
+	want := awareness.Answered{Nonce: [16]byte(bytes.Repeat([]byte{7}, 16)), Origin: host0, Epoch: 5, Path: fault.PathDirect}
+	if got := r.leader.inputs(); len(got) != 1 || got[0].Answer == nil || *got[0].Answer != want || len(r.wire.sent()) != 0 {
+		t.Errorf("inputs %+v", got)
+	}
+}
+
+// underMAC puts what was signed under a MAC that nobody can check.
+func underMAC(t testing.TB, b []byte) []byte {
+	t.Helper()
+	env := &lofamov1.Envelope{}
+	if err := proto.Unmarshal(b, env); err != nil {
+		t.Fatal(err)
+	}
+	out, err := proto.Marshal(&lofamov1.Envelope{Payload: env.GetPayload(), Session: 1, Mac: make([]byte, servicenet.MACSize),
+		Checksum: math.MaxUint64, // as of one without
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

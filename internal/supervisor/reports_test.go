@@ -1,0 +1,61 @@
+package supervisor_test
+
+import (
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestTwoReportAddresses: what comes at one is answered from it, by the leader and by a follower.
+func TestTwoReportAddresses(t *testing.T) {
+	c, _, leader := three(t, supervisortest.Options{Sockets: 2})
+	a := c.Agents["n0-0-0"]
+	for i, comp := range []fault.Component{fault.ComponentMemory, fault.ComponentPower, fault.ComponentVoltage} {
+		for _, addr := range c.Configs[(leader+i)%3].Reports() {
+			id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: comp, State: fault.Sick, Kind: fault.KindSelf})
+			a.Send(t, addr, b)
+			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+				if ack := a.Await(t, id, st); ack.Addr != addr {
+					t.Errorf("%s of what was sent to %s came from %s", st, addr, ack.Addr)
+				}
+			}
+		}
+	}
+}
+
+// TestListReports: every replica tells what the leader received, and what the senders say of theirs.
+func TestListReports(t *testing.T) {
+	c, _, leader := three(t, supervisortest.Options{})
+	follower := (leader + 1) % 3
+	a, relay := c.Agents["n0-1-0"], c.Agents["n1-1-0"]
+	id, b := a.Report(t, fault.HalfDNP, false, temperature(fault.Sick))
+	relay.Send(t, c.Configs[leader].Report, relay.Relay(t, b, id.Origin, 2_000_000))
+	relay.Await(t, id, lofamov1.Ack_COMMITTED)
+	digest, b := a.Report(t, fault.HalfHost, true, temperature(fault.Normal))
+	a.Send(t, c.Configs[follower].Report, b)
+	a.Await(t, digest, lofamov1.Ack_RECEIVED)
+	for i, cfg := range c.Configs {
+		client := c.Client(t, cfg.GRPC)
+		var resp *lofamov1.ListReportsResponse
+		supervisortest.Eventually(t, "the digest to be listed", func() bool {
+			var err error
+			if resp, err = client.ListReports(t.Context(), &lofamov1.ListReportsRequest{Node: "0,1,0", Digests: true}); err != nil {
+				t.Fatalf("replica %d: %v", i, err)
+			}
+			return len(resp.GetSenders()) > 0
+		})
+		if s := resp.GetSenders()[0]; s.GetNode() != "n0-1-0" || s.GetDelivery().GetPrimary() != "eth0>s1" {
+			t.Errorf("replica %d: sender %v", i, s)
+		}
+		if list := resp.GetReports(); len(list) != 2 || !list[0].GetDigest() || !list[1].GetCommitted() || list[1].GetPath() != lofamov1.Path_TORUS ||
+			len(list[1].GetHops()) != 3 || list[1].GetCommit().AsDuration() <= 0 {
+			t.Errorf("replica %d: reports %v", i, list)
+		}
+		node, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-1-0"})
+		if err != nil || node.GetDelivery().GetState() != lofamov1.PathState_MIGRATED {
+			t.Errorf("replica %d: delivery %v, %v", i, node.GetDelivery(), err)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package agent
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/servicenet/keys"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// said is one observation that reached the supervisor.
+type said struct {
+	by   fault.Origin
+	path fault.Path
+	hops []fault.Hop
+	obs  fault.Observation
+}
+
+func (s said) String() string {
+	return fmt.Sprintf("%s says by %s (%d hops): %s %s %s %s", s.by, s.path, len(s.hops), s.obs.Node, s.obs.Component, s.obs.State, s.obs.Kind)
+}
+
+// fakeSupervisor acknowledges everything and remembers what it heard.
+type fakeSupervisor struct {
+	t        *testing.T
+	id       string
+	net      *direct.Socket
+	close    func() // its socket; whoever sends there is told so by the kernel
+	signer   *pki.Signer
+	verifier *pki.Verifier
+
+	mu       sync.Mutex
+	news     *sync.Cond
+	heard    []said
+	answers  map[string]fault.Origin // by nonce
+	reports  map[fault.ReportID]int  // how often each came
+	sessions *sessions.Table
+	requests map[uint64]*lofamov1.PathRequest // by id
+	pathAcks map[uint64]bool                  // ids
+	byMAC    int                              // digests that came under a session
+	bySign   int                              // digests that came signed
+	unknown  int                              // messages of sessions that it does not have
+	mute     bool                             // it takes everything and answers nothing
+	macs     bool                             // it proves its acks by the session, where there is one
+	damage   int                              // of the next answers, so many are damaged on the way
+}
+
+func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
+	t.Helper()
+	f := &fakeSupervisor{
+		t: t, id: id, answers: map[string]fault.Origin{}, reports: map[fault.ReportID]int{}, sessions: sessions.NewTable(),
+		requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{},
+	}
+	f.news = sync.NewCond(&f.mu)
+	cert, key := n.path(id+".pem"), n.path(id+".key")
+	err := ca.IssueTo(cert, key, pki.SupervisorIdentity(testCluster, id), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.signer, err = pki.LoadSigner(cert, key); err != nil {
+		t.Fatal(err)
+	}
+	if f.verifier, err = pki.LoadVerifier(n.path("ca.pem"), testCluster); err != nil {
+		t.Fatal(err)
+	}
+	if f.net, err = direct.Listen("127.0.0.1:0", direct.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.net.Run(ctx, f.onDatagram) }()
+	f.close = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("fake supervisor: %v", err)
+		}
+	})
+	t.Cleanup(f.close)
+	return f
+}
+
+func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.news.Broadcast()
+	d, err := servicenet.Unwrap(b, fault.PathDirect, sessions.With(f.verifier, f.sessions))
+	if servicenet.RefusalOf(err) == servicenet.RefusedSession {
+		f.unknown++
+		return
+	}
+	if err != nil {
+		f.t.Errorf("supervisor refuses a message: %v", err)
+		return
+	}
+	if a := d.Msg.GetAnswer(); a != nil {
+		f.answers[string(a.GetNonce())] = fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
+	}
+	f.note(&d)
+	if f.mute {
+		return
+	}
+	if q := d.Msg.GetPathRequest(); q != nil {
+		f.reply(from, q)
+	}
+	if a := d.Msg.GetPathAck(); a != nil {
+		f.pathAcks[a.GetId()] = true
+	}
+	for _, r := range d.Reports {
+		for _, s := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+			acks := servicenet.NewAcks(s, r.ID)
+			acks[0].Leader = "sup-0"
+			f.send(from, r.ID.Origin.Node, d.Path, &lofamov1.Message{Acks: acks})
+		}
+	}
+}
+
+// note remembers what came.
+func (f *fakeSupervisor) note(d *servicenet.Arrival) {
+	for _, r := range d.Reports {
+		f.reports[r.ID]++
+		for _, o := range r.Observations {
+			f.heard = append(f.heard, said{r.ID.Origin, d.Path, d.Hops, o})
+		}
+		switch {
+		case !r.Digest || d.Path != fault.PathDirect:
+		case d.Session != 0:
+			f.byMAC++
+		default:
+			f.bySign++
+		}
+	}
+}
+
+// reply answers a request for a path, as a supervisor does: with a session.
+func (f *fakeSupervisor) reply(to netip.AddrPort, q *lofamov1.PathRequest) {
+	f.requests[q.GetId()] = q
+	private, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		f.t.Errorf("fake supervisor: %v", err)
+		return
+	}
+	x := keys.PathExchange{
+		Half: fault.Origin{Node: fault.NodeID(q.GetNode()), Half: fault.Half(q.GetHalf())}.String(), Epoch: q.GetEpoch(), ID: q.GetId(),
+		Supervisor: f.id, Session: mathrand.Uint64() | 1,
+	}
+	secret, err := x.Secret(private, q.GetKey())
+	if err != nil {
+		f.t.Errorf("fake supervisor: %v", err)
+		return
+	}
+	f.sessions.Put(x.Half, servicenet.RoleNode, servicenet.NewSession(x.Session, secret))
+	f.send(to, fault.NodeID(q.GetNode()), fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
+		Node: q.GetNode(), Half: q.GetHalf(), Epoch: q.GetEpoch(), Id: q.GetId(), Session: x.Session, Key: private.PublicKey().Bytes(),
+		Checksum: checksum.Choose(q.GetChecksums(), checksum.Algorithms()), Leader: "sup-0",
+	}}})
+}
+
+// set changes how it behaves.
+func (f *fakeSupervisor) set(change func(*fakeSupervisor)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+// send sends a message to a node: straight, or as a downcall by the host that is at from.
+func (f *fakeSupervisor) send(to netip.AddrPort, node fault.NodeID, path fault.Path, m *lofamov1.Message) {
+	how := servicenet.SealOptions{}
+	if f.macs && m.GetBody() == nil && path == fault.PathDirect {
+		how.Session = f.sessions.Newest(fault.Origin{Node: node, Half: fault.HalfHost}.String())
+	}
+	b, err := servicenet.SealWith(m, f.signer, how)
+	if err == nil && path == fault.PathTorus {
+		b, err = servicenet.SealDowncall(node, b, f.signer)
+	}
+	if err != nil {
+		f.t.Errorf("fake supervisor: %v", err)
+		return
+	}
+	if f.damage > 0 {
+		f.damage--
+		b[len(b)/2] ^= 1
+	}
+	if err := f.net.Send(to, b); err != nil && !errors.Is(err, servicenet.ErrClosed) { // the test is over
+		f.t.Errorf("fake supervisor: %v", err)
+	}
+}
+
+// forget makes await look only at what comes from now on.
+func (f *fakeSupervisor) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard = nil
+}
+
+// await waits until something was heard that fits.
+func (f *fakeSupervisor) await(what string, fits func(said) bool) said {
+	f.t.Helper()
+	return f.awaitLocked(what, func() (said, bool) {
+		for _, s := range f.heard {
+			if fits(s) {
+				return s, true
+			}
+		}
+		return said{}, false
+	})
+}
+
+func (f *fakeSupervisor) awaitAnswer(nonce string) fault.Origin {
+	f.t.Helper()
+	s := f.awaitLocked("an answer", func() (said, bool) { o, ok := f.answers[nonce]; return said{by: o}, ok })
+	return s.by
+}
+
+func (f *fakeSupervisor) awaitLocked(what string, look func() (said, bool)) said {
+	f.t.Helper()
+	late := false
+	stop := time.AfterFunc(bound, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		late = true
+		f.news.Broadcast()
+	})
+	defer stop.Stop()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for {
+		if s, ok := look(); ok {
+			return s
+		}
+		if late {
+			for _, s := range f.heard[max(0, len(f.heard)-60):] {
+				f.t.Log(s)
+			}
+			f.t.Fatalf("not heard within %s: %s", bound, what)
+		}
+		f.news.Wait()
+	}
+}
+
+// awaitState waits for a statement on a component of a node by anybody whose word fits.
+func (f *fakeSupervisor) awaitState(by fault.Origin, node fault.NodeID, c fault.Component, s fault.State, k fault.Kind) said {
+	f.t.Helper()
+	return f.await(fmt.Sprintf("%s: %s %s %s %s", by, node, c, s, k), func(x said) bool {
+		return x.by == by && x.obs.Node == node && x.obs.Component == c && x.obs.State == s && x.obs.Kind == k
+	})
+}
+
+// awaitThat waits until something holds of the supervisor.
+func (f *fakeSupervisor) awaitThat(what string, holds func() bool) {
+	f.t.Helper()
+	f.awaitLocked(what, func() (said, bool) { return said{}, holds() })
+}

@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+var pair = grid.Dims{X: 2, Y: 1, Z: 1}
+
+// awaitStatus asks a host half again and again what lofamo-agent status would show.
+func (n *testNet) awaitStatus(c grid.Coord, what string, fits func(status.Status) bool) status.Status {
+	n.t.Helper()
+	var last status.Status
+	n.awaitRegister(what, func() bool {
+		s, err := status.Ask(context.Background(), n.cfgs[c].StateDir)
+		if err != nil {
+			return false
+		}
+		last = s
+		return fits(s)
+	})
+	return last
+}
+
+func armed(s status.Status) bool { return s.Delivery.GetState() == lofamov1.PathState_ARMED }
+
+// twoInterfaces gives every node a second service interface.
+func twoInterfaces(t *testing.T) func(*config.Agent) {
+	return func(c *config.Agent) { c.Service.Alternates = []config.ServiceAddr{{Listen: freePort(t)}} }
+}
+
+// REQ, REP and ACK load an alternate that shares neither interface nor supervisor with the primary.
+func TestAlternateIsLoaded(t *testing.T) {
+	n := newTestNet(t, pair, twoInterfaces(t), "sup-1")
+	n.start(at0, fault.HalfHost)
+	s := n.awaitStatus(at0, "an armed alternate", func(s status.Status) bool {
+		return armed(s) && strings.HasSuffix(s.Delivery.GetPrimary(), ">sup-0") && strings.HasSuffix(s.Delivery.GetAlternate(), ">sup-1")
+	})
+	primary, _, _ := strings.Cut(s.Delivery.GetPrimary(), ">")
+	if alternate, _, _ := strings.Cut(s.Delivery.GetAlternate(), ">"); alternate == primary {
+		t.Errorf("primary %s, alternate %s: want two interfaces", s.Delivery.GetPrimary(), s.Delivery.GetAlternate())
+	}
+	if len(s.Interfaces) != 2 || s.Interfaces[0].Name != "service" || s.Interfaces[1].Name != "service-1" {
+		t.Errorf("interfaces %v", s.Interfaces)
+	}
+	other := n.more[0]
+	other.awaitThat("the acknowledgement of its reply", func() bool { return len(other.pathAcks) > 0 })
+}
+
+// An ICMP error moves the reports to the armed alternate, and is counted as what it was.
+func TestMigrationByICMPError(t *testing.T) {
+	http := freePort(t)
+	n := newTestNet(t, pair, func(c *config.Agent) {
+		if c.Node == "n0-0-0" {
+			c.HTTP = http
+		}
+	}, "sup-1")
+	n.start(at0, fault.HalfHost)
+	n.awaitStatus(at0, "an armed alternate to the leader", func(s status.Status) bool {
+		return armed(s) && s.Delivery.GetPrimary() == "service>sup-0"
+	})
+	other := n.more[0]
+	other.forget()
+	n.super.close()
+	n.awaitStatus(at0, "the other supervisor as primary", func(s status.Status) bool { return s.Delivery.GetPrimary() == "service>sup-1" })
+	other.await("a report on the new path", func(s said) bool { return s.by == host0 && s.path == fault.PathDirect })
+	if v := scrape(t, http, `lofamo_agent_path_migrations_total{node="n0-0-0",platform="shared-kernel",reason="path-error"}`); v == "" || v == "0" {
+		t.Errorf("%q migrations for an error of the path, want some", v)
+	}
+}
+
+// scrape returns the value of a series; empty: there is none.
+func scrape(t *testing.T, addr, series string) string {
+	t.Helper()
+	r, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	page, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(page)) {
+		if v, ok := strings.CutPrefix(line, series+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// Digests are proved by a session's MAC. When the supervisor has forgotten the session, signatures carry
+// on at once, and a new session comes.
+func TestSessionsComeAndGo(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	f := n.super
+	n.start(at0, fault.HalfHost)
+	f.awaitThat("digests under a session", func() bool { return f.byMAC >= 2 })
+	f.set(func(f *fakeSupervisor) { f.sessions, f.byMAC, f.bySign = newSessionKeys(host0).table, 0, 0 }) // it restarts
+	f.awaitThat("a message of the session that is gone", func() bool { return f.unknown > 0 })
+	f.awaitThat("a signed digest", func() bool { return f.bySign > 0 })
+	f.awaitThat("digests under a new session", func() bool { return f.byMAC >= 2 })
+}
+
+// What the supervisor says under a session counts as if it were signed.
+func TestAcksUnderASession(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	n.super.set(func(f *fakeSupervisor) { f.macs = true })
+	n.start(at0, fault.HalfHost)
+	n.super.awaitThat("digests under a session", func() bool { return n.super.byMAC >= 3 })
+	s := n.awaitStatus(at0, "everything committed", func(s status.Status) bool { return s.Delivery.GetLogged() == 0 })
+	if s.Refused != 0 || s.ServiceNetwork != "NORMAL" {
+		t.Errorf("%d messages refused, service network %s", s.Refused, s.ServiceNetwork)
+	}
+}
+
+// Answers that come damaged are counted as that, and asked for again by sending again.
+func TestDamagedAnswersAskAgain(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	n.super.set(func(f *fakeSupervisor) { f.damage = 6 })
+	n.start(at0, fault.HalfHost)
+	n.awaitStatus(at0, "everything committed after damage", func(s status.Status) bool {
+		return s.Damaged >= 6 && s.Delivery.GetLogged() == 0 && s.Delivery.GetUnanswered() == 0
+	})
+	n.super.awaitThat("a report for the second time", func() bool {
+		for _, times := range n.super.reports {
+			if times > 1 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// A challenge is answered to where it came from, by the interface that it came by, whatever else the
+// supervisor names.
+func TestChallengeIsAnsweredWhereItCameFrom(t *testing.T) {
+	n := newTestNet(t, pair, twoInterfaces(t))
+	n.start(at0, fault.HalfHost)
+	n.awaitStatus(at0, "an answer", func(s status.Status) bool { return s.ServiceNetwork == "NORMAL" })
+	for k, addr := range n.cfgs[at0].Service.Interfaces() {
+		c := &lofamov1.Challenge{Nonce: make([]byte, 16), Node: "n0-0-0", ReplyTo: freePort(t)}
+		c.Nonce[0] = byte(k + 1)
+		n.super.send(netip.MustParseAddrPort(addr.Listen), "n0-0-0", fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
+		if got := n.super.awaitAnswer(string(c.Nonce)); got != host0 {
+			t.Errorf("interface %d: answered by %s", k, got)
+		}
+	}
+}
+
+// A node that can reach nobody says so itself, and that it ended.
+func TestIsolationIsSaid(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	n.startAll()
+	n.awaitHealthy()
+	n.super.set(func(f *fakeSupervisor) { f.mute = true })
+	n.awaitStatus(at0, "isolation", func(s status.Status) bool { return s.Delivery.GetIsolatedNs() > 0 && s.Delivery.GetLogged() > 0 })
+	n.super.set(func(f *fakeSupervisor) { f.mute = false })
+	n.awaitStatus(at0, "its end", func(s status.Status) bool { return s.Delivery.GetIsolatedNs() == 0 && s.Delivery.GetLogged() == 0 })
+}
+
+// Reports that nobody has taken outlive the half that made them, under their own ids and with their age.
+func TestUndeliveredReportsOutliveTheHalf(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	n.start(at0, fault.HalfHost)
+	n.start(at0, fault.HalfDNP)
+	n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Normal, fault.KindWatchdog)
+	n.super.set(func(f *fakeSupervisor) { f.mute = true })
+	n.super.forget()
+	n.halt(at0, fault.HalfDNP)
+	told := n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Failed, fault.KindWatchdog)
+	n.halt(at0, fault.HalfHost)
+	n.super.forget()
+	n.super.set(func(f *fakeSupervisor) { f.mute, f.reports = false, map[fault.ReportID]int{} })
+	n.start(at0, fault.HalfHost)
+	n.super.awaitThat("a report of the epoch before", func() bool {
+		for id := range n.super.reports {
+			if id.Origin == host0 && id.Epoch == 1 {
+				return true
+			}
+		}
+		return false
+	})
+	s := n.super.awaitState(host0, "n0-0-0", fault.ComponentDNP, fault.Failed, fault.KindWatchdog)
+	if s.obs.Age <= told.obs.Age {
+		t.Errorf("it is %s old and was %s when it was first said: want it to have aged", s.obs.Age, told.obs.Age)
+	}
+	n.awaitStatus(at0, "an empty log, and an empty spool", func(s status.Status) bool {
+		return s.Host.Epoch == 2 && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0 && s.Spool.Error == ""
+	})
+}
+
+// Without a spool, or with one that cannot be had, a half works, and says what that means.
+func TestWithoutSpool(t *testing.T) {
+	n := newTestNet(t, pair, func(c *config.Agent) { c.Service.SpoolBytes = 0 })
+	n.start(at0, fault.HalfHost)
+	n.awaitStatus(at0, "a half without a spool", func(s status.Status) bool {
+		return s.Spool.Path == "" && s.Delivery.GetSpool() == "none is configured" && s.ServiceNetwork == "NORMAL"
+	})
+}

@@ -69,6 +69,9 @@ func node(t *testing.T) config.Agent {
 			t.Fatal(err)
 		}
 	}
+	if err := ca.IssueTo(file("sup.pem"), file("sup.key"), pki.SupervisorIdentity("test", "sup-0"), nil, nil); err != nil {
+		t.Fatal(err)
+	}
 	c.Links = map[string]config.LinkAddr{
 		"X+": {Local: freePort(t), Peer: freePort(t)},
 		"X-": {Local: freePort(t), Peer: freePort(t)},

@@ -47,10 +47,11 @@ func writeStatus(w io.Writer, s status.Status, output string) error {
 	if output == "table" {
 		return status.WriteTable(w, s)
 	}
-	b, err := json.MarshalIndent(s, "", "  ")
-	if err != nil {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false) // the names of paths have a '>'
+	e.SetIndent("", "  ")
+	if err := e.Encode(s); err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}
-	_, err = fmt.Fprintf(w, "%s\n", b)
-	return err
+	return nil
 }

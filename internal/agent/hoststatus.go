@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -33,7 +34,7 @@ func (h *hostHalf) status() status.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s.Host = status.Half{State: "RUNNING", Epoch: uint64(h.core.Epoch()), PID: os.Getpid()}
-	s.DNP = status.Half{State: h.core.Verdict().String(), Epoch: uint64(h.page.file.Epoch(fault.HalfDNP))}
+	s.DNP = status.Half{State: strings.ToUpper(h.core.Verdict().String()), Epoch: uint64(h.page.file.Epoch(fault.HalfDNP))}
 	s.ServiceNetwork = fault.Unknown.String()
 	for _, c := range h.core.States() {
 		if c.Component == fault.ComponentServiceNetwork {

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+
+	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// askStatus runs lofamo-agent status.
+func askStatus(t *testing.T, file string, args ...string) (string, error) {
+	t.Helper()
+	out, err := program(t, append([]string{"status", "--config", file}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+// awaitStatus runs lofamo-agent status until it shows what fits.
+func awaitStatus(t *testing.T, file, what string, fits func(status.Status) bool) {
+	t.Helper()
+	var out string
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		var err error
+		var s status.Status
+		if out, err = askStatus(t, file, "-o", "json"); err == nil && json.Unmarshal([]byte(out), &s) == nil && fits(s) {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s\n%s", bound, what, out)
+}
+
+// The command says that no half runs, then how its reports fare; of a node that reaches nobody in plain
+// words.
+func TestStatus(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	refusal(t, 1, []string{"host.status.sock", "the host half is not running"}, "status", "--config", file)
+	startDaemon(t, c)
+	awaitStatus(t, file, "a node that reaches nobody", func(s status.Status) bool {
+		return s.Node == "n0-0-0" && s.Host.PID > 0 && s.DNP.State == "ALIVE" && s.Delivery.GetIsolatedNs() > 0
+	})
+	out, err := askStatus(t, file)
+	if err != nil || !strings.Contains(out, "CANNOT REACH ANYBODY") || !strings.Contains(out, "direct/service") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	info, err := os.Stat(filepath.Join(c.StateDir, status.Socket))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket: %v, %v: want mode 0600", info, err)
+	}
+}
+
+func TestStatusRefusals(t *testing.T) {
+	file := write(t, node(t), "")
+	refusal(t, 2, []string{"--output", "yaml", "table or json"}, "status", "--config", file, "-o", "yaml")
+	refusal(t, 2, []string{"extra"}, "status", "--config", file, "extra")
+	refusal(t, 2, []string{"no such file"}, "status", "--config", file+".absent")
+}
+
+// listener is a supervisor that acknowledges everything and remembers which reports came.
+type listener struct {
+	mu   sync.Mutex
+	came map[fault.ReportID]fault.Report
+}
+
+func (l *listener) reports(fits func(fault.Report) bool) (out []fault.ReportID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, r := range l.came {
+		if !r.Digest && fits(r) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func listen(t *testing.T, c config.Agent) *listener {
+	t.Helper()
+	dir := filepath.Dir(c.TLS.CA)
+	signer, err := pki.LoadSigner(filepath.Join(dir, "sup.pem"), filepath.Join(dir, "sup.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := pki.LoadVerifier(c.TLS.CA, c.Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := direct.Listen(c.Supervisors[0].Report, direct.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listener{came: map[fault.ReportID]fault.Report{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, func(from netip.AddrPort, b []byte) {
+			a, err := servicenet.Unwrap(b, fault.PathDirect, verifier)
+			if err != nil {
+				return // a digest of a session that there is not
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for _, r := range a.Reports {
+				l.came[r.ID] = r
+				if b, err := servicenet.Seal(&lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_COMMITTED, r.ID)}, signer); err == nil {
+					_ = s.Send(from, b)
+				}
+			}
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("supervisor: %v", err)
+		}
+	})
+	return l
+}
+
+// Reports that no supervisor has taken outlive kill -9 of the half, and come under their own ids.
+func TestReportsOutliveKill(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	d := startDaemon(t, c, "--restart", "never")
+	d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	kill := func(half string) { d.post("/kill", fmt.Sprintf(`{"half":%q,"signal":"KILL"}`, half)) }
+	awaitStatus(t, file, "the DNP half is seen", func(s status.Status) bool { return s.DNP.State == "ALIVE" })
+	kill("dnp")
+	awaitStatus(t, file, "its end is told to nobody", func(s status.Status) bool {
+		return s.DNP.State == "STALE" && s.Delivery.GetLogged() > 0 && s.Spool.Records == int(s.Delivery.GetLogged()) && s.Spool.Error == ""
+	})
+	kill("host")
+	d.await("no half runs", func(host, dnp half) bool { return !host.Running && !dnp.Running })
+	l := listen(t, c)
+	d.post("/start", `{"half":"host"}`)
+	awaitStatus(t, file, "all is delivered", func(s status.Status) bool {
+		return s.Host.Epoch == 2 && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0
+	})
+	died := l.reports(func(r fault.Report) bool {
+		return r.ID.Epoch == 1 && len(r.Observations) > 0 && r.Observations[0].Component == fault.ComponentDNP && r.Observations[0].State == fault.Failed
+	})
+	if len(died) != 1 {
+		t.Errorf("%d reports of the life before say that the DNP half died, want 1", len(died))
+	}
+}
+
+// A signal to stop has what waits written: nothing is left to the kernel alone.
+func TestStopKeepsReports(t *testing.T) {
+	c := node(t)
+	file := write(t, c, "")
+	stop := func(p *exec.Cmd) {
+		t.Helper()
+		_ = p.Process.Signal(os.Interrupt)
+		if err := p.Wait(); err != nil {
+			t.Errorf("host half: %v", err)
+		}
+	}
+	start := func() *exec.Cmd {
+		t.Helper()
+		p := program(t, "host", "--config", file, "--scheduling", "default")
+		p.Stderr = os.Stderr
+		if err := p.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Process.Kill() })
+		return p
+	}
+	p := start()
+	logged := 0
+	awaitStatus(t, file, "something waits", func(s status.Status) bool {
+		logged = int(s.Delivery.GetLogged())
+		return logged > 0
+	})
+	stop(p)
+	p = start()
+	awaitStatus(t, file, "it waits on", func(s status.Status) bool { return s.Host.Epoch == 2 && int(s.Delivery.GetLogged()) >= logged })
+	stop(p)
+}

@@ -1,7 +1,7 @@
 // Package relay is what the halves pass on for others: envelopes on their way up to the
-// supervisors (reports and answers of a half that has no service network of its own) and down to
+// supervisors (reports and answers of a half that has no service network of its own), down to
 // a node that only the torus reaches (seed 001 §III-D, the last chance of a DNP whose host is
-// dead). It holds the message codec and the memory of what was passed on already. It does not
+// dead), and back to the node through which a supervisor asks for a large object. It holds the message codec and the memory of what was passed on already. It does not
 // look into envelopes, choose ways (internal/agent/dnpcore) or send.
 //
 // The same bytes travel as the payload of torus Message frames and, behind the time of sending, in
@@ -9,13 +9,16 @@
 //
 //	offset  size  field
 //	0       1     version, 1
-//	1       1     kind: 1 up, 2 down
+//	1       1     kind: 1 up, 2 down, 3 back
 //	2       1     hops made so far
 //	3       1     hops allowed
 //	4       6     destination x, y, z, 16 bits each, big endian; zero in up messages
 //	10      1     number n of recorded hops, at most 8
 //	11      15 n  hops: x, y, z, 16 bits each; half, 8 bits; time held in ns, 64 bits
-//	        rest  the envelope, 1 to 1,200 bytes
+//	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk)
+//
+// Version 1 knew no kind 3 at first: a relay of that time refuses such messages as malformed, and the
+// supervisor asks through another node.
 //
 // Hops after the eighth add their time to the eighth's: the sum of the ages stays right.
 package relay
@@ -37,17 +40,33 @@ type Kind uint8
 const (
 	Up   Kind = iota + 1 // towards the supervisors, by whoever reaches one
 	Down                 // towards the node Dst
+	// Back goes to the host half of the node Dst, which passes it to the supervisors. It has a budget of
+	// its own at every relay and one way at a time: what is lost is asked for again.
+	Back
 )
 
-// String returns "up" or "down".
+// String returns "up", "down" or "back".
 func (k Kind) String() string {
 	switch k {
 	case Up:
 		return "up"
 	case Down:
 		return "down"
+	case Back:
+		return "back"
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// Valid says whether k is one of the kinds.
+func (k Kind) Valid() bool { return k >= Up && k <= Back }
+
+// KindOf returns the kind of an encoded message before anything else of it is looked at; 0 for none.
+func KindOf(b []byte) Kind {
+	if len(b) > headerSize && b[0] == version && Kind(b[1]).Valid() {
+		return Kind(b[1])
+	}
+	return 0
 }
 
 // Bounds of a message.
@@ -83,9 +102,9 @@ type Message struct {
 	Kind     Kind
 	Made     uint8      // torus hops made
 	Limit    uint8      // torus hops allowed
-	Dst      grid.Coord // of a Down message
-	Hops     []Hop      // of an Up message
-	Envelope []byte     // a serialised lofamo.v1.Envelope
+	Dst      grid.Coord // of a Down or Back message
+	Hops     []Hop      // of an Up or Back message
+	Envelope []byte     // a serialised lofamo.v1.Envelope, or a chunk packet
 }
 
 // AddHop records a station. The slice of the original is not written to.
@@ -107,8 +126,8 @@ func (m Message) AddHop(h Hop) Message {
 // Append encodes m behind dst.
 func (m Message) Append(dst []byte) ([]byte, error) {
 	switch {
-	case m.Kind != Up && m.Kind != Down:
-		return dst, fmt.Errorf("%w: kind %d: want 1 or 2", ErrField, m.Kind)
+	case !m.Kind.Valid():
+		return dst, fmt.Errorf("%w: kind %d: want 1 to 3", ErrField, m.Kind)
 	case len(m.Envelope) == 0 || len(m.Envelope) > MaxEnvelope:
 		return dst, fmt.Errorf("%w: envelope of %d bytes: want 1 to %d", ErrTooLong, len(m.Envelope), MaxEnvelope)
 	case len(m.Hops) > MaxRecorded:
@@ -136,8 +155,8 @@ func Decode(b []byte) (Message, error) {
 		return Message{}, fmt.Errorf("%w %d: want %d", ErrVersion, b[0], version)
 	}
 	m := Message{Kind: Kind(b[1]), Made: b[2], Limit: b[3], Dst: coord(b[4:])}
-	if m.Kind != Up && m.Kind != Down {
-		return Message{}, fmt.Errorf("%w: kind %d: want 1 or 2", ErrField, b[1])
+	if !m.Kind.Valid() {
+		return Message{}, fmt.Errorf("%w: kind %d: want 1 to 3", ErrField, b[1])
 	}
 	n := int(b[10])
 	if n > MaxRecorded {

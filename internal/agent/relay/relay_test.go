@@ -23,7 +23,9 @@ func sample() Message {
 func TestRoundTrip(t *testing.T) {
 	up := sample()
 	up.Kind, up.Dst, up.Hops = Up, grid.Coord{}, nil
-	for _, m := range []Message{sample(), up} {
+	back := sample()
+	back.Kind = Back
+	for _, m := range []Message{sample(), up, back} {
 		b, err := m.Append([]byte("x"))
 		if err != nil {
 			t.Fatal(err)
@@ -31,6 +33,9 @@ func TestRoundTrip(t *testing.T) {
 		got, err := Decode(b[1:])
 		if err != nil {
 			t.Fatal(err)
+		}
+		if k := KindOf(b[1:]); k != m.Kind || KindOf(b[1:3]) != 0 || KindOf(b) != 0 {
+			t.Errorf("kind %s, want %s and none of a part", k, m.Kind)
 		}
 		if d := cmp.Diff(m, got); d != "" {
 			t.Error(d)
@@ -57,7 +62,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"header only", good[:headerSize], ErrShort},
 		{"hops only", good[:headerSize+2*hopSize], ErrShort},
 		{"version", edit(0, 2), ErrVersion},
-		{"kind", edit(1, 3), ErrField},
+		{"kind", edit(1, 4), ErrField}, {"no kind", edit(1, 0), ErrField},
 		{"hop count", edit(10, 9), ErrField},
 		{"hop half", edit(headerSize+6, 3), ErrField},
 		{"hop time", edit(headerSize+7, 0x7f), ErrField},

@@ -62,6 +62,9 @@ type Config struct {
 	RelayRate int
 	// Kept are undelivered reports of earlier lives.
 	Kept []servicenet.Kept
+	// BulkRate bounds the back messages relayed, a second, for each link; 0: 250. They have no part in
+	// RelayRate, so that reports never wait for them. BulkBurst is how many may come at once; 0: 64.
+	BulkRate, BulkBurst int
 }
 
 func (c Config) withDefaults() Config {
@@ -73,6 +76,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RelayRate == 0 {
 		c.RelayRate = 500
+	}
+	if c.BulkRate == 0 {
+		c.BulkRate = 250
+	}
+	if c.BulkBurst == 0 {
+		c.BulkBurst = 64
 	}
 	return c
 }
@@ -116,6 +125,8 @@ type Machine struct {
 	corrupt    bool
 	unreadable bool
 	late       bool
+
+	bulkDropped uint64 // back messages that were not passed on
 
 	out    Output // of the step under way
 	frames []Outgoing
@@ -184,6 +195,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onOpened(now, ev.Opened)
 	case Sealed:
 		m.onSealed(now, ev)
+	case Back:
+		m.beginBack(now, ev.Message, 0)
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
 	case Hint:

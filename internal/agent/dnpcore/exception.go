@@ -103,17 +103,17 @@ func (e *exceptions) String() string {
 
 // bucket is a token bucket that starts full.
 type bucket struct {
-	rate, tokens float64
-	at           time.Time
+	rate, burst, tokens float64
+	at                  time.Time
 }
 
-func newBucket(rate int, now time.Time) bucket {
-	return bucket{rate: float64(rate), tokens: float64(rate), at: now}
+func newBucket(rate, burst int, now time.Time) bucket {
+	return bucket{rate: float64(rate), burst: float64(burst), tokens: float64(burst), at: now}
 }
 
 // take takes a token, and says whether there was one.
 func (b *bucket) take(now time.Time) bool {
-	b.tokens = min(b.rate, b.tokens+now.Sub(b.at).Seconds()*b.rate)
+	b.tokens = min(b.burst, b.tokens+now.Sub(b.at).Seconds()*b.rate)
 	b.at = now
 	if b.tokens < 1 {
 		return false

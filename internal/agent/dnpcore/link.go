@@ -20,6 +20,7 @@ type link struct {
 	wake    time.Time
 	stats   torus.LinkStats // at the last look
 	bucket  bucket
+	bulk    bucket // for back messages
 	cause   uint32 // as last written
 }
 
@@ -35,7 +36,7 @@ func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
 	if err := lc.Validate(); err != nil {
 		return nil, err
 	}
-	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, now)}
+	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, cfg.RelayRate, now), bulk: newBucket(cfg.BulkRate, cfg.BulkBurst, now)}
 	l.detail = l.machine.Detail()
 	return l, nil
 }

@@ -16,6 +16,10 @@ import (
 // onMessage handles a message that a neighbour sent. The payload lies in the packet and is copied
 // by whatever keeps it.
 func (m *Machine) onMessage(now time.Time, from *link, payload []byte) {
+	if relay.KindOf(payload) == relay.Back {
+		m.onBack(now, from, payload)
+		return
+	}
 	if !from.bucket.take(now) {
 		m.raise(now, watchdog.AddrRouter1, watchdog.RouterQueueFull(from.dir.Index()))
 		return
@@ -49,6 +53,10 @@ func (m *Machine) hop(held time.Duration) relay.Hop {
 // only when its own service network failed it.
 func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	msg := ev.Message
+	if msg.Kind == relay.Back {
+		m.beginBack(now, msg, ev.Held)
+		return
+	}
 	if msg.Limit == 0 || msg.Limit > m.cfg.MaxHops {
 		msg.Limit = m.cfg.MaxHops
 	}
@@ -100,6 +108,10 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		if c.GetHalf() != lofamov1.Half_HALF_DNP {
 			m.toHost(o.Raw)
 		}
+	case *lofamov1.Message_BulkRequest:
+		m.onBulk(o, body.BulkRequest.GetNode())
+	case *lofamov1.Message_BulkPull:
+		m.onBulk(o, body.BulkPull.GetNode())
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a DNP half", o.Name)
 	}

@@ -35,6 +35,10 @@ import (
 //	sensors silent            they do not answer any more
 //	up DIR TEXT [LIMIT]       an envelope comes from the neighbour, bound for the supervisors
 //	down DIR COORD TEXT       an envelope comes from the neighbour, bound for a node
+//	back DIR COORD TEXT       a chunk comes from the neighbour, bound for the gateway there
+//	host-back COORD TEXT, own-back COORD TEXT   the same from the host half, from this half
+//	dropped                   how many chunks were not passed on
+//	bulk NODE                 a pull for the host half of a node turned out to have come down
 //	host-up TEXT, host-down COORD TEXT          the same from the host half
 //	challenge host|dnp|either, ack host|dnp     what a message for this node turned out to be
 //	exception ADDRESS BITS
@@ -99,7 +103,7 @@ func newWorld(t *testing.T, dims, at string) *world {
 	}
 	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}}
 	w.m, err = New(Config{
-		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second, RelayRate: 5,
+		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second, RelayRate: 5, BulkRate: 10, BulkBurst: 3,
 	}, w.now, 7)
 	if err != nil {
 		t.Fatal(err)
@@ -364,6 +368,19 @@ func (w *world) do(args []string) {
 		w.step(FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte(args[1])}})
 	case "host-down":
 		w.step(FromHost{Message: relay.Message{Kind: relay.Down, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+	case "back":
+		w.message(w.peerOf(args[1]), relay.Message{Kind: relay.Back, Limit: 9, Made: 1, Dst: w.coord(args[2]), Envelope: []byte(args[3])})
+	case "host-back":
+		w.step(FromHost{Message: relay.Message{Kind: relay.Back, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+	case "own-back":
+		w.step(Back{relay.Message{Kind: relay.Back, Dst: w.coord(args[1]), Envelope: []byte(args[2])}})
+	case "bulk":
+		w.step(Opened{servicenet.Opened{
+			Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw pull"),
+			Msg: &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{Node: args[1], Half: lofamov1.Half_HALF_HOST}}},
+		}})
+	case "dropped":
+		w.say("back messages dropped: %d", w.m.BulkDropped())
 	case "challenge", "ack":
 		w.opened(args[0], args[1])
 	case "exception":

@@ -1,0 +1,107 @@
+package dnpcore
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// Back messages carry large objects to the node through which a supervisor asked for them. They take
+// one way at a time, and nobody remembers them: a chunk that was lost may be asked for again at once, in
+// the same bytes. Whatever does not get on is dropped and is no fault of this router: the supervisor
+// asks again, and through another node in the end.
+
+// onBack handles a back message that a neighbour sent, within the budget of bulk.
+func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
+	if !from.bulk.take(now) {
+		m.bulkDropped++
+		return
+	}
+	msg, err := relay.Decode(payload)
+	if err != nil || !m.cfg.Topo.Dims.Contains(msg.Dst) {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return
+	}
+	m.passBack(now, msg.AddHop(m.hop(0)), from)
+}
+
+// Back is a back message of this half itself.
+type Back struct{ Message relay.Message }
+
+func (Back) dnpEvent() {}
+
+// beginBack sends a back message of the own host half, or of this one, on its way.
+func (m *Machine) beginBack(now time.Time, msg relay.Message, held time.Duration) {
+	if !m.cfg.Topo.Dims.Contains(msg.Dst) {
+		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
+		return
+	}
+	msg.Made, msg.Limit = 0, m.cfg.MaxHops
+	m.passBack(now, msg.AddHop(m.hop(held)), nil)
+}
+
+// passBack hands a message to the own host when it has arrived, and else sends it a hop nearer: by the
+// first link that works of those that lead there, in the order of the dimensions, or by any other that
+// works. The envelope lies in the packet and is copied by whatever keeps it.
+func (m *Machine) passBack(now time.Time, msg relay.Message, from *link) {
+	if msg.Dst == m.cfg.Topo.Coord {
+		if m.verdict == watchdog.Alive {
+			msg.Envelope = append([]byte(nil), msg.Envelope...)
+			m.out.ToHost = append(m.out.ToHost, msg)
+		} else {
+			m.bulkDropped++
+		}
+		return
+	}
+	l := m.backLink(msg, from)
+	if l == nil || msg.Made >= min(msg.Limit, m.cfg.MaxHops) {
+		m.bulkDropped++
+		return
+	}
+	msg.Made++
+	m.forward(now, l, msg)
+}
+
+func (m *Machine) backLink(msg relay.Message, from *link) *link {
+	for _, d := range m.cfg.Topo.Towards(msg.Dst) {
+		if l := m.links[d.Index()]; l.usable() && l != from {
+			return l
+		}
+	}
+	for _, n := range m.cfg.Topo.Neighbours {
+		if from != nil && n.Coord == from.dst {
+			continue
+		}
+		if l := m.linkTo(n, true); l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+// onBulk passes a verified bulk message that came down for the host half on to it. Those for this half
+// are the shell's.
+func (m *Machine) onBulk(o servicenet.Opened, node string) {
+	if node != string(m.self) {
+		m.note(NoteRefused, "a bulk message to %q", node)
+		return
+	}
+	m.toHost(o.Raw)
+}
+
+// BulkDropped returns how many back messages were not passed on.
+func (m *Machine) BulkDropped() uint64 { return m.bulkDropped }
+
+// LinkStats returns the counters of the links, by direction; the zero value where there is none.
+func (m *Machine) LinkStats() (out [len(Machine{}.links)]torus.LinkStats) {
+	for i, l := range m.links {
+		if l != nil {
+			out[i] = l.machine.Stats()
+		}
+	}
+	return out
+}

@@ -1,0 +1,56 @@
+package bundle
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// manifest notes what became of each part.
+type manifest struct {
+	here, out []string
+}
+
+func (m *manifest) add(name string, kept, size int64) {
+	line := fmt.Sprintf("%-28s %10d bytes", name, kept)
+	if kept < size {
+		line += fmt.Sprintf(", the end of %d: the first %d were cut", size, size-kept)
+	}
+	m.here = append(m.here, line)
+}
+
+func (m *manifest) note(name, what string) {
+	m.here = append(m.here, fmt.Sprintf("%-28s %s", name, what))
+}
+
+func (m *manifest) leaveOut(name, why string) {
+	m.out = append(m.out, fmt.Sprintf("%-28s %s", name, oneLine(why)))
+}
+
+// oneLine keeps an error to a line of a bounded length.
+func oneLine(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	return s[:min(len(s), 200)]
+}
+
+func (m *manifest) text(cfg Config, began, ended time.Time, maxSize uint64) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Diagnostic bundle of the %s half of node %s\n\n", cfg.Origin.Half, cfg.Origin.Node)
+	fmt.Fprintf(&b, "gathered     %s, in %s\n", began.UTC().Format(time.RFC3339Nano), ended.Sub(began).Round(time.Millisecond))
+	fmt.Fprintf(&b, "at most      %d bytes, compressed\n", maxSize)
+	fmt.Fprintf(&b, "version      %s\n", compactJSON(cfg.Version))
+	fmt.Fprintf(&b, "\nIn this archive\n\n")
+	for _, l := range m.here {
+		fmt.Fprintf(&b, "  %s\n", l)
+	}
+	fmt.Fprintf(&b, "\nLeft out\n\n")
+	for _, l := range m.out {
+		fmt.Fprintf(&b, "  %s\n", l)
+	}
+	fmt.Fprintf(&b, "  %-28s never part of a bundle\n", "private keys, gossip key")
+	return []byte(b.String())
+}
+
+// logName is what a log file is called in the archive.
+func logName(path string) string { return "log/" + filepath.Base(path) }

@@ -1,0 +1,150 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// procFiles are what is taken of the proc file system, all readable without privilege.
+var procFiles = []string{
+	"uptime", "loadavg", "meminfo", "pressure/cpu", "pressure/memory", "pressure/io", "net/dev", "interrupts",
+}
+
+func (g *gatherer) halfParts() []Part {
+	version := Part{"version.json", func() ([]byte, error) { return json.MarshalIndent(g.cfg.Version, "", "  ") }}
+	return append(append([]Part(nil), g.cfg.Parts...), version)
+}
+
+func (g *gatherer) nodeParts() []Part {
+	var parts []Part
+	for _, name := range procFiles {
+		path := filepath.Join(g.cfg.Proc, name)
+		parts = append(parts, Part{"proc/" + name, func() ([]byte, error) { return readSmall(path) }})
+	}
+	parts = append(parts, Part{"interfaces.txt", interfaces})
+	if g.cfg.Kernel == "" {
+		g.manifest.leaveOut("kernel.log", "not asked for")
+		return parts
+	}
+	return append(parts, Part{"kernel.log", func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart) }})
+}
+
+// openRegular opens a file that cannot block: no pipe, socket or device.
+func openRegular(path string) (*os.File, int64, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is a %s: want a regular file", path, info.Mode().Type())
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
+}
+
+// readSmall reads a file of the proc file system, whose size is known only at its end.
+func readSmall(path string) (_ []byte, err error) {
+	f, _, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(f, smallPart))
+}
+
+func interfaces() ([]byte, error) {
+	list, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	for _, i := range list {
+		fmt.Fprintf(&b, "%d %s mtu %d %s %s\n", i.Index, i.Name, i.MTU, i.Flags, i.HardwareAddr)
+		addrs, err := i.Addrs()
+		if err != nil {
+			fmt.Fprintf(&b, "    addresses: %v\n", err)
+		}
+		for _, a := range addrs {
+			fmt.Fprintf(&b, "    %s\n", a)
+		}
+	}
+	return b.Bytes(), nil
+}
+
+// kernelLog reads what the kernel still holds of its log, at most the last so many bytes. It does not
+// wait for more: the device is read without blocking.
+func kernelLog(path string, most int) (_ []byte, err error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	record := make([]byte, 8<<10) // the kernel's own bound of a record
+	var out []byte
+	for range 1 << 20 { // a kernel that logs faster than we read must not keep us
+		n, err := unix.Read(fd, record)
+		switch {
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // overwritten before it was read
+			continue
+		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
+			return lastLines(out, most), nil
+		case err != nil:
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		out = append(out, record[:n]...)
+		if len(out) > 2*most {
+			out = append(out[:0], lastLines(out, most)...)
+		}
+	}
+	return lastLines(out, most), nil
+}
+
+// lastLines returns the last whole lines of at most so many bytes.
+func lastLines(b []byte, most int) []byte {
+	if len(b) <= most {
+		return b
+	}
+	b = b[len(b)-most:]
+	if i := bytes.IndexByte(b, '\n'); i >= 0 {
+		return b[i+1:]
+	}
+	return b
+}
+
+func compactJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "unknown: " + err.Error()
+	}
+	return string(b)
+}
+
+// OwnLogs returns the log files of a node as one of its halves can know them: the file that standard
+// error, descriptor 2, is, and beside it that of the other half.
+func OwnLogs(proc string) []string {
+	path, err := os.Readlink(filepath.Join(proc, "self/fd/2"))
+	if err != nil || !filepath.IsAbs(path) || strings.HasSuffix(path, " (deleted)") {
+		return nil
+	}
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	dir, base := filepath.Split(path)
+	if base != "host.log" && base != "dnp.log" {
+		return []string{path}
+	}
+	return []string{filepath.Join(dir, "host.log"), filepath.Join(dir, "dnp.log")}
+}

@@ -1,0 +1,117 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+)
+
+// register is one word for machines.
+type register struct {
+	Address string  `json:"address"`
+	Name    string  `json:"name"`
+	Value   string  `json:"value,omitempty"`
+	Fields  []field `json:"fields,omitempty"`
+	Error   string  `json:"error,omitempty"`
+}
+
+type field struct {
+	Name  string `json:"name"`
+	Bits  [2]int `json:"bits"` // lowest and highest
+	Value uint32 `json:"value"`
+	Text  string `json:"text"`
+}
+
+// Registers are the parts that show a register page. It is opened anew, only to read, so that the half's
+// own is left alone and what is wrong with the file shows.
+func Registers(path string, links []grid.Direction) []Part {
+	return []Part{
+		{"registers.txt", func() ([]byte, error) { return registersText(path, links) }},
+		{"registers.json", func() ([]byte, error) { return registersJSON(path) }},
+	}
+}
+
+func readRegisters(path string, more func(*regfile.File)) (_ []register, err error) {
+	f, err := regfile.OpenReadOnly(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	var out []register
+	for _, info := range watchdog.Registers() {
+		r := register{Address: info.Addr.String(), Name: info.Name}
+		v, err := f.Load(info.Addr)
+		if err != nil {
+			r.Error = err.Error()
+			out = append(out, r)
+			continue
+		}
+		r.Value = fmt.Sprintf("0x%08x", v)
+		_, fields, err := watchdog.Describe(info.Addr, v)
+		for _, d := range fields {
+			r.Fields = append(r.Fields, field{d.Name, d.Bits, d.Value, d.Text})
+		}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		out = append(out, r)
+	}
+	if more != nil {
+		more(f)
+	}
+	return out, nil
+}
+
+func registersJSON(path string) ([]byte, error) {
+	list, err := readRegisters(path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(list, "", "  ")
+}
+
+func registersText(path string, links []grid.Direction) ([]byte, error) {
+	var b bytes.Buffer
+	list, err := readRegisters(path, func(f *regfile.File) { writePage(&b, f, links) })
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list {
+		fmt.Fprintf(&b, "\n%s  %-10s  %s\n", r.Address, r.Value, r.Name)
+		for _, d := range r.Fields {
+			fmt.Fprintf(&b, "    bits %2d-%-2d  %-28s %10d  %s\n", d.Bits[0], d.Bits[1], d.Name, d.Value, d.Text)
+		}
+		if r.Error != "" {
+			fmt.Fprintf(&b, "    invalid: %s\n", r.Error)
+		}
+	}
+	return b.Bytes(), nil
+}
+
+// writePage writes what the page has beyond the paper's registers.
+func writePage(b *bytes.Buffer, f *regfile.File, links []grid.Direction) {
+	fmt.Fprintf(b, "Register page %s\n", f.Path())
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		fmt.Fprintf(b, "%-4s half: boot epoch %d, rung %d times\n", h, f.Epoch(h), f.Doorbells(h))
+	}
+	for _, d := range links {
+		w := f.LinkDetail(d)
+		text := fmt.Sprintf("undefined 0x%08x", w)
+		if det, err := torus.DecodeDetail(w); err == nil {
+			text = det.String()
+		}
+		fmt.Fprintf(b, "link %s: %s; neighbour's last host word with a cause 0x%08x\n", d, text, f.NeighbourHost(d))
+	}
+	for _, c := range []fault.Component{fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage} {
+		if v, err := f.Sensor(c); err == nil {
+			fmt.Fprintf(b, "%s: %.3f\n", c, float64(v)/1000)
+		}
+	}
+}

@@ -1,0 +1,361 @@
+// Package rendezvous is the shell around a half's bulk.Sender: it owns the machine on a goroutine of its
+// own, has objects gathered into files and summed, reads their chunks and hands them to the half's ways
+// to the supervisors. It never takes the half's mutex and never blocks the half: what comes too fast is
+// dropped, and asked for again.
+//
+// It decides nothing about transfers (pkg/servicenet/bulk) nor about what is in an object
+// (internal/agent/bundle), and it trusts its caller that a message was signed by a supervisor.
+//
+// # Repeated requests
+//
+// A BulkRequest says nothing of when it was made, so that one who recorded it can send it again. A
+// request whose transfer has ended is known for as long as a ring of Remember names lasts, and does not
+// make the half gather again within Again of the last such. Beyond that ring the bound is the sender's
+// own: a few objects at a time, each of which keeps its place until it has been idle.
+package rendezvous
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+)
+
+// Ways are the half's ways to the supervisors. They do not block and may lose what they take; the
+// packet is the caller's again on return.
+type Ways interface {
+	Announce(to bulk.Route, supervisor string, m *lofamov1.BulkAnnounce)
+	Chunk(to bulk.Route, supervisor string, packet []byte)
+}
+
+// Object is what can be asked for.
+type Object struct {
+	// Name returns the file name of one gathered now.
+	Name func(now time.Time) string
+	// Gather writes the object, at most so many bytes of it, and ends with its context.
+	Gather func(ctx context.Context, maxSize uint64, w io.Writer) error
+}
+
+// Config of a server.
+type Config struct {
+	Origin   fault.Origin
+	Dir      string // for the files, which only their owner may read
+	Objects  map[string]Object
+	Sender   bulk.SenderConfig // but for Objects
+	Ways     Ways
+	Within   time.Duration // most that gathering one object may take
+	Remember int           // names of transfers that have ended
+	Again    time.Duration // least time between two gatherings for repeated requests
+	Logger   *slog.Logger
+}
+
+// DefaultConfig returns the bounds.
+func DefaultConfig() Config {
+	return Config{Sender: bulk.DefaultSenderConfig(), Within: 20 * time.Second, Remember: 64, Again: 10 * time.Second}
+}
+
+// queueSize bounds the messages that wait. A supervisor has a few pulls under way.
+const queueSize = 64
+
+// Server serves the transfers of one half. Deliver may be called from any goroutine, Run from one.
+type Server struct {
+	cfg    Config
+	sender *bulk.Sender
+	in     chan bulk.SenderEvent // from the half
+	done   chan bulk.SenderEvent // from gatherings
+
+	files    map[bulk.Transfer]*file
+	ended    []bulk.Transfer // a ring, oldest first
+	repeated time.Time       // when a repeated request last made us gather
+	packet   []byte
+	chunk    [bulk.ChunkSize]byte
+}
+
+// file is an object, or one in the making. Until ready is closed it is its gathering's.
+type file struct {
+	stop  context.CancelFunc
+	ready chan struct{} // closed when the gathering is over
+	f     *os.File      // nil when it failed
+}
+
+// New makes a server and removes the files that an earlier one left.
+func New(cfg Config) (*Server, error) {
+	for name := range cfg.Objects {
+		cfg.Sender.Objects = append(cfg.Sender.Objects[:0:0], name)
+	}
+	slices.Sort(cfg.Sender.Objects)
+	s, err := bulk.NewSender(cfg.Origin, cfg.Sender)
+	if err != nil {
+		return nil, err
+	}
+	srv := &Server{
+		cfg: cfg, sender: s, in: make(chan bulk.SenderEvent, queueSize),
+		// Each gathering says two things, and no more of them run than there are transfers.
+		done: make(chan bulk.SenderEvent, 4*cfg.Sender.Transfers), files: map[bulk.Transfer]*file{},
+		packet: make([]byte, 0, bulk.MaxPacket),
+	}
+	return srv, srv.sweep()
+}
+
+func (s *Server) pattern(middle string) string {
+	return filepath.Join(s.cfg.Dir, s.cfg.Origin.Half.String()+".bulk-"+middle)
+}
+
+func (s *Server) sweep() error {
+	left, err := filepath.Glob(s.pattern("*"))
+	for _, path := range left {
+		err = errors.Join(err, os.Remove(path))
+	}
+	if err != nil {
+		return fmt.Errorf("remove left objects: %w", err)
+	}
+	return nil
+}
+
+// Takes says whether a verified message is for Deliver, and for which half of which node.
+func Takes(m *lofamov1.Message) (to fault.Origin, ok bool) {
+	var addressed interface {
+		GetNode() string
+		GetHalf() lofamov1.Half
+	}
+	switch b := m.GetBody().(type) {
+	case *lofamov1.Message_BulkRequest:
+		addressed = b.BulkRequest
+	case *lofamov1.Message_BulkPull:
+		addressed = b.BulkPull
+	default:
+		return fault.Origin{}, false
+	}
+	return fault.Origin{Node: fault.NodeID(addressed.GetNode()), Half: fault.Half(addressed.GetHalf())}, true
+}
+
+// Deliver takes a message for which Takes holds and that a supervisor has signed. It does not block.
+func (s *Server) Deliver(o servicenet.Opened) {
+	var ev bulk.SenderEvent = bulk.Pulled{Message: o.Msg.GetBulkPull(), Supervisor: o.Name}
+	if r := o.Msg.GetBulkRequest(); r != nil {
+		ev = bulk.Requested{Message: r, Supervisor: o.Name} // the key is made when it is handled
+	}
+	select {
+	case s.in <- ev:
+	default: // asked for again
+	}
+}
+
+// Run serves until the context ends, and removes all files then.
+func (s *Server) Run(ctx context.Context) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	defer s.releaseAll()
+	for {
+		var ev bulk.SenderEvent
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev = <-s.in:
+		case ev = <-s.done:
+		case <-timer.C:
+			ev = bulk.Tick{}
+		}
+		now := time.Now()
+		if ev = s.admit(now, ev); ev == nil {
+			continue
+		}
+		wake := s.do(ctx, now, s.sender.Step(now, ev))
+		if wake.IsZero() {
+			timer.Stop()
+			continue
+		}
+		timer.Reset(max(time.Until(wake), minRest))
+	}
+}
+
+// minRest keeps a machine that is owed many chunks from spinning: the half has one thread.
+const minRest = time.Millisecond
+
+// admit makes the key of a request, and holds repeated ones back.
+func (s *Server) admit(now time.Time, ev bulk.SenderEvent) bulk.SenderEvent {
+	r, ok := ev.(bulk.Requested)
+	if !ok {
+		return ev
+	}
+	id, err := bulk.ParseTransfer(r.Message.GetTransfer())
+	if err != nil {
+		return nil
+	}
+	if s.files[id] == nil && slices.Contains(s.ended, id) {
+		if now.Sub(s.repeated) < s.cfg.Again {
+			return nil
+		}
+		s.repeated = now
+	}
+	if r.Private, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
+		s.cfg.Logger.Error("key of a transfer", "err", err)
+		return nil
+	}
+	return r
+}
+
+// do does what an output says.
+func (s *Server) do(ctx context.Context, now time.Time, out bulk.SenderOutput) (wake time.Time) {
+	for _, id := range out.Release {
+		s.release(id)
+	}
+	for _, g := range out.Gather {
+		s.gather(ctx, now, g)
+	}
+	for _, a := range out.Announce {
+		s.cfg.Ways.Announce(a.To, a.Supervisor, a.Message)
+	}
+	for _, c := range out.Chunks {
+		s.sendChunk(c)
+	}
+	return out.Wake
+}
+
+func (s *Server) sendChunk(c bulk.Chunk) {
+	f := s.files[c.Transfer]
+	if f == nil {
+		return
+	}
+	data := s.chunk[:c.Length]
+	_, err := f.f.ReadAt(data, c.Offset) // there: chunks follow Ready
+	if err == nil {
+		s.packet, err = s.sender.Seal(s.packet[:0], c, data)
+	}
+	if err != nil {
+		s.cfg.Logger.Warn("chunk not sent", "transfer", c.Transfer.String(), "err", err)
+		return
+	}
+	s.cfg.Ways.Chunk(c.To, c.Supervisor, s.packet)
+}
+
+// gather has an object gathered and summed; what comes of it returns by done.
+func (s *Server) gather(ctx context.Context, now time.Time, g bulk.Gather) {
+	gctx, stop := context.WithTimeout(ctx, s.cfg.Within)
+	f := &file{stop: stop, ready: make(chan struct{})}
+	s.files[g.Transfer] = f
+	s.remember(g.Transfer)
+	o := s.cfg.Objects[g.Object]
+	name := o.Name(now)
+	s.cfg.Logger.Info("gathering", "object", g.Object, "name", name, "transfer", g.Transfer.String())
+	go func() {
+		defer close(f.ready)
+		size, err := f.fill(gctx, s.pattern(g.Transfer.String()), func(w io.Writer) error { return o.Gather(gctx, g.MaxSize, w) })
+		if err != nil {
+			s.tell(ctx, bulk.Failed{Transfer: g.Transfer, Why: err.Error()})
+			return
+		}
+		s.tell(ctx, bulk.Ready{Transfer: g.Transfer, Name: name, Size: size})
+		sum, err := f.sum(gctx, g.Checksum)
+		if err != nil {
+			s.tell(ctx, bulk.Failed{Transfer: g.Transfer, Why: err.Error()})
+			return
+		}
+		s.tell(ctx, bulk.Summed{Transfer: g.Transfer, Checksum: sum})
+	}()
+}
+
+// tell brings an event to Run, which takes it or has ended.
+func (s *Server) tell(ctx context.Context, ev bulk.SenderEvent) {
+	select {
+	case s.done <- ev:
+	case <-ctx.Done():
+	}
+}
+
+// fill makes the file. It has no name any more when it is filled: nobody else can change it, and it is
+// gone when this process is.
+func (f *file) fill(ctx context.Context, path string, write func(io.Writer) error) (size uint64, err error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return 0, fmt.Errorf("file of the object: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close())
+		}
+	}()
+	if err := os.Remove(path); err != nil {
+		return 0, fmt.Errorf("file of the object: %w", err)
+	}
+	if err := write(file); err != nil {
+		return 0, err
+	}
+	n, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, fmt.Errorf("file of the object: %w", err)
+	}
+	f.f = file
+	return uint64(n), ctx.Err()
+}
+
+// sumPiece is how much is summed before others are let in: some 20 µs of work.
+const sumPiece = 256 << 10
+
+func (f *file) sum(ctx context.Context, a lofamov1.Checksum) (uint64, error) {
+	d := checksum.New(a)
+	buf := make([]byte, sumPiece)
+	for at := int64(0); ; {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		n, err := f.f.ReadAt(buf, at)
+		_, _ = d.Write(buf[:n]) // never fails
+		at += int64(n)
+		if errors.Is(err, io.EOF) {
+			return d.Sum64(), nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("sum the object: %w", err)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// release stops what is being gathered and drops the file.
+func (s *Server) release(id bulk.Transfer) {
+	f := s.files[id]
+	if f == nil {
+		return
+	}
+	delete(s.files, id)
+	f.stop()
+	go func() { // ends with the gathering, which its context has just ended
+		<-f.ready
+		if f.f != nil {
+			_ = f.f.Close() // only read since
+		}
+	}()
+}
+
+// releaseAll ends everything and waits for it.
+func (s *Server) releaseAll() {
+	for id, f := range s.files {
+		s.release(id)
+		<-f.ready
+	}
+}
+
+// remember keeps the name of a transfer that has begun, in the place of the oldest.
+func (s *Server) remember(id bulk.Transfer) {
+	if slices.Contains(s.ended, id) {
+		return
+	}
+	s.ended = append(s.ended, id)
+	if n := len(s.ended) - s.cfg.Remember; n > 0 {
+		s.ended = slices.Delete(s.ended, 0, n)
+	}
+}

@@ -41,6 +41,7 @@ type dnpHalf struct {
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *dnpcore.Machine
 	alarm  *alarm
+	bulk   *dnpBulk
 	keys   [grid.NumDirections]torus.Keyring
 	frame  dnpcore.Frame // of the packet under way: handed over by pointer, never kept
 	packet []byte        // being sent
@@ -97,6 +98,10 @@ func (d *dnpHalf) open(cs *closers) error {
 		return err
 	}
 	d.page.setEpoch(e)
+	if d.bulk, err = newDNPBulk(d, time.Now()); err != nil {
+		return err
+	}
+	d.page.history = d.bulk.history
 	return d.begin(e, d.openKeeper(cs))
 }
 
@@ -145,6 +150,7 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { d.ring(ctx); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
+	g.Go(func() error { return d.bulk.server.Run(ctx) })
 	g.Go(func() error { return sensor.NewSet(d.sources).Run(ctx, d.periods.SensorPeriod, d.onReadings) })
 	for _, l := range d.links {
 		if l != nil {
@@ -262,7 +268,7 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
 	d.carryOut(out.Effects, d.page)
-	d.write(&out)
+	d.write(now, &out)
 	for _, dir := range out.Redial {
 		d.links[dir.Index()].Redial()
 	}
@@ -285,20 +291,22 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 				d.do(now, d.core.Step(now, dnpcore.Hint{Event: servicenet.Damaged{Path: fault.PathTorus}}))
 			}
 		} else {
+			d.bulk.take(o)
 			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
 		}
 	}
 	if out.TakeHost {
-		d.do(now, d.core.Step(now, d.page.readHost(true)))
+		d.do(now, d.core.Step(now, d.page.readHost(now, true)))
 	}
 }
 
 // write puts registers and words into the page, the words last: who finds a word finds what
 // explains it.
-func (d *dnpHalf) write(out *dnpcore.Output) {
+func (d *dnpHalf) write(now time.Time, out *dnpcore.Output) {
 	f := d.page.file
 	for _, s := range out.Stores {
 		d.page.note(f.Store(s.Addr, s.Value))
+		d.page.saw(now, s.Addr, s.Value)
 	}
 	for _, e := range out.Details {
 		d.page.note(f.SetLinkDetail(e.Dir, e.Value))
@@ -308,9 +316,11 @@ func (d *dnpHalf) write(out *dnpcore.Output) {
 	}
 	if out.WriteDescriptor {
 		d.page.note(f.StoreDescriptor(out.Descriptor))
+		d.page.saw(now, watchdog.AddrRemoteFaultDescriptor, out.Descriptor.Encode())
 	}
 	if out.WriteDNP {
 		d.page.note(f.StoreDNP(out.DNP))
+		d.page.saw(now, watchdog.AddrDNPWatchdog, out.DNP.Encode())
 	}
 	if out.Ring {
 		_ = f.CountDoorbell() // for people to look at
@@ -349,7 +359,7 @@ func (d *dnpHalf) onMail(m mailbox.Message) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		now := time.Now()
-		d.apply(now, d.core.Step(now, d.page.readHost(false)))
+		d.apply(now, d.core.Step(now, d.page.readHost(now, false)))
 	case mailbox.Envelope:
 		msg, held, err := torusrail.ReadMail(m.Payload, monotonic())
 		if err != nil {

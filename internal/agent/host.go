@@ -46,6 +46,7 @@ type hostHalf struct {
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *hostcore.Machine
 	alarm  *alarm
+	bulk   *hostBulk
 	lookAt time.Time   // at the spool
 	sends  []condition // by the number of the service interface
 	// failed are the errors of sends that the machine has not been told yet.
@@ -117,6 +118,10 @@ func (h *hostHalf) open(cs *closers) error {
 		return err
 	}
 	h.page.setEpoch(e)
+	if h.bulk, err = newHostBulk(h, time.Now()); err != nil {
+		return err
+	}
+	h.page.history = h.bulk.history
 	if err := h.begin(e, h.openKeeper(cs)); err != nil {
 		return err
 	}
@@ -208,6 +213,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { h.ring(ctx); return nil })
 	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
+	g.Go(func() error { return h.bulk.server.Run(ctx) })
 	for k, s := range h.nets {
 		g.Go(func() error {
 			return s.Run(ctx, func(from netip.AddrPort, b []byte) { h.onDatagram(uint8(k), from, b) })
@@ -277,6 +283,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.carryOut(out.Effects, h.page)
 	if out.WriteHost {
 		h.page.note(h.page.file.StoreHost(out.Host))
+		h.page.saw(now, watchdog.AddrHostWatchdog, out.Host.Encode())
 	}
 	if out.Ring {
 		_ = h.page.file.CountDoorbell() // for people to look at
@@ -290,7 +297,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		h.toDNP(m)
 	}
 	if out.TakeDNP {
-		h.do(now, h.core.Step(now, h.page.readDNP(true, h.topo.Links)))
+		h.do(now, h.core.Step(now, h.page.readDNP(now, true, h.topo.Links)))
 	}
 }
 

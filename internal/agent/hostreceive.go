@@ -22,7 +22,7 @@ func (h *hostHalf) onMail(m mailbox.Message) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		now := time.Now()
-		h.apply(now, h.core.Step(now, h.page.readDNP(false, h.topo.Links)))
+		h.apply(now, h.core.Step(now, h.page.readDNP(now, false, h.topo.Links)))
 		return
 	}
 	if m.Type != mailbox.Envelope {
@@ -31,6 +31,10 @@ func (h *hostHalf) onMail(m mailbox.Message) {
 	msg, held, err := torusrail.ReadMail(m.Payload, monotonic())
 	if err != nil {
 		h.log.Debug("message from the DNP half refused", "err", err)
+		return
+	}
+	if msg.Kind == relay.Back {
+		h.bulk.passOn(msg, held)
 		return
 	}
 	if msg.Kind == relay.Up {
@@ -57,6 +61,7 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 			h.log.Debug("no session made", "err", err) // signatures go on
 		}
 	}
+	h.bulk.take(o, ev.Path, ev.Interface)
 	ev.Opened = o
 	h.step(ev)
 }

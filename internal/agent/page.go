@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 )
@@ -28,6 +29,7 @@ type page struct {
 	epoch   fault.Epoch
 	checkAt time.Time
 	broken  condition
+	history *bundle.History // of what was written and read; nil: none
 }
 
 func openPage(path string, half fault.Half, log *slog.Logger) (*page, error) {
@@ -82,8 +84,15 @@ func (p *page) load(a watchdog.Addr) uint32 {
 	return v
 }
 
+// saw notes what a register holds.
+func (p *page) saw(now time.Time, a watchdog.Addr, v uint32) {
+	if p.history != nil {
+		p.history.Note(now, a, v)
+	}
+}
+
 // readDNP reads what the host half wants to know, taking the DNP word or only looking at it.
-func (p *page) readDNP(take bool, links []grid.Direction) hostcore.Registers {
+func (p *page) readDNP(now time.Time, take bool, links []grid.Direction) hostcore.Registers {
 	r := hostcore.Registers{Taken: take}
 	var err error
 	if take {
@@ -99,10 +108,12 @@ func (p *page) readDNP(take bool, links []grid.Direction) hostcore.Registers {
 	}
 	r.DNP.Valid = true
 	r.DNPRaw = r.DNP.Encode()
+	p.saw(now, watchdog.AddrDNPWatchdog, r.DNPRaw)
 	if r.Descriptor, r.DescriptorRaw, err = p.file.LoadDescriptor(); err != nil {
 		r.Sample.Corrupt = true
 		return r
 	}
+	p.saw(now, watchdog.AddrRemoteFaultDescriptor, r.DescriptorRaw)
 	for _, d := range links {
 		if det, err := torus.DecodeDetail(p.file.LinkDetail(d)); err == nil {
 			r.Details[d.Index()] = det
@@ -120,7 +131,7 @@ func (p *page) readDNP(take bool, links []grid.Direction) hostcore.Registers {
 }
 
 // readHost reads the host word for the DNP half, taking it or only looking at it.
-func (p *page) readHost(take bool) dnpcore.Host {
+func (p *page) readHost(now time.Time, take bool) dnpcore.Host {
 	h := dnpcore.Host{Taken: take}
 	var err error
 	if take {
@@ -131,5 +142,8 @@ func (p *page) readHost(take bool) dnpcore.Host {
 	}
 	p.note(err)
 	h.Unreadable = err != nil && !errors.Is(err, regfile.ErrCorrupt)
+	if err == nil {
+		p.saw(now, watchdog.AddrHostWatchdog, h.Word.Encode())
+	}
 	return h
 }

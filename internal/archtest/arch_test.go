@@ -46,7 +46,7 @@ var layers = map[string][]string{
 	"internal/fixedseed":      {},
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},
-	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki"},
+	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki", "internal/version"},
 	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
 	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config"},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},

@@ -3,8 +3,10 @@ package dnpcore
 import (
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
@@ -83,21 +85,25 @@ func (m *Machine) backLink(msg relay.Message, from *link) *link {
 	return nil
 }
 
-// onBulk passes a verified bulk message that came down for the host half on to it. Those for this half
-// are the shell's.
-func (m *Machine) onBulk(o servicenet.Opened, node string) {
-	if node != string(m.self) {
+// onBulk passes a verified bulk message that came down for the host half on to it. One for this half is
+// the shell's.
+func (m *Machine) onBulk(o servicenet.Opened, node string, half lofamov1.Half) {
+	switch {
+	case node != string(m.self):
 		m.note(NoteRefused, "a bulk message to %q", node)
-		return
+	case half == lofamov1.Half_HALF_HOST:
+		m.toHost(o.Raw)
 	}
-	m.toHost(o.Raw)
 }
 
 // BulkDropped returns how many back messages were not passed on.
 func (m *Machine) BulkDropped() uint64 { return m.bulkDropped }
 
+// Delivery says how this half's reports fare.
+func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.sender.Status(now) }
+
 // LinkStats returns the counters of the links, by direction; the zero value where there is none.
-func (m *Machine) LinkStats() (out [len(Machine{}.links)]torus.LinkStats) {
+func (m *Machine) LinkStats() (out [grid.NumDirections]torus.LinkStats) {
 	for i, l := range m.links {
 		if l != nil {
 			out[i] = l.machine.Stats()

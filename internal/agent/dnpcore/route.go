@@ -109,9 +109,9 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 			m.toHost(o.Raw)
 		}
 	case *lofamov1.Message_BulkRequest:
-		m.onBulk(o, body.BulkRequest.GetNode())
+		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:
-		m.onBulk(o, body.BulkPull.GetNode())
+		m.onBulk(o, body.BulkPull.GetNode(), body.BulkPull.GetHalf())
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a DNP half", o.Name)
 	}

@@ -28,6 +28,7 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onChallenge(ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
+	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)
 	}

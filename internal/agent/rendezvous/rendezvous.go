@@ -22,9 +22,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -78,10 +80,11 @@ type Server struct {
 	done   chan bulk.SenderEvent // from gatherings
 
 	files    map[bulk.Transfer]*file
-	ended    []bulk.Transfer // a ring, oldest first
+	known    []bulk.Transfer // that have begun, oldest first
 	repeated time.Time       // when a repeated request last made us gather
 	packet   []byte
 	chunk    [bulk.ChunkSize]byte
+	running  sync.WaitGroup // gatherings
 }
 
 // file is an object, or one in the making. Until ready is closed it is its gathering's.
@@ -93,10 +96,7 @@ type file struct {
 
 // New makes a server and removes the files that an earlier one left.
 func New(cfg Config) (*Server, error) {
-	for name := range cfg.Objects {
-		cfg.Sender.Objects = append(cfg.Sender.Objects[:0:0], name)
-	}
-	slices.Sort(cfg.Sender.Objects)
+	cfg.Sender.Objects = slices.Sorted(maps.Keys(cfg.Objects))
 	s, err := bulk.NewSender(cfg.Origin, cfg.Sender)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (s *Server) admit(now time.Time, ev bulk.SenderEvent) bulk.SenderEvent {
 	if err != nil {
 		return nil
 	}
-	if s.files[id] == nil && slices.Contains(s.ended, id) {
+	if s.files[id] == nil && slices.Contains(s.known, id) {
 		if now.Sub(s.repeated) < s.cfg.Again {
 			return nil
 		}
@@ -251,7 +251,7 @@ func (s *Server) gather(ctx context.Context, now time.Time, g bulk.Gather) {
 	o := s.cfg.Objects[g.Object]
 	name := o.Name(now)
 	s.cfg.Logger.Info("gathering", "object", g.Object, "name", name, "transfer", g.Transfer.String())
-	go func() {
+	s.running.Go(func() {
 		defer close(f.ready)
 		size, err := f.fill(gctx, s.pattern(g.Transfer.String()), func(w io.Writer) error { return o.Gather(gctx, g.MaxSize, w) })
 		if err != nil {
@@ -265,7 +265,7 @@ func (s *Server) gather(ctx context.Context, now time.Time, g bulk.Gather) {
 			return
 		}
 		s.tell(ctx, bulk.Summed{Transfer: g.Transfer, Checksum: sum})
-	}()
+	})
 }
 
 // tell brings an event to Run, which takes it or has ended.
@@ -333,29 +333,29 @@ func (s *Server) release(id bulk.Transfer) {
 	}
 	delete(s.files, id)
 	f.stop()
-	go func() { // ends with the gathering, which its context has just ended
+	s.running.Go(func() { // ends with the gathering, which its context has just ended
 		<-f.ready
 		if f.f != nil {
 			_ = f.f.Close() // only read since
 		}
-	}()
+	})
 }
 
 // releaseAll ends everything and waits for it.
 func (s *Server) releaseAll() {
-	for id, f := range s.files {
+	for id := range s.files {
 		s.release(id)
-		<-f.ready
 	}
+	s.running.Wait()
 }
 
 // remember keeps the name of a transfer that has begun, in the place of the oldest.
 func (s *Server) remember(id bulk.Transfer) {
-	if slices.Contains(s.ended, id) {
+	if slices.Contains(s.known, id) {
 		return
 	}
-	s.ended = append(s.ended, id)
-	if n := len(s.ended) - s.cfg.Remember; n > 0 {
-		s.ended = slices.Delete(s.ended, 0, n)
+	s.known = append(s.known, id)
+	if n := len(s.known) - s.cfg.Remember; n > 0 {
+		s.known = slices.Delete(s.known, 0, n)
 	}
 }

@@ -61,7 +61,10 @@ func (s session) explain(err error) error {
 }
 
 // connect finds the supervisors: those of --server, else those of the local cluster.
-func (a *app) connect() (session, error) {
+func (a *app) connect() (session, error) { return a.connectAs(pki.RoleViewer) }
+
+// connectAs is connect; in a local cluster it takes the certificate of that role.
+func (a *app) connectAs(role pki.Role) (session, error) {
 	if a.server == "" {
 		if a.ca != "" || a.cert != "" || a.key != "" {
 			return session{}, usagef("--ca, --cert and --key go with --server, which is missing")
@@ -70,7 +73,7 @@ func (a *app) connect() (session, error) {
 		if err != nil {
 			return session{}, err
 		}
-		cl, err := c.Client()
+		cl, err := c.ClientAs(role)
 		return session{cl, c}, err
 	}
 	if a.dir != "" {

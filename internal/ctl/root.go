@@ -33,6 +33,7 @@ const (
 type Env struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+	ErrTerminal    bool // Stderr is a terminal
 	Terminal       bool // Stdout is one that understands colours and cursor movements
 	Width          int  // of the terminal in columns, 0 when unknown
 	Now            func() time.Time
@@ -44,6 +45,9 @@ func System() Env {
 	e := Env{Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Now: time.Now, Location: time.Local}
 	if ws, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
 		e.Terminal, e.Width = os.Getenv("TERM") != "dumb", int(ws.Col)
+	}
+	if _, err := unix.IoctlGetWinsize(int(os.Stderr.Fd()), unix.TIOCGWINSZ); err == nil {
+		e.ErrTerminal = os.Getenv("TERM") != "dumb"
 	}
 	if n, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && n > 0 {
 		e.Width = n
@@ -125,6 +129,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
   lofamoctl inject 1,0,1 kill-host       a real fault
   lofamoctl get node 1,0,1               what is at fault, with the evidence
   lofamoctl watch                        changes as they come
+  lofamoctl bundle 1,0,1                 a diagnostic bundle, by whatever way reaches the node
   lofamoctl down`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -144,7 +149,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	f.StringVar(&a.key, "key", "", "with --server: PEM file of its key")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.mapCommand(), a.watchCommand(),
-		a.injectCommand(), a.regsCommand(), a.versionCommand())
+		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.versionCommand())
 	return root
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
@@ -34,6 +35,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 )
@@ -68,6 +70,7 @@ type Supervisor struct {
 	engine   *engine.Engine
 	sender   *rails.Sender
 	intake   *rails.Intake
+	bulk     *bulk.Manager
 	forward  *replica.Forwarder
 	gossip   *gossip.Net // nil without gossip
 	ready    readiness
@@ -250,8 +253,12 @@ func (s *Supervisor) connect() error {
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
 	})
+	s.bulk = bulk.New(bulk.Config{
+		Self: s.cfg.ID, ReplyTo: s.self.Report, Socket: s.sockets[0], Nodes: service, Names: s.names, Signer: s.signer,
+		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
+	})
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	return nil
@@ -265,7 +272,7 @@ func (s *Supervisor) serve() error {
 	}
 	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, api.New(api.Config{
-		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Metrics: s.metrics, Stopping: s.stopping,
+		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
 	}))
 	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Metrics: s.metrics})
 	served := make(chan struct{})

@@ -133,6 +133,22 @@ func (s *Supervisor) ports() []rails.Port {
 	return out
 }
 
+// normal are the nodes that the map calls NORMAL, by this replica's own copy: a hint, so that neither a
+// leader nor a quorum is needed.
+func (s *Supervisor) normal(ctx context.Context) map[fault.NodeID]bool {
+	ctx, cancel := context.WithTimeout(ctx, raftTime)
+	defer cancel()
+	nodes, _, err := s.store.Nodes(ctx)
+	if err != nil {
+		s.logger.Debug("no map for a transfer", "err", err)
+	}
+	out := make(map[fault.NodeID]bool, len(nodes))
+	for _, n := range nodes {
+		out[fault.NodeID(n.GetId())] = n.GetState() == lofamov1.State_NORMAL
+	}
+	return out
+}
+
 // awareness turns the configuration into the machine's. A new leader waits one digest period, so
 // that evidence from before its time cannot count for more than evidence that it hears itself.
 func (s *Supervisor) awareness() awareness.Config {

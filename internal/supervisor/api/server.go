@@ -78,6 +78,9 @@ var readers = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki
 
 // rights says which roles may call a method; nothing is allowed that it does not name.
 func rights(method string) []pki.Role {
+	if method == lofamov1.FaultSupervisor_GetBundle_FullMethodName {
+		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // it holds logs and addresses
+	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
 	case lofamov1.FaultSupervisor_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName,

@@ -29,6 +29,9 @@ type Metrics struct {
 	PathRequests *prometheus.CounterVec // outcome
 	AcksCarried  prometheus.Histogram
 
+	Bulk        *prometheus.CounterVec // result
+	BulkPackets *prometheus.CounterVec // what became of them
+
 	Challenges prometheus.Counter
 	Commit     prometheus.Histogram
 	// CommitRetries counts attempts that the store did not take: no quorum, no space, no answer.
@@ -74,6 +77,9 @@ func New(reg prometheus.Registerer) *Metrics {
 		Refused:  counter("refused_total", "Datagrams and forwarded envelopes that were refused, by class.", "class"),
 		Dropped:  counter("dropped_total", "What a full queue dropped; senders try again.", "queue"),
 		Acks:     counter("acks_total", "Acknowledgements sent, by status.", "status"),
+
+		Bulk:        counter("bulk_transfers_total", "Transfers of large objects that ended, by result.", "result"),
+		BulkPackets: counter("bulk_packets_total", "Packets of large objects: chunk (given to a transfer), foreign (of no transfer known here), malformed, dropped (the queue was full).", "what"),
 
 		SendFails:     counter("send_failures_total", "Datagrams that could not be sent.").WithLabelValues(),
 		Challenges:    counter("challenges_total", "Challenges sent by this replica as leader.").WithLabelValues(),

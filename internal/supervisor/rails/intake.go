@@ -16,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 )
 
 // Leader takes verified evidence in while this replica leads.
@@ -30,6 +31,12 @@ type Forwarder interface {
 	Forward(req *lofamov1.ForwardRequest, arrived time.Time) bool
 }
 
+// Bulk takes what belongs to transfers of large objects. It does not block.
+type Bulk interface {
+	Chunk(from netip.AddrPort, b []byte)
+	Announced(a *servicenet.Arrival, from netip.AddrPort)
+}
+
 // IntakeConfig of an intake.
 type IntakeConfig struct {
 	Names     interface{ Known(fault.NodeID) bool }
@@ -37,6 +44,7 @@ type IntakeConfig struct {
 	Sender    *Sender
 	Leader    Leader
 	Forwarder Forwarder
+	Bulk      Bulk
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones
@@ -80,6 +88,10 @@ func NewIntake(cfg IntakeConfig) *Intake {
 // Datagrams returns what takes the datagrams of a report socket in; they stay the caller's.
 func (in *Intake) Datagrams(socket uint8) func(from netip.AddrPort, b []byte) {
 	return func(from netip.AddrPort, b []byte) {
+		if bulk.IsChunk(b) { // sealed: no signature to verify
+			in.cfg.Bulk.Chunk(from, b)
+			return
+		}
 		in.enqueue(packet{from: from, socket: socket, data: slices.Clone(b), arrived: time.Now()})
 	}
 }
@@ -140,6 +152,10 @@ func (in *Intake) handle(p packet) {
 		return
 	}
 	if a.Path == fault.PathDirect && in.path(&a, p.place()) {
+		return
+	}
+	if a.Msg.GetBulkAnnounce() != nil {
+		in.cfg.Bulk.Announced(&a, p.from)
 		return
 	}
 	to.Relayed = a.Path == fault.PathTorus

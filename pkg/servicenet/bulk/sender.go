@@ -19,6 +19,9 @@ const maxError = 120
 // have (any more): it was restarted, or the transfer outlived its time. The receiver begins anew.
 const unknownTransfer = "unknown transfer"
 
+// BusyPrefix begins the error of an announcement that refuses a transfer because others are under way.
+const BusyPrefix = "busy: "
+
 // SenderConfig sets a sender.
 type SenderConfig struct {
 	Objects     []string      // that there are
@@ -286,7 +289,7 @@ func (s *Sender) request(now time.Time, ev Requested, out *SenderOutput) {
 	t := &transfer{id: id, supervisor: ev.Supervisor, to: to, asked: now, maxSize: m.GetMaxSize()}
 	if why := s.refusal(m, ev, t); why != "" || !s.makeRoom(now, out) {
 		if why == "" {
-			why = fmt.Sprintf("busy: %d transfers under way", len(s.transfers))
+			why = fmt.Sprintf(BusyPrefix+"%d transfers under way", len(s.transfers))
 		}
 		s.stats.Refused++
 		t.failure = why

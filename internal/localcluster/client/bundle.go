@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// outcomeKey is in the trailer when the transfer itself has failed, and not the supervisor: others would
+// hardly fare better. The API's server has the same name for it.
+const outcomeKey = "lofamo-outcome"
+
+// errNoEnd is a stream that ended well without its last response.
+var errNoEnd = errors.New("the supervisor ended the bundle without saying that it is complete")
+
+// GetBundle calls handle for every response until the bundle is complete. It asks one supervisor after
+// the other until one takes the transfer on and does not fall away; then the bundle begins anew, which
+// handle sees by a progress without a byte received. An error of handle ends it.
+func (c *Client) GetBundle(ctx context.Context, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) error {
+	var tried []Try
+	first := c.start()
+	for n := range c.cfg.Targets {
+		i := (first + n) % len(c.cfg.Targets)
+		verdict, err := c.bundleFrom(ctx, i, req, handle)
+		switch {
+		case err == nil:
+			c.answered(i)
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case verdict || !otherMayAnswer(err):
+			return err
+		}
+		tried = append(tried, Try{c.cfg.Targets[i], err})
+	}
+	return &NoAnswerError{tried}
+}
+
+// bundleFrom asks one supervisor. verdict says that the error is about the bundle, or handle's own.
+func (c *Client) bundleFrom(ctx context.Context, i int, req *lofamov1.GetBundleRequest, handle func(*lofamov1.GetBundleResponse) error) (verdict bool, err error) {
+	stub, err := c.stub(i)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The first response comes when the transfer begins; after that it may take its time.
+	slow := time.AfterFunc(c.cfg.TryTimeout, cancel)
+	defer slow.Stop()
+	stream, err := stub.GetBundle(ctx, req)
+	if err != nil {
+		return false, err
+	}
+	answered, complete := false, false
+	for {
+		r, err := stream.Recv()
+		switch {
+		case err != nil && !answered && !slow.Stop():
+			return false, status.Errorf(codes.DeadlineExceeded, "no answer within %s", c.cfg.TryTimeout)
+		case errors.Is(err, io.EOF) && complete:
+			return false, nil
+		case errors.Is(err, io.EOF):
+			return true, errNoEnd
+		case err != nil:
+			return len(stream.Trailer().Get(outcomeKey)) > 0, err
+		}
+		answered = slow.Stop() || answered
+		if err := handle(r); err != nil {
+			return true, err
+		}
+		complete = r.GetProgress().GetComplete()
+	}
+}

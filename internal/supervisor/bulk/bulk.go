@@ -1,0 +1,254 @@
+// Package bulk is the shell around a supervisor's bulk.Receivers: it fetches large objects from halves,
+// straight or through the torus, whichever works, and hands them on as they come. Every replica does so
+// for itself: it talks to the node, and needs no leader.
+//
+// Transfers are few (Config.Most), and a consumer that is slow slows the node down: what is in memory
+// of one is at most what the receiver's buffer holds, and a queue of packets. Packets beyond that are
+// dropped, and pulled again. It decides nothing about transfers: that is pkg/servicenet/bulk.
+package bulk
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Socket sends datagrams; it does not block.
+type Socket interface {
+	Send(to netip.AddrPort, b []byte) error
+}
+
+// Names knows the torus.
+type Names interface {
+	Dims() grid.Dims
+	All() []fault.NodeID
+	Coord(fault.NodeID) (grid.Coord, bool)
+}
+
+// Config of a manager.
+type Config struct {
+	Self    string // this supervisor's id
+	ReplyTo string // its report address, at which Socket receives
+	Socket  Socket
+	Nodes   map[fault.NodeID][]netip.AddrPort // service addresses
+	Names   Names
+	Signer  servicenet.Signer
+	// Normal returns the nodes that the fault map calls NORMAL, as far as this replica knows.
+	Normal   func(context.Context) map[fault.NodeID]bool
+	Receiver bulk.ReceiverConfig
+	Most     int // transfers at once; 0: 4
+	Metrics  *metrics.Metrics
+	Logger   *slog.Logger
+}
+
+// ErrBusy says that as many transfers run as are allowed.
+var ErrBusy = errors.New("as many transfers run as are allowed")
+
+// OutcomeError says how a transfer ended that is not complete.
+type OutcomeError struct {
+	Result bulk.Result
+	Why    string
+}
+
+func (e *OutcomeError) Error() string { return e.Result.String() + ": " + e.Why }
+
+// Manager runs the transfers. Its methods may be called from any goroutine.
+type Manager struct {
+	cfg  Config
+	from map[netip.AddrPort]fault.NodeID // whose service address it is
+
+	mu        sync.RWMutex
+	running   int
+	transfers map[bulk.Transfer]*transfer // by both names that each may have
+}
+
+// New returns a manager.
+func New(cfg Config) *Manager {
+	if cfg.Most == 0 {
+		cfg.Most = 4
+	}
+	m := &Manager{cfg: cfg, from: map[netip.AddrPort]fault.NodeID{}, transfers: map[bulk.Transfer]*transfer{}}
+	for id, addrs := range cfg.Nodes {
+		for _, a := range addrs {
+			m.from[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = id
+		}
+	}
+	return m
+}
+
+// Chunk takes a chunk packet that came from an address; b stays the caller's.
+func (m *Manager) Chunk(from netip.AddrPort, b []byte) {
+	h, err := bulk.ParseHeader(b)
+	if err != nil {
+		m.count("malformed")
+		return
+	}
+	t := m.find(h.Transfer)
+	if t == nil {
+		m.count("foreign")
+		return
+	}
+	way, known := m.wayOf(t.origin.Node, from)
+	t.post(packet{data: slices.Clone(b), way: way, known: known})
+}
+
+// Announced takes a verified announcement that came from an address.
+func (m *Manager) Announced(a *servicenet.Arrival, from netip.AddrPort) {
+	ann := a.Msg.GetBulkAnnounce()
+	id, err := bulk.ParseTransfer(ann.GetTransfer())
+	if err != nil {
+		return // checked with the signature
+	}
+	t := m.find(id)
+	if t == nil {
+		m.count("foreign")
+		return
+	}
+	way, known := m.wayOf(t.origin.Node, from)
+	if n := len(a.Hops); n > 0 { // who relayed it has signed that
+		way, known = wayVia(t.origin.Node, a.Hops[n-1].Node), true
+	}
+	t.post(packet{announce: ann, way: way, known: known})
+}
+
+func (m *Manager) count(what string) { m.cfg.Metrics.BulkPackets.WithLabelValues(what).Inc() }
+
+func (m *Manager) find(id bulk.Transfer) *transfer {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.transfers[id]
+}
+
+// wayOf tells by which way something of a node came from an address. False: nobody known has it.
+func (m *Manager) wayOf(node fault.NodeID, from netip.AddrPort) (bulk.Way, bool) {
+	by, ok := m.from[netip.AddrPortFrom(from.Addr().Unmap(), from.Port())]
+	return wayVia(node, by), ok
+}
+
+// wayVia is the way by the host half of a node: the origin's own is the straight one.
+func wayVia(origin, by fault.NodeID) bulk.Way {
+	if by == origin {
+		return bulk.Way{}
+	}
+	return bulk.Way{Via: string(by)}
+}
+
+// Fetch fetches a half's object and hands it on, piece by piece, until it is complete, the context ends,
+// or emit fails. emit may block; a call may still be under way when Fetch returns because the context ended, and is
+// the last.
+func (m *Manager) Fetch(ctx context.Context, origin fault.Origin, object string, maxSize uint64, emit func(*lofamov1.GetBundleResponse) error) error {
+	t, err := m.begin(ctx, origin, object, maxSize)
+	if err != nil {
+		return err
+	}
+	defer m.end(t)
+	err = t.run(ctx, emit)
+	result := "complete"
+	var outcome *OutcomeError
+	switch {
+	case errors.As(err, &outcome):
+		result = outcome.Result.String()
+	case err != nil:
+		result = bulk.Cancelled.String()
+	}
+	m.cfg.Metrics.Bulk.WithLabelValues(result).Inc()
+	p := t.receiver.Progress()
+	m.cfg.Logger.Info("bulk transfer ended", "of", origin.String(), "object", object, "result", result, "err", err,
+		"bytes", p.Delivered, "way", p.Way.String(), "changes", p.Changes, "repeated", p.Repeated, "attempt", p.Attempt)
+	return err
+}
+
+func (m *Manager) begin(ctx context.Context, origin fault.Origin, object string, maxSize uint64) (*transfer, error) {
+	job := bulk.Job{
+		Origin: origin, Object: object, MaxSize: maxSize, Supervisor: m.cfg.Self, ReplyTo: m.cfg.ReplyTo,
+		Ways: m.ways(ctx, origin.Node),
+	}
+	if len(job.Ways) == 0 {
+		return nil, &OutcomeError{bulk.Timeout, fmt.Sprintf("no node has a service address by which %s could be reached", origin.Node)}
+	}
+	for i := range job.Exchanges {
+		e := &job.Exchanges[i]
+		_, _ = rand.Read(e.Transfer[:]) // never fails
+		var err error
+		if e.Private, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
+			return nil, fmt.Errorf("key of a transfer: %w", err)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running >= m.cfg.Most {
+		m.cfg.Metrics.Bulk.WithLabelValues("busy").Inc()
+		return nil, fmt.Errorf("%w: %d", ErrBusy, m.cfg.Most)
+	}
+	t, err := newTransfer(m, job)
+	if err != nil {
+		return nil, err
+	}
+	m.running++
+	for _, e := range job.Exchanges {
+		m.transfers[e.Transfer] = t
+	}
+	return t, nil
+}
+
+func (m *Manager) end(t *transfer) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running--
+	for _, e := range t.exchanges {
+		delete(m.transfers, e.Transfer)
+	}
+}
+
+// send signs and sends a message by a way. A pull whose many ranges do not fit the wrapper goes in two.
+func (m *Manager) send(origin fault.Origin, s bulk.Send) {
+	b, err := servicenet.Seal(s.Message, m.cfg.Signer)
+	node := origin.Node
+	if err == nil && s.Way.Via != "" {
+		b, err = servicenet.SealDowncall(origin.Node, b, m.cfg.Signer)
+		node = fault.NodeID(s.Way.Via)
+	}
+	if pull := s.Message.GetBulkPull(); servicenet.RefusalOf(err) == servicenet.RefusedTooLong && len(pull.GetRanges()) > 1 {
+		for _, half := range split(pull) {
+			m.send(origin, bulk.Send{Message: half, Way: s.Way})
+		}
+		return
+	}
+	if err == nil {
+		if addrs := m.cfg.Nodes[node]; len(addrs) > 0 {
+			err = m.cfg.Socket.Send(addrs[0], b)
+		}
+	}
+	if err != nil { // it is asked again, or by another way
+		m.cfg.Metrics.SendFails.Inc()
+		m.cfg.Logger.Debug("send", "what", "bulk", "node", node, "err", err)
+	}
+}
+
+func split(p *lofamov1.BulkPull) []*lofamov1.Message {
+	var out []*lofamov1.Message
+	n := len(p.GetRanges()) / 2
+	for _, ranges := range [][]*lofamov1.ChunkRange{p.GetRanges()[:n], p.GetRanges()[n:]} {
+		out = append(out, &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
+			Transfer: p.GetTransfer(), Node: p.GetNode(), Half: p.GetHalf(), Ranges: ranges, ReplyTo: p.GetReplyTo(), Via: p.GetVia(), Done: p.GetDone(),
+		}}})
+	}
+	return out
+}
+
+// now is when something happens to a receiver.
+func now() time.Time { return time.Now() }

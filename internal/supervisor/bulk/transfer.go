@@ -1,0 +1,239 @@
+package bulk
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
+)
+
+// Bounds of one transfer.
+const (
+	packets  = 1024 // that wait for the receiver
+	pieceMax = 32   // chunks handed on at once
+	fewWait  = 16   // with less than that in the queue, progress is told whenever it changes
+)
+
+// packet is what came for a transfer.
+type packet struct {
+	data     []byte                 // of a chunk, or
+	announce *lofamov1.BulkAnnounce // verified
+	way      bulk.Way
+	known    bool // by which way it came
+}
+
+// item is what the receiver has for the consumer, in order.
+type item struct {
+	generation int // how often the transfer began anew
+	data       []byte
+	progress   *lofamov1.BundleProgress
+}
+
+// taken says how many chunks of a generation the consumer has taken.
+type taken struct{ generation, chunks int }
+
+// transfer is one receiver, which run's goroutine owns, and its consumer, which has another.
+type transfer struct {
+	m         *Manager
+	origin    fault.Origin
+	job       bulk.Job
+	exchanges [2]bulk.Exchange
+	in        chan packet
+	queue     chan item
+	taken     chan taken
+	over      chan struct{} // closed when the receiver has its outcome
+
+	receiver   *bulk.Receiver
+	wake       time.Time
+	generation int
+	told       *lofamov1.BundleProgress
+	outcome    *bulk.Outcome
+	first      bulk.ReceiverOutput // of the beginning
+}
+
+func newTransfer(m *Manager, job bulk.Job) (*transfer, error) {
+	t := &transfer{
+		m: m, origin: job.Origin, job: job, exchanges: job.Exchanges, in: make(chan packet, packets),
+		// The chunks of two generations, which the receiver bounds, and what is said of them (tell).
+		queue: make(chan item, 2*m.cfg.Receiver.Buffer+2*fewWait), taken: make(chan taken), over: make(chan struct{}),
+	}
+	var err error
+	t.receiver, t.first, err = bulk.NewReceiver(now(), m.cfg.Receiver, job)
+	return t, err
+}
+
+// post brings a packet to the receiver. What does not fit is pulled again.
+func (t *transfer) post(p packet) {
+	select {
+	case t.in <- p:
+	default:
+		t.m.count("dropped")
+	}
+}
+
+// run runs the transfer to its end.
+func (t *transfer) run(ctx context.Context, emit func(*lofamov1.GetBundleResponse) error) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	consumed := make(chan error, 1)
+	go func() { // ends when the queue is closed, or the context ends
+		err := t.consume(ctx, emit)
+		if err != nil {
+			stop(err)
+		}
+		consumed <- err
+	}()
+	t.do(t.first)
+	t.receive(ctx)
+	close(t.over)
+	close(t.queue)
+	select {
+	case err := <-consumed:
+		if err != nil || t.outcome.Result == bulk.Complete {
+			return err
+		}
+	case <-ctx.Done(): // emit may be blocked
+		return context.Cause(ctx)
+	}
+	return &OutcomeError{t.outcome.Result, t.outcome.Why}
+}
+
+// receive steps the receiver until it has an outcome.
+func (t *transfer) receive(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for t.outcome == nil {
+		timer.Reset(max(0, time.Until(t.wake)))
+		select {
+		case <-ctx.Done():
+			t.step(bulk.Cancel{})
+		case p := <-t.in:
+			t.arrived(p)
+		case c := <-t.taken:
+			if c.generation == t.generation {
+				t.step(bulk.Consumed{Chunks: c.chunks})
+			}
+		case <-timer.C:
+			t.step(bulk.Tick{})
+		}
+	}
+}
+
+func (t *transfer) arrived(p packet) {
+	if !p.known {
+		p.way = t.receiver.Progress().Way // most likely
+	}
+	if p.announce != nil {
+		t.step(bulk.Announced{Message: p.announce, Way: p.way})
+		return
+	}
+	t.m.count("chunk")
+	t.step(bulk.Arrived{Packet: p.data, Way: p.way})
+}
+
+func (t *transfer) step(ev bulk.ReceiverEvent) { t.do(t.receiver.Step(now(), ev)) }
+
+// do does what an output says.
+func (t *transfer) do(out bulk.ReceiverOutput) {
+	if out.Restart {
+		t.generation++
+		t.told = nil
+	}
+	t.tell(false)
+	for _, data := range out.Deliver {
+		t.queue <- item{generation: t.generation, data: data} // there is room: the receiver's buffer
+	}
+	for _, s := range out.Send {
+		t.m.send(t.origin, s)
+	}
+	t.wake = out.Wake
+	if t.outcome = out.Outcome; t.outcome != nil && t.outcome.Result == bulk.Complete {
+		t.tell(true)
+	}
+}
+
+// tell queues how far the transfer is, when something but the number of bytes has changed. In the middle
+// of a generation it is left out while much waits already.
+func (t *transfer) tell(complete bool) {
+	p := t.receiver.Progress()
+	msg := &lofamov1.BundleProgress{Name: p.Name, Size: p.Size, Via: p.Way.Via, Complete: complete}
+	if p.Way.Via == "" {
+		msg.Via = "direct"
+	}
+	if !complete && t.told != nil && (proto.Equal(t.told, msg) || len(t.queue) >= fewWait) {
+		return
+	}
+	t.told = proto.CloneOf(msg)
+	msg.Repeated = p.Repeated
+	t.queue <- item{generation: t.generation, progress: msg} // there is room
+}
+
+// consume hands on what the receiver has, until there is no more.
+func (t *transfer) consume(ctx context.Context, emit func(*lofamov1.GetBundleResponse) error) error {
+	var received uint64
+	var left *item // taken from the queue already
+	for generation := 0; ; {
+		it, ok := t.next(ctx, left)
+		if !ok {
+			return context.Cause(ctx)
+		}
+		left = nil
+		if it.generation != generation {
+			generation, received = it.generation, 0
+		}
+		if it.progress != nil {
+			it.progress.Received = received
+			if err := emit(&lofamov1.GetBundleResponse{Progress: it.progress}); err != nil {
+				return err
+			}
+			continue
+		}
+		var data []byte
+		var chunks int
+		data, chunks, left = t.piece(it)
+		if err := emit(&lofamov1.GetBundleResponse{Data: data}); err != nil {
+			return err
+		}
+		received += uint64(len(data))
+		select {
+		case t.taken <- taken{generation, chunks}:
+		case <-t.over:
+		}
+	}
+}
+
+// next waits for an item. False means that there are no more.
+func (t *transfer) next(ctx context.Context, left *item) (item, bool) {
+	if left != nil {
+		return *left, true
+	}
+	select {
+	case it, ok := <-t.queue:
+		return it, ok
+	case <-ctx.Done():
+		return item{}, false
+	}
+}
+
+// piece joins a chunk with those that wait behind it, and returns what is something else.
+func (t *transfer) piece(first item) (data []byte, chunks int, left *item) {
+	for data, chunks = first.data, 1; chunks < pieceMax; chunks++ {
+		select {
+		case it, ok := <-t.queue:
+			if !ok {
+				return data, chunks, nil
+			}
+			if it.progress != nil || it.generation != first.generation {
+				return data, chunks, &it
+			}
+			data = append(data, it.data...)
+		default:
+			return data, chunks, nil
+		}
+	}
+	return data, chunks, nil
+}

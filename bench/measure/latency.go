@@ -43,3 +43,16 @@ func Millis(d time.Duration) string {
 	}
 	return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond))
 }
+
+// Micros prints a duration in microseconds with one decimal.
+func Micros(d time.Duration) string {
+	return fmt.Sprintf("%.1f", float64(d)/float64(time.Microsecond))
+}
+
+// Over is how much longer d is than the bound, in percent; 0 without a bound.
+func Over(d, bound time.Duration) float64 {
+	if bound == 0 {
+		return 0
+	}
+	return 100 * (float64(d)/float64(bound) - 1)
+}

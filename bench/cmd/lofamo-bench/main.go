@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,10 +33,13 @@ type options struct {
 	soak     time.Duration
 	peers    int
 	only     string
+	short    bool
 	seed     uint64
 	out      printer
 	progress printer
 }
+
+func printed(format string, args ...any) string { return fmt.Sprintf(format, args...) }
 
 // printer prints to where nobody can do anything about a failure.
 type printer struct{ w io.Writer }
@@ -74,7 +78,7 @@ func parse(args []string) (options, error) {
 	idle := f.Duration("idle", 30*time.Second, "for how long to measure an idle node at each preset; 0 for not at all")
 	soak := f.Duration("soak", 0, "instead: run so long with four busy loops beside the cluster, and fail if a healthy node is called FAILED")
 	peers := f.Int("peers", 5, "samples of memberlist's death detection with 8 members; 0 for none")
-	only := f.String("only", "", "only faults whose name contains this")
+	only := f.String("only", "", "only faults whose name contains this, or only the section: "+strings.Join(sectionNames(), ", "))
 	short := f.Bool("short", false, "few samples, default preset only: to see that it works")
 	seed := f.Uint64("seed", 1, "of the choice of nodes and phases")
 	if err := f.Parse(args); err != nil {
@@ -92,7 +96,7 @@ func parse(args []string) (options, error) {
 		return options{}, errors.New("soak needs a preset")
 	}
 	o := options{dims: d, presets: names, kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers,
-		only: *only, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
+		only: *only, short: *short, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
 	if *short {
 		o.presets, o.kills, o.others, o.idle, o.peers = []string{"default"}, 3, 1, 5*time.Second, 1
 	}
@@ -104,6 +108,9 @@ func run(ctx context.Context, o options) error {
 		return soak(ctx, o)
 	}
 	conditions(o)
+	if section(o.only) {
+		return delivery(ctx, o)
+	}
 	for i, p := range o.presets {
 		if i > 0 {
 			o.others = 0
@@ -112,7 +119,47 @@ func run(ctx context.Context, o options) error {
 			return fmt.Errorf("preset %s: %w", p, err)
 		}
 	}
-	return peers(o)
+	if err := peers(o); err != nil || o.only != "" {
+		return err
+	}
+	return delivery(ctx, o)
+}
+
+// sections are the parts of the figures on delivery, in order.
+func sections() []struct {
+	name string
+	run  func(context.Context, options) error
+} {
+	return []struct {
+		name string
+		run  func(context.Context, options) error
+	}{
+		{"delivery", deliveries},
+		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
+	}
+}
+
+func sectionNames() (out []string) {
+	for _, s := range sections() {
+		out = append(out, s.name)
+	}
+	return out
+}
+
+func section(name string) bool { return slices.Contains(sectionNames(), name) }
+
+// delivery prints the sections on delivery.
+func delivery(ctx context.Context, o options) error {
+	o.out.f("\n## Delivery\n")
+	for _, s := range sections() {
+		if o.only != "" && o.only != s.name {
+			continue
+		}
+		if err := s.run(ctx, o); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return nil
 }
 
 // preset measures one preset on a cluster of its own.

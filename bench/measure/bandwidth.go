@@ -1,0 +1,99 @@
+package measure
+
+import (
+	"encoding/binary"
+	"runtime"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+)
+
+// Folding is what a checksum costs a copy, in bytes a second. All were measured in turns.
+type Folding struct {
+	Copy      float64 // alone
+	TwoPasses float64 // the copy, then the sum over it
+	Folded    float64 // the sum computed while copying, a block at a time (seed 002 §5.1)
+}
+
+// Bandwidth is how many bytes a second work gets through, which handles size bytes each time: the
+// median of rounds, each at least so long.
+func Bandwidth(size int, round time.Duration, rounds int, work func()) float64 {
+	return bandwidths(size, round, rounds, work)[0]
+}
+
+// bandwidths is Bandwidth of several works, by turns, so that what else the machine does meets all of
+// them.
+func bandwidths(size int, round time.Duration, rounds int, works ...func()) []float64 {
+	found := make([][]float64, len(works))
+	for range rounds {
+		for i, work := range works {
+			n := 0
+			begun := time.Now()
+			for time.Since(begun) < round {
+				for range max(1, (1<<20)/size) { // to look at the clock costs 40 ns
+					work()
+					n++
+				}
+			}
+			found[i] = append(found[i], float64(n)*float64(size)/time.Since(begun).Seconds())
+		}
+	}
+	out := make([]float64, len(works))
+	for i := range found {
+		out[i] = Quantile(found[i], 0.5)
+	}
+	return out
+}
+
+// ChecksumBandwidth is that of an algorithm over blocks of so many bytes (seed 002, Figure 4).
+func ChecksumBandwidth(a lofamov1.Checksum, size int, round time.Duration, rounds int) float64 {
+	b := pattern(size)
+	return Bandwidth(size, round, rounds, func() { keep(checksum.Sum(a, b)) })
+}
+
+// ReadBandwidth and CopyBandwidth are the bounds of any checksum, alone and on the way.
+func ReadBandwidth(size int, round time.Duration, rounds int) float64 {
+	b := pattern(size)
+	return Bandwidth(size, round, rounds, func() { keep(read(b)) })
+}
+
+// CopyBandwidth counts the bytes copied, once.
+func CopyBandwidth(size int, round time.Duration, rounds int) float64 {
+	src, dst := pattern(size), make([]byte, size)
+	return Bandwidth(size, round, rounds, func() { copy(dst, src) })
+}
+
+// Fold measures a checksum beside a copy of size bytes.
+func Fold(a lofamov1.Checksum, size int, round time.Duration, rounds int) Folding {
+	src, dst := pattern(size), slices.Repeat([]byte{1}, size)
+	b := bandwidths(size, round, rounds,
+		func() { copy(dst, src) },
+		func() { copy(dst, src); keep(checksum.Sum(a, dst)) },
+		func() { d := checksum.New(a); d.Copy(dst, src); keep(d.Sum64()) },
+	)
+	return Folding{Copy: b[0], TwoPasses: b[1], Folded: b[2]}
+}
+
+// keep makes a result wanted, so that what computes it is not left out.
+func keep(v uint64) { runtime.KeepAlive(v) }
+
+// read touches every word.
+func read(b []byte) (x uint64) {
+	for ; len(b) >= 64; b = b[64:] {
+		q := b[:64:64]
+		x |= binary.NativeEndian.Uint64(q) | binary.NativeEndian.Uint64(q[8:]) | binary.NativeEndian.Uint64(q[16:]) | binary.NativeEndian.Uint64(q[24:])
+		x |= binary.NativeEndian.Uint64(q[32:]) | binary.NativeEndian.Uint64(q[40:]) | binary.NativeEndian.Uint64(q[48:]) | binary.NativeEndian.Uint64(q[56:])
+	}
+	return x
+}
+
+// pattern is bytes that are not all alike.
+func pattern(size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(i * 131)
+	}
+	return b
+}

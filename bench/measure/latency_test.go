@@ -25,3 +25,15 @@ func TestQuantiles(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestMicrosAndOver(t *testing.T) {
+	if got := Micros(1250 * time.Nanosecond); got != "1.2" && got != "1.3" {
+		t.Errorf("got %s", got)
+	}
+	if got := Over(150*time.Microsecond, 100*time.Microsecond); got < 49.9 || got > 50.1 {
+		t.Errorf("got %g %%, want 50", got)
+	}
+	if got := Over(time.Second, 0); got != 0 {
+		t.Errorf("without a bound: got %g", got)
+	}
+}

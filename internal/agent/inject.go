@@ -109,11 +109,27 @@ type hostInjection struct {
 	Interface    *int `json:"interface"` // number of the service interface; nil: all. Gossip is on 0.
 }
 
+// socketCounters are the datagrams of one service interface's socket.
+type socketCounters struct {
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+	Blocked  uint64 `json:"blocked"` // dropped while it was blocked, both ways
+}
+
 // injectHandler serves the host half's fault injection: POST /inject {"block_service":true}, of all
-// service interfaces or {"interface":0} of one. It is served only where the configuration allows
+// service interfaces or {"interface":0} of one. GET /inject answers with the counters of each, which
+// show that nothing passes where something is blocked. It is served only where the configuration allows
 // injection.
 func (h *hostHalf) injectHandler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /inject", func(w http.ResponseWriter, _ *http.Request) {
+		out := make([]socketCounters, 0, len(h.nets))
+		for _, s := range h.nets {
+			st := s.Stats()
+			out = append(out, socketCounters{st.Sent, st.Received, st.Blocked})
+		}
+		writeJSON(w, out)
+	})
 	mux.Handle("/inject", post(func(in hostInjection) (any, error) {
 		only := in.Interface
 		if only != nil && (*only < 0 || *only >= len(h.nets)) {

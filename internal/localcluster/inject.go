@@ -213,6 +213,25 @@ func (c *Cluster) postFault(ctx context.Context, n NodeInfo, f Fault, on bool) e
 	return control(ctx, n, "dnp.inject.sock", http.MethodPost, "/inject", dnpInjection{Dir: f.Dir.String(), Mangle: m}, nil)
 }
 
+// SocketCounters are the datagrams that one service interface's socket of a node has passed and, while
+// it was cut, dropped.
+type SocketCounters struct {
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+	Blocked  uint64 `json:"blocked"`
+}
+
+// Sockets asks a node's host half for the counters of its service interfaces, by their numbers.
+func (c *Cluster) Sockets(ctx context.Context, node string) ([]SocketCounters, error) {
+	n, err := c.Node(node)
+	if err != nil {
+		return nil, err
+	}
+	var out []SocketCounters
+	err = control(ctx, n, "host.inject.sock", http.MethodGet, "/inject", nil, &out)
+	return out, err
+}
+
 // Undo ends one fault: a killed half is started, a stopped one continued, a link or the service
 // network freed, a sensor put back.
 func (c *Cluster) Undo(ctx context.Context, node string, f Fault) error {

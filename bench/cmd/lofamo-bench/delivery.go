@@ -71,7 +71,10 @@ func deliveries(ctx context.Context, o options) (err error) {
 	}
 	o.out.f("\nThe same without a pause between two exchanges, n=%d each: what is in the caches stays there.\n\n", n*4)
 	printSamples(o, variants)
-	return saturated(o, ids, variants, rounds, flow)
+	if err := saturated(o, ids, variants, rounds, flow); err != nil {
+		return err
+	}
+	return committed(ctx, o, variants[len(variants)-1], n, pace)
 }
 
 func open(ids measure.Identities) (out []*variant, sizes string, err error) {
@@ -123,11 +126,10 @@ func paced(ctx context.Context, o options, variants []*variant, n int, pace time
 			}
 			v.samples = append(v.samples, s)
 		}
-		if i%50 == 0 {
+		if i%50 == 0 && n > 1 {
 			o.progress.f("\rdelivery %d/%d ", i, n)
 		}
 	}
-	o.progress.f("\n")
 	return nil
 }
 
@@ -155,6 +157,43 @@ func trips(samples []measure.Sample) (l measure.Latencies) {
 		l = append(l, s.RoundTrip)
 	}
 	return l
+}
+
+// committed takes signed reports to the store of real supervisors, by turns with the variant of the same
+// report that knows no store.
+func committed(ctx context.Context, o options, signed *variant, n int, pace time.Duration) (err error) {
+	s, err := newStage(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	sp, err := s.speaker(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sp.stop()) }()
+	signed.samples = nil
+	var received, stored measure.Latencies
+	for range n {
+		if err := paced(ctx, o, []*variant{signed}, 1, pace); err != nil {
+			return err
+		}
+		pause(ctx, pace)
+		st, err := sp.Sender.Run(ctx, measure.StreamPlan{Reports: 1})
+		if err != nil {
+			return err
+		}
+		received, stored = append(received, st.ToReceived...), append(stored, st.ToCommitted...)
+	}
+	o.out.f("\nWith three real supervisors, processes with embedded etcd, instead of the replica in this process, which stores nothing; one signed report that changes the map every %s, by turns, n=%d each, µs. COMMITTED waits up to 5 ms for something on which it can be carried, and for the virtual disk of this machine three times over.\n\n", pace, n)
+	o.out.f("| | median | p99 |\n|---|---|---|\n")
+	for _, row := range []struct {
+		name string
+		l    measure.Latencies
+	}{{"replica in this process: RECEIVED", trips(signed.samples)}, {"real supervisors: RECEIVED", received}, {"real supervisors: COMMITTED", stored}} {
+		o.out.f("| %s | %s | %s |\n", row.name, measure.Micros(row.l.Median()), measure.Micros(row.l.P99()))
+	}
+	return nil
 }
 
 // inFlight is how many datagrams or reports are on their way when a sender is saturated: as many as an

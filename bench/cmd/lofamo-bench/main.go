@@ -32,6 +32,7 @@ type options struct {
 	idle     time.Duration
 	soak     time.Duration
 	peers    int
+	relays   int
 	only     string
 	short    bool
 	seed     uint64
@@ -78,6 +79,7 @@ func parse(args []string) (options, error) {
 	idle := f.Duration("idle", 30*time.Second, "for how long to measure an idle node at each preset; 0 for not at all")
 	soak := f.Duration("soak", 0, "instead: run so long with four busy loops beside the cluster, and fail if a healthy node is called FAILED")
 	peers := f.Int("peers", 5, "samples of memberlist's death detection with 8 members; 0 for none")
+	relays := f.Int("relays", 100, "reports to send through the torus while the service network is cut; 1 to 10000")
 	only := f.String("only", "", "only faults whose name contains this, or only the section: "+strings.Join(sectionNames(), ", "))
 	short := f.Bool("short", false, "few samples, default preset only: to see that it works")
 	seed := f.Uint64("seed", 1, "of the choice of nodes and phases")
@@ -88,17 +90,17 @@ func parse(args []string) (options, error) {
 	if err != nil {
 		return options{}, err
 	}
-	if *kills < 1 || *kills > 100000 || *others < 0 || *others > 100000 || *peers < 0 || f.NArg() > 0 {
-		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), arguments %q (none): outside what is allowed", *kills, *others, *peers, f.Args())
+	if *kills < 1 || *kills > 100000 || *others < 0 || *others > 100000 || *peers < 0 || *relays < 1 || *relays > 10000 || f.NArg() > 0 {
+		return options{}, fmt.Errorf("kills %d (1 to 100000), others %d (0 to 100000), peers %d (0 or more), relays %d (1 to 10000), arguments %q (none): outside what is allowed", *kills, *others, *peers, *relays, f.Args())
 	}
 	names := strings.FieldsFunc(*presets, func(r rune) bool { return r == ',' })
 	if *soak > 0 && len(names) == 0 {
 		return options{}, errors.New("soak needs a preset")
 	}
-	o := options{dims: d, presets: names, kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers,
+	o := options{dims: d, presets: names, kills: *kills, others: *others, idle: *idle, soak: *soak, peers: *peers, relays: *relays,
 		only: *only, short: *short, seed: *seed, out: printer{os.Stdout}, progress: printer{os.Stderr}}
 	if *short {
-		o.presets, o.kills, o.others, o.idle, o.peers = []string{"default"}, 3, 1, 5*time.Second, 1
+		o.presets, o.kills, o.others, o.idle, o.peers, o.relays = []string{"default"}, 3, 1, 5*time.Second, 1, 1
 	}
 	return o, nil
 }
@@ -109,7 +111,7 @@ func run(ctx context.Context, o options) error {
 	}
 	conditions(o)
 	if section(o.only) {
-		return delivery(ctx, o)
+		return deliverySections(ctx, o)
 	}
 	for i, p := range o.presets {
 		if i > 0 {
@@ -122,7 +124,7 @@ func run(ctx context.Context, o options) error {
 	if err := peers(o); err != nil || o.only != "" {
 		return err
 	}
-	return delivery(ctx, o)
+	return deliverySections(ctx, o)
 }
 
 // sections are the parts of the figures on delivery, in order.
@@ -136,6 +138,8 @@ func sections() []struct {
 	}{
 		{"delivery", deliveries},
 		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
+		{"stream", streams},
+		{"relay", relays},
 	}
 }
 
@@ -148,8 +152,8 @@ func sectionNames() (out []string) {
 
 func section(name string) bool { return slices.Contains(sectionNames(), name) }
 
-// delivery prints the sections on delivery.
-func delivery(ctx context.Context, o options) error {
+// deliverySections prints the sections on delivery.
+func deliverySections(ctx context.Context, o options) error {
 	o.out.f("\n## Delivery\n")
 	for _, s := range sections() {
 		if o.only != "" && o.only != s.name {

@@ -30,15 +30,18 @@ type node struct {
 	dnp      process
 	dnpCore  *dnpcore.Machine
 
-	serviceCut bool
-	sensors    map[fault.Component]reading
-	redialAt   [grid.NumDirections]time.Time
-	speakers   map[fault.Half]sealer
+	service  service
+	spools   map[fault.Half]spool
+	sensors  map[fault.Component]reading
+	redialAt [grid.NumDirections]time.Time
+	speakers map[fault.Half]sealer
 }
 
 func newNode(w *World, at grid.Coord) *node {
 	id := fault.DefaultNodeID(at)
 	n := &node{w: w, topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{}, speakers: map[fault.Half]sealer{}}
+	n.service.cut = make([]bool, w.cfg.Interfaces)
+	n.spools = map[fault.Half]spool{fault.HalfHost: {}, fault.HalfDNP: {}}
 	n.page.words = map[watchdog.Addr]uint32{}
 	n.host.w, n.dnp.w = w, w
 	n.host.name, n.dnp.name = string(id)+"/host", string(id)+"/dnp"
@@ -73,15 +76,17 @@ func (n *node) start(h fault.Half) {
 	var err error
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
-			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus}, Interfaces: []string{"service"},
+			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
+			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(),
 		}, n.w.now, p.epoch)
 		if err == nil {
 			n.stepHost(hostcore.Supervisors{Targets: []string{supervisorID}, Leader: supervisorID})
 			n.stepHost(hostcore.Tick{})
 			n.host.deliver(0, n.readHostSensors)
+			n.host.deliver(n.w.between(0, n.gossipPeriod()), n.hearGossip)
 		}
 	} else {
-		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops}, n.w.now, p.epoch)
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h)}, n.w.now, p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
 			n.dnp.deliver(0, n.readDNPSensors)
@@ -95,9 +100,7 @@ func (n *node) start(h fault.Half) {
 // stepHost is the host half's shell.
 func (n *node) stepHost(ev hostcore.Event) {
 	out := n.hostCore.Step(n.w.now, ev)
-	if out.NewEpoch != 0 {
-		n.host.epoch = out.NewEpoch
-	}
+	n.carryOut(fault.HalfHost, out.Effects)
 	if out.WriteHost {
 		n.page.host = out.Host
 		n.page.host.Valid = true
@@ -184,34 +187,30 @@ func (n *node) sendHost(s hostcore.Send) {
 		})
 		return
 	}
-	if !n.serviceCut {
-		n.w.after(n.w.between(serviceDelayMin, serviceDelayMax), func() { n.w.supervisor.receive(n, b) })
-	}
+	n.toService(s.Interface, b)
 }
 
-// fromService delivers a datagram of the service network to the host half.
-func (n *node) fromService(b []byte) {
-	if n.serviceCut {
-		return
-	}
-	n.host.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() { n.openHost(b, fault.PathDirect) })
-}
-
-func (n *node) openHost(b []byte, path fault.Path) {
+func (n *node) openHost(b []byte, mangled bool, ev hostcore.Received) {
 	o, err := servicenet.Open(b, verifier{})
-	if err != nil {
-		n.w.violate("%s/host refuses a message of the supervisor: %v", n.id(), err)
-		return
+	switch {
+	case servicenet.IsDamaged(err):
+		n.stepHost(hostcore.Hint{Event: servicenet.Damaged{Path: ev.Path, Interface: ev.Interface, Supervisor: supervisorID}})
+	case err == nil:
+		ev.Opened = o
+		n.stepHost(ev)
 	}
-	n.stepHost(hostcore.Received{Opened: o, Path: path})
+	if err != nil && !mangled {
+		n.w.violate("%s/host refuses a message of the supervisor: %v", n.id(), err)
+	}
+	if err == nil && mangled {
+		n.w.violate("%s/host takes a damaged message", n.id())
+	}
 }
 
 // stepDNP is the DNP half's shell.
 func (n *node) stepDNP(ev dnpcore.Event) {
 	out := n.dnpCore.Step(n.w.now, ev)
-	if out.NewEpoch != 0 {
-		n.dnp.epoch = out.NewEpoch
-	}
+	n.carryOut(fault.HalfDNP, out.Effects)
 	for _, s := range out.Stores {
 		n.page.words[s.Addr] = s.Value
 	}
@@ -282,7 +281,7 @@ func (n *node) toHost(m relay.Message) {
 		if m.Kind == relay.Up {
 			n.stepHost(hostcore.Arrived{Message: m, Held: d})
 		} else {
-			n.openHost(m.Envelope, fault.PathTorus)
+			n.openHost(m.Envelope, false, hostcore.Received{Path: fault.PathTorus})
 		}
 	})
 }

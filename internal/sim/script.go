@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -20,10 +21,13 @@ import (
 //
 //	torus 2x2x2 3x3x3            run the whole on each of these tori, from a cold start
 //	preset fast                  of the periods; default without it
+//	interfaces 2                 of every node on the service network; 1 without it
 //	settle                       run until every node is NORMAL, and a second or so more; begin
 //	run 3s                       let time pass
 //	kill|hang|continue|start NODE host|dnp|node
-//	cut-service|mend-service NODE
+//	cut-service|mend-service NODE [INTERFACE]     all of its interfaces, or one by its number
+//	cut-supervisor|mend-supervisor                nobody reaches it; the rest of the service network lives
+//	lose-service|corrupt-service NODE RATE        of its datagrams, both ways; rate 0 ends it
 //	cut|mend NODE DIR [out]      both directions of a cable, or only what NODE sends
 //	corrupt|lose NODE DIR RATE   what NODE sends in direction DIR; rate 0 ends it
 //	sensor NODE COMPONENT STATE  what a sensor shows
@@ -32,11 +36,14 @@ import (
 //	expect NODE COMPONENT STATE [cause C] [path P] [within half|node|single|DURATION]
 //	never NODE COMPONENT STATE   no such change since begin
 //	spared NODE...               since begin no node but these has left NORMAL
+//	delivered NODE [DURATION]    everything that NODE's halves have logged reaches the supervisor by then
 //	map NODE COMPONENT STATE [cause C]   what the map says now
 type Script struct {
 	Tori   []grid.Dims
 	Preset string
-	steps  []step
+	// Interfaces of every node.
+	Interfaces int
+	steps      []step
 }
 
 type step struct {
@@ -47,7 +54,7 @@ type step struct {
 
 // ParseScript reads a scenario.
 func ParseScript(r io.Reader) (*Script, error) {
-	s := &Script{Preset: config.PresetDefault}
+	s := &Script{Preset: config.PresetDefault, Interfaces: 1}
 	in := bufio.NewScanner(r)
 	for n := 1; in.Scan(); n++ {
 		text, _, _ := strings.Cut(in.Text(), "#")
@@ -69,6 +76,11 @@ func ParseScript(r io.Reader) (*Script, error) {
 				return nil, fmt.Errorf("line %d: preset: want one name", n)
 			}
 			s.Preset = f[1]
+		case "interfaces":
+			var err error
+			if s.Interfaces, err = strconv.Atoi(at(f, 1)); err != nil || s.Interfaces < 1 || s.Interfaces > servicenet.MaxInterfaces {
+				return nil, fmt.Errorf("line %d: interfaces: want one number, 1 to %d", n, servicenet.MaxInterfaces)
+			}
 		default:
 			s.steps = append(s.steps, step{n, strings.TrimSpace(text), f})
 		}
@@ -85,7 +97,7 @@ func (s *Script) Run(d grid.Dims, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	w, err := New(Config{Dims: d, Periods: p, Seed: seed})
+	w, err := New(Config{Dims: d, Periods: p, Seed: seed, Interfaces: s.Interfaces})
 	if err != nil {
 		return err
 	}
@@ -138,6 +150,10 @@ func (r *runner) do(a []string) error {
 		return nil
 	case "spared":
 		return r.spared(a[1:])
+	case "cut-supervisor", "mend-supervisor":
+		r.begun = r.now
+		r.supervisorCut = a[0] == "cut-supervisor"
+		return nil
 	}
 	n, err := r.node(at(a, 1))
 	if err != nil {
@@ -150,6 +166,8 @@ func (r *runner) do(a []string) error {
 		return r.never(n, a[2:])
 	case "map":
 		return r.shows(n, a[2:])
+	case "delivered":
+		return r.delivered(n, at(a, 2))
 	}
 	r.begun = r.now
 	return r.harm(n, a)
@@ -163,8 +181,15 @@ func (r *runner) harm(n *node, a []string) error {
 	case "kill", "hang", "continue", "start":
 		return r.signal(n, a[0], at(a, 2))
 	case "cut-service", "mend-service":
-		n.serviceCut = a[0] == "cut-service"
-		return nil
+		return r.cutService(n, a)
+	case "lose-service", "corrupt-service":
+		rate, err := strconv.ParseFloat(at(a, 2), 64)
+		if a[0] == "lose-service" {
+			n.service.lose = rate
+		} else {
+			n.service.corrupt = rate
+		}
+		return err
 	case "sensor":
 		c, err := fault.ParseComponent(at(a, 2))
 		if err != nil {
@@ -185,6 +210,36 @@ func (r *runner) harm(n *node, a []string) error {
 		return r.cable(n, a)
 	}
 	return fmt.Errorf("unknown command %q", a[0])
+}
+
+func (r *runner) cutService(n *node, a []string) error {
+	cut := a[0] == "cut-service"
+	if len(a) < 3 {
+		for k := range n.service.cut {
+			n.service.cut[k] = cut
+		}
+		return nil
+	}
+	k, err := strconv.Atoi(a[2])
+	if err != nil || k < 0 || k >= len(n.service.cut) {
+		return fmt.Errorf("interface %q: want 0 to %d", a[2], len(n.service.cut)-1)
+	}
+	n.service.cut[k] = cut
+	return nil
+}
+
+func (r *runner) delivered(n *node, within string) error {
+	limit := 20 * time.Second
+	if within != "" {
+		var err error
+		if limit, err = time.ParseDuration(within); err != nil {
+			return err
+		}
+	}
+	if !r.RunUntil(limit, func() bool { return r.deliveries.of(n.id()) == 0 }) {
+		return fmt.Errorf("%d reports have not arrived within %s", r.deliveries.of(n.id()), limit)
+	}
+	return nil
 }
 
 func (r *runner) signal(n *node, what, whom string) error {

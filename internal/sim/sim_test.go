@@ -65,6 +65,11 @@ func TestScriptRefuses(t *testing.T) {
 		{"torus 2\nkill 0,0,0 foot", "half"},
 		{"torus 2\ncut 0,0,0 Y+", "no links"},
 		{"torus 2\nsettle\nexpect 0,0,0 node FAILED soon", "has no value"},
+		{"torus 2\ninterfaces 9\nsettle", "want one number, 1 to 8"},
+		{"torus 2\ncut-service 0,0,0 1", "want 0 to 0"},
+		{"torus 2\nlose-service 0,0,0 often", "often"},
+		{"torus 2\nsettle\ncut-supervisor\nrun 1s\nsensor 0,0,0 memory FAILED\nrun 1s\ndelivered 0,0,0 1s", "have not arrived within 1s"},
+		{"torus 2\ndelivered 0,0,0 soon", "soon"},
 		{"torus 2\npreset slow\nsettle", "preset"},
 	} {
 		s, err := ParseScript(strings.NewReader(tc.script))
@@ -103,7 +108,8 @@ func TestReplays(t *testing.T) {
 }
 
 // TestRandomFaults harms random nodes in random ways and holds the invariants after every change:
-// nothing that lives and can be reached is called FAILED; and when all is mended, all is NORMAL.
+// nothing that lives and can be reached is called FAILED, no report is lost or taken twice; and when all
+// is mended, all is NORMAL and everything delivered.
 func TestRandomFaults(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -118,7 +124,7 @@ func TestRandomFaults(t *testing.T) {
 func randomFaults(p config.Periods, seed uint64) error {
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	tori := []grid.Dims{{X: 4, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}}
-	w, err := New(Config{Dims: tori[rnd.IntN(len(tori))], Periods: p, Seed: seed})
+	w, err := New(Config{Dims: tori[rnd.IntN(len(tori))], Periods: p, Seed: seed, Interfaces: 1 + rnd.IntN(2)})
 	if err != nil {
 		return err
 	}
@@ -137,7 +143,7 @@ func randomFaults(p config.Periods, seed uint64) error {
 		n, d := w.nodes[rnd.IntN(len(w.nodes))].topo.Coord, links[rnd.IntN(len(links))]
 		half := fault.Half(1 + rnd.IntN(2))
 		var errs error
-		switch rnd.IntN(7) {
+		switch rnd.IntN(12) {
 		case 0:
 			errs = do("kill %s %s", n, half)
 		case 1:
@@ -152,6 +158,17 @@ func randomFaults(p config.Periods, seed uint64) error {
 			errs = do("cut-service %s", n)
 		case 6:
 			errs = do("lose %s %s 0.3", n, d)
+		case 7:
+			errs = do("cut-service %s 0", n)
+		case 8:
+			errs = do("lose-service %s 0.3", n)
+		case 9:
+			errs = do("corrupt-service %s 0.1", n)
+		case 10:
+			errs = errors.Join(do("kill %s %s", n, half), do("run %dms", 10+rnd.IntN(500)), do("start %s %s", n, half))
+		case 11:
+			errs = errors.Join(do("cut-supervisor"), do("sensor %s memory FAILED", n), do("run %dms", 10+rnd.IntN(1500)),
+				do("sensor %s memory NORMAL", n), do("mend-supervisor"))
 		}
 		errs = errors.Join(errs, do("run %dms", 10+rnd.IntN(1500)))
 		if errs != nil {
@@ -160,7 +177,7 @@ func randomFaults(p config.Periods, seed uint64) error {
 	}
 	for _, n := range w.nodes {
 		c := n.topo.Coord
-		for _, line := range []string{"continue %s node", "start %s node", "mend-service %s"} {
+		for _, line := range []string{"continue %s node", "start %s node", "mend-service %s", "lose-service %s 0", "corrupt-service %s 0"} {
 			if err := do(line, c); err != nil {
 				return err
 			}
@@ -173,6 +190,11 @@ func randomFaults(p config.Periods, seed uint64) error {
 	}
 	if err := do("settle"); err != nil {
 		return fmt.Errorf("after %s: %w", strings.Join(story[:16], ", "), err)
+	}
+	for _, n := range w.nodes {
+		if err := do("delivered %s", n.topo.Coord); err != nil {
+			return fmt.Errorf("after %s: %w", strings.Join(story[:16], ", "), err)
+		}
 	}
 	if b := w.Broken(); len(b) > 0 {
 		return fmt.Errorf("after %s: %s", strings.Join(story[:16], ", "), strings.Join(b, "; "))

@@ -45,12 +45,20 @@ func newSupervisor(w *World) (*supervisor, error) {
 	return s, err
 }
 
-// receive takes a datagram that came from a node's host half.
-func (s *supervisor) receive(from *node, b []byte) {
+// receive takes a datagram that came from a node's host half by one of its interfaces.
+func (s *supervisor) receive(from *node, k uint8, b []byte, mangled bool) {
 	arrival, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
-	if err != nil {
+	if servicenet.IsDamaged(err) {
+		from.fromService(k, s.seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}))
+	}
+	if err != nil && !mangled {
 		s.w.violate("the supervisor refuses a message by %s: %v", from.id(), err)
+	}
+	if err != nil {
 		return
+	}
+	if mangled {
+		s.w.violate("the supervisor takes a damaged message by %s", from.id())
 	}
 	if a := arrival.Msg.GetAnswer(); a != nil {
 		ev := awareness.Answered{Origin: fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}, Epoch: fault.Epoch(a.GetEpoch()), Path: arrival.Path}
@@ -59,46 +67,49 @@ func (s *supervisor) receive(from *node, b []byte) {
 		return
 	}
 	if r := arrival.Msg.GetPathRequest(); r != nil {
-		from.fromService(s.seal(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
+		from.fromService(k, s.seal(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
 			Node: r.GetNode(), Half: r.GetHalf(), Epoch: r.GetEpoch(), Id: r.GetId(),
 			Checksum: lofamov1.Checksum_CHECKSUM_CRC32C, Key: make([]byte, servicenet.KeySize), Session: 1, Leader: supervisorID,
 		}}}))
 		return
 	}
 	for i := range arrival.Reports {
-		s.receiveReport(from, arrival.Delivery(i))
+		s.receiveReport(from, k, arrival.Delivery(i))
 	}
 }
 
-func (s *supervisor) receiveReport(from *node, d fault.Delivery) {
+func (s *supervisor) receiveReport(from *node, k uint8, d fault.Delivery) {
 	id := d.Report.ID
 	switch s.inbox.Accept(id, d.Report.Digest) {
 	case servicenet.StaleEpoch:
-		s.ack(from, d, lofamov1.Ack_STALE_EPOCH, uint64(s.inbox.Position(id.Origin).Epoch))
+		s.ack(from, k, d, lofamov1.Ack_STALE_EPOCH, uint64(s.inbox.Position(id.Origin).Epoch))
 		return
 	case servicenet.EpochJump:
 		s.w.violate("%s jumps in its boot epoch", id)
 		return
 	case servicenet.Fresh:
-		s.ack(from, d, lofamov1.Ack_RECEIVED, 0)
+		if !d.Report.Digest && !s.w.deliveries.accept(id) {
+			s.w.violate("%s is accepted twice", id)
+		}
+		s.ack(from, k, d, lofamov1.Ack_RECEIVED, 0)
 		s.step(awareness.Evidence{Delivery: d})
 	case servicenet.Duplicate:
-		s.ack(from, d, lofamov1.Ack_RECEIVED, 0)
+		s.ack(from, k, d, lofamov1.Ack_RECEIVED, 0)
 	}
 	if !d.Report.Digest {
-		s.w.after(s.w.between(commitDelayMin, commitDelayMax), func() { s.ack(from, d, lofamov1.Ack_COMMITTED, 0) })
+		s.w.after(s.w.between(commitDelayMin, commitDelayMax), func() { s.ack(from, k, d, lofamov1.Ack_COMMITTED, 0) })
 	}
 }
 
 // ack answers the way the report came.
-func (s *supervisor) ack(from *node, d fault.Delivery, status lofamov1.Ack_Status, highest uint64) {
+func (s *supervisor) ack(from *node, k uint8, d fault.Delivery, status lofamov1.Ack_Status, highest uint64) {
 	acks := servicenet.NewAcks(status, d.Report.ID)
 	acks[0].Leader, acks[0].HighestEpoch = supervisorID, highest
 	b := s.seal(&lofamov1.Message{Acks: acks})
 	if d.Path == fault.PathTorus && from.id() != d.Report.ID.Origin.Node {
 		b = s.downcall(d.Report.ID.Origin.Node, b)
 	}
-	from.fromService(b)
+	from.fromService(k, b)
 }
 
 func (s *supervisor) seal(m *lofamov1.Message) []byte {
@@ -160,9 +171,14 @@ func (s *supervisor) challenge(c awareness.Challenge) {
 	b := s.seal(&lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
 		Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: "127.0.0.1:1",
 	}}})
-	s.w.find(c.Node).fromService(b)
+	toAll := func(n *node, b []byte) {
+		for k := range n.service.cut {
+			n.fromService(uint8(k), b)
+		}
+	}
+	toAll(s.w.find(c.Node), b)
 	for _, via := range c.Via {
-		s.w.find(via).fromService(s.downcall(c.Node, b))
+		toAll(s.w.find(via), s.downcall(c.Node, b))
 	}
 }
 
@@ -203,13 +219,13 @@ func (w *World) check(c awareness.Change) {
 // in both directions.
 func (w *World) reached(n *node) bool {
 	seen := map[fault.NodeID]bool{n.id(): true}
-	found := n.host.up() && !n.serviceCut
+	found := n.host.up() && !n.service.gone() && !w.supervisorCut
 	for todo := []*node{n}; len(todo) > 0; todo = todo[1:] {
 		at := todo[0]
 		if !at.dnp.up() {
 			continue
 		}
-		found = found || at.host.up() && !at.serviceCut
+		found = found || at.host.up() && !at.service.gone() && !w.supervisorCut
 		for _, d := range at.topo.Links {
 			peer := at.neighbour(d)
 			if peer.dnp.up() && !seen[peer.id()] && at.links[d.Index()].good() && peer.links[d.Opposite().Index()].good() {

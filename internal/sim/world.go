@@ -23,6 +23,8 @@ type Config struct {
 	Dims    grid.Dims
 	Periods config.Periods
 	Seed    uint64
+	// Interfaces of every node on the service network: 1 when zero.
+	Interfaces int
 }
 
 // Known is a change of the fault map and when it was committed.
@@ -46,8 +48,11 @@ type World struct {
 
 	nodes      []*node // by rank
 	supervisor *supervisor
-	known      []Known
-	broken     []string // invariants that did not hold
+	// supervisorCut: the supervisor is not reached, and the rest of the service network lives.
+	supervisorCut bool
+	deliveries    deliveries
+	known         []Known
+	broken        []string // invariants that did not hold
 }
 
 // New returns a world in which every half has just been started.
@@ -58,7 +63,8 @@ func New(cfg Config) (*World, error) {
 	if err := cfg.Periods.Validate(); err != nil {
 		return nil, err
 	}
-	w := &World{cfg: cfg, now: time.Unix(1_000_000, 0), rnd: rand.New(rand.NewPCG(cfg.Seed, 1))}
+	cfg.Interfaces = max(1, cfg.Interfaces)
+	w := &World{cfg: cfg, now: time.Unix(1_000_000, 0), rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), deliveries: newDeliveries()}
 	var err error
 	if w.supervisor, err = newSupervisor(w); err != nil {
 		return nil, err

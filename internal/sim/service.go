@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// service is a node's end of the service network.
+type service struct {
+	cut           []bool  // by the number of the interface
+	lose, corrupt float64 // share of the datagrams, both ways
+}
+
+// gone says whether no interface carries anything.
+func (s *service) gone() bool { return !slices.Contains(s.cut, false) }
+
+// spool is a half's log on disk: it outlives the half, and loses nothing.
+type spool map[fault.ReportID]keptReport
+
+type keptReport struct {
+	report fault.Report
+	at     time.Time
+}
+
+// interfaces names the service interfaces.
+func (n *node) interfaces() []string {
+	var out []string
+	for k := range n.service.cut {
+		out = append(out, "eth"+strconv.Itoa(k))
+	}
+	return out
+}
+
+// toService sends a datagram to the supervisor.
+func (n *node) toService(k uint8, b []byte) {
+	if n.service.cut[k] || n.w.supervisorCut || n.w.chance(n.service.lose) {
+		return
+	}
+	b, mangled := n.mangle(b)
+	n.w.after(n.w.between(serviceDelayMin, serviceDelayMax), func() { n.w.supervisor.receive(n, k, b, mangled) })
+}
+
+// fromService delivers a datagram of the supervisor to the host half.
+func (n *node) fromService(k uint8, b []byte) {
+	if n.service.cut[k] || n.w.supervisorCut || n.w.chance(n.service.lose) {
+		return
+	}
+	b, mangled := n.mangle(b)
+	n.host.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() {
+		n.openHost(b, mangled, hostcore.Received{Path: fault.PathDirect, Interface: k})
+	})
+}
+
+// mangle flips a bit in a share of the datagrams.
+func (n *node) mangle(b []byte) (out []byte, mangled bool) {
+	if !n.w.chance(n.service.corrupt) {
+		return b, false
+	}
+	out = slices.Clone(b)
+	out[n.w.rnd.IntN(len(out))] ^= 1 << n.w.rnd.IntN(8)
+	return out, true
+}
+
+// gossipPeriod is about how often something of the gossip comes, while it lives.
+func (n *node) gossipPeriod() time.Duration { return n.w.cfg.Periods.DigestPeriod * 4 / 5 }
+
+// hearGossip tells the host half that others are there, by interface 0, on which the gossip is.
+func (n *node) hearGossip() {
+	lives := slices.ContainsFunc(n.w.nodes, func(o *node) bool { return o != n && o.host.up() && !o.service.cut[0] })
+	if lives && !n.service.cut[0] {
+		n.stepHost(hostcore.GossipHeard{})
+	}
+	n.host.deliver(n.gossipPeriod(), n.hearGossip)
+}
+
+// kept returns what the spool of a half holds, as it is given back to one that starts.
+func (n *node) kept(h fault.Half) []servicenet.Kept {
+	var out []servicenet.Kept
+	for _, k := range n.spools[h] {
+		out = append(out, servicenet.Kept{Report: k.report, Age: n.w.now.Sub(k.at)})
+	}
+	slices.SortFunc(out, func(a, b servicenet.Kept) int {
+		return cmp.Or(cmp.Compare(a.Report.ID.Epoch, b.Report.ID.Epoch), cmp.Compare(a.Report.ID.Seq, b.Report.ID.Seq))
+	})
+	return out
+}
+
+// carryOut is what the shells do besides sending.
+func (n *node) carryOut(h fault.Half, e delivery.Effects) {
+	if e.NewEpoch != 0 {
+		n.process(h).epoch = e.NewEpoch
+	}
+	for _, r := range e.Keep {
+		n.spools[h][r.ID] = keptReport{r, n.w.now}
+		n.w.deliveries.logged(r)
+	}
+	for _, id := range e.Forget {
+		if e.NewEpoch == 0 && n.w.deliveries.owes(id) {
+			n.w.violate("%s leaves the log, and no supervisor has it", id)
+		}
+		n.w.deliveries.dropped(id)
+		delete(n.spools[h], id)
+	}
+}
+
+// deliveries follows every report from the log to the supervisor: none is lost, none taken twice. Digests
+// are not among them.
+type deliveries struct {
+	owed  map[fault.ReportID]bool // logged, and not accepted yet
+	taken map[fault.ReportID]bool
+}
+
+func newDeliveries() deliveries {
+	return deliveries{owed: map[fault.ReportID]bool{}, taken: map[fault.ReportID]bool{}}
+}
+
+func (d *deliveries) logged(r fault.Report) {
+	if !d.taken[r.ID] {
+		d.owed[r.ID] = true
+	}
+}
+
+func (d *deliveries) dropped(id fault.ReportID) { delete(d.owed, id) }
+
+func (d *deliveries) owes(id fault.ReportID) bool { return d.owed[id] }
+
+// accept notes what the inbox took for new. It says false when that was not its first time.
+func (d *deliveries) accept(id fault.ReportID) bool {
+	first := !d.taken[id]
+	d.taken[id] = true
+	delete(d.owed, id)
+	return first
+}
+
+// of counts what a node's halves owe.
+func (d *deliveries) of(node fault.NodeID) int {
+	n := 0
+	for id := range d.owed {
+		if id.Origin.Node == node {
+			n++
+		}
+	}
+	return n
+}

@@ -1,6 +1,7 @@
 package servicenet
 
 import (
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -42,10 +43,12 @@ type flight struct {
 // tells a dead network from supervisors that were never there.
 type directHealth struct {
 	state     fault.State
-	dead      bool // no longer a rail for first attempts
-	ever      bool // was answered on the direct rail
-	elsewhere bool // was answered on another rail
-	flights   []flight
+	dead      bool     // no longer a rail for first attempts
+	ever      bool     // was answered on the direct rail
+	elsewhere bool     // was answered on another rail
+	flights   []flight // the last keptFlights, oldest first: a window on store, see push
+	store     []flight
+	open      int // of flights: neither answered nor missed
 	// Since the last answer:
 	unanswered int
 	first      time.Time // of these
@@ -92,13 +95,8 @@ func (o *Outbox) noteLateness(now time.Time) {
 
 func (o *Outbox) noteFlight(now time.Time, b *batch) {
 	h := &o.direct
-	var f flight
-	if len(h.flights) == keptFlights {
-		f.ids = h.flights[0].ids[:0]
-		copy(h.flights, h.flights[1:])
-		h.flights = h.flights[:keptFlights-1]
-	}
-	f = flight{ids: f.ids, path: b.path, at: now, deadline: now.Add(o.pathTimeout(b.path)), mac: b.session}
+	f := h.push()
+	*f = flight{ids: f.ids[:0], path: b.path, at: now, deadline: now.Add(o.pathTimeout(b.path)), mac: b.session}
 	for _, e := range b.entries {
 		f.ids = append(f.ids, e.report.ID)
 	}
@@ -107,17 +105,52 @@ func (o *Outbox) noteFlight(now time.Time, b *batch) {
 			continue
 		}
 		for i := range h.flights {
-			if old := &h.flights[i]; old.path == b.path && old.has(e.report.ID) {
+			if old := &h.flights[i]; old != f && old.path == b.path && old.has(e.report.ID) {
 				f.again, old.again = true, true
 			}
 		}
 	}
-	h.flights = append(h.flights, f)
 	if h.unanswered == 0 {
 		h.first = now
 	}
 	h.unanswered++
 	b.path.tried = true
+}
+
+// push makes room for one more flight and returns it with what was there before, whose memory is to be
+// used again. The window slides through twice its size of memory, and is moved back at the end.
+func (h *directHealth) push() *flight {
+	if h.store == nil {
+		h.store = make([]flight, 2*keptFlights)
+		h.flights = h.store[:0]
+	}
+	if len(h.flights) == keptFlights {
+		if f := &h.flights[0]; !f.answered && !f.missed {
+			h.open--
+		}
+		h.flights = h.flights[1:]
+	}
+	n := len(h.flights)
+	if n == cap(h.flights) {
+		for i := range n {
+			h.store[i], h.flights[i] = h.flights[i], h.store[i]
+		}
+		h.flights = h.store[:n]
+	}
+	h.flights = h.flights[:n+1]
+	h.open++
+	return &h.flights[n]
+}
+
+// forget drops flights.
+func (h *directHealth) forget(which func(*flight) bool) {
+	h.flights = slices.DeleteFunc(h.flights, func(f flight) bool { return which(&f) })
+	h.open = 0
+	for i := range h.flights {
+		if f := &h.flights[i]; !f.answered && !f.missed {
+			h.open++
+		}
+	}
 }
 
 func (f *flight) has(id fault.ReportID) bool {
@@ -143,10 +176,14 @@ func (o *Outbox) expireFlights(now time.Time, out *Output) {
 	h := &o.direct
 	for i := range h.flights {
 		f := &h.flights[i]
+		if h.open == 0 {
+			break
+		}
 		if f.answered || f.missed || now.Before(f.deadline) {
 			continue
 		}
 		f.missed = true
+		h.open--
 		p := f.path
 		h.recovered, o.interfaces[p.id.Interface].recovered = 0, 0
 		if t := o.target(p.id.Supervisor); f.mac && t != nil {
@@ -208,6 +245,9 @@ func (o *Outbox) answerFlights(now time.Time, id fault.ReportID, from *path, sam
 		if f.answered || f.path != from && f.shared || !f.has(id) {
 			continue
 		}
+		if !f.missed {
+			o.direct.open--
+		}
 		f.answered, f.missed = true, false
 		if f.path == from {
 			if sample && !f.again {
@@ -249,7 +289,8 @@ func (o *Outbox) directAnswered(by *path) {
 // becomeAlive is the careful way back: the misses of the dead time are forgotten.
 func (o *Outbox) becomeAlive() {
 	h := &o.direct
-	h.dead, h.recovered, h.flights = false, 0, h.flights[:0]
+	h.dead, h.recovered = false, 0
+	h.forget(func(*flight) bool { return true })
 	for _, p := range o.paths.all {
 		p.misses = 0
 	}
@@ -320,7 +361,7 @@ func (o *Outbox) deadline(now time.Time) time.Time {
 	h := &o.direct
 	var at time.Time
 	for i := range h.flights {
-		if f := &h.flights[i]; !f.answered && !f.missed {
+		if f := &h.flights[i]; h.open > 0 && !f.answered && !f.missed {
 			at = earliest(at, f.deadline)
 		}
 	}

@@ -248,6 +248,15 @@ func (m *machine) checkLog() {
 
 func (m *machine) checkPaths() {
 	m.t.Helper()
+	open := 0
+	for _, f := range m.o.direct.flights {
+		if !f.answered && !f.missed {
+			open++
+		}
+	}
+	if open != m.o.direct.open {
+		m.t.Fatalf("%d flights are open, %d counted", open, m.o.direct.open)
+	}
 	s := &m.o.paths
 	x := s.exchange
 	ok := false

@@ -337,7 +337,7 @@ func (o *Outbox) becomeEpoch(now time.Time, epoch fault.Epoch, out *Output) {
 	old := o.epoch
 	o.epoch, o.renumbered, out.NewEpoch = epoch, now, epoch
 	o.seq = 0
-	o.direct.flights = o.direct.flights[:0]
+	o.direct.forget(func(*flight) bool { return true })
 	for _, e := range o.log {
 		if e.report.ID.Epoch == old {
 			o.number(now, e, out)

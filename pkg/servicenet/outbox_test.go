@@ -224,6 +224,13 @@ func TestRTTEstimator(t *testing.T) {
 
 func BenchmarkOutboxAddAck(b *testing.B) {
 	o := newTestOutbox(b)
+	for id, s := range []string{"s0", "s1"} { // a session, and an armed alternate
+		o.Step(epochStart, Replied{Supervisor: s, Reply: &lofamov1.PathReply{
+			Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: 1, Id: uint64(id + 1), Checksum: lofamov1.Checksum_CHECKSUM_CRC32C}})
+	}
+	if o.paths.state != PathArmed {
+		b.Fatal(o.paths.state)
+	}
 	r := fault.Report{Observations: []fault.Observation{{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf}}}
 	now := epochStart
 	b.ReportAllocs()

@@ -60,15 +60,10 @@ func (o *Outbox) attempts(now time.Time) time.Time {
 // busy says whether a report may wait to share a datagram. Only the direct rail knows its datagrams;
 // without it each report counts as one.
 func (o *Outbox) busy() bool {
-	n := 0
 	if o.usable(fault.PathDirect) {
-		for i := range o.direct.flights {
-			if f := &o.direct.flights[i]; !f.answered && !f.missed {
-				n++
-			}
-		}
-		return n >= busyDatagrams
+		return o.direct.open >= busyDatagrams
 	}
+	n := 0
 	for _, e := range o.log {
 		if e.pending() {
 			if n++; n >= busyDatagrams {

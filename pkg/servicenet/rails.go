@@ -104,7 +104,7 @@ func (o *Outbox) setPaths(now time.Time, out *Output) {
 		}
 	}
 	s.all, s.turn = all, 0
-	o.direct.flights = slices.DeleteFunc(o.direct.flights, func(f flight) bool { return !slices.Contains(all, f.path) })
+	o.direct.forget(func(f *flight) bool { return !slices.Contains(all, f.path) })
 	if s.exchange.path != nil && !slices.Contains(all, s.exchange.path) {
 		s.exchange = inquiry{}
 	}

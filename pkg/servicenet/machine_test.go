@@ -16,21 +16,23 @@ import (
 
 // TestOutboxNeverBreaks throws any sequence of events at an outbox, sensible or not, and checks what
 // must hold after each.
-func TestOutboxNeverBreaks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := newMachine(t)
-		t.Repeat(map[string]func(*rapid.T){
-			"":            func(*rapid.T) {},
-			"add":         m.add,
-			"pass":        m.pass,
-			"acked":       m.acked,
-			"rail":        m.rail,
-			"path failed": m.pathFailed,
-			"damaged":     m.damaged,
-			"replied":     m.replied,
-			"supervisors": m.supervisors,
-			"spool":       func(*rapid.T) { m.step(SpoolState{Err: "disk full"}) },
-		})
+func TestOutboxNeverBreaks(t *testing.T) { rapid.Check(t, anyEvents) }
+
+func FuzzOutbox(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyEvents)) }
+
+func anyEvents(t *rapid.T) {
+	m := newMachine(t)
+	t.Repeat(map[string]func(*rapid.T){
+		"":            func(*rapid.T) {},
+		"add":         m.add,
+		"pass":        m.pass,
+		"acked":       m.acked,
+		"rail":        m.rail,
+		"path failed": m.pathFailed,
+		"damaged":     m.damaged,
+		"replied":     m.replied,
+		"supervisors": m.supervisors,
+		"spool":       func(*rapid.T) { m.step(SpoolState{Err: "disk full"}) },
 	})
 }
 

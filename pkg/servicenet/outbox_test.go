@@ -203,6 +203,51 @@ func TestCopiesDoNotOutbidEachOtherWithoutEnd(t *testing.T) {
 	}
 }
 
+// A store that stands still while everything is RECEIVED moves nothing to other rails, and what is sent
+// again stays bounded.
+func TestSlowStoreNeverEscalates(t *testing.T) {
+	o := newTestOutbox(t)
+	now, sends := epochStart, 0
+	var acks []Acked
+	take := func(out Output) time.Time {
+		for _, s := range out.Send {
+			sends++
+			if s.Path != fault.PathDirect {
+				t.Fatalf("at %v by %s", now.Sub(epochStart), s.Path)
+			}
+			for _, r := range s.Reports {
+				acks = append(acks, Acked{Ack: NewAcks(lofamov1.Ack_RECEIVED, r.ID)[0], Supervisor: s.Target, Path: s.Path, Interface: s.Interface})
+			}
+		}
+		for _, p := range out.Paths {
+			if p.Request != nil {
+				o.Step(now, Replied{Interface: p.Path.Interface, Supervisor: p.Path.Supervisor, Reply: &lofamov1.PathReply{
+					Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: 1, Id: p.Request.GetId()}})
+			}
+		}
+		return out.Wake
+	}
+	for range 300 {
+		_, out := o.Add(now, sick(fault.ComponentMemory))
+		take(out)
+	}
+	for now.Before(epochStart.Add(time.Minute)) {
+		wake := take(o.Step(now, Tick{}))
+		for len(acks) > 0 {
+			a := acks[0]
+			acks = acks[1:]
+			wake = take(o.Step(now.Add(time.Millisecond), a))
+		}
+		now = wake
+	}
+	if s := o.Stats(); s.Pending != 300 || s.Shortened != 0 {
+		t.Errorf("%+v", s)
+	}
+	if limit := 300 + 60*maxCommitRetries*2; sends > limit {
+		t.Errorf("%d datagrams in a minute, want at most %d", sends, limit)
+	}
+}
+
 func TestRTTEstimator(t *testing.T) {
 	var r rttEstimator
 	const floor, ceiling = 30 * time.Millisecond, 500 * time.Millisecond

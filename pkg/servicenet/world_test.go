@@ -34,7 +34,8 @@ type world struct {
 	recent  []fault.ReportID // kept last: what a lazy spool may lose
 	added   int
 	want    int
-	wanted  []bool // by number: kept, so that it must arrive
+	wanted  []bool          // by number: kept, so that it must arrive
+	created []time.Duration // by number
 	lazy    bool
 	dead    bool
 	crashAt int // the stage of the next output at which the process dies; 0: it does not
@@ -163,7 +164,7 @@ func (w *world) step(ev Event) {
 // generate adds n reports as fast as the log may take them without leaving any out.
 func (w *world) generate(n int) {
 	w.want = n
-	w.wanted, w.committed = make([]bool, n), make([]uint8, n)
+	w.wanted, w.committed, w.created = make([]bool, n), make([]uint8, n), make([]time.Duration, n)
 	w.start()
 	var next func()
 	next = func() {
@@ -201,6 +202,7 @@ func (w *world) generate(n int) {
 func (w *world) add() {
 	number := w.added
 	w.added++
+	w.created[number] = w.now
 	_, out := w.o.Add(w.at(), fault.Report{Observations: []fault.Observation{{
 		Component: modelComponent(number), State: fault.Sick, Kind: fault.KindSelf, Detail: strconv.Itoa(number)}}})
 	w.take(out)

@@ -147,6 +147,7 @@ func (w *world) arrive(s Send, r route) {
 	ids := make([]fault.ReportID, 0, len(s.Reports))
 	for _, rep := range s.Reports {
 		ids = append(ids, rep.ID)
+		w.checkAge(rep)
 	}
 	w.ack(r, lofamov1.Ack_RECEIVED, ids)
 	w.after(time.Millisecond, func() {
@@ -160,6 +161,17 @@ func (w *world) arrive(s Send, r route) {
 		w.ack(route{w.back(r).path, r.iface, w.leader}, lofamov1.Ack_COMMITTED, again)
 		w.flush(r)
 	})
+}
+
+// checkAge: the age is that at the time of sending, over all restarts.
+func (w *world) checkAge(rep fault.Report) {
+	if rep.Digest {
+		return
+	}
+	since := w.now - w.created[number(rep)] - rep.Observations[0].Age
+	if since < 0 || since > time.Duration(w.delay)*time.Millisecond {
+		w.failf("%s was sent %v ago by its age of %v", rep.ID, since, rep.Observations[0].Age)
+	}
 }
 
 func (w *world) ack(r route, st lofamov1.Ack_Status, ids []fault.ReportID) {

@@ -28,6 +28,7 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 # them would only show that the machine is small.
 test: build ## all tests, with the race detector and real processes
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./...
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestMillionReports ./pkg/servicenet -model.reports 1000000
 	cd bench && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: check

@@ -60,9 +60,10 @@ func (p *path) succeed(sent time.Time) {
 //
 //	              alternate chosen: REQ              REP: ACK
 //	┌──► MIGRATED ────────────────────► REARM ────────────────────► ARMED
-//	│    │     ▲ ▲      none is left    │   ▲  the alternate missed    │ │
-//	│    │     │ └──────────────────────┤   │  an answer, or the leader│ │
-//	│    │     │                        │   └──── is elsewhere ────────┘ │
+//	│    │     ▲ ▲      none is left    │   ▲  the alternate missed an │ │
+//	│    │     │ └──────────────────────┤   │  answer, the leader is   │ │
+//	│    │     │                        │   │  elsewhere, or a better  │ │
+//	│    │     │                        │   └─ one is to be had ───────┘ │
 //	│    │     └────────────────────────┼────────────────────────────────┘
 //	│    │ the primary fails            │        the primary fails, or the alternate
 //	│    ▼                              │        leads to the leader: it is the primary

@@ -1,5 +1,0 @@
-//go:build !race
-
-package servicenet
-
-const raceEnabled = false

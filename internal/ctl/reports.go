@@ -163,6 +163,14 @@ func delivery(d *lofamov1.DeliveryStatus) string {
 	return pathState(d) + " " + printable(d.GetPrimary())
 }
 
+// logged is what waits in a sender's log.
+func logged(d *lofamov1.DeliveryStatus) string {
+	if d.GetLogged() == 0 {
+		return "nothing waits"
+	}
+	return fmt.Sprintf("%d not committed, %d of them not received, the oldest %s old", d.GetLogged(), d.GetUnanswered(), oldest(d))
+}
+
 func nanos(ns uint64) string { return duration(time.Duration(min(ns, 1<<62))) }
 
 func oldest(d *lofamov1.DeliveryStatus) string {
@@ -214,7 +222,7 @@ func (a *app) printDelivery(d *lofamov1.DeliveryStatus) error {
 	a.printf("\nDelivery of its reports\n")
 	rows := [][]string{
 		{"  Path", pathState(d) + ", " + way},
-		{"  Log", fmt.Sprintf("%d not committed, %d of them not received, the oldest %s old", d.GetLogged(), d.GetUnanswered(), oldest(d))},
+		{"  Log", logged(d)},
 		{"  Since its start", fmt.Sprintf("%d migrations, %d retries", d.GetMigrations(), d.GetRetries())},
 	}
 	for _, t := range troubles(d) {

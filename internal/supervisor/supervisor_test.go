@@ -356,7 +356,11 @@ func TestHealthAndMetrics(t *testing.T) {
 	metrics := get(t, "http://"+cfg.HTTP+"/metrics", http.StatusOK)
 	for _, want := range []string{
 		`grpc_server_handled_total{`, `server="lofamo"`, "etcd_server_has_leader 1", "lofamo_leader 1", `lofamo_nodes{state="UNKNOWN"} 4`,
-		"lofamo_commit_duration_seconds_bucket", `lofamo_reports_total{path="TORUS"} 0`, `lofamo_node_state{node="n0-0-0",state="UNKNOWN"} 1`,
+		"lofamo_commit_duration_seconds_bucket", `lofamo_reports_total{path="TORUS"} 0`,
+		"# HELP lofamo_supervisor_damaged_total Packets that were damaged", `lofamo_supervisor_again_total{outcome="limited"} 0`,
+		`lofamo_supervisor_duplicates_total{path="GOSSIP"} 0`, `lofamo_supervisor_report_age_seconds_count{path="DIRECT"} 0`,
+		"lofamo_supervisor_reports_per_datagram_count 0", "lofamo_supervisor_acks_per_message_count 0", "lofamo_supervisor_sessions 0",
+		`lofamo_supervisor_path_requests_total{outcome="answered"} 0`, `lofamo_node_state{node="n0-0-0",state="UNKNOWN"} 1`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in the metrics", want)

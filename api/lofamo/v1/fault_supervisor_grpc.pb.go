@@ -53,7 +53,8 @@ type FaultSupervisorClient interface {
 	// from the list's revision.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// ListReports returns the reports that the leader has lately received, newest first, and how those
-	// of every node fare at their senders.
+	// of every node fare at their senders. The leader alone knows: UNAVAILABLE when none can be reached.
+	// INVALID_ARGUMENT for a limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
 	ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error)
 	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
 	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
@@ -192,7 +193,8 @@ type FaultSupervisorServer interface {
 	// from the list's revision.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// ListReports returns the reports that the leader has lately received, newest first, and how those
-	// of every node fare at their senders.
+	// of every node fare at their senders. The leader alone knows: UNAVAILABLE when none can be reached.
+	// INVALID_ARGUMENT for a limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
 	ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error)
 	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
 	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when

@@ -41,6 +41,9 @@ type Exchanges struct {
 
 // NewExchanges returns exchanges with nobody.
 func NewExchanges(cfg ExchangeConfig) *Exchanges {
+	for o := paths.Outcome(1); int(o) < paths.NumOutcomes; o++ {
+		cfg.Metrics.PathRequests.WithLabelValues(o.String()) // begins at 0
+	}
 	x := &Exchanges{cfg: cfg, table: sessions.NewTable(), keys: make(map[uint64]*servicenet.SessionKey)}
 	x.machine = paths.New(paths.Config{Allowed: cfg.Allowed, Wait: cfg.Wait, Grant: x.grant})
 	return x
@@ -124,10 +127,11 @@ func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
 	})
 }
 
-// heard notes a verified message of a half: signed in an epoch, or under a session (not 0). A half that
-// started anew loses its sessions.
+// heard notes a verified message of a half: signed in an epoch, or under a session (not 0). To a half that
+// started anew nothing goes under its sessions of before. What still comes under them was sent before, and
+// is judged by its epoch like all that is old.
 func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, from paths.Place) paths.Output {
-	out := x.step(func(machine *paths.Machine) paths.Output {
+	return x.step(func(machine *paths.Machine) paths.Output {
 		if session != 0 {
 			out := machine.Proved(o, session, from)
 			if out.Outcome == paths.Known {
@@ -137,10 +141,6 @@ func (x *Exchanges) heard(o fault.Origin, epoch fault.Epoch, session uint64, fro
 		}
 		return machine.Heard(o, epoch)
 	})
-	if session == 0 && len(out.Ended) > 0 {
-		x.table.Drop(o.String())
-	}
-	return out
 }
 
 // tick repeats the replies that are due.

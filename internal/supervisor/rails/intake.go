@@ -119,6 +119,7 @@ func (in *Intake) Run(ctx context.Context) {
 			for {
 				select {
 				case p := <-in.answers:
+					in.cfg.Metrics.Depth.WithLabelValues("answers").Set(float64(len(in.answers)))
 					in.handle(p)
 					continue
 				default:

@@ -103,6 +103,7 @@ type Engine struct {
 	cfg     Config
 	store   Store
 	in      chan Input
+	answers chan Input // to challenges: a flood of reports, or a store that does not answer, is not felt there
 	queries chan query
 	asks    chan ask
 	term    atomic.Pointer[term]
@@ -120,7 +121,7 @@ func New(cfg Config, st Store) *Engine {
 	if cfg.BatchOps == 0 {
 		cfg.BatchOps = 100
 	}
-	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), queries: make(chan query), asks: make(chan ask)}
+	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), answers: make(chan Input, answerQueue), queries: make(chan query), asks: make(chan ask)}
 }
 
 // query asks for the map. What the store had reached before is the map's revision, if nothing was
@@ -130,13 +131,20 @@ type query struct {
 	reached uint64
 }
 
+// answerQueue bounds the answers to challenges that wait.
+const answerQueue = 1024
+
 // Leading says whether a term is running.
 func (e *Engine) Leading() bool { return e.term.Load() != nil }
 
 // Submit hands evidence in without blocking. False means that it was dropped.
 func (e *Engine) Submit(in Input) bool {
+	queue := e.in
+	if in.Answer != nil {
+		queue = e.answers
+	}
 	select {
-	case e.in <- in:
+	case queue <- in:
 		return true
 	default:
 		e.cfg.Metrics.Dropped.WithLabelValues("evidence").Inc()

@@ -132,6 +132,8 @@ func (t *term) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case i := <-t.e.answers:
+			t.take(time.Now(), i)
 		case i := <-in:
 			t.take(time.Now(), i)
 		case <-timer.C:
@@ -168,8 +170,11 @@ func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results ch
 	}
 }
 
-// drain handles what is in the queue now, as far as the backlog allows.
+// drain handles what is in the queues now, the reports as far as the backlog allows.
 func (t *term) drain() {
+	for n := len(t.e.answers); n > 0; n-- {
+		t.take(time.Now(), <-t.e.answers)
+	}
 	for n := len(t.e.in); n > 0 && len(t.waiting) < t.e.cfg.Backlog; n-- {
 		t.take(time.Now(), <-t.e.in)
 		t.sealFull()

@@ -372,36 +372,6 @@ func TestBacklogIsFelt(t *testing.T) {
 	h.box.await(t, 1)
 }
 
-// TestAnswersAreTakenWhileReportsWait: a store that does not answer stops the reports, not the answers to
-// challenges.
-func TestAnswersAreTakenWhileReportsWait(t *testing.T) {
-	h := start(t, memstore.New(100), func(c *Config) { c.Backlog, c.Queue = 2, 2 })
-	unblock := h.store.Block()
-	defer unblock()
-	report := func(seq fault.Seq) bool {
-		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: seq}
-		return h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()})
-	}
-	for seq := fault.Seq(1); report(seq); seq++ {
-		if seq > 100 {
-			t.Fatal("the queue is never full")
-		}
-	}
-	for range 10 * answerQueue {
-		if !h.Submit(Input{Answer: &awareness.Answered{Nonce: [16]byte{1}, Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1}, Arrived: time.Now()}) {
-			h.node(t, "n1-0-0") // what was in hand is done
-		}
-	}
-	for deadline := time.Now().Add(wait); len(h.answers) > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("answers wait behind reports")
-		}
-	}
-	if len(h.in) == 0 {
-		t.Error("the reports do not wait")
-	}
-}
-
 func TestSeen(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
 	seen, cancel, err := h.Seen(16)
@@ -450,51 +420,5 @@ func TestForeignStore(t *testing.T) {
 	other.cfg.Meta.Cluster = "other"
 	if err := other.Lead(t.Context(), st.Campaign()); !errors.Is(err, store.ErrForeign) {
 		t.Errorf("another cluster's store is taken: %v", err)
-	}
-}
-
-// TestAnswerInTheQueueIsHeardFirst: an engine that wakes a little late finds a report and behind it
-// the answer to its challenge in the queue. Neither the report nor the timer brings the verdict about.
-func TestAnswerInTheQueueIsHeardFirst(t *testing.T) {
-	st, ch := memstore.New(100), &asked{}
-	cfg := testConfig(ch)
-	cfg.Awareness.ChallengeHalf = 400 * time.Millisecond // being half of that late is no reason for doubt
-	e := New(cfg, st)
-	term, err := e.newTerm(t.Context(), st.Campaign())
-	if err != nil {
-		t.Fatal(err)
-	}
-	say := func(node fault.NodeID, half fault.Half, seq fault.Seq, st fault.State, kind fault.Kind) Input {
-		id := fault.ReportID{Origin: fault.Origin{Node: node, Half: half}, Epoch: 2, Seq: seq}
-		return Input{Arrived: time.Now(), Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true,
-			Observations: []fault.Observation{{Node: node, Component: fault.ComponentHost, State: st, Kind: kind}}}}}}
-	}
-	term.take(time.Now(), say("n1-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
-	term.take(time.Now(), say("n1-0-0", fault.HalfDNP, 1, fault.Failed, fault.KindWatchdog))
-	if ch.last.Node != "n1-0-0" {
-		t.Fatalf("challenged %q, want n1-0-0", ch.last.Node)
-	}
-	due := time.Now().Add(cfg.Awareness.ChallengeHalf)
-	for due.Sub(term.wake) > 5*time.Millisecond { // what is to be done before the verdict
-		term.step(term.wake, awareness.Tick{})
-	}
-	e.Submit(say("n0-0-0", fault.HalfHost, 1, fault.Normal, fault.KindSelf))
-	e.Submit(Input{Arrived: time.Now(), Answer: &awareness.Answered{
-		Nonce: ch.last.Nonce, Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Path: fault.PathDirect,
-	}})
-	time.Sleep(time.Until(due) + 20*time.Millisecond)
-	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer stop()
-	if err := term.run(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatal(err)
-	}
-	events, _, err := st.Events(t.Context(), 0, 0, nil)
-	if err != nil || len(events) == 0 {
-		t.Fatalf("events: %v, %v", events, err)
-	}
-	for _, ev := range events {
-		if ev.GetTo() == lofamov1.State_FAILED {
-			t.Errorf("%s of %s FAILED (%s), though it had answered", ev.GetComponent(), ev.GetNode(), ev.GetReason())
-		}
 	}
 }

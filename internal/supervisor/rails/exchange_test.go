@@ -144,9 +144,13 @@ func TestChallengeOnAllPaths(t *testing.T) {
 	elsewhere := netip.MustParseAddrPort("10.9.0.1:7000")
 	r.establish(t, h, 2, elsewhere, 0)
 	before := len(r.wire.sent())
-	r.run(t, false)
+	r.sender.Answer(engine.To{Addr: eth1.String()}, committed(4)) // is carried on the first
 	r.sender.Challenge(awareness.Challenge{Node: "n0", Half: 1, Nonce: [16]byte{1}, Via: []fault.NodeID{"n1", "unknown"}})
+	r.run(t, false)
 	sent := r.wire.await(t, before+4)[before:]
+	if acks := h.open(t, sent[0]).Msg.GetAcks(); len(acks) != 1 || acks[0].GetSeqs()[0] != 4 {
+		t.Errorf("the challenge carries %v", acks)
+	}
 	want := []sentTo{{socket: 0, addr: eth0}, {socket: 1, addr: eth1}, {socket: 0, addr: elsewhere}, {socket: 0, addr: n1}}
 	for i, d := range sent {
 		if d.socket != want[i].socket || d.addr != want[i].addr {

@@ -54,11 +54,12 @@ type authority struct {
 	dir    string
 	ca     *pki.CA
 	verify *pki.Verifier
+	known  map[pki.Identity]*pki.Signer
 }
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	a := &authority{dir: t.TempDir()}
+	a := &authority{dir: t.TempDir(), known: make(map[pki.Identity]*pki.Signer)}
 	var err error
 	if a.ca, err = pki.NewCA("test"); err != nil {
 		t.Fatal(err)
@@ -71,6 +72,9 @@ func newAuthority(t testing.TB) *authority {
 
 func (a *authority) signer(t testing.TB, id pki.Identity) *pki.Signer {
 	t.Helper()
+	if s := a.known[id]; s != nil {
+		return s
+	}
 	cert, key := filepath.Join(a.dir, "x.pem"), filepath.Join(a.dir, "x.key")
 	_ = os.Remove(cert)
 	_ = os.Remove(key)
@@ -81,6 +85,7 @@ func (a *authority) signer(t testing.TB, id pki.Identity) *pki.Signer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.known[id] = s
 	return s
 }
 

@@ -224,7 +224,12 @@ func (s *Sender) challenge(c awareness.Challenge) {
 		}
 		return sealed[socket]
 	}
-	for _, at := range s.places(c.Node) {
+	host := fault.Origin{Node: c.Node, Half: fault.HalfHost}
+	for i, at := range s.places(c.Node) {
+		if i == 0 && c.Half != fault.HalfDNP && s.waits(host) {
+			s.say("challenge", host, toPlace(at), servicenet.SealOptions{}, body(at.Socket), nil)
+			continue
+		}
 		if b := seal(at.Socket); b != nil {
 			s.send("challenge", c.Node, at, b)
 		}
@@ -242,6 +247,13 @@ func (s *Sender) challenge(c awareness.Challenge) {
 			s.send("challenge", via, list[0], down)
 		}
 	}
+}
+
+// waits says whether acks wait for a half, which a challenge to it can carry.
+func (s *Sender) waits(o fault.Origin) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.acks.halves[dest{origin: o}] != nil
 }
 
 // configured are a node's service interfaces as the configuration has them.

@@ -44,7 +44,7 @@ func (s sent) Send(_ netip.AddrPort, b []byte) error {
 func TestChallengesGoBeforeAcks(t *testing.T) {
 	const acks = 1000
 	out := make(sent, acks+1)
-	nodes := make(map[fault.NodeID][]netip.AddrPort)
+	nodes := map[fault.NodeID][]netip.AddrPort{"accused": {netip.MustParseAddrPort("127.0.0.1:3")}}
 	for i := range acks {
 		nodes[fault.NodeID(fmt.Sprint("n", i))] = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:2")}
 	}
@@ -58,7 +58,7 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 			Status: lofamov1.Ack_COMMITTED, Node: fmt.Sprint("n", i), Half: lofamov1.Half_HALF_HOST, Epoch: 1, Seqs: []uint64{1},
 		})
 	}
-	s.Challenge(awareness.Challenge{Node: "n0", Nonce: [16]byte{1}})
+	s.Challenge(awareness.Challenge{Node: "accused", Nonce: [16]byte{1}})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { s.Run(ctx); close(done) }()

@@ -124,7 +124,7 @@ func (o *Outbox) replied(now time.Time, ev Replied, out *Output) {
 	}
 	o.setLeader(r.GetLeader())
 	o.noteAnswer()
-	o.directAnswered(p)
+	o.directAnswered(now, p)
 	switch x.kind {
 	case requestSession:
 		s.exchange = inquiry{}

@@ -228,7 +228,7 @@ func (o *Outbox) answered(now time.Time, id fault.ReportID, ev Acked, out *Outpu
 	if answered == nil {
 		return
 	}
-	o.directAnswered(answered)
+	o.directAnswered(now, answered)
 	if proved != nil && o.paths.state == PathReestablishing {
 		o.establish(now, proved, "a report was answered", out)
 	}
@@ -266,7 +266,7 @@ func (o *Outbox) answerFlights(now time.Time, id fault.ReportID, from *path, sam
 	return answered, proved
 }
 
-func (o *Outbox) directAnswered(by *path) {
+func (o *Outbox) directAnswered(now time.Time, by *path) {
 	h, i := &o.direct, &o.interfaces[by.id.Interface]
 	h.ever = true
 	h.unanswered, h.first = 0, time.Time{}
@@ -281,18 +281,22 @@ func (o *Outbox) directAnswered(by *path) {
 	}
 	if h.dead {
 		if h.recovered++; h.recovered >= recoverAcks {
-			o.becomeAlive()
+			o.becomeAlive(now)
 		}
 	}
 }
 
-// becomeAlive is the careful way back: the misses of the dead time are forgotten.
-func (o *Outbox) becomeAlive() {
+// becomeAlive is the careful way back: the misses of the dead time are forgotten, and what waits is
+// issued again in order.
+func (o *Outbox) becomeAlive(now time.Time) {
 	h := &o.direct
 	h.dead, h.recovered = false, 0
 	h.forget(func(*flight) bool { return true })
 	for _, p := range o.paths.all {
 		p.misses = 0
+	}
+	if o.usable(fault.PathDirect) {
+		o.reissue(now, nil)
 	}
 }
 

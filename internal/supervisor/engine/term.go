@@ -20,6 +20,7 @@ type term struct {
 	machine   *awareness.Machine
 	inbox     *servicenet.Inbox
 	log       *reportLog
+	trace     *tracer
 	senders   map[fault.NodeID]Sender // by the newest digest of the host half
 	wake      time.Time
 
@@ -63,9 +64,10 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	t := &term{
 		e: e, committer: committer, revision: snap.Revision, inbox: servicenet.NewInbox(snap.Inbox),
 		committed: make(map[fault.NodeID]view.Entry), touched: make(map[fault.NodeID]int),
-		log: newReportLog(reportsKept), senders: make(map[fault.NodeID]Sender),
+		log: newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}
+	t.trace.begins(snap)
 	var saved []awareness.NodeStatus
 	for _, doc := range snap.Nodes {
 		entry, err := view.Restore(doc)
@@ -239,6 +241,9 @@ func (t *term) takeReports(now time.Time, in Input) {
 func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerTo) {
 	d := fault.Delivery{Report: *rep, Path: in.Reports.Path, Hops: in.Reports.Hops}
 	arrived := in.Arrived.Add(-in.Held)
+	if !rep.Digest {
+		t.trace.taken(rep)
+	}
 	t.note(arrived, d, in)
 	held := now.Sub(arrived)
 	for i := range rep.Observations {
@@ -376,6 +381,7 @@ func (t *term) acknowledge(b *batch) {
 		answerTo
 		origin fault.Origin
 	}
+	t.trace.committed(b.reports)
 	var order []group
 	ids := make(map[group][]fault.ReportID)
 	now := time.Now()

@@ -6,6 +6,7 @@
 package keeper
 
 import (
+	"context"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -34,7 +35,7 @@ type Config struct {
 }
 
 // Keeper is the spool of one half, or what is there in its place. Its methods may be called from any
-// goroutine, and none of them but Close waits for the disk.
+// goroutine, and none of them but Sync and Close waits for the disk.
 type Keeper struct {
 	cfg   Config
 	spool *spool.Spool // nil: none
@@ -110,6 +111,14 @@ func (k *Keeper) Forget(ids []fault.ReportID) {
 	if k.spool != nil && len(ids) > 0 {
 		k.spool.Free(ids)
 	}
+}
+
+// Sync waits until all that was kept and forgotten before is on disk. It fails where there is no spool.
+func (k *Keeper) Sync(ctx context.Context) error {
+	if k.spool == nil {
+		return fmt.Errorf("sync kept reports: no spool: %s", k.why)
+	}
+	return k.spool.Sync(ctx)
 }
 
 // Why says why reports are not kept; empty: they are.

@@ -3,6 +3,7 @@ package keeper
 import (
 	"bytes"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -136,9 +137,33 @@ func TestWithoutSpool(t *testing.T) {
 		if len(kept) != 0 || !strings.Contains(k.Why(), tc.why) || k.Path() != tc.path || k.Status().Err != k.Why() {
 			t.Errorf("%s: kept %v, why %q, path %q, status %+v", tc.name, kept, k.Why(), k.Path(), k.Status())
 		}
+		if err := k.Sync(t.Context()); err == nil {
+			t.Errorf("%s: a sync succeeds", tc.name)
+		}
 		if err := k.Close(); err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}
+	}
+}
+
+// What was synced is in the file, though nobody has closed it.
+func TestSync(t *testing.T) {
+	w := newWorld(t)
+	k, _ := w.open(t)
+	k.Keep([]fault.Report{report(1)})
+	if err := k.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	copied := newWorld(t)
+	b, err := os.ReadFile(w.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(copied.Path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, kept := copied.open(t); len(kept) != 1 || kept[0].Report.ID != report(1).ID {
+		t.Errorf("the file holds %v", kept)
 	}
 }
 

@@ -1,0 +1,93 @@
+package campaign
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The accounts must find what the campaign is to find: each case is two supervisors' logs and what they
+// say was accepted, with the contents.
+func TestAudit(t *testing.T) {
+	const (
+		taken1   = `{"msg":"report taken","term":1,"report":"n/host@2#7","content":"aa"}`
+		commit1  = `{"msg":"reports committed","term":1,"reports":["n/host@2#7","n/host@2#8"]}`
+		taken2   = `{"msg":"report taken","term":2,"report":"n/host@2#7","content":"bb"}`
+		commit2  = `{"msg":"reports committed","term":2,"reports":["n/host@2#7"]}`
+		knows    = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
+		knewOnce = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":4,"Highest":3,"Window":[1,0,0,0],"Earlier":[{},{"Highest":7,"Window":[1,0,0,0]}]}}`
+		others   = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[1,0,0,0]}}`
+	)
+	for _, tc := range []struct {
+		name string
+		logs []string
+		want map[string][]string
+	}{
+		{"taken and committed", []string{taken1 + "\n" + commit1}, map[string][]string{"n/host@2#7": {"aa"}}},
+		{"taken only", []string{taken1}, map[string][]string{}},
+		{"committed, killed before it was told", []string{taken1, knows}, map[string][]string{"n/host@2#7": {"aa"}}},
+		{"the same, of an earlier epoch", []string{taken1, knewOnce}, map[string][]string{"n/host@2#7": {"aa"}}},
+		{"killed before the commit, taken again", []string{taken1, others + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"bb"}}},
+		{"twice", []string{taken1 + "\n" + commit1, taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
+		{"twice, once untold", []string{taken1, knows + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
+		{"a last line cut off", []string{taken1 + "\n" + commit1 + "\n" + `{"msg":"rep`}, map[string][]string{"n/host@2#7": {"aa"}}},
+	} {
+		a := newAudit()
+		for _, text := range tc.logs {
+			path := filepath.Join(t.TempDir(), "log")
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.read(path); err != nil {
+				t.Errorf("%s: %v", tc.name, err)
+			}
+		}
+		if got := a.accepted(); !reflect.DeepEqual(got, tc.want) {
+			t.Errorf("%s: accepted %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestAuditRefusesGarbage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte("garbage\n{}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := newAudit().read(path); err == nil {
+		t.Error("a garbled line in the middle passes")
+	}
+}
+
+func TestJournal(t *testing.T) {
+	for _, tc := range []struct {
+		text, err string
+		made      int
+		kept      []int
+	}{
+		{"made 1 n/host@1#1 aa\nmade 2 n/host@1#2 bb\nkept 1\nmade 3 n/host@2#1 cc\nkept 2 3\n", "", 3, []int{1, 2, 3}},
+		{"", "", 0, nil},
+		{"made 1 n/host@1#1 aa\nmade 1 n/host@2#1 aa\n", "was made as", 0, nil},
+		{"kept 1 x\n", "expected integer", 0, nil},
+		{"lost 1\n", "what is that", 0, nil},
+		{"\n", "empty", 0, nil},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(journalPath(dir), []byte(tc.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a, err := readJournal(journalPath(dir))
+		if err != nil || tc.err != "" {
+			if err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%q: %v, want %q", tc.text, err, tc.err)
+			}
+			continue
+		}
+		if kept := slices.Sorted(maps.Keys(a.kept)); a.last != tc.made || !slices.Equal(kept, tc.kept) {
+			t.Errorf("%q: last %d, kept %v", tc.text, a.last, kept)
+		}
+	}
+}

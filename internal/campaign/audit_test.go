@@ -1,0 +1,134 @@
+package campaign
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// audit is what the supervisors' logs say of reports, over all terms.
+type audit struct {
+	terms    map[int64]*term
+	refusals map[string]int // by class
+}
+
+// term is one term of leadership.
+type term struct {
+	positions []servicenet.InboxPosition // when it began
+	taken     []taking
+	committed map[string]bool // by id
+}
+
+type taking struct{ id, content string }
+
+// line is a line of a supervisor's log, as far as it is wanted.
+type line struct {
+	Msg      string
+	Term     int64
+	Report   string
+	Content  string
+	Reports  []string
+	Position servicenet.InboxPosition
+	Class    string
+}
+
+func newAudit() *audit { return &audit{terms: map[int64]*term{}, refusals: map[string]int{}} }
+
+// read takes a log in. The last line of a process that was killed may be cut off.
+func (a *audit) read(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16<<20)
+	var garbled error
+	for n := 1; lines.Scan(); n++ {
+		if garbled != nil {
+			return garbled
+		}
+		var l line
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			garbled = fmt.Errorf("log %s, line %d: %w: %.200s", path, n, err, lines.Text())
+			continue
+		}
+		a.take(l)
+	}
+	return lines.Err()
+}
+
+func (a *audit) take(l line) {
+	if l.Msg == "refused" {
+		a.refusals[l.Class]++
+		return
+	}
+	if l.Term == 0 {
+		return
+	}
+	t := a.terms[l.Term]
+	if t == nil {
+		t = &term{committed: map[string]bool{}}
+		a.terms[l.Term] = t
+	}
+	switch l.Msg {
+	case engine.TracePosition:
+		t.positions = append(t.positions, l.Position)
+	case engine.TraceTaken:
+		t.taken = append(t.taken, taking{l.Report, l.Content})
+	case engine.TraceCommitted:
+		for _, id := range l.Reports {
+			t.committed[id] = true
+		}
+	}
+}
+
+// accepted returns the contents with which every id was accepted. What was taken in a term counts when
+// its commit was told, or when the next term began with a position that knows it: then it was committed,
+// and the replica killed before it told.
+func (a *audit) accepted() map[string][]string {
+	var order []int64
+	for n := range a.terms {
+		order = append(order, n)
+	}
+	slices.Sort(order)
+	out := make(map[string][]string)
+	for i, n := range order {
+		t := a.terms[n]
+		var next inbox
+		if i+1 < len(order) {
+			next = inboxOf(a.terms[order[i+1]].positions)
+		}
+		for _, x := range t.taken {
+			if t.committed[x.id] || next.knows(x.id) {
+				out[x.id] = append(out[x.id], x.content)
+			}
+		}
+	}
+	return out
+}
+
+// inbox says which ids some positions know. It is deliberately naive.
+type inbox map[string]bool
+
+func inboxOf(positions []servicenet.InboxPosition) inbox {
+	out := inbox{}
+	for _, p := range positions {
+		windows := append([]servicenet.InboxWindow{{Highest: p.Highest, Window: p.Window}}, p.Earlier[:]...)
+		for down, w := range windows {
+			for i := range uint64(servicenet.WindowBits) {
+				if uint64(w.Highest) > i && w.Window[i/64]>>(i%64)&1 == 1 {
+					out[fmt.Sprintf("%s@%d#%d", p.Origin, uint64(p.Epoch)-uint64(down), uint64(w.Highest)-i)] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (i inbox) knows(id string) bool { return i[id] }

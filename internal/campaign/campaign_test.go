@@ -1,0 +1,390 @@
+package campaign
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/udpmangle"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/mangle"
+)
+
+// bad is the network of the campaign, in each direction.
+var bad = mangle.Faults{Drop: 0.2, Corrupt: 0.01, Duplicate: 0.05, Reorder: 0.1, Jitter: 3 * time.Millisecond}
+
+// patience bounds every wait.
+const patience = 4 * time.Minute
+
+// supervisor is the program under test; main sets it once.
+var supervisor string
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(asSender); text != "" {
+		os.Exit(runSender(text))
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir := os.Getenv(localcluster.EnvBinDir)
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "lofamo-campaign-bin-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/supervisor")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "build the supervisor:", err)
+			return 1
+		}
+	}
+	supervisor = filepath.Join(dir, "supervisor")
+	return m.Run()
+}
+
+// process is one that is killed and started again.
+type process struct {
+	cmd  *exec.Cmd
+	stop io.Closer  // of a sender: its stdin
+	done chan error // gets how it ended
+}
+
+func (p *process) kill(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.done
+}
+
+// campaign is the whole of it.
+type campaign struct {
+	*supervisortest.Cluster
+	dir     string // of the logs
+	lines   []*udpmangle.Line
+	sups    []*process
+	senders map[fault.NodeID]*process
+	orders  map[fault.NodeID]order
+	starts  int
+
+	mu        sync.Mutex
+	committed int
+	caughtUp  map[fault.NodeID]bool
+	more      chan struct{} // closed and renewed when these change
+}
+
+func newCampaign(t *testing.T, kept int) *campaign {
+	t.Helper()
+	c := &campaign{
+		Cluster: supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetDefault}), dir: t.TempDir(),
+		senders: map[fault.NodeID]*process{}, orders: map[fault.NodeID]order{}, caughtUp: map[fault.NodeID]bool{}, more: make(chan struct{}),
+	}
+	reports := map[string]string{}
+	for i := range c.Configs {
+		cfg := &c.Configs[i]
+		cfg.Log = config.LogConfig{Level: "debug", Format: "json"}
+		line, err := udpmangle.Listen(netip.MustParseAddrPort(cfg.Report), uint64(i)+1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := line.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		c.lines = append(c.lines, line)
+		reports[cfg.ID] = line.Addr().String()
+		c.sups = append(c.sups, nil)
+		c.startSupervisor(t, i)
+	}
+	for id := range c.Agents {
+		dir := filepath.Join(c.dir, string(id))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c.orders[id] = order{
+			Dir: dir, PKI: c.Dir, Node: id, Kept: kept / len(c.Agents), Supervisors: reports, CommitTimeout: 100 * time.Millisecond,
+		}
+	}
+	return c
+}
+
+// set makes the network bad or good.
+func (c *campaign) set(t *testing.T, f mangle.Faults) {
+	t.Helper()
+	for _, l := range c.lines {
+		for _, d := range []udpmangle.Direction{udpmangle.ToTarget, udpmangle.FromTarget} {
+			if err := l.Set(d, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// start starts a program with a log of its own. Whoever kills it takes what done gets.
+func (c *campaign) start(t *testing.T, name string, cmd *exec.Cmd) *process {
+	t.Helper()
+	c.starts++
+	log, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("%s.%d.log", name, c.starts)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &process{cmd: cmd, done: make(chan error, 1)}
+}
+
+func (c *campaign) startSupervisor(t *testing.T, i int) {
+	t.Helper()
+	cfg := c.Configs[i]
+	p := c.start(t, cfg.ID, exec.Command(supervisor, "run", "--config", c.WriteConfig(t, cfg)))
+	go func() { p.done <- p.cmd.Wait() }()
+	c.sups[i] = p
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+}
+
+func (c *campaign) startSender(t *testing.T, id fault.NodeID) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(c.orders[id])
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), asSender+"="+string(text))
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.start(t, string(id), cmd)
+	p.stop = stop
+	c.note(func() { c.caughtUp[id] = false })
+	go func() {
+		for lines := bufio.NewScanner(said); lines.Scan(); {
+			text, n := lines.Text(), 0
+			if _, err := fmt.Sscanf(text, saysCommitted+" %d", &n); err == nil {
+				c.note(func() { c.committed += n })
+			}
+			if text == saysCaughtUp {
+				c.note(func() { c.caughtUp[id] = true })
+			}
+		}
+		p.done <- cmd.Wait()
+	}()
+	c.senders[id] = p
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+}
+
+// note takes something down and wakes who waits for it.
+func (c *campaign) note(change func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change()
+	close(c.more)
+	c.more = make(chan struct{})
+}
+
+// await waits until something is noted.
+func (c *campaign) await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	timeout := time.After(patience)
+	for {
+		c.mu.Lock()
+		done, more := ok(), c.more
+		c.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-more:
+		case <-timeout:
+			t.Fatalf("waited %s for %s; %d reports are committed%s", patience, what, c.committed, c.ends())
+		}
+	}
+}
+
+func (c *campaign) awaitCommitted(t *testing.T, n int) {
+	t.Helper()
+	c.await(t, fmt.Sprintf("%d committed reports", n), func() bool { return c.committed >= n })
+}
+
+// killSupervisor kills a replica with signal 9 and starts it again at once.
+func (c *campaign) killSupervisor(t *testing.T, leading bool) {
+	t.Helper()
+	i := c.AwaitLeader(t)
+	if !leading {
+		i = (i + 1) % len(c.sups)
+	}
+	c.sups[i].kill(t)
+	c.startSupervisor(t, i)
+}
+
+// killSender kills a sender and starts it again. What its earlier lives have left must be committed before:
+// after too many restarts it would be sent under new ids, and nobody could tell it from new reports.
+func (c *campaign) killSender(t *testing.T, id fault.NodeID) {
+	t.Helper()
+	c.await(t, string(id)+" to catch up", func() bool { return c.caughtUp[id] })
+	c.senders[id].kill(t)
+	c.startSender(t, id)
+}
+
+// stopSenders has the senders come to their end, and waits until all have everything committed.
+func (c *campaign) stopSenders(t *testing.T) {
+	t.Helper()
+	for _, p := range c.senders {
+		if err := p.stop.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	timeout := time.After(patience)
+	for id, p := range c.senders {
+		select {
+		case err := <-p.done:
+			if err != nil {
+				t.Fatalf("sender of %s: %v%s", id, err, c.ends())
+			}
+		case <-timeout:
+			t.Fatalf("sender of %s is not done after %s%s", id, patience, c.ends())
+		}
+	}
+}
+
+// ends are the last lines of the senders' logs.
+func (c *campaign) ends() string {
+	var b strings.Builder
+	paths, _ := filepath.Glob(filepath.Join(c.dir, "n*.log"))
+	for _, p := range paths {
+		text, _ := os.ReadFile(p)
+		fmt.Fprintf(&b, "\n%s: %s", filepath.Base(p), text[max(0, len(text)-1000):])
+	}
+	return b.String()
+}
+
+// TestEveryReportOnce is the campaign: tens of thousands of reports through a network that loses a fifth
+// of its packets, damages one of a hundred, doubles and reorders, while senders and supervisors are
+// killed with signal 9. None is lost, none accepted twice, none altered.
+func TestEveryReportOnce(t *testing.T) {
+	total := 50000
+	if testing.Short() {
+		total = 5000
+	}
+	c := newCampaign(t, total)
+	c.AwaitLeader(t)
+	c.set(t, bad)
+	begin := time.Now()
+	for id := range c.orders {
+		c.startSender(t, id)
+	}
+	nodes := []fault.NodeID{"n0-0-0", "n1-0-0", "n0-1-0", "n1-1-0"}
+	const rounds = 12
+	for i := range rounds {
+		c.awaitCommitted(t, total*(i+1)/(rounds+2))
+		if i%2 == 0 {
+			c.killSupervisor(t, i%4 == 0)
+		} else {
+			c.killSender(t, nodes[i/2%len(nodes)])
+			c.killSender(t, nodes[(i/2+1)%len(nodes)])
+		}
+	}
+	c.awaitCommitted(t, total*(rounds+1)/(rounds+2))
+	c.set(t, mangle.Faults{})
+	c.stopSenders(t)
+	took := time.Since(begin)
+	for i := range c.sups {
+		c.sups[i].kill(t) // what was acknowledged outlives it
+	}
+	n := c.check(t, total)
+	t.Logf("%d reports in %s: %.0f a second", n, took.Round(time.Millisecond), float64(n)/took.Seconds())
+}
+
+// check compares what was made and kept with what was accepted, and returns how much that was.
+func (c *campaign) check(t *testing.T, total int) int {
+	t.Helper()
+	a := newAudit()
+	logs, err := filepath.Glob(filepath.Join(c.dir, "s?.*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range logs {
+		if err := a.read(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accepted := a.accepted()
+	made, kept := map[string]string{}, 0
+	for id := range c.orders {
+		j, err := readJournal(journalPath(c.orders[id].Dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range j.kept {
+			kept++
+			if len(accepted[j.ids[n]]) == 0 {
+				t.Errorf("%s, number %d of %s, was kept and never accepted", j.ids[n], n, id)
+			}
+		}
+		for id, content := range j.made {
+			made[id] = content
+		}
+	}
+	for id, contents := range accepted {
+		if len(contents) > 1 {
+			t.Errorf("%s was accepted %d times", id, len(contents))
+		}
+		if made[id] != contents[0] {
+			t.Errorf("%s was accepted as %s, made as %q", id, contents[0], made[id])
+		}
+	}
+	if kept < total {
+		t.Errorf("%d reports were kept, want %d", kept, total)
+	}
+	c.checkNetwork(t, a)
+	t.Logf("made %d, kept %d, accepted %d, in %d terms; refused %v", len(made), kept, len(accepted), len(a.terms), a.refusals)
+	return len(accepted)
+}
+
+// checkNetwork checks that the network was as bad as it was told to be, and that nothing of what it
+// damaged was taken for a forgery.
+func (c *campaign) checkNetwork(t *testing.T, a *audit) {
+	t.Helper()
+	for i, l := range c.lines {
+		for _, d := range []udpmangle.Direction{udpmangle.ToTarget, udpmangle.FromTarget} {
+			n := l.Counts(d)
+			t.Logf("%s, %s: %+v", c.Configs[i].ID, d, n)
+			if n.Corrupted == 0 || n.Doubled == 0 || n.Overtaken == 0 || n.Lost == 0 {
+				t.Errorf("%s, %s: the network was too good: %+v", c.Configs[i].ID, d, n)
+			}
+		}
+	}
+	for class, n := range a.refusals {
+		if class == "signature" || class == "role" || class == "field" {
+			t.Errorf("%d packets were refused as %s: nobody has forged any", n, class)
+		}
+	}
+}

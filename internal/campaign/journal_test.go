@@ -1,0 +1,115 @@
+package campaign
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// journal is what a sender notes for the test, a line for each:
+//
+//	made NUMBER ID FINGERPRINT   before it is kept or sent
+//	kept NUMBER…                 when the spool has said that they are on disk
+//
+// Every line is written at once, so that it outlives a kill; what is kept is on disk.
+type journal struct{ f *os.File }
+
+func journalPath(dir string) string { return filepath.Join(dir, "journal") }
+
+func openJournal(dir string) (*journal, error) {
+	f, err := os.OpenFile(journalPath(dir), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	return &journal{f}, err
+}
+
+func (j *journal) made(r fault.Report) error {
+	_, err := fmt.Fprintf(j.f, "made %d %s %s\n", numberOf(r), r.ID, engine.Fingerprint(r))
+	return err
+}
+
+// kept notes numbers.
+func (j *journal) kept(ns []int) error {
+	if len(ns) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(j.f, "kept", strings.Trim(fmt.Sprint(ns), "[]")); err != nil {
+		return err
+	}
+	return j.f.Sync()
+}
+
+// goOn returns the last number made, and how many are kept, those found in the spool included.
+func (j *journal) goOn(found []int) (made, kept int, err error) {
+	a, err := readJournal(j.f.Name())
+	if err != nil {
+		return 0, 0, err
+	}
+	found = slices.DeleteFunc(found, func(n int) bool { return a.kept[n] })
+	if err := j.kept(found); err != nil {
+		return 0, 0, err
+	}
+	return a.last, len(a.kept) + len(found), nil
+}
+
+// account is what a journal says.
+type account struct {
+	made map[string]string // fingerprint by id
+	ids  map[int]string    // by number
+	kept map[int]bool      // by number
+	last int               // number made
+}
+
+func readJournal(path string) (account, error) {
+	a := account{made: map[string]string{}, ids: map[int]string{}, kept: map[int]bool{}}
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return a, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	for lines.Scan() {
+		if err := a.read(strings.Fields(lines.Text())); err != nil {
+			return a, fmt.Errorf("journal %s: %w", path, err)
+		}
+	}
+	return a, lines.Err()
+}
+
+func (a *account) read(words []string) error {
+	if len(words) == 0 {
+		return errors.New("an empty line")
+	}
+	var ns []int
+	numbers := words[1:]
+	if words[0] == "made" && len(words) == 4 {
+		numbers = words[1:2]
+	}
+	for _, w := range numbers {
+		var n int
+		if _, err := fmt.Sscan(w, &n); err != nil {
+			return fmt.Errorf("%q: %w", words, err)
+		}
+		ns = append(ns, n)
+	}
+	switch {
+	case words[0] == "kept":
+		for _, n := range ns {
+			a.kept[n] = true
+		}
+	case words[0] == "made" && len(ns) == 1:
+		if a.ids[ns[0]] != "" {
+			return fmt.Errorf("report %d was made as %s and as %s", ns[0], a.ids[ns[0]], words[2])
+		}
+		a.made[words[2]], a.ids[ns[0]], a.last = words[3], words[2], max(a.last, ns[0])
+	default:
+		return fmt.Errorf("%q: what is that?", words)
+	}
+	return nil
+}

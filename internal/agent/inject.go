@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -135,7 +136,11 @@ func (h *hostHalf) injectHandler() http.Handler {
 		if only != nil && (*only < 0 || *only >= len(h.nets)) {
 			return nil, fmt.Errorf("interface: given %d: want 0 to %d", *only, len(h.nets)-1)
 		}
-		h.log.Warn("fault injection", "block_service", in.BlockService, "interface", only)
+		which := "all"
+		if only != nil {
+			which = strconv.Itoa(*only)
+		}
+		h.log.Warn("fault injection", "block_service", in.BlockService, "interface", which)
 		for k, s := range h.nets {
 			if only == nil || *only == k {
 				s.Block(in.BlockService)

@@ -28,6 +28,9 @@ const (
 	// MaxNodes bounds a local cluster: each node is three processes.
 	MaxNodes = 1000
 
+	// spoolBytes holds a full log of reports twice over; every node has two such files.
+	spoolBytes = 512 << 10
+
 	// MaxServiceInterfaces of a node.
 	MaxServiceInterfaces = 2
 
@@ -348,6 +351,7 @@ func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
 	service := a.Nodes[rank].Service
 	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = service[0].Listen, service[0].Interface, service[1:]
 	cfg.Service.GossipListen, cfg.Service.GossipKeyFile = a.Nodes[rank].Gossip, c.path("gossip.key")
+	cfg.Service.SpoolBytes = spoolBytes
 	for _, s := range a.Supervisors {
 		cfg.Service.GossipJoin = append(cfg.Service.GossipJoin, s.Gossip)
 	}

@@ -21,6 +21,10 @@ type service struct {
 // gone says whether no interface carries anything.
 func (s *service) gone() bool { return !slices.Contains(s.cut, false) }
 
+// sure says whether what is sent arrives. A challenge is not repeated: where datagrams are lost, it or its
+// answer may be.
+func (s *service) sure() bool { return !s.gone() && s.lose == 0 && s.corrupt == 0 }
+
 // spool is a half's log on disk: it outlives the half, and loses nothing.
 type spool map[fault.ReportID]keptReport
 

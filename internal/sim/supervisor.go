@@ -219,13 +219,13 @@ func (w *World) check(c awareness.Change) {
 // in both directions.
 func (w *World) reached(n *node) bool {
 	seen := map[fault.NodeID]bool{n.id(): true}
-	found := n.host.up() && !n.service.gone() && !w.supervisorCut
+	found := n.host.up() && n.service.sure() && !w.supervisorCut
 	for todo := []*node{n}; len(todo) > 0; todo = todo[1:] {
 		at := todo[0]
 		if !at.dnp.up() {
 			continue
 		}
-		found = found || at.host.up() && !at.service.gone() && !w.supervisorCut
+		found = found || at.host.up() && at.service.sure() && !w.supervisorCut
 		for _, d := range at.topo.Links {
 			peer := at.neighbour(d)
 			if peer.dnp.up() && !seen[peer.id()] && at.links[d.Index()].good() && peer.links[d.Opposite().Index()].good() {

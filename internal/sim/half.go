@@ -26,6 +26,7 @@ type process struct {
 	epoch   fault.Epoch
 	name    string
 
+	started  time.Time
 	ticks    int // since lastTick, less than a millisecond later
 	lastTick time.Time
 }
@@ -72,6 +73,10 @@ func (p *process) kill() {
 // up says whether the half does its work now.
 func (p *process) up() bool { return p.running && !p.stopped }
 
+// ready says whether the half can be asked to answer: one that has just started, or goes on after it was
+// stopped, has no links yet and does not know its other half.
+func (p *process) ready() bool { return p.up() && p.w.now.Sub(p.started) > 500*time.Millisecond }
+
 func (p *process) stop() { p.stopped = p.running }
 
 // resume continues a stopped half: it finds its timer expired and its sockets full.
@@ -79,7 +84,7 @@ func (p *process) resume() {
 	if !p.stopped {
 		return
 	}
-	p.stopped = false
+	p.stopped, p.started = false, p.w.now
 	waiting := p.waiting
 	p.waiting = nil
 	for _, do := range waiting {

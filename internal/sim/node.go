@@ -70,7 +70,7 @@ func (n *node) start(h fault.Half) {
 	if p.running {
 		return
 	}
-	p.running = true
+	p.running, p.started = true, n.w.now
 	p.life++
 	p.epoch++
 	var err error

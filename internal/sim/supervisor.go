@@ -203,9 +203,9 @@ func (w *World) check(c awareness.Change) {
 	case fault.ComponentNode:
 		alive = w.reached(n)
 	case fault.ComponentHost:
-		alive = n.host.up() && w.reached(n)
+		alive = n.host.ready() && w.reached(n)
 	case fault.ComponentDNP:
-		alive = n.dnp.up() && w.reached(n)
+		alive = n.dnp.ready() && w.reached(n)
 	default:
 		return
 	}
@@ -219,16 +219,16 @@ func (w *World) check(c awareness.Change) {
 // in both directions.
 func (w *World) reached(n *node) bool {
 	seen := map[fault.NodeID]bool{n.id(): true}
-	found := n.host.up() && n.service.sure() && !w.supervisorCut
+	found := n.host.ready() && n.service.sure() && !w.supervisorCut
 	for todo := []*node{n}; len(todo) > 0; todo = todo[1:] {
 		at := todo[0]
-		if !at.dnp.up() {
+		if !at.dnp.ready() {
 			continue
 		}
-		found = found || at.host.up() && at.service.sure() && !w.supervisorCut
+		found = found || at.host.ready() && at.service.sure() && !w.supervisorCut
 		for _, d := range at.topo.Links {
 			peer := at.neighbour(d)
-			if peer.dnp.up() && !seen[peer.id()] && at.links[d.Index()].good() && peer.links[d.Opposite().Index()].good() {
+			if peer.dnp.ready() && !seen[peer.id()] && at.links[d.Index()].good() && peer.links[d.Opposite().Index()].good() {
 				seen[peer.id()] = true
 				todo = append(todo, peer)
 			}

@@ -23,6 +23,15 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
+// testdata is found from whatever directory a test has gone to.
+var testdata = func() string {
+	dir, err := filepath.Abs("testdata")
+	if err != nil {
+		panic(err)
+	}
+	return dir
+}()
+
 // now is when every golden file was printed.
 var now = time.Date(2024, 5, 6, 12, 0, 0, 0, time.UTC)
 
@@ -48,7 +57,7 @@ func run(t *testing.T, env map[string]string, args ...string) result {
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()
-	path := filepath.Join("testdata", name)
+	path := filepath.Join(testdata, name)
 	if *update {
 		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -337,6 +346,11 @@ func TestUsageErrors(t *testing.T) {
 		{"inject 0,0,0 heal now", "nothing more is wanted"},
 		{"inject all kill-host", "only heal takes all"},
 		{"inject 0,0,0 kill-host --server h:1", "works only on a local cluster"},
+		{"bundle", "NODE (an id"},
+		{"bundle a b", `argument "b": nothing more`},
+		{"bundle 0,0,0 --half both", `--half "both": want host or dnp`},
+		{"bundle 0,0,0 --max-bytes 65535", "--max-bytes 65535: want 65536 to 67108864"},
+		{"bundle 0,0,0 --max-bytes 67108865", "want 65536 to 67108864"},
 		{"regs", "NODE (an id"},
 		{"regs decode 0xec0", "VALUE (such as 0x00000041) is missing"},
 		{"regs decode zero 1", `ADDRESS "zero": want a number`},

@@ -78,11 +78,18 @@ func serveAs(t *testing.T, e Engine, queue int) *harness {
 	if h.writer, err = h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
 		t.Fatal(err)
 	}
-	srv := grpc.NewServer()
-	lofamov1.RegisterFaultSupervisorServer(srv, New(Config{
+	h.connect(t, Config{
 		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(dims, ids), Engine: e, Copy: h.store, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
-	}))
+	})
+	return h
+}
+
+// connect serves a service and connects to it.
+func (h *harness) connect(t *testing.T, cfg Config) {
+	t.Helper()
+	srv := grpc.NewServer()
+	lofamov1.RegisterFaultSupervisorServer(srv, New(cfg))
 	ln := bufconn.Listen(1 << 16)
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(srv.Stop)
@@ -93,7 +100,6 @@ func serveAs(t *testing.T, e Engine, queue int) *harness {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	h.client = lofamov1.NewFaultSupervisorClient(conn)
-	return h
 }
 
 func (h *harness) watch(t *testing.T, req *lofamov1.WatchRequest) grpc.ServerStreamingClient[lofamov1.WatchResponse] {

@@ -127,6 +127,7 @@ type Server struct {
 	// afterSends cuts a watch after so many answers, 0 for never.
 	afterSends int
 	watches    int
+	bundle     *Bundle
 }
 
 // Serve starts a replica of the map at a port of 127.0.0.1, with the certificates in dir. It stops

@@ -1,0 +1,549 @@
+package bulk
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// bound is how long a test waits for what must come.
+const bound = 20 * time.Second
+
+const cluster = "test"
+
+var (
+	node    = fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
+	gateway = fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}
+)
+
+// world is a manager, a node whose half has an object, and a neighbour, on real sockets. The torus between
+// the two nodes is a function call.
+type world struct {
+	t       *testing.T
+	m       *Manager
+	half    *half
+	sup     *direct.Socket
+	direct  *direct.Socket // the node's
+	through *direct.Socket // the neighbour's
+	verify  *pki.Verifier
+	reg     *prometheus.Registry
+}
+
+// half is a node's half with a bulk.Sender over an object in memory.
+type half struct {
+	w      *world
+	object []byte
+	signer *pki.Signer // its own
+	relay  *pki.Signer // the neighbour's
+
+	mu     sync.Mutex
+	sender *bulk.Sender
+	wakes  *time.Timer
+	chunks atomic.Int64            // sent
+	onSend func(n int64, via bool) // before each chunk
+}
+
+func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
+	t.Helper()
+	dir := t.TempDir()
+	ca, err := pki.NewCA(cluster)
+	must(t, err)
+	must(t, ca.Save(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key")))
+	signer := func(id pki.Identity, name string) *pki.Signer {
+		must(t, ca.IssueTo(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"), id, nil, nil))
+		s, err := pki.LoadSigner(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"))
+		must(t, err)
+		return s
+	}
+	w := &world{t: t, reg: prometheus.NewRegistry()}
+	w.verify, err = pki.LoadVerifier(filepath.Join(dir, "ca.pem"), cluster)
+	must(t, err)
+	w.half = &half{
+		w: w, object: object, signer: signer(pki.NodeIdentity(cluster, node.Node, node.Half), "node"),
+		relay: signer(pki.NodeIdentity(cluster, gateway.Node, gateway.Half), "gateway"),
+	}
+	w.half.restart()
+	w.half.wakes = time.AfterFunc(time.Hour, func() { w.half.step(bulk.Tick{}) })
+	t.Cleanup(func() { w.half.wakes.Stop() })
+	w.sup = w.listen(w.atSupervisor)
+	w.direct = w.listen(func(_ netip.AddrPort, b []byte) { w.half.take(b) })
+	w.through = w.listen(w.atGateway)
+	dims := grid.Dims{X: 2, Y: 1, Z: 1}
+	cfg := Config{
+		Self: "s1", ReplyTo: w.sup.LocalAddr().String(), Socket: w.sup, Signer: signer(pki.SupervisorIdentity(cluster, "s1"), "s1"),
+		Nodes: map[fault.NodeID][]netip.AddrPort{node.Node: {w.direct.LocalAddr()}, gateway.Node: {w.through.LocalAddr()}},
+		Names: view.NewNames(dims, map[grid.Coord]fault.NodeID{{}: node.Node, {X: 1}: gateway.Node}),
+		Normal: func(context.Context) map[fault.NodeID]bool {
+			return nil
+		},
+		Receiver: bulk.DefaultReceiverConfig(), Metrics: metrics.New(w.reg), Logger: slog.New(slog.DiscardHandler),
+	}
+	if edit != nil {
+		edit(&cfg)
+	}
+	w.m = New(cfg)
+	return w
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) listen(handle direct.Handler) *direct.Socket {
+	w.t.Helper()
+	s, err := direct.Listen("127.0.0.1:0", direct.Options{})
+	must(w.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Run(ctx, handle) }()
+	w.t.Cleanup(func() { cancel(); <-done })
+	return s
+}
+
+// atSupervisor is what the intake does.
+func (w *world) atSupervisor(from netip.AddrPort, b []byte) {
+	if w.m == nil {
+		return
+	}
+	if bulk.IsChunk(b) {
+		w.m.Chunk(from, b)
+		return
+	}
+	a, err := servicenet.Unwrap(slices.Clone(b), fault.PathDirect, w.verify)
+	if err != nil {
+		w.t.Errorf("the supervisor refuses a message: %v", err)
+		return
+	}
+	w.m.Announced(&a, from)
+}
+
+// atGateway is the neighbour and the torus behind it.
+func (w *world) atGateway(_ netip.AddrPort, b []byte) {
+	o, err := servicenet.Open(slices.Clone(b), w.verify)
+	if err != nil {
+		w.t.Errorf("the gateway refuses a message: %v", err)
+		return
+	}
+	to, inner, err := servicenet.InnerOf(o)
+	if err != nil || to != node.Node {
+		w.t.Errorf("a downcall to %s: %v", to, err)
+		return
+	}
+	w.half.take(inner)
+}
+
+// restart is what a killed half is after its start: it knows nothing of before.
+func (h *half) restart() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cfg := bulk.DefaultSenderConfig()
+	cfg.TorusRate = 5000
+	var err error
+	h.sender, err = bulk.NewSender(node, cfg)
+	must(h.w.t, err)
+}
+
+func (h *half) take(b []byte) {
+	o, err := servicenet.Open(slices.Clone(b), h.w.verify)
+	if err != nil {
+		h.w.t.Errorf("the half refuses a message: %v", err)
+		return
+	}
+	if r := o.Msg.GetBulkRequest(); r != nil {
+		key, err := ecdh.X25519().GenerateKey(rand.Reader)
+		if err != nil {
+			h.w.t.Error(err)
+			return
+		}
+		h.step(bulk.Requested{Message: r, Supervisor: o.Name, Private: key})
+		return
+	}
+	h.step(bulk.Pulled{Message: o.Msg.GetBulkPull(), Supervisor: o.Name})
+}
+
+func (h *half) step(ev bulk.SenderEvent) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.do(h.sender.Step(time.Now(), ev))
+}
+
+func (h *half) do(out bulk.SenderOutput) {
+	for _, a := range out.Announce {
+		b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_BulkAnnounce{BulkAnnounce: a.Message}}, h.signer)
+		if err == nil && a.To.Via != "" {
+			b, err = servicenet.SealRelayed(b, []fault.Hop{{Node: node.Node, Half: fault.HalfDNP}, {Node: gateway.Node, Half: fault.HalfHost}}, h.relay)
+		}
+		if err != nil {
+			h.w.t.Error(err)
+			return
+		}
+		h.send(a.To, b)
+	}
+	for _, c := range out.Chunks {
+		b, err := h.sender.Seal(nil, c, h.object[c.Offset:][:c.Length])
+		if err != nil {
+			h.w.t.Error(err)
+			return
+		}
+		n := h.chunks.Add(1)
+		if h.onSend != nil {
+			h.onSend(n, c.To.Via != "")
+		}
+		h.send(c.To, b)
+	}
+	if !out.Wake.IsZero() {
+		h.wakes.Reset(max(time.Until(out.Wake), time.Millisecond))
+	}
+	for _, g := range out.Gather {
+		h.do(h.sender.Step(time.Now(), bulk.Ready{Transfer: g.Transfer, Name: "b.tar.gz", Size: uint64(len(h.object))}))
+		h.do(h.sender.Step(time.Now(), bulk.Summed{Transfer: g.Transfer, Checksum: checksum.Sum(g.Checksum, h.object)}))
+	}
+}
+
+func (h *half) send(to bulk.Route, b []byte) {
+	socket := h.w.direct
+	if to.Via != "" {
+		socket = h.w.through
+	}
+	_ = socket.Send(netip.MustParseAddrPort(to.ReplyTo), b) // closed at the end of the test
+}
+
+// got is what a consumer was given.
+type got struct {
+	data     []byte
+	progress []*lofamov1.BundleProgress
+	restarts int
+}
+
+func (g *got) take(r *lofamov1.GetBundleResponse) error {
+	if p := r.GetProgress(); p != nil {
+		if p.GetReceived() == 0 && len(g.data) > 0 {
+			g.data, g.restarts = nil, g.restarts+1
+		}
+		if p.GetReceived() != uint64(len(g.data)) || len(r.GetData()) > 0 {
+			return errors.New("received does not count what came")
+		}
+		g.progress = append(g.progress, p)
+	}
+	g.data = append(g.data, r.GetData()...)
+	return nil
+}
+
+func (w *world) fetch(emit func(*lofamov1.GetBundleResponse) error) error {
+	ctx, cancel := context.WithTimeout(w.t.Context(), bound)
+	defer cancel()
+	return w.m.Fetch(ctx, node, "bundle", bulk.MaxSize, emit)
+}
+
+func object(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return b
+}
+
+func (w *world) complete(g *got) *lofamov1.BundleProgress {
+	w.t.Helper()
+	if err := w.fetch(g.take); err != nil {
+		w.t.Fatal(err)
+	}
+	first, last := g.progress[0], g.progress[len(g.progress)-1]
+	if first.GetReceived() != 0 || !last.GetComplete() || last.GetSize() != uint64(len(w.half.object)) || last.GetName() != "b.tar.gz" || !bytes.Equal(g.data, w.half.object) {
+		w.t.Errorf("%d bytes of %d, first %v, last %v", len(g.data), len(w.half.object), first, last)
+	}
+	if n := w.counted("lofamo_bulk_transfers_total", "complete"); n < 1 {
+		w.t.Error("not counted")
+	}
+	return last
+}
+
+// counted reads a counter.
+func (w *world) counted(name, label string) (n float64) {
+	w.t.Helper()
+	families, err := w.reg.Gather()
+	must(w.t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}
+
+func TestDirect(t *testing.T) {
+	w := newWorld(t, object(600_001), nil)
+	if last := w.complete(&got{}); last.GetVia() != "direct" {
+		t.Errorf("by %s", last.GetVia())
+	}
+}
+
+// TestThroughTheTorus has the node's own address silent from the beginning.
+func TestThroughTheTorus(t *testing.T) {
+	w := newWorld(t, object(300_000), nil)
+	w.direct.Block(true)
+	if last := w.complete(&got{}); last.GetVia() != string(gateway.Node) {
+		t.Errorf("by %s", last.GetVia())
+	}
+}
+
+// TestCutInTheMiddle has it fall silent after a hundred chunks.
+func TestCutInTheMiddle(t *testing.T) {
+	w := newWorld(t, object(600_000), nil)
+	w.half.onSend = func(n int64, _ bool) {
+		if n == 100 {
+			w.direct.Block(true)
+		}
+	}
+	g := &got{}
+	if last := w.complete(g); last.GetVia() != string(gateway.Node) || g.restarts != 0 || last.GetRepeated() == 0 {
+		t.Errorf("by %s, %d chunks again, begun anew %d times", last.GetVia(), last.GetRepeated(), g.restarts)
+	}
+}
+
+// TestHalfRestarts: the transfer begins anew, and the consumer is told that what came is void.
+func TestHalfRestarts(t *testing.T) {
+	w := newWorld(t, object(600_000), nil)
+	var once sync.Once
+	g := &got{}
+	emit := func(r *lofamov1.GetBundleResponse) error {
+		if len(g.data) > 50_000 {
+			once.Do(w.half.restart)
+		}
+		return g.take(r)
+	}
+	if err := w.fetch(emit); err != nil || !bytes.Equal(g.data, w.half.object) || g.restarts != 1 {
+		t.Errorf("%v: %d bytes, begun anew %d times", err, len(g.data), g.restarts)
+	}
+}
+
+// TestSlowConsumer: while the consumer does not take anything, the node sends no more than the buffers
+// hold.
+func TestSlowConsumer(t *testing.T) {
+	w := newWorld(t, object(2_000_000), nil)
+	blocked, release := make(chan struct{}), make(chan struct{})
+	g := &got{}
+	var once sync.Once
+	errs := make(chan error, 1)
+	go func() {
+		errs <- w.fetch(func(r *lofamov1.GetBundleResponse) error {
+			if len(r.GetData()) > 0 {
+				once.Do(func() { close(blocked); <-release })
+			}
+			return g.take(r)
+		})
+	}()
+	<-blocked
+	// The receiver fills its buffer and falls quiet; then the number of chunks stands still.
+	most := int64(w.m.cfg.Receiver.Buffer + 2*w.m.cfg.Receiver.MaxDirect)
+	for last := int64(-1); last != w.half.chunks.Load(); time.Sleep(200 * time.Millisecond) {
+		last = w.half.chunks.Load()
+	}
+	if n := w.half.chunks.Load(); n > most {
+		t.Errorf("%d chunks were sent to a consumer that takes none, want at most %d", n, most)
+	}
+	close(release)
+	if err := <-errs; err != nil || !bytes.Equal(g.data, w.half.object) {
+		t.Errorf("%v: %d bytes", err, len(g.data))
+	}
+}
+
+func TestEnds(t *testing.T) {
+	w := newWorld(t, object(2_000_000), func(c *Config) { c.Most = 2 })
+	full := errors.New("disk full")
+	if err := w.fetch(func(r *lofamov1.GetBundleResponse) error {
+		if len(r.GetData()) > 0 {
+			return full
+		}
+		return nil
+	}); !errors.Is(err, full) {
+		t.Errorf("emit fails: %v", err)
+	}
+	gone := errors.New("the client went away")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	held := make(chan struct{})
+	defer close(held)
+	if err := w.m.Fetch(ctx, node, "bundle", bulk.MaxSize, func(r *lofamov1.GetBundleResponse) error {
+		if len(r.GetData()) > 0 {
+			cancel(gone)
+			<-held // a consumer that hangs does not keep the transfer
+		}
+		return nil
+	}); !errors.Is(err, gone) {
+		t.Errorf("the context ends: %v", err)
+	}
+	if err := w.m.Fetch(t.Context(), node, "secrets", bulk.MaxSize, (&got{}).take); !refused(err, bulk.Refused) {
+		t.Errorf("another object: %v", err)
+	}
+	if err := w.m.Fetch(t.Context(), node, "bundle", 1000, (&got{}).take); !refused(err, bulk.Refused) {
+		t.Errorf("larger than allowed: %v", err)
+	}
+	if n := len(w.m.transfers); n != 0 || w.m.running != 0 {
+		t.Errorf("%d transfers are left, %d run", n, w.m.running)
+	}
+}
+
+func refused(err error, want bulk.Result) bool {
+	var o *OutcomeError
+	return errors.As(err, &o) && o.Result == want && o.Error() != ""
+}
+
+// TestBusy fills the places.
+func TestBusy(t *testing.T) {
+	w := newWorld(t, object(1000), func(c *Config) { c.Most = 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	go func() {
+		ended <- w.m.Fetch(ctx, node, "bundle", bulk.MaxSize, func(*lofamov1.GetBundleResponse) error {
+			once.Do(func() { close(begun) })
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}()
+	<-begun
+	if err := w.fetch((&got{}).take); !errors.Is(err, ErrBusy) {
+		t.Errorf("%v", err)
+	}
+	cancel()
+	<-ended
+	w.complete(&got{})
+}
+
+// TestNobodyAnswers: all ways are silent.
+func TestNobodyAnswers(t *testing.T) {
+	w := newWorld(t, object(1000), func(c *Config) {
+		c.Receiver.GiveUp, c.Receiver.KeepAlive, c.Receiver.GatherPoll = 200*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+		c.Receiver.RequestTimeout, c.Receiver.MaxTimeout = 50*time.Millisecond, 100*time.Millisecond
+	})
+	w.direct.Block(true)
+	w.through.Block(true)
+	if err := w.fetch((&got{}).take); !refused(err, bulk.Timeout) {
+		t.Errorf("%v", err)
+	}
+	w.m.cfg.Nodes = nil
+	if err := w.fetch((&got{}).take); !refused(err, bulk.Timeout) {
+		t.Errorf("no way at all: %v", err)
+	}
+}
+
+// TestStrangers: packets of no transfer are counted and kept nowhere.
+func TestStrangers(t *testing.T) {
+	w := newWorld(t, object(1000), nil)
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	must(t, err)
+	k, err := bulk.NewKey(key, key.PublicKey().Bytes(), bulk.Transfer{1}, node, "s1")
+	must(t, err)
+	chunk, err := k.Seal(nil, 0, []byte("x"))
+	must(t, err)
+	w.m.Chunk(w.direct.LocalAddr(), chunk)
+	w.m.Chunk(w.direct.LocalAddr(), chunk[:5])
+	a := &servicenet.Arrival{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_BulkAnnounce{BulkAnnounce: &lofamov1.BulkAnnounce{Transfer: make([]byte, 16)}}}}}
+	w.m.Announced(a, w.direct.LocalAddr())
+	a.Msg.GetBulkAnnounce().Transfer = nil
+	w.m.Announced(a, w.direct.LocalAddr())
+	for what, want := range map[string]float64{"foreign": 2, "malformed": 1} {
+		if got := w.counted("lofamo_bulk_packets_total", what); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+}
+
+// TestWays: straight, then the neighbours, those that are NORMAL first, then who is farther.
+func TestWays(t *testing.T) {
+	dims := grid.Dims{X: 4, Y: 2, Z: 1}
+	ids, nodes := map[grid.Coord]fault.NodeID{}, map[fault.NodeID][]netip.AddrPort{}
+	for r := range dims.Nodes() {
+		id := fault.DefaultNodeID(dims.At(r))
+		ids[dims.At(r)], nodes[id] = id, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")}
+	}
+	m := New(Config{Nodes: nodes, Names: view.NewNames(dims, ids), Normal: func(context.Context) map[fault.NodeID]bool {
+		return map[fault.NodeID]bool{"n3-0-0": true, "n2-1-0": true, "n2-0-0": true}
+	}})
+	for _, tc := range []struct {
+		without fault.NodeID
+		want    []string
+	}{
+		{"", []string{"direct", "via n3-0-0", "via n1-0-0", "via n0-1-0", "via n2-0-0", "via n1-1-0", "via n3-1-0", "via n2-1-0"}},
+		{"n3-0-0", []string{"direct", "via n1-0-0", "via n0-1-0", "via n2-0-0", "via n1-1-0", "via n3-1-0", "via n2-1-0"}},
+		{"n0-0-0", []string{"via n1-0-0", "via n0-1-0", "via n2-0-0", "via n1-1-0", "via n3-1-0", "via n2-1-0"}},
+	} {
+		delete(nodes, tc.without)
+		var got []string
+		for _, w := range m.ways(t.Context(), "n0-0-0") {
+			got = append(got, w.String())
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("without %q: %v, want %v", tc.without, got, tc.want)
+		}
+	}
+	if got := m.ways(t.Context(), "nobody"); len(got) != 0 {
+		t.Errorf("to nobody: %v", got)
+	}
+}
+
+// TestManyRanges: a pull that does not fit the wrapper goes in two, with all its ranges.
+func TestManyRanges(t *testing.T) {
+	var ranges []*lofamov1.ChunkRange
+	for i := range uint32(32) {
+		ranges = append(ranges, &lofamov1.ChunkRange{First: 1<<14 + 1000*i, Count: 300})
+	}
+	w := newWorld(t, nil, nil)
+	sent := make(recorded, 8)
+	w.m.cfg.Socket = sent
+	w.m.send(node, bulk.Send{Way: bulk.Way{Via: string(gateway.Node)}, Message: &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
+		Transfer: make([]byte, 16), Node: string(node.Node), Half: lofamov1.Half_HALF_HOST, Ranges: ranges, ReplyTo: "192.0.2.1:7", Via: string(gateway.Node),
+	}}}})
+	close(sent)
+	n := 0
+	for b := range sent {
+		o, err := servicenet.Open(b, w.verify)
+		must(t, err)
+		_, inner, err := servicenet.InnerOf(o)
+		must(t, err)
+		o, err = servicenet.Open(inner, w.verify)
+		must(t, err)
+		n += len(o.Msg.GetBulkPull().GetRanges())
+	}
+	if n != 32 {
+		t.Errorf("%d ranges were sent, want 32", n)
+	}
+	for _, half := range split(&lofamov1.BulkPull{Ranges: ranges}) {
+		if len(half.GetBulkPull().GetRanges()) != 16 {
+			t.Errorf("%v", half)
+		}
+	}
+}
+
+type recorded chan []byte
+
+func (r recorded) Send(_ netip.AddrPort, b []byte) error {
+	r <- slices.Clone(b)
+	return nil
+}

@@ -24,6 +24,7 @@ type Sample struct {
 	RoundTrip time.Duration // from before it was handed over until its answer has been understood
 	Sender    time.Duration // spent from outbox to socket; raw datagrams have none
 	Receiver  time.Duration // spent from socket to inbox
+	Processor time.Duration // of the whole process meanwhile; who calls Once fills it in
 }
 
 // Added is what one way takes besides the datagram's own.

@@ -3,6 +3,7 @@ package measure
 import (
 	"os"
 	"testing"
+	"time"
 )
 
 func TestProcessOfOurselves(t *testing.T) {
@@ -21,5 +22,17 @@ func TestProcessOfOurselves(t *testing.T) {
 	}
 	if _, err := Process(1 << 30); err == nil {
 		t.Error("a process that does not exist has a usage")
+	}
+}
+
+func TestProcessorTimeGrows(t *testing.T) {
+	before, thread := ProcessorTime(), threadTime()
+	for begun := time.Now(); ProcessorTime()-before < 2*time.Millisecond; {
+		if time.Since(begun) > 10*time.Second {
+			t.Fatal("it stands still")
+		}
+	}
+	if threadTime() == thread {
+		t.Error("that of the thread stands still")
 	}
 }

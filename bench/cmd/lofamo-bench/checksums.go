@@ -16,7 +16,7 @@ func checksums(o options) error {
 	if o.short {
 		round, rounds, sizes = 2*time.Millisecond, 3, []int{block, 4 << 20}
 	}
-	o.out.f("\n### Checksums (seed 002, Figure 4)\n\nOn blocks of 32 kB that stay in the cache, MB/s, median of %d rounds of %s; one goroutine. Plain read and copy are the bounds.\n\n", rounds, round)
+	o.out.f("\n### Checksums (seed 002, Figure 4)\n\nOn blocks of 32 kB that stay in the cache, MB/s, median of %d rounds of %s of processor time; one thread. Plain read and copy are the bounds.\n\n", rounds, round)
 	o.out.f("| | MB/s | on 64 bytes, ns |\n|---|---|---|\n")
 	row := func(name string, bandwidth func(size int) float64) {
 		o.out.f("| %s | %.0f | %.1f |\n", name, bandwidth(block)/1e6, 64e9/bandwidth(64))

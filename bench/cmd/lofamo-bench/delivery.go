@@ -61,7 +61,7 @@ func deliveries(ctx context.Context, o options) (err error) {
 	if err := paced(ctx, o, variants, n, pace); err != nil {
 		return err
 	}
-	o.out.f("\nPaced: one exchange every %s, the rows by turns; n=%d each, µs. *Sender*: from before the outbox until the datagram is handed to the socket; *receiver*: from the socket until the inbox has judged. The answer is RECEIVED, sealed like what it answers.\n\n", pace, n)
+	o.out.f("\nPaced: one exchange every %s, the rows by turns; n=%d each, µs. *Sender*: from before the outbox until the datagram is handed to the socket; *receiver*: from the socket until the inbox has judged. *Processor*: what the whole process used from before the outbox until the answer was understood, both ends and the kernel. The answer is RECEIVED, under the MAC of the session.\n\n", pace, n)
 	printSamples(o, variants)
 	for _, v := range variants {
 		v.samples = nil
@@ -120,10 +120,12 @@ func paced(ctx context.Context, o options, variants []*variant, n int, pace time
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			used := measure.ProcessorTime()
 			s, err := v.Once()
 			if err != nil {
 				return fmt.Errorf("%s, sample %d: %w", v.name, i+1, err)
 			}
+			s.Processor = measure.ProcessorTime() - used
 			v.samples = append(v.samples, s)
 		}
 		if i%50 == 0 && n > 1 {
@@ -134,22 +136,29 @@ func paced(ctx context.Context, o options, variants []*variant, n int, pace time
 }
 
 func printSamples(o options, variants []*variant) {
-	o.out.f("| | round trip median | p99 | against raw | sender median | receiver median | both, median | p99 | of a raw round trip |\n|---|---|---|---|---|---|---|---|---|\n")
+	o.out.f("| | round trip median | p99 | against raw | sender median | receiver median | both, median | p99 | of a raw round trip | processor, median |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	bound := trips(variants[0].samples).Median()
 	for _, v := range variants {
 		rt := trips(v.samples)
 		o.out.f("| %s | %s | %s | %+.0f %% |", v.name, measure.Micros(rt.Median()), measure.Micros(rt.P99()), measure.Over(rt.Median(), bound))
 		if v.raw {
-			o.out.f(" - | - | - | - | - |\n")
+			o.out.f(" - | - | - | - | - | %s |\n", measure.Micros(processor(v.samples).Median()))
 			continue
 		}
 		var sender, receiver, both measure.Latencies
 		for _, s := range v.samples {
 			sender, receiver, both = append(sender, s.Sender), append(receiver, s.Receiver), append(both, s.Added())
 		}
-		o.out.f(" %s | %s | %s | %s | %.0f %% |\n", measure.Micros(sender.Median()), measure.Micros(receiver.Median()),
-			measure.Micros(both.Median()), measure.Micros(both.P99()), 100*float64(both.Median())/float64(bound))
+		o.out.f(" %s | %s | %s | %s | %.0f %% | %s |\n", measure.Micros(sender.Median()), measure.Micros(receiver.Median()),
+			measure.Micros(both.Median()), measure.Micros(both.P99()), 100*float64(both.Median())/float64(bound), measure.Micros(processor(v.samples).Median()))
 	}
+}
+
+func processor(samples []measure.Sample) (l measure.Latencies) {
+	for _, s := range samples {
+		l = append(l, s.Processor)
+	}
+	return l
 }
 
 func trips(samples []measure.Sample) (l measure.Latencies) {

@@ -4,8 +4,7 @@
 // A half is one machine behind one mutex. Whoever has something for it (the timer, a reader of a
 // socket, the sensors) takes the mutex, steps the machine, does what the output says and lets go;
 // so a packet costs no hand-over to another goroutine, and nothing is done twice at a time. Nothing
-// in there blocks but the boot epoch's rare fsync: undelivered reports are handed to a spool that
-// writes on its own (keeper). All that is periodic rides on one timer.
+// in there blocks but the boot epoch's rare fsync. All that is periodic rides on one timer.
 //
 // It decides nothing: states and reports are the machines' business, delivery is
 // pkg/servicenet's, links are pkg/torus'.

@@ -52,6 +52,8 @@ func families() []metric {
 		{"lofamo_agent_spool_failing", "1 while reports are not kept on disk, for whatever reason.", nil},
 		{"lofamo_agent_damaged_total", "Packets that came damaged; the sender is asked again.", nil},
 		{"lofamo_agent_refused_total", "Messages refused, by reason.", []string{"reason"}},
+		{"lofamo_agent_oversized_total", "Datagrams on the service interfaces that were longer than any message.", nil},
+		{"lofamo_agent_kernel_dropped_total", "Datagrams on the service interfaces that the kernel dropped because the half was too slow.", nil},
 		{"lofamo_agent_mailbox_dropped_total", "Messages to the DNP half dropped because its mailbox was full.", nil},
 		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
 		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
@@ -129,6 +131,13 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 			s.counter("lofamo_agent_refused_total", h.refused[r].Load(), servicenet.Refusal(r).String())
 		}
 	}
+	var oversized, dropped uint64
+	for _, n := range h.nets {
+		st := n.Stats()
+		oversized, dropped = oversized+st.Oversized, dropped+st.Dropped
+	}
+	s.counter("lofamo_agent_oversized_total", oversized)
+	s.counter("lofamo_agent_kernel_dropped_total", dropped)
 	s.counter("lofamo_agent_mailbox_dropped_total", h.box.Stats().DroppedFull)
 	s.counter("lofamo_agent_registers_corrupt_total", corrupt)
 	s.states(states)

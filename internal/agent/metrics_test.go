@@ -53,6 +53,8 @@ func TestMetrics(t *testing.T) {
 		`lofamo_agent_isolated{node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_spool_failing{node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_damaged_total{node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_oversized_total{node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_kernel_dropped_total{node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_component_state{component="dnp",node="n0-0-0",platform="shared-kernel",state="NORMAL"} 1`,
 	} {
 		if !slices.Contains(lines, want) {

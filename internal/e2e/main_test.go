@@ -55,6 +55,12 @@ func run(m *testing.M) int {
 // cluster starts a cluster for one test and its subtests. When the test fails, its logs are kept.
 func cluster(t *testing.T, dims string, supervisors int) *lab.Lab {
 	t.Helper()
+	return clusterOf(t, dims, localcluster.Options{Supervisors: supervisors})
+}
+
+// clusterOf is cluster with options of its own; directory, dims and programs are filled in.
+func clusterOf(t *testing.T, dims string, o localcluster.Options) *lab.Lab {
+	t.Helper()
 	d, err := grid.ParseDims(dims)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +72,8 @@ func cluster(t *testing.T, dims string, supervisors int) *lab.Lab {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	l, err := lab.Start(ctx, localcluster.Options{Dir: filepath.Join(dir, "c"), Dims: d, Supervisors: supervisors, BinDir: binaries})
+	o.Dir, o.Dims, o.BinDir = filepath.Join(dir, "c"), d, binaries
+	l, err := lab.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}

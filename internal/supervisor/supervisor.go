@@ -298,6 +298,7 @@ func (s *Supervisor) serve() error {
 
 // serveHTTP starts metrics and health.
 func (s *Supervisor) serveHTTP() {
+	s.countSockets()
 	srv := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
 	served := make(chan struct{})
 	go func() {
@@ -311,4 +312,19 @@ func (s *Supervisor) serveHTTP() {
 		<-served
 		return err
 	})
+}
+
+// countSockets tells of what arrives at the report addresses and never reaches the intake.
+func (s *Supervisor) countSockets() {
+	counter := func(name, help string, of func(direct.Stats) uint64) {
+		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "lofamo", Subsystem: "supervisor", Name: name, Help: help}, func() float64 {
+			var n uint64
+			for _, socket := range s.sockets {
+				n += of(socket.Stats())
+			}
+			return float64(n)
+		}))
+	}
+	counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", func(st direct.Stats) uint64 { return st.Oversized })
+	counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", func(st direct.Stats) uint64 { return st.Dropped })
 }

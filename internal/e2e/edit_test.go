@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// edits change the configurations of a cluster's members before these start. Both may be nil.
+type edits struct {
+	agent      func(*config.Agent)
+	supervisor func(*config.Supervisor)
+}
+
+// command is localcluster.Options.Command: every member gets an edited copy of its configuration, which
+// lies beside the one that the cluster has made.
+func (e edits) command(t *testing.T) func(member string, argv []string) []string {
+	return func(_ string, argv []string) []string {
+		argv = slices.Clone(argv)
+		i := slices.Index(argv, "--config") + 1
+		path := filepath.Join(filepath.Dir(argv[i]), "edited.yaml")
+		var v any
+		if filepath.Base(argv[i]) == "agent.yaml" {
+			cfg, err := config.LoadAgent(argv[i], nil)
+			if err != nil {
+				t.Error(err)
+			}
+			if e.agent != nil {
+				e.agent(&cfg)
+			}
+			v = cfg
+		} else {
+			cfg, err := config.LoadSupervisor(argv[i], nil)
+			if err != nil {
+				t.Error(err)
+			}
+			if e.supervisor != nil {
+				e.supervisor(&cfg)
+			}
+			v = cfg
+		}
+		b, err := yaml.Marshal(v)
+		if err == nil {
+			err = os.WriteFile(path, b, 0o600)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		argv[i] = path
+		return argv
+	}
+}
+
+// freeTCP returns a free address of 127.0.0.1.
+func freeTCP(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// metrics are the samples at /metrics, by name with labels: `lofamo_refused_total{class="role"}`.
+type metrics map[string]float64
+
+func scrape(t *testing.T, addr string) metrics {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	out := metrics{}
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, ok := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && name != "#" {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// refused returns how much of one class a supervisor has refused.
+func (m metrics) refused(class string) float64 {
+	return m[fmt.Sprintf("lofamo_refused_total{class=%q}", class)]
+}
+
+// refusedByAgent is refused of a host half.
+func (m metrics) refusedByAgent(reason string) float64 {
+	return m[fmt.Sprintf("lofamo_agent_refused_total{reason=%q}", reason)]
+}

@@ -130,7 +130,7 @@ func awaitDamage(t trial, l *lab.Lab, b *badLines) {
 		var supervisors float64
 		for _, s := range l.Cluster.Info().Supervisors {
 			m := scrape(t.T, s.HTTP)
-			supervisors += m["lofamo_supervisor_damaged_total"] + m.refused("checksum") + m.refused("malformed")
+			supervisors += m.total("lofamo_supervisor_damaged_total", "")
 			for _, class := range []string{"signature", "role", "origin", "field"} {
 				if n := m.refused(class); n > 0 {
 					t.Errorf("%s refused %v packets as %s: nobody has forged any", s.ID, n, class)
@@ -143,14 +143,14 @@ func awaitDamage(t trial, l *lab.Lab, b *badLines) {
 				t.Errorf("%s refused %v packets as %s: nobody has forged any", b.node, n, class)
 			}
 		}
-		if supervisors > 0 && m["lofamo_agent_damaged_total"] > 0 {
-			t.Logf("damaged: %v at the supervisors, %v at the node", supervisors, m["lofamo_agent_damaged_total"])
+		if supervisors > 0 && m.total("lofamo_agent_damaged_total", "") > 0 {
+			t.Logf("damaged: %v at the supervisors, %v at the node", supervisors, m.total("lofamo_agent_damaged_total", ""))
 			return
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("damaged: %v at the supervisors, %v at the node: want some at both", supervisors, m["lofamo_agent_damaged_total"])
+			t.Fatalf("damaged: %v at the supervisors, %v at the node: want some at both", supervisors, m.total("lofamo_agent_damaged_total", ""))
 		}
 	}
 }

@@ -157,11 +157,10 @@ func resident(t *testing.T, pid int) int64 {
 
 // blast sends n packets, of each kind in turn to each target, some in a millisecond, so that most are
 // looked at and not only dropped by the kernel.
-func blast(t *testing.T, n int, packets []stranger, targets []string) {
-	t.Helper()
+func blast(n int, packets []stranger, targets []string) error {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer conn.Close()
 	to := make([]netip.AddrPort, len(targets))
@@ -176,9 +175,10 @@ func blast(t *testing.T, n int, packets []stranger, targets []string) {
 			<-tick.C
 		}
 		if _, err := conn.WriteToUDPAddrPort(packets[i/len(to)%len(packets)].packet, to[i%len(to)]); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }
 
 // maxGrowth is what two hundred thousand packets may add to a process' memory: less than 170 bytes for
@@ -207,20 +207,21 @@ func TestStrangersAreCounted(t *testing.T) {
 		}
 		pids := t.pids(sup.PID, "n0-0-0")
 		packets := strangers(t.T, newSigners(t.T, t.Cluster))
-		blast(t.T, 20000, packets, targets) // so that every buffer has its size
+		if err := blast(20000, packets, targets); err != nil { // so that every buffer has its size
+			t.Fatal(err)
+		}
 		before := map[string]int64{}
 		for who, pid := range pids {
 			before[who] = resident(t.T, pid)
 		}
 		supBefore, agentBefore := scrape(t.T, sup.HTTP), scrape(t.T, http)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			blast(t.T, 200000, packets, targets)
-		}()
+		done := make(chan error, 1)
+		go func() { done <- blast(200000, packets, targets) }()
 		t.inject("0,0,0", sensor("temperature", 110))
 		t.becomes("n0-0-0", "temperature", failed)
-		<-done
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
 		for who, pid := range pids {
 			grown := resident(t.T, pid) - before[who]
 			t.Logf("%s: %d MiB, grown by %d KiB", who, before[who]>>20, grown>>10)
@@ -266,16 +267,20 @@ func (t trial) counted(packets []stranger, sup, agent string, supBefore, agentBe
 			t.Errorf("%s: the host half has counted no %s", p.name, p.agent)
 		}
 	}
-	for name, of := range map[string][2]metrics{
-		"lofamo_supervisor_damaged_total":                  {supBefore, supAfter},
-		`lofamo_inbox_verdicts_total{verdict="DUPLICATE"}`: {supBefore, supAfter},
-		"lofamo_supervisor_oversized_total":                {supBefore, supAfter},
-		"lofamo_agent_damaged_total":                       {agentBefore, agentAfter},
-		"lofamo_agent_oversized_total":                     {agentBefore, agentAfter},
+	for _, c := range []struct {
+		name, label   string
+		before, after metrics
+	}{
+		{"lofamo_supervisor_damaged_total", "", supBefore, supAfter},
+		{"lofamo_supervisor_oversized_total", "", supBefore, supAfter},
+		{"lofamo_inbox_verdicts_total", `verdict="DUPLICATE"`, supBefore, supAfter},
+		{"lofamo_agent_damaged_total", "", agentBefore, agentAfter},
+		{"lofamo_agent_oversized_total", "", agentBefore, agentAfter},
 	} {
-		if of[1][name] <= of[0][name] {
-			t.Errorf("%s is %v, and was %v before", name, of[1][name], of[0][name])
+		before, after := c.before.total(c.name, c.label), c.after.total(c.name, c.label)
+		if after <= before {
+			t.Errorf("%s %s is %v, and was %v before", c.name, c.label, after, before)
 		}
+		t.Logf("%s %s: %v", c.name, c.label, after-before)
 	}
-	t.Logf("the supervisor: %v looked at", supAfter["lofamo_supervisor_damaged_total"])
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 	"github.com/lofamo/lofamo/internal/version"
@@ -29,10 +31,22 @@ import (
 // objectBundle is the name by which supervisors ask for a diagnostic bundle.
 const objectBundle = "bundle"
 
+// mailboxBurst is how many chunks may go into the other half's mailbox at once. The kernel may hold no
+// more than 10 datagrams there (net.unix.max_dgram_qlen), and reports need room too.
+const mailboxBurst = 4
+
+// dnpDirectRate bounds what the DNP half sends straight, in chunks a second: all of that goes through the
+// mailbox of its host half.
+const dnpDirectRate = 1000
+
 // newBulk makes the server of a half's large objects.
 func (c *common) newBulk(ways rendezvous.Ways, history *bundle.History, parts []bundle.Part) (*rendezvous.Server, error) {
 	cfg := rendezvous.DefaultConfig()
 	cfg.Origin, cfg.Dir, cfg.Ways, cfg.Logger = c.self(), c.cfg.StateDir, ways, c.log
+	cfg.Sender.TorusBurst = mailboxBurst
+	if c.half == fault.HalfDNP {
+		cfg.Sender.DirectRate, cfg.Sender.DirectBurst = dnpDirectRate, mailboxBurst
+	}
 	cfg.Objects = map[string]rendezvous.Object{objectBundle: {
 		Name: func(now time.Time) string { return bundle.FileName(c.self(), now) },
 		Gather: func(ctx context.Context, maxSize uint64, w io.Writer) error {
@@ -189,6 +203,7 @@ type dnpBulk struct {
 	d       *dnpHalf
 	server  *rendezvous.Server
 	history *bundle.History
+	full    uint64 // messages back that the host's full mailbox did not take; under the half's mutex
 }
 
 func newDNPBulk(d *dnpHalf, now time.Time) (*dnpBulk, error) {
@@ -212,6 +227,18 @@ func (b *dnpBulk) take(o servicenet.Opened) {
 		b.server.Deliver(o)
 	}
 }
+
+// toHost passes a message to the host half. That a full mailbox takes no chunk is no exception of the RDMA
+// engine (Table VI): chunks come in numbers, are paced by guess, and are asked for again.
+func (d *dnpHalf) toHost(m relay.Message) {
+	err := sendMail(d.box, m, d.log)
+	if m.Kind == relay.Back && errors.Is(err, mailbox.ErrDropped) {
+		d.bulk.full++
+	}
+}
+
+// mailboxFull returns how many messages the host's full mailbox did not take, but for chunks.
+func (d *dnpHalf) mailboxFull() uint64 { return d.box.Stats().DroppedFull - d.bulk.full }
 
 // Announce implements rendezvous.Ways.
 func (b *dnpBulk) Announce(to bulk.Route, _ string, m *lofamov1.BulkAnnounce) {

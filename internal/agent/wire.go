@@ -21,8 +21,8 @@ func sealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 }
 
 // sendMail passes an envelope to the other half. When that is dead or does not empty its mailbox,
-// the message is lost, and its origin sends it again.
-func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
+// the message is lost, and its origin sends it again; the error is for counting.
+func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
 	b, err := torusrail.AppendMail(nil, monotonic(), m)
 	if err == nil {
 		err = box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
@@ -30,4 +30,5 @@ func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
 	if err != nil && !errors.Is(err, mailbox.ErrAbsent) {
 		log.Debug("message not passed to the other half", "err", err)
 	}
+	return err
 }

@@ -109,8 +109,10 @@ func (t trial) longLog(node string, size int) string {
 // the middle.
 func TestBundle(t *testing.T) {
 	l := cluster(t, "2x2x2", 3)
+	begun := l.Mark()
 
 	try(t, l, "direct", func(t trial) {
+		t.longLog("n1-0-1", 1_500_000) // what the DNP half sends goes through a small mailbox
 		for _, half := range []string{"host", "dnp"} {
 			b := t.fetch("1,0,1", half, nil)
 			if b.last.GetVia() != "direct" {
@@ -199,4 +201,10 @@ func TestBundle(t *testing.T) {
 			t.Errorf("via %s: %s", b.last.GetVia(), b.files["links.txt"])
 		}
 	})
+
+	for _, s := range l.Since(begun) {
+		if s.GetComponent() == "dnp-core" && s.GetTo() == sick {
+			t.Errorf("bulk made a router sick: %s", s)
+		}
+	}
 }

@@ -298,9 +298,21 @@ func TestForgedAndForeignReports(t *testing.T) {
 	_, data = a.Report(t, fault.HalfHost, false, temperature(fault.Failed))
 	data[len(data)/2] ^= 1
 	a.Send(t, cfg.Report, data)
-	// What a node may not say.
+	// More than any agent sends.
+	conn, err := net.Dial("udp", cfg.Report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write(make([]byte, 4000)); err != nil {
+		t.Fatal(err)
+	}
+	// A report that is replayed: taken once.
 	good, data := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
 	a.Deliver(t, good, data, cfg.Report)
+	before := a.Count(good, lofamov1.Ack_COMMITTED)
+	a.Send(t, cfg.Report, data)
+	supervisortest.Eventually(t, "an answer to the replay", func() bool { return a.Count(good, lofamov1.Ack_COMMITTED) > before })
 	supervisortest.Eventually(t, "what came damaged to be asked for again", func() bool { return a.Again() == 2 })
 	if n := b.Count(foreign, lofamov1.Ack_RECEIVED); n != 0 {
 		t.Errorf("a foreign report was received %d times", n)
@@ -308,11 +320,14 @@ func TestForgedAndForeignReports(t *testing.T) {
 	metrics := get(t, "http://"+cfg.HTTP+"/metrics", http.StatusOK)
 	for _, want := range []string{
 		`lofamo_supervisor_damaged_total 2`, `lofamo_refused_total{class="malformed"} 0`, `lofamo_refused_total{class="checksum"} 0`,
-		`lofamo_refused_total{class="signature"} 1`,
+		`lofamo_refused_total{class="signature"} 1`, `lofamo_supervisor_oversized_total 1`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s in the metrics", want)
 		}
+	}
+	if strings.Contains(metrics, `lofamo_supervisor_duplicates_total{path="DIRECT"} 0`) {
+		t.Error("the replayed report is not counted")
 	}
 	list, err := c.Client(t, cfg.GRPC).ListEvents(t.Context(), &lofamov1.ListEventsRequest{Node: "n0-0-0"})
 	if err != nil {

@@ -85,7 +85,7 @@ func (r *Replica) handle(from netip.AddrPort, b []byte) {
 	case *lofamov1.Message_Reports:
 		err = r.take(from, arrived, &a)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, servicenet.ErrClosed) { // which is the end
 		r.err = errors.Join(r.err, err)
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdh"
 	"crypto/rand"
@@ -15,6 +16,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
@@ -57,6 +59,7 @@ type fakeSupervisor struct {
 	unknown  int                              // messages of sessions that it does not have
 	mute     bool                             // it takes everything and answers nothing
 	macs     bool                             // it proves its acks by the session, where there is one
+	bulk     chan bulkArrival                 // nil: none is expected
 	damage   int                              // of the next answers, so many are damaged on the way
 }
 
@@ -98,6 +101,10 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	defer f.news.Broadcast()
+	if bulk.IsChunk(b) {
+		f.bulk <- bulkArrival{from: from, chunk: bytes.Clone(b)}
+		return
+	}
 	d, err := servicenet.Unwrap(b, fault.PathDirect, sessions.With(f.verifier, f.sessions))
 	if servicenet.RefusalOf(err) == servicenet.RefusedSession {
 		f.unknown++
@@ -109,6 +116,10 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if a := d.Msg.GetAnswer(); a != nil {
 		f.answers[string(a.GetNonce())] = fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
+	}
+	if d.Msg.GetBulkAnnounce() != nil {
+		f.bulk <- bulkArrival{from: from, announce: &d}
+		return
 	}
 	f.note(&d)
 	if f.mute {

@@ -47,8 +47,8 @@ type hostHalf struct {
 	core   *hostcore.Machine
 	alarm  *alarm
 	bulk   *hostBulk
-	lookAt time.Time   // at the spool
-	sends  []condition // by the number of the service interface
+	lookAt time.Time                        // at the spool
+	sends  map[servicenet.PathID]*condition // of the configured supervisors alone
 	// failed are the errors of sends that the machine has not been told yet.
 	failed []servicenet.PathFailed
 }
@@ -85,7 +85,7 @@ func (h *hostHalf) setTargets() {
 		h.targets = append(h.targets, addrs)
 	}
 	h.names = h.cfg.Service.InterfaceNames()
-	h.sends = make([]condition, len(h.names))
+	h.sends = map[servicenet.PathID]*condition{}
 	for _, s := range h.cfg.Supervisors {
 		h.ids = append(h.ids, s.ID)
 	}

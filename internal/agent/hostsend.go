@@ -43,9 +43,8 @@ func (h *hostHalf) send(s *hostcore.Send) {
 		} else {
 			err = h.rails.direct[s.Interface].Send(s.Target, b)
 		}
-		h.sends[s.Interface].set(h.log, "sending on service interface "+h.names[s.Interface], err)
-		if direct.PathError(err) && s.Target != "" && len(h.failed) < maxFailures {
-			h.failed = append(h.failed, pathFailed(s.Interface, s.Target, err))
+		if s.Target != "" {
+			h.noteSend(s.Interface, s.Target, err)
 		}
 	case fault.PathGossip:
 		if h.rails.gossip != nil {
@@ -53,6 +52,20 @@ func (h *hostHalf) send(s *hostcore.Send) {
 		}
 	case fault.PathTorus:
 		_ = h.rails.torus.Send("", b) // counted there
+	}
+}
+
+// noteSend remembers which paths the kernel refuses, and keeps errors that speak against one.
+func (h *hostHalf) noteSend(k uint8, supervisor string, err error) {
+	p := servicenet.PathID{Interface: k, Supervisor: supervisor}
+	c := h.sends[p]
+	if c == nil {
+		c = &condition{}
+		h.sends[p] = c
+	}
+	c.set(h.log, "sending to "+supervisor+" by service interface "+h.names[k], err)
+	if direct.PathError(err) && len(h.failed) < maxFailures {
+		h.failed = append(h.failed, pathFailed(k, supervisor, err))
 	}
 }
 

@@ -16,7 +16,7 @@ var (
 
 // TestMillionReports plays one half against three supervisors with a store, over two service
 // interfaces, gossip and torus, through 20 % loss, reordering, duplicates, 1 % corruption, restarts of
-// the supervisors and changes of leader, a store that stops, interfaces that come and go, and a half
+// the supervisors, alone and all together, and changes of leader, a store that stops, interfaces that come and go, and a half
 // that dies at any step and goes on with what its spool has. Every report that was kept must be
 // committed, once, unaltered. The million is for "make test", which gives -model.reports; without it
 // 100,000 do.
@@ -24,13 +24,13 @@ func TestMillionReports(t *testing.T) {
 	n := *modelReports
 	w := newWorld(t, *modelSeed)
 	w.loss, w.dup, w.corrupt, w.delay, w.commit = 0.2, 0.05, 0.01, 5, 20
-	w.trouble = trouble{leader: 5 * time.Second, supervisor: 7 * time.Second, store: 20 * time.Second, agent: 11 * time.Second, iface: 3 * time.Second}
+	w.trouble = trouble{leader: 5 * time.Second, supervisor: 7 * time.Second, blackout: 30 * time.Second, store: 20 * time.Second, agent: 11 * time.Second, iface: 3 * time.Second}
 	w.generate(n)
 	w.finish(n)
-	t.Logf("%d reports in %v of the model's time: %d datagrams, %d lost, %d damaged, %d duplicates refused, %d epochs, %d terms, %d migrations",
-		n, w.now.Round(time.Second), w.count.sent, w.count.lost, w.count.damaged, w.count.duplicates, w.epoch, w.term, w.count.migrations)
+	t.Logf("%d reports in %v of the model's time, %d epochs, %d terms: %+v", n, w.now.Round(time.Second), w.epoch, w.term, w.count)
 	for what, n := range map[string]int{"lost": w.count.lost, "damaged": w.count.damaged, "duplicates": w.count.duplicates,
-		"epochs": int(w.epoch), "terms": w.term, "migrations": w.count.migrations, "replies": w.count.replies} {
+		"epochs": int(w.epoch), "terms": w.term, "migrations": w.count.migrations, "re-establishments": w.count.reestablished,
+		"dead networks": w.count.dead, "isolation": w.count.isolated, "replies": w.count.replies} {
 		if n == 0 {
 			t.Errorf("the model has seen no %s", what)
 		}
@@ -56,7 +56,7 @@ func TestEveryReportIsCommittedOnce(t *testing.T) {
 			return 0
 		}
 		w.trouble = trouble{leader: every("leader changes"), supervisor: every("supervisor restarts"), store: every("store stops"),
-			agent: every("agent restarts"), iface: every("interfaces come and go")}
+			blackout: every("all supervisors go"), agent: every("agent restarts"), iface: every("interfaces come and go")}
 		n := rapid.IntRange(1, 600).Draw(t, "reports")
 		w.generate(n)
 		w.finish(n)

@@ -63,9 +63,9 @@ type world struct {
 }
 
 // trouble says how often what happens, on average; 0: never.
-type trouble struct{ leader, supervisor, store, agent, iface time.Duration }
+type trouble struct{ leader, supervisor, blackout, store, agent, iface time.Duration }
 
-type counts struct{ sent, lost, damaged, duplicates, migrations, replies int }
+type counts struct{ sent, lost, damaged, duplicates, migrations, reestablished, dead, isolated, replies int }
 
 type kept struct {
 	r  fault.Report
@@ -190,6 +190,10 @@ func (w *world) generate(n int) {
 		if i == w.leader {
 			w.after(300*time.Millisecond, func() { w.lead((i + 1) % 3) })
 		}
+	})
+	w.afflict(w.trouble.blackout, func() {
+		w.down = [3]bool{true, true, true}
+		w.after(time.Duration(w.rng.IntN(4000))*time.Millisecond, func() { w.down = [3]bool{} })
 	})
 	w.afflict(w.trouble.store, func() {
 		w.storeDown = true

@@ -19,7 +19,7 @@ func (w *world) take(out Output) {
 			w.failf("the wake at %v is not in the future", w.wake)
 		}
 	}
-	w.count.migrations += len(out.Migrations)
+	w.note(out)
 	if out.NewEpoch != 0 {
 		w.epoch = out.NewEpoch
 	}
@@ -50,6 +50,23 @@ func (w *world) take(out Output) {
 		w.send(s)
 	}
 	w.crashed(4)
+}
+
+func (w *world) note(out Output) {
+	for _, m := range out.Migrations {
+		if m.From != m.To {
+			w.count.migrations++
+		}
+		if m.State == PathReestablishing {
+			w.count.reestablished++
+		}
+	}
+	if out.Changed && out.ServiceNetwork == fault.Failed {
+		w.count.dead++
+	}
+	if out.IsolatedChanged && out.Isolated {
+		w.count.isolated++
+	}
 }
 
 func number(r fault.Report) int {

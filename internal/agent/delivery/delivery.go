@@ -82,17 +82,17 @@ func (s *Sender) Restore(now time.Time, kept []servicenet.Kept) {
 		return
 	}
 	s.note(false, "%d undelivered reports of earlier lives go on", len(kept))
-	s.gather(nil, s.outbox.Restore(now, kept))
+	s.gather(now, nil, s.outbox.Restore(now, kept))
 }
 
 // Add logs a report.
 func (s *Sender) Add(now time.Time, r fault.Report) {
 	_, out := s.outbox.Add(now, r)
-	s.gather(nil, out)
+	s.gather(now, nil, out)
 }
 
 // Step gives the outbox an event.
-func (s *Sender) Step(now time.Time, ev servicenet.Event) { s.gather(ev, s.outbox.Step(now, ev)) }
+func (s *Sender) Step(now time.Time, ev servicenet.Event) { s.gather(now, ev, s.outbox.Step(now, ev)) }
 
 // Tick wakes the outbox if it is due.
 func (s *Sender) Tick(now time.Time) {
@@ -136,7 +136,7 @@ func (s *Sender) Take() Output {
 }
 
 // gather takes over what the outbox wants because of an event; nil: none of its own.
-func (s *Sender) gather(ev servicenet.Event, o servicenet.Output) {
+func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output) {
 	s.wake = o.Wake
 	s.out.Send = append(s.out.Send, o.Send...)
 	s.out.Paths = append(s.out.Paths, o.Paths...)
@@ -164,7 +164,7 @@ func (s *Sender) gather(ev servicenet.Event, o servicenet.Output) {
 	}
 	if o.IsolatedChanged {
 		s.isolated = o.Isolated
-		s.noteIsolation()
+		s.noteIsolation(now)
 	}
 }
 
@@ -185,13 +185,17 @@ func (s *Sender) noteMigration(m servicenet.Migration) {
 	s.asking = false
 }
 
-func (s *Sender) noteIsolation() {
-	pending := s.outbox.Stats().Pending
+func (s *Sender) noteIsolation(now time.Time) {
+	logged := s.outbox.Status(now).GetLogged()
+	waiting := fmt.Sprintf("%d reports wait", logged)
+	if logged == 1 {
+		waiting = "1 report waits"
+	}
 	if s.isolated {
-		s.note(true, "no supervisor can be reached by any rail: %d reports wait", pending)
+		s.note(true, "no supervisor can be reached by any rail: %s", waiting)
 		return
 	}
-	s.note(false, "a supervisor is reached again: %d reports wait", pending)
+	s.note(false, "a supervisor is reached again: %s", waiting)
 }
 
 func (s *Sender) path(p servicenet.PathID) string {

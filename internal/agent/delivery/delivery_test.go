@@ -150,7 +150,7 @@ func TestNotes(t *testing.T) {
 	} {
 		s := newSender(t)
 		s.Take()
-		s.gather(nil, tc.out)
+		s.gather(start, nil, tc.out)
 		var want []Note
 		if tc.text != "" {
 			want = []Note{{tc.warn, tc.text}}
@@ -181,7 +181,7 @@ func TestNoteOfTheSamePathAgain(t *testing.T) {
 	zero := servicenet.PathID{Supervisor: "sup-0"}
 	s := newSender(t)
 	s.Take()
-	s.gather(nil, servicenet.Output{Migrations: []servicenet.Migration{
+	s.gather(start, nil, servicenet.Output{Migrations: []servicenet.Migration{
 		{From: zero, To: zero, State: servicenet.PathReestablishing, Why: "no answer"},
 		{From: zero, To: zero, State: servicenet.PathMigrated, Why: "re-established"},
 		{From: zero, To: zero, State: servicenet.PathRearm, Why: "an alternate is chosen"},
@@ -213,7 +213,7 @@ func TestReasons(t *testing.T) {
 	} {
 		s := newSender(t)
 		s.asking = tc.asking
-		s.gather(tc.ev, servicenet.Output{Migrations: []servicenet.Migration{{
+		s.gather(start, tc.ev, servicenet.Output{Migrations: []servicenet.Migration{{
 			From: servicenet.PathID{Supervisor: "sup-0"}, To: servicenet.PathID{Supervisor: "sup-1"}, State: servicenet.PathMigrated, Why: tc.why,
 		}}})
 		if got := s.Migrations(); len(got) != 1 || got[tc.want] != 1 {
@@ -227,5 +227,65 @@ func TestReasons(t *testing.T) {
 	}
 	if got := Reason(0).String(); got != "Reason(0)" {
 		t.Errorf("no reason is called %s", got)
+	}
+}
+
+// A reply to a path request of this half is acknowledged, and only where it can have come from.
+func TestHeardReply(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		path fault.Path
+		id   uint64 // added to that of the request
+		want int    // acknowledgements
+	}{
+		{"the reply", fault.PathDirect, 0, 1},
+		{"by the torus", fault.PathTorus, 0, 0},
+		{"of another request", fault.PathDirect, 7, 0},
+	} {
+		s := newSender(t)
+		s.Add(start, report())
+		s.Tick(start)
+		var q *servicenet.PathMessage
+		for _, p := range s.Take().Paths {
+			if p.Request != nil {
+				q = &p
+			}
+		}
+		if q == nil {
+			t.Fatal("no path is asked for")
+		}
+		reply := &lofamov1.PathReply{
+			Node: q.Request.GetNode(), Half: q.Request.GetHalf(), Epoch: q.Request.GetEpoch(), Id: q.Request.GetId() + tc.id,
+			Checksum: lofamov1.Checksum_CHECKSUM_CRC32C, Session: 5,
+		}
+		s.Heard(start.Add(time.Millisecond), servicenet.Opened{
+			Msg: &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: reply}}, Name: q.Path.Supervisor,
+		}, tc.path, q.Path.Interface)
+		acks := 0
+		for _, p := range s.Take().Paths {
+			if p.Ack != nil && p.Ack.GetId() == q.Request.GetId() && p.Path == q.Path {
+				acks++
+			}
+		}
+		if acks != tc.want {
+			t.Errorf("%s: %d acknowledgements, want %d", tc.name, acks, tc.want)
+		}
+	}
+}
+
+// Who is asked for something again sends what is unanswered at once.
+func TestHeardAgain(t *testing.T) {
+	s := newSender(t)
+	s.Add(start, report())
+	sent := s.Take().Send
+	if len(sent) != 1 {
+		t.Fatalf("%d datagrams, want 1", len(sent))
+	}
+	s.Heard(start.Add(12*time.Millisecond), servicenet.Opened{
+		Msg: &lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}, Name: sent[0].Target,
+	}, fault.PathDirect, sent[0].Interface)
+	again := s.Take().Send
+	if len(again) != 1 || again[0].Reports[0].ID != sent[0].Reports[0].ID || again[0].Attempt != 2 {
+		t.Errorf("sent %+v: want the report for the second time", again)
 	}
 }

@@ -60,7 +60,11 @@ func (m *Machine) updateServiceNetwork(now time.Time) {
 		s, detail, age = r.State, r.Detail, 0
 	}
 	if was := m.ledger.State(m.self, fault.ComponentServiceNetwork); was != s {
-		m.note(NoteServiceNet, "service network %s (was %s) %s", s, was, detail)
+		why := ""
+		if detail != "" {
+			why = ": " + detail
+		}
+		m.note(NoteServiceNet, "service network %s (was %s)%s", s, was, why)
 	}
 	m.state(now, fault.ComponentServiceNetwork, s, fault.KindSelf, detail, age)
 }

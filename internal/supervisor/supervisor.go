@@ -254,7 +254,7 @@ func (s *Supervisor) connect() error {
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.bulk = bulk.New(bulk.Config{
-		Self: s.cfg.ID, ReplyTo: s.self.Report, Socket: s.sockets[0], Nodes: service, Names: s.names, Signer: s.signer,
+		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Nodes: service, Names: s.names, Signer: s.signer,
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
 	s.intake = rails.NewIntake(rails.IntakeConfig{

@@ -17,6 +17,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
@@ -131,6 +132,12 @@ func (s *Supervisor) ports() []rails.Port {
 	}
 	out[0].ReplyTo = s.self.Report
 	return out
+}
+
+// straight is where transfers reach a node.
+func (s *Supervisor) straight(id fault.NodeID) (bulk.Place, bool) {
+	to, from, ok := s.sender.Straight(id)
+	return bulk.Place{Addr: to, Socket: from.Socket, ReplyTo: from.ReplyTo}, ok
 }
 
 // normal are the nodes that the map calls NORMAL, by this replica's own copy: a hint, so that neither a

@@ -132,8 +132,8 @@ func lastLines(b []byte, most int) []byte {
 		return b
 	}
 	b = b[len(b)-most:]
-	if i := bytes.IndexByte(b, '\n'); i >= 0 {
-		return b[i+1:]
+	if _, after, ok := bytes.Cut(b, []byte{'\n'}); ok {
+		return after
 	}
 	return b
 }

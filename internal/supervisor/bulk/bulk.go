@@ -32,6 +32,13 @@ type Socket interface {
 	Send(to netip.AddrPort, b []byte) error
 }
 
+// Place is where a node is reached, and from where.
+type Place struct {
+	Addr    netip.AddrPort
+	Socket  Socket
+	ReplyTo string // the report address that Socket has
+}
+
 // Names knows the torus.
 type Names interface {
 	Dims() grid.Dims
@@ -42,11 +49,12 @@ type Names interface {
 // Config of a manager.
 type Config struct {
 	Self    string // this supervisor's id
-	ReplyTo string // its report address, at which Socket receives
-	Socket  Socket
-	Nodes   map[fault.NodeID][]netip.AddrPort // service addresses
-	Names   Names
-	Signer  servicenet.Signer
+	ReplyTo string // its first report address
+	// Straight returns where a node is reached straight at this moment; false: nowhere.
+	Straight func(fault.NodeID) (Place, bool)
+	Nodes    map[fault.NodeID][]netip.AddrPort // all service addresses
+	Names    Names
+	Signer   servicenet.Signer
 	// Normal returns the nodes that the fault map calls NORMAL, as far as this replica knows.
 	Normal   func(context.Context) map[fault.NodeID]bool
 	Receiver bulk.ReceiverConfig
@@ -214,13 +222,24 @@ func (m *Manager) end(t *transfer) {
 	}
 }
 
-// send signs and sends a message by a way. A pull whose many ranges do not fit the wrapper goes in two.
+// send signs and sends a message by a way. Straight, the answer goes to where the message came from, so
+// that a transfer follows the node from one service interface to another. A pull whose many ranges do
+// not fit the wrapper goes in two.
 func (m *Manager) send(origin fault.Origin, s bulk.Send) {
-	b, err := servicenet.Seal(s.Message, m.cfg.Signer)
 	node := origin.Node
+	if s.Way.Via != "" {
+		node = fault.NodeID(s.Way.Via)
+	}
+	at, ok := m.cfg.Straight(node)
+	if !ok {
+		return // it has no address: another way follows
+	}
+	if s.Way.Via == "" {
+		answerTo(s.Message, at.ReplyTo)
+	}
+	b, err := servicenet.Seal(s.Message, m.cfg.Signer)
 	if err == nil && s.Way.Via != "" {
 		b, err = servicenet.SealDowncall(origin.Node, b, m.cfg.Signer)
-		node = fault.NodeID(s.Way.Via)
 	}
 	if pull := s.Message.GetBulkPull(); servicenet.RefusalOf(err) == servicenet.RefusedTooLong && len(pull.GetRanges()) > 1 {
 		for _, half := range split(pull) {
@@ -229,13 +248,20 @@ func (m *Manager) send(origin fault.Origin, s bulk.Send) {
 		return
 	}
 	if err == nil {
-		if addrs := m.cfg.Nodes[node]; len(addrs) > 0 {
-			err = m.cfg.Socket.Send(addrs[0], b)
-		}
+		err = at.Socket.Send(at.Addr, b)
 	}
 	if err != nil { // it is asked again, or by another way
 		m.cfg.Metrics.SendFails.Inc()
 		m.cfg.Logger.Debug("send", "what", "bulk", "node", node, "err", err)
+	}
+}
+
+func answerTo(m *lofamov1.Message, addr string) {
+	switch b := m.GetBody().(type) {
+	case *lofamov1.Message_BulkRequest:
+		b.BulkRequest.ReplyTo = addr
+	case *lofamov1.Message_BulkPull:
+		b.BulkPull.ReplyTo = addr
 	}
 }
 

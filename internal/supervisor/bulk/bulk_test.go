@@ -93,7 +93,7 @@ func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
 	w.through = w.listen(w.atGateway)
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	cfg := Config{
-		Self: "s1", ReplyTo: w.sup.LocalAddr().String(), Socket: w.sup, Signer: signer(pki.SupervisorIdentity(cluster, "s1"), "s1"),
+		Self: "s1", ReplyTo: w.sup.LocalAddr().String(), Straight: w.straight, Signer: signer(pki.SupervisorIdentity(cluster, "s1"), "s1"),
 		Nodes: map[fault.NodeID][]netip.AddrPort{node.Node: {w.direct.LocalAddr()}, gateway.Node: {w.through.LocalAddr()}},
 		Names: view.NewNames(dims, map[grid.Coord]fault.NodeID{{}: node.Node, {X: 1}: gateway.Node}),
 		Normal: func(context.Context) map[fault.NodeID]bool {
@@ -106,6 +106,15 @@ func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
 	}
 	w.m = New(cfg)
 	return w
+}
+
+// straight is where the nodes are, unless the test has taken a node's address away.
+func (w *world) straight(id fault.NodeID) (Place, bool) {
+	addrs := w.m.cfg.Nodes[id]
+	if len(addrs) == 0 {
+		return Place{}, false
+	}
+	return Place{Addr: addrs[0], Socket: w.sup, ReplyTo: w.sup.LocalAddr().String()}, true
 }
 
 func must(t *testing.T, err error) {
@@ -516,7 +525,7 @@ func TestManyRanges(t *testing.T) {
 	}
 	w := newWorld(t, nil, nil)
 	sent := make(recorded, 8)
-	w.m.cfg.Socket = sent
+	w.m.cfg.Straight = func(fault.NodeID) (Place, bool) { return Place{Socket: sent}, true }
 	w.m.send(node, bulk.Send{Way: bulk.Way{Via: string(gateway.Node)}, Message: &lofamov1.Message{Body: &lofamov1.Message_BulkPull{BulkPull: &lofamov1.BulkPull{
 		Transfer: make([]byte, 16), Node: string(node.Node), Half: lofamov1.Half_HALF_HOST, Ranges: ranges, ReplyTo: "192.0.2.1:7", Via: string(gateway.Node),
 	}}}})

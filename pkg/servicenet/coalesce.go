@@ -14,13 +14,11 @@ type statement struct {
 	c    fault.Component
 }
 
-// shorten leaves out every report whose observations newer reports, r among them, all restate, and
-// notes in r's details how many earlier statements on a component went. A report goes whole or not at
-// all: what an id stands for never changes.
+// shorten leaves out every report whose observations newer reports, r among them, all restate. A report
+// goes whole or not at all: what an id stands for never changes.
 func (o *Outbox) shorten(r fault.Report, out *Output) {
 	out.DroppedWhat = o.whatFills()
 	restated := make(map[statement]bool)
-	gone := make(map[statement]int)
 	for _, ob := range r.Observations {
 		restated[statement{ob.Node, ob.Component}] = true
 	}
@@ -35,17 +33,40 @@ func (o *Outbox) shorten(r fault.Report, out *Output) {
 			}
 			continue
 		}
-		for _, ob := range e.report.Observations {
-			gone[statement{ob.Node, ob.Component}]++
-		}
-		o.forget(i, out)
-		out.Dropped++
+		o.leaveOut(i, out)
 	}
+}
+
+// leaveOut takes a report away for which there is no room. The next one that speaks of the same says so,
+// and of those too of which this one has said it.
+func (o *Outbox) leaveOut(i int, out *Output) {
+	e := o.log[i]
+	for _, ob := range e.report.Observations {
+		s := statement{ob.Node, ob.Component}
+		o.leftOut[s] += 1 + e.said[s]
+	}
+	o.forget(i, out)
+	out.Dropped++
+}
+
+// sayLeftOut notes in r's details how many earlier statements on a component went since this was said
+// last, and returns the numbers; nil: none.
+func (o *Outbox) sayLeftOut(r fault.Report) map[statement]int {
+	var said map[statement]int
 	for i, ob := range r.Observations {
-		if g := gone[statement{ob.Node, ob.Component}]; g > 0 {
-			r.Observations[i].Detail = cutDetail(strings.TrimSpace(fmt.Sprintf("[%d earlier left out] %s", g, ob.Detail)), fault.MaxDetail)
+		s := statement{ob.Node, ob.Component}
+		n := o.leftOut[s]
+		if n == 0 {
+			continue
 		}
+		r.Observations[i].Detail = cutDetail(strings.TrimSpace(fmt.Sprintf("[%d earlier left out] %s", n, ob.Detail)), fault.MaxDetail)
+		delete(o.leftOut, s)
+		if said == nil {
+			said = make(map[statement]int)
+		}
+		said[s] = n
 	}
+	return said
 }
 
 // whatFills names the component of which most reports in the log speak.

@@ -19,7 +19,7 @@ import (
 //	 no RECEIVED in time: next rails            to another supervisor
 //
 // When a report has MaxReports others before it, those whose every observation newer ones restate
-// are left out, oldest first; the newest says so in its details. Only when that frees nothing the
+// are left out, oldest first; the next one on the same component says so in its details. Only when that frees nothing the
 // oldest report goes (it cannot with MaxReports above some 140: there are not more components to
 // speak of). One goroutine owns an Outbox.
 type Outbox struct {
@@ -27,10 +27,11 @@ type Outbox struct {
 	epoch  fault.Epoch
 	cfg    OutboxConfig
 
-	seq        fault.Seq // last given in the present epoch
-	log        []*entry  // by epoch and number
-	reports    int       // entries that are not digests
-	renumbered time.Time // when an epoch was last taken from the supervisors
+	seq        fault.Seq         // last given in the present epoch
+	log        []*entry          // by epoch and number
+	reports    int               // entries that are not digests
+	leftOut    map[statement]int // for want of room, and not said yet
+	renumbered time.Time         // when an epoch was last taken from the supervisors
 
 	have, down [numPaths]bool // down: of the gossip and torus rails
 	interfaces []iface        // of the direct rail
@@ -60,8 +61,9 @@ type entry struct {
 	attempts int
 	step     int // of the escalation: 0 is the first rail
 	received bool
-	probe    bool // a digest that is to go by the alternate first
-	size     int  // encoded, in a batch; 0: not computed yet
+	probe    bool              // a digest that is to go by the alternate first
+	size     int               // encoded, in a batch; 0: not computed yet
+	said     map[statement]int // of how many earlier reports it, or a part beside it, says that they were left out
 	// commitWait is the next wait for COMMITTED.
 	commitWait time.Duration
 	via        fault.Path // rail of the last RECEIVED; 0 before the first
@@ -102,7 +104,7 @@ func NewOutbox(origin fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Outbo
 	if epoch < 1 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("outbox of %s: epoch: given %d: want 1 to %d", origin, epoch, MaxEpoch)
 	}
-	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, interfaces: make([]iface, len(cfg.Interfaces))}
+	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, interfaces: make([]iface, len(cfg.Interfaces)), leftOut: map[statement]int{}}
 	o.direct.state = fault.Unknown
 	for _, p := range cfg.Rails {
 		o.have[p] = true
@@ -156,8 +158,7 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 		o.reports++
 	}
 	for o.reports > o.cfg.MaxReports {
-		o.forget(0, &out)
-		out.Dropped++
+		o.leaveOut(0, &out)
 	}
 	o.noteDropped(&out)
 	o.pump(now, &out)
@@ -190,12 +191,16 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 	} else if o.reports >= o.cfg.MaxReports {
 		o.shorten(r, &out)
 	}
+	var said map[statement]int
+	if !r.Digest {
+		said = o.sayLeftOut(r)
+	}
 	first := o.seq + 1
 	for _, part := range SplitReport(r) {
 		o.seq++
 		part.ID.Seq = o.seq
 		e := o.newEntry(now, part)
-		e.probe = probe
+		e.probe, e.said = probe, said
 		if !r.Digest {
 			e.hold = now.Add(o.cfg.AggregateDelay)
 			o.reports++
@@ -204,8 +209,7 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 		o.log = append(o.log, e)
 	}
 	for o.reports > o.cfg.MaxReports {
-		o.forget(slices.IndexFunc(o.log, func(e *entry) bool { return !e.report.Digest }), &out)
-		out.Dropped++
+		o.leaveOut(slices.IndexFunc(o.log, func(e *entry) bool { return !e.report.Digest }), &out)
 	}
 	o.noteDropped(&out)
 	r.ID.Seq = first

@@ -1,0 +1,53 @@
+package servicenet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Every report that was left out is said to be, by the next one on its component, though the one that
+// needed the room spoke of another, and though the one that said it was left out itself.
+func TestLeftOutIsSaid(t *testing.T) {
+	cfg := DefaultOutboxConfig(fault.PathDirect)
+	cfg.MaxReports = 8
+	o, err := NewOutbox(origin("n0-0-0/host"), 1, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	components := []fault.Component{fault.ComponentMemory, fault.ComponentPower, fault.ComponentVoltage}
+	now, says := time.Unix(0, 0), map[fault.ReportID]int{}
+	add := func(c fault.Component, digest bool) {
+		now = now.Add(time.Millisecond)
+		_, out := o.Add(now, fault.Report{Digest: digest, Observations: []fault.Observation{{Component: c, State: fault.Sick, Kind: fault.KindSelf, Detail: "d"}}})
+		for _, r := range out.Keep {
+			n := 0
+			if _, err := fmt.Sscanf(r.Observations[0].Detail, "[%d earlier left out] d", &n); err == nil {
+				says[r.ID] = n
+			}
+		}
+		for _, id := range out.Forget {
+			delete(says, id)
+		}
+	}
+	for i := range 100 {
+		add(components[i%len(components)], false)
+		add(components[i%len(components)], true) // which says nothing of it
+	}
+	before := o.Stats().Shortened
+	if before < 50 {
+		t.Fatalf("%d were left out", before)
+	}
+	for _, c := range components {
+		add(c, false)
+	}
+	said := 0
+	for _, n := range says {
+		said += n
+	}
+	if after := o.Stats().Shortened; said < int(before) || said > int(after) {
+		t.Errorf("%d to %d were left out, and said to be of %d", before, after, said)
+	}
+}

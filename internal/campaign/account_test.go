@@ -68,9 +68,9 @@ func TestJournal(t *testing.T) {
 		made      int
 		kept      []int
 	}{
-		{"made 1 n/host@1#1 aa\nmade 2 n/host@1#2 bb\nkept 1\nmade 3 n/host@2#1 cc\nkept 2 3\n", "", 3, []int{1, 2, 3}},
+		{"made 1 n/host@1#1 aa 0\nmade 2 n/host@1#2 bb 2\nkept 1\nmade 3 n/host@2#1 cc 0\nkept 2 3\n", "", 3, []int{1, 2, 3}},
 		{"", "", 0, nil},
-		{"made 1 n/host@1#1 aa\nmade 1 n/host@2#1 aa\n", "was made as", 0, nil},
+		{"made 1 n/host@1#1 aa 0\nmade 1 n/host@2#1 aa 0\n", "was made as", 0, nil},
 		{"kept 1 x\n", "expected integer", 0, nil},
 		{"lost 1\n", "what is that", 0, nil},
 		{"\n", "empty", 0, nil},

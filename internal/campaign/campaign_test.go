@@ -85,6 +85,7 @@ type campaign struct {
 
 	mu        sync.Mutex
 	committed int
+	leftOut   int
 	caughtUp  map[fault.NodeID]bool
 	more      chan struct{} // closed and renewed when these change
 }
@@ -190,6 +191,9 @@ func (c *campaign) startSender(t *testing.T, id fault.NodeID) {
 			text, n := lines.Text(), 0
 			if _, err := fmt.Sscanf(text, saysCommitted+" %d", &n); err == nil {
 				c.note(func() { c.committed += n })
+			}
+			if _, err := fmt.Sscanf(text, saysLeftOut+" %d", &n); err == nil {
+				c.note(func() { c.leftOut += n })
 			}
 			if text == saysCaughtUp {
 				c.note(func() { c.caughtUp[id] = true })

@@ -17,8 +17,8 @@ import (
 
 // journal is what a sender notes for the test, a line for each:
 //
-//	made NUMBER ID FINGERPRINT   before it is kept or sent
-//	kept NUMBER…                 when the spool has said that they are on disk
+//	made NUMBER ID FINGERPRINT LEFTOUT   before it is kept or sent
+//	kept NUMBER…                         when the spool has said that they are on disk
 //
 // Every line is written at once, so that it outlives a kill; what is kept is on disk.
 type journal struct{ f *os.File }
@@ -31,7 +31,8 @@ func openJournal(dir string) (*journal, error) {
 }
 
 func (j *journal) made(r fault.Report) error {
-	_, err := fmt.Fprintf(j.f, "made %d %s %s\n", numberOf(r), r.ID, engine.Fingerprint(r))
+	n, leftOut := numberOf(r)
+	_, err := fmt.Fprintf(j.f, "made %d %s %s %d\n", n, r.ID, engine.Fingerprint(r), leftOut)
 	return err
 }
 
@@ -65,10 +66,12 @@ type account struct {
 	ids  map[int]string    // by number
 	kept map[int]bool      // by number
 	last int               // number made
+	// leftOut is how many earlier reports a report says were left out, by id.
+	leftOut map[string]int
 }
 
 func readJournal(path string) (account, error) {
-	a := account{made: map[string]string{}, ids: map[int]string{}, kept: map[int]bool{}}
+	a := account{made: map[string]string{}, ids: map[int]string{}, kept: map[int]bool{}, leftOut: map[string]int{}}
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return a, err
@@ -88,8 +91,8 @@ func (a *account) read(words []string) error {
 	}
 	var ns []int
 	numbers := words[1:]
-	if words[0] == "made" && len(words) == 4 {
-		numbers = words[1:2]
+	if words[0] == "made" && len(words) == 5 {
+		numbers = []string{words[1], words[4]}
 	}
 	for _, w := range numbers {
 		var n int
@@ -103,11 +106,14 @@ func (a *account) read(words []string) error {
 		for _, n := range ns {
 			a.kept[n] = true
 		}
-	case words[0] == "made" && len(ns) == 1:
+	case words[0] == "made" && len(ns) == 2:
 		if a.ids[ns[0]] != "" {
 			return fmt.Errorf("report %d was made as %s and as %s", ns[0], a.ids[ns[0]], words[2])
 		}
 		a.made[words[2]], a.ids[ns[0]], a.last = words[3], words[2], max(a.last, ns[0])
+		if ns[1] > 0 {
+			a.leftOut[words[2]] = ns[1]
+		}
 	default:
 		return fmt.Errorf("%q: what is that?", words)
 	}

@@ -1,0 +1,110 @@
+package campaign
+
+import (
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestFloodWithoutQuorum floods three supervisors, of which two are stopped in the middle, so that nothing
+// can be committed (rows 12 and 15 of the fault catalogue): the sender's log stays within its bound, what
+// does not fit is coalesced and said to be left out, and afterwards every report is either accepted, once
+// and unaltered, or was left out; what was said last counts.
+func TestFloodWithoutQuorum(t *testing.T) {
+	const node = fault.NodeID("n0-0-0")
+	c := newCampaign(t, 0)
+	o := c.orders[node]
+	o.Flood = 400 // two hundred times what a node reports when nothing happens
+	c.orders = map[fault.NodeID]order{node: o}
+	c.AwaitLeader(t)
+	c.startSender(t, node)
+	c.awaitCommitted(t, 500)
+	for _, p := range c.sups[1:] {
+		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.await(t, "the log to be full", func() bool { return c.leftOut >= 1000 })
+	for _, p := range c.sups[1:] {
+		if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.AwaitLeader(t)
+	c.mu.Lock()
+	so := c.committed
+	c.mu.Unlock()
+	c.awaitCommitted(t, so+1000)
+	c.stopSenders(t)
+
+	j, err := readJournal(journalPath(o.Dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leader := c.AwaitLeader(t)
+	c.checkLast(t, c.Client(t, c.Configs[leader].GRPC), node, j.last)
+	for _, p := range c.sups {
+		p.kill(t)
+	}
+	c.checkFlood(t, j)
+}
+
+// checkLast checks that the map comes to say of every component what the last report on it said: where
+// components flap, changes are held back for a time.
+func (c *campaign) checkLast(t *testing.T, client lofamov1.FaultSupervisorClient, node fault.NodeID, last int) {
+	t.Helper()
+	for i := range supervisortest.OwnComponents {
+		said := makeReport(node, last-i, 1).Observations[0]
+		what := said.Component.String() + " to be " + said.State.String()
+		supervisortest.Eventually(t, what, func() bool {
+			n, err := client.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: string(node)})
+			if err != nil {
+				return false
+			}
+			return slices.ContainsFunc(n.GetComponents(), func(comp *lofamov1.Component) bool {
+				return comp.GetName() == said.Component.String() && comp.GetState().String() == said.State.String()
+			})
+		})
+	}
+}
+
+// checkFlood checks that of what was made as much is missing as was left out at most, and that an
+// accepted report says so.
+func (c *campaign) checkFlood(t *testing.T, j account) {
+	t.Helper()
+	a := newAudit()
+	logs, err := filepath.Glob(filepath.Join(c.dir, "s?.*.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range logs {
+		if err := a.read(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accepted := a.accepted()
+	for id, contents := range accepted {
+		if len(contents) != 1 || contents[0] != j.made[id] {
+			t.Errorf("%s was accepted as %v, made as %q", id, contents, j.made[id])
+		}
+	}
+	missing, said := len(j.made)-len(accepted), 0
+	if missing > c.leftOut {
+		t.Errorf("%d reports were not accepted, and %d left out", missing, c.leftOut)
+	}
+	for id, n := range j.leftOut {
+		if len(accepted[id]) > 0 {
+			said += n
+		}
+	}
+	// What is left out last may have no successor that says so.
+	if said < c.leftOut*9/10 || said > c.leftOut {
+		t.Errorf("accepted reports say of %d that they were left out, and %d were", said, c.leftOut)
+	}
+	t.Logf("made %d, accepted %d, left out %d; accepted reports say so of %d", len(j.made), len(accepted), c.leftOut, said)
+}

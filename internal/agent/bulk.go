@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 	"github.com/lofamo/lofamo/internal/version"
@@ -203,7 +201,6 @@ type dnpBulk struct {
 	d       *dnpHalf
 	server  *rendezvous.Server
 	history *bundle.History
-	full    uint64 // messages back that the host's full mailbox did not take; under the half's mutex
 }
 
 func newDNPBulk(d *dnpHalf, now time.Time) (*dnpBulk, error) {
@@ -227,18 +224,6 @@ func (b *dnpBulk) take(o servicenet.Opened) {
 		b.server.Deliver(o)
 	}
 }
-
-// toHost passes a message to the host half. That a full mailbox takes no chunk is no exception of the RDMA
-// engine (Table VI): chunks come in numbers, are paced by guess, and are asked for again.
-func (d *dnpHalf) toHost(m relay.Message) {
-	err := sendMail(d.box, m, d.log)
-	if m.Kind == relay.Back && errors.Is(err, mailbox.ErrDropped) {
-		d.bulk.full++
-	}
-}
-
-// mailboxFull returns how many messages the host's full mailbox did not take, but for chunks.
-func (d *dnpHalf) mailboxFull() uint64 { return d.box.Stats().DroppedFull - d.bulk.full }
 
 // Announce implements rendezvous.Ways.
 func (b *dnpBulk) Announce(to bulk.Route, _ string, m *lofamov1.BulkAnnounce) {

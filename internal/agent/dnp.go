@@ -46,7 +46,6 @@ type dnpHalf struct {
 	frame  dnpcore.Frame // of the packet under way: handed over by pointer, never kept
 	packet []byte        // being sent
 	mail   mailbox.Stats // at the last look
-	full   uint64        // what mailboxFull said then
 	lookAt time.Time     // at the mailbox' counters
 
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
@@ -213,14 +212,13 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	s := d.box.Stats()
 	var bits uint32
-	full := d.mailboxFull()
-	if full > d.full {
+	if s.DroppedFull > d.mail.DroppedFull {
 		bits |= watchdog.RDMAMailboxFull
 	}
 	if s.Bad > d.mail.Bad {
 		bits |= watchdog.RDMAMailboxBad
 	}
-	d.mail, d.full = s, full
+	d.mail = s
 	if bits != 0 {
 		d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: bits}))
 	}
@@ -277,7 +275,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.sendFrames(now, out.Frames)
 	d.logNotes(out.Notes)
 	for _, m := range out.ToHost {
-		d.toHost(m)
+		sendMail(d.box, m, d.log)
 	}
 	for _, s := range out.Seal {
 		if b, err := d.seal(s); err != nil {

@@ -21,14 +21,17 @@ func sealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 }
 
 // sendMail passes an envelope to the other half. When that is dead or does not empty its mailbox,
-// the message is lost, and its origin sends it again; the error is for counting.
-func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
+// the message is lost, and its origin sends it again. Messages back leave room for all others.
+func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
 	b, err := torusrail.AppendMail(nil, monotonic(), m)
 	if err == nil {
-		err = box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
+		send := box.Send
+		if m.Kind == relay.Back {
+			send = box.SendSpare
+		}
+		err = send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
 	}
 	if err != nil && !errors.Is(err, mailbox.ErrAbsent) {
 		log.Debug("message not passed to the other half", "err", err)
 	}
-	return err
 }

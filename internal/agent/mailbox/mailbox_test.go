@@ -253,3 +253,42 @@ func BenchmarkSend(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// TestSpareLeavesRoom: what is sent with SendSpare to a half that is behind never fills its queue.
+func TestSpareLeavesRoom(t *testing.T) {
+	dir := t.TempDir()
+	host, err := Open(dir, fault.HalfHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = host.Close() }()
+	dnp, err := Open(dir, fault.HalfDNP) // nobody reads there
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dnp.Close() }()
+	spare := 0
+	for range 20 {
+		switch err := host.SendSpare(Message{Type: Envelope, Payload: make([]byte, 1200)}); {
+		case err == nil:
+			spare++
+		case !errors.Is(err, ErrDropped):
+			t.Fatal(err)
+		}
+	}
+	if spare < 2 || spare > 5 {
+		t.Errorf("%d chunks were taken, want 2 to 5", spare)
+	}
+	for i := range 5 {
+		if err := host.Send(Message{Type: Envelope, Payload: make([]byte, 1200)}); err != nil {
+			t.Errorf("message %d behind them: %v", i, err)
+		}
+	}
+	if s := host.Stats(); s.DroppedFull != 0 {
+		t.Errorf("%d are counted as dropped", s.DroppedFull)
+	}
+	_ = host.Close()
+	if err := host.SendSpare(Message{Type: Doorbell}); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}

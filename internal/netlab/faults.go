@@ -106,6 +106,31 @@ func (n *Network) HealService(node string) error {
 	return n.impair(n.servicePlugs(node), Both, func(i *impairment) { *i = impairment{} })
 }
 
+// Part parts members on the service networks: none of some hears any of others, nor the other way round.
+// A second call comes in the place of the first where both name a member.
+func (n *Network) Part(some, others []string) error {
+	for _, side := range [][2][]string{{some, others}, {others, some}} {
+		for _, iface := range n.ServiceInterfaces() {
+			var senders []string
+			for _, m := range side[1] {
+				w, err := n.wireOf(plug{m, iface})
+				if err != nil {
+					return err
+				}
+				senders = append(senders, w.own.addr.Addr().String())
+			}
+			var ears []plug
+			for _, m := range side[0] {
+				ears = append(ears, plug{m, iface})
+			}
+			if err := n.impair(ears, In, func(i *impairment) { i.deaf = strings.Join(senders, ", ") }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // CutLink cuts a node's torus link, silently: its carrier stays. Out is what this node sends.
 func (n *Network) CutLink(node string, d grid.Direction, w Way) error {
 	return n.Cut(node, linkInterface(d), w)
@@ -241,6 +266,55 @@ func (n *Network) setEnd(e end, up bool) error {
 	return ip(context.Background(), e.space, []string{"link set " + e.dev + " " + state})
 }
 
+// InterfaceDown takes an interface of a member down at the member itself.
+func (n *Network) InterfaceDown(member, iface string) error {
+	return n.setInterface(member, iface, false)
+}
+
+// InterfaceUp takes it up again.
+func (n *Network) InterfaceUp(member, iface string) error {
+	return n.setInterface(member, iface, true)
+}
+
+func (n *Network) setInterface(member, iface string, up bool) error {
+	w, err := n.wireOf(plug{member, iface})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.setEnd(w.own, up)
+}
+
+// TakeAddress takes the address of an interface away from a member.
+func (n *Network) TakeAddress(member, iface string) error { return n.setAddress(member, iface, false) }
+
+// GiveAddress gives it back.
+func (n *Network) GiveAddress(member, iface string) error { return n.setAddress(member, iface, true) }
+
+func (n *Network) setAddress(member, iface string, have bool) error {
+	w, err := n.wireOf(plug{member, iface})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.setEndAddress(w.own, have)
+}
+
+// setEndAddress is the sole writer of the interfaces' addresses. n.mu is held.
+func (n *Network) setEndAddress(e end, have bool) error {
+	if n.bare[e] == !have {
+		return nil
+	}
+	do := "del"
+	if have {
+		do = "add"
+	}
+	n.bare[e] = !have
+	return ip(context.Background(), e.space, []string{fmt.Sprintf("addr %s %s dev %s", do, e.addr, e.dev)})
+}
+
 // Flap pulls the cable of an interface and puts it back so many times, one of each in a period. It
 // returns with the cable in place, when it is done or ctx ends.
 func (n *Network) Flap(ctx context.Context, member, iface string, period time.Duration, times int) error {
@@ -269,6 +343,11 @@ func (n *Network) HealNetwork() error {
 	for e, down := range n.pulled {
 		if down {
 			errs = append(errs, n.setEnd(e, true))
+		}
+	}
+	for e, bare := range n.bare {
+		if bare {
+			errs = append(errs, n.setEndAddress(e, true))
 		}
 	}
 	var ends []end

@@ -109,6 +109,9 @@ func TestRules(t *testing.T) {
 		{impairment{}, []string{flush, count}},
 		{impairment{cut: true}, []string{flush, "add rule netdev lofamo in_tx_plus counter name lost_tx_plus drop", count}},
 		{impairment{lose: 305}, []string{flush, "add rule netdev lofamo in_tx_plus numgen random mod 1000 < 305 counter name lost_tx_plus drop", count}},
+		{impairment{deaf: "10.220.0.1, 10.220.0.2"}, []string{
+			flush, "add rule netdev lofamo in_tx_plus ip saddr { 10.220.0.1, 10.220.0.2 } counter name lost_tx_plus drop", count,
+		}},
 		{impairment{corrupt: 1000}, []string{flush, "add rule netdev lofamo in_tx_plus meta l4proto udp jump flip_tx_plus", count}},
 		{impairment{cut: true, lose: 500, corrupt: 1}, []string{
 			flush, "add rule netdev lofamo in_tx_plus counter name lost_tx_plus drop",

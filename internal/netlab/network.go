@@ -33,6 +33,7 @@ type Network struct {
 	mu     sync.Mutex         // guards the fields below and orders changes
 	wrong  map[end]impairment // what is not right, by receiving end
 	pulled map[end]bool       // ends that were set down, so that the other one lost its carrier
+	bare   map[end]bool       // ends that have lost their address
 }
 
 // Connect makes a network. The caller closes it. What dead processes left is removed first.
@@ -52,7 +53,7 @@ func Connect(ctx context.Context, s Shape) (*Network, error) {
 	}
 	n := &Network{
 		layout: plan(s, c.prefix(), c.slot), claim: c,
-		wrong: map[end]impairment{}, pulled: map[end]bool{},
+		wrong: map[end]impairment{}, pulled: map[end]bool{}, bare: map[end]bool{},
 	}
 	if err := n.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a network of namespaces: %w", err), n.Close())

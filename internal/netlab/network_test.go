@@ -206,6 +206,10 @@ func TestNetwork(t *testing.T) {
 	must(t, n.CutSupervisors("sup-1"))
 	ways("one supervisor cut", "xxxx.xxx", all...)
 	must(t, n.HealNetwork())
+	must(t, n.Part([]string{"n0-0-0"}, []string{"sup-0"}))
+	ways("node and supervisor parted", "....xxxx", all...)
+	ways("the node and the other supervisor", "xx", [2]post{node, supOther}, [2]post{supOther, node})
+	must(t, n.HealNetwork())
 	must(t, n.CutLink("n0-0-0", 1, Out)) // X+
 	ways("link cut out", "xxxxxx.x", all...)
 	must(t, n.HealLink("n0-0-0", 1))
@@ -315,8 +319,28 @@ func TestCarrier(t *testing.T) {
 			t.Errorf("%v: carrier %s with the cable back", plug, got)
 		}
 	}
+	is := func(what, want string) {
+		t.Helper()
+		if got := read("n0-0-0", "svc0/operstate"); got != want {
+			t.Errorf("%s: svc0 is %s, want %s", what, got, want)
+		}
+	}
+	must(t, n.InterfaceDown("n0-0-0", "svc0"))
+	is("set down", "down")
+	must(t, n.InterfaceUp("n0-0-0", "svc0"))
+	is("set up", "up")
 	must(t, n.CarrierDown("n0-0-0", "svc0"))
+	must(t, n.InterfaceDown("n0-0-0", "tx+"))
+	must(t, n.TakeAddress("n0-0-0", "svc0"))
+	if a := addresses(t, n, "n0-0-0", "svc0"); a != "" {
+		t.Errorf("address %s is not taken", a)
+	}
+	must(t, n.TakeAddress("n0-0-0", "svc0")) // already
 	must(t, n.HealNetwork())
+	is("all healed", "up")
+	if a := addresses(t, n, "n0-0-0", "svc0"); !strings.Contains(a, " 10.220.0.1/24 ") {
+		t.Errorf("address %q is not given back", a)
+	}
 	downs := func() int {
 		t.Helper()
 		n, err := strconv.Atoi(read("n0-0-0", "svc0/carrier_down_count"))
@@ -338,6 +362,17 @@ func TestCarrier(t *testing.T) {
 	}
 }
 
+// addresses lists the IPv4 addresses of an interface.
+func addresses(t *testing.T, n *Network, member, iface string) string {
+	t.Helper()
+	argv := n.Command(member, []string{"ip", "-4", "-o", "addr", "show", "dev", iface})
+	b, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("addresses of %s of %s: %v: %s", iface, member, err, b)
+	}
+	return string(b)
+}
+
 func TestFaultsRefused(t *testing.T) {
 	n := connect(t, Shape{Dims: dims(t, "2"), Supervisors: 1})
 	for _, tc := range []struct {
@@ -351,6 +386,9 @@ func TestFaultsRefused(t *testing.T) {
 		{n.Lose("n0-0-0", "svc0", In, 101), "given 101 percent: want 0 to 100"},
 		{n.Corrupt("n0-0-0", "svc0", In, 0.01), "given 0.01 percent: want 0, or at least 0.1"},
 		{n.CarrierDown("sup-7", "svc0"), `member "sup-7"`},
+		{n.InterfaceDown("n0-0-0", "svc7"), `interface "svc7" of n0-0-0`},
+		{n.TakeAddress("n0-0-0", "svc7"), `interface "svc7" of n0-0-0`},
+		{n.Part([]string{"n0-0-0"}, []string{"sup-7"}), `member "sup-7"`},
 	} {
 		if tc.err == nil || !strings.Contains(tc.err.Error(), tc.want) {
 			t.Errorf("error %v, want %q", tc.err, tc.want)

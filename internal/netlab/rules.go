@@ -11,8 +11,9 @@ import (
 // none.
 type impairment struct {
 	cut     bool
-	lose    int // of a thousand
-	corrupt int // of a thousand UDP datagrams, one bit flipped
+	deaf    string // to these senders: addresses as the filter's set has them, such as "10.0.0.1, 10.0.0.2"
+	lose    int    // of a thousand
+	corrupt int    // of a thousand UDP datagrams, one bit flipped
 }
 
 const (
@@ -67,6 +68,9 @@ func rules(dev string, i impairment) string {
 		add("counter name lost_%s drop", c)
 	case i.lose > 0:
 		add("%scounter name lost_%s drop", share(i.lose), c)
+	}
+	if i.deaf != "" {
+		add("ip saddr { %s } counter name lost_%s drop", i.deaf, c)
 	}
 	if i.corrupt > 0 {
 		add("meta l4proto udp %sjump flip_%s", share(i.corrupt), c)

@@ -42,6 +42,10 @@ func (h *hostHalf) status() status.Status {
 		}
 	}
 	s.Delivery.DeliveryStatus = h.core.Delivery(time.Now())
+	s.Migrations = map[string]uint64{}
+	for why, n := range h.core.Migrations() {
+		s.Migrations[why.String()] = n
+	}
 	return s
 }
 

@@ -42,9 +42,12 @@ type Status struct {
 	// Interfaces are the service interfaces by their numbers.
 	Interfaces []Interface `json:"interfaces"`
 	Delivery   Delivery    `json:"delivery"`
-	Spool      Spool       `json:"spool"`
-	Damaged    uint64      `json:"damaged"` // packets that came damaged
-	Refused    uint64      `json:"refused"` // messages refused
+	// Migrations counts the changes of the primary path since the start by their reason, such as
+	// "unanswered" or "interface-down"; reasons that never came are left out.
+	Migrations map[string]uint64 `json:"migrations,omitempty"`
+	Spool      Spool             `json:"spool"`
+	Damaged    uint64            `json:"damaged"` // packets that came damaged
+	Refused    uint64            `json:"refused"` // messages refused
 }
 
 // Half is one half.

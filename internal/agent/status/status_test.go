@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -35,7 +36,8 @@ func example() Status {
 				{Name: "torus", Sent: 3, Answered: 2, RttNs: uint64(45 * time.Microsecond)},
 			},
 		}},
-		Spool: Spool{Path: "/var/lib/lofamo/agent/host.spool", Capacity: 4 << 20, Used: 1152, Records: 3},
+		Migrations: map[string]uint64{"unanswered": 1, "interface-down": 1},
+		Spool:      Spool{Path: "/var/lib/lofamo/agent/host.spool", Capacity: 4 << 20, Used: 1152, Records: 3},
 	}
 }
 
@@ -96,6 +98,9 @@ func TestJSON(t *testing.T) {
 	}
 	if !proto.Equal(got.Delivery, want.Delivery) {
 		t.Errorf("delivery %v, want %v", got.Delivery, want.Delivery)
+	}
+	if !maps.Equal(got.Migrations, want.Migrations) {
+		t.Errorf("migrations %v, want %v", got.Migrations, want.Migrations)
 	}
 	got.Delivery, want.Delivery = Delivery{}, Delivery{}
 	if g, w := got, want; g.Node != w.Node || g.Host != w.Host || g.Spool != w.Spool || len(g.Interfaces) != 2 {

@@ -3,6 +3,8 @@ package status
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -38,7 +40,7 @@ func WriteTable(out io.Writer, s Status) error {
 	b.WriteString("\n")
 	writeRails(&b, d.GetRails())
 	fmt.Fprintf(&b, "\nlog: %s", logged(d))
-	fmt.Fprintf(&b, "\n     %d retries, %d migrations, %d left out because the log was full\n", d.GetRetries(), d.GetMigrations(), d.GetShortened())
+	fmt.Fprintf(&b, "\n     %d retries, %d migrations%s, %d left out because the log was full\n", d.GetRetries(), d.GetMigrations(), reasons(s.Migrations), d.GetShortened())
 	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
 	if s.Damaged > 0 || s.Refused > 0 {
 		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
@@ -83,6 +85,18 @@ func logged(d *lofamov1.DeliveryStatus) string {
 		return "empty: everything has been committed"
 	}
 	return fmt.Sprintf("%s, %d not yet received, the oldest %s old", count(uint64(d.GetLogged()), "report"), d.GetUnanswered(), round(d.GetOldestNs()))
+}
+
+// reasons lists what made the migrations.
+func reasons(by map[string]uint64) string {
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%s %d", why, by[why]))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 func waiting(d *lofamov1.DeliveryStatus) string {

@@ -199,9 +199,15 @@ func deliveries(m *clienttest.Map) {
 		Rails: []*lofamov1.RailStatus{{Name: "direct/eth0", Down: true, Sent: 90, Answered: 3}, {Name: "torus", InFlight: 4, Sent: 9}},
 	}
 	m.Nodes.Nodes[0].Delivery, m.Nodes.Nodes[5].Delivery = two, none
+	m.Nodes.Nodes[0].DeliveryAge = durationpb.New(800 * time.Millisecond)
+	m.Nodes.Nodes[5].DeliveryAge, m.Nodes.Nodes[5].DeliveryOld = durationpb.New(72*time.Second), true
+	// By the torus, in numbers only.
+	m.Nodes.Nodes[1].Delivery = &lofamov1.DeliveryStatus{State: lofamov1.PathState_REESTABLISHING, Logged: 1, OldestNs: uint64(2 * time.Second), Retries: 44}
+	m.Nodes.Nodes[1].DeliveryAge = durationpb.New(120 * time.Millisecond)
 	m.Reports.Senders = []*lofamov1.SenderStatus{
 		{Node: "n0-0-0", Coord: "0,0,0", Delivery: two, Age: durationpb.New(800 * time.Millisecond)},
-		{Node: "n1-0-1", Coord: "1,0,1", Delivery: none, Age: durationpb.New(72 * time.Second)},
+		{Node: "n1-0-1", Coord: "1,0,1", Delivery: none, Age: durationpb.New(72 * time.Second), Old: true},
+		{Node: "n1-0-0", Coord: "1,0,0", Delivery: m.Nodes.Nodes[1].Delivery, Age: durationpb.New(120 * time.Millisecond)},
 	}
 	m.Reports.Reports = []*lofamov1.ReportStatus{
 		{
@@ -249,6 +255,7 @@ func TestGolden(t *testing.T) {
 		{"get-reports-none.txt", good, "get reports"},
 		{"get-reports.json", bad, "get reports n0-0-0 -o json"},
 		{"get-node-delivery.txt", bad, "get node n0-0-0"},
+		{"get-node-delivery-torus.txt", bad, "get node n1-0-0"},
 		{"get-supervisors.txt", bad, "get supervisors"},
 		{"get-supervisors-wide.txt", bad, "get supervisors -o wide"},
 		{"get-supervisors.json", bad, "get supervisors -o json"},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -24,6 +25,8 @@ func (a *app) getReportsCommand() *cobra.Command {
 		Long: `Prints two tables: for each node how its reports fare, as it said itself, and the reports that the
 leader has received since it took over, newest first.
 
+AGE is how long ago it said so: OLD when that is more than three periods of its digests, so that its
+reports may fare otherwise by now. A node that only the torus reaches says less: neither rails nor paths.
 STATE of the paths: MIGRATED reports go by the primary and no alternate is loaded, REARM an alternate is
 being loaded, ARMED the alternate is ready, REESTABLISHING neither works and reports go by other rails.
 A path is INTERFACE>SUPERVISOR. LOGGED are reports that are not committed, UNANSWERED those of them that
@@ -72,15 +75,15 @@ func (a *app) printReports(resp *lofamov1.ListReportsResponse, wide bool) error 
 }
 
 func senderRows(senders []*lofamov1.SenderStatus, wide bool) [][]string {
-	head := []string{"NODE", "STATE", "PRIMARY", "ALTERNATE", "LOGGED", "UNANSWERED", "OLDEST", "MIGRATIONS", "RETRIES"}
+	head := []string{"NODE", "AGE", "STATE", "PRIMARY", "ALTERNATE", "LOGGED", "UNANSWERED", "OLDEST", "MIGRATIONS", "RETRIES"}
 	if wide {
-		head = append(head, "COORD", "SAID", "SHORTENED", "RAILS", "NOTE")
+		head = append(head, "COORD", "SHORTENED", "RAILS", "NOTE")
 	}
 	rows := [][]string{head}
 	for _, s := range senders {
 		d := s.GetDelivery()
 		r := []string{
-			s.GetNode(), pathState(d), path(d.GetPrimary()), path(d.GetAlternate()), count(d.GetLogged()), count(d.GetUnanswered()),
+			s.GetNode(), said(s.GetAge(), s.GetOld()), pathState(d), path(d.GetPrimary()), path(d.GetAlternate()), count(d.GetLogged()), count(d.GetUnanswered()),
 			oldest(d), count(d.GetMigrations()), count(d.GetRetries()),
 		}
 		if wide {
@@ -88,7 +91,7 @@ func senderRows(senders []*lofamov1.SenderStatus, wide bool) [][]string {
 			for _, rail := range d.GetRails() {
 				rails = append(rails, railShort(rail))
 			}
-			r = append(r, s.GetCoord(), protoDuration(s.GetAge())+" ago", count(d.GetShortened()), dash(strings.Join(rails, ", ")),
+			r = append(r, s.GetCoord(), count(d.GetShortened()), dash(strings.Join(rails, ", ")),
 				dash(strings.Join(troubles(d), "; ")))
 		}
 		rows = append(rows, r)
@@ -155,12 +158,25 @@ func pathState(d *lofamov1.DeliveryStatus) string {
 	return d.GetState().String()
 }
 
-// delivery is the state of a node's paths and the primary, in one cell.
-func delivery(d *lofamov1.DeliveryStatus) string {
-	if d.GetPrimary() == "" {
-		return pathState(d)
+// said is how long ago a sender said how its reports fare.
+func said(age *durationpb.Duration, old bool) string {
+	if old {
+		return protoDuration(age) + " OLD"
 	}
-	return pathState(d) + " " + printable(d.GetPrimary())
+	return protoDuration(age)
+}
+
+// delivery is the state of a node's paths and the primary, in one cell.
+func delivery(n *lofamov1.Node) string {
+	d := n.GetDelivery()
+	s := pathState(d)
+	if d.GetPrimary() != "" {
+		s += " " + printable(d.GetPrimary())
+	}
+	if n.GetDeliveryOld() {
+		s += " OLD"
+	}
+	return s
 }
 
 // logged is what waits in a sender's log.
@@ -206,30 +222,44 @@ func troubles(d *lofamov1.DeliveryStatus) []string {
 	return out
 }
 
+// ways is the state of a node's paths, and their names where the node has said them.
+func ways(d *lofamov1.DeliveryStatus) string {
+	s := pathState(d)
+	if d.GetPrimary() != "" {
+		s += ", by " + printable(d.GetPrimary())
+	}
+	if d.GetAlternate() != "" {
+		s += ", alternate " + printable(d.GetAlternate())
+	}
+	return s
+}
+
 // printDelivery prints how a node's reports fare, by its newest digest.
-func (a *app) printDelivery(d *lofamov1.DeliveryStatus) error {
+func (a *app) printDelivery(n *lofamov1.Node) error {
+	d := n.GetDelivery()
 	if d == nil {
 		a.printf("\nDelivery: the node has not said how its reports fare since this leader took over\n")
 		return nil
 	}
-	way := "no path"
-	if d.GetPrimary() != "" {
-		way = "by " + printable(d.GetPrimary())
-	}
-	if d.GetAlternate() != "" {
-		way += ", alternate " + printable(d.GetAlternate())
-	}
 	a.printf("\nDelivery of its reports\n")
-	rows := [][]string{
-		{"  Path", pathState(d) + ", " + way},
+	rows := [][]string{{"  Said", protoDuration(n.GetDeliveryAge()) + " ago"}}
+	if n.GetDeliveryOld() {
+		rows[0][1] += ": OLD, it may be otherwise by now"
+	}
+	rows = append(rows, [][]string{
+		{"  Path", ways(d)},
 		{"  Log", logged(d)},
 		{"  Since its start", fmt.Sprintf("%d migrations, %d retries", d.GetMigrations(), d.GetRetries())},
-	}
+	}...)
 	for _, t := range troubles(d) {
 		rows = append(rows, []string{"  Trouble", t})
 	}
 	if err := table(a.env.Stdout, rows); err != nil {
 		return err
+	}
+	if len(d.GetRails()) == 0 {
+		a.printf("  its rails are not known: it says so only by the direct way\n")
+		return nil
 	}
 	rows = [][]string{{"  RAIL", "STATE", "RTT", "IN FLIGHT", "SENT", "ANSWERED"}}
 	for _, r := range d.GetRails() {

@@ -18,7 +18,7 @@ func (a *app) nodeRows(nodes []*lofamov1.Node, wide bool) [][]string {
 	for _, n := range nodes {
 		r := []string{n.GetId(), n.GetCoord(), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), protoDuration(n.GetAge())}
 		if wide {
-			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10), witnesses(n), delivery(n.GetDelivery()))
+			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10), witnesses(n), delivery(n))
 		}
 		rows = append(rows, append(r, dash(notNormal(n))))
 	}
@@ -188,7 +188,7 @@ func (a *app) printNode(n *lofamov1.Node, wide bool) error {
 	if err := table(a.env.Stdout, rows); err != nil {
 		return err
 	}
-	if err := a.printDelivery(n.GetDelivery()); err != nil {
+	if err := a.printDelivery(n); err != nil {
 		return err
 	}
 	a.printRegisters(n)

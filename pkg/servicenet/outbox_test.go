@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -287,5 +289,89 @@ func BenchmarkOutboxAddAck(b *testing.B) {
 		o.Step(now, Acked{Ack: ack, Supervisor: "s0", Path: fault.PathDirect})
 		ack.Status = lofamov1.Ack_COMMITTED
 		o.Step(now, Acked{Ack: ack, Supervisor: "s0", Path: fault.PathDirect})
+	}
+}
+
+// Beside a digest goes as much of the status as there is room for: on the direct rail all of it; by the
+// torus, with a digest that grows, less and less, until the digest loses its details.
+func TestStatusBesideDigests(t *testing.T) {
+	o := newTestOutbox(t)
+	at := epochStart
+	statusOf := func(detail int, path fault.Path) *lofamov1.DeliveryStatus {
+		t.Helper()
+		r := healthyDigest("n0-0-0")
+		r.ID = fault.ReportID{}
+		if detail > 0 {
+			r.Observations[1].State, r.Observations[1].Detail = fault.Failed, strings.Repeat("d", detail)
+		}
+		at = at.Add(time.Second)
+		_, out := o.Add(at, r)
+		for _, s := range out.Send {
+			if s.Path == path && s.Reports[0].Digest {
+				if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > BatchLimit(path) {
+					t.Errorf("%s: %d bytes, want at most %d", path, n, BatchLimit(path))
+				}
+				return s.Status
+			}
+		}
+		t.Fatalf("no digest by %s", path)
+		return nil
+	}
+	if st := statusOf(100, fault.PathDirect); len(st.GetRails()) == 0 || st.GetPrimary() == "" {
+		t.Errorf("by the direct way: %v", st)
+	}
+	o.spool = "no space"
+	o.Step(at, RailDown{Path: fault.PathDirect, Why: "cut"})
+	var steps []string
+	for detail := range 70 {
+		st, is := statusOf(detail, fault.PathTorus), "all"
+		switch {
+		case st == nil:
+			is = "nothing"
+		case st.GetState() == 0:
+			t.Errorf("no state: %v", st)
+		case st.GetSpool() == "":
+			is = "numbers"
+		case len(st.GetRails()) == 0:
+			is = "no rails"
+		}
+		if len(steps) == 0 || steps[len(steps)-1] != is {
+			steps = append(steps, is)
+		}
+	}
+	if got := strings.Join(steps, ", "); got != "all, no rails, numbers, nothing, all" {
+		t.Errorf("by the torus: %s", got)
+	}
+}
+
+// Nobody asks a half without a service interface how its reports fare.
+func TestNoStatusOfDNPHalf(t *testing.T) {
+	o, err := NewOutbox(origin("n0-0-0/dnp"), 1, DefaultOutboxConfig(fault.PathTorus))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, out := o.Add(epochStart, fault.Report{Digest: true})
+	if len(out.Send) != 1 || out.Send[0].Status != nil {
+		t.Errorf("sends %+v", out.Send)
+	}
+}
+
+// However large the numbers of a status are, they have room beside a healthy digest, whose own service
+// network has failed, on the torus.
+func TestNumbersFitBesideDigest(t *testing.T) {
+	r := healthyDigest("n10-10-10")
+	for i, o := range r.Observations {
+		if o.Component == fault.ComponentServiceNetwork && o.Node == "n10-10-10" {
+			r.Observations[i].State, r.Observations[i].Detail = fault.Failed, "no supervisor answers"
+		}
+	}
+	parts := SplitReport(r)
+	parts[0].ID.Epoch, parts[0].ID.Seq = 1<<34, 1<<34
+	numbers := &lofamov1.DeliveryStatus{
+		State: lofamov1.PathState_REESTABLISHING, Logged: 1 << 16, Unanswered: 1 << 16, OldestNs: uint64(30 * time.Minute),
+		Migrations: 1 << 20, Retries: 1 << 27, IsolatedNs: uint64(30 * time.Minute),
+	}
+	if n := ReportSize(parts[0]) + StatusSize(numbers); len(parts) != 1 || n > BatchLimit(fault.PathTorus) {
+		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), ReportSize(parts[0]), StatusSize(numbers), BatchLimit(fault.PathTorus))
 	}
 }

@@ -208,9 +208,9 @@ func (o *Outbox) flush(now time.Time, out *Output) {
 		if b.path != nil {
 			s.Interface, s.Target, s.Checksum = b.path.id.Interface, b.path.id.Supervisor, b.path.checksum
 			o.noteFlight(now, b)
-			if digest {
-				s.Status = o.statusFor(now, b)
-			}
+		}
+		if digest && len(o.interfaces) > 0 {
+			s.Status = o.statusFor(now, b)
 		}
 		o.stats.Datagrams++
 		o.isolation.sent(now, b.rail)
@@ -227,16 +227,26 @@ func (o *Outbox) flush(now time.Time, out *Output) {
 	o.batches = o.batches[:0]
 }
 
-// statusFor returns the status that goes with the digests of b, and nil if there is no room.
+// statusFor returns the status that goes with the digests of b, as much of it as there is room for. By
+// the torus that is the numbers, 33 bytes at most, beside a digest of some 190 when little is wrong, and
+// often more. A half without a service interface needs none: its node's other half says how the node's
+// reports fare.
 func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
-	st := o.Status(now)
 	if b.size == 0 {
 		b.size = b.entries[0].encodedSize()
 	}
-	if b.size+StatusSize(st) > b.limit() {
-		return nil
+	room := b.limit() - b.size
+	st := o.Status(now)
+	for _, shorten := range [...]func(*lofamov1.DeliveryStatus){
+		func(*lofamov1.DeliveryStatus) {},
+		func(s *lofamov1.DeliveryStatus) { s.Rails = nil },
+		func(s *lofamov1.DeliveryStatus) { s.Primary, s.Alternate, s.Spool = "", "", "" },
+	} {
+		if shorten(st); StatusSize(st) <= room {
+			return st
+		}
 	}
-	return st
+	return nil
 }
 
 // aged returns a copy of r whose ages include the time in the log.

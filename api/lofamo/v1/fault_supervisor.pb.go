@@ -350,7 +350,8 @@ type SenderStatus struct {
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`
 	Delivery      *DeliveryStatus        `protobuf:"bytes,3,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"` // since the half said so
+	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`  // since the half said so
+	Old           bool                   `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"` // longer ago than three digest periods: its reports may fare otherwise by now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -411,6 +412,13 @@ func (x *SenderStatus) GetAge() *durationpb.Duration {
 		return x.Age
 	}
 	return nil
+}
+
+func (x *SenderStatus) GetOld() bool {
+	if x != nil {
+		return x.Old
+	}
+	return false
 }
 
 type GetBundleRequest struct {
@@ -1291,12 +1299,13 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\tReportHop\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04half\x18\x02 \x01(\tR\x04half\x12-\n" +
-	"\x04held\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04held\"\x9c\x01\n" +
+	"\x04held\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04held\"\xae\x01\n" +
 	"\fSenderStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x125\n" +
 	"\bdelivery\x18\x03 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\bdelivery\x12+\n" +
-	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"W\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x10\n" +
+	"\x03old\x18\x05 \x01(\bR\x03old\"W\n" +
 	"\x10GetBundleRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04half\x18\x02 \x01(\tR\x04half\x12\x1b\n" +

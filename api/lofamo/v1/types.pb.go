@@ -284,7 +284,10 @@ type Node struct {
 	// Revision of the last change of this node.
 	Revision uint64 `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
 	// How the reports of the host half fare, by its newest digest; absent when none said so.
-	Delivery      *DeliveryStatus `protobuf:"bytes,13,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	Delivery    *DeliveryStatus      `protobuf:"bytes,13,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	DeliveryAge *durationpb.Duration `protobuf:"bytes,14,opt,name=delivery_age,json=deliveryAge,proto3" json:"delivery_age,omitempty"` // since it said so
+	// It said so longer ago than three digest periods: its reports may fare otherwise by now.
+	DeliveryOld   bool `protobuf:"varint,15,opt,name=delivery_old,json=deliveryOld,proto3" json:"delivery_old,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -410,7 +413,22 @@ func (x *Node) GetDelivery() *DeliveryStatus {
 	return nil
 }
 
-// DeliveryStatus says how the reports of one half fare, as the half itself counts.
+func (x *Node) GetDeliveryAge() *durationpb.Duration {
+	if x != nil {
+		return x.DeliveryAge
+	}
+	return nil
+}
+
+func (x *Node) GetDeliveryOld() bool {
+	if x != nil {
+		return x.DeliveryOld
+	}
+	return false
+}
+
+// DeliveryStatus says how the reports of one half fare, as the half itself counts. By the torus there
+// is not always room for the rails, and for the texts: they are left out then.
 type DeliveryStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`
@@ -1211,7 +1229,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfb\x03\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\x04\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -1229,7 +1247,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	" \x01(\x04R\thostEpoch\x12\x1b\n" +
 	"\tdnp_epoch\x18\v \x01(\x04R\bdnpEpoch\x12\x1a\n" +
 	"\brevision\x18\f \x01(\x04R\brevision\x125\n" +
-	"\bdelivery\x18\r \x01(\v2\x19.lofamo.v1.DeliveryStatusR\bdelivery\"\x85\x03\n" +
+	"\bdelivery\x18\r \x01(\v2\x19.lofamo.v1.DeliveryStatusR\bdelivery\x12<\n" +
+	"\fdelivery_age\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vdeliveryAge\x12!\n" +
+	"\fdelivery_old\x18\x0f \x01(\bR\vdeliveryOld\"\x85\x03\n" +
 	"\x0eDeliveryStatus\x12*\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x14.lofamo.v1.PathStateR\x05state\x12\x18\n" +
 	"\aprimary\x18\x02 \x01(\tR\aprimary\x12\x1c\n" +
@@ -1385,31 +1405,32 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	13, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
 	14, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
 	5,  // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	3,  // 7: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	6,  // 8: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	0,  // 9: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	13, // 10: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	8,  // 11: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 12: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	14, // 13: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 14: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	14, // 15: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 16: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	1,  // 17: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	13, // 18: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	8,  // 19: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	0,  // 20: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 21: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	1,  // 22: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	2,  // 23: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	14, // 24: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	13, // 25: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	0,  // 26: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	14, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	3,  // 8: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	6,  // 9: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	0,  // 10: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	13, // 11: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	8,  // 12: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	2,  // 13: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	14, // 14: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 15: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	14, // 16: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 17: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	1,  // 18: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	13, // 19: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	8,  // 20: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	0,  // 21: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 22: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	1,  // 23: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	2,  // 24: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	14, // 25: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	13, // 26: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	0,  // 27: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }

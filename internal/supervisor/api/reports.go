@@ -60,7 +60,8 @@ func (s *Server) renderReports(v engine.ReportView, only fault.NodeID, now time.
 		}
 		at, _ := s.cfg.Names.Coord(id)
 		resp.Senders = append(resp.Senders, &lofamov1.SenderStatus{
-			Node: string(id), Coord: at.String(), Delivery: sender.Status, Age: view.Age(sender.At, now),
+			Node: string(id), Coord: at.String(), Delivery: sender.Status,
+			Age: view.Age(sender.At, now), Old: view.Old(sender.OldAt, now),
 		})
 	}
 	return resp

@@ -34,7 +34,7 @@ func (l leader) Reports(_ context.Context, q engine.ReportQuery) (engine.ReportV
 			Committed: true, Commit: 4 * time.Millisecond,
 			Said: []engine.Said{{Node: "b", Component: fault.Link(grid.XPlus), State: fault.Failed}},
 		}},
-		Senders: map[fault.NodeID]engine.Sender{"b": {Status: status, At: time.Now()}, "a": {Status: status, At: time.Now()}},
+		Senders: map[fault.NodeID]engine.Sender{"b": {Status: status, At: time.Now(), OldAt: time.Now().Add(time.Hour)}, "a": {Status: status, At: time.Now().Add(-time.Minute), OldAt: time.Now().Add(-time.Second)}},
 	}, nil
 }
 
@@ -63,7 +63,8 @@ func TestListReports(t *testing.T) {
 		t.Errorf("senders %v", s)
 	}
 	resp, err = h.client.ListReports(t.Context(), &lofamov1.ListReportsRequest{})
-	if q := <-l.asked; err != nil || q != (engine.ReportQuery{Limit: 100}) || len(resp.GetSenders()) != 2 || resp.GetSenders()[0].GetNode() != "a" {
+	if q := <-l.asked; err != nil || q != (engine.ReportQuery{Limit: 100}) || len(resp.GetSenders()) != 2 || resp.GetSenders()[0].GetNode() != "a" ||
+		!resp.GetSenders()[0].GetOld() || resp.GetSenders()[1].GetOld() {
 		t.Errorf("asked for %+v; %v, %v", q, resp, err)
 	}
 }

@@ -42,7 +42,12 @@ type Received struct {
 type Sender struct {
 	Status *lofamov1.DeliveryStatus // not changed any more
 	At     time.Time
+	OldAt  time.Time // from then on it is old: newer digests are missing
+	by     fault.ReportID
 }
+
+// statusMisses is after how many digest periods what a half says of itself is old.
+const statusMisses = 3
 
 // ReportQuery says which of the received reports are wanted.
 type ReportQuery struct {
@@ -103,9 +108,21 @@ func (t *term) note(arrived time.Time, d fault.Delivery, in Input) {
 	if !r.Digest {
 		t.e.cfg.Metrics.ReportAge.WithLabelValues(d.Path.String()).Observe(r.Latency.Seconds())
 	}
-	// Every part of a digest may bring it; reports kept over a restart say nothing of today.
-	if s := in.Reports.Status; s != nil && r.Digest && r.ID.Origin.Half == fault.HalfHost {
-		t.senders[r.ID.Origin.Node] = Sender{Status: s, At: arrived}
+	t.noteSender(arrived, r, in.Reports.Status)
+}
+
+// noteSender is the sole writer of t.senders. Every part of a digest may bring a status, and a digest
+// that was long on its way comes after a newer one; reports kept over a restart say nothing of today.
+func (t *term) noteSender(arrived time.Time, r Received, s *lofamov1.DeliveryStatus) {
+	if s == nil || !r.Digest || r.ID.Origin.Half != fault.HalfHost {
+		return
+	}
+	was := t.senders[r.ID.Origin.Node].by
+	if r.ID.Epoch < was.Epoch || r.ID.Epoch == was.Epoch && r.ID.Seq < was.Seq {
+		return
+	}
+	t.senders[r.ID.Origin.Node] = Sender{
+		Status: s, At: arrived, OldAt: arrived.Add(statusMisses * t.e.cfg.Awareness.DigestPeriod), by: r.ID,
 	}
 }
 

@@ -113,8 +113,17 @@ func TestReceivedReports(t *testing.T) {
 	if v.Senders["n1-0-0"].Status != status || v.Senders["n1-0-0"].At.IsZero() || len(v.Senders) != 1 {
 		t.Errorf("senders %v", v.Senders)
 	}
-	if e := h.node(t, "n1-0-0"); e.Delivery != status {
-		t.Errorf("the map says %v of its delivery", e.Delivery)
+	e := h.node(t, "n1-0-0")
+	if e.Delivery != status || e.DeliveryAt.IsZero() || e.DeliveryOldAt.Sub(e.DeliveryAt) != 3*h.cfg.Awareness.DigestPeriod {
+		t.Errorf("the map says %v of its delivery, at %s, old at %s", e.Delivery, e.DeliveryAt, e.DeliveryOldAt)
+	}
+	// A digest that was longer on its way than a later one says nothing of today.
+	later := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED}
+	h.batch("n1-0-0", 5, later, numbered(true, 4)...)
+	h.batch("n1-0-0", 5, status, numbered(true, 3)...)
+	h.taken(t)
+	if e := h.node(t, "n1-0-0"); e.Delivery != later {
+		t.Errorf("an older digest came in the place of a newer one: %v", e.Delivery)
 	}
 	v = h.received(t, ReportQuery{Node: "n1-0-0", Limit: 1, Digests: true})
 	if len(v.Reports) != 1 || !v.Reports[0].Digest || len(v.Reports[0].Said) != 1 {

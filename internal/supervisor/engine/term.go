@@ -439,7 +439,8 @@ func (t *term) view(reached uint64) view.Map {
 		if t.touched[st.ID] == 0 {
 			entry.Status = st
 		}
-		entry.Delivery = t.senders[st.ID].Status
+		said := t.senders[st.ID]
+		entry.Delivery, entry.DeliveryAt, entry.DeliveryOldAt = said.Status, said.At, said.OldAt
 		m.Nodes = append(m.Nodes, entry)
 	}
 	return m

@@ -26,6 +26,8 @@ type Entry struct {
 	// Delivery is how the host half says that its reports fare; nil when it has not said so. It is
 	// not changed any more.
 	Delivery *lofamov1.DeliveryStatus
+	// DeliveryAt is when it said so, DeliveryOldAt from when on that is old.
+	DeliveryAt, DeliveryOldAt time.Time
 }
 
 // Map is the fault map at one revision, by rank.
@@ -44,7 +46,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: Age(st.Life, now),
 		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
-		Delivery: e.Delivery,
+		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
 	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
@@ -87,6 +89,9 @@ func Age(from, now time.Time) *durationpb.Duration {
 	}
 	return durationpb.New(max(0, now.Sub(from)))
 }
+
+// Old says whether something is old that is so from a time on; the zero Time: never.
+func Old(from, now time.Time) bool { return !from.IsZero() && !now.Before(from) }
 
 // Links renders the link ends of a map, by rank of the node and direction.
 func Links(m Map, dims grid.Dims, now time.Time) []*lofamov1.Link {

@@ -50,6 +50,20 @@ func TestEnumsAgree(t *testing.T) {
 	}
 }
 
+// What a node says of its reports has an age, and is old from a time on.
+func TestDeliveryHasAnAge(t *testing.T) {
+	e := Entry{Status: sample()}
+	if n := Node(e, now); n.GetDeliveryAge() != nil || n.GetDeliveryOld() {
+		t.Errorf("nothing was said: %v", n)
+	}
+	e.Delivery, e.DeliveryAt, e.DeliveryOldAt = &lofamov1.DeliveryStatus{Logged: 1}, now.Add(-3*time.Second), now
+	for at, old := range map[time.Time]bool{now.Add(-1): false, now: true} {
+		if n := Node(e, at); n.GetDeliveryOld() != old || n.GetDeliveryAge().AsDuration() != at.Sub(e.DeliveryAt) || n.GetDelivery() != e.Delivery {
+			t.Errorf("at %s: age %v, old %t, want %t", at, n.GetDeliveryAge(), n.GetDeliveryOld(), old)
+		}
+	}
+}
+
 func TestStoredRestores(t *testing.T) {
 	b, err := proto.Marshal(Stored(sample(), now))
 	if err != nil {

@@ -250,7 +250,9 @@ func TestRealServiceNetworks(t *testing.T) {
 		t.must(t.net.Cut("n1-0-0", "svc0", netlab.Both))
 		silent, other := t.silent("n1-0-0"), t.traffic("n1-0-0", "svc1")
 		t.inject("n1-0-0", sensor("temperature", 110))
-		t.becomes("n1-0-0", "temperature", failed)
+		if s := t.becomes("n1-0-0", "temperature", failed); s.GetPath() != direct {
+			t.Errorf("known by %s, want DIRECT: one direct way is left", s.GetPath())
+		}
 		silent()
 		if c := t.traffic("n1-0-0", "svc1").Since(other); c.Out.Passed == 0 {
 			t.Errorf("nothing went by the second service network: %+v", c)

@@ -56,12 +56,18 @@ func TestOutboxRefusals(t *testing.T) {
 
 func second(_ *Outbox, err error) error { return err }
 
-func newTestOutbox(t testing.TB) *Outbox {
+func newTestOutboxOf(t testing.TB, cfg OutboxConfig) *Outbox {
 	t.Helper()
-	o, err := NewOutbox(origin("n0-0-0/host"), 1, DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
+	o, err := NewOutbox(origin("n0-0-0/host"), 1, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return o
+}
+
+func newTestOutbox(t testing.TB) *Outbox {
+	t.Helper()
+	o := newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
 	o.Step(epochStart, Supervisors{Targets: []string{"s0", "s1"}, Leader: "s0"})
 	return o
 }

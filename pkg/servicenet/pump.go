@@ -186,9 +186,11 @@ func (b *batch) limit() int {
 	return BatchLimit(fault.PathTorus)
 }
 
+// encodedSize has room for the ages that a report may reach in the log, where it can stand for days:
+// a batch that outgrew its datagram would never be sent.
 func (e *entry) encodedSize() int {
 	if e.size == 0 {
-		r := e.report
+		r := aged(e.report, MaxAge)
 		r.ID.Epoch, r.ID.Seq = max(r.ID.Epoch, 1<<34), max(r.ID.Seq, 1<<34)
 		e.size = ReportSize(r)
 	}

@@ -230,9 +230,7 @@ func (o *Outbox) Step(now time.Time, ev Event) Output {
 	case RailDown:
 		o.railDown(now, ev, &out)
 	case PathFailed:
-		if p := o.paths.find(ev.Path); p != nil {
-			o.pathLost(now, p, ev.Why, &out)
-		}
+		o.pathFailed(now, ev, &out)
 	case Damaged:
 		o.damaged(now, ev)
 	case Replied:

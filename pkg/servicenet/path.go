@@ -29,10 +29,12 @@ type path struct {
 	answeredAt time.Time // when the newest answered datagram was sent; zero: none
 	tried      bool      // sent to since any answer on the direct rail
 	rest       time.Duration
-	retryAt    time.Time // the end of its rest
-	good       int       // answers since it failed
-	resent     time.Time // when damage last made us send again
-	proven     uint64    // id of the REQ whose REP came last; 0: none since it failed
+	retryAt    time.Time     // the end of its rest
+	good       int           // answers since it failed
+	deaf       time.Duration // the last rest from errors
+	deafUntil  time.Time     // no error is believed before
+	resent     time.Time     // when damage last made us send again
+	proven     uint64        // id of the REQ whose REP came last; 0: none since it failed
 	checksum   *lofamov1.Checksum
 }
 
@@ -41,6 +43,21 @@ func (p *path) suspect() bool { return p.misses >= suspectMisses }
 func (p *path) fail(now time.Time) {
 	p.rest = min(max(2*p.rest, restFor), maxRest)
 	p.retryAt, p.good, p.proven = now.Add(p.rest), 0, 0
+}
+
+// believe says whether an error that came back for the path counts. ICMP is not signed, and who forges it
+// must not make us change paths without end: after each that counted, only missing answers speak against
+// the path for a while, which grows as long as errors keep coming.
+func (p *path) believe(now time.Time) bool {
+	if now.Before(p.deafUntil) {
+		return false
+	}
+	if now.Sub(p.deafUntil) > maxRest {
+		p.deaf = 0
+	}
+	p.deaf = min(max(2*p.deaf, restFor), maxRest)
+	p.deafUntil = now.Add(p.deaf)
+	return true
 }
 
 // succeed notes an answer to something that was sent at the given time.
@@ -155,6 +172,15 @@ func (o *Outbox) enter(state PathState, why string, out *Output) {
 		o.stats.Migrations++
 	}
 	out.Migrations = append(out.Migrations, m)
+}
+
+// pathFailed handles an error of a path. A half with a single path has nothing to change, and hasten's
+// limit is enough.
+func (o *Outbox) pathFailed(now time.Time, ev PathFailed, out *Output) {
+	p := o.paths.find(ev.Path)
+	if p != nil && (len(o.paths.all) == 1 || p.believe(now)) {
+		o.pathLost(now, p, ev.Why, out)
+	}
 }
 
 // pathLost handles the failure of one path.

@@ -1,0 +1,130 @@
+package servicenet
+
+import (
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// answering is an outbox whose supervisors answer everything by the direct rail after 1 ms, but on the
+// paths that are dead.
+type answering struct {
+	t          *testing.T
+	o          *Outbox
+	now        time.Time
+	out        Output
+	dead       func(PathID) bool
+	leader     func(PathID) string // hint
+	due        []pendingAck
+	requests   int
+	migrations int
+	rails      [numPaths]int // reports sent, digests apart
+}
+
+func newAnswering(t *testing.T, o *Outbox) *answering {
+	return &answering{t: t, o: o, now: epochStart, dead: func(PathID) bool { return false }, leader: func(PathID) string { return "" }}
+}
+
+func (a *answering) step(ev Event) { a.take(a.o.Step(a.now, ev)) }
+
+func (a *answering) add(r fault.Report) {
+	_, out := a.o.Add(a.now, r)
+	a.take(out)
+}
+
+func (a *answering) take(out Output) {
+	a.out = out
+	a.migrations += len(out.Migrations)
+	at := a.now.Sub(epochStart) + time.Millisecond
+	for _, p := range out.Paths {
+		if p.Request == nil {
+			continue
+		}
+		a.requests++
+		if !a.dead(p.Path) {
+			a.due = append(a.due, pendingAck{at, Replied{Interface: p.Path.Interface, Supervisor: p.Path.Supervisor, Reply: &lofamov1.PathReply{
+				Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: uint64(a.o.Epoch()), Id: p.Request.GetId(), Leader: a.leader(p.Path)}}})
+		}
+	}
+	for _, s := range out.Send {
+		for _, r := range s.Reports {
+			if !r.Digest {
+				a.rails[s.Path]++
+			}
+			if s.Path != fault.PathDirect || a.dead(PathID{s.Interface, s.Target}) {
+				continue
+			}
+			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+				ack := NewAcks(st, r.ID)[0]
+				ack.Leader = a.leader(PathID{s.Interface, s.Target})
+				a.due = append(a.due, pendingAck{at, Acked{Ack: ack, Supervisor: s.Target, Path: s.Path, Interface: s.Interface}})
+			}
+		}
+	}
+}
+
+// pass lets the time pass, and does something every so often.
+func (a *answering) pass(d, every time.Duration, do func()) {
+	end, next := a.now.Add(d), a.now.Add(every)
+	for {
+		at := earliest(next, a.out.Wake)
+		if len(a.due) > 0 {
+			at = earliest(at, epochStart.Add(a.due[0].at))
+		}
+		if at.After(end) {
+			a.now = end
+			return
+		}
+		a.now = at
+		switch {
+		case len(a.due) > 0 && !epochStart.Add(a.due[0].at).After(at):
+			ev := a.due[0].ev
+			a.due = a.due[1:]
+			a.step(ev)
+		case !next.After(at):
+			next = next.Add(every)
+			do()
+		default:
+			a.step(Tick{})
+		}
+	}
+}
+
+// Whoever can forge ICMP errors, and sends one for every path without end, makes a half that is answered
+// change its path now and then, and not with each of them.
+func TestForgedErrorsFlipNoPathForEver(t *testing.T) {
+	for name, interfaces := range map[string][]string{"one interface": {"a"}, "two interfaces": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultOutboxConfig(fault.PathDirect, fault.PathTorus)
+			cfg.Interfaces = interfaces
+			a := newAnswering(t, newTestOutboxOf(t, cfg))
+			a.step(Supervisors{Targets: []string{"s0", "s1", "s2"}})
+			a.pass(time.Second, 100*time.Millisecond, func() { a.add(fault.Report{Digest: true}) })
+			a.requests, a.migrations = 0, 0
+			n := 0
+			const storm = 2 * time.Minute
+			a.pass(storm, 2*time.Millisecond, func() {
+				if n++; n%5 == 0 {
+					a.add(sick(fault.ComponentMemory))
+				}
+				for _, p := range a.o.paths.all {
+					a.step(PathFailed{Path: p.id, Why: "forged"})
+				}
+			})
+			paths := len(a.o.paths.all)
+			// Each path is believed at 0, 2, 6, 14, 30, 62 and 94 s, and with each there is a state or three.
+			if most := 3 * 7 * paths; a.migrations > most || a.requests > 4*most {
+				t.Errorf("%d changes and %d REQ in %v, want at most %d and %d", a.migrations, a.requests, storm, most, 4*most)
+			}
+			if a.rails[fault.PathTorus] > 7*paths*maxInFlight {
+				t.Errorf("%d reports by the torus", a.rails[fault.PathTorus])
+			}
+			a.pass(time.Second, time.Second, func() {})
+			if s := a.o.Stats(); s.Pending != 0 {
+				t.Errorf("%d reports wait at the end", s.Pending)
+			}
+		})
+	}
+}

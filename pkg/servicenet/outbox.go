@@ -60,6 +60,7 @@ type entry struct {
 	due      time.Time // of the next attempt
 	attempts int
 	step     int // of the escalation: 0 is the first rail
+	repeats  int // of attempts, for damage
 	received bool
 	probe    bool              // a digest that is to go by the alternate first
 	size     int               // encoded, in a batch; 0: not computed yet
@@ -327,7 +328,7 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 }
 
 func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
-	e.received = true
+	e.received, e.repeats = true, 0
 	e.via = path
 	e.due = now.Add(e.commitWait)
 	e.commitWait = min(2*e.commitWait, max(o.cfg.MaxBackoff, o.cfg.CommitTimeout))
@@ -368,7 +369,7 @@ func (o *Outbox) number(now time.Time, e *entry, out *Output) {
 		out.Forget = append(out.Forget, old)
 		out.Keep = append(out.Keep, aged(e.report, now.Sub(e.added)))
 	}
-	e.received, e.via, e.step, e.due, e.tried = false, 0, 0, now, nil
+	e.received, e.via, e.step, e.repeats, e.due, e.tried = false, 0, 0, 0, now, nil
 	e.rail, e.path, e.size = 0, nil, 0
 	e.torusSends, e.torusAt = 0, time.Time{}
 	e.commitWait = o.cfg.CommitTimeout

@@ -25,6 +25,8 @@ const (
 	busyDatagrams = 4
 	// damageRest is the least time between two repetitions for damage on one path.
 	damageRest = 10 * time.Millisecond
+	// maxRepeats bounds the repetitions of one report for damage, until it is RECEIVED.
+	maxRepeats = 3
 )
 
 // target is one supervisor.
@@ -325,10 +327,12 @@ func (o *Outbox) damaged(now time.Time, ev Damaged) {
 	}
 }
 
-// sendAgain repeats the last attempt of what is unanswered.
+// sendAgain repeats the last attempt of what is unanswered, but of each report only a few times:
+// anybody can send damaged packets, and they must not keep it from the next rails.
 func (o *Outbox) sendAgain(now time.Time, which func(*entry) bool) {
 	for _, e := range o.log {
-		if e.pending() && which(e) {
+		if e.pending() && e.repeats < maxRepeats && which(e) {
+			e.repeats++
 			e.step--
 			e.due, e.tried = now, e.tried[:max(0, len(e.tried)-1)]
 		}

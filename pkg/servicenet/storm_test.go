@@ -128,3 +128,40 @@ func TestForgedErrorsFlipNoPathForEver(t *testing.T) {
 		})
 	}
 }
+
+// Damaged packets, which anybody can send, hold up no escalation: where nothing is answered, the other
+// rails are tried almost as early as without them.
+func TestDamageHoldsUpNoEscalation(t *testing.T) {
+	o := newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus))
+	o.Step(epochStart, Supervisors{Targets: []string{"s0"}})
+	_, out := o.Add(epochStart, sick(fault.ComponentMemory))
+	torus := time.Duration(0)
+	sends := len(out.Send)
+	for now := epochStart; now.Before(epochStart.Add(10 * time.Second)); now = now.Add(time.Millisecond) {
+		out := o.Step(now, Damaged{Path: fault.PathDirect})
+		sends += len(out.Send)
+		for _, s := range out.Send {
+			if torus == 0 && s.Path == fault.PathTorus {
+				torus = now.Sub(epochStart)
+			}
+		}
+	}
+	if torus == 0 || torus > 250*time.Millisecond {
+		t.Errorf("by the torus after %v, want at most 250ms", torus)
+	}
+	if sends > 100 {
+		t.Errorf("%d datagrams for one report in 10 s", sends)
+	}
+}
+
+func TestTorusDamageHoldsUpNoEscalation(t *testing.T) {
+	o := newTestOutboxOf(t, DefaultOutboxConfig(fault.PathTorus))
+	_, out := o.Add(epochStart, sick(fault.ComponentMemory))
+	sends := len(out.Send)
+	for now := epochStart; now.Before(epochStart.Add(10 * time.Second)); now = now.Add(time.Millisecond) {
+		sends += len(o.Step(now, Damaged{Path: fault.PathTorus}).Send)
+	}
+	if sends > 30 {
+		t.Errorf("%d datagrams for one report in 10 s, want at most 30", sends)
+	}
+}

@@ -210,6 +210,9 @@ func (o *Outbox) judgePaths(now time.Time, out *Output) {
 // answered takes a supervisor's answer on a report as a sign that the rail works on which it came.
 func (o *Outbox) answered(now time.Time, id fault.ReportID, ev Acked, out *Output) {
 	o.noteAnswer()
+	if id.Epoch == o.epoch {
+		o.seqAcked = max(o.seqAcked, id.Seq)
+	}
 	// The time of a COMMITTED is the store's, not the path's.
 	sample := ev.Ack.GetStatus() == lofamov1.Ack_RECEIVED
 	if ev.Path != fault.PathDirect {

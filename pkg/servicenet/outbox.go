@@ -28,6 +28,7 @@ type Outbox struct {
 	cfg    OutboxConfig
 
 	seq        fault.Seq         // last given in the present epoch
+	seqAcked   fault.Seq         // of these, the last that was answered
 	log        []*entry          // by epoch and number
 	reports    int               // entries that are not digests
 	leftOut    map[statement]int // for want of room, and not said yet
@@ -281,8 +282,8 @@ func (o *Outbox) find(id fault.ReportID) *entry {
 	return nil
 }
 
-// acked handles a verified acknowledgement. What is not in the log is ignored, but as a sign that the
-// rail works: it answers an earlier life, or comes twice.
+// acked handles a verified acknowledgement. One that is no news is ignored, also as a sign that the rail
+// works: it comes twice, or somebody sends an old one again.
 func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	a := ev.Ack
 	if AckOrigin(a) != o.origin {
@@ -299,8 +300,11 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 			}
 			continue
 		}
-		o.answered(now, id, ev, out)
 		i, found := o.search(id)
+		committed := a.GetStatus() == lofamov1.Ack_COMMITTED
+		if found && (committed || !o.log[i].received) || o.awaits(id) {
+			o.answered(now, id, ev, out)
+		}
 		if !found {
 			continue
 		}
@@ -310,7 +314,7 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 			o.countAnswer(ev)
 		}
 		switch {
-		case a.GetStatus() == lofamov1.Ack_COMMITTED && !e.report.Digest:
+		case committed && !e.report.Digest:
 			o.stats.Committed++
 			o.forget(i, out)
 		case e.report.Digest:
@@ -327,6 +331,20 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	}
 }
 
+// awaits says whether an answer is news although the log does not wait for it: a digest may have been
+// replaced before its answer came.
+func (o *Outbox) awaits(id fault.ReportID) bool {
+	if id.Epoch == o.epoch && id.Seq > o.seqAcked && id.Seq <= o.seq {
+		return true
+	}
+	for i := range o.direct.flights {
+		if f := &o.direct.flights[i]; !f.answered && f.has(id) {
+			return true
+		}
+	}
+	return false
+}
+
 func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 	e.received, e.repeats = true, 0
 	e.via = path
@@ -339,7 +357,7 @@ func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 func (o *Outbox) becomeEpoch(now time.Time, epoch fault.Epoch, out *Output) {
 	old := o.epoch
 	o.epoch, o.renumbered, out.NewEpoch = epoch, now, epoch
-	o.seq = 0
+	o.seq, o.seqAcked = 0, 0
 	o.direct.forget(func(*flight) bool { return true })
 	for _, e := range o.log {
 		if e.report.ID.Epoch == old {

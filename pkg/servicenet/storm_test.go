@@ -165,3 +165,39 @@ func TestTorusDamageHoldsUpNoEscalation(t *testing.T) {
 		t.Errorf("%d datagrams for one report in 10 s, want at most 30", sends)
 	}
 }
+
+// An acknowledgement of what the log no longer waits for may be an old one that somebody sends again: it
+// keeps neither a dead path in use nor the isolation from being told.
+func TestReplayedAcksProveNothing(t *testing.T) {
+	cfg := DefaultOutboxConfig(fault.PathDirect)
+	a := newAnswering(t, newTestOutboxOf(t, cfg))
+	a.step(Supervisors{Targets: []string{"s0", "s1"}})
+	a.add(sick(fault.ComponentMemory))
+	a.pass(time.Second, 100*time.Millisecond, func() { a.add(fault.Report{Digest: true}) })
+	old := fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: 1, Seq: 1}
+	was := a.o.paths.primary
+	replay := func(by string) {
+		for st := lofamov1.Ack_RECEIVED; st <= lofamov1.Ack_STALE_EPOCH; st++ {
+			ack := NewAcks(st, old)[0]
+			ack.HighestEpoch = 1
+			a.step(Acked{Ack: ack, Supervisor: by, Path: fault.PathDirect})
+		}
+	}
+	a.dead = func(p PathID) bool { return p == was.id }
+	a.pass(500*time.Millisecond, 5*time.Millisecond, func() {
+		a.add(fault.Report{Digest: true})
+		replay(was.id.Supervisor)
+	})
+	if a.o.paths.primary == was {
+		t.Error("the dead path is still the primary")
+	}
+	a.dead = func(PathID) bool { return true }
+	a.pass(2*cfg.NetworkDeadAfter, 5*time.Millisecond, func() {
+		a.add(fault.Report{Digest: true})
+		replay("s0")
+		replay("s1")
+	})
+	if !a.out.Isolated || a.out.ServiceNetwork != fault.Failed {
+		t.Errorf("isolated %t, service network %s: want true and FAILED", a.out.Isolated, a.out.ServiceNetwork)
+	}
+}

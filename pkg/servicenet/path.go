@@ -95,9 +95,10 @@ type paths struct {
 	primary   *path // nil: no supervisor is known, or REESTABLISHING
 	alternate *path // in REARM and ARMED
 	last      PathID
-	turn      int    // index in all of the last alternate chosen
-	digests   int    // counted for probeEvery
-	lastID    uint64 // of a REQ
+	turn      int       // index in all of the last alternate chosen
+	followAt  time.Time // no change to the leader before
+	digests   int       // counted for probeEvery
+	lastID    uint64    // of a REQ
 	exchange  inquiry
 	answered  answeredRequest
 }
@@ -256,8 +257,9 @@ func (o *Outbox) advancePaths(now time.Time, out *Output) {
 	if s.primary == nil || s.exchange.kind != 0 {
 		return
 	}
-	if o.leader != "" && s.primary.id.Supervisor != o.leader {
+	if o.leaderElsewhere() && !now.Before(s.followAt) {
 		if s.state == PathArmed && s.alternate.id.Supervisor == o.leader {
+			s.followAt = now.Add(restFor)
 			o.becomeMigrated(s.alternate, "the leader is there", out)
 		} else if p := o.leaderPath(now); p != nil {
 			o.becomeRearm(now, p, "the way to the leader", out)
@@ -277,6 +279,12 @@ func (o *Outbox) advancePaths(now time.Time, out *Output) {
 			o.becomeRearm(now, s.all[i], "a better alternate", out)
 		}
 	}
+}
+
+// leaderElsewhere says whether another supervisor than the primary's leads. That is followed at most once
+// in restFor: supervisors may not agree on who leads, and each of them passes a report on.
+func (o *Outbox) leaderElsewhere() bool {
+	return o.leader != "" && o.paths.primary.id.Supervisor != o.leader
 }
 
 // rearm loads the next alternate, if there is one.
@@ -347,8 +355,11 @@ func (o *Outbox) pathWake(now time.Time) time.Time {
 	if t := o.target(s.primary.id.Supervisor); t != nil && !t.session && now.Before(t.sessionAt) {
 		wake = t.sessionAt
 	}
+	if o.leaderElsewhere() && now.Before(s.followAt) {
+		wake = earliest(wake, s.followAt)
+	}
 	for _, p := range s.all {
-		wanted := p.id.Supervisor == o.leader && s.primary.id.Supervisor != o.leader ||
+		wanted := p.id.Supervisor == o.leader && o.leaderElsewhere() ||
 			s.state == PathMigrated && p != s.primary ||
 			s.state == PathArmed && disjointness(p.id, s.primary.id) > disjointness(s.alternate.id, s.primary.id)
 		if wanted && now.Before(p.retryAt) {

@@ -105,7 +105,11 @@ func (o *Outbox) setPaths(now time.Time, out *Output) {
 			all = append(all, p)
 		}
 	}
-	s.all, s.turn = all, 0
+	turn := 0
+	if s.turn < len(s.all) {
+		turn = indexOf(all, s.all[s.turn])
+	}
+	s.all, s.turn = all, turn
 	o.direct.forget(func(f *flight) bool { return !slices.Contains(all, f.path) })
 	if s.exchange.path != nil && !slices.Contains(all, s.exchange.path) {
 		s.exchange = inquiry{}
@@ -260,12 +264,17 @@ func (o *Outbox) railUp(now time.Time, ev RailUp) {
 	switch {
 	case ev.Path == fault.PathDirect && int(ev.Interface) < len(o.interfaces):
 		i := &o.interfaces[ev.Interface]
-		if x := &o.paths.exchange; i.down && x.kind == requestAny {
-			x.due, x.wait = now, o.cfg.AckTimeout
+		if !i.down {
+			return
 		}
 		i.down = false
-	case ev.Path.Valid():
+		if x := &o.paths.exchange; x.kind == requestAny {
+			x.due, x.wait = now, o.cfg.AckTimeout
+		}
+		o.hasten(now, nil, 0)
+	case ev.Path.Valid() && o.down[ev.Path]:
 		o.down[ev.Path] = false
+		o.hasten(now, nil, 0)
 	}
 }
 

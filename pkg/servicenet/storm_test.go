@@ -201,3 +201,55 @@ func TestReplayedAcksProveNothing(t *testing.T) {
 		t.Errorf("isolated %t, service network %s: want true and FAILED", a.out.Isolated, a.out.ServiceNetwork)
 	}
 }
+
+// Two supervisors that each take the other for the leader do not send a half to and fro without end.
+func TestLeaderHintsFlipNoPathForEver(t *testing.T) {
+	a := newAnswering(t, newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect)))
+	a.leader = func(p PathID) string { return map[string]string{"s0": "s1", "s1": "s0"}[p.Supervisor] }
+	a.step(Supervisors{Targets: []string{"s0", "s1", "s2"}})
+	a.pass(time.Minute, 20*time.Millisecond, func() { a.add(fault.Report{Digest: true}) })
+	if m := a.o.Stats().Migrations; m > 31 {
+		t.Errorf("%d migrations in a minute, want at most one in %v", m, restFor)
+	}
+	if a.requests > 200 {
+		t.Errorf("%d REQ in a minute", a.requests)
+	}
+}
+
+// The same supervisors told again leave the turns of the alternates where they are.
+func TestSupervisorsAgainKeepTheTurns(t *testing.T) {
+	a := newAnswering(t, newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect)))
+	ev := Supervisors{Targets: []string{"s0", "s1", "s2", "s3"}}
+	a.step(ev)
+	seen := map[string]bool{}
+	for range 6 {
+		a.pass(40*time.Millisecond, time.Hour, func() {})
+		alternate := a.o.paths.alternate
+		if alternate == nil {
+			t.Fatalf("%s without an alternate", a.o.paths.state)
+		}
+		seen[alternate.id.Supervisor] = true
+		a.step(ev)
+		a.o.paths.alternate.misses = 0
+		a.o.becomeMigrated(a.o.paths.primary, "test", &Output{})
+		a.step(Tick{})
+	}
+	if len(seen) != 3 {
+		t.Errorf("alternates %v, want each of the three in turn", seen)
+	}
+}
+
+// What waits for a half's only path is sent when its interface is back, and not at the end of its back-off.
+func TestInterfaceBackSendsWhatWaits(t *testing.T) {
+	o := newTestOutboxOf(t, DefaultOutboxConfig(fault.PathDirect))
+	o.Step(epochStart, Supervisors{Targets: []string{"s0"}})
+	o.Step(epochStart, RailDown{Path: fault.PathDirect})
+	_, out := o.Add(epochStart, sick(fault.ComponentMemory))
+	now := out.Wake
+	for now.Before(epochStart.Add(3 * time.Second)) {
+		now = o.Step(now, Tick{}).Wake
+	}
+	if out = o.Step(now.Add(-100*time.Millisecond), RailUp{Path: fault.PathDirect}); len(out.Send) == 0 {
+		t.Errorf("nothing is sent, next %v later", out.Wake.Sub(now))
+	}
+}

@@ -187,10 +187,13 @@ func (b *batch) limit() int {
 }
 
 // encodedSize has room for the ages that a report may reach in the log, where it can stand for days:
-// a batch that outgrew its datagram would never be sent.
+// a batch that outgrew its datagram would never be sent. A digest is soon replaced.
 func (e *entry) encodedSize() int {
 	if e.size == 0 {
-		r := aged(e.report, MaxAge)
+		r := e.report
+		if !r.Digest {
+			r = aged(r, MaxAge)
+		}
 		r.ID.Epoch, r.ID.Seq = max(r.ID.Epoch, 1<<34), max(r.ID.Seq, 1<<34)
 		e.size = ReportSize(r)
 	}

@@ -25,17 +25,12 @@ const (
 	maxHeldAcks = 4 * servicenet.MaxAcks
 )
 
-// dest is to whom acks go: a half, wherever it was heard last, or a half behind one relay.
+// dest is to whom acks go: a half, at any address that is known to be its own, or one place that may be
+// anybody's: a relay, or an address from which a datagram of the half came that may be a copy of an old
+// one. What is for the half is never carried to such a place.
 type dest struct {
 	origin fault.Origin
-	relay  engine.To // zero: straight
-}
-
-func destOf(origin fault.Origin, to engine.To) dest {
-	if to.Relayed {
-		return dest{origin, to}
-	}
-	return dest{origin: origin}
+	only   engine.To // zero: the half, wherever it was heard last
 }
 
 // held are the acks that wait for one destination.
@@ -58,13 +53,13 @@ type ackTable struct {
 func newAckTable() *ackTable { return &ackTable{halves: make(map[dest]*held)} }
 
 // hold takes an ack. It says whether there was room.
-func (t *ackTable) hold(now time.Time, origin fault.Origin, to engine.To, ack *lofamov1.Ack) bool {
-	h := t.halves[destOf(origin, to)]
+func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) bool {
+	h := t.halves[d]
 	if h == nil {
 		if len(t.halves) == maxHeld {
 			return false
 		}
-		h = &held{dest: destOf(origin, to), due: now.Add(holdTime)}
+		h = &held{dest: d, due: now.Add(holdTime)}
 		t.halves[h.dest] = h
 		t.waiting = append(t.waiting, h)
 	}
@@ -86,11 +81,10 @@ func joins(a, b *lofamov1.Ack) bool {
 }
 
 // keep takes back what could not be sent.
-func (t *ackTable) keep(now time.Time, origin fault.Origin, to engine.To, acks []*lofamov1.Ack) bool {
-	d := destOf(origin, to)
+func (t *ackTable) keep(now time.Time, d dest, to engine.To, acks []*lofamov1.Ack) bool {
 	h := t.halves[d]
 	if h == nil {
-		if to.Relayed || len(t.halves) == maxHeld {
+		if d.only != (engine.To{}) || len(t.halves) == maxHeld {
 			return false
 		}
 		h = &held{dest: d, to: to, due: now.Add(failedTime), failed: true}

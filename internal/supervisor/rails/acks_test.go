@@ -2,6 +2,7 @@ package rails
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func committed(seqs ...uint64) *lofamov1.Ack {
 	return &lofamov1.Ack{Status: lofamov1.Ack_COMMITTED, Node: "n0", Half: lofamov1.Half_HALF_HOST, Epoch: 5, Seqs: seqs}
 }
 
-// TestCommittedIsCarried on the next RECEIVED to the half, wherever that goes.
+// TestCommittedIsCarried on the next RECEIVED to the half, at whichever of its addresses.
 func TestCommittedIsCarried(t *testing.T) {
 	a := newAuthority(t)
 	r, h := a.replica(t, "s1", nil), a.half(t, host0)
@@ -43,6 +44,37 @@ func TestCommittedIsCarried(t *testing.T) {
 	sent = r.wire.await(t, 3)
 	if acks := h.open(t, sent[2]).Msg.GetAcks(); sent[2].addr != eth0 || len(acks) == 0 || acks[0].GetSeqs()[0] != 7 {
 		t.Errorf("acks %v to %s", acks, sent[2].addr)
+	}
+}
+
+// A copy of an old datagram may come from anywhere: it is answered there, and nothing that waits for the
+// half goes that way, until a path to there is established.
+func TestReplayDivertsNothing(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	elsewhere := netip.MustParseAddrPort("192.0.2.66:7000")
+	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(1))
+	r.get(elsewhere, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	r.sender.Answer(engine.To{Addr: elsewhere.String()}, committed(8)) // the inbox knows it
+	sent := r.wire.sent()
+	if len(sent) != 1 || sent[0].addr != elsewhere {
+		t.Fatalf("sent %v", sent)
+	}
+	if acks := h.open(t, sent[0]).Msg.GetAcks(); len(acks) != 1 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED {
+		t.Errorf("acks %v to a place that may be anybody's", acks)
+	}
+	r.get(eth1, 1, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	sent = r.wire.sent()
+	if acks := h.open(t, sent[1]).Msg.GetAcks(); sent[1].addr != eth1 || len(acks) != 2 || !slices.Equal(acks[1].GetSeqs(), []uint64{1}) {
+		t.Errorf("acks %v to the half itself, at %s", acks, sent[1].addr)
+	}
+	r.establish(t, h, 1, elsewhere, 0)
+	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(2))
+	n := len(r.wire.sent())
+	r.get(elsewhere, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
+	sent = r.wire.await(t, n+1)
+	if acks := h.open(t, sent[n]).Msg.GetAcks(); len(acks) != 2 || !slices.Equal(acks[1].GetSeqs(), []uint64{2}) {
+		t.Errorf("acks %v to a place where a path is established", acks)
 	}
 }
 
@@ -103,18 +135,18 @@ func TestAckTableIsBounded(t *testing.T) {
 		return fault.Origin{Node: fault.NodeID(fmt.Sprint("n", i)), Half: fault.HalfHost}
 	}
 	for i := range maxHeld {
-		if !tab.hold(now, origin(i), engine.To{}, committed(1)) {
+		if !tab.hold(now, dest{origin: origin(i)}, engine.To{}, committed(1)) {
 			t.Fatalf("no room for half %d", i)
 		}
 	}
-	if tab.hold(now, origin(maxHeld), engine.To{}, committed(1)) {
+	if tab.hold(now, dest{origin: origin(maxHeld)}, engine.To{}, committed(1)) {
 		t.Error("room for one half more than there may be")
 	}
 	held := 1
 	for i := range 1000 { // each of an epoch of its own
 		ack := committed(1)
 		ack.Epoch = uint64(i + 10)
-		if tab.hold(now, origin(0), engine.To{}, ack) {
+		if tab.hold(now, dest{origin: origin(0)}, engine.To{}, ack) {
 			held++
 		}
 	}
@@ -132,7 +164,7 @@ func TestAckTableIsBounded(t *testing.T) {
 		t.Errorf("%d due, %d left", n, len(tab.halves))
 	}
 	// What could not be sent waits longer, is not sent by itself, and is given up in the end.
-	if !tab.keep(now, origin(1), engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, origin(2), engine.To{Relayed: true}, nil) {
+	if !tab.keep(now, dest{origin: origin(1)}, engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, dest{origin(2), engine.To{Relayed: true}}, engine.To{Relayed: true}, nil) {
 		t.Error("kept what is behind a relay, or not what is not")
 	}
 	if h, lost := tab.due(now.Add(failedTime - 1)); h != nil || lost != 0 {

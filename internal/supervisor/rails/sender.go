@@ -141,9 +141,10 @@ func (s *Sender) dropped(acks int) {
 
 // Answer implements engine.Answerer; the ack is the sender's from now on.
 func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
+	d := s.dest(servicenet.AckOrigin(ack), to)
 	s.mu.Lock()
 	idle := len(s.acks.halves) == 0
-	ok := s.acks.hold(time.Now(), servicenet.AckOrigin(ack), to, ack)
+	ok := s.acks.hold(time.Now(), d, to, ack)
 	s.mu.Unlock()
 	if !ok {
 		s.dropped(1)
@@ -296,6 +297,24 @@ func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, er
 	return paths.Place{Addr: addr, Socket: to.Socket}, err == nil, err
 }
 
+// dest is under what acks for a half wait that are to go to a place. Only a place that is configured, or
+// to which a path is established, is known to be the half's: a copy of an old datagram may come from
+// anywhere.
+func (s *Sender) dest(origin fault.Origin, to engine.To) dest {
+	if to.Relayed {
+		return dest{origin, to}
+	}
+	if to.Addr == "" {
+		return dest{origin: origin}
+	}
+	addr, err := netip.ParseAddrPort(to.Addr)
+	own := func(p paths.Place) bool { return err == nil && p.Addr == addr }
+	if slices.ContainsFunc(s.configured(origin.Node), own) || slices.ContainsFunc(s.cfg.Paths.places(origin), own) {
+		return dest{origin: origin}
+	}
+	return dest{origin, to}
+}
+
 // Sizes of what is around a message, in bytes: the tags and lengths of an envelope with its signature
 // and checksum, and those of a downcall with the node's name.
 const (
@@ -315,8 +334,9 @@ func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
 // say sends a body (nil: none) and acks to a half, with the acks that wait for it, in as many messages
 // as they need, sealed as the options say; what goes through the torus is signed.
 func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicenet.SealOptions, body *lofamov1.Message, acks []*lofamov1.Ack) {
+	d := s.dest(origin, to)
 	s.mu.Lock()
-	acks = append(slices.Clip(acks), s.acks.take(destOf(origin, to))...)
+	acks = append(slices.Clip(acks), s.acks.take(d)...)
 	s.mu.Unlock()
 	leader := s.cfg.Leader()
 	for _, a := range acks {
@@ -354,8 +374,9 @@ func (s *Sender) keep(origin fault.Origin, to engine.To, acks []*lofamov1.Ack) {
 	if len(acks) == 0 {
 		return
 	}
+	d := s.dest(origin, to)
 	s.mu.Lock()
-	kept := s.acks.keep(time.Now(), origin, to, acks)
+	kept := s.acks.keep(time.Now(), d, to, acks)
 	s.mu.Unlock()
 	if !kept {
 		s.dropped(len(acks))

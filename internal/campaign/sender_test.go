@@ -308,9 +308,9 @@ func (s *sender) carryOut(o delivery.Output) error {
 	if st.Shortened > 0 && s.Flood == 0 {
 		return fmt.Errorf("%d reports were left out of the log", st.Shortened)
 	}
-	if st.Shortened > s.leftOut {
-		fmt.Println(saysLeftOut, st.Shortened-s.leftOut)
-		s.leftOut = st.Shortened
+	leftOut := st.Shortened - s.leftOut
+	if s.leftOut = st.Shortened; leftOut > 0 {
+		fmt.Println(saysLeftOut, leftOut)
 	}
 	if s.most = max(s.most, st.Pending); s.most > servicenet.DefaultOutboxConfig(fault.PathDirect).MaxReports+1 { // and a digest
 		return fmt.Errorf("%d reports in the log", s.most)
@@ -322,7 +322,7 @@ func (s *sender) carryOut(o delivery.Output) error {
 	}
 	s.keeper.Keep(o.Keep)
 	s.keeper.Forget(o.Forget)
-	s.tell(o.Forget)
+	s.tell(o.Forget, len(o.Forget)-int(leftOut))
 	for i := range o.Send {
 		m := &o.Send[i]
 		how := servicenet.SealOptions{Checksum: m.Checksum}
@@ -350,14 +350,13 @@ const (
 	saysCaughtUp  = "caught up" // what earlier lives have left is committed
 )
 
-// tell tells the test of progress.
-func (s *sender) tell(committed []fault.ReportID) {
-	if len(committed) == 0 {
-		return
+// tell tells the test of progress: what has left the log, and how much of it is committed.
+func (s *sender) tell(gone []fault.ReportID, committed int) {
+	if committed > 0 {
+		fmt.Println(saysCommitted, committed)
 	}
-	fmt.Println(saysCommitted, len(committed))
 	before := len(s.restored)
-	for _, id := range committed {
+	for _, id := range gone {
 		delete(s.restored, id)
 	}
 	if before > 0 && len(s.restored) == 0 {

@@ -232,8 +232,12 @@ func TestStrangersAreCounted(t *testing.T) {
 		t.counted(packets, sup.HTTP, http, supBefore, agentBefore)
 		t.inject("0,0,0", sensor("temperature", 45))
 		t.becomes("n0-0-0", "temperature", normal)
+		t.neverFailed()
 		for _, s := range t.Since(t.mark) {
-			if s.GetNode() != "n0-0-0" || (s.GetComponent() != "temperature" && s.GetComponent() != "node") {
+			own := s.GetNode() == "n0-0-0" && (s.GetComponent() == "temperature" || s.GetComponent() == "node")
+			// On a busy machine the kernel drops what it has no room for, and the node says so.
+			lossy := s.GetTo() != failed && (s.GetComponent() == "service-network" || s.GetComponent() == "node")
+			if !own && !lossy {
 				t.Errorf("the strangers did something: %s", s)
 			}
 		}

@@ -22,6 +22,8 @@
 //   - Only an answer that echoes an open challenge, or a report of a newer boot epoch, is proof of
 //     life against an accusation. A fresh report of the same epoch may have been sent just before
 //     death: it makes the machine ask once more, not believe.
+//   - A leader that has just taken over says nobody is FAILED for Grace, and one that had heard nobody
+//     at all says so of nobody for not answering until the ways have had time to come back.
 //   - FAILED of a half or of a node stays until there is such proof. Everything else that nobody
 //     restates for DigestMisses digest periods becomes UNKNOWN, never NORMAL.
 //

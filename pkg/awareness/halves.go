@@ -130,6 +130,9 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		return
 	}
 	start, due := r.start, r.due
+	if a.record.kind == fault.KindWatchdog {
+		due = m.promptDeadline(start, time.Duration(r.waits)*m.cfg.ChallengeHalf)
+	}
 	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && r.waits == 1 && !n.proven(h, n0.since) {
 		// A quorum of neighbours hears nothing, and the question to either half went out with the
 		// first of them: the wait has begun then.

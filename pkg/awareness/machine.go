@@ -33,6 +33,10 @@ type Machine struct {
 	listens time.Time
 	delays  int
 
+	// A machine that heard nobody for so long that nobody's word counts any more was cut off itself.
+	heard    time.Time // when it last heard anybody
+	returned time.Time // when it last heard somebody again after such a time
+
 	wakes wakeHeap
 	dirty []*node // to settle, then to publish
 	out   Output
@@ -228,8 +232,10 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{}
 	switch ev := ev.(type) {
 	case Evidence:
+		m.hears(now)
 		m.evidence(ev.Delivery, now)
 	case Answered:
+		m.hears(now)
 		m.answered(ev, now)
 	case GossipOpinion:
 		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive {
@@ -331,6 +337,15 @@ func (m *Machine) doubtIfLate(now time.Time) {
 
 // deadline is when a question asked at start may be judged, if it is waited for so long.
 func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
+	due := m.promptDeadline(start, wait)
+	if !m.returned.IsZero() {
+		due = later(due, m.returned.Add(returnGrace))
+	}
+	return due
+}
+
+// promptDeadline is deadline where more than silence accuses: the way back need not have been found.
+func (m *Machine) promptDeadline(start time.Time, wait time.Duration) time.Time {
 	return later(later(start, m.doubt).Add(wait), m.listens)
 }
 
@@ -367,6 +382,18 @@ func (m *Machine) expiry(n *node, h fault.Half) time.Time {
 
 // graceEnds is when this leader may say FAILED.
 func (m *Machine) graceEnds() time.Time { return m.started.Add(m.cfg.Grace) }
+
+// returnGrace is how long a machine that was cut off accuses nobody of not answering: paths come back one
+// by one, and each end's kernel may wait a second for its next try to find the other (arp(7): retrans_time).
+const returnGrace = 1250 * time.Millisecond
+
+// hears notes that something of somebody has come, and the return from a time in which nothing did.
+func (m *Machine) hears(now time.Time) {
+	if !m.heard.IsZero() && now.Sub(m.heard) >= m.window() {
+		m.returned = now
+	}
+	m.heard = now
+}
 
 // touch marks a node to be settled and published in this step.
 func (m *Machine) touch(n *node) {

@@ -15,6 +15,7 @@ import (
 type audit struct {
 	terms    map[int64]*term
 	refusals map[string]int // by class
+	damaged  int
 }
 
 // term is one term of leadership.
@@ -64,8 +65,12 @@ func (a *audit) read(path string) error {
 }
 
 func (a *audit) take(l line) {
-	if l.Msg == "refused" {
+	switch l.Msg {
+	case "refused":
 		a.refusals[l.Class]++
+		return
+	case "damaged":
+		a.damaged++
 		return
 	}
 	if l.Term == 0 {

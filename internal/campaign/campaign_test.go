@@ -120,7 +120,7 @@ func newCampaign(t *testing.T, kept int) *campaign {
 			t.Fatal(err)
 		}
 		c.orders[id] = order{
-			Dir: dir, PKI: c.Dir, Node: id, Kept: kept / len(c.Agents), Supervisors: reports, CommitTimeout: 100 * time.Millisecond,
+			Dir: dir, PKI: c.Dir, Node: id, Kept: kept / len(c.Agents), Supervisors: reports,
 		}
 	}
 	return c
@@ -369,7 +369,7 @@ func (c *campaign) check(t *testing.T, total int) int {
 		t.Errorf("%d reports were kept, want %d", kept, total)
 	}
 	c.checkNetwork(t, a)
-	t.Logf("made %d, kept %d, accepted %d, in %d terms; refused %v", len(made), kept, len(accepted), len(a.terms), a.refusals)
+	t.Logf("made %d, kept %d, accepted %d, in %d terms; %d packets were damaged, refused %v", len(made), kept, len(accepted), len(a.terms), a.damaged, a.refusals)
 	return len(accepted)
 }
 
@@ -385,6 +385,9 @@ func (c *campaign) checkNetwork(t *testing.T, a *audit) {
 				t.Errorf("%s, %s: the network was too good: %+v", c.Configs[i].ID, d, n)
 			}
 		}
+	}
+	if a.damaged == 0 {
+		t.Error("no supervisor has met damage")
 	}
 	for class, n := range a.refusals {
 		if class == "signature" || class == "role" || class == "field" {

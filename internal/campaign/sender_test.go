@@ -35,12 +35,11 @@ const asSender = "LOFAMO_TEST_AS_SENDER"
 
 // order is what a sender is to do.
 type order struct {
-	Dir           string // of its epoch, spool and journal
-	PKI           string // directory of keys and certificates
-	Node          fault.NodeID
-	Kept          int               // at least as many reports, over all its lives, are to be known to be kept
-	Supervisors   map[string]string // report addresses by id
-	CommitTimeout time.Duration
+	Dir         string // of its epoch, spool and journal
+	PKI         string // directory of keys and certificates
+	Node        fault.NodeID
+	Kept        int               // at least as many reports, over all its lives, are to be known to be kept
+	Supervisors map[string]string // report addresses by id
 	// Flood makes so many reports a second, whatever becomes of them, and its components change with
 	// each; 0: as many as there is room for, and none is left out.
 	Flood int
@@ -164,7 +163,6 @@ func (s *sender) begin(e fault.Epoch, supervisors []string) error {
 	}
 	s.period = p.DigestPeriod
 	cfg := delivery.OutboxConfig(p, fault.PathDirect)
-	cfg.CommitTimeout = s.CommitTimeout
 	if s.box, err = delivery.New(s.id, e, cfg); err != nil {
 		return err
 	}

@@ -1,15 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // TestHalvesAreRealtimeThroughout: where SCHED_FIFO is permitted, every thread of both halves is of it
@@ -47,6 +53,78 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 			t.Errorf("real-time limit of the %s half: %d µs, %v; want at most two seconds", name, limit.Max, err)
 		}
 	}
+}
+
+// TestHalvesOutliveAFlood: datagrams at full speed to whatever listens, from one who has no key, neither
+// make a real-time half run into its limit, which is death, nor one take the other for dead.
+func TestHalvesOutliveAFlood(t *testing.T) {
+	if err := mayBeRealtime(); err != nil {
+		t.Skipf("SKIPPED: SCHED_FIFO is not permitted here: %v", err)
+	}
+	c := node(t)
+	c.Service.GossipListen, c.Service.GossipKeyFile = freePort(t), filepath.Join(filepath.Dir(c.StateDir), "gossip.key")
+	if err := pki.NewGossipKey(c.Service.GossipKeyFile); err != nil {
+		t.Fatal(err)
+	}
+	logs := t.TempDir()
+	d := startDaemon(t, c, "--log-dir", logs)
+	host, dnp := d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	for _, name := range []string{"host.log", "dnp.log"} {
+		d.awaitLog(filepath.Join(logs, name), "half is alive")
+	}
+	for _, f := range []struct {
+		addr string
+		pid  int
+	}{{c.Service.Listen, host.PID}, {c.Service.GossipListen, host.PID}, {c.Links["X+"].Local, dnp.PID}} {
+		const length = 3 * realtimeLimit / 2
+		before := cpuTime(t, f.pid)
+		flood(t, f.addr, length)
+		if used := cpuTime(t, f.pid) - before; used > length/2 {
+			t.Errorf("flood to %s: the half ran for %s of %s: want at most half of it", f.addr, used, length)
+		}
+	}
+	hostNow, dnpNow := d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+	if hostNow.PID != host.PID || dnpNow.PID != dnp.PID {
+		t.Errorf("halves %d and %d before, %d and %d after: want the same", host.PID, dnp.PID, hostNow.PID, dnpNow.PID)
+	}
+}
+
+// realtimeLimit is how long a half may run without a pause.
+const realtimeLimit = time.Second
+
+func flood(t *testing.T, addr string, length time.Duration) {
+	t.Helper()
+	conn, err := net.Dial("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	b := make([]byte, 300)
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		_, _ = conn.Write(b) // what is dropped is no loss
+	}
+}
+
+// cpuTime returns what a process has used, in steps of 10 ms; 0 when it has ended.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // from the third on: proc(5)
+	var ticks int64
+	for _, f := range fields[11:13] { // utime, stime
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100
 }
 
 // mayBeRealtime tries it on a thread that ends at once.

@@ -104,7 +104,7 @@ func (h *hostHalf) open(cs *closers) error {
 	cs.add(h.box.Close)
 	for k, a := range h.cfg.Service.Interfaces() {
 		s, err := direct.Listen(a.Listen, direct.Options{
-			Interface: a.Interface, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+			Interface: a.Interface, MaxRate: maxDatagrams, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
 		})
 		if err != nil {
 			return err
@@ -142,6 +142,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},
 		Logger: h.log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.periods),
+		MaxPackets: maxGossip,
 	})
 	if err != nil {
 		return err
@@ -152,6 +153,14 @@ func (h *hostHalf) openGossip(cs *closers) error {
 	cs.add(g.Close)
 	return nil
 }
+
+// What a service interface and the gossip read in a second at most, whoever sends it: many times what
+// supervisors and members do, and of one core a fifth. A half under SCHED_FIFO that is kept reading is
+// late for its watchdogs, and then killed by its limit.
+const (
+	maxDatagrams = 2000
+	maxGossip    = 500
+)
 
 // gossipTiming is unhurried: membership is a hint here, and its probes are what an idle agent would
 // spend most on. But where no supervisor answers they must come before the service network would be

@@ -37,6 +37,10 @@ type Options struct {
 	// the same destination it is told at most once per errorGap, of all at most errorRate times per
 	// second. nil: the kernel is not asked.
 	OnError func(to netip.AddrPort, err error)
+	// MaxRate is how many datagrams and errors per second Run takes from the kernel; 0: all. Beyond it,
+	// and a burst of a quarter of that, Run rests between them, and the kernel drops what has no room.
+	// A process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
+	MaxRate int
 }
 
 // Handler gets each datagram. It is called from one goroutine, must not block and must not keep b.

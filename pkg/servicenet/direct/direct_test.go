@@ -300,3 +300,37 @@ func TestCloseStopsRun(t *testing.T) {
 		t.Error("sent on a closed socket")
 	}
 }
+
+// TestFloodMakesTheReaderRest: beyond MaxRate the reader rests before each datagram, and still hands
+// over what the kernel could hold.
+func TestFloodMakesTheReaderRest(t *testing.T) {
+	s, err := Listen("127.0.0.1:0", Options{MaxRate: 4}) // and a burst of one
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, _ := start(t)
+	const flood = 200
+	for range flood {
+		if err := from.Send(s.LocalAddr(), []byte("flood")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	got, rests := 0, 0
+	r := newReader(s, func(netip.AddrPort, []byte) {
+		if got++; got == flood {
+			_ = s.Close()
+		}
+	})
+	r.rest = func(context.Context, time.Duration) { rests++ }
+	stop := time.AfterFunc(20*time.Second, func() { _ = s.Close() })
+	defer stop.Stop()
+	if err := r.serve(ctx, s.cur.Load()); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+	// 20 s would be 80 datagrams without a rest.
+	if got != flood || rests < flood-100 {
+		t.Errorf("%d of %d datagrams came, with %d rests: want all, and a rest before nearly each", got, flood, rests)
+	}
+}

@@ -26,6 +26,8 @@ const (
 	errorRate, errorBurst = 200, 50
 	// destinations bounds those whose last error is remembered.
 	destinations = 256
+	// floodRest is how long the reader rests where more comes than Options.MaxRate.
+	floodRest = time.Millisecond
 	// blindWait is between two looks while the poller cannot tell: see reader.blind.
 	blindWait = 5 * time.Millisecond
 )
@@ -53,6 +55,9 @@ type reader struct {
 	reads   uint
 	told    map[netip.AddrPort]time.Time
 	limiter *rate.Limiter
+
+	pace *rate.Limiter // nil: no bound
+	rest func(context.Context, time.Duration)
 }
 
 func newReader(s *Socket, h Handler) *reader {
@@ -62,6 +67,10 @@ func newReader(s *Socket, h Handler) *reader {
 		buf:     make([]byte, servicenet.MaxDatagram+1),
 		limiter: rate.NewLimiter(errorRate, errorBurst),
 		told:    map[netip.AddrPort]time.Time{},
+		rest:    pause,
+	}
+	if m := s.opts.MaxRate; m > 0 {
+		r.pace = rate.NewLimiter(rate.Limit(m), max(m/4, 1))
 	}
 	r.look = r.lookAt
 	return r
@@ -82,6 +91,9 @@ func (r *reader) serve(ctx context.Context, ep *endpoint) error {
 			}
 		}
 		r.deliver()
+		if r.pace != nil && !r.pace.Allow() {
+			r.rest(ctx, floodRest)
+		}
 		switch {
 		case r.err == 0, fromICMP(r.err):
 			wait = time.Millisecond

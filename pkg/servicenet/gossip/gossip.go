@@ -118,6 +118,10 @@ type Config struct {
 	// neither block nor call this package. May be nil.
 	OnHeard func(now time.Time)
 	Timing  Timing
+	// MaxPackets is how many packets per second are read; 0: all. Beyond it, and a burst of as many
+	// again, reading rests, and the kernel drops what has no room. A process of real-time class that
+	// never rests is killed by its limit (RLIMIT_RTTIME).
+	MaxPackets int
 }
 
 // Validate names every bad field at once.
@@ -192,7 +196,11 @@ func New(cfg Config) (*Net, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	logger := log.New(newLogWriter(cfg.Logger), "", 0)
-	tr, err := newTransport(ctx, bind, logger)
+	var pace *rate.Limiter
+	if cfg.MaxPackets > 0 {
+		pace = rate.NewLimiter(rate.Limit(cfg.MaxPackets), cfg.MaxPackets)
+	}
+	tr, err := newTransport(ctx, bind, logger, pace)
 	if err != nil {
 		cancel()
 		if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {

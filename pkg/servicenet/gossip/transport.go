@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"golang.org/x/time/rate"
 )
 
 var errBlocked = errors.New("gossip is blocked by fault injection")
@@ -21,6 +22,9 @@ var errBlocked = errors.New("gossip is blocked by fault injection")
 // Who is refused tries again, in step with rejoinInterval or the next push and pull.
 const maxStreams = 32
 
+// floodRest is how long nothing is read where more packets come than Config.MaxPackets.
+const floodRest = time.Millisecond
+
 // transport is memberlist's own with a switch in it: while it is blocked, packets are dropped and
 // streams refused, both ways.
 type transport struct {
@@ -29,6 +33,7 @@ type transport struct {
 	blocked atomic.Bool
 	open    chan struct{} // one for each stream that is open
 	refused atomic.Uint64
+	pace    *rate.Limiter // of packets; nil: no bound
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	stop    sync.Once
@@ -38,7 +43,7 @@ type transport struct {
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger) (*transport, error) {
+func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter) (*transport, error) {
 	// With port 0 the TCP port that the kernel gives may be taken in UDP.
 	tries := 1
 	if bind.Port() == 0 {
@@ -60,6 +65,7 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger) 
 		inner:   inner,
 		ctx:     ctx,
 		open:    make(chan struct{}, maxStreams),
+		pace:    pace,
 		packets: make(chan *memberlist.Packet),
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
@@ -77,6 +83,9 @@ func (t *transport) forwardPackets() {
 		case <-t.done:
 			return
 		case p := <-t.inner.PacketCh():
+			if t.pace != nil && !t.pace.Allow() {
+				time.Sleep(floodRest) // memberlist reads no further meanwhile
+			}
 			if t.blocked.Load() {
 				continue
 			}

@@ -47,6 +47,15 @@ const DefaultRekey = time.Hour
 // stopped is old; a large buffer would only keep more of it.
 const receiveBuffer = 64 << 10
 
+// What a link reads of packets in a second, whoever sent them, several times what heartbeats and relayed
+// messages come to. Beyond it and the burst reading rests, and the kernel drops what has no room: a
+// process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
+const (
+	packetRate  = 10_000
+	packetBurst = 1000
+	floodRest   = time.Millisecond
+)
+
 // Config is what a link is made with. Dir, Src, Dst, Local, Peer, TLS, VerifyPeer and Logger are needed.
 type Config struct {
 	Dir      grid.Direction // the way out of this node
@@ -85,13 +94,14 @@ type Stats struct {
 	RxErrors, TxErrors   uint64 // errors of the socket; a full send buffer is a TxError
 	Handshakes           uint64 // sessions made
 	HandshakeFailures    uint64 // handshakes begun that failed, for whatever reason
+	Rests                uint64 // made because more came than is read in a second
 	Refused              uint64 // connections closed unread: a stranger's, too many, too fast
 	MangledIn            uint64 // packets that the mangler dropped or damaged
 	MangledOut           uint64
 }
 
 type counters struct {
-	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, mangledIn, mangledOut atomic.Uint64
+	rx, tx, strangers, rxErrors, txErrors, handshakes, failures, refused, rests, mangledIn, mangledOut atomic.Uint64
 }
 
 // Link is one end of one link. Send, Redial, Mangle and Stats may be called by any goroutine.
@@ -104,6 +114,7 @@ type Link struct {
 	tcp    net.Listener // nil for the dialer
 	redial chan struct{}
 	limit  *rate.Limiter // of connections accepted
+	pace   *rate.Limiter // of packets read
 	warn   *rate.Limiter // of warnings
 	count  counters
 
@@ -142,6 +153,7 @@ func Listen(cfg Config) (*Link, error) {
 	l := &Link{
 		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String(), "peer", cfg.Peer.String()), to: to,
 		redial: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
+		pace:  rate.NewLimiter(packetRate, packetBurst),
 		limit: rate.NewLimiter(acceptRate, acceptBurst), warn: rate.NewLimiter(rate.Every(warnEvery), 1),
 		rand: cfg.Rand,
 	}
@@ -261,7 +273,7 @@ func (l *Link) Stats() Stats {
 	return Stats{
 		RxPackets: c.rx.Load(), TxPackets: c.tx.Load(), Strangers: c.strangers.Load(),
 		RxErrors: c.rxErrors.Load(), TxErrors: c.txErrors.Load(),
-		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(),
+		Handshakes: c.handshakes.Load(), HandshakeFailures: c.failures.Load(), Refused: c.refused.Load(), Rests: c.rests.Load(),
 		MangledIn: c.mangledIn.Load(), MangledOut: c.mangledOut.Load(),
 	}
 }
@@ -306,6 +318,10 @@ func (l *Link) Run(ctx context.Context, h Handler) error {
 func (l *Link) receive(ctx context.Context, h Handler) {
 	buf := make([]byte, l.cfg.MTU+1)
 	for ctx.Err() == nil {
+		if !l.pace.Allow() {
+			l.count.rests.Add(1)
+			sleep(ctx, floodRest)
+		}
 		n, from, err := l.udp.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {

@@ -437,3 +437,22 @@ func BenchmarkPacket(b *testing.B) {
 		<-got
 	}
 }
+
+// TestFloodMakesTheReaderRest: a stranger's flood does not keep the reader busy without a pause.
+func TestFloodMakesTheReaderRest(t *testing.T) {
+	_, b := pairOf(t)
+	b.start()
+	stranger, err := net.Dial("udp4", b.link.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stranger.Close() }()
+	for end := time.Now().Add(bound); b.link.Stats().Rests == 0; {
+		if time.Now().After(end) {
+			t.Fatalf("no rest within %s of flood: %+v", bound, b.link.Stats())
+		}
+		for range 100 {
+			_, _ = stranger.Write(make([]byte, 100)) // dropped where the buffer is full
+		}
+	}
+}

@@ -49,8 +49,8 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	// No half has lived so often: what it says is of a newer life than the real one's.
-	s := &stage{lab: l, dir: dir, node: l.Cluster.Info().Nodes[0].ID, epoch: 1000}
+	// No half begins so high: what it says is of a newer life than the real one's.
+	s := &stage{lab: l, dir: dir, node: l.Cluster.Info().Nodes[0].ID, epoch: 1 << 17}
 	if err := s.silence(starting); err != nil {
 		return nil, errors.Join(err, s.close())
 	}

@@ -1,14 +1,17 @@
 // Package epoch keeps a half's boot epoch on disk: a number that grows with every start and never
 // goes back, so that reports of an earlier life are told from those of this one.
 //
-// It knows only the disk. A half whose file is lost starts at 1 again; the supervisors, who have
-// seen higher, answer STALE_EPOCH with the number to go on from (pkg/servicenet), and Set keeps it.
+// It knows only the disk. A half without a file, on its first start or because the file is lost, draws
+// its number: were it 1 each time, reports under the numbers of an earlier life would be taken for copies,
+// acknowledged and lost. Supervisors who have seen a higher one answer STALE_EPOCH with the number to go
+// on from (pkg/servicenet), and Set keeps it.
 package epoch
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,13 +21,19 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
+// maxFirst bounds what is drawn. It is small beside servicenet.MaxEpochJump, so that supervisors who have
+// seen a lower number take it, and so large that it meets one of the four epochs that they keep of a half
+// once in 16,000 losses.
+const maxFirst = 1 << 16
+
 // Next counts one start: it reads the file, adds one and has the result on disk before it returns.
-// A file that is not there is a first start. garbled tells of one that could not be understood and
+// Without a file the result is drawn, from 1 to maxFirst. garbled tells of one that could not be understood and
 // was taken for lost; it is no failure.
 func Next(path string) (e fault.Epoch, garbled, err error) {
 	b, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		e = rand.N[fault.Epoch](maxFirst)
 	case err != nil:
 		return 0, nil, fmt.Errorf("boot epoch %s: %w", path, err)
 	default:
@@ -35,7 +44,7 @@ func Next(path string) (e fault.Epoch, garbled, err error) {
 		e = fault.Epoch(last)
 	}
 	if garbled != nil {
-		e = 0
+		e = rand.N[fault.Epoch](maxFirst)
 	}
 	e++
 	return e, garbled, Set(path, e)

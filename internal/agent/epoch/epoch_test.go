@@ -13,7 +13,11 @@ import (
 
 func TestEpochGrows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.epoch")
-	for want := fault.Epoch(1); want < 4; want++ {
+	first, garbled, err := Next(path)
+	if first < 1 || first > maxFirst || garbled != nil || err != nil {
+		t.Fatalf("epoch %d, %v, %v; want one from 1 to %d", first, garbled, err, maxFirst)
+	}
+	for want := first + 1; want < first+4; want++ {
 		if e, garbled, err := Next(path); e != want || garbled != nil || err != nil {
 			t.Fatalf("epoch %d, %v, %v; want %d", e, garbled, err, want)
 		}
@@ -32,9 +36,29 @@ func TestGarbledIsLost(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if e, garbled, err := Next(path); e != 1 || garbled == nil || err != nil {
-			t.Errorf("file %q: epoch %d, %v, %v; want 1 and a warning", content, e, garbled, err)
+		if e, garbled, err := Next(path); e < 1 || e > maxFirst || garbled == nil || err != nil {
+			t.Errorf("file %q: epoch %d, %v, %v; want one from 1 to %d and a warning", content, e, garbled, err, maxFirst)
 		}
+	}
+}
+
+// A half whose file is lost does not begin where it began before: the supervisors would take its new
+// reports for copies of the old ones.
+func TestLostEpochIsNotBegunAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "host.epoch")
+	seen := map[fault.Epoch]int{}
+	for range 100 {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		e, _, err := Next(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[e]++
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different epochs in 100 losses", len(seen))
 	}
 }
 

@@ -271,8 +271,8 @@ func (s *Sender) find(id Transfer) *transfer {
 // request begins a transfer, or repeats what there is to say of one.
 func (s *Sender) request(now time.Time, ev Requested, out *SenderOutput) {
 	m := ev.Message
-	id, err := ParseTransfer(m.GetTransfer())
-	if err != nil || !s.isSelf(m.GetNode(), m.GetHalf()) {
+	id, ok := s.addressed(m)
+	if !ok {
 		s.stats.Refused++
 		return
 	}
@@ -333,8 +333,14 @@ func (s *Sender) refusal(m *lofamov1.BulkRequest, ev Requested, t *transfer) str
 	return ""
 }
 
-func (s *Sender) isSelf(node string, half lofamov1.Half) bool {
-	return node == string(s.self.Node) && half == lofamov1.Half(s.self.Half)
+// addressed returns the transfer that a message names, and whether it is a name and for this half.
+func (s *Sender) addressed(m interface {
+	GetTransfer() []byte
+	GetNode() string
+	GetHalf() lofamov1.Half
+}) (Transfer, bool) {
+	id, err := ParseTransfer(m.GetTransfer())
+	return id, err == nil && m.GetNode() == string(s.self.Node) && m.GetHalf() == lofamov1.Half(s.self.Half)
 }
 
 func (s *Sender) ready(ev Ready, out *SenderOutput) {
@@ -394,8 +400,8 @@ func (s *Sender) announce(t *transfer, to Route, out *SenderOutput) {
 // pull queues chunks, says where a transfer stands, or ends it.
 func (s *Sender) pull(now time.Time, ev Pulled, out *SenderOutput) {
 	m := ev.Message
-	id, err := ParseTransfer(m.GetTransfer())
-	if err != nil || !s.isSelf(m.GetNode(), m.GetHalf()) {
+	id, ok := s.addressed(m)
+	if !ok {
 		s.stats.Refused++
 		return
 	}

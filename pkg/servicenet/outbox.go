@@ -137,13 +137,13 @@ func (o *Outbox) Stats() OutboxStats {
 }
 
 // Restore takes over reports of earlier lives, under their old ids. To be called before the first Add.
-// What the log cannot take, or is no report of this half, is forgotten. If one is of the present epoch
+// What the log cannot take, or is no report of this half, or cannot be sent, is forgotten. If one is of the present epoch
 // or a later one, the epoch file is older than the spool, and a new epoch is begun.
 func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	var out Output
 	for _, k := range kept {
 		id := k.Report.ID
-		if id.Origin != o.origin || id.Epoch < 1 || id.Epoch >= MaxEpoch || id.Seq < 1 || k.Report.Digest {
+		if id.Origin != o.origin || id.Epoch < 1 || id.Epoch >= MaxEpoch || id.Seq < 1 || k.Report.Digest || !sendable(k.Report) {
 			out.Forget = append(out.Forget, id)
 			continue
 		}
@@ -165,6 +165,13 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	o.noteDropped(&out)
 	o.pump(now, &out)
 	return out
+}
+
+// sendable says whether a report that another version may have kept can be sealed: one that cannot would
+// hold up those beside it for ever.
+func sendable(r fault.Report) bool {
+	_, err := DecodeReport(EncodeReport(r))
+	return err == nil && ReportSize(aged(r, MaxAge)) <= BatchLimit(fault.PathDirect)
 }
 
 func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {

@@ -2,6 +2,8 @@ package servicenet
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,5 +35,29 @@ func TestBatchesFitHoweverLongTheyWaited(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What the spool gives back and no datagram holds is forgotten, and holds up nothing.
+func TestRestoredReportsCanBeSent(t *testing.T) {
+	report := func(seq fault.Seq, observations ...fault.Observation) Kept {
+		return Kept{Report: fault.Report{ID: fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: 1, Seq: seq}, Observations: observations}}
+	}
+	good := fault.Observation{Node: "n0-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf, Detail: strings.Repeat("d", fault.MaxDetail)}
+	garbled, nobody := good, good
+	garbled.State, nobody.Node = 9, "Ä"
+	o, err := NewOutbox(origin("n0-0-0/host"), 2, DefaultOutboxConfig(fault.PathDirect))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := o.Restore(epochStart, []Kept{
+		report(1, good), report(2, slices.Repeat([]fault.Observation{good}, 7)...), report(3, garbled), report(4, nobody), report(5, good),
+	})
+	if len(out.Forget) != 3 || o.Stats().Pending != 2 {
+		t.Errorf("forgotten %v, %d in the log: want 3 and 2", out.Forget, o.Stats().Pending)
+	}
+	for _, s := range o.Step(epochStart, Supervisors{Targets: []string{"s0"}}).Send {
+		b, err := SealReports(s.Reports, s.Status, newSignerSize(RoleNode, "n0-0-0/host", MaxCertificate), SealOptions{})
+		mustSeal(t, b, err)
 	}
 }

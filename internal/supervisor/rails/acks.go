@@ -60,7 +60,7 @@ func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) 
 			return false
 		}
 		h = &held{dest: d, due: now.Add(holdTime)}
-		t.halves[h.dest] = h
+		t.halves[d] = h
 		t.waiting = append(t.waiting, h)
 	}
 	h.to = to
@@ -80,7 +80,7 @@ func joins(a, b *lofamov1.Ack) bool {
 		len(a.GetSeqs())+len(b.GetSeqs()) <= servicenet.MaxAckSeqs
 }
 
-// keep takes back what could not be sent.
+// keep takes back what could not be sent, where the half may be heard of elsewhere.
 func (t *ackTable) keep(now time.Time, d dest, to engine.To, acks []*lofamov1.Ack) bool {
 	h := t.halves[d]
 	if h == nil {

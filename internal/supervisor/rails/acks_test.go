@@ -1,10 +1,12 @@
 package rails
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -44,37 +46,6 @@ func TestCommittedIsCarried(t *testing.T) {
 	sent = r.wire.await(t, 3)
 	if acks := h.open(t, sent[2]).Msg.GetAcks(); sent[2].addr != eth0 || len(acks) == 0 || acks[0].GetSeqs()[0] != 7 {
 		t.Errorf("acks %v to %s", acks, sent[2].addr)
-	}
-}
-
-// A copy of an old datagram may come from anywhere: it is answered there, and nothing that waits for the
-// half goes that way, until a path to there is established.
-func TestReplayDivertsNothing(t *testing.T) {
-	a := newAuthority(t)
-	r, h := a.replica(t, "s1", nil), a.half(t, host0)
-	elsewhere := netip.MustParseAddrPort("192.0.2.66:7000")
-	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(1))
-	r.get(elsewhere, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
-	r.sender.Answer(engine.To{Addr: elsewhere.String()}, committed(8)) // the inbox knows it
-	sent := r.wire.sent()
-	if len(sent) != 1 || sent[0].addr != elsewhere {
-		t.Fatalf("sent %v", sent)
-	}
-	if acks := h.open(t, sent[0]).Msg.GetAcks(); len(acks) != 1 || acks[0].GetStatus() != lofamov1.Ack_RECEIVED {
-		t.Errorf("acks %v to a place that may be anybody's", acks)
-	}
-	r.get(eth1, 1, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
-	sent = r.wire.sent()
-	if acks := h.open(t, sent[1]).Msg.GetAcks(); sent[1].addr != eth1 || len(acks) != 2 || !slices.Equal(acks[1].GetSeqs(), []uint64{1}) {
-		t.Errorf("acks %v to the half itself, at %s", acks, sent[1].addr)
-	}
-	r.establish(t, h, 1, elsewhere, 0)
-	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(2))
-	n := len(r.wire.sent())
-	r.get(elsewhere, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
-	sent = r.wire.await(t, n+1)
-	if acks := h.open(t, sent[n]).Msg.GetAcks(); len(acks) != 2 || !slices.Equal(acks[1].GetSeqs(), []uint64{2}) {
-		t.Errorf("acks %v to a place where a path is established", acks)
 	}
 }
 
@@ -164,7 +135,8 @@ func TestAckTableIsBounded(t *testing.T) {
 		t.Errorf("%d due, %d left", n, len(tab.halves))
 	}
 	// What could not be sent waits longer, is not sent by itself, and is given up in the end.
-	if !tab.keep(now, dest{origin: origin(1)}, engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, dest{origin(2), engine.To{Relayed: true}}, engine.To{Relayed: true}, nil) {
+	relay := engine.To{Relayed: true}
+	if !tab.keep(now, dest{origin: origin(1)}, engine.To{}, []*lofamov1.Ack{committed(1)}) || tab.keep(now, dest{origin(2), relay}, relay, nil) {
 		t.Error("kept what is behind a relay, or not what is not")
 	}
 	if h, lost := tab.due(now.Add(failedTime - 1)); h != nil || lost != 0 {
@@ -173,4 +145,64 @@ func TestAckTableIsBounded(t *testing.T) {
 	if h, lost := tab.due(tab.wake()); h != nil || lost != 1 || len(tab.halves) != 0 {
 		t.Errorf("%d acks given up", lost)
 	}
+}
+
+// TestReplaysGetNothingOfTheHalf: who replays a recorded report, or a whole exchange, gets at its own
+// address the answer that is due to it, and never what waits for the half.
+func TestReplaysGetNothingOfTheHalf(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	thief := netip.MustParseAddrPort("10.9.9.9:9")
+	report, req := h.reports(t, 5, 1, false, servicenet.SealOptions{}), h.request(t, 5, 1)
+	r.get(eth0, 0, report)
+	r.get(eth0, 0, req)
+	h.agree(t, h.open(t, r.wire.sent()[1]).Msg.GetPathReply())
+	r.get(eth0, 0, h.ack(t, 5, 1))
+	r.sender.Answer(engine.To{Addr: eth0.String()}, committed(7))
+
+	r.get(thief, 0, report)
+	r.get(thief, 0, req)
+	r.get(thief, 0, h.ack(t, 5, 1)) // the thief's place is established now
+	r.get(thief, 0, report)
+	r.sender.Answer(engine.To{Addr: thief.String()}, committed(1)) // the engine's, to the copy
+	r.get(thief, 0, report)
+	before := r.wire.sent()
+	r.run(t, false)
+	list := r.wire.await(t, len(before)+1)
+	for _, d := range list {
+		for _, ack := range h.open(t, d).Msg.GetAcks() {
+			if seven := slices.Contains(ack.GetSeqs(), 7); seven != (d.addr == eth0 && ack.GetStatus() == lofamov1.Ack_COMMITTED) {
+				t.Errorf("%v to %s", ack, d.addr)
+			}
+		}
+	}
+	if last := list[len(list)-1]; last.addr != eth0 || !slices.Equal(h.open(t, last).Msg.GetAcks()[0].GetSeqs(), []uint64{7}) {
+		t.Errorf("what waited for the half went to %s", last.addr)
+	}
+	if to, _, ok := r.sender.Straight("n0"); !ok || to != eth0 {
+		t.Errorf("n0 is straight at %s", to)
+	}
+}
+
+// TestFailedAcksDelayNobody: while the acks of one half wait for a second because they could not be sent,
+// those of others wait no longer than ever.
+func TestFailedAcksDelayNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		r := a.replica(t, "s1", nil)
+		r.run(t, false)
+		r.wire.fail(errors.New("no route"))
+		r.sender.Answer(engine.To{Addr: eth0.String()}, committed(1))
+		time.Sleep(2 * holdTime) // virtual
+		synctest.Wait()
+		r.wire.fail(nil)
+		ack := committed(1)
+		ack.Node = "n1"
+		r.sender.Answer(engine.To{Addr: n1.String()}, ack)
+		time.Sleep(holdTime)
+		synctest.Wait()
+		if sent := r.wire.sent(); len(sent) != 1 || sent[0].addr != n1 {
+			t.Errorf("after %v: %d datagrams", holdTime, len(sent))
+		}
+	})
 }

@@ -62,6 +62,7 @@ type Sender struct {
 	woken      chan struct{} // room for one
 	limit      *againLimit
 	again      func() ([]byte, error)
+	own        map[string]fault.NodeID // whose service address it is
 
 	mu   sync.Mutex
 	acks *ackTable
@@ -69,10 +70,16 @@ type Sender struct {
 
 // NewSender returns a sender; Run makes it work.
 func NewSender(cfg SenderConfig) *Sender {
-	return &Sender{
+	s := &Sender{
 		cfg: cfg, challenges: make(chan awareness.Challenge, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
-		limit: newAgainLimit(), again: sealAgain(cfg.Signer),
+		limit: newAgainLimit(), again: sealAgain(cfg.Signer), own: make(map[string]fault.NodeID),
 	}
+	for id, addrs := range cfg.Nodes {
+		for _, addr := range addrs {
+			s.own[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()).String()] = id
+		}
+	}
+	return s
 }
 
 // Run sends what was queued until the context ends.
@@ -141,10 +148,10 @@ func (s *Sender) dropped(acks int) {
 
 // Answer implements engine.Answerer; the ack is the sender's from now on.
 func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
-	d := s.dest(servicenet.AckOrigin(ack), to)
+	origin := servicenet.AckOrigin(ack)
 	s.mu.Lock()
-	idle := len(s.acks.halves) == 0
-	ok := s.acks.hold(time.Now(), d, to, ack)
+	idle := len(s.acks.waiting) == 0 // so Run sleeps, or waits for what is due later
+	ok := s.acks.hold(time.Now(), s.dest(origin, to), to, ack)
 	s.mu.Unlock()
 	if !ok {
 		s.dropped(1)
@@ -227,7 +234,7 @@ func (s *Sender) challenge(c awareness.Challenge) {
 	}
 	host := fault.Origin{Node: c.Node, Half: fault.HalfHost}
 	for i, at := range s.places(c.Node) {
-		if i == 0 && c.Half != fault.HalfDNP && s.waits(host) {
+		if i == 0 && c.Half != fault.HalfDNP && s.waits(s.dest(host, toPlace(at))) {
 			s.say("challenge", host, toPlace(at), servicenet.SealOptions{}, body(at.Socket), nil)
 			continue
 		}
@@ -250,11 +257,11 @@ func (s *Sender) challenge(c awareness.Challenge) {
 	}
 }
 
-// waits says whether acks wait for a half, which a challenge to it can carry.
-func (s *Sender) waits(o fault.Origin) bool {
+// waits says whether acks wait, which a challenge can carry.
+func (s *Sender) waits(d dest) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.acks.halves[dest{origin: o}] != nil
+	return s.acks.halves[d] != nil
 }
 
 // configured are a node's service interfaces as the configuration has them.
@@ -297,19 +304,11 @@ func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, er
 	return paths.Place{Addr: addr, Socket: to.Socket}, err == nil, err
 }
 
-// dest is under what acks for a half wait that are to go to a place. Only a place that is configured, or
-// to which a path is established, is known to be the half's: a copy of an old datagram may come from
-// anywhere.
+// dest is under what acks for a half wait that are to go to a place. Only a place that is configured is known
+// to be the half's: a copy of an old datagram may come from anywhere, and so may those of a whole exchange
+// that established a path.
 func (s *Sender) dest(origin fault.Origin, to engine.To) dest {
-	if to.Relayed {
-		return dest{origin, to}
-	}
-	if to.Addr == "" {
-		return dest{origin: origin}
-	}
-	addr, err := netip.ParseAddrPort(to.Addr)
-	own := func(p paths.Place) bool { return err == nil && p.Addr == addr }
-	if slices.ContainsFunc(s.configured(origin.Node), own) || slices.ContainsFunc(s.cfg.Paths.places(origin), own) {
+	if own := to.Addr == "" || s.own[to.Addr] == origin.Node; own && !to.Relayed {
 		return dest{origin: origin}
 	}
 	return dest{origin, to}
@@ -334,9 +333,8 @@ func (s *Sender) room(to engine.To, body *lofamov1.Message) int {
 // say sends a body (nil: none) and acks to a half, with the acks that wait for it, in as many messages
 // as they need, sealed as the options say; what goes through the torus is signed.
 func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicenet.SealOptions, body *lofamov1.Message, acks []*lofamov1.Ack) {
-	d := s.dest(origin, to)
 	s.mu.Lock()
-	acks = append(slices.Clip(acks), s.acks.take(d)...)
+	acks = append(slices.Clip(acks), s.acks.take(s.dest(origin, to))...)
 	s.mu.Unlock()
 	leader := s.cfg.Leader()
 	for _, a := range acks {
@@ -374,9 +372,8 @@ func (s *Sender) keep(origin fault.Origin, to engine.To, acks []*lofamov1.Ack) {
 	if len(acks) == 0 {
 		return
 	}
-	d := s.dest(origin, to)
 	s.mu.Lock()
-	kept := s.acks.keep(time.Now(), d, to, acks)
+	kept := s.acks.keep(time.Now(), s.dest(origin, to), to, acks)
 	s.mu.Unlock()
 	if !kept {
 		s.dropped(len(acks))

@@ -128,7 +128,7 @@ type Output struct {
 type Machine struct {
 	cfg     Config
 	halves  map[fault.Origin]*half
-	waiting []*end // for their acknowledgement
+	waiting queue // for their acknowledgement
 }
 
 // half is what is known of one half in one epoch.
@@ -159,6 +159,11 @@ type end struct {
 	repeats int
 	wait    time.Duration
 	due     time.Time
+
+	// The queue's.
+	waits bool
+	index int
+	order uint64
 }
 
 // ask names a datagram by its first report.
@@ -189,7 +194,7 @@ func (m *Machine) Request(now time.Time, r Request) Output {
 	default:
 		m.open(now, h, r, &out)
 	}
-	out.Wake = m.wake()
+	out.Wake = m.waiting.wake()
 	return out
 }
 
@@ -277,9 +282,9 @@ func (m *Machine) reply(now time.Time, e *exchange, at Place, out *Output) {
 		x = &end{of: e, place: at, state: Requested}
 		e.ends = append(e.ends, x)
 	}
-	m.settle(x)
+	m.waiting.remove(x)
 	x.repeats, x.wait, x.due = 0, m.cfg.Wait, now.Add(m.cfg.Wait)
-	m.waiting = append(m.waiting, x)
+	m.waiting.put(x)
 }
 
 // end forgets an exchange.
@@ -290,13 +295,8 @@ func (m *Machine) end(h *half, e *exchange, out *Output) {
 		h.proven = nil
 	}
 	for _, x := range e.ends {
-		m.settle(x)
+		m.waiting.remove(x)
 	}
-}
-
-// settle stops the repetition of a reply.
-func (m *Machine) settle(e *end) {
-	m.waiting = slices.DeleteFunc(m.waiting, func(x *end) bool { return x == e })
 }
 
 // Ack takes an ACK, which came from a place.
@@ -310,7 +310,7 @@ func (m *Machine) Ack(o fault.Origin, epoch fault.Epoch, id uint64, from Place) 
 			break
 		}
 	}
-	out.Wake = m.wake()
+	out.Wake = m.waiting.wake()
 	return out
 }
 
@@ -326,7 +326,7 @@ func (m *Machine) Proved(o fault.Origin, session uint64, from Place) Output {
 			}
 		}
 	}
-	out.Wake = m.wake()
+	out.Wake = m.waiting.wake()
 	return out
 }
 
@@ -343,14 +343,14 @@ func (m *Machine) confirm(h *half, e *exchange, from Place, out *Output) {
 // an exchange that is left without one is over.
 func (m *Machine) establish(h *half, x *end, out *Output) {
 	x.state = Established
-	m.settle(x)
+	m.waiting.remove(x)
 	out.Outcome, out.Established, out.Place = Confirmed, true, x.place
 	for _, old := range slices.Clone(h.list) {
 		y := old.at(x.place)
 		if y == nil || old.id >= x.of.id {
 			continue
 		}
-		m.settle(y)
+		m.waiting.remove(y)
 		old.ends = slices.DeleteFunc(old.ends, func(e *end) bool { return e == y })
 		if len(old.ends) == 0 {
 			m.end(h, old, out)
@@ -365,7 +365,7 @@ func (m *Machine) Heard(o fault.Origin, epoch fault.Epoch) Output {
 	if h := m.halves[o]; h != nil && epoch > h.epoch {
 		m.heard(o, epoch, &out)
 	}
-	out.Wake = m.wake()
+	out.Wake = m.waiting.wake()
 	return out
 }
 
@@ -388,32 +388,19 @@ func (m *Machine) heard(o fault.Origin, epoch fault.Epoch, out *Output) *half {
 // Tick repeats the replies that are due.
 func (m *Machine) Tick(now time.Time) Output {
 	var out Output
-	for _, e := range slices.Clone(m.waiting) {
-		if now.Before(e.due) {
-			continue
-		}
+	for e := m.waiting.due(now); e != nil; e = m.waiting.due(now) {
 		if e.repeats == Repeats {
-			m.settle(e)
 			out.Unanswered++
 			continue
 		}
 		e.repeats++
 		e.wait *= 2
 		e.due = now.Add(e.wait)
+		m.waiting.put(e)
 		out.Sends = append(out.Sends, Send{e.of.reply, e.place})
 	}
-	out.Wake = m.wake()
+	out.Wake = m.waiting.wake()
 	return out
-}
-
-func (m *Machine) wake() time.Time {
-	var wake time.Time
-	for _, e := range m.waiting {
-		if wake.IsZero() || e.due.Before(wake) {
-			wake = e.due
-		}
-	}
-	return wake
 }
 
 // Reply says under which session an answer to a datagram of the half goes, and with which checksum;
@@ -444,7 +431,8 @@ func (m *Machine) Session(o fault.Origin) (session uint64, sum lofamov1.Checksum
 	return h.proven.reply.GetSession(), h.proven.checksum
 }
 
-// Places returns where the half has established paths, the newest first.
+// Places returns where the half has established paths, the newest first, at most MaxPaths: what is replayed
+// from other addresses makes more of them.
 func (m *Machine) Places(o fault.Origin) []Place {
 	h := m.halves[o]
 	if h == nil {
@@ -460,7 +448,7 @@ func (m *Machine) Places(o fault.Origin) []Place {
 			}
 		}
 	}
-	return out
+	return out[:min(len(out), MaxPaths)]
 }
 
 // Sessions is the number of sessions that are known.

@@ -188,9 +188,13 @@ func TestBounds(t *testing.T) {
 			if n := m.Sessions(); n > MaxPaths || uint64(n+len(ended)) != granted {
 				t.Fatalf("%d sessions known and %d ended of %d granted", n, len(ended), granted)
 			}
-			if n := len(m.waiting); n > MaxPaths*MaxPaths {
+			if n := len(m.waiting.heap); n > MaxPaths*MaxPaths {
 				t.Fatalf("%d replies are repeated", n)
 			}
+			if n := len(m.Places(origin)); n > MaxPaths {
+				t.Fatalf("%d places", n)
+			}
+			checkWaiting(t, m)
 		}
 		now := start
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
@@ -211,6 +215,84 @@ func TestBounds(t *testing.T) {
 			}
 		}
 	})
+}
+
+// checkWaiting compares the queue with the plainest way to tell what waits: every end that is not
+// established and was not repeated to the last.
+func checkWaiting(t *rapid.T, m *Machine) {
+	waits := make(map[*end]bool)
+	var first time.Time
+	for i, e := range m.waiting.heap {
+		if e.index != i || !e.waits || waits[e] {
+			t.Fatalf("the end at %d is misplaced", i)
+		}
+		waits[e] = true
+		if first.IsZero() || e.due.Before(first) {
+			first = e.due
+		}
+	}
+	if !m.waiting.wake().Equal(first) {
+		t.Fatalf("wake %v, the first is due at %v", m.waiting.wake(), first)
+	}
+	known := 0
+	for _, e := range m.halves[origin].ends() {
+		if e.state == Established && waits[e] {
+			t.Fatal("an established path's reply is repeated")
+		}
+		if waits[e] {
+			known++
+		}
+	}
+	if known != len(waits) {
+		t.Fatalf("%d replies of paths that are gone are repeated", len(waits)-known)
+	}
+}
+
+func (h *half) ends() []*end {
+	var out []*end
+	if h != nil {
+		for _, e := range h.list {
+			out = append(out, e.ends...)
+		}
+	}
+	return out
+}
+
+// TestPlacesAreBounded: a recorded exchange that is replayed from many addresses makes no more places
+// than a half has interfaces, and the half's own stays the first.
+func TestPlacesAreBounded(t *testing.T) {
+	var granted uint64
+	m := newMachine(&granted)
+	for id := uint64(1); id <= MaxPaths; id++ {
+		for i := range MaxPaths {
+			at := place(int(id)*20 + i)
+			m.Request(start, Request{Origin: origin, Epoch: 1, ID: id, Key: []byte{1}, From: at})
+			m.Ack(origin, 1, id, at)
+		}
+	}
+	if got := m.Places(origin); len(got) != MaxPaths || got[0] != place(MaxPaths*20) {
+		t.Errorf("%d places, the first %v", len(got), got[0])
+	}
+}
+
+// BenchmarkProved is what every digest costs while a whole cluster asks for paths.
+func BenchmarkProved(b *testing.B) {
+	for _, waiting := range []int{1, 10_000} {
+		b.Run(strconv.Itoa(waiting), func(b *testing.B) {
+			var granted uint64
+			m := newMachine(&granted)
+			for i := range waiting {
+				o := fault.Origin{Node: fault.NodeID(fmt.Sprint("m", i)), Half: fault.HalfHost}
+				m.Request(start, Request{Origin: o, Epoch: 1, ID: 1, Key: []byte{1}, From: place(1)})
+			}
+			m.Request(start, Request{Origin: origin, Epoch: 1, ID: 1, Key: []byte{1}, From: place(1)})
+			session := granted
+			m.Ack(origin, 1, 1, place(1))
+			for b.Loop() {
+				m.Proved(origin, session, place(1))
+			}
+		})
+	}
 }
 
 func TestNames(t *testing.T) {

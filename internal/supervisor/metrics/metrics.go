@@ -149,6 +149,7 @@ func (m *Metrics) preset() {
 		m.Dropped.WithLabelValues(q)
 		m.Depth.WithLabelValues(q)
 	}
+	m.Dropped.WithLabelValues("forward-digests") // pushed out by newer ones
 	for _, o := range []string{AgainSent, AgainLimited} {
 		m.Again.WithLabelValues(o)
 	}

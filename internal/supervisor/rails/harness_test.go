@@ -265,7 +265,7 @@ func (l *takes) inputs() []engine.Input {
 // forwards keeps what goes to the leader.
 type forwards struct{ got []*lofamov1.ForwardRequest }
 
-func (f *forwards) Forward(req *lofamov1.ForwardRequest, _ time.Time) bool {
+func (f *forwards) Forward(req *lofamov1.ForwardRequest, _ *engine.Reports, _ time.Time) bool {
 	f.got = append(f.got, req)
 	return true
 }

@@ -25,10 +25,10 @@ type Leader interface {
 	Submit(in engine.Input) bool
 }
 
-// Forwarder passes evidence on to the replica that leads. It does not block; false means that it was
-// dropped.
+// Forwarder passes evidence on to the replica that leads, once one does: these reports, or an answer to
+// a challenge (nil). It does not block; false means that it was dropped.
 type Forwarder interface {
-	Forward(req *lofamov1.ForwardRequest, arrived time.Time) bool
+	Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
 }
 
 // Bulk takes what belongs to transfers of large objects. It does not block.
@@ -214,7 +214,7 @@ func (in *Intake) pass(p packet, path fault.Path, a *servicenet.Arrival, input *
 	if a.Session != 0 {
 		req.Name = a.Name // only we have the session
 	}
-	return in.cfg.Forwarder.Forward(req, p.arrived)
+	return in.cfg.Forwarder.Forward(req, input.Reports, p.arrived)
 }
 
 // received tells the sender of reports that the path works, and that they were taken.

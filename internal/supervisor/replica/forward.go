@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,10 +19,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// forwardQueue bounds the evidence that waits for the leader, and the acks that wait for a
-// follower. Beyond it new ones are dropped and counted: what is not COMMITTED the agents send
-// again.
-const forwardQueue = 2048
+// ackQueue bounds the acks that wait for a follower. Beyond it new ones are dropped and counted: what is
+// not COMMITTED the agents send again.
+const ackQueue = 2048
 
 func responseTo(r *lofamov1.ForwardResponse) engine.To {
 	return engine.To{Addr: r.GetTo(), Socket: uint8(min(r.GetSocket(), math.MaxUint8)), Relayed: r.GetRelayed()}
@@ -41,32 +41,48 @@ type ForwarderConfig struct {
 	Logger   *slog.Logger
 }
 
-// Forwarder is a follower's way to the leader.
+// Forwarder is a follower's way to the leader. Run is its only goroutine.
 type Forwarder struct {
 	cfg   ForwarderConfig
-	queue chan queued
-}
+	woken chan struct{} // room for one
 
-type queued struct {
-	req     *lofamov1.ForwardRequest
-	arrived time.Time
+	mu      sync.Mutex
+	backlog *backlog
 }
 
 // NewForwarder returns a forwarder; Run makes it work.
 func NewForwarder(cfg ForwarderConfig) *Forwarder {
-	return &Forwarder{cfg: cfg, queue: make(chan queued, forwardQueue)}
+	return &Forwarder{cfg: cfg, woken: make(chan struct{}, 1), backlog: newBacklog()}
 }
 
-// Forward queues evidence for the leader. It does not block; held_ns is filled in on sending. False
-// means that it was dropped.
-func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, arrived time.Time) bool {
-	select {
-	case f.queue <- queued{req, arrived}:
-		return true
-	default:
+// Forward queues evidence for the leader: these reports, or an answer to a challenge (nil). It does not
+// block; held_ns is filled in on sending. False means that it was dropped.
+func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
+	f.mu.Lock()
+	ok, pushed := f.backlog.put(req, reports, arrived)
+	depth := f.backlog.len()
+	f.mu.Unlock()
+	f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(depth))
+	if pushed > 0 {
+		f.cfg.Metrics.Dropped.WithLabelValues("forward-digests").Add(float64(pushed))
+	}
+	if !ok {
 		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
 		return false
 	}
+	select {
+	case f.woken <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (f *Forwarder) next() *queued {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := f.backlog.next()
+	f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(f.backlog.len()))
+	return q
 }
 
 // maxHeld bounds what is believed of the time in a follower's queue; what waited longer is dropped.
@@ -123,6 +139,7 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 		<-ended
 	}()
 	for {
+		// What is left in the backlog when the stream ends is the next one's.
 		select {
 		case <-changed:
 			return nil
@@ -130,21 +147,36 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 			return failure
 		case <-ctx.Done():
 			return ctx.Err()
-		case q := <-f.queue:
-			f.cfg.Metrics.Depth.WithLabelValues("forward").Set(float64(len(f.queue)))
-			held := max(0, time.Since(q.arrived))
-			if held > maxHeld {
-				// From before this replica's own term, or a long time without any leader: its age would not be
-				// believed, and its sender has long since sent it again.
-				f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
-				continue
+		default:
+		}
+		if q := f.next(); q != nil {
+			if err := f.send(s, q); err != nil {
+				return err
 			}
-			q.req.HeldNs = uint64(held)
-			if err := s.Send(q.req); err != nil {
-				return err // what was in hand is lost here; its sender tries again
-			}
+			continue
+		}
+		select {
+		case <-changed:
+			return nil
+		case <-ended:
+			return failure
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-f.woken:
 		}
 	}
+}
+
+func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse], q *queued) error {
+	held := max(0, time.Since(q.arrived))
+	if held > maxHeld {
+		// From before this replica's own term, or a long time without any leader: its age would not be
+		// believed, and its sender has long since sent it again.
+		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
+		return nil
+	}
+	q.req.HeldNs = uint64(held)
+	return s.Send(q.req) // what was in hand is lost with the stream; its sender tries again
 }
 
 // Verifier opens and checks what another replica received. It returns nil for what is no evidence.
@@ -172,7 +204,7 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		return errNotLeading
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
-	back := &session{out: make(chan *lofamov1.ForwardResponse, forwardQueue), metrics: s.Metrics}
+	back := &session{out: make(chan *lofamov1.ForwardResponse, ackQueue), metrics: s.Metrics}
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)

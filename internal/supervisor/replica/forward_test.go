@@ -54,8 +54,8 @@ func TestOldEvidenceIsNotForwarded(t *testing.T) {
 	t.Cleanup(func() { _ = conn.Close() })
 
 	f := NewForwarder(ForwarderConfig{Answerer: nobody{}, Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler)})
-	f.Forward(&lofamov1.ForwardRequest{From: "old"}, time.Now().Add(-2*maxHeld))
-	f.Forward(&lofamov1.ForwardRequest{From: "new"}, time.Now().Add(-time.Second))
+	f.Forward(&lofamov1.ForwardRequest{From: "old"}, nil, time.Now().Add(-2*maxHeld))
+	f.Forward(&lofamov1.ForwardRequest{From: "new"}, nil, time.Now().Add(-time.Second))
 	changed, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- f.stream(t.Context(), conn, changed) }()
 	select {

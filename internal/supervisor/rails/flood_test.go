@@ -20,8 +20,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// floodedEngine is a leader with short queues on a store in memory.
-func floodedEngine(t *testing.T, st *memstore.Store, sender *Sender, m *metrics.Metrics) *engine.Engine {
+// newEngine is a leader on a store in memory; 0 stands for a queue's usual length.
+func newEngine(t *testing.T, st *memstore.Store, sender *Sender, m *metrics.Metrics, queue, backlog int) *engine.Engine {
 	t.Helper()
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	ids := map[grid.Coord]fault.NodeID{{}: "n0", {X: 1}: "n1"}
@@ -31,7 +31,7 @@ func floodedEngine(t *testing.T, st *memstore.Store, sender *Sender, m *metrics.
 			DigestPeriod: time.Minute, DigestMisses: 4, HalfBound: time.Minute, Nonce: func() [16]byte { return [16]byte{1} },
 		},
 		Meta: store.Meta{Cluster: "test", Dims: dims.String()}, Challenger: sender, Names: view.NewNames(dims, ids),
-		Queue: 8, Backlog: 16, BatchOps: 10, Metrics: m, Logger: slog.New(slog.DiscardHandler),
+		Queue: queue, Backlog: backlog, BatchOps: 10, Metrics: m, Logger: slog.New(slog.DiscardHandler),
 	}, st)
 	return e
 }
@@ -91,7 +91,7 @@ func TestFlood(t *testing.T) {
 		r.sender.cfg.Ports[i].Socket = f
 	}
 	st := memstore.New(1 << 20)
-	e := floodedEngine(t, st, r.sender, r.metrics)
+	e := newEngine(t, st, r.sender, r.metrics, 8, 16)
 	r.intake = NewIntake(IntakeConfig{
 		Names: knownNodes{"n0", "n1"}, Verifier: r.intake.cfg.Verifier, Sender: r.sender, Leader: e, Forwarder: r.forward,
 		Queue: 64, Metrics: r.metrics, Logger: slog.New(slog.DiscardHandler),

@@ -274,8 +274,8 @@ type knownNodes []fault.NodeID
 
 func (k knownNodes) Known(id fault.NodeID) bool { return slices.Contains(k, id) }
 
-// replica is a supervisor's rails, without the goroutines until run.
-type replica struct {
+// supervisor is a supervisor's rails, without the goroutines until run.
+type supervisor struct {
 	wire    *wire
 	intake  *Intake
 	sender  *Sender
@@ -284,9 +284,9 @@ type replica struct {
 	metrics *metrics.Metrics
 }
 
-func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) *replica {
+func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) *supervisor {
 	t.Helper()
-	r := &replica{
+	r := &supervisor{
 		wire: &wire{more: make(chan struct{}, 1)}, leader: &takes{leading: true, room: 1 << 20}, forward: &forwards{},
 		metrics: metrics.New(prometheus.NewRegistry()),
 	}
@@ -313,7 +313,7 @@ func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) 
 }
 
 // run runs the sender and, where wanted, the intake until the test ends.
-func (r *replica) run(t testing.TB, intake bool) {
+func (r *supervisor) run(t testing.TB, intake bool) {
 	t.Helper()
 	var wg sync.WaitGroup
 	wg.Go(func() { r.sender.Run(t.Context()) })
@@ -324,16 +324,16 @@ func (r *replica) run(t testing.TB, intake bool) {
 }
 
 // get handles a datagram that came at a socket.
-func (r *replica) get(from netip.AddrPort, socket uint8, b []byte) {
+func (r *supervisor) get(from netip.AddrPort, socket uint8, b []byte) {
 	r.intake.handle(packet{from: from, socket: socket, data: b, arrived: time.Now()})
 }
 
-func (r *replica) refused(class string) float64 {
+func (r *supervisor) refused(class string) float64 {
 	return value(r.metrics.Refused.WithLabelValues(class))
 }
 
 // establish runs a whole exchange of a half over an interface.
-func (r *replica) establish(t testing.TB, h *half, id uint64, from netip.AddrPort, socket uint8) servicenet.SealOptions {
+func (r *supervisor) establish(t testing.TB, h *half, id uint64, from netip.AddrPort, socket uint8) servicenet.SealOptions {
 	t.Helper()
 	n := len(r.wire.sent())
 	r.get(from, socket, h.request(t, 5, id, lofamov1.Checksum_CHECKSUM_XXHASH64))

@@ -35,7 +35,7 @@ func benchReports(n int) []fault.Report {
 // One message from reports to reports, by how it is proved and how many there are in it.
 func BenchmarkSealOpen(b *testing.B) {
 	signer := freeSigner{make([]byte, 308), make([]byte, signatureSize)}
-	many, _ := asManyAs(benchReports(1)[0], BatchLimit(fault.PathDirect))
+	many, _ := asManyAs(benchReports(1)[0], batchLimit(fault.PathDirect))
 	for _, how := range []struct {
 		name string
 		o    SealOptions

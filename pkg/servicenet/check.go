@@ -47,7 +47,7 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 		if err := checkStatus(b.Reports.GetStatus()); err != nil {
 			return nil, err
 		}
-		return DecodeReports(b.Reports)
+		return decodeReports(b.Reports)
 	}
 	return nil, checkBody(msg)
 }
@@ -82,7 +82,7 @@ func checkBody(msg *lofamov1.Message) error {
 		}
 	}
 	if len(msg.ProtoReflect().GetUnknown()) > 0 {
-		return &RefusedError{Refusal: RefusedUnknownMessage, Err: ErrUnknownMessage}
+		return &RefusedError{Refusal: RefusedUnknownMessage, Err: errUnknownMessage}
 	}
 	return refuse(RefusedMalformed, "message.body: missing")
 }
@@ -159,7 +159,7 @@ func checkRelayed(r *lofamov1.Relayed) error {
 	if err := checkInner("relayed.inner", r.GetInner()); err != nil {
 		return err
 	}
-	_, err := DecodeHops(r.GetHops())
+	_, err := decodeHops(r.GetHops())
 	return err
 }
 

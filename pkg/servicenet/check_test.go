@@ -49,7 +49,7 @@ func TestMessageRefusals(t *testing.T) {
 		return &lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: m}}
 	}
 	relayed := func(f func(*lofamov1.Relayed)) *lofamov1.Message {
-		m := &lofamov1.Relayed{Inner: &lofamov1.Envelope{}, Hops: EncodeHops([]fault.Hop{{Node: "n0", Half: fault.HalfHost, Held: 1}})}
+		m := &lofamov1.Relayed{Inner: &lofamov1.Envelope{}, Hops: encodeHops([]fault.Hop{{Node: "n0", Half: fault.HalfHost, Held: 1}})}
 		f(m)
 		return &lofamov1.Message{Body: &lofamov1.Message_Relayed{Relayed: m}}
 	}

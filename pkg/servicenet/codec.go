@@ -1,7 +1,6 @@
 package servicenet
 
 import (
-	"fmt"
 	"math"
 	"strings"
 	"time"
@@ -17,7 +16,7 @@ import (
 // still holds, the change itself was told, with its age, by a report of its own.
 func EncodeReport(r fault.Report) *lofamov1.Report {
 	m := &lofamov1.Report{
-		Id:                    EncodeReportID(r.ID),
+		Id:                    encodeReportID(r.ID),
 		Digest:                r.Digest,
 		Partial:               r.Partial,
 		DnpWatchdog:           r.Registers.DNPWatchdog,
@@ -50,7 +49,7 @@ func encodeObservation(m *lofamov1.Observation, o fault.Observation, own fault.N
 
 // DecodeReport is the strict inverse of EncodeReport: everything outside its range is refused.
 func DecodeReport(m *lofamov1.Report) (fault.Report, error) {
-	id, err := DecodeReportID(m.GetId())
+	id, err := decodeReportID(m.GetId())
 	if err != nil {
 		return fault.Report{}, err
 	}
@@ -139,8 +138,8 @@ func EncodeReports(rs []fault.Report, status *lofamov1.DeliveryStatus) *lofamov1
 	return m
 }
 
-// DecodeReports is the strict inverse of EncodeReports.
-func DecodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
+// decodeReports is the strict inverse of EncodeReports.
+func decodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
 	if n := len(m.GetReports()); n < 1 || n > MaxReports {
 		return nil, refuse(RefusedField, "reports.reports: given %d: want 1 to %d", n, MaxReports)
 	}
@@ -167,7 +166,7 @@ func DecodeReports(m *lofamov1.Reports) ([]fault.Report, error) {
 // what differs from the one before.
 func decodeNextID(i int, m *lofamov1.ReportID, before fault.ReportID) (fault.ReportID, error) {
 	if i == 0 {
-		return DecodeReportID(m)
+		return decodeReportID(m)
 	}
 	if m.GetNode() != "" || m.GetHalf() != 0 {
 		return fault.ReportID{}, refuse(RefusedField, "reports[%d].id: given %q %s: want those of the first report left out", i, m.GetNode(), m.GetHalf())
@@ -215,8 +214,8 @@ func AckOrigin(a *lofamov1.Ack) fault.Origin {
 	return fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
 }
 
-// EncodeReportID puts a report's id into its wire message.
-func EncodeReportID(id fault.ReportID) *lofamov1.ReportID {
+// encodeReportID puts a report's id into its wire message.
+func encodeReportID(id fault.ReportID) *lofamov1.ReportID {
 	return &lofamov1.ReportID{
 		Node:  string(id.Origin.Node),
 		Half:  lofamov1.Half(id.Origin.Half),
@@ -225,8 +224,8 @@ func EncodeReportID(id fault.ReportID) *lofamov1.ReportID {
 	}
 }
 
-// DecodeReportID is the strict inverse of EncodeReportID.
-func DecodeReportID(m *lofamov1.ReportID) (fault.ReportID, error) {
+// decodeReportID is the strict inverse of encodeReportID.
+func decodeReportID(m *lofamov1.ReportID) (fault.ReportID, error) {
 	if err := checkID("id.node", m.GetNode()); err != nil {
 		return fault.ReportID{}, err
 	}
@@ -247,8 +246,8 @@ func DecodeReportID(m *lofamov1.ReportID) (fault.ReportID, error) {
 	}, nil
 }
 
-// EncodeHops puts hops into their wire messages.
-func EncodeHops(hops []fault.Hop) []*lofamov1.Hop {
+// encodeHops puts hops into their wire messages.
+func encodeHops(hops []fault.Hop) []*lofamov1.Hop {
 	out := make([]*lofamov1.Hop, 0, len(hops))
 	for _, h := range hops {
 		out = append(out, &lofamov1.Hop{Node: string(h.Node), Half: lofamov1.Half(h.Half), HeldNs: encodeDuration(h.Held)})
@@ -256,8 +255,8 @@ func EncodeHops(hops []fault.Hop) []*lofamov1.Hop {
 	return out
 }
 
-// DecodeHops is the strict inverse of EncodeHops.
-func DecodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
+// decodeHops is the strict inverse of encodeHops.
+func decodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
 	if n := len(ms); n > MaxHops {
 		return nil, refuse(RefusedField, "relayed.hops: given %d: want at most %d", n, MaxHops)
 	}
@@ -277,22 +276,6 @@ func DecodeHops(ms []*lofamov1.Hop) ([]fault.Hop, error) {
 		out = append(out, fault.Hop{Node: fault.NodeID(m.GetNode()), Half: half, Held: held})
 	}
 	return out, nil
-}
-
-// ParseOrigin reads a node certificate's name, "<node>/<half>".
-func ParseOrigin(name string) (fault.Origin, error) {
-	node, half, ok := strings.Cut(name, "/")
-	if !ok {
-		return fault.Origin{}, fmt.Errorf("origin %.80q: want node/half", name)
-	}
-	h, err := fault.ParseHalf(half)
-	if err != nil {
-		return fault.Origin{}, fmt.Errorf("origin %.80q: %w", name, err)
-	}
-	if err := checkID("origin", node); err != nil {
-		return fault.Origin{}, err
-	}
-	return fault.Origin{Node: fault.NodeID(node), Half: h}, nil
 }
 
 func decodeHalf(field string, h lofamov1.Half) (fault.Half, error) {

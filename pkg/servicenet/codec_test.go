@@ -84,21 +84,8 @@ func TestUnknownFieldsAndMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := checkMessage(msg)
-	if !errors.Is(err, ErrUnknownMessage) || RefusalOf(err) != RefusedUnknownMessage {
+	if !errors.Is(err, errUnknownMessage) || RefusalOf(err) != RefusedUnknownMessage {
 		t.Errorf("unknown body: %v", err)
-	}
-}
-
-func TestParseOrigin(t *testing.T) {
-	for _, o := range []fault.Origin{origin("n0-0-0/host"), origin("rack1.a/dnp")} {
-		if got, err := ParseOrigin(o.String()); err != nil || got != o {
-			t.Errorf("%s: %v, %v", o, got, err)
-		}
-	}
-	for _, bad := range []string{"", "n0", "n0/", "n0/gpu", "/host", "N/host", "a/host/dnp"} {
-		if _, err := ParseOrigin(bad); err == nil {
-			t.Errorf("%q accepted", bad)
-		}
 	}
 }
 

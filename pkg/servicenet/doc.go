@@ -45,7 +45,7 @@
 //	who says it             RefusedRole, RefusedOrigin
 //
 // and next to nothing is allocated before it is proved. Unknown fields are kept and ignored, an unknown
-// body is ErrUnknownMessage, anything outside its range is refused with a Refusal to count.
+// body is errUnknownMessage, anything outside its range is refused with a Refusal to count.
 //
 // # Damage
 //
@@ -66,7 +66,7 @@
 //
 // # Delivery
 //
-// An Outbox sends what waits, several reports in one datagram (BatchLimit), on one path of the direct
+// An Outbox sends what waits, several reports in one datagram (batchLimit), on one path of the direct
 // rail, and on more rails for as long as no RECEIVED comes; it keeps each report until COMMITTED. How
 // its reports fare goes along with its digests, by the torus in numbers only (statusFor). Of
 // the paths, one per service interface and supervisor, one is the primary and another a loaded

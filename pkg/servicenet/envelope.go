@@ -110,7 +110,7 @@ func SealRelayed(inner []byte, hops []fault.Hop, s Signer) ([]byte, error) {
 	for {
 		if len(hops) <= MaxHops {
 			b, err := Seal(&lofamov1.Message{Body: &lofamov1.Message_Relayed{
-				Relayed: &lofamov1.Relayed{Inner: env, Hops: EncodeHops(hops)},
+				Relayed: &lofamov1.Relayed{Inner: env, Hops: encodeHops(hops)},
 			}}, s)
 			if RefusalOf(err) != RefusedTooLong || len(hops) <= 2 {
 				return b, err
@@ -180,7 +180,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 	a := Arrival{Path: path}
 	if rel := o.Msg.GetRelayed(); rel != nil {
 		a.Path = fault.PathTorus
-		if a.Hops, err = DecodeHops(rel.GetHops()); err != nil {
+		if a.Hops, err = decodeHops(rel.GetHops()); err != nil {
 			return Arrival{}, err
 		}
 		inner := packetOf(rel.GetInner())

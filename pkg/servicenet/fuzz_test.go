@@ -93,7 +93,7 @@ func FuzzMessage(f *testing.F) {
 		if msg.GetReports() == nil {
 			return
 		}
-		again, err := DecodeReports(EncodeReports(rs, nil))
+		again, err := decodeReports(EncodeReports(rs, nil))
 		if err != nil || len(again) != len(rs) {
 			t.Fatalf("%d reports became %d: %v", len(rs), len(again), err)
 		}

@@ -2,8 +2,10 @@ package servicenet
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,12 +42,14 @@ func (fakeVerifier) VerifyName(cert, payload, sig []byte) (role, name string, er
 	return parts[0], parts[1], nil
 }
 
+// origin reads "<node>/<half>".
 func origin(name string) fault.Origin {
-	o, err := ParseOrigin(name)
+	node, half, _ := strings.Cut(name, "/")
+	h, err := fault.ParseHalf(half)
 	if err != nil {
 		panic(err)
 	}
-	return o
+	return fault.Origin{Node: fault.NodeID(node), Half: h}
 }
 
 // healthyDigest states every component of a node, and every descriptor of its six neighbours.
@@ -67,4 +71,16 @@ func healthyDigest(node fault.NodeID) fault.Report {
 		}
 	}
 	return r
+}
+
+// positions returns all positions in the order of their origins.
+func (i *Inbox) positions() []InboxPosition {
+	out := make([]InboxPosition, 0, len(i.origins))
+	for _, p := range i.origins {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(a, b InboxPosition) int {
+		return cmp.Or(cmp.Compare(a.Origin.Node, b.Origin.Node), cmp.Compare(a.Origin.Half, b.Origin.Half))
+	})
+	return out
 }

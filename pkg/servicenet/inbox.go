@@ -1,9 +1,7 @@
 package servicenet
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -160,18 +158,6 @@ func (i *Inbox) Position(o fault.Origin) InboxPosition {
 		return *p
 	}
 	return InboxPosition{Origin: o}
-}
-
-// Positions returns all positions in the order of their origins.
-func (i *Inbox) Positions() []InboxPosition {
-	out := make([]InboxPosition, 0, len(i.origins))
-	for _, p := range i.origins {
-		out = append(out, *p)
-	}
-	slices.SortFunc(out, func(a, b InboxPosition) int {
-		return cmp.Or(cmp.Compare(a.Origin.Node, b.Origin.Node), cmp.Compare(a.Origin.Half, b.Origin.Half))
-	})
-	return out
 }
 
 // shiftWindow moves every bit n places up; what leaves the window is forgotten.

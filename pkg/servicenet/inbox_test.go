@@ -73,7 +73,7 @@ func TestInboxGoesOnFromSavedPositions(t *testing.T) {
 		in.Accept(rid("b/host", 2, s), false)
 	}
 	in.Accept(rid("a/dnp", 1, 9), true)
-	text, err := json.Marshal(in.Positions())
+	text, err := json.Marshal(in.positions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,8 +87,8 @@ func TestInboxGoesOnFromSavedPositions(t *testing.T) {
 	old := saved[1]
 	old.Epoch = 1
 	again := NewInbox(append(saved, old))
-	if !reflect.DeepEqual(again.Positions(), in.Positions()) {
-		t.Errorf("%+v, want %+v", again.Positions(), in.Positions())
+	if !reflect.DeepEqual(again.positions(), in.positions()) {
+		t.Errorf("%+v, want %+v", again.positions(), in.positions())
 	}
 	for s, want := range map[fault.Seq]Verdict{1: Duplicate, 2: Duplicate, 3: Fresh, 70: Duplicate, 71: Fresh, 200: Duplicate, 201: Fresh} {
 		if got := again.Accept(rid("b/host", 2, s), false); got != want {
@@ -124,11 +124,11 @@ func TestInboxAgainstNaiveSet(t *testing.T) {
 				seen[k] = true
 				newest, highest[k.e] = max(newest, k.e), max(highest[k.e], k.s)
 			}
-			if len(in.Positions()) != 1 {
+			if len(in.positions()) != 1 {
 				t.Fatal("positions")
 			}
 			if rapid.IntRange(0, 9).Draw(t, "restart") == 0 {
-				in = NewInbox(in.Positions())
+				in = NewInbox(in.positions())
 			}
 		}
 	})

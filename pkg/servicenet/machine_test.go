@@ -218,9 +218,9 @@ func (m *machine) checkSend(s Send) {
 	if (s.Path == fault.PathDirect) != (s.Target != "") || s.Target != "" && !slices.Contains(m.targets, s.Target) {
 		t.Fatalf("%s to %q, there are %v", s.Path, s.Target, m.targets)
 	}
-	limit := BatchLimit(fault.PathTorus)
+	limit := batchLimit(fault.PathTorus)
 	if s.Path == fault.PathDirect {
-		limit = BatchLimit(fault.PathDirect)
+		limit = batchLimit(fault.PathDirect)
 	}
 	if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > limit {
 		t.Fatalf("%d reports by %s: %d bytes, want at most %d", len(s.Reports), s.Path, n, limit)

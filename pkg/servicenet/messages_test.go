@@ -48,7 +48,7 @@ func answerMessage() *lofamov1.Message {
 }
 
 func relayedMessage(inner *lofamov1.Envelope, hops []fault.Hop) *lofamov1.Message {
-	return &lofamov1.Message{Body: &lofamov1.Message_Relayed{Relayed: &lofamov1.Relayed{Inner: inner, Hops: EncodeHops(hops)}}}
+	return &lofamov1.Message{Body: &lofamov1.Message_Relayed{Relayed: &lofamov1.Relayed{Inner: inner, Hops: encodeHops(hops)}}}
 }
 
 func downcallMessage(inner *lofamov1.Envelope) *lofamov1.Message {

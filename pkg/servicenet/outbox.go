@@ -171,7 +171,7 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 // hold up those beside it for ever.
 func sendable(r fault.Report) bool {
 	_, err := DecodeReport(EncodeReport(r))
-	return err == nil && ReportSize(aged(r, MaxAge)) <= BatchLimit(fault.PathDirect)
+	return err == nil && reportSize(aged(r, MaxAge)) <= batchLimit(fault.PathDirect)
 }
 
 func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
@@ -180,7 +180,7 @@ func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
 }
 
 // Add logs a report, gives it its id and says what to send. A report too large for a datagram is
-// split (SplitReport); the id is that of the first part. A digest replaces the one before it.
+// split (splitReport); the id is that of the first part. A digest replaces the one before it.
 // Observations without a node are about the origin's own.
 func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 	var out Output
@@ -205,7 +205,7 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 		said = o.sayLeftOut(r)
 	}
 	first := o.seq + 1
-	for _, part := range SplitReport(r) {
+	for _, part := range splitReport(r) {
 		o.seq++
 		part.ID.Seq = o.seq
 		e := o.newEntry(now, part)

@@ -314,8 +314,8 @@ func TestStatusBesideDigests(t *testing.T) {
 		_, out := o.Add(at, r)
 		for _, s := range out.Send {
 			if s.Path == path && s.Reports[0].Digest {
-				if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > BatchLimit(path) {
-					t.Errorf("%s: %d bytes, want at most %d", path, n, BatchLimit(path))
+				if n := proto.Size(EncodeReports(s.Reports, s.Status)); n > batchLimit(path) {
+					t.Errorf("%s: %d bytes, want at most %d", path, n, batchLimit(path))
 				}
 				return s.Status
 			}
@@ -371,13 +371,13 @@ func TestNumbersFitBesideDigest(t *testing.T) {
 			r.Observations[i].State, r.Observations[i].Detail = fault.Failed, "no supervisor answers"
 		}
 	}
-	parts := SplitReport(r)
+	parts := splitReport(r)
 	parts[0].ID.Epoch, parts[0].ID.Seq = 1<<34, 1<<34
 	numbers := &lofamov1.DeliveryStatus{
 		State: lofamov1.PathState_REESTABLISHING, Logged: 1 << 16, Unanswered: 1 << 16, OldestNs: uint64(30 * time.Minute),
 		Migrations: 1 << 20, Retries: 1 << 27, IsolatedNs: uint64(30 * time.Minute),
 	}
-	if n := ReportSize(parts[0]) + StatusSize(numbers); len(parts) != 1 || n > BatchLimit(fault.PathTorus) {
-		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), ReportSize(parts[0]), StatusSize(numbers), BatchLimit(fault.PathTorus))
+	if n := reportSize(parts[0]) + statusSize(numbers); len(parts) != 1 || n > batchLimit(fault.PathTorus) {
+		t.Errorf("%d parts; %d bytes and %d of the status, there is room for %d", len(parts), reportSize(parts[0]), statusSize(numbers), batchLimit(fault.PathTorus))
 	}
 }

@@ -181,9 +181,9 @@ func (b *batch) take(e *entry) bool {
 // as what goes by the torus.
 func (b *batch) limit() int {
 	if b.rail == fault.PathDirect {
-		return BatchLimit(fault.PathDirect)
+		return batchLimit(fault.PathDirect)
 	}
-	return BatchLimit(fault.PathTorus)
+	return batchLimit(fault.PathTorus)
 }
 
 // encodedSize has room for the ages that a report may reach in the log, where it can stand for days:
@@ -195,7 +195,7 @@ func (e *entry) encodedSize() int {
 			r = aged(r, MaxAge)
 		}
 		r.ID.Epoch, r.ID.Seq = max(r.ID.Epoch, 1<<34), max(r.ID.Seq, 1<<34)
-		e.size = ReportSize(r)
+		e.size = reportSize(r)
 	}
 	return e.size
 }
@@ -247,7 +247,7 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 		func(s *lofamov1.DeliveryStatus) { s.Rails = nil },
 		func(s *lofamov1.DeliveryStatus) { s.Primary, s.Alternate, s.Spool = "", "", "" },
 	} {
-		if shorten(st); StatusSize(st) <= room {
+		if shorten(st); statusSize(st) <= room {
 			return st
 		}
 	}

@@ -35,9 +35,9 @@ func (r Refusal) String() string {
 	return refusalNames[r]
 }
 
-// ErrUnknownMessage is in the chain of the error for a message whose body this version does not
+// errUnknownMessage is in the chain of the error for a message whose body this version does not
 // know: it may be right and merely newer, so it is counted apart from malformed ones.
-var ErrUnknownMessage = errors.New("unknown message body")
+var errUnknownMessage = errors.New("unknown message body")
 
 // RefusedError is the error of every refusal.
 type RefusedError struct {

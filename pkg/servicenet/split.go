@@ -21,20 +21,20 @@ const (
 	messageSize  = 3                                          // tag and length of Message.reports
 )
 
-// BatchLimit returns how many bytes of an encoded Reports message, the sum of ReportSize and StatusSize,
+// batchLimit returns how many bytes of an encoded Reports message, the sum of reportSize and statusSize,
 // are sure to fit a datagram that takes path: signed with a certificate of at most MaxCertificate bytes
 // (a first attempt under a MAC has more room, but its repetition is signed), and through the torus
 // wrapped by a relay.
-func BatchLimit(path fault.Path) int {
+func batchLimit(path fault.Path) int {
 	if path == fault.PathTorus {
 		return 1 + protowire.SizeBytes(MaxReportSize)
 	}
 	return MaxDatagram - signedSize - checksumSize - messageSize
 }
 
-// ReportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
+// reportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
 // that grow in the log, and an id that is written out.
-func ReportSize(r fault.Report) int {
+func reportSize(r fault.Report) int {
 	n := headerSize(r)
 	for _, o := range r.Observations {
 		n += observationSize(o, r)
@@ -42,15 +42,15 @@ func ReportSize(r fault.Report) int {
 	return 1 + protowire.SizeBytes(n)
 }
 
-// StatusSize returns how many bytes a status adds to an encoded Reports message; nil adds none.
-func StatusSize(s *lofamov1.DeliveryStatus) int {
+// statusSize returns how many bytes a status adds to an encoded Reports message; nil adds none.
+func statusSize(s *lofamov1.DeliveryStatus) int {
 	if s == nil {
 		return 0
 	}
 	return 1 + protowire.SizeBytes(proto.Size(s))
 }
 
-// SplitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
+// splitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
 // of a healthy node fit into one part. Every part repeats ID, Digest, Registers and Uptime. Outbox.Add
 // calls it, and numbers the parts; a report that has no origin yet comes back whole. A report
 // without observations is one part. The parts of a digest are marked Partial.
@@ -59,7 +59,7 @@ func StatusSize(s *lofamov1.DeliveryStatus) int {
 // healthy node would need three datagrams. So what a digest does not mention says nothing of it; a
 // descriptor that becomes normal is told by a report of its own. When a digest does not fit into
 // one part it loses its details as well, which the reports of the changes told.
-func SplitReport(r fault.Report) []fault.Report {
+func splitReport(r fault.Report) []fault.Report {
 	if r.ID.Origin.Node == "" {
 		return []fault.Report{r}
 	}

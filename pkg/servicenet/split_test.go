@@ -12,23 +12,23 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// asManyAs returns as many copies of r as BatchLimit allows on the path, and the space that they take.
+// asManyAs returns as many copies of r as batchLimit allows on the path, and the space that they take.
 func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
 	var out []fault.Report
 	size := 0
-	for len(out) < MaxReports && size+ReportSize(r) <= limit {
-		size += ReportSize(r)
+	for len(out) < MaxReports && size+reportSize(r) <= limit {
+		size += reportSize(r)
 		r.ID.Seq++
 		out = append(out, r)
 	}
 	return out, size
 }
 
-// What the sum of ReportSize and StatusSize lets pass fits, signed or under a MAC, and through the
+// What the sum of reportSize and statusSize lets pass fits, signed or under a MAC, and through the
 // torus with a relay's wrapper around it.
 func TestBatchFits(t *testing.T) {
 	small := fault.Report{ID: fault.ReportID{Origin: origin("n10-10-10/host"), Epoch: 1 << 33, Seq: 1 << 33}, Digest: true}
-	part := SplitReport(healthyDigest("n10-10-10"))[0]
+	part := splitReport(healthyDigest("n10-10-10"))[0]
 	full := small
 	for _, c := range fault.Components()[:7] {
 		full.Observations = append(full.Observations, fault.Observation{Node: "n10-10-10", Component: c, State: fault.Failed, Kind: fault.KindSelf, Detail: "some detail"})
@@ -36,17 +36,17 @@ func TestBatchFits(t *testing.T) {
 	for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
 		for name, r := range map[string]fault.Report{"small": small, "healthy": part, "full": full} {
 			var status = sampleStatus()
-			limit := BatchLimit(path)
+			limit := batchLimit(path)
 			if path == fault.PathTorus {
 				status = nil // no room beside the largest report
 			}
-			rs, size := asManyAs(r, limit-StatusSize(status))
+			rs, size := asManyAs(r, limit-statusSize(status))
 			if len(rs) == 0 {
-				t.Errorf("%s %s: not one report of %d bytes fits %d", path, name, ReportSize(r), limit)
+				t.Errorf("%s %s: not one report of %d bytes fits %d", path, name, reportSize(r), limit)
 				continue
 			}
-			if got := proto.Size(EncodeReports(rs, status)); got > size+StatusSize(status) {
-				t.Errorf("%s %s: %d bytes are promised, %d encoded", path, name, size+StatusSize(status), got)
+			if got := proto.Size(EncodeReports(rs, status)); got > size+statusSize(status) {
+				t.Errorf("%s %s: %d bytes are promised, %d encoded", path, name, size+statusSize(status), got)
 			}
 			signer := newSignerSize(RoleNode, r.ID.Origin.String(), MaxCertificate)
 			sum := lofamov1.Checksum_CHECKSUM_XXHASH64
@@ -64,7 +64,7 @@ func TestBatchFits(t *testing.T) {
 			if around := len(b) - proto.Size(EncodeReports(rs, status)); path != fault.PathTorus && around > MaxDatagram-limit {
 				t.Errorf("%s %s: %d bytes around the reports, want at most %d", path, name, around, MaxDatagram-limit)
 			}
-			t.Logf("%s %s: %d reports of %d bytes: %d signed, %d with a MAC", path, name, len(rs), ReportSize(r), len(b), len(mac))
+			t.Logf("%s %s: %d reports of %d bytes: %d signed, %d with a MAC", path, name, len(rs), reportSize(r), len(b), len(mac))
 		}
 	}
 }
@@ -89,26 +89,26 @@ func TestReportSizeIsTheEncoders(t *testing.T) {
 				Detail: rapid.String().Draw(t, "detail"),
 			})
 		}
-		if got, want := ReportSize(r), StatusSize(nil)+proto.Size(EncodeReports([]fault.Report{r}, nil)); got != want {
+		if got, want := reportSize(r), statusSize(nil)+proto.Size(EncodeReports([]fault.Report{r}, nil)); got != want {
 			t.Fatalf("%d bytes, the encoder takes %d: %+v", got, want, r)
 		}
 	})
 }
 
-// A report that is as large as SplitReport makes them is within every limit.
+// A report that is as large as splitReport makes them is within every limit.
 func TestLargestReportIsWithinLimits(t *testing.T) {
 	sick := healthyDigest(fault.NodeID(strings.Repeat("n", MaxNodeID)))
 	for i := range sick.Observations {
 		sick.Observations[i].State, sick.Observations[i].Detail = fault.Failed, strings.Repeat("d", fault.MaxDetail/(i%5+1))
 	}
-	for _, p := range SplitReport(sick) {
+	for _, p := range splitReport(sick) {
 		for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
-			if ReportSize(p) > BatchLimit(path) {
-				t.Errorf("%s: a part of %d observations takes %d bytes, want at most %d", path, len(p.Observations), ReportSize(p), BatchLimit(path))
+			if reportSize(p) > batchLimit(path) {
+				t.Errorf("%s: a part of %d observations takes %d bytes, want at most %d", path, len(p.Observations), reportSize(p), batchLimit(path))
 			}
 		}
 	}
-	if StatusSize(nil) != 0 {
+	if statusSize(nil) != 0 {
 		t.Error("no status takes room")
 	}
 }
@@ -125,7 +125,7 @@ func TestReportFitsRelayed(t *testing.T) {
 	long := healthyDigest(fault.NodeID(strings.Repeat("n", MaxNodeID)))
 	long.Digest = false
 	for name, r := range map[string]fault.Report{"healthy": healthy, "sick": sick, "long": long} {
-		parts := SplitReport(r)
+		parts := splitReport(r)
 		if want := map[string]int{"healthy": 1, "sick": 5}[name]; want != 0 && len(parts) != want {
 			t.Errorf("%s: %d parts, want %d", name, len(parts), want)
 		}

@@ -56,8 +56,8 @@ func (o *Outbox) isolationDeadline(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// PathName writes a path as users see it.
-func (o *Outbox) PathName(id PathID) string {
+// pathName writes a path as users see it.
+func (o *Outbox) pathName(id PathID) string {
 	if id.Supervisor == "" || int(id.Interface) >= len(o.cfg.Interfaces) {
 		return ""
 	}
@@ -74,10 +74,10 @@ func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
 		Spool: cutDetail(o.spool, fault.MaxDetail),
 	}
 	if s.primary != nil {
-		st.Primary = o.PathName(s.primary.id)
+		st.Primary = o.pathName(s.primary.id)
 	}
 	if s.alternate != nil {
-		st.Alternate = o.PathName(s.alternate.id)
+		st.Alternate = o.pathName(s.alternate.id)
 	}
 	if o.isolation.isolated {
 		st.IsolatedNs = encodeDuration(now.Sub(o.isolation.since))

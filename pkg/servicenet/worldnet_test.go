@@ -247,7 +247,7 @@ func (w *world) flush(r route) {
 	batch := slices.SortedFunc(maps.Values(w.pending), func(a, b fault.Report) int {
 		return cmp.Or(cmp.Compare(a.ID.Epoch, b.ID.Epoch), cmp.Compare(a.ID.Seq, b.ID.Seq))
 	})
-	positions, term := w.inbox.Positions(), w.term
+	positions, term := w.inbox.positions(), w.term
 	var commit func()
 	commit = func() {
 		if term != w.term {

@@ -43,6 +43,10 @@ type hostHalf struct {
 	refused [servicenet.NumRefusals]atomic.Uint64
 	damaged atomic.Uint64 // packets that came damaged
 
+	unbound    chan uint8   // service interfaces whose sockets wait to be bound
+	bindMu     sync.Mutex   // for bind
+	gossipLate func() error // opens the gossip, which waits for service interface 0; nil: does not
+
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *hostcore.Machine
 	alarm  *alarm
@@ -60,7 +64,7 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	if err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
-	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self())}
+	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
 	h.opens = sessions.With(c.verifier, h.keys.table)
 	h.setTargets()
 	var open closers
@@ -104,13 +108,17 @@ func (h *hostHalf) open(cs *closers) error {
 	cs.add(h.box.Close)
 	for k, a := range h.cfg.Service.Interfaces() {
 		s, err := direct.Listen(a.Listen, direct.Options{
-			Interface: a.Interface, MaxRate: maxDatagrams, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
+			Interface: a.Interface, Late: true, MaxRate: maxDatagrams, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
 		})
 		if err != nil {
 			return err
 		}
 		h.nets, h.rails.direct = append(h.nets, s), append(h.rails.direct, direct.NewRail(s, h.targets[k]))
 		cs.add(s.Close)
+		if err := s.Absent(); err != nil { // a card that failed is to be reported, and no reason to end
+			h.log.Warn("going on without a service interface until it is there", "interface", h.names[k], "err", err)
+			h.bindLater(uint8(k))
+		}
 	}
 	h.rails.torus = torusrail.New(h.box, h.maxHops())
 	e, err := h.nextEpoch()
@@ -144,6 +152,11 @@ func (h *hostHalf) openGossip(cs *closers) error {
 		Logger: h.log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.periods),
 		MaxPackets: maxGossip,
 	})
+	if err != nil && h.nets[0].Absent() != nil {
+		h.log.Warn("going on without gossip until service interface 0 is there", "err", err)
+		h.gossipLate = func() error { return h.openGossip(cs) }
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -230,6 +243,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	}
 	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.periods.SensorPeriod, h.onReadings) })
 	g.Go(func() error { h.watchInterfaces(ctx); return nil })
+	g.Go(func() error { h.bindUntilBound(ctx); return nil })
 	g.Go(func() error { h.serveStatus(ctx); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })

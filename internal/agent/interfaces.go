@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -43,14 +44,63 @@ func (h *hostHalf) onInterface(c netwatch.Change, wasDown bool) {
 		}
 		return
 	}
-	if !wasDown {
+	if !wasDown && h.nets[k].Absent() == nil {
 		return // as it was taken to be
 	}
-	if err := h.nets[k].Rebind(); err != nil {
-		h.log.Warn("service interface is back, but its socket is not bound anew", "interface", h.names[k], "err", err)
+	if err := h.bind(k); err != nil {
+		h.log.Warn("service interface is there, but its socket is not bound: trying on", "interface", h.names[k], "err", err)
+		h.bindLater(k)
 	}
 	h.log.Info("service interface up", "interface", h.names[k])
 	for _, p := range rails {
 		h.step(hostcore.Hint{Event: servicenet.RailUp{Path: p, Interface: k}})
+	}
+}
+
+// bindLater asks for one service interface's socket to be bound when that works.
+func (h *hostHalf) bindLater(k uint8) {
+	select {
+	case h.unbound <- k:
+	default: // asked for often already
+	}
+}
+
+// bind binds a service interface's socket, and opens the gossip when that waited for it.
+func (h *hostHalf) bind(k uint8) error {
+	h.bindMu.Lock()
+	defer h.bindMu.Unlock()
+	err := h.nets[k].Rebind()
+	if err != nil || k != 0 || h.gossipLate == nil {
+		return err
+	}
+	if err = h.gossipLate(); err == nil {
+		h.gossipLate = nil
+	}
+	return err
+}
+
+// bindUntilBound tries again once a second what could not be bound, until ctx ends: an address may come
+// after its interface, and where interfaces are not watched nobody says when they come.
+func (h *hostHalf) bindUntilBound(ctx context.Context) {
+	waiting := map[uint8]*condition{}
+	for {
+		var again <-chan time.Time
+		if len(waiting) > 0 {
+			again = time.After(checkEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case k := <-h.unbound:
+			waiting[k] = &condition{on: true} // that is told already
+		case <-again:
+			for k, c := range waiting {
+				err := h.bind(k)
+				c.set(h.log, "service interface "+h.names[k], err)
+				if err == nil {
+					delete(waiting, k)
+				}
+			}
+		}
 	}
 }

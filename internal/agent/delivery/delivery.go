@@ -171,6 +171,8 @@ func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output)
 // noteMigration tells of a change of the primary path; changes of the state alone are the metrics'.
 func (s *Sender) noteMigration(m servicenet.Migration) {
 	switch {
+	case m.From == (servicenet.PathID{}) && m.To == (servicenet.PathID{}): // a half without paths of its own
+		return
 	case m.State == servicenet.PathReestablishing:
 		s.note(true, "no path to a supervisor works: asking for new ones, %s was the last: %s", s.path(m.From), m.Why)
 		s.asking = true

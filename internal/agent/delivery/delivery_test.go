@@ -143,6 +143,7 @@ func TestNotes(t *testing.T) {
 		{servicenet.Output{Migrations: []servicenet.Migration{{From: zero, To: one, State: servicenet.PathMigrated, Why: "no answer"}}},
 			false, "reports go by eth1>sup-1 instead of eth0>sup-0: no answer"},
 		{servicenet.Output{Migrations: []servicenet.Migration{{From: zero, To: zero, State: servicenet.PathArmed}}}, false, ""},
+		{servicenet.Output{Migrations: []servicenet.Migration{{State: servicenet.PathMigrated}}}, false, ""},
 		{servicenet.Output{Migrations: []servicenet.Migration{{From: one, State: servicenet.PathReestablishing, Why: "no answer"}}},
 			true, "no path to a supervisor works: asking for new ones, eth1>sup-1 was the last: no answer"},
 		{servicenet.Output{Migrations: []servicenet.Migration{{To: one, State: servicenet.PathMigrated, Why: "re-established"}}},

@@ -37,6 +37,9 @@ type Options struct {
 	// the same destination it is told at most once per errorGap, of all at most errorRate times per
 	// second. nil: the kernel is not asked.
 	OnError func(to netip.AddrPort, err error)
+	// Late makes it no error of Listen that the interface or the address is not there: Send fails, and
+	// nothing comes, until Rebind has found it. The port must not be 0.
+	Late bool
 	// MaxRate is how many datagrams and errors per second Run takes from the kernel; 0: all. Beyond it,
 	// and a burst of a quarter of that, Run rests between them, and the kernel drops what has no room.
 	// A process of real-time class that never rests is killed by its limit (RLIMIT_RTTIME).
@@ -51,9 +54,12 @@ type Socket struct {
 	opts  Options
 	bound netip.AddrPort // as asked for, with the port that was given: Rebind takes it again
 	local netip.AddrPort
-	cur   atomic.Pointer[endpoint]
+	cur   atomic.Pointer[endpoint] // nil: see Options.Late
+
+	opened chan struct{} // closed once there is an endpoint, or Close
 
 	mu     sync.Mutex // for Rebind and Close
+	absent error      // why there is no endpoint yet
 	closed bool
 	past   uint64 // datagrams that the kernel dropped at former endpoints
 
@@ -77,14 +83,17 @@ func Listen(addr string, opts Options) (*Socket, error) {
 	}
 	ep, err := open(want, opts, false)
 	switch {
+	case opts.Late && want.Port() != 0 && absent(err):
+		return &Socket{opts: opts, bound: want, local: unmap(want), opened: make(chan struct{}), absent: err}, nil
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("listen on direct rail %s: UDP port %d is taken by another process: %w", addr, want.Port(), err)
 	case err != nil:
 		return nil, fmt.Errorf("listen on direct rail %s: %w", addr, err)
 	}
 	local := unmap(ep.conn.LocalAddr().(*net.UDPAddr).AddrPort())
-	s := &Socket{opts: opts, bound: netip.AddrPortFrom(want.Addr(), local.Port()), local: local}
+	s := &Socket{opts: opts, bound: netip.AddrPortFrom(want.Addr(), local.Port()), local: local, opened: make(chan struct{})}
 	s.cur.Store(ep)
+	close(s.opened)
 	return s, nil
 }
 
@@ -188,6 +197,9 @@ func (s *Socket) Send(to netip.AddrPort, b []byte) error {
 // sendNow sends at the endpoint of the moment.
 func (s *Socket) sendNow(to netip.AddrPort, b []byte) error {
 	for ep := s.cur.Load(); ; {
+		if ep == nil {
+			return s.errAbsent()
+		}
 		err := ep.send(to, b)
 		now := s.cur.Load()
 		if now == ep || !errors.Is(err, net.ErrClosed) {
@@ -249,6 +261,9 @@ func (s *Socket) Run(ctx context.Context, h Handler) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
 	defer func() { _ = s.Close() }()
+	if !s.awaitOpen(ctx) {
+		return nil
+	}
 	r := newReader(s, h)
 	for {
 		ep := s.cur.Load()
@@ -307,6 +322,10 @@ func (s *Socket) Close() error {
 	}
 	s.closed = true
 	ep := s.cur.Load()
+	if ep == nil {
+		close(s.opened)
+		return nil
+	}
 	s.past += ep.drops()
 	if err := ep.conn.Close(); err != nil {
 		return fmt.Errorf("close direct rail %s: %w", s.local, err)

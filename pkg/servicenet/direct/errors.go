@@ -51,8 +51,9 @@ func (e *endpoint) drops() uint64 {
 func (s *Socket) dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	ep := s.cur.Load()
+	if s.closed || ep == nil {
 		return s.past
 	}
-	return s.past + s.cur.Load().drops()
+	return s.past + ep.drops()
 }

@@ -20,6 +20,9 @@ func (s *Socket) Rebind() error {
 		return fmt.Errorf("rebind direct rail %s: %w", s.local, servicenet.ErrClosed)
 	}
 	old := s.cur.Load()
+	if old == nil {
+		return s.openLate()
+	}
 	fresh, err := s.beside(old)
 	if err != nil {
 		return fmt.Errorf("rebind direct rail %s: %w", s.local, err)

@@ -59,6 +59,7 @@ type FaultSupervisorClient interface {
 	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
 	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
 	// nothing reaches it in time, RESOURCE_EXHAUSTED when as many transfers run as are allowed,
+	// DEADLINE_EXCEEDED when the caller takes nothing for two minutes,
 	// DATA_LOSS when the checksum of the whole does not agree.
 	GetBundle(ctx context.Context, in *GetBundleRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GetBundleResponse], error)
 }
@@ -199,6 +200,7 @@ type FaultSupervisorServer interface {
 	// GetBundle fetches a diagnostic bundle (a gzipped tar archive) from a node, by whatever rail
 	// reaches it. Roles operator and supervisor only. NOT_FOUND for an unknown node, UNAVAILABLE when
 	// nothing reaches it in time, RESOURCE_EXHAUSTED when as many transfers run as are allowed,
+	// DEADLINE_EXCEEDED when the caller takes nothing for two minutes,
 	// DATA_LOSS when the checksum of the whole does not agree.
 	GetBundle(*GetBundleRequest, grpc.ServerStreamingServer[GetBundleResponse]) error
 	mustEmbedUnimplementedFaultSupervisorServer()

@@ -75,6 +75,8 @@ func bundleStatus(origin fault.Origin, err error) error {
 	switch {
 	case errors.Is(err, bulk.ErrBusy):
 		code = codes.ResourceExhausted
+	case errors.Is(err, bulk.ErrSlow):
+		code = codes.DeadlineExceeded
 	case errors.Is(err, errStopping):
 		code = codes.Unavailable
 	case errors.As(err, &outcome):

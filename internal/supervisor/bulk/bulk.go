@@ -59,12 +59,18 @@ type Config struct {
 	Normal   func(context.Context) map[fault.NodeID]bool
 	Receiver bulk.ReceiverConfig
 	Most     int // transfers at once; 0: 4
+	// Patience is how long a consumer may take over one piece; 0: 2 minutes. One that takes nothing any
+	// more would keep the others from fetching.
+	Patience time.Duration
 	Metrics  *metrics.Metrics
 	Logger   *slog.Logger
 }
 
 // ErrBusy says that as many transfers run as are allowed.
 var ErrBusy = errors.New("as many transfers run as are allowed")
+
+// ErrSlow says that the consumer took nothing for too long.
+var ErrSlow = errors.New("the consumer takes nothing any more")
 
 // OutcomeError says how a transfer ended that is not complete.
 type OutcomeError struct {
@@ -88,6 +94,9 @@ type Manager struct {
 func New(cfg Config) *Manager {
 	if cfg.Most == 0 {
 		cfg.Most = 4
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = 2 * time.Minute
 	}
 	m := &Manager{cfg: cfg, from: map[netip.AddrPort]fault.NodeID{}, transfers: map[bulk.Transfer]*transfer{}}
 	for id, addrs := range cfg.Nodes {
@@ -156,8 +165,8 @@ func wayVia(origin, by fault.NodeID) bulk.Way {
 }
 
 // Fetch fetches a half's object and hands it on, piece by piece, until it is complete, the context ends,
-// or emit fails. emit may block; a call may still be under way when Fetch returns because the context ended, and is
-// the last.
+// or emit fails. emit may block, up to Config.Patience (ErrSlow); a call may still be under way when Fetch
+// returns because of that or because the context ended, and is the last.
 func (m *Manager) Fetch(ctx context.Context, origin fault.Origin, object string, maxSize uint64, emit func(*lofamov1.GetBundleResponse) error) error {
 	t, err := m.begin(ctx, origin, object, maxSize)
 	if err != nil {

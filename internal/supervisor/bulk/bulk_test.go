@@ -383,6 +383,28 @@ func TestSlowConsumer(t *testing.T) {
 	}
 }
 
+// TestConsumerThatTakesNothing any more loses its place.
+func TestConsumerThatTakesNothing(t *testing.T) {
+	w := newWorld(t, object(2_000_000), func(c *Config) { c.Most, c.Patience = 1, 50*time.Millisecond })
+	release := make(chan struct{})
+	returned := make(chan struct{})
+	err := w.fetch(func(r *lofamov1.GetBundleResponse) error {
+		if len(r.GetData()) > 0 {
+			<-release
+			close(returned)
+			return errors.New("gone")
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrSlow) {
+		t.Errorf("%v, want %v", err, ErrSlow)
+	}
+	close(release)
+	<-returned // that was the last call
+	w.m.cfg.Patience = bound
+	w.complete(&got{})
+}
+
 func TestEnds(t *testing.T) {
 	w := newWorld(t, object(2_000_000), func(c *Config) { c.Most = 2 })
 	full := errors.New("disk full")

@@ -81,7 +81,11 @@ func (t *transfer) run(ctx context.Context, emit func(*lofamov1.GetBundleRespons
 	defer stop(nil)
 	consumed := make(chan error, 1)
 	go func() { // ends when the queue is closed, or the context ends
-		err := t.consume(ctx, emit)
+		err := t.consume(ctx, func(r *lofamov1.GetBundleResponse) error {
+			late := time.AfterFunc(t.m.cfg.Patience, func() { stop(ErrSlow) })
+			defer late.Stop()
+			return emit(r)
+		})
 		if err != nil {
 			stop(err)
 		}

@@ -34,6 +34,88 @@ func anyEvents(t *rapid.T) {
 		"supervisors": m.supervisors,
 		"spool":       func(*rapid.T) { m.step(SpoolState{Err: "disk full"}) },
 	})
+	m.settle()
+}
+
+// settleTime is enough for every wait of an outbox but the longest rests.
+const settleTime = 15 * time.Second
+
+// settle lets everything be answered from now on. Whatever happened before, and whatever strangers make
+// up meanwhile, the log becomes empty and nothing is said to be wrong any more; without such lies the paths
+// are in order as well.
+func (m *machine) settle() {
+	lies := rapid.Bool().Draw(m.t, "lies")
+	m.targets = []string{"s0", "s1"}
+	m.answer = true
+	m.step(Supervisors{Targets: m.targets, Leader: "s0"})
+	for p := fault.PathDirect; p <= fault.PathTorus; p++ {
+		for i := range 3 {
+			m.step(RailUp{Path: p, Interface: uint8(i)})
+		}
+	}
+	digest := m.now
+	for end := m.now.Add(settleTime); m.now.Before(end); {
+		switch {
+		case len(m.answers) > 0:
+			ev := m.answers[0]
+			m.answers = m.answers[1:]
+			m.now = m.now.Add(time.Microsecond)
+			m.step(ev)
+		case !m.now.Before(digest):
+			digest = digest.Add(100 * time.Millisecond)
+			_, out := m.o.Add(m.now, fault.Report{Digest: true})
+			m.take(out)
+			if lies {
+				m.lie()
+			}
+		case m.wake.IsZero() || m.wake.After(digest):
+			m.now = digest
+		default:
+			m.now = m.wake
+			m.step(Tick{})
+		}
+	}
+	if st := m.o.Stats(); st.Pending > 0 {
+		m.t.Fatalf("%d reports wait although everything is answered", st.Pending)
+	}
+	if m.isolated {
+		m.t.Fatal("isolated although everything is answered")
+	}
+	if s := &m.o.paths; len(m.o.interfaces) > 0 && !lies && (m.state != fault.Normal || s.primary == nil || s.state != PathArmed) {
+		m.t.Fatalf("service network %s, paths %s by %v although everything is answered", m.state, s.state, s.primary)
+	}
+}
+
+// lie does what needs no key: errors of every path, damaged packets.
+func (m *machine) lie() {
+	for _, p := range slices.Clone(m.o.paths.all) {
+		m.step(PathFailed{Path: p.id, Why: "forged"})
+		m.step(Damaged{Path: fault.PathDirect, Interface: p.id.Interface})
+	}
+	m.step(Damaged{Path: fault.PathTorus})
+}
+
+// reply answers what is sent, when all is to be answered.
+func (m *machine) reply(out Output) {
+	if !m.answer {
+		return
+	}
+	for _, p := range out.Paths {
+		if p.Request != nil {
+			m.answers = append(m.answers, Replied{Interface: p.Path.Interface, Supervisor: p.Path.Supervisor, Reply: &lofamov1.PathReply{
+				Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.o.Epoch()), Id: p.Request.GetId(), Leader: "s0"}})
+			m.replies[askedFor{p.Path, p.Request.GetId()}] = true
+		}
+	}
+	for _, s := range out.Send {
+		for _, r := range s.Reports {
+			for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+				ack := NewAcks(st, r.ID)[0]
+				ack.Leader = "s0"
+				m.answers = append(m.answers, Acked{Ack: ack, Supervisor: s.Target, Path: s.Path, Interface: s.Interface})
+			}
+		}
+	}
 }
 
 type machine struct {
@@ -48,6 +130,9 @@ type machine struct {
 	targets  []string
 	isolated bool
 	state    fault.State
+	wake     time.Time
+	answer   bool    // everything from now on
+	answers  []Event // still to come
 }
 
 type askedFor struct {
@@ -175,7 +260,7 @@ func (m *machine) take(out Output) {
 	if out.Dropped == 0 && out.DroppedWhat != "" {
 		t.Fatalf("dropped %d, what %q", out.Dropped, out.DroppedWhat)
 	}
-	m.isolated, m.state = out.Isolated, out.ServiceNetwork
+	m.isolated, m.state, m.wake = out.Isolated, out.ServiceNetwork, out.Wake
 	for _, r := range out.Keep {
 		m.kept[r.ID] = true
 	}
@@ -197,6 +282,7 @@ func (m *machine) take(out Output) {
 	m.checkLog()
 	m.checkPaths()
 	m.checkStatus()
+	m.reply(out)
 }
 
 func (m *machine) checkSend(s Send) {

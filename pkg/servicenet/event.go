@@ -70,7 +70,8 @@ type RailDown struct {
 	Why       string // for the note of the migration
 }
 
-// PathFailed says that one path cannot be used now: an ICMP error came back, or a send failed.
+// PathFailed says that one path cannot be used now: an ICMP error came back, or a send failed. ICMP is not
+// signed, so each path is believed to have failed only once in a while, which grows.
 type PathFailed struct {
 	Path PathID
 	Why  string
@@ -78,7 +79,7 @@ type PathFailed struct {
 
 // Damaged says that a damaged packet came from a path, or Again from its supervisor, to whom one of
 // ours came damaged: what waits for an answer there is sent again at once, though not more often than
-// once a round trip.
+// once a round trip, and each report only a few times.
 type Damaged struct {
 	Path       fault.Path
 	Interface  uint8  // of the direct rail

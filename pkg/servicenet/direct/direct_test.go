@@ -315,8 +315,7 @@ func TestFloodMakesTheReaderRest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	ctx := t.Context()
 	got, rests := 0, 0
 	r := newReader(s, func(netip.AddrPort, []byte) {
 		if got++; got == flood {

@@ -155,7 +155,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 	if err != nil && h.nets[0].Absent() != nil {
 		h.log.Warn("going on without gossip until service interface 0 is there", "err", err)
 		h.gossipLate = func() error { return h.openGossip(cs) }
-		return nil
+		return nil //nolint:nilerr // opened later
 	}
 	if err != nil {
 		return err

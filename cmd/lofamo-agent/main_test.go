@@ -177,6 +177,13 @@ func TestRefusedCommandLines(t *testing.T) {
 	}
 }
 
+// TestLogFileCannotBeOpened: halves run all the same.
+func TestLogFileCannotBeOpened(t *testing.T) {
+	c := node(t)
+	d := startDaemon(t, c, "--log-dir", filepath.Join(filepath.Dir(c.StateDir), "absent"))
+	d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
+}
+
 func TestTakenThings(t *testing.T) {
 	c := node(t)
 	file := write(t, c, "")

@@ -169,11 +169,7 @@ func (d *daemon) runOnce(ctx context.Context, c *child) error {
 	// to the daemon's.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if d.cfg.LogDir != "" {
-		f, err := os.OpenFile(filepath.Join(d.cfg.LogDir, c.half.String()+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-		if err != nil {
-			return fmt.Errorf("log: %w", err)
-		}
+	if f := d.openLog(c); f != nil {
 		defer func() { _ = f.Close() }()
 		cmd.Stdout, cmd.Stderr = f, f
 	}
@@ -193,6 +189,20 @@ func (d *daemon) runOnce(ctx context.Context, c *child) error {
 	err := stop(cmd.Process, ended)
 	c.set(nil)
 	return err
+}
+
+// openLog opens the half's log file; nil: its log goes to standard error. A disk that fails, or is full,
+// keeps no half from running.
+func (d *daemon) openLog(c *child) *os.File {
+	if d.cfg.LogDir == "" {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(d.cfg.LogDir, c.half.String()+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		d.log.Warn("half logs to standard error: its log file cannot be opened", "half", c.half.String(), "err", err)
+		return nil
+	}
+	return f
 }
 
 // stop ends a process: asked first, by force after stopWait.

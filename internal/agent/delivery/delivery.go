@@ -81,7 +81,11 @@ func (s *Sender) Restore(now time.Time, kept []servicenet.Kept) {
 	if len(kept) == 0 {
 		return
 	}
-	s.note(false, "%d undelivered reports of earlier lives go on", len(kept))
+	what := "undelivered reports of earlier lives go on"
+	if len(kept) == 1 {
+		what = "undelivered report of an earlier life goes on"
+	}
+	s.note(false, "%d %s", len(kept), what)
 	s.gather(now, nil, s.outbox.Restore(now, kept))
 }
 
@@ -190,7 +194,10 @@ func (s *Sender) noteMigration(m servicenet.Migration) {
 func (s *Sender) noteIsolation(now time.Time) {
 	logged := s.outbox.Status(now).GetLogged()
 	waiting := fmt.Sprintf("%d reports wait", logged)
-	if logged == 1 {
+	switch logged {
+	case 0:
+		waiting = "no report waits"
+	case 1:
 		waiting = "1 report waits"
 	}
 	if s.isolated {

@@ -137,9 +137,9 @@ func TestNotes(t *testing.T) {
 		{servicenet.Output{NewEpoch: 9}, true, "the supervisors know a higher boot epoch: going on from 9"},
 		{servicenet.Output{Dropped: 2}, true, "the log of reports is full: 2 were coalesced into newer ones"},
 		{servicenet.Output{Dropped: 2, DroppedWhat: "link/X+"}, true, "the log of reports is full, most of it about link/X+: 2 were coalesced into newer ones"},
-		{servicenet.Output{Isolated: true, IsolatedChanged: true}, true, "no supervisor can be reached by any rail: 0 reports wait"},
+		{servicenet.Output{Isolated: true, IsolatedChanged: true}, true, "no supervisor can be reached by any rail: no report waits"},
 		{servicenet.Output{Isolated: true}, false, ""},
-		{servicenet.Output{IsolatedChanged: true}, false, "a supervisor is reached again: 0 reports wait"},
+		{servicenet.Output{IsolatedChanged: true}, false, "a supervisor is reached again: no report waits"},
 		{servicenet.Output{Migrations: []servicenet.Migration{{From: zero, To: one, State: servicenet.PathMigrated, Why: "no answer"}}},
 			false, "reports go by eth1>sup-1 instead of eth0>sup-0: no answer"},
 		{servicenet.Output{Migrations: []servicenet.Migration{{From: zero, To: zero, State: servicenet.PathArmed}}}, false, ""},
@@ -172,7 +172,7 @@ func TestRestore(t *testing.T) {
 	r := report()
 	r.ID = fault.ReportID{Origin: host, Epoch: 2, Seq: 5}
 	s.Restore(start, []servicenet.Kept{{Report: r, Age: time.Minute}})
-	if told := s.Take().Told; len(told) != 1 || told[0].Text != "1 undelivered reports of earlier lives go on" {
+	if told := s.Take().Told; len(told) != 1 || told[0].Text != "1 undelivered report of an earlier life goes on" {
 		t.Errorf("told %v", told)
 	}
 }

@@ -46,11 +46,15 @@ func (m *Machine) followNetwork(now time.Time) {
 // an unanswered network is, like that of a silent link, counted from the last answer.
 func (m *Machine) updateServiceNetwork(now time.Time) {
 	s, detail, age := m.network, "", time.Duration(0)
-	if s == fault.Failed {
+	switch s {
+	case fault.Failed:
 		detail, age = "no supervisor answers", m.unheardFor(now)
 		if m.gossip.look(now, true) {
 			s, detail = fault.Sick, "no supervisor answers, the gossip lives"
 		}
+	case fault.Sick:
+		detail = "answers are missing"
+	default:
 	}
 	r := m.sensors[fault.ComponentServiceNetwork]
 	if r.State == fault.Failed && m.network != fault.Failed && len(m.cfg.Interfaces) > 1 {

@@ -40,7 +40,7 @@ func WriteTable(out io.Writer, s Status) error {
 	b.WriteString("\n")
 	writeRails(&b, d.GetRails())
 	fmt.Fprintf(&b, "\nlog: %s", logged(d))
-	fmt.Fprintf(&b, "\n     %d retries, %d migrations%s, %d left out because the log was full\n", d.GetRetries(), d.GetMigrations(), reasons(s.Migrations), d.GetShortened())
+	fmt.Fprintf(&b, "\n     %s, %s%s, %d left out because the log was full\n", countOf(d.GetRetries(), "retry", "retries"), count(d.GetMigrations(), "migration"), reasons(s.Migrations), d.GetShortened())
 	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
 	if s.Damaged > 0 || s.Refused > 0 {
 		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
@@ -117,11 +117,13 @@ func pathState(s lofamov1.PathState) string {
 	return s.String()
 }
 
-func count(n uint64, what string) string {
+func count(n uint64, what string) string { return countOf(n, what, what+"s") }
+
+func countOf(n uint64, one, many string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 func orDash(n uint64) string {

@@ -18,15 +18,7 @@ func TestAnswersAreTakenWhileReportsWait(t *testing.T) {
 	h := start(t, memstore.New(100), func(c *Config) { c.Backlog, c.Queue = 2, 2 })
 	unblock := h.store.Block()
 	defer unblock()
-	report := func(seq fault.Seq) bool {
-		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: seq}
-		return h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()})
-	}
-	for seq := fault.Seq(1); report(seq); seq++ {
-		if seq > 100 {
-			t.Fatal("the queue is never full")
-		}
-	}
+	h.fill(t)
 	for range 10 * answerQueue {
 		if !h.Submit(Input{Answer: &awareness.Answered{Nonce: [16]byte{1}, Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1}, Arrived: time.Now()}) {
 			h.node(t, "n1-0-0") // what was in hand is done

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -65,6 +66,11 @@ type Reports struct {
 	Status *lofamov1.DeliveryStatus
 }
 
+// digests says whether there is nothing but digests.
+func (r *Reports) digests() bool {
+	return r != nil && !slices.ContainsFunc(r.List, func(r fault.Report) bool { return !r.Digest })
+}
+
 // Input is verified evidence: reports with the way to answer them, or an answer to a challenge, or
 // what memberlist believes. It is taken whole or not at all.
 type Input struct {
@@ -82,8 +88,9 @@ type Input struct {
 type Config struct {
 	Awareness awareness.Config
 	Meta      store.Meta
-	// Queue bounds the inputs that wait; 0 stands for 4,096. When it is full new ones are dropped and
-	// counted: reports are tried again by their senders, digests are replaced by the next.
+	// Queue bounds the inputs that wait, and as many with digests alone; 0 stands for 4,096. When it is
+	// full new ones are dropped and counted: reports are tried again by their senders, digests are
+	// replaced by the next.
 	Queue int
 	// Backlog bounds the reports that wait for their commit; 0 stands for 8,192. Beyond it the queue
 	// is left to fill up, which is how a slow store is felt by the senders.
@@ -103,6 +110,7 @@ type Engine struct {
 	cfg     Config
 	store   Store
 	in      chan Input
+	digests chan Input // nothing but digests: nodes live, and hear that they are heard, while reports wait for the store
 	answers chan Input // to challenges: a flood of reports, or a store that does not answer, is not felt there
 	queries chan query
 	asks    chan ask
@@ -121,7 +129,10 @@ func New(cfg Config, st Store) *Engine {
 	if cfg.BatchOps == 0 {
 		cfg.BatchOps = 100
 	}
-	return &Engine{cfg: cfg, store: st, in: make(chan Input, cfg.Queue), answers: make(chan Input, answerQueue), queries: make(chan query), asks: make(chan ask)}
+	return &Engine{
+		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
+		answers: make(chan Input, answerQueue), queries: make(chan query), asks: make(chan ask),
+	}
 }
 
 // query asks for the map. What the store had reached before is the map's revision, if nothing was
@@ -140,8 +151,11 @@ func (e *Engine) Leading() bool { return e.term.Load() != nil }
 // Submit hands evidence in without blocking. False means that it was dropped.
 func (e *Engine) Submit(in Input) bool {
 	queue := e.in
-	if in.Answer != nil {
+	switch {
+	case in.Answer != nil:
 		queue = e.answers
+	case in.Reports.digests():
+		queue = e.digests
 	}
 	select {
 	case queue <- in:

@@ -157,7 +157,7 @@ func (h *harness) node(t *testing.T, id fault.NodeID) view.Entry {
 // taken waits until everything submitted has been taken in.
 func (h *harness) taken(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(wait); len(h.in) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(wait); len(h.in)+len(h.digests) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the queue does not empty")
 		}
@@ -370,6 +370,45 @@ func TestBacklogIsFelt(t *testing.T) {
 	}
 	unblock()
 	h.box.await(t, 1)
+}
+
+// TestDigestsAreTakenWhileReportsWait for the store: halves are not given up for it, nor do they take their
+// service network for dead.
+func TestDigestsAreTakenWhileReportsWait(t *testing.T) {
+	h := start(t, memstore.New(100), func(c *Config) { c.Backlog, c.Queue = 2, 2 })
+	unblock := h.store.Block()
+	defer unblock()
+	h.fill(t)
+	for seq := range fault.Seq(100) {
+		id := fault.ReportID{Origin: fault.Origin{Node: "n0-1-0", Half: fault.HalfHost}, Epoch: 1, Seq: seq + 1}
+		if !h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true}}}, Arrived: time.Now()}) {
+			t.Fatalf("digest %d is dropped", seq+1)
+		}
+		for deadline := time.Now().Add(wait); len(h.digests) > 0; time.Sleep(100 * time.Microsecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("digests wait behind reports")
+			}
+		}
+	}
+	if len(h.in) != cap(h.in) {
+		t.Error("the reports do not wait")
+	}
+}
+
+// fill submits as many reports as wait for a store that does not answer, and as many as there is room for
+// behind them.
+func (h *harness) fill(t *testing.T) {
+	t.Helper()
+	for n, tries := 0, 0; n < h.cfg.Backlog+cap(h.in); tries++ {
+		if tries > 1000 {
+			t.Fatal("the reports are not taken")
+		}
+		id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(n + 1)}
+		if h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id}}}, Answerer: h.box, Arrived: time.Now()}) {
+			n++
+		}
+		h.node(t, "n1-0-0") // gives the engine its turn
+	}
 }
 
 func TestSeen(t *testing.T) {

@@ -136,6 +136,8 @@ func (t *term) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case i := <-t.e.answers:
 			t.take(time.Now(), i)
+		case i := <-t.e.digests:
+			t.take(time.Now(), i)
 		case i := <-in:
 			t.take(time.Now(), i)
 		case <-timer.C:
@@ -172,13 +174,19 @@ func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results ch
 	}
 }
 
-// drain handles what is in the queues now, the reports as far as the backlog allows.
+// drain handles what is in the queues now, the reports as far as the backlog allows. Digests come last:
+// what a half reported before its digest is then history, and not left out.
 func (t *term) drain() {
-	for n := len(t.e.answers); n > 0; n-- {
-		t.take(time.Now(), <-t.e.answers)
-	}
-	for n := len(t.e.in); n > 0 && len(t.waiting) < t.e.cfg.Backlog; n-- {
-		t.take(time.Now(), <-t.e.in)
+	room := func() bool { return len(t.waiting) < t.e.cfg.Backlog }
+	always := func() bool { return true }
+	t.drainOne(t.e.answers, always)
+	t.drainOne(t.e.in, room)
+	t.drainOne(t.e.digests, always)
+}
+
+func (t *term) drainOne(queue <-chan Input, goOn func() bool) {
+	for n := len(queue); n > 0 && goOn(); n-- {
+		t.take(time.Now(), <-queue)
 		t.sealFull()
 	}
 }
@@ -196,7 +204,7 @@ func (t *term) asOf(now time.Time) time.Time {
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
 	now = t.asOf(now)
-	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in)))
+	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in) + len(t.e.digests)))
 	switch {
 	case in.Reports != nil:
 		t.takeReports(now, in)

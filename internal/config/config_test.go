@@ -296,6 +296,8 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Service.Checksums[1] = "xxhash64" }, "service.checksums[1]: given xxhash64: want each checksum once"},
 		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "0.0.0.0:1" }, "supervisors[0].alternates[0]: given 0.0.0.0:1: want the address of one host"},
 		{func(a *Agent) { a.Supervisors[0].Alternates[0] = a.Supervisors[0].Report }, "supervisors[0].alternates[0]: given 10.0.0.100:7001: want an address other than that of supervisors[0].report"},
+		{func(a *Agent) { a.Supervisors[0].Alternates[0] = "[fd00::1]:7001" }, "supervisors[0].alternates[0]: given [fd00::1]:7001: want an address of the family of 10.8.0.1:7000, by which service interface 1 sends to it"},
+		{func(a *Agent) { a.Service.Listen = "[fd00::2]:7001" }, "supervisors[1].report: given"},
 		{func(a *Agent) { a.Supervisors[0].Alternates = make([]string, 8) }, "supervisors[0].alternates: given 8: want at most 7"},
 		{func(a *Agent) { a.Supervisors = nil }, "supervisors: given nothing: want at least one"},
 		{func(a *Agent) { a.Supervisors[1].ID = "s0" }, "supervisors[1].id: given s0: want each supervisor once"},

@@ -289,6 +289,24 @@ func (a Agent) validateSupervisors(p *problems) {
 		seen[s.ID] = true
 		p.remote(field+".report", s.Report)
 		p.alternates(field+".report", s.Report, field+".alternates", s.Alternates)
+		a.validateFamilies(p, field, s)
+	}
+}
+
+// validateFamilies checks that each service interface can send to the address at which it reaches a
+// supervisor: a socket on an address of one family sends to that family, and one on [::] to both.
+func (a Agent) validateFamilies(p *problems, field string, s SupervisorAddr) {
+	for k, i := range a.Service.Interfaces() {
+		from, ferr := netip.ParseAddrPort(i.Listen)
+		to, terr := netip.ParseAddrPort(s.Addr(k))
+		if ferr != nil || terr != nil || from.Addr() == netip.IPv6Unspecified() || from.Addr().Unmap().Is4() == to.Addr().Unmap().Is4() {
+			continue // or named already
+		}
+		name := field + ".report"
+		if n := min(k, len(s.Alternates)); n > 0 {
+			name = fmt.Sprintf("%s.alternates[%d]", field, n-1)
+		}
+		p.bad(name, s.Addr(k), "an address of the family of %s, by which service interface %d sends to it", i.Listen, k)
 	}
 }
 

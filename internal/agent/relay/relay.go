@@ -1,8 +1,9 @@
 // Package relay is what the halves pass on for others: envelopes on their way up to the
 // supervisors (reports and answers of a half that has no service network of its own), down to
 // a node that only the torus reaches (seed 001 §III-D, the last chance of a DNP whose host is
-// dead), and back to the node through which a supervisor asks for a large object. It holds the message codec and the memory of what was passed on already. It does not
-// look into envelopes, choose ways (internal/agent/dnpcore) or send.
+// dead), and back to the node through which a supervisor asks for a large object. It holds the
+// message codec and the memory of what was passed on already. It does not look into envelopes,
+// choose ways (internal/agent/dnpcore) or send.
 //
 // The same bytes travel as the payload of torus Message frames and, behind the time of sending, in
 // mailbox messages between the halves of one node:

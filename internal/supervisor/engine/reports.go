@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -128,11 +129,11 @@ func (t *term) noteSender(arrived time.Time, r Received, s *lofamov1.DeliverySta
 
 // reports copies what is asked for; rendering is the caller's.
 func (t *term) reports(q ReportQuery) ReportView {
-	v := ReportView{Reports: t.log.newest(q), Senders: make(map[fault.NodeID]Sender, len(t.senders))}
-	for id, s := range t.senders {
-		if q.Node == "" || q.Node == id {
-			v.Senders[id] = s
-		}
+	v := ReportView{Reports: t.log.newest(q)}
+	if q.Node == "" {
+		v.Senders = maps.Clone(t.senders)
+	} else if s, ok := t.senders[q.Node]; ok {
+		v.Senders = map[fault.NodeID]Sender{q.Node: s}
 	}
 	return v
 }

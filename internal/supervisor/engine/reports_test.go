@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -184,5 +185,27 @@ func TestReportLogIsBounded(t *testing.T) {
 	}
 	if got := l.newest(ReportQuery{Limit: 10, Node: "b", Digests: true}); len(got) != 0 {
 		t.Errorf("of another node %v", got)
+	}
+}
+
+// BenchmarkListReports is what a reader costs the engine's goroutine with 10,000 nodes.
+func BenchmarkListReports(b *testing.B) {
+	term := &term{log: newReportLog(reportsKept), senders: make(map[fault.NodeID]Sender)}
+	for i := range 10_000 {
+		node := fault.NodeID(fmt.Sprint("n", i))
+		term.senders[node] = Sender{}
+		for _, digest := range []bool{false, true} {
+			id := fault.ReportID{Origin: fault.Origin{Node: node, Half: fault.HalfHost}, Epoch: 1, Seq: 1}
+			term.log.add(Received{ID: id, Digest: digest})
+		}
+	}
+	for name, q := range map[string]ReportQuery{
+		"all": {Limit: 100}, "most": {Limit: reportsKept, Digests: true}, "node": {Node: "n1", Limit: 100, Digests: true},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				term.reports(q)
+			}
+		})
 	}
 }

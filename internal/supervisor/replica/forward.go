@@ -70,11 +70,15 @@ func (f *Forwarder) Forward(req *lofamov1.ForwardRequest, reports *engine.Report
 		f.cfg.Metrics.Dropped.WithLabelValues("forward").Inc()
 		return false
 	}
+	f.wake()
+	return true
+}
+
+func (f *Forwarder) wake() {
 	select {
 	case f.woken <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 func (f *Forwarder) next() *queued {
@@ -138,23 +142,8 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 		cancel()
 		<-ended
 	}()
+	f.wake() // the stream before may have left something
 	for {
-		// What is left in the backlog when the stream ends is the next one's.
-		select {
-		case <-changed:
-			return nil
-		case <-ended:
-			return failure
-		case <-ctx.Done():
-			return ctx.Err()
-		default:
-		}
-		if q := f.next(); q != nil {
-			if err := f.send(s, q); err != nil {
-				return err
-			}
-			continue
-		}
 		select {
 		case <-changed:
 			return nil
@@ -163,6 +152,14 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-f.woken:
+		}
+		q := f.next()
+		if q == nil {
+			continue
+		}
+		f.wake() // for the next one
+		if err := f.send(s, q); err != nil {
+			return err
 		}
 	}
 }

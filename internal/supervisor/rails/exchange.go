@@ -36,8 +36,19 @@ type Exchanges struct {
 	mu      sync.Mutex
 	machine *paths.Machine
 	keys    map[uint64]*servicenet.SessionKey // of the exchanges that the machine knows
+	ended   []endedSession                    // the oldest first: still in the table
 	wake    time.Time
 }
+
+// endedSession is one that the machine has ended.
+type endedSession struct {
+	id uint64
+	at time.Time
+}
+
+// lateTime is how long what was sent under a session before its end may be on its way. Then it gives up its
+// place in the table: the oldest there are mostly in use.
+const lateTime = time.Second
 
 // NewExchanges returns exchanges with nobody.
 func NewExchanges(cfg ExchangeConfig) *Exchanges {
@@ -95,8 +106,14 @@ func (x *Exchanges) step(event func(*paths.Machine) paths.Output) paths.Output {
 	defer x.mu.Unlock()
 	out := event(x.machine)
 	x.wake = out.Wake
+	now := time.Now()
 	for _, id := range out.Ended {
 		delete(x.keys, id)
+		x.ended = append(x.ended, endedSession{id, now})
+	}
+	for len(x.ended) > 0 && now.Sub(x.ended[0].at) >= lateTime {
+		x.table.Remove(x.ended[0].id)
+		x.ended = x.ended[1:]
 	}
 	m := x.cfg.Metrics
 	if out.Outcome != 0 {

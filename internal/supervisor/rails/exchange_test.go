@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -199,4 +200,27 @@ func TestReissue(t *testing.T) {
 	if len(acks) != 1 || acks[0].GetSeqs()[0] != 3 || acks[0].GetStatus() != lofamov1.Ack_COMMITTED {
 		t.Errorf("acks %v", acks)
 	}
+}
+
+// TestEndedSessionsLeaveTheTable, once nothing sent under them can be on its way: what a cluster's halves
+// have done with over the days must not put those out that are in use.
+func TestEndedSessionsLeaveTheTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		r, h := a.replica(t, "s1", nil), a.half(t, host0)
+		x := r.sender.cfg.Paths
+		old := r.establish(t, h, 1, eth0, 0)
+		r.establish(t, h, 2, eth0, 0)
+		r.get(eth0, 0, h.reports(t, 5, 1, true, old)) // overtaken
+		if len(r.leader.inputs()) != 1 || x.table.Len() != 2 {
+			t.Errorf("%d inputs, %d sessions", len(r.leader.inputs()), x.table.Len())
+		}
+		time.Sleep(lateTime)
+		now := r.establish(t, h, 3, eth1, 1)
+		r.get(eth0, 0, h.reports(t, 5, 1, true, old))
+		r.get(eth1, 1, h.reports(t, 5, 1, true, now))
+		if n := r.refused("session"); len(r.leader.inputs()) != 2 || x.table.Len() != 2 || n != 1 {
+			t.Errorf("%d inputs, %d sessions, %v refused", len(r.leader.inputs()), x.table.Len(), n)
+		}
+	})
 }

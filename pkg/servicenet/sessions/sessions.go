@@ -93,6 +93,15 @@ func (t *Table) Drop(name string) {
 	}
 }
 
+// Remove forgets one session, if it is known.
+func (t *Table) Remove(id uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.byID[id]; s != nil {
+		t.remove(s)
+	}
+}
+
 // Len returns how many sessions there are.
 func (t *Table) Len() int {
 	t.mu.Lock()

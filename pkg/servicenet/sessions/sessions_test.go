@@ -51,6 +51,12 @@ func TestVerifyMAC(t *testing.T) {
 	if tab.Newest("n0/host") != nil || tab.Newest("s0").ID() != 2 || tab.Len() != 1 {
 		t.Error("Drop took too much or too little")
 	}
+	tab.Put("s0", servicenet.RoleSupervisor, key(4))
+	tab.Remove(4)
+	tab.Remove(4)
+	if tab.Newest("s0").ID() != 2 || tab.Len() != 1 {
+		t.Error("Remove took too much or too little")
+	}
 }
 
 func TestPutRefuses(t *testing.T) {

@@ -22,8 +22,8 @@ type Bundles interface {
 	Fetch(ctx context.Context, origin fault.Origin, object string, maxSize uint64, emit func(*lofamov1.GetBundleResponse) error) error
 }
 
-// OutcomeKey is in the trailer of GetBundle when the transfer itself has failed: the other replicas would
-// hardly fare better.
+// OutcomeKey is in the trailer of GetBundle when the transfer itself has failed, or the caller was too slow:
+// the other replicas would hardly fare better.
 const OutcomeKey = "lofamo-outcome"
 
 // GetBundle implements the service. Every replica talks to the node itself.
@@ -56,8 +56,12 @@ func (s *Server) GetBundle(req *lofamov1.GetBundleRequest, stream grpc.ServerStr
 	}()
 	origin := fault.Origin{Node: id, Half: half}
 	err = s.cfg.Bundles.Fetch(ctx, origin, "bundle", most, stream.Send)
-	if outcome := (*bulk.OutcomeError)(nil); errors.As(err, &outcome) {
+	outcome := (*bulk.OutcomeError)(nil)
+	switch {
+	case errors.As(err, &outcome):
 		stream.SetTrailer(metadata.Pairs(OutcomeKey, outcome.Result.String()))
+	case errors.Is(err, bulk.ErrSlow):
+		stream.SetTrailer(metadata.Pairs(OutcomeKey, "slow"))
 	}
 	return bundleStatus(origin, err)
 }

@@ -103,7 +103,7 @@ func TestBundleEnds(t *testing.T) {
 		{outcome(transfer.Cancelled, "by itself"), codes.Canceled, true},
 		{outcome(0, "?"), codes.Internal, true},
 		{fmt.Errorf("%w: 4", bulk.ErrBusy), codes.ResourceExhausted, false},
-		{fmt.Errorf("bundle: %w", bulk.ErrSlow), codes.DeadlineExceeded, false},
+		{fmt.Errorf("bundle: %w", bulk.ErrSlow), codes.DeadlineExceeded, true},
 		{context.DeadlineExceeded, codes.DeadlineExceeded, false},
 		{status.Error(codes.Aborted, "x"), codes.Aborted, false},
 		{errors.New("no entropy"), codes.Unknown, false},

@@ -141,8 +141,23 @@ func (b *hostBulk) send(to bulk.Route, supervisor string, packet []byte) {
 		return
 	}
 	if addr, err := netip.ParseAddrPort(to.ReplyTo); err == nil { // checked when the request was opened
-		_ = b.h.nets[b.interfaceTo(supervisor)].Send(addr, packet) // counted there, and asked for again
+		_ = b.h.nets[b.interfaceFor(supervisor, addr)].Send(addr, packet) // counted there, and asked for again
 	}
+}
+
+// interfaceFor returns the service interface that reaches that address of a supervisor: its last message
+// may have come by another, with an acknowledgement.
+func (b *hostBulk) interfaceFor(supervisor string, addr netip.AddrPort) uint8 {
+	last := b.interfaceTo(supervisor)
+	if b.h.targets[last][supervisor] == addr {
+		return last
+	}
+	for k, targets := range b.h.targets {
+		if targets[supervisor] == addr {
+			return uint8(k)
+		}
+	}
+	return last
 }
 
 // passOn passes what came back by the torus on to the supervisors: a chunk, as it is, to the one that it

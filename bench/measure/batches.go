@@ -10,12 +10,15 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 )
 
-// Batches is datagrams of so many reports each, under one signature, to a Replica. There is no outbox
-// before it: that makes its own batches, of whatever waits.
+// Batches is datagrams of so many reports each, under one signature, to a Replica; digests go under the
+// MAC of a session. There is no outbox before it: that makes its own batches, of whatever waits.
 type Batches struct {
 	ids     Identities
+	session *servicenet.SessionKey // nil: sign
+	opens   servicenet.Verifier    // of answers
 	replica *Replica
 	sock    *direct.Socket
 	stop    func() error
@@ -26,7 +29,13 @@ type Batches struct {
 
 // NewBatches connects them. With size 0 a datagram has as many reports as fit.
 func NewBatches(ids Identities, origin fault.Origin, report fault.Report, size int) (*Batches, error) {
-	b := &Batches{ids: ids, back: make(chan time.Time, 1<<16)}
+	b := &Batches{ids: ids, opens: ids.Verifier, back: make(chan time.Time, 1<<16)}
+	if report.Digest {
+		b.session = servicenet.NewSession(1, [32]byte{1})
+		table := sessions.NewTable()
+		table.Put(ReplicaName, servicenet.RoleSupervisor, b.session)
+		b.opens = sessions.With(ids.Verifier, table)
+	}
 	report.ID = fault.ReportID{Origin: origin, Epoch: 1}
 	for n := 1; n == 1 || n <= size || size == 0; n++ {
 		b.reports = append(b.reports, report)
@@ -44,6 +53,9 @@ func NewBatches(ids Identities, origin fault.Origin, report fault.Report, size i
 	if b.replica, err = NewReplica(ReplicaConfig{ID: ReplicaName, Signer: ids.Supervisor, Verifier: ids.Verifier}); err != nil {
 		return nil, err
 	}
+	if b.session != nil {
+		b.replica.Know(origin, b.session)
+	}
 	if b.sock, err = direct.Listen("127.0.0.1:0", direct.Options{}); err != nil {
 		return nil, errors.Join(err, b.replica.sock.Close())
 	}
@@ -58,11 +70,11 @@ func (b *Batches) seal(first fault.Seq) ([]byte, error) {
 	for i := range b.reports {
 		b.reports[i].ID.Seq = first + fault.Seq(i)
 	}
-	return servicenet.SealReports(b.reports, nil, b.ids.Half, servicenet.SealOptions{})
+	return servicenet.SealReports(b.reports, nil, b.ids.Half, servicenet.SealOptions{Session: b.session})
 }
 
 func (b *Batches) heard(_ netip.AddrPort, d []byte) {
-	if _, err := servicenet.Open(d, b.ids.Verifier); err == nil {
+	if _, err := servicenet.Open(d, b.opens); err == nil {
 		b.back <- time.Now()
 	}
 }

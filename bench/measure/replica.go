@@ -61,6 +61,12 @@ func NewReplica(cfg ReplicaConfig) (*Replica, error) {
 // Addr returns where it listens.
 func (r *Replica) Addr() netip.AddrPort { return r.sock.LocalAddr() }
 
+// Know makes it share a session with a half without an exchange; before Run.
+func (r *Replica) Know(o fault.Origin, key *servicenet.SessionKey) {
+	r.table.Put(o.String(), servicenet.RoleNode, key)
+	r.proven[o.String()] = true
+}
+
 // Run works until ctx ends, and returns what went wrong.
 func (r *Replica) Run(ctx context.Context) error {
 	err := r.sock.Run(ctx, r.handle)

@@ -212,14 +212,20 @@ const inFlight = 32
 // saturated measures what gets through, by turns.
 func saturated(o options, ids measure.Identities, variants []*variant, rounds int, flow time.Duration) (err error) {
 	all := variants
-	for _, size := range []int{1, 8, 0} {
-		b, failed := measure.NewBatches(ids, emulated, oneState(false), size)
+	for _, k := range []struct {
+		size   int
+		digest bool
+	}{{1, false}, {8, false}, {0, false}, {0, true}} {
+		b, failed := measure.NewBatches(ids, emulated, oneState(k.digest), k.size)
 		if failed != nil {
 			return failed
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
 		name := fmt.Sprintf("no outbox, %d reports under one signature", b.Size())
-		if size == 0 {
+		if k.digest {
+			name = fmt.Sprintf("no outbox, %d digests under one MAC", b.Size())
+		}
+		if k.size == 0 {
 			name += ", a full datagram"
 		}
 		all = append(all, &variant{name: name, Exchange: b})

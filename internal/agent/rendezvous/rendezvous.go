@@ -94,7 +94,7 @@ type file struct {
 	f     *os.File      // nil when it failed
 }
 
-// New makes a server and removes the files that an earlier one left.
+// New makes a server and removes the files that an earlier one left, where it can.
 func New(cfg Config) (*Server, error) {
 	cfg.Sender.Objects = slices.Sorted(maps.Keys(cfg.Objects))
 	s, err := bulk.NewSender(cfg.Origin, cfg.Sender)
@@ -107,7 +107,10 @@ func New(cfg Config) (*Server, error) {
 		done: make(chan bulk.SenderEvent, 4*cfg.Sender.Transfers), files: map[bulk.Transfer]*file{},
 		packet: make([]byte, 0, bulk.MaxPacket),
 	}
-	return srv, srv.sweep()
+	if err := srv.sweep(); err != nil {
+		cfg.Logger.Warn("what an earlier half left stays there", "err", err)
+	}
+	return srv, nil
 }
 
 func (s *Server) pattern(middle string) string {

@@ -340,3 +340,13 @@ func TestRefusals(t *testing.T) {
 	bad.GetBulkRequest().Transfer = nil
 	w.deliver(bad)
 }
+
+// What cannot be removed keeps nobody from serving: a half must start.
+func TestWhatIsLeftMayStay(t *testing.T) {
+	newWorld(t, func(c *Config) {
+		left := filepath.Join(c.Dir, c.Origin.Half.String()+".bulk-left", "inside")
+		if err := os.MkdirAll(left, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -353,9 +354,7 @@ func (c *campaign) check(t *testing.T, total int) int {
 				t.Errorf("%s, number %d of %s, was kept and never accepted", j.ids[n], n, id)
 			}
 		}
-		for id, content := range j.made {
-			made[id] = content
-		}
+		maps.Copy(made, j.made)
 	}
 	for id, contents := range accepted {
 		if len(contents) > 1 {

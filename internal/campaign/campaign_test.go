@@ -87,6 +87,7 @@ type campaign struct {
 	mu        sync.Mutex
 	committed int
 	leftOut   int
+	done      bool // a flood is over
 	caughtUp  map[fault.NodeID]bool
 	more      chan struct{} // closed and renewed when these change
 }
@@ -198,6 +199,9 @@ func (c *campaign) startSender(t *testing.T, id fault.NodeID) {
 			}
 			if text == saysCaughtUp {
 				c.note(func() { c.caughtUp[id] = true })
+			}
+			if text == saysDone {
+				c.note(func() { c.done = true })
 			}
 		}
 		p.done <- cmd.Wait()

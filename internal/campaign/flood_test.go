@@ -40,7 +40,10 @@ func TestFloodWithoutQuorum(t *testing.T) {
 	so := c.committed
 	c.mu.Unlock()
 	c.awaitCommitted(t, so+1000)
-	c.stopSenders(t)
+	if err := c.senders[node].stop.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.await(t, "the flood to end", func() bool { return c.done })
 
 	j, err := readJournal(journalPath(o.Dir))
 	if err != nil {
@@ -48,6 +51,7 @@ func TestFloodWithoutQuorum(t *testing.T) {
 	}
 	leader := c.AwaitLeader(t)
 	c.checkLast(t, c.Client(t, c.Configs[leader].GRPC), node, j.last)
+	c.senders[node].kill(t)
 	for _, p := range c.sups {
 		p.kill(t)
 	}
@@ -102,8 +106,9 @@ func (c *campaign) checkFlood(t *testing.T, j account) {
 			said += n
 		}
 	}
-	// What is left out last may have no successor that says so.
-	if said < c.leftOut*9/10 || said > c.leftOut {
+	// What is left out last may have no successor that says so. More may be said than was left out: a report
+	// that leaves the log while it is accepted has said of others what its successor says again.
+	if said < c.leftOut*9/10 {
 		t.Errorf("accepted reports say of %d that they were left out, and %d were", said, c.leftOut)
 	}
 	t.Logf("made %d, accepted %d, left out %d; accepted reports say so of %d", len(j.made), len(accepted), c.leftOut, said)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -78,6 +79,7 @@ type sender struct {
 	syncing   chan error              // nil: no sync is under way
 	stop      chan struct{}           // closed when stdin ends: what is wanted is enough
 	stopped   bool
+	done      sync.Once // said
 	leftOut   uint64
 	most      int // in the log at a time
 	digestAt  time.Time
@@ -211,7 +213,10 @@ func (s *sender) run(ctx context.Context) error {
 			return err
 		}
 		if !s.wantsMore() && len(s.unsettled) == 0 && s.box.Stats().Pending == 0 && s.syncing == nil {
-			return s.finish()
+			if s.Flood == 0 {
+				return s.finish()
+			}
+			s.done.Do(func() { fmt.Println(saysDone) })
 		}
 		wait := min(time.Until(s.box.Wake()), time.Until(s.digestAt))
 		if s.Flood > 0 {
@@ -244,11 +249,9 @@ func (s *sender) wantsMore() bool { return !s.stopped || s.kept+len(s.unsettled)
 // work makes reports while there is room, and does what the outbox wants.
 func (s *sender) work(now time.Time) error {
 	s.box.Tick(now)
-	if !now.Before(s.digestAt) && s.wantsMore() {
+	if !now.Before(s.digestAt) && (s.wantsMore() || s.Flood > 0) {
 		s.digestAt = now.Add(s.period)
-		s.box.Add(now, fault.Report{Digest: true, Partial: true, Uptime: time.Since(s.begun), Observations: []fault.Observation{
-			{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
-		}})
+		s.box.Add(now, s.digest())
 	}
 	for s.wantsMore() && s.hasRoom(now) {
 		s.made++
@@ -265,6 +268,15 @@ func (s *sender) work(now time.Time) error {
 		s.sync()
 	}
 	return s.carryOut(s.box.Take())
+}
+
+// digest restates what a flood said last of each component; without one only the host's state.
+func (s *sender) digest() fault.Report {
+	obs := []fault.Observation{{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}}
+	for i := 0; s.Flood > 0 && i < min(s.made, len(supervisortest.OwnComponents)); i++ {
+		obs = append(obs, makeReport(s.Node, s.made-i, s.changesEvery()).Observations...)
+	}
+	return fault.Report{Digest: true, Partial: true, Uptime: time.Since(s.begun), Observations: obs}
 }
 
 // hasRoom says whether the next report may be made now.
@@ -346,6 +358,7 @@ const (
 	saysCommitted = "committed" // then how many since it last said so
 	saysLeftOut   = "left out"  // then how many since it last said so
 	saysCaughtUp  = "caught up" // what earlier lives have left is committed
+	saysDone      = "done"      // a flood is over and committed; the sender lives on, so that its word still counts
 )
 
 // tell tells the test of progress: what has left the log, and how much of it is committed.

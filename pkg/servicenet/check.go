@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -281,6 +282,9 @@ func speakerOf(m speaker) fault.Origin {
 }
 
 func checkHalf(name string, m speaker) error {
+	if validID(m.GetNode()) && m.GetHalf() >= lofamov1.Half_HALF_HOST && m.GetHalf() <= lofamov1.Half_HALF_DNP {
+		return nil
+	}
 	if err := checkID(name+".node", m.GetNode()); err != nil {
 		return err
 	}
@@ -323,15 +327,19 @@ func checkDuration(field string, ns uint64) error {
 
 // checkID checks the id of a node or supervisor.
 func checkID(field, id string) error {
+	if !validID(id) {
+		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
+	}
+	return nil
+}
+
+func validID(id string) bool {
 	ok := len(id) >= 1 && len(id) <= MaxNodeID
 	for i := 0; ok && i < len(id); i++ {
 		c := id[i]
 		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '-'
 	}
-	if !ok {
-		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
-	}
-	return nil
+	return ok
 }
 
 func checkOptionalID(field, id string) error {
@@ -356,13 +364,27 @@ func checkFileName(field, s string) error {
 
 // checkText checks what people will read.
 func checkText(field, s string) error {
-	if len(s) > fault.MaxDetail {
+	switch {
+	case validText(s):
+		return nil
+	case len(s) > fault.MaxDetail:
 		return refuse(RefusedField, "%s: given %d bytes: want at most %d", field, len(s), fault.MaxDetail)
 	}
-	if strings.ContainsFunc(s, isControl) {
-		return refuse(RefusedField, "%s: given %q: want no control characters", field, s)
+	return refuse(RefusedField, "%s: given %q: want UTF-8 without control characters", field, s)
+}
+
+func validText(s string) bool {
+	return len(s) <= fault.MaxDetail && (isPlain(s) || utf8.ValidString(s) && !strings.ContainsFunc(s, isControl))
+}
+
+// isPlain says whether s is printable ASCII, as nearly all texts are.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
 	}
-	return nil
+	return true
 }
 
 // Control characters would let a node write on the terminals of those who read its details.

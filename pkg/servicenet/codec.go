@@ -188,9 +188,18 @@ func NewAcks(status lofamov1.Ack_Status, ids ...fault.ReportID) []*lofamov1.Ack 
 	for _, id := range ids {
 		n := len(out)
 		if n == 0 || last.Origin != id.Origin || last.Epoch != id.Epoch || len(out[n-1].GetSeqs()) == MaxAckSeqs {
-			out = append(out, &lofamov1.Ack{
-				Status: status, Node: string(id.Origin.Node), Half: lofamov1.Half(id.Origin.Half), Epoch: uint64(id.Epoch),
+			one := new(struct { // one allocation for all
+				ack  lofamov1.Ack
+				list [1]*lofamov1.Ack
+				seqs [2]uint64
 			})
+			a := &one.ack
+			a.Status, a.Node, a.Half, a.Epoch = status, string(id.Origin.Node), lofamov1.Half(id.Origin.Half), uint64(id.Epoch)
+			a.Seqs = one.seqs[:0]
+			if n == 0 {
+				out = one.list[:0]
+			}
+			out = append(out, a)
 			n++
 		}
 		out[n-1].Seqs = append(out[n-1].Seqs, uint64(id.Seq))
@@ -287,6 +296,9 @@ func decodeHalf(field string, h lofamov1.Half) (fault.Half, error) {
 
 // cutDetail makes s valid UTF-8 without control characters of at most limit bytes.
 func cutDetail(s string, limit int) string {
+	if len(s) <= limit && isPlain(s) {
+		return s
+	}
 	if len(s) > 4*limit {
 		s = s[:4*limit]
 	}

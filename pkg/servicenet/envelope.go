@@ -32,6 +32,7 @@ type Verifier interface {
 
 // Opened is a verified message.
 type Opened struct {
+	// Msg is the message. Of Reports it has the status alone: Unwrap returns the reports.
 	Msg        *lofamov1.Message
 	Role, Name string // of the signer
 	Session    uint64 // of the MAC; 0: signed
@@ -66,6 +67,65 @@ func sealWith(msg *lofamov1.Message, s Signer, o SealOptions) ([]byte, error) {
 	if _, err := checkMessage(msg); err != nil {
 		return nil, err
 	}
+	if o.Session != nil {
+		if err := checkUnderMAC(msg); err != nil {
+			return nil, err
+		}
+	}
+	b, at := beginField(make([]byte, 0, sealedRoom), fieldPayload)
+	if msg.GetBody() == nil {
+		b = appendAcks(b, msg.GetAcks())
+	} else {
+		var err error
+		if b, err = (proto.MarshalOptions{Deterministic: true}).MarshalAppend(b, msg); err != nil {
+			return nil, err
+		}
+	}
+	return finish(b, at, s, o)
+}
+
+// SealReports seals reports of one origin under one signature or MAC. The status may be nil.
+func SealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer, o SealOptions) ([]byte, error) {
+	b, err := sealReports(rs, status, s, o)
+	if err != nil {
+		return nil, fmt.Errorf("seal message: %w", err)
+	}
+	return b, nil
+}
+
+func sealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer, o SealOptions) ([]byte, error) {
+	b, at := beginField(make([]byte, 0, reportsRoom(rs, o)), fieldPayload)
+	b, err := appendReports(b, rs, status)
+	if err != nil {
+		return nil, err
+	}
+	if o.Session != nil {
+		for i := range rs {
+			if !rs[i].Digest {
+				return nil, refuseUnderMAC(i)
+			}
+		}
+	}
+	return finish(b, at, s, o)
+}
+
+// sealedRoom is enough for a message without a signature and most of those with one.
+const sealedRoom = 512
+
+// reportsRoom is about as many bytes as will be sealed.
+func reportsRoom(rs []fault.Report, o SealOptions) int {
+	n := 200 // the status, MAC and checksum
+	if o.Session == nil {
+		n += signedSize
+	}
+	for i := range rs {
+		n += 48 + 16*len(rs[i].Observations)
+	}
+	return min(n, MaxDatagram)
+}
+
+// finish proves the payload that begins at at, and ends the envelope.
+func finish(b []byte, at int, s Signer, o SealOptions) ([]byte, error) {
 	p := packet{algorithm: checksum.Default}
 	if o.Checksum != nil {
 		p.algorithm = *o.Checksum
@@ -73,29 +133,21 @@ func sealWith(msg *lofamov1.Message, s Signer, o SealOptions) ([]byte, error) {
 	if err := checkAlgorithm("checksum", p.algorithm); err != nil {
 		return nil, err
 	}
-	var err error
-	if p.payload, err = (proto.MarshalOptions{Deterministic: true}).Marshal(msg); err != nil {
-		return nil, err
-	}
+	n := len(b) - at
+	b = endField(b, at)
+	payload := b[len(b)-n:]
 	if o.Session == nil {
-		p.certificate, p.signature = s.Cert(), s.Sign(p.payload)
+		p.certificate, p.signature = s.Cert(), s.Sign(payload)
+		b = p.appendProof(b)
 	} else {
-		if err := checkUnderMAC(msg); err != nil {
-			return nil, err
-		}
-		mac := o.Session.MAC(p.payload)
+		mac := o.Session.MAC(payload)
 		p.session, p.mac = o.Session.ID(), mac[:]
+		b = p.appendProof(b)
 	}
-	b := p.encode()
 	if len(b) > MaxDatagram {
 		return nil, refuse(RefusedTooLong, "envelope: given %d bytes: want at most %d", len(b), MaxDatagram)
 	}
 	return b, nil
-}
-
-// SealReports seals reports of one origin under one signature or MAC. The status may be nil.
-func SealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer, o SealOptions) ([]byte, error) {
-	return SealWith(&lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports(rs, status)}}, s, o)
 }
 
 // SealRelayed wraps another origin's envelope, with the hops that it took; the last one is the
@@ -245,7 +297,11 @@ func (p *packet) open(v Verifier) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	o := Opened{Msg: new(lofamov1.Message), Role: role, Name: name, Session: p.session}
+	o := Opened{Role: role, Name: name, Session: p.session}
+	if o.readReports(p.payload) || o.readAcks(p.payload) {
+		return o, nil
+	}
+	o.Msg = new(lofamov1.Message)
 	if err := proto.Unmarshal(p.payload, o.Msg); err != nil {
 		return Opened{}, refuse(RefusedMalformed, "message signed by %s %s: %w", role, name, err)
 	}
@@ -259,6 +315,9 @@ func (p *packet) open(v Verifier) (Opened, error) {
 		if err := checkUnderMAC(o.Msg); err != nil {
 			return Opened{}, err
 		}
+	}
+	if o.reports != nil {
+		o.Msg = reportsStandIn(o.Msg.GetReports().GetStatus())
 	}
 	return o, nil
 }

@@ -110,7 +110,7 @@ func (SpoolState) outboxEvent()  {}
 
 // Send is one datagram, to be made now and only once: what is lost, the outbox sends again.
 type Send struct {
-	Reports   []fault.Report           // at least one; ages include the time in the log; not shared with it
+	Reports   []fault.Report           // at least one; ages include the time in the log; their observations are not to be changed
 	Status    *lofamov1.DeliveryStatus // to go with them; nil: none
 	Path      fault.Path
 	Interface uint8              // on the direct rail

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -83,4 +86,15 @@ func (i *Inbox) positions() []InboxPosition {
 		return cmp.Or(cmp.Compare(a.Origin.Node, b.Origin.Node), cmp.Compare(a.Origin.Half, b.Origin.Half))
 	})
 	return out
+}
+
+// encode marshals a packet whose parts need not fit together.
+func (p *packet) encode() []byte { return p.appendProof(appendBytes(nil, fieldPayload, p.payload)) }
+
+// is says whether that is the message that was opened.
+func (o *Opened) is(m *lofamov1.Message) bool {
+	if m.GetReports() == nil {
+		return proto.Equal(o.Msg, m)
+	}
+	return proto.Equal(EncodeReports(o.reports, o.Msg.GetReports().GetStatus()), m.GetReports())
 }

@@ -44,8 +44,9 @@ type Outbox struct {
 	torusAgain time.Time // when damage last made us send again by the torus
 	direct     directHealth
 	isolation  isolation
-	batches    []batch // of the step under way
-	spool      string  // why reports are not kept on disk
+	batches    []batch        // of the step under way
+	parts      []fault.Report // of the report that is being added
+	spool      string         // why reports are not kept on disk
 	wake       time.Time
 	stats      OutboxStats
 	answeredBy [numPaths]uint64 // reports, gossip and torus
@@ -72,6 +73,7 @@ type entry struct {
 	rail       fault.Path // whose time-out counts for the last attempt; 0 before the first
 	path       *path      // of the last send on the direct rail
 	tried      []*path    // in this round
+	room       [2]*path   // of tried, at first
 	torusAt    time.Time  // of the only send by torus; zero for none or several
 	torusSends int
 }
@@ -106,7 +108,7 @@ func NewOutbox(origin fault.Origin, epoch fault.Epoch, cfg OutboxConfig) (*Outbo
 	if epoch < 1 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("outbox of %s: epoch: given %d: want 1 to %d", origin, epoch, MaxEpoch)
 	}
-	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, interfaces: make([]iface, len(cfg.Interfaces)), leftOut: map[statement]int{}}
+	o := &Outbox{origin: origin, epoch: epoch, cfg: cfg, interfaces: newInterfaces(cfg.Interfaces), leftOut: map[statement]int{}}
 	o.direct.state = fault.Unknown
 	for _, p := range cfg.Rails {
 		o.have[p] = true
@@ -176,7 +178,9 @@ func sendable(r fault.Report) bool {
 
 func (o *Outbox) newEntry(now time.Time, r fault.Report) *entry {
 	o.stats.Added++
-	return &entry{report: r, added: now, due: now, hold: now, commitWait: o.cfg.CommitTimeout}
+	e := &entry{report: r, added: now, due: now, hold: now, commitWait: o.cfg.CommitTimeout}
+	e.tried = e.room[:0]
+	return e
 }
 
 // Add logs a report, gives it its id and says what to send. A report too large for a datagram is
@@ -205,7 +209,8 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 		said = o.sayLeftOut(r)
 	}
 	first := o.seq + 1
-	for _, part := range splitReport(r) {
+	o.parts = splitReport(o.parts[:0], r)
+	for _, part := range o.parts {
 		o.seq++
 		part.ID.Seq = o.seq
 		e := o.newEntry(now, part)
@@ -217,6 +222,7 @@ func (o *Outbox) Add(now time.Time, r fault.Report) (fault.ReportID, Output) {
 		}
 		o.log = append(o.log, e)
 	}
+	clear(o.parts) // it is the log's now
 	for o.reports > o.cfg.MaxReports {
 		o.leaveOut(slices.IndexFunc(o.log, func(e *entry) bool { return !e.report.Digest }), &out)
 	}
@@ -298,7 +304,9 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	}
 	o.setLeader(a.GetLeader())
 	stale := false
-	for _, id := range AckedIDs(a) {
+	id := fault.ReportID{Origin: o.origin, Epoch: fault.Epoch(a.GetEpoch())}
+	for _, seq := range a.GetSeqs() {
+		id.Seq = fault.Seq(seq)
 		if a.GetStatus() == lofamov1.Ack_STALE_EPOCH {
 			if id.Epoch == o.epoch {
 				stale = true
@@ -394,7 +402,7 @@ func (o *Outbox) number(now time.Time, e *entry, out *Output) {
 		out.Forget = append(out.Forget, old)
 		out.Keep = append(out.Keep, aged(e.report, now.Sub(e.added)))
 	}
-	e.received, e.via, e.step, e.repeats, e.due, e.tried = false, 0, 0, 0, now, nil
+	e.received, e.via, e.step, e.repeats, e.due, e.tried = false, 0, 0, 0, now, e.tried[:0]
 	e.rail, e.path, e.size = 0, nil, 0
 	e.torusSends, e.torusAt = 0, time.Time{}
 	e.commitWait = o.cfg.CommitTimeout

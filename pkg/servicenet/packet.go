@@ -22,47 +22,47 @@ const (
 
 const signatureSize = 64 // Ed25519
 
-// packet is an Envelope whose parts still lie where they came from: written and read by hand, so that
-// checksum and copy are one pass over the bytes (seed 002 §5.1), and nothing is allocated for what is
-// refused.
+// packet is an Envelope whose parts still lie where they came from: written and read by hand, so that the
+// payload is made where it is sent from, without a copy (seed 002 §5.1), and nothing is allocated for
+// what is refused.
 type packet struct {
 	payload, certificate, signature, mac []byte
 	session                              uint64
 	algorithm                            lofamov1.Checksum
 	sum                                  uint64
+	// summed is what the sum is over, where it lies as a deterministic encoder writes it; nil: it does not.
+	summed []byte
 }
 
 // noSum is the checksum of an envelope that was sealed without one.
 const noSum = ^uint64(0)
 
-// encode marshals the packet, exactly as a deterministic protobuf encoder would, and fills in its sum.
-func (p *packet) encode() []byte {
-	size := 0
-	for _, part := range [...][]byte{p.payload, p.certificate, p.signature, p.mac} {
-		if len(part) > 0 {
-			size += 1 + protowire.SizeBytes(len(part))
-		}
-	}
-	// Session, algorithm and sum take one byte each beside their values.
-	b := make([]byte, 0, size+9+1+protowire.SizeVarint(uint64(p.algorithm))+9)
-	sum := checksum.New(p.algorithm)
-	b = appendCopy(b, fieldPayload, p.payload, sum)
-	b = appendCopy(b, fieldCertificate, p.certificate, sum)
-	b = appendCopy(b, fieldSignature, p.signature, sum)
-	n := len(b)
+// appendProof ends the envelope in b, which has the payload, as a deterministic protobuf encoder would,
+// and fills in the sum.
+func (p *packet) appendProof(b []byte) []byte {
+	b = appendBytes(b, fieldCertificate, p.certificate)
+	b = appendBytes(b, fieldSignature, p.signature)
 	b = appendFixed(b, fieldSession, p.session)
-	_, _ = sum.Write(b[n:]) // a digest never fails
-	b = appendCopy(b, fieldMAC, p.mac, sum)
-	n = len(b)
+	b = appendBytes(b, fieldMAC, p.mac)
 	b = appendAlgorithm(b, p.algorithm)
-	_, _ = sum.Write(b[n:])
-	p.sum = finish(sum)
+	p.sum = noSum
+	if p.algorithm != lofamov1.Checksum_CHECKSUM_NONE {
+		p.sum = checksum.Sum(p.algorithm, b)
+	}
 	return appendFixed(b, fieldChecksum, p.sum)
 }
 
-// computeSum is the sum that encode would fill in.
+// computeSum is the sum that appendProof would fill in.
 func (p *packet) computeSum() uint64 {
 	sum := checksum.New(p.algorithm)
+	if p.summed != nil {
+		_, _ = sum.Write(p.summed) // a digest never fails
+		return finishSum(sum)
+	}
+	return p.computeSumOfParts(sum)
+}
+
+func (p *packet) computeSumOfParts(sum *checksum.Digest) uint64 {
 	var buf [20]byte
 	add := func(field protowire.Number, part []byte) {
 		if len(part) > 0 {
@@ -76,29 +76,21 @@ func (p *packet) computeSum() uint64 {
 	_, _ = sum.Write(appendFixed(buf[:0], fieldSession, p.session))
 	add(fieldMAC, p.mac)
 	_, _ = sum.Write(appendAlgorithm(buf[:0], p.algorithm))
-	return finish(sum)
+	return finishSum(sum)
 }
 
-func finish(sum *checksum.Digest) uint64 {
+func finishSum(sum *checksum.Digest) uint64 {
 	if sum.Algorithm() == lofamov1.Checksum_CHECKSUM_NONE {
 		return noSum
 	}
 	return sum.Sum64()
 }
 
-// appendCopy copies and sums in one pass (seed 002 §5.1).
-func appendCopy(b []byte, field protowire.Number, src []byte, sum *checksum.Digest) []byte {
+func appendBytes(b []byte, field protowire.Number, src []byte) []byte {
 	if len(src) == 0 {
 		return b
 	}
-	n := len(b)
-	b = protowire.AppendTag(b, field, protowire.BytesType)
-	b = protowire.AppendVarint(b, uint64(len(src)))
-	_, _ = sum.Write(b[n:])
-	n = len(b)
-	b = b[:n+len(src)]
-	sum.Copy(b[n:], src)
-	return b
+	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), src)
 }
 
 func appendAlgorithm(b []byte, a lofamov1.Checksum) []byte {
@@ -125,18 +117,36 @@ func parsePacket(b []byte) (packet, error) {
 	if len(b) == 0 {
 		return p, refuseDamaged(RefusedMalformed, "envelope: given 0 bytes: want at least a payload")
 	}
+	ascending, last := true, protowire.Number(0)
 	for rest := b; len(rest) > 0; {
 		field, kind, n := protowire.ConsumeTag(rest)
 		if n < 0 || field > protowire.MaxValidNumber {
 			return p, refuseDamaged(RefusedMalformed, "envelope of %d bytes: tag at %d", len(b), len(b)-len(rest))
 		}
 		rest = rest[n:]
+		ascending, last = ascending && field > last, field
 		if n = p.parseField(field, kind, rest); n < 0 {
 			return p, refuseDamaged(RefusedMalformed, "envelope of %d bytes: field %d at %d: %w", len(b), field, len(b)-len(rest), protowire.ParseError(n))
 		}
 		rest = rest[n:]
 	}
+	if n := p.sizeOfSummed(); ascending && len(b) == n+sizeFixed(p.sum) {
+		p.summed = b[:n]
+	}
 	return p, nil
+}
+
+// sizeOfSummed is how long the fields before the sum are when nothing is written otherwise than needed.
+func (p *packet) sizeOfSummed() int {
+	return stringSize(len(p.payload)) + stringSize(len(p.certificate)) + stringSize(len(p.signature)) +
+		sizeFixed(p.session) + stringSize(len(p.mac)) + varintSize(uint64(p.algorithm))
+}
+
+func sizeFixed(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeFixed64()
 }
 
 // parseField returns the length of the field's value, and less than 0 for none that is right.

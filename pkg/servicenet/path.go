@@ -24,6 +24,7 @@ const (
 // path is one service interface to one supervisor.
 type path struct {
 	id         PathID
+	name       string // as users see it
 	rtt        rttEstimator
 	misses     int       // unanswered sends in a row
 	answeredAt time.Time // when the newest answered datagram was sent; zero: none
@@ -115,9 +116,18 @@ func (s *paths) find(id PathID) *path {
 
 // iface is one service interface.
 type iface struct {
+	rail           string // its name as a rail
 	down           bool
 	recovered      int    // answers in a row while down
 	sent, answered uint64 // reports, since the start
+}
+
+func newInterfaces(names []string) []iface {
+	out := make([]iface, len(names))
+	for i, name := range names {
+		out[i].rail = "direct/" + name
+	}
+	return out
 }
 
 func (o *Outbox) interfaceDown(p *path) bool { return o.interfaces[p.id.Interface].down }

@@ -254,12 +254,16 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 	return nil
 }
 
-// aged returns a copy of r whose ages include the time in the log.
+// aged returns r with ages that include the time in the log, if there is any; the log's own observations
+// never change.
 func aged(r fault.Report, held time.Duration) fault.Report {
+	if held <= 0 {
+		return r
+	}
 	obs := make([]fault.Observation, len(r.Observations))
 	copy(obs, r.Observations)
 	for i := range obs {
-		obs[i].Age += max(held, 0)
+		obs[i].Age += held
 	}
 	r.Observations = obs
 	return r

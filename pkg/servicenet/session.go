@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
-	"hash"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -33,20 +32,24 @@ type SessionVerifier interface {
 // once.
 type SessionKey struct {
 	id uint64
-	// An HMAC that has the prefix and the session already. It is only ever cloned.
-	begun hash.Cloner
+	// What the two hashes of HMAC (RFC 2104) begin with: the padded key and, in the inner one, the prefix
+	// and the session. crypto/hmac wants memory for every MAC, or a lock.
+	inner [sha256.BlockSize + len(macPrefix) + 8]byte
+	outer [sha256.BlockSize]byte
 }
 
 // NewSession makes the key of a session. The id is not 0.
 func NewSession(id uint64, key [32]byte) *SessionKey {
-	h, ok := hmac.New(sha256.New, key[:]).(hash.Cloner)
-	if !ok {
-		panic("servicenet: HMAC-SHA-256 cannot be cloned")
+	k := &SessionKey{id: id}
+	copy(k.inner[:], key[:]) // shorter than a block: zeros behind it
+	copy(k.outer[:], key[:])
+	for i := range sha256.BlockSize {
+		k.inner[i] ^= 0x36
+		k.outer[i] ^= 0x5c
 	}
-	h.Reset() // the hash of the padded key is kept from here on
-	prefix := binary.BigEndian.AppendUint64([]byte(macPrefix), id)
-	_, _ = h.Write(prefix) // a hash never fails
-	return &SessionKey{id: id, begun: h}
+	n := sha256.BlockSize + copy(k.inner[sha256.BlockSize:], macPrefix)
+	binary.BigEndian.PutUint64(k.inner[n:], id)
+	return k
 }
 
 // ID returns the session's name.
@@ -54,13 +57,12 @@ func (k *SessionKey) ID() uint64 { return k.id }
 
 // MAC returns the MAC of a payload.
 func (k *SessionKey) MAC(payload []byte) [MACSize]byte {
-	h, err := k.begun.Clone()
-	if err != nil {
-		panic("servicenet: clone HMAC-SHA-256: " + err.Error()) // NewSession has seen that it can
-	}
-	_, _ = h.Write(payload)
-	var sum [sha256.Size]byte
-	h.Sum(sum[:0])
+	var room [len(k.inner) + 512]byte // enough for nearly all
+	inner := sha256.Sum256(append(append(room[:0], k.inner[:]...), payload...))
+	var last [sha256.BlockSize + sha256.Size]byte
+	copy(last[:], k.outer[:])
+	copy(last[sha256.BlockSize:], inner[:])
+	sum := sha256.Sum256(last[:])
 	return [MACSize]byte(sum[:])
 }
 
@@ -95,10 +97,14 @@ func checkUnderMAC(msg *lofamov1.Message) error {
 	case *lofamov1.Message_Reports:
 		for i, r := range b.Reports.GetReports() {
 			if !r.GetDigest() {
-				return refuse(RefusedRole, "reports[%d].digest: given false under a MAC: want true, or a signature", i)
+				return refuseUnderMAC(i)
 			}
 		}
 		return nil
 	}
 	return refuse(RefusedRole, "%T: given under a MAC: want a signature", msg.GetBody())
+}
+
+func refuseUnderMAC(i int) error {
+	return refuse(RefusedRole, "reports[%d].digest: given false under a MAC: want true, or a signature", i)
 }

@@ -46,6 +46,21 @@ func TestMACIsAsWritten(t *testing.T) {
 	}
 }
 
+// Whatever the length, it is the library's HMAC.
+func TestMACIsHMAC(t *testing.T) {
+	key := sha256.Sum256([]byte("key"))
+	k := NewSession(7, key)
+	for n := range MaxDatagram {
+		h := hmac.New(sha256.New, key[:])
+		h.Write(binary.BigEndian.AppendUint64([]byte(macPrefix), 7))
+		payload := bytes.Repeat([]byte{byte(n)}, n)
+		h.Write(payload)
+		if got := k.MAC(payload); !bytes.Equal(got[:], h.Sum(nil)[:MACSize]) {
+			t.Fatalf("%d bytes: %x", n, got)
+		}
+	}
+}
+
 func TestSessionKeyIsShared(t *testing.T) {
 	k := testKey(1)
 	want := k.MAC([]byte("payload"))
@@ -66,7 +81,7 @@ func TestSessionKeyIsShared(t *testing.T) {
 func TestWhoMaySayWhat(t *testing.T) {
 	for _, s := range everything(t) {
 		b := seal(t, s.msg, s.signer)
-		if o, err := Open(b, newSessions()); err != nil || o.Session != 0 || !proto.Equal(o.Msg, s.msg) {
+		if o, err := Open(b, newSessions()); err != nil || o.Session != 0 || !o.is(s.msg) {
 			t.Errorf("%s: %v, %v", s.name, o, err)
 		}
 		role, _, err := fakeVerifier{}.VerifyName(s.signer.cert, s.msg.ProtoReflect().GetUnknown(), s.signer.Sign(nil))
@@ -105,7 +120,7 @@ func testUnderMAC(t *testing.T, s said, own uint64) {
 		return
 	}
 	o, err2 := Open(mustSeal(t, b, err), newSessions())
-	if err2 != nil || o.Session != own || !proto.Equal(o.Msg, s.msg) {
+	if err2 != nil || o.Session != own || !o.is(s.msg) {
 		t.Errorf("%s under a MAC: %+v, %v", s.name, o, err2)
 	}
 	// Thrown back at its sender, where the same key belongs to the other role.

@@ -2,7 +2,6 @@ package servicenet
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -35,9 +34,9 @@ func batchLimit(path fault.Path) int {
 // reportSize returns how many bytes a report adds to an encoded Reports message, at most: with ages
 // that grow in the log, and an id that is written out.
 func reportSize(r fault.Report) int {
-	n := headerSize(r)
-	for _, o := range r.Observations {
-		n += observationSize(o, r)
+	n := headerSize(&r)
+	for i := range r.Observations {
+		n += observationSize(&r.Observations[i], &r)
 	}
 	return 1 + protowire.SizeBytes(n)
 }
@@ -47,7 +46,8 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 	if s == nil {
 		return 0
 	}
-	return 1 + protowire.SizeBytes(proto.Size(s))
+	var room [512]byte // enough for most
+	return 1 + protowire.SizeBytes(len(appendStatus(room[:0], s)))
 }
 
 // splitReport divides a report so that each part is at most MaxReportSize bytes: 17 observations
@@ -59,54 +59,58 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 // healthy node would need three datagrams. So what a digest does not mention says nothing of it; a
 // descriptor that becomes normal is told by a report of its own. When a digest does not fit into
 // one part it loses its details as well, which the reports of the changes told.
-func splitReport(r fault.Report) []fault.Report {
+//
+// The parts are appended to out. They are cut from r's observations, which are not to be used otherwise.
+func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	if r.ID.Origin.Node == "" {
-		return []fault.Report{r}
+		return append(out, r)
 	}
 	header := r
 	header.Observations = nil
 	header.Partial = r.Digest // room for the mark
 	// The numbers are not known yet: 5 bytes each.
 	header.ID.Epoch, header.ID.Seq = 1<<34, 1<<34
-	base := headerSize(header)
+	base := headerSize(&header)
 	if r.Digest {
-		r.Observations = digestObservations(r, base)
+		r.Observations = digestObservations(&r, base)
 	}
 
 	part := header
 	part.ID, part.Partial = r.ID, false
-	size := base
-	var out []fault.Report
-	for _, o := range r.Observations {
-		n := observationSize(o, r)
+	size, before, from := base, len(out), 0
+	for i := range r.Observations {
+		o := &r.Observations[i]
+		n := observationSize(o, &r)
 		if over := base + n - MaxReportSize; over > 0 {
 			o.Detail = cutDetail(o.Detail, max(0, fault.MaxDetail-over))
-			n = observationSize(o, r)
+			n = observationSize(o, &r)
 		}
-		if len(part.Observations) > 0 && (size+n > MaxReportSize || len(part.Observations) == MaxObservations) {
+		if i > from && (size+n > MaxReportSize || i-from == MaxObservations) {
+			part.Observations = r.Observations[from:i:i]
 			out = append(out, part)
-			part.Observations, size = nil, base
+			size, from = base, i
 		}
-		part.Observations = append(part.Observations, o)
 		size += n
 	}
+	part.Observations = r.Observations[from:len(r.Observations):len(r.Observations)]
 	out = append(out, part)
-	for i := range out {
-		out[i].Partial = r.Digest && len(out) > 1
+	for i := range out[before:] {
+		out[before+i].Partial = r.Digest && len(out) > before+1
 	}
 	return out
 }
 
 // digestObservations returns what of a digest's observations is sent. base is the size without any.
-func digestObservations(r fault.Report, base int) []fault.Observation {
-	out := make([]fault.Observation, 0, len(r.Observations))
+func digestObservations(r *fault.Report, base int) []fault.Observation {
+	out := r.Observations[:0]
 	size := base
-	for _, o := range r.Observations {
+	for i := range r.Observations {
+		o := &r.Observations[i]
 		if o.Kind == fault.KindDescriptor && o.State == fault.Normal && o.Node != r.ID.Origin.Node {
 			continue
 		}
-		out = append(out, o)
 		size += observationSize(o, r)
+		out = append(out, *o)
 	}
 	if size > MaxReportSize {
 		for i := range out {
@@ -117,21 +121,21 @@ func digestObservations(r fault.Report, base int) []fault.Observation {
 }
 
 // observationSize is what o adds to its report, with room for an age that grows in the log.
-func observationSize(o fault.Observation, r fault.Report) int {
-	o.Age = min(max(o.Age, 1<<41), MaxAge) // 6 bytes, 36 minutes
+func observationSize(o *fault.Observation, r *fault.Report) int {
+	age := min(max(o.Age, 1<<41), MaxAge) // 6 bytes, 36 minutes
 	n := varintSize(uint64(o.Component)) + varintSize(uint64(o.State)) + varintSize(uint64(o.Kind)) +
 		stringSize(len(cutDetail(o.Detail, fault.MaxDetail)))
 	if o.Node != r.ID.Origin.Node {
 		n += stringSize(len(o.Node))
 	}
 	if !r.Digest || o.State != fault.Normal {
-		n += varintSize(encodeDuration(o.Age))
+		n += varintSize(encodeDuration(age))
 	}
 	return 1 + protowire.SizeBytes(n)
 }
 
 // headerSize is the size of a report without its observations.
-func headerSize(r fault.Report) int {
+func headerSize(r *fault.Report) int {
 	id := stringSize(len(r.ID.Origin.Node)) + varintSize(uint64(r.ID.Origin.Half)) + varintSize(uint64(r.ID.Epoch)) + varintSize(uint64(r.ID.Seq))
 	n := 1 + protowire.SizeBytes(id) + varintSize(encodeDuration(r.Uptime))
 	for _, flag := range [...]bool{r.Digest, r.Partial} {

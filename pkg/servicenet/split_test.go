@@ -28,7 +28,7 @@ func asManyAs(r fault.Report, limit int) ([]fault.Report, int) {
 // torus with a relay's wrapper around it.
 func TestBatchFits(t *testing.T) {
 	small := fault.Report{ID: fault.ReportID{Origin: origin("n10-10-10/host"), Epoch: 1 << 33, Seq: 1 << 33}, Digest: true}
-	part := splitReport(healthyDigest("n10-10-10"))[0]
+	part := splitReport(nil, healthyDigest("n10-10-10"))[0]
 	full := small
 	for _, c := range fault.Components()[:7] {
 		full.Observations = append(full.Observations, fault.Observation{Node: "n10-10-10", Component: c, State: fault.Failed, Kind: fault.KindSelf, Detail: "some detail"})
@@ -101,7 +101,7 @@ func TestLargestReportIsWithinLimits(t *testing.T) {
 	for i := range sick.Observations {
 		sick.Observations[i].State, sick.Observations[i].Detail = fault.Failed, strings.Repeat("d", fault.MaxDetail/(i%5+1))
 	}
-	for _, p := range splitReport(sick) {
+	for _, p := range splitReport(nil, sick) {
 		for _, path := range []fault.Path{fault.PathDirect, fault.PathGossip, fault.PathTorus} {
 			if reportSize(p) > batchLimit(path) {
 				t.Errorf("%s: a part of %d observations takes %d bytes, want at most %d", path, len(p.Observations), reportSize(p), batchLimit(path))
@@ -125,7 +125,7 @@ func TestReportFitsRelayed(t *testing.T) {
 	long := healthyDigest(fault.NodeID(strings.Repeat("n", MaxNodeID)))
 	long.Digest = false
 	for name, r := range map[string]fault.Report{"healthy": healthy, "sick": sick, "long": long} {
-		parts := splitReport(r)
+		parts := splitReport(nil, r)
 		if want := map[string]int{"healthy": 1, "sick": 5}[name]; want != 0 && len(parts) != want {
 			t.Errorf("%s: %d parts, want %d", name, len(parts), want)
 		}

@@ -74,10 +74,10 @@ func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
 		Spool: cutDetail(o.spool, fault.MaxDetail),
 	}
 	if s.primary != nil {
-		st.Primary = o.pathName(s.primary.id)
+		st.Primary = s.primary.name
 	}
 	if s.alternate != nil {
-		st.Alternate = o.pathName(s.alternate.id)
+		st.Alternate = s.alternate.name
 	}
 	if o.isolation.isolated {
 		st.IsolatedNs = encodeDuration(now.Sub(o.isolation.since))
@@ -101,27 +101,31 @@ func (o *Outbox) Status(now time.Time) *lofamov1.DeliveryStatus {
 
 // railStatus counts by rail; each service interface is one.
 func (o *Outbox) railStatus() []*lofamov1.RailStatus {
-	var out []*lofamov1.RailStatus
-	for i, name := range o.cfg.Interfaces {
-		r := &lofamov1.RailStatus{Name: "direct/" + name, Down: o.interfaces[i].down || o.direct.dead,
-			Sent: o.interfaces[i].sent, Answered: o.interfaces[i].answered}
+	all := make([]lofamov1.RailStatus, len(o.interfaces)+2) // one allocation for all
+	out := make([]*lofamov1.RailStatus, 0, len(all))
+	add := func() *lofamov1.RailStatus {
+		out = append(out, &all[len(out)])
+		return out[len(out)-1]
+	}
+	for i := range o.interfaces {
+		at, r := &o.interfaces[i], add()
+		r.Name, r.Down, r.Sent, r.Answered = at.rail, at.down || o.direct.dead, at.sent, at.answered
 		for _, p := range o.paths.all {
 			if int(p.id.Interface) == i && (p == o.paths.primary || r.RttNs == 0) {
 				r.RttNs = encodeDuration(p.rtt.srtt)
 			}
 		}
-		out = append(out, r)
 	}
 	direct := len(out)
 	for _, p := range []fault.Path{fault.PathGossip, fault.PathTorus} {
 		if !o.have[p] {
 			continue
 		}
-		r := &lofamov1.RailStatus{Name: "gossip", Down: o.down[p], Sent: o.stats.Sent[p], Answered: o.answeredBy[p]}
+		r := add()
+		r.Name, r.Down, r.Sent, r.Answered = "gossip", o.down[p], o.stats.Sent[p], o.answeredBy[p]
 		if p == fault.PathTorus {
 			r.Name, r.RttNs = "torus", encodeDuration(o.torusRTT.srtt)
 		}
-		out = append(out, r)
 	}
 	for _, e := range o.log {
 		if !e.pending() {

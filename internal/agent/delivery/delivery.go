@@ -142,10 +142,10 @@ func (s *Sender) Take() Output {
 // gather takes over what the outbox wants because of an event; nil: none of its own.
 func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output) {
 	s.wake = o.Wake
-	s.out.Send = append(s.out.Send, o.Send...)
-	s.out.Paths = append(s.out.Paths, o.Paths...)
-	s.out.Keep = append(s.out.Keep, o.Keep...)
-	s.out.Forget = append(s.out.Forget, o.Forget...)
+	s.out.Send = join(s.out.Send, o.Send)
+	s.out.Paths = join(s.out.Paths, o.Paths)
+	s.out.Keep = join(s.out.Keep, o.Keep)
+	s.out.Forget = join(s.out.Forget, o.Forget)
 	if o.ServiceNetwork.Valid() {
 		s.network = o.ServiceNetwork
 	}
@@ -170,6 +170,14 @@ func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output)
 		s.isolated = o.Isolated
 		s.noteIsolation(now)
 	}
+}
+
+// join appends b to a. What nothing is before is taken over as it is: an output is nobody else's.
+func join[T any](a, b []T) []T {
+	if len(a) == 0 {
+		return b
+	}
+	return append(a, b...)
 }
 
 // noteMigration tells of a change of the primary path; changes of the state alone are the metrics'.

@@ -18,7 +18,7 @@ import (
 const (
 	// MaxPerName is one session for each service interface: what a half has with one supervisor.
 	MaxPerName = 8
-	// MaxSessions holds all that 4,096 nodes of two halves may have. One takes about 700 bytes.
+	// MaxSessions holds all that 4,096 nodes of two halves may have. One takes about 400 bytes.
 	MaxSessions = 2 * 4096 * MaxPerName
 )
 

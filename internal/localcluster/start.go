@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -304,7 +305,7 @@ func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Pro
 	return nil
 }
 
-// WaitNormal waits until the supervisors have heard from every node and call it NORMAL.
+// WaitNormal waits until the supervisors have heard from every node and its links and call it NORMAL.
 func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
 	cl, err := c.Client()
 	if err != nil {
@@ -321,7 +322,7 @@ func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error
 		p.Normal, p.Leader = 0, resp.GetCluster().GetLeader()
 		for _, n := range resp.GetNodes() {
 			// A restored map may still say NORMAL of a node that has not spoken since: age tells.
-			if n.GetState() == lofamov1.State_NORMAL && n.GetAge() != nil {
+			if n.GetState() == lofamov1.State_NORMAL && n.GetAge() != nil && linksKnown(n) {
 				p.Normal++
 			} else {
 				missing = append(missing, describe(n))
@@ -337,6 +338,13 @@ func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error
 		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
 	}
 	return nil
+}
+
+// linksKnown says whether all links of a node have been heard of: a node is NORMAL a moment earlier.
+func linksKnown(n *lofamov1.Node) bool {
+	return !slices.ContainsFunc(n.GetComponents(), func(c *lofamov1.Component) bool {
+		return strings.HasPrefix(c.GetName(), "link/") && c.GetState() == lofamov1.State_UNKNOWN
+	})
 }
 
 // describe says in a few words what a node is.

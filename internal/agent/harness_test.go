@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -80,11 +81,13 @@ func (n *testNet) linkPorts() map[linkEnd]string {
 	return out
 }
 
-// freePort returns an address of which nobody holds the UDP or the TCP port now.
+// freePort returns an address of which nobody holds the UDP or the TCP port now. It is of this process
+// alone, so that no outgoing connection of another gets the port before it is taken.
 func freePort(t *testing.T) string {
 	t.Helper()
+	own := fmt.Sprintf("127.%d.%d.1:0", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
 	for range 100 {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		l, err := net.Listen("tcp4", own)
 		if err != nil {
 			t.Fatal(err)
 		}

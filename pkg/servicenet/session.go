@@ -31,24 +31,16 @@ type SessionVerifier interface {
 // keeps it out, since no message is allowed to both. It does not change, and may be used by many at
 // once.
 type SessionKey struct {
-	id uint64
-	// What the two hashes of HMAC (RFC 2104) begin with: the padded key and, in the inner one, the prefix
-	// and the session. crypto/hmac wants memory for every MAC, or a lock.
-	inner [sha256.BlockSize + len(macPrefix) + 8]byte
-	outer [sha256.BlockSize]byte
+	id     uint64
+	key    [32]byte
+	prefix [len(macPrefix) + 8]byte // and the session
 }
 
 // NewSession makes the key of a session. The id is not 0.
 func NewSession(id uint64, key [32]byte) *SessionKey {
-	k := &SessionKey{id: id}
-	copy(k.inner[:], key[:]) // shorter than a block: zeros behind it
-	copy(k.outer[:], key[:])
-	for i := range sha256.BlockSize {
-		k.inner[i] ^= 0x36
-		k.outer[i] ^= 0x5c
-	}
-	n := sha256.BlockSize + copy(k.inner[sha256.BlockSize:], macPrefix)
-	binary.BigEndian.PutUint64(k.inner[n:], id)
+	k := &SessionKey{id: id, key: key}
+	n := copy(k.prefix[:], macPrefix)
+	binary.BigEndian.PutUint64(k.prefix[n:], id)
 	return k
 }
 
@@ -57,13 +49,11 @@ func (k *SessionKey) ID() uint64 { return k.id }
 
 // MAC returns the MAC of a payload.
 func (k *SessionKey) MAC(payload []byte) [MACSize]byte {
-	var room [len(k.inner) + 512]byte // enough for nearly all
-	inner := sha256.Sum256(append(append(room[:0], k.inner[:]...), payload...))
-	var last [sha256.BlockSize + sha256.Size]byte
-	copy(last[:], k.outer[:])
-	copy(last[sha256.BlockSize:], inner[:])
-	sum := sha256.Sum256(last[:])
-	return [MACSize]byte(sum[:])
+	h := hmac.New(sha256.New, k.key[:])
+	h.Write(k.prefix[:])
+	h.Write(payload)
+	var sum [sha256.Size]byte
+	return [MACSize]byte(h.Sum(sum[:0]))
 }
 
 // Verify says whether the MAC is that of the payload, in a time that does not depend on where it differs.

@@ -39,7 +39,7 @@ func NewBatches(ids Identities, origin fault.Origin, report fault.Report, size i
 	report.ID = fault.ReportID{Origin: origin, Epoch: 1}
 	for n := 1; n == 1 || n <= size || size == 0; n++ {
 		b.reports = append(b.reports, report)
-		if _, err := b.seal(1 << 20); servicenet.RefusalOf(err) == servicenet.RefusedTooLong || n > servicenet.MaxReports {
+		if _, err := b.seal(1 << 34); servicenet.RefusalOf(err) == servicenet.RefusedTooLong || n > servicenet.MaxReports {
 			b.reports = b.reports[:n-1]
 			break
 		} else if err != nil {

@@ -237,11 +237,17 @@ func (o *Outbox) establish(now time.Time, p *path, why string, out *Output) {
 	}
 }
 
-// reissue sends again, from the first rail on, what is unanswered on a path; nil: on any.
+// reissue sends again, from the first rail on, what is unanswered on a path; nil: on any. What was
+// RECEIVED by it is asked for too: its COMMITTED was to come that way, and what waits for one keeps new
+// reports out of the window.
 func (o *Outbox) reissue(now time.Time, p *path) {
 	for _, e := range o.log {
-		if e.pending() && (p == nil || e.path == p) {
+		switch {
+		case p != nil && e.path != p:
+		case e.pending():
 			e.due, e.step, e.tried = now, 0, e.tried[:0]
+		case e.received && e.via == fault.PathDirect:
+			e.due = now
 		}
 	}
 }

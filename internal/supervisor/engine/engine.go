@@ -179,20 +179,27 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 		return view.Map{}, err
 	}
 	reply := make(chan view.Map, 1)
+	return inquire(ctx, t, e.queries, query{reply, reached}, reply)
+}
+
+// inquire puts a question to a term and waits for the answer. It fails with ErrNotLeading when the term
+// ends meanwhile.
+func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
+	var none A
 	select {
-	case e.queries <- query{reply, reached}:
+	case to <- q:
 	case <-t.done:
-		return view.Map{}, ErrNotLeading
+		return none, ErrNotLeading
 	case <-ctx.Done():
-		return view.Map{}, ctx.Err()
+		return none, ctx.Err()
 	}
 	select {
-	case m := <-reply:
-		return m, nil
+	case a := <-reply:
+		return a, nil
 	case <-t.done:
-		return view.Map{}, ErrNotLeading
+		return none, ErrNotLeading
 	case <-ctx.Done():
-		return view.Map{}, ctx.Err()
+		return none, ctx.Err()
 	}
 }
 

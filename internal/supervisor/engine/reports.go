@@ -76,21 +76,7 @@ func (e *Engine) Reports(ctx context.Context, q ReportQuery) (ReportView, error)
 		return ReportView{}, ErrNotLeading
 	}
 	reply := make(chan ReportView, 1)
-	select {
-	case e.asks <- ask{q, reply}:
-	case <-t.done:
-		return ReportView{}, ErrNotLeading
-	case <-ctx.Done():
-		return ReportView{}, ctx.Err()
-	}
-	select {
-	case v := <-reply:
-		return v, nil
-	case <-t.done:
-		return ReportView{}, ErrNotLeading
-	case <-ctx.Done():
-		return ReportView{}, ctx.Err()
-	}
+	return inquire(ctx, t, e.asks, ask{q, reply}, reply)
 }
 
 // note remembers a report that was seen for the first time, and what its sender said of itself.

@@ -24,20 +24,13 @@ type registerValue struct {
 
 // registerJSON is how a register is printed for machines.
 type registerJSON struct {
-	Address string              `json:"address"`
-	Name    string              `json:"name"`
-	Owner   string              `json:"owner"`
-	Mask    string              `json:"mask"`
-	Value   string              `json:"value,omitempty"`
-	Fields  []registerFieldJSON `json:"fields,omitempty"`
-	Error   string              `json:"error,omitempty"`
-}
-
-type registerFieldJSON struct {
-	Name  string `json:"name"`
-	Bits  [2]int `json:"bits"` // lowest and highest
-	Value uint32 `json:"value"`
-	Text  string `json:"text"`
+	Address string           `json:"address"`
+	Name    string           `json:"name"`
+	Owner   string           `json:"owner"`
+	Mask    string           `json:"mask"`
+	Value   string           `json:"value,omitempty"`
+	Fields  []watchdog.Field `json:"fields,omitempty"`
+	Error   string           `json:"error,omitempty"`
 }
 
 func (a *app) regsCommand() *cobra.Command {
@@ -129,9 +122,7 @@ func describeRegister(addr watchdog.Addr, value uint32) registerJSON {
 	r := registerHead(reg)
 	r.Address = addr.String()
 	r.Value = fmt.Sprintf("0x%08x", value)
-	for _, f := range fields {
-		r.Fields = append(r.Fields, registerFieldJSON{f.Name, f.Bits, f.Value, f.Text})
-	}
+	r.Fields = fields
 	if err != nil {
 		r.Error = err.Error()
 	}

@@ -9,10 +9,10 @@ import (
 
 // Field is one field of a register word, for people.
 type Field struct {
-	Name  string
-	Bits  [2]int // lowest and highest bit, both inclusive
-	Value uint32
-	Text  string // what the value means
+	Name  string `json:"name"`
+	Bits  [2]int `json:"bits"` // lowest and highest bit, both inclusive
+	Value uint32 `json:"value"`
+	Text  string `json:"text"` // what the value means
 }
 
 // Describe takes a register word apart. On an error, which names address, field, value and what is

@@ -15,18 +15,11 @@ import (
 
 // register is one word for machines.
 type register struct {
-	Address string  `json:"address"`
-	Name    string  `json:"name"`
-	Value   string  `json:"value,omitempty"`
-	Fields  []field `json:"fields,omitempty"`
-	Error   string  `json:"error,omitempty"`
-}
-
-type field struct {
-	Name  string `json:"name"`
-	Bits  [2]int `json:"bits"` // lowest and highest
-	Value uint32 `json:"value"`
-	Text  string `json:"text"`
+	Address string           `json:"address"`
+	Name    string           `json:"name"`
+	Value   string           `json:"value,omitempty"`
+	Fields  []watchdog.Field `json:"fields,omitempty"`
+	Error   string           `json:"error,omitempty"`
 }
 
 // Registers are the parts that show a register page. It is opened anew, only to read, so that the half's
@@ -54,11 +47,7 @@ func readRegisters(path string, more func(*regfile.File)) (_ []register, err err
 			continue
 		}
 		r.Value = fmt.Sprintf("0x%08x", v)
-		_, fields, err := watchdog.Describe(info.Addr, v)
-		for _, d := range fields {
-			r.Fields = append(r.Fields, field{d.Name, d.Bits, d.Value, d.Text})
-		}
-		if err != nil {
+		if _, r.Fields, err = watchdog.Describe(info.Addr, v); err != nil {
 			r.Error = err.Error()
 		}
 		out = append(out, r)

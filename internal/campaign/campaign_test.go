@@ -332,8 +332,8 @@ func TestEveryReportOnce(t *testing.T) {
 	t.Logf("%d reports in %s: %.0f a second", n, took.Round(time.Millisecond), float64(n)/took.Seconds())
 }
 
-// check compares what was made and kept with what was accepted, and returns how much that was.
-func (c *campaign) check(t *testing.T, total int) int {
+// audit reads what the supervisors' logs say.
+func (c *campaign) audit(t *testing.T) *audit {
 	t.Helper()
 	a := newAudit()
 	logs, err := filepath.Glob(filepath.Join(c.dir, "s?.*.log"))
@@ -345,6 +345,13 @@ func (c *campaign) check(t *testing.T, total int) int {
 			t.Fatal(err)
 		}
 	}
+	return a
+}
+
+// check compares what was made and kept with what was accepted, and returns how much that was.
+func (c *campaign) check(t *testing.T, total int) int {
+	t.Helper()
+	a := c.audit(t)
 	accepted := a.accepted()
 	made, kept := map[string]string{}, 0
 	for id := range c.orders {

@@ -1,7 +1,6 @@
 package campaign
 
 import (
-	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
@@ -81,17 +80,7 @@ func (c *campaign) checkLast(t *testing.T, client lofamov1.FaultSupervisorClient
 // accepted report says so.
 func (c *campaign) checkFlood(t *testing.T, j account) {
 	t.Helper()
-	a := newAudit()
-	logs, err := filepath.Glob(filepath.Join(c.dir, "s?.*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range logs {
-		if err := a.read(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	accepted := a.accepted()
+	accepted := c.audit(t).accepted()
 	for id, contents := range accepted {
 		if len(contents) != 1 || contents[0] != j.made[id] {
 			t.Errorf("%s was accepted as %v, made as %q", id, contents, j.made[id])

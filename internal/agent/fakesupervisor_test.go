@@ -115,7 +115,7 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 		return
 	}
 	if a := d.Msg.GetAnswer(); a != nil {
-		f.answers[string(a.GetNonce())] = fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
+		f.answers[string(a.GetNonce())] = servicenet.OriginOf(a)
 	}
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}
@@ -166,7 +166,7 @@ func (f *fakeSupervisor) reply(to netip.AddrPort, q *lofamov1.PathRequest) {
 		return
 	}
 	x := keys.PathExchange{
-		Half: fault.Origin{Node: fault.NodeID(q.GetNode()), Half: fault.Half(q.GetHalf())}.String(), Epoch: q.GetEpoch(), ID: q.GetId(),
+		Half: servicenet.OriginOf(q).String(), Epoch: q.GetEpoch(), ID: q.GetId(),
 		Supervisor: f.id, Session: mathrand.Uint64() | 1,
 	}
 	secret, err := x.Secret(private, q.GetKey())

@@ -61,7 +61,7 @@ func (s *supervisor) receive(from *node, k uint8, b []byte, mangled bool) {
 		s.w.violate("the supervisor takes a damaged message by %s", from.id())
 	}
 	if a := arrival.Msg.GetAnswer(); a != nil {
-		ev := awareness.Answered{Origin: fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}, Epoch: fault.Epoch(a.GetEpoch()), Path: arrival.Path}
+		ev := awareness.Answered{Origin: servicenet.OriginOf(a), Epoch: fault.Epoch(a.GetEpoch()), Path: arrival.Path}
 		copy(ev.Nonce[:], a.GetNonce())
 		s.step(ev)
 		return

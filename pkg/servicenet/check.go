@@ -276,8 +276,9 @@ type speaker interface {
 	GetHalf() lofamov1.Half
 }
 
-// speakerOf returns the half that a message, which has passed checkMessage, names.
-func speakerOf(m speaker) fault.Origin {
+// OriginOf returns the half that a message, which has passed checkMessage, names: its speaker or, of an
+// ack, whose reports it answers.
+func OriginOf(m speaker) fault.Origin {
 	return fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}
 }
 

@@ -210,17 +210,12 @@ func NewAcks(status lofamov1.Ack_Status, ids ...fault.ReportID) []*lofamov1.Ack 
 
 // AckedIDs returns the ids that an ack, which has passed Open, answers.
 func AckedIDs(a *lofamov1.Ack) []fault.ReportID {
-	origin := AckOrigin(a)
+	origin := OriginOf(a)
 	out := make([]fault.ReportID, 0, len(a.GetSeqs()))
 	for _, s := range a.GetSeqs() {
 		out = append(out, fault.ReportID{Origin: origin, Epoch: fault.Epoch(a.GetEpoch()), Seq: fault.Seq(s)})
 	}
 	return out
-}
-
-// AckOrigin returns whose reports an ack answers.
-func AckOrigin(a *lofamov1.Ack) fault.Origin {
-	return fault.Origin{Node: fault.NodeID(a.GetNode()), Half: fault.Half(a.GetHalf())}
 }
 
 // encodeReportID puts a report's id into its wire message.

@@ -138,12 +138,11 @@ func finish(b []byte, at int, s Signer, o SealOptions) ([]byte, error) {
 	payload := b[len(b)-n:]
 	if o.Session == nil {
 		p.certificate, p.signature = s.Cert(), s.Sign(payload)
-		b = p.appendProof(b)
 	} else {
 		mac := o.Session.MAC(payload)
 		p.session, p.mac = o.Session.ID(), mac[:]
-		b = p.appendProof(b)
 	}
+	b = p.appendProof(b)
 	if len(b) > MaxDatagram {
 		return nil, refuse(RefusedTooLong, "envelope: given %d bytes: want at most %d", len(b), MaxDatagram)
 	}
@@ -341,18 +340,18 @@ func checkSigner(msg *lofamov1.Message, role, name string) error {
 func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 	switch b := msg.GetBody().(type) {
 	case *lofamov1.Message_Reports:
-		return speakerOf(b.Reports.GetReports()[0].GetId()), RoleNode // the others are of the same origin
+		return OriginOf(b.Reports.GetReports()[0].GetId()), RoleNode // the others are of the same origin
 	case *lofamov1.Message_Answer:
-		return speakerOf(b.Answer), RoleNode
+		return OriginOf(b.Answer), RoleNode
 	case *lofamov1.Message_Relayed:
 		last := b.Relayed.GetHops()[len(b.Relayed.GetHops())-1]
 		return fault.Origin{Node: fault.NodeID(last.GetNode()), Half: fault.HalfHost}, RoleNode
 	case *lofamov1.Message_PathRequest:
-		return speakerOf(b.PathRequest), RoleNode
+		return OriginOf(b.PathRequest), RoleNode
 	case *lofamov1.Message_PathAck:
-		return speakerOf(b.PathAck), RoleNode
+		return OriginOf(b.PathAck), RoleNode
 	case *lofamov1.Message_BulkAnnounce:
-		return speakerOf(b.BulkAnnounce), RoleNode
+		return OriginOf(b.BulkAnnounce), RoleNode
 	}
 	return fault.Origin{}, RoleSupervisor
 }

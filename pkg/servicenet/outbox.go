@@ -299,7 +299,7 @@ func (o *Outbox) find(id fault.ReportID) *entry {
 // works: it comes twice, or somebody sends an old one again.
 func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	a := ev.Ack
-	if AckOrigin(a) != o.origin {
+	if OriginOf(a) != o.origin {
 		return
 	}
 	o.setLeader(a.GetLeader())

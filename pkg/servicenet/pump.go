@@ -76,17 +76,15 @@ func (o *Outbox) busy() bool {
 
 // attempt puts e into the batches of its step's rails and sets the next attempt.
 func (o *Outbox) attempt(now time.Time, e *entry) {
-	use := o.railsFor(e.step, e.report.Digest)
-	if e.received {
+	again := e.received
+	if again {
 		// The path works, only the commit is missing: the same rail, another supervisor. If this one
 		// is not even RECEIVED, the next attempt escalates.
 		e.received, e.step = false, 0
-		use = [numPaths]bool{}
-		if e.via == fault.PathTorus && o.have[fault.PathTorus] {
-			use[fault.PathTorus] = true
-		} else {
-			use = o.railsFor(0, false)
-		}
+	}
+	use := o.railsFor(e.step, e.report.Digest)
+	if again && e.via == fault.PathTorus && o.have[fault.PathTorus] {
+		use = [numPaths]bool{fault.PathTorus: true}
 	}
 	if use != [numPaths]bool{} {
 		e.attempts++

@@ -100,7 +100,7 @@ func (o *Outbox) setPaths(now time.Time, out *Output) {
 			id := PathID{uint8(i), t.id}
 			p := s.find(id)
 			if p == nil {
-				p = &path{id: id, name: o.pathName(id)}
+				p = &path{id: id, name: o.PathName(id)}
 			}
 			all = append(all, p)
 		}

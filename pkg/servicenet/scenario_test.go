@@ -314,7 +314,7 @@ func (s *scenario) take(out Output) {
 	}
 	for _, m := range out.Migrations {
 		if s.paths {
-			s.printf("%s by %s (%s)", m.State, cmp.Or(s.o.pathName(m.To), "no path"), m.Why)
+			s.printf("%s by %s (%s)", m.State, cmp.Or(s.o.PathName(m.To), "no path"), m.Why)
 		}
 	}
 	for _, m := range out.Paths {
@@ -376,7 +376,7 @@ func (s *scenario) name(id PathID) string {
 	if len(s.o.cfg.Interfaces) == 1 {
 		return id.Supervisor
 	}
-	return s.o.pathName(id)
+	return s.o.PathName(id)
 }
 
 func (s *scenario) pathID(name string) PathID {
@@ -440,7 +440,7 @@ func (s *scenario) pathMessage(m PathMessage) {
 }
 
 func (s *scenario) unreachable(id PathID) bool {
-	return slices.Contains(s.dead, id.Supervisor) || slices.Contains(s.dead, s.o.pathName(id)) ||
+	return slices.Contains(s.dead, id.Supervisor) || slices.Contains(s.dead, s.o.PathName(id)) ||
 		slices.Contains(s.cut, s.o.cfg.Interfaces[id.Interface])
 }
 

@@ -56,8 +56,8 @@ func (o *Outbox) isolationDeadline(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// pathName writes a path as users see it.
-func (o *Outbox) pathName(id PathID) string {
+// PathName writes a path as users see it; empty for the zero value.
+func (o *Outbox) PathName(id PathID) string {
 	if id.Supervisor == "" || int(id.Interface) >= len(o.cfg.Interfaces) {
 		return ""
 	}

@@ -57,7 +57,6 @@ type Output struct {
 // Sender is one half's outbox. One goroutine owns it.
 type Sender struct {
 	self       fault.Origin
-	interfaces []string
 	outbox     *servicenet.Outbox
 	wake       time.Time // zero: nothing to wait for
 	network    fault.State
@@ -73,7 +72,7 @@ func New(self fault.Origin, epoch fault.Epoch, cfg servicenet.OutboxConfig) (*Se
 	if err != nil {
 		return nil, err
 	}
-	return &Sender{self: self, interfaces: cfg.Interfaces, outbox: box, network: fault.Unknown, migrations: map[Reason]uint64{}}, nil
+	return &Sender{self: self, outbox: box, network: fault.Unknown, migrations: map[Reason]uint64{}}, nil
 }
 
 // Restore takes over the reports of earlier lives. It comes before the first Add.
@@ -110,7 +109,7 @@ func (s *Sender) Tick(now time.Time) {
 // message also acknowledges reports of the node's other half.
 func (s *Sender) Heard(now time.Time, o servicenet.Opened, path fault.Path, iface uint8) (forOther bool) {
 	for _, ack := range o.Msg.GetAcks() {
-		switch who := servicenet.AckOrigin(ack); {
+		switch who := servicenet.OriginOf(ack); {
 		case who == s.self:
 			s.Step(now, servicenet.Acked{Ack: ack, Supervisor: o.Name, Path: path, Interface: iface})
 		case who.Node == s.self.Node:
@@ -186,15 +185,15 @@ func (s *Sender) noteMigration(m servicenet.Migration) {
 	case m.From == (servicenet.PathID{}) && m.To == (servicenet.PathID{}): // a half without paths of its own
 		return
 	case m.State == servicenet.PathReestablishing:
-		s.note(true, "no path to a supervisor works: asking for new ones, %s was the last: %s", s.path(m.From), m.Why)
+		s.note(true, "no path to a supervisor works: asking for new ones, %s was the last: %s", s.outbox.PathName(m.From), m.Why)
 		s.asking = true
 		return
 	case m.From == (servicenet.PathID{}):
-		s.note(false, "reports go by %s", s.path(m.To))
+		s.note(false, "reports go by %s", s.outbox.PathName(m.To))
 	case m.From != m.To:
-		s.note(false, "reports go by %s instead of %s: %s", s.path(m.To), s.path(m.From), m.Why)
+		s.note(false, "reports go by %s instead of %s: %s", s.outbox.PathName(m.To), s.outbox.PathName(m.From), m.Why)
 	case s.asking:
-		s.note(false, "reports go by %s again: %s", s.path(m.To), m.Why)
+		s.note(false, "reports go by %s again: %s", s.outbox.PathName(m.To), m.Why)
 	}
 	s.asking = false
 }
@@ -213,17 +212,6 @@ func (s *Sender) noteIsolation(now time.Time) {
 		return
 	}
 	s.note(false, "a supervisor is reached again: %s", waiting)
-}
-
-func (s *Sender) path(p servicenet.PathID) string {
-	if p == (servicenet.PathID{}) {
-		return "none"
-	}
-	name := fmt.Sprint(p.Interface)
-	if int(p.Interface) < len(s.interfaces) {
-		name = s.interfaces[p.Interface]
-	}
-	return name + ">" + p.Supervisor
 }
 
 func (s *Sender) note(warn bool, format string, args ...any) {

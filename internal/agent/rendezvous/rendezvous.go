@@ -142,7 +142,7 @@ func Takes(m *lofamov1.Message) (to fault.Origin, ok bool) {
 	default:
 		return fault.Origin{}, false
 	}
-	return fault.Origin{Node: fault.NodeID(addressed.GetNode()), Half: fault.Half(addressed.GetHalf())}, true
+	return servicenet.OriginOf(addressed), true
 }
 
 // Deliver takes a message for which Takes holds and that a supervisor has signed. It does not block.

@@ -149,32 +149,32 @@ func (t *ackTable) wake() time.Time {
 func pack(acks []*lofamov1.Ack, room int) (now, rest []*lofamov1.Ack) {
 	for len(acks) > 0 && len(now) < servicenet.MaxAcks {
 		a := acks[0]
-		n := len(a.GetSeqs())
-		for n > 0 && ackSize(a, n) > room {
+		all := a.GetSeqs()
+		n, size := len(all), ackSize(a)
+		for ; n > 0 && size > room; size = ackSize(a) {
 			n /= 2
-		}
-		if n == 0 && len(now) == 0 {
-			n = 1
+			a = part(a, all[:n:n])
 		}
 		if n == 0 {
-			break
+			if len(now) > 0 {
+				break
+			}
+			n, a = 1, part(a, all[:1:1])
+			size = ackSize(a)
 		}
-		if n == len(a.GetSeqs()) {
-			acks = acks[1:]
+		if n < len(all) {
+			acks = append([]*lofamov1.Ack{part(a, all[n:])}, acks[1:]...)
 		} else {
-			first, second := part(a, a.GetSeqs()[:n:n]), part(a, a.GetSeqs()[n:])
-			a, acks = first, append([]*lofamov1.Ack{second}, acks[1:]...)
+			acks = acks[1:]
 		}
-		room -= ackSize(a, n)
+		room -= size
 		now = append(now, a)
 	}
 	return now, acks
 }
 
-// ackSize is what an ack with the first n of its numbers adds to a message.
-func ackSize(a *lofamov1.Ack, n int) int {
-	return 1 + protowire.SizeBytes(proto.Size(part(a, a.GetSeqs()[:n])))
-}
+// ackSize is what an ack adds to a message.
+func ackSize(a *lofamov1.Ack) int { return 1 + protowire.SizeBytes(proto.Size(a)) }
 
 func part(a *lofamov1.Ack, seqs []uint64) *lofamov1.Ack {
 	return &lofamov1.Ack{

@@ -130,7 +130,7 @@ func (x *Exchanges) step(event func(*paths.Machine) paths.Output) paths.Output {
 func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.Place) paths.Output {
 	return x.step(func(machine *paths.Machine) paths.Output {
 		return machine.Request(now, paths.Request{
-			Origin: fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}, Epoch: fault.Epoch(m.GetEpoch()),
+			Origin: servicenet.OriginOf(m), Epoch: fault.Epoch(m.GetEpoch()),
 			ID: m.GetId(), Offered: m.GetChecksums(), Key: m.GetKey(), From: from,
 		})
 	})
@@ -139,7 +139,7 @@ func (x *Exchanges) request(now time.Time, m *lofamov1.PathRequest, from paths.P
 // ack takes an ACK.
 func (x *Exchanges) ack(m *lofamov1.PathAck, from paths.Place) paths.Output {
 	return x.step(func(machine *paths.Machine) paths.Output {
-		o := fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}
+		o := servicenet.OriginOf(m)
 		return machine.Ack(o, fault.Epoch(m.GetEpoch()), m.GetId(), from)
 	})
 }

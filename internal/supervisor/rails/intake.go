@@ -199,7 +199,7 @@ func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 		id := a.Reports[0].ID
 		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
 	case *lofamov1.Message_Answer:
-		o := fault.Origin{Node: fault.NodeID(body.Answer.GetNode()), Half: fault.Half(body.Answer.GetHalf())}
+		o := servicenet.OriginOf(body.Answer)
 		in.cfg.Sender.Heard(o, fault.Epoch(body.Answer.GetEpoch()), a.Session, from)
 	}
 }
@@ -280,7 +280,7 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 		in.cfg.Metrics.Answers.Inc()
 		return &engine.Input{To: to, Answer: &awareness.Answered{
 			Nonce:  [16]byte(ans.GetNonce()), // its length is checked with the signature
-			Origin: fault.Origin{Node: fault.NodeID(ans.GetNode()), Half: fault.Half(ans.GetHalf())},
+			Origin: servicenet.OriginOf(ans),
 			Epoch:  fault.Epoch(ans.GetEpoch()), Path: a.Path,
 		}}
 	}

@@ -148,7 +148,7 @@ func (s *Sender) dropped(acks int) {
 
 // Answer implements engine.Answerer; the ack is the sender's from now on.
 func (s *Sender) Answer(to engine.To, ack *lofamov1.Ack) {
-	origin := servicenet.AckOrigin(ack)
+	origin := servicenet.OriginOf(ack)
 	s.mu.Lock()
 	idle := len(s.acks.waiting) == 0 // so Run sleeps, or waits for what is due later
 	ok := s.acks.hold(time.Now(), s.dest(origin, to), to, ack)
@@ -175,7 +175,7 @@ func (s *Sender) PathRequest(m *lofamov1.PathRequest, from paths.Place) {
 // PathAck takes the ACK of a known half.
 func (s *Sender) PathAck(m *lofamov1.PathAck, from paths.Place) {
 	out := s.cfg.Paths.ack(m, from)
-	s.established(fault.Origin{Node: fault.NodeID(m.GetNode()), Half: fault.Half(m.GetHalf())}, out)
+	s.established(servicenet.OriginOf(m), out)
 }
 
 // Heard notes a verified message of a known half that came straight from it: signed, of an epoch, or
@@ -189,7 +189,7 @@ func (s *Sender) answerPaths(out paths.Output) {
 	for _, send := range out.Sends {
 		reply := proto.CloneOf(send.Reply)
 		reply.Leader = s.cfg.Leader()
-		o := fault.Origin{Node: fault.NodeID(reply.GetNode()), Half: fault.Half(reply.GetHalf())}
+		o := servicenet.OriginOf(reply)
 		s.say("path reply", o, toPlace(send.To), servicenet.SealOptions{}, &lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: reply}}, nil)
 	}
 }

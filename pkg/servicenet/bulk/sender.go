@@ -9,6 +9,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
@@ -271,12 +272,10 @@ func (s *Sender) find(id Transfer) *transfer {
 // request begins a transfer, or repeats what there is to say of one.
 func (s *Sender) request(now time.Time, ev Requested, out *SenderOutput) {
 	m := ev.Message
-	id, ok := s.addressed(m)
+	id, to, ok := s.addressed(m)
 	if !ok {
-		s.stats.Refused++
 		return
 	}
-	to := Route{m.GetReplyTo(), m.GetVia()}
 	if t := s.find(id); t != nil {
 		if t.supervisor != ev.Supervisor {
 			s.stats.Refused++
@@ -333,14 +332,21 @@ func (s *Sender) refusal(m *lofamov1.BulkRequest, ev Requested, t *transfer) str
 	return ""
 }
 
-// addressed returns the transfer that a message names, and whether it is a name and for this half.
+// addressed returns the transfer that a message names and where the answers go. False means that it is no
+// name or not for this half, which was counted.
 func (s *Sender) addressed(m interface {
 	GetTransfer() []byte
 	GetNode() string
 	GetHalf() lofamov1.Half
-}) (Transfer, bool) {
+	GetReplyTo() string
+	GetVia() string
+}) (Transfer, Route, bool) {
 	id, err := ParseTransfer(m.GetTransfer())
-	return id, err == nil && m.GetNode() == string(s.self.Node) && m.GetHalf() == lofamov1.Half(s.self.Half)
+	ok := err == nil && servicenet.OriginOf(m) == s.self
+	if !ok {
+		s.stats.Refused++
+	}
+	return id, Route{m.GetReplyTo(), m.GetVia()}, ok
 }
 
 func (s *Sender) ready(ev Ready, out *SenderOutput) {
@@ -400,12 +406,10 @@ func (s *Sender) announce(t *transfer, to Route, out *SenderOutput) {
 // pull queues chunks, says where a transfer stands, or ends it.
 func (s *Sender) pull(now time.Time, ev Pulled, out *SenderOutput) {
 	m := ev.Message
-	id, ok := s.addressed(m)
+	id, to, ok := s.addressed(m)
 	if !ok {
-		s.stats.Refused++
 		return
 	}
-	to := Route{m.GetReplyTo(), m.GetVia()}
 	t := s.find(id)
 	switch {
 	case t == nil && m.GetDone():

@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -22,6 +23,1287 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Topology is the torus and what is known of its nodes beforehand.
+type Topology struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Dims     string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`          // "2x2x2"
+	Nodes    []*TopologyNode        `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // one for each coordinate, by rank, then the spares by id
+	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of its last change; set by the server
+	// Labels whose sharing makes nodes one failure domain, so that they do not confirm one another and
+	// may have a common cause: by default rack, switch and power.
+	DomainLabels  []string `protobuf:"bytes,4,rep,name=domain_labels,json=domainLabels,proto3" json:"domain_labels,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Topology) Reset() {
+	*x = Topology{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Topology) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Topology) ProtoMessage() {}
+
+func (x *Topology) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Topology.ProtoReflect.Descriptor instead.
+func (*Topology) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Topology) GetDims() string {
+	if x != nil {
+		return x.Dims
+	}
+	return ""
+}
+
+func (x *Topology) GetNodes() []*TopologyNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Topology) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Topology) GetDomainLabels() []string {
+	if x != nil {
+		return x.DomainLabels
+	}
+	return nil
+}
+
+// TopologyNode is one node of the topology.
+type TopologyNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`       // 1 to 63 letters, digits, '-', '_' and '.'
+	Coord string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"` // "x,y,z"; empty: a spare
+	// Keys and values as in Kubernetes: 1 to 63 letters, digits, '-', '_', '.', the key with an optional
+	// prefix and '/'; a value may be empty. At most 64.
+	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Service       []string          `protobuf:"bytes,4,rep,name=service,proto3" json:"service,omitempty"` // addresses of its service interfaces by number, "ip:port", at most 8
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopologyNode) Reset() {
+	*x = TopologyNode{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopologyNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopologyNode) ProtoMessage() {}
+
+func (x *TopologyNode) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopologyNode.ProtoReflect.Descriptor instead.
+func (*TopologyNode) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TopologyNode) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *TopologyNode) GetCoord() string {
+	if x != nil {
+		return x.Coord
+	}
+	return ""
+}
+
+func (x *TopologyNode) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *TopologyNode) GetService() []string {
+	if x != nil {
+		return x.Service
+	}
+	return nil
+}
+
+type GetTopologyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTopologyRequest) Reset() {
+	*x = GetTopologyRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTopologyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTopologyRequest) ProtoMessage() {}
+
+func (x *GetTopologyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTopologyRequest.ProtoReflect.Descriptor instead.
+func (*GetTopologyRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{2}
+}
+
+type ApplyTopologyRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Topology *Topology              `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"`
+	// The revision that it was made from (Topology.revision): ABORTED when it has changed since. 0: whatever
+	// is there.
+	IfRevision    uint64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
+	DryRun        bool   `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"` // only check, and say what would change
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyTopologyRequest) Reset() {
+	*x = ApplyTopologyRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyTopologyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyTopologyRequest) ProtoMessage() {}
+
+func (x *ApplyTopologyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyTopologyRequest.ProtoReflect.Descriptor instead.
+func (*ApplyTopologyRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ApplyTopologyRequest) GetTopology() *Topology {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
+}
+
+func (x *ApplyTopologyRequest) GetIfRevision() uint64 {
+	if x != nil {
+		return x.IfRevision
+	}
+	return 0
+}
+
+func (x *ApplyTopologyRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+type ApplyTopologyResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Topology      *Topology              `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"` // as it is, or would be
+	Changes       []string               `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`   // in words, one a node or field
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyTopologyResponse) Reset() {
+	*x = ApplyTopologyResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyTopologyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyTopologyResponse) ProtoMessage() {}
+
+func (x *ApplyTopologyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyTopologyResponse.ProtoReflect.Descriptor instead.
+func (*ApplyTopologyResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ApplyTopologyResponse) GetTopology() *Topology {
+	if x != nil {
+		return x.Topology
+	}
+	return nil
+}
+
+func (x *ApplyTopologyResponse) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type SetMaintenanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`       // ids or "x,y,z", 1 to 1,024
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`     // 1 to 256 bytes, required
+	Duration      *durationpb.Duration   `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"` // 1 minute to 30 days; absent: until ended
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMaintenanceRequest) Reset() {
+	*x = SetMaintenanceRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMaintenanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMaintenanceRequest) ProtoMessage() {}
+
+func (x *SetMaintenanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMaintenanceRequest.ProtoReflect.Descriptor instead.
+func (*SetMaintenanceRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SetMaintenanceRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *SetMaintenanceRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetMaintenanceRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+type SetMaintenanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Maintenance   []*Maintenance         `protobuf:"bytes,1,rep,name=maintenance,proto3" json:"maintenance,omitempty"` // as it is now, of the nodes named
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetMaintenanceResponse) Reset() {
+	*x = SetMaintenanceResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetMaintenanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetMaintenanceResponse) ProtoMessage() {}
+
+func (x *SetMaintenanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetMaintenanceResponse.ProtoReflect.Descriptor instead.
+func (*SetMaintenanceResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *SetMaintenanceResponse) GetMaintenance() []*Maintenance {
+	if x != nil {
+		return x.Maintenance
+	}
+	return nil
+}
+
+func (x *SetMaintenanceResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type EndMaintenanceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // ids or "x,y,z", 1 to 1,024
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndMaintenanceRequest) Reset() {
+	*x = EndMaintenanceRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndMaintenanceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndMaintenanceRequest) ProtoMessage() {}
+
+func (x *EndMaintenanceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndMaintenanceRequest.ProtoReflect.Descriptor instead.
+func (*EndMaintenanceRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *EndMaintenanceRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type EndMaintenanceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndMaintenanceResponse) Reset() {
+	*x = EndMaintenanceResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndMaintenanceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndMaintenanceResponse) ProtoMessage() {}
+
+func (x *EndMaintenanceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndMaintenanceResponse.ProtoReflect.Descriptor instead.
+func (*EndMaintenanceResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *EndMaintenanceResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type ListGroupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // only those of which it is a member: id or "x,y,z"; empty for all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGroupsRequest) Reset() {
+	*x = ListGroupsRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGroupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGroupsRequest) ProtoMessage() {}
+
+func (x *ListGroupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGroupsRequest.ProtoReflect.Descriptor instead.
+func (*ListGroupsRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListGroupsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type ListGroupsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"` // by id
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGroupsResponse) Reset() {
+	*x = ListGroupsResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGroupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGroupsResponse) ProtoMessage() {}
+
+func (x *ListGroupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGroupsResponse.ProtoReflect.Descriptor instead.
+func (*ListGroupsResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListGroupsResponse) GetGroups() []*Group {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ListGroupsResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ListGroupsResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+type SummarizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Keys to count by besides the whole: "label/KEY", "dimension/X", "/Y" or "/Z", "region". At most 8.
+	By            []string `protobuf:"bytes,1,rep,name=by,proto3" json:"by,omitempty"`
+	LabelSelector string   `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SummarizeRequest) Reset() {
+	*x = SummarizeRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SummarizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SummarizeRequest) ProtoMessage() {}
+
+func (x *SummarizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SummarizeRequest.ProtoReflect.Descriptor instead.
+func (*SummarizeRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SummarizeRequest) GetBy() []string {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *SummarizeRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+type SummarizeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Links         *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`    // link ends
+	By            []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`          // in the order asked for, then by value (numbers as numbers)
+	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"` // group faults
+	Warnings      uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`
+	Maintenance   uint32                 `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // nodes under maintenance
+	Revision      uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	Cluster       *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SummarizeResponse) Reset() {
+	*x = SummarizeResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SummarizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SummarizeResponse) ProtoMessage() {}
+
+func (x *SummarizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SummarizeResponse.ProtoReflect.Descriptor instead.
+func (*SummarizeResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *SummarizeResponse) GetNodes() *Count {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *SummarizeResponse) GetLinks() *Count {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+func (x *SummarizeResponse) GetBy() []*Tally {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *SummarizeResponse) GetGroups() uint32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *SummarizeResponse) GetWarnings() uint32 {
+	if x != nil {
+		return x.Warnings
+	}
+	return 0
+}
+
+func (x *SummarizeResponse) GetMaintenance() uint32 {
+	if x != nil {
+		return x.Maintenance
+	}
+	return 0
+}
+
+func (x *SummarizeResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SummarizeResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// Count is how many are in which state.
+type Count struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unknown       uint32                 `protobuf:"varint,1,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	Normal        uint32                 `protobuf:"varint,2,opt,name=normal,proto3" json:"normal,omitempty"`
+	Sick          uint32                 `protobuf:"varint,3,opt,name=sick,proto3" json:"sick,omitempty"`
+	Failed        uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Count) Reset() {
+	*x = Count{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Count) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Count) ProtoMessage() {}
+
+func (x *Count) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Count.ProtoReflect.Descriptor instead.
+func (*Count) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Count) GetUnknown() uint32 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+func (x *Count) GetNormal() uint32 {
+	if x != nil {
+		return x.Normal
+	}
+	return 0
+}
+
+func (x *Count) GetSick() uint32 {
+	if x != nil {
+		return x.Sick
+	}
+	return 0
+}
+
+func (x *Count) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+// Tally counts the nodes that share a value.
+type Tally struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`     // as asked for
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // "r7", "3", "west"; empty: nodes that have none
+	Nodes         *Count                 `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tally) Reset() {
+	*x = Tally{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tally) ProtoMessage() {}
+
+func (x *Tally) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tally.ProtoReflect.Descriptor instead.
+func (*Tally) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Tally) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Tally) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Tally) GetNodes() *Count {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // id or "x,y,z"
+	Component     string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"` // "node" (also when empty), "host", "link/X+", ...
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExplainRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+type ExplainResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`
+	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`
+	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
+	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// The rule that led there: its name in the documentation, and one sentence.
+	Rule    string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
+	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"`
+	// What was taken into account, in words, in the order of its weight.
+	Because  []string    `protobuf:"bytes,9,rep,name=because,proto3" json:"because,omitempty"`
+	Evidence []*Evidence `protobuf:"bytes,10,rep,name=evidence,proto3" json:"evidence,omitempty"` // newest first
+	// What would have to come for the state to change, in words.
+	Until         []string     `protobuf:"bytes,11,rep,name=until,proto3" json:"until,omitempty"`
+	Groups        []*Group     `protobuf:"bytes,12,rep,name=groups,proto3" json:"groups,omitempty"` // that it is a member of
+	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
+	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ExplainResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetCoord() string {
+	if x != nil {
+		return x.Coord
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *ExplainResponse) GetCause() Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+func (x *ExplainResponse) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetBecause() []string {
+	if x != nil {
+		return x.Because
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetEvidence() []*Evidence {
+	if x != nil {
+		return x.Evidence
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetUntil() []string {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetGroups() []*Group {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *ExplainResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+type GetHistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"
+	// One component, e.g. "link/X+"; empty: all of the node, and the group faults it was a member of.
+	Component     string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"`
+	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // events; 0: 100; the most is 10,000
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`  // by the supervisors' wall clocks; absent: as far as is kept
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryRequest) Reset() {
+	*x = GetHistoryRequest{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryRequest) ProtoMessage() {}
+
+func (x *GetHistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryRequest.ProtoReflect.Descriptor instead.
+func (*GetHistoryRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetHistoryRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *GetHistoryRequest) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *GetHistoryRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *GetHistoryRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+type GetHistoryResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first
+	// How long what is asked for (of a whole node: the node) was in which state, as far as events are kept.
+	TimeIn        []*TimeIn              `protobuf:"bytes,2,rep,name=time_in,json=timeIn,proto3" json:"time_in,omitempty"` // UNKNOWN, NORMAL, SICK, FAILED
+	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // since when events are kept
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetHistoryResponse) Reset() {
+	*x = GetHistoryResponse{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetHistoryResponse) ProtoMessage() {}
+
+func (x *GetHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetHistoryResponse.ProtoReflect.Descriptor instead.
+func (*GetHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GetHistoryResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetTimeIn() []*TimeIn {
+	if x != nil {
+		return x.TimeIn
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *GetHistoryResponse) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// TimeIn is a time spent in a state.
+type TimeIn struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         State                  `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
+	Time          *durationpb.Duration   `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
+	Times         uint32                 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"` // how often it was entered
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeIn) Reset() {
+	*x = TimeIn{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeIn) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeIn) ProtoMessage() {}
+
+func (x *TimeIn) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeIn.ProtoReflect.Descriptor instead.
+func (*TimeIn) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TimeIn) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *TimeIn) GetTime() *durationpb.Duration {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *TimeIn) GetTimes() uint32 {
+	if x != nil {
+		return x.Times
+	}
+	return 0
+}
+
 type ListReportsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`        // id or "x,y,z"; empty for all
@@ -33,7 +1315,7 @@ type ListReportsRequest struct {
 
 func (x *ListReportsRequest) Reset() {
 	*x = ListReportsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -45,7 +1327,7 @@ func (x *ListReportsRequest) String() string {
 func (*ListReportsRequest) ProtoMessage() {}
 
 func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[0]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -58,7 +1340,7 @@ func (x *ListReportsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsRequest.ProtoReflect.Descriptor instead.
 func (*ListReportsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListReportsRequest) GetNode() string {
@@ -92,7 +1374,7 @@ type ListReportsResponse struct {
 
 func (x *ListReportsResponse) Reset() {
 	*x = ListReportsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -104,7 +1386,7 @@ func (x *ListReportsResponse) String() string {
 func (*ListReportsResponse) ProtoMessage() {}
 
 func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[1]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -117,7 +1399,7 @@ func (x *ListReportsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReportsResponse.ProtoReflect.Descriptor instead.
 func (*ListReportsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListReportsResponse) GetReports() []*ReportStatus {
@@ -157,7 +1439,7 @@ type ReportStatus struct {
 
 func (x *ReportStatus) Reset() {
 	*x = ReportStatus{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -169,7 +1451,7 @@ func (x *ReportStatus) String() string {
 func (*ReportStatus) ProtoMessage() {}
 
 func (x *ReportStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[2]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -182,7 +1464,7 @@ func (x *ReportStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportStatus.ProtoReflect.Descriptor instead.
 func (*ReportStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReportStatus) GetNode() string {
@@ -295,7 +1577,7 @@ type ReportHop struct {
 
 func (x *ReportHop) Reset() {
 	*x = ReportHop{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -307,7 +1589,7 @@ func (x *ReportHop) String() string {
 func (*ReportHop) ProtoMessage() {}
 
 func (x *ReportHop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[3]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -320,7 +1602,7 @@ func (x *ReportHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportHop.ProtoReflect.Descriptor instead.
 func (*ReportHop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReportHop) GetNode() string {
@@ -358,7 +1640,7 @@ type SenderStatus struct {
 
 func (x *SenderStatus) Reset() {
 	*x = SenderStatus{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +1652,7 @@ func (x *SenderStatus) String() string {
 func (*SenderStatus) ProtoMessage() {}
 
 func (x *SenderStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[4]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +1665,7 @@ func (x *SenderStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SenderStatus.ProtoReflect.Descriptor instead.
 func (*SenderStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SenderStatus) GetNode() string {
@@ -432,7 +1714,7 @@ type GetBundleRequest struct {
 
 func (x *GetBundleRequest) Reset() {
 	*x = GetBundleRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +1726,7 @@ func (x *GetBundleRequest) String() string {
 func (*GetBundleRequest) ProtoMessage() {}
 
 func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[5]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +1739,7 @@ func (x *GetBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBundleRequest.ProtoReflect.Descriptor instead.
 func (*GetBundleRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetBundleRequest) GetNode() string {
@@ -494,7 +1776,7 @@ type GetBundleResponse struct {
 
 func (x *GetBundleResponse) Reset() {
 	*x = GetBundleResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +1788,7 @@ func (x *GetBundleResponse) String() string {
 func (*GetBundleResponse) ProtoMessage() {}
 
 func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[6]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +1801,7 @@ func (x *GetBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBundleResponse.ProtoReflect.Descriptor instead.
 func (*GetBundleResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GetBundleResponse) GetProgress() *BundleProgress {
@@ -551,7 +1833,7 @@ type BundleProgress struct {
 
 func (x *BundleProgress) Reset() {
 	*x = BundleProgress{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +1845,7 @@ func (x *BundleProgress) String() string {
 func (*BundleProgress) ProtoMessage() {}
 
 func (x *BundleProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[7]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +1858,7 @@ func (x *BundleProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BundleProgress.ProtoReflect.Descriptor instead.
 func (*BundleProgress) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BundleProgress) GetName() string {
@@ -625,13 +1907,24 @@ type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only nodes in one of these states; empty for all.
 	States        []State `protobuf:"varint,1,rep,packed,name=states,proto3,enum=lofamo.v1.State" json:"states,omitempty"`
+	LabelSelector string  `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	// Fields: id, coord, x, y, z, state, cause, region, group, maintenance (true or false), spare,
+	// inferred, unreachable.
+	FieldSelector string `protobuf:"bytes,3,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`      // nodes in one page; 0: all; the most is 10,000
+	Continue      string `protobuf:"bytes,5,opt,name=continue,proto3" json:"continue,omitempty"` // from the page before; the other fields must be the same
+	// Leave out components, registers, evidence and delivery.
+	Brief bool `protobuf:"varint,6,opt,name=brief,proto3" json:"brief,omitempty"`
+	// Only nodes that are not NORMAL, or have warnings or a component that is SICK or FAILED. Spares and
+	// sensors that a node does not have do not count.
+	NotNormal     bool `protobuf:"varint,7,opt,name=not_normal,json=notNormal,proto3" json:"not_normal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +1936,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[8]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +1949,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListNodesRequest) GetStates() []State {
@@ -666,18 +1959,62 @@ func (x *ListNodesRequest) GetStates() []State {
 	return nil
 }
 
+func (x *ListNodesRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *ListNodesRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *ListNodesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListNodesRequest) GetContinue() string {
+	if x != nil {
+		return x.Continue
+	}
+	return ""
+}
+
+func (x *ListNodesRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
+}
+
+func (x *ListNodesRequest) GetNotNormal() bool {
+	if x != nil {
+		return x.NotNormal
+	}
+	return false
+}
+
 type ListNodesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // watch after it to see every later change
 	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Continue      string                 `protobuf:"bytes,4,opt,name=continue,proto3" json:"continue,omitempty"`    // for the next page; empty: this was the last
+	Remaining     uint32                 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"` // nodes on later pages
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +2026,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[9]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +2039,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -726,23 +2063,41 @@ func (x *ListNodesResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
+func (x *ListNodesResponse) GetContinue() string {
+	if x != nil {
+		return x.Continue
+	}
+	return ""
+}
+
+func (x *ListNodesResponse) GetRemaining() uint32 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
 // ClusterInfo is what a reader of a list needs to know about the whole.
 type ClusterInfo struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Dims   string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`     // "2x2x2"
 	Preset string                 `protobuf:"bytes,2,opt,name=preset,proto3" json:"preset,omitempty"` // of the periods
 	// The promised awareness latency that follows from the periods: fault to commit.
-	HalfBound     *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half
-	NodeBound     *durationpb.Duration `protobuf:"bytes,4,opt,name=node_bound,json=nodeBound,proto3" json:"node_bound,omitempty"` // death of a whole node
-	Leader        string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty when there is none
-	Stale         bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answer comes from a replica that reaches no leader: ages are unknown
+	HalfBound *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half
+	NodeBound *durationpb.Duration `protobuf:"bytes,4,opt,name=node_bound,json=nodeBound,proto3" json:"node_bound,omitempty"` // death of a whole node
+	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty when there is none
+	Stale     bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answer comes from a replica that reaches no leader: ages are unknown
+	// With stale: how long ago this replica last had the word of a quorum. Absent: never since it started.
+	StaleAge      *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
+	Cluster       string               `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
+	Regions       []*Region            `protobuf:"bytes,9,rep,name=regions,proto3" json:"regions,omitempty"` // of a parent of regions, by name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterInfo) Reset() {
 	*x = ClusterInfo{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +2109,7 @@ func (x *ClusterInfo) String() string {
 func (*ClusterInfo) ProtoMessage() {}
 
 func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[10]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +2122,7 @@ func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterInfo.ProtoReflect.Descriptor instead.
 func (*ClusterInfo) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ClusterInfo) GetDims() string {
@@ -812,6 +2167,104 @@ func (x *ClusterInfo) GetStale() bool {
 	return false
 }
 
+func (x *ClusterInfo) GetStaleAge() *durationpb.Duration {
+	if x != nil {
+		return x.StaleAge
+	}
+	return nil
+}
+
+func (x *ClusterInfo) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ClusterInfo) GetRegions() []*Region {
+	if x != nil {
+		return x.Regions
+	}
+	return nil
+}
+
+// Region is one part of a larger system, with supervisors of its own.
+type Region struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // NORMAL: it is heard; UNKNOWN: it is cut off, and what is shown of it is old
+	Age           *durationpb.Duration   `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`                           // since it was last heard; absent: not since this leader took over
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                // of its own store, up to which its changes are here
+	Nodes         uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Region) Reset() {
+	*x = Region{}
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Region) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Region) ProtoMessage() {}
+
+func (x *Region) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Region.ProtoReflect.Descriptor instead.
+func (*Region) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *Region) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Region) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *Region) GetAge() *durationpb.Duration {
+	if x != nil {
+		return x.Age
+	}
+	return nil
+}
+
+func (x *Region) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Region) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
 type GetNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"
@@ -821,7 +2274,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +2286,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +2299,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetNodeRequest) GetNode() string {
@@ -860,13 +2313,19 @@ type ListLinksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"; empty for all
 	States        []State                `protobuf:"varint,2,rep,packed,name=states,proto3,enum=lofamo.v1.State" json:"states,omitempty"`
+	LabelSelector string                 `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the node's labels
+	// Fields: node, peer, direction, state, cause, region.
+	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"` // link ends in one page; 0: all; the most is 60,000
+	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"`
+	Brief         bool   `protobuf:"varint,7,opt,name=brief,proto3" json:"brief,omitempty"` // leave out evidence
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListLinksRequest) Reset() {
 	*x = ListLinksRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +2337,7 @@ func (x *ListLinksRequest) String() string {
 func (*ListLinksRequest) ProtoMessage() {}
 
 func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +2350,7 @@ func (x *ListLinksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksRequest.ProtoReflect.Descriptor instead.
 func (*ListLinksRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListLinksRequest) GetNode() string {
@@ -908,17 +2367,54 @@ func (x *ListLinksRequest) GetStates() []State {
 	return nil
 }
 
+func (x *ListLinksRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *ListLinksRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *ListLinksRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListLinksRequest) GetContinue() string {
+	if x != nil {
+		return x.Continue
+	}
+	return ""
+}
+
+func (x *ListLinksRequest) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
+}
+
 type ListLinksResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Links         []*Link                `protobuf:"bytes,1,rep,name=links,proto3" json:"links,omitempty"`
 	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Continue      string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"` // for the next page; empty: this was the last
+	Cluster       *ClusterInfo           `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListLinksResponse) Reset() {
 	*x = ListLinksResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +2426,7 @@ func (x *ListLinksResponse) String() string {
 func (*ListLinksResponse) ProtoMessage() {}
 
 func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[13]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +2439,7 @@ func (x *ListLinksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLinksResponse.ProtoReflect.Descriptor instead.
 func (*ListLinksResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListLinksResponse) GetLinks() []*Link {
@@ -960,18 +2456,38 @@ func (x *ListLinksResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *ListLinksResponse) GetContinue() string {
+	if x != nil {
+		return x.Continue
+	}
+	return ""
+}
+
+func (x *ListLinksResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
 type ListEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AfterRevision uint64                 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"` // 0: from the oldest kept
 	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                                      // at most so many, the newest; 0: 1,000; the most is 10,000
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                         // id or "x,y,z"; empty for all
+	LabelSelector string                 `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`  // of the node's labels, as they were then
+	// Fields: node, component, kind, from, to, cause, path, region, group (id).
+	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// From an answer before: the events that come next. With it, and with after_revision, the oldest come
+	// first and limit cuts off the newest; without either the newest are returned.
+	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +2499,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[14]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +2512,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListEventsRequest) GetAfterRevision() uint64 {
@@ -1020,17 +2536,40 @@ func (x *ListEventsRequest) GetNode() string {
 	return ""
 }
 
+func (x *ListEventsRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetContinue() string {
+	if x != nil {
+		return x.Continue
+	}
+	return ""
+}
+
 type ListEventsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Events        []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Events         []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // oldest first
+	Revision       uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Continue       string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`                                    // there are newer ones; empty: there are none
+	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the events that are kept; 0: none are
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +2581,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[15]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +2594,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -1072,6 +2611,20 @@ func (x *ListEventsResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *ListEventsResponse) GetContinue() string {
+	if x != nil {
+		return x.Continue
+	}
+	return ""
+}
+
+func (x *ListEventsResponse) GetOldestRevision() uint64 {
+	if x != nil {
+		return x.OldestRevision
+	}
+	return 0
+}
+
 type ListSupervisorsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1080,7 +2633,7 @@ type ListSupervisorsRequest struct {
 
 func (x *ListSupervisorsRequest) Reset() {
 	*x = ListSupervisorsRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +2645,7 @@ func (x *ListSupervisorsRequest) String() string {
 func (*ListSupervisorsRequest) ProtoMessage() {}
 
 func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[16]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +2658,7 @@ func (x *ListSupervisorsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsRequest.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
 }
 
 type ListSupervisorsResponse struct {
@@ -1117,7 +2670,7 @@ type ListSupervisorsResponse struct {
 
 func (x *ListSupervisorsResponse) Reset() {
 	*x = ListSupervisorsResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +2682,7 @@ func (x *ListSupervisorsResponse) String() string {
 func (*ListSupervisorsResponse) ProtoMessage() {}
 
 func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[17]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +2695,7 @@ func (x *ListSupervisorsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSupervisorsResponse.ProtoReflect.Descriptor instead.
 func (*ListSupervisorsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListSupervisorsResponse) GetSupervisors() []*Supervisor {
@@ -1159,14 +2712,20 @@ type WatchRequest struct {
 	// Also send changes as the leader sees them, before they are committed, marked as_seen. Each is
 	// sent again when committed; one that is never committed is not.
 	AsSeen        bool   `protobuf:"varint,2,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`
-	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"; empty for all
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                        // id or "x,y,z"; empty for all
+	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the node's labels
+	// Fields as in ListEventsRequest. A group fault passes when it or one of its members would.
+	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
+	// Send the map first: what ListNodes would return with not_normal, as events from UNKNOWN, of one revision, the
+	// last of them marked by WatchResponse.synced. Not with after_revision.
+	Initial       bool `protobuf:"varint,6,opt,name=initial,proto3" json:"initial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +2737,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[18]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +2750,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchRequest) GetAfterRevision() uint64 {
@@ -1215,18 +2774,40 @@ func (x *WatchRequest) GetNode() string {
 	return ""
 }
 
+func (x *WatchRequest) GetLabelSelector() string {
+	if x != nil {
+		return x.LabelSelector
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetFieldSelector() string {
+	if x != nil {
+		return x.FieldSelector
+	}
+	return ""
+}
+
+func (x *WatchRequest) GetInitial() bool {
+	if x != nil {
+		return x.Initial
+	}
+	return false
+}
+
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All changes of one revision; empty in a bookmark, which only moves the revision on.
 	Events        []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	Revision      uint64   `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // resume after it; 0 for as_seen events
+	Synced        bool     `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`     // with initial: the map is complete, changes follow
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +2819,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[19]
+	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +2832,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchResponse) GetEvents() []*Event {
@@ -1268,11 +2849,111 @@ func (x *WatchResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *WatchResponse) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
 var File_lofamo_v1_fault_supervisor_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\n" +
-	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"X\n" +
+	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\x8e\x01\n" +
+	"\bTopology\x12\x12\n" +
+	"\x04dims\x18\x01 \x01(\tR\x04dims\x12-\n" +
+	"\x05nodes\x18\x02 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12#\n" +
+	"\rdomain_labels\x18\x04 \x03(\tR\fdomainLabels\"\xc6\x01\n" +
+	"\fTopologyNode\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05coord\x18\x02 \x01(\tR\x05coord\x12;\n" +
+	"\x06labels\x18\x03 \x03(\v2#.lofamo.v1.TopologyNode.LabelsEntryR\x06labels\x12\x18\n" +
+	"\aservice\x18\x04 \x03(\tR\aservice\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x14\n" +
+	"\x12GetTopologyRequest\"\x81\x01\n" +
+	"\x14ApplyTopologyRequest\x12/\n" +
+	"\btopology\x18\x01 \x01(\v2\x13.lofamo.v1.TopologyR\btopology\x12\x1f\n" +
+	"\vif_revision\x18\x02 \x01(\x04R\n" +
+	"ifRevision\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"b\n" +
+	"\x15ApplyTopologyResponse\x12/\n" +
+	"\btopology\x18\x01 \x01(\v2\x13.lofamo.v1.TopologyR\btopology\x12\x18\n" +
+	"\achanges\x18\x02 \x03(\tR\achanges\"|\n" +
+	"\x15SetMaintenanceRequest\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x125\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"n\n" +
+	"\x16SetMaintenanceResponse\x128\n" +
+	"\vmaintenance\x18\x01 \x03(\v2\x16.lofamo.v1.MaintenanceR\vmaintenance\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"-\n" +
+	"\x15EndMaintenanceRequest\x12\x14\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"4\n" +
+	"\x16EndMaintenanceResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\"'\n" +
+	"\x11ListGroupsRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\x8c\x01\n" +
+	"\x12ListGroupsResponse\x12(\n" +
+	"\x06groups\x18\x01 \x03(\v2\x10.lofamo.v1.GroupR\x06groups\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x120\n" +
+	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"I\n" +
+	"\x10SummarizeRequest\x12\x0e\n" +
+	"\x02by\x18\x01 \x03(\tR\x02by\x12%\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xa9\x02\n" +
+	"\x11SummarizeResponse\x12&\n" +
+	"\x05nodes\x18\x01 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\x12&\n" +
+	"\x05links\x18\x02 \x01(\v2\x10.lofamo.v1.CountR\x05links\x12 \n" +
+	"\x02by\x18\x03 \x03(\v2\x10.lofamo.v1.TallyR\x02by\x12\x16\n" +
+	"\x06groups\x18\x04 \x01(\rR\x06groups\x12\x1a\n" +
+	"\bwarnings\x18\x05 \x01(\rR\bwarnings\x12 \n" +
+	"\vmaintenance\x18\x06 \x01(\rR\vmaintenance\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x04R\brevision\x120\n" +
+	"\acluster\x18\b \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"e\n" +
+	"\x05Count\x12\x18\n" +
+	"\aunknown\x18\x01 \x01(\rR\aunknown\x12\x16\n" +
+	"\x06normal\x18\x02 \x01(\rR\x06normal\x12\x12\n" +
+	"\x04sick\x18\x03 \x01(\rR\x04sick\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\rR\x06failed\"W\n" +
+	"\x05Tally\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12&\n" +
+	"\x05nodes\x18\x03 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\"B\n" +
+	"\x0eExplainRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
+	"\tcomponent\x18\x02 \x01(\tR\tcomponent\"\xe2\x03\n" +
+	"\x0fExplainResponse\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05coord\x18\x02 \x01(\tR\x05coord\x12\x1c\n" +
+	"\tcomponent\x18\x03 \x01(\tR\tcomponent\x12&\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
+	"\x05cause\x18\x05 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
+	"\x04rule\x18\a \x01(\tR\x04rule\x12\x18\n" +
+	"\asummary\x18\b \x01(\tR\asummary\x12\x18\n" +
+	"\abecause\x18\t \x03(\tR\abecause\x12/\n" +
+	"\bevidence\x18\n" +
+	" \x03(\v2\x13.lofamo.v1.EvidenceR\bevidence\x12\x14\n" +
+	"\x05until\x18\v \x03(\tR\x05until\x12(\n" +
+	"\x06groups\x18\f \x03(\v2\x10.lofamo.v1.GroupR\x06groups\x12\x1a\n" +
+	"\brevision\x18\r \x01(\x04R\brevision\x120\n" +
+	"\acluster\x18\x0e \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\x8d\x01\n" +
+	"\x11GetHistoryRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
+	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xb6\x01\n" +
+	"\x12GetHistoryResponse\x12(\n" +
+	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12*\n" +
+	"\atime_in\x18\x02 \x03(\v2\x11.lofamo.v1.TimeInR\x06timeIn\x12.\n" +
+	"\x04from\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"u\n" +
+	"\x06TimeIn\x12&\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12-\n" +
+	"\x04time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12\x14\n" +
+	"\x05times\x18\x03 \x01(\rR\x05times\"X\n" +
 	"\x12ListReportsRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x18\n" +
@@ -1319,13 +3000,22 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\breceived\x18\x03 \x01(\x04R\breceived\x12\x10\n" +
 	"\x03via\x18\x04 \x01(\tR\x03via\x12\x1a\n" +
 	"\brepeated\x18\x05 \x01(\x04R\brepeated\x12\x1a\n" +
-	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"<\n" +
+	"\bcomplete\x18\x06 \x01(\bR\bcomplete\"\xf1\x01\n" +
 	"\x10ListNodesRequest\x12(\n" +
-	"\x06states\x18\x01 \x03(\x0e2\x10.lofamo.v1.StateR\x06states\"\x88\x01\n" +
+	"\x06states\x18\x01 \x03(\x0e2\x10.lofamo.v1.StateR\x06states\x12%\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\x12%\n" +
+	"\x0efield_selector\x18\x03 \x01(\tR\rfieldSelector\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x1a\n" +
+	"\bcontinue\x18\x05 \x01(\tR\bcontinue\x12\x14\n" +
+	"\x05brief\x18\x06 \x01(\bR\x05brief\x12\x1d\n" +
+	"\n" +
+	"not_normal\x18\a \x01(\bR\tnotNormal\"\xc2\x01\n" +
 	"\x11ListNodesResponse\x12%\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x0f.lofamo.v1.NodeR\x05nodes\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x120\n" +
-	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\xdb\x01\n" +
+	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x12\x1a\n" +
+	"\bcontinue\x18\x04 \x01(\tR\bcontinue\x12\x1c\n" +
+	"\tremaining\x18\x05 \x01(\rR\tremaining\"\xda\x02\n" +
 	"\vClusterInfo\x12\x12\n" +
 	"\x04dims\x18\x01 \x01(\tR\x04dims\x12\x16\n" +
 	"\x06preset\x18\x02 \x01(\tR\x06preset\x128\n" +
@@ -1334,40 +3024,75 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\n" +
 	"node_bound\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tnodeBound\x12\x16\n" +
 	"\x06leader\x18\x05 \x01(\tR\x06leader\x12\x14\n" +
-	"\x05stale\x18\x06 \x01(\bR\x05stale\"$\n" +
+	"\x05stale\x18\x06 \x01(\bR\x05stale\x126\n" +
+	"\tstale_age\x18\a \x01(\v2\x19.google.protobuf.DurationR\bstaleAge\x12\x18\n" +
+	"\acluster\x18\b \x01(\tR\acluster\x12+\n" +
+	"\aregions\x18\t \x03(\v2\x11.lofamo.v1.RegionR\aregions\"\xa3\x01\n" +
+	"\x06Region\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12+\n" +
+	"\x03age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05nodes\x18\x05 \x01(\rR\x05nodes\"$\n" +
 	"\x0eGetNodeRequest\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\"P\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"\xe6\x01\n" +
 	"\x10ListLinksRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12(\n" +
-	"\x06states\x18\x02 \x03(\x0e2\x10.lofamo.v1.StateR\x06states\"V\n" +
+	"\x06states\x18\x02 \x03(\x0e2\x10.lofamo.v1.StateR\x06states\x12%\n" +
+	"\x0elabel_selector\x18\x03 \x01(\tR\rlabelSelector\x12%\n" +
+	"\x0efield_selector\x18\x04 \x01(\tR\rfieldSelector\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x1a\n" +
+	"\bcontinue\x18\x06 \x01(\tR\bcontinue\x12\x14\n" +
+	"\x05brief\x18\a \x01(\bR\x05brief\"\xa4\x01\n" +
 	"\x11ListLinksResponse\x12%\n" +
 	"\x05links\x18\x01 \x03(\v2\x0f.lofamo.v1.LinkR\x05links\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"d\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
+	"\bcontinue\x18\x03 \x01(\tR\bcontinue\x120\n" +
+	"\acluster\x18\x04 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\xce\x01\n" +
 	"\x11ListEventsRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x04R\rafterRevision\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"Z\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12%\n" +
+	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\x12%\n" +
+	"\x0efield_selector\x18\x05 \x01(\tR\rfieldSelector\x12\x1a\n" +
+	"\bcontinue\x18\x06 \x01(\tR\bcontinue\"\x9f\x01\n" +
 	"\x12ListEventsResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\x18\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
+	"\bcontinue\x18\x03 \x01(\tR\bcontinue\x12'\n" +
+	"\x0foldest_revision\x18\x04 \x01(\x04R\x0eoldestRevision\"\x18\n" +
 	"\x16ListSupervisorsRequest\"R\n" +
 	"\x17ListSupervisorsResponse\x127\n" +
-	"\vsupervisors\x18\x01 \x03(\v2\x15.lofamo.v1.SupervisorR\vsupervisors\"b\n" +
+	"\vsupervisors\x18\x01 \x03(\v2\x15.lofamo.v1.SupervisorR\vsupervisors\"\xca\x01\n" +
 	"\fWatchRequest\x12%\n" +
 	"\x0eafter_revision\x18\x01 \x01(\x04R\rafterRevision\x12\x17\n" +
 	"\aas_seen\x18\x02 \x01(\bR\x06asSeen\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"U\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12%\n" +
+	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\x12%\n" +
+	"\x0efield_selector\x18\x05 \x01(\tR\rfieldSelector\x12\x18\n" +
+	"\ainitial\x18\x06 \x01(\bR\ainitial\"m\n" +
 	"\rWatchResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision2\xd3\x04\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
+	"\x06synced\x18\x03 \x01(\bR\x06synced2\xb8\t\n" +
 	"\x0fFaultSupervisor\x12F\n" +
 	"\tListNodes\x12\x1b.lofamo.v1.ListNodesRequest\x1a\x1c.lofamo.v1.ListNodesResponse\x125\n" +
 	"\aGetNode\x12\x19.lofamo.v1.GetNodeRequest\x1a\x0f.lofamo.v1.Node\x12F\n" +
 	"\tListLinks\x12\x1b.lofamo.v1.ListLinksRequest\x1a\x1c.lofamo.v1.ListLinksResponse\x12I\n" +
 	"\n" +
-	"ListEvents\x12\x1c.lofamo.v1.ListEventsRequest\x1a\x1d.lofamo.v1.ListEventsResponse\x12X\n" +
+	"ListGroups\x12\x1c.lofamo.v1.ListGroupsRequest\x1a\x1d.lofamo.v1.ListGroupsResponse\x12F\n" +
+	"\tSummarize\x12\x1b.lofamo.v1.SummarizeRequest\x1a\x1c.lofamo.v1.SummarizeResponse\x12@\n" +
+	"\aExplain\x12\x19.lofamo.v1.ExplainRequest\x1a\x1a.lofamo.v1.ExplainResponse\x12I\n" +
+	"\n" +
+	"ListEvents\x12\x1c.lofamo.v1.ListEventsRequest\x1a\x1d.lofamo.v1.ListEventsResponse\x12I\n" +
+	"\n" +
+	"GetHistory\x12\x1c.lofamo.v1.GetHistoryRequest\x1a\x1d.lofamo.v1.GetHistoryResponse\x12X\n" +
 	"\x0fListSupervisors\x12!.lofamo.v1.ListSupervisorsRequest\x1a\".lofamo.v1.ListSupervisorsResponse\x12<\n" +
-	"\x05Watch\x12\x17.lofamo.v1.WatchRequest\x1a\x18.lofamo.v1.WatchResponse0\x01\x12L\n" +
+	"\x05Watch\x12\x17.lofamo.v1.WatchRequest\x1a\x18.lofamo.v1.WatchResponse0\x01\x12U\n" +
+	"\x0eSetMaintenance\x12 .lofamo.v1.SetMaintenanceRequest\x1a!.lofamo.v1.SetMaintenanceResponse\x12U\n" +
+	"\x0eEndMaintenance\x12 .lofamo.v1.EndMaintenanceRequest\x1a!.lofamo.v1.EndMaintenanceResponse\x12A\n" +
+	"\vGetTopology\x12\x1d.lofamo.v1.GetTopologyRequest\x1a\x13.lofamo.v1.Topology\x12R\n" +
+	"\rApplyTopology\x12\x1f.lofamo.v1.ApplyTopologyRequest\x1a .lofamo.v1.ApplyTopologyResponse\x12L\n" +
 	"\vListReports\x12\x1d.lofamo.v1.ListReportsRequest\x1a\x1e.lofamo.v1.ListReportsResponse\x12H\n" +
 	"\tGetBundle\x12\x1b.lofamo.v1.GetBundleRequest\x1a\x1c.lofamo.v1.GetBundleResponse0\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
@@ -1383,80 +3108,153 @@ func file_lofamo_v1_fault_supervisor_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescData
 }
 
-var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_lofamo_v1_fault_supervisor_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
-	(*ListReportsRequest)(nil),      // 0: lofamo.v1.ListReportsRequest
-	(*ListReportsResponse)(nil),     // 1: lofamo.v1.ListReportsResponse
-	(*ReportStatus)(nil),            // 2: lofamo.v1.ReportStatus
-	(*ReportHop)(nil),               // 3: lofamo.v1.ReportHop
-	(*SenderStatus)(nil),            // 4: lofamo.v1.SenderStatus
-	(*GetBundleRequest)(nil),        // 5: lofamo.v1.GetBundleRequest
-	(*GetBundleResponse)(nil),       // 6: lofamo.v1.GetBundleResponse
-	(*BundleProgress)(nil),          // 7: lofamo.v1.BundleProgress
-	(*ListNodesRequest)(nil),        // 8: lofamo.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),       // 9: lofamo.v1.ListNodesResponse
-	(*ClusterInfo)(nil),             // 10: lofamo.v1.ClusterInfo
-	(*GetNodeRequest)(nil),          // 11: lofamo.v1.GetNodeRequest
-	(*ListLinksRequest)(nil),        // 12: lofamo.v1.ListLinksRequest
-	(*ListLinksResponse)(nil),       // 13: lofamo.v1.ListLinksResponse
-	(*ListEventsRequest)(nil),       // 14: lofamo.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),      // 15: lofamo.v1.ListEventsResponse
-	(*ListSupervisorsRequest)(nil),  // 16: lofamo.v1.ListSupervisorsRequest
-	(*ListSupervisorsResponse)(nil), // 17: lofamo.v1.ListSupervisorsResponse
-	(*WatchRequest)(nil),            // 18: lofamo.v1.WatchRequest
-	(*WatchResponse)(nil),           // 19: lofamo.v1.WatchResponse
-	(Path)(0),                       // 20: lofamo.v1.Path
-	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
-	(*DeliveryStatus)(nil),          // 22: lofamo.v1.DeliveryStatus
-	(State)(0),                      // 23: lofamo.v1.State
-	(*Node)(nil),                    // 24: lofamo.v1.Node
-	(*Link)(nil),                    // 25: lofamo.v1.Link
-	(*Event)(nil),                   // 26: lofamo.v1.Event
-	(*Supervisor)(nil),              // 27: lofamo.v1.Supervisor
+	(*Topology)(nil),                // 0: lofamo.v1.Topology
+	(*TopologyNode)(nil),            // 1: lofamo.v1.TopologyNode
+	(*GetTopologyRequest)(nil),      // 2: lofamo.v1.GetTopologyRequest
+	(*ApplyTopologyRequest)(nil),    // 3: lofamo.v1.ApplyTopologyRequest
+	(*ApplyTopologyResponse)(nil),   // 4: lofamo.v1.ApplyTopologyResponse
+	(*SetMaintenanceRequest)(nil),   // 5: lofamo.v1.SetMaintenanceRequest
+	(*SetMaintenanceResponse)(nil),  // 6: lofamo.v1.SetMaintenanceResponse
+	(*EndMaintenanceRequest)(nil),   // 7: lofamo.v1.EndMaintenanceRequest
+	(*EndMaintenanceResponse)(nil),  // 8: lofamo.v1.EndMaintenanceResponse
+	(*ListGroupsRequest)(nil),       // 9: lofamo.v1.ListGroupsRequest
+	(*ListGroupsResponse)(nil),      // 10: lofamo.v1.ListGroupsResponse
+	(*SummarizeRequest)(nil),        // 11: lofamo.v1.SummarizeRequest
+	(*SummarizeResponse)(nil),       // 12: lofamo.v1.SummarizeResponse
+	(*Count)(nil),                   // 13: lofamo.v1.Count
+	(*Tally)(nil),                   // 14: lofamo.v1.Tally
+	(*ExplainRequest)(nil),          // 15: lofamo.v1.ExplainRequest
+	(*ExplainResponse)(nil),         // 16: lofamo.v1.ExplainResponse
+	(*GetHistoryRequest)(nil),       // 17: lofamo.v1.GetHistoryRequest
+	(*GetHistoryResponse)(nil),      // 18: lofamo.v1.GetHistoryResponse
+	(*TimeIn)(nil),                  // 19: lofamo.v1.TimeIn
+	(*ListReportsRequest)(nil),      // 20: lofamo.v1.ListReportsRequest
+	(*ListReportsResponse)(nil),     // 21: lofamo.v1.ListReportsResponse
+	(*ReportStatus)(nil),            // 22: lofamo.v1.ReportStatus
+	(*ReportHop)(nil),               // 23: lofamo.v1.ReportHop
+	(*SenderStatus)(nil),            // 24: lofamo.v1.SenderStatus
+	(*GetBundleRequest)(nil),        // 25: lofamo.v1.GetBundleRequest
+	(*GetBundleResponse)(nil),       // 26: lofamo.v1.GetBundleResponse
+	(*BundleProgress)(nil),          // 27: lofamo.v1.BundleProgress
+	(*ListNodesRequest)(nil),        // 28: lofamo.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),       // 29: lofamo.v1.ListNodesResponse
+	(*ClusterInfo)(nil),             // 30: lofamo.v1.ClusterInfo
+	(*Region)(nil),                  // 31: lofamo.v1.Region
+	(*GetNodeRequest)(nil),          // 32: lofamo.v1.GetNodeRequest
+	(*ListLinksRequest)(nil),        // 33: lofamo.v1.ListLinksRequest
+	(*ListLinksResponse)(nil),       // 34: lofamo.v1.ListLinksResponse
+	(*ListEventsRequest)(nil),       // 35: lofamo.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),      // 36: lofamo.v1.ListEventsResponse
+	(*ListSupervisorsRequest)(nil),  // 37: lofamo.v1.ListSupervisorsRequest
+	(*ListSupervisorsResponse)(nil), // 38: lofamo.v1.ListSupervisorsResponse
+	(*WatchRequest)(nil),            // 39: lofamo.v1.WatchRequest
+	(*WatchResponse)(nil),           // 40: lofamo.v1.WatchResponse
+	nil,                             // 41: lofamo.v1.TopologyNode.LabelsEntry
+	(*durationpb.Duration)(nil),     // 42: google.protobuf.Duration
+	(*Maintenance)(nil),             // 43: lofamo.v1.Maintenance
+	(*Group)(nil),                   // 44: lofamo.v1.Group
+	(State)(0),                      // 45: lofamo.v1.State
+	(Cause)(0),                      // 46: lofamo.v1.Cause
+	(*timestamppb.Timestamp)(nil),   // 47: google.protobuf.Timestamp
+	(*Evidence)(nil),                // 48: lofamo.v1.Evidence
+	(*Event)(nil),                   // 49: lofamo.v1.Event
+	(Path)(0),                       // 50: lofamo.v1.Path
+	(*DeliveryStatus)(nil),          // 51: lofamo.v1.DeliveryStatus
+	(*Node)(nil),                    // 52: lofamo.v1.Node
+	(*Link)(nil),                    // 53: lofamo.v1.Link
+	(*Supervisor)(nil),              // 54: lofamo.v1.Supervisor
 }
 var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
-	2,  // 0: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
-	4,  // 1: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
-	20, // 2: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
-	3,  // 3: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
-	21, // 4: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
-	21, // 5: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
-	21, // 6: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
-	21, // 7: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
-	22, // 8: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
-	21, // 9: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
-	7,  // 10: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
-	23, // 11: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
-	24, // 12: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
-	10, // 13: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	21, // 14: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
-	21, // 15: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
-	23, // 16: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	25, // 17: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	26, // 18: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	27, // 19: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	26, // 20: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	8,  // 21: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	11, // 22: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	12, // 23: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	14, // 24: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	16, // 25: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	18, // 26: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	0,  // 27: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	5,  // 28: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	9,  // 29: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	24, // 30: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	13, // 31: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	15, // 32: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	17, // 33: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	19, // 34: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	1,  // 35: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	6,  // 36: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	29, // [29:37] is the sub-list for method output_type
-	21, // [21:29] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	1,  // 0: lofamo.v1.Topology.nodes:type_name -> lofamo.v1.TopologyNode
+	41, // 1: lofamo.v1.TopologyNode.labels:type_name -> lofamo.v1.TopologyNode.LabelsEntry
+	0,  // 2: lofamo.v1.ApplyTopologyRequest.topology:type_name -> lofamo.v1.Topology
+	0,  // 3: lofamo.v1.ApplyTopologyResponse.topology:type_name -> lofamo.v1.Topology
+	42, // 4: lofamo.v1.SetMaintenanceRequest.duration:type_name -> google.protobuf.Duration
+	43, // 5: lofamo.v1.SetMaintenanceResponse.maintenance:type_name -> lofamo.v1.Maintenance
+	44, // 6: lofamo.v1.ListGroupsResponse.groups:type_name -> lofamo.v1.Group
+	30, // 7: lofamo.v1.ListGroupsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	13, // 8: lofamo.v1.SummarizeResponse.nodes:type_name -> lofamo.v1.Count
+	13, // 9: lofamo.v1.SummarizeResponse.links:type_name -> lofamo.v1.Count
+	14, // 10: lofamo.v1.SummarizeResponse.by:type_name -> lofamo.v1.Tally
+	30, // 11: lofamo.v1.SummarizeResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	13, // 12: lofamo.v1.Tally.nodes:type_name -> lofamo.v1.Count
+	45, // 13: lofamo.v1.ExplainResponse.state:type_name -> lofamo.v1.State
+	46, // 14: lofamo.v1.ExplainResponse.cause:type_name -> lofamo.v1.Cause
+	47, // 15: lofamo.v1.ExplainResponse.since:type_name -> google.protobuf.Timestamp
+	48, // 16: lofamo.v1.ExplainResponse.evidence:type_name -> lofamo.v1.Evidence
+	44, // 17: lofamo.v1.ExplainResponse.groups:type_name -> lofamo.v1.Group
+	30, // 18: lofamo.v1.ExplainResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	47, // 19: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	49, // 20: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
+	19, // 21: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
+	47, // 22: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
+	45, // 23: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
+	42, // 24: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
+	22, // 25: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
+	24, // 26: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
+	50, // 27: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
+	23, // 28: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
+	42, // 29: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
+	42, // 30: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
+	42, // 31: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
+	42, // 32: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
+	51, // 33: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
+	42, // 34: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
+	27, // 35: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
+	45, // 36: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
+	52, // 37: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
+	30, // 38: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	42, // 39: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
+	42, // 40: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
+	42, // 41: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
+	31, // 42: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
+	45, // 43: lofamo.v1.Region.state:type_name -> lofamo.v1.State
+	42, // 44: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
+	45, // 45: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	53, // 46: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	30, // 47: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	49, // 48: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	54, // 49: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	49, // 50: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	28, // 51: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	32, // 52: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	33, // 53: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	9,  // 54: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
+	11, // 55: lofamo.v1.FaultSupervisor.Summarize:input_type -> lofamo.v1.SummarizeRequest
+	15, // 56: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	35, // 57: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	17, // 58: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	37, // 59: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	39, // 60: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	5,  // 61: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	7,  // 62: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	2,  // 63: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	3,  // 64: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	20, // 65: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	25, // 66: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	29, // 67: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	52, // 68: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	34, // 69: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	10, // 70: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	12, // 71: lofamo.v1.FaultSupervisor.Summarize:output_type -> lofamo.v1.SummarizeResponse
+	16, // 72: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	36, // 73: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	18, // 74: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	38, // 75: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	40, // 76: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	6,  // 77: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	8,  // 78: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 79: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	4,  // 80: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	21, // 81: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	26, // 82: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	67, // [67:83] is the sub-list for method output_type
+	51, // [51:67] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }
@@ -1471,7 +3269,7 @@ func file_lofamo_v1_fault_supervisor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_fault_supervisor_proto_rawDesc), len(file_lofamo_v1_fault_supervisor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,9 +22,17 @@ const (
 	FaultSupervisor_ListNodes_FullMethodName       = "/lofamo.v1.FaultSupervisor/ListNodes"
 	FaultSupervisor_GetNode_FullMethodName         = "/lofamo.v1.FaultSupervisor/GetNode"
 	FaultSupervisor_ListLinks_FullMethodName       = "/lofamo.v1.FaultSupervisor/ListLinks"
+	FaultSupervisor_ListGroups_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListGroups"
+	FaultSupervisor_Summarize_FullMethodName       = "/lofamo.v1.FaultSupervisor/Summarize"
+	FaultSupervisor_Explain_FullMethodName         = "/lofamo.v1.FaultSupervisor/Explain"
 	FaultSupervisor_ListEvents_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListEvents"
+	FaultSupervisor_GetHistory_FullMethodName      = "/lofamo.v1.FaultSupervisor/GetHistory"
 	FaultSupervisor_ListSupervisors_FullMethodName = "/lofamo.v1.FaultSupervisor/ListSupervisors"
 	FaultSupervisor_Watch_FullMethodName           = "/lofamo.v1.FaultSupervisor/Watch"
+	FaultSupervisor_SetMaintenance_FullMethodName  = "/lofamo.v1.FaultSupervisor/SetMaintenance"
+	FaultSupervisor_EndMaintenance_FullMethodName  = "/lofamo.v1.FaultSupervisor/EndMaintenance"
+	FaultSupervisor_GetTopology_FullMethodName     = "/lofamo.v1.FaultSupervisor/GetTopology"
+	FaultSupervisor_ApplyTopology_FullMethodName   = "/lofamo.v1.FaultSupervisor/ApplyTopology"
 	FaultSupervisor_ListReports_FullMethodName     = "/lofamo.v1.FaultSupervisor/ListReports"
 	FaultSupervisor_GetBundle_FullMethodName       = "/lofamo.v1.FaultSupervisor/GetBundle"
 )
@@ -35,23 +43,55 @@ const (
 //
 // FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers
 // any of them. Every call needs a client certificate of one of the roles viewer, operator,
-// approver, supervisor; PERMISSION_DENIED otherwise.
+// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something need operator.
+//
+// Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every
+// later change once, in order, at whichever replica it is resumed.
+//
+// Label selectors: "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", all of which must
+// hold. Field selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request names; states and
+// causes in capitals. INVALID_ARGUMENT for a selector that is not one, with what is wrong in it.
+//
+// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer
+// kept, or the replica that served the first page cannot tell any more, the call fails with OUT_OF_RANGE and the reason
+// RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+//
+// Answers of a replica that has not the word of a quorum say so (ClusterInfo.stale) with their age.
 type FaultSupervisorClient interface {
-	// ListNodes returns every node, ordered by rank (x fastest).
+	// ListNodes returns nodes ordered by rank (x fastest), spares last.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 	// GetNode returns one node with its registers and evidence. INVALID_ARGUMENT for a name that is
 	// neither id nor coordinates or lies outside the torus, NOT_FOUND for an unknown id.
 	GetNode(ctx context.Context, in *GetNodeRequest, opts ...grpc.CallOption) (*Node, error)
-	// ListLinks returns every link end.
+	// ListLinks returns link ends, ordered by rank of the node and direction.
 	ListLinks(ctx context.Context, in *ListLinksRequest, opts ...grpc.CallOption) (*ListLinksResponse, error)
+	// ListGroups returns the group faults there are: what many faults have in common.
+	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
+	// Summarize counts: by state, rack or another label, row of a dimension, region. For dashboards.
+	Summarize(ctx context.Context, in *SummarizeRequest, opts ...grpc.CallOption) (*SummarizeResponse, error)
+	// Explain says why a component has its state: the rule, the evidence, and what would change it.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
+	// GetHistory returns how one node, component or link came to be what it is: its changes, newest first,
+	// and how long it was in which state, as far back as events are kept.
+	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(ctx context.Context, in *ListSupervisorsRequest, opts ...grpc.CallOption) (*ListSupervisorsResponse, error)
 	// Watch streams changes of the fault map as they are committed, in order and without gaps from
-	// the revision asked for. OUT_OF_RANGE when that revision was compacted: list again, and watch
-	// from the list's revision.
+	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when that revision was compacted:
+	// list again, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
+	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
+	SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error)
+	// EndMaintenance takes the marks away. Role operator. NOT_FOUND when a node has none.
+	EndMaintenance(ctx context.Context, in *EndMaintenanceRequest, opts ...grpc.CallOption) (*EndMaintenanceResponse, error)
+	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares.
+	GetTopology(ctx context.Context, in *GetTopologyRequest, opts ...grpc.CallOption) (*Topology, error)
+	// ApplyTopology replaces it. Role operator. INVALID_ARGUMENT naming every field that is wrong; nothing is
+	// changed then. ABORTED when it is no longer at the revision given.
+	ApplyTopology(ctx context.Context, in *ApplyTopologyRequest, opts ...grpc.CallOption) (*ApplyTopologyResponse, error)
 	// ListReports returns the reports that the leader has lately received, newest first, and how those
 	// of every node fare at their senders. The leader alone knows: UNAVAILABLE when none can be reached.
 	// INVALID_ARGUMENT for a limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
@@ -102,10 +142,50 @@ func (c *faultSupervisorClient) ListLinks(ctx context.Context, in *ListLinksRequ
 	return out, nil
 }
 
+func (c *faultSupervisorClient) ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListGroupsResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_ListGroups_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) Summarize(ctx context.Context, in *SummarizeRequest, opts ...grpc.CallOption) (*SummarizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SummarizeResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_Summarize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *faultSupervisorClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListEventsResponse)
 	err := c.cc.Invoke(ctx, FaultSupervisor_ListEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetHistoryResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_GetHistory_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +220,46 @@ func (c *faultSupervisorClient) Watch(ctx context.Context, in *WatchRequest, opt
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FaultSupervisor_WatchClient = grpc.ServerStreamingClient[WatchResponse]
+
+func (c *faultSupervisorClient) SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetMaintenanceResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_SetMaintenance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) EndMaintenance(ctx context.Context, in *EndMaintenanceRequest, opts ...grpc.CallOption) (*EndMaintenanceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndMaintenanceResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_EndMaintenance_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) GetTopology(ctx context.Context, in *GetTopologyRequest, opts ...grpc.CallOption) (*Topology, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Topology)
+	err := c.cc.Invoke(ctx, FaultSupervisor_GetTopology_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *faultSupervisorClient) ApplyTopology(ctx context.Context, in *ApplyTopologyRequest, opts ...grpc.CallOption) (*ApplyTopologyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApplyTopologyResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_ApplyTopology_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *faultSupervisorClient) ListReports(ctx context.Context, in *ListReportsRequest, opts ...grpc.CallOption) (*ListReportsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -176,23 +296,55 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 //
 // FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers
 // any of them. Every call needs a client certificate of one of the roles viewer, operator,
-// approver, supervisor; PERMISSION_DENIED otherwise.
+// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something need operator.
+//
+// Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every
+// later change once, in order, at whichever replica it is resumed.
+//
+// Label selectors: "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", all of which must
+// hold. Field selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request names; states and
+// causes in capitals. INVALID_ARGUMENT for a selector that is not one, with what is wrong in it.
+//
+// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer
+// kept, or the replica that served the first page cannot tell any more, the call fails with OUT_OF_RANGE and the reason
+// RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+//
+// Answers of a replica that has not the word of a quorum say so (ClusterInfo.stale) with their age.
 type FaultSupervisorServer interface {
-	// ListNodes returns every node, ordered by rank (x fastest).
+	// ListNodes returns nodes ordered by rank (x fastest), spares last.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	// GetNode returns one node with its registers and evidence. INVALID_ARGUMENT for a name that is
 	// neither id nor coordinates or lies outside the torus, NOT_FOUND for an unknown id.
 	GetNode(context.Context, *GetNodeRequest) (*Node, error)
-	// ListLinks returns every link end.
+	// ListLinks returns link ends, ordered by rank of the node and direction.
 	ListLinks(context.Context, *ListLinksRequest) (*ListLinksResponse, error)
+	// ListGroups returns the group faults there are: what many faults have in common.
+	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
+	// Summarize counts: by state, rack or another label, row of a dimension, region. For dashboards.
+	Summarize(context.Context, *SummarizeRequest) (*SummarizeResponse, error)
+	// Explain says why a component has its state: the rule, the evidence, and what would change it.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
+	// GetHistory returns how one node, component or link came to be what it is: its changes, newest first,
+	// and how long it was in which state, as far back as events are kept.
+	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error)
 	// Watch streams changes of the fault map as they are committed, in order and without gaps from
-	// the revision asked for. OUT_OF_RANGE when that revision was compacted: list again, and watch
-	// from the list's revision.
+	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when that revision was compacted:
+	// list again, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
+	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
+	SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error)
+	// EndMaintenance takes the marks away. Role operator. NOT_FOUND when a node has none.
+	EndMaintenance(context.Context, *EndMaintenanceRequest) (*EndMaintenanceResponse, error)
+	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares.
+	GetTopology(context.Context, *GetTopologyRequest) (*Topology, error)
+	// ApplyTopology replaces it. Role operator. INVALID_ARGUMENT naming every field that is wrong; nothing is
+	// changed then. ABORTED when it is no longer at the revision given.
+	ApplyTopology(context.Context, *ApplyTopologyRequest) (*ApplyTopologyResponse, error)
 	// ListReports returns the reports that the leader has lately received, newest first, and how those
 	// of every node fare at their senders. The leader alone knows: UNAVAILABLE when none can be reached.
 	// INVALID_ARGUMENT for a limit above 4,096 or a bad name, NOT_FOUND for an unknown id.
@@ -222,14 +374,38 @@ func (UnimplementedFaultSupervisorServer) GetNode(context.Context, *GetNodeReque
 func (UnimplementedFaultSupervisorServer) ListLinks(context.Context, *ListLinksRequest) (*ListLinksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListLinks not implemented")
 }
+func (UnimplementedFaultSupervisorServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
+}
+func (UnimplementedFaultSupervisorServer) Summarize(context.Context, *SummarizeRequest) (*SummarizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Summarize not implemented")
+}
+func (UnimplementedFaultSupervisorServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
 func (UnimplementedFaultSupervisorServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
+}
+func (UnimplementedFaultSupervisorServer) GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetHistory not implemented")
 }
 func (UnimplementedFaultSupervisorServer) ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListSupervisors not implemented")
 }
 func (UnimplementedFaultSupervisorServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedFaultSupervisorServer) SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetMaintenance not implemented")
+}
+func (UnimplementedFaultSupervisorServer) EndMaintenance(context.Context, *EndMaintenanceRequest) (*EndMaintenanceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndMaintenance not implemented")
+}
+func (UnimplementedFaultSupervisorServer) GetTopology(context.Context, *GetTopologyRequest) (*Topology, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetTopology not implemented")
+}
+func (UnimplementedFaultSupervisorServer) ApplyTopology(context.Context, *ApplyTopologyRequest) (*ApplyTopologyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApplyTopology not implemented")
 }
 func (UnimplementedFaultSupervisorServer) ListReports(context.Context, *ListReportsRequest) (*ListReportsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListReports not implemented")
@@ -312,6 +488,60 @@ func _FaultSupervisor_ListLinks_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FaultSupervisor_ListGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListGroupsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).ListGroups(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_ListGroups_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).ListGroups(ctx, req.(*ListGroupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_Summarize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SummarizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).Summarize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_Summarize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).Summarize(ctx, req.(*SummarizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _FaultSupervisor_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListEventsRequest)
 	if err := dec(in); err != nil {
@@ -326,6 +556,24 @@ func _FaultSupervisor_ListEvents_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(FaultSupervisorServer).ListEvents(ctx, req.(*ListEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_GetHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).GetHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_GetHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).GetHistory(ctx, req.(*GetHistoryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -358,6 +606,78 @@ func _FaultSupervisor_Watch_Handler(srv interface{}, stream grpc.ServerStream) e
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FaultSupervisor_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
+func _FaultSupervisor_SetMaintenance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetMaintenanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).SetMaintenance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_SetMaintenance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).SetMaintenance(ctx, req.(*SetMaintenanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_EndMaintenance_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndMaintenanceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).EndMaintenance(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_EndMaintenance_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).EndMaintenance(ctx, req.(*EndMaintenanceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_GetTopology_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTopologyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).GetTopology(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_GetTopology_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).GetTopology(ctx, req.(*GetTopologyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FaultSupervisor_ApplyTopology_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApplyTopologyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FaultSupervisorServer).ApplyTopology(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FaultSupervisor_ApplyTopology_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FaultSupervisorServer).ApplyTopology(ctx, req.(*ApplyTopologyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _FaultSupervisor_ListReports_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListReportsRequest)
@@ -408,12 +728,44 @@ var FaultSupervisor_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _FaultSupervisor_ListLinks_Handler,
 		},
 		{
+			MethodName: "ListGroups",
+			Handler:    _FaultSupervisor_ListGroups_Handler,
+		},
+		{
+			MethodName: "Summarize",
+			Handler:    _FaultSupervisor_Summarize_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _FaultSupervisor_Explain_Handler,
+		},
+		{
 			MethodName: "ListEvents",
 			Handler:    _FaultSupervisor_ListEvents_Handler,
 		},
 		{
+			MethodName: "GetHistory",
+			Handler:    _FaultSupervisor_GetHistory_Handler,
+		},
+		{
 			MethodName: "ListSupervisors",
 			Handler:    _FaultSupervisor_ListSupervisors_Handler,
+		},
+		{
+			MethodName: "SetMaintenance",
+			Handler:    _FaultSupervisor_SetMaintenance_Handler,
+		},
+		{
+			MethodName: "EndMaintenance",
+			Handler:    _FaultSupervisor_EndMaintenance_Handler,
+		},
+		{
+			MethodName: "GetTopology",
+			Handler:    _FaultSupervisor_GetTopology_Handler,
+		},
+		{
+			MethodName: "ApplyTopology",
+			Handler:    _FaultSupervisor_ApplyTopology_Handler,
 		},
 		{
 			MethodName: "ListReports",

@@ -205,6 +205,65 @@ func (Path) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
+// GroupKind is the shape of a common cause.
+type GroupKind int32
+
+const (
+	GroupKind_GROUP_KIND_UNSPECIFIED GroupKind = 0 // never sent
+	GroupKind_ROW                    GroupKind = 1 // all nodes of a line of the torus
+	GroupKind_PLANE                  GroupKind = 2 // all nodes of a plane
+	GroupKind_BLOCK                  GroupKind = 3 // a connected set of nodes without a sign of life, its boundary accused from outside
+	GroupKind_LABEL                  GroupKind = 4 // all nodes that share a label: rack, switch, power feed
+	GroupKind_PARTITION              GroupKind = 5 // a part of the torus to which no living path leads
+)
+
+// Enum value maps for GroupKind.
+var (
+	GroupKind_name = map[int32]string{
+		0: "GROUP_KIND_UNSPECIFIED",
+		1: "ROW",
+		2: "PLANE",
+		3: "BLOCK",
+		4: "LABEL",
+		5: "PARTITION",
+	}
+	GroupKind_value = map[string]int32{
+		"GROUP_KIND_UNSPECIFIED": 0,
+		"ROW":                    1,
+		"PLANE":                  2,
+		"BLOCK":                  3,
+		"LABEL":                  4,
+		"PARTITION":              5,
+	}
+)
+
+func (x GroupKind) Enum() *GroupKind {
+	p := new(GroupKind)
+	*p = x
+	return p
+}
+
+func (x GroupKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (GroupKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[3].Descriptor()
+}
+
+func (GroupKind) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[3]
+}
+
+func (x GroupKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use GroupKind.Descriptor instead.
+func (GroupKind) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
 // PathState is what has become of a half's paths to the supervisors (seed 004, Figure 2).
 type PathState int32
 
@@ -245,11 +304,11 @@ func (x PathState) String() string {
 }
 
 func (PathState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[3].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[4].Descriptor()
 }
 
 func (PathState) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[3]
+	return &file_lofamo_v1_types_proto_enumTypes[4]
 }
 
 func (x PathState) Number() protoreflect.EnumNumber {
@@ -258,7 +317,69 @@ func (x PathState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PathState.Descriptor instead.
 func (PathState) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+// EventKind says what changed.
+type EventKind int32
+
+const (
+	EventKind_EVENT_KIND_UNSPECIFIED EventKind = 0 // never sent
+	EventKind_COMPONENT_CHANGED      EventKind = 1 // the state or cause of a component of a node
+	EventKind_GROUP_CHANGED          EventKind = 2 // a group fault began, changed or ended
+	EventKind_WARNING_CHANGED        EventKind = 3 // a warning began or ended
+	EventKind_MAINTENANCE_CHANGED    EventKind = 4
+	EventKind_TOPOLOGY_CHANGED       EventKind = 5 // labels, coordinates, spares
+	EventKind_REGION_CHANGED         EventKind = 6 // a region was heard of, cut off, or came back
+)
+
+// Enum value maps for EventKind.
+var (
+	EventKind_name = map[int32]string{
+		0: "EVENT_KIND_UNSPECIFIED",
+		1: "COMPONENT_CHANGED",
+		2: "GROUP_CHANGED",
+		3: "WARNING_CHANGED",
+		4: "MAINTENANCE_CHANGED",
+		5: "TOPOLOGY_CHANGED",
+		6: "REGION_CHANGED",
+	}
+	EventKind_value = map[string]int32{
+		"EVENT_KIND_UNSPECIFIED": 0,
+		"COMPONENT_CHANGED":      1,
+		"GROUP_CHANGED":          2,
+		"WARNING_CHANGED":        3,
+		"MAINTENANCE_CHANGED":    4,
+		"TOPOLOGY_CHANGED":       5,
+		"REGION_CHANGED":         6,
+	}
+)
+
+func (x EventKind) Enum() *EventKind {
+	p := new(EventKind)
+	*p = x
+	return p
+}
+
+func (x EventKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EventKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (EventKind) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[5]
+}
+
+func (x EventKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EventKind.Descriptor instead.
+func (EventKind) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 // Node is one tile: a host half and a DNP half.
@@ -287,7 +408,22 @@ type Node struct {
 	Delivery    *DeliveryStatus      `protobuf:"bytes,13,opt,name=delivery,proto3" json:"delivery,omitempty"`
 	DeliveryAge *durationpb.Duration `protobuf:"bytes,14,opt,name=delivery_age,json=deliveryAge,proto3" json:"delivery_age,omitempty"` // since it said so
 	// It said so longer ago than three digest periods: its reports may fare otherwise by now.
-	DeliveryOld   bool `protobuf:"varint,15,opt,name=delivery_old,json=deliveryOld,proto3" json:"delivery_old,omitempty"`
+	DeliveryOld bool `protobuf:"varint,15,opt,name=delivery_old,json=deliveryOld,proto3" json:"delivery_old,omitempty"`
+	// Labels of the node, from the topology: rack, switch, power and what else its owner chose.
+	Labels      map[string]string `protobuf:"bytes,16,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Maintenance *Maintenance      `protobuf:"bytes,17,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // absent: none
+	// Ids of the group faults that it is a member of, in order.
+	Groups   []string   `protobuf:"bytes,18,rep,name=groups,proto3" json:"groups,omitempty"`
+	Warnings []*Warning `protobuf:"bytes,19,rep,name=warnings,proto3" json:"warnings,omitempty"` // by component
+	// The rule that led to the state, in words.
+	Reason string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
+	// UNKNOWN, and taken for dead: no living witness can see it, and all around it is dead or accuses.
+	Inferred bool `protobuf:"varint,21,opt,name=inferred,proto3" json:"inferred,omitempty"`
+	// UNKNOWN because no living path from the supervisors leads to it.
+	Unreachable bool   `protobuf:"varint,22,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	Region      string `protobuf:"bytes,23,opt,name=region,proto3" json:"region,omitempty"` // that it belongs to; empty in a cluster of one region
+	// A spare: it has no place in the torus (coord is empty) until the topology gives it one.
+	Spare         bool `protobuf:"varint,24,opt,name=spare,proto3" json:"spare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -427,6 +563,376 @@ func (x *Node) GetDeliveryOld() bool {
 	return false
 }
 
+func (x *Node) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Node) GetMaintenance() *Maintenance {
+	if x != nil {
+		return x.Maintenance
+	}
+	return nil
+}
+
+func (x *Node) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *Node) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *Node) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Node) GetInferred() bool {
+	if x != nil {
+		return x.Inferred
+	}
+	return false
+}
+
+func (x *Node) GetUnreachable() bool {
+	if x != nil {
+		return x.Unreachable
+	}
+	return false
+}
+
+func (x *Node) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Node) GetSpare() bool {
+	if x != nil {
+		return x.Spare
+	}
+	return false
+}
+
+// Maintenance marks a node on which somebody works: its faults are shown, and nothing answers them.
+type Maintenance struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`     // id
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // for people, 1 to 256 bytes
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`         // who asked for it: the subject of the certificate
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"` // absent: until somebody ends it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Maintenance) Reset() {
+	*x = Maintenance{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Maintenance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Maintenance) ProtoMessage() {}
+
+func (x *Maintenance) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Maintenance.ProtoReflect.Descriptor instead.
+func (*Maintenance) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Maintenance) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Maintenance) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Maintenance) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Maintenance) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Maintenance) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+// Warning is a trend that leads to a fault, before there is one.
+type Warning struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Component string                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"` // temperature, memory, link/X+, ...
+	// What grows: "temperature", "voltage", "power", "corrected-errors" or "crc-ratio".
+	Quantity  string  `protobuf:"bytes,2,opt,name=quantity,proto3" json:"quantity,omitempty"`
+	Value     float64 `protobuf:"fixed64,3,opt,name=value,proto3" json:"value,omitempty"`         // by the newest reading: °C, V, W, errors a second, errors a frame
+	Threshold float64 `protobuf:"fixed64,4,opt,name=threshold,proto3" json:"threshold,omitempty"` // at which the component becomes SICK, in the same unit
+	Slope     float64 `protobuf:"fixed64,5,opt,name=slope,proto3" json:"slope,omitempty"`         // per second
+	// Until the threshold is reached if it goes on so, counted from the newest reading.
+	TimeToThreshold *durationpb.Duration   `protobuf:"bytes,6,opt,name=time_to_threshold,json=timeToThreshold,proto3" json:"time_to_threshold,omitempty"`
+	Since           *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	Reason          string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // in words
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Warning) Reset() {
+	*x = Warning{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Warning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Warning) ProtoMessage() {}
+
+func (x *Warning) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Warning.ProtoReflect.Descriptor instead.
+func (*Warning) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Warning) GetComponent() string {
+	if x != nil {
+		return x.Component
+	}
+	return ""
+}
+
+func (x *Warning) GetQuantity() string {
+	if x != nil {
+		return x.Quantity
+	}
+	return ""
+}
+
+func (x *Warning) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *Warning) GetThreshold() float64 {
+	if x != nil {
+		return x.Threshold
+	}
+	return 0
+}
+
+func (x *Warning) GetSlope() float64 {
+	if x != nil {
+		return x.Slope
+	}
+	return 0
+}
+
+func (x *Warning) GetTimeToThreshold() *durationpb.Duration {
+	if x != nil {
+		return x.TimeToThreshold
+	}
+	return nil
+}
+
+func (x *Warning) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Warning) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Group is one fault of many parts that share a cause. It stands above the faults of its members.
+type Group struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // stable while it lasts: "plane/X=3", "label/rack=r7", "block/0,0,0..9,9,9"
+	Kind  GroupKind              `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"`
+	State State                  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // FAILED or UNKNOWN; NORMAL only in the event that ends it
+	// What of the members is at fault: NODE, HOST, DNP, LINK, SERVICE_NETWORK.
+	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	// Ids of the members by rank, at most 4,096 of them.
+	Members       []string               `protobuf:"bytes,5,rep,name=members,proto3" json:"members,omitempty"`
+	Size          uint32                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`         // number of members
+	Of            uint32                 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`             // number of nodes that the row, plane or label has; the size for a block
+	Inferred      uint32                 `protobuf:"varint,8,opt,name=inferred,proto3" json:"inferred,omitempty"` // members that no living witness sees: UNKNOWN, inferred dead
+	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"` // the rule, in words
+	Region        string                 `protobuf:"bytes,11,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Group) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Group) GetKind() GroupKind {
+	if x != nil {
+		return x.Kind
+	}
+	return GroupKind_GROUP_KIND_UNSPECIFIED
+}
+
+func (x *Group) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *Group) GetCause() Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+func (x *Group) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Group) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Group) GetOf() uint32 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
+}
+
+func (x *Group) GetInferred() uint32 {
+	if x != nil {
+		return x.Inferred
+	}
+	return 0
+}
+
+func (x *Group) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Group) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Group) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
 // DeliveryStatus says how the reports of one half fare, as the half itself counts. By the torus there
 // is not always room for the rails, and for the texts: they are left out then.
 type DeliveryStatus struct {
@@ -449,7 +955,7 @@ type DeliveryStatus struct {
 
 func (x *DeliveryStatus) Reset() {
 	*x = DeliveryStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +967,7 @@ func (x *DeliveryStatus) String() string {
 func (*DeliveryStatus) ProtoMessage() {}
 
 func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[1]
+	mi := &file_lofamo_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +980,7 @@ func (x *DeliveryStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryStatus.ProtoReflect.Descriptor instead.
 func (*DeliveryStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DeliveryStatus) GetState() PathState {
@@ -576,7 +1082,7 @@ type RailStatus struct {
 
 func (x *RailStatus) Reset() {
 	*x = RailStatus{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +1094,7 @@ func (x *RailStatus) String() string {
 func (*RailStatus) ProtoMessage() {}
 
 func (x *RailStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[2]
+	mi := &file_lofamo_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +1107,7 @@ func (x *RailStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RailStatus.ProtoReflect.Descriptor instead.
 func (*RailStatus) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RailStatus) GetName() string {
@@ -648,18 +1154,22 @@ func (x *RailStatus) GetRttNs() uint64 {
 
 // Component is one part of a node.
 type Component struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // host, dnp, link/X+, service-network, memory, peripheral/0, temperature, ...
-	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	Evidence      []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"` // why the state is what it is, newest first
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // host, dnp, link/X+, service-network, memory, peripheral/0, temperature, ...
+	State    State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
+	Since    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	Evidence []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"` // why the state is what it is, newest first
+	Cause    Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	// It changed so often that its changes are held back; at most one in the hold-off time.
+	Flapping      bool   `protobuf:"varint,6,opt,name=flapping,proto3" json:"flapping,omitempty"`
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // the rule that led to the state, in words
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +1181,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[3]
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +1194,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Component) GetName() string {
@@ -715,6 +1225,27 @@ func (x *Component) GetEvidence() []*Evidence {
 	return nil
 }
 
+func (x *Component) GetCause() Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+func (x *Component) GetFlapping() bool {
+	if x != nil {
+		return x.Flapping
+	}
+	return false
+}
+
+func (x *Component) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Evidence is one observation that a verdict rests on.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -731,7 +1262,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +1274,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[4]
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +1287,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Evidence) GetKind() string {
@@ -814,7 +1345,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -826,7 +1357,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[5]
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -839,7 +1370,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -883,13 +1414,16 @@ type Link struct {
 	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // LINK, or what explains the silence: DNP or NODE of the peer
 	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
 	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
+	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"` // see Component
+	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`      // the rule that led to the state, in words
+	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1435,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1448,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Link) GetNode() string {
@@ -980,6 +1514,27 @@ func (x *Link) GetEvidence() []*Evidence {
 	return nil
 }
 
+func (x *Link) GetFlapping() bool {
+	if x != nil {
+		return x.Flapping
+	}
+	return false
+}
+
+func (x *Link) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Link) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
 // Event is one committed change of the fault map.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1000,13 +1555,23 @@ type Event struct {
 	SingleWitness    bool                   `protobuf:"varint,12,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"`
 	Observer         string                 `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"` // whose evidence decided, "node/half"
 	Reason           string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`     // the rule that led here, in words
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What changed. The fields above are those of COMPONENT_CHANGED; the others have node, coord and
+	// component where they make sense, from and to where there are states, and one of the fields below.
+	Kind          EventKind         `protobuf:"varint,15,opt,name=kind,proto3,enum=lofamo.v1.EventKind" json:"kind,omitempty"`
+	Group         *Group            `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`     // as it is now; state NORMAL: it has ended
+	Warning       *Warning          `protobuf:"bytes,17,opt,name=warning,proto3" json:"warning,omitempty"` // as it is now, or was last
+	Ended         bool              `protobuf:"varint,18,opt,name=ended,proto3" json:"ended,omitempty"`    // the warning or the maintenance is over
+	Maintenance   *Maintenance      `protobuf:"bytes,19,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	Region        string            `protobuf:"bytes,20,opt,name=region,proto3" json:"region,omitempty"`
+	Flapping      bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
+	Labels        map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1583,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1596,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -1132,6 +1697,62 @@ func (x *Event) GetReason() string {
 	return ""
 }
 
+func (x *Event) GetKind() EventKind {
+	if x != nil {
+		return x.Kind
+	}
+	return EventKind_EVENT_KIND_UNSPECIFIED
+}
+
+func (x *Event) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+func (x *Event) GetWarning() *Warning {
+	if x != nil {
+		return x.Warning
+	}
+	return nil
+}
+
+func (x *Event) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *Event) GetMaintenance() *Maintenance {
+	if x != nil {
+		return x.Maintenance
+	}
+	return nil
+}
+
+func (x *Event) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *Event) GetFlapping() bool {
+	if x != nil {
+		return x.Flapping
+	}
+	return false
+}
+
+func (x *Event) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Supervisor is one replica.
 type Supervisor struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1142,13 +1763,19 @@ type Supervisor struct {
 	Pid           int32                  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // of its process, on its own machine
 	ReportAddress string                 `protobuf:"bytes,6,opt,name=report_address,json=reportAddress,proto3" json:"report_address,omitempty"` // where agents send reports, host:port (UDP)
 	HttpAddress   string                 `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
+	// Since this replica last had the word of a quorum; absent: it has it now, or the replica is not the
+	// one that answers.
+	QuorumAge     *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
+	Alarms        []string             `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`                                // "store full", "store slow: …", "no quorum"; empty: none
+	EtcdMember    string               `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
+	EtcdLearner   bool                 `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1787,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1800,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Supervisor) GetId() string {
@@ -1225,11 +1852,39 @@ func (x *Supervisor) GetHttpAddress() string {
 	return ""
 }
 
+func (x *Supervisor) GetQuorumAge() *durationpb.Duration {
+	if x != nil {
+		return x.QuorumAge
+	}
+	return nil
+}
+
+func (x *Supervisor) GetAlarms() []string {
+	if x != nil {
+		return x.Alarms
+	}
+	return nil
+}
+
+func (x *Supervisor) GetEtcdMember() string {
+	if x != nil {
+		return x.EtcdMember
+	}
+	return ""
+}
+
+func (x *Supervisor) GetEtcdLearner() bool {
+	if x != nil {
+		return x.EtcdLearner
+	}
+	return false
+}
+
 var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\x04\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\a\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -1249,7 +1904,47 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\brevision\x18\f \x01(\x04R\brevision\x125\n" +
 	"\bdelivery\x18\r \x01(\v2\x19.lofamo.v1.DeliveryStatusR\bdelivery\x12<\n" +
 	"\fdelivery_age\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\vdeliveryAge\x12!\n" +
-	"\fdelivery_old\x18\x0f \x01(\bR\vdeliveryOld\"\x85\x03\n" +
+	"\fdelivery_old\x18\x0f \x01(\bR\vdeliveryOld\x123\n" +
+	"\x06labels\x18\x10 \x03(\v2\x1b.lofamo.v1.Node.LabelsEntryR\x06labels\x128\n" +
+	"\vmaintenance\x18\x11 \x01(\v2\x16.lofamo.v1.MaintenanceR\vmaintenance\x12\x16\n" +
+	"\x06groups\x18\x12 \x03(\tR\x06groups\x12.\n" +
+	"\bwarnings\x18\x13 \x03(\v2\x12.lofamo.v1.WarningR\bwarnings\x12\x16\n" +
+	"\x06reason\x18\x14 \x01(\tR\x06reason\x12\x1a\n" +
+	"\binferred\x18\x15 \x01(\bR\binferred\x12 \n" +
+	"\vunreachable\x18\x16 \x01(\bR\vunreachable\x12\x16\n" +
+	"\x06region\x18\x17 \x01(\tR\x06region\x12\x14\n" +
+	"\x05spare\x18\x18 \x01(\bR\x05spare\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x01\n" +
+	"\vMaintenance\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x9e\x02\n" +
+	"\aWarning\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12\x1a\n" +
+	"\bquantity\x18\x02 \x01(\tR\bquantity\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\x01R\x05value\x12\x1c\n" +
+	"\tthreshold\x18\x04 \x01(\x01R\tthreshold\x12\x14\n" +
+	"\x05slope\x18\x05 \x01(\x01R\x05slope\x12E\n" +
+	"\x11time_to_threshold\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x0ftimeToThreshold\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\xcd\x02\n" +
+	"\x05Group\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12(\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x14.lofamo.v1.GroupKindR\x04kind\x12&\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
+	"\x05cause\x18\x04 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x12\x18\n" +
+	"\amembers\x18\x05 \x03(\tR\amembers\x12\x12\n" +
+	"\x04size\x18\x06 \x01(\rR\x04size\x12\x0e\n" +
+	"\x02of\x18\a \x01(\rR\x02of\x12\x1a\n" +
+	"\binferred\x18\b \x01(\rR\binferred\x120\n" +
+	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\x12\x16\n" +
+	"\x06region\x18\v \x01(\tR\x06region\"\x85\x03\n" +
 	"\x0eDeliveryStatus\x12*\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x14.lofamo.v1.PathStateR\x05state\x12\x18\n" +
 	"\aprimary\x18\x02 \x01(\tR\aprimary\x12\x1c\n" +
@@ -1276,12 +1971,15 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
 	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
 	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
-	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xaa\x01\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\x86\x02\n" +
 	"\tComponent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x120\n" +
 	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12/\n" +
-	"\bevidence\x18\x04 \x03(\v2\x13.lofamo.v1.EvidenceR\bevidence\"\xcc\x01\n" +
+	"\bevidence\x18\x04 \x03(\v2\x13.lofamo.v1.EvidenceR\bevidence\x12&\n" +
+	"\x05cause\x18\x05 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x12\x1a\n" +
+	"\bflapping\x18\x06 \x01(\bR\bflapping\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"\xcc\x01\n" +
 	"\bEvidence\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
 	"\bobserver\x18\x02 \x01(\tR\bobserver\x12#\n" +
@@ -1293,7 +1991,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\fdnp_watchdog\x18\x01 \x01(\aR\vdnpWatchdog\x12#\n" +
 	"\rhost_watchdog\x18\x02 \x01(\aR\fhostWatchdog\x126\n" +
 	"\x17remote_fault_descriptor\x18\x03 \x01(\aR\x15remoteFaultDescriptor\x12+\n" +
-	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\xb4\x02\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x80\x03\n" +
 	"\x04Link\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12\x1c\n" +
@@ -1304,7 +2002,11 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05state\x18\x06 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
 	"\x05cause\x18\a \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x120\n" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12/\n" +
-	"\bevidence\x18\t \x03(\v2\x13.lofamo.v1.EvidenceR\bevidence\"\xec\x03\n" +
+	"\bevidence\x18\t \x03(\v2\x13.lofamo.v1.EvidenceR\bevidence\x12\x1a\n" +
+	"\bflapping\x18\n" +
+	" \x01(\bR\bflapping\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
+	"\x06region\x18\f \x01(\tR\x06region\"\xe1\x06\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -1320,7 +2022,18 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\aas_seen\x18\v \x01(\bR\x06asSeen\x12%\n" +
 	"\x0esingle_witness\x18\f \x01(\bR\rsingleWitness\x12\x1a\n" +
 	"\bobserver\x18\r \x01(\tR\bobserver\x12\x16\n" +
-	"\x06reason\x18\x0e \x01(\tR\x06reason\"\xd2\x01\n" +
+	"\x06reason\x18\x0e \x01(\tR\x06reason\x12(\n" +
+	"\x04kind\x18\x0f \x01(\x0e2\x14.lofamo.v1.EventKindR\x04kind\x12&\n" +
+	"\x05group\x18\x10 \x01(\v2\x10.lofamo.v1.GroupR\x05group\x12,\n" +
+	"\awarning\x18\x11 \x01(\v2\x12.lofamo.v1.WarningR\awarning\x12\x14\n" +
+	"\x05ended\x18\x12 \x01(\bR\x05ended\x128\n" +
+	"\vmaintenance\x18\x13 \x01(\v2\x16.lofamo.v1.MaintenanceR\vmaintenance\x12\x16\n" +
+	"\x06region\x18\x14 \x01(\tR\x06region\x12\x1a\n" +
+	"\bflapping\x18\x15 \x01(\bR\bflapping\x124\n" +
+	"\x06labels\x18\x16 \x03(\v2\x1c.lofamo.v1.Event.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x02\n" +
 	"\n" +
 	"Supervisor\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -1329,7 +2042,14 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12\x10\n" +
 	"\x03pid\x18\x05 \x01(\x05R\x03pid\x12%\n" +
 	"\x0ereport_address\x18\x06 \x01(\tR\rreportAddress\x12!\n" +
-	"\fhttp_address\x18\a \x01(\tR\vhttpAddress*M\n" +
+	"\fhttp_address\x18\a \x01(\tR\vhttpAddress\x128\n" +
+	"\n" +
+	"quorum_age\x18\b \x01(\v2\x19.google.protobuf.DurationR\tquorumAge\x12\x16\n" +
+	"\x06alarms\x18\t \x03(\tR\x06alarms\x12\x1f\n" +
+	"\vetcd_member\x18\n" +
+	" \x01(\tR\n" +
+	"etcdMember\x12!\n" +
+	"\fetcd_learner\x18\v \x01(\bR\vetcdLearner*M\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aUNKNOWN\x10\x01\x12\n" +
@@ -1358,13 +2078,28 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06DIRECT\x10\x01\x12\n" +
 	"\n" +
 	"\x06GOSSIP\x10\x02\x12\t\n" +
-	"\x05TORUS\x10\x03*_\n" +
+	"\x05TORUS\x10\x03*`\n" +
+	"\tGroupKind\x12\x1a\n" +
+	"\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\a\n" +
+	"\x03ROW\x10\x01\x12\t\n" +
+	"\x05PLANE\x10\x02\x12\t\n" +
+	"\x05BLOCK\x10\x03\x12\t\n" +
+	"\x05LABEL\x10\x04\x12\r\n" +
+	"\tPARTITION\x10\x05*_\n" +
 	"\tPathState\x12\x1a\n" +
 	"\x16PATH_STATE_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bMIGRATED\x10\x01\x12\t\n" +
 	"\x05REARM\x10\x02\x12\t\n" +
 	"\x05ARMED\x10\x03\x12\x12\n" +
-	"\x0eREESTABLISHING\x10\x04B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x0eREESTABLISHING\x10\x04*\xa9\x01\n" +
+	"\tEventKind\x12\x1a\n" +
+	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
+	"\rGROUP_CHANGED\x10\x02\x12\x13\n" +
+	"\x0fWARNING_CHANGED\x10\x03\x12\x17\n" +
+	"\x13MAINTENANCE_CHANGED\x10\x04\x12\x14\n" +
+	"\x10TOPOLOGY_CHANGED\x10\x05\x12\x12\n" +
+	"\x0eREGION_CHANGED\x10\x06B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once
@@ -1378,59 +2113,84 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_types_proto_rawDescData
 }
 
-var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Cause)(0),                    // 1: lofamo.v1.Cause
 	(Path)(0),                     // 2: lofamo.v1.Path
-	(PathState)(0),                // 3: lofamo.v1.PathState
-	(*Node)(nil),                  // 4: lofamo.v1.Node
-	(*DeliveryStatus)(nil),        // 5: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 6: lofamo.v1.RailStatus
-	(*Component)(nil),             // 7: lofamo.v1.Component
-	(*Evidence)(nil),              // 8: lofamo.v1.Evidence
-	(*Registers)(nil),             // 9: lofamo.v1.Registers
-	(*Link)(nil),                  // 10: lofamo.v1.Link
-	(*Event)(nil),                 // 11: lofamo.v1.Event
-	(*Supervisor)(nil),            // 12: lofamo.v1.Supervisor
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(GroupKind)(0),                // 3: lofamo.v1.GroupKind
+	(PathState)(0),                // 4: lofamo.v1.PathState
+	(EventKind)(0),                // 5: lofamo.v1.EventKind
+	(*Node)(nil),                  // 6: lofamo.v1.Node
+	(*Maintenance)(nil),           // 7: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 8: lofamo.v1.Warning
+	(*Group)(nil),                 // 9: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 10: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 11: lofamo.v1.RailStatus
+	(*Component)(nil),             // 12: lofamo.v1.Component
+	(*Evidence)(nil),              // 13: lofamo.v1.Evidence
+	(*Registers)(nil),             // 14: lofamo.v1.Registers
+	(*Link)(nil),                  // 15: lofamo.v1.Link
+	(*Event)(nil),                 // 16: lofamo.v1.Event
+	(*Supervisor)(nil),            // 17: lofamo.v1.Supervisor
+	nil,                           // 18: lofamo.v1.Node.LabelsEntry
+	nil,                           // 19: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	1,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	7,  // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	9,  // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	13, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	14, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	5,  // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	14, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	3,  // 8: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	6,  // 9: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	0,  // 10: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	13, // 11: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	8,  // 12: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	2,  // 13: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	14, // 14: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 15: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	14, // 16: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 17: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	1,  // 18: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	13, // 19: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	8,  // 20: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	0,  // 21: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 22: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	1,  // 23: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	2,  // 24: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	14, // 25: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	13, // 26: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	0,  // 27: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	12, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	14, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	20, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	21, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	10, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	21, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	18, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	7,  // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	8,  // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	20, // 11: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	20, // 12: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	21, // 13: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	20, // 14: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	3,  // 15: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 16: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	1,  // 17: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	20, // 18: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	4,  // 19: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	11, // 20: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	0,  // 21: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	20, // 22: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	13, // 23: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	1,  // 24: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	2,  // 25: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	21, // 26: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 27: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	21, // 28: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 29: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	1,  // 30: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	20, // 31: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	13, // 32: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	0,  // 33: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 34: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	1,  // 35: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	2,  // 36: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	21, // 37: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	20, // 38: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	5,  // 39: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	9,  // 40: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	8,  // 41: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	7,  // 42: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	19, // 43: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	0,  // 44: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	21, // 45: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -1443,8 +2203,8 @@ func file_lofamo_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   9,
+			NumEnums:      6,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

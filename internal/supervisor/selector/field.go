@@ -1,0 +1,131 @@
+package selector
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Field is a field that a selector may name.
+type Field struct {
+	Name string
+	// Check refuses values that the field can never have, saying which it can; nil takes any.
+	Check func(value string) error
+}
+
+// OneOf is a Check for a field with few values.
+func OneOf(values ...string) func(string) error {
+	return func(v string) error {
+		if !slices.Contains(values, v) {
+			return fmt.Errorf("want one of %s", strings.Join(values, ", "))
+		}
+		return nil
+	}
+}
+
+// Number is a Check for a field that counts from 0.
+func Number(v string) error {
+	if n, err := strconv.ParseUint(v, 10, 31); err != nil || strconv.FormatUint(n, 10) != v {
+		return fmt.Errorf("want a number from 0 on")
+	}
+	return nil
+}
+
+// condition is one of the conditions of a field selector.
+type condition struct {
+	field, value string
+	not          bool
+}
+
+// Fields is a field selector. The zero value matches everything.
+type Fields struct{ all []condition }
+
+// Empty says that it matches everything.
+func (f Fields) Empty() bool { return len(f.all) == 0 }
+
+// Matches says whether an object is chosen. has says whether a field of it has a value; a field may have several.
+func (f Fields) Matches(has func(field, value string) bool) bool {
+	for _, c := range f.all {
+		if has(c.field, c.value) == c.not {
+			return false
+		}
+	}
+	return true
+}
+
+// String writes it in one form.
+func (f Fields) String() string {
+	parts := make([]string, len(f.all))
+	for i, c := range f.all {
+		op := "="
+		switch {
+		case c.not:
+			op = "!="
+		case strings.HasPrefix(c.value, "="):
+			op = "=="
+		}
+		parts[i] = c.field + op + c.value
+	}
+	return strings.Join(parts, ",")
+}
+
+// ParseFields reads a field selector in which only these fields may stand.
+func ParseFields(text string, allowed []Field) (Fields, error) {
+	if len(text) > MaxLength {
+		return Fields{}, fmt.Errorf("field selector: given %d bytes: want at most %d", len(text), MaxLength)
+	}
+	var out Fields
+	if strings.TrimSpace(text) == "" {
+		return out, nil
+	}
+	for _, term := range terms(text) {
+		c, err := parseCondition(term, allowed)
+		if err != nil {
+			return Fields{}, fmt.Errorf("field selector %q: %w", text, err)
+		}
+		out.all = append(out.all, c)
+	}
+	return out, nil
+}
+
+// terms cuts at the commas that a condition follows.
+func terms(text string) []string {
+	var out []string
+	for part := range strings.SplitSeq(text, ",") {
+		if len(out) > 0 && !strings.Contains(part, "=") {
+			out[len(out)-1] += "," + part
+			continue
+		}
+		out = append(out, part)
+	}
+	return out
+}
+
+func parseCondition(term string, allowed []Field) (condition, error) {
+	name, value, ok := strings.Cut(term, "=")
+	if !ok {
+		return condition{}, fmt.Errorf("%q: want FIELD=VALUE or FIELD!=VALUE", term)
+	}
+	var c condition
+	if before, found := strings.CutSuffix(name, "!"); found {
+		c.not, name = true, before
+	} else {
+		value = strings.TrimPrefix(value, "=")
+	}
+	c.field, c.value = strings.TrimSpace(name), strings.TrimSpace(value)
+	i := slices.IndexFunc(allowed, func(f Field) bool { return f.Name == c.field })
+	if i < 0 {
+		names := make([]string, len(allowed))
+		for k, f := range allowed {
+			names[k] = f.Name
+		}
+		return condition{}, fmt.Errorf("field %q: want one of %s", c.field, strings.Join(names, ", "))
+	}
+	if check := allowed[i].Check; check != nil {
+		if err := check(c.value); err != nil {
+			return condition{}, fmt.Errorf("%s: given %q: %w", c.field, c.value, err)
+		}
+	}
+	return c, nil
+}

@@ -1,0 +1,239 @@
+package selector
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+var racks = map[string]map[string]string{
+	"r7":    {"rack": "r7", "power": "a", "gpu": ""},
+	"r8":    {"rack": "r8", "power": "b", "site.example/row": "3"},
+	"spare": {"spare": "yes"},
+	"none":  nil,
+}
+
+func TestLabels(t *testing.T) {
+	for _, tc := range []struct{ selector, canonical, want string }{
+		{"", "", "none r7 r8 spare"},
+		{"  ", "", "none r7 r8 spare"},
+		{"rack=r7", "rack=r7", "r7"},
+		{"rack==r7", "rack=r7", "r7"},
+		{" rack = r7 ", "rack=r7", "r7"},
+		{"rack!=r7", "rack!=r7", "none r8 spare"},
+		{"rack", "rack", "r7 r8"},
+		{"!rack", "!rack", "none spare"},
+		{"! rack", "!rack", "none spare"},
+		{"gpu=", "gpu=", "r7"},
+		{"gpu!=", "gpu!=", "none r8 spare"},
+		{"gpu=,rack", "gpu=,rack", "r7"},
+		{"rack in (r7,r8)", "rack in (r7,r8)", "r7 r8"},
+		{"rack in(r8, r7,r8)", "rack in (r7,r8)", "r7 r8"},
+		{"rack in (r7)", "rack=r7", "r7"},
+		{"rack notin (r7,r9)", "rack notin (r7,r9)", "none r8 spare"},
+		{"rack notin (r7),power", "rack!=r7,power", "r8"},
+		{"gpu in (,x)", "gpu in (,x)", "r7"},
+		{"site.example/row=3", "site.example/row=3", "r8"},
+		{"rack=r7,power!=b,gpu,!spare,power in (a,c)", "rack=r7,power!=b,gpu,!spare,power in (a,c)", "r7"},
+		{"in in (in)", "in=in", ""},
+		{"notin", "notin", ""},
+	} {
+		l, err := ParseLabels(tc.selector)
+		if err != nil {
+			t.Errorf("%q: %v", tc.selector, err)
+			continue
+		}
+		var got []string
+		for _, name := range slices.Sorted(maps.Keys(racks)) {
+			if l.Matches(racks[name]) {
+				got = append(got, name)
+			}
+		}
+		if s := strings.Join(got, " "); s != tc.want || l.String() != tc.canonical || l.Empty() != (tc.canonical == "") {
+			t.Errorf("%q matches %q as %q, want %q as %q", tc.selector, s, l, tc.want, tc.canonical)
+		}
+	}
+}
+
+func TestLabelRefusals(t *testing.T) {
+	for _, tc := range []struct{ selector, want string }{
+		{",", `"," at byte 0: want a key`},
+		{"rack=r7,", "it ends at byte 8: want a key"},
+		{"rack=r7 power=b", `"power" at byte 8: want ',' or the end`},
+		{"rack in r7", `"r7" at byte 8: want '('`},
+		{"rack in (r7", "it ends at byte 11: want ',' or ')'"},
+		{"rack in ()", `")" at byte 9: want at least one value`},
+		{"rack in (a b)", `"b" at byte 11: want ',' or ')'`},
+		{"rack in (a=b)", `want ',' or ')'`},
+		{"rack in ((", `want a value`},
+		{"rack>3", `">" at byte 4: want =, ==, !=, in, notin, ',' or the end`},
+		{"rack within (a)", `"within" at byte 5: want =, ==`},
+		{"=r7", "want a key"},
+		{"!", "it ends at byte 1: want a key"},
+		{"!rack=r7", `"=" at byte 5: want ',' or the end`},
+		{"rack=-r7", `at byte 5: value "-r7": want at most 63`},
+		{"rack=r7-", `value "r7-"`},
+		{"rack=a/b", `value "a/b"`},
+		{"rack in (a/b)", `value "a/b"`},
+		{"-rack", `at byte 0: key "-rack": want 1 to 63`},
+		{"a/b/c", `key "a/b/c"`},
+		{"/rack", `the prefix before '/'`},
+		{"Site/rack", `the prefix before '/' wants 1 to 253 lower-case`},
+		{"-site/rack", `the prefix before '/'`},
+		{"site./rack", `the prefix before '/'`},
+		{strings.Repeat("a", 64), "want 1 to 63"},
+		{strings.Repeat("a", 254) + "/b", "1 to 253"},
+		{"räck", `"\xc3" at byte 1`},
+		{strings.Repeat("a", MaxLength+1), "given 4097 bytes: want at most 4096"},
+	} {
+		_, err := ParseLabels(tc.selector)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%.40q: %v, want %q", tc.selector, err, tc.want)
+		}
+	}
+}
+
+var fields = []Field{{Name: "state", Check: OneOf("NORMAL", "FAILED")}, {Name: "coord"}, {Name: "group"}, {Name: "x", Check: Number}}
+
+func TestFields(t *testing.T) {
+	object := map[string][]string{
+		"state": {"FAILED"}, "coord": {"1,0,1"}, "x": {"1"}, "group": {"block/0,0,0..9,9,9", "label/rack=r7"},
+	}
+	has := func(field, value string) bool { return slices.Contains(object[field], value) }
+	for _, tc := range []struct {
+		selector, canonical string
+		want                bool
+	}{
+		{"", "", true},
+		{" ", "", true},
+		{"state=FAILED", "state=FAILED", true},
+		{"state==FAILED", "state=FAILED", true},
+		{"state!=FAILED", "state!=FAILED", false},
+		{"state=NORMAL", "state=NORMAL", false},
+		{"state!=NORMAL,x=1", "state!=NORMAL,x=1", true},
+		{"coord=1,0,1", "coord=1,0,1", true},
+		{"coord=1,0,1,state=NORMAL", "coord=1,0,1,state=NORMAL", false},
+		{"coord!=1,0,1,state=FAILED", "coord!=1,0,1,state=FAILED", false},
+		{"group=label/rack=r7", "group=label/rack=r7", true},
+		{"group!=label/rack=r8", "group!=label/rack=r8", true},
+		{"group!=label/rack=r7", "group!=label/rack=r7", false},
+		{"group=block/0,0,0..9,9,9,state=FAILED", "group=block/0,0,0..9,9,9,state=FAILED", true},
+		{"group=", "group=", false},
+		{"group===a", "group===a", false},
+		{" x = 1 , state = FAILED ", "x=1,state=FAILED", true},
+	} {
+		f, err := ParseFields(tc.selector, fields)
+		if err != nil || f.Matches(has) != tc.want || f.String() != tc.canonical || f.Empty() != (tc.canonical == "") {
+			t.Errorf("%q: %q matches %v, %v: want %q, %v", tc.selector, f, f.Matches(has), err, tc.canonical, tc.want)
+		}
+	}
+}
+
+func TestFieldRefusals(t *testing.T) {
+	for _, tc := range []struct{ selector, want string }{
+		{"state", `"state": want FIELD=VALUE or FIELD!=VALUE`},
+		{"colour=red", `field "colour": want one of state, coord, group, x`},
+		{"state=failed", `state: given "failed": want one of NORMAL, FAILED`},
+		{"x=-1", `x: given "-1": want a number from 0 on`},
+		{"x=01", "want a number"},
+		{"=1", `field "": want one of`},
+		{"!=1", `field "": want one of`},
+		{"state=FAILED,", `given "FAILED,"`},
+		{strings.Repeat("x", MaxLength+1), "given 4097 bytes"},
+	} {
+		_, err := ParseFields(tc.selector, fields)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%.40q: %v, want %q", tc.selector, err, tc.want)
+		}
+	}
+}
+
+// TestLabelsAgainstNaive: what was drawn is written down as a selector, read back, and must choose what a
+// deliberately naive evaluation of the drawing chooses.
+func TestLabelsAgainstNaive(t *testing.T) {
+	keys, values := []string{"a", "b", "site.example/c"}, []string{"", "x", "y", "in"}
+	type drawn struct {
+		key, op string
+		values  []string
+	}
+	naive := func(d drawn, labels map[string]string) bool {
+		present, equal := false, false
+		for k, v := range labels {
+			if k != d.key {
+				continue
+			}
+			present = true
+			for _, w := range d.values {
+				equal = equal || v == w
+			}
+		}
+		return map[string]bool{
+			"=": equal, "==": equal, "in": equal, "!=": !equal, "notin": !equal, "": present, "!": !present,
+		}[d.op]
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		pad := func() string { return rapid.SampledFrom([]string{"", " ", "\t "}).Draw(t, "space") }
+		var all []drawn
+		var text []string
+		for range rapid.IntRange(1, 4).Draw(t, "requirements") {
+			d := drawn{key: rapid.SampledFrom(keys).Draw(t, "key"), op: rapid.SampledFrom([]string{"=", "==", "!=", "in", "notin", "", "!"}).Draw(t, "op")}
+			switch d.op {
+			case "":
+				text = append(text, pad()+d.key+pad())
+			case "!":
+				text = append(text, pad()+"!"+pad()+d.key+pad())
+			case "in", "notin":
+				d.values = rapid.SliceOfN(rapid.SampledFrom(values), 1, 3).Draw(t, "values")
+				if len(d.values) == 1 { // "in ()" is refused
+					d.values = append(d.values, d.values[0])
+				}
+				text = append(text, pad()+d.key+" "+d.op+pad()+"("+pad()+strings.Join(d.values, pad()+",")+pad()+")"+pad())
+			default:
+				d.values = []string{rapid.SampledFrom(values).Draw(t, "value")}
+				text = append(text, pad()+d.key+pad()+d.op+pad()+d.values[0]+pad())
+			}
+			all = append(all, d)
+		}
+		labels := rapid.MapOfN(rapid.SampledFrom(keys), rapid.SampledFrom(values), 0, 3).Draw(t, "labels")
+		want := true
+		for _, d := range all {
+			want = want && naive(d, labels)
+		}
+		l, err := ParseLabels(strings.Join(text, ","))
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseLabels(l.String())
+		if err != nil || again.String() != l.String() {
+			t.Fatalf("%q is read back as %q, %v", l, again, err)
+		}
+		if l.Matches(labels) != want || again.Matches(labels) != want {
+			t.Fatalf("%q on %v: %v, want %v", strings.Join(text, ","), labels, l.Matches(labels), want)
+		}
+	})
+}
+
+// FuzzSelectors: whatever is given, the answer is a selector whose own form reads back as itself, or an error.
+func FuzzSelectors(f *testing.F) {
+	for _, s := range []string{"", "rack=r7,power!=b,gpu,!spare,switch in (s1,s2),switch notin (s3)", "coord=1,0,1,state!=FAILED", "a in (", "!=,", "x===", "coord===1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if l, err := ParseLabels(s); err == nil {
+			again, err := ParseLabels(l.String())
+			if err != nil || again.String() != l.String() {
+				t.Errorf("labels %q: %q is read back as %q, %v", s, l, again, err)
+			}
+			l.Matches(map[string]string{"rack": "r7"})
+		}
+		if c, err := ParseFields(s, fields); err == nil {
+			again, err := ParseFields(c.String(), fields)
+			if err != nil || again.String() != c.String() {
+				t.Errorf("fields %q: %q is read back as %q, %v", s, c, again, err)
+			}
+		}
+	})
+}

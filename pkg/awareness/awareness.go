@@ -37,11 +37,22 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Event is something that the machine is told: Evidence, Answered, GossipOpinion or Tick.
+// Event is something that the machine is told: Evidence, Restated, Answered, GossipOpinion or Tick.
 type Event interface{ event() }
 
 // Evidence is a verified report. Duplicates and any order are harmless.
 type Evidence struct{ fault.Delivery }
+
+// Restated says that the half's newest whole digest has come again with the same words (see Words), all
+// ages grown by the time between: it is a sign of life, and what the digest states counts on. A step that
+// cannot apply it says so by Output.Unknown and changes nothing: then the digest itself is wanted.
+type Restated struct {
+	Origin fault.Origin
+	Epoch  fault.Epoch
+	Seq    fault.Seq // of the new digest
+	Path   fault.Path
+	Held   time.Duration // by all hops together
+}
 
 // Answered is a verified answer to a challenge.
 type Answered struct {
@@ -62,6 +73,7 @@ type GossipOpinion struct {
 type Tick struct{}
 
 func (Evidence) event()      {}
+func (Restated) event()      {}
 func (Answered) event()      {}
 func (GossipOpinion) event() {}
 func (Tick) event()          {}
@@ -74,6 +86,9 @@ type Output struct {
 	Challenges []Challenge
 	// Wake is when to Tick next at the latest; zero when nothing is pending.
 	Wake time.Time
+	// Unknown says that a Restated could not be applied: the machine has no whole digest of that epoch, or
+	// the half has said something else since.
+	Unknown bool
 }
 
 // Change is one component of a node (or, for fault.ComponentNode, the node) changing its state or

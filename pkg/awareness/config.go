@@ -3,6 +3,8 @@ package awareness
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -12,7 +14,11 @@ import (
 // Config is what a machine needs to know. The periods are those of the cluster's preset.
 type Config struct {
 	Dims grid.Dims
-	IDs  map[grid.Coord]fault.NodeID // every node of the torus
+	IDs  map[grid.Coord]fault.NodeID // every node of the torus, or of the region: see Foreign
+	// Foreign names those of IDs that belong to other regions and border on this one. They bear witness and
+	// pass challenges on, but are never judged and have no place in the map. If it is not nil, IDs may leave
+	// coordinates out: those of other regions that do not border on this one. nil: the torus is one region.
+	Foreign map[fault.NodeID]bool
 	// Supervisor is this replica's id, for evidence that it gathers itself.
 	Supervisor string
 
@@ -84,9 +90,13 @@ func (c Config) Validate() error {
 func (c Config) validateIDs() []error {
 	var errs []error
 	seen := make(map[fault.NodeID]grid.Coord, len(c.IDs))
+	own := 0
 	for rank := range c.Dims.Nodes() {
 		at := c.Dims.At(rank)
 		id := c.IDs[at]
+		if id == "" && c.Foreign != nil {
+			continue
+		}
 		if id == "" {
 			errs = append(errs, fmt.Errorf("IDs: no id for %s: want one for each of the %d nodes of the %s torus", at, c.Dims.Nodes(), c.Dims))
 			break
@@ -95,9 +105,32 @@ func (c Config) validateIDs() []error {
 			errs = append(errs, fmt.Errorf("IDs: %s and %s are both %q: want distinct ids", other, at, id))
 		}
 		seen[id] = at
+		if !c.Foreign[id] {
+			own++
+		}
 	}
-	if len(c.IDs) > c.Dims.Nodes() {
+	if c.Foreign != nil {
+		errs = append(errs, c.validateForeign(seen, own)...)
+	}
+	if c.Foreign == nil && len(c.IDs) > c.Dims.Nodes() {
 		errs = append(errs, fmt.Errorf("IDs: given %d ids: want %d, one for each node of the %s torus", len(c.IDs), c.Dims.Nodes(), c.Dims))
+	}
+	return errs
+}
+
+// validateForeign checks a region; seen are the nodes that lie in the torus, own of them are the region's.
+func (c Config) validateForeign(seen map[fault.NodeID]grid.Coord, own int) []error {
+	var errs []error
+	for _, id := range slices.Sorted(maps.Keys(c.Foreign)) {
+		if _, ok := seen[id]; !ok {
+			errs = append(errs, fmt.Errorf("Foreign: given %q: want only nodes of IDs", id))
+		}
+	}
+	if own == 0 {
+		errs = append(errs, fmt.Errorf("Foreign: given all of the %d nodes: want at least one of this region", len(seen)))
+	}
+	if n := len(c.IDs); n > len(seen) {
+		errs = append(errs, fmt.Errorf("IDs: given %d ids, %d of them in the %s torus: want no other", n, len(seen), c.Dims))
 	}
 	return errs
 }

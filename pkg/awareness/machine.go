@@ -234,6 +234,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Evidence:
 		m.hears(now)
 		m.evidence(ev.Delivery, now)
+	case Restated:
+		m.out.Unknown = true
 	case Answered:
 		m.hears(now)
 		m.answered(ev, now)

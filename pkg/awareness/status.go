@@ -17,6 +17,12 @@ func (m *Machine) Nodes() []NodeStatus {
 	return out
 }
 
+// Len returns the number of nodes in the map.
+func (m *Machine) Len() int { return len(m.nodes) }
+
+// NodeAt returns the i-th node of the map, 0 to Len()-1, in the order of rank: for reading it in pieces.
+func (m *Machine) NodeAt(i int) NodeStatus { return m.status(m.nodes[i]) }
+
 // Node returns one node.
 func (m *Machine) Node(id fault.NodeID) (NodeStatus, bool) {
 	rank, ok := m.ranks[id]

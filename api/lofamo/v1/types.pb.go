@@ -1769,6 +1769,7 @@ type Supervisor struct {
 	Alarms        []string             `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`                                // "store full", "store slow: …", "no quorum"; empty: none
 	EtcdMember    string               `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
 	EtcdLearner   bool                 `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet
+	Removed       bool                 `protobuf:"varint,12,opt,name=removed,proto3" json:"removed,omitempty"`                            // taken out of the cluster: kept in the store only, and never listed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1876,6 +1877,13 @@ func (x *Supervisor) GetEtcdMember() string {
 func (x *Supervisor) GetEtcdLearner() bool {
 	if x != nil {
 		return x.EtcdLearner
+	}
+	return false
+}
+
+func (x *Supervisor) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
 	}
 	return false
 }
@@ -2033,7 +2041,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06labels\x18\x16 \x03(\v2\x1c.lofamo.v1.Event.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe8\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
 	"\n" +
 	"Supervisor\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -2049,7 +2057,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\vetcd_member\x18\n" +
 	" \x01(\tR\n" +
 	"etcdMember\x12!\n" +
-	"\fetcd_learner\x18\v \x01(\bR\vetcdLearner*M\n" +
+	"\fetcd_learner\x18\v \x01(\bR\vetcdLearner\x12\x18\n" +
+	"\aremoved\x18\f \x01(\bR\aremoved*M\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
 	"\aUNKNOWN\x10\x01\x12\n" +

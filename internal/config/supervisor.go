@@ -147,6 +147,17 @@ func (n NodeEntry) Services() []string { return append([]string{n.Service}, n.Al
 // Embedded says whether this replica runs its own etcd member.
 func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }
 
+// EtcdName is the embedded member's name.
+func (s Supervisor) EtcdName() string {
+	if s.Etcd.Name != "" {
+		return s.Etcd.Name
+	}
+	return s.ID
+}
+
+// EtcdToken tells the etcd of this cluster from others that it might meet by mistake.
+func (s Supervisor) EtcdToken() string { return "lofamo-" + s.Cluster }
+
 // Timing returns the preset with its overrides. It fails where Validate does.
 func (s Supervisor) Timing() (Periods, error) { return timing(s.Preset, s.Periods) }
 

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -111,8 +112,8 @@ func (ca *CA) Save(certFile, keyFile string) error {
 
 // Issue makes a key and a certificate for an identity of the authority's cluster. Addresses and
 // names are for those that others dial by TLS: supervisors need their IPs, and 127.0.0.1 and
-// localhost for the embedded etcd. The certificate travels with every report, so it is kept small:
-// no subject, no key identifiers.
+// localhost for the embedded etcd; they get SupervisorName besides. The certificate travels with every
+// report, so it is kept small: no subject, no key identifiers.
 func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []byte, err error) {
 	if err := id.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("issue certificate: %w", err)
@@ -127,6 +128,9 @@ func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []
 	serial, err := newSerial()
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
+	}
+	if id.Role == RoleSupervisor {
+		dns = append(slices.Clone(dns), SupervisorName(id.Cluster))
 	}
 	now := ca.now()
 	tmpl := &x509.Certificate{
@@ -152,6 +156,10 @@ func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der}), keyPEM, nil
 }
+
+// SupervisorName is the DNS name that every supervisor's certificate of a cluster has and no other's:
+// by it the members of the embedded etcd know one another, whatever their addresses. Nobody need resolve it.
+func SupervisorName(cluster string) string { return "supervisor." + cluster }
 
 // IssueTo is Issue into two files.
 func (ca *CA) IssueTo(certFile, keyFile string, id Identity, ips []net.IP, dns []string) error {

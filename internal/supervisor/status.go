@@ -68,6 +68,9 @@ const publishRetry = time.Second
 // publish tells the other replicas what only this one knows, once the store takes it.
 func (s *Supervisor) publish(ctx context.Context) {
 	self := &lofamov1.Supervisor{Id: s.self.ID, Address: s.self.GRPC, ReportAddress: s.self.Report, HttpAddress: s.self.HTTP}
+	if s.member != nil {
+		self.EtcdMember = s.member.ID()
+	}
 	if s.cfg.LocalPID {
 		self.Pid = int32(os.Getpid())
 	}
@@ -120,27 +123,16 @@ func (d *directory) Leader() string { return d.s.leader() }
 func (d *directory) Conn(id string) *grpc.ClientConn { return d.s.peers.Conn(id) }
 
 // Supervisors implements api.Directory. What a replica says of itself goes before the configuration.
-func (d *directory) Supervisors(ctx context.Context) []*lofamov1.Supervisor {
-	ctx, cancel := context.WithTimeout(ctx, probeTime)
-	defer cancel()
-	said := make(map[string]*lofamov1.Supervisor)
-	if list, err := d.s.store.Supervisors(ctx); err == nil {
-		for _, sup := range list {
-			said[sup.GetId()] = sup
-		}
-	}
+func (d *directory) Supervisors(context.Context) []*lofamov1.Supervisor {
 	leader := d.s.leader()
 	var out []*lofamov1.Supervisor
-	for _, r := range d.s.cfg.Replicas {
-		sup := &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP}
-		if own := said[r.ID]; own != nil {
-			sup = proto.CloneOf(own)
-		}
-		sup.Leader = r.ID == leader
-		if r.ID == d.s.cfg.ID {
+	for _, r := range d.s.replicas.all() {
+		sup := proto.CloneOf(r)
+		sup.Leader = sup.GetId() == leader
+		if sup.GetId() == d.s.cfg.ID {
 			sup.State = lofamov1.State_NORMAL
 		} else {
-			sup.State = d.s.peers.State(r.ID)
+			sup.State = d.s.peers.State(sup.GetId())
 		}
 		out = append(out, sup)
 	}

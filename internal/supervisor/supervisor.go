@@ -65,6 +65,7 @@ type Supervisor struct {
 	httpLn   net.Listener
 	grpc     *grpc.Server
 	health   *health.Server
+	replicas *replicas
 	peers    *replica.Peers
 	observer *lead.Observer
 	engine   *engine.Engine
@@ -102,7 +103,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NewNames(dims, ids),
-		registry: prometheus.NewRegistry(), observer: lead.NewObserver(),
+		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
 		stopping: make(chan struct{}), failed: make(chan error, 8),
 	}
 	if s.signer, err = pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key); err != nil {
@@ -220,14 +221,8 @@ func closeListener(ln net.Listener) func(context.Context) error {
 
 // connect makes the parts that agents and replicas talk to.
 func (s *Supervisor) connect() error {
-	addresses := make(map[string]string)
-	for _, r := range s.cfg.Replicas {
-		if r.ID != s.cfg.ID {
-			addresses[r.ID] = r.GRPC
-		}
-	}
 	var err error
-	if s.peers, err = replica.Dial(addresses, s.peerTLS); err != nil {
+	if s.peers, err = replica.Dial(s.replicas.addresses(s.cfg.ID), s.peerTLS); err != nil {
 		return err
 	}
 	s.onStop("connections to replicas", func(context.Context) error { return s.peers.Close() })

@@ -38,14 +38,10 @@ func (s *Supervisor) openStore() error {
 		s.store = store.NewEtcd(s.client, store.Options{OnRetry: s.commitRetry})
 		return nil
 	}
-	name := e.Name
-	if name == "" {
-		name = s.cfg.ID
-	}
 	var err error
 	s.member, err = embedded.Start(embedded.Config{
-		DataDir: s.cfg.DataDir, Name: name, PeerURL: e.PeerURL, ClientURL: e.ClientURL,
-		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: "lofamo-" + s.cfg.Cluster,
+		DataDir: s.cfg.DataDir, Name: s.cfg.EtcdName(), PeerURL: e.PeerURL, ClientURL: e.ClientURL,
+		InitialCluster: e.InitialCluster, ClusterState: e.ClusterState, Token: s.cfg.EtcdToken(), PeerName: pki.SupervisorName(s.cfg.Cluster),
 		CertFile: s.cfg.TLS.Cert, KeyFile: s.cfg.TLS.Key, CAFile: s.cfg.TLS.CA,
 		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly), AllowStream: api.AuthorizeStream(api.SupervisorsOnly),
 		Retention: time.Duration(e.CompactionRetention), QuotaBytes: e.QuotaBytes, Logger: s.logger,
@@ -200,6 +196,7 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.observer.Run(ctx, s.client) })
 	wg.Go(func() { s.store.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
+	wg.Go(func() { s.followReplicas(ctx) })
 	wg.Go(func() { s.sender.Run(ctx) })
 	wg.Go(func() { s.intake.Run(ctx) })
 	wg.Go(func() { s.forward.Run(ctx) })

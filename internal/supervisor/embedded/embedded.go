@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -37,6 +38,9 @@ type Config struct {
 	InitialCluster string // NAME=PEERURL,...
 	ClusterState   string // new or existing
 	Token          string // tells clusters apart that might meet by mistake
+	// PeerName is a DNS name in the certificates of all members, those to come included; empty: none.
+	// Without it only members at the hosts of InitialCluster are let in.
+	PeerName string
 
 	CertFile, KeyFile, CAFile string
 	// AllowClient and AllowStream decide who may use ClientURL: every certificate of the authority
@@ -53,10 +57,16 @@ type Config struct {
 
 // Member is a running member.
 type Member struct {
-	etcd   *embed.Etcd
-	client *clientv3.Client
-	lock   *os.File
+	etcd     *embed.Etcd
+	client   *clientv3.Client
+	lock     *os.File
+	failed   chan error // room for the one there can be
+	stopping chan struct{}
+	watching sync.WaitGroup
 }
+
+// ErrEnded says that the member ended though nobody here stopped it.
+var ErrEnded = errors.New("the member ended: it was removed from the cluster (its data directory is of no use then), or see etcd's log lines before")
 
 // ErrInUse says that another process has the data directory.
 var ErrInUse = errors.New("in use by another process")
@@ -76,7 +86,27 @@ func Start(cfg Config) (*Member, error) {
 		return nil, errors.Join(fmt.Errorf("start embedded etcd %q (data %s, peers %s, clients %s): %w",
 			cfg.Name, cfg.DataDir, cfg.PeerURL, cfg.ClientURL, err), lock.Close())
 	}
-	return &Member{etcd: e, client: v3client.New(e.Server), lock: lock}, nil
+	m := &Member{etcd: e, client: v3client.New(e.Server), lock: lock, failed: make(chan error, 1), stopping: make(chan struct{})}
+	m.watching.Go(m.watch)
+	return m, nil
+}
+
+// watch turns the ways in which a member ends by itself into one error.
+func (m *Member) watch() {
+	var err error
+	select {
+	case <-m.stopping:
+		return
+	case err = <-m.etcd.Err():
+	case <-m.etcd.Server.StopNotify():
+		select {
+		case <-m.stopping:
+			return
+		default:
+		}
+		err = ErrEnded
+	}
+	m.failed <- err
 }
 
 // lockDir makes the directory and locks it for as long as the file stays open.
@@ -120,10 +150,13 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	}
 	tls := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile, ClientCertAuth: true}
 	ec.ClientTLSInfo, ec.PeerTLSInfo = tls, tls
-	// Raft is spoken only with certificates made for one of the members' addresses: the nodes' and
-	// the users' have none.
+	// Raft is spoken only with certificates made for members' addresses, or for their common name: the
+	// nodes' and the users' have neither.
 	if ec.PeerTLSInfo.AllowedHostnames, err = memberHosts(cfg.InitialCluster); err != nil {
 		return nil, err
+	}
+	if cfg.PeerName != "" {
+		ec.PeerTLSInfo.AllowedHostnames = append(ec.PeerTLSInfo.AllowedHostnames, cfg.PeerName)
 	}
 	ec.TlsMinVersion = "TLS1.3"
 	ec.EnableGRPCGateway = false
@@ -178,8 +211,14 @@ func memberHosts(initialCluster string) ([]string, error) {
 // Client returns a client within the process. It lives until Stop.
 func (m *Member) Client() *clientv3.Client { return m.client }
 
-// Err reports what the member dies of.
-func (m *Member) Err() <-chan error { return m.etcd.Err() }
+// Err reports what the member dies of, once.
+func (m *Member) Err() <-chan error { return m.failed }
+
+// ID is the member's id as etcd's tools print it.
+func (m *Member) ID() string { return m.etcd.Server.MemberID().String() }
+
+// QuotaBytes is the store's size beyond which it takes nothing any more.
+func (m *Member) QuotaBytes() int64 { return m.etcd.Config().QuotaBackendBytes }
 
 // TakeRaftLead makes this member raft's leader, which saves a leading supervisor a hop with every
 // commit. It blocks until that is so or the context ends.
@@ -201,6 +240,7 @@ const handover = time.Second
 
 // Stop stops the member and frees the data directory.
 func (m *Member) Stop(ctx context.Context) error {
+	close(m.stopping)
 	err := m.client.Close()
 	if errors.Is(err, context.Canceled) {
 		err = nil // what closing an in-process client returns
@@ -211,5 +251,6 @@ func (m *Member) Stop(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, m.etcd.Server.HardStop)
 	defer stop()
 	m.etcd.Close()
+	m.watching.Wait()
 	return errors.Join(err, m.lock.Close())
 }

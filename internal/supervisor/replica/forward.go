@@ -98,12 +98,14 @@ const retryAfter = 50 * time.Millisecond
 // Run forwards until the context ends.
 func (f *Forwarder) Run(ctx context.Context) {
 	for ctx.Err() == nil {
+		peers := f.cfg.Peers.Changed()
 		leader, changed := f.cfg.Leaders.Leader()
 		conn := f.cfg.Peers.Conn(leader)
-		if conn == nil { // nobody leads, or we do
+		if conn == nil { // nobody leads, or we do, or a replica of which we do not know yet
 			select {
 			case <-ctx.Done():
 			case <-changed:
+			case <-peers:
 			}
 			continue
 		}

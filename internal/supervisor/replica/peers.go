@@ -1,7 +1,7 @@
 // Package replica is what the supervisors say to one another: standing connections, the forwarding
 // of evidence to the leader, and of the leader's acks back.
 //
-// Who leads is told to it (package lead); what evidence means is the engine's.
+// Who leads is told to it (package lead), and who the replicas are; what evidence means is the engine's.
 package replica
 
 import (
@@ -24,60 +24,140 @@ import (
 // MaxMessage bounds a gRPC message between replicas, in bytes: a list of 100,000 nodes fits.
 const MaxMessage = 256 << 20
 
-// Peers are the other replicas, each with a standing connection.
+// Peers are the other replicas, each with a standing connection. Its methods may be called from any
+// goroutine.
 type Peers struct {
-	conns map[string]*grpc.ClientConn
+	tlsFor func(id string) (*tls.Config, error)
+
+	mu      sync.Mutex
+	peers   map[string]peer
+	changed chan struct{} // closed and renewed when peers changes
+}
+
+type peer struct {
+	addr string
+	conn *grpc.ClientConn
 }
 
 // Dial makes the connections, which are opened when Run runs. addresses are of gRPC services by
 // supervisor id, without this one's own; tlsFor gives the configuration that admits only the
 // replica of that id.
 func Dial(addresses map[string]string, tlsFor func(id string) (*tls.Config, error)) (*Peers, error) {
-	p := &Peers{conns: make(map[string]*grpc.ClientConn, len(addresses))}
-	for id, addr := range addresses {
-		conf, err := tlsFor(id)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("connect to supervisor %s: %w", id, err), p.Close())
-		}
-		conn, err := grpc.NewClient("passthrough:///"+addr,
-			grpc.WithTransportCredentials(credentials.NewTLS(conf)),
-			grpc.WithIdleTimeout(0),
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-				MinConnectTimeout: time.Second,
-			}),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage)),
-		)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("connect to supervisor %s at %s: %w", id, addr, err), p.Close())
-		}
-		p.conns[id] = conn
+	p := &Peers{tlsFor: tlsFor, peers: make(map[string]peer), changed: make(chan struct{})}
+	if err := p.Set(addresses); err != nil {
+		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
+}
+
+// Set makes these the other replicas: what is new is connected to, what is no longer among them is
+// closed. A replica that cannot be connected to is left out, and named by the error.
+func (p *Peers) Set(addresses map[string]string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	changed := false
+	for id, old := range p.peers {
+		if addresses[id] == old.addr {
+			continue
+		}
+		if err := old.conn.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close connection to supervisor %s: %w", id, err))
+		}
+		delete(p.peers, id)
+		changed = true
+	}
+	for id, addr := range addresses {
+		if p.peers[id].conn != nil {
+			continue
+		}
+		conn, err := p.dial(id, addr)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("connect to supervisor %s at %s: %w", id, addr, err))
+			continue
+		}
+		p.peers[id] = peer{addr, conn}
+		changed = true
+	}
+	if changed {
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Peers) dial(id, addr string) (*grpc.ClientConn, error) {
+	conf, err := p.tlsFor(id)
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage)),
+	)
 }
 
 // Run keeps the connections open until the context ends.
 func (p *Peers) Run(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, conn := range p.conns {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				conn.Connect()
-				conn.WaitForStateChange(ctx, conn.GetState())
+	defer wg.Wait()
+	kept := make(map[*grpc.ClientConn]bool)
+	for {
+		p.mu.Lock()
+		changed := p.changed
+		now := make(map[*grpc.ClientConn]bool, len(p.peers))
+		for _, peer := range p.peers {
+			now[peer.conn] = true
+			if !kept[peer.conn] {
+				wg.Go(func() { keep(ctx, peer.conn) })
 			}
-		})
+		}
+		p.mu.Unlock()
+		kept = now
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
 	}
-	wg.Wait()
+}
+
+// keep keeps a connection open until it is closed or the context ends.
+func keep(ctx context.Context, conn *grpc.ClientConn) {
+	for ctx.Err() == nil {
+		conn.Connect()
+		state := conn.GetState()
+		if state == connectivity.Shutdown {
+			return
+		}
+		conn.WaitForStateChange(ctx, state)
+	}
 }
 
 // Conn returns the connection to a replica; nil where there is none.
-func (p *Peers) Conn(id string) *grpc.ClientConn { return p.conns[id] }
+func (p *Peers) Conn(id string) *grpc.ClientConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.peers[id].conn
+}
+
+// Changed returns a channel that is closed when other replicas come or go.
+func (p *Peers) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
 
 // State says what the connection tells of a replica: NORMAL while it answers, FAILED when it
 // refuses or does not answer, UNKNOWN in between.
 func (p *Peers) State(id string) lofamov1.State {
-	conn := p.conns[id]
+	conn := p.Conn(id)
 	if conn == nil {
 		return lofamov1.State_UNKNOWN
 	}
@@ -92,12 +172,4 @@ func (p *Peers) State(id string) lofamov1.State {
 }
 
 // Close closes the connections.
-func (p *Peers) Close() error {
-	var errs []error
-	for id, conn := range p.conns {
-		if err := conn.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close connection to supervisor %s: %w", id, err))
-		}
-	}
-	return errors.Join(errs...)
-}
+func (p *Peers) Close() error { return p.Set(nil) }

@@ -1,0 +1,96 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// replicas is who the replicas are, as far as this one knows.
+type replicas struct {
+	configured []config.ReplicaEntry
+
+	mu   sync.Mutex
+	list []*lofamov1.Supervisor // not changed once it is here
+}
+
+func newReplicas(configured []config.ReplicaEntry) *replicas {
+	return &replicas{configured: configured, list: mergeReplicas(configured, nil)}
+}
+
+func (r *replicas) set(said []*lofamov1.Supervisor) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = mergeReplicas(r.configured, said)
+}
+
+// all returns the replicas, those of the configuration first.
+func (r *replicas) all() []*lofamov1.Supervisor {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.list
+}
+
+// addresses returns where the gRPC services of all others are.
+func (r *replicas) addresses(self string) map[string]string {
+	out := make(map[string]string)
+	for _, sup := range r.all() {
+		if sup.GetId() != self {
+			out[sup.GetId()] = sup.GetAddress()
+		}
+	}
+	return out
+}
+
+// mergeReplicas puts together what the configuration says and what the replicas said of themselves in
+// the store, which goes first: so those that were added, moved or removed since this one was started
+// are known without a change of its configuration.
+func mergeReplicas(configured []config.ReplicaEntry, said []*lofamov1.Supervisor) []*lofamov1.Supervisor {
+	own := make(map[string]*lofamov1.Supervisor, len(said))
+	for _, sup := range said {
+		own[sup.GetId()] = sup
+	}
+	var out []*lofamov1.Supervisor
+	for _, r := range configured {
+		sup := own[r.ID]
+		delete(own, r.ID)
+		switch {
+		case sup == nil:
+			out = append(out, &lofamov1.Supervisor{Id: r.ID, Address: r.GRPC, ReportAddress: r.Report, HttpAddress: r.HTTP})
+		case !sup.GetRemoved():
+			out = append(out, proto.CloneOf(sup))
+		}
+	}
+	n := len(out)
+	for _, sup := range own {
+		if !sup.GetRemoved() {
+			out = append(out, proto.CloneOf(sup))
+		}
+	}
+	slices.SortFunc(out[n:], func(a, b *lofamov1.Supervisor) int { return cmp.Compare(a.GetId(), b.GetId()) })
+	return out
+}
+
+// followReplicas keeps the replicas and the connections to them true, until the context ends.
+func (s *Supervisor) followReplicas(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := s.store.FollowSupervisors(ctx, func(said []*lofamov1.Supervisor) {
+			s.replicas.set(said)
+			if err := s.peers.Set(s.replicas.addresses(s.cfg.ID)); err != nil {
+				s.logger.Warn("a replica cannot be connected to", "err", err)
+			}
+		})
+		s.logger.Debug("following the replicas ended", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(publishRetry):
+		}
+	}
+}

@@ -84,6 +84,8 @@ type Output struct {
 	Changes []Change
 	// Challenges to send now, by rank.
 	Challenges []Challenge
+	// Groups that began, changed their members or ended (then NORMAL) in this step, by ID.
+	Groups []GroupStatus
 	// Wake is when to Tick next at the latest; zero when nothing is pending.
 	Wake time.Time
 	// Unknown says that a Restated could not be applied: the machine has no whole digest of that epoch, or
@@ -96,7 +98,7 @@ type Output struct {
 type Change struct {
 	Node      fault.NodeID
 	Component fault.Component
-	From, To  fault.State // equal when only the cause or SingleWitness changed
+	From, To  fault.State // equal when only the cause, SingleWitness, Inferred or Unreachable changed
 	Cause     fault.Cause
 	// Path of the evidence that decided; 0 where no report did (missing digests).
 	Path fault.Path
@@ -111,8 +113,11 @@ type Change struct {
 	// Reason is the rule that led here, in words; "flapping" in it means that the change was held
 	// back by HoldOff.
 	Reason string
-	// SingleWitness marks a verdict with fewer live witnesses than the quorum.
+	// SingleWitness marks a verdict with fewer live witnesses than the quorum, or none outside of a
+	// failure domain that they share.
 	SingleWitness bool
+	// Flapping marks a change of a component that changes too often: HoldOff holds its changes back.
+	Flapping bool
 }
 
 // Challenge asks a node for a sign of life. The shell sends it straight to the node and, through
@@ -132,6 +137,10 @@ type NodeStatus struct {
 	State         fault.State
 	Cause         fault.Cause
 	SingleWitness bool
+	Inferred      bool              // UNKNOWN, and enclosed by the dead: nobody living could see it
+	Unreachable   bool              // UNKNOWN, and no living way leads there
+	Rule          string            // short name of the rule: docs/awareness.md
+	Groups        []string          // ids of the group faults that it is a member of
 	Since         time.Time         // when State last changed
 	Life          time.Time         // the last sign of life of either half; zero for none
 	Components    []ComponentStatus // those that the node has, in order; ComponentNode is not among them
@@ -149,6 +158,8 @@ type ComponentStatus struct {
 	// (LINK) from silence that the peer's death explains (DNP, NODE).
 	Cause    fault.Cause
 	Since    time.Time
+	Rule     string           // short name of the rule: docs/awareness.md
+	Flapping bool             // its changes are held back: see Config.HoldOff
 	Evidence []EvidenceStatus // newest first
 }
 
@@ -172,5 +183,7 @@ type LinkStatus struct {
 	State     fault.State
 	Cause     fault.Cause
 	Since     time.Time
+	Rule      string
+	Flapping  bool
 	Evidence  []EvidenceStatus
 }

@@ -15,7 +15,7 @@ func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 		return m.findHalf(n, fault.HalfDNP, now)
 	case n.dead.on:
 		f := n.dead.finding
-		f.state, f.cause, f.rule, f.single = fault.Unknown, fault.CauseNone, "the node is dead", false
+		f.state, f.cause, f.name, f.rule, f.single = fault.Unknown, fault.CauseNone, ruleNodeDead, "the node is dead", false
 		return f
 	}
 	if d, ok := c.LinkDirection(); ok {
@@ -48,14 +48,14 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 			return finding{keep: true}
 		}
 		f := a.record.finding(fault.Sick, c, a.by)
-		f.rule = m.accusers(a) + ", but it answers"
+		f.name, f.rule = ruleAnswers, m.accusers(a)+", but it answers"
 		return f
 	}
 	if m.current(n, h, now) {
 		if r := n.voice(h).own[c]; r != nil && r.kind == fault.KindSelf && (r.state == fault.Sick || r.state == fault.Failed) {
 			return m.told(r, c, n.origin(h))
 		}
-		f := finding{state: fault.Normal, cause: fault.CauseNone, kind: fault.KindSelf, path: n.voice(h).path, from: n.origin(h), began: n.voice(h).heard, rule: "it speaks"}
+		f := finding{state: fault.Normal, cause: fault.CauseNone, kind: fault.KindSelf, path: n.voice(h).path, from: n.origin(h), began: n.voice(h).heard, name: ruleSpeaks, rule: "it speaks"}
 		if r := n.voice(h).own[c]; r != nil {
 			f.path, f.began = r.path, r.began
 		}
@@ -71,7 +71,7 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 // told is a statement taken at its word.
 func (m *Machine) told(r *record, c fault.Component, by fault.Origin) finding {
 	f := r.finding(r.state, c, by)
-	f.rule = "newest word of the node's own halves"
+	f.name, f.rule = ruleOwnWord, "newest word of the node's own halves"
 	return f
 }
 
@@ -79,7 +79,7 @@ func (m *Machine) told(r *record, c fault.Component, by fault.Origin) finding {
 func (m *Machine) unheard(n *node) finding {
 	return finding{
 		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, began: n.heard(0),
-		rule: "no evidence, or too old", blank: true,
+		name: ruleUnheard, rule: "no evidence, or too old", blank: true,
 	}
 }
 
@@ -88,7 +88,7 @@ func (m *Machine) unheard(n *node) finding {
 func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding {
 	if f := n.failure(fault.HalfDNP); f.on {
 		out := f.finding
-		out.state, out.cause, out.rule = fault.Unknown, fault.CauseNone, "its DNP is dead"
+		out.state, out.cause, out.name, out.rule = fault.Unknown, fault.CauseNone, ruleDNPDead, "its DNP is dead"
 		return out
 	}
 	if r, by := m.ownWord(n, c, now); r != nil {
@@ -96,7 +96,7 @@ func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding
 	}
 	if r := n.voice(fault.HalfHost).own[c]; r != nil && now.Before(m.expiry(n, fault.HalfHost)) {
 		f := m.told(r, c, n.origin(fault.HalfHost)) // its host is dead, but said so lately
-		f.rule = "last known before its host died"
+		f.name, f.rule = ruleLastWord, "last known before its host died"
 		return f
 	}
 	return m.unheard(n)
@@ -124,9 +124,9 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 		n.wakeAt(quiet, now)
 		if dead || !now.Before(quiet) {
 			f := d.finding(fault.Failed, c, from)
-			f.rule = "descriptors of neighbours, and its host is not heard"
+			f.name, f.rule = ruleDescribed, "descriptors of neighbours, and its host is not heard"
 			if count < 2 && c != fault.ComponentServiceNetwork {
-				f.state, f.rule = fault.Sick, "the descriptor of one neighbour, and its host is not heard"
+				f.state, f.name, f.rule = fault.Sick, ruleDescribedOne, "the descriptor of one neighbour, and its host is not heard"
 			}
 			return f
 		}
@@ -137,11 +137,11 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 	if dead {
 		if r := n.voice(fault.HalfHost).own[c]; r != nil && r.state == fault.Failed {
 			f := m.told(r, c, n.origin(fault.HalfHost))
-			f.rule = "last known before its host died"
+			f.name, f.rule = ruleLastWord, "last known before its host died"
 			return f
 		}
 		f := n.failure(fault.HalfHost).finding
-		f.state, f.cause, f.rule = fault.Unknown, fault.CauseNone, "its host is dead"
+		f.state, f.cause, f.name, f.rule = fault.Unknown, fault.CauseNone, ruleHostDead, "its host is dead"
 		return f
 	}
 	return m.unheard(n)

@@ -38,6 +38,11 @@ type Config struct {
 	// component flaps when it would change for the third time within HoldOff. Halves and nodes are
 	// never held back.
 	HoldOff time.Duration
+	// Labels of nodes, by key; nodes without any may be left out. DomainLabels are the keys whose
+	// values are failure domains, e.g. rack, switch, power: nodes that share a value do not confirm one
+	// another's accusations, and when all of them have the same fault one group fault stands above it.
+	Labels       map[fault.NodeID]map[string]string
+	DomainLabels []string
 	// Nonce returns 16 fresh random bytes; injected, so that the machine itself is deterministic.
 	Nonce func() [16]byte
 }
@@ -78,6 +83,7 @@ func (c Config) Validate() error {
 	if c.Supervisor == "" {
 		bad("Supervisor", `""`, "an id")
 	}
+	errs = append(errs, c.validateLabels()...)
 	if c.Nonce == nil {
 		bad("Nonce", "nil", "a source of random bytes")
 	}
@@ -131,6 +137,28 @@ func (c Config) validateForeign(seen map[fault.NodeID]grid.Coord, own int) []err
 	}
 	if n := len(c.IDs); n > len(seen) {
 		errs = append(errs, fmt.Errorf("IDs: given %d ids, %d of them in the %s torus: want no other", n, len(seen), c.Dims))
+	}
+	return errs
+}
+
+func (c Config) validateLabels() []error {
+	var errs []error
+	for i, k := range c.DomainLabels {
+		if k == "" || slices.Contains(c.DomainLabels[:i], k) {
+			errs = append(errs, fmt.Errorf("DomainLabels: given %q: want distinct keys that are not empty", k))
+		}
+	}
+	if len(c.Labels) == 0 {
+		return errs
+	}
+	known := 0
+	for _, id := range c.IDs {
+		if c.Labels[id] != nil {
+			known++
+		}
+	}
+	if known < len(c.Labels) {
+		errs = append(errs, fmt.Errorf("Labels: given for %d nodes, of which %d are of the %s torus: want no others", len(c.Labels), known, c.Dims))
 	}
 	return errs
 }

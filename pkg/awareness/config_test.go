@@ -38,6 +38,9 @@ func TestConfigRefused(t *testing.T) {
 		{func(c *Config) { c.Grace = -time.Second }, "Grace: given -1s"},
 		{func(c *Config) { c.LinkSettle = -1 }, "LinkSettle"},
 		{func(c *Config) { c.HoldOff = -1 }, "HoldOff"},
+		{func(c *Config) { c.DomainLabels = []string{"rack", "rack"} }, `DomainLabels: given "rack"`},
+		{func(c *Config) { c.DomainLabels = []string{""} }, `DomainLabels: given ""`},
+		{func(c *Config) { c.Labels = map[fault.NodeID]map[string]string{"x": {"rack": "r1"}} }, "Labels: given for 1 nodes, of which 0"},
 		{func(c *Config) { c.Nonce = nil }, "Nonce"},
 	} {
 		c := good

@@ -15,7 +15,8 @@ type finding struct {
 	path   fault.Path
 	from   fault.Origin // zero: the supervisor itself
 	began  time.Time    // zero: unknown
-	rule   string
+	name   ruleName
+	rule   string // the same in words
 	detail string
 	single bool
 	keep   bool // not settled yet: the component stays as it is
@@ -58,7 +59,7 @@ func (m *Machine) settle(n *node, now time.Time) {
 		if n.failed[1].at.After(n.failed[0].at) {
 			f = n.failed[1].finding
 		}
-		f.cause, f.rule = fault.CauseNode, "both halves failed; the later: "+f.rule
+		f.name, f.cause, f.rule = ruleBothHalves, fault.CauseNode, "both halves failed; the later: "+f.rule
 		m.becomeDead(n, f, now)
 	}
 }
@@ -151,6 +152,10 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	}
 	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
 	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), due.Sub(start))
+	f.name = ruleDescriptors
+	if a.record.kind == fault.KindWatchdog {
+		f.name = ruleWatchdog
+	}
 	m.becomeFailed(n, h, f, now)
 }
 

@@ -14,7 +14,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	c, p := fault.Link(d), n.peers[d.Index()]
 	if f := n.failure(fault.HalfDNP); f.on {
 		out := f.finding
-		out.state, out.cause, out.rule = fault.Unknown, fault.CauseNone, "its DNP is dead"
+		out.state, out.cause, out.name, out.rule = fault.Unknown, fault.CauseNone, ruleDNPDead, "its DNP is dead"
 		return out
 	}
 	own, by := m.ownWord(n, c, now)
@@ -28,7 +28,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 	case nearBad && !near.keep:
 		return near
 	case awayBad && !away.keep:
-		away.rule = "the far end's view of the link"
+		away.name, away.rule = ruleFarEnd, "the far end's view of the link"
 		return away
 	case nearBad || awayBad:
 		return finding{keep: true}
@@ -38,7 +38,7 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return m.told(own, c, by)
 	case far != nil && far.state == fault.Normal:
 		f := far.finding(fault.Normal, c, farBy)
-		f.rule = "the far end hears it, and is heard"
+		f.name, f.rule = ruleFarEnd, "the far end hears it, and is heard"
 		return f
 	}
 	return m.unheard(n)
@@ -58,7 +58,7 @@ func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by faul
 		}
 	}
 	f = r.finding(fault.Failed, c, by)
-	f.rule = "the near end's view of the link"
+	f.name, f.rule = ruleNearEnd, "the near end's view of the link"
 	return f, true
 }
 
@@ -88,7 +88,7 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 // explained is the finding for a link whose peer is dead.
 func explained(p *node, own *record, by fault.Origin) finding {
 	f := p.failure(fault.HalfDNP).finding
-	f.state, f.cause, f.rule, f.single = fault.Failed, fault.CauseDNP, "the DNP of "+string(p.id)+" is dead", false
+	f.state, f.cause, f.name, f.rule, f.single = fault.Failed, fault.CauseDNP, rulePeerDead, "the DNP of "+string(p.id)+" is dead", false
 	if p.dead.on {
 		f.cause, f.rule = fault.CauseNode, "node "+string(p.id)+" is dead"
 	}

@@ -37,6 +37,8 @@ type Machine struct {
 	heard    time.Time // when it last heard anybody
 	returned time.Time // when it last heard somebody again after such a time
 
+	groups []GroupStatus // that stand, by ID
+
 	wakes wakeHeap
 	dirty []*node // to settle, then to publish
 	out   Output
@@ -172,13 +174,13 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.voices[0].epoch, n.voices[0].floor = s.HostEpoch, s.HostEpoch
 	n.voices[1].epoch, n.voices[1].floor = s.DNPEpoch, s.DNPEpoch
 	n.registers, n.registersAt = s.Registers, s.RegistersAt
-	for _, c := range append([]ComponentStatus{{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since}}, s.Components...) {
+	for _, c := range append([]ComponentStatus{{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since, Rule: s.Rule}}, s.Components...) {
 		if !c.Component.Valid() || !c.State.Valid() {
 			return fmt.Errorf("restore fault map: node %s: component %s is %s: want a component of the node and a state", s.ID, c.Component, c.State)
 		}
 		n.components[c.Component] = component{
 			state: c.State, cause: c.Cause, since: c.Since, restored: true, evidence: c.Evidence,
-			why: finding{state: c.State, cause: c.Cause, kind: fault.KindDigest, rule: "as committed before"},
+			why: finding{state: c.State, cause: c.Cause, kind: fault.KindDigest, name: parseRule(c.Rule), rule: "as committed before"},
 		}
 	}
 	n.components[fault.ComponentNode].single = s.SingleWitness

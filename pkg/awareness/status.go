@@ -41,7 +41,7 @@ func (m *Machine) Links() []LinkStatus {
 			s := &n.components[c]
 			out = append(out, LinkStatus{
 				Node: n.id, Coord: n.coord, Direction: d, Peer: p.id, PeerCoord: p.coord,
-				State: s.state, Cause: s.cause, Since: s.since, Evidence: m.evidenceOf(n, c),
+				State: s.state, Cause: s.cause, Since: s.since, Rule: s.why.name.String(), Flapping: s.flapping, Evidence: m.evidenceOf(n, c),
 			})
 		}
 	}
@@ -51,7 +51,7 @@ func (m *Machine) Links() []LinkStatus {
 func (m *Machine) status(n *node) NodeStatus {
 	self := &n.components[fault.ComponentNode]
 	out := NodeStatus{
-		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single, Since: self.since,
+		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single, Rule: self.why.name.String(), Since: self.since,
 		Life: n.heard(0), Registers: n.registers, RegistersAt: n.registersAt,
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
 	}
@@ -59,7 +59,7 @@ func (m *Machine) status(n *node) NodeStatus {
 		if n.has(c) {
 			p := &n.components[c]
 			out.Components = append(out.Components, ComponentStatus{
-				Component: c, State: p.state, Cause: p.cause, Since: p.since, Evidence: m.evidenceOf(n, c),
+				Component: c, State: p.state, Cause: p.cause, Since: p.since, Rule: p.why.name.String(), Flapping: p.flapping, Evidence: m.evidenceOf(n, c),
 			})
 		}
 	}

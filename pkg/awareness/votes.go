@@ -123,8 +123,12 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	f := finding{
 		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
 		began: later(v.decides.began, n.heard(0)), // a node that was heard later died later
+		name:  ruleQuorum,
 		rule: fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d), no answer within %s",
 			join(v.by), v.cast, v.live, Quorum(len(n.neighbours)), r.due.Sub(r.start)),
+	}
+	if single {
+		f.name = ruleSingle
 	}
 	m.becomeDead(n, f, now)
 }

@@ -27,6 +27,7 @@ type Store struct {
 	nodes   map[string]*lofamov1.Node
 	inbox   map[fault.Origin]store.InboxPosition
 	events  []*lofamov1.Event
+	trimmed uint64        // events that are no longer kept
 	floor   uint64        // compacted up to here
 	changed chan struct{} // closed and renewed with every commit
 	blocked chan struct{} // while not nil, commits wait for it to close
@@ -238,6 +239,7 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 	}
 	if over := min(len(s.events)-s.keepEvents, before); over > 0 { // never what was just committed
 		s.events = slices.Clone(s.events[over:])
+		s.trimmed += uint64(over)
 	}
 	for _, n := range b.Nodes {
 		n = proto.CloneOf(n)

@@ -21,6 +21,8 @@ type Store interface {
 	Load(ctx context.Context) (store.Snapshot, error)
 	Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error)
 	Events(ctx context.Context, after uint64, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, uint64, error)
+	Bounds(ctx context.Context) (store.Bounds, error)
+	EventsFrom(ctx context.Context, number uint64, limit int) (uint64, []*lofamov1.Event, error)
 	Revision(ctx context.Context) (uint64, error)
 	Watch(ctx context.Context, after uint64) <-chan store.Update
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
@@ -58,6 +60,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"compaction", testCompaction},
 		{"events", testEvents},
 		{"retention", testRetention},
+		{"history", testHistory},
 		{"large batch", testLarge},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })

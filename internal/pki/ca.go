@@ -115,6 +115,27 @@ func (ca *CA) Save(certFile, keyFile string) error {
 // localhost for the embedded etcd; they get SupervisorName besides. The certificate travels with every
 // report, so it is kept small: no subject, no key identifiers.
 func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []byte, err error) {
+	der, key, err := ca.issue(id, ips, dns)
+	if err != nil {
+		return nil, nil, err
+	}
+	keyPEM, err = encodeKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der}), keyPEM, nil
+}
+
+// IssueSigner makes a key and a certificate that never reach a disk, for those who sign here and now.
+func (ca *CA) IssueSigner(id Identity) (*Signer, error) {
+	der, key, err := ca.issue(id, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Signer{der: der, id: id, key: key}, nil
+}
+
+func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed25519.PrivateKey, err error) {
 	if err := id.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("issue certificate: %w", err)
 	}
@@ -146,15 +167,11 @@ func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []
 	}
 	parent := *ca.cert
 	parent.SubjectKeyId = nil // leaves out the authority key identifier: 33 bytes, and one CA a cluster
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, &parent, pub, ca.key)
+	der, err = x509.CreateCertificate(rand.Reader, tmpl, &parent, pub, ca.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}
-	keyPEM, err = encodeKey(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der}), keyPEM, nil
+	return der, key, nil
 }
 
 // SupervisorName is the DNS name that every supervisor's certificate of a cluster has and no other's:

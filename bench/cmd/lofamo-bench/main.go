@@ -140,6 +140,7 @@ func sections() []struct {
 		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
 		{"stream", streams},
 		{"relay", relays},
+		{"load", loads},
 	}
 }
 

@@ -267,3 +267,10 @@ func (c *Client) ListSupervisors(ctx context.Context) (*lofamov1.ListSupervisors
 		return s.ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
 	})
 }
+
+// Summarize counts.
+func (c *Client) Summarize(ctx context.Context, req *lofamov1.SummarizeRequest) (*lofamov1.SummarizeResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.SummarizeResponse, error) {
+		return s.Summarize(ctx, req)
+	})
+}

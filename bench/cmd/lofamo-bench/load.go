@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/bench/fleet"
+	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// loads measures what the supervisors bear: emulated agents speak the real protocol to three real
+// replicas, processes with embedded etcd on this machine's disk.
+func loads(ctx context.Context, o options) error {
+	o.out.f("\n## Load\n\nEmulated host halves in this process, sessions and signatures as agents have them, to three supervisors (processes, embedded etcd, this machine's virtual disk). Supervisors, etcd and the emulated nodes share this machine's cores.\n")
+	for _, part := range []func(context.Context, options) error{commits, deaths, steadies, largeMap} {
+		if err := part(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withFleet runs one measurement on a fleet of its own.
+func withFleet(ctx context.Context, c fleet.Config, do func(*fleet.Fleet) error) (err error) {
+	f, err := fleet.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return do(f)
+}
+
+// cube is the torus of so many nodes a side.
+func cube(side int) grid.Dims { return grid.Dims{X: side, Y: side, Z: side} }
+
+// seldom are digests that do not disturb: what is measured is reports.
+func seldom(period time.Duration) *config.PeriodsOverride {
+	zero, d := config.Duration(0), config.Duration(period)
+	return &config.PeriodsOverride{LinkHoldOff: &zero, DigestPeriod: &d}
+}
+
+// commits measures how many changes a second are COMMITTED.
+func commits(ctx context.Context, o options) error {
+	o.out.f("\n### Changes committed\n\nEach change turns one component NORMAL or SICK; signed beforehand, one datagram a node on its way at a time, 128 in all, sent again until COMMITTED. No digests meanwhile.\n\n")
+	o.out.f("| nodes | changes under one signature | changes | changes/s | COMMITTED median | p99 | sent again | processor, supervisors | emulated nodes |\n|---|---|---|---|---|---|---|---|---|\n")
+	sides, total := []int{5, 10, 16}, 200_000
+	if o.short {
+		sides, total = []int{3}, 2_000
+	}
+	for _, side := range sides {
+		err := withFleet(ctx, fleet.Config{Dims: cube(side), Replicas: 3, Preset: config.PresetDefault, Periods: seldom(5 * time.Minute)}, func(f *fleet.Fleet) error {
+			if err := everybodySpeaks(ctx, f); err != nil {
+				return err
+			}
+			for _, under := range []int{64, 16, 4, 1} {
+				count := total
+				if under < 16 {
+					count /= 4
+				}
+				if err := commit(ctx, o, f, under, count); err != nil {
+					return fmt.Errorf("%d changes under one signature: %w", under, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everybodySpeaks sends one digest of every node, in a second or more, and waits until all are NORMAL.
+func everybodySpeaks(ctx context.Context, f *fleet.Fleet) error {
+	if err := f.SpeakOnce(ctx, max(time.Second, time.Duration(len(f.Nodes()))*100*time.Microsecond)); err != nil {
+		return err
+	}
+	return f.Normal(ctx)
+}
+
+func commit(ctx context.Context, o options, f *fleet.Fleet, under, count int) error {
+	batches := make([]*fleet.Batch, count/under)
+	for i := range batches {
+		b, err := f.Nodes()[i%len(f.Nodes())].Changes(under)
+		if err != nil {
+			return err
+		}
+		batches[i] = b
+		o.progress.f("\rsigned %d/%d   ", i+1, len(batches))
+	}
+	before, used, err := consumed(f)
+	if err != nil {
+		return err
+	}
+	retries := f.Wire().Retries
+	var took measure.Latencies
+	begun := time.Now()
+	bounded, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	if err := f.Deliver(bounded, batches, 128, func(_ *fleet.Batch, d time.Duration) { took = append(took, d) }); err != nil {
+		return err
+	}
+	all := time.Since(begun)
+	after, usedAfter, err := consumed(f)
+	if err != nil {
+		return err
+	}
+	o.out.f("| %d | %d | %d | %.0f | %s ms | %s ms | %d | %.2f cores | %.2f cores |\n", len(f.Nodes()), under, len(batches)*under,
+		float64(len(batches)*under)/all.Seconds(), printed("%.1f", ms(took.Median())), printed("%.1f", ms(took.P99())), f.Wire().Retries-retries,
+		cores(after-before, all), cores(usedAfter-used, all))
+	return nil
+}
+
+func consumed(f *fleet.Fleet) (supervisors, here time.Duration, err error) {
+	u, _, err := f.Usage()
+	return u.CPU, measure.ProcessorTime(), err
+}
+
+func cores(used, in time.Duration) float64 { return float64(used) / float64(in) }
+
+// deaths measures many deaths at once: scattered, and a block.
+func deaths(ctx context.Context, o options) error {
+	o.out.f("\n### Many nodes dead at once\n\nFrom the death to the receipt of the event by a watcher: the time-out of the links' silence (75 ms), one link period over which the neighbours notice, the reports of all of them, challenges, verdicts, commits. All living nodes send their digests meanwhile.\n\n")
+	o.out.f("| torus | dead | accusations | known median | p99 | all | group fault | its size |\n|---|---|---|---|---|---|---|---|\n")
+	type plan struct {
+		dims  grid.Dims
+		count int // scattered; 0: a block
+		block int
+	}
+	plans := []plan{{cube(20), 10, 0}, {cube(20), 100, 0}, {cube(20), 300, 0}, {cube(20), 1000, 0}, {cube(20), 0, 4}, {cube(20), 0, 7}, {cube(20), 0, 10}}
+	if o.short {
+		plans = []plan{{cube(4), 4, 0}, {cube(6), 0, 3}}
+	}
+	for _, p := range plans {
+		err := withFleet(ctx, fleet.Config{Dims: p.dims, Replicas: 3, Preset: config.PresetDefault, Periods: seldom(loadDigests), Seed: o.seed}, func(f *fleet.Fleet) error {
+			return death(ctx, o, f, p.count, p.block)
+		})
+		if err != nil {
+			return fmt.Errorf("%d scattered, block of %d: %w", p.count, p.block, err)
+		}
+	}
+	return nil
+}
+
+// loadDigests is the digests' period where deaths are measured: 8,000 nodes leave two cores time to spare.
+const loadDigests = 2 * time.Second
+
+func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (err error) {
+	steady := f.Steady(ctx)
+	defer func() {
+		_, failed := steady.Stop()
+		err = errors.Join(err, failed)
+	}()
+	if err := f.Normal(ctx); err != nil {
+		return err
+	}
+	victims := scattered(f.Dims(), count, o.seed)
+	what := printed("%d scattered", count)
+	if block > 0 {
+		victims, what = blockOf(f.Dims(), block), printed("block %d×%d×%d", block, block, block)
+	}
+	bounded, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	d, err := f.Die(bounded, victims)
+	if err != nil {
+		return err
+	}
+	if err := onlyDead(ctx, f, victims); err != nil {
+		return err
+	}
+	group, size := "none", "-"
+	if d.Group > 0 {
+		group, size = printed("%.0f ms", ms(d.Group)), printed("%d (%s)", d.GroupSize, d.GroupID)
+	}
+	o.out.f("| %s | %s | %d | %.0f ms | %.0f ms | %.0f ms | %s | %s |\n", f.Dims(), what, d.Accusations, ms(d.Known.Median()), ms(d.Known.P99()), ms(d.Known.Max()), group, size)
+	return nil
+}
+
+// onlyDead fails if the map calls a living node FAILED.
+func onlyDead(ctx context.Context, f *fleet.Fleet, victims []int) error {
+	dead := make(map[string]bool, len(victims))
+	for _, v := range victims {
+		dead[string(f.Nodes()[v].ID())] = true
+	}
+	r, err := f.Client().ListNodes(ctx, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_FAILED}})
+	if err != nil {
+		return err
+	}
+	for _, n := range r.GetNodes() {
+		if !dead[n.GetId()] {
+			return fmt.Errorf("%s lives and is FAILED: %s", n.GetId(), n.GetReason())
+		}
+	}
+	return nil
+}
+
+// scattered chooses nodes of which no two are neighbours.
+func scattered(d grid.Dims, count int, seed uint64) (out []int) {
+	rnd := rand.New(rand.NewPCG(seed, 4))
+	near := make(map[int]bool)
+	for _, rank := range rnd.Perm(d.Nodes()) {
+		if len(out) == count {
+			break
+		}
+		if near[rank] {
+			continue
+		}
+		out = append(out, rank)
+		near[rank] = true
+		for _, c := range d.Neighbours(d.At(rank)) {
+			near[d.Rank(c)] = true
+		}
+	}
+	return out
+}
+
+// blockOf is a cube of nodes in the middle of the torus.
+func blockOf(d grid.Dims, side int) (out []int) {
+	for rank := range d.Nodes() {
+		c := d.At(rank)
+		inside := func(x, size int) bool { first := (size - side) / 2; return x >= first && x < first+side }
+		if inside(c.X, d.X) && inside(c.Y, d.Y) && inside(c.Z, d.Z) {
+			out = append(out, rank)
+		}
+	}
+	return out
+}

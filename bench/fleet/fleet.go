@@ -1,0 +1,321 @@
+// Package fleet loads real supervisors with the traffic of many emulated agents: they share a few
+// sockets and one process, but every message is what an agent's host half would send, signed or under
+// the MAC of a session that was exchanged as usual, and every challenge is answered while the node lives.
+//
+// What is left out of an agent: registers, links, gossip, the torus rail, and the verification of what
+// the supervisors answer, which would only burn the processor that the supervisors need. Reports are
+// sent again, to the next replica, until they are RECEIVED.
+package fleet
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/bench/measure"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Config of a fleet.
+type Config struct {
+	Dims     grid.Dims
+	Replicas int // 1, 3 or 5
+	Preset   string
+	Periods  *config.PeriodsOverride
+	Seed     uint64
+	// Adjust may change a supervisor's configuration before it is written; nil: nothing is changed.
+	Adjust func(*config.Supervisor)
+}
+
+const clusterName = "bench"
+
+// Fleet is the supervisors, as processes, and the emulated agents.
+type Fleet struct {
+	cfg     Config
+	dir     string
+	periods config.Periods
+	ca      *pki.CA
+	nodes   []*Node // by rank
+	byID    map[string]*Node
+	configs []config.Supervisor
+	targets []netip.AddrPort // report addresses, by replica
+	procs   []*exec.Cmd
+	wire    *wire
+	stop    func() error // of the wire
+	client  *client.Client
+}
+
+// Start makes keys and configurations, starts the supervisors and opens a path for every node. It waits
+// until one leads. The caller closes the fleet.
+func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
+	f := &Fleet{cfg: cfg, byID: make(map[string]*Node)}
+	preset, err := config.Preset(cfg.Preset)
+	if err != nil {
+		return nil, err
+	}
+	f.periods = cfg.Periods.Apply(preset)
+	if f.dir, err = os.MkdirTemp("", "lofamo-fleet-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if f.wire, err = newWire(f); err != nil {
+		return nil, err
+	}
+	f.stop = f.wire.start()
+	for _, step := range []func(context.Context) error{f.issue, f.configure, f.launch, f.leads, f.connect} {
+		if err = step(ctx); err != nil {
+			return nil, fmt.Errorf("start a fleet of %s: %w", cfg.Dims, err)
+		}
+	}
+	return f, nil
+}
+
+// Close stops the supervisors and removes what was made.
+func (f *Fleet) Close() error {
+	var errs []error
+	if f.client != nil {
+		errs = append(errs, f.client.Close())
+	}
+	for _, p := range f.procs {
+		_ = p.Process.Signal(syscall.SIGTERM)
+	}
+	for _, p := range f.procs {
+		kill := time.AfterFunc(20*time.Second, func() { _ = p.Process.Kill() })
+		_ = p.Wait()
+		kill.Stop()
+	}
+	if f.stop != nil {
+		errs = append(errs, f.stop())
+	}
+	return errors.Join(append(errs, os.RemoveAll(f.dir))...)
+}
+
+// Nodes returns the emulated nodes by rank.
+func (f *Fleet) Nodes() []*Node { return f.nodes }
+
+// Dims returns the torus' sizes.
+func (f *Fleet) Dims() grid.Dims { return f.cfg.Dims }
+
+// Periods are those of the supervisors.
+func (f *Fleet) Periods() config.Periods { return f.periods }
+
+// Client asks the supervisors.
+func (f *Fleet) Client() *client.Client { return f.client }
+
+// Wire returns counters of what was sent and received.
+func (f *Fleet) Wire() Counters { return f.wire.counters() }
+
+func (f *Fleet) path(name string) string { return filepath.Join(f.dir, name) }
+
+// issue makes the authority, the operator's certificate, and a key for every host half.
+func (f *Fleet) issue(context.Context) (err error) {
+	if f.ca, err = pki.NewCA(clusterName); err != nil {
+		return err
+	}
+	if err := f.ca.Save(f.path("ca.pem"), f.path("ca.key")); err != nil {
+		return err
+	}
+	if err := f.ca.IssueTo(f.path("operator.pem"), f.path("operator.key"), pki.Identity{Cluster: clusterName, Role: pki.RoleOperator, Name: "bench"}, nil, nil); err != nil {
+		return err
+	}
+	for rank := range f.cfg.Dims.Nodes() {
+		n, err := newNode(f, rank)
+		if err != nil {
+			return err
+		}
+		f.nodes, f.byID[string(n.id)] = append(f.nodes, n), n
+	}
+	return nil
+}
+
+// service is the address of a node: one of 127.0.0.0/8, all of which come to the one socket.
+func (f *Fleet) service(rank int) string {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + rank/62500), byte(rank / 250 % 250), byte(1 + rank%250)}), f.wire.port()).String()
+}
+
+// configure writes the supervisors' configurations.
+func (f *Fleet) configure(context.Context) error {
+	var nodes []config.NodeEntry
+	for rank, n := range f.nodes {
+		nodes = append(nodes, config.NodeEntry{ID: n.id, Coord: n.coord.String(), Service: f.service(rank)})
+	}
+	ports, err := freePorts(5 * f.cfg.Replicas)
+	if err != nil {
+		return err
+	}
+	next := func() string {
+		p := ports[0]
+		ports = ports[1:]
+		return p
+	}
+	var members []string
+	var replicas []config.ReplicaEntry
+	for i := range f.cfg.Replicas {
+		id := localcluster.SupervisorID(i)
+		c := config.DefaultSupervisor()
+		c.Cluster, c.ID, c.Dims, c.Nodes, c.Preset, c.Periods = clusterName, id, f.cfg.Dims.String(), nodes, f.cfg.Preset, f.cfg.Periods
+		c.Report, c.GRPC, c.HTTP = next(), next(), next()
+		c.Etcd.PeerURL, c.Etcd.ClientURL = "https://"+next(), "https://"+next()
+		c.DataDir = f.path(id)
+		c.TLS = config.SupervisorTLS{CA: f.path("ca.pem"), Cert: f.path(id + ".pem"), Key: f.path(id + ".key")}
+		c.Log.Level = "warn"
+		if err := f.ca.IssueTo(c.TLS.Cert, c.TLS.Key, pki.SupervisorIdentity(clusterName, id), []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+			return err
+		}
+		members = append(members, id+"="+c.Etcd.PeerURL)
+		replicas = append(replicas, config.ReplicaEntry{ID: id, GRPC: c.GRPC, Report: c.Report, HTTP: c.HTTP})
+		f.configs = append(f.configs, c)
+		f.targets = append(f.targets, netip.MustParseAddrPort(c.Report))
+	}
+	for i := range f.configs {
+		c := &f.configs[i]
+		c.Etcd.InitialCluster, c.Replicas = strings.Join(members, ","), replicas
+		if f.cfg.Adjust != nil {
+			f.cfg.Adjust(c)
+		}
+		b, err := config.MarshalSupervisor(*c)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(f.path(c.ID+".yaml"), b, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freePorts finds free TCP ports of 127.0.0.1; each is held until all are found.
+func freePorts(n int) (out []string, err error) {
+	for range n {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = ln.Close() }()
+		out = append(out, ln.Addr().String())
+	}
+	return out, nil
+}
+
+// launch starts the processes.
+func (f *Fleet) launch(context.Context) error {
+	bin, err := localcluster.FindBinaries("")
+	if err != nil {
+		return err
+	}
+	for _, c := range f.configs {
+		log, err := os.Create(f.path(c.ID + ".log"))
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command(filepath.Join(bin, "supervisor"), "run", "--config", f.path(c.ID+".yaml"))
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		err = cmd.Start()
+		_ = log.Close() // the process has its own
+		if err != nil {
+			return fmt.Errorf("start supervisor %s: %w", c.ID, err)
+		}
+		f.procs = append(f.procs, cmd)
+	}
+	var targets []string
+	for _, c := range f.configs {
+		targets = append(targets, c.GRPC)
+	}
+	conf, err := f.tls()
+	if err != nil {
+		return err
+	}
+	f.client, err = client.New(client.Config{Targets: targets, TLS: conf, TryTimeout: 30 * time.Second})
+	return err
+}
+
+func (f *Fleet) tls() (*tls.Config, error) {
+	return pki.ClientTLS(f.path("operator.pem"), f.path("operator.key"), f.path("ca.pem"), func(got pki.Identity) error {
+		if got.Role != pki.RoleSupervisor {
+			return fmt.Errorf("%s answers: want a supervisor", got)
+		}
+		return nil
+	})
+}
+
+// ClientOf asks one replica only.
+func (f *Fleet) ClientOf(replica int) (*client.Client, error) {
+	conf, err := f.tls()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{Targets: []string{f.configs[replica].GRPC}, TLS: conf, TryTimeout: 30 * time.Second})
+}
+
+// leads waits for a leader.
+func (f *Fleet) leads(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		r, err := f.client.ListSupervisors(ctx)
+		for _, s := range r.GetSupervisors() {
+			if s.GetLeader() {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no leader: %w: %w", ctx.Err(), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// Usage is what the supervisors have used together: processor time, and memory now.
+func (f *Fleet) Usage() (total measure.Usage, each []measure.Usage, err error) {
+	for _, p := range f.procs {
+		u, err := measure.Process(p.Process.Pid)
+		if err != nil {
+			return total, nil, err
+		}
+		total.CPU += u.CPU
+		total.Resident += u.Resident
+		each = append(each, u)
+	}
+	return total, each, nil
+}
+
+// At returns the node at a place.
+func (f *Fleet) At(c grid.Coord) *Node { return f.nodes[f.cfg.Dims.Rank(c)] }
+
+// find returns the node of that id, nil when there is none.
+func (f *Fleet) find(id string) *Node { return f.byID[id] }
+
+// Leader returns the number of the replica that leads.
+func (f *Fleet) Leader(ctx context.Context) (int, error) {
+	r, err := f.client.ListSupervisors(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for i, c := range f.configs {
+		for _, s := range r.GetSupervisors() {
+			if s.GetLeader() && s.GetId() == c.ID {
+				return i, nil
+			}
+		}
+	}
+	return 0, errors.New("no replica leads")
+}

@@ -1,0 +1,202 @@
+package fleet
+
+import (
+	"crypto/ecdh"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// epoch is the boot epoch of every emulated half.
+const epoch fault.Epoch = 1
+
+// Node is one emulated agent: its host half, which speaks for both.
+type Node struct {
+	id     fault.NodeID
+	coord  grid.Coord
+	signer *pki.Signer
+	peers  []peer // at the end of each link
+	target int    // replica of its primary path
+	dead   atomic.Bool
+
+	mu      sync.Mutex
+	seq     fault.Seq
+	key     *ecdh.PrivateKey // of the exchange under way
+	session *servicenet.SessionKey
+	states  map[subject]fault.Observation // what its digests say
+	order   []subject
+	started time.Time
+}
+
+type peer struct {
+	dir  grid.Direction
+	node fault.NodeID
+	rank int
+}
+
+// subject is what an observation is about.
+type subject struct {
+	node      fault.NodeID
+	component fault.Component
+}
+
+func newNode(f *Fleet, rank int) (*Node, error) {
+	dims := f.cfg.Dims
+	at := dims.At(rank)
+	n := &Node{id: fault.DefaultNodeID(at), coord: at, target: rank % f.cfg.Replicas, states: make(map[subject]fault.Observation), started: time.Now()}
+	var err error
+	if n.signer, err = f.ca.IssueSigner(pki.NodeIdentity(clusterName, n.id, fault.HalfHost)); err != nil {
+		return nil, err
+	}
+	for _, d := range dims.Links() {
+		if p, ok := dims.Neighbour(at, d); ok {
+			n.peers = append(n.peers, peer{d, fault.DefaultNodeID(p), dims.Rank(p)})
+		}
+	}
+	n.healthy()
+	return n, nil
+}
+
+// healthy fills in what a host half says when all is well.
+func (n *Node) healthy() {
+	n.say(fault.Observation{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog})
+	for _, c := range own {
+		n.say(fault.Observation{Component: c, State: fault.Normal, Kind: fault.KindSelf})
+	}
+	for _, p := range n.peers {
+		n.say(fault.Observation{Component: fault.Link(p.dir), State: fault.Normal, Kind: fault.KindSelf})
+		n.say(fault.Observation{Node: p.node, Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindDescriptor})
+	}
+}
+
+// own are the components that a node states of itself, besides its DNP and its links.
+var own = []fault.Component{
+	fault.ComponentDNPCore, fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0,
+	fault.ComponentPeripheral1, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage,
+}
+
+// say notes a state for the digests. Callers but healthy hold the lock.
+func (n *Node) say(o fault.Observation) fault.Observation {
+	if o.Node == "" {
+		o.Node = n.id
+	}
+	s := subject{o.Node, o.Component}
+	if _, ok := n.states[s]; !ok {
+		n.order = append(n.order, s)
+	}
+	n.states[s] = o
+	return o
+}
+
+// ID is the node's name.
+func (n *Node) ID() fault.NodeID { return n.id }
+
+// Kill makes the node silent. It answers no challenge.
+func (n *Node) Kill() { n.dead.Store(true) }
+
+// report makes the next report of the half. The lock is held.
+func (n *Node) report(digest bool, obs []fault.Observation) fault.Report {
+	n.seq++
+	return fault.Report{
+		ID:     fault.ReportID{Origin: fault.Origin{Node: n.id, Half: fault.HalfHost}, Epoch: epoch, Seq: n.seq},
+		Digest: digest, Observations: obs, Uptime: time.Since(n.started),
+		Registers: fault.Registers{DNPWatchdog: 1, HostWatchdog: 1},
+	}
+}
+
+// digest seals a full statement: under the MAC of the session, signed without one.
+func (n *Node) digest() ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	obs := make([]fault.Observation, len(n.order))
+	for i, s := range n.order {
+		obs[i] = n.states[s]
+	}
+	status := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "service>s"}
+	return servicenet.SealReports([]fault.Report{n.report(true, obs)}, status, n.signer, servicenet.SealOptions{Session: n.session})
+}
+
+// Batch is a signed datagram of reports.
+type Batch struct {
+	node    *Node
+	last    fault.Seq // the newest report in it
+	count   int       // reports
+	changes int       // states that it changes
+	data    []byte
+}
+
+// Changes is how many states of the map the batch changes.
+func (b *Batch) Changes() int { return b.changes }
+
+// Changes signs a batch of so many changes of the node's own components: each turns one from NORMAL to
+// SICK or back. Every report changes up to eight of them, all of the batch are under one signature.
+func (n *Node) Changes(count int) (*Batch, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var reports []fault.Report
+	for left := count; left > 0; left -= len(own) {
+		var obs []fault.Observation
+		for _, c := range own[:min(left, len(own))] {
+			o := fault.Observation{Component: c, State: fault.Sick, Kind: fault.KindSelf}
+			if n.states[subject{n.id, c}].State == fault.Sick {
+				o.State = fault.Normal
+			}
+			obs = append(obs, n.say(o))
+		}
+		reports = append(reports, n.report(false, obs))
+	}
+	return n.seal(reports, count)
+}
+
+// Accuse signs what the node says when its links to others have fallen silent.
+func (n *Node) Accuse(silent time.Duration, dead func(rank int) bool) (*Batch, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var obs []fault.Observation
+	for _, p := range n.peers {
+		if dead(p.rank) {
+			obs = append(obs, n.say(fault.Observation{Component: fault.Link(p.dir), State: fault.Failed, Kind: fault.KindSilence, Age: silent, Detail: "nothing heard"}),
+				n.say(fault.Observation{Node: p.node, Component: fault.ComponentHost, State: fault.Unknown, Kind: fault.KindDescriptor}))
+		}
+	}
+	return n.seal([]fault.Report{n.report(false, obs)}, len(obs)/2)
+}
+
+func (n *Node) seal(reports []fault.Report, changes int) (*Batch, error) {
+	data, err := servicenet.SealReports(reports, nil, n.signer, servicenet.SealOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &Batch{node: n, last: reports[len(reports)-1].ID.Seq, count: len(reports), changes: changes, data: data}, nil
+}
+
+// pathRequest signs a REQ with a fresh key.
+func (n *Node) pathRequest(key *ecdh.PrivateKey) ([]byte, error) {
+	n.mu.Lock()
+	n.key = key
+	n.mu.Unlock()
+	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: &lofamov1.PathRequest{
+		Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch), Id: 1,
+		Checksums: []lofamov1.Checksum{lofamov1.Checksum_CHECKSUM_CRC32C}, Key: key.PublicKey().Bytes(),
+	}}}, n.signer)
+}
+
+// pathAck signs an ACK.
+func (n *Node) pathAck() ([]byte, error) {
+	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathAck{PathAck: &lofamov1.PathAck{
+		Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch), Id: 1,
+	}}}, n.signer)
+}
+
+// answer signs the answer to a challenge.
+func (n *Node) answer(c *lofamov1.Challenge) ([]byte, error) {
+	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+		Nonce: c.GetNonce(), Node: string(n.id), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(epoch),
+	}}}, n.signer)
+}

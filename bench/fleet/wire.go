@@ -1,0 +1,252 @@
+package fleet
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/keys"
+)
+
+// Counters of a fleet's socket.
+type Counters struct {
+	Sent, Received uint64 // datagrams
+	Answered       uint64 // digests that a supervisor said it has RECEIVED
+	Challenges     uint64
+	Retries        uint64 // reports sent again
+	Unreadable     uint64 // answers that are no messages
+}
+
+// wire is the socket of all nodes, on every address of 127.0.0.0/8.
+type wire struct {
+	f    *Fleet
+	conn *net.UDPConn
+
+	sent, received, answered, challenges, retries, unreadable atomic.Uint64
+
+	mu      sync.Mutex
+	pending map[*Node]*flight // reports on their way
+	settled chan struct{}     // has room for one: something was COMMITTED
+	paths   int               // exchanges that are complete
+}
+
+// flight is a batch that is not COMMITTED yet.
+type flight struct {
+	*Batch
+	left      int // reports not COMMITTED
+	committed map[fault.Seq]bool
+	received  bool
+	target    int
+	again     time.Time
+	wait      time.Duration
+	begun     time.Time
+	done      func(took time.Duration)
+}
+
+// socketBuffer holds what comes while the process is not running.
+const socketBuffer = 16 << 20
+
+func newWire(f *Fleet) (*wire, error) {
+	conn, err := net.ListenUDP("udp4", &net.UDPAddr{})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(conn.SetReadBuffer(socketBuffer), conn.SetWriteBuffer(socketBuffer)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &wire{f: f, conn: conn, pending: make(map[*Node]*flight), settled: make(chan struct{}, 1)}, nil
+}
+
+func (w *wire) port() uint16 { return netip.MustParseAddrPort(w.conn.LocalAddr().String()).Port() }
+
+func (w *wire) counters() Counters {
+	return Counters{
+		Sent: w.sent.Load(), Received: w.received.Load(), Answered: w.answered.Load(), Challenges: w.challenges.Load(),
+		Retries: w.retries.Load(), Unreadable: w.unreadable.Load(),
+	}
+}
+
+// start runs the wire; what is returned stops it.
+func (w *wire) start() func() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return w.receive(ctx) })
+	g.Go(func() error { return w.repeat(ctx) })
+	context.AfterFunc(ctx, func() { _ = w.conn.Close() })
+	return func() error {
+		cancel()
+		return g.Wait()
+	}
+}
+
+// believe verifies nothing: see the package comment.
+type believe struct{}
+
+func (believe) VerifyName([]byte, []byte, []byte) (role, name string, err error) {
+	return servicenet.RoleSupervisor, "", nil
+}
+
+func (believe) VerifyMAC(uint64, []byte, []byte) (role, name string, err error) {
+	return servicenet.RoleSupervisor, "", nil
+}
+
+func (w *wire) receive(ctx context.Context) error {
+	b := make([]byte, 1<<16)
+	for {
+		n, from, err := w.conn.ReadFromUDPAddrPort(b)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		w.received.Add(1)
+		o, err := servicenet.Open(b[:n], believe{})
+		if err != nil {
+			w.unreadable.Add(1)
+			continue
+		}
+		if err := w.handle(from, o.Msg); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {
+	for _, a := range m.GetAcks() {
+		w.acked(a)
+	}
+	switch body := m.GetBody().(type) {
+	case *lofamov1.Message_Challenge:
+		w.challenges.Add(1)
+		return w.challenged(from, body.Challenge)
+	case *lofamov1.Message_PathReply:
+		return w.granted(from, body.PathReply)
+	case *lofamov1.Message_Downcall: // through a neighbour: the same question comes straight too
+		w.challenges.Add(1)
+	}
+	return nil
+}
+
+func (w *wire) challenged(from netip.AddrPort, c *lofamov1.Challenge) error {
+	n := w.f.find(c.GetNode())
+	if n == nil || n.dead.Load() || c.GetHalf() == lofamov1.Half_HALF_DNP {
+		return nil
+	}
+	b, err := n.answer(c)
+	if err != nil {
+		return err
+	}
+	return w.send(from, b)
+}
+
+func (w *wire) send(to netip.AddrPort, b []byte) error {
+	w.sent.Add(1)
+	_, err := w.conn.WriteToUDPAddrPort(b, to)
+	return err
+}
+
+// granted makes the session of a reply, and acknowledges it.
+func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
+	n := w.f.find(r.GetNode())
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	fresh := n.session == nil
+	if fresh {
+		secret, err := keys.PathExchange{
+			Half: string(n.id) + "/" + fault.HalfHost.String(), Epoch: uint64(epoch), ID: r.GetId(),
+			Supervisor: localcluster.SupervisorID(n.target), Session: r.GetSession(),
+		}.Secret(n.key, r.GetKey())
+		if err != nil {
+			n.mu.Unlock()
+			return err
+		}
+		n.session = servicenet.NewSession(r.GetSession(), secret)
+	}
+	n.mu.Unlock()
+	if fresh {
+		w.mu.Lock()
+		w.paths++
+		w.mu.Unlock()
+	}
+	b, err := n.pathAck()
+	if err != nil {
+		return err
+	}
+	return w.send(from, b)
+}
+
+// connect opens a path for every node. Many at a time: each exchange costs a supervisor a tenth of a
+// millisecond.
+func (f *Fleet) connect(ctx context.Context) error {
+	const atOnce = 64
+	begun := time.Now()
+	for first := 0; first < len(f.nodes); first += atOnce {
+		group := f.nodes[first:min(first+atOnce, len(f.nodes))]
+		for {
+			if err := f.ask(group); err != nil {
+				return err
+			}
+			if f.wire.established(first+len(group), 200*time.Millisecond) {
+				break
+			}
+			if err := ctx.Err(); err != nil || time.Since(begun) > 5*time.Minute {
+				return fmt.Errorf("paths: only %d of %d nodes have one: %w", first, len(f.nodes), errors.Join(err, context.DeadlineExceeded))
+			}
+		}
+	}
+	return nil
+}
+
+// ask sends a REQ for every node that has no session yet.
+func (f *Fleet) ask(nodes []*Node) error {
+	for _, n := range nodes {
+		n.mu.Lock()
+		has, key := n.session != nil, n.key
+		n.mu.Unlock()
+		if has {
+			continue
+		}
+		if key == nil {
+			var err error
+			if key, err = ecdh.X25519().GenerateKey(rand.Reader); err != nil {
+				return err
+			}
+		}
+		b, err := n.pathRequest(key)
+		if err != nil {
+			return err
+		}
+		if err := f.wire.send(f.targets[n.target], b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// established waits until so many paths are.
+func (w *wire) established(count int, wait time.Duration) bool {
+	for end := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		w.mu.Lock()
+		ok := w.paths >= count
+		w.mu.Unlock()
+		if ok || time.Now().After(end) {
+			return ok
+		}
+	}
+}

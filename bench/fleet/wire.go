@@ -107,10 +107,10 @@ func (w *wire) receive(ctx context.Context) error {
 	b := make([]byte, 1<<16)
 	for {
 		n, from, err := w.conn.ReadFromUDPAddrPort(b)
+		if ctx.Err() != nil {
+			return nil // the socket was closed for that
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
 			return err
 		}
 		w.received.Add(1)

@@ -619,7 +619,7 @@ func (x *ListGroupsResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-type SummarizeRequest struct {
+type GetSummaryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Keys to count by besides the whole: "label/KEY", "dimension/X", "/Y" or "/Z", "region". At most 8.
 	By            []string `protobuf:"bytes,1,rep,name=by,proto3" json:"by,omitempty"`
@@ -628,20 +628,20 @@ type SummarizeRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SummarizeRequest) Reset() {
-	*x = SummarizeRequest{}
+func (x *GetSummaryRequest) Reset() {
+	*x = GetSummaryRequest{}
 	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SummarizeRequest) String() string {
+func (x *GetSummaryRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SummarizeRequest) ProtoMessage() {}
+func (*GetSummaryRequest) ProtoMessage() {}
 
-func (x *SummarizeRequest) ProtoReflect() protoreflect.Message {
+func (x *GetSummaryRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -653,26 +653,26 @@ func (x *SummarizeRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SummarizeRequest.ProtoReflect.Descriptor instead.
-func (*SummarizeRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetSummaryRequest.ProtoReflect.Descriptor instead.
+func (*GetSummaryRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *SummarizeRequest) GetBy() []string {
+func (x *GetSummaryRequest) GetBy() []string {
 	if x != nil {
 		return x.By
 	}
 	return nil
 }
 
-func (x *SummarizeRequest) GetLabelSelector() string {
+func (x *GetSummaryRequest) GetLabelSelector() string {
 	if x != nil {
 		return x.LabelSelector
 	}
 	return ""
 }
 
-type SummarizeResponse struct {
+type GetSummaryResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
 	Links         *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`    // link ends
@@ -686,20 +686,20 @@ type SummarizeResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SummarizeResponse) Reset() {
-	*x = SummarizeResponse{}
+func (x *GetSummaryResponse) Reset() {
+	*x = GetSummaryResponse{}
 	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SummarizeResponse) String() string {
+func (x *GetSummaryResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SummarizeResponse) ProtoMessage() {}
+func (*GetSummaryResponse) ProtoMessage() {}
 
-func (x *SummarizeResponse) ProtoReflect() protoreflect.Message {
+func (x *GetSummaryResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_lofamo_v1_fault_supervisor_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -711,61 +711,61 @@ func (x *SummarizeResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SummarizeResponse.ProtoReflect.Descriptor instead.
-func (*SummarizeResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetSummaryResponse.ProtoReflect.Descriptor instead.
+func (*GetSummaryResponse) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *SummarizeResponse) GetNodes() *Count {
+func (x *GetSummaryResponse) GetNodes() *Count {
 	if x != nil {
 		return x.Nodes
 	}
 	return nil
 }
 
-func (x *SummarizeResponse) GetLinks() *Count {
+func (x *GetSummaryResponse) GetLinks() *Count {
 	if x != nil {
 		return x.Links
 	}
 	return nil
 }
 
-func (x *SummarizeResponse) GetBy() []*Tally {
+func (x *GetSummaryResponse) GetBy() []*Tally {
 	if x != nil {
 		return x.By
 	}
 	return nil
 }
 
-func (x *SummarizeResponse) GetGroups() uint32 {
+func (x *GetSummaryResponse) GetGroups() uint32 {
 	if x != nil {
 		return x.Groups
 	}
 	return 0
 }
 
-func (x *SummarizeResponse) GetWarnings() uint32 {
+func (x *GetSummaryResponse) GetWarnings() uint32 {
 	if x != nil {
 		return x.Warnings
 	}
 	return 0
 }
 
-func (x *SummarizeResponse) GetMaintenance() uint32 {
+func (x *GetSummaryResponse) GetMaintenance() uint32 {
 	if x != nil {
 		return x.Maintenance
 	}
 	return 0
 }
 
-func (x *SummarizeResponse) GetRevision() uint64 {
+func (x *GetSummaryResponse) GetRevision() uint64 {
 	if x != nil {
 		return x.Revision
 	}
 	return 0
 }
 
-func (x *SummarizeResponse) GetCluster() *ClusterInfo {
+func (x *GetSummaryResponse) GetCluster() *ClusterInfo {
 	if x != nil {
 		return x.Cluster
 	}
@@ -2899,11 +2899,11 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x12ListGroupsResponse\x12(\n" +
 	"\x06groups\x18\x01 \x03(\v2\x10.lofamo.v1.GroupR\x06groups\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x120\n" +
-	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"I\n" +
-	"\x10SummarizeRequest\x12\x0e\n" +
+	"\acluster\x18\x03 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"J\n" +
+	"\x11GetSummaryRequest\x12\x0e\n" +
 	"\x02by\x18\x01 \x03(\tR\x02by\x12%\n" +
-	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xa9\x02\n" +
-	"\x11SummarizeResponse\x12&\n" +
+	"\x0elabel_selector\x18\x02 \x01(\tR\rlabelSelector\"\xaa\x02\n" +
+	"\x12GetSummaryResponse\x12&\n" +
 	"\x05nodes\x18\x01 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\x12&\n" +
 	"\x05links\x18\x02 \x01(\v2\x10.lofamo.v1.CountR\x05links\x12 \n" +
 	"\x02by\x18\x03 \x03(\v2\x10.lofamo.v1.TallyR\x02by\x12\x16\n" +
@@ -3074,14 +3074,15 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\rWatchResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06synced\x18\x03 \x01(\bR\x06synced2\xb8\t\n" +
+	"\x06synced\x18\x03 \x01(\bR\x06synced2\xbb\t\n" +
 	"\x0fFaultSupervisor\x12F\n" +
 	"\tListNodes\x12\x1b.lofamo.v1.ListNodesRequest\x1a\x1c.lofamo.v1.ListNodesResponse\x125\n" +
 	"\aGetNode\x12\x19.lofamo.v1.GetNodeRequest\x1a\x0f.lofamo.v1.Node\x12F\n" +
 	"\tListLinks\x12\x1b.lofamo.v1.ListLinksRequest\x1a\x1c.lofamo.v1.ListLinksResponse\x12I\n" +
 	"\n" +
-	"ListGroups\x12\x1c.lofamo.v1.ListGroupsRequest\x1a\x1d.lofamo.v1.ListGroupsResponse\x12F\n" +
-	"\tSummarize\x12\x1b.lofamo.v1.SummarizeRequest\x1a\x1c.lofamo.v1.SummarizeResponse\x12@\n" +
+	"ListGroups\x12\x1c.lofamo.v1.ListGroupsRequest\x1a\x1d.lofamo.v1.ListGroupsResponse\x12I\n" +
+	"\n" +
+	"GetSummary\x12\x1c.lofamo.v1.GetSummaryRequest\x1a\x1d.lofamo.v1.GetSummaryResponse\x12@\n" +
 	"\aExplain\x12\x19.lofamo.v1.ExplainRequest\x1a\x1a.lofamo.v1.ExplainResponse\x12I\n" +
 	"\n" +
 	"ListEvents\x12\x1c.lofamo.v1.ListEventsRequest\x1a\x1d.lofamo.v1.ListEventsResponse\x12I\n" +
@@ -3121,8 +3122,8 @@ var file_lofamo_v1_fault_supervisor_proto_goTypes = []any{
 	(*EndMaintenanceResponse)(nil),  // 8: lofamo.v1.EndMaintenanceResponse
 	(*ListGroupsRequest)(nil),       // 9: lofamo.v1.ListGroupsRequest
 	(*ListGroupsResponse)(nil),      // 10: lofamo.v1.ListGroupsResponse
-	(*SummarizeRequest)(nil),        // 11: lofamo.v1.SummarizeRequest
-	(*SummarizeResponse)(nil),       // 12: lofamo.v1.SummarizeResponse
+	(*GetSummaryRequest)(nil),       // 11: lofamo.v1.GetSummaryRequest
+	(*GetSummaryResponse)(nil),      // 12: lofamo.v1.GetSummaryResponse
 	(*Count)(nil),                   // 13: lofamo.v1.Count
 	(*Tally)(nil),                   // 14: lofamo.v1.Tally
 	(*ExplainRequest)(nil),          // 15: lofamo.v1.ExplainRequest
@@ -3175,10 +3176,10 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	43, // 5: lofamo.v1.SetMaintenanceResponse.maintenance:type_name -> lofamo.v1.Maintenance
 	44, // 6: lofamo.v1.ListGroupsResponse.groups:type_name -> lofamo.v1.Group
 	30, // 7: lofamo.v1.ListGroupsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	13, // 8: lofamo.v1.SummarizeResponse.nodes:type_name -> lofamo.v1.Count
-	13, // 9: lofamo.v1.SummarizeResponse.links:type_name -> lofamo.v1.Count
-	14, // 10: lofamo.v1.SummarizeResponse.by:type_name -> lofamo.v1.Tally
-	30, // 11: lofamo.v1.SummarizeResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	13, // 8: lofamo.v1.GetSummaryResponse.nodes:type_name -> lofamo.v1.Count
+	13, // 9: lofamo.v1.GetSummaryResponse.links:type_name -> lofamo.v1.Count
+	14, // 10: lofamo.v1.GetSummaryResponse.by:type_name -> lofamo.v1.Tally
+	30, // 11: lofamo.v1.GetSummaryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
 	13, // 12: lofamo.v1.Tally.nodes:type_name -> lofamo.v1.Count
 	45, // 13: lofamo.v1.ExplainResponse.state:type_name -> lofamo.v1.State
 	46, // 14: lofamo.v1.ExplainResponse.cause:type_name -> lofamo.v1.Cause
@@ -3222,7 +3223,7 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	32, // 52: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
 	33, // 53: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
 	9,  // 54: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	11, // 55: lofamo.v1.FaultSupervisor.Summarize:input_type -> lofamo.v1.SummarizeRequest
+	11, // 55: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
 	15, // 56: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
 	35, // 57: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
 	17, // 58: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
@@ -3238,7 +3239,7 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	52, // 68: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
 	34, // 69: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
 	10, // 70: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	12, // 71: lofamo.v1.FaultSupervisor.Summarize:output_type -> lofamo.v1.SummarizeResponse
+	12, // 71: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
 	16, // 72: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
 	36, // 73: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
 	18, // 74: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse

@@ -23,7 +23,7 @@ const (
 	FaultSupervisor_GetNode_FullMethodName         = "/lofamo.v1.FaultSupervisor/GetNode"
 	FaultSupervisor_ListLinks_FullMethodName       = "/lofamo.v1.FaultSupervisor/ListLinks"
 	FaultSupervisor_ListGroups_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListGroups"
-	FaultSupervisor_Summarize_FullMethodName       = "/lofamo.v1.FaultSupervisor/Summarize"
+	FaultSupervisor_GetSummary_FullMethodName      = "/lofamo.v1.FaultSupervisor/GetSummary"
 	FaultSupervisor_Explain_FullMethodName         = "/lofamo.v1.FaultSupervisor/Explain"
 	FaultSupervisor_ListEvents_FullMethodName      = "/lofamo.v1.FaultSupervisor/ListEvents"
 	FaultSupervisor_GetHistory_FullMethodName      = "/lofamo.v1.FaultSupervisor/GetHistory"
@@ -67,8 +67,8 @@ type FaultSupervisorClient interface {
 	ListLinks(ctx context.Context, in *ListLinksRequest, opts ...grpc.CallOption) (*ListLinksResponse, error)
 	// ListGroups returns the group faults there are: what many faults have in common.
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
-	// Summarize counts: by state, rack or another label, row of a dimension, region. For dashboards.
-	Summarize(ctx context.Context, in *SummarizeRequest, opts ...grpc.CallOption) (*SummarizeResponse, error)
+	// GetSummary counts: by state, rack or another label, row of a dimension, region. For dashboards.
+	GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error)
 	// Explain says why a component has its state: the rule, the evidence, and what would change it.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
@@ -152,10 +152,10 @@ func (c *faultSupervisorClient) ListGroups(ctx context.Context, in *ListGroupsRe
 	return out, nil
 }
 
-func (c *faultSupervisorClient) Summarize(ctx context.Context, in *SummarizeRequest, opts ...grpc.CallOption) (*SummarizeResponse, error) {
+func (c *faultSupervisorClient) GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SummarizeResponse)
-	err := c.cc.Invoke(ctx, FaultSupervisor_Summarize_FullMethodName, in, out, cOpts...)
+	out := new(GetSummaryResponse)
+	err := c.cc.Invoke(ctx, FaultSupervisor_GetSummary_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -320,8 +320,8 @@ type FaultSupervisorServer interface {
 	ListLinks(context.Context, *ListLinksRequest) (*ListLinksResponse, error)
 	// ListGroups returns the group faults there are: what many faults have in common.
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
-	// Summarize counts: by state, rack or another label, row of a dimension, region. For dashboards.
-	Summarize(context.Context, *SummarizeRequest) (*SummarizeResponse, error)
+	// GetSummary counts: by state, rack or another label, row of a dimension, region. For dashboards.
+	GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error)
 	// Explain says why a component has its state: the rule, the evidence, and what would change it.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
@@ -377,8 +377,8 @@ func (UnimplementedFaultSupervisorServer) ListLinks(context.Context, *ListLinksR
 func (UnimplementedFaultSupervisorServer) ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListGroups not implemented")
 }
-func (UnimplementedFaultSupervisorServer) Summarize(context.Context, *SummarizeRequest) (*SummarizeResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method Summarize not implemented")
+func (UnimplementedFaultSupervisorServer) GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSummary not implemented")
 }
 func (UnimplementedFaultSupervisorServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
@@ -506,20 +506,20 @@ func _FaultSupervisor_ListGroups_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
-func _FaultSupervisor_Summarize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SummarizeRequest)
+func _FaultSupervisor_GetSummary_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSummaryRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(FaultSupervisorServer).Summarize(ctx, in)
+		return srv.(FaultSupervisorServer).GetSummary(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: FaultSupervisor_Summarize_FullMethodName,
+		FullMethod: FaultSupervisor_GetSummary_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(FaultSupervisorServer).Summarize(ctx, req.(*SummarizeRequest))
+		return srv.(FaultSupervisorServer).GetSummary(ctx, req.(*GetSummaryRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -732,8 +732,8 @@ var FaultSupervisor_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _FaultSupervisor_ListGroups_Handler,
 		},
 		{
-			MethodName: "Summarize",
-			Handler:    _FaultSupervisor_Summarize_Handler,
+			MethodName: "GetSummary",
+			Handler:    _FaultSupervisor_GetSummary_Handler,
 		},
 		{
 			MethodName: "Explain",

@@ -92,7 +92,9 @@ func commit(ctx context.Context, o options, f *fleet.Fleet, under, count int) er
 			return err
 		}
 		batches[i] = b
-		o.progress.f("\rsigned %d/%d   ", i+1, len(batches))
+		if i%1000 == 0 {
+			o.progress.f("\rsigned %d/%d   ", i, len(batches))
+		}
 	}
 	before, used, err := consumed(f)
 	if err != nil {

@@ -150,7 +150,7 @@ func oneMap(ctx context.Context, o options, f *fleet.Fleet, watchers, changes in
 		list = append(list, time.Since(at))
 		found = len(r.GetNodes()) + int(r.GetRemaining())
 		at = time.Now()
-		if _, err := c.Summarize(ctx, &lofamov1.SummarizeRequest{}); err != nil {
+		if _, err := c.GetSummary(ctx, &lofamov1.GetSummaryRequest{}); err != nil {
 			return err
 		}
 		summary = append(summary, time.Since(at))

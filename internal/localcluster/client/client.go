@@ -268,9 +268,9 @@ func (c *Client) ListSupervisors(ctx context.Context) (*lofamov1.ListSupervisors
 	})
 }
 
-// Summarize counts.
-func (c *Client) Summarize(ctx context.Context, req *lofamov1.SummarizeRequest) (*lofamov1.SummarizeResponse, error) {
-	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.SummarizeResponse, error) {
-		return s.Summarize(ctx, req)
+// GetSummary counts.
+func (c *Client) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest) (*lofamov1.GetSummaryResponse, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetSummaryResponse, error) {
+		return s.GetSummary(ctx, req)
 	})
 }

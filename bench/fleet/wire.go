@@ -108,7 +108,7 @@ func (w *wire) receive(ctx context.Context) error {
 	for {
 		n, from, err := w.conn.ReadFromUDPAddrPort(b)
 		if ctx.Err() != nil {
-			return nil // the socket was closed for that
+			break // the socket was closed for that
 		}
 		if err != nil {
 			return err
@@ -123,6 +123,7 @@ func (w *wire) receive(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
 }
 
 func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {

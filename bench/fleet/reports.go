@@ -111,8 +111,8 @@ func (w *wire) repeat(ctx context.Context) error {
 		case now := <-t.C:
 			for _, fl := range w.due(now) {
 				w.retries.Add(1)
-				if err := w.send(w.f.targets[fl.target], fl.data); err != nil && ctx.Err() == nil {
-					return err
+				if err := w.send(w.f.targets[fl.target], fl.data); err != nil {
+					return unlessOver(ctx, err)
 				}
 			}
 		}

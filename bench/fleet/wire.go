@@ -107,11 +107,8 @@ func (w *wire) receive(ctx context.Context) error {
 	b := make([]byte, 1<<16)
 	for {
 		n, from, err := w.conn.ReadFromUDPAddrPort(b)
-		if ctx.Err() != nil {
-			break // the socket was closed for that
-		}
 		if err != nil {
-			return err
+			return unlessOver(ctx, err)
 		}
 		w.received.Add(1)
 		o, err := servicenet.Open(b[:n], believe{})
@@ -123,7 +120,14 @@ func (w *wire) receive(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+}
+
+// unlessOver is err, unless the context has ended: then the socket was closed for that.
+func unlessOver(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {

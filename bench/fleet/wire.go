@@ -124,7 +124,8 @@ func (w *wire) receive(ctx context.Context) error {
 
 // unlessOver is err, unless the context has ended: then the socket was closed for that.
 func unlessOver(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	over := ctx.Err() != nil
+	if over {
 		return nil
 	}
 	return err

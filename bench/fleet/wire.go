@@ -124,11 +124,12 @@ func (w *wire) receive(ctx context.Context) error {
 
 // unlessOver is err, unless the context has ended: then the socket was closed for that.
 func unlessOver(ctx context.Context, err error) error {
-	over := ctx.Err() != nil
-	if over {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {

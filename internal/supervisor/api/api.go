@@ -23,13 +23,13 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
-	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Engine is the leader's map; its methods fail with engine.ErrNotLeading elsewhere.
 type Engine interface {
 	Map(ctx context.Context) (view.Map, error)
+	Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, error)
 	Reports(ctx context.Context, q engine.ReportQuery) (engine.ReportView, error)
 	Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error)
 }
@@ -153,24 +153,40 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 	if err != nil {
 		return view.Map{}, err
 	}
-	byID := make(map[fault.NodeID]view.Entry, len(docs))
+	b := view.NewBuilder(s.cfg.Names, time.Time{})
 	for _, doc := range docs {
 		e, err := view.Restore(doc)
 		if err != nil {
 			return view.Map{}, err
 		}
-		byID[e.Status.ID] = e
+		b.Set(e)
 	}
-	m := view.Map{Revision: rev, Stale: true}
-	for _, id := range s.cfg.Names.All() {
-		e, ok := byID[id]
-		if !ok {
-			at, _ := s.cfg.Names.Coord(id)
-			e.Status = awareness.NodeStatus{ID: id, Coord: at, State: fault.Unknown, Cause: fault.CauseNone}
-		}
-		m.Nodes = append(m.Nodes, e)
-	}
+	m := b.Map(rev)
+	m.Stale, m.StaleAge = true, -1
 	return m, nil
+}
+
+// entries are those of a map that are wanted, in full as far as this replica can tell.
+func (s *Server) entries(ctx context.Context, m view.Map, keep func(rank int) bool) ([]view.Entry, error) {
+	var ids []fault.NodeID
+	var out []view.Entry
+	for rank := range m.Len() {
+		switch {
+		case !keep(rank):
+		case m.Stale:
+			out = append(out, m.At(rank))
+		default:
+			ids = append(ids, m.ID(rank))
+		}
+	}
+	if m.Stale {
+		return out, nil
+	}
+	out, err := s.cfg.Engine.Detail(ctx, ids)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return out, nil
 }
 
 // checkStates refuses what is no state, and returns a filter.
@@ -217,11 +233,13 @@ func (s *Server) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) 
 		if !m.Stale {
 			info.Leader = s.cfg.Self // what the election tells may lag behind
 		}
+		entries, err := s.entries(ctx, m, func(rank int) bool { return keep(lofamov1.State(m.State(rank))) })
+		if err != nil {
+			return nil, err
+		}
 		resp := &lofamov1.ListNodesResponse{Revision: m.Revision, Cluster: info}
-		for _, e := range m.Nodes {
-			if keep(lofamov1.State(e.Status.State)) {
-				resp.Nodes = append(resp.Nodes, view.Node(e, now))
-			}
+		for _, e := range entries {
+			resp.Nodes = append(resp.Nodes, view.Node(e, now))
 		}
 		return resp, nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
@@ -236,12 +254,14 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 		return nil, err
 	}
 	return answer(ctx, s, func(m view.Map) (*lofamov1.Node, error) {
-		for _, e := range m.Nodes {
-			if e.Status.ID == id {
-				return view.Node(e, time.Now()), nil
-			}
+		entries, err := s.entries(ctx, m, func(rank int) bool { return m.ID(rank) == id })
+		if err != nil {
+			return nil, err
 		}
-		return nil, status.Errorf(codes.NotFound, "node %q: not in the map", id)
+		if len(entries) == 0 {
+			return nil, status.Errorf(codes.NotFound, "node %q: not in the map", id)
+		}
+		return view.Node(entries[0], time.Now()), nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 		return c.GetNode(ctx, req)
 	})
@@ -259,9 +279,15 @@ func (s *Server) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) 
 	}
 	return answer(ctx, s, func(m view.Map) (*lofamov1.ListLinksResponse, error) {
 		resp := &lofamov1.ListLinksResponse{Revision: m.Revision}
-		for _, l := range view.Links(m, s.cfg.Names.Dims(), time.Now()) {
-			if keep(l.GetState()) && (id == "" || l.GetNode() == string(id)) {
-				resp.Links = append(resp.Links, l)
+		entries, err := s.entries(ctx, m, func(rank int) bool { return id == "" || m.ID(rank) == id })
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			for _, l := range view.NodeLinks(m, e, time.Now()) {
+				if keep(l.GetState()) {
+					resp.Links = append(resp.Links, l)
+				}
 			}
 		}
 		return resp, nil

@@ -32,6 +32,9 @@ const wait = 10 * time.Second
 type follower struct{}
 
 func (follower) Map(context.Context) (view.Map, error) { return view.Map{}, engine.ErrNotLeading }
+func (follower) Detail(context.Context, []fault.NodeID) ([]view.Entry, error) {
+	return nil, engine.ErrNotLeading
+}
 func (follower) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
 	return engine.ReportView{}, engine.ErrNotLeading
 }

@@ -33,6 +33,8 @@ type batch struct {
 	statuses   []awareness.NodeStatus
 	inbox      []store.InboxPosition
 	commitTime time.Duration // what a commit takes nowadays
+
+	write *write // what an operator changes: then there is nothing else
 }
 
 func newBatch() *batch {
@@ -65,6 +67,9 @@ func (b *batch) touchOrigin(o fault.Origin) {
 // the wait in the batch and what a commit takes nowadays, since the event is read as being of the
 // commit but must be written before it.
 func (b *batch) render(now time.Time, names *view.Names) store.Batch {
+	if b.write != nil {
+		return b.write.Batch()
+	}
 	out := store.Batch{Inbox: b.inbox}
 	for _, c := range b.changes {
 		at, _ := names.Coord(c.Node)

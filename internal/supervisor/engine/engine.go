@@ -34,7 +34,8 @@ var ErrNotLeading = errors.New("this replica does not lead")
 // Store is what the engine needs of the store; its methods block until the store answers.
 type Store interface {
 	Load(ctx context.Context) (store.Snapshot, error)
-	LocalRevision(ctx context.Context) (uint64, error)
+	// Confirm fails with store.ErrNotLeader when the fence is gone.
+	Confirm(ctx context.Context, fence store.Fence) (store.Standing, error)
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
 }
 
@@ -104,16 +105,17 @@ type Config struct {
 	Names *view.Names
 }
 
-// Engine survives the terms of leadership; Lead runs one. Submit, Map, Leading and Seen may be
-// called from any goroutine at any time.
+// Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any
+// goroutine at any time.
 type Engine struct {
 	cfg     Config
 	store   Store
 	in      chan Input
 	digests chan Input // nothing but digests: nodes live, and hear that they are heard, while reports wait for the store
 	answers chan Input // to challenges: a flood of reports, or a store that does not answer, is not felt there
-	queries chan query
+	details chan detail
 	asks    chan ask
+	writes  chan write
 	term    atomic.Pointer[term]
 	seen    hub
 }
@@ -131,15 +133,8 @@ func New(cfg Config, st Store) *Engine {
 	}
 	return &Engine{
 		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
-		answers: make(chan Input, answerQueue), queries: make(chan query), asks: make(chan ask),
+		answers: make(chan Input, answerQueue), details: make(chan detail), asks: make(chan ask), writes: make(chan write),
 	}
-}
-
-// query asks for the map. What the store had reached before is the map's revision, if nothing was
-// being committed.
-type query struct {
-	reply   chan<- view.Map
-	reached uint64
 }
 
 // answerQueue bounds the answers to challenges that wait.
@@ -166,43 +161,6 @@ func (e *Engine) Submit(in Input) bool {
 	}
 }
 
-// Map returns the committed map with today's ages. It fails with ErrNotLeading.
-func (e *Engine) Map(ctx context.Context) (view.Map, error) {
-	t := e.term.Load()
-	if t == nil {
-		return view.Map{}, ErrNotLeading
-	}
-	// The store may have gone on, by what is not the map's, since the last commit of ours, and have
-	// compacted what was before: a watch must be able to begin at the map's revision.
-	reached, err := e.store.LocalRevision(ctx)
-	if err != nil {
-		return view.Map{}, err
-	}
-	reply := make(chan view.Map, 1)
-	return inquire(ctx, t, e.queries, query{reply, reached}, reply)
-}
-
-// inquire puts a question to a term and waits for the answer. It fails with ErrNotLeading when the term
-// ends meanwhile.
-func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
-	var none A
-	select {
-	case to <- q:
-	case <-t.done:
-		return none, ErrNotLeading
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
-	select {
-	case a := <-reply:
-		return a, nil
-	case <-t.done:
-		return none, ErrNotLeading
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
-}
-
 // Seen subscribes to changes before their commit. The channel is closed when the term ends or the
 // subscriber is more than buffer changes behind. It fails with ErrNotLeading.
 func (e *Engine) Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error) {
@@ -222,6 +180,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	defer func() {
 		e.term.Store(nil)
 		close(t.done)
+		t.confirmer.stop()
 		e.seen.close()
 		e.cfg.Metrics.Leader.Set(0)
 		e.cfg.Metrics.Nodes(nil)

@@ -102,12 +102,18 @@ func testConfig(ch Challenger) Config {
 
 func start(t *testing.T, st *memstore.Store, spoil func(*Config)) *harness {
 	t.Helper()
+	return startOn(t, st, st, spoil)
+}
+
+// startOn is start with what stands between the engine and its store.
+func startOn(t *testing.T, st *memstore.Store, between Store, spoil func(*Config)) *harness {
+	t.Helper()
 	h := &harness{store: st, box: newBox(), ended: make(chan error, 1)}
 	cfg := testConfig(h.box)
 	if spoil != nil {
 		spoil(&cfg)
 	}
-	h.Engine = New(cfg, st)
+	h.Engine = New(cfg, between)
 	var ctx context.Context
 	ctx, h.stop = context.WithCancel(t.Context())
 	fence := st.Campaign()
@@ -141,17 +147,11 @@ func (h *harness) report(seq fault.Seq, digest bool, comp fault.Component, st fa
 
 func (h *harness) node(t *testing.T, id fault.NodeID) view.Entry {
 	t.Helper()
-	m, err := h.Map(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	list, err := h.Detail(t.Context(), []fault.NodeID{id})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("node %s: %v, %v", id, list, err)
 	}
-	for _, e := range m.Nodes {
-		if e.Status.ID == id {
-			return e
-		}
-	}
-	t.Fatalf("no node %s", id)
-	return view.Entry{}
+	return list[0]
 }
 
 // taken waits until everything submitted has been taken in.
@@ -185,38 +185,6 @@ func TestCommitThenAck(t *testing.T) {
 	}
 	if e := h.node(t, "n1-0-0"); e.Status.State != fault.Sick || e.Revision == 0 {
 		t.Errorf("after the commit the map says %s at %d", e.Status.State, e.Revision)
-	}
-}
-
-// TestReadersNeverGoBack: a commit may be in the store, and shown by watches, before the term hears of
-// it. Who asks then is answered when the term knows.
-func TestReadersNeverGoBack(t *testing.T) {
-	h := start(t, memstore.New(100), nil)
-	unblock := h.store.Block()
-	defer unblock()
-	h.report(1, false, fault.ComponentMemory, fault.Sick)
-	h.taken(t)
-	m, err := h.Map(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	later, now := make(chan view.Map, 1), make(chan view.Map, 1)
-	h.queries <- query{later, m.Revision + 1} // as if the store had it already
-	h.queries <- query{now, m.Revision}
-	<-now // queries are handled in order
-	if len(later) != 0 {
-		t.Fatal("answered with a map that may be older than what a watch has shown")
-	}
-	unblock()
-	select {
-	case m := <-later:
-		for _, e := range m.Nodes {
-			if e.Status.ID == "n1-0-0" && e.Status.State != fault.Sick {
-				t.Errorf("answered with state %s after the commit", e.Status.State)
-			}
-		}
-	case <-time.After(wait):
-		t.Fatal("never answered")
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -24,16 +25,16 @@ type term struct {
 	senders   map[fault.NodeID]Sender // by the newest digest of the host half
 	wake      time.Time
 
-	// The committed map, and how many batches that are not committed yet touch a node: for such a
-	// node readers get the committed state, for any other the machine's, which has today's ages.
-	committed map[fault.NodeID]view.Entry
+	// The committed map, and how many batches that are not committed yet touch a node: of such a node
+	// readers get the committed state.
+	committed *view.Builder
 	touched   map[fault.NodeID]int
-	revision  uint64
+	published *published
+	confirmer *confirmer
 
 	open     *batch   // takes changes
 	sealed   []*batch // waiting, oldest first
 	inflight *batch   // with the committer
-	held     []query  // asked while that is in flight; bounded by the callers, who wait
 	// waiting are the reports in those batches, with those who are to hear of the commit.
 	waiting map[fault.ReportID][]answerTo
 	// commitTime is a running mean, for what the awareness latency must add for the commit itself.
@@ -61,10 +62,12 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	if err != nil {
 		return nil, err
 	}
+	now := time.Now()
 	t := &term{
-		e: e, committer: committer, revision: snap.Revision, inbox: servicenet.NewInbox(snap.Inbox),
-		committed: make(map[fault.NodeID]view.Entry), touched: make(map[fault.NodeID]int),
-		log: newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
+		e: e, committer: committer, inbox: servicenet.NewInbox(snap.Inbox),
+		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
+		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
+		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}
 	t.trace.begins(snap)
@@ -74,23 +77,20 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		if err != nil {
 			return nil, err
 		}
-		if at, ok := e.cfg.Names.Coord(entry.Status.ID); !ok || at != entry.Status.Coord {
+		if !t.committed.Set(entry) {
 			e.cfg.Logger.Warn("stored node is not in the configured torus: left out", "node", entry.Status.ID, "coord", entry.Status.Coord)
 			continue
 		}
 		saved = append(saved, entry.Status)
-		t.committed[entry.Status.ID] = entry
 	}
-	now := time.Now()
 	if t.machine, err = awareness.New(e.cfg.Awareness, now, saved); err != nil {
 		return nil, err
 	}
-	states := make(map[fault.NodeID]fault.State)
-	for _, st := range t.machine.Nodes() {
-		if _, ok := t.committed[st.ID]; !ok {
-			t.committed[st.ID] = view.Entry{Status: st}
-		}
-		states[st.ID] = t.committed[st.ID].Status.State
+	m := t.committed.Map(snap.Revision)
+	t.published = newPublished(m)
+	states := make(map[fault.NodeID]fault.State, m.Len())
+	for rank := range m.Len() {
+		states[m.ID(rank)] = m.State(rank)
 	}
 	e.cfg.Metrics.Nodes(states)
 	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
@@ -144,15 +144,16 @@ func (t *term) run(ctx context.Context) error {
 			// What came before the verdict is heard before the verdict.
 			t.drain()
 			t.step(time.Now(), awareness.Tick{})
-		case q := <-t.e.queries:
-			t.ask(q)
+		case d := <-t.e.details:
+			d.reply <- t.detail(d.ids)
+		case w := <-t.e.writes:
+			t.takeWrite(w)
 		case a := <-t.e.asks:
 			a.reply <- t.reports(a.query)
 		case r := <-results:
-			if r.err != nil {
-				return r.err
+			if err := t.ended(r); err != nil {
+				return err
 			}
-			t.finish(r)
 		}
 	}
 }
@@ -309,7 +310,7 @@ func (t *term) step(now time.Time, ev awareness.Event) bool {
 
 // touch notes that a node's document is to be written with the open batch.
 func (t *term) touch(id fault.NodeID) {
-	if _, ok := t.committed[id]; !ok {
+	if !t.committed.Has(id) {
 		return // not in this torus
 	}
 	if t.open.touchNode(id) {
@@ -353,11 +354,27 @@ func (t *term) launch(work chan<- *batch) {
 	work <- t.inflight
 }
 
+// ended takes the end of a commit. Any error but that of a write that came too late ends the term.
+func (t *term) ended(r result) error {
+	w := t.inflight.write
+	switch {
+	case r.err == nil:
+		t.finish(r)
+	case w != nil && errors.Is(r.err, store.ErrConflict):
+		t.inflight = nil
+	default:
+		return r.err
+	}
+	if w != nil {
+		w.reply <- written{r.revision, r.err}
+	}
+	return nil
+}
+
 // finish does what follows a commit: the map, the acks, the metrics.
 func (t *term) finish(r result) {
 	b, m := t.inflight, t.e.cfg.Metrics
 	t.inflight = nil
-	t.revision = r.revision
 	t.commitTime += (r.took - t.commitTime) / 8
 	m.Commit.Observe(r.took.Seconds())
 	m.Revision.Set(float64(r.revision))
@@ -366,8 +383,8 @@ func (t *term) finish(r result) {
 		if t.touched[st.ID]--; t.touched[st.ID] == 0 {
 			delete(t.touched, st.ID)
 		}
-		m.Node(st.ID, t.committed[st.ID].Status.State, st.State)
-		t.committed[st.ID] = view.Entry{Status: st, Revision: r.revision}
+		m.Node(st.ID, t.committed.State(st.ID), st.State)
+		t.committed.Set(view.Entry{Status: st, Revision: r.revision})
 	}
 	now := time.Now()
 	for _, c := range b.changes {
@@ -376,11 +393,8 @@ func (t *term) finish(r result) {
 			m.Awareness.WithLabelValues(c.Cause.String()).Observe((c.Latency + now.Sub(c.at)).Seconds())
 		}
 	}
+	t.published.publish(t.committed.Map(r.revision))
 	t.acknowledge(b)
-	for _, q := range t.held {
-		q.reply <- t.view(q.reached)
-	}
-	t.held = nil
 }
 
 // acknowledge answers the reports of a committed batch, many of one origin in one ack.
@@ -422,34 +436,4 @@ func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ..
 		ack.HighestEpoch = uint64(highest)
 		a.answerer.Answer(a.to, ack)
 	}
-}
-
-// ask answers a query. When the store has gone on while a commit is in flight, that commit may be what
-// it has gone on by, and a watch may have shown it already: the answer waits until that is known, so
-// that a reader never sees an older map than before.
-func (t *term) ask(q query) {
-	if t.inflight != nil && q.reached > t.revision {
-		t.held = append(t.held, q)
-		return
-	}
-	q.reply <- t.view(q.reached)
-}
-
-// view returns the committed map, with today's ages where the machine says nothing newer.
-func (t *term) view(reached uint64) view.Map {
-	m := view.Map{Revision: t.revision}
-	if t.inflight == nil {
-		// Every commit up to there was ours and is in the map.
-		m.Revision = max(m.Revision, reached)
-	}
-	for _, st := range t.machine.Nodes() {
-		entry := t.committed[st.ID]
-		if t.touched[st.ID] == 0 {
-			entry.Status = st
-		}
-		said := t.senders[st.ID]
-		entry.Delivery, entry.DeliveryAt, entry.DeliveryOldAt = said.Status, said.At, said.OldAt
-		m.Nodes = append(m.Nodes, entry)
-	}
-	return m
 }

@@ -188,13 +188,23 @@ func (s *Etcd) Revision(ctx context.Context) (uint64, error) {
 	return uint64(resp.Header.Revision), nil
 }
 
-// LocalRevision returns the revision that the replica's own copy has reached.
-func (s *Etcd) LocalRevision(ctx context.Context) (uint64, error) {
-	resp, err := s.c.Get(ctx, keyHead, clientv3.WithKeysOnly(), clientv3.WithSerializable())
+// Confirm asks the cluster whether a fence still stands and, if so, how far the store has come. It fails
+// without a quorum, and with ErrNotLeader when the fence is gone. Nothing is written: it costs one round of
+// raft's heartbeats.
+func (s *Etcd) Confirm(ctx context.Context, fence Fence) (Standing, error) {
+	resp, err := s.c.Txn(ctx).Then(clientv3.OpGet(fence.Key, clientv3.WithKeysOnly()), clientv3.OpGet(keyHead, clientv3.WithKeysOnly())).Commit()
 	if err != nil {
-		return 0, fmt.Errorf("ask the store's copy for its revision: %w", err)
+		return Standing{}, fmt.Errorf("confirm term %d with the store: %w", fence.Rev, err)
 	}
-	return uint64(resp.Header.Revision), nil
+	at := Standing{Revision: uint64(resp.Header.Revision)}
+	election, heads := resp.Responses[0].GetResponseRange().GetKvs(), resp.Responses[1].GetResponseRange().GetKvs()
+	if len(election) == 0 || election[0].CreateRevision != fence.Rev {
+		return Standing{}, fmt.Errorf("confirm term %d with the store: %w", fence.Rev, ErrNotLeader)
+	}
+	for _, kv := range heads {
+		at.Head = uint64(kv.ModRevision)
+	}
+	return at, nil
 }
 
 // PutSupervisor publishes what a replica says of itself.

@@ -34,6 +34,8 @@ var (
 	ErrNotLeader = errors.New("no longer the leader")
 	// ErrCompacted: the revision to watch from is no longer kept.
 	ErrCompacted = errors.New("revision compacted")
+	// ErrConflict: a guard of the batch does not hold.
+	ErrConflict = errors.New("changed meanwhile")
 	// ErrForeign: the store belongs to another cluster.
 	ErrForeign = errors.New("store of another cluster")
 )
@@ -51,16 +53,54 @@ type Meta struct {
 	Dims    string `json:"dims"`
 }
 
-// Batch is what is committed together. Its events are in order; nodes and positions are each
+// Batch is what is committed together. Its events are in order; nodes, positions and keys are each
 // present at most once.
 type Batch struct {
-	Events []*lofamov1.Event
-	Nodes  []*lofamov1.Node
-	Inbox  []InboxPosition
+	Events  []*lofamov1.Event
+	Nodes   []*lofamov1.Node
+	Inbox   []InboxPosition
+	Puts    []KV
+	Deletes []string // keys
+	// Guards must all hold, or nothing is committed (ErrConflict). A batch with guards is never split.
+	Guards []Guard
+}
+
+// KV is a key, which begins with Prefix, and its value.
+type KV struct {
+	Key   string
+	Value []byte
+}
+
+// Guard says that a key was last written at a revision; 0: that there is none.
+type Guard struct {
+	Key      string
+	Revision uint64
+}
+
+// Write is what an operator changes, with the events that tell of it. It is committed whole, in order with
+// the batches of the leader.
+type Write struct {
+	Events  []*lofamov1.Event
+	Puts    []KV
+	Deletes []string
+	Guards  []Guard
+}
+
+// Batch is the write as a batch of its own.
+func (w Write) Batch() Batch {
+	return Batch{Events: w.Events, Puts: w.Puts, Deletes: w.Deletes, Guards: w.Guards}
+}
+
+// Standing is how the store stands by the word of a quorum, asked after the question was put.
+type Standing struct {
+	Revision uint64 // the newest
+	Head     uint64 // of the newest commit of any leader; 0: none yet
 }
 
 // Ops is the number of store operations that the batch takes.
-func (b Batch) Ops() int { return len(b.Events) + len(b.Nodes) + len(b.Inbox) }
+func (b Batch) Ops() int {
+	return len(b.Events) + len(b.Nodes) + len(b.Inbox) + len(b.Puts) + len(b.Deletes)
+}
 
 // Snapshot is the committed map at one revision.
 type Snapshot struct {

@@ -46,7 +46,11 @@ func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) 
 func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 	// Beside the batch's own: head, meta, and the trimming of events.
 	var rev uint64
-	for _, part := range split(b, w.s.opts.MaxOps-3) {
+	parts := []Batch{b}
+	if len(b.Guards) == 0 {
+		parts = split(b, w.s.opts.MaxOps-3)
+	}
+	for _, part := range parts {
 		r, err := w.commit(ctx, part)
 		if err != nil {
 			return 0, err
@@ -104,6 +108,14 @@ func split(b Batch, limit int) []Batch {
 		room(1, proto.Size(n))
 		cur.Nodes = append(cur.Nodes, n)
 	}
+	for _, kv := range b.Puts {
+		room(1, len(kv.Key)+len(kv.Value))
+		cur.Puts = append(cur.Puts, kv)
+	}
+	for _, key := range b.Deletes {
+		room(1, len(key))
+		cur.Deletes = append(cur.Deletes, key)
+	}
 	for _, p := range b.Inbox {
 		room(1, inboxBytes)
 		cur.Inbox = append(cur.Inbox, p)
@@ -120,12 +132,12 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	}
 	backoff := 10 * time.Millisecond
 	for attempt := 1; ; attempt++ {
-		rev, err := w.attempt(ctx, next, ops)
+		rev, err := w.attempt(ctx, next, ops, b.Guards)
 		if err == nil {
 			w.head, w.headRev, w.hasMeta = next, rev, true
 			return uint64(rev), nil
 		}
-		if errors.Is(err, ErrNotLeader) || ctx.Err() != nil {
+		if errors.Is(err, ErrNotLeader) || errors.Is(err, ErrConflict) || ctx.Err() != nil {
 			return 0, fmt.Errorf("commit batch %d of term %d: %w", next.Batch, next.Term, err)
 		}
 		if w.s.opts.OnRetry != nil {
@@ -140,25 +152,38 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	}
 }
 
-func (w *writer) attempt(ctx context.Context, next head, ops []clientv3.Op) (int64, error) {
+func (w *writer) attempt(ctx context.Context, next head, ops []clientv3.Op, guards []Guard) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
-	resp, err := w.s.c.Txn(ctx).If(
+	conditions := []clientv3.Cmp{
 		clientv3.Compare(clientv3.CreateRevision(w.fence.Key), "=", w.fence.Rev),
 		clientv3.Compare(clientv3.ModRevision(keyHead), "=", w.headRev),
-	).Then(ops...).Else(clientv3.OpGet(keyHead)).Commit()
+	}
+	for _, g := range guards {
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(g.Key), "=", int64(g.Revision)))
+	}
+	resp, err := w.s.c.Txn(ctx).If(conditions...).Then(ops...).
+		Else(clientv3.OpGet(keyHead), clientv3.OpGet(w.fence.Key, clientv3.WithKeysOnly())).Commit()
 	if err != nil {
 		return 0, err
 	}
 	if resp.Succeeded {
 		return resp.Header.Revision, nil
 	}
-	// An earlier attempt of ours may have gone through, even if leadership was lost since.
+	var have head
+	var at int64 // revision of the head; 0: there is none
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
-		var have head
-		if json.Unmarshal(kv.Value, &have) == nil && have.same(next) {
-			return kv.ModRevision, nil
+		at = kv.ModRevision
+		if err := json.Unmarshal(kv.Value, &have); err != nil {
+			return 0, ErrNotLeader // not of our making
 		}
+	}
+	leads := resp.Responses[1].GetResponseRange().Kvs
+	switch {
+	case have.same(next):
+		return at, nil // an earlier attempt of ours has gone through, even if leadership was lost since
+	case len(guards) > 0 && at == w.headRev && len(leads) > 0 && leads[0].CreateRevision == w.fence.Rev:
+		return 0, ErrConflict // we lead, and nothing was committed meanwhile: it is one of the guards
 	}
 	return 0, ErrNotLeader
 }
@@ -193,6 +218,12 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 			return head{}, nil, fmt.Errorf("encode inbox position of %s: %w", p.Origin, err)
 		}
 		ops = append(ops, clientv3.OpPut(inboxKey(p.Origin), string(val)))
+	}
+	for _, kv := range b.Puts {
+		ops = append(ops, clientv3.OpPut(kv.Key, string(kv.Value)))
+	}
+	for _, key := range b.Deletes {
+		ops = append(ops, clientv3.OpDelete(key))
 	}
 	if next.Next-next.Oldest > w.s.opts.KeepEvents+trimSlack {
 		// Only what was there before: etcd refuses to put and delete one key in one transaction.

@@ -30,14 +30,6 @@ type Entry struct {
 	DeliveryAt, DeliveryOldAt time.Time
 }
 
-// Map is the fault map at one revision, by rank.
-type Map struct {
-	Nodes    []Entry
-	Revision uint64
-	// Stale: read from a copy. No age is known.
-	Stale bool
-}
-
 // Node renders one node as of now.
 func Node(e Entry, now time.Time) *lofamov1.Node {
 	st := e.Status
@@ -93,30 +85,24 @@ func Age(from, now time.Time) *durationpb.Duration {
 // Old says whether something is old that is so from a time on; the zero Time: never.
 func Old(from, now time.Time) bool { return !from.IsZero() && !now.Before(from) }
 
-// Links renders the link ends of a map, by rank of the node and direction.
-func Links(m Map, dims grid.Dims, now time.Time) []*lofamov1.Link {
-	ids := make(map[grid.Coord]fault.NodeID, len(m.Nodes))
-	for _, e := range m.Nodes {
-		ids[e.Status.Coord] = e.Status.ID
-	}
+// NodeLinks renders the link ends of one node of a map, by direction.
+func NodeLinks(m Map, e Entry, now time.Time) []*lofamov1.Link {
 	var out []*lofamov1.Link
-	for _, e := range m.Nodes {
-		for _, c := range e.Status.Components {
-			dir, ok := c.Component.LinkDirection()
-			if !ok {
-				continue
-			}
-			peer, ok := dims.Neighbour(e.Status.Coord, dir)
-			if !ok {
-				continue
-			}
-			out = append(out, &lofamov1.Link{
-				Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
-				Peer: string(ids[peer]), PeerCoord: peer.String(),
-				State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
-				Evidence: evidence(c.Evidence, now),
-			})
+	for _, c := range e.Status.Components {
+		dir, ok := c.Component.LinkDirection()
+		if !ok {
+			continue
 		}
+		peer, ok := m.dims.Neighbour(e.Status.Coord, dir)
+		if !ok {
+			continue
+		}
+		out = append(out, &lofamov1.Link{
+			Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
+			Peer: string(m.ID(m.dims.Rank(peer))), PeerCoord: peer.String(),
+			State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
+			Evidence: evidence(c.Evidence, now),
+		})
 	}
 	return out
 }

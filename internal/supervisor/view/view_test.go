@@ -122,8 +122,9 @@ func TestNodeAges(t *testing.T) {
 
 func TestLinks(t *testing.T) {
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
-	m := Map{Nodes: []Entry{{Status: awareness.NodeStatus{ID: "n0-0-0"}}, {Status: sample()}}}
-	links := Links(m, dims, now)
+	b := NewBuilder(NewNames(dims, map[grid.Coord]fault.NodeID{{}: "n0-0-0", {X: 1}: "n1-0-0"}), now)
+	m := b.Map(1)
+	links := NodeLinks(m, Entry{Status: sample()}, now)
 	if len(links) != 1 || links[0].GetDirection() != "X+" || links[0].GetPeer() != "n0-0-0" || links[0].GetCause() != lofamov1.Cause_NODE {
 		t.Errorf("%v", links)
 	}

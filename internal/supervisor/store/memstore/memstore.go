@@ -32,6 +32,9 @@ type Store struct {
 	changed chan struct{} // closed and renewed with every commit
 	blocked chan struct{} // while not nil, commits wait for it to close
 	commits int
+	head    uint64 // revision of the last commit
+	keys    map[string]store.KV
+	written map[string]uint64
 }
 
 // New returns an empty store that keeps so many events.
@@ -39,6 +42,7 @@ func New(keepEvents int) *Store {
 	return &Store{
 		keepEvents: keepEvents, rev: 1, changed: make(chan struct{}),
 		nodes: make(map[string]*lofamov1.Node), inbox: make(map[fault.Origin]store.InboxPosition),
+		keys: make(map[string]store.KV), written: make(map[string]uint64),
 	}
 }
 
@@ -133,8 +137,22 @@ func (s *Store) Revision(context.Context) (uint64, error) {
 	return s.rev, nil
 }
 
-// LocalRevision implements the store.
-func (s *Store) LocalRevision(ctx context.Context) (uint64, error) { return s.Revision(ctx) }
+// Confirm implements the store.
+func (s *Store) Confirm(_ context.Context, fence store.Fence) (store.Standing, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fence != fence {
+		return store.Standing{}, fmt.Errorf("confirm: %w", store.ErrNotLeader)
+	}
+	return store.Standing{Revision: s.rev, Head: s.head}, nil
+}
+
+// Value returns the value of a key that a batch put, and the revision at which it did.
+func (s *Store) Value(key string) (value []byte, rev uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys[key].Value, s.written[key]
+}
 
 // Watch implements the store.
 func (s *Store) Watch(ctx context.Context, after uint64) <-chan store.Update {
@@ -228,8 +246,14 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 	if s.fence != w.fence {
 		return 0, fmt.Errorf("commit: %w", store.ErrNotLeader)
 	}
+	for _, g := range b.Guards {
+		if s.written[g.Key] != g.Revision {
+			return 0, fmt.Errorf("commit: %w", store.ErrConflict)
+		}
+	}
 	s.rev++
 	s.commits++
+	s.head = s.rev
 	s.meta = &w.meta
 	before := len(s.events)
 	for _, ev := range b.Events {
@@ -248,6 +272,13 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 	}
 	for _, p := range b.Inbox {
 		s.inbox[p.Origin] = p
+	}
+	for _, kv := range b.Puts {
+		s.keys[kv.Key], s.written[kv.Key] = kv, s.rev
+	}
+	for _, key := range b.Deletes {
+		delete(s.keys, key)
+		delete(s.written, key)
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})

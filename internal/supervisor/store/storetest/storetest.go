@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ type Store interface {
 	EventsFrom(ctx context.Context, number uint64, limit int) (uint64, []*lofamov1.Event, error)
 	Revision(ctx context.Context) (uint64, error)
 	Watch(ctx context.Context, after uint64) <-chan store.Update
+	Confirm(ctx context.Context, fence store.Fence) (store.Standing, error)
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
 }
 
@@ -54,6 +56,8 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"empty", testEmpty},
 		{"commit and load", testCommit},
 		{"fence", testFence},
+		{"confirm", testConfirm},
+		{"guards", testGuards},
 		{"foreign", testForeign},
 		{"watch", testWatch},
 		{"watch from now", testWatchFromNow},
@@ -153,6 +157,66 @@ func testFence(t *testing.T, h Harness) {
 	events, _, err := h.Store.Events(t.Context(), 0, 0, nil)
 	if err != nil || len(events) != 2 || events[1].GetReason() != "event 3" {
 		t.Errorf("events %v, %v", events, err)
+	}
+}
+
+func testConfirm(t *testing.T, h Harness) {
+	fence := h.Campaign()
+	if at, err := h.Store.Confirm(t.Context(), fence); err != nil || at.Head != 0 || at.Revision == 0 {
+		t.Errorf("before any commit: %+v, %v", at, err)
+	}
+	snap, err := h.Store.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := h.Store.Writer(fence, meta, snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(1, "a")}})
+	if at, err := h.Store.Confirm(t.Context(), fence); err != nil || at.Head != rev || at.Revision < rev {
+		t.Errorf("after the commit of %d: %+v, %v", rev, at, err)
+	}
+	h.Campaign()
+	if _, err := h.Store.Confirm(t.Context(), fence); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("a deposed leader is confirmed: %v", err)
+	}
+}
+
+// testGuards: a batch whose guard does not hold leaves nothing, and the leader goes on.
+func testGuards(t *testing.T, h Harness) {
+	w := lead(t, h)
+	key := store.Prefix + "test/key"
+	put := func(value string, at uint64) (uint64, error) {
+		return w.Commit(t.Context(), store.Write{
+			Events: []*lofamov1.Event{event(1, value)}, Puts: []store.KV{{Key: key, Value: []byte(value)}}, Guards: []store.Guard{{Key: key, Revision: at}},
+		}.Batch())
+	}
+	first, err := put("first", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := put("again", 0); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a guard that does not hold is passed over: %v", err)
+	}
+	if _, err := put("second", first); err != nil {
+		t.Errorf("after a conflict: %v", err)
+	}
+	commit(t, w, store.Batch{Deletes: []string{key}})
+	if _, err := put("third", 0); err != nil {
+		t.Errorf("of a deleted key: %v", err)
+	}
+	events, _, err := h.Store.Events(t.Context(), 0, 0, nil)
+	var names []string
+	for _, ev := range events {
+		names = append(names, ev.GetNode())
+	}
+	if err != nil || !slices.Equal(names, []string{"first", "second", "third"}) {
+		t.Errorf("events %v, %v", names, err)
+	}
+	h.Campaign()
+	if _, err := put("deposed", 0); !errors.Is(err, store.ErrNotLeader) {
+		t.Errorf("a deposed leader is told of %v", err)
 	}
 }
 

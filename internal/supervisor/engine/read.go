@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// ErrNoQuorum is an ErrNotLeading: this replica may lead, but nobody who could know confirms it.
+var ErrNoQuorum = fmt.Errorf("%w: no word of a quorum", ErrNotLeading)
+
+// Map returns the committed map as it is at some moment of the call, without ages. It asks a quorum whether
+// this replica still leads, once for all who ask meanwhile: a leader that was stopped past its lease and
+// goes on must not pass its old map off as the newest. It fails with ErrNotLeading.
+func (e *Engine) Map(ctx context.Context) (view.Map, error) {
+	t := e.term.Load()
+	if t == nil {
+		return view.Map{}, ErrNotLeading
+	}
+	at, err := t.confirmer.confirm(ctx)
+	if err != nil {
+		return view.Map{}, err
+	}
+	// A commit may be in the store, and shown by watches, before the term hears of it.
+	m, err := t.published.reach(ctx, at.Head, t.done)
+	// The store may have gone on, by what is not the map's, since the last commit, and have compacted what
+	// was before: a watch must be able to begin at the map's revision.
+	m.Revision = max(m.Revision, at.Revision)
+	return m, err
+}
+
+// published is the newest committed map.
+type published struct {
+	mu    sync.Mutex
+	now   view.Map
+	newer chan struct{} // closed when now is replaced
+}
+
+func newPublished(m view.Map) *published { return &published{now: m, newer: make(chan struct{})} }
+
+func (p *published) publish(m view.Map) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now = m
+	close(p.newer)
+	p.newer = make(chan struct{})
+}
+
+// reach returns the map once it holds the commit of a revision.
+func (p *published) reach(ctx context.Context, revision uint64, ended <-chan struct{}) (view.Map, error) {
+	for {
+		p.mu.Lock()
+		m, newer := p.now, p.newer
+		p.mu.Unlock()
+		if m.Revision >= revision {
+			return m, nil
+		}
+		select {
+		case <-newer:
+		case <-ended:
+			return view.Map{}, ErrNotLeading
+		case <-ctx.Done():
+			return view.Map{}, ctx.Err()
+		}
+	}
+}
+
+// confirmTime is how long a quorum may take to answer.
+const confirmTime = time.Second
+
+// confirmer asks a quorum whether the term still stands. Those who ask while it is asking share its next
+// question: the answer to a question put before theirs might be older than what they must see.
+type confirmer struct {
+	ctx   context.Context // of the term
+	store Store
+	fence store.Fence
+
+	mu    sync.Mutex
+	next  *round // that nobody has begun; nil: nobody waits
+	works bool
+	ended bool
+	wg    sync.WaitGroup
+}
+
+// round is one question.
+type round struct {
+	done chan struct{}
+	at   store.Standing
+	err  error
+}
+
+func (c *confirmer) confirm(ctx context.Context) (store.Standing, error) {
+	r := c.join()
+	if r == nil {
+		return store.Standing{}, ErrNotLeading
+	}
+	select {
+	case <-r.done:
+		return r.at, r.err
+	case <-ctx.Done():
+		return store.Standing{}, ctx.Err()
+	}
+}
+
+// join returns the round that begins next; nil: the term is over.
+func (c *confirmer) join() *round {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return nil
+	}
+	if c.next == nil {
+		c.next = &round{done: make(chan struct{})}
+	}
+	if !c.works {
+		c.works = true
+		c.wg.Go(c.work)
+	}
+	return c.next
+}
+
+// work puts questions for as long as anybody waits.
+func (c *confirmer) work() {
+	for {
+		c.mu.Lock()
+		r := c.next
+		c.next, c.works = nil, r != nil
+		c.mu.Unlock()
+		if r == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, confirmTime)
+		at, err := c.store.Confirm(ctx, c.fence)
+		cancel()
+		switch {
+		case err == nil:
+			r.at = at
+		case errors.Is(err, store.ErrNotLeader), c.ctx.Err() != nil:
+			r.err = ErrNotLeading
+		default:
+			r.err = fmt.Errorf("%w: %w", ErrNoQuorum, err)
+		}
+		close(r.done)
+	}
+}
+
+// stop ends with the term, whose context has ended.
+func (c *confirmer) stop() {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	c.wg.Wait()
+}
+
+// detail asks for nodes in full.
+type detail struct {
+	ids   []fault.NodeID
+	reply chan<- []view.Entry
+}
+
+// detailPiece is how many nodes the engine answers for between two inputs: about 0.1 ms.
+const detailPiece = 32
+
+// Detail returns nodes with what only the leader's memory has: today's ages, registers, evidence, and how
+// their reports fare. Of a node whose change is not committed yet it tells the committed state. Nodes that
+// there are not are left out. It does not ask whether this replica still leads: Map does. It fails with
+// ErrNotLeading.
+func (e *Engine) Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, error) {
+	t := e.term.Load()
+	if t == nil {
+		return nil, ErrNotLeading
+	}
+	out := make([]view.Entry, 0, len(ids))
+	reply := make(chan []view.Entry, 1)
+	for len(ids) > 0 {
+		n := min(len(ids), detailPiece)
+		entries, err := inquire(ctx, t, e.details, detail{ids[:n], reply}, reply)
+		if err != nil {
+			return nil, err
+		}
+		out, ids = append(out, entries...), ids[n:]
+	}
+	return out, nil
+}
+
+// detail answers Detail.
+func (t *term) detail(ids []fault.NodeID) []view.Entry {
+	out := make([]view.Entry, 0, len(ids))
+	for _, id := range ids {
+		entry, ok := t.committed.At(id)
+		if !ok {
+			continue
+		}
+		if st, ok := t.machine.Node(id); ok {
+			if t.touched[id] == 0 {
+				entry.Status = st
+			} else {
+				entry.Status.Life, entry.Status.Registers, entry.Status.RegistersAt = st.Life, st.Registers, st.RegistersAt
+			}
+		}
+		said := t.senders[id]
+		entry.Delivery, entry.DeliveryAt, entry.DeliveryOldAt = said.Status, said.At, said.OldAt
+		out = append(out, entry)
+	}
+	return out
+}
+
+// inquire puts a question to a term and waits for the answer. It fails with ErrNotLeading when the term
+// ends meanwhile.
+func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
+	var none A
+	select {
+	case to <- q:
+	case <-t.done:
+		return none, ErrNotLeading
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+	select {
+	case a := <-reply:
+		return a, nil
+	case <-t.done:
+		return none, ErrNotLeading
+	case <-ctx.Done():
+		return none, ctx.Err()
+	}
+}

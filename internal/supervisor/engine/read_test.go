@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// ahead is a store that has a commit before the term hears of it.
+type ahead struct {
+	*memstore.Store
+	commits uint64
+}
+
+func (a *ahead) Confirm(ctx context.Context, f store.Fence) (store.Standing, error) {
+	at, err := a.Store.Confirm(ctx, f)
+	return store.Standing{Revision: at.Revision + a.commits, Head: at.Head + a.commits}, err
+}
+
+// TestReadersNeverGoBack: a commit may be in the store, and shown by watches, before the term hears of
+// it. Who asks then is answered when the term knows.
+func TestReadersNeverGoBack(t *testing.T) {
+	st := &ahead{Store: memstore.New(100)}
+	h := startOn(t, st.Store, st, nil)
+	before, err := h.Map(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unblock := h.store.Block()
+	defer unblock()
+	h.report(1, false, fault.ComponentMemory, fault.Sick)
+	h.taken(t)
+	if m, err := h.Map(t.Context()); err != nil || m.Revision != before.Revision {
+		t.Fatalf("map of %d, %v; nothing was committed since %d", m.Revision, err, before.Revision)
+	}
+	st.commits = before.Revision + 1 // as if the store had it already
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if m, err := h.Map(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("answered with a map of %d that may be older than what a watch has shown: %v", m.Revision, err)
+	}
+	st.commits = 0
+	later := make(chan view.Map, 1)
+	go func() {
+		m, _ := h.Map(t.Context())
+		later <- m
+	}()
+	unblock()
+	h.box.await(t, 1)
+	<-later
+	m, err := h.Map(t.Context())
+	if e, _ := m.Find("n1-0-0"); err != nil || e.Status.State != fault.Sick {
+		t.Errorf("after the commit the map says %s, %v", e.Status.State, err)
+	}
+}
+
+// TestDeposedLeaderDoesNotAnswer though its term has not heard of it yet: it was stopped past its lease.
+func TestDeposedLeaderDoesNotAnswer(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	if _, err := h.Map(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.store.Campaign()
+	if _, err := h.Map(t.Context()); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("a deposed leader answers: %v", err)
+	}
+	if !h.Leading() {
+		t.Error("the term has ended: the test shows nothing")
+	}
+}
+
+// mute is a store whose quorum is lost while held is not empty.
+type mute struct {
+	*memstore.Store
+	mu    sync.Mutex
+	asked int
+	held  chan struct{}
+}
+
+func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, error) {
+	m.mu.Lock()
+	m.asked++
+	held := m.held
+	m.mu.Unlock()
+	select {
+	case <-held:
+	case <-ctx.Done():
+		return store.Standing{}, ctx.Err()
+	}
+	return m.Store.Confirm(ctx, f)
+}
+
+// TestReadersShareAQuestion to the quorum, but never one that was put before they asked.
+func TestReadersShareAQuestion(t *testing.T) {
+	st := &mute{Store: memstore.New(100), held: make(chan struct{})}
+	h := startOn(t, st.Store, st, nil)
+	const readers = 100
+	var wg sync.WaitGroup
+	for range readers {
+		wg.Go(func() {
+			if _, err := h.Map(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c := h.term.Load().confirmer
+	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		waits := c.next != nil
+		c.mu.Unlock()
+		if waits {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits for the next question")
+		}
+	}
+	close(st.held)
+	wg.Wait()
+	if st.asked < 2 || st.asked > readers/2 {
+		t.Errorf("%d questions for %d readers", st.asked, readers)
+	}
+}
+
+func TestNoQuorumNoAnswer(t *testing.T) {
+	st := &mute{Store: memstore.New(100), held: make(chan struct{})}
+	h := startOn(t, st.Store, st, nil)
+	if _, err := h.Map(t.Context()); !errors.Is(err, ErrNoQuorum) || !errors.Is(err, ErrNotLeading) {
+		t.Errorf("without a quorum: %v", err)
+	}
+}
+
+// TestWrite: an operator's change is committed with its events, and one that came too late changes nothing.
+func TestWrite(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	key := store.Prefix + "test/x"
+	w := store.Write{
+		Events: []*lofamov1.Event{{Node: "n1-0-0", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED}},
+		Puts:   []store.KV{{Key: key, Value: []byte("1")}}, Guards: []store.Guard{{Key: key}},
+	}
+	rev, err := h.Write(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := h.Map(t.Context()); err != nil || m.Revision < rev {
+		t.Errorf("after the write of %d the map is of %d, %v", rev, m.Revision, err)
+	}
+	if _, err := h.Write(t.Context(), w); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("a guard that does not hold: %v", err)
+	}
+	if value, at := h.store.Value(key); string(value) != "1" || at != rev {
+		t.Errorf("stored %q at %d, want 1 at %d", value, at, rev)
+	}
+	h.report(1, false, fault.ComponentMemory, fault.Sick) // the term goes on
+	h.box.await(t, 1)
+	h.store.Campaign()
+	if _, err := h.Write(t.Context(), w); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("a deposed leader writes: %v", err)
+	}
+}

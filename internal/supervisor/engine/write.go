@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// write is what an operator changes, on its way to the term.
+type write struct {
+	store.Write
+	reply chan<- written
+}
+
+// written is what became of it.
+type written struct {
+	revision uint64
+	err      error
+}
+
+// Write commits what an operator changes, in order with the batches of evidence, and returns the revision of
+// the commit. It fails with ErrNotLeading, and with store.ErrConflict when a guard does not hold. When the
+// context ends first it may have been committed all the same.
+func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
+	t := e.term.Load()
+	if t == nil {
+		return 0, ErrNotLeading
+	}
+	reply := make(chan written, 1)
+	res, err := inquire(ctx, t, e.writes, write{w, reply}, reply)
+	if err != nil {
+		return 0, err
+	}
+	return res.revision, res.err
+}
+
+// takeWrite puts a write behind what is to be committed before it.
+func (t *term) takeWrite(w write) {
+	if !t.open.empty() {
+		t.seal()
+	}
+	t.sealed = append(t.sealed, &batch{write: &w})
+}

@@ -1,0 +1,230 @@
+package view
+
+import (
+	"iter"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Map is the committed fault map at one revision, by rank. It never changes, costs nothing to copy and may
+// be read from any goroutine. What the store does not keep (ages, registers, evidence of what is normal)
+// is not in it.
+//
+// It is a vector of chunks that versions share: a change copies its chunk and the list of the chunks.
+type Map struct {
+	Revision uint64
+	// Stale: read from a copy, without the word of a quorum.
+	Stale bool
+	// StaleAge is how long ago this replica last had that word; -1: never since it started. Only with
+	// Stale.
+	StaleAge time.Duration
+
+	dims   grid.Dims
+	index  map[fault.NodeID]int // rank by id; shared by all versions
+	chunks []*chunk
+	counts Counts
+}
+
+// Counts is how many nodes and link ends are in which state, indexed by fault.State.
+type Counts struct {
+	Nodes, Links [int(fault.Failed) + 1]int
+	// NotNormal are the nodes that are not NORMAL, or have a component that is SICK or FAILED.
+	NotNormal int
+}
+
+func (c *Counts) add(o *Counts, sign int) {
+	for s := range c.Nodes {
+		c.Nodes[s] += sign * o.Nodes[s]
+		c.Links[s] += sign * o.Links[s]
+	}
+	c.NotNormal += sign * o.NotNormal
+}
+
+// chunkSize is the number of nodes in a chunk. A commit copies this many pointers for a changed node.
+const chunkSize = 256
+
+// chunk is a run of nodes. Once it is in a Map it does not change.
+type chunk struct {
+	nodes  [chunkSize]*packed
+	counts Counts
+}
+
+// Len is the number of nodes.
+func (m Map) Len() int { return len(m.index) }
+
+// Dims are the sizes of the torus.
+func (m Map) Dims() grid.Dims { return m.dims }
+
+// Counts says how many are in which state.
+func (m Map) Counts() Counts { return m.counts }
+
+func (m Map) packed(rank int) *packed { return m.chunks[rank/chunkSize].nodes[rank%chunkSize] }
+
+// At returns the node of a rank, which must be in [0, Len).
+func (m Map) At(rank int) Entry { return m.packed(rank).unpack(m.dims.At(rank)) }
+
+// ID returns the id of the node of a rank; as State and Revision it is far cheaper than At.
+func (m Map) ID(rank int) fault.NodeID { return m.packed(rank).id }
+
+// State returns the state of the node of a rank.
+func (m Map) State(rank int) fault.State { return m.packed(rank).state }
+
+// NodeRevision returns the revision at which the node of a rank last changed.
+func (m Map) NodeRevision(rank int) uint64 { return m.packed(rank).revision }
+
+// Rank returns the rank of a node.
+func (m Map) Rank(id fault.NodeID) (int, bool) {
+	rank, ok := m.index[id]
+	return rank, ok
+}
+
+// Find returns a node.
+func (m Map) Find(id fault.NodeID) (Entry, bool) {
+	rank, ok := m.index[id]
+	if !ok {
+		return Entry{}, false
+	}
+	return m.At(rank), true
+}
+
+// All gives every node by rank.
+func (m Map) All() iter.Seq2[int, Entry] {
+	return func(yield func(int, Entry) bool) {
+		for rank := range m.Len() {
+			if !yield(rank, m.At(rank)) {
+				return
+			}
+		}
+	}
+}
+
+// NotNormal gives the ranks of the nodes that Counts.NotNormal counts. Where all is well it looks at one
+// number a chunk.
+func (m Map) NotNormal() iter.Seq[int] {
+	return m.where(func(c *chunk) bool { return c.counts.NotNormal > 0 }, (*packed).notNormal)
+}
+
+// In gives the ranks of the nodes in a state.
+func (m Map) In(s fault.State) iter.Seq[int] {
+	return m.where(func(c *chunk) bool { return c.counts.Nodes[s] > 0 }, func(p *packed) bool { return p.state == s })
+}
+
+func (m Map) where(some func(*chunk) bool, is func(*packed) bool) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, c := range m.chunks {
+			if !some(c) {
+				continue
+			}
+			for j, p := range c.nodes {
+				if p != nil && is(p) && !yield(i*chunkSize+j) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Builder makes the successive versions of a map. It is for one goroutine.
+type Builder struct {
+	now   Map
+	own   []bool // whether a chunk is in no Map that was given out
+	given bool   // whether the list of the chunks is in one
+}
+
+// NewBuilder begins with nodes that are UNKNOWN since a time, all of them.
+func NewBuilder(names *Names, since time.Time) *Builder {
+	ids := names.All()
+	n := (len(ids) + chunkSize - 1) / chunkSize
+	b := &Builder{
+		now: Map{dims: names.Dims(), index: make(map[fault.NodeID]int, len(ids)), chunks: make([]*chunk, n)},
+		own: make([]bool, n),
+	}
+	for i := range b.now.chunks {
+		b.now.chunks[i], b.own[i] = new(chunk), true
+	}
+	for rank, id := range ids {
+		b.now.index[id] = rank
+		b.put(rank, Entry{Status: unheard(id, b.now.dims.At(rank), b.now.dims, since)})
+	}
+	return b
+}
+
+// unheard is a node of which nothing is known.
+func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) awareness.NodeStatus {
+	st := awareness.NodeStatus{ID: id, Coord: at, State: fault.Unknown, Cause: fault.CauseNone, Since: since}
+	for c := fault.ComponentHost; c.Valid(); c++ {
+		if d, link := c.LinkDirection(); !link || dims.HasLink(d) {
+			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: fault.Unknown, Cause: fault.CauseNone, Since: since})
+		}
+	}
+	return st
+}
+
+// Set replaces a node. It says whether there is one of that id at that place.
+func (b *Builder) Set(e Entry) bool {
+	rank, ok := b.now.index[e.Status.ID]
+	if !ok || b.now.dims.At(rank) != e.Status.Coord {
+		return false
+	}
+	b.put(rank, e)
+	return true
+}
+
+// Reset makes a node UNKNOWN again.
+func (b *Builder) Reset(id fault.NodeID, since time.Time) {
+	if rank, ok := b.now.index[id]; ok {
+		b.put(rank, Entry{Status: unheard(id, b.now.dims.At(rank), b.now.dims, since)})
+	}
+}
+
+func (b *Builder) put(rank int, e Entry) {
+	i, j := rank/chunkSize, rank%chunkSize
+	if b.given {
+		b.now.chunks = append([]*chunk(nil), b.now.chunks...)
+		b.given = false
+	}
+	if !b.own[i] {
+		c := *b.now.chunks[i]
+		b.now.chunks[i], b.own[i] = &c, true
+	}
+	c := b.now.chunks[i]
+	if old := c.nodes[j]; old != nil {
+		was := old.counts()
+		c.counts.add(&was, -1)
+		b.now.counts.add(&was, -1)
+	}
+	p := pack(e)
+	c.nodes[j] = p
+	is := p.counts()
+	c.counts.add(&is, 1)
+	b.now.counts.add(&is, 1)
+}
+
+// At returns the node of that id as it was set last.
+func (b *Builder) At(id fault.NodeID) (Entry, bool) { return b.now.Find(id) }
+
+// Has says whether there is a node of that id.
+func (b *Builder) Has(id fault.NodeID) bool {
+	_, ok := b.now.index[id]
+	return ok
+}
+
+// State returns the state of a node as it was set last, UNKNOWN of one that there is not.
+func (b *Builder) State(id fault.NodeID) fault.State {
+	if rank, ok := b.now.index[id]; ok {
+		return b.now.State(rank)
+	}
+	return fault.Unknown
+}
+
+// Map returns the map as it is now.
+func (b *Builder) Map(revision uint64) Map {
+	b.given = true
+	clear(b.own)
+	m := b.now
+	m.Revision = revision
+	return m
+}

@@ -1,0 +1,153 @@
+package view
+
+import (
+	"math"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// packed is an Entry in about 300 bytes instead of 1,700: a map may have 100,000 of them.
+type packed struct {
+	id         fault.NodeID
+	revision   uint64
+	since      int64 // see nanos
+	hostEpoch  fault.Epoch
+	dnpEpoch   fault.Epoch
+	state      fault.State
+	cause      fault.Cause
+	flags      flags
+	components [fault.NumComponents]packedComponent
+	extra      *extra // nil mostly
+}
+
+type flags uint8
+
+const flagSingle flags = 1 << iota
+
+// packedComponent is one component; its state is 0 when the node has none such.
+type packedComponent struct {
+	since int64
+	state fault.State
+	cause fault.Cause
+}
+
+// extra is what few nodes have.
+type extra struct {
+	evidence []componentEvidence
+}
+
+type componentEvidence struct {
+	component fault.Component
+	list      []awareness.EvidenceStatus
+}
+
+// pack is the inverse of unpack, but for the sign of life. Evidence is kept of what is SICK or FAILED
+// only: of the rest there is so much of it, and so little in it.
+func pack(e Entry) *packed {
+	st := &e.Status
+	p := &packed{
+		id: st.ID, revision: e.Revision, since: nanos(st.Since), hostEpoch: st.HostEpoch, dnpEpoch: st.DNPEpoch,
+		state: st.State, cause: st.Cause,
+	}
+	if st.SingleWitness {
+		p.flags |= flagSingle
+	}
+	var x extra
+	for i := range st.Components {
+		c := &st.Components[i]
+		p.components[c.Component] = packedComponent{since: nanos(c.Since), state: c.State, cause: c.Cause}
+		if faulty(c.State) && len(c.Evidence) > 0 {
+			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
+		}
+	}
+	if x.evidence != nil {
+		p.extra = &x
+	}
+	return p
+}
+
+func (p *packed) unpack(at grid.Coord) Entry {
+	st := awareness.NodeStatus{
+		ID: p.id, Coord: at, State: p.state, Cause: p.cause, SingleWitness: p.flags&flagSingle != 0,
+		Since: fromNanos(p.since), HostEpoch: p.hostEpoch, DNPEpoch: p.dnpEpoch,
+	}
+	n := 0
+	for i := range p.components {
+		if p.components[i].state != 0 {
+			n++
+		}
+	}
+	st.Components = make([]awareness.ComponentStatus, 0, n)
+	for i := range p.components {
+		if c := &p.components[i]; c.state != 0 {
+			st.Components = append(st.Components, awareness.ComponentStatus{
+				Component: fault.Component(i), State: c.state, Cause: c.cause, Since: fromNanos(c.since),
+				Evidence: p.evidence(fault.Component(i)),
+			})
+		}
+	}
+	return Entry{Status: st, Revision: p.revision}
+}
+
+func (p *packed) evidence(c fault.Component) []awareness.EvidenceStatus {
+	if p.extra == nil {
+		return nil
+	}
+	for _, e := range p.extra.evidence {
+		if e.component == c {
+			return e.list
+		}
+	}
+	return nil
+}
+
+// counts is what the node adds to the counts of a map.
+func (p *packed) counts() Counts {
+	var c Counts
+	c.Nodes[p.state]++
+	for i := range p.components[:] {
+		if s := p.components[i].state; s != 0 && i >= firstLink {
+			c.Links[s]++
+		}
+	}
+	if p.notNormal() {
+		c.NotNormal++
+	}
+	return c
+}
+
+// firstLink is the number of the first link among the components.
+var firstLink = int(fault.Link(grid.Directions()[0]))
+
+// notNormal says whether the node is not NORMAL, or has a component that is SICK or FAILED.
+func (p *packed) notNormal() bool {
+	if p.state != fault.Normal {
+		return true
+	}
+	for i := range p.components[:] {
+		if faulty(p.components[i].state) {
+			return true
+		}
+	}
+	return false
+}
+
+func faulty(s fault.State) bool { return s == fault.Sick || s == fault.Failed }
+
+// nanos are nanoseconds since 1970; the least number stands for a time that is not known.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return math.MinInt64
+	}
+	return t.UnixNano()
+}
+
+func fromNanos(n int64) time.Time {
+	if n == math.MinInt64 {
+		return time.Time{}
+	}
+	return time.Unix(0, n)
+}

@@ -54,6 +54,10 @@ func TestExamples(t *testing.T) {
 	if err != nil || dims.Nodes() != 2 || ids[grid.Coord{}] != "n0-0-0" || ids[grid.Coord{X: 1}] != "worker-b" {
 		t.Errorf("%v, %v, %v", dims, ids, err)
 	}
+	if x := s.Spares[0]; s.Nodes[1].Labels["rack"] != "r1" || x.Labels["rack"] != "r1" || !reflect.DeepEqual(x.Services(), []string{"10.0.0.9:7000"}) ||
+		(SpareEntry{}).Services() != nil || !reflect.DeepEqual(s.DomainLabels, []string{"rack", "power"}) || len(DefaultSupervisor().DomainLabels) != 3 {
+		t.Errorf("%+v, %v", s.Spares, s.DomainLabels)
+	}
 	if got, err := DefaultSupervisor().Allowed(); err != nil || len(got) != 6 {
 		t.Errorf("allowed checksums by default: %v, %v", got, err)
 	}
@@ -343,6 +347,15 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Nodes[1].Coord = "0,0,0" }, "nodes[1].coord: given 0,0,0: want a place of its own: nodes[0] has it"},
 		{func(s *Supervisor) { s.Nodes[1].ID = "n0-0-0" }, "nodes[1].id: given n0-0-0: want a name of its own: nodes[0] has it"},
 		{func(s *Supervisor) { s.Nodes[1].Service = "worker:1" }, "nodes[1].service: given worker:1"},
+		{func(s *Supervisor) { s.Nodes[1].Labels = map[string]string{"-": "x"} }, `nodes[1].labels: label key "-": want 1 to 63 letters`},
+		{func(s *Supervisor) { s.Nodes[1].Labels = map[string]string{"rack": "a b"} }, `nodes[1].labels: label rack: label value "a b": want nothing`},
+		{func(s *Supervisor) { s.Spares[0].ID = "worker-b" }, "spares[0].id: given worker-b: want a name of its own: nodes[1] has it"},
+		{func(s *Supervisor) { s.Spares[0].ID = "" }, "spares[0].id: given nothing"},
+		{func(s *Supervisor) { s.Spares[0].Service = "x" }, "spares[0].service: given x"},
+		{func(s *Supervisor) { s.Spares[0].Service, s.Spares[0].Alternates = "", []string{"10.0.0.8:1"} }, "spares[0].service: given nothing: want the address of the first interface"},
+		{func(s *Supervisor) { s.Spares[0].Labels = map[string]string{"": ""} }, `spares[0].labels: label key "": want`},
+		{func(s *Supervisor) { s.DomainLabels = []string{"rack", "rack"} }, "domainLabels[1]: given rack: want each key once"},
+		{func(s *Supervisor) { s.DomainLabels = []string{"a b"} }, `domainLabels[0]: label key "a b"`},
 		{func(s *Supervisor) { s.Report = "" }, "report: given nothing"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = "0.0.0.0:1" }, "nodes[1].alternates[0]: given 0.0.0.0:1: want the address of one host"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = s.Nodes[1].Service }, "nodes[1].alternates[0]: given 10.0.0.2:7000: want an address other than that of nodes[1].service"},

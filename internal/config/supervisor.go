@@ -18,8 +18,15 @@ type Supervisor struct {
 	ID string `json:"id"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536. Required.
 	Dims string `json:"dims"`
-	// Nodes lists every node of the torus.
+	// Nodes lists every node of the torus. This list, Dims, Spares and DomainLabels are what a new cluster
+	// begins with; from then on its topology is kept in the store and changed by 'lofamoctl apply', and
+	// what stands here is not heeded.
 	Nodes []NodeEntry `json:"nodes"`
+	// Spares are nodes without a place in the torus. Default none.
+	Spares []SpareEntry `json:"spares,omitempty"`
+	// DomainLabels are the keys of labels that are failure domains: nodes that share a value do not
+	// confirm one another, and may have a common cause. Default rack, switch and power.
+	DomainLabels []string `json:"domainLabels,omitempty"`
 	// Report is the address of the direct rail, UDP, "ip:port". Required.
 	Report string `json:"report"`
 	// ReportAlternates are further report addresses, "ip:port" of one host each, at most 7: service
@@ -70,6 +77,21 @@ type NodeEntry struct {
 	// Alternates are the addresses of its further service interfaces, by their numbers from 1 on, at
 	// most 7. Default none.
 	Alternates []string `json:"alternates,omitempty"`
+	// Labels of the node, such as its rack: keys and values as in Kubernetes, at most 64. Default none.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// SpareEntry is a node that has no place in the torus until the topology gives it one.
+type SpareEntry struct {
+	// ID is the node's name. Required.
+	ID fault.NodeID `json:"id"`
+	// Service is its address on the direct rail, UDP, "ip:port". Default none.
+	Service string `json:"service,omitempty"`
+	// Alternates are the addresses of its further service interfaces, by their numbers from 1 on, at
+	// most 7. Default none.
+	Alternates []string `json:"alternates,omitempty"`
+	// Labels of the node. Default none.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // EtcdConfig is the store.
@@ -112,7 +134,8 @@ type ReplicaEntry struct {
 // DefaultSupervisor returns the defaults. What has none is empty, and Validate names it.
 func DefaultSupervisor() Supervisor {
 	return Supervisor{
-		DataDir: "/var/lib/lofamo/supervisor",
+		DataDir:      "/var/lib/lofamo/supervisor",
+		DomainLabels: fault.DomainLabels(),
 		Etcd: EtcdConfig{
 			ClusterState:        "new",
 			CompactionRetention: Duration(time.Hour),
@@ -143,6 +166,14 @@ func (s Supervisor) Reports() []string { return append([]string{s.Report}, s.Rep
 
 // Services returns the addresses of all service interfaces by their numbers.
 func (n NodeEntry) Services() []string { return append([]string{n.Service}, n.Alternates...) }
+
+// Services returns the addresses of all service interfaces by their numbers.
+func (n SpareEntry) Services() []string {
+	if n.Service == "" {
+		return n.Alternates
+	}
+	return append([]string{n.Service}, n.Alternates...)
+}
 
 // Embedded says whether this replica runs its own etcd member.
 func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }

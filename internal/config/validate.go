@@ -318,6 +318,14 @@ func (s Supervisor) Validate() error {
 	dims, derr := grid.ParseDims(s.Dims)
 	p.wrap("dims", derr)
 	s.validateNodes(p, dims, derr == nil)
+	s.validateSpares(p)
+	for i, key := range s.DomainLabels {
+		field := fmt.Sprintf("domainLabels[%d]", i)
+		p.wrap(field, fault.CheckLabelKey(key))
+		if slices.Contains(s.DomainLabels[:i], key) {
+			p.bad(field, key, "each key once")
+		}
+	}
 	udp, tcp := taken{}, taken{}
 	p.listen("report", s.Report)
 	udp.add(p, "report", s.Report)
@@ -374,6 +382,7 @@ func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
 		}
 		p.remote(field+".service", n.Service)
 		p.alternates(field+".service", n.Service, field+".alternates", n.Alternates)
+		p.labels(field, n.Labels)
 	}
 	if !haveDims {
 		return
@@ -387,6 +396,36 @@ func (s Supervisor) validateNodes(p *problems, dims grid.Dims, haveDims bool) {
 			p.bad("nodes", fmt.Sprintf("%d places", len(coords)), "all %d of the %s torus: %s is missing", dims.Nodes(), dims, dims.At(r))
 			return
 		}
+	}
+}
+
+// validateSpares checks the nodes without a place.
+func (s Supervisor) validateSpares(p *problems) {
+	places := make(map[fault.NodeID]string, len(s.Nodes)+len(s.Spares))
+	for i, n := range s.Nodes {
+		places[n.NodeID()] = fmt.Sprintf("nodes[%d]", i)
+	}
+	for i, n := range s.Spares {
+		field := fmt.Sprintf("spares[%d]", i)
+		p.name(field+".id", string(n.ID))
+		if other, ok := places[n.ID]; ok {
+			p.bad(field+".id", n.ID, "a name of its own: %s has it", other)
+		}
+		places[n.ID] = field
+		switch {
+		case n.Service != "":
+			p.remote(field+".service", n.Service)
+			p.alternates(field+".service", n.Service, field+".alternates", n.Alternates)
+		case len(n.Alternates) > 0:
+			p.bad(field+".service", "", "the address of the first interface, since there are alternates")
+		}
+		p.labels(field, n.Labels)
+	}
+}
+
+func (p *problems) labels(field string, labels map[string]string) {
+	for _, err := range fault.CheckLabels(labels) {
+		p.wrap(field+".labels", err)
 	}
 }
 

@@ -75,3 +75,24 @@ func TestReportOrderAndAge(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestLabels(t *testing.T) {
+	for _, tc := range []struct{ key, value, wrong string }{
+		{"rack", "r7", ""}, {"gpu", "", ""}, {"example.com/rack", "A_b.c-1", ""}, {strings.Repeat("k", 63), strings.Repeat("v", 63), ""},
+		{"", "x", "label key"}, {"a b", "x", "label key"}, {"-a", "x", "label key"}, {"/a", "x", "label key"}, {"A.com/a", "x", "label key"},
+		{"a/b/c", "x", "label key"}, {strings.Repeat("k", 64), "x", "label key"}, {"rack", "r 7", "label value"}, {"rack", "r7-", "label value"},
+		{"rack", strings.Repeat("v", 64), "label value"}, {"rack\n", "x", "label key"},
+	} {
+		errs := CheckLabels(map[string]string{tc.key: tc.value})
+		if tc.wrong == "" && errs != nil || tc.wrong != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), tc.wrong)) {
+			t.Errorf("%q=%q: %v", tc.key, tc.value, errs)
+		}
+	}
+	many := make(map[string]string)
+	for i := range MaxLabels + 1 {
+		many[strings.Repeat("k", i%60+1)+string(rune('a'+i/60))] = ""
+	}
+	if errs := CheckLabels(many); len(errs) != 1 || errs[0].Error() != "65 labels: want at most 64" {
+		t.Errorf("%v", errs)
+	}
+}

@@ -1,0 +1,153 @@
+// Package topology is the torus as its owner describes it: how large it is, which node has which place,
+// which are spare, their labels and where their service interfaces are.
+//
+// It is pure. A Topology that exists is valid: FromProto and FromConfig are the ways to one, and name
+// every bad field at once. Where it is kept (package store), who may change it (package api) and what
+// follows from a change (package operate) are others' business, and it says nothing of faults.
+package topology
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Topology is the torus. It is not changed any more once it is made.
+type Topology struct {
+	Dims grid.Dims
+	// Nodes has first the nodes with a place, by rank, then the spares by id.
+	Nodes []Node
+	// DomainLabels are the label keys that are failure domains.
+	DomainLabels []string
+	// Revision in the store of its last change; 0: not stored yet.
+	Revision uint64
+
+	index map[fault.NodeID]int
+}
+
+// Node is one node.
+type Node struct {
+	ID      fault.NodeID
+	Coord   grid.Coord // of no meaning for a spare
+	Spare   bool
+	Labels  map[string]string
+	Service []netip.AddrPort // of its service interfaces, by their numbers
+}
+
+// place is where the node is, in words.
+func (n Node) place() string {
+	if n.Spare {
+		return "spare"
+	}
+	return n.Coord.String()
+}
+
+// New puts nodes that are known to be valid in order and makes a topology of them.
+func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *Topology {
+	t := &Topology{Dims: dims, Nodes: nodes, DomainLabels: domainLabels, Revision: revision, index: make(map[fault.NodeID]int, len(nodes))}
+	slices.SortFunc(t.Nodes, func(a, b Node) int {
+		switch {
+		case a.Spare != b.Spare:
+			if b.Spare {
+				return -1
+			}
+			return 1
+		case a.Spare:
+			return cmp.Compare(a.ID, b.ID)
+		}
+		return cmp.Compare(dims.Rank(a.Coord), dims.Rank(b.Coord))
+	})
+	for i, n := range t.Nodes {
+		t.index[n.ID] = i
+	}
+	return t
+}
+
+// At returns a copy of another revision.
+func (t *Topology) At(revision uint64) *Topology {
+	out := *t
+	out.Revision = revision
+	return &out
+}
+
+// Node finds a node by its id.
+func (t *Topology) Node(id fault.NodeID) (Node, bool) {
+	i, ok := t.index[id]
+	if !ok {
+		return Node{}, false
+	}
+	return t.Nodes[i], true
+}
+
+// Placed are the nodes with a place, by rank.
+func (t *Topology) Placed() []Node { return t.Nodes[:t.places()] }
+
+// Spares are the nodes without one, by id.
+func (t *Topology) Spares() []Node { return t.Nodes[t.places():] }
+
+func (t *Topology) places() int { return min(t.Dims.Nodes(), len(t.Nodes)) }
+
+// IDs are the ids of the nodes with a place.
+func (t *Topology) IDs() map[grid.Coord]fault.NodeID {
+	out := make(map[grid.Coord]fault.NodeID, t.places())
+	for _, n := range t.Placed() {
+		out[n.Coord] = n.ID
+	}
+	return out
+}
+
+// Labels are those of the nodes with a place that have any.
+func (t *Topology) Labels() map[fault.NodeID]map[string]string {
+	out := make(map[fault.NodeID]map[string]string)
+	for _, n := range t.Placed() {
+		if len(n.Labels) > 0 {
+			out[n.ID] = n.Labels
+		}
+	}
+	return out
+}
+
+// SamePlaces says whether two topologies have the same nodes at the same places: then they differ in
+// labels, addresses and spares at most.
+func (t *Topology) SamePlaces(o *Topology) bool {
+	return t.Dims == o.Dims && slices.EqualFunc(t.Placed(), o.Placed(), func(a, b Node) bool { return a.ID == b.ID && a.Coord == b.Coord })
+}
+
+// Proto renders the topology.
+func (t *Topology) Proto() *lofamov1.Topology {
+	out := &lofamov1.Topology{Dims: t.Dims.String(), Revision: t.Revision, DomainLabels: slices.Clone(t.DomainLabels)}
+	for _, n := range t.Nodes {
+		out.Nodes = append(out.Nodes, n.Proto())
+	}
+	return out
+}
+
+// Proto renders the node.
+func (n Node) Proto() *lofamov1.TopologyNode {
+	out := &lofamov1.TopologyNode{Id: string(n.ID), Labels: maps.Clone(n.Labels)}
+	if !n.Spare {
+		out.Coord = n.Coord.String()
+	}
+	for _, a := range n.Service {
+		out.Service = append(out.Service, a.String())
+	}
+	return out
+}
+
+// FromConfig returns the topology that a supervisor's file describes.
+func FromConfig(c config.Supervisor) (*Topology, error) {
+	p := &lofamov1.Topology{Dims: c.Dims, DomainLabels: c.DomainLabels}
+	for _, n := range c.Nodes {
+		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: string(n.NodeID()), Coord: n.Coord, Labels: n.Labels, Service: n.Services()})
+	}
+	for _, n := range c.Spares {
+		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: string(n.ID), Labels: n.Labels, Service: n.Services()})
+	}
+	return FromProto(p)
+}

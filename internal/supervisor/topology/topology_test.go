@@ -1,0 +1,175 @@
+package topology
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/fixedseed"
+	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }
+
+// scenario is a topology that is being written.
+type scenario struct {
+	next *lofamov1.Topology
+	have *Topology
+}
+
+// do carries out one line: "dims D", "domains KEY…", "node ID [COORD] [KEY=VALUE…] [IP:PORT…]" writes or
+// replaces a node, "drop ID", and "apply" prints what is wrong or what changes.
+func (s *scenario) do(args []string) ([]string, error) {
+	drop := func(id string) {
+		for i, n := range s.next.Nodes {
+			if n.GetId() == id {
+				s.next.Nodes = append(s.next.Nodes[:i], s.next.Nodes[i+1:]...)
+				return
+			}
+		}
+	}
+	switch args[0] {
+	case "dims":
+		s.next.Dims = args[1]
+	case "domains":
+		s.next.DomainLabels = args[1:]
+	case "drop":
+		drop(strings.Trim(args[1], `"`))
+	case "node", "again": // again: without replacing
+		n := &lofamov1.TopologyNode{Id: strings.Trim(args[1], `"`), Labels: map[string]string{}}
+		if args[0] == "node" {
+			drop(n.GetId())
+		}
+		for _, a := range args[2:] {
+			key, value, label := strings.Cut(a, "=")
+			switch {
+			case label:
+				n.Labels[key] = value
+			case strings.Contains(a, ":"):
+				n.Service = append(n.Service, a)
+			default:
+				n.Coord = a
+			}
+		}
+		s.next.Nodes = append(s.next.Nodes, n)
+	case "apply":
+		to, err := FromProto(s.next)
+		if err != nil {
+			return strings.Split(err.Error(), "\n"), nil
+		}
+		var out []string
+		for _, c := range Diff(s.have, to) {
+			out = append(out, c.String())
+		}
+		if len(Moved(s.have, to)) > 0 {
+			out = append(out, fmt.Sprintf("forgotten: %v", Moved(s.have, to)))
+		}
+		s.have = to
+		if len(out) == 0 {
+			out = []string{"nothing changes"}
+		}
+		return out, nil
+	default:
+		return nil, fmt.Errorf("unknown command %q", args[0])
+	}
+	return nil, nil
+}
+
+func TestScenarios(t *testing.T) {
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		s := &scenario{next: &lofamov1.Topology{}, have: New(grid.Dims{X: 1, Y: 1, Z: 1}, nil, fault.DomainLabels(), 0)}
+		return golden.Lines(t, text, "> ", s.do)
+	})
+}
+
+func TestFromConfig(t *testing.T) {
+	c, err := config.LoadSupervisor("../../config/testdata/supervisor.yaml", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := FromConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(top.Placed()) != 2 || len(top.Spares()) != 1 || top.Spares()[0].ID != "worker-x" || len(top.DomainLabels) != 2 {
+		t.Errorf("%+v", top)
+	}
+	n, ok := top.Node("worker-b")
+	if !ok || n.Coord != (grid.Coord{X: 1}) || n.Labels["rack"] != "r1" || len(n.Service) != 2 {
+		t.Errorf("%+v, %t", n, ok)
+	}
+	if _, ok := top.Node("nobody"); ok {
+		t.Error("found nobody")
+	}
+	if ids := top.IDs(); len(ids) != 2 || ids[grid.Coord{}] != "n0-0-0" {
+		t.Errorf("%v", ids)
+	}
+	if l := top.Labels(); len(l) != 1 || l["worker-b"]["rack"] != "r1" {
+		t.Errorf("%v", l)
+	}
+}
+
+// A wrong line each makes no message without end.
+func TestManyErrors(t *testing.T) {
+	p := &lofamov1.Topology{Dims: "100x10x10"}
+	for range 5000 {
+		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: "-", Coord: "1,2"})
+	}
+	_, err := FromProto(p)
+	if err == nil || len(err.Error()) > 20_000 || !strings.Contains(err.Error(), "more") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRoundTrip: what is rendered is read back alike, in whatever order it came, and two topologies
+// differ exactly when there is something to say.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := draw(t), draw(t)
+		p := a.Proto()
+		again, err := FromProto(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(Diff(a, again)) != 0 || !proto.Equal(p, again.Proto()) || !a.SamePlaces(again) {
+			t.Fatalf("%v comes back as %v", p, again.Proto())
+		}
+		if same := proto.Equal(p, b.Proto()); same != (len(Diff(a, b)) == 0) {
+			t.Fatalf("%v and %v: %v", p, b.Proto(), Diff(a, b))
+		}
+		if a.SamePlaces(b) && len(Moved(a, b))+len(Moved(b, a)) > 0 || !a.SamePlaces(b) && a.Dims == b.Dims && len(Moved(a, b)) == 0 {
+			t.Fatalf("%v and %v: %v moved", p, b.Proto(), Moved(a, b))
+		}
+	})
+}
+
+// draw makes a small topology, its nodes in any order.
+func draw(t *rapid.T) *Topology {
+	p := &lofamov1.Topology{DomainLabels: []string{"rack"}}
+	dims := grid.Dims{X: rapid.IntRange(1, 2).Draw(t, "X"), Y: 1, Z: rapid.IntRange(1, 2).Draw(t, "Z")}
+	p.Dims = dims.String()
+	ids := rapid.Permutation([]string{"a", "b", "c", "d", "e"}).Draw(t, "ids")
+	for r := range dims.Nodes() {
+		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: ids[r], Coord: dims.At(r).String()})
+	}
+	if rapid.Bool().Draw(t, "spare") {
+		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: ids[4]})
+	}
+	for _, n := range p.Nodes {
+		n.Labels = rapid.MapOfN(rapid.SampledFrom([]string{"rack", "gpu"}), rapid.SampledFrom([]string{"", "x"}), 0, 2).Draw(t, "labels")
+	}
+	p.Nodes = rapid.Permutation(p.Nodes).Draw(t, "order")
+	out, err := FromProto(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}

@@ -1,0 +1,185 @@
+package topology
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Bounds of a topology.
+const (
+	MaxServices     = 8  // service interfaces of a node
+	MaxDomainLabels = 16 // each costs a look at every suspected group
+)
+
+// maxNamed bounds the bad fields that are told one by one: a file with one mistake on every line makes no
+// message of megabytes.
+const maxNamed = 100
+
+// FieldError is one bad field and what is wrong with it.
+type FieldError struct{ Field, Problem string }
+
+// InvalidError names every bad field of a topology.
+type InvalidError struct{ Fields []FieldError }
+
+func (e *InvalidError) Error() string {
+	var lines []string
+	for i, f := range e.Fields {
+		if i == maxNamed {
+			lines = append(lines, fmt.Sprintf("and %d more", len(e.Fields)-i))
+			break
+		}
+		lines = append(lines, f.Field+": "+f.Problem)
+	}
+	return "topology: " + strings.Join(lines, "\n")
+}
+
+// Named returns the fields that are told one by one.
+func (e *InvalidError) Named() []FieldError { return e.Fields[:min(len(e.Fields), maxNamed)] }
+
+// checker gathers what is wrong.
+type checker struct {
+	fields []FieldError
+	dims   grid.Dims // zero while it is not known
+
+	ids       map[fault.NodeID]int
+	coords    map[grid.Coord]int
+	addresses map[netip.AddrPort]string
+}
+
+func (c *checker) bad(field, format string, args ...any) {
+	c.fields = append(c.fields, FieldError{field, fmt.Sprintf(format, args...)})
+}
+
+var nodeID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+
+// FromProto checks a topology. The error is an *InvalidError.
+func FromProto(p *lofamov1.Topology) (*Topology, error) {
+	c := &checker{ids: map[fault.NodeID]int{}, coords: map[grid.Coord]int{}, addresses: map[netip.AddrPort]string{}}
+	dims, err := grid.ParseDims(p.GetDims())
+	if err != nil {
+		c.bad("dims", "%v", err)
+	} else {
+		c.dims = dims
+	}
+	domains := c.domains(p.GetDomainLabels())
+	nodes := make([]Node, 0, len(p.GetNodes()))
+	for i, n := range p.GetNodes() {
+		nodes = append(nodes, c.node(i, n))
+	}
+	c.complete()
+	if len(c.fields) > 0 {
+		return nil, &InvalidError{c.fields}
+	}
+	return New(dims, nodes, domains, p.GetRevision()), nil
+}
+
+func (c *checker) domains(keys []string) []string {
+	if len(keys) == 0 {
+		return fault.DomainLabels()
+	}
+	if n := len(keys); n > MaxDomainLabels {
+		c.bad("domainLabels", "given %d: want at most %d", n, MaxDomainLabels)
+	}
+	for i, key := range keys {
+		field := fmt.Sprintf("domainLabels[%d]", i)
+		if err := fault.CheckLabelKey(key); err != nil {
+			c.bad(field, "%v", err)
+		}
+		if slices.Contains(keys[:i], key) {
+			c.bad(field, "given %s: want each key once", key)
+		}
+	}
+	return slices.Clone(keys)
+}
+
+// node checks one entry.
+func (c *checker) node(i int, p *lofamov1.TopologyNode) Node {
+	field := fmt.Sprintf("nodes[%d]", i)
+	n := Node{ID: fault.NodeID(p.GetId()), Spare: p.GetCoord() == "", Labels: p.GetLabels()}
+	if !nodeID.MatchString(p.GetId()) {
+		c.bad(field+".id", "given %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit", p.GetId())
+	}
+	if j, ok := c.ids[n.ID]; ok {
+		c.bad(field+".id", "given %s: want a name of its own: nodes[%d] has it", n.ID, j)
+	} else {
+		c.ids[n.ID] = i
+	}
+	if !n.Spare {
+		n.Coord = c.coord(i, field+".coord", p.GetCoord())
+	}
+	for _, err := range fault.CheckLabels(n.Labels) {
+		c.bad(field+".labels", "%v", err)
+	}
+	if k := len(p.GetService()); k > MaxServices {
+		c.bad(field+".service", "given %d: want at most %d", k, MaxServices)
+	}
+	for k, text := range p.GetService() {
+		if addr, ok := c.service(fmt.Sprintf("%s.service[%d]", field, k), text); ok {
+			n.Service = append(n.Service, addr)
+		}
+	}
+	return n
+}
+
+func (c *checker) coord(i int, field, text string) grid.Coord {
+	at, err := grid.ParseCoord(text)
+	if err == nil && c.dims != (grid.Dims{}) {
+		err = c.dims.Check(at)
+	}
+	if err != nil {
+		c.bad(field, "%v", err)
+		return at
+	}
+	if j, ok := c.coords[at]; ok {
+		c.bad(field, "given %s: want a place of its own: nodes[%d] has it", at, j)
+	} else {
+		c.coords[at] = i
+	}
+	return at
+}
+
+func (c *checker) service(field, text string) (netip.AddrPort, bool) {
+	addr, err := netip.ParseAddrPort(text)
+	if err != nil || addr.Port() == 0 || addr.Addr().IsUnspecified() {
+		c.bad(field, `given %q: want "ip:port" of one host, port 1 to 65535`, text)
+		return addr, false
+	}
+	key := netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	if other, ok := c.addresses[key]; ok {
+		c.bad(field, "given %s: want an address of its own: %s has it", text, other)
+		return addr, false
+	}
+	c.addresses[key] = field
+	return addr, true
+}
+
+// maxMissing bounds the places without a node that are named.
+const maxMissing = 8
+
+// complete names the places that nobody has.
+func (c *checker) complete() {
+	if c.dims == (grid.Dims{}) || c.dims.Nodes() == len(c.coords) {
+		return
+	}
+	var missing []string
+	for rank := range c.dims.Nodes() {
+		at := c.dims.At(rank)
+		if _, ok := c.coords[at]; ok {
+			continue
+		}
+		if len(missing) == maxMissing {
+			missing = append(missing, "…")
+			break
+		}
+		missing = append(missing, at.String())
+	}
+	c.bad("nodes", "%d places are given: want a node at all %d of the %s torus: there is none at %s",
+		len(c.coords), c.dims.Nodes(), c.dims, strings.Join(missing, " "))
+}

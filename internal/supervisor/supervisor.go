@@ -34,6 +34,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
@@ -97,12 +98,12 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	dims, ids, err := cfg.Topology()
+	top, err := topology.FromConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
 	s := &Supervisor{
-		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NewNames(dims, ids),
+		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top),
 		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
 		stopping: make(chan struct{}), failed: make(chan error, 8),
 	}
@@ -226,10 +227,6 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.onStop("connections to replicas", func(context.Context) error { return s.peers.Close() })
-	service, err := s.serviceAddresses()
-	if err != nil {
-		return err
-	}
 	allowed, err := s.cfg.Allowed()
 	if err != nil {
 		return err
@@ -238,7 +235,7 @@ func (s *Supervisor) connect() error {
 		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.sender = rails.NewSender(rails.SenderConfig{
-		Ports: s.ports(), Nodes: service, Paths: exchanges, Leader: s.leader, Signer: s.signer,
+		Ports: s.ports(), Nodes: s.names, Paths: exchanges, Leader: s.leader, Signer: s.signer,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.engine = engine.New(engine.Config{
@@ -249,7 +246,7 @@ func (s *Supervisor) connect() error {
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.bulk = bulk.New(bulk.Config{
-		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Nodes: service, Names: s.names, Signer: s.signer,
+		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
 	s.intake = rails.NewIntake(rails.IntakeConfig{

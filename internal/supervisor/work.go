@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -104,21 +103,6 @@ func (s *Supervisor) peerTLS(id string) (*tls.Config, error) {
 	})
 }
 
-// serviceAddresses returns where nodes are on the direct rail.
-func (s *Supervisor) serviceAddresses() (map[fault.NodeID][]netip.AddrPort, error) {
-	out := make(map[fault.NodeID][]netip.AddrPort, len(s.cfg.Nodes))
-	for _, n := range s.cfg.Nodes {
-		for k, text := range n.Services() {
-			addr, err := netip.ParseAddrPort(text)
-			if err != nil {
-				return nil, fmt.Errorf("service address %d of node %s: given %q: want ip:port", k, n.NodeID(), text)
-			}
-			out[n.NodeID()] = append(out[n.NodeID()], addr)
-		}
-	}
-	return out, nil
-}
-
 // ports are the report addresses, with what agents are told of them: of the first, as the replicas know
 // it; the others are of one host each.
 func (s *Supervisor) ports() []rails.Port {
@@ -155,10 +139,9 @@ func (s *Supervisor) normal(ctx context.Context) map[fault.NodeID]bool {
 // awareness turns the configuration into the machine's. A new leader waits one digest period, so
 // that evidence from before its time cannot count for more than evidence that it hears itself.
 func (s *Supervisor) awareness() awareness.Config {
-	_, ids, _ := s.cfg.Topology() // validated in New
 	p := s.periods
 	return awareness.Config{
-		Dims: s.names.Dims(), IDs: ids, Supervisor: s.cfg.ID,
+		Dims: s.names.Dims(), IDs: s.names.Topology().IDs(), Supervisor: s.cfg.ID,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod,
 		HalfBound: p.HalfBound(), HoldOff: p.LinkHoldOff,

@@ -44,6 +44,9 @@ type Names interface {
 	Dims() grid.Dims
 	All() []fault.NodeID
 	Coord(fault.NodeID) (grid.Coord, bool)
+	// Services are all service addresses of a node; Owner is the node that has one.
+	Services(fault.NodeID) []netip.AddrPort
+	Owner(netip.AddrPort) (fault.NodeID, bool)
 }
 
 // Config of a manager.
@@ -52,7 +55,6 @@ type Config struct {
 	ReplyTo string // its first report address
 	// Straight returns where a node is reached straight at this moment; false: nowhere.
 	Straight func(fault.NodeID) (Place, bool)
-	Nodes    map[fault.NodeID][]netip.AddrPort // all service addresses
 	Names    Names
 	Signer   servicenet.Signer
 	// Normal returns the nodes that the fault map calls NORMAL, as far as this replica knows.
@@ -82,8 +84,7 @@ func (e *OutcomeError) Error() string { return e.Result.String() + ": " + e.Why 
 
 // Manager runs the transfers. Its methods may be called from any goroutine.
 type Manager struct {
-	cfg  Config
-	from map[netip.AddrPort]fault.NodeID // whose service address it is
+	cfg Config
 
 	mu        sync.RWMutex
 	running   int
@@ -98,13 +99,7 @@ func New(cfg Config) *Manager {
 	if cfg.Patience == 0 {
 		cfg.Patience = 2 * time.Minute
 	}
-	m := &Manager{cfg: cfg, from: map[netip.AddrPort]fault.NodeID{}, transfers: map[bulk.Transfer]*transfer{}}
-	for id, addrs := range cfg.Nodes {
-		for _, a := range addrs {
-			m.from[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = id
-		}
-	}
-	return m
+	return &Manager{cfg: cfg, transfers: map[bulk.Transfer]*transfer{}}
 }
 
 // Chunk takes a chunk packet that came from an address; b stays the caller's.
@@ -152,7 +147,7 @@ func (m *Manager) find(id bulk.Transfer) *transfer {
 
 // wayOf tells by which way something of a node came from an address. False: nobody known has it.
 func (m *Manager) wayOf(node fault.NodeID, from netip.AddrPort) (bulk.Way, bool) {
-	by, ok := m.from[netip.AddrPortFrom(from.Addr().Unmap(), from.Port())]
+	by, ok := m.cfg.Names.Owner(from)
 	return wayVia(node, by), ok
 }
 

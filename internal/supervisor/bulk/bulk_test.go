@@ -94,8 +94,10 @@ func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	cfg := Config{
 		Self: "s1", ReplyTo: w.sup.LocalAddr().String(), Straight: w.straight, Signer: signer(pki.SupervisorIdentity(cluster, "s1"), "s1"),
-		Nodes: map[fault.NodeID][]netip.AddrPort{node.Node: {w.direct.LocalAddr()}, gateway.Node: {w.through.LocalAddr()}},
-		Names: view.NewNames(dims, map[grid.Coord]fault.NodeID{{}: node.Node, {X: 1}: gateway.Node}),
+		Names: &placed{
+			view.NewNames(dims, map[grid.Coord]fault.NodeID{{}: node.Node, {X: 1}: gateway.Node}),
+			map[fault.NodeID][]netip.AddrPort{node.Node: {w.direct.LocalAddr()}, gateway.Node: {w.through.LocalAddr()}},
+		},
 		Normal: func(context.Context) map[fault.NodeID]bool {
 			return nil
 		},
@@ -110,11 +112,28 @@ func newWorld(t *testing.T, object []byte, edit func(*Config)) *world {
 
 // straight is where the nodes are, unless the test has taken a node's address away.
 func (w *world) straight(id fault.NodeID) (Place, bool) {
-	addrs := w.m.cfg.Nodes[id]
+	addrs := w.m.cfg.Names.Services(id)
 	if len(addrs) == 0 {
 		return Place{}, false
 	}
 	return Place{Addr: addrs[0], Socket: w.sup, ReplyTo: w.sup.LocalAddr().String()}, true
+}
+
+// placed are names with addresses that a test can take away.
+type placed struct {
+	*view.Names
+	addrs map[fault.NodeID][]netip.AddrPort
+}
+
+func (p *placed) Services(id fault.NodeID) []netip.AddrPort { return p.addrs[id] }
+
+func (p *placed) Owner(addr netip.AddrPort) (fault.NodeID, bool) {
+	for id, list := range p.addrs {
+		if slices.Contains(list, addr) {
+			return id, true
+		}
+	}
+	return "", false
 }
 
 func must(t *testing.T, err error) {
@@ -478,7 +497,7 @@ func TestNobodyAnswers(t *testing.T) {
 	if err := w.fetch((&got{}).take); !refused(err, bulk.Timeout) {
 		t.Errorf("%v", err)
 	}
-	w.m.cfg.Nodes = nil
+	w.m.cfg.Names.(*placed).addrs = nil
 	if err := w.fetch((&got{}).take); !refused(err, bulk.Timeout) {
 		t.Errorf("no way at all: %v", err)
 	}
@@ -514,7 +533,7 @@ func TestWays(t *testing.T) {
 		id := fault.DefaultNodeID(dims.At(r))
 		ids[dims.At(r)], nodes[id] = id, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:1")}
 	}
-	m := New(Config{Nodes: nodes, Names: view.NewNames(dims, ids), Normal: func(context.Context) map[fault.NodeID]bool {
+	m := New(Config{Names: &placed{view.NewNames(dims, ids), nodes}, Normal: func(context.Context) map[fault.NodeID]bool {
 		return map[fault.NodeID]bool{"n3-0-0": true, "n2-1-0": true, "n2-0-0": true}
 	}})
 	for _, tc := range []struct {

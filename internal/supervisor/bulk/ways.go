@@ -18,7 +18,7 @@ const mostWays = 12
 // those go first that the map calls NORMAL.
 func (m *Manager) ways(ctx context.Context, node fault.NodeID) []bulk.Way {
 	var out []bulk.Way
-	if len(m.cfg.Nodes[node]) > 0 {
+	if len(m.cfg.Names.Services(node)) > 0 {
 		out = append(out, bulk.Way{})
 	}
 	at, ok := m.cfg.Names.Coord(node)
@@ -33,7 +33,7 @@ func (m *Manager) ways(ctx context.Context, node fault.NodeID) []bulk.Way {
 	var gateways []gateway
 	for _, id := range m.cfg.Names.All() { // by rank, so that the order is the same everywhere
 		c, _ := m.cfg.Names.Coord(id)
-		if id != node && len(m.cfg.Nodes[id]) > 0 {
+		if id != node && len(m.cfg.Names.Services(id)) > 0 {
 			gateways = append(gateways, gateway{id, distance(m.cfg.Names.Dims(), at, c)})
 		}
 	}

@@ -297,7 +297,7 @@ func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) 
 	})
 	r.sender = NewSender(SenderConfig{
 		Ports: []Port{{wireSocket{r.wire, 0}, "10.0.0.100:7001"}, {wireSocket{r.wire, 1}, "10.1.0.100:7001"}},
-		Nodes: map[fault.NodeID][]netip.AddrPort{"n0": {eth0, eth1}, "n1": {n1}},
+		Nodes: addresses{"n0": {eth0, eth1}, "n1": {n1}},
 		Paths: x, Leader: func() string { return "s9" }, Signer: a.signer(t, pki.SupervisorIdentity("test", id)),
 		Metrics: r.metrics, Logger: logger,
 	})
@@ -361,4 +361,18 @@ func value(c prometheus.Collector) float64 {
 		}
 	}
 	return sum
+}
+
+// addresses are those of the nodes.
+type addresses map[fault.NodeID][]netip.AddrPort
+
+func (a addresses) Services(id fault.NodeID) []netip.AddrPort { return a[id] }
+
+func (a addresses) Owner(addr netip.AddrPort) (fault.NodeID, bool) {
+	for id, list := range a {
+		if slices.Contains(list, addr) {
+			return id, true
+		}
+	}
+	return "", false
 }

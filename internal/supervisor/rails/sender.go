@@ -36,12 +36,18 @@ type Port struct {
 	ReplyTo string // the address at which agents reach it, for challenges
 }
 
+// Addresses knows where the service interfaces of the nodes are, by their numbers, and whose an address is.
+type Addresses interface {
+	Services(id fault.NodeID) []netip.AddrPort
+	Owner(addr netip.AddrPort) (fault.NodeID, bool)
+}
+
 // SenderConfig of a sender.
 type SenderConfig struct {
 	Ports []Port // by number, at least one
-	// Nodes are the service addresses of the nodes; the k-th is reached by the k-th port, or by the last
+	// Nodes knows the service addresses of the nodes; the k-th is reached by the k-th port, or by the last
 	// where there are fewer.
-	Nodes   map[fault.NodeID][]netip.AddrPort
+	Nodes   Addresses
 	Paths   *Exchanges
 	Leader  func() string // as far as known
 	Signer  servicenet.Signer
@@ -62,7 +68,6 @@ type Sender struct {
 	woken      chan struct{} // room for one
 	limit      *againLimit
 	again      func() ([]byte, error)
-	own        map[string]fault.NodeID // whose service address it is
 
 	mu   sync.Mutex
 	acks *ackTable
@@ -72,12 +77,7 @@ type Sender struct {
 func NewSender(cfg SenderConfig) *Sender {
 	s := &Sender{
 		cfg: cfg, challenges: make(chan awareness.Challenge, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
-		limit: newAgainLimit(), again: sealAgain(cfg.Signer), own: make(map[string]fault.NodeID),
-	}
-	for id, addrs := range cfg.Nodes {
-		for _, addr := range addrs {
-			s.own[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()).String()] = id
-		}
+		limit: newAgainLimit(), again: sealAgain(cfg.Signer),
 	}
 	return s
 }
@@ -267,7 +267,7 @@ func (s *Sender) waits(d dest) bool {
 // configured are a node's service interfaces as the configuration has them.
 func (s *Sender) configured(id fault.NodeID) []paths.Place {
 	var out []paths.Place
-	for k, addr := range s.cfg.Nodes[id] {
+	for k, addr := range s.cfg.Nodes.Services(id) {
 		out = append(out, paths.Place{Addr: addr, Socket: uint8(min(k, len(s.cfg.Ports)-1))})
 	}
 	return out
@@ -308,10 +308,20 @@ func (s *Sender) place(origin fault.Origin, to engine.To) (paths.Place, bool, er
 // to be the half's: a copy of an old datagram may come from anywhere, and so may those of a whole exchange
 // that established a path.
 func (s *Sender) dest(origin fault.Origin, to engine.To) dest {
-	if own := to.Addr == "" || s.own[to.Addr] == origin.Node; own && !to.Relayed {
+	if !to.Relayed && (to.Addr == "" || s.owns(origin.Node, to.Addr)) {
 		return dest{origin: origin}
 	}
 	return dest{origin, to}
+}
+
+// owns says whether an address is one of a node's service interfaces.
+func (s *Sender) owns(node fault.NodeID, text string) bool {
+	addr, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return false
+	}
+	owner, ok := s.cfg.Nodes.Owner(addr)
+	return ok && owner == node
 }
 
 // Sizes of what is around a message, in bytes: the tags and lengths of an envelope with its signature

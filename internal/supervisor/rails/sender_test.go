@@ -44,7 +44,7 @@ func (s sent) Send(_ netip.AddrPort, b []byte) error {
 func TestChallengesGoBeforeAcks(t *testing.T) {
 	const acks = 1000
 	out := make(sent, acks+1)
-	nodes := map[fault.NodeID][]netip.AddrPort{"accused": {netip.MustParseAddrPort("127.0.0.1:3")}}
+	nodes := addresses{"accused": {netip.MustParseAddrPort("127.0.0.1:3")}}
 	for i := range acks {
 		nodes[fault.NodeID(fmt.Sprint("n", i))] = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:2")}
 	}

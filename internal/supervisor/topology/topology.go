@@ -28,7 +28,8 @@ type Topology struct {
 	// Revision in the store of its last change; 0: not stored yet.
 	Revision uint64
 
-	index map[fault.NodeID]int
+	index  map[fault.NodeID]int
+	owners map[netip.AddrPort]fault.NodeID
 }
 
 // Node is one node.
@@ -50,7 +51,10 @@ func (n Node) place() string {
 
 // New puts nodes that are known to be valid in order and makes a topology of them.
 func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *Topology {
-	t := &Topology{Dims: dims, Nodes: nodes, DomainLabels: domainLabels, Revision: revision, index: make(map[fault.NodeID]int, len(nodes))}
+	t := &Topology{
+		Dims: dims, Nodes: nodes, DomainLabels: domainLabels, Revision: revision,
+		index: make(map[fault.NodeID]int, len(nodes)), owners: make(map[netip.AddrPort]fault.NodeID, len(nodes)),
+	}
 	slices.SortFunc(t.Nodes, func(a, b Node) int {
 		switch {
 		case a.Spare != b.Spare:
@@ -65,8 +69,20 @@ func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *
 	})
 	for i, n := range t.Nodes {
 		t.index[n.ID] = i
+		for _, a := range n.Service {
+			t.owners[plain(a)] = n.ID
+		}
 	}
 	return t
+}
+
+// plain is an address as a socket for both families and one for IPv4 alone would tell it alike.
+func plain(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+// Owner finds the node that has a service address.
+func (t *Topology) Owner(addr netip.AddrPort) (fault.NodeID, bool) {
+	id, ok := t.owners[plain(addr)]
+	return id, ok
 }
 
 // At returns a copy of another revision.

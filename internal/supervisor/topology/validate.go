@@ -151,7 +151,7 @@ func (c *checker) service(field, text string) (netip.AddrPort, bool) {
 		c.bad(field, `given %q: want "ip:port" of one host, port 1 to 65535`, text)
 		return addr, false
 	}
-	key := netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
+	key := plain(addr)
 	if other, ok := c.addresses[key]; ok {
 		c.bad(field, "given %s: want an address of its own: %s has it", text, other)
 		return addr, false

@@ -6,7 +6,6 @@ package view
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -204,74 +203,4 @@ func fromTimestamp(t *timestamppb.Timestamp) time.Time {
 		return time.Time{}
 	}
 	return t.AsTime()
-}
-
-// Names finds nodes by what people call them: the id, or the coordinates.
-type Names struct {
-	dims grid.Dims
-	ids  map[grid.Coord]fault.NodeID
-	at   map[fault.NodeID]grid.Coord
-}
-
-// NewNames returns the names of a torus whose every node has an id.
-func NewNames(dims grid.Dims, ids map[grid.Coord]fault.NodeID) *Names {
-	n := &Names{dims: dims, ids: ids, at: make(map[fault.NodeID]grid.Coord, len(ids))}
-	for c, id := range ids {
-		n.at[id] = c
-	}
-	return n
-}
-
-// Dims returns the torus' sizes.
-func (n *Names) Dims() grid.Dims { return n.dims }
-
-// All returns every node by rank.
-func (n *Names) All() []fault.NodeID {
-	out := make([]fault.NodeID, 0, len(n.ids))
-	for r := range n.dims.Nodes() {
-		out = append(out, n.ids[n.dims.At(r)])
-	}
-	return out
-}
-
-// Known says whether there is a node of that id.
-func (n *Names) Known(id fault.NodeID) bool {
-	_, ok := n.at[id]
-	return ok
-}
-
-// Coord returns where a node is.
-func (n *Names) Coord(id fault.NodeID) (grid.Coord, bool) {
-	c, ok := n.at[id]
-	return c, ok
-}
-
-// UnknownNodeError says that the name has the form of an id, and no node has it.
-type UnknownNodeError struct{ Name string }
-
-func (e *UnknownNodeError) Error() string { return fmt.Sprintf("node %q: no node of that id", e.Name) }
-
-// Find returns the node of that name. An error that is not an UnknownNodeError says what is wrong
-// with the name.
-func (n *Names) Find(name string) (fault.NodeID, error) {
-	if name == "" {
-		return "", fmt.Errorf("node: empty name: want an id or coordinates x,y,z")
-	}
-	if _, ok := n.at[fault.NodeID(name)]; ok {
-		return fault.NodeID(name), nil
-	}
-	if !strings.ContainsAny(name[:1], "0123456789") {
-		if strings.ContainsAny(name, " ,/") {
-			return "", fmt.Errorf("node %q: neither an id nor coordinates x,y,z", name)
-		}
-		return "", &UnknownNodeError{Name: name}
-	}
-	c, err := grid.ParseCoord(name)
-	if err != nil {
-		return "", fmt.Errorf("node %q: neither an id nor coordinates: %w", name, err)
-	}
-	if err := n.dims.Check(c); err != nil {
-		return "", fmt.Errorf("node %q: %w", name, err)
-	}
-	return n.ids[c], nil
 }

@@ -2,6 +2,8 @@ package view
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -147,6 +150,21 @@ func TestNames(t *testing.T) {
 		ids[dims.At(r)] = fault.DefaultNodeID(dims.At(r))
 	}
 	names := NewNames(dims, ids)
+	top := names.Topology()
+	service := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7")}
+	nodes := append(slices.Clone(top.Nodes), topology.Node{ID: "x", Spare: true, Labels: map[string]string{"rack": "r1"}, Service: service})
+	if !names.Set(topology.New(dims, nodes, nil, 5)) || names.Set(topology.New(dims, top.Nodes, nil, 5)) || names.Set(top) {
+		t.Error("only what is newer is to be followed")
+	}
+	if id, err := names.Find("x"); id != "x" || err != nil || names.Known("x") || len(names.All()) != 8 {
+		t.Errorf("the spare: %q, %v", id, err)
+	}
+	if owner, ok := names.Owner(netip.MustParseAddrPort("[::ffff:10.0.0.1]:7")); owner != "x" || !ok || names.Labels("x")["rack"] != "r1" || len(names.Services("x")) != 1 {
+		t.Errorf("the spare's address is of %q", owner)
+	}
+	if _, ok := names.Owner(netip.AddrPort{}); ok || names.Labels("nobody") != nil || names.Services("n0-0-0") != nil || names.Dims() != dims {
+		t.Error("what nobody has is known")
+	}
 	for _, name := range []string{"n1-0-1", "1,0,1"} {
 		if id, err := names.Find(name); err != nil || id != "n1-0-1" {
 			t.Errorf("%q: %q, %v", name, id, err)

@@ -1,0 +1,122 @@
+package view
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Names finds nodes by what people call them: the id, or the coordinates; and tells what the topology
+// says of them. It follows the topology while the replica runs. Its methods may be called from any
+// goroutine.
+type Names struct {
+	now atomic.Pointer[topology.Topology]
+}
+
+// NewNames returns the names of a torus whose every node has an id.
+func NewNames(dims grid.Dims, ids map[grid.Coord]fault.NodeID) *Names {
+	nodes := make([]topology.Node, 0, len(ids))
+	for c, id := range ids {
+		nodes = append(nodes, topology.Node{ID: id, Coord: c})
+	}
+	return NamesOf(topology.New(dims, nodes, fault.DomainLabels(), 0))
+}
+
+// NamesOf returns the names of a topology.
+func NamesOf(t *topology.Topology) *Names {
+	n := new(Names)
+	n.now.Store(t)
+	return n
+}
+
+// Topology returns the topology as it is now.
+func (n *Names) Topology() *topology.Topology { return n.now.Load() }
+
+// Set follows a change. It says whether there was one: what is not newer than what is known is passed over.
+func (n *Names) Set(t *topology.Topology) bool {
+	for {
+		have := n.now.Load()
+		if t.Revision <= have.Revision {
+			return false
+		}
+		if n.now.CompareAndSwap(have, t) {
+			return true
+		}
+	}
+}
+
+// Dims returns the torus' sizes.
+func (n *Names) Dims() grid.Dims { return n.now.Load().Dims }
+
+// All returns every node with a place, by rank.
+func (n *Names) All() []fault.NodeID {
+	placed := n.now.Load().Placed()
+	out := make([]fault.NodeID, len(placed))
+	for i := range placed {
+		out[i] = placed[i].ID
+	}
+	return out
+}
+
+// Known says whether there is a node of that id that has a place.
+func (n *Names) Known(id fault.NodeID) bool {
+	_, ok := n.Coord(id)
+	return ok
+}
+
+// Coord returns where a node is; a spare is nowhere.
+func (n *Names) Coord(id fault.NodeID) (grid.Coord, bool) {
+	node, ok := n.now.Load().Node(id)
+	return node.Coord, ok && !node.Spare
+}
+
+// Labels returns the labels of a node, which are not to be changed.
+func (n *Names) Labels(id fault.NodeID) map[string]string {
+	node, _ := n.now.Load().Node(id)
+	return node.Labels
+}
+
+// Services returns the addresses of a node's service interfaces, by their numbers.
+func (n *Names) Services(id fault.NodeID) []netip.AddrPort {
+	node, _ := n.now.Load().Node(id)
+	return node.Service
+}
+
+// Owner returns the node that has a service address.
+func (n *Names) Owner(addr netip.AddrPort) (fault.NodeID, bool) { return n.now.Load().Owner(addr) }
+
+// UnknownNodeError says that the name has the form of an id, and no node has it.
+type UnknownNodeError struct{ Name string }
+
+func (e *UnknownNodeError) Error() string { return fmt.Sprintf("node %q: no node of that id", e.Name) }
+
+// Find returns the node of that name, which may be a spare. An error that is not an UnknownNodeError says
+// what is wrong with the name.
+func (n *Names) Find(name string) (fault.NodeID, error) {
+	t := n.now.Load()
+	if name == "" {
+		return "", fmt.Errorf("node: empty name: want an id or coordinates x,y,z")
+	}
+	if _, ok := t.Node(fault.NodeID(name)); ok {
+		return fault.NodeID(name), nil
+	}
+	if !strings.ContainsAny(name[:1], "0123456789") {
+		if strings.ContainsAny(name, " ,/") {
+			return "", fmt.Errorf("node %q: neither an id nor coordinates x,y,z", name)
+		}
+		return "", &UnknownNodeError{Name: name}
+	}
+	c, err := grid.ParseCoord(name)
+	if err != nil {
+		return "", fmt.Errorf("node %q: neither an id nor coordinates: %w", name, err)
+	}
+	if err := t.Dims.Check(c); err != nil {
+		return "", fmt.Errorf("node %q: %w", name, err)
+	}
+	return t.Placed()[t.Dims.Rank(c)].ID, nil
+}

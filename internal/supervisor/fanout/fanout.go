@@ -1,0 +1,284 @@
+// Package fanout spreads the committed changes of the fault map to many watchers: one watch of the store
+// a replica, however many there are.
+//
+//	store ──watch──► Hub: ring of the newest ──────────────► Sub ──► a client
+//	store ──history by number, until the ring is reached───►
+//
+// A Sub that resumes within the ring needs no read of the store. One that resumes before it reads events
+// from history, page by page, until it has come to the ring. Nothing is queued for a Sub: it has a place in
+// the ring, and when the ring has passed it there it is cut off (ErrSlow).
+//
+// It chooses no events and knows no clients.
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// ErrSlow says that a Sub's reader fell behind what is kept for it.
+var ErrSlow = errors.New("the reader is too slow")
+
+// ExpiredError says that not all that followed a revision is kept any more.
+type ExpiredError struct {
+	After  uint64 // the revision
+	Oldest uint64 // number of the oldest event that is kept
+}
+
+func (e *ExpiredError) Error() string {
+	return fmt.Sprintf("changes that followed revision %d are no longer kept: the oldest kept is event %d", e.After, e.Oldest)
+}
+
+// Source is the replica's own copy of the store; its methods need no quorum.
+type Source interface {
+	// Watch sends what is committed after a revision, as store.Etcd's.
+	Watch(ctx context.Context, after uint64) <-chan store.Update
+	Bounds(ctx context.Context) (store.Bounds, error)
+	EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error)
+}
+
+// Config of a hub. Zero values stand for 1,024 updates and 16 MiB.
+type Config struct {
+	Updates int // that a reader may be behind
+	Bytes   int // of the updates that are kept
+	Logger  *slog.Logger
+}
+
+// Hub is made by New and works while Run runs.
+type Hub struct {
+	cfg Config
+	src Source
+
+	mu      sync.RWMutex
+	ring    *ring.Ring
+	changed chan struct{} // closed and renewed when the ring has more
+	subs    map[*Sub]struct{}
+}
+
+// New returns a hub on a source.
+func New(cfg Config, src Source) *Hub {
+	if cfg.Updates == 0 {
+		cfg.Updates = 1024
+	}
+	if cfg.Bytes == 0 {
+		cfg.Bytes = 16 << 20
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Hub{cfg: cfg, src: src, ring: ring.New(cfg.Updates, cfg.Bytes), changed: make(chan struct{}), subs: make(map[*Sub]struct{})}
+}
+
+// retry is the pause before the store is watched anew, and between two reads of a history that has not
+// yet come as far as the ring.
+const retry = 100 * time.Millisecond
+
+// Run follows the store until the context ends.
+func (h *Hub) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := h.follow(ctx); ctx.Err() == nil {
+			h.cfg.Logger.Warn("the store's watch ended: beginning anew", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retry):
+		}
+	}
+}
+
+// follow watches the store once, going on where the ring ends.
+func (h *Hub) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for u := range h.src.Watch(ctx, h.Head()) {
+		switch {
+		case errors.Is(u.Err, store.ErrCompacted):
+			// The ring cannot go on without a gap: it begins anew, and who was in it reads history.
+			h.begin(0)
+			return u.Err
+		case u.Err != nil:
+			return u.Err
+		}
+		if err := h.take(u); err != nil {
+			return err
+		}
+	}
+	return errors.New("no more updates")
+}
+
+// Head is the revision up to which the hub knows the changes; 0 before it knows any.
+func (h *Hub) Head() uint64 {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.ring.Head()
+}
+
+// begin empties the ring; 0: it is not known yet from where on it goes.
+func (h *Hub) begin(revision uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if revision == 0 {
+		h.ring = ring.New(h.cfg.Updates, h.cfg.Bytes)
+	} else {
+		h.ring.Begin(revision)
+	}
+	for s := range h.subs {
+		s.joined.Store(false)
+	}
+}
+
+// take adds an update and wakes the readers.
+func (h *Hub) take(u store.Update) error {
+	var f *ring.Frame
+	if len(u.Events) > 0 {
+		var err error
+		if f, err = ring.NewFrame(u.Revision, u.Events); err != nil {
+			return err
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ring.Begun() {
+		// The first update of a watch from now on is a bookmark.
+		from := u.Revision
+		if f != nil {
+			from--
+		}
+		h.ring.Begin(from)
+	}
+	floor := h.ring.Floor()
+	if f != nil {
+		h.ring.Add(f)
+	} else {
+		h.ring.Pass(u.Revision)
+	}
+	if h.ring.Floor() > floor {
+		h.cutSlow()
+	}
+	close(h.changed)
+	h.changed = make(chan struct{})
+	return nil
+}
+
+// cutSlow cuts off whom the ring has passed.
+func (h *Hub) cutSlow() {
+	for s := range h.subs {
+		if s.joined.Load() && s.place.Load() < h.ring.Floor() {
+			delete(h.subs, s)
+			close(s.cut)
+		}
+	}
+}
+
+// Sub is one reader's place in the stream of changes. But for Close its methods are for one goroutine.
+type Sub struct {
+	h      *Hub
+	place  atomic.Uint64 // revision up to which everything was handed over
+	joined atomic.Bool   // the place is one in the ring
+	cut    chan struct{}
+	marked uint64 // the newest bookmark that was handed over
+	number uint64 // of the next event in history; 0: to be found out from the place
+	buf    []*ring.Frame
+}
+
+// Subscribe returns a reader of what follows a revision, which may be one to come. It must be closed.
+func (h *Hub) Subscribe(after uint64) *Sub {
+	s := &Sub{h: h, cut: make(chan struct{}), marked: after}
+	s.place.Store(after)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.subs[s] = struct{}{}
+	return s
+}
+
+// Close gives the place up.
+func (s *Sub) Close() {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	delete(s.h.subs, s)
+}
+
+// Slow is closed when the reader was cut off.
+func (s *Sub) Slow() <-chan struct{} { return s.cut }
+
+// framesAtOnce bounds what Next hands over: a reader's place moves on only between two calls.
+const framesAtOnce = 16
+
+// Next waits for what comes next and returns it, oldest first: frames with all changes of one revision each,
+// or a single bookmark, which may say what the frame before it said. They are shared, and the slice is good until the next call. It fails with ErrSlow,
+// with an ExpiredError, with an error of the store (the reader may be subscribed anew from its place), or
+// with the context.
+func (s *Sub) Next(ctx context.Context) ([]*ring.Frame, error) {
+	for {
+		frames, changed, here := s.fromRing()
+		if len(frames) > 0 {
+			return frames, nil
+		}
+		if !here {
+			frames, err := s.fromHistory(ctx)
+			if err != nil || len(frames) > 0 {
+				return frames, err
+			}
+			if s.place.Load() >= s.h.floor() {
+				continue
+			}
+		}
+		var again <-chan time.Time
+		if !here {
+			again = time.After(retry)
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-s.cut:
+			return nil, ErrSlow
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (h *Hub) floor() uint64 {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return h.ring.Floor()
+}
+
+// fromRing returns what is in the ring after the reader's place, and what tells that there is more. here is
+// false when the ring does not hold all of it.
+func (s *Sub) fromRing() (frames []*ring.Frame, changed <-chan struct{}, here bool) {
+	h := s.h
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	place := s.place.Load()
+	s.buf, here = h.ring.After(place, framesAtOnce, s.buf[:0])
+	if !here {
+		if s.joined.Load() { // it was cut off
+			return nil, h.changed, true
+		}
+		return nil, h.changed, !h.ring.Begun()
+	}
+	s.joined.Store(true)
+	s.number = 0
+	if n := len(s.buf); n > 0 {
+		s.place.Store(s.buf[n-1].Revision)
+		return s.buf, h.changed, true
+	}
+	if mark := h.ring.Bookmark(); mark > s.marked && mark >= place {
+		if f, err := ring.NewFrame(h.ring.Head(), nil); err == nil { // a bookmark can always be encoded
+			s.marked = f.Revision
+			s.place.Store(f.Revision)
+			return append(s.buf, f), h.changed, true
+		}
+	}
+	return nil, h.changed, true
+}

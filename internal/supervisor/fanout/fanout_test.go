@@ -1,0 +1,357 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+)
+
+const wait = 20 * time.Second
+
+// world is a hub on a store in memory, and everything that was committed.
+type world struct {
+	*memstore.Store
+	t      *testing.T
+	hub    *Hub
+	writer store.Committer
+	all    []uint64 // revisions by number of the event, from 1 on
+}
+
+func newWorld(t *testing.T, keep int, cfg Config) *world {
+	t.Helper()
+	w := &world{Store: memstore.New(keep), t: t}
+	w.hub = New(cfg, w.Store)
+	var err error
+	if w.writer, err = w.Writer(w.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// run runs the hub until the test ends, and waits until it knows what there is.
+func (w *world) run() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { w.hub.Run(ctx) })
+	w.t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	w.await()
+}
+
+// await waits until the hub is where the store is.
+func (w *world) await() {
+	w.t.Helper()
+	rev, _ := w.Revision(w.t.Context())
+	deadline := time.After(wait)
+	for {
+		w.hub.mu.RLock()
+		head, changed := w.hub.ring.Head(), w.hub.changed
+		w.hub.mu.RUnlock()
+		if head >= rev {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			w.t.Fatalf("the hub is at %d, the store at %d", head, rev)
+		}
+	}
+}
+
+// commit commits so many events in one revision.
+func (w *world) commit(n int) uint64 {
+	w.t.Helper()
+	var b store.Batch
+	for range n {
+		b.Events = append(b.Events, &lofamov1.Event{Node: "a", Reason: fmt.Sprint(len(w.all) + len(b.Events) + 1)})
+	}
+	rev, err := w.writer.Commit(context.Background(), b)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for range n {
+		w.all = append(w.all, rev)
+	}
+	return rev
+}
+
+// follow reads from a revision on until it has seen the last event, and checks that each came once, in
+// order, and every revision whole.
+func (w *world) follow(after uint64) error {
+	s := w.hub.Subscribe(after)
+	defer s.Close()
+	return w.readOn(s, after)
+}
+
+func (w *world) readOn(s *Sub, after uint64) error {
+	ctx, cancel := context.WithTimeout(w.t.Context(), wait)
+	defer cancel()
+	next := 0
+	for next < len(w.all) && w.all[next] <= after {
+		next++
+	}
+	for next < len(w.all) {
+		frames, err := s.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, f := range frames {
+			for _, ev := range f.Events {
+				if next == len(w.all) || ev.GetReason() != fmt.Sprint(next+1) || ev.GetRevision() != w.all[next] || f.Revision != w.all[next] {
+					w.t.Fatalf("after %d: event %s of revision %d in frame %d: want event %d", after, ev.GetReason(), ev.GetRevision(), f.Revision, next+1)
+				}
+				next++
+			}
+			if len(f.Events) > 0 && next < len(w.all) && w.all[next] == f.Revision {
+				w.t.Fatalf("after %d: revision %d is split", after, f.Revision)
+			}
+		}
+	}
+	return nil
+}
+
+// TestResumeAtEveryRevision: from history, from the ring and across the seam.
+func TestResumeAtEveryRevision(t *testing.T) {
+	w := newWorld(t, 10_000, Config{Updates: 8})
+	for range 30 {
+		w.commit(1)
+	}
+	w.run()
+	for i := range 30 {
+		w.commit(1 + i%4)
+	}
+	w.commit(3 * page) // larger than a page
+	w.commit(1)
+	for range 2 * page {
+		w.commit(1)
+	}
+	w.await()
+	for after := range w.all[len(w.all)-1] + 1 {
+		if after > 70 && after%50 > 0 {
+			continue
+		}
+		if err := w.follow(after); err != nil {
+			t.Fatalf("after %d: %v", after, err)
+		}
+	}
+}
+
+// TestWhileWriting: readers that resume anywhere while the writer goes on lose nothing.
+func TestWhileWriting(t *testing.T) {
+	w := newWorld(t, 10_000, Config{Updates: 200})
+	for range 60 {
+		w.commit(2)
+	}
+	w.run()
+	subs := make(map[uint64]*Sub)
+	for after := uint64(0); after < 60; after += 3 {
+		subs[after] = w.hub.Subscribe(after)
+		defer subs[after].Close()
+	}
+	var wg sync.WaitGroup
+	total := len(w.all) + 300
+	for after, s := range subs {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			for last := 0; last < total; {
+				frames, err := s.Next(ctx)
+				if err != nil {
+					t.Errorf("after %d: %v", after, err)
+					return
+				}
+				for _, f := range frames {
+					for _, ev := range f.Events {
+						var n int
+						_, _ = fmt.Sscan(ev.GetReason(), &n)
+						if last > 0 && n != last+1 {
+							t.Errorf("after %d: event %d follows %d", after, n, last)
+							return
+						}
+						last = n
+					}
+				}
+			}
+		})
+	}
+	for range 100 {
+		w.commit(3)
+	}
+	wg.Wait()
+}
+
+func TestSlowReaderIsCutOff(t *testing.T) {
+	w := newWorld(t, 10_000, Config{Updates: 4})
+	w.run()
+	start, _ := w.Revision(t.Context())
+	s := w.hub.Subscribe(start)
+	defer s.Close()
+	first := w.commit(1)
+	if frames, err := s.Next(t.Context()); err != nil || frames[0].Revision != first {
+		t.Fatalf("%v, %v", frames, err)
+	}
+	for range 5 {
+		w.commit(1)
+	}
+	select {
+	case <-s.Slow():
+	case <-time.After(wait):
+		t.Fatal("not cut off")
+	}
+	if _, err := s.Next(t.Context()); !errors.Is(err, ErrSlow) {
+		t.Errorf("%v", err)
+	}
+	if err := w.follow(first); err != nil { // anew, from history
+		t.Error(err)
+	}
+}
+
+func TestForgotten(t *testing.T) {
+	w := newWorld(t, 10, Config{Updates: 4})
+	for range 30 {
+		w.commit(1)
+	}
+	w.run()
+	oldest := w.all[len(w.all)-10]
+	var expired *ExpiredError
+	for _, after := range []uint64{0, 1, w.all[3], oldest - 1} {
+		if err := w.follow(after); !errors.As(err, &expired) || expired.After != after || expired.Oldest != 21 {
+			t.Errorf("after %d: %v", after, err)
+		}
+	}
+	for after := oldest; after <= w.all[len(w.all)-1]; after++ {
+		if err := w.follow(after); err != nil {
+			t.Errorf("after %d: %v", after, err)
+		}
+	}
+}
+
+// TestForgottenWhileReading: the history is trimmed between two pages.
+func TestForgottenWhileReading(t *testing.T) {
+	w := newWorld(t, 2*page, Config{Updates: 4})
+	for range 2 * page {
+		w.commit(1)
+	}
+	w.run()
+	s := w.hub.Subscribe(1)
+	defer s.Close()
+	if frames, err := s.Next(t.Context()); err != nil || len(frames) == 0 || frames[0].Revision != w.all[0] {
+		t.Fatalf("%d frames, %v", len(frames), err)
+	}
+	w.commit(2 * page)
+	var expired *ExpiredError
+	if err := w.readOn(s, w.all[page-2]); !errors.As(err, &expired) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestNothingWasForgotten: a store without events, old or new, lets any revision be resumed from.
+func TestNothingWasForgotten(t *testing.T) {
+	w := newWorld(t, 10, Config{})
+	w.run()
+	for _, after := range []uint64{1, 2, 50} {
+		s := w.hub.Subscribe(after)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		for err := error(nil); !errors.Is(err, context.DeadlineExceeded); {
+			var frames []*ring.Frame
+			frames, err = s.Next(ctx)
+			if len(frames) > 0 && len(frames[0].Events) > 0 || err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("after %d: %v, %v", after, frames, err)
+			}
+		}
+		cancel()
+		s.Close()
+	}
+}
+
+// broken is a source whose watch fails when told, as etcd's does when what it has not sent yet was compacted.
+type broken struct {
+	*memstore.Store
+	fail chan error
+}
+
+func (b *broken) Watch(ctx context.Context, after uint64) <-chan store.Update {
+	ctx, cancel := context.WithCancel(ctx)
+	in, out := b.Store.Watch(ctx, after), make(chan store.Update)
+	go func() {
+		defer close(out)
+		defer cancel()
+		for {
+			var u store.Update
+			ok := true
+			select {
+			case u, ok = <-in:
+			case u.Err = <-b.fail:
+			}
+			if !ok {
+				return
+			}
+			select {
+			case out <- u:
+			case <-ctx.Done():
+				return
+			}
+			if u.Err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// TestStoreWatchBreaks: readers in the ring go on without loss, whether the ring can or must begin anew.
+func TestStoreWatchBreaks(t *testing.T) {
+	for name, cause := range map[string]error{"broken": errors.New("connection lost"), "compacted": store.ErrCompacted} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 10_000, Config{Updates: 64})
+			src := &broken{w.Store, make(chan error)}
+			w.hub = New(Config{Updates: 64}, src)
+			w.run()
+			start, _ := w.Revision(t.Context())
+			s := w.hub.Subscribe(start)
+			defer s.Close()
+			w.commit(2)
+			if err := w.readOn(s, start); err != nil {
+				t.Fatal(err)
+			}
+			read := w.all[len(w.all)-1]
+			src.fail <- cause
+			w.commit(2)
+			w.commit(1)
+			if err := w.readOn(s, read); err != nil {
+				t.Fatal(err)
+			}
+			w.await()
+		})
+	}
+}
+
+func TestBookmarks(t *testing.T) {
+	w := newWorld(t, 10, Config{})
+	w.run()
+	at, _ := w.Revision(t.Context())
+	s := w.hub.Subscribe(at)
+	defer s.Close()
+	if err := w.hub.take(store.Update{Revision: at + 5}); err != nil {
+		t.Fatal(err)
+	}
+	if frames, err := s.Next(t.Context()); err != nil || len(frames) != 1 || frames[0].Revision != at+5 || len(frames[0].Events) > 0 {
+		t.Errorf("%v, %v", frames, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Next(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a bookmark comes twice: %v", err)
+	}
+}

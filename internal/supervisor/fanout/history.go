@@ -1,0 +1,116 @@
+package fanout
+
+import (
+	"context"
+	"fmt"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// page is how many events are read from history at once.
+const page = 512
+
+// History is what Locate and others need of a store.
+type History interface {
+	Bounds(ctx context.Context) (store.Bounds, error)
+	EventsFrom(ctx context.Context, number uint64, limit int) (first uint64, events []*lofamov1.Event, err error)
+}
+
+// Locate finds the number of the first event after a revision, which may be that of one to come. It fails with
+// an ExpiredError when earlier ones that followed the revision may have been forgotten. Numbers and revisions
+// rise together, so that halving finds it.
+func Locate(ctx context.Context, src History, after uint64) (number uint64, b store.Bounds, err error) {
+	if b, err = src.Bounds(ctx); err != nil {
+		return 0, b, err
+	}
+	lo, hi := b.Oldest, b.Next // the answer is in [lo, hi]
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		first, events, err := src.EventsFrom(ctx, mid, 1)
+		switch {
+		case err != nil:
+			return 0, b, err
+		case len(events) == 0: // trimmed meanwhile, all of it
+			return 0, b, &ExpiredError{After: after, Oldest: b.Next}
+		case events[0].GetRevision() > after:
+			hi = mid
+			if first > mid { // mid was trimmed meanwhile
+				return 0, b, &ExpiredError{After: after, Oldest: first}
+			}
+		default:
+			lo = first + 1
+		}
+	}
+	switch {
+	case lo > b.Oldest, b.Oldest == 1: // the one before it is known to be no later than after, or there is none
+	case b.Oldest == b.Next && b.Written <= after: // nothing is kept, and nothing followed
+	default:
+		return 0, b, &ExpiredError{After: after, Oldest: b.Oldest}
+	}
+	return lo, b, nil
+}
+
+// fromHistory returns the next page of what follows the reader's place. When there is nothing the place moves on to
+// where the store was before it looked.
+func (s *Sub) fromHistory(ctx context.Context) ([]*ring.Frame, error) {
+	place := s.place.Load()
+	var b store.Bounds
+	var err error
+	if s.number == 0 {
+		s.number, b, err = Locate(ctx, s.h.src, place)
+	} else {
+		b, err = s.h.src.Bounds(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	events, err := wholeRevisions(ctx, s.h.src, s.number, place)
+	if err != nil {
+		return nil, err
+	}
+	s.number += uint64(len(events))
+	s.buf = s.buf[:0]
+	for len(events) > 0 {
+		n := 1
+		for n < len(events) && events[n].GetRevision() == events[0].GetRevision() {
+			n++
+		}
+		f, err := ring.NewFrame(events[0].GetRevision(), events[:n:n])
+		if err != nil {
+			return nil, err
+		}
+		s.buf = append(s.buf, f)
+		s.place.Store(f.Revision)
+		events = events[n:]
+	}
+	if len(s.buf) == 0 {
+		s.place.Store(max(place, b.Revision))
+	}
+	return s.buf, nil
+}
+
+// wholeRevisions reads a page of events by number that does not end within a revision.
+func wholeRevisions(ctx context.Context, src History, number, after uint64) ([]*lofamov1.Event, error) {
+	for limit := page; ; limit *= 2 {
+		first, events, err := src.EventsFrom(ctx, number, limit)
+		if err != nil {
+			return nil, fmt.Errorf("read what follows revision %d: %w", after, err)
+		}
+		if len(events) > 0 && first != number {
+			return nil, &ExpiredError{After: after, Oldest: first}
+		}
+		if len(events) < limit {
+			return events, nil
+		}
+		last := events[len(events)-1].GetRevision()
+		n := len(events)
+		for n > 0 && events[n-1].GetRevision() == last {
+			n--
+		}
+		if n > 0 {
+			return events[:n], nil
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package region
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// FeedConfig of a feed.
+type FeedConfig struct {
+	Region string
+	Dims   string // of the whole torus
+	// Window and WindowBytes bound what is passed on and not committed by the parent yet, in changes and in bytes.
+	// Beyond that the store is not read on, so that a slow parent costs this side no memory. 0 stands for 512
+	// and for 16 MiB. A snapshot may go beyond.
+	Window, WindowBytes int
+}
+
+// Feed passes a region's changes on, at the region's leader.
+//
+//	off ──begin──► greeting ──resume──► following ◄──► paused (the window is full)
+//	 ▲                 │                    │ the store has compacted what comes next
+//	 │                 └──resume from 0──► copying ──copied──► following
+//	 └── the stream ended, from any
+type Feed struct {
+	cfg   FeedConfig
+	state feedState
+	sent  uint64 // revision
+	next  uint64 // number of the first event that was not sent
+	open  []sentChange
+	bytes int
+	beat  uint64 // newest revision after which nothing of the map changed
+}
+
+type sentChange struct {
+	revision uint64
+	bytes    int
+}
+
+type feedState uint8
+
+const (
+	feedOff feedState = iota
+	feedGreeting
+	feedFollowing
+	feedPaused
+	feedCopying
+)
+
+// String returns the state's name.
+func (s feedState) String() string {
+	switch s {
+	case feedOff:
+		return "off"
+	case feedGreeting:
+		return "greeting"
+	case feedFollowing:
+		return "following"
+	case feedPaused:
+		return "paused"
+	case feedCopying:
+		return "copying"
+	}
+	return fmt.Sprintf("feedState(%d)", uint8(s))
+}
+
+// NewFeed returns a feed that is off.
+func NewFeed(cfg FeedConfig) *Feed {
+	if cfg.Window == 0 {
+		cfg.Window = 512
+	}
+	if cfg.WindowBytes == 0 {
+		cfg.WindowBytes = 16 << 20
+	}
+	return &Feed{cfg: cfg}
+}
+
+// Input is something that happens to a feed.
+type Input interface{ feedInput() }
+
+// The inputs of a feed.
+type (
+	// Begin says that there is a stream, and how far the own store is.
+	Begin struct{ Term, Revision, NextEvent uint64 }
+	// Resume is the parent's answer to the hello.
+	Resume struct{ Revision, NextEvent uint64 }
+	// Update is what the store was followed to: a change; one without events and documents says only that
+	// nothing of the map changed up to its revision.
+	Update struct{ *lofamov1.UpstreamChange }
+	// Compacted says that the store no longer has what comes next.
+	Compacted struct{}
+	// Copied is all that the store has.
+	Copied struct{ *lofamov1.UpstreamChange }
+	// Acked says that the parent has all up to a revision.
+	Acked struct{ Revision uint64 }
+	// Beat says that it is time to say that one lives.
+	Beat struct{}
+	// Ended says that the stream has ended.
+	Ended struct{}
+)
+
+func (Begin) feedInput()     {}
+func (Resume) feedInput()    {}
+func (Update) feedInput()    {}
+func (Compacted) feedInput() {}
+func (Copied) feedInput()    {}
+func (Acked) feedInput()     {}
+func (Beat) feedInput()      {}
+func (Ended) feedInput()     {}
+
+// Read is what is to be done with the store.
+type Read uint8
+
+// What is to be done with the store. What was being read before comes to nothing.
+const (
+	ReadOn     Read = iota // go on as before
+	ReadNone               // read nothing
+	ReadFollow             // the changes after a revision
+	ReadCopy               // all there is, and the events from a number on
+)
+
+// String returns the name.
+func (r Read) String() string {
+	switch r {
+	case ReadOn:
+		return "on"
+	case ReadNone:
+		return "none"
+	case ReadFollow:
+		return "follow"
+	case ReadCopy:
+		return "copy"
+	}
+	return fmt.Sprintf("Read(%d)", uint8(r))
+}
+
+// Orders is what a feed wants done.
+type Orders struct {
+	Send []*lofamov1.UpstreamReportRequest // in this order
+	Read Read
+	From uint64 // ReadFollow: the revision after which; ReadCopy: the number of the first event
+}
+
+// Step takes an input in. What does not fit the state is left over from another, and passed over.
+func (f *Feed) Step(in Input) Orders {
+	var out Orders
+	switch in := in.(type) {
+	case Begin:
+		f.becomeGreeting(in, &out)
+	case Resume:
+		if f.state != feedGreeting {
+			break
+		}
+		f.sent, f.next = in.Revision, in.NextEvent
+		if in.Revision == 0 {
+			f.becomeCopying(&out)
+		} else {
+			f.becomeFollowing(&out)
+		}
+	case Update:
+		f.update(in.UpstreamChange, &out)
+	case Compacted:
+		if f.state == feedFollowing {
+			f.becomeCopying(&out)
+		}
+	case Copied:
+		f.copied(in.UpstreamChange, &out)
+	case Acked:
+		f.acked(in.Revision, &out)
+	case Beat:
+		f.alive(&out)
+	case Ended:
+		f.becomeOff(&out)
+	}
+	return out
+}
+
+func (f *Feed) becomeOff(out *Orders) {
+	f.state, f.open, f.bytes, f.beat = feedOff, nil, 0, 0
+	out.Read = ReadNone
+}
+
+func (f *Feed) becomeGreeting(b Begin, out *Orders) {
+	f.becomeOff(out)
+	f.state = feedGreeting
+	out.Send = append(out.Send, &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Hello{Hello: &lofamov1.UpstreamHello{
+		Region: f.cfg.Region, Dims: f.cfg.Dims, Term: b.Term, Revision: b.Revision, NextEvent: b.NextEvent,
+	}}})
+}
+
+func (f *Feed) becomeFollowing(out *Orders) {
+	f.state = feedFollowing
+	out.Read, out.From = ReadFollow, f.sent
+}
+
+func (f *Feed) becomePaused(out *Orders) {
+	f.state = feedPaused
+	out.Read = ReadNone
+}
+
+func (f *Feed) becomeCopying(out *Orders) {
+	f.state = feedCopying
+	out.Read, out.From = ReadCopy, f.next
+}
+
+// update passes a change on.
+func (f *Feed) update(c *lofamov1.UpstreamChange, out *Orders) {
+	if f.state != feedFollowing || c.GetRevision() <= f.sent {
+		return
+	}
+	if len(c.GetEvents())+len(c.GetDocuments()) == 0 {
+		f.beat = max(f.beat, c.GetRevision())
+		return
+	}
+	f.send(c, out)
+	if len(f.open) >= f.cfg.Window || f.bytes >= f.cfg.WindowBytes {
+		f.becomePaused(out)
+	}
+}
+
+// send cuts a change into parts and keeps account of it.
+func (f *Feed) send(c *lofamov1.UpstreamChange, out *Orders) {
+	c.Previous = f.sent
+	if len(c.GetEvents()) == 0 && !c.GetSnapshot() {
+		c.FirstEvent = f.next
+	}
+	for _, p := range Parts(c) {
+		out.Send = append(out.Send, &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Change{Change: p}})
+	}
+	size := proto.Size(c)
+	f.open = append(f.open, sentChange{c.GetRevision(), size})
+	f.bytes += size
+	f.sent, f.next = c.GetRevision(), c.GetFirstEvent()+uint64(len(c.GetEvents()))
+}
+
+// copied passes all that there is on, and follows what comes after.
+func (f *Feed) copied(c *lofamov1.UpstreamChange, out *Orders) {
+	if f.state != feedCopying {
+		return
+	}
+	c.Snapshot = true
+	f.send(c, out)
+	f.becomeFollowing(out)
+}
+
+// acked makes room.
+func (f *Feed) acked(rev uint64, out *Orders) {
+	for len(f.open) > 0 && f.open[0].revision <= rev {
+		f.bytes -= f.open[0].bytes
+		f.open = f.open[1:]
+	}
+	if f.state == feedPaused && len(f.open) <= f.cfg.Window/2 && f.bytes <= f.cfg.WindowBytes/2 {
+		f.becomeFollowing(out)
+	}
+}
+
+// alive says up to which revision there is nothing more to tell, if that is so.
+func (f *Feed) alive(out *Orders) {
+	var rev uint64
+	switch f.state {
+	case feedFollowing:
+		f.sent = max(f.sent, f.beat)
+		rev = f.sent
+	case feedPaused, feedCopying:
+	default:
+		return
+	}
+	out.Send = append(out.Send, &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Alive{Alive: &lofamov1.UpstreamAlive{Revision: rev}}})
+}

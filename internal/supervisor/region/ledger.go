@@ -1,0 +1,377 @@
+package region
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Stream is one connection of a region's supervisor; the zero value is none. Later ones have greater numbers.
+type Stream uint64
+
+// LedgerConfig of a ledger.
+type LedgerConfig struct {
+	Region string
+	Dims   string // of the whole torus
+	// Member says whether a node is the region's; nil: any is.
+	Member func(id string) bool
+	// Beat is how often the region is to be heard; after Misses of them without a word it is cut off.
+	Beat   time.Duration
+	Misses int
+	// Mark is how often at most the position is committed though nothing has changed, so that it stays within
+	// what the region's store keeps. 0 stands for a minute.
+	Mark time.Duration
+	// MaxBytes bounds a change that comes in parts. 0 stands for 256 MiB.
+	MaxBytes int
+}
+
+// Ledger takes one region's changes in at the leader of the parent.
+//
+//	silent ──hello──► greeted ──changes──► … ──beat, all committed──► present
+//	   ▲                 ▲──────────────────────newer stream──┘          │
+//	   └── stream ended ─┴── and Misses beats without a word ► cut off ◄─┘
+//
+// Who is connected and whether the region is cut off are two things: a connection that breaks and is made
+// again in time is nothing to tell of, and a region that is back is present only once all it had to tell
+// is committed.
+type Ledger struct {
+	cfg LedgerConfig
+
+	stream  Stream
+	pos     Position // handed on to be committed
+	waiting int      // units that are being committed
+	next    *pending // a change of which more parts are to come
+	applied time.Time
+
+	heard time.Time
+	known bool // heard by this ledger, not only by one before
+	cut   bool
+	back  uint64 // with cut: present once this is committed; 0: not caught up yet
+}
+
+// pending is a change of which more parts are to come.
+type pending struct {
+	unit  Unit
+	event uint64 // number of the next event
+	bytes int
+}
+
+// NewLedger goes on from what the parent's store has of a region.
+func NewLedger(cfg LedgerConfig, now time.Time, pos Position, cut bool) *Ledger {
+	if cfg.Mark == 0 {
+		cfg.Mark = time.Minute
+	}
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = 256 << 20
+	}
+	return &Ledger{cfg: cfg, pos: pos, heard: now, cut: cut, applied: now}
+}
+
+// Event is something that happens to a ledger.
+type Event interface{ ledgerEvent() }
+
+// The events of a ledger.
+type (
+	// Hello begins a stream.
+	Hello struct {
+		Stream Stream
+		*lofamov1.UpstreamHello
+	}
+	// Part is a change or a part of one.
+	Part struct {
+		Stream Stream
+		*lofamov1.UpstreamChange
+	}
+	// Alive is a beat.
+	Alive struct {
+		Stream   Stream
+		Revision uint64
+	}
+	// Closed says that a stream has ended.
+	Closed struct{ Stream Stream }
+	// Committed says that the store has the oldest so many of the units that were to be committed, all up to a
+	// revision of the region's.
+	Committed struct {
+		Revision uint64
+		Units    int
+	}
+	// Deaf says that until now nothing was taken in: silence until now is not the region's.
+	Deaf struct{}
+	// Tick is the wake-up that was asked for.
+	Tick struct{}
+)
+
+func (Hello) ledgerEvent()     {}
+func (Part) ledgerEvent()      {}
+func (Alive) ledgerEvent()     {}
+func (Closed) ledgerEvent()    {}
+func (Committed) ledgerEvent() {}
+func (Deaf) ledgerEvent()      {}
+func (Tick) ledgerEvent()      {}
+
+// Refusal is why a stream is ended.
+type Refusal uint8
+
+// The refusals.
+const (
+	RefusedTerm    Refusal = iota + 1 // a newer term has spoken
+	RefusedOrder                      // a change that does not follow the one before
+	RefusedForeign                    // another torus, another region's node
+	RefusedLong                       // a change beyond all bounds
+	Replaced                          // a newer stream has taken over
+)
+
+// String returns the refusal's name.
+func (r Refusal) String() string {
+	switch r {
+	case RefusedTerm:
+		return "older term"
+	case RefusedOrder:
+		return "out of order"
+	case RefusedForeign:
+		return "foreign"
+	case RefusedLong:
+		return "too long"
+	case Replaced:
+		return "replaced"
+	}
+	return fmt.Sprintf("Refusal(%d)", uint8(r))
+}
+
+// Reply goes to a stream: one of the two messages, or a refusal, which ends it.
+type Reply struct {
+	Stream  Stream
+	Message *lofamov1.UpstreamReportResponse
+	Refusal Refusal
+	Text    string // why it is refused
+}
+
+// Output of a step.
+type Output struct {
+	Replies []Reply
+	Apply   *Unit // to be committed after all before it
+	// Lost and Back say that the region is cut off from now on, or present again.
+	Lost, Back bool
+	Wake       time.Time
+}
+
+// Step takes an event in.
+func (l *Ledger) Step(now time.Time, ev Event) Output {
+	var out Output
+	switch ev := ev.(type) {
+	case Hello:
+		l.hello(now, ev, &out)
+	case Part:
+		l.part(now, ev, &out)
+	case Alive:
+		l.alive(now, ev, &out)
+	case Closed:
+		if ev.Stream == l.stream {
+			l.becomeSilent()
+		}
+	case Committed:
+		l.committed(ev, &out)
+	case Deaf:
+		l.heard = now
+	case Tick:
+	}
+	l.watch(now, &out)
+	return out
+}
+
+// Position returns how far the region was handed on to be committed.
+func (l *Ledger) Position() Position { return l.pos }
+
+// Cut says whether the region is cut off.
+func (l *Ledger) Cut() bool { return l.cut }
+
+// Heard returns when the region was last heard; false: not by this ledger.
+func (l *Ledger) Heard() (time.Time, bool) { return l.heard, l.known }
+
+func (l *Ledger) limit() time.Duration { return time.Duration(l.cfg.Misses) * l.cfg.Beat }
+
+// watch decides whether the region is cut off.
+func (l *Ledger) watch(now time.Time, out *Output) {
+	if l.cut {
+		return
+	}
+	if end := l.heard.Add(l.limit()); now.Before(end) {
+		out.Wake = end
+		return
+	}
+	l.becomeCut(out)
+}
+
+func (l *Ledger) becomeCut(out *Output) {
+	l.cut, l.back, out.Lost = true, 0, true
+}
+
+func (l *Ledger) becomePresent(out *Output) {
+	l.cut, l.back, out.Back = false, 0, true
+}
+
+// becomeSilent forgets a stream, with what it had begun to say.
+func (l *Ledger) becomeSilent() { l.stream, l.next = 0, nil }
+
+// becomeGreeted takes a stream for the region's.
+func (l *Ledger) becomeGreeted(s Stream) { l.stream, l.next, l.back = s, nil, 0 }
+
+func (l *Ledger) hear(now time.Time) { l.heard, l.known = now, true }
+
+func (l *Ledger) hello(now time.Time, h Hello, out *Output) {
+	refuse := func(r Refusal, format string, args ...any) {
+		out.Replies = append(out.Replies, Reply{Stream: h.Stream, Refusal: r, Text: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case h.GetDims() != l.cfg.Dims:
+		refuse(RefusedForeign, "region %s: dims: given %q: want %s", l.cfg.Region, h.GetDims(), l.cfg.Dims)
+		return
+	case h.GetTerm() < l.pos.Term:
+		refuse(RefusedTerm, "region %s: term %d: term %d has spoken since", l.cfg.Region, h.GetTerm(), l.pos.Term)
+		return
+	case h.Stream < l.stream:
+		refuse(Replaced, "region %s: another connection has taken over", l.cfg.Region)
+		return
+	}
+	if l.stream != 0 && l.stream != h.Stream {
+		out.Replies = append(out.Replies, Reply{Stream: l.stream, Refusal: Replaced, Text: fmt.Sprintf("region %s: another connection has taken over", l.cfg.Region)})
+	}
+	l.becomeGreeted(h.Stream)
+	l.hear(now)
+	l.pos.Term = h.GetTerm()
+	if h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent {
+		// The region's store is not the one that it was: it was made anew. Its past is not ours.
+		l.pos.Revision, l.pos.NextEvent = 0, h.GetNextEvent()
+	}
+	out.Replies = append(out.Replies, Reply{Stream: h.Stream, Message: &lofamov1.UpstreamReportResponse{
+		Body: &lofamov1.UpstreamReportResponse_Resume{Resume: &lofamov1.UpstreamResume{Revision: l.pos.Revision, NextEvent: l.pos.NextEvent}},
+	}})
+}
+
+func (l *Ledger) alive(now time.Time, a Alive, out *Output) {
+	if a.Stream != l.stream || l.stream == 0 {
+		return
+	}
+	l.hear(now)
+	if l.pos.Revision == 0 || l.next != nil || a.Revision < l.pos.Revision {
+		return // a beat amid the beginning, or one that says less than is known
+	}
+	l.pos.Revision = a.Revision // nothing of the map changed up to there
+	if l.cut {
+		l.back = a.Revision
+	}
+	if now.Sub(l.applied) >= l.cfg.Mark {
+		l.apply(now, &Unit{First: l.pos.NextEvent, After: l.pos}, out)
+		return
+	}
+	l.tryBack(out)
+}
+
+// tryBack makes a region present again that has nothing left to tell.
+func (l *Ledger) tryBack(out *Output) {
+	if l.cut && l.back != 0 && l.waiting == 0 {
+		l.becomePresent(out)
+	}
+}
+
+func (l *Ledger) apply(now time.Time, u *Unit, out *Output) {
+	l.applied = now
+	l.waiting++
+	out.Apply = u
+}
+
+func (l *Ledger) committed(c Committed, out *Output) {
+	l.waiting -= c.Units
+	if l.stream != 0 {
+		out.Replies = append(out.Replies, Reply{Stream: l.stream, Message: &lofamov1.UpstreamReportResponse{
+			Body: &lofamov1.UpstreamReportResponse_Committed{Committed: &lofamov1.UpstreamCommitted{Revision: c.Revision}},
+		}})
+	}
+	l.tryBack(out)
+}
+
+// part takes a change or a part of one.
+func (l *Ledger) part(now time.Time, p Part, out *Output) {
+	if p.Stream != l.stream || l.stream == 0 {
+		return
+	}
+	l.hear(now)
+	if r, text := l.add(p.UpstreamChange); r != 0 {
+		out.Replies = append(out.Replies, Reply{Stream: l.stream, Refusal: r, Text: fmt.Sprintf("region %s: %s", l.cfg.Region, text)})
+		l.becomeSilent()
+		return
+	}
+	if p.GetMore() {
+		return
+	}
+	u := l.next.unit
+	l.next = nil
+	u.trim(max(1, l.pos.NextEvent))
+	l.pos = u.After
+	l.apply(now, &u, out)
+}
+
+// add puts a part to those before.
+func (l *Ledger) add(c *lofamov1.UpstreamChange) (Refusal, string) {
+	if l.next == nil {
+		if r, text := l.begin(c); r != 0 {
+			return r, text
+		}
+	}
+	n := l.next
+	if c.GetRevision() != n.unit.After.Revision || c.GetSnapshot() != n.unit.Snapshot {
+		return RefusedOrder, fmt.Sprintf("a part of revision %d amid revision %d", c.GetRevision(), n.unit.After.Revision)
+	}
+	if c.GetFirstEvent() != n.event {
+		return RefusedOrder, fmt.Sprintf("revision %d goes on with event %d: want %d", c.GetRevision(), c.GetFirstEvent(), n.event)
+	}
+	if n.bytes += proto.Size(c); n.bytes > l.cfg.MaxBytes {
+		return RefusedLong, fmt.Sprintf("revision %d has more than %d bytes", c.GetRevision(), l.cfg.MaxBytes)
+	}
+	for _, d := range c.GetDocuments() {
+		if err := checkDocument(d, l.cfg.Member); err != nil {
+			return RefusedForeign, err.Error()
+		}
+	}
+	n.event += uint64(len(c.GetEvents()))
+	n.unit.Events = append(n.unit.Events, c.GetEvents()...)
+	n.unit.Documents = append(n.unit.Documents, c.GetDocuments()...)
+	n.unit.After.NextEvent = n.event
+	return 0, ""
+}
+
+// begin checks the first part of a change.
+func (l *Ledger) begin(c *lofamov1.UpstreamChange) (Refusal, string) {
+	rev := c.GetRevision()
+	switch {
+	case c.GetSnapshot() && (rev == 0 || rev < l.pos.Revision):
+		return RefusedOrder, fmt.Sprintf("a snapshot of revision %d after revision %d", rev, l.pos.Revision)
+	case !c.GetSnapshot() && l.pos.Revision == 0:
+		return RefusedOrder, fmt.Sprintf("revision %d before any snapshot", rev)
+	case !c.GetSnapshot() && (c.GetPrevious() != l.pos.Revision || rev <= l.pos.Revision):
+		return RefusedOrder, fmt.Sprintf("revision %d after %d: want what follows %d", rev, c.GetPrevious(), l.pos.Revision)
+	case c.GetFirstEvent() == 0:
+		return RefusedOrder, fmt.Sprintf("revision %d: first_event: given 0: want the number of the first event", rev)
+	case !c.GetSnapshot() && c.GetFirstEvent() > l.pos.NextEvent:
+		return RefusedOrder, fmt.Sprintf("revision %d begins with event %d: want %d", rev, c.GetFirstEvent(), l.pos.NextEvent)
+	}
+	l.next = &pending{event: c.GetFirstEvent(), unit: Unit{
+		Snapshot: c.GetSnapshot(), First: c.GetFirstEvent(),
+		After: Position{Revision: rev, NextEvent: c.GetFirstEvent(), Term: l.pos.Term},
+	}}
+	return 0, ""
+}
+
+// trim leaves out the events before a number, which are here already, or notes how many are missing.
+func (u *Unit) trim(next uint64) {
+	if u.First >= next {
+		u.Lost = u.First - next
+		return
+	}
+	u.Events = u.Events[min(next-u.First, uint64(len(u.Events))):]
+	u.After.NextEvent = max(u.After.NextEvent, next)
+	u.First = u.After.NextEvent - uint64(len(u.Events))
+}

@@ -1,0 +1,10 @@
+package region
+
+import (
+	"os"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/fixedseed"
+)
+
+func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }

@@ -1,0 +1,184 @@
+package region
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Complete turns a snapshot into what changes: of the documents only those that are not as they were
+// (have, by key), deletions included, and before the events those that make good for what is no longer
+// kept. Whoever follows the events then sees every component go from one state to the next without a
+// jump, and ends with the map of the snapshot.
+func (u *Unit) Complete(have map[string][]byte) error {
+	made, err := missing(have, u)
+	if err != nil {
+		return err
+	}
+	u.Events, u.Made = append(made, u.Events...), len(made)
+	there := make(map[string]bool, len(u.Documents))
+	var docs []*lofamov1.Document
+	for _, d := range u.Documents {
+		there[d.GetKey()] = true
+		if old, ok := have[d.GetKey()]; !ok || string(old) != string(d.GetValue()) {
+			docs = append(docs, d)
+		}
+	}
+	for key := range have {
+		if !there[key] {
+			docs = append(docs, &lofamov1.Document{Key: key, Deleted: true})
+		}
+	}
+	slices.SortFunc(docs, func(a, b *lofamov1.Document) int { return cmp.Compare(a.GetKey(), b.GetKey()) })
+	u.Documents = docs
+	return nil
+}
+
+// part is a component of a node.
+type part struct{ node, component string }
+
+// state is what is known of a part.
+type state struct {
+	state lofamov1.State
+	cause lofamov1.Cause
+}
+
+// missing makes the events that lead from what was to where the events that are kept begin.
+func missing(have map[string][]byte, u *Unit) ([]*lofamov1.Event, error) {
+	begins := make(map[part]bool) // a kept event says what comes after
+	groups := make(map[string]bool)
+	from := make(map[part]lofamov1.State)
+	for _, ev := range u.Events {
+		switch ev.GetKind() {
+		case lofamov1.EventKind_GROUP_CHANGED:
+			groups[ev.GetGroup().GetId()] = true
+		case lofamov1.EventKind_COMPONENT_CHANGED, lofamov1.EventKind_EVENT_KIND_UNSPECIFIED:
+			p := part{ev.GetNode(), ev.GetComponent()}
+			if !begins[p] {
+				begins[p], from[p] = true, ev.GetFrom()
+			}
+		}
+	}
+	var out []*lofamov1.Event
+	for _, d := range u.Documents {
+		switch {
+		case strings.HasPrefix(d.GetKey(), KindNodes):
+			events, err := nodeChanges(have[d.GetKey()], d, begins, from)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, events...)
+		case strings.HasPrefix(d.GetKey(), KindGroups):
+			ev, err := groupChange(have[d.GetKey()], d, groups)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, ev...)
+		}
+	}
+	ended, err := endedGroups(have, u.Documents, groups)
+	return append(out, ended...), err
+}
+
+func decode[M proto.Message](key string, b []byte, m M) (M, error) {
+	if err := proto.Unmarshal(b, m); err != nil {
+		return m, fmt.Errorf("document %s: %w", key, err)
+	}
+	return m, nil
+}
+
+// reason of events that are made up.
+const reason = "passed on as a whole: what led there is no longer kept"
+
+func nodeChanges(old []byte, d *lofamov1.Document, begins map[part]bool, from map[part]lofamov1.State) ([]*lofamov1.Event, error) {
+	was, err := decode(d.GetKey(), old, &lofamov1.Node{})
+	if err != nil {
+		return nil, err
+	}
+	is, err := decode(d.GetKey(), d.GetValue(), &lofamov1.Node{})
+	if err != nil {
+		return nil, err
+	}
+	before := make(map[string]lofamov1.State)
+	before["node"] = was.GetState()
+	for _, c := range was.GetComponents() {
+		before[c.GetName()] = c.GetState()
+	}
+	var out []*lofamov1.Event
+	add := func(component string, to lofamov1.State, cause lofamov1.Cause, single bool) {
+		p := part{is.GetId(), component}
+		if begins[p] {
+			to = from[p]
+		}
+		was := before[component]
+		if was == lofamov1.State_STATE_UNSPECIFIED {
+			was = lofamov1.State_UNKNOWN
+		}
+		if was == to || to == lofamov1.State_STATE_UNSPECIFIED {
+			return
+		}
+		out = append(out, &lofamov1.Event{
+			Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: is.GetId(), Coord: is.GetCoord(), Component: component,
+			From: was, To: to, Cause: cmp.Or(cause, lofamov1.Cause_NONE), SingleWitness: single, Reason: reason, Labels: is.GetLabels(),
+		})
+	}
+	for _, c := range is.GetComponents() {
+		add(c.GetName(), c.GetState(), c.GetCause(), false)
+	}
+	add("node", is.GetState(), is.GetCause(), is.GetSingleWitness())
+	return out, nil
+}
+
+func groupChange(old []byte, d *lofamov1.Document, told map[string]bool) ([]*lofamov1.Event, error) {
+	is, err := decode(d.GetKey(), d.GetValue(), &lofamov1.Group{})
+	if err != nil || told[is.GetId()] || string(old) == string(d.GetValue()) {
+		return nil, err
+	}
+	was, err := decode(d.GetKey(), old, &lofamov1.Group{})
+	if err != nil {
+		return nil, err
+	}
+	from := was.GetState()
+	if old == nil {
+		from = lofamov1.State_NORMAL
+	}
+	return []*lofamov1.Event{groupEvent(is, from)}, nil
+}
+
+func groupEvent(g *lofamov1.Group, from lofamov1.State) *lofamov1.Event {
+	return &lofamov1.Event{Kind: lofamov1.EventKind_GROUP_CHANGED, Group: g, From: from, To: g.GetState(), Cause: g.GetCause(), Reason: reason}
+}
+
+// endedGroups are those that are no longer there, and of whose end no event tells.
+func endedGroups(have map[string][]byte, docs []*lofamov1.Document, told map[string]bool) ([]*lofamov1.Event, error) {
+	there := make(map[string]bool)
+	for _, d := range docs {
+		there[d.GetKey()] = true
+	}
+	var gone []string
+	for key := range have {
+		if strings.HasPrefix(key, KindGroups) && !there[key] {
+			gone = append(gone, key)
+		}
+	}
+	slices.Sort(gone)
+	var out []*lofamov1.Event
+	for _, key := range gone {
+		was, err := decode(key, have[key], &lofamov1.Group{})
+		if err != nil {
+			return nil, err
+		}
+		if told[was.GetId()] {
+			continue
+		}
+		from := was.GetState()
+		was.State = lofamov1.State_NORMAL
+		out = append(out, groupEvent(was, from))
+	}
+	return out, nil
+}

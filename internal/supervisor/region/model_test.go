@@ -1,0 +1,389 @@
+package region
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// child is the store of a region, in memory: transactions by revision, documents, numbered events.
+type child struct {
+	revision  uint64
+	compacted uint64
+	docs      map[string][]byte
+	changes   []*lofamov1.UpstreamChange
+	events    []*lofamov1.Event // all there ever were: number i+1
+	oldest    uint64            // number of the oldest kept
+	states    map[string]lofamov1.State
+}
+
+func newChild() *child {
+	return &child{revision: 1, docs: make(map[string][]byte), oldest: 1, states: make(map[string]lofamov1.State)}
+}
+
+func (c *child) nextEvent() uint64 { return uint64(len(c.events)) + 1 }
+
+func must(m proto.Message) []byte {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// change commits one transaction in which these nodes' hosts, each once or more, get new states.
+func (c *child) change(nodes []string, pick func() lofamov1.State) {
+	c.revision++
+	ch := &lofamov1.UpstreamChange{Revision: c.revision, FirstEvent: c.nextEvent()}
+	docs := make(map[string]*lofamov1.Document)
+	for _, id := range nodes {
+		from, to := c.states[id], pick()
+		if from == 0 {
+			from = lofamov1.State_UNKNOWN
+		}
+		if from == to {
+			continue
+		}
+		c.states[id] = to
+		ev := &lofamov1.Event{Node: id, Component: "host", Kind: lofamov1.EventKind_COMPONENT_CHANGED, From: from, To: to, Reason: fmt.Sprint(c.nextEvent())}
+		c.events = append(c.events, ev)
+		ch.Events = append(ch.Events, ev)
+		docs[id] = &lofamov1.Document{Key: KindNodes + id, Value: must(&lofamov1.Node{Id: id, State: lofamov1.State_NORMAL, Components: []*lofamov1.Component{{Name: "host", State: to}}})}
+	}
+	for _, id := range slices.Sorted(maps.Keys(docs)) {
+		ch.Documents = append(ch.Documents, docs[id])
+		c.docs[docs[id].Key] = docs[id].Value
+	}
+	c.changes = append(c.changes, ch)
+}
+
+// after returns the changes after a revision; false: compacted.
+func (c *child) after(rev uint64) ([]*lofamov1.UpstreamChange, bool) {
+	if rev < c.compacted {
+		return nil, false
+	}
+	var out []*lofamov1.UpstreamChange
+	for _, ch := range c.changes {
+		if ch.GetRevision() > rev {
+			out = append(out, proto.CloneOf(ch))
+		}
+	}
+	return out, true
+}
+
+func (c *child) copy(from uint64) *lofamov1.UpstreamChange {
+	first := max(from, c.oldest)
+	out := &lofamov1.UpstreamChange{Revision: c.revision, FirstEvent: first, Events: c.events[first-1:]}
+	for _, key := range slices.Sorted(maps.Keys(c.docs)) {
+		out.Documents = append(out.Documents, &lofamov1.Document{Key: key, Value: c.docs[key]})
+	}
+	return proto.CloneOf(out)
+}
+
+// parent is the parent's store.
+type parent struct {
+	head   Position
+	docs   map[string][]byte
+	events []*lofamov1.Event
+	lost   uint64
+}
+
+func (p *parent) write(w Write) {
+	p.head = w.After
+	p.events = append(p.events, w.Events...)
+	for _, d := range w.Documents {
+		if d.GetDeleted() {
+			delete(p.docs, d.GetKey())
+		} else {
+			p.docs[d.GetKey()] = d.GetValue()
+		}
+	}
+}
+
+// world is a region and its parent, with whoever leads on either side and the stream between them.
+type world struct {
+	t      *rapid.T
+	child  *child
+	parent *parent
+	now    time.Time
+	term   uint64
+
+	feed    *Feed
+	reading Read
+	from    uint64 // of what is read
+	ledger  *Ledger
+	stream  Stream
+	up      []*lofamov1.UpstreamReportRequest  // on their way
+	down    []*lofamov1.UpstreamReportResponse // on their way
+	units   []Unit                             // to be committed
+}
+
+func newWorld(t *rapid.T) *world {
+	w := &world{t: t, child: newChild(), parent: &parent{docs: make(map[string][]byte)}, now: time.Unix(1000, 0), term: 1}
+	w.newFeed()
+	w.newLedger()
+	return w
+}
+
+func (w *world) newFeed() {
+	w.feed = NewFeed(FeedConfig{Region: "west", Dims: "4x1x1", Window: 3})
+	w.reading = ReadNone
+}
+
+// newLedger is another leader of the parent, or the same one in a new term: what was not committed is gone.
+func (w *world) newLedger() {
+	w.ledger = NewLedger(LedgerConfig{Region: "west", Dims: "4x1x1", Beat: time.Second, Misses: 3}, w.now, w.parent.head, w.ledger != nil && w.ledger.Cut())
+	w.units = nil
+}
+
+// obey does what the feed wants.
+func (w *world) obey(o Orders) {
+	w.up = append(w.up, o.Send...)
+	if o.Read != ReadOn {
+		w.reading, w.from = o.Read, o.From
+	}
+}
+
+// cut ends the stream, with all that is on its way.
+func (w *world) cut() {
+	w.up, w.down = nil, nil
+	w.obey(w.feed.Step(Ended{}))
+	w.take(w.ledger.Step(w.now, Closed{w.stream}))
+}
+
+func (w *world) connect() {
+	w.cut()
+	w.stream++
+	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent()}))
+}
+
+// take does what the ledger wants.
+func (w *world) take(o Output) {
+	if o.Apply != nil {
+		w.units = append(w.units, *o.Apply)
+	}
+	for _, r := range o.Replies {
+		if r.Stream != w.stream {
+			continue
+		}
+		if r.Refusal != 0 {
+			w.t.Fatalf("%v: %s", r.Refusal, r.Text)
+		}
+		w.down = append(w.down, r.Message)
+	}
+}
+
+// deliverUp and deliverDown pass on the oldest message.
+func (w *world) deliverUp() {
+	m := w.up[0]
+	w.up = w.up[1:]
+	switch b := m.GetBody().(type) {
+	case *lofamov1.UpstreamReportRequest_Hello:
+		w.take(w.ledger.Step(w.now, Hello{w.stream, b.Hello}))
+	case *lofamov1.UpstreamReportRequest_Change:
+		w.take(w.ledger.Step(w.now, Part{w.stream, b.Change}))
+	case *lofamov1.UpstreamReportRequest_Alive:
+		w.take(w.ledger.Step(w.now, Alive{w.stream, b.Alive.GetRevision()}))
+	}
+}
+
+func (w *world) deliverDown() {
+	m := w.down[0]
+	w.down = w.down[1:]
+	switch b := m.GetBody().(type) {
+	case *lofamov1.UpstreamReportResponse_Resume:
+		w.obey(w.feed.Step(Resume{b.Resume.GetRevision(), b.Resume.GetNextEvent()}))
+	case *lofamov1.UpstreamReportResponse_Committed:
+		w.obey(w.feed.Step(Acked{b.Committed.GetRevision()}))
+	}
+}
+
+// read gives the feed what comes next in the child's store.
+func (w *world) read() bool {
+	switch w.reading {
+	case ReadCopy:
+		w.reading = ReadNone
+		w.obey(w.feed.Step(Copied{w.child.copy(w.from)}))
+		return true
+	case ReadFollow:
+		list, ok := w.child.after(w.from)
+		if !ok {
+			w.reading = ReadNone
+			w.obey(w.feed.Step(Compacted{}))
+			return true
+		}
+		if len(list) > 0 {
+			w.from = list[0].GetRevision()
+			w.obey(w.feed.Step(Update{list[0]}))
+			return true
+		}
+	}
+	return false
+}
+
+// commit writes up to n transactions of what waits; the parent's leader may die before the rest.
+func (w *world) commit(n int) bool {
+	if len(w.units) == 0 {
+		return false
+	}
+	units := w.units
+	for i := range units {
+		if units[i].Snapshot && i > 0 {
+			units = units[:i] // its documents are compared with what is there then
+			break
+		}
+	}
+	if units[0].Snapshot {
+		units = units[:1]
+		if err := units[0].Complete(w.parent.docs); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	writes, err := Pack(units, w.parent.head, Limits{Ops: 4, Bytes: 1 << 20})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i, wr := range writes {
+		if i == n {
+			w.newLedger()
+			w.connect()
+			return true
+		}
+		if i == 0 && units[0].Lost > 0 {
+			w.parent.lost += units[0].Lost // the first transaction tells of it
+		}
+		w.parent.write(wr)
+	}
+	w.units = w.units[len(units):]
+	w.take(w.ledger.Step(w.now, Committed{Revision: w.parent.head.Revision, Units: len(units)}))
+	return true
+}
+
+// settle lets everything arrive.
+func (w *world) settle() {
+	w.connect()
+	for i := 0; ; i++ {
+		if i > 100_000 {
+			w.t.Fatal("it does not settle")
+		}
+		switch {
+		case len(w.up) > 0:
+			w.deliverUp()
+		case len(w.down) > 0:
+			w.deliverDown()
+		case w.read(), w.commit(1 << 30):
+		default:
+			w.obey(w.feed.Step(Beat{}))
+			w.deliverUp()
+			if len(w.up)+len(w.down)+len(w.units) == 0 && !w.ledger.Cut() {
+				return
+			}
+		}
+	}
+}
+
+// check compares the two stores: the same documents, every event once and in order but for those that
+// were gone, and no component that jumps.
+func (w *world) check() {
+	if !maps.EqualFunc(w.child.docs, w.parent.docs, func(a, b []byte) bool { return string(a) == string(b) }) {
+		w.t.Fatalf("documents: %v, want %v", w.parent.docs, w.child.docs)
+	}
+	next, passed := 0, 0
+	at := make(map[string]lofamov1.State)
+	for _, ev := range w.parent.events {
+		was := at[ev.GetNode()]
+		if was == 0 {
+			was = lofamov1.State_UNKNOWN
+		}
+		if ev.GetComponent() == "host" {
+			if ev.GetFrom() != was {
+				w.t.Fatalf("%s jumps from %s: %v", ev.GetNode(), was, ev)
+			}
+			at[ev.GetNode()] = ev.GetTo()
+		}
+		if ev.GetReason() == reason {
+			continue
+		}
+		var n int
+		_, _ = fmt.Sscan(ev.GetReason(), &n)
+		if n <= next {
+			w.t.Fatalf("event %d after %d", n, next)
+		}
+		next = n
+		passed++
+	}
+	if missing := uint64(len(w.child.events) - passed); missing != w.parent.lost {
+		w.t.Fatalf("%d of %d events are here, and %d are said to be lost", passed, len(w.child.events), w.parent.lost)
+	}
+	for id, want := range w.child.states {
+		if got := max(at[id], lofamov1.State_UNKNOWN); got != want {
+			w.t.Fatalf("events lead to %s %s, want %s", id, got, want)
+		}
+	}
+}
+
+// TestExactlyOnce drives a region and its parent through any order of changes, compactions, trimmed histories, cut
+// streams, new leaders on both sides and parents that die between two transactions: in the end the parent
+// has every document, every event that could be had once and in order, and says how many could not.
+func TestExactlyOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		pick := func() lofamov1.State {
+			return lofamov1.State(rapid.IntRange(1, 4).Draw(t, "state"))
+		}
+		actions := map[string]func(*rapid.T){
+			"change": func(t *rapid.T) {
+				w.child.change(rapid.SliceOfN(rapid.SampledFrom([]string{"n0-0-0", "n1-0-0"}), 1, 4).Draw(t, "nodes"), pick)
+			},
+			"quiet":   func(*rapid.T) { w.child.revision++ },
+			"compact": func(*rapid.T) { w.child.compacted = w.child.revision },
+			"trim":    func(*rapid.T) { w.child.oldest = max(w.child.oldest, w.child.nextEvent()/2) },
+			"cut":     func(*rapid.T) { w.cut() },
+			"connect": func(*rapid.T) { w.connect() },
+			"region's leader dies": func(*rapid.T) {
+				w.cut()
+				w.term++
+				w.newFeed()
+				w.connect()
+			},
+			"parent's leader dies": func(*rapid.T) { w.newLedger(); w.connect() },
+			"up":                   func(*rapid.T) { repeat(len(w.up), w.deliverUp) },
+			"down":                 func(*rapid.T) { repeat(len(w.down), w.deliverDown) },
+			"read": func(*rapid.T) {
+				for w.read() {
+				}
+			},
+			"commit": func(*rapid.T) { w.commit(1 << 30) },
+			"die between": func(t *rapid.T) {
+				w.commit(rapid.IntRange(0, 3).Draw(t, "after"))
+			},
+			"bookmark": func(*rapid.T) {
+				if list, ok := w.child.after(w.from); w.reading == ReadFollow && ok && len(list) == 0 {
+					w.from = w.child.revision
+					w.obey(w.feed.Step(Update{&lofamov1.UpstreamChange{Revision: w.child.revision}}))
+				}
+			},
+			"beat": func(*rapid.T) { w.obey(w.feed.Step(Beat{})) },
+			"time": func(t *rapid.T) {
+				w.now = w.now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "s")) * time.Second)
+				w.take(w.ledger.Step(w.now, Tick{}))
+			},
+		}
+		t.Repeat(actions)
+		w.settle()
+		w.check()
+	})
+}
+
+func repeat(n int, do func()) {
+	for range n {
+		do()
+	}
+}

@@ -66,79 +66,103 @@ func (p *packer) put(d *lofamov1.Document) {
 	p.cur.Documents = append(p.cur.Documents, d)
 }
 
+// next begins another transaction.
+func (p *packer) next() {
+	p.out = append(p.out, p.cur)
+	p.open()
+}
+
+// took counts what was added, and notes that the position stands after it.
+func (p *packer) took(ops, bytes int) {
+	p.ops, p.bytes = p.ops+ops, p.bytes+bytes
+	p.cur.After = p.after
+}
+
 // unit adds a unit: its events, each with the document that it changes, then the other documents.
 func (p *packer) unit(u *Unit) error {
-	final := make(map[string]*lofamov1.Document, len(u.Documents))
-	for _, d := range u.Documents {
-		final[d.GetKey()] = d
-	}
-	events := make(map[string][]int) // of a document
-	for i, ev := range u.Events {
-		key := documentOf(ev)
-		events[key] = append(events[key], i)
-	}
-	done := 0 // events before it have their documents
-	written := make(map[string]bool, len(final))
-	settle := func(upTo int) error {
-		seen := make(map[string]bool)
-		for i := upTo - 1; i >= done; i-- {
-			key := documentOf(u.Events[i])
-			d := final[key]
-			if d == nil || written[key] || seen[key] {
-				continue
-			}
-			seen[key] = true
-			var later []*lofamov1.Event
-			for _, j := range events[key] {
-				if j >= upTo {
-					later = append(later, u.Events[j])
-				}
-			}
-			after, err := asOf(d, later)
-			if err != nil {
-				return err
-			}
-			written[key] = len(later) == 0
-			p.put(after)
-		}
-		done = upTo
-		return nil
-	}
+	w := newUnitDocuments(u)
 	p.after.NextEvent = max(p.after.NextEvent, u.First)
 	for i, ev := range u.Events {
-		size := proto.Size(ev) + proto.Size(final[documentOf(ev)])
+		size := proto.Size(ev) + proto.Size(w.final[documentOf(ev)])
 		if !p.fits(2, size) {
-			if err := settle(i); err != nil {
+			if err := w.settle(i, p.put); err != nil {
 				return err
 			}
-			p.out = append(p.out, p.cur)
-			p.open()
+			p.next()
 		}
-		p.ops, p.bytes = p.ops+2, p.bytes+size
 		p.cur.Events = append(p.cur.Events, ev)
 		if i >= u.Made {
 			p.after.NextEvent = u.First + uint64(i-u.Made) + 1
 		}
-		p.cur.After = p.after
+		p.took(2, size)
 	}
-	if err := settle(len(u.Events)); err != nil {
+	if err := w.settle(len(u.Events), p.put); err != nil {
 		return err
 	}
 	for _, d := range u.Documents {
-		if written[d.GetKey()] {
+		if w.written[d.GetKey()] {
 			continue
 		}
-		if size := proto.Size(d); p.fits(1, size) {
-			p.ops, p.bytes = p.ops+1, p.bytes+size
-		} else {
-			p.out = append(p.out, p.cur)
-			p.open()
-			p.ops, p.bytes = 1, size
+		size := proto.Size(d)
+		if !p.fits(1, size) {
+			p.next()
 		}
 		p.put(d)
+		p.took(1, size)
 	}
 	p.after = u.After
-	p.cur.After = p.after
+	p.took(0, 0)
+	return nil
+}
+
+// unitDocuments are a unit's documents while its events are packed.
+type unitDocuments struct {
+	u       *Unit
+	final   map[string]*lofamov1.Document
+	events  map[string][]int // of a document
+	written map[string]bool  // as it is in the end
+	done    int              // events before it have their documents
+}
+
+func newUnitDocuments(u *Unit) *unitDocuments {
+	w := &unitDocuments{
+		u: u, final: make(map[string]*lofamov1.Document, len(u.Documents)), events: make(map[string][]int),
+		written: make(map[string]bool),
+	}
+	for _, d := range u.Documents {
+		w.final[d.GetKey()] = d
+	}
+	for i, ev := range u.Events {
+		key := documentOf(ev)
+		w.events[key] = append(w.events[key], i)
+	}
+	return w
+}
+
+// settle puts the documents that belong to the events before upTo as these have left them.
+func (w *unitDocuments) settle(upTo int, put func(*lofamov1.Document)) error {
+	seen := make(map[string]bool)
+	for i := w.done; i < upTo; i++ {
+		key := documentOf(w.u.Events[i])
+		d := w.final[key]
+		if d == nil || w.written[key] || seen[key] {
+			continue
+		}
+		seen[key] = true
+		var later []*lofamov1.Event
+		for _, j := range w.events[key] {
+			if j >= upTo {
+				later = append(later, w.u.Events[j])
+			}
+		}
+		after, err := asOf(d, later)
+		if err != nil {
+			return err
+		}
+		w.written[key] = len(later) == 0
+		put(after)
+	}
+	w.done = upTo
 	return nil
 }
 

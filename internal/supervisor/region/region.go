@@ -101,6 +101,9 @@ func Parts(c *lofamov1.UpstreamChange) []*lofamov1.UpstreamChange {
 		p := cur(proto.Size(d))
 		p.Documents = append(p.Documents, d)
 	}
-	cur(0).More = false
+	if len(out) == 0 {
+		cur(0)
+	}
+	out[len(out)-1].More = false
 	return out
 }

@@ -42,12 +42,6 @@ func (u *Unit) Complete(have map[string][]byte) error {
 // part is a component of a node.
 type part struct{ node, component string }
 
-// state is what is known of a part.
-type state struct {
-	state lofamov1.State
-	cause lofamov1.Cause
-}
-
 // missing makes the events that lead from what was to where the events that are kept begin.
 func missing(have map[string][]byte, u *Unit) ([]*lofamov1.Event, error) {
 	begins := make(map[part]bool) // a kept event says what comes after
@@ -62,6 +56,7 @@ func missing(have map[string][]byte, u *Unit) ([]*lofamov1.Event, error) {
 			if !begins[p] {
 				begins[p], from[p] = true, ev.GetFrom()
 			}
+		default: // leads from no state to another
 		}
 	}
 	var out []*lofamov1.Event

@@ -224,6 +224,7 @@ func (w *world) read() bool {
 			w.obey(w.feed.Step(Update{list[0]}))
 			return true
 		}
+	default:
 	}
 	return false
 }

@@ -173,8 +173,9 @@ func documentOf(ev *lofamov1.Event) string {
 		return KindGroups + ev.GetGroup().GetId()
 	case lofamov1.EventKind_COMPONENT_CHANGED, lofamov1.EventKind_EVENT_KIND_UNSPECIFIED:
 		return KindNodes + ev.GetNode()
+	default: // needs no care: its document stands for itself
+		return ""
 	}
-	return ""
 }
 
 // asOf is the document as it was before these events of its own, which are still to come: for each component, its

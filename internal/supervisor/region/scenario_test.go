@@ -191,6 +191,7 @@ func printFeed(o Orders) []string {
 		out = append(out, fmt.Sprintf("read all, and events from %d on", o.From))
 	case ReadNone:
 		out = append(out, "read nothing")
+	case ReadOn:
 	}
 	return out
 }

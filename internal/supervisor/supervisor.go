@@ -266,6 +266,7 @@ func (s *Supervisor) serve() error {
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, api.New(api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
 	}))
+	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
 	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Metrics: s.metrics})
 	served := make(chan struct{})
 	go func() {

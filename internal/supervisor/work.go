@@ -15,6 +15,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/admin"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -64,24 +65,9 @@ func (s *Supervisor) commitRetry(attempt int, err error) {
 
 // dialEtcd connects to an outside etcd, with our certificate where it speaks TLS.
 func (s *Supervisor) dialEtcd() error {
-	cc := clientv3.Config{
-		Endpoints: s.cfg.Etcd.Endpoints, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		DialTimeout: 5 * time.Second,
-	}
-	if strings.HasPrefix(cc.Endpoints[0], "https://") {
-		cert, err := tls.LoadX509KeyPair(s.cfg.TLS.Cert, s.cfg.TLS.Key)
-		if err != nil {
-			return fmt.Errorf("certificate for etcd: %w", err)
-		}
-		roots, err := pki.Roots(s.cfg.TLS.CA)
-		if err != nil {
-			return err
-		}
-		cc.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, RootCAs: roots}
-	}
 	var err error
-	if s.client, err = clientv3.New(cc); err != nil {
-		return fmt.Errorf("connect to etcd at %s: %w", strings.Join(cc.Endpoints, ", "), err)
+	if s.client, err = s.etcdClient(s.cfg.Etcd.Endpoints); err != nil {
+		return err
 	}
 	s.onStop("etcd client", func(context.Context) error {
 		if err := s.client.Close(); !errors.Is(err, context.Canceled) {
@@ -90,6 +76,41 @@ func (s *Supervisor) dialEtcd() error {
 		return nil
 	})
 	return nil
+}
+
+// etcdClient is a client of etcd members at these addresses.
+func (s *Supervisor) etcdClient(endpoints []string) (*clientv3.Client, error) {
+	cc := clientv3.Config{
+		Endpoints: endpoints, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		DialTimeout: 5 * time.Second, Logger: embedded.NewZap(s.logger),
+	}
+	if strings.HasPrefix(cc.Endpoints[0], "https://") {
+		cert, err := tls.LoadX509KeyPair(s.cfg.TLS.Cert, s.cfg.TLS.Key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate for etcd: %w", err)
+		}
+		roots, err := pki.Roots(s.cfg.TLS.CA)
+		if err != nil {
+			return nil, err
+		}
+		cc.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, RootCAs: roots}
+	}
+	c, err := clientv3.New(cc)
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
+	}
+	return c, nil
+}
+
+// admin is the service by which an operator looks after the embedded etcd.
+func (s *Supervisor) admin() *admin.Server {
+	cfg := admin.Config{
+		Cluster: s.cfg.Cluster, Dial: s.etcdClient, Supervisors: s.replicas.all, Removed: s.store.RemoveSupervisor,
+	}
+	if s.member != nil {
+		cfg.Client, cfg.Self = s.client, s.member.ID()
+	}
+	return admin.New(cfg)
 }
 
 // peerTLS admits only the replica of that id.

@@ -219,6 +219,7 @@ func TestNoLeader(t *testing.T) {
 func TestRights(t *testing.T) {
 	for method, want := range map[string]int{
 		lofamov1.FaultSupervisor_Watch_FullMethodName: 4, lofamov1.Replica_Forward_FullMethodName: 1,
+		lofamov1.SupervisorAdmin_ListMembers_FullMethodName: 2, lofamov1.SupervisorAdmin_Snapshot_FullMethodName: 2,
 		"/grpc.health.v1.Health/Check": 4, "/grpc.channelz.v1.Channelz/GetServers": 0, "nonsense": 0,
 	} {
 		if got := len(rights(method)); got != want {

@@ -172,7 +172,7 @@ func etcdConfig(cfg Config) (*embed.Config, error) {
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = cfg.Retention.String()
 	ec.QuotaBackendBytes = cfg.QuotaBytes
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(cfg.Logger))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(NewZap(cfg.Logger))
 	return ec, nil
 }
 

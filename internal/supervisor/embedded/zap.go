@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZap returns a zap logger that passes warnings and worse to l.
-func newZap(l *slog.Logger) *zap.Logger {
+// NewZap returns a zap logger that passes warnings and worse to l.
+func NewZap(l *slog.Logger) *zap.Logger {
 	return zap.New(&slogCore{l: l.With("part", "etcd")})
 }
 

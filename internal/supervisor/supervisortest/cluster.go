@@ -110,26 +110,13 @@ func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 	defer ports.free()
 	var replicas []config.ReplicaEntry
 	var members, join []string
-	for i := range o.Replicas {
-		id := fmt.Sprintf("s%d", i+1)
-		c.issue(t, pki.SupervisorIdentity(Name, id), id, net.IPv4(127, 0, 0, 1))
-		cfg := config.DefaultSupervisor()
-		cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
-		cfg.Report, cfg.GRPC, cfg.HTTP = ports.udp(), ports.tcp(), ports.tcp()
-		for range o.Sockets - 1 {
-			cfg.ReportAlternates = append(cfg.ReportAlternates, ports.udp())
-		}
-		cfg.DataDir = c.path(id)
-		cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+ports.tcp(), "https://"+ports.tcp()
-		cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}
-		cfg.Log.Level = "warn"
-		cfg.LocalPID = true
+	for range o.Replicas {
+		cfg := c.replica(t, o, nodes, ports)
 		if o.Gossip {
-			cfg.GossipListen, cfg.GossipKeyFile = ports.tcp(), c.path("gossip.key")
 			join = append(join, cfg.GossipListen)
 		}
-		members = append(members, id+"="+cfg.Etcd.PeerURL)
-		replicas = append(replicas, config.ReplicaEntry{ID: id, GRPC: cfg.GRPC, Report: cfg.Report, HTTP: cfg.HTTP})
+		members = append(members, cfg.ID+"="+cfg.Etcd.PeerURL)
+		replicas = append(replicas, entry(cfg))
 		c.Configs = append(c.Configs, cfg)
 	}
 	for i := range c.Configs {
@@ -137,6 +124,47 @@ func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 		c.Configs[i].Replicas = replicas
 		c.Configs[i].GossipJoin = join
 	}
+}
+
+// replica makes the configuration of one more replica, but for what it must know of the others.
+func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, ports *ports) config.Supervisor {
+	t.Helper()
+	id := fmt.Sprintf("s%d", len(c.Configs)+1)
+	c.issue(t, pki.SupervisorIdentity(Name, id), id, net.IPv4(127, 0, 0, 1))
+	cfg := config.DefaultSupervisor()
+	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
+	cfg.Report, cfg.GRPC, cfg.HTTP = ports.udp(), ports.tcp(), ports.tcp()
+	for range o.Sockets - 1 {
+		cfg.ReportAlternates = append(cfg.ReportAlternates, ports.udp())
+	}
+	cfg.DataDir = c.path(id)
+	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+ports.tcp(), "https://"+ports.tcp()
+	cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}
+	cfg.Log.Level = "warn"
+	cfg.LocalPID = true
+	if o.Gossip {
+		cfg.GossipListen, cfg.GossipKeyFile = ports.tcp(), c.path("gossip.key")
+	}
+	return cfg
+}
+
+func entry(cfg config.Supervisor) config.ReplicaEntry {
+	return config.ReplicaEntry{ID: cfg.ID, GRPC: cfg.GRPC, Report: cfg.Report, HTTP: cfg.HTTP}
+}
+
+// Grow makes the configuration of one more replica, which knows the others; they do not know it. It is to
+// be taken in as a member before it is started.
+func (c *Cluster) Grow(t testing.TB) config.Supervisor {
+	t.Helper()
+	ports := &ports{t: t}
+	defer ports.free()
+	first := c.Configs[0]
+	cfg := c.replica(t, Options{Preset: first.Preset}, first.Nodes, ports)
+	cfg.Etcd.ClusterState = "existing"
+	cfg.Etcd.InitialCluster = first.Etcd.InitialCluster + "," + cfg.ID + "=" + cfg.Etcd.PeerURL
+	cfg.Replicas = append(slices.Clone(first.Replicas), entry(cfg))
+	c.Configs = append(c.Configs, cfg)
+	return cfg
 }
 
 // ports finds free ports, each held until all are found.

@@ -1,0 +1,165 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// membersOf makes members from words: "s1 s2- s3~" are a healthy voter, one that does not answer, and a
+// learner.
+func membersOf(words string) []*lofamov1.Member {
+	var out []*lofamov1.Member
+	for i, w := range strings.Fields(words) {
+		m := &lofamov1.Member{Id: fmt.Sprintf("%x", 0xa0+i), Healthy: true}
+		if name, silent := strings.CutSuffix(w, "-"); silent {
+			w, m.Healthy, m.Problem = name, false, "no answer"
+		}
+		if name, learner := strings.CutSuffix(w, "~"); learner {
+			w, m.Learner = name, true
+		}
+		m.Name, m.PeerUrl = w, "https://"+w+":1"
+		out = append(out, m)
+	}
+	return out
+}
+
+func TestCheckRemoval(t *testing.T) {
+	for _, tc := range []struct{ members, remove, why string }{
+		{"s1 s2 s3", "s2", ""},
+		{"s1 s2- s3", "s2", ""}, // the dead one of three
+		{"s1 s2- s3", "s1", "of the 2 members left 1 answer and 2 must; not well: s2 (no answer)"},
+		{"s1 s2 s3 s4- s5-", "s5", ""},
+		{"s1 s2 s3 s4- s5-", "s1", "of the 4 members left 2 answer and 3 must; not well: s4 (no answer), s5 (no answer)"},
+		{"s1", "s1", "s1 is the only member with a vote"},
+		{"s1 s2~", "s1", "s1 is the only member with a vote"},
+		{"s1 s2~", "s2", ""},
+		{"s1 s2- s3~-", "s3", ""}, // it has no vote
+		{"s1 s2-", "s2", ""},      // the way out of a pair of which one is dead
+		{"s1 s2-", "s1", "of the 1 members left 0 answer and 1 must"},
+	} {
+		members := membersOf(tc.members)
+		target, err := find(members, tc.remove)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = checkRemoval(members, target)
+		if (err == nil) != (tc.why == "") || err != nil && !(strings.Contains(err.Error(), tc.why) && status.Code(err) == codes.FailedPrecondition) {
+			t.Errorf("%s without %s: %v, want %q", tc.members, tc.remove, err, tc.why)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	members := append(membersOf("s1 s2"), &lofamov1.Member{Id: "beef", PeerUrl: "https://s3:1", Learner: true})
+	for name, want := range map[string]string{
+		"s2": "s2", "a0": "s1", "beef": "",
+	} {
+		if m, err := find(members, name); err != nil || m.GetName() != want {
+			t.Errorf("%s: %v, %v", name, m, err)
+		}
+	}
+	for name, want := range map[string]error{
+		"s9": status.Error(codes.NotFound, `member "s9": not among s1, s2, beef at https://s3:1, which was not started yet`),
+		"":   status.Error(codes.InvalidArgument, "name: none given: want a member's name or id"),
+	} {
+		if _, err := find(members, name); err == nil || err.Error() != want.Error() {
+			t.Errorf("%q: %v, want %v", name, err, want)
+		}
+	}
+	if got := initialCluster(members); got != "s1=https://s1:1,s2=https://s2:1" {
+		t.Error(got)
+	}
+}
+
+func TestCheckDisarm(t *testing.T) {
+	members := membersOf("s1 s2")
+	members[0].DbBytes, members[0].QuotaBytes, members[1].DbBytes, members[1].QuotaBytes = 100, 100, 60, 100
+	nospace, corrupt := etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
+	for _, tc := range []struct {
+		id    string
+		alarm etcdserverpb.AlarmType
+		name  string
+		why   string
+	}{
+		{"a1", nospace, "s2", ""},
+		{"a0", nospace, "", "defragment it after a compaction"},
+		{"a1", corrupt, "", "replace it"},
+		{"ff", corrupt, "ff", ""}, // of one that was replaced
+	} {
+		name, err := checkDisarm(members, tc.id, tc.alarm)
+		if name != tc.name || (err == nil) != (tc.why == "") || err != nil && !strings.Contains(err.Error(), tc.why) {
+			t.Errorf("%s of %s: %q, %v; want %q, %q", tc.alarm, tc.id, name, err, tc.name, tc.why)
+		}
+	}
+}
+
+func TestRefusesRequests(t *testing.T) {
+	for want, req := range map[string]*lofamov1.AddMemberRequest{
+		`name: given ""`:             {PeerUrl: "https://1.2.3.4:5"},
+		`name: given "a b"`:          {Name: "a b", PeerUrl: "https://1.2.3.4:5"},
+		`peer_url: given ""`:         {Name: "s4"},
+		`peer_url: given "http://1`:  {Name: "s4", PeerUrl: "http://1.2.3.4:5"},
+		`peer_url: given "https://1`: {Name: "s4", PeerUrl: "https://1.2.3.4"},
+	} {
+		if err := checkAdd(req); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", req, err, want)
+		}
+	}
+	if err := checkAdd(&lofamov1.AddMemberRequest{Name: "s4", PeerUrl: "https://[::1]:5"}); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []time.Duration{0, time.Millisecond, 2 * time.Hour} {
+		if _, err := waitOf(durationpb.New(bad)); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("wait %s: %v", bad, err)
+		}
+	}
+	if w, err := waitOf(nil); err != nil || w != defaultWait {
+		t.Errorf("no wait given: %s, %v", w, err)
+	}
+}
+
+// TestOutsideEtcd: whose etcd it is not, every call refuses, and says whose tools do it.
+func TestOutsideEtcd(t *testing.T) {
+	s, ctx := New(Config{Cluster: "c"}), t.Context()
+	_, list := s.ListMembers(ctx, nil)
+	_, remove := s.RemoveMember(ctx, nil)
+	_, disarm := s.DisarmAlarms(ctx, nil)
+	_, defrag := s.Defragment(ctx, nil)
+	for what, err := range map[string]error{
+		"list": list, "remove": remove, "disarm": disarm, "defragment": defrag, "snapshot": s.Snapshot(nil, nil),
+	} {
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "etcdctl") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestReasons(t *testing.T) {
+	for want, err := range map[string]error{
+		"it took too long": fmt.Errorf("x: %w", context.DeadlineExceeded),
+		"no":               status.Error(codes.Unavailable, "no"),
+		"plain":            errors.New("plain"),
+	} {
+		if got := reason(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+	if got := status.Code(refused("x", rpctypes.ErrUnhealthy)); got != codes.FailedPrecondition {
+		t.Error(got)
+	}
+	if got := status.Code(refused("x", rpctypes.ErrNoLeader)); got != codes.Unavailable {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,330 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// The bounds of the wait for a new member.
+const (
+	defaultWait = 5 * time.Minute
+	minWait     = time.Second
+	maxWait     = time.Hour
+	promoteTick = 300 * time.Millisecond
+)
+
+func waitOf(d *durationpb.Duration) (time.Duration, error) {
+	if d == nil {
+		return defaultWait, nil
+	}
+	if w := d.AsDuration(); d.IsValid() && w >= minWait && w <= maxWait {
+		return w, nil
+	}
+	return 0, status.Errorf(codes.InvalidArgument, "wait: given %s: want %s to %s", d.AsDuration(), minWait, maxWait)
+}
+
+var memberName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+
+func checkAdd(req *lofamov1.AddMemberRequest) error {
+	if !memberName.MatchString(req.GetName()) {
+		return status.Errorf(codes.InvalidArgument, "name: given %q: want 1 to 63 letters, digits, '-', '_' and '.'", req.GetName())
+	}
+	u, err := url.Parse(req.GetPeerUrl())
+	if err != nil || u.Scheme != "https" || u.Port() == "" || u.Path != "" {
+		return status.Errorf(codes.InvalidArgument, "peer_url: given %q: want https://ip:port", req.GetPeerUrl())
+	}
+	return nil
+}
+
+// checkRemoval says why a member must not be taken out; nil: it may. What counts is who is left: without
+// a majority of them that answers, nothing could be committed any more, the return of the member included.
+func checkRemoval(members []*lofamov1.Member, target *lofamov1.Member) error {
+	if target.GetLearner() {
+		return nil // it has no vote
+	}
+	var left, silent []string
+	for _, m := range members {
+		if m.GetId() == target.GetId() || m.GetLearner() {
+			continue
+		}
+		left = append(left, m.GetName())
+		if !m.GetHealthy() {
+			silent = append(silent, fmt.Sprintf("%s (%s)", m.GetName(), m.GetProblem()))
+		}
+	}
+	if len(left) == 0 {
+		return status.Errorf(codes.FailedPrecondition, "%s is the only member with a vote: without it there is no cluster", target.GetName())
+	}
+	if answer, need := len(left)-len(silent), len(left)/2+1; answer < need {
+		return status.Errorf(codes.FailedPrecondition, "without %s there would be no quorum: of the %d members left %d answer and %d must; not well: %s",
+			target.GetName(), len(left), answer, need, strings.Join(silent, ", "))
+	}
+	return nil
+}
+
+// quorate returns the members, as a quorum has them.
+func (s *Server) quorate(ctx context.Context) ([]*lofamov1.Member, error) {
+	if err := s.embedded(); err != nil {
+		return nil, err
+	}
+	members, stale, err := s.members(ctx)
+	if err == nil && stale {
+		err = status.Error(codes.FailedPrecondition, "no quorum: members cannot be changed now; when it is lost for good, restore a snapshot")
+	}
+	return members, err
+}
+
+// removable finds a member that may be taken out by us.
+func (s *Server) removable(ctx context.Context, name string) ([]*lofamov1.Member, *lofamov1.Member, error) {
+	members, err := s.quorate(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	target, err := find(members, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := checkRemoval(members, target); err != nil {
+		return nil, nil, err
+	}
+	if target.GetId() == s.cfg.Self {
+		// Its own answer would be lost with it.
+		return nil, nil, status.Errorf(codes.Unavailable, "%s itself was asked to take %s out: ask another replica", target.GetName(), target.GetName())
+	}
+	return members, target, nil
+}
+
+// remove takes a member out.
+func (s *Server) remove(ctx context.Context, m *lofamov1.Member) error {
+	id, err := strconv.ParseUint(m.GetId(), 16, 64)
+	if err != nil {
+		return err
+	}
+	err = settled(ctx, func(ctx context.Context) error {
+		_, err := s.cfg.Client.MemberRemove(ctx, id)
+		return err
+	})
+	if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
+		return refused("take "+m.GetName()+" out", err)
+	}
+	return nil
+}
+
+// settleTries bounds how often etcd is asked to change its members. It refuses for 5 s after the last of
+// them has come.
+const settleTries = 40
+
+// settled makes a change of members as soon as etcd takes it.
+func settled(ctx context.Context, change func(context.Context) error) error {
+	for try := 1; ; try++ {
+		cctx, cancel := context.WithTimeout(ctx, changeTime)
+		err := change(cctx)
+		cancel()
+		if !errors.Is(err, rpctypes.ErrUnhealthy) || try == settleTries {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(promoteTick):
+		}
+	}
+}
+
+// refused is etcd's refusal in our words.
+func refused(what string, err error) error {
+	code := codes.Unavailable
+	if errors.Is(err, rpctypes.ErrUnhealthy) || errors.Is(err, rpctypes.ErrMemberNotEnoughStarted) || errors.Is(err, rpctypes.ErrTooManyLearners) {
+		code = codes.FailedPrecondition
+	}
+	return status.Errorf(code, "%s: etcd: %s", what, reason(err))
+}
+
+// RemoveMember implements the service.
+func (s *Server) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberRequest) (*lofamov1.RemoveMemberResponse, error) {
+	members, target, err := s.removable(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.remove(ctx, target); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Removed(ctx, s.supervisorOf(target)); err != nil {
+		return nil, status.Errorf(codes.Unavailable, "%s is out of etcd, but the other replicas could not be told: %v", target.GetName(), err)
+	}
+	resp := &lofamov1.RemoveMemberResponse{}
+	for _, m := range members {
+		if m.GetId() != target.GetId() {
+			resp.Members = append(resp.Members, m)
+		}
+	}
+	return resp, nil
+}
+
+// supervisorOf is the id of the replica whose member it is: they have one name, but for those whose
+// configuration sets etcd.name.
+func (s *Server) supervisorOf(m *lofamov1.Member) string {
+	for _, sup := range s.cfg.Supervisors() {
+		if sup.GetEtcdMember() == m.GetId() {
+			return sup.GetId()
+		}
+	}
+	return m.GetName()
+}
+
+// ReplaceMember implements the service.
+func (s *Server) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.ServerStreamingServer[lofamov1.MemberProgress]) error {
+	wait, err := waitOf(req.GetWait())
+	if err != nil {
+		return err
+	}
+	ctx := stream.Context()
+	members, old, err := s.removable(ctx, req.GetName())
+	if err != nil {
+		return err
+	}
+	if old.GetName() == "" {
+		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: go on with AddMember, or RemoveMember it", old.GetId())
+	}
+	if err := s.remove(ctx, old); err != nil {
+		return err
+	}
+	left := without(members, old)
+	if err := stream.Send(&lofamov1.MemberProgress{
+		Step: lofamov1.MemberStep_REMOVED, Id: old.GetId(), Message: fmt.Sprintf("%s is out: %d members are left", old.GetName(), len(left)),
+	}); err != nil {
+		return err
+	}
+	return s.take(stream, left, old.GetName(), old.GetPeerUrl(), wait)
+}
+
+func without(members []*lofamov1.Member, m *lofamov1.Member) []*lofamov1.Member {
+	var out []*lofamov1.Member
+	for _, o := range members {
+		if o.GetId() != m.GetId() {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// AddMember implements the service.
+func (s *Server) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStreamingServer[lofamov1.MemberProgress]) error {
+	wait, err := waitOf(req.GetWait())
+	if err != nil {
+		return err
+	}
+	if err := checkAdd(req); err != nil {
+		return err
+	}
+	members, err := s.quorate(stream.Context())
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if m.GetPeerUrl() == req.GetPeerUrl() && m.GetLearner() && (m.GetName() == "" || m.GetName() == req.GetName()) {
+			return s.seeThrough(stream, members, m, req.GetName(), wait) // a call before this one has begun it
+		}
+		if m.GetPeerUrl() == req.GetPeerUrl() || m.GetName() == req.GetName() {
+			return status.Errorf(codes.AlreadyExists, "a member %q at %s is there already (learner: %t): want a name and an address of its own, or ReplaceMember",
+				m.GetName(), m.GetPeerUrl(), m.GetLearner())
+		}
+	}
+	return s.take(stream, members, req.GetName(), req.GetPeerUrl(), wait)
+}
+
+// take takes a member in and sees it through.
+func (s *Server) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string, wait time.Duration) error {
+	var resp *clientv3.MemberAddResponse
+	err := settled(stream.Context(), func(ctx context.Context) (err error) {
+		resp, err = s.cfg.Client.MemberAddAsLearner(ctx, []string{peerURL})
+		return err
+	})
+	if err != nil {
+		return refused("take "+name+" in", err)
+	}
+	return s.seeThrough(stream, members, memberOf(resp.Member), name, wait)
+}
+
+// seeThrough waits until a learner has caught up, and gives it its vote.
+func (s *Server) seeThrough(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, m *lofamov1.Member, name string, wait time.Duration) error {
+	named := memberNamed(m, name)
+	if err := stream.Send(&lofamov1.MemberProgress{
+		Step: lofamov1.MemberStep_ADDED, Id: m.GetId(), InitialCluster: initialCluster(append(without(members, m), named)),
+		Message: fmt.Sprintf("%s is in as a learner: start its replica now, with an empty data directory and etcd.clusterState existing", name),
+	}); err != nil {
+		return err
+	}
+	id, err := strconv.ParseUint(m.GetId(), 16, 64)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(stream.Context(), wait)
+	defer cancel()
+	tick := time.NewTicker(promoteTick)
+	defer tick.Stop()
+	said, last := "", errors.New("it was not tried yet")
+	for {
+		if _, err := s.cfg.Client.MemberPromote(ctx, id); err == nil || errors.Is(err, rpctypes.ErrMemberNotLearner) {
+			return stream.Send(&lofamov1.MemberProgress{Step: lofamov1.MemberStep_PROMOTED, Id: m.GetId(), Message: name + " votes"})
+		} else if errors.Is(err, rpctypes.ErrMemberNotFound) {
+			return status.Errorf(codes.Aborted, "%s was taken out again meanwhile", name)
+		} else if ctx.Err() == nil {
+			last = err
+		}
+		if word := s.progress(ctx, id); word != "" && word != said && ctx.Err() == nil {
+			said = word
+			if err := stream.Send(&lofamov1.MemberProgress{Step: lofamov1.MemberStep_CATCHING_UP, Id: m.GetId(), Message: name + ": " + word}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if stream.Context().Err() != nil {
+				return status.FromContextError(stream.Context().Err()).Err()
+			}
+			return status.Errorf(codes.DeadlineExceeded, "%s has not caught up within %s (%s; %s): it stays a learner; the same call goes on",
+				name, wait, said, reason(last))
+		case <-tick.C:
+		}
+	}
+}
+
+func memberNamed(m *lofamov1.Member, name string) *lofamov1.Member {
+	return &lofamov1.Member{Id: m.GetId(), Name: name, PeerUrl: m.GetPeerUrl()}
+}
+
+// progress says how far a learner has come.
+func (s *Server) progress(ctx context.Context, id uint64) string {
+	resp, err := s.cfg.Client.MemberList(ctx, clientv3.WithSerializable())
+	if err != nil {
+		return ""
+	}
+	for _, m := range resp.Members {
+		if m.ID != id {
+			continue
+		}
+		out := memberOf(m)
+		s.inquire(ctx, out, m.ClientURLs)
+		if !out.GetHealthy() {
+			return out.GetProblem()
+		}
+		return fmt.Sprintf("its copy is at revision %d of %d", out.GetRevision(), resp.Header.GetRevision())
+	}
+	return ""
+}

@@ -1,0 +1,292 @@
+package supervisor_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func adminOf(t testing.TB, c *supervisortest.Cluster, i int) lofamov1.SupervisorAdminClient {
+	t.Helper()
+	return lofamov1.NewSupervisorAdminClient(c.Conn(t, pki.RoleOperator, c.Configs[i].GRPC))
+}
+
+// follow reads a change of members to its end and calls added when the new one may be started.
+func follow(t testing.TB, stream grpc.ServerStreamingClient[lofamov1.MemberProgress], added func(initialCluster string)) (steps string, err error) {
+	t.Helper()
+	for {
+		p, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return steps, nil
+		}
+		if err != nil {
+			return steps, err
+		}
+		t.Log(p.GetStep(), p.GetMessage())
+		if !strings.HasSuffix(steps, p.GetStep().String()) {
+			steps = strings.TrimSpace(steps + " " + p.GetStep().String())
+		}
+		if p.GetStep() == lofamov1.MemberStep_ADDED {
+			added(p.GetInitialCluster())
+		}
+	}
+}
+
+// TestReplicaReplaced: the disk of a replica is lost while evidence comes in. Its successor has the same
+// name and addresses and an empty directory; nothing acknowledged is lost, and it can lead.
+func TestReplicaReplaced(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	lost, asked := (leader+1)%3, (leader+2)%3
+	admin := adminOf(t, c, asked)
+
+	stop(t, sups[lost])
+	sups[lost] = nil
+	cfg := c.Configs[lost]
+	if err := os.RemoveAll(cfg.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for _, other := range c.Configs {
+		targets = append(targets, other.Report)
+	}
+	c.Storm(t, targets, func() {
+		stream, err := admin.ReplaceMember(t.Context(), &lofamov1.ReplaceMemberRequest{Name: cfg.ID, Wait: durationpb.New(time.Minute)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := follow(t, stream, func(initial string) {
+			if !sameMembers(initial, cfg.Etcd.InitialCluster) {
+				t.Errorf("initial cluster %s, was %s", initial, cfg.Etcd.InitialCluster)
+			}
+			again := cfg
+			again.Etcd.ClusterState = "existing"
+			sups[lost] = start(t, again)
+		})
+		if err != nil || !strings.HasPrefix(steps, "REMOVED ADDED") || !strings.HasSuffix(steps, "PROMOTED") {
+			t.Fatalf("%s, %v", steps, err)
+		}
+	})
+	list, err := admin.ListMembers(t.Context(), nil)
+	if err != nil || len(list.GetMembers()) != 3 {
+		t.Fatal(list, err)
+	}
+	for _, m := range list.GetMembers() {
+		if !m.GetHealthy() || m.GetLearner() || m.GetVersion() == "" || m.GetQuotaBytes() != uint64(cfg.Etcd.QuotaBytes) {
+			t.Errorf("member %v", m)
+		}
+	}
+	stop(t, sups[leader])
+	sups[leader] = nil
+	next := c.AwaitLeader(t, lost, asked)
+	events, err := c.Client(t, c.Configs[lost].GRPC).ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.CheckStorm(t, "led by "+c.Configs[next].ID, events.GetEvents())
+	sups[lost] = nil // start's cleanup stops it
+}
+
+func sameMembers(a, b string) bool {
+	set := func(s string) map[string]bool {
+		out := make(map[string]bool)
+		for m := range strings.SplitSeq(s, ",") {
+			out[m] = true
+		}
+		return out
+	}
+	x, y := set(a), set(b)
+	for m := range x {
+		if !y[m] {
+			return false
+		}
+	}
+	return len(x) == len(y)
+}
+
+// TestThreeFiveThree: replicas come and go without a change of the others' configurations.
+func TestThreeFiveThree(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	admin := adminOf(t, c, leader)
+	for range 2 {
+		cfg := c.Grow(t)
+		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL, Wait: durationpb.New(time.Minute)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := follow(t, stream, func(initial string) {
+			cfg.Etcd.InitialCluster = initial
+			start(t, cfg)
+		})
+		if err != nil || !strings.HasSuffix(steps, "PROMOTED") {
+			t.Fatalf("%s, %v", steps, err)
+		}
+		again, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: cfg.ID, PeerUrl: cfg.Etcd.PeerURL})
+		if err == nil {
+			_, err = again.Recv()
+		}
+		wantCode(t, "one that is there", err, codes.AlreadyExists, cfg.ID)
+	}
+	known := func(i, n int) {
+		t.Helper()
+		client := c.Client(t, c.Configs[i].GRPC)
+		supervisortest.Eventually(t, "all replicas to be known", func() bool {
+			sups, err := client.ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
+			if err != nil || len(sups.GetSupervisors()) != n {
+				return false
+			}
+			for _, s := range sups.GetSupervisors() {
+				if s.GetState() != lofamov1.State_NORMAL {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	for i := range 5 {
+		known(i, 5)
+	}
+	// A new one takes evidence and hands it to the leader of old.
+	a := c.Agents["n0-0-0"]
+	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
+	if ack := a.Deliver(t, id, b, c.Configs[4].Report); ack.From != c.Configs[4].ID {
+		t.Errorf("committed by %s", ack.From)
+	}
+
+	// The old followers go; one is stopped, the other runs and ends by itself.
+	gone, ended := (leader+1)%3, (leader+2)%3
+	stop(t, sups[gone])
+	sups[gone] = nil
+	for _, i := range []int{gone, ended} {
+		resp, err := admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: c.Configs[i].ID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log("left:", len(resp.GetMembers()))
+	}
+	select {
+	case err := <-sups[ended].Failed():
+		if !errors.Is(err, embedded.ErrEnded) {
+			t.Error(err)
+		}
+	case <-time.After(supervisortest.Wait):
+		t.Error("a removed replica goes on")
+	}
+	for _, i := range []int{leader, 3, 4} {
+		known(i, 3)
+	}
+	_, err := admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: c.Configs[leader].ID})
+	wantCode(t, "itself", err, codes.Unavailable, "ask another replica")
+	_, err = admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: "s9"})
+	wantCode(t, "nobody", err, codes.NotFound, `"s9": not among`)
+}
+
+// TestLearnerThatNeverStarts: a change of members that does not come to its end harms nobody, and is taken back.
+func TestLearnerThatNeverStarts(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{})
+	start(t, c.Configs[0])
+	c.AwaitLeader(t)
+	admin := adminOf(t, c, 0)
+	for range 2 { // the second call goes on with the first one's learner
+		stream, err := admin.AddMember(t.Context(), &lofamov1.AddMemberRequest{Name: "s2", PeerUrl: "https://127.0.0.1:1", Wait: durationpb.New(time.Second)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := follow(t, stream, func(string) {})
+		wantCode(t, "a learner that is not started", err, codes.DeadlineExceeded, "not started yet")
+		if steps != "ADDED CATCHING_UP" {
+			t.Error(steps)
+		}
+	}
+	list, err := admin.ListMembers(t.Context(), nil)
+	if err != nil || len(list.GetMembers()) != 2 || list.GetMembers()[0].GetName() != "" || !list.GetMembers()[0].GetLearner() {
+		t.Fatal(list, err)
+	}
+	a := c.Agents["n0-0-0"]
+	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
+	a.Deliver(t, id, b, c.Configs[0].Report)
+	if _, err := admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: list.GetMembers()[0].GetId()}); err != nil {
+		t.Error(err)
+	}
+	_, err = admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: "s1"})
+	wantCode(t, "the last", err, codes.FailedPrecondition, "only member")
+	replace, err := admin.ReplaceMember(t.Context(), &lofamov1.ReplaceMemberRequest{Name: "s1"})
+	if err == nil {
+		_, err = replace.Recv()
+	}
+	wantCode(t, "the last", err, codes.FailedPrecondition, "only member")
+}
+
+// snapshot takes a snapshot and checks what it says of itself.
+func snapshot(t testing.TB, admin lofamov1.SupervisorAdminClient) (*lofamov1.SnapshotHeader, []byte) {
+	t.Helper()
+	stream, err := admin.Snapshot(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil || first.GetHeader() == nil {
+		t.Fatal(first, err)
+	}
+	var file bytes.Buffer
+	for {
+		chunk, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file.Write(chunk.GetData())
+		if end := chunk.GetTrailer(); end != nil {
+			if sum := sha256.Sum256(file.Bytes()); end.GetBytes() != uint64(file.Len()) || !bytes.Equal(end.GetSha256(), sum[:]) {
+				t.Fatalf("%d bytes, said to be %d", file.Len(), end.GetBytes())
+			}
+			return first.GetHeader(), file.Bytes()
+		}
+	}
+}
+
+func TestSnapshotWithoutAQuorum(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{})
+	left := (leader + 1) % 3
+	admin := adminOf(t, c, left)
+	before, _ := snapshot(t, admin)
+	if !before.GetConfirmed() || before.GetCluster() != supervisortest.Name || before.GetMember() != c.Configs[left].ID || before.GetRevision() == 0 {
+		t.Error(before)
+	}
+	for i := range sups {
+		if i != left {
+			_ = sups[i].Stop(context.Background()) // the second has no quorum to resign with
+			sups[i] = nil
+		}
+	}
+	after, _ := snapshot(t, admin)
+	if after.GetConfirmed() || after.GetRevision() < before.GetRevision() {
+		t.Error(after)
+	}
+	list, err := admin.ListMembers(t.Context(), nil)
+	if err != nil || !list.GetStale() || len(list.GetMembers()) != 3 {
+		t.Errorf("%v, %v", list, err)
+	}
+	for _, m := range list.GetMembers() {
+		if m.GetHealthy() || m.GetProblem() == "" {
+			t.Errorf("without a quorum: %v", m)
+		}
+	}
+	_, err = admin.RemoveMember(t.Context(), &lofamov1.RemoveMemberRequest{Name: c.Configs[leader].ID})
+	wantCode(t, "remove", err, codes.FailedPrecondition, "no quorum")
+}

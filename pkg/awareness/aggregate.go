@@ -32,6 +32,7 @@ func (m *Machine) publish(n *node, now time.Time) {
 	}
 	before := len(m.out.Changes)
 	m.apply(n, fault.ComponentNode, m.findNode(n, now), now)
+	m.publishWarnings(n, now)
 	if len(m.out.Changes) > before {
 		m.out.Changes[at] = m.out.Changes[before]
 		m.out.Changes = m.out.Changes[:before]

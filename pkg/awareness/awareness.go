@@ -86,6 +86,8 @@ type Output struct {
 	Challenges []Challenge
 	// Groups that began, changed their members or ended (then NORMAL) in this step, by ID.
 	Groups []GroupStatus
+	// Warnings that began, changed or ended in this step, by rank of the node and component.
+	Warnings []WarningStatus
 	// Wake is when to Tick next at the latest; zero when nothing is pending.
 	Wake time.Time
 	// Unknown says that a Restated could not be applied: the machine has no whole digest of that epoch, or

@@ -38,6 +38,8 @@ type Config struct {
 	// component flaps when it would change for the third time within HoldOff. Halves and nodes are
 	// never held back.
 	HoldOff time.Duration
+	// Horizon is how far ahead a trend towards a threshold is warned of; 0 for no foresight.
+	Horizon time.Duration
 	// Labels of nodes, by key; nodes without any may be left out. DomainLabels are the keys whose
 	// values are failure domains, e.g. rack, switch, power: nodes that share a value do not confirm one
 	// another's accusations, and when all of them have the same fault one group fault stands above it.
@@ -72,7 +74,7 @@ func (c Config) Validate() error {
 	for _, p := range []struct {
 		name string
 		d    time.Duration
-	}{{"Grace", c.Grace}, {"LinkSettle", c.LinkSettle}, {"HoldOff", c.HoldOff}} {
+	}{{"Grace", c.Grace}, {"LinkSettle", c.LinkSettle}, {"HoldOff", c.HoldOff}, {"Horizon", c.Horizon}} {
 		if p.d < 0 {
 			bad(p.name, p.d, "0s or more")
 		}

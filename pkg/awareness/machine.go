@@ -65,6 +65,7 @@ type node struct {
 	dead   verdict      // the whole node is FAILED
 	backAt [2]time.Time // when a half's verdict was last lifted
 
+	trends []*trend  // of what moves, by component; mostly none
 	nonces []nonce   // newest last
 	probed time.Time // the newest challenge outside of a round
 
@@ -283,6 +284,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 			m.touch(n.peers[dir.Index()])
 		}
 	})
+	m.foresees(n, d, now)
 	m.touch(n)
 	m.touchDisputed(n)
 	if !fresh {

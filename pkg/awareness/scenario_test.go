@@ -30,6 +30,7 @@ import (
 //	gossip NODE                  memberlist believes it dead
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover                     another supervisor leads, with the committed map
+//	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
 //	map                          prints what is not NORMAL
 //	evidence NODE COMPONENT      prints why
 //	links NODE                   prints its link ends that are not NORMAL
@@ -76,6 +77,8 @@ func (s *scenario) command(f []string) error {
 		return s.silence(f)
 	case "say":
 		return s.say(f[1:])
+	case "measure":
+		return s.measure(f[1:])
 	case "gossip":
 		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
 	case "takeover":
@@ -211,7 +214,7 @@ func (s *scenario) actors(f []string) error {
 }
 
 func (s *scenario) takeover() error {
-	saved := s.w.m.Nodes()
+	saved, warned := s.w.m.Nodes(), s.w.m.Warnings()
 	cfg := s.w.cfg
 	cfg.Supervisor = "s1"
 	m, err := New(cfg, s.w.now, saved)
@@ -223,6 +226,9 @@ func (s *scenario) takeover() error {
 			return fmt.Errorf("%s: %s %s restored as %s %s", n.ID, saved[i].State, saved[i].Cause, n.State, n.Cause)
 		}
 	}
+	if err := m.RestoreWarnings(warned); err != nil {
+		return err
+	}
 	s.w.m, s.w.queue = m, nil
 	s.w.step(Tick{})
 	return nil
@@ -232,6 +238,13 @@ func (s *scenario) clock(t time.Time) string { return fmt.Sprintf("%.3f", t.Sub(
 
 // print shows a step's output; changes of one node that differ only in the component share a line.
 func (s *scenario) print(at time.Time, out Output) {
+	for _, w := range out.Warnings {
+		what := "warning"
+		if w.Ended {
+			what = "no more warning"
+		}
+		s.printf("%s %s %s: %s: %s", s.clock(at), w.Node, w.Component, what, w.Rule)
+	}
 	for _, c := range out.Challenges {
 		who := string(c.Node)
 		if c.Half != 0 {

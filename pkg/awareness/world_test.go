@@ -25,7 +25,7 @@ func testConfig(dims grid.Dims) Config {
 		Dims: dims, IDs: ids, Supervisor: "s0",
 		ChallengeNode: 60 * time.Millisecond, ChallengeHalf: 20 * time.Millisecond, ChallengeSingle: 300 * time.Millisecond,
 		DigestPeriod: 500 * time.Millisecond, DigestMisses: 4, Grace: 500 * time.Millisecond,
-		HalfBound: 210 * time.Millisecond,
+		HalfBound: 210 * time.Millisecond, Horizon: time.Hour,
 		Nonce: func() (b [16]byte) {
 			n++
 			binary.BigEndian.PutUint64(b[8:], n)
@@ -60,6 +60,7 @@ type actor struct {
 	says       map[subject]statement
 	sent       []fault.Delivery // for replays
 	nextDigest time.Time
+	readings   []fault.Reading // to go with its next report
 }
 
 // event is something that will reach the machine.
@@ -168,6 +169,7 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 		d.Report.Observations = append(d.Report.Observations, fault.Observation{
 			Node: s.node, Component: s.comp, State: st.state, Kind: st.kind, Age: w.now.Sub(st.began), Detail: st.detail})
 	}
+	d.Report.Readings, a.readings = a.readings, nil
 	if a.via == fault.PathTorus {
 		d.Hops = []fault.Hop{{Node: "relay", Half: fault.HalfDNP, Held: a.held}}
 	}

@@ -230,7 +230,9 @@ type Report struct {
 	// mention is not withdrawn by it.
 	Partial      bool
 	Observations []Observation
-	Registers    Registers // of the origin's node
+	// Readings are values that move, for the foresight: a digest has them now and then.
+	Readings  []Reading
+	Registers Registers // of the origin's node
 	// Uptime of the half, so that a restart shows.
 	Uptime time.Duration
 }

@@ -2,6 +2,7 @@ package servicenet
 
 import (
 	"bytes"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // drawText draws what may stand in a detail, and what may not.
@@ -51,6 +53,13 @@ func drawReports(t *rapid.T) []fault.Report {
 		}
 	}
 	r := &rs[rapid.IntRange(0, len(rs)-1).Draw(t, "which")]
+	for range rapid.IntRange(0, 3).Draw(t, "readings") {
+		q := fault.Quantity(rapid.IntRange(1, 5).Draw(t, "quantity"))
+		of := [...]fault.Component{0, fault.ComponentTemperature, fault.ComponentPower, fault.ComponentVoltage, fault.ComponentMemory, fault.Link(grid.YMinus)}
+		r.Readings = append(r.Readings, fault.Reading{
+			Component: of[q], Quantity: q, Value: rapid.Float32().Draw(t, "value"), Threshold: rapid.Float32().Draw(t, "threshold"), Age: time.Duration(rapid.Int64().Draw(t, "age of it")),
+		})
+	}
 	one := fault.Observation{Node: "n1", Component: 1, State: 1, Kind: 1}
 	switch rapid.IntRange(0, 20).Draw(t, "what is wrong") {
 	case 3:
@@ -79,6 +88,12 @@ func drawReports(t *rapid.T) []fault.Report {
 		r.Observations = make([]fault.Observation, MaxObservations)
 	case 15:
 		return nil
+	case 16:
+		r.Readings = append(r.Readings, fault.Reading{Component: fault.ComponentMemory, Quantity: fault.QuantityVoltage})
+	case 17:
+		r.Readings = make([]fault.Reading, fault.MaxReadings+1)
+	case 18:
+		r.Readings = append(r.Readings, fault.Reading{Component: fault.ComponentMemory, Quantity: fault.QuantityCorrectedErrors, Value: float32(math.Inf(1))})
 	}
 	r.Observations = append(r.Observations, one)
 	return rs

@@ -30,6 +30,11 @@ func EncodeReport(r fault.Report) *lofamov1.Report {
 		m.Observations[i] = &all[i]
 		encodeObservation(m.Observations[i], o, r.ID.Origin.Node, r.Digest)
 	}
+	for _, v := range r.Readings {
+		m.Readings = append(m.Readings, &lofamov1.Reading{
+			Component: uint32(v.Component), Quantity: uint32(v.Quantity), Value: v.Value, Threshold: v.Threshold, AgeNs: encodeDuration(v.Age),
+		})
+	}
 	return m
 }
 
@@ -84,7 +89,32 @@ func decodeReport(m *lofamov1.Report, id fault.ReportID) (fault.Report, error) {
 		}
 		r.Observations = append(r.Observations, o)
 	}
+	if r.Readings, err = decodeReadings(m.GetReadings()); err != nil {
+		return fault.Report{}, err
+	}
 	return r, nil
+}
+
+func decodeReadings(list []*lofamov1.Reading) ([]fault.Reading, error) {
+	if n := len(list); n > fault.MaxReadings {
+		return nil, refuse(RefusedField, "report.readings: given %d: want at most %d", n, fault.MaxReadings)
+	}
+	var out []fault.Reading
+	for _, m := range list {
+		age, err := decodeDuration("reading.age_ns", m.GetAgeNs())
+		if err != nil {
+			return nil, err
+		}
+		r := fault.Reading{
+			Component: fault.Component(min(m.GetComponent(), math.MaxUint8)), Quantity: fault.Quantity(min(m.GetQuantity(), math.MaxUint8)),
+			Value: m.GetValue(), Threshold: m.GetThreshold(), Age: age,
+		}
+		if err := r.Check(); err != nil {
+			return nil, refuse(RefusedField, "%s", err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }
 
 func decodeObservation(m *lofamov1.Observation, own fault.NodeID) (fault.Observation, error) {

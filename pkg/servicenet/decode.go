@@ -216,7 +216,28 @@ func (c *canonical) readReport(r *fault.Report) bool {
 	r.Registers = fault.Registers{DNPWatchdog: c.word(4), HostWatchdog: c.word(5), RemoteFaultDescriptor: c.word(6)}
 	r.Uptime = c.age(7)
 	r.Partial = c.flag(8)
-	return c.done()
+	return c.readReadings(r) && c.done()
+}
+
+func (c *canonical) readReadings(r *fault.Report) bool {
+	if !c.next(9) {
+		return true
+	}
+	n := c.count(9)
+	if n > fault.MaxReadings {
+		return false
+	}
+	r.Readings = make([]fault.Reading, n)
+	for i := range r.Readings {
+		v, m := &r.Readings[i], c.message(9)
+		v.Component, v.Quantity = fault.Component(m.uint(1, math.MaxUint8)), fault.Quantity(m.uint(2, math.MaxUint8))
+		v.Value, v.Threshold = math.Float32frombits(m.word(3)), math.Float32frombits(m.word(4))
+		v.Age = m.age(5)
+		if !m.done() || v.Check() != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // readObservation reads one; before is the node of the one before it, which is mostly the same.

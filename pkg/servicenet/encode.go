@@ -2,6 +2,7 @@ package servicenet
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"
+	"math"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -103,6 +104,14 @@ func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
 	if n := len(r.Observations); n > MaxObservations {
 		return refuse(RefusedField, "report.observations: given %d: want at most %d", n, MaxObservations)
 	}
+	if n := len(r.Readings); n > fault.MaxReadings {
+		return refuse(RefusedField, "report.readings: given %d: want at most %d", n, fault.MaxReadings)
+	}
+	for _, v := range r.Readings {
+		if err := v.Check(); err != nil {
+			return refuse(RefusedField, "%s", err)
+		}
+	}
 	for j := range r.Observations {
 		switch o := &r.Observations[j]; {
 		case o.Node != r.ID.Origin.Node && o.Node != "" && !validID(string(o.Node)):
@@ -140,7 +149,20 @@ func appendReport(b []byte, r *fault.Report, before fault.ReportID) []byte {
 	b = appendWord(b, 6, r.Registers.RemoteFaultDescriptor)
 	b = appendUint(b, 7, encodeDuration(r.Uptime))
 	b = appendFlag(b, 8, r.Partial)
+	for i := range r.Readings {
+		b = appendReading(b, &r.Readings[i])
+	}
 	return endField(b, report)
+}
+
+func appendReading(b []byte, r *fault.Reading) []byte {
+	b, at := beginField(b, 9)
+	b = appendUint(b, 1, uint64(r.Component))
+	b = appendUint(b, 2, uint64(r.Quantity))
+	b = appendWord(b, 3, math.Float32bits(r.Value))
+	b = appendWord(b, 4, math.Float32bits(r.Threshold))
+	b = appendUint(b, 5, encodeDuration(r.Age))
+	return endField(b, at)
 }
 
 func appendObservation(b []byte, o *fault.Observation, r *fault.Report) []byte {

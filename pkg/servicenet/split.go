@@ -60,13 +60,15 @@ func statusSize(s *lofamov1.DeliveryStatus) int {
 // descriptor that becomes normal is told by a report of its own. When a digest does not fit into
 // one part it loses its details as well, which the reports of the changes told.
 //
+// Readings go along with a digest of one part, as many as there is room for, and with nothing else.
+//
 // The parts are appended to out. They are cut from r's observations, which are not to be used otherwise.
 func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	if r.ID.Origin.Node == "" {
 		return append(out, r)
 	}
 	header := r
-	header.Observations = nil
+	header.Observations, header.Readings = nil, nil
 	header.Partial = r.Digest // room for the mark
 	// The numbers are not known yet: 5 bytes each.
 	header.ID.Epoch, header.ID.Seq = 1<<34, 1<<34
@@ -97,8 +99,14 @@ func splitReport(out []fault.Report, r fault.Report) []fault.Report {
 	for i := range out[before:] {
 		out[before+i].Partial = r.Digest && len(out) > before+1
 	}
+	if room := (MaxReportSize - size) / readingSize; r.Digest && len(out) == before+1 {
+		out[before].Readings = r.Readings[:min(len(r.Readings), max(0, room))]
+	}
 	return out
 }
+
+// readingSize is what a reading adds to its report, at most: with an age of up to 36 minutes.
+const readingSize = 2 + 2 + 2 + 5 + 5 + 7
 
 // digestObservations returns what of a digest's observations is sent. base is the size without any.
 func digestObservations(r *fault.Report, base int) []fault.Observation {

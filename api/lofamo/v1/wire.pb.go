@@ -186,7 +186,7 @@ func (x Ack_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Ack_Status.Descriptor instead.
 func (Ack_Status) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6, 0}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // Envelope is an authenticated message: signed by its origin, or, between two that share a session
@@ -681,7 +681,8 @@ type Report struct {
 	HostWatchdog          uint32                 `protobuf:"fixed32,5,opt,name=host_watchdog,json=hostWatchdog,proto3" json:"host_watchdog,omitempty"`
 	RemoteFaultDescriptor uint32                 `protobuf:"fixed32,6,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"`
 	UptimeNs              uint64                 `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
-	Partial               bool                   `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"` // of a digest: one of several parts, so that nothing is withdrawn by it
+	Partial               bool                   `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`  // of a digest: one of several parts, so that nothing is withdrawn by it
+	Readings              []*Reading             `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"` // at most 10: values that move, for the foresight
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -772,6 +773,90 @@ func (x *Report) GetPartial() bool {
 	return false
 }
 
+func (x *Report) GetReadings() []*Reading {
+	if x != nil {
+		return x.Readings
+	}
+	return nil
+}
+
+// Reading is a measured value of the origin's own node.
+type Reading struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`      // fault.Component
+	Quantity      uint32                 `protobuf:"varint,2,opt,name=quantity,proto3" json:"quantity,omitempty"`        // fault.Quantity, one of the component's
+	Value         float32                `protobuf:"fixed32,3,opt,name=value,proto3" json:"value,omitempty"`             // in the quantity's unit; a finite number
+	Threshold     float32                `protobuf:"fixed32,4,opt,name=threshold,proto3" json:"threshold,omitempty"`     // at which the component becomes SICK, in the same unit; finite
+	AgeNs         uint64                 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"` // from the measurement to the sending, nanoseconds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reading) Reset() {
+	*x = Reading{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reading) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reading) ProtoMessage() {}
+
+func (x *Reading) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reading.ProtoReflect.Descriptor instead.
+func (*Reading) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Reading) GetComponent() uint32 {
+	if x != nil {
+		return x.Component
+	}
+	return 0
+}
+
+func (x *Reading) GetQuantity() uint32 {
+	if x != nil {
+		return x.Quantity
+	}
+	return 0
+}
+
+func (x *Reading) GetValue() float32 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *Reading) GetThreshold() float32 {
+	if x != nil {
+		return x.Threshold
+	}
+	return 0
+}
+
+func (x *Reading) GetAgeNs() uint64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
 // Observation is one thing said of one component.
 type Observation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -787,7 +872,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +884,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[5]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +897,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Observation) GetNode() string {
@@ -873,7 +958,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +970,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[6]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +983,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Ack) GetStatus() Ack_Status {
@@ -969,7 +1054,7 @@ type PathRequest struct {
 
 func (x *PathRequest) Reset() {
 	*x = PathRequest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +1066,7 @@ func (x *PathRequest) String() string {
 func (*PathRequest) ProtoMessage() {}
 
 func (x *PathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[7]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +1079,7 @@ func (x *PathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathRequest.ProtoReflect.Descriptor instead.
 func (*PathRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PathRequest) GetNode() string {
@@ -1063,7 +1148,7 @@ type PathReply struct {
 
 func (x *PathReply) Reset() {
 	*x = PathReply{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1160,7 @@ func (x *PathReply) String() string {
 func (*PathReply) ProtoMessage() {}
 
 func (x *PathReply) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[8]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1173,7 @@ func (x *PathReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathReply.ProtoReflect.Descriptor instead.
 func (*PathReply) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PathReply) GetNode() string {
@@ -1160,7 +1245,7 @@ type PathAck struct {
 
 func (x *PathAck) Reset() {
 	*x = PathAck{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1172,7 +1257,7 @@ func (x *PathAck) String() string {
 func (*PathAck) ProtoMessage() {}
 
 func (x *PathAck) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[9]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1185,7 +1270,7 @@ func (x *PathAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathAck.ProtoReflect.Descriptor instead.
 func (*PathAck) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PathAck) GetNode() string {
@@ -1226,7 +1311,7 @@ type Again struct {
 
 func (x *Again) Reset() {
 	*x = Again{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1323,7 @@ func (x *Again) String() string {
 func (*Again) ProtoMessage() {}
 
 func (x *Again) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[10]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1336,7 @@ func (x *Again) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Again.ProtoReflect.Descriptor instead.
 func (*Again) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
 }
 
 // Challenge asks a node whether it lives. It is valid only under a supervisor's certificate.
@@ -1267,7 +1352,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1364,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[11]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1377,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Challenge) GetNonce() []byte {
@@ -1336,7 +1421,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1433,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[12]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1446,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{12}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Answer) GetNonce() []byte {
@@ -1404,7 +1489,7 @@ type Relayed struct {
 
 func (x *Relayed) Reset() {
 	*x = Relayed{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1501,7 @@ func (x *Relayed) String() string {
 func (*Relayed) ProtoMessage() {}
 
 func (x *Relayed) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[13]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1514,7 @@ func (x *Relayed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relayed.ProtoReflect.Descriptor instead.
 func (*Relayed) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Relayed) GetInner() *Envelope {
@@ -1458,7 +1543,7 @@ type Hop struct {
 
 func (x *Hop) Reset() {
 	*x = Hop{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1470,7 +1555,7 @@ func (x *Hop) String() string {
 func (*Hop) ProtoMessage() {}
 
 func (x *Hop) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[14]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1483,7 +1568,7 @@ func (x *Hop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hop.ProtoReflect.Descriptor instead.
 func (*Hop) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Hop) GetNode() string {
@@ -1519,7 +1604,7 @@ type Downcall struct {
 
 func (x *Downcall) Reset() {
 	*x = Downcall{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1616,7 @@ func (x *Downcall) String() string {
 func (*Downcall) ProtoMessage() {}
 
 func (x *Downcall) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[15]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1629,7 @@ func (x *Downcall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Downcall.ProtoReflect.Descriptor instead.
 func (*Downcall) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{15}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Downcall) GetNode() string {
@@ -1579,7 +1664,7 @@ type BulkRequest struct {
 
 func (x *BulkRequest) Reset() {
 	*x = BulkRequest{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1676,7 @@ func (x *BulkRequest) String() string {
 func (*BulkRequest) ProtoMessage() {}
 
 func (x *BulkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[16]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1689,7 @@ func (x *BulkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkRequest.ProtoReflect.Descriptor instead.
 func (*BulkRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{16}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BulkRequest) GetTransfer() []byte {
@@ -1684,7 +1769,7 @@ type BulkAnnounce struct {
 
 func (x *BulkAnnounce) Reset() {
 	*x = BulkAnnounce{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +1781,7 @@ func (x *BulkAnnounce) String() string {
 func (*BulkAnnounce) ProtoMessage() {}
 
 func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[17]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1794,7 @@ func (x *BulkAnnounce) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkAnnounce.ProtoReflect.Descriptor instead.
 func (*BulkAnnounce) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{17}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BulkAnnounce) GetTransfer() []byte {
@@ -1806,7 +1891,7 @@ type BulkPull struct {
 
 func (x *BulkPull) Reset() {
 	*x = BulkPull{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1903,7 @@ func (x *BulkPull) String() string {
 func (*BulkPull) ProtoMessage() {}
 
 func (x *BulkPull) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[18]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +1916,7 @@ func (x *BulkPull) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkPull.ProtoReflect.Descriptor instead.
 func (*BulkPull) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{18}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BulkPull) GetTransfer() []byte {
@@ -1894,7 +1979,7 @@ type ChunkRange struct {
 
 func (x *ChunkRange) Reset() {
 	*x = ChunkRange{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1991,7 @@ func (x *ChunkRange) String() string {
 func (*ChunkRange) ProtoMessage() {}
 
 func (x *ChunkRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[19]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2004,7 @@ func (x *ChunkRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunkRange.ProtoReflect.Descriptor instead.
 func (*ChunkRange) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{19}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ChunkRange) GetFirst() uint32 {
@@ -1973,7 +2058,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x03seq\x18\x04 \x01(\x04R\x03seq\"i\n" +
 	"\aReports\x12+\n" +
 	"\areports\x18\x01 \x03(\v2\x11.lofamo.v1.ReportR\areports\x121\n" +
-	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\"\xb8\x02\n" +
+	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\"\xe8\x02\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -1982,7 +2067,14 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\rhost_watchdog\x18\x05 \x01(\aR\fhostWatchdog\x126\n" +
 	"\x17remote_fault_descriptor\x18\x06 \x01(\aR\x15remoteFaultDescriptor\x12\x1b\n" +
 	"\tuptime_ns\x18\a \x01(\x04R\buptimeNs\x12\x18\n" +
-	"\apartial\x18\b \x01(\bR\apartial\"\xaa\x01\n" +
+	"\apartial\x18\b \x01(\bR\apartial\x12.\n" +
+	"\breadings\x18\t \x03(\v2\x12.lofamo.v1.ReadingR\breadings\"\x8e\x01\n" +
+	"\aReading\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12\x1a\n" +
+	"\bquantity\x18\x02 \x01(\rR\bquantity\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\x02R\x05value\x12\x1c\n" +
+	"\tthreshold\x18\x04 \x01(\x02R\tthreshold\x12\x15\n" +
+	"\x06age_ns\x18\x05 \x01(\x04R\x05ageNs\"\xaa\x01\n" +
 	"\vObservation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\rR\tcomponent\x12&\n" +
@@ -2107,7 +2199,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),          // 0: lofamo.v1.Checksum
 	(Half)(0),              // 1: lofamo.v1.Half
@@ -2117,68 +2209,70 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*ReportID)(nil),       // 5: lofamo.v1.ReportID
 	(*Reports)(nil),        // 6: lofamo.v1.Reports
 	(*Report)(nil),         // 7: lofamo.v1.Report
-	(*Observation)(nil),    // 8: lofamo.v1.Observation
-	(*Ack)(nil),            // 9: lofamo.v1.Ack
-	(*PathRequest)(nil),    // 10: lofamo.v1.PathRequest
-	(*PathReply)(nil),      // 11: lofamo.v1.PathReply
-	(*PathAck)(nil),        // 12: lofamo.v1.PathAck
-	(*Again)(nil),          // 13: lofamo.v1.Again
-	(*Challenge)(nil),      // 14: lofamo.v1.Challenge
-	(*Answer)(nil),         // 15: lofamo.v1.Answer
-	(*Relayed)(nil),        // 16: lofamo.v1.Relayed
-	(*Hop)(nil),            // 17: lofamo.v1.Hop
-	(*Downcall)(nil),       // 18: lofamo.v1.Downcall
-	(*BulkRequest)(nil),    // 19: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),   // 20: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),       // 21: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),     // 22: lofamo.v1.ChunkRange
-	(*DeliveryStatus)(nil), // 23: lofamo.v1.DeliveryStatus
-	(State)(0),             // 24: lofamo.v1.State
+	(*Reading)(nil),        // 8: lofamo.v1.Reading
+	(*Observation)(nil),    // 9: lofamo.v1.Observation
+	(*Ack)(nil),            // 10: lofamo.v1.Ack
+	(*PathRequest)(nil),    // 11: lofamo.v1.PathRequest
+	(*PathReply)(nil),      // 12: lofamo.v1.PathReply
+	(*PathAck)(nil),        // 13: lofamo.v1.PathAck
+	(*Again)(nil),          // 14: lofamo.v1.Again
+	(*Challenge)(nil),      // 15: lofamo.v1.Challenge
+	(*Answer)(nil),         // 16: lofamo.v1.Answer
+	(*Relayed)(nil),        // 17: lofamo.v1.Relayed
+	(*Hop)(nil),            // 18: lofamo.v1.Hop
+	(*Downcall)(nil),       // 19: lofamo.v1.Downcall
+	(*BulkRequest)(nil),    // 20: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),   // 21: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),       // 22: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),     // 23: lofamo.v1.ChunkRange
+	(*DeliveryStatus)(nil), // 24: lofamo.v1.DeliveryStatus
+	(State)(0),             // 25: lofamo.v1.State
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
 	6,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	14, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	15, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	16, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	18, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	10, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	11, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	12, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	13, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	19, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	20, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	21, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	9,  // 13: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	15, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	16, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	17, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	19, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	11, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	12, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	13, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	14, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	20, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	21, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	22, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	10, // 13: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
 	1,  // 14: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
 	7,  // 15: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	23, // 16: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	24, // 16: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
 	5,  // 17: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	8,  // 18: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	24, // 19: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 20: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 21: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 22: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 23: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 24: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 25: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 26: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 27: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 28: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 29: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	17, // 30: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 31: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 32: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 33: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 34: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 35: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 36: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	22, // 37: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	9,  // 18: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	8,  // 19: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	25, // 20: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 21: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 22: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 23: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 24: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 25: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 26: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 27: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 28: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 29: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 30: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	18, // 31: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 32: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 33: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 34: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 35: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 36: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 37: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	23, // 38: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -2207,7 +2301,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,183 @@
+package awareness
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// measured is the component whose quantity a scenario measures; of links X+.
+func measured(q fault.Quantity) fault.Component {
+	for _, c := range fault.Components() {
+		if q.Of(c) {
+			return c
+		}
+	}
+	return 0
+}
+
+// measure is NODE/HALF QUANTITY THRESHOLD EVERY VALUE...
+func (s *scenario) measure(f []string) error {
+	as, err := s.find(f[0])
+	if err != nil {
+		return err
+	}
+	q, err := fault.ParseQuantity(f[1])
+	if err != nil {
+		return err
+	}
+	threshold, err := strconv.ParseFloat(f[2], 32)
+	if err != nil {
+		return err
+	}
+	every, err := time.ParseDuration(f[3])
+	if err != nil {
+		return err
+	}
+	for _, v := range f[4:] {
+		value, err := strconv.ParseFloat(v, 32)
+		if err != nil {
+			return err
+		}
+		as[0].readings = []fault.Reading{{Component: measured(q), Quantity: q, Value: float32(value), Threshold: float32(threshold)}}
+		s.w.digest(as[0])
+		s.w.run(every)
+	}
+	return nil
+}
+
+// TestFit: exact on a line, and an error that shows the scatter.
+func TestFit(t *testing.T) {
+	var exact, scattered []point
+	for i := range 10 {
+		at := epoch0.Add(time.Duration(i) * 5 * time.Second)
+		exact = append(exact, point{at: at, value: 40 + 0.5*float64(i)})
+		scattered = append(scattered, point{at: at, value: 40 + float64(i%2)})
+	}
+	l := fit(exact)
+	if diff := l.slope - 0.1; diff > 1e-9 || diff < -1e-9 || l.value < 44.49 || l.value > 44.51 || l.err > 1e-9 || l.span != 45*time.Second {
+		t.Errorf("%+v", l)
+	}
+	if l := fit(scattered); l.err == 0 || l.slope > believeErrors*l.err {
+		t.Errorf("scatter is believed: %+v", l)
+	}
+	if l := fit(exact[:1]); l.slope != 0 || l.value != 40 {
+		t.Errorf("one point: %+v", l)
+	}
+}
+
+// TestNoise: whatever scatters around a value, and never rises, is not warned of more than seldom; a
+// slope that stands out always is, in time.
+func TestNoise(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	warned := 0
+	const rounds = 300
+	for range rounds {
+		w := startedForesight(t)
+		for range trendPoints {
+			w.reading(t, 60+rnd.NormFloat64(), 5*time.Second)
+		}
+		warned += len(w.m.Warnings())
+	}
+	if warned > rounds/50 {
+		t.Errorf("%d warnings on %d series of noise", warned, rounds)
+	}
+	for range rounds {
+		w := startedForesight(t)
+		for i := range trendPoints {
+			w.reading(t, 60+0.5*float64(i)+0.3*rnd.NormFloat64(), 5*time.Second)
+		}
+		if len(w.m.Warnings()) != 1 {
+			t.Fatal("no warning of a rise of 6 °C a minute")
+		}
+	}
+}
+
+type foresightWorld struct {
+	*world
+	seq fault.Seq
+}
+
+func startedForesight(t *testing.T) *foresightWorld {
+	t.Helper()
+	cfg := testConfig(grid.Dims{X: 2, Y: 1, Z: 1})
+	cfg.Horizon = time.Hour
+	w, err := newWorld(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &foresightWorld{world: w}
+}
+
+func (w *foresightWorld) delivery(value float64) fault.Delivery {
+	w.seq++
+	return fault.Delivery{Path: fault.PathDirect, Report: fault.Report{
+		ID:     fault.ReportID{Origin: fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}, Epoch: 1, Seq: w.seq},
+		Digest: true,
+		Readings: []fault.Reading{{
+			Component: fault.ComponentTemperature, Quantity: fault.QuantityTemperature, Value: float32(value), Threshold: 80,
+		}},
+	}}
+}
+
+func (w *foresightWorld) reading(t *testing.T, value float64, wait time.Duration) {
+	t.Helper()
+	w.step(Evidence{w.delivery(value)})
+	w.now = w.now.Add(wait)
+}
+
+// TestReadingsInAnyOrder: the same readings in another order, and twice, are the same trend.
+func TestReadingsInAnyOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := testConfig(grid.Dims{X: 2, Y: 1, Z: 1})
+		cfg.Horizon = time.Hour
+		count := rapid.IntRange(1, trendPoints).Draw(t, "readings")
+		source := &foresightWorld{}
+		var ds []fault.Delivery
+		for i := range count {
+			d := source.delivery(50 + float64(i)*rapid.Float64Range(0, 2).Draw(t, "step"))
+			d.Report.Readings[0].Age = time.Duration(count-i) * 2 * time.Second
+			ds = append(ds, d)
+		}
+		play := func(order []int) string {
+			m, err := New(cfg, epoch0, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range order {
+				m.Step(epoch0.Add(time.Minute), Evidence{ds[i]})
+			}
+			return fmt.Sprint(m.nodes[0].trends[0].points, m.nodes[0].trends[0].threshold)
+		}
+		var inOrder []int
+		for i := range ds {
+			inOrder = append(inOrder, i)
+		}
+		shuffled := append(rapid.Permutation(inOrder).Draw(t, "order"), rapid.SampledFrom(inOrder).Draw(t, "again"))
+		if want, got := play(inOrder), play(shuffled); want != got {
+			t.Fatalf("in order:\n%s\nshuffled:\n%s", want, got)
+		}
+	})
+}
+
+func TestRestoreWarningsRefuses(t *testing.T) {
+	w := startedForesight(t)
+	for name, bad := range map[string]WarningStatus{
+		"unknown node":      {Node: "x", Component: fault.ComponentTemperature, Quantity: fault.QuantityTemperature},
+		"no such link":      {Node: "n0-0-0", Component: fault.Link(grid.ZPlus), Quantity: fault.QuantityCRCRatio},
+		"a wrong quantity":  {Node: "n0-0-0", Component: fault.ComponentMemory, Quantity: fault.QuantityVoltage},
+		"quantity of zero":  {Node: "n0-0-0", Component: fault.ComponentMemory},
+		"component of zero": {Node: "n0-0-0", Quantity: fault.QuantityVoltage},
+	} {
+		if err := w.m.RestoreWarnings([]WarningStatus{bad}); err == nil {
+			t.Errorf("%s: restored", name)
+		}
+	}
+}

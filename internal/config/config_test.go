@@ -333,6 +333,30 @@ func (a *Agent) link(dir string, change func(*LinkAddr)) {
 	a.Links[dir] = l
 }
 
+// inRegions makes two regions of one node each, and a replica of the first.
+func inRegions(s *Supervisor) {
+	s.Region = "west"
+	s.Regions = []RegionEntry{
+		{Name: "west", Supervisors: []UpstreamEntry{{ID: "s0", GRPC: "10.0.0.100:7002"}}},
+		{Name: "east", Supervisors: []UpstreamEntry{{ID: "e0", GRPC: "10.0.0.101:7002"}}},
+	}
+	s.Upstream = []UpstreamEntry{{ID: "p0", GRPC: "10.0.0.102:7002"}}
+	s.Nodes[0].Region, s.Nodes[1].Region = "west", "east"
+}
+
+// TestRegions: a region's file and its parent's are good.
+func TestRegions(t *testing.T) {
+	s := goodSupervisor(t)
+	inRegions(&s)
+	if err := s.Validate(); err != nil || s.Parent() || s.EtcdToken() == goodSupervisor(t).EtcdToken() {
+		t.Errorf("region: %v, parent %t", err, s.Parent())
+	}
+	s.Region, s.Upstream, s.Report, s.ReportAlternates, s.GossipListen = "", nil, "", nil, ""
+	if err := s.Validate(); err != nil || !s.Parent() {
+		t.Errorf("parent: %v, parent %t", err, s.Parent())
+	}
+}
+
 func TestSupervisorValidate(t *testing.T) {
 	for _, tc := range []struct {
 		change func(*Supervisor)
@@ -357,6 +381,18 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.DomainLabels = []string{"rack", "rack"} }, "domainLabels[1]: given rack: want each key once"},
 		{func(s *Supervisor) { s.DomainLabels = []string{"a b"} }, `domainLabels[0]: label key "a b"`},
 		{func(s *Supervisor) { s.Report = "" }, "report: given nothing"},
+		{func(s *Supervisor) { s.Region = "west" }, "region: given west: want one of regions"},
+		{func(s *Supervisor) { s.Nodes[0].Region = "west" }, "nodes[0].region: given west: want one of regions where there are any, else nothing"},
+		{func(s *Supervisor) { inRegions(s); s.Nodes[0].Region = "" }, "nodes[0].region: given nothing: want one of regions"},
+		{func(s *Supervisor) { inRegions(s); s.Nodes[1].Region = "west" }, "regions[1]: given east: want a region of at least one node"},
+		{func(s *Supervisor) { inRegions(s); s.Regions[1].Name = "west" }, "regions[1].name: given west: want each region once"},
+		{func(s *Supervisor) { inRegions(s); s.Regions[0].Name = "-" }, "regions[0].name: given -: want 1 to 63 letters"},
+		{func(s *Supervisor) { inRegions(s); s.Regions[1].Supervisors = nil }, "regions[1].supervisors: given nothing: want at least one supervisor"},
+		{func(s *Supervisor) { inRegions(s); s.Regions[1].Supervisors[0].ID = "s0" }, "regions[1].supervisors[0].id: given s0: want each supervisor once: regions[0].supervisors[0] has it"},
+		{func(s *Supervisor) { inRegions(s); s.Upstream[0].GRPC = "parent:1" }, "upstream[0].grpc: given parent:1"},
+		{func(s *Supervisor) { inRegions(s); s.Region = "" }, "upstream: given 1: want none without region"},
+		{func(s *Supervisor) { inRegions(s); s.Region, s.Upstream = "", nil }, "report: given 10.0.0.100:7001: want none: a parent of regions has no nodes of its own"},
+		{func(s *Supervisor) { inRegions(s); s.Region, s.Upstream = "", nil }, "gossipListen: given"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = "0.0.0.0:1" }, "nodes[1].alternates[0]: given 0.0.0.0:1: want the address of one host"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates[0] = s.Nodes[1].Service }, "nodes[1].alternates[0]: given 10.0.0.2:7000: want an address other than that of nodes[1].service"},
 		{func(s *Supervisor) { s.Nodes[1].Alternates = make([]string, 8) }, "nodes[1].alternates: given 8: want at most 7"},

@@ -27,7 +27,16 @@ type Supervisor struct {
 	// DomainLabels are the keys of labels that are failure domains: nodes that share a value do not
 	// confirm one another, and may have a common cause. Default rack, switch and power.
 	DomainLabels []string `json:"domainLabels,omitempty"`
-	// Report is the address of the direct rail, UDP, "ip:port". Required.
+	// Region is the name of the region that this replica belongs to, of a system with several; Regions must name
+	// it, and the region of every node must be given. Default none.
+	Region string `json:"region,omitempty"`
+	// Regions are the regions of a system that is larger than one gossip pool. A replica without Region is then
+	// one of their parent: it serves one map of all of them, and has no nodes of its own. Default none.
+	Regions []RegionEntry `json:"regions,omitempty"`
+	// Upstream are the supervisors of the parent, to which the region's changes are passed on. Only with Region.
+	// Default none.
+	Upstream []UpstreamEntry `json:"upstream,omitempty"`
+	// Report is the address of the direct rail, UDP, "ip:port". Required, but by a parent of regions, which has none.
 	Report string `json:"report"`
 	// ReportAlternates are further report addresses, "ip:port" of one host each, at most 7: service
 	// interface k of a node reaches this replica at the k-th of Report and these, or at the last where
@@ -79,6 +88,22 @@ type NodeEntry struct {
 	Alternates []string `json:"alternates,omitempty"`
 	// Labels of the node, such as its rack: keys and values as in Kubernetes, at most 64. Default none.
 	Labels map[string]string `json:"labels,omitempty"`
+	// Region that it belongs to. Required where there are regions.
+	Region string `json:"region,omitempty"`
+}
+
+// RegionEntry is one region.
+type RegionEntry struct {
+	// Name of 1 to 63 letters, digits, '-', '_' and '.'.
+	Name string `json:"name"`
+	// Supervisors are the region's replicas: they alone may speak for it.
+	Supervisors []UpstreamEntry `json:"supervisors"`
+}
+
+// UpstreamEntry is a supervisor outside one's own region.
+type UpstreamEntry struct {
+	ID   string `json:"id"`   // its name, as in its certificate
+	GRPC string `json:"grpc"` // API address, "ip:port"
 }
 
 // SpareEntry is a node that has no place in the torus until the topology gives it one.
@@ -178,6 +203,9 @@ func (n SpareEntry) Services() []string {
 // Embedded says whether this replica runs its own etcd member.
 func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }
 
+// Parent says whether this replica is one of a parent of regions.
+func (s Supervisor) Parent() bool { return s.Region == "" && len(s.Regions) > 0 }
+
 // EtcdName is the embedded member's name.
 func (s Supervisor) EtcdName() string {
 	if s.Etcd.Name != "" {
@@ -187,7 +215,13 @@ func (s Supervisor) EtcdName() string {
 }
 
 // EtcdToken tells the etcd of this cluster from others that it might meet by mistake.
-func (s Supervisor) EtcdToken() string { return "lofamo-" + s.Cluster }
+func (s Supervisor) EtcdToken() string {
+	token := "lofamo-" + s.Cluster
+	if s.Region != "" {
+		token += "-" + s.Region
+	}
+	return token
+}
 
 // Timing returns the preset with its overrides. It fails where Validate does.
 func (s Supervisor) Timing() (Periods, error) { return timing(s.Preset, s.Periods) }

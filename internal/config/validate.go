@@ -319,6 +319,7 @@ func (s Supervisor) Validate() error {
 	p.wrap("dims", derr)
 	s.validateNodes(p, dims, derr == nil)
 	s.validateSpares(p)
+	s.validateRegions(p)
 	for i, key := range s.DomainLabels {
 		field := fmt.Sprintf("domainLabels[%d]", i)
 		p.wrap(field, fault.CheckLabelKey(key))
@@ -327,9 +328,7 @@ func (s Supervisor) Validate() error {
 		}
 	}
 	udp, tcp := taken{}, taken{}
-	p.listen("report", s.Report)
-	udp.add(p, "report", s.Report)
-	p.alternates("report", s.Report, "reportAlternates", s.ReportAlternates)
+	s.validateReport(p, udp)
 	p.checksums("checksums", s.Checksums)
 	p.listen("grpc", s.GRPC)
 	tcp.add(p, "grpc", s.GRPC)
@@ -439,7 +438,9 @@ func (s Supervisor) validateReplicas(p *problems) {
 		}
 		seen[r.ID] = true
 		p.remote(field+".grpc", r.GRPC)
-		p.remote(field+".report", r.Report)
+		if !s.Parent() {
+			p.remote(field+".report", r.Report)
+		}
 		if r.HTTP != "" {
 			p.remote(field+".http", r.HTTP)
 		}

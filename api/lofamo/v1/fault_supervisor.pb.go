@@ -31,7 +31,10 @@ type Topology struct {
 	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of its last change; set by the server
 	// Labels whose sharing makes nodes one failure domain, so that they do not confirm one another and
 	// may have a common cause: by default rack, switch and power.
-	DomainLabels  []string `protobuf:"bytes,4,rep,name=domain_labels,json=domainLabels,proto3" json:"domain_labels,omitempty"`
+	DomainLabels []string `protobuf:"bytes,4,rep,name=domain_labels,json=domainLabels,proto3" json:"domain_labels,omitempty"`
+	// Of a region's own topology: its nodes have a part of the places, and the rest belongs to other regions.
+	// Empty: they have all of them.
+	Region        string `protobuf:"bytes,5,opt,name=region,proto3" json:"region,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -92,6 +95,13 @@ func (x *Topology) GetDomainLabels() []string {
 		return x.DomainLabels
 	}
 	return nil
+}
+
+func (x *Topology) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
 }
 
 // TopologyNode is one node of the topology.
@@ -2860,12 +2870,13 @@ var File_lofamo_v1_fault_supervisor_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\n" +
-	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\x8e\x01\n" +
+	" lofamo/v1/fault_supervisor.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x15lofamo/v1/types.proto\"\xa6\x01\n" +
 	"\bTopology\x12\x12\n" +
 	"\x04dims\x18\x01 \x01(\tR\x04dims\x12-\n" +
 	"\x05nodes\x18\x02 \x03(\v2\x17.lofamo.v1.TopologyNodeR\x05nodes\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12#\n" +
-	"\rdomain_labels\x18\x04 \x03(\tR\fdomainLabels\"\xc6\x01\n" +
+	"\rdomain_labels\x18\x04 \x03(\tR\fdomainLabels\x12\x16\n" +
+	"\x06region\x18\x05 \x01(\tR\x06region\"\xc6\x01\n" +
 	"\fTopologyNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12;\n" +

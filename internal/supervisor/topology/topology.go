@@ -28,7 +28,12 @@ type Topology struct {
 	// Revision in the store of its last change; 0: not stored yet.
 	Revision uint64
 
+	// Region is the name of the region whose topology it is: its nodes have a part of the places. Empty: they
+	// have all of them.
+	Region string
+
 	index  map[fault.NodeID]int
+	placed int
 	owners map[netip.AddrPort]fault.NodeID
 }
 
@@ -69,6 +74,9 @@ func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *
 	})
 	for i, n := range t.Nodes {
 		t.index[n.ID] = i
+		if !n.Spare {
+			t.placed++
+		}
 		for _, a := range n.Service {
 			t.owners[plain(a)] = n.ID
 		}
@@ -102,16 +110,23 @@ func (t *Topology) Node(id fault.NodeID) (Node, bool) {
 }
 
 // Placed are the nodes with a place, by rank.
-func (t *Topology) Placed() []Node { return t.Nodes[:t.places()] }
+func (t *Topology) Placed() []Node { return t.Nodes[:t.placed] }
 
 // Spares are the nodes without one, by id.
-func (t *Topology) Spares() []Node { return t.Nodes[t.places():] }
+func (t *Topology) Spares() []Node { return t.Nodes[t.placed:] }
 
-func (t *Topology) places() int { return min(t.Dims.Nodes(), len(t.Nodes)) }
+// Place finds the node at a place.
+func (t *Topology) Place(at grid.Coord) (Node, bool) {
+	i, ok := slices.BinarySearchFunc(t.Placed(), t.Dims.Rank(at), func(n Node, rank int) int { return cmp.Compare(t.Dims.Rank(n.Coord), rank) })
+	if !ok {
+		return Node{}, false
+	}
+	return t.Nodes[i], true
+}
 
 // IDs are the ids of the nodes with a place.
 func (t *Topology) IDs() map[grid.Coord]fault.NodeID {
-	out := make(map[grid.Coord]fault.NodeID, t.places())
+	out := make(map[grid.Coord]fault.NodeID, t.placed)
 	for _, n := range t.Placed() {
 		out[n.Coord] = n.ID
 	}
@@ -137,7 +152,7 @@ func (t *Topology) SamePlaces(o *Topology) bool {
 
 // Proto renders the topology.
 func (t *Topology) Proto() *lofamov1.Topology {
-	out := &lofamov1.Topology{Dims: t.Dims.String(), Revision: t.Revision, DomainLabels: slices.Clone(t.DomainLabels)}
+	out := &lofamov1.Topology{Dims: t.Dims.String(), Revision: t.Revision, DomainLabels: slices.Clone(t.DomainLabels), Region: t.Region}
 	for _, n := range t.Nodes {
 		out.Nodes = append(out.Nodes, n.Proto())
 	}
@@ -156,14 +171,49 @@ func (n Node) Proto() *lofamov1.TopologyNode {
 	return out
 }
 
-// FromConfig returns the topology that a supervisor's file describes.
+// FromConfig returns the topology that a supervisor's file describes: in a region that of the region.
 func FromConfig(c config.Supervisor) (*Topology, error) {
-	p := &lofamov1.Topology{Dims: c.Dims, DomainLabels: c.DomainLabels}
+	p := &lofamov1.Topology{Dims: c.Dims, DomainLabels: c.DomainLabels, Region: c.Region}
 	for _, n := range c.Nodes {
+		if c.Region != "" && n.Region != c.Region {
+			continue
+		}
 		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: string(n.NodeID()), Coord: n.Coord, Labels: n.Labels, Service: n.Services()})
 	}
 	for _, n := range c.Spares {
 		p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: string(n.ID), Labels: n.Labels, Service: n.Services()})
 	}
 	return FromProto(p)
+}
+
+// BorderFromConfig returns the nodes of other regions that border on that of the file, by rank, and the region of each.
+// The file is a valid one.
+func BorderFromConfig(c config.Supervisor) (border []Node, regions map[fault.NodeID]string) {
+	dims, err := grid.ParseDims(c.Dims)
+	if err != nil || c.Region == "" {
+		return nil, nil
+	}
+	at := make(map[grid.Coord]config.NodeEntry, len(c.Nodes))
+	for _, n := range c.Nodes {
+		if coord, err := grid.ParseCoord(n.Coord); err == nil {
+			at[coord] = n
+		}
+	}
+	regions = make(map[fault.NodeID]string)
+	for rank := range dims.Nodes() {
+		coord := dims.At(rank)
+		n := at[coord]
+		if n.Region == c.Region || !slices.ContainsFunc(dims.Neighbours(coord), func(o grid.Coord) bool { return at[o].Region == c.Region }) {
+			continue
+		}
+		b := Node{ID: n.NodeID(), Coord: coord, Labels: n.Labels}
+		for _, text := range n.Services() {
+			if addr, err := netip.ParseAddrPort(text); err == nil {
+				b.Service = append(b.Service, addr)
+			}
+		}
+		border = append(border, b)
+		regions[b.ID] = n.Region
+	}
+	return border, regions
 }

@@ -73,11 +73,17 @@ func FromProto(p *lofamov1.Topology) (*Topology, error) {
 	for i, n := range p.GetNodes() {
 		nodes = append(nodes, c.node(i, n))
 	}
-	c.complete()
+	if p.GetRegion() == "" {
+		c.complete()
+	} else if len(c.coords) == 0 {
+		c.bad("nodes", "no places are given: want at least one of region %s", p.GetRegion())
+	}
 	if len(c.fields) > 0 {
 		return nil, &InvalidError{c.fields}
 	}
-	return New(dims, nodes, domains, p.GetRevision()), nil
+	t := New(dims, nodes, domains, p.GetRevision())
+	t.Region = p.GetRegion()
+	return t, nil
 }
 
 func (c *checker) domains(keys []string) []string {

@@ -24,6 +24,7 @@ type Map struct {
 
 	dims   grid.Dims
 	index  map[fault.NodeID]int // rank by id; shared by all versions
+	places *places              // nil: the nodes have all places of the torus
 	chunks []*chunk
 	counts Counts
 }
@@ -52,6 +53,32 @@ type chunk struct {
 	counts Counts
 }
 
+// places are those of a region's nodes: a part of the torus. A node's rank is then that among the region's.
+type places struct {
+	at     []grid.Coord
+	rank   map[grid.Coord]int
+	border map[grid.Coord]fault.NodeID // of other regions
+}
+
+// coord is the place of the node of a rank.
+func (m *Map) coord(rank int) grid.Coord {
+	if m.places != nil {
+		return m.places.at[rank]
+	}
+	return m.dims.At(rank)
+}
+
+// IDAt returns the id of the node at a place: of another region's too where it borders on this one, otherwise empty.
+func (m Map) IDAt(at grid.Coord) fault.NodeID {
+	if m.places == nil {
+		return m.ID(m.dims.Rank(at))
+	}
+	if rank, ok := m.places.rank[at]; ok {
+		return m.ID(rank)
+	}
+	return m.places.border[at]
+}
+
 // Len is the number of nodes.
 func (m Map) Len() int { return len(m.index) }
 
@@ -64,7 +91,7 @@ func (m Map) Counts() Counts { return m.counts }
 func (m Map) packed(rank int) *packed { return m.chunks[rank/chunkSize].nodes[rank%chunkSize] }
 
 // At returns the node of a rank, which must be in [0, Len).
-func (m Map) At(rank int) Entry { return m.packed(rank).unpack(m.dims.At(rank)) }
+func (m Map) At(rank int) Entry { return m.packed(rank).unpack(m.coord(rank)) }
 
 // ID returns the id of the node of a rank; as State and Revision it is far cheaper than At.
 func (m Map) ID(rank int) fault.NodeID { return m.packed(rank).id }
@@ -136,18 +163,25 @@ type Builder struct {
 
 // NewBuilder begins with nodes that are UNKNOWN since a time, all of them.
 func NewBuilder(names *Names, since time.Time) *Builder {
-	ids := names.All()
-	n := (len(ids) + chunkSize - 1) / chunkSize
+	placed := names.Topology().Placed()
+	n := (len(placed) + chunkSize - 1) / chunkSize
 	b := &Builder{
-		now: Map{dims: names.Dims(), index: make(map[fault.NodeID]int, len(ids)), chunks: make([]*chunk, n)},
+		now: Map{dims: names.Dims(), index: make(map[fault.NodeID]int, len(placed)), chunks: make([]*chunk, n)},
 		own: make([]bool, n),
 	}
 	for i := range b.now.chunks {
 		b.now.chunks[i], b.own[i] = new(chunk), true
 	}
-	for rank, id := range ids {
-		b.now.index[id] = rank
-		b.put(rank, Entry{Status: unheard(id, b.now.dims.At(rank), b.now.dims, since)})
+	if len(placed) < b.now.dims.Nodes() {
+		b.now.places = &places{rank: make(map[grid.Coord]int, len(placed)), border: names.borderIDs()}
+		for rank, n := range placed {
+			b.now.places.at = append(b.now.places.at, n.Coord)
+			b.now.places.rank[n.Coord] = rank
+		}
+	}
+	for rank, n := range placed {
+		b.now.index[n.ID] = rank
+		b.put(rank, Entry{Status: unheard(n.ID, n.Coord, b.now.dims, since)})
 	}
 	return b
 }
@@ -166,7 +200,7 @@ func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) aw
 // Set replaces a node. It says whether there is one of that id at that place.
 func (b *Builder) Set(e Entry) bool {
 	rank, ok := b.now.index[e.Status.ID]
-	if !ok || b.now.dims.At(rank) != e.Status.Coord {
+	if !ok || b.now.coord(rank) != e.Status.Coord {
 		return false
 	}
 	b.put(rank, e)
@@ -176,7 +210,7 @@ func (b *Builder) Set(e Entry) bool {
 // Reset makes a node UNKNOWN again.
 func (b *Builder) Reset(id fault.NodeID, since time.Time) {
 	if rank, ok := b.now.index[id]; ok {
-		b.put(rank, Entry{Status: unheard(id, b.now.dims.At(rank), b.now.dims, since)})
+		b.put(rank, Entry{Status: unheard(id, b.now.coord(rank), b.now.dims, since)})
 	}
 }
 

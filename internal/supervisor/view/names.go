@@ -14,8 +14,12 @@ import (
 // Names finds nodes by what people call them: the id, or the coordinates; and tells what the topology
 // says of them. It follows the topology while the replica runs. Its methods may be called from any
 // goroutine.
+//
+// In a region it knows the nodes of other regions that border on this one too, but only Foreign and Services
+// tell of them: they have no place in the map.
 type Names struct {
-	now atomic.Pointer[topology.Topology]
+	now    atomic.Pointer[topology.Topology]
+	border map[fault.NodeID]topology.Node // of other regions; does not change
 }
 
 // NewNames returns the names of a torus whose every node has an id.
@@ -32,6 +36,29 @@ func NamesOf(t *topology.Topology) *Names {
 	n := new(Names)
 	n.now.Store(t)
 	return n
+}
+
+// WithBorder makes the nodes of other regions known that border on this one. It must be called before the names are used.
+func (n *Names) WithBorder(border []topology.Node) *Names {
+	n.border = make(map[fault.NodeID]topology.Node, len(border))
+	for _, b := range border {
+		n.border[b.ID] = b
+	}
+	return n
+}
+
+// Foreign finds a node of another region that borders on this one.
+func (n *Names) Foreign(id fault.NodeID) (topology.Node, bool) {
+	b, ok := n.border[id]
+	return b, ok
+}
+
+func (n *Names) borderIDs() map[grid.Coord]fault.NodeID {
+	out := make(map[grid.Coord]fault.NodeID, len(n.border))
+	for _, b := range n.border {
+		out[b.Coord] = b.ID
+	}
+	return out
 }
 
 // Topology returns the topology as it is now.
@@ -83,7 +110,10 @@ func (n *Names) Labels(id fault.NodeID) map[string]string {
 
 // Services returns the addresses of a node's service interfaces, by their numbers.
 func (n *Names) Services(id fault.NodeID) []netip.AddrPort {
-	node, _ := n.now.Load().Node(id)
+	node, ok := n.now.Load().Node(id)
+	if !ok {
+		node, _ = n.Foreign(id)
+	}
 	return node.Service
 }
 
@@ -118,5 +148,9 @@ func (n *Names) Find(name string) (fault.NodeID, error) {
 	if err := t.Dims.Check(c); err != nil {
 		return "", fmt.Errorf("node %q: %w", name, err)
 	}
-	return t.Placed()[t.Dims.Rank(c)].ID, nil
+	node, ok := t.Place(c)
+	if !ok {
+		return "", fmt.Errorf("node %q: not a place of this region", name)
+	}
+	return node.ID, nil
 }

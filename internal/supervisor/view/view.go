@@ -98,7 +98,7 @@ func NodeLinks(m Map, e Entry, now time.Time) []*lofamov1.Link {
 		}
 		out = append(out, &lofamov1.Link{
 			Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
-			Peer: string(m.ID(m.dims.Rank(peer))), PeerCoord: peer.String(),
+			Peer: string(m.IDAt(peer)), PeerCoord: peer.String(),
 			State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
 			Evidence: evidence(c.Evidence, now),
 		})

@@ -24,6 +24,7 @@ type component struct {
 // publish compares what the evidence says of a node's components with the map, and changes the map.
 func (m *Machine) publish(n *node, now time.Time) {
 	at := len(m.out.Changes)
+	defer m.remark(n, now)
 	m.out.Changes = append(m.out.Changes, Change{}) // the node itself comes first
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		if n.has(c) {
@@ -55,7 +56,7 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		}
 	}
 	p.restored = p.restored && f.blank
-	if f.state == p.state && f.cause == p.cause && f.single == p.single {
+	if f.state == p.state && f.cause == p.cause && f.single == p.single && !reflagged(c, p.why.name, f.name) {
 		p.held = false
 		return
 	}
@@ -67,6 +68,12 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		return
 	}
 	m.change(n, c, f, now)
+}
+
+// reflagged says whether a node's being inferred dead or unreachable begins or ends.
+func reflagged(c fault.Component, old, now ruleName) bool {
+	flag := func(r ruleName) bool { return r == ruleInferred || r == ruleUnreachable }
+	return c == fault.ComponentNode && old != now && (flag(old) || flag(now))
 }
 
 // hold says whether HoldOff forbids the change now. A component may go and come back at once; from
@@ -143,6 +150,9 @@ func (m *Machine) observer(o fault.Origin) string {
 func (m *Machine) findNode(n *node, now time.Time) finding {
 	if n.dead.on {
 		return n.dead.finding
+	}
+	if n.inferred {
+		return enclosed(n)
 	}
 	var worst *component
 	for c := fault.ComponentHost; c.Valid(); c++ {

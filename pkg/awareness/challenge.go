@@ -9,8 +9,9 @@ import (
 const (
 	maxChallenges = 8  // in one round: whoever has not answered that many is not asked again unprovoked
 	maxNonces     = 16 // remembered a node; older challenges can no longer be answered
-	maxExtensions = 2  // of a round by fresh reports of the accused, so that held-back ones win little
-	patience      = 3  // challenges in a round that no new accusation hurries
+	maxExtensions = 3  // of a round by fresh reports of the accused, so that held-back ones win little
+	patience      = 3  // how many times the wait a round that no new accusation hurries lasts
+	inWait        = 4  // challenges within the first wait: on one bad interface half of them and their answers are lost
 )
 
 // nonce is a challenge that may still be answered.
@@ -58,12 +59,15 @@ type round struct {
 	extended int
 	// checked says that a quorum against an answer was asked once more after LinkSettle.
 	checked bool
+	// mute is when a node that was asked whether it lives had failed to answer in time; zero when it has
+	// not. Only of the round of the whole node: see doubt.go.
+	mute time.Time
 }
 
 // roundMood is what neighbours' verdicts rest on.
 type roundMood struct {
 	open, answered bool
-	due            time.Time
+	due, mute      time.Time
 }
 
 // answered says whether the round's question has been answered; k is 0 for the whole node.
@@ -109,6 +113,9 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 		m.challenge(n, k, now)
 		r.sent++
 		r.next = now.Add(m.wait(k))
+		if r.sent < inWait {
+			r.next = now.Add(m.wait(k) / inWait)
+		}
 	}
 	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
 	if !n.answered(k) {
@@ -149,10 +156,10 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 	n.wakeAt(at, now)
 }
 
-// begin opens the round, or opens it anew, and asks. It asks a second time within the first wait, so
-// that one lost datagram condemns nobody.
+// begin opens the round, or opens it anew, and asks. It asks inWait times within the first wait, so that
+// lost datagrams condemn nobody: not even a node whose DNP hangs and whose only interface loses a third.
 func (m *Machine) begin(n *node, k fault.Half, waits int, now time.Time) {
-	n.rounds[k] = round{open: true, since: m.mark(now), start: now, next: now.Add(m.wait(k) / 2), waits: waits, sent: 1}
+	n.rounds[k] = round{open: true, since: m.mark(now), start: now, next: now.Add(m.wait(k) / inWait), waits: waits, sent: 1}
 	m.challenge(n, k, now)
 }
 
@@ -227,6 +234,9 @@ func (m *Machine) answered(a Answered, now time.Time) {
 	m.touch(n)
 	for _, nb := range n.neighbours {
 		m.touch(nb.node) // their silent links may be settled by it
+	}
+	if n.inferred && !n.heard(0).After(n.inferredAt) {
+		m.probe(n, a.Origin.Half, m.cfg.ChallengeHalf, now)
 	}
 	if f := n.failure(a.Origin.Half); f.on && v.answered <= f.mark.serial {
 		// A late answer to what was asked before the verdict.

@@ -9,6 +9,8 @@ import (
 // find says what the evidence makes of one component of the node now.
 func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 	switch {
+	case n.inferred:
+		return enclosed(n)
 	case c == fault.ComponentHost:
 		return m.findHalf(n, fault.HalfHost, now)
 	case c == fault.ComponentDNP:
@@ -77,6 +79,12 @@ func (m *Machine) told(r *record, c fault.Component, by fault.Origin) finding {
 
 // unheard is the finding for what nobody states: its age is that of the node's last sign of life.
 func (m *Machine) unheard(n *node) finding {
+	if n.unreachable {
+		return finding{
+			state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, began: n.heard(0), name: ruleUnreachable,
+			rule: "no living node and no working link leads there, and nothing is heard from it", blank: true,
+		}
+	}
 	return finding{
 		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindDigest, began: n.heard(0),
 		name: ruleUnheard, rule: "no evidence, or too old", blank: true,

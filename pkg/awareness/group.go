@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // GroupKind says what the members of a group fault have in common.
@@ -60,30 +61,271 @@ type GroupStatus struct {
 	Rule     string    // short name of the rule: docs/awareness.md
 }
 
+// marks are what the finding of groups rests on, of one node.
+type marks uint8
+
+const (
+	markDead marks = 1 << iota // FAILED, or inferred dead
+	markHost
+	markDNP
+	markServiceNetwork
+	markLinkX // its X+ link has FAILED as a link; Y+ and Z+ follow
+	markLinkY
+	markLinkZ
+	markUnheard
+)
+
+// alike are the faults that nodes may have in common, and how each is called.
+var alike = [...]struct {
+	mark  marks
+	cause fault.Cause
+}{
+	{markDead, fault.CauseNode}, {markHost, fault.CauseHost}, {markDNP, fault.CauseDNP}, {markServiceNetwork, fault.CauseServiceNetwork},
+}
+
+// parts are the components whose failure is a mark.
+var parts = [...]struct {
+	component fault.Component
+	mark      marks
+}{{fault.ComponentHost, markHost}, {fault.ComponentDNP, markDNP}, {fault.ComponentServiceNetwork, markServiceNetwork}}
+
+// ups are the directions whose links stand for both ends.
+var ups = [3]grid.Direction{grid.XPlus, grid.YPlus, grid.ZPlus}
+
+// common is what the machine knows of common causes.
+type common struct {
+	groups   []group       // that stand, by ID
+	of       map[int][]int // by rank of a member: indices of its groups
+	marked   map[int]*node // every node with a mark
+	stranded map[int]*node // every node that is unreachable
+	mutes    map[int]*node // mute and not judged yet: doubt.go
+
+	// Groups are not looked for with every change, but when there has been none for a while: one event for
+	// a block, not a thousand. first is the first change that was not looked at yet.
+	first, look time.Time
+	judge       time.Time // when to judge the mute
+}
+
+// group is a group fault and the ranks of its members.
+type group struct {
+	GroupStatus
+	members []*node // by rank
+}
+
+// settleGroups is how long marks must have been quiet before groups are looked for; at most four
+// times as long after the first.
+func (m *Machine) settleGroups() time.Duration { return m.cfg.ChallengeNode }
+
+// remark brings a node's marks up to date.
+func (m *Machine) remark(n *node, now time.Time) {
+	old := n.marks
+	n.marks = m.marksOf(n, now)
+	if n.marks == old {
+		return
+	}
+	if n.marks == 0 {
+		delete(m.common.marked, n.rank)
+	} else {
+		if m.common.marked == nil {
+			m.common.marked = map[int]*node{}
+		}
+		m.common.marked[n.rank] = n
+	}
+	c := &m.common
+	if c.look.IsZero() {
+		c.first = now
+	}
+	c.look = now.Add(m.settleGroups())
+	if last := c.first.Add(4 * m.settleGroups()); c.look.After(last) {
+		c.look = last
+	}
+	c.look = later(c.look, m.graceEnds())
+}
+
+func (m *Machine) marksOf(n *node, now time.Time) marks {
+	if n.components[fault.ComponentNode].state == fault.Failed || n.inferred {
+		return markDead
+	}
+	var out marks
+	for _, part := range parts {
+		if n.components[part.component].state == fault.Failed {
+			out |= part.mark
+		}
+	}
+	for axis, d := range ups {
+		if n.cut(fault.Link(d)) {
+			out |= markLinkX << axis
+		}
+	}
+	if m.missed(n, now) {
+		out |= markUnheard
+	}
+	return out
+}
+
+// nextLook is when the groups or the mute are to be looked at; zero for never.
+func (c *common) nextLook() time.Time {
+	if c.look.IsZero() || !c.judge.IsZero() && c.judge.Before(c.look) {
+		return c.judge
+	}
+	return c.look
+}
+
+// lookAtGroups judges the mute and finds the groups, if it is time for that. What it changes of nodes is
+// published in the same step.
+func (m *Machine) lookAtGroups(now time.Time) {
+	c := &m.common
+	if !c.judge.IsZero() && !now.Before(c.judge) {
+		m.judgeMutes(now)
+	}
+	if c.look.IsZero() || now.Before(c.look) {
+		return
+	}
+	c.first, c.look = time.Time{}, time.Time{}
+	m.regroup(now)
+}
+
+// regroup finds all groups anew from the marked nodes, and says what changed. It looks at nobody else: the
+// cost grows with the faults, not with the torus.
+func (m *Machine) regroup(now time.Time) {
+	marked := byRank(m.common.marked)
+	var found []candidate
+	for _, a := range alike {
+		var in, dead []*node
+		for _, n := range marked {
+			if n.marks&a.mark != 0 {
+				in = append(in, n)
+			}
+			if n.marks&markDead != 0 && a.mark != markDead {
+				dead = append(dead, n)
+			}
+		}
+		all := append(m.domainCandidates(in, dead, a.cause), m.blockCandidates(in, a.mark, a.cause)...)
+		found = append(found, choose(all)...)
+	}
+	found = append(found, m.bundleCandidates(marked)...)
+	if m.cutOff(now) {
+		found = append(found, m.standingPartitions()...)
+	} else {
+		apart := m.partitions(marked, now)
+		m.strand(apart)
+		found = append(found, m.partitionCandidates(apart)...)
+	}
+	m.become(found, now)
+}
+
+// become makes the found groups those that stand. It is the only writer of groups.
+func (m *Machine) become(found []candidate, now time.Time) {
+	slices.SortFunc(found, func(a, b candidate) int { return strings.Compare(a.id, b.id) })
+	groups := make([]group, 0, len(found))
+	for i, c := range found {
+		if i > 0 && c.id == found[i-1].id {
+			continue // a new block in the very place of an old one that still lasts: one at a time
+		}
+		g := group{members: c.members, GroupStatus: GroupStatus{
+			ID: c.id, Kind: c.kind, State: fault.Failed, Cause: c.cause, Members: ids(c.members), Of: c.of, Since: now, Rule: c.rule.String(),
+		}}
+		if c.kind == GroupPartition {
+			g.State = fault.Unknown
+		}
+		for _, n := range c.members {
+			if n.inferred {
+				g.Inferred++
+			}
+		}
+		old, stands := m.group(c.id)
+		if stands {
+			g.Since = old.Since
+		}
+		if !stands || !same(old, g) {
+			m.out.Groups = append(m.out.Groups, g.GroupStatus)
+		}
+		groups = append(groups, g)
+	}
+	for _, old := range m.common.groups {
+		if !slices.ContainsFunc(groups, func(g group) bool { return g.ID == old.ID }) {
+			ended := old.GroupStatus
+			ended.State = fault.Normal
+			m.out.Groups = append(m.out.Groups, ended)
+		}
+	}
+	slices.SortFunc(m.out.Groups, func(a, b GroupStatus) int { return strings.Compare(a.ID, b.ID) })
+	m.setGroups(groups)
+}
+
+func same(a, b group) bool {
+	return a.Of == b.Of && a.Inferred == b.Inferred && a.Cause == b.Cause && a.Rule == b.Rule && slices.Equal(a.Members, b.Members)
+}
+
+func (m *Machine) setGroups(groups []group) {
+	m.common.groups, m.common.of = groups, map[int][]int{}
+	for i, g := range groups {
+		for _, n := range g.members {
+			m.common.of[n.rank] = append(m.common.of[n.rank], i)
+		}
+	}
+}
+
+// group returns a standing group.
+func (m *Machine) group(id string) (group, bool) {
+	i, ok := slices.BinarySearchFunc(m.common.groups, id, func(g group, id string) int { return strings.Compare(g.ID, id) })
+	if !ok {
+		return group{}, false
+	}
+	return m.common.groups[i], true
+}
+
+// groupsOf returns the ids of the groups that a node is a member of.
+func (m *Machine) groupsOf(n *node) []string {
+	var out []string
+	for _, i := range m.common.of[n.rank] {
+		out = append(out, m.common.groups[i].ID)
+	}
+	return out
+}
+
 // Groups returns the group faults that stand, by ID.
 func (m *Machine) Groups() []GroupStatus {
-	return slices.Clone(m.groups)
+	out := make([]GroupStatus, 0, len(m.common.groups))
+	for _, g := range m.common.groups {
+		out = append(out, g.GroupStatus)
+	}
+	return out
 }
 
 // RestoreGroups puts back the group faults that were committed last; to be called before the first
 // Step. They stand until the evidence no longer bears them out.
 func (m *Machine) RestoreGroups(saved []GroupStatus) error {
 	seen := map[string]bool{}
-	for _, g := range saved {
+	var groups []group
+	for _, s := range saved {
 		switch {
-		case g.ID == "" || seen[g.ID]:
-			return fmt.Errorf("restore group faults: given id %q: want distinct ids that are not empty", g.ID)
-		case !g.Kind.Valid() || !g.State.Valid() || g.State == fault.Normal:
-			return fmt.Errorf("restore group fault %s: given kind %s and state %s: want a kind and a state other than NORMAL", g.ID, g.Kind, g.State)
+		case s.ID == "" || seen[s.ID]:
+			return fmt.Errorf("restore group faults: given id %q: want distinct ids that are not empty", s.ID)
+		case !s.Kind.Valid() || !s.State.Valid() || s.State == fault.Normal:
+			return fmt.Errorf("restore group fault %s: given kind %s and state %s: want a kind and a state other than NORMAL", s.ID, s.Kind, s.State)
 		}
-		for _, id := range g.Members {
-			if _, ok := m.ranks[id]; !ok {
-				return fmt.Errorf("restore group fault %s: member %q: want one of the nodes of the %s torus", g.ID, id, m.cfg.Dims)
+		g := group{GroupStatus: s}
+		for _, id := range s.Members {
+			rank, ok := m.ranks[id]
+			if !ok {
+				return fmt.Errorf("restore group fault %s: member %q: want one of the nodes of the %s torus", s.ID, id, m.cfg.Dims)
+			}
+			n := m.nodes[rank]
+			g.members = append(g.members, n)
+			if s.Kind == GroupPartition {
+				if m.common.stranded == nil {
+					m.common.stranded = map[int]*node{}
+				}
+				m.common.stranded[n.rank] = n
 			}
 		}
-		seen[g.ID] = true
-		m.groups = append(m.groups, g)
+		seen[s.ID] = true
+		groups = append(groups, g)
 	}
-	slices.SortFunc(m.groups, func(a, b GroupStatus) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(groups, func(a, b group) int { return strings.Compare(a.ID, b.ID) })
+	m.setGroups(groups)
+	m.common.first = m.started
+	m.common.look = m.graceEnds().Add(m.settleGroups())
 	return nil
 }

@@ -62,6 +62,7 @@ func (m *Machine) settle(n *node, now time.Time) {
 		f.name, f.cause, f.rule = ruleBothHalves, fault.CauseNode, "both halves failed; the later: "+f.rule
 		m.becomeDead(n, f, now)
 	}
+	m.noteMute(n, now)
 }
 
 // accusation is what speaks against one half.

@@ -37,7 +37,8 @@ type Machine struct {
 	heard    time.Time // when it last heard anybody
 	returned time.Time // when it last heard somebody again after such a time
 
-	groups []GroupStatus // that stand, by ID
+	domains domains
+	common  common
 
 	wakes wakeHeap
 	dirty []*node // to settle, then to publish
@@ -59,11 +60,12 @@ type node struct {
 	neighbours []neighbour
 	peers      [grid.NumDirections]*node // at the end of each link; nil where there is none
 
-	voices [2]voice // of the host half, of the DNP half
-	rounds [3]round // of challenges: to either half, to the host half, to the DNP half
-	failed [2]verdict
-	dead   verdict      // the whole node is FAILED
-	backAt [2]time.Time // when a half's verdict was last lifted
+	voices   [2]voice // of the host half, of the DNP half
+	rounds   [3]round // of challenges: to either half, to the host half, to the DNP half
+	failed   [2]verdict
+	dead     verdict      // the whole node is FAILED
+	standing              // among those that share its fate
+	backAt   [2]time.Time // when a half's verdict was last lifted
 
 	trends []*trend  // of what moves, by component; mostly none
 	nonces []nonce   // newest last
@@ -128,6 +130,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	for _, n := range m.nodes {
 		m.connect(n)
 	}
+	m.domains = newDomains(cfg, m.nodes)
 	seen := make(map[fault.NodeID]bool, len(saved))
 	for _, s := range saved {
 		if err := m.restore(s, seen[s.ID]); err != nil {
@@ -194,6 +197,9 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 		n.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: n.components[fault.ComponentNode].why}
 		n.dead.single = s.SingleWitness
 	}
+	if n.unreachable = s.Unreachable; s.Inferred {
+		m.becomeInferred(n, m.started)
+	}
 	m.touch(n)
 	return nil
 }
@@ -254,9 +260,11 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		}
 		m.touch(n)
 	}
+	m.lookAtGroups(now)
 	m.run(now)
 	m.sortOutput()
-	if len(m.wakes) > 0 {
+	m.out.Wake = m.common.nextLook()
+	if len(m.wakes) > 0 && (m.out.Wake.IsZero() || m.wakes[0].next.Before(m.out.Wake)) {
 		m.out.Wake = m.wakes[0].next
 	}
 	return m.out
@@ -445,17 +453,17 @@ func (m *Machine) run(now time.Time) {
 // mood is what of a node its neighbours' verdicts rest on besides statements.
 type mood struct {
 	current, failed [2]bool
-	dead            bool
+	dead, inferred  bool
 	rounds          [3]roundMood
 }
 
 func (m *Machine) moodOf(n *node, now time.Time) mood {
-	out := mood{dead: n.dead.on}
+	out := mood{dead: n.dead.on, inferred: n.inferred}
 	for i, h := range halves {
 		out.current[i], out.failed[i] = m.current(n, h, now), n.failed[i].on
 	}
 	for k := range n.rounds {
-		out.rounds[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].due}
+		out.rounds[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].due, n.rounds[k].mute}
 	}
 	return out
 }

@@ -14,7 +14,8 @@ import (
 // TestScenarios runs testdata/*.txt. A file is a list of blocks: commands, a line "----", what they
 // print, an empty line. The commands:
 //
-//	torus DIMS [holdoff=D]       a cluster of that shape, nothing started
+//	torus DIMS [holdoff=D] [KEY=AXIS]...  a cluster of that shape, nothing started; nodes at the same place of the
+//	                             axis (X, Y, Z) share a value of the failure domain KEY: rack=X gives rack=r0, rack=r1, ...
 //	start                        boot every half; runs past grace without printing
 //	run D                        let time pass
 //	kill NODE[/HALF]             the half runs no longer; without a half, both
@@ -24,14 +25,21 @@ import (
 //	lose, find NODE[/HALF]       its reports do not arrive, or do again
 //	via NODE/HALF PATH HELD      its reports take this rail, and so long
 //	say NODE/HALF SUBJECT COMPONENT STATE KIND [AGE]   it states this from now on, and reports it at once
+//	die NODE|A..B                both halves of all nodes of the box die at once, and 80ms later the living
+//	                             neighbours say so
 //	silence NODE AGE             every living neighbour says that all its links to NODE are silent
 //	silence NODE AGE by M        the neighbour M does
 //	hear NODE [by M]             they hear it again
+//	cut NODE DIRECTION           both ends say that they hear nothing on that link
 //	gossip NODE                  memberlist believes it dead
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover                     another supervisor leads, with the committed map
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
 //	map                          prints what is not NORMAL
+//	nodes                        prints the nodes that are not NORMAL, without their components
+//	groups                       prints the group faults that stand
+//	explain NODE [COMPONENT]     explains its state
+//	brief, full                  of changes print only those of whole nodes and of groups; everything
 //	evidence NODE COMPONENT      prints why
 //	links NODE                   prints its link ends that are not NORMAL
 func TestScenarios(t *testing.T) {
@@ -46,8 +54,9 @@ func TestScenarios(t *testing.T) {
 }
 
 type scenario struct {
-	w   *world
-	out []string
+	w     *world
+	out   []string
+	brief bool
 }
 
 func (s *scenario) printf(format string, args ...any) {
@@ -79,6 +88,20 @@ func (s *scenario) command(f []string) error {
 		return s.say(f[1:])
 	case "measure":
 		return s.measure(f[1:])
+	case "die":
+		return s.die(arg(1))
+	case "cut":
+		return s.cut(fault.NodeID(arg(1)), arg(2))
+	case "brief", "full":
+		s.brief = f[0] == "brief"
+	case "nodes":
+		s.printNodes()
+	case "groups":
+		for _, g := range w.m.Groups() {
+			s.printGroup("", g)
+		}
+	case "explain":
+		return s.explain(fault.NodeID(arg(1)), arg(2))
 	case "gossip":
 		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
 	case "takeover":
@@ -102,8 +125,12 @@ func (s *scenario) torus(f []string) error {
 	}
 	cfg := testConfig(dims)
 	for _, o := range f[1:] {
-		v, ok := strings.CutPrefix(o, "holdoff=")
-		if !ok {
+		k, v, _ := strings.Cut(o, "=")
+		if axis := strings.Index("XYZ", v); k != "holdoff" && len(v) == 1 && axis >= 0 {
+			label(&cfg, k, func(c grid.Coord) int { return [3]int{c.X, c.Y, c.Z}[axis] })
+			continue
+		}
+		if k != "holdoff" {
 			return fmt.Errorf("option %q", o)
 		}
 		if cfg.HoldOff, err = time.ParseDuration(v); err != nil {
@@ -214,11 +241,14 @@ func (s *scenario) actors(f []string) error {
 }
 
 func (s *scenario) takeover() error {
-	saved, warned := s.w.m.Nodes(), s.w.m.Warnings()
+	saved, warned, groups := s.w.m.Nodes(), s.w.m.Warnings(), s.w.m.Groups()
 	cfg := s.w.cfg
 	cfg.Supervisor = "s1"
 	m, err := New(cfg, s.w.now, saved)
 	if err != nil {
+		return err
+	}
+	if err := m.RestoreGroups(groups); err != nil {
 		return err
 	}
 	for i, n := range m.Nodes() {
@@ -244,6 +274,15 @@ func (s *scenario) print(at time.Time, out Output) {
 			what = "no more warning"
 		}
 		s.printf("%s %s %s: %s: %s", s.clock(at), w.Node, w.Component, what, w.Rule)
+	}
+	defer func() {
+		for _, g := range out.Groups {
+			s.printGroup(s.clock(at)+" ", g)
+		}
+	}()
+	if s.brief {
+		s.printBrief(at, out.Changes)
+		return
 	}
 	for _, c := range out.Challenges {
 		who := string(c.Node)
@@ -276,9 +315,143 @@ func (s *scenario) print(at time.Time, out Output) {
 		if c.SingleWitness {
 			single = " SINGLE-WITNESS"
 		}
+		if c.Flapping {
+			single += " FLAPPING"
+		}
 		s.printf("%s %s %s: %s -> %s, cause %s, by %s %s, path %s, latency %s%s: %s", s.clock(at), c.Node, strings.Join(names, " "),
 			c.From, c.To, c.Cause, c.Kind, c.Observer, path, latency, single, c.Reason)
 	}
+}
+
+// printBrief shows what becomes of whole nodes, those of the same fate in one line.
+func (s *scenario) printBrief(at time.Time, changes []Change) {
+	who, order := map[string][]fault.NodeID{}, []string{}
+	for _, c := range changes {
+		if c.Component != fault.ComponentNode {
+			continue
+		}
+		line := fmt.Sprintf("%s -> %s, cause %s, by %s", c.From, c.To, c.Cause, c.Kind)
+		if c.SingleWitness {
+			line += " SINGLE-WITNESS"
+		}
+		if who[line] == nil {
+			order = append(order, line)
+		}
+		who[line] = append(who[line], c.Node)
+	}
+	for _, line := range order {
+		s.printf("%s %s: %s", s.clock(at), several(who[line]), line)
+	}
+}
+
+// several names a few nodes, and of many how many they are.
+func several(ids []fault.NodeID) string {
+	if len(ids) > 8 {
+		return fmt.Sprintf("%d nodes, %s to %s", len(ids), ids[0], ids[len(ids)-1])
+	}
+	return join(ids)
+}
+
+func (s *scenario) printGroup(at string, g GroupStatus) {
+	s.printf("%sgroup %s: %s %s, cause %s, %d of %d, %d inferred, rule %s, since %s: %s", at, g.ID, g.Kind, g.State, g.Cause,
+		len(g.Members), g.Of, g.Inferred, g.Rule, s.clock(g.Since), several(g.Members))
+}
+
+func (s *scenario) printNodes() {
+	for _, n := range s.w.m.Nodes() {
+		if n.State == fault.Normal {
+			continue
+		}
+		flags := ""
+		for _, f := range []struct {
+			on   bool
+			name string
+		}{{n.SingleWitness, "single witness"}, {n.Inferred, "inferred"}, {n.Unreachable, "unreachable"}} {
+			if f.on {
+				flags += ", " + f.name
+			}
+		}
+		if len(n.Groups) > 0 {
+			flags += ", in " + strings.Join(n.Groups, " ")
+		}
+		s.printf("%s %s, cause %s%s", n.ID, n.State, n.Cause, flags)
+	}
+}
+
+// boxOf returns the nodes of the box A..B, which may run over the end of the torus, or the one node.
+func (s *scenario) boxOf(name string) ([]fault.NodeID, error) {
+	from, to, box := strings.Cut(name, "..")
+	if !box {
+		return []fault.NodeID{fault.NodeID(name)}, nil
+	}
+	lo, err := grid.ParseCoord(from)
+	if err != nil {
+		return nil, err
+	}
+	hi, err := grid.ParseCoord(to)
+	if err != nil {
+		return nil, err
+	}
+	within := func(lo, hi, x int) bool { return lo <= x && x <= hi || lo > hi && (x >= lo || x <= hi) }
+	var out []fault.NodeID
+	for r := range s.w.dims.Nodes() {
+		if c := s.w.dims.At(r); within(lo.X, hi.X, c.X) && within(lo.Y, hi.Y, c.Y) && within(lo.Z, hi.Z, c.Z) {
+			out = append(out, s.w.id(r))
+		}
+	}
+	return out, nil
+}
+
+// die kills all nodes of the box; 80 ms later their living neighbours say so.
+func (s *scenario) die(name string) error {
+	box, err := s.boxOf(name)
+	if err != nil {
+		return err
+	}
+	for _, id := range box {
+		for _, h := range halves {
+			s.w.actor(id, h).alive = false
+		}
+	}
+	s.w.run(80 * time.Millisecond)
+	for _, id := range box {
+		s.w.silence(id, false, 80*time.Millisecond)
+	}
+	return nil
+}
+
+// cut makes both ends say that they hear nothing on a link.
+func (s *scenario) cut(id fault.NodeID, dir string) error {
+	d, err := grid.ParseDirection(dir)
+	if err != nil {
+		return err
+	}
+	peer, _ := s.w.dims.Neighbour(s.w.coord(id), d)
+	s.w.say(s.w.actor(id, fault.HalfHost), subject{id, fault.Link(d)}, fault.Failed, fault.KindSilence, 75*time.Millisecond)
+	s.w.say(s.w.actor(s.w.cfg.IDs[peer], fault.HalfHost), subject{s.w.cfg.IDs[peer], fault.Link(d.Opposite())}, fault.Failed, fault.KindSilence, 75*time.Millisecond)
+	return nil
+}
+
+func (s *scenario) explain(id fault.NodeID, component string) error {
+	c := fault.ComponentNode
+	if component != "" {
+		var err error
+		if c, err = fault.ParseComponent(component); err != nil {
+			return err
+		}
+	}
+	e, ok := s.w.m.Explain(id, c)
+	if !ok {
+		return fmt.Errorf("no %s of %s", c, id)
+	}
+	s.printf("%s %s %s, cause %s, rule %s: %s", e.Node, e.Component, e.State, e.Cause, e.Rule, e.Summary)
+	for _, b := range e.Because {
+		s.printf("  because %s", b)
+	}
+	for _, u := range e.Until {
+		s.printf("  until %s", u)
+	}
+	return nil
 }
 
 func (s *scenario) printMap() {

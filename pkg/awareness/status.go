@@ -51,7 +51,7 @@ func (m *Machine) Links() []LinkStatus {
 func (m *Machine) status(n *node) NodeStatus {
 	self := &n.components[fault.ComponentNode]
 	out := NodeStatus{
-		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single, Rule: self.why.name.String(), Since: self.since,
+		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single, Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n), Rule: self.why.name.String(), Since: self.since,
 		Life: n.heard(0), Registers: n.registers, RegistersAt: n.registersAt,
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
 	}

@@ -11,11 +11,12 @@ import (
 // votes is how a node's neighbours stand towards it.
 type votes struct {
 	live    int       // neighbours that can bear witness
-	cast    int       // of those, the ones that hear nothing on any of their links to it
+	mute    int       // neighbours that were themselves asked whether they live, and did not answer: no witnesses
+	cast    int       // of the live, the ones that hear nothing on any of their links to it
 	any     bool      // at least one link to it is silent
 	latest  time.Time // when the newest silence arrived
 	decides *record   // of the votes that count, the longest silence
-	by      []fault.NodeID
+	by      []*node   // who cast them
 }
 
 // witness says whether the node can tell whether its neighbours live: it speaks, and its DNP hears.
@@ -30,6 +31,10 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	var v votes
 	var old *record
 	for _, nb := range n.neighbours {
+		if !nb.node.rounds[0].mute.IsZero() {
+			v.mute++
+			continue
+		}
 		if !m.witness(nb.node, now) {
 			continue
 		}
@@ -46,7 +51,7 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 			continue
 		}
 		v.cast++
-		v.by = append(v.by, nb.node.id)
+		v.by = append(v.by, nb.node)
 		if old == nil || vote.began.Before(old.began) {
 			old = vote
 		}
@@ -97,16 +102,20 @@ func enough(cast, live, degree int) (ok, single bool) {
 func (m *Machine) judgeNode(n *node, now time.Time) {
 	r := &n.rounds[0]
 	v := m.count(n, r.start, m.forgiven(n, now, halves[:]...), now)
-	ok, single := enough(v.cast, v.live, len(n.neighbours))
+	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {
 		if ok && !single {
 			n.dead.single = false // others have come back and say the same
 		}
 		return
 	}
-	if !v.any {
+	doubt := m.doubted(n, now)
+	if !v.any && doubt.IsZero() {
 		*r = round{}
 		return
+	}
+	if !r.open || n.answered(0) {
+		v.latest = later(v.latest, doubt)
 	}
 	wait := m.cfg.ChallengeNode
 	if single {
@@ -114,6 +123,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	}
 	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait}, now)
 	if !ok || n.answered(0) || now.Before(r.due) {
+		m.turnMute(n, now)
 		return
 	}
 	if now.Before(m.graceEnds()) {
@@ -125,10 +135,13 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		began: later(v.decides.began, n.heard(0)), // a node that was heard later died later
 		name:  ruleQuorum,
 		rule: fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d), no answer within %s",
-			join(v.by), v.cast, v.live, Quorum(len(n.neighbours)), r.due.Sub(r.start)),
+			join(ids(v.by)), v.cast, v.live, Quorum(len(n.neighbours)), r.due.Sub(r.start)),
 	}
 	if single {
 		f.name = ruleSingle
+		if domain != "" {
+			f.rule += "; all of them in " + domain
+		}
 	}
 	m.becomeDead(n, f, now)
 }
@@ -143,6 +156,15 @@ func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
 		}
 	}
 	n.rounds = [3]round{}
+	n.inferred = false
+}
+
+func ids(nodes []*node) []fault.NodeID {
+	out := make([]fault.NodeID, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, n.id)
+	}
+	return out
 }
 
 func join(ids []fault.NodeID) string {

@@ -34,6 +34,20 @@ func testConfig(dims grid.Dims) Config {
 	}
 }
 
+// label gives every node a value of the failure domain key: r0, r1, ...
+func label(cfg *Config, key string, value func(grid.Coord) int) {
+	if cfg.Labels == nil {
+		cfg.Labels = map[fault.NodeID]map[string]string{}
+	}
+	for c, id := range cfg.IDs {
+		if cfg.Labels[id] == nil {
+			cfg.Labels[id] = map[string]string{}
+		}
+		cfg.Labels[id][key] = fmt.Sprintf("r%d", value(c))
+	}
+	cfg.DomainLabels = append(cfg.DomainLabels, key)
+}
+
 // subject is what a statement is about.
 type subject struct {
 	node fault.NodeID

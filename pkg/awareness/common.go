@@ -1,0 +1,331 @@
+package awareness
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// What explains faults that nodes have in common: a failure domain, a plane, a row, a box. A candidate is
+// such an explanation; choose takes the fewest.
+
+// minRow, minPlane and minBlock are the smallest that are called so. Two neighbours are a row of a 2×2×2
+// torus, and die together by chance; three of three hardly do.
+const (
+	minRow   = 3
+	minPlane = 4
+	minBlock = 4
+	minLabel = 2
+)
+
+// candidate is a possible explanation.
+type candidate struct {
+	id      string
+	kind    GroupKind
+	cause   fault.Cause
+	rule    ruleName
+	members []*node // by rank
+	of      int
+	loose   bool // a connected set that fills no box
+}
+
+// domain is a row, plane or label value; comparable.
+type domain struct {
+	kind  GroupKind
+	key   int // the axis along a row or across a plane; the label's key
+	value int // of a plane: its place; of a label: the index
+	at    grid.Coord
+}
+
+// domainsOf calls f with every domain that the node is in.
+func (m *Machine) domainsOf(n *node, f func(domain)) {
+	for k, of := range m.domains.of {
+		if v := of[n.rank]; v != 0 {
+			f(domain{kind: GroupLabel, key: k, value: int(v)})
+		}
+	}
+	for axis := range 3 {
+		size, at := sizeAlong(m.cfg.Dims, axis), n.coord
+		if across := m.cfg.Dims.Nodes() / size; across >= minPlane && across > widest(m.cfg.Dims, axis) {
+			f(domain{kind: GroupPlane, key: axis, value: *along(&at, axis)})
+		}
+		if size >= minRow {
+			*along(&at, axis) = 0
+			f(domain{kind: GroupRow, key: axis, at: at})
+		}
+	}
+}
+
+func sizeAlong(d grid.Dims, axis int) int { return [3]int{d.X, d.Y, d.Z}[axis] }
+
+// widest is the larger size of the two other axes: a plane that is no larger is a row.
+func widest(d grid.Dims, axis int) int {
+	return max(sizeAlong(d, (axis+1)%3), sizeAlong(d, (axis+2)%3))
+}
+
+// along returns the coordinate along an axis.
+func along(c *grid.Coord, axis int) *int { return [3]*int{&c.X, &c.Y, &c.Z}[axis] }
+
+var axes = [3]string{"X", "Y", "Z"}
+
+// name returns "rack=r7", "X=3" or "Y=1,Z=2".
+func (m *Machine) name(d domain) string {
+	switch d.kind {
+	case GroupLabel:
+		return m.domains.name(d.key, int32(d.value))
+	case GroupPlane:
+		return fmt.Sprintf("%s=%d", axes[d.key], d.value)
+	}
+	var parts []string
+	for axis := range 3 {
+		if axis != d.key {
+			parts = append(parts, fmt.Sprintf("%s=%d", axes[axis], *along(&d.at, axis)))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// size returns how many nodes of the map the domain has.
+func (m *Machine) size(d domain) int {
+	switch {
+	case d.kind == GroupLabel:
+		return m.domains.sizes[d.key][d.value]
+	case m.cfg.Foreign == nil && d.kind == GroupRow:
+		return sizeAlong(m.cfg.Dims, d.key)
+	case m.cfg.Foreign == nil:
+		return m.cfg.Dims.Nodes() / sizeAlong(m.cfg.Dims, d.key)
+	}
+	size := 0 // of a region: those that are in it
+	for c, id := range m.cfg.IDs {
+		if m.cfg.Foreign[id] {
+			continue
+		}
+		at := c
+		if *along(&at, d.key) = 0; d.kind == GroupPlane && *along(&c, d.key) == d.value || d.kind == GroupRow && at == d.at {
+			size++
+		}
+	}
+	return size
+}
+
+// groupID returns "plane/X=3", with the cause after it unless that is NODE.
+func groupID(k GroupKind, name string, c fault.Cause) string {
+	id := strings.ToLower(k.String()) + "/" + name
+	if c != fault.CauseNode && k != GroupPartition {
+		id += "/" + c.String()
+	}
+	return id
+}
+
+// domainCandidates returns the domains all of whose nodes have the fault. Of other faults than death, dead
+// nodes do not speak against it, so long as most have it. A group that stands goes on while more than half
+// of its domain has the fault: it does not fall to pieces when its members come back one by one.
+func (m *Machine) domainCandidates(in, dead []*node, cause fault.Cause) []candidate {
+	members, without := map[domain][]*node{}, map[domain]int{}
+	for _, n := range in {
+		m.domainsOf(n, func(d domain) { members[d] = append(members[d], n) })
+	}
+	if len(in) > 0 {
+		for _, n := range dead {
+			m.domainsOf(n, func(d domain) { without[d]++ })
+		}
+	}
+	rules := map[GroupKind]ruleName{GroupRow: ruleRow, GroupPlane: rulePlane, GroupLabel: ruleLabel}
+	least := map[GroupKind]int{GroupRow: minRow, GroupPlane: minPlane, GroupLabel: minLabel}
+	var out []candidate
+	for d, has := range members {
+		if len(has) < 2 {
+			continue
+		}
+		size := m.size(d)
+		if size < least[d.kind] || 2*len(has) <= size {
+			continue
+		}
+		id := groupID(d.kind, m.name(d), cause)
+		if _, stands := m.group(id); stands || len(has)+without[d] == size {
+			out = append(out, candidate{id: id, kind: d.kind, cause: cause, rule: rules[d.kind], members: has, of: size})
+		}
+	}
+	return out
+}
+
+// blockCandidates returns the connected sets of nodes with the fault that fill a box, or enclose nodes that
+// are inferred dead. A block that stands goes on while more than half of it is left.
+func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []candidate {
+	seen := map[*node]bool{}
+	var sets [][]*node
+	for _, n := range in {
+		if !seen[n] {
+			set := connected(n, seen, func(p *node) bool { return p.marks&mark != 0 })
+			slices.SortFunc(set, func(a, b *node) int { return a.rank - b.rank })
+			sets = append(sets, set)
+		}
+	}
+	slices.SortStableFunc(sets, func(a, b []*node) int { return len(b) - len(a) })
+	claimed := map[string]bool{}
+	var out []candidate
+	for _, set := range sets {
+		name, filled := m.box(set)
+		c := candidate{id: groupID(GroupBlock, name, cause), kind: GroupBlock, cause: cause, rule: ruleBlock, members: set, of: len(set), loose: !filled}
+		if slices.ContainsFunc(set, func(n *node) bool { return n.inferred }) {
+			c.rule, filled = ruleEnclosed, true
+		}
+		if old, ok := m.continues(GroupBlock, cause, set, claimed); ok {
+			c.id, c.of = old.ID, max(c.of, old.Of)
+			filled = filled || 2*len(set) > old.Of
+			claimed[old.ID] = true
+		}
+		if filled {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// continues returns the standing group of the kind that has most members in the set and is not claimed.
+func (m *Machine) continues(k GroupKind, cause fault.Cause, set []*node, claimed map[string]bool) (best group, ok bool) {
+	count := map[int]int{}
+	for _, n := range set {
+		for _, i := range m.common.of[n.rank] {
+			count[i]++
+		}
+	}
+	most := 0
+	for i, g := range m.common.groups { // by ID: of equal ones the first
+		if g.Kind == k && g.Cause == cause && !claimed[g.ID] && count[i] > most {
+			best, most, ok = g, count[i], true
+		}
+	}
+	return best, ok
+}
+
+// box returns the smallest box around the set, "0,0,0..9,9,9" (in a torus it may run over the end), and
+// whether the set fills it and is a block: two axes wide.
+func (m *Machine) box(set []*node) (name string, filled bool) {
+	var lo, hi grid.Coord
+	volume, wide := 1, 0
+	for axis := range 3 {
+		size := sizeAlong(m.cfg.Dims, axis)
+		used := make([]bool, size)
+		for _, n := range set {
+			c := n.coord
+			used[*along(&c, axis)] = true
+		}
+		from, length := arc(used)
+		*along(&lo, axis), *along(&hi, axis) = from, (from+length-1)%size
+		volume *= length
+		if length > 1 {
+			wide++
+		}
+	}
+	return lo.String() + ".." + hi.String(), volume == len(set) && len(set) >= minBlock && wide >= 2
+}
+
+// arc returns the shortest stretch of a ring that holds all used places: the ring without its longest gap.
+func arc(used []bool) (from, length int) {
+	n := len(used)
+	gap, gapEnd := 0, 0
+	for i := range n {
+		if !used[i] {
+			continue
+		}
+		run := 0
+		for j := (i - 1 + n) % n; !used[j]; j = (j - 1 + n) % n {
+			run++
+		}
+		if run > gap {
+			gap, gapEnd = run, i
+		}
+	}
+	return gapEnd, n - gap
+}
+
+// choose takes explanations, the one with most members first, until no other explains two faults more. Of
+// equal ones a label goes before a plane, a plane before a row, a row before a box: who wired and racked the
+// machines knows more than its geometry. Sets that fill no box come last.
+func choose(all []candidate) []candidate {
+	order := map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
+	loose := map[bool]int{true: 1}
+	slices.SortFunc(all, func(a, b candidate) int {
+		return cmp.Or(loose[a.loose]-loose[b.loose], len(b.members)-len(a.members), order[a.kind]-order[b.kind], strings.Compare(a.id, b.id))
+	})
+	covered := map[*node]bool{}
+	var out []candidate
+	for _, c := range all {
+		fresh := 0
+		for _, n := range c.members {
+			if !covered[n] {
+				fresh++
+			}
+		}
+		if fresh < 2 {
+			continue
+		}
+		for _, n := range c.members {
+			covered[n] = true
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// bundleCandidates returns the planes all of whose links to the next plane have FAILED: a bundle of cables,
+// or what they run through. The members are the nodes of the plane at whose positive side they are.
+func (m *Machine) bundleCandidates(marked []*node) []candidate {
+	members := map[domain][]*node{}
+	for _, n := range marked {
+		for axis := range 3 {
+			if n.marks&(markLinkX<<axis) == 0 {
+				continue
+			}
+			m.domainsOf(n, func(d domain) {
+				if d.kind == GroupPlane && d.key == axis {
+					members[d] = append(members[d], n)
+				}
+			})
+		}
+	}
+	var out []candidate
+	for d, has := range members {
+		id, size := groupID(GroupPlane, m.name(d), fault.CauseLink), m.size(d)
+		if _, stands := m.group(id); len(has) == size && size >= minPlane || stands && 2*len(has) > size {
+			out = append(out, candidate{id: id, kind: GroupPlane, cause: fault.CauseLink, rule: ruleBundle, members: has, of: size})
+		}
+	}
+	return out
+}
+
+// partitionCandidates returns the partitions of two nodes and more.
+func (m *Machine) partitionCandidates(parts [][]*node) []candidate {
+	claimed := map[string]bool{}
+	var out []candidate
+	for _, set := range parts {
+		if len(set) < 2 {
+			continue
+		}
+		c := candidate{
+			id: groupID(GroupPartition, set[0].coord.String(), fault.CauseNone), kind: GroupPartition, cause: fault.CauseNone,
+			rule: rulePartition, members: set, of: len(set),
+		}
+		if old, ok := m.continues(GroupPartition, fault.CauseNone, set, claimed); ok {
+			c.id, claimed[old.ID] = old.ID, true
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// standingPartitions returns those that stand: a supervisor that hears nobody does not know better.
+func (m *Machine) standingPartitions() []candidate {
+	var out []candidate
+	for _, g := range m.common.groups {
+		if g.Kind == GroupPartition {
+			out = append(out, candidate{id: g.ID, kind: g.Kind, cause: g.Cause, rule: rulePartition, members: g.members, of: g.Of})
+		}
+	}
+	return out
+}

@@ -1,0 +1,88 @@
+package awareness
+
+import (
+	"slices"
+	"time"
+)
+
+// domains are the failure domains: what the nodes have in common besides the torus.
+type domains struct {
+	keys   []string
+	values [][]string // by key; index 0 stands for no value
+	sizes  [][]int    // how many nodes of the map have the value
+	of     [][]int32  // by key and rank: index of the value
+}
+
+// newDomains reads the labels. Only the keys that nodes have a value for take space.
+func newDomains(cfg Config, nodes []*node) domains {
+	var d domains
+	for _, key := range cfg.DomainLabels {
+		values, sizes, of := []string{""}, []int{0}, make([]int32, cfg.Dims.Nodes())
+		index := map[string]int32{}
+		for _, n := range nodes {
+			v := cfg.Labels[n.id][key]
+			if v == "" {
+				continue
+			}
+			i, ok := index[v]
+			if !ok {
+				i = int32(len(values))
+				index[v], values, sizes = i, append(values, v), append(sizes, 0)
+			}
+			of[n.rank] = i
+			if !cfg.Foreign[n.id] {
+				sizes[i]++
+			}
+		}
+		if len(values) > 1 {
+			d.keys, d.values, d.sizes, d.of = append(d.keys, key), append(d.values, values), append(d.sizes, sizes), append(d.of, of)
+		}
+	}
+	return d
+}
+
+// name returns "rack=r7".
+func (d *domains) name(key int, value int32) string { return d.keys[key] + "=" + d.values[key][value] }
+
+// shared returns a failure domain that all the accusers are in, but not all neighbours of the accused:
+// what they say with one voice may be the domain's fault. A domain of all neighbours says nothing, as
+// nobody outside could ever confirm.
+func (d *domains) shared(n *node, by []*node) (key int, value int32, ok bool) {
+	if len(by) == 0 {
+		return 0, 0, false
+	}
+	for k, of := range d.of {
+		v := of[by[0].rank]
+		outside := func(w *node) bool { return of[w.rank] != v }
+		if v == 0 || slices.ContainsFunc(by, outside) {
+			continue
+		}
+		if slices.ContainsFunc(n.neighbours, func(nb neighbour) bool { return outside(nb.node) }) {
+			return k, v, true
+		}
+	}
+	return 0, 0, false
+}
+
+// verdict says whether the votes allow a verdict, whether it would be single-witness, and for which domain's
+// sake: accusers that are all in one failure domain are one witness, whom no live witness outside of it
+// may contradict. Where witnesses are mute, only a quorum is judged here: see judgeMutes for the others.
+func (m *Machine) verdict(n *node, v votes, now time.Time) (ok, single bool, domain string) {
+	ok, single = enough(v.cast, v.live, len(n.neighbours))
+	if single && v.mute > 0 {
+		return false, true, ""
+	}
+	if !ok || len(m.domains.keys) == 0 {
+		return ok, single, ""
+	}
+	k, value, shared := m.domains.shared(n, v.by)
+	if !shared {
+		return ok, single, ""
+	}
+	for _, nb := range n.neighbours {
+		if m.domains.of[k][nb.node.rank] != value && nb.node.rounds[0].mute.IsZero() && m.witness(nb.node, now) {
+			ok = false
+		}
+	}
+	return ok, true, m.domains.name(k, value)
+}

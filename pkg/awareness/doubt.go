@@ -1,0 +1,239 @@
+package awareness
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// When many neighbours die at once, most of those that could accuse a node are dead themselves, and of
+// the nodes inside nobody says anything at all. So doubt spreads: a node that is asked whether it lives and
+// does not answer in time is *mute*, and everybody around it is asked in turn, the accusers as well. What
+// answers is a live witness; what does not is mute, and no witness. The spreading ends at the live ones.
+//
+//	asked ──no answer in time──► mute ──all around are dead, mute or accuse──► FAILED (seen from outside)
+//	  ▲                           │                                            or inferred (seen by nobody)
+//	  └── a neighbour is mute     └──any sign of life──► no longer mute
+//
+// A connected set of mute nodes is judged as a whole: when every live witness around it hears nothing,
+// has itself been heard since, and ChallengeSingle is over. One neighbour that still hears one of them is
+// enough to acquit all: then the silence may be that of the ways to them.
+
+// standing is how a node stands in the groups of those that share its fate.
+type standing struct {
+	inferred    bool // no sign of life, enclosed by the dead
+	unreachable bool // no living way leads there
+	marks       marks
+	inferredAt  time.Time
+}
+
+// doubted returns since when a node owes a sign of life because of a neighbour that is dead or mute; zero
+// when it does not. Who accuses a dead neighbour has noticed, and lives.
+func (m *Machine) doubted(n *node, now time.Time) time.Time {
+	var since time.Time
+	for _, nb := range n.neighbours {
+		p := nb.node
+		var at time.Time
+		switch {
+		case p.dead.on:
+			at = p.dead.at
+		case p.inferred:
+			at = p.inferredAt
+		default:
+			at = p.rounds[0].mute
+		}
+		if at.IsZero() || !n.heard(0).Before(at) || p.dead.on && m.hearsNothing(p.neighbours[nb.index], now) {
+			continue
+		}
+		since = later(since, at)
+	}
+	if !since.IsZero() && now.Before(m.graceEnds()) {
+		n.wakeAt(m.graceEnds(), now)
+		return time.Time{}
+	}
+	return since
+}
+
+// turnMute notes that a node has not answered in time, or has been heard again.
+func (m *Machine) turnMute(n *node, now time.Time) {
+	r := &n.rounds[0]
+	if !r.open || n.answered(0) || n.heard(0).After(r.start) {
+		r.mute = time.Time{}
+		return
+	}
+	due := later(m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeNode), m.graceEnds())
+	if r.mute.IsZero() && !now.Before(due) {
+		r.mute = now
+	}
+	n.wakeAt(due, now)
+}
+
+// noteMute keeps the list of the mute nodes that are not judged yet.
+func (m *Machine) noteMute(n *node, now time.Time) {
+	if n.inferred && n.heard(0).After(n.inferredAt) {
+		n.inferred = false
+	}
+	if n.rounds[0].mute.IsZero() || n.dead.on || n.inferred {
+		delete(m.common.mutes, n.rank)
+		return
+	}
+	if m.common.mutes == nil {
+		m.common.mutes = map[int]*node{}
+	}
+	m.common.mutes[n.rank] = n
+	if m.common.judge.IsZero() {
+		m.common.judge = now.Add(m.cfg.ChallengeNode / 4)
+	}
+}
+
+// judgeMutes judges every connected set of mute nodes.
+func (m *Machine) judgeMutes(now time.Time) {
+	m.common.judge = time.Time{}
+	var again time.Time
+	seen := map[*node]bool{}
+	for _, n := range byRank(m.common.mutes) {
+		if seen[n] {
+			continue
+		}
+		set := connected(n, seen, func(p *node) bool { return p.dead.on || p.inferred || !p.rounds[0].mute.IsZero() })
+		ready, ok := m.encloses(set, now)
+		switch {
+		case !ok || m.alone(set, now):
+		case now.Before(ready):
+			if again.IsZero() || ready.Before(again) {
+				again = ready
+			}
+		default:
+			m.condemn(set, now)
+		}
+	}
+	m.common.judge = again
+}
+
+// alone says that only one of the set is mute and somebody living can see it: then its votes decide.
+func (m *Machine) alone(set []*node, now time.Time) bool {
+	var one *node
+	for _, n := range set {
+		if n.dead.on || n.inferred {
+			continue
+		}
+		if one != nil {
+			return false
+		}
+		one = n
+	}
+	return one != nil && m.count(one, now, time.Time{}, now).live > 0
+}
+
+// connected returns the nodes that belong, and hang together with n over links, in the order found.
+func connected(n *node, seen map[*node]bool, belongs func(*node) bool) []*node {
+	set := []*node{n}
+	seen[n] = true
+	for i := 0; i < len(set); i++ {
+		for _, nb := range set[i].neighbours {
+			if !seen[nb.node] && belongs(nb.node) {
+				seen[nb.node] = true
+				set = append(set, nb.node)
+			}
+		}
+	}
+	return set
+}
+
+// encloses says whether all around a set of mute and dead nodes is silent or accuses, and from when on it
+// may be condemned.
+func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool) {
+	accused := false
+	for _, n := range set {
+		accused = accused || n.dead.on || n.inferred
+		r := &n.rounds[0]
+		if r.mute.IsZero() || n.dead.on || n.inferred {
+			continue
+		}
+		v := m.count(n, r.start, m.forgiven(n, now, halves[:]...), now)
+		if v.cast < v.live || m.owed(n, now) {
+			return time.Time{}, false
+		}
+		for _, w := range v.by {
+			if w.heard(0).Before(r.mute) {
+				return time.Time{}, false // it has been asked
+			}
+		}
+		if v.cast > 0 {
+			accused = true
+			ready = later(ready, m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeSingle))
+		}
+	}
+	return ready, accused
+}
+
+// owed says whether a neighbour of whom nothing is heard has not been given the time to answer yet.
+func (m *Machine) owed(n *node, now time.Time) bool {
+	for _, nb := range n.neighbours {
+		p := nb.node
+		if !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// condemn is the verdict on a set of mute nodes: those that a live witness accuses are FAILED, the
+// others inferred dead.
+func (m *Machine) condemn(set []*node, now time.Time) {
+	type vote struct {
+		n *node
+		votes
+	}
+	var accused []vote
+	for _, n := range set {
+		if n.dead.on || n.inferred {
+			continue
+		}
+		v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
+		if v.cast == 0 {
+			m.becomeInferred(n, now)
+			continue
+		}
+		accused = append(accused, vote{n, v})
+	}
+	for _, a := range accused { // after all have been counted: a verdict changes who is a witness
+		m.becomeDead(a.n, finding{
+			state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: a.decides.path, single: true, name: ruleEnclosed,
+			began: later(a.decides.began, a.n.heard(0)),
+			rule: fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d), no answer within %s, nor of the %d others of its block",
+				join(ids(a.by)), a.cast, a.live, Quorum(len(a.n.neighbours)), now.Sub(a.n.rounds[0].start), len(set)-1),
+		}, now)
+	}
+	for _, n := range set {
+		m.touch(n)
+		for _, nb := range n.neighbours {
+			m.touch(nb.node)
+		}
+	}
+}
+
+// becomeInferred marks a node that nobody living can see as inferred dead.
+func (m *Machine) becomeInferred(n *node, now time.Time) {
+	n.inferred, n.inferredAt = true, now
+}
+
+// enclosed is the finding for a node that is inferred dead, and for all its components.
+func enclosed(n *node) finding {
+	return finding{
+		state: fault.Unknown, cause: fault.CauseNone, kind: fault.KindVotes, began: n.heard(0), name: ruleInferred,
+		rule: "inferred dead: no answer, and all its neighbours are dead or silent themselves",
+	}
+}
+
+// byRank returns the nodes in the order of rank.
+func byRank(set map[int]*node) []*node {
+	out := make([]*node, 0, len(set))
+	for _, n := range set {
+		out = append(out, n)
+	}
+	slices.SortFunc(out, func(a, b *node) int { return a.rank - b.rank })
+	return out
+}

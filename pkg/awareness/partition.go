@@ -1,0 +1,93 @@
+package awareness
+
+import (
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// missed says whether nothing counts of what a node said, and this leader has listened long enough.
+func (m *Machine) missed(n *node, now time.Time) bool {
+	return !m.current(n, fault.HalfHost, now) && !m.current(n, fault.HalfDNP, now) && !now.Before(m.started.Add(m.window()))
+}
+
+// cut says whether the link is out of use, as the map has it: at either
+// end the link itself has FAILED.
+func (n *node) cut(c fault.Component) bool {
+	p := &n.components[c]
+	return p.state == fault.Failed && p.cause == fault.CauseLink
+}
+
+// joined says whether a link in use joins the node and its neighbour.
+func joined(n *node, nb neighbour) bool {
+	for _, d := range nb.back {
+		if !nb.node.cut(fault.Link(d)) && !n.cut(fault.Link(d.Opposite())) {
+			return true
+		}
+	}
+	return false
+}
+
+// partitions returns the parts of the torus that nothing living leads to: connected components of what is
+// left of it (nodes that are not dead, links that are not FAILED) of which no member is heard. Members are
+// only the nodes that were ever heard: one that never booted is missed by nobody.
+//
+// The walk keeps to the unheard nodes, so it costs nothing while all are heard.
+func (m *Machine) partitions(marked []*node, now time.Time) [][]*node {
+	var out [][]*node
+	seen := map[*node]bool{}
+	for _, n := range marked {
+		if n.marks&markUnheard == 0 || seen[n] {
+			continue
+		}
+		set, heard := []*node{n}, false
+		seen[n] = true
+		for i := 0; i < len(set); i++ {
+			for _, nb := range set[i].neighbours {
+				p := nb.node
+				switch {
+				case seen[p] || p.dead.on || p.inferred || !joined(set[i], nb):
+				case !m.missed(p, now):
+					heard = true
+				default:
+					seen[p] = true
+					set = append(set, p)
+				}
+			}
+		}
+		if set = slices.DeleteFunc(set, func(p *node) bool { return p.voices[0].epoch == 0 && p.voices[1].epoch == 0 }); !heard && len(set) > 0 {
+			slices.SortFunc(set, func(a, b *node) int { return a.rank - b.rank })
+			out = append(out, set)
+		}
+	}
+	return out
+}
+
+// strand marks the nodes of the partitions as unreachable, and no others.
+func (m *Machine) strand(parts [][]*node) {
+	now := map[int]*node{}
+	for _, set := range parts {
+		for _, n := range set {
+			now[n.rank] = n
+		}
+	}
+	for rank, n := range m.common.stranded {
+		if now[rank] == nil {
+			n.unreachable = false
+			m.touch(n)
+		}
+	}
+	for rank, n := range now {
+		if m.common.stranded[rank] == nil {
+			n.unreachable = true
+			m.touch(n)
+		}
+	}
+	m.common.stranded = now
+}
+
+// cutOff says that this supervisor hears nobody at all: then it is not the others that are unreachable.
+func (m *Machine) cutOff(now time.Time) bool {
+	return m.heard.IsZero() || now.Sub(m.heard) >= m.window()
+}

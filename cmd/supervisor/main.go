@@ -62,7 +62,7 @@ func command(environ []string) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return usageError{fmt.Errorf("no command given: want run, config check or version (see supervisor --help)")}
+			return usageError{fmt.Errorf("no command given: want run, config check, restore, check or version (see supervisor --help)")}
 		},
 		Args: usageArgs(cobra.NoArgs),
 	}
@@ -72,7 +72,7 @@ func command(environ []string) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error { return usageError{fmt.Errorf("config: want check FILE")} },
 	}
 	configCmd.AddCommand(checkCommand(environ))
-	root.AddCommand(runCommand(environ), configCmd, versionCommand())
+	root.AddCommand(runCommand(environ), configCmd, restoreCommand(environ), checkSnapshotCommand(), versionCommand())
 	return root
 }
 
@@ -147,6 +147,9 @@ func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error 
 	defer cancel()
 	return errors.Join(err, s.Stop(sctx))
 }
+
+// quiet is for commands that say all themselves.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // newLogger is given a validated configuration.
 func newLogger(cfg config.LogConfig, w io.Writer) *slog.Logger {

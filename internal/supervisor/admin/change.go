@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -158,6 +159,9 @@ func refused(what string, err error) error {
 // RemoveMember implements the service.
 func (s *Server) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberRequest) (*lofamov1.RemoveMemberResponse, error) {
 	members, target, err := s.removable(ctx, req.GetName())
+	if status.Code(err) == codes.NotFound && s.isSupervisor(req.GetName()) {
+		return s.forget(ctx, req.GetName())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +178,19 @@ func (s *Server) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberReq
 		}
 	}
 	return resp, nil
+}
+
+func (s *Server) isSupervisor(id string) bool {
+	return slices.ContainsFunc(s.cfg.Supervisors(), func(sup *lofamov1.Supervisor) bool { return sup.GetId() == id })
+}
+
+// forget is for a replica that is no member any more, for instance since a smaller cluster was restored.
+func (s *Server) forget(ctx context.Context, id string) (*lofamov1.RemoveMemberResponse, error) {
+	if err := s.cfg.Removed(ctx, id); err != nil {
+		return nil, status.Errorf(codes.Unavailable, "forget %s: %v", id, err)
+	}
+	members, _, err := s.members(ctx)
+	return &lofamov1.RemoveMemberResponse{Members: members}, err
 }
 
 // supervisorOf is the id of the replica whose member it is: they have one name, but for those whose

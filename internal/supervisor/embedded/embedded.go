@@ -26,6 +26,9 @@ import (
 	"google.golang.org/grpc"
 )
 
+// etcdDir is the part of the data directory that is etcd's.
+const etcdDir = "etcd"
+
 // MaxTxnOps is what the member allows in one transaction: a whole block of nodes may fail at once.
 const MaxTxnOps = 16384
 
@@ -130,7 +133,7 @@ func lockDir(dir string) (*os.File, error) {
 
 func etcdConfig(cfg Config) (*embed.Config, error) {
 	ec := embed.NewConfig()
-	ec.Dir = filepath.Join(cfg.DataDir, "etcd")
+	ec.Dir = filepath.Join(cfg.DataDir, etcdDir)
 	ec.Name = cfg.Name
 	ec.InitialCluster = cfg.InitialCluster
 	ec.ClusterState = cfg.ClusterState

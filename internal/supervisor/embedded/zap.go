@@ -3,14 +3,22 @@ package embedded
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 )
 
+// The first lines of one message pass in every window: a member that is not understood says so fifty
+// times a second.
+const (
+	sampleWindow = 10 * time.Second
+	sampleFirst  = 5
+)
+
 // NewZap returns a zap logger that passes warnings and worse to l.
 func NewZap(l *slog.Logger) *zap.Logger {
-	return zap.New(&slogCore{l: l.With("part", "etcd")})
+	return zap.New(zapcore.NewSamplerWithOptions(&slogCore{l: l.With("part", "etcd")}, sampleWindow, sampleFirst, 0))
 }
 
 // slogCore is a zap core on slog. Below warning etcd tells more than an operator wants to know.

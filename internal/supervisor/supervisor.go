@@ -36,6 +36,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
@@ -243,7 +244,7 @@ func (s *Supervisor) connect() error {
 		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names,
 	}, s.store)
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
-		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
+		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.bulk = bulk.New(bulk.Config{
 		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
@@ -256,6 +257,11 @@ func (s *Supervisor) connect() error {
 	return nil
 }
 
+// wanting is the intake, which is made after the forwarder.
+type wanting struct{ s *Supervisor }
+
+func (w wanting) Whole(origins []fault.Origin) { w.s.intake.Whole(origins) }
+
 // serve starts the gRPC and HTTP services.
 func (s *Supervisor) serve() error {
 	conf, err := pki.ServerTLS(s.cfg.TLS.Cert, s.cfg.TLS.Key, s.cfg.TLS.CA, nil)
@@ -267,7 +273,7 @@ func (s *Supervisor) serve() error {
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
 	}))
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
-	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Metrics: s.metrics})
+	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Metrics: s.metrics})
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -23,17 +23,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ForwardRequest is one datagram as it was received. The leader verifies a signed one again; one with
+// ForwardRequest is one datagram as it was received, or digests that say nothing new. The leader verifies a signed one again; one with
 // the MAC of a session between its sender and the forwarding replica only that replica can verify, and
 // its word is taken for it.
 type ForwardRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Envelope      []byte                 `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`            // a serialised Envelope
-	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`                    // the sender's address, host:port; empty when it came by gossip
-	Path          uint32                 `protobuf:"varint,3,opt,name=path,proto3" json:"path,omitempty"`                   // fault.Path: DIRECT or GOSSIP
-	HeldNs        uint64                 `protobuf:"varint,4,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // in this replica
-	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`                    // "node/half" that the MAC proved; empty for signed envelopes
-	Socket        uint32                 `protobuf:"varint,6,opt,name=socket,proto3" json:"socket,omitempty"`               // number of the report address at which it came
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Envelope []byte                 `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`            // a serialised Envelope
+	From     string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`                    // the sender's address, host:port; empty when it came by gossip
+	Path     uint32                 `protobuf:"varint,3,opt,name=path,proto3" json:"path,omitempty"`                   // fault.Path: DIRECT or GOSSIP
+	HeldNs   uint64                 `protobuf:"varint,4,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // in this replica
+	Name     string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`                    // "node/half" that the MAC proved; empty for signed envelopes
+	Socket   uint32                 `protobuf:"varint,6,opt,name=socket,proto3" json:"socket,omitempty"`               // number of the report address at which it came
+	// Digests, verified by the forwarding replica, whose words are those of a digest that it has passed on
+	// whole on this stream. At most 1,024; the other fields are empty then.
+	Restated      []*RestatedDigest `protobuf:"bytes,7,rep,name=restated,proto3" json:"restated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -110,20 +113,175 @@ func (x *ForwardRequest) GetSocket() uint32 {
 	return 0
 }
 
-// ForwardResponse says which reports were committed.
+func (x *ForwardRequest) GetRestated() []*RestatedDigest {
+	if x != nil {
+		return x.Restated
+	}
+	return nil
+}
+
+// RestatedDigest is a digest that says again what its half said before. The leader compares the words with
+// those that it has, and asks for the whole where they differ.
+type RestatedDigest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id of the node that speaks
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	Words         uint64                 `protobuf:"fixed64,5,opt,name=words,proto3" json:"words,omitempty"`                // hash of what it says
+	Path          uint32                 `protobuf:"varint,6,opt,name=path,proto3" json:"path,omitempty"`                   // fault.Path by which it came
+	HeldNs        uint64                 `protobuf:"varint,7,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // by all hops together and in this replica
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestatedDigest) Reset() {
+	*x = RestatedDigest{}
+	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestatedDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestatedDigest) ProtoMessage() {}
+
+func (x *RestatedDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestatedDigest.ProtoReflect.Descriptor instead.
+func (*RestatedDigest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RestatedDigest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RestatedDigest) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *RestatedDigest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RestatedDigest) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *RestatedDigest) GetWords() uint64 {
+	if x != nil {
+		return x.Words
+	}
+	return 0
+}
+
+func (x *RestatedDigest) GetPath() uint32 {
+	if x != nil {
+		return x.Path
+	}
+	return 0
+}
+
+func (x *RestatedDigest) GetHeldNs() uint64 {
+	if x != nil {
+		return x.HeldNs
+	}
+	return 0
+}
+
+// HalfName names a half.
+type HalfName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HalfName) Reset() {
+	*x = HalfName{}
+	mi := &file_lofamo_v1_replica_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HalfName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HalfName) ProtoMessage() {}
+
+func (x *HalfName) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_replica_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HalfName.ProtoReflect.Descriptor instead.
+func (*HalfName) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *HalfName) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *HalfName) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+// ForwardResponse says which reports were committed, or whose digests are wanted whole.
 type ForwardResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ack           *Ack                   `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`
 	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
 	Socket        uint32                 `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
 	Relayed       bool                   `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
+	Whole         []*HalfName            `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // of these the next digest is to be passed on whole; the other fields are empty then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ForwardResponse) Reset() {
 	*x = ForwardResponse{}
-	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -135,7 +293,7 @@ func (x *ForwardResponse) String() string {
 func (*ForwardResponse) ProtoMessage() {}
 
 func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -148,7 +306,7 @@ func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardResponse.ProtoReflect.Descriptor instead.
 func (*ForwardResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ForwardResponse) GetAck() *Ack {
@@ -179,23 +337,43 @@ func (x *ForwardResponse) GetRelayed() bool {
 	return false
 }
 
+func (x *ForwardResponse) GetWhole() []*HalfName {
+	if x != nil {
+		return x.Whole
+	}
+	return nil
+}
+
 var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x99\x01\n" +
+	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\xd0\x01\n" +
 	"\x0eForwardRequest\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\rR\x04path\x12\x17\n" +
 	"\aheld_ns\x18\x04 \x01(\x04R\x06heldNs\x12\x12\n" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
-	"\x06socket\x18\x06 \x01(\rR\x06socket\"u\n" +
+	"\x06socket\x18\x06 \x01(\rR\x06socket\x125\n" +
+	"\brestated\x18\a \x03(\v2\x19.lofamo.v1.RestatedDigestR\brestated\"\xb4\x01\n" +
+	"\x0eRestatedDigest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x14\n" +
+	"\x05words\x18\x05 \x01(\x06R\x05words\x12\x12\n" +
+	"\x04path\x18\x06 \x01(\rR\x04path\x12\x17\n" +
+	"\aheld_ns\x18\a \x01(\x04R\x06heldNs\"C\n" +
+	"\bHalfName\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\"\xa0\x01\n" +
 	"\x0fForwardResponse\x12 \n" +
 	"\x03ack\x18\x01 \x01(\v2\x0e.lofamo.v1.AckR\x03ack\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
 	"\x06socket\x18\x03 \x01(\rR\x06socket\x12\x18\n" +
-	"\arelayed\x18\x04 \x01(\bR\arelayed2O\n" +
+	"\arelayed\x18\x04 \x01(\bR\arelayed\x12)\n" +
+	"\x05whole\x18\x05 \x03(\v2\x13.lofamo.v1.HalfNameR\x05whole2O\n" +
 	"\aReplica\x12D\n" +
 	"\aForward\x12\x19.lofamo.v1.ForwardRequest\x1a\x1a.lofamo.v1.ForwardResponse(\x010\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
@@ -211,21 +389,28 @@ func file_lofamo_v1_replica_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_replica_proto_rawDescData
 }
 
-var file_lofamo_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_lofamo_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_lofamo_v1_replica_proto_goTypes = []any{
 	(*ForwardRequest)(nil),  // 0: lofamo.v1.ForwardRequest
-	(*ForwardResponse)(nil), // 1: lofamo.v1.ForwardResponse
-	(*Ack)(nil),             // 2: lofamo.v1.Ack
+	(*RestatedDigest)(nil),  // 1: lofamo.v1.RestatedDigest
+	(*HalfName)(nil),        // 2: lofamo.v1.HalfName
+	(*ForwardResponse)(nil), // 3: lofamo.v1.ForwardResponse
+	(Half)(0),               // 4: lofamo.v1.Half
+	(*Ack)(nil),             // 5: lofamo.v1.Ack
 }
 var file_lofamo_v1_replica_proto_depIdxs = []int32{
-	2, // 0: lofamo.v1.ForwardResponse.ack:type_name -> lofamo.v1.Ack
-	0, // 1: lofamo.v1.Replica.Forward:input_type -> lofamo.v1.ForwardRequest
-	1, // 2: lofamo.v1.Replica.Forward:output_type -> lofamo.v1.ForwardResponse
-	2, // [2:3] is the sub-list for method output_type
-	1, // [1:2] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	1, // 0: lofamo.v1.ForwardRequest.restated:type_name -> lofamo.v1.RestatedDigest
+	4, // 1: lofamo.v1.RestatedDigest.half:type_name -> lofamo.v1.Half
+	4, // 2: lofamo.v1.HalfName.half:type_name -> lofamo.v1.Half
+	5, // 3: lofamo.v1.ForwardResponse.ack:type_name -> lofamo.v1.Ack
+	2, // 4: lofamo.v1.ForwardResponse.whole:type_name -> lofamo.v1.HalfName
+	0, // 5: lofamo.v1.Replica.Forward:input_type -> lofamo.v1.ForwardRequest
+	3, // 6: lofamo.v1.Replica.Forward:output_type -> lofamo.v1.ForwardResponse
+	6, // [6:7] is the sub-list for method output_type
+	5, // [5:6] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_replica_proto_init() }
@@ -240,7 +425,7 @@ func file_lofamo_v1_replica_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_replica_proto_rawDesc), len(file_lofamo_v1_replica_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

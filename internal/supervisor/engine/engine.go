@@ -65,6 +65,8 @@ type Reports struct {
 	Path   fault.Path
 	Hops   []fault.Hop
 	Status *lofamov1.DeliveryStatus
+	// Words is a number for a single whole digest by which its restatements are recognised; 0: none.
+	Words uint64
 }
 
 // digests says whether there is nothing but digests.
@@ -72,14 +74,18 @@ func (r *Reports) digests() bool {
 	return r != nil && !slices.ContainsFunc(r.List, func(r fault.Report) bool { return !r.Digest })
 }
 
-// Input is verified evidence: reports with the way to answer them, or an answer to a challenge, or
-// what memberlist believes. It is taken whole or not at all.
+// Input is verified evidence: reports with the way to answer them, or digests that say nothing new with the
+// way to ask for the whole, or an answer to a challenge, or what memberlist believes. It is taken whole or
+// not at all.
 type Input struct {
 	Reports  *Reports
 	To       To
 	Answerer Answerer
 	Arrived  time.Time // at this replica; the time in queues counts to the age
 	Held     time.Duration
+
+	Restated []Restated // at most MaxRestated
+	Wanting  Wanting
 
 	Answer *awareness.Answered
 	Gossip *awareness.GossipOpinion
@@ -143,13 +149,21 @@ const answerQueue = 1024
 // Leading says whether a term is running.
 func (e *Engine) Leading() bool { return e.term.Load() != nil }
 
+// Term is a number for the term that is running, which no other has; 0: none is.
+func (e *Engine) Term() uint64 {
+	if t := e.term.Load(); t != nil {
+		return uint64(t.confirmer.fence.Rev)
+	}
+	return 0
+}
+
 // Submit hands evidence in without blocking. False means that it was dropped.
 func (e *Engine) Submit(in Input) bool {
 	queue := e.in
 	switch {
 	case in.Answer != nil:
 		queue = e.answers
-	case in.Reports.digests():
+	case in.Restated != nil, in.Reports.digests():
 		queue = e.digests
 	}
 	select {

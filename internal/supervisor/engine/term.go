@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -23,7 +25,9 @@ type term struct {
 	log       *reportLog
 	trace     *tracer
 	senders   map[fault.NodeID]Sender // by the newest digest of the host half
+	words     map[fault.Origin]spoken // of the newest digest, where that may be restated
 	wake      time.Time
+	verdicts  [servicenet.EpochJump + 1]prometheus.Counter
 
 	// The committed map, and how many batches that are not committed yet touch a node: of such a node
 	// readers get the committed state.
@@ -68,7 +72,11 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
 		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
-		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
+		words: make(map[fault.Origin]spoken),
+		open:  newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
+	}
+	for v := servicenet.Fresh; int(v) < len(t.verdicts); v++ {
+		t.verdicts[v] = e.cfg.Metrics.Verdicts.WithLabelValues(v.String())
 	}
 	t.trace.begins(snap)
 	var saved []awareness.NodeStatus
@@ -209,6 +217,8 @@ func (t *term) take(now time.Time, in Input) {
 	switch {
 	case in.Reports != nil:
 		t.takeReports(now, in)
+	case in.Restated != nil:
+		t.takeRestated(now, in.Restated, in.Wanting)
 	case in.Answer != nil:
 		t.step(now, *in.Answer)
 	case in.Gossip != nil:
@@ -224,7 +234,7 @@ func (t *term) takeReports(now time.Time, in Input) {
 	for i := range in.Reports.List {
 		rep := &in.Reports.List[i]
 		verdict := t.inbox.Accept(rep.ID, rep.Digest)
-		t.e.cfg.Metrics.Verdicts.WithLabelValues(verdict.String()).Inc()
+		t.verdicts[verdict].Inc()
 		switch verdict {
 		case servicenet.Fresh:
 			t.takeReport(now, in, rep, to)
@@ -259,6 +269,9 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
 	}
 	changed := t.step(now, awareness.Evidence{Delivery: d})
+	if rep.Digest {
+		t.noteWords(rep.ID, in.Reports.Words)
+	}
 	if rep.Digest && !changed {
 		return // liveness is not committed
 	}
@@ -286,13 +299,19 @@ func (t *term) awaitCommit(id fault.ReportID, to answerTo) bool {
 
 // step feeds the machine and does what it asks for. It says whether the map changed.
 func (t *term) step(now time.Time, ev awareness.Event) bool {
+	changed, _ := t.stepped(now, ev)
+	return changed
+}
+
+// stepped also says whether the machine did not know what it was to apply.
+func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
 	for _, c := range out.Challenges {
 		t.e.cfg.Challenger.Challenge(c)
 	}
 	if len(out.Changes) == 0 {
-		return false
+		return false, out.Unknown
 	}
 	watched := !t.e.seen.empty()
 	for _, c := range out.Changes {
@@ -305,7 +324,7 @@ func (t *term) step(now time.Time, ev awareness.Event) bool {
 			t.e.seen.publish(seen)
 		}
 	}
-	return true
+	return true, out.Unknown
 }
 
 // touch notes that a node's document is to be written with the open batch.

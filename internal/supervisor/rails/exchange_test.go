@@ -219,8 +219,9 @@ func TestEndedSessionsLeaveTheTable(t *testing.T) {
 		now := r.establish(t, h, 3, eth1, 1)
 		r.get(eth0, 0, h.reports(t, 5, 1, true, old))
 		r.get(eth1, 1, h.reports(t, 5, 1, true, now))
-		if n := r.refused("session"); len(r.leader.inputs()) != 2 || x.table.Len() != 2 || n != 1 {
-			t.Errorf("%d inputs, %d sessions, %v refused", len(r.leader.inputs()), x.table.Len(), n)
+		taken := len(r.leader.inputs()) + len(r.intake.restater.pending) // it says nothing new
+		if n := r.refused("session"); taken != 2 || x.table.Len() != 2 || n != 1 {
+			t.Errorf("%d inputs, %d sessions, %v refused", taken, x.table.Len(), n)
 		}
 	})
 }

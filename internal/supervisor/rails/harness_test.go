@@ -244,7 +244,12 @@ type takes struct {
 	got     []engine.Input
 }
 
-func (l *takes) Leading() bool { return l.leading }
+func (l *takes) Term() uint64 {
+	if l.leading {
+		return 7
+	}
+	return 0
+}
 
 func (l *takes) Submit(in engine.Input) bool {
 	l.mu.Lock()
@@ -263,7 +268,19 @@ func (l *takes) inputs() []engine.Input {
 }
 
 // forwards keeps what goes to the leader.
-type forwards struct{ got []*lofamov1.ForwardRequest }
+type forwards struct {
+	got      []*lofamov1.ForwardRequest
+	stream   uint64
+	restated chan []engine.Restated // nil: dropped
+}
+
+func (f *forwards) Stream() uint64 { return f.stream }
+
+func (f *forwards) Restate(stream uint64, list []engine.Restated) {
+	if stream == f.stream && f.restated != nil {
+		f.restated <- list
+	}
+}
 
 func (f *forwards) Forward(req *lofamov1.ForwardRequest, _ *engine.Reports, _ time.Time) bool {
 	f.got = append(f.got, req)

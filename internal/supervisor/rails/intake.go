@@ -21,7 +21,7 @@ import (
 
 // Leader takes verified evidence in while this replica leads.
 type Leader interface {
-	Leading() bool
+	Term() uint64 // 0: it does not lead
 	Submit(in engine.Input) bool
 }
 
@@ -29,6 +29,10 @@ type Leader interface {
 // a challenge (nil). It does not block; false means that it was dropped.
 type Forwarder interface {
 	Forward(req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
+	// Stream is a number for the stream to the leader, which no other has; 0: there is none.
+	Stream() uint64
+	// Restate passes on digests that say nothing new to that stream, if it is still there.
+	Restate(stream uint64, list []engine.Restated)
 }
 
 // Bulk takes what belongs to transfers of large objects. It does not block.
@@ -61,6 +65,8 @@ type Intake struct {
 	cfg     IntakeConfig
 	queue   chan packet
 	answers chan packet
+
+	restater *restater
 }
 
 // packet is an envelope as it came.
@@ -82,7 +88,21 @@ func NewIntake(cfg IntakeConfig) *Intake {
 	if cfg.Queue == 0 {
 		cfg.Queue = 2048
 	}
-	return &Intake{cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
+	in := &Intake{cfg: cfg, queue: make(chan packet, cfg.Queue), answers: make(chan packet, answerQueue)}
+	in.restater = newRestater(in.restate)
+	return in
+}
+
+// Whole implements engine.Wanting.
+func (in *Intake) Whole(origins []fault.Origin) { in.restater.Whole(origins) }
+
+// restate passes on digests that say nothing new.
+func (in *Intake) restate(to listener, list []engine.Restated) {
+	if to.stream != 0 {
+		in.cfg.Forwarder.Restate(to.stream, list)
+		return
+	}
+	in.cfg.Leader.Submit(engine.Input{Restated: list, Wanting: in, Arrived: list[0].Arrived})
 }
 
 // Datagrams returns what takes the datagrams of a report socket in; they stay the caller's.
@@ -114,6 +134,7 @@ func (in *Intake) enqueue(p packet) {
 // Run works until the context ends.
 func (in *Intake) Run(ctx context.Context) {
 	var wg sync.WaitGroup
+	wg.Go(func() { in.restater.run(ctx) })
 	for range in.cfg.Workers {
 		wg.Go(func() {
 			for {
@@ -206,7 +227,14 @@ func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 
 // pass hands evidence to whoever leads. False means that it was dropped.
 func (in *Intake) pass(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Input) bool {
-	if in.cfg.Leader.Leading() {
+	to := listener{term: in.cfg.Leader.Term()}
+	if to.term == 0 {
+		to.stream = in.cfg.Forwarder.Stream()
+	}
+	if in.restater.restates(to, input.Reports, p.arrived) {
+		return true
+	}
+	if to.term != 0 {
 		input.Arrived, input.Answerer = p.arrived, in.cfg.Sender
 		return in.cfg.Leader.Submit(*input)
 	}
@@ -271,7 +299,7 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 		if !in.known(a.Reports[0].ID.Origin.Node, to) {
 			return nil
 		}
-		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status}}
+		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status, Words: words(a)}}
 	case *lofamov1.Message_Answer:
 		ans := body.Answer
 		if !in.known(fault.NodeID(ans.GetNode()), to) {

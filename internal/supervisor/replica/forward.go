@@ -37,8 +37,10 @@ type ForwarderConfig struct {
 	Peers    *Peers
 	Leaders  LeaderSource
 	Answerer engine.Answerer
-	Metrics  *metrics.Metrics
-	Logger   *slog.Logger
+	// Wanting hears whose digests the leader wants whole. May be nil.
+	Wanting engine.Wanting
+	Metrics *metrics.Metrics
+	Logger  *slog.Logger
 }
 
 // Forwarder is a follower's way to the leader. Run is its only goroutine.
@@ -46,8 +48,63 @@ type Forwarder struct {
 	cfg   ForwarderConfig
 	woken chan struct{} // room for one
 
-	mu      sync.Mutex
-	backlog *backlog
+	mu       sync.Mutex
+	backlog  *backlog
+	stream   uint64 // number of the stream that is open; 0: none is
+	streams  uint64 // opened so far
+	restated [][]engine.Restated
+}
+
+// maxRestated bounds the batches of restated digests that wait for the stream. Beyond it the oldest are
+// dropped and counted: each half soon restates again.
+const maxRestated = 64
+
+// Stream returns a number for the stream to the leader, which no other has; 0: there is none.
+func (f *Forwarder) Stream() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stream
+}
+
+// Restate queues digests that say nothing new, if the stream is still there.
+func (f *Forwarder) Restate(stream uint64, list []engine.Restated) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if stream != f.stream {
+		return // the next leader is given them whole
+	}
+	if len(f.restated) == maxRestated {
+		f.cfg.Metrics.Dropped.WithLabelValues("forward-digests").Add(float64(len(f.restated[0])))
+		f.restated = f.restated[1:]
+	}
+	f.restated = append(f.restated, list)
+	f.wake()
+}
+
+// opened notes that there is a stream, closed that there is none: with it goes what waits for it.
+func (f *Forwarder) opened() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.streams++
+	f.stream = f.streams
+}
+
+func (f *Forwarder) closed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stream, f.restated = 0, nil
+}
+
+// nextRestated returns a batch that waits; nil: none does.
+func (f *Forwarder) nextRestated() []engine.Restated {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.restated) == 0 {
+		return nil
+	}
+	list := f.restated[0]
+	f.restated = f.restated[1:]
+	return list
 }
 
 // NewForwarder returns a forwarder; Run makes it work.
@@ -109,7 +166,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 			}
 			continue
 		}
-		err := f.stream(ctx, conn, changed)
+		err := f.follow(ctx, conn, changed)
 		f.cfg.Logger.Debug("forwarding ended", "leader", leader, "err", err)
 		select {
 		case <-ctx.Done():
@@ -119,8 +176,8 @@ func (f *Forwarder) Run(ctx context.Context) {
 	}
 }
 
-// stream forwards to one leader until the stream breaks or leadership changes.
-func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, changed <-chan struct{}) error {
+// follow forwards to one leader until the stream breaks or leadership changes.
+func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, changed <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := lofamov1.NewReplicaClient(conn).Forward(ctx)
@@ -137,10 +194,16 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 				failure = err
 				return
 			}
+			if whole := resp.GetWhole(); len(whole) > 0 {
+				f.whole(whole)
+				continue
+			}
 			f.cfg.Answerer.Answer(responseTo(resp), resp.GetAck())
 		}
 	}()
+	f.opened()
 	defer func() {
+		f.closed()
 		cancel()
 		<-ended
 	}()
@@ -155,15 +218,34 @@ func (f *Forwarder) stream(ctx context.Context, conn grpc.ClientConnInterface, c
 			return ctx.Err()
 		case <-f.woken:
 		}
-		q := f.next()
-		if q == nil {
+		q, restated := f.next(), f.nextRestated()
+		if q == nil && restated == nil {
 			continue
 		}
 		f.wake() // for the next one
-		if err := f.send(s, q); err != nil {
-			return err
+		if q != nil {
+			if err := f.send(s, q); err != nil {
+				return err
+			}
+		}
+		if restated != nil {
+			if err := s.Send(encodeRestated(restated, time.Now())); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// whole passes on whose digests the leader wants whole.
+func (f *Forwarder) whole(names []*lofamov1.HalfName) {
+	if f.cfg.Wanting == nil {
+		return
+	}
+	origins := make([]fault.Origin, len(names))
+	for i, n := range names {
+		origins[i] = fault.Origin{Node: fault.NodeID(n.GetNode()), Half: fault.Half(n.GetHalf())}
+	}
+	f.cfg.Wanting.Whole(origins)
 }
 
 func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse], q *queued) error {
@@ -192,6 +274,7 @@ type Server struct {
 		Submit(in engine.Input) bool
 	}
 	Verifier Verifier
+	Names    interface{ Known(fault.NodeID) bool }
 	Metrics  *metrics.Metrics
 }
 
@@ -221,6 +304,12 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		if err != nil {
 			return err
 		}
+		if list := req.GetRestated(); len(list) > 0 {
+			if err := s.restated(back, list); err != nil {
+				return err
+			}
+			continue
+		}
 		path := fault.Path(req.GetPath())
 		if path != fault.PathDirect && path != fault.PathGossip {
 			return status.Errorf(codes.InvalidArgument, "path: given %d: want %d or %d", req.GetPath(), fault.PathDirect, fault.PathGossip)
@@ -235,6 +324,21 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 	}
 }
 
+// restated takes digests that say nothing new.
+func (s *Server) restated(from *session, list []*lofamov1.RestatedDigest) error {
+	in, err := decodeRestated(list, time.Now(), s.Names.Known)
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if !s.Engine.Leading() {
+		return errNotLeading
+	}
+	if len(in) > 0 {
+		s.Engine.Submit(engine.Input{Restated: in, Wanting: from, Arrived: time.Now()})
+	}
+	return nil
+}
+
 // session passes acks to one follower.
 type session struct {
 	out     chan *lofamov1.ForwardResponse
@@ -245,6 +349,19 @@ type session struct {
 func (s *session) Answer(to engine.To, ack *lofamov1.Ack) {
 	select {
 	case s.out <- &lofamov1.ForwardResponse{Ack: ack, To: to.Addr, Socket: uint32(to.Socket), Relayed: to.Relayed}:
+	default:
+		s.metrics.Dropped.WithLabelValues("send").Inc()
+	}
+}
+
+// Whole implements engine.Wanting.
+func (s *session) Whole(origins []fault.Origin) {
+	resp := &lofamov1.ForwardResponse{Whole: make([]*lofamov1.HalfName, len(origins))}
+	for i, o := range origins {
+		resp.Whole[i] = &lofamov1.HalfName{Node: string(o.Node), Half: lofamov1.Half(o.Half)}
+	}
+	select {
+	case s.out <- resp:
 	default:
 		s.metrics.Dropped.WithLabelValues("send").Inc()
 	}

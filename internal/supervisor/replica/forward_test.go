@@ -57,7 +57,7 @@ func TestOldEvidenceIsNotForwarded(t *testing.T) {
 	f.Forward(&lofamov1.ForwardRequest{From: "old"}, nil, time.Now().Add(-2*maxHeld))
 	f.Forward(&lofamov1.ForwardRequest{From: "new"}, nil, time.Now().Add(-time.Second))
 	changed, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- f.stream(t.Context(), conn, changed) }()
+	go func() { ended <- f.follow(t.Context(), conn, changed) }()
 	select {
 	case req := <-end.got:
 		if held := time.Duration(req.GetHeldNs()); req.GetFrom() != "new" || held < time.Second || held > maxHeld {

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Restated is a verified digest that says nothing new: what is left of it after its words were recognised.
+type Restated struct {
+	ID      fault.ReportID
+	Words   uint64 // see Words
+	Path    fault.Path
+	Held    time.Duration // by all hops together, and by the replica that received it
+	Arrived time.Time     // at this replica
+}
+
+// Wanting is told whose next digest is wanted whole. It does not block and may drop: it is told again.
+type Wanting interface {
+	Whole(origins []fault.Origin)
+}
+
+// MaxRestated bounds the restated digests of one Input.
+const MaxRestated = 1024
+
+// Words is a number for what a digest says, and for what its sender says of its reports as far as that
+// matters at once: counters that only grow do not. 0 stands for a digest that must go whole: a part of one,
+// whose words the machine does not compare.
+func Words(r fault.Report, s *lofamov1.DeliveryStatus) uint64 {
+	if !r.Digest || r.Partial {
+		return 0
+	}
+	h := fault.Words(r)
+	mix := func(v uint64) { h = (h ^ v) * 1099511628211 } // FNV-1a, by words
+	text := func(t string) {
+		mix(uint64(len(t)))
+		for i := range len(t) {
+			mix(uint64(t[i]))
+		}
+	}
+	bit := func(b bool) {
+		if b {
+			mix(1)
+		} else {
+			mix(2)
+		}
+	}
+	bit(s != nil)
+	mix(uint64(s.GetState()))
+	text(s.GetPrimary())
+	text(s.GetAlternate())
+	text(s.GetSpool())
+	bit(s.GetUnanswered() > 0)
+	bit(s.GetIsolatedNs() > 0)
+	mix(s.GetMigrations())
+	mix(s.GetShortened())
+	for _, r := range s.GetRails() {
+		text(r.GetName())
+		bit(r.GetDown())
+	}
+	return max(1, h)
+}
+
+// spoken is what a term knows of an origin's newest whole digest.
+type spoken struct {
+	epoch fault.Epoch
+	words uint64
+}
+
+// noteWords remembers what a whole digest said, and is with takeRestated the only writer of t.words. One of
+// which the words were not counted is not to be restated.
+func (t *term) noteWords(id fault.ReportID, words uint64) {
+	if words == 0 {
+		delete(t.words, id.Origin)
+		return
+	}
+	t.words[id.Origin] = spoken{id.Epoch, words}
+}
+
+// takeRestated handles digests that say nothing new, and asks for those that it has no whole of: this
+// term is new, or the whole was lost on its way, or the half has said something else since.
+func (t *term) takeRestated(now time.Time, list []Restated, wanting Wanting) {
+	var unknown []fault.Origin
+	for i := range list {
+		if r := &list[i]; !t.restated(now, r) {
+			delete(t.words, r.ID.Origin)
+			unknown = append(unknown, r.ID.Origin)
+		}
+	}
+	if len(unknown) > 0 && wanting != nil {
+		wanting.Whole(unknown)
+	}
+}
+
+// restated takes one of them. False means that it says what this term does not know.
+func (t *term) restated(now time.Time, r *Restated) bool {
+	origin := r.ID.Origin
+	if t.words[origin] != (spoken{r.ID.Epoch, r.Words}) {
+		return false
+	}
+	verdict := t.inbox.Accept(r.ID, true)
+	t.verdicts[verdict].Inc()
+	if verdict != servicenet.Fresh {
+		return true // a copy, or older than what is known
+	}
+	arrived := r.Arrived.Add(-r.Held)
+	changed, unknown := t.stepped(now, awareness.Restated{
+		Origin: origin, Epoch: r.ID.Epoch, Seq: r.ID.Seq, Path: r.Path, Held: max(0, now.Sub(arrived)),
+	})
+	if changed {
+		t.open.touchOrigin(origin)
+	}
+	if unknown {
+		return false
+	}
+	t.log.add(Received{ID: r.ID, Digest: true, Path: r.Path, Arrived: r.Arrived, Copies: 1})
+	if said, ok := t.senders[origin.Node]; ok && origin.Half == fault.HalfHost {
+		said.At, said.OldAt, said.by = arrived, arrived.Add(statusMisses*t.e.cfg.Awareness.DigestPeriod), r.ID
+		t.senders[origin.Node] = said
+	}
+	return true
+}

@@ -1,0 +1,148 @@
+package rails
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+const (
+	// gatherTime is how long restated digests are gathered, at most: what it takes from their ages is
+	// counted.
+	gatherTime = 20 * time.Millisecond
+	// gatherMost is how many go together; more are sent at once.
+	gatherMost = 512
+	// wholeEvery is after how many restatements a digest goes whole in any case, with the counters of its
+	// sender: 10 s with the default preset.
+	wholeEvery = 20
+)
+
+// restater recognises digests that say what they said before, and gathers them: only changes and a sign of
+// life go on. It remembers one number for each half; only certificates can add to them. Its methods may be
+// called from any goroutine.
+type restater struct {
+	submit func(to listener, list []engine.Restated)
+	woken  chan struct{} // room for one
+
+	mu      sync.Mutex
+	halves  map[fault.Origin]given
+	pending []engine.Restated
+	to      listener // of pending
+}
+
+// listener is a term of this replica's own, or a stream to the leader: what one was told another does not
+// know. The zero listener is nobody.
+type listener struct {
+	term   uint64 // our own
+	stream uint64
+}
+
+// given is the whole digest that a listener has of a half.
+type given struct {
+	to    listener
+	epoch fault.Epoch
+	words uint64
+	left  int // restatements until it goes whole again
+}
+
+func newRestater(submit func(listener, []engine.Restated)) *restater {
+	return &restater{submit: submit, woken: make(chan struct{}, 1), halves: make(map[fault.Origin]given)}
+}
+
+// restates says whether a digest says nothing that the listener does not know; then it is taken. Otherwise
+// it is to go whole, which is noted.
+func (r *restater) restates(to listener, in *engine.Reports, arrived time.Time) bool {
+	if to == (listener{}) || in == nil || in.Words == 0 || len(in.List) != 1 {
+		return false
+	}
+	id := in.List[0].ID
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.halves[id.Origin]
+	if g.to != to || g.epoch != id.Epoch || g.words != in.Words || g.left == 0 || (r.to != to && len(r.pending) > 0) {
+		r.halves[id.Origin] = given{to, id.Epoch, in.Words, wholeEvery}
+		return false
+	}
+	g.left--
+	r.halves[id.Origin] = g
+	var held time.Duration
+	for _, h := range in.Hops {
+		held += h.Held
+	}
+	r.to = to
+	r.pending = append(r.pending, engine.Restated{ID: id, Words: in.Words, Path: in.Path, Held: held, Arrived: arrived})
+	if len(r.pending) == 1 || len(r.pending) == gatherMost {
+		r.wake()
+	}
+	return true
+}
+
+func (r *restater) wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default:
+	}
+}
+
+// Whole implements engine.Wanting.
+func (r *restater) Whole(origins []fault.Origin) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, o := range origins {
+		delete(r.halves, o)
+	}
+}
+
+// take returns what is to go now: all that is pending when the time has come, or so much that it need not.
+func (r *restater) take(now bool) (to listener, list []engine.Restated, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !now && len(r.pending) < gatherMost {
+		return listener{}, nil, len(r.pending) > 0
+	}
+	to, list = r.to, r.pending
+	r.pending = nil
+	if len(list) > 0 {
+		r.pending = make([]engine.Restated, 0, min(gatherMost, len(list)+len(list)/2))
+	}
+	return to, list, false
+}
+
+// run sends what was gathered until the context ends.
+func (r *restater) run(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	armed := false
+	for {
+		due := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.woken:
+		case <-timer.C:
+			due, armed = true, false
+		}
+		to, list, waits := r.take(due)
+		for len(list) > 0 {
+			n := min(len(list), engine.MaxRestated)
+			r.submit(to, list[:n:n])
+			list = list[n:]
+		}
+		if waits && !armed {
+			timer.Reset(gatherTime)
+			armed = true
+		}
+	}
+}
+
+// words are of a single whole digest; 0: it is none.
+func words(a *servicenet.Arrival) uint64 {
+	if len(a.Reports) != 1 {
+		return 0
+	}
+	return engine.Words(a.Reports[0], a.Status)
+}

@@ -83,6 +83,7 @@ type mute struct {
 	mu    sync.Mutex
 	asked int
 	held  chan struct{}
+	deaf  bool // it does not give up either
 }
 
 func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, error) {
@@ -90,6 +91,9 @@ func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, erro
 	m.asked++
 	held := m.held
 	m.mu.Unlock()
+	if m.deaf {
+		ctx = context.WithoutCancel(ctx)
+	}
 	select {
 	case <-held:
 	case <-ctx.Done():
@@ -100,29 +104,39 @@ func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, erro
 
 // TestReadersShareAQuestion to the quorum, but never one that was put before they asked.
 func TestReadersShareAQuestion(t *testing.T) {
-	st := &mute{Store: memstore.New(100), held: make(chan struct{})}
+	st := &mute{Store: memstore.New(100), held: make(chan struct{}), deaf: true}
 	h := startOn(t, st.Store, st, nil)
 	const readers = 100
 	var wg sync.WaitGroup
-	for range readers {
-		wg.Go(func() {
-			if _, err := h.Map(t.Context()); err != nil {
-				t.Error(err)
+	read := func() {
+		if _, err := h.Map(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	until := func(what string, cond func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(wait); !cond(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				close(st.held)
+				t.Fatalf("waited for %s", what)
 			}
-		})
+		}
+	}
+	wg.Go(read)
+	until("the first question", func() bool {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		return st.asked == 1
+	})
+	for range readers {
+		wg.Go(read)
 	}
 	c := h.term.Load().confirmer
-	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+	until("those who came too late for it", func() bool {
 		c.mu.Lock()
-		waits := c.next != nil
-		c.mu.Unlock()
-		if waits {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("nobody waits for the next question")
-		}
-	}
+		defer c.mu.Unlock()
+		return c.next != nil
+	})
 	close(st.held)
 	wg.Wait()
 	if st.asked < 2 || st.asked > readers/2 {

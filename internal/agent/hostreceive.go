@@ -102,7 +102,7 @@ func (h *hostHalf) onPathError(k uint8, to netip.AddrPort, err error) {
 func (h *hostHalf) onReadings(rs []sensor.Reading) {
 	ev := hostcore.Readings{Readings: make([]hostcore.Reading, 0, len(rs))}
 	for _, r := range rs {
-		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Detail: r.Detail})
+		ev.Readings = append(ev.Readings, hostcore.Reading{Component: r.Component, State: r.State, Detail: r.Detail, Quantity: r.Trend.Quantity, Value: r.Trend.Value, Threshold: r.Trend.Threshold})
 	}
 	h.step(ev)
 }

@@ -91,6 +91,13 @@ func (p *page) saw(now time.Time, a watchdog.Addr, v uint32) {
 	}
 }
 
+// sensed reads the finer value of a sensor, and what it is judged by.
+func (p *page) sensed(c fault.Component, thresholds watchdog.Addr) hostcore.Sensed {
+	v, err := p.file.Sensor(c)
+	p.note(err)
+	return hostcore.Sensed{Thousandths: v, Thresholds: p.load(thresholds)}
+}
+
 // readDNP reads what the host half wants to know, taking the DNP word or only looking at it.
 func (p *page) readDNP(now time.Time, take bool, links []grid.Direction) hostcore.Registers {
 	r := hostcore.Registers{Taken: take}
@@ -121,6 +128,10 @@ func (p *page) readDNP(now time.Time, take bool, links []grid.Direction) hostcor
 		if r.DNP.NeighbourHostFailed[d.Index()] {
 			r.Causes[d.Index()] = p.file.NeighbourHost(d)
 		}
+	}
+	r.Sensed = [3]hostcore.Sensed{
+		p.sensed(fault.ComponentTemperature, watchdog.AddrTemperatureThresholds), p.sensed(fault.ComponentPower, watchdog.AddrPowerThresholds),
+		p.sensed(fault.ComponentVoltage, watchdog.AddrVoltageThresholds),
 	}
 	r.Temperature, r.Power, r.Voltage = p.load(watchdog.AddrTemperature), p.load(watchdog.AddrPower), p.load(watchdog.AddrVoltage)
 	if r.DNP.Core != watchdog.HealthNormal {

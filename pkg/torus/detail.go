@@ -19,7 +19,13 @@ type Detail struct {
 	// HeardAge, of a silent link: the time from the last frame (or the start) to the verdict, in
 	// whole milliseconds. It does not grow afterwards.
 	HeardAge time.Duration
+	// Loss, of a link that is not silent: the frames of the window that were lost or damaged, over all,
+	// in units of 1/65536 (seed 001 §IV-B).
+	Loss uint16
 }
+
+// LossUnits is how many units of Detail.Loss are all frames.
+const LossUnits = 1 << 16
 
 // State is the link as a whole: broken when either way is, else what the receiving way is.
 func (d Detail) State() LinkState {
@@ -33,7 +39,8 @@ func (d Detail) State() LinkState {
 //
 //	bits 0-2  Rx, as LinkState     bit 8   Silent
 //	bits 4-6  Tx, as LinkState     bit 9   Handshake
-//	                               bits 16-31  HeardAge in ms, 0xffff for more
+//	                               bits 16-31  of a silent link HeardAge in ms, 0xffff for more;
+//	                                           of another one Loss
 const (
 	detailTxShift   = 4
 	detailSilent    = 1 << 8
@@ -51,6 +58,9 @@ func (d Detail) Encode() uint32 {
 	if d.Handshake {
 		w |= detailHandshake
 	}
+	if !d.Silent {
+		return w | uint32(d.Loss)<<detailAgeShift
+	}
 	ms := min(max(0, d.HeardAge.Milliseconds()), math.MaxUint16)
 	return w | uint32(ms)<<detailAgeShift
 }
@@ -62,7 +72,11 @@ func DecodeDetail(w uint32) (Detail, error) {
 		Tx:        LinkState(w >> detailTxShift & 7),
 		Silent:    w&detailSilent != 0,
 		Handshake: w&detailHandshake != 0,
-		HeardAge:  time.Duration(w>>detailAgeShift) * time.Millisecond,
+	}
+	if d.Silent {
+		d.HeardAge = time.Duration(w>>detailAgeShift) * time.Millisecond
+	} else {
+		d.Loss = uint16(w >> detailAgeShift)
 	}
 	switch {
 	case !d.Rx.Valid():
@@ -84,6 +98,9 @@ func (d Detail) String() string {
 	}
 	if d.Handshake {
 		b.WriteString(" unheard")
+	}
+	if d.Loss > 0 {
+		fmt.Fprintf(&b, " losing %.2g %%", 100*float64(d.Loss)/LossUnits)
 	}
 	return b.String()
 }

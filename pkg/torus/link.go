@@ -270,6 +270,12 @@ func (l *Link) Detail() Detail {
 	return d
 }
 
+// Loss is what the sick ratio is now, as Detail.Loss has it; Detail leaves it out.
+func (l *Link) Loss() uint16 {
+	frames, errors := l.seq.judged()
+	return uint16(min(errorRatio(errors, frames)*LossUnits, LossUnits-1))
+}
+
 // NextFrame returns the heartbeat to send now. It may be called at any time, to tell an urgent
 // change of status, not only when Step asks for it.
 func (l *Link) NextFrame(st Status) Frame {

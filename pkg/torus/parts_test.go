@@ -81,7 +81,11 @@ func TestDetail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := Detail{
 			Rx: states.Draw(t, "rx"), Tx: states.Draw(t, "tx"), Silent: rapid.Bool().Draw(t, "silent"), Handshake: rapid.Bool().Draw(t, "handshake"),
-			HeardAge: time.Duration(rapid.IntRange(0, math.MaxUint16).Draw(t, "ms")) * time.Millisecond,
+		}
+		if n := rapid.IntRange(0, math.MaxUint16).Draw(t, "age or loss"); d.Silent {
+			d.HeardAge = time.Duration(n) * time.Millisecond
+		} else {
+			d.Loss = uint16(n)
 		}
 		if got, err := DecodeDetail(d.Encode()); err != nil || got != d {
 			t.Fatalf("%+v becomes %+v, %v", d, got, err)
@@ -100,6 +104,9 @@ func TestDetail(t *testing.T) {
 		}
 	}
 	if got := long.String(); got != "rx BROKEN tx UNKNOWN silent after 1h0m0s" {
+		t.Error(got)
+	}
+	if got := (Detail{Rx: LinkNormal, Tx: LinkNormal, Loss: LossUnits / 100}).String(); got != "rx NORMAL tx NORMAL losing 1 %" {
 		t.Error(got)
 	}
 	if got := (Detail{Rx: LinkSick, Tx: LinkBroken, Handshake: true}).String(); got != "rx SICK tx BROKEN unheard" {

@@ -255,7 +255,7 @@ func (m *Machine) fillPage() {
 	m.out.WriteDescriptor, m.out.WriteDNP = true, true
 	for _, l := range m.links {
 		if l != nil {
-			m.out.Details = append(m.out.Details, Extension{l.dir, l.detail.Encode()})
+			m.out.Details = append(m.out.Details, l.extension())
 			m.out.Causes = append(m.out.Causes, Extension{l.dir, l.cause})
 		}
 	}

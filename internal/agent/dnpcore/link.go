@@ -14,8 +14,9 @@ type link struct {
 	dir     grid.Direction
 	dst     grid.Coord
 	machine *torus.Link
-	session bool // a handshake has been: frames can be sent
-	detail  torus.Detail
+	session bool         // a handshake has been: frames can be sent
+	detail  torus.Detail // without the loss
+	loss    uint16       // as last written
 	peer    torus.PeerStatus
 	wake    time.Time
 	stats   torus.LinkStats // at the last look
@@ -39,6 +40,15 @@ func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
 	l := &link{dir: d, dst: dst, machine: torus.NewLink(lc, now), wake: now, bucket: newBucket(cfg.RelayRate, cfg.RelayRate, now), bulk: newBucket(cfg.BulkRate, cfg.BulkBurst, now)}
 	l.detail = l.machine.Detail()
 	return l, nil
+}
+
+// extension is the detail word.
+func (l *link) extension() Extension {
+	d := l.detail
+	if !d.Silent {
+		d.Loss = l.loss
+	}
+	return Extension{l.dir, d.Encode()}
 }
 
 // usable says whether a message sent by the link is likely to arrive.
@@ -119,6 +129,10 @@ func (m *Machine) onSession(now time.Time, ev Session) {
 // afterLink draws the conclusions of a step of a link machine.
 func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
 	l.wake = out.Wake
+	if loss := l.machine.Loss(); loss != l.loss {
+		l.loss = loss
+		m.out.Details = append(m.out.Details, l.extension()) // for the foresight: nobody is woken
+	}
 	if !out.Changed && !out.PeerChanged {
 		return
 	}
@@ -136,7 +150,7 @@ func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {
 	m.note(NoteLink, "link %s: %s (was %s)", l.dir, d, l.detail)
 	l.detail = d
 	m.word.Links[l.dir.Index()] = linkHealth(d.State())
-	m.out.Details = append(m.out.Details, Extension{l.dir, d.Encode()})
+	m.out.Details = append(m.out.Details, l.extension())
 	m.out.Ring = true
 	m.exceptions.level(watchdog.AddrChannel(l.dir), watchdog.ChannelSilence, d.Silent)
 	m.exceptions.level(watchdog.AddrChannel(l.dir), watchdog.ChannelHandshake, d.Handshake)

@@ -36,9 +36,16 @@ type Registers struct {
 	Details       [grid.NumDirections]torus.Detail
 	Causes        [grid.NumDirections]uint32 // last host word of neighbours that died with a cause
 
-	Temperature, Power, Voltage uint32 // value registers; 0: there is no such sensor
+	Temperature, Power, Voltage uint32    // value registers; 0: there is no such sensor
+	Sensed                      [3]Sensed // the same sensors, finer
 
 	Router0, Router1, RDMA, Engine uint32 // exception registers
+}
+
+// Sensed is a sensor's value beside its register.
+type Sensed struct {
+	Thousandths int32  // of °C, W or V
+	Thresholds  uint32 // the register
 }
 
 // Reading is what one sensor says.
@@ -46,6 +53,9 @@ type Reading struct {
 	Component fault.Component
 	State     fault.State
 	Detail    string
+	// What may move towards a threshold before anything is wrong; a Quantity of 0: nothing does.
+	Quantity         fault.Quantity
+	Value, Threshold float64
 }
 
 // Readings are the sensors' latest words, in any order and number.

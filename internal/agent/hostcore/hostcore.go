@@ -19,6 +19,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
+	"github.com/lofamo/lofamo/internal/agent/moves"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -64,6 +65,7 @@ type Machine struct {
 
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
 	sensorsOld bool
+	moves      moves.Tracker
 	announced  bool // the first digest is out
 	corrupt    bool // the last taken word was, so that it is noted once
 	unreadable bool
@@ -114,6 +116,9 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.sender.Restore(now, cfg.Kept)
 	return m, nil
 }
+
+// readingsAtOnce is for how many readings a digest of a healthy node has room.
+const readingsAtOnce = 2
 
 // AnnounceAfter is when a half that starts sends its first digest at the latest. Until then
 // changes are not reported one by one: everything is new at a start.
@@ -207,7 +212,7 @@ func (m *Machine) report(now time.Time) {
 	}
 	if !now.Before(m.digestAt) {
 		m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
-		m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now)})
+		m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now), Readings: m.moves.Due(now, readingsAtOnce)})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/ledger"
+	"github.com/lofamo/lofamo/internal/agent/moves"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
@@ -33,6 +34,7 @@ func (m *Machine) onRegisters(now time.Time, ev Registers) {
 	for _, d := range m.cfg.Topo.Links {
 		m.observeLink(now, d)
 	}
+	m.measure(now)
 	for _, n := range m.cfg.Topo.Neighbours {
 		m.observeNeighbour(now, n)
 	}
@@ -271,6 +273,9 @@ func lastCause(raw uint32) string {
 func (m *Machine) onReadings(now time.Time, rs []Reading) {
 	m.sensedAt, m.sensorsOld = now, false
 	for _, r := range rs {
+		if r.Quantity != 0 && r.State != fault.Unknown {
+			m.moves.Measure(now, r.Component, r.Quantity, r.Value, moves.Above(r.Threshold))
+		}
 		if !r.State.Valid() {
 			r.State = fault.Unknown
 		}

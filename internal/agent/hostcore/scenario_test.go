@@ -31,6 +31,9 @@ import (
 //	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
 //	core|temperature|power|voltage normal|sick|broken|absent
 //	sensor COMPONENT STATE    of the host's own sensors
+//	measured temperature|power|voltage LOW HIGH VALUE   a finer value with its thresholds, in the sensor's unit
+//	measured corrected-errors HIGH VALUE                by the memory's sensor, errors a second
+//	measured loss DIR VALUE                             what a link loses, of all
 //	sensors silent            they do not answer any more
 //	supervisors answer|silent
 //	gossip lives|silent       other members are heard, or not: silent at first
@@ -164,6 +167,9 @@ func (w *world) sent(s *Send) {
 }
 
 func (w *world) sentReport(s *Send, r fault.Report) {
+	for _, v := range r.Readings {
+		w.say("%s%s %s digest %d: %s %s is %.4g%s, threshold %.4g%s", s.Path, w.iface(s), s.Target, r.ID.Seq, v.Component, v.Quantity, v.Value, v.Quantity.Unit(), v.Threshold, v.Quantity.Unit())
+	}
 	if !r.Digest {
 		w.say("%s%s %s report %d:", s.Path, w.iface(s), s.Target, r.ID.Seq)
 		for _, o := range r.Observations {
@@ -242,6 +248,8 @@ func (w *world) do(args []string) {
 		s, err := fault.ParseState(args[2])
 		w.must(err)
 		w.step(Readings{[]Reading{{Component: c, State: s, Detail: "as told"}}})
+	case "measured":
+		w.measured(args[1:])
 	case "sensors":
 		w.sensorsAt = w.now.Add(time.Hour)
 	case "supervisors":
@@ -278,6 +286,33 @@ func (w *world) do(args []string) {
 		}})
 	default:
 		w.t.Fatalf("unknown command %v", args)
+	}
+}
+
+// measured is what somebody measures, as the page or the sensors tell it.
+func (w *world) measured(args []string) {
+	value := func(i int) float64 {
+		v, err := strconv.ParseFloat(args[i], 64)
+		w.must(err)
+		return v
+	}
+	if args[0] == "corrected-errors" {
+		w.step(Readings{[]Reading{{Component: fault.ComponentMemory, State: fault.Normal, Quantity: fault.QuantityCorrectedErrors, Threshold: value(1), Value: value(2)}}})
+		return
+	}
+	if args[0] == "loss" {
+		w.regs.Details[w.dir(args[1]).Index()].Loss = uint16(value(2) * torus.LossUnits)
+		w.ring()
+		return
+	}
+	for i, s := range []struct {
+		name   string
+		encode func(float64) byte
+	}{{"temperature", watchdog.EncodeCelsius}, {"power", watchdog.EncodeWatts}, {"voltage", watchdog.EncodeVolts}} {
+		if s.name == args[0] {
+			w.regs.Sensed[i] = Sensed{int32(value(3) * 1000), watchdog.Thresholds{WarnLow: s.encode(value(1)), WarnHigh: s.encode(value(2))}.Encode()}
+			w.ring()
+		}
 	}
 }
 

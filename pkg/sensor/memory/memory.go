@@ -96,6 +96,8 @@ func (s *Source) edac(j *source.Judge, now time.Time) {
 		return
 	}
 	grown := s.corrected.Add(now, ce)
+	window := s.cfg.CorrectedWindow.Seconds()
+	j.Trend(source.Measure{Quantity: fault.QuantityCorrectedErrors, Value: float64(grown) / window, Threshold: float64(s.cfg.SickCorrected) / window})
 	switch {
 	case ue > 0:
 		j.Say(fault.Failed, float64(ue), "", "%d uncorrected memory errors since boot or reset_counters", ue)

@@ -24,6 +24,15 @@ type Reading struct {
 	Unit   string  // "°C", "V", "W", "/s", "%", or empty
 	Detail string  // for people, at most fault.MaxDetail bytes: why it is not normal, or what was read
 	Source string  // the source's name
+	// Trend is what of it may move towards a threshold before anything is wrong; zero: nothing.
+	Trend Measure
+}
+
+// Measure is a measured quantity and the threshold above which its component is SICK.
+type Measure struct {
+	Quantity  fault.Quantity
+	Value     float64 // in the quantity's unit
+	Threshold float64
 }
 
 // Source measures one component.
@@ -87,6 +96,9 @@ func (j *Judge) Say(s fault.State, value float64, unit, format string, args ...a
 		j.reading.Detail = Detail(fmt.Sprintf(format, args...))
 	}
 }
+
+// Trend notes what may move towards a threshold.
+func (j *Judge) Trend(m Measure) { j.reading.Trend = m }
 
 // Fail adds a sign that was there and could not be read.
 func (j *Judge) Fail(err error) {

@@ -1,6 +1,7 @@
 package awareness
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -8,24 +9,99 @@ import (
 
 // component is one component as the map has it.
 type component struct {
-	state    fault.State
-	cause    fault.Cause
-	single   bool
-	since    time.Time // of the state
-	why      finding
-	restored bool             // no evidence yet since the map was restored
-	evidence []EvidenceStatus // as restored
+	since     instant // of the state
+	state     fault.State
+	cause     fault.Cause
+	rule      ruleName
+	single    bool
+	restored  bool // no evidence yet since the map was restored
+	flapping  bool
+	held      bool // a change is being held back
+	forgotten bool // it had a story: its last change was that of the state
+}
 
-	last, before time.Time // the last two changes of a known state
-	flapping     bool
-	held         bool // a change is being held back
+// story is what is remembered of a component that was not always well. Few have one, and those that have been
+// quiet for long lose it.
+type story struct {
+	component    fault.Component
+	last, before instant          // the last two changes of a known state
+	why          *finding         // of the last change; shared with other components, never written
+	evidence     []EvidenceStatus // as restored
+}
+
+// story returns the component's story, nil if it has none.
+func (n *node) story(c fault.Component) *story {
+	for i := range n.stories {
+		if n.stories[i].component == c {
+			return &n.stories[i]
+		}
+	}
+	return nil
+}
+
+// tell returns the component's story for writing.
+func (n *node) tell(c fault.Component) *story {
+	if s := n.story(c); s != nil {
+		return s
+	}
+	n.stories = append(n.stories, story{component: c})
+	return &n.stories[len(n.stories)-1]
+}
+
+// lastChange returns when a known state of the component last changed; zero when none ever did.
+func (m *Machine) lastChange(n *node, c fault.Component) time.Time {
+	if s := n.story(c); s != nil {
+		return m.clock.time(s.last)
+	}
+	if p := &n.components[c]; p.forgotten {
+		return m.clock.time(p.since)
+	}
+	return time.Time{}
+}
+
+// forget drops the stories that nothing hangs on any more.
+func (m *Machine) forget(n *node, now time.Time) {
+	old := m.clock.instant(now.Add(-max(m.window(), 2*m.cfg.HoldOff)))
+	n.stories = slices.DeleteFunc(n.stories, func(s story) bool {
+		p := &n.components[s.component]
+		if p.state == fault.Sick || p.state == fault.Failed || p.restored || s.last > old {
+			return false
+		}
+		p.flapping, p.forgotten = false, s.last != 0
+		return true
+	})
+	if len(n.stories) == 0 {
+		n.stories = nil
+	}
+}
+
+// why returns why the component has its state: as it was found, or, where that was not worth remembering, as
+// it is found now.
+func (m *Machine) why(n *node, c fault.Component) finding {
+	p := &n.components[c]
+	if s := n.story(c); s != nil && s.why != nil {
+		return *s.why
+	}
+	if !p.restored {
+		next, restless := n.next, n.restless
+		f := m.find(n, c, m.now)
+		n.next, n.restless = next, restless
+		if !f.keep && f.state == p.state && f.cause == p.cause {
+			return f
+		}
+	}
+	return asCommitted(p)
+}
+
+// asCommitted is the finding for a state that stands though nothing is known of why.
+func asCommitted(p *component) finding {
+	return finding{state: p.state, cause: p.cause, kind: fault.KindDigest, name: p.rule, rule: "as committed before"}
 }
 
 // publish compares what the evidence says of a node's components with the map, and changes the map.
 func (m *Machine) publish(n *node, now time.Time) {
 	at := len(m.out.Changes)
 	defer m.remark(n, now)
-	m.out.Changes = append(m.out.Changes, Change{}) // the node itself comes first
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		if n.has(c) {
 			m.apply(n, c, m.find(n, c, now), now)
@@ -34,12 +110,12 @@ func (m *Machine) publish(n *node, now time.Time) {
 	before := len(m.out.Changes)
 	m.apply(n, fault.ComponentNode, m.findNode(n, now), now)
 	m.publishWarnings(n, now)
-	if len(m.out.Changes) > before {
-		m.out.Changes[at] = m.out.Changes[before]
-		m.out.Changes = m.out.Changes[:before]
-		return
+	if end := len(m.out.Changes); before > at && end > before { // the node itself comes first
+		node := m.out.Changes[before]
+		copy(m.out.Changes[at+1:end], m.out.Changes[at:before])
+		m.out.Changes[at] = node
 	}
-	m.out.Changes = append(m.out.Changes[:at], m.out.Changes[at+1:]...)
+	m.forget(n, now)
 }
 
 // apply changes one component of the map, unless there is a reason to wait.
@@ -56,7 +132,7 @@ func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 		}
 	}
 	p.restored = p.restored && f.blank
-	if f.state == p.state && f.cause == p.cause && f.single == p.single && !reflagged(c, p.why.name, f.name) {
+	if f.state == p.state && f.cause == p.cause && f.single == p.single && !reflagged(c, p.rule, f.name) {
 		p.held = false
 		return
 	}
@@ -80,20 +156,21 @@ func reflagged(c fault.Component, old, now ruleName) bool {
 // the third change within HoldOff on it flaps, and changes are HoldOff apart until it has been quiet
 // for twice that. Halves, nodes and what follows from them are never held back.
 func (m *Machine) hold(n *node, c fault.Component, f finding, now time.Time) bool {
-	p := &n.components[c]
 	if c <= fault.ComponentDNP { // the node, its host, its DNP
 		return false
 	}
-	if m.cfg.HoldOff == 0 || p.last.IsZero() || ofPeer(c, f.cause) || ofPeer(c, p.cause) {
+	p, s := &n.components[c], n.story(c)
+	if m.cfg.HoldOff == 0 || s == nil || s.last == 0 || ofPeer(c, f.cause) || ofPeer(c, p.cause) {
 		return false
 	}
-	if now.Sub(p.last) >= 2*m.cfg.HoldOff {
+	last := m.clock.time(s.last)
+	if now.Sub(last) >= 2*m.cfg.HoldOff {
 		p.flapping = false
 	}
-	if !p.before.IsZero() && now.Sub(p.before) < m.cfg.HoldOff {
+	if s.before != 0 && now.Sub(m.clock.time(s.before)) < m.cfg.HoldOff {
 		p.flapping = true
 	}
-	free := p.last.Add(m.cfg.HoldOff)
+	free := last.Add(m.cfg.HoldOff)
 	if !p.flapping || !now.Before(free) {
 		return false
 	}
@@ -116,7 +193,7 @@ func (m *Machine) change(n *node, c fault.Component, f finding, now time.Time) {
 		Observer: m.observer(f.from), Latency: -1, Kind: f.kind, Reason: f.rule, SingleWitness: f.single, Flapping: p.held || p.flapping,
 	}
 	// Neither a first NORMAL nor evidence from before the last change measures awareness of this one.
-	old := p.state == fault.Unknown && f.state == fault.Normal || f.state <= p.state && f.began.Before(p.last)
+	old := p.state == fault.Unknown && f.state == fault.Normal || f.state <= p.state && f.began.Before(m.lastChange(n, c))
 	if !f.began.IsZero() && !old {
 		ch.Latency = max(0, now.Sub(f.began))
 	}
@@ -126,14 +203,32 @@ func (m *Machine) change(n *node, c fault.Component, f finding, now time.Time) {
 	if p.held || p.flapping {
 		ch.Reason += "; flapping: changes are held back for " + m.cfg.HoldOff.String()
 	}
+	m.remember(n, c, f, now)
 	if p.state != f.state {
-		p.since = now
+		p.since = m.clock.instant(now)
 	}
-	if p.state != fault.Unknown { // the first word, or the first after long silence, is no flapping
-		p.before, p.last = p.last, now
-	}
-	p.state, p.cause, p.single, p.why, p.held, p.evidence = f.state, f.cause, f.single, f, false, nil
+	p.state, p.cause, p.rule, p.single, p.held = f.state, f.cause, f.name, f.single, false
 	m.out.Changes = append(m.out.Changes, ch)
+}
+
+// remember keeps of a change what will be asked for. The first word, or the first after long silence, is no
+// flapping, and unless it is bad nobody will ask for it.
+func (m *Machine) remember(n *node, c fault.Component, f finding, now time.Time) {
+	p := &n.components[c]
+	if p.state == fault.Unknown && f.state <= fault.Normal && n.story(c) == nil {
+		return
+	}
+	s := n.tell(c)
+	if p.forgotten {
+		s.last, p.forgotten = p.since, false
+	}
+	if p.state != fault.Unknown {
+		s.before, s.last = s.last, m.clock.instant(now)
+	}
+	if m.newest == nil || *m.newest != f {
+		m.newest = &f
+	}
+	s.why, s.evidence = m.newest, nil
 }
 
 // observer names who observed: a half, or this supervisor.
@@ -155,32 +250,33 @@ func (m *Machine) findNode(n *node, now time.Time) finding {
 		return enclosed(n)
 	}
 	var worst *component
+	var which fault.Component
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		p := &n.components[c]
 		if !n.has(c) || ofPeer(c, p.cause) || (p.state != fault.Sick && p.state != fault.Failed) {
 			continue
 		}
 		if worst == nil || p.cause > worst.cause || (p.cause == worst.cause && p.state > worst.state) {
-			worst = p
+			worst, which = p, c
 		}
 	}
 	host, dnp := &n.components[fault.ComponentHost], &n.components[fault.ComponentDNP]
 	heard := m.current(n, fault.HalfHost, now) || m.current(n, fault.HalfDNP, now)
 	switch {
 	case worst != nil && (heard || host.state == fault.Failed || dnp.state == fault.Failed):
-		f := worst.why
+		f := m.why(n, which)
 		f.state, f.cause, f.single, f.keep, f.blank = fault.Sick, worst.cause, false, false, false
 		return f
 	case !heard || host.state == fault.Unknown || dnp.state == fault.Unknown:
 		return m.unheard(n)
 	}
-	newest := host
-	for c := fault.ComponentDNP; c.Valid(); c++ {
-		if p := &n.components[c]; n.has(c) && p.state == fault.Normal && p.last.After(newest.last) {
-			newest = p
+	newest := fault.ComponentHost
+	for c := fault.ComponentDNP; len(n.stories) > 0 && c.Valid(); c++ {
+		if n.has(c) && n.components[c].state == fault.Normal && m.lastChange(n, c).After(m.lastChange(n, newest)) {
+			newest = c
 		}
 	}
-	f := newest.why
+	f := m.why(n, newest)
 	f.state, f.cause, f.single, f.keep, f.blank = fault.Normal, fault.CauseNone, false, false, false
 	return f
 }

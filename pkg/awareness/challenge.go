@@ -25,16 +25,16 @@ type nonce struct {
 // mark is a point in a node's history: when it was, and what had been asked until then.
 type mark struct {
 	serial uint64
-	at     time.Time
+	at     instant
 }
 
-func (m *Machine) mark(now time.Time) mark { return mark{serial: m.serial, at: now} }
+func (m *Machine) mark(now time.Time) mark { return mark{serial: m.serial, at: m.clock.instant(now)} }
 
 // proven says that the half has lived after the mark: it answered a challenge that was sent after
 // it, or was heard to have booted again. A first report ever is no new boot.
 func (n *node) proven(h fault.Half, since mark) bool {
 	v := n.voice(h)
-	return v.answered > since.serial || v.booted.After(since.at)
+	return v.answered > since.serial || v.booted > since.at
 }
 
 // round is a question put to a node or to one of its halves because of an accusation, and put
@@ -91,7 +91,7 @@ type suspicion struct {
 
 // ask runs the round k of the node for one step: opens it, asks, asks again, begins anew.
 func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
-	r := &n.rounds[k]
+	r := &m.try(n).rounds[k]
 	heard := n.heard(k)
 	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
 	switch {
@@ -129,7 +129,7 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 // askAgain decides whether an answered round begins anew: for a new accusation, or because the
 // accusers stand by theirs and the accused has not been heard for too long.
 func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
-	r := &n.rounds[k]
+	r := &m.try(n).rounds[k]
 	if s.latest.After(r.start) {
 		m.begin(n, k, 1, now)
 		return
@@ -156,10 +156,17 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 	n.wakeAt(at, now)
 }
 
+// close ends the round: what was asked about is no longer said.
+func (m *Machine) close(n *node, k fault.Half) {
+	if n.rounds[k] != (round{}) {
+		m.try(n).rounds[k] = round{}
+	}
+}
+
 // begin opens the round, or opens it anew, and asks. It asks inWait times within the first wait, so that
 // lost datagrams condemn nobody: not even a node whose DNP hangs and whose only interface loses a third.
 func (m *Machine) begin(n *node, k fault.Half, waits int, now time.Time) {
-	n.rounds[k] = round{open: true, since: m.mark(now), start: now, next: now.Add(m.wait(k) / inWait), waits: waits, sent: 1}
+	m.try(n).rounds[k] = round{open: true, since: m.mark(now), start: now, next: now.Add(m.wait(k) / inWait), waits: waits, sent: 1}
 	m.challenge(n, k, now)
 }
 
@@ -176,7 +183,7 @@ func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.
 	if !n.probed.IsZero() && now.Sub(n.probed) < interval {
 		return
 	}
-	n.probed = now
+	m.try(n).probed = now
 	m.challenge(n, h, now)
 }
 
@@ -184,10 +191,11 @@ func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.
 func (m *Machine) challenge(n *node, h fault.Half, now time.Time) {
 	m.serial++
 	c := nonce{value: m.cfg.Nonce(), serial: m.serial, half: h, sent: now}
-	if len(n.nonces) == maxNonces {
-		n.nonces = n.nonces[1:]
+	t := m.try(n)
+	if len(t.nonces) == maxNonces {
+		t.nonces = t.nonces[1:]
 	}
-	n.nonces = append(n.nonces, c)
+	t.nonces = append(t.nonces, c)
 	m.out.Challenges = append(m.out.Challenges, Challenge{Node: n.id, Half: h, Nonce: c.value, Via: m.via(n, now)})
 }
 
@@ -218,13 +226,13 @@ func (m *Machine) answered(a Answered, now time.Time) {
 		if c.value == a.Nonce && (c.half == 0 || c.half == a.Origin.Half) {
 			v = n.voice(a.Origin.Half)
 			if c.serial > v.answered {
-				v.answered, v.answeredAt = c.serial, c.sent
+				v.answered, v.asked = c.serial, m.clock.instant(c.sent)
 			}
 			v.heard = later(v.heard, c.sent) // it lived at least then
 			// The epoch is for reports to raise, whose jumps the inbox refuses: one absurd epoch, kept from
 			// an answer, would make every later leader deaf to the half.
-			if a.Epoch > v.epoch && v.epoch > 0 && v.met.Before(now) {
-				v.booted = now
+			if a.Epoch > v.epoch && v.epoch > 0 && v.met < m.clock.instant(now) {
+				v.booted = m.clock.instant(now)
 			}
 		}
 	}

@@ -11,6 +11,8 @@ func (m *Machine) find(n *node, c fault.Component, now time.Time) finding {
 	switch {
 	case n.inferred:
 		return enclosed(n)
+	case c == fault.ComponentNode:
+		return m.findNode(n, now)
 	case c == fault.ComponentHost:
 		return m.findHalf(n, fault.HalfHost, now)
 	case c == fault.ComponentDNP:
@@ -54,17 +56,17 @@ func (m *Machine) findHalf(n *node, h fault.Half, now time.Time) finding {
 		return f
 	}
 	if m.current(n, h, now) {
-		if r := n.voice(h).own[c]; r != nil && r.kind == fault.KindSelf && (r.state == fault.Sick || r.state == fault.Failed) {
+		if r := m.said(n, h, c); r != nil && r.kind == fault.KindSelf && (r.state == fault.Sick || r.state == fault.Failed) {
 			return m.told(r, c, n.origin(h))
 		}
 		f := finding{state: fault.Normal, cause: fault.CauseNone, kind: fault.KindSelf, path: n.voice(h).path, from: n.origin(h), began: n.voice(h).heard, name: ruleSpeaks, rule: "it speaks"}
-		if r := n.voice(h).own[c]; r != nil {
+		if r := m.said(n, h, c); r != nil {
 			f.path, f.began = r.path, r.began
 		}
 		return f
 	}
 	o := h.Other()
-	if r := n.voice(o).own[c]; r != nil && r.kind == fault.KindWatchdog && m.current(n, o, now) {
+	if r := m.said(n, o, c); r != nil && r.kind == fault.KindWatchdog && m.current(n, o, now) {
 		return m.told(r, c, n.origin(o))
 	}
 	return m.unheard(n)
@@ -102,7 +104,7 @@ func (m *Machine) findDNPPart(n *node, c fault.Component, now time.Time) finding
 	if r, by := m.ownWord(n, c, now); r != nil {
 		return m.told(r, c, by)
 	}
-	if r := n.voice(fault.HalfHost).own[c]; r != nil && now.Before(m.expiry(n, fault.HalfHost)) {
+	if r := m.said(n, fault.HalfHost, c); r != nil && now.Before(m.expiry(n, fault.HalfHost)) {
 		f := m.told(r, c, n.origin(fault.HalfHost)) // its host is dead, but said so lately
 		f.name, f.rule = ruleLastWord, "last known before its host died"
 		return f
@@ -125,7 +127,7 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 		quiet := v.heard.Add(m.overdue())
 		if c == fault.ComponentServiceNetwork {
 			// Its host may still speak by other rails: its own word comes first, if it comes soon.
-			if t := later(v.direct.Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {
+			if t := later(m.clock.time(v.direct).Add(m.overdue()), d.since.Add(m.cfg.DigestPeriod)); t.Before(quiet) {
 				quiet = t
 			}
 		}
@@ -143,7 +145,7 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 		return m.told(own, c, by)
 	}
 	if dead {
-		if r := n.voice(fault.HalfHost).own[c]; r != nil && r.state == fault.Failed {
+		if r := m.said(n, fault.HalfHost, c); r != nil && r.state == fault.Failed {
 			f := m.told(r, c, n.origin(fault.HalfHost))
 			f.name, f.rule = ruleLastWord, "last known before its host died"
 			return f
@@ -161,13 +163,17 @@ func (m *Machine) findHostPart(n *node, c fault.Component, now time.Time) findin
 func (m *Machine) describedFailed(n *node, c fault.Component, now time.Time) (first *record, count int, by fault.Origin) {
 	var word time.Time
 	for _, h := range halves {
-		if r := n.voice(h).own[c]; r != nil && (c != fault.ComponentServiceNetwork || r.path == fault.PathDirect) {
+		if r := m.said(n, h, c); r != nil && (c != fault.ComponentServiceNetwork || r.path == fault.PathDirect) {
 			word = later(word, r.said)
 		}
 	}
 	for i := range n.neighbours {
 		r, from := m.descriptor(n, i, c, now)
-		if r == nil || r.state != fault.Failed || !r.since.After(word) {
+		if r == nil || r.state != fault.Failed {
+			continue
+		}
+		n.restless = true // its own halves' next word may be the later one
+		if !r.since.After(word) {
 			continue
 		}
 		count++

@@ -16,6 +16,7 @@ type domains struct {
 // newDomains reads the labels. Only the keys that nodes have a value for take space.
 func newDomains(cfg Config, nodes []*node) domains {
 	var d domains
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node) bool { return n == nil })
 	for _, key := range cfg.DomainLabels {
 		values, sizes, of := []string{""}, []int{0}, make([]int32, cfg.Dims.Nodes())
 		index := map[string]int32{}

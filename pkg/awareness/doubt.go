@@ -59,7 +59,10 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 // turnMute notes that a node has not answered in time, or has been heard again.
 func (m *Machine) turnMute(n *node, now time.Time) {
 	r := &n.rounds[0]
-	if !r.open || n.answered(0) || n.heard(0).After(r.start) {
+	if !r.open {
+		return
+	}
+	if n.answered(0) || n.heard(0).After(r.start) {
 		r.mute = time.Time{}
 		return
 	}
@@ -173,7 +176,7 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {
 		p := nb.node
-		if !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
+		if !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
 			return true
 		}
 	}

@@ -30,7 +30,7 @@ func (m *Machine) Explain(id fault.NodeID, c fault.Component) (Explanation, bool
 	n := m.nodes[rank]
 	p := &n.components[c]
 	return Explanation{
-		Node: id, Component: c, State: p.state, Cause: p.cause, Since: p.since,
-		Rule: p.why.name.String(), Summary: p.why.rule, Evidence: m.evidenceOf(n, c),
+		Node: id, Component: c, State: p.state, Cause: p.cause, Since: m.clock.time(p.since),
+		Rule: p.rule.String(), Summary: m.why(n, c).rule, Evidence: m.evidenceOf(n, c),
 	}, true
 }

@@ -251,7 +251,7 @@ func (m *Machine) RestoreWarnings(list []WarningStatus) error {
 // Warnings returns all that hold, by rank and component, as they were last told.
 func (m *Machine) Warnings() []WarningStatus {
 	var out []WarningStatus
-	for _, n := range m.nodes {
+	for _, n := range m.own {
 		for _, t := range n.trends {
 			if t.warning != nil {
 				out = append(out, *t.warning)

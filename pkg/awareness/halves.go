@@ -45,7 +45,12 @@ func (m *Machine) settle(n *node, now time.Time) {
 		if n.voice(h).heard.IsZero() {
 			continue
 		}
-		n.wakeAt(m.expiry(n, h), now)
+		if t := m.expiry(n, h); t.After(now) {
+			n.wake(t)
+		}
+	}
+	if n.foreign {
+		return // its own region judges it
 	}
 	for _, h := range halves {
 		m.recover(n, h, now)
@@ -95,7 +100,7 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 		}
 		a.enough = a.count >= min(2, len(n.neighbours)) && a.count > 0
 	}
-	if r := n.voice(h.Other()).own[halfComponent(h)]; r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed && !r.since.Before(back) && m.current(n, h.Other(), now) {
+	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed && !r.since.Before(back) && m.current(n, h.Other(), now) {
 		a.record, a.by, a.enough = r, n.origin(h.Other()), true
 		a.latest = later(a.latest, r.since)
 	}
@@ -118,16 +123,16 @@ func (m *Machine) forgiven(n *node, now time.Time, hs ...fault.Half) time.Time {
 
 // judgeHalf finds a half failed when it is accused and does not answer.
 func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
-	r := &n.rounds[h]
 	if n.failure(h).on {
 		return
 	}
 	a := m.accused(n, h, now)
 	if a.record == nil {
-		*r = round{}
+		m.close(n, h)
 		return
 	}
 	m.ask(n, h, suspicion{latest: a.latest, enough: a.enough, wait: m.cfg.ChallengeHalf}, now)
+	r := &n.rounds[h]
 	if !a.enough || n.answered(h) {
 		return
 	}
@@ -170,8 +175,9 @@ func (m *Machine) accusers(a accusation) string {
 
 // becomeFailed is the verdict on one half.
 func (m *Machine) becomeFailed(n *node, h fault.Half, f finding, now time.Time) {
-	*n.failure(h) = verdict{on: true, at: now, mark: m.mark(now), finding: f}
-	n.rounds[h] = round{}
+	t := m.try(n)
+	t.failed[h-1] = verdict{on: true, at: now, mark: m.mark(now), finding: f}
+	t.rounds[h] = round{}
 }
 
 // lull is how long a watchdog's good word must stand before it lifts a verdict: just long enough for
@@ -185,12 +191,13 @@ const lull = time.Millisecond
 // than four digest periods, its verdict stands, so that they do not take its silence for their links'
 // fault.
 func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
-	f := n.failure(h)
-	if !f.on {
+	if !n.failure(h).on {
 		return
 	}
+	t := m.try(n)
+	f := &t.failed[h-1]
 	if f.proven.IsZero() {
-		word := n.voice(h.Other()).own[halfComponent(h)]
+		word := m.said(n, h.Other(), halfComponent(h))
 		seen := word != nil && word.kind == fault.KindWatchdog && word.state == fault.Normal && word.came.After(f.at) && m.current(n, h.Other(), now)
 		if seen && !now.After(word.came) {
 			n.wakeAt(now.Add(lull), now)
@@ -209,10 +216,9 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 			return
 		}
 	}
-	*f = verdict{}
-	n.dead = verdict{}
-	n.rounds[h] = round{}
-	n.backAt[h-1] = now
+	*f, t.dead = verdict{}, verdict{}
+	t.rounds[h] = round{}
+	t.backAt[h-1] = now
 }
 
 // ownWord returns the newest statement of the node's own halves on one of its components, of those
@@ -221,7 +227,7 @@ func (m *Machine) ownWord(n *node, c fault.Component, now time.Time) (*record, f
 	var best *record
 	var by fault.Origin
 	for _, h := range halves {
-		r := n.voice(h).own[c]
+		r := m.said(n, h, c)
 		if r == nil || !m.current(n, h, now) {
 			continue
 		}
@@ -257,7 +263,7 @@ func (m *Machine) descriptor(n *node, i int, c fault.Component, now time.Time) (
 	var best *record
 	var by fault.Origin
 	for _, h := range halves {
-		r := nb.node.voice(h).about[nb.index][k]
+		r := m.saidOf(nb, h, k)
 		if r == nil || !m.current(nb.node, h, now) {
 			continue
 		}

@@ -18,6 +18,12 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return out
 	}
 	own, by := m.ownWord(n, c, now)
+	if p == nil { // of another region, and not at its border
+		if own == nil || own.state == fault.Unknown {
+			return m.unheard(n)
+		}
+		return m.told(own, c, by)
+	}
 	if f := p.failure(fault.HalfDNP); f.on {
 		return explained(p, own, by)
 	}
@@ -78,8 +84,8 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 		return t
 	}
 	// A DNP that answered when the link had been silent for a while is not what silenced it.
-	v := accused.voice(fault.HalfDNP)
-	if !v.answeredAt.IsZero() && !v.answeredAt.Before(r.began.Add(r.since.Sub(r.began)/2)) {
+	asked := m.clock.time(accused.voice(fault.HalfDNP).asked)
+	if !asked.IsZero() && !asked.Before(r.began.Add(r.since.Sub(r.began)/2)) {
 		return now
 	}
 	return r.since.Add(m.cfg.LinkSettle)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Machine is the fault map and what it rests on. It is owned by one goroutine.
@@ -18,8 +17,10 @@ import (
 // so a step costs O(changes) whatever the size of the torus.
 type Machine struct {
 	cfg     Config
-	nodes   []*node // by rank
+	nodes   []*node // by rank; nil where IDs has no node
+	own     []*node // those of the map, in the same order: all but foreign ones
 	ranks   map[fault.NodeID]int
+	clock   clock
 	serial  uint64    // of the newest challenge
 	started time.Time // when this leader took over
 	now     time.Time // of this step: time never goes back
@@ -40,68 +41,14 @@ type Machine struct {
 	domains domains
 	common  common
 
-	wakes wakeHeap
-	dirty []*node // to settle, then to publish
-	out   Output
-}
-
-// neighbour is one of the distinct nodes at the other ends of a node's links.
-type neighbour struct {
-	node  *node
-	index int              // of this node in the neighbour's own list
-	back  []grid.Direction // the neighbour's links that end here
-}
-
-// node is what is known of one node.
-type node struct {
-	rank       int
-	id         fault.NodeID
-	coord      grid.Coord
-	neighbours []neighbour
-	peers      [grid.NumDirections]*node // at the end of each link; nil where there is none
-
-	voices   [2]voice // of the host half, of the DNP half
-	rounds   [3]round // of challenges: to either half, to the host half, to the DNP half
-	failed   [2]verdict
-	dead     verdict      // the whole node is FAILED
-	standing              // among those that share its fate
-	backAt   [2]time.Time // when a half's verdict was last lifted
-
-	trends []*trend  // of what moves, by component; mostly none
-	nonces []nonce   // newest last
-	probed time.Time // the newest challenge outside of a round
-
-	components  [fault.NumComponents]component
-	registers   fault.Registers
-	registersAt time.Time
-
-	mood  mood      // as neighbours last saw it
-	next  time.Time // when to look again; zero for never
-	place int       // in the heap, -1 for none
-	state struct{ settling, touched bool }
-}
-
-func (n *node) voice(h fault.Half) *voice     { return &n.voices[h-1] }
-func (n *node) failure(h fault.Half) *verdict { return &n.failed[h-1] }
-func (n *node) has(c fault.Component) bool {
-	d, ok := c.LinkDirection()
-	return !ok || n.peers[d.Index()] != nil
-}
-func (n *node) origin(h fault.Half) fault.Origin { return fault.Origin{Node: n.id, Half: h} }
-
-// heard returns when the newest sign of life of the half was made; 0 stands for either half.
-func (n *node) heard(h fault.Half) time.Time {
-	if h == 0 {
-		return later(n.voices[0].heard, n.voices[1].heard)
-	}
-	return n.voice(h).heard
-}
-
-// wakeAt asks to be looked at again at t.
-func (n *node) wakeAt(t, now time.Time) {
-	if t.After(now) && (n.next.IsZero() || t.Before(n.next)) {
-		n.next = t
-	}
+	wakes   wakeHeap
+	dirty   []*node  // to settle, then to publish
+	wave    []*node  // being settled
+	touched []*node  // to publish
+	records []record // handed out while one node is looked at: see said
+	calm    trial    // what a node has against which nothing is held; never written
+	newest  *finding // the newest that a story keeps
+	out     Output
 }
 
 // halves are both halves, the host's first.
@@ -117,19 +64,8 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	if cfg.LinkSettle == 0 {
 		cfg.LinkSettle = cfg.HalfBound
 	}
-	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, cfg.Dims.Nodes()), started: now, now: now}
-	for rank := range cfg.Dims.Nodes() {
-		at := cfg.Dims.At(rank)
-		n := &node{rank: rank, id: cfg.IDs[at], coord: at, place: -1}
-		for i := range n.components {
-			n.components[i].state, n.components[i].cause, n.components[i].since = fault.Unknown, fault.CauseNone, now
-		}
-		m.nodes = append(m.nodes, n)
-		m.ranks[n.id] = rank
-	}
-	for _, n := range m.nodes {
-		m.connect(n)
-	}
+	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, len(cfg.IDs)), clock: newClock(now), started: now, now: now}
+	m.build()
 	m.domains = newDomains(cfg, m.nodes)
 	seen := make(map[fault.NodeID]bool, len(saved))
 	for _, s := range saved {
@@ -138,29 +74,10 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 		}
 		seen[s.ID] = true
 	}
-	for _, n := range m.nodes {
-		n.fillCauses()
+	for _, n := range m.own {
+		m.fillCauses(n)
 	}
 	return m, nil
-}
-
-// connect finds a node's neighbours.
-func (m *Machine) connect(n *node) {
-	dims := m.cfg.Dims
-	for _, d := range dims.Links() {
-		p, _ := dims.Neighbour(n.coord, d)
-		n.peers[d.Index()] = m.nodes[dims.Rank(p)]
-	}
-	for _, c := range dims.Neighbours(n.coord) {
-		n.neighbours = append(n.neighbours, neighbour{
-			node:  m.nodes[dims.Rank(c)],
-			index: slices.Index(dims.Neighbours(c), n.coord),
-			back:  dims.LinksTo(c, n.coord),
-		})
-	}
-	for i := range n.voices {
-		n.voices[i].about = make([][len(described)]*record, len(n.neighbours))
-	}
 }
 
 // restore puts back one node as it was committed.
@@ -171,31 +88,35 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 		return fmt.Errorf("restore fault map: node %q: want one of the nodes of the %s torus", s.ID, m.cfg.Dims)
 	case again:
 		return fmt.Errorf("restore fault map: node %s: given twice", s.ID)
+	case m.nodes[rank].foreign:
+		return fmt.Errorf("restore fault map: node %s: is of another region: want only nodes of this one", s.ID)
 	case s.Coord != m.nodes[rank].coord:
 		return fmt.Errorf("restore fault map: node %s: given coordinate %s: want %s", s.ID, s.Coord, m.nodes[rank].coord)
 	}
 	n := m.nodes[rank]
 	n.voices[0].epoch, n.voices[0].floor = s.HostEpoch, s.HostEpoch
 	n.voices[1].epoch, n.voices[1].floor = s.DNPEpoch, s.DNPEpoch
-	n.registers, n.registersAt = s.Registers, s.RegistersAt
+	n.speaker, n.registersAt = fault.HalfHost, m.clock.instant(s.RegistersAt)
+	n.voices[0].registers = s.Registers
 	for _, c := range append([]ComponentStatus{{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since, Rule: s.Rule}}, s.Components...) {
 		if !c.Component.Valid() || !c.State.Valid() {
 			return fmt.Errorf("restore fault map: node %s: component %s is %s: want a component of the node and a state", s.ID, c.Component, c.State)
 		}
-		n.components[c.Component] = component{
-			state: c.State, cause: c.Cause, since: c.Since, restored: true, evidence: c.Evidence,
-			why: finding{state: c.State, cause: c.Cause, kind: fault.KindDigest, name: parseRule(c.Rule), rule: "as committed before"},
+		n.components[c.Component] = component{state: c.State, cause: c.Cause, since: m.clock.instant(c.Since), rule: parseRule(c.Rule), restored: true}
+		if len(c.Evidence) > 0 {
+			n.tell(c.Component).evidence = c.Evidence
 		}
 	}
 	n.components[fault.ComponentNode].single = s.SingleWitness
 	for _, h := range halves {
 		if c := &n.components[halfComponent(h)]; s.State == fault.Failed || c.state == fault.Failed {
-			*n.failure(h) = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: c.why}
+			m.try(n).failed[h-1] = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: asCommitted(c)}
 		}
 	}
 	if s.State == fault.Failed {
-		n.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: n.components[fault.ComponentNode].why}
-		n.dead.single = s.SingleWitness
+		t := m.try(n)
+		t.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: asCommitted(&n.components[fault.ComponentNode])}
+		t.dead.single = s.SingleWitness
 	}
 	if n.unreachable = s.Unreachable; s.Inferred {
 		m.becomeInferred(n, m.started)
@@ -205,7 +126,7 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 }
 
 // fillCauses gives restored components the causes that a store may not have kept.
-func (n *node) fillCauses() {
+func (m *Machine) fillCauses(n *node) {
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		p := &n.components[c]
 		if p.cause > fault.CauseNone {
@@ -224,10 +145,10 @@ func (n *node) fillCauses() {
 				p.cause = fault.CauseNode
 			}
 		}
-		p.why.cause = p.cause
 	}
 	for _, h := range halves {
-		if f := n.failure(h); f.on {
+		if n.failure(h).on {
+			f := &m.try(n).failed[h-1]
 			f.state, f.cause = fault.Failed, halfComponent(h).Cause()
 		}
 	}
@@ -239,17 +160,19 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.doubtIfLate(now)
 	m.awake, m.now = m.now, now
 	m.out = Output{}
+	m.look()
 	switch ev := ev.(type) {
 	case Evidence:
 		m.hears(now)
 		m.evidence(ev.Delivery, now)
 	case Restated:
-		m.out.Unknown = true
+		m.hears(now)
+		m.restated(ev, now)
 	case Answered:
 		m.hears(now)
 		m.answered(ev, now)
 	case GossipOpinion:
-		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive {
+		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign {
 			m.probe(m.nodes[rank], 0, m.cfg.DigestPeriod, now)
 		}
 	}
@@ -277,47 +200,104 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	if !ok || !id.Origin.Half.Valid() || id.Epoch == 0 || id.Seq == 0 || !d.Path.Valid() {
 		return
 	}
-	n := m.nodes[rank]
-	index := func(about fault.NodeID) (int, bool) {
-		if about == n.id || about == "" {
-			return -1, true
-		}
-		i := slices.IndexFunc(n.neighbours, func(nb neighbour) bool { return nb.node.id == about })
-		return i, i >= 0
-	}
-	fresh := n.voice(id.Origin.Half).take(d, index, now, func(about int, c fault.Component) {
+	n, h := m.nodes[rank], id.Origin.Half
+	still := m.undisturbed(n, h, now)
+	a := arrival{Delivery: d, clock: m.clock, now: now, changed: func(s slot) {
+		still = false
+		about, c := s.about()
 		if about >= 0 {
 			m.touch(n.neighbours[about].node)
 		} else if dir, ok := c.LinkDirection(); ok && n.peers[dir.Index()] != nil {
 			m.touch(n.peers[dir.Index()])
 		}
-	})
+	}}
+	epoch := n.voice(h).epoch
+	fresh := n.voice(h).take(a, n.index)
+	if fresh {
+		n.speaker, n.registersAt = h, m.clock.instant(now)
+	}
 	m.foresees(n, d, now)
-	m.touch(n)
-	m.touchDisputed(n)
-	if !fresh {
+	if still && n.voice(h).epoch == epoch && len(d.Report.Readings) == 0 {
 		return
 	}
-	n.registers, n.registersAt = d.Report.Registers, now
-	if f := n.failure(id.Origin.Half); f.on && !n.proven(id.Origin.Half, f.mark) {
+	m.touch(n)
+	m.touchDisputed(n)
+	if f := n.failure(h); fresh && f.on && !n.proven(h, f.mark) {
 		// It may have been sent just before death: ask.
-		m.probe(n, id.Origin.Half, m.cfg.ChallengeHalf, now)
+		m.probe(n, h, m.cfg.ChallengeHalf, now)
 	}
+}
+
+// restated takes in that a half's newest digest has come again.
+func (m *Machine) restated(r Restated, now time.Time) {
+	rank, ok := m.ranks[r.Origin.Node]
+	if !ok || !r.Origin.Half.Valid() || r.Epoch == 0 || r.Seq == 0 || !r.Path.Valid() {
+		return
+	}
+	n, v, at := m.nodes[rank], m.nodes[rank].voice(r.Origin.Half), stamp{r.Epoch, r.Seq}
+	said := now.Add(-max(0, r.Held))
+	if !at.newer(v.digest.stamp) {
+		v.straight(at, r.Path, m.clock.instant(said)) // known already, perhaps by another way
+		return
+	}
+	still := m.undisturbed(n, r.Origin.Half, now)
+	if !v.restate(at, r.Path, said, now, m.clock) {
+		m.out.Unknown = true
+		return
+	}
+	n.speaker, n.registersAt = r.Origin.Half, m.clock.instant(now)
+	if still {
+		return
+	}
+	m.touch(n)
+	m.touchDisputed(n)
+	if f := n.failure(r.Origin.Half); f.on && !n.proven(r.Origin.Half, f.mark) {
+		m.probe(n, r.Origin.Half, m.cfg.ChallengeHalf, now)
+	}
+}
+
+// undisturbed says that a word of the half that says nothing new changes nothing: the half is heard
+// already, and nothing that the node's state rests on depends on when something was said. When the node is
+// looked at next stays as it is: what was due for want of this word is found not to be due then.
+func (m *Machine) undisturbed(n *node, h fault.Half, now time.Time) bool {
+	return !n.restless && !n.settling && m.current(n, h, now)
+}
+
+// index returns which neighbour an observation of the node's halves is about, -1 for the node itself.
+func (n *node) index(about fault.NodeID) (int, bool) {
+	if about == n.id || about == "" {
+		return -1, true
+	}
+	for i := range n.neighbours {
+		if n.neighbours[i].node.id == about {
+			return i, true
+		}
+	}
+	return 0, false
 }
 
 // touchDisputed touches the neighbours of whom the node's two halves say different things: then even
 // a mere repetition decides whose word is the newer.
 func (m *Machine) touchDisputed(n *node) {
-	differ := func(a, b *record) bool { return a != nil && b != nil && (a.state != b.state || a.kind != b.kind) }
-	for _, d := range grid.Directions() {
-		if p, c := n.peers[d.Index()], fault.Link(d); p != nil && differ(n.voices[0].own[c], n.voices[1].own[c]) {
-			m.touch(p)
+	n.disputed(func(s slot) {
+		about, c := s.about()
+		if about >= 0 {
+			m.touch(n.neighbours[about].node)
+		} else if d, ok := c.LinkDirection(); ok && n.peers[d.Index()] != nil {
+			m.touch(n.peers[d.Index()])
 		}
-	}
-	for i, nb := range n.neighbours {
-		for j := range described {
-			if differ(n.voices[0].about[i][j], n.voices[1].about[i][j]) {
-				m.touch(nb.node)
+	})
+}
+
+// disputed calls f for every slot of which the node's two halves say different things. Of two plain
+// statements, which differ in kind at most, each half's own counts of itself.
+func (n *node) disputed(f func(slot)) {
+	for i := range n.voices {
+		v, o := &n.voices[i], &n.voices[1-i]
+		for k := range v.others {
+			r := &v.others[k]
+			if was, _, ok := o.last(r.slot); ok && (was.state != r.state || was.kind != r.kind) {
+				f(r.slot)
 			}
 		}
 	}
@@ -367,7 +347,7 @@ func (m *Machine) promptDeadline(start time.Time, wait time.Duration) time.Time 
 func (m *Machine) respite(n *node) {
 	for _, h := range halves {
 		if t := m.expiry(n, h); t.After(m.awake) {
-			n.voice(h).respite = m.doubt.Add(m.cfg.DigestPeriod)
+			n.voice(h).respite = m.clock.instant(m.doubt.Add(m.cfg.DigestPeriod))
 		}
 	}
 }
@@ -387,11 +367,11 @@ func (m *Machine) overdue() time.Duration { return m.cfg.DigestPeriod * 3 / 2 }
 
 // expiry returns when the half's word ceases to count, unless it is heard again.
 func (m *Machine) expiry(n *node, h fault.Half) time.Time {
-	heard := n.voice(h).heard
-	if heard.IsZero() {
+	v := n.voice(h)
+	if v.heard.IsZero() {
 		return time.Time{}
 	}
-	return later(heard.Add(m.window()), n.voice(h).respite)
+	return later(v.heard.Add(m.window()), m.clock.time(v.respite))
 }
 
 // graceEnds is when this leader may say FAILED.
@@ -411,8 +391,8 @@ func (m *Machine) hears(now time.Time) {
 
 // touch marks a node to be settled and published in this step.
 func (m *Machine) touch(n *node) {
-	if !n.state.settling {
-		n.state.settling = true
+	if !n.settling {
+		n.settling = true
 		m.dirty = append(m.dirty, n)
 	}
 }
@@ -420,21 +400,20 @@ func (m *Machine) touch(n *node) {
 // run settles what was touched and what that touches in turn, lowest rank first, then publishes it.
 // It ends because within one step verdicts only fall once and are only lifted once.
 func (m *Machine) run(now time.Time) {
-	var touched []*node
+	m.touched = m.touched[:0]
 	for len(m.dirty) > 0 {
-		wave := m.dirty
-		m.dirty = nil
-		sortNodes(wave)
-		for _, n := range wave {
-			n.state.settling = false
-			if !n.state.touched {
-				n.state.touched = true
-				touched = append(touched, n)
+		m.wave, m.dirty = m.dirty, m.wave[:0]
+		sortNodes(m.wave)
+		for _, n := range m.wave {
+			n.settling = false
+			if !n.touched {
+				n.touched = true
+				m.touched = append(m.touched, n)
 			}
 			m.wakes.drop(n)
+			m.look()
 			m.settle(n, now)
-			if mood := m.moodOf(n, now); mood != n.mood {
-				n.mood = mood
+			if m.moves(n, now) {
 				m.touch(n) // its halves' verdicts rest on one another
 				for _, nb := range n.neighbours {
 					m.touch(nb.node)
@@ -442,30 +421,43 @@ func (m *Machine) run(now time.Time) {
 			}
 		}
 	}
-	sortNodes(touched)
-	for _, n := range touched {
-		n.state.touched = false
-		m.publish(n, now)
+	sortNodes(m.touched)
+	for _, n := range m.touched {
+		n.touched = false
+		if !n.foreign {
+			m.look()
+			m.publish(n, now)
+			m.acquit(n, now)
+		}
+		n.disputed(func(slot) { n.restless = true })
+		n.restless = n.restless || n.inferred || n.trial != &m.calm
 		m.wakes.set(n)
 	}
 }
 
-// mood is what of a node its neighbours' verdicts rest on besides statements.
+// mood is what of a node its neighbours' verdicts rest on besides statements and trial.asked.
 type mood struct {
 	current, failed [2]bool
 	dead, inferred  bool
-	rounds          [3]roundMood
 }
 
-func (m *Machine) moodOf(n *node, now time.Time) mood {
-	out := mood{dead: n.dead.on, inferred: n.inferred}
+// moves notes the node's mood, and says whether it is another than its neighbours last saw.
+func (m *Machine) moves(n *node, now time.Time) bool {
+	is, asked := mood{dead: n.dead.on, inferred: n.inferred}, [3]roundMood{}
 	for i, h := range halves {
-		out.current[i], out.failed[i] = m.current(n, h, now), n.failed[i].on
+		is.current[i], is.failed[i] = m.current(n, h, now), n.failed[i].on
 	}
 	for k := range n.rounds {
-		out.rounds[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].due, n.rounds[k].mute}
+		asked[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].due, n.rounds[k].mute}
 	}
-	return out
+	if is == n.mood && asked == n.asked {
+		return false
+	}
+	n.mood = is
+	if asked != n.asked {
+		m.try(n).asked = asked
+	}
+	return true
 }
 
 func sortNodes(nodes []*node) {
@@ -479,51 +471,4 @@ func (m *Machine) sortOutput() {
 		}
 		return int(a.Half) - int(b.Half)
 	})
-}
-
-// wakeHeap holds the nodes that have a deadline, the earliest first.
-type wakeHeap []*node
-
-func (w wakeHeap) Len() int { return len(w) }
-func (w wakeHeap) Less(i, j int) bool {
-	if !w[i].next.Equal(w[j].next) {
-		return w[i].next.Before(w[j].next)
-	}
-	return w[i].rank < w[j].rank
-}
-func (w wakeHeap) Swap(i, j int) {
-	w[i], w[j] = w[j], w[i]
-	w[i].place, w[j].place = i, j
-}
-
-// Push is for container/heap.
-func (w *wakeHeap) Push(x any) {
-	n := x.(*node)
-	n.place = len(*w)
-	*w = append(*w, n)
-}
-
-// Pop is for container/heap.
-func (w *wakeHeap) Pop() any {
-	old := *w
-	n := old[len(old)-1]
-	old[len(old)-1] = nil
-	*w = old[:len(old)-1]
-	n.place = -1
-	return n
-}
-
-// drop takes the node out and forgets its deadline. The deadline of a node in the heap never changes.
-func (w *wakeHeap) drop(n *node) {
-	if n.place >= 0 {
-		heap.Remove(w, n.place)
-	}
-	n.next = time.Time{}
-}
-
-// set puts in a node that is not in the heap, if it has a deadline.
-func (w *wakeHeap) set(n *node) {
-	if !n.next.IsZero() {
-		heap.Push(w, n)
-	}
 }

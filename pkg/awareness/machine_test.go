@@ -3,6 +3,7 @@ package awareness
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -185,6 +186,9 @@ func checkOutput(t *rapid.T, m *Machine, states [][fault.NumComponents]fault.Sta
 			t.Fatalf("FAILED within grace: %+v", c)
 		}
 		*s = c.To
+	}
+	if !reflect.DeepEqual(m.calm, trial{}) {
+		t.Fatalf("something is held against all nodes: %+v", m.calm)
 	}
 	for _, n := range m.nodes {
 		node, host, dnp := n.components[fault.ComponentNode].state, n.components[fault.ComponentHost].state, n.components[fault.ComponentDNP].state

@@ -10,8 +10,8 @@ import (
 // TestPartialDigestWithdrawsNothing: of a digest in several parts each part alone knows only some of
 // what the half states; a whole one withdraws what it does not mention.
 func TestPartialDigestWithdrawsNothing(t *testing.T) {
-	v := &voice{}
-	v.about = nil
+	v := &voice{half: fault.HalfHost}
+	clock := newClock(time.Unix(0, 0))
 	index := func(fault.NodeID) (int, bool) { return -1, true }
 	take := func(seq fault.Seq, digest, partial bool, components ...fault.Component) {
 		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{
@@ -20,9 +20,9 @@ func TestPartialDigestWithdrawsNothing(t *testing.T) {
 		for _, c := range components {
 			d.Report.Observations = append(d.Report.Observations, fault.Observation{Node: "a", Component: c, State: fault.Failed, Kind: fault.KindSelf})
 		}
-		v.take(d, index, time.Unix(int64(seq), 0), func(int, fault.Component) {})
+		v.take(arrival{Delivery: d, clock: clock, now: time.Unix(int64(seq), 0), changed: func(slot) {}}, index)
 	}
-	known := func(c fault.Component) bool { return v.own[c] != nil }
+	known := func(c fault.Component) bool { _, ok := v.record(ownSlot(c), clock); return ok }
 
 	take(1, true, true, fault.ComponentMemory)
 	take(2, true, true, fault.ComponentPower)

@@ -21,7 +21,7 @@ func (n *node) cut(c fault.Component) bool {
 
 // joined says whether a link in use joins the node and its neighbour.
 func joined(n *node, nb neighbour) bool {
-	for _, d := range nb.back {
+	for _, d := range nb.links() {
 		if !nb.node.cut(fault.Link(d)) && !n.cut(fault.Link(d.Opposite())) {
 			return true
 		}
@@ -56,7 +56,7 @@ func (m *Machine) partitions(marked []*node, now time.Time) [][]*node {
 				}
 			}
 		}
-		if set = slices.DeleteFunc(set, func(p *node) bool { return p.voices[0].epoch == 0 && p.voices[1].epoch == 0 }); !heard && len(set) > 0 {
+		if set = slices.DeleteFunc(set, func(p *node) bool { return p.foreign || p.voices[0].epoch == 0 && p.voices[1].epoch == 0 }); !heard && len(set) > 0 {
 			slices.SortFunc(set, func(a, b *node) int { return a.rank - b.rank })
 			out = append(out, set)
 		}

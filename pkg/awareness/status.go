@@ -10,23 +10,23 @@ import (
 
 // Nodes returns the whole map by rank.
 func (m *Machine) Nodes() []NodeStatus {
-	out := make([]NodeStatus, 0, len(m.nodes))
-	for _, n := range m.nodes {
+	out := make([]NodeStatus, 0, len(m.own))
+	for _, n := range m.own {
 		out = append(out, m.status(n))
 	}
 	return out
 }
 
 // Len returns the number of nodes in the map.
-func (m *Machine) Len() int { return len(m.nodes) }
+func (m *Machine) Len() int { return len(m.own) }
 
 // NodeAt returns the i-th node of the map, 0 to Len()-1, in the order of rank: for reading it in pieces.
-func (m *Machine) NodeAt(i int) NodeStatus { return m.status(m.nodes[i]) }
+func (m *Machine) NodeAt(i int) NodeStatus { return m.status(m.own[i]) }
 
 // Node returns one node.
 func (m *Machine) Node(id fault.NodeID) (NodeStatus, bool) {
 	rank, ok := m.ranks[id]
-	if !ok {
+	if !ok || m.nodes[rank].foreign {
 		return NodeStatus{}, false
 	}
 	return m.status(m.nodes[rank]), true
@@ -35,31 +35,43 @@ func (m *Machine) Node(id fault.NodeID) (NodeStatus, bool) {
 // Links returns every link end by rank and direction.
 func (m *Machine) Links() []LinkStatus {
 	var out []LinkStatus
-	for _, n := range m.nodes {
-		for _, d := range m.cfg.Dims.Links() {
-			c, p := fault.Link(d), n.peers[d.Index()]
+	for _, n := range m.own {
+		m.look()
+		for _, d := range n.ends.list() {
+			c := fault.Link(d)
+			at, _ := m.cfg.Dims.Neighbour(n.coord, d)
 			s := &n.components[c]
-			out = append(out, LinkStatus{
-				Node: n.id, Coord: n.coord, Direction: d, Peer: p.id, PeerCoord: p.coord,
-				State: s.state, Cause: s.cause, Since: s.since, Rule: s.why.name.String(), Flapping: s.flapping, Evidence: m.evidenceOf(n, c),
-			})
+			l := LinkStatus{
+				Node: n.id, Coord: n.coord, Direction: d, PeerCoord: at,
+				State: s.state, Cause: s.cause, Since: m.clock.time(s.since), Rule: s.rule.String(), Flapping: s.flapping,
+				Evidence: m.evidenceOf(n, c),
+			}
+			if p := n.peers[d.Index()]; p != nil {
+				l.Peer = p.id
+			}
+			out = append(out, l)
 		}
 	}
 	return out
 }
 
 func (m *Machine) status(n *node) NodeStatus {
+	m.look()
 	self := &n.components[fault.ComponentNode]
 	out := NodeStatus{
-		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single, Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n), Rule: self.why.name.String(), Since: self.since,
-		Life: n.heard(0), Registers: n.registers, RegistersAt: n.registersAt,
+		ID: n.id, Coord: n.coord, State: self.state, Cause: self.cause, SingleWitness: self.single,
+		Inferred: n.inferred, Unreachable: n.unreachable && self.state == fault.Unknown, Groups: m.groupsOf(n),
+		Rule: self.rule.String(), Since: m.clock.time(self.since), Life: n.heard(0), RegistersAt: m.clock.time(n.registersAt),
 		HostEpoch: n.voices[0].epoch, DNPEpoch: n.voices[1].epoch,
+	}
+	if n.speaker != 0 {
+		out.Registers = n.voice(n.speaker).registers
 	}
 	for c := fault.ComponentHost; c.Valid(); c++ {
 		if n.has(c) {
 			p := &n.components[c]
 			out.Components = append(out.Components, ComponentStatus{
-				Component: c, State: p.state, Cause: p.cause, Since: p.since, Rule: p.why.name.String(), Flapping: p.flapping, Evidence: m.evidenceOf(n, c),
+				Component: c, State: p.state, Cause: p.cause, Since: m.clock.time(p.since), Rule: p.rule.String(), Flapping: p.flapping, Evidence: m.evidenceOf(n, c),
 			})
 		}
 	}
@@ -75,26 +87,27 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 		}
 	}
 	for _, h := range halves {
-		add(n.voice(h).own[c], n.origin(h))
+		add(m.said(n, h, c), n.origin(h))
 	}
 	if k, ok := describedIndex(c); ok {
 		for _, nb := range n.neighbours {
 			for _, h := range halves {
-				add(nb.node.voice(h).about[nb.index][k], nb.node.origin(h))
+				add(m.saidOf(nb, h, k), nb.node.origin(h))
 			}
 		}
 	}
 	if d, ok := c.LinkDirection(); ok {
 		for _, h := range halves {
-			p := n.peers[d.Index()]
-			add(p.voice(h).own[fault.Link(d.Opposite())], p.origin(h))
+			if p := n.peers[d.Index()]; p != nil {
+				add(m.said(p, h, fault.Link(d.Opposite())), p.origin(h))
+			}
 		}
 	}
 	if c == fault.ComponentDNP || c == fault.ComponentHost && n.dead.on {
 		for _, nb := range n.neighbours {
-			for _, d := range nb.back {
+			for _, d := range nb.links() {
 				for _, h := range halves {
-					if r := nb.node.voice(h).own[fault.Link(d)]; r.silent() {
+					if r := m.said(nb.node, h, fault.Link(d)); r.silent() {
 						add(r, nb.node.origin(h))
 					}
 				}
@@ -103,7 +116,10 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 	}
 	out = append(out, m.ownEvidence(n, c)...)
 	if len(out) == 0 {
-		return slices.Clone(n.components[c].evidence)
+		if s := n.story(c); s != nil {
+			return slices.Clone(s.evidence)
+		}
+		return nil
 	}
 	slices.SortStableFunc(out, func(a, b EvidenceStatus) int {
 		if d := b.At.Compare(a.At); d != 0 {
@@ -145,8 +161,10 @@ func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 			}
 		}
 	}
-	if p := &n.components[c]; p.state == fault.Unknown && p.why.kind == fault.KindDigest && !p.why.began.IsZero() {
-		add(fault.KindDigest, p.why.began, fault.Unknown, p.why.rule)
+	if n.components[c].state == fault.Unknown {
+		if f := m.why(n, c); f.kind == fault.KindDigest && !f.began.IsZero() {
+			add(fault.KindDigest, f.began, fault.Unknown, f.rule)
+		}
 	}
 	return out
 }

@@ -69,7 +69,7 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 // and whether all its links are.
 func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all bool) {
 	all = true
-	for _, d := range nb.back {
+	for _, d := range nb.links() {
 		r, _ := m.ownWord(nb.node, fault.Link(d), now)
 		if !r.silent() {
 			all = false
@@ -100,21 +100,20 @@ func enough(cast, live, degree int) (ok, single bool) {
 
 // judgeNode counts the votes and kills the node when there are enough of them and it does not answer.
 func (m *Machine) judgeNode(n *node, now time.Time) {
-	r := &n.rounds[0]
-	v := m.count(n, r.start, m.forgiven(n, now, halves[:]...), now)
+	v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
 	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {
 		if ok && !single {
-			n.dead.single = false // others have come back and say the same
+			m.try(n).dead.single = false // others have come back and say the same
 		}
 		return
 	}
 	doubt := m.doubted(n, now)
 	if !v.any && doubt.IsZero() {
-		*r = round{}
+		m.close(n, 0)
 		return
 	}
-	if !r.open || n.answered(0) {
+	if !n.rounds[0].open || n.answered(0) {
 		v.latest = later(v.latest, doubt)
 	}
 	wait := m.cfg.ChallengeNode
@@ -122,6 +121,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		wait = m.cfg.ChallengeSingle
 	}
 	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait}, now)
+	r := &n.rounds[0]
 	if !ok || n.answered(0) || now.Before(r.due) {
 		m.turnMute(n, now)
 		return
@@ -148,14 +148,15 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 
 // becomeDead is the verdict on a whole node.
 func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
-	n.dead = verdict{on: true, at: now, mark: m.mark(now), finding: f}
+	t := m.try(n)
+	t.dead = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	for _, h := range halves {
-		if l := n.failure(h); !l.on {
+		if l := &t.failed[h-1]; !l.on {
 			*l = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 			l.cause = halfComponent(h).Cause()
 		}
 	}
-	n.rounds = [3]round{}
+	t.rounds = [3]round{}
 	n.inferred = false
 }
 

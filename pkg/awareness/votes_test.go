@@ -85,7 +85,7 @@ func TestVotesAgainstNaiveCount(t *testing.T) {
 			}
 			d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{
 				ID: fault.ReportID{Origin: nb.node.origin(fault.HalfHost), Epoch: 1, Seq: 1}, Digest: true}}
-			for _, dir := range nb.back {
+			for _, dir := range nb.links() {
 				o := rapid.SampledFrom(says).Draw(t, fmt.Sprint(i, dir))
 				s.links = append(s.links, o)
 				o.Node, o.Component = nb.node.id, fault.Link(dir)
@@ -95,8 +95,8 @@ func TestVotesAgainstNaiveCount(t *testing.T) {
 			if !s.heard {
 				at = now.Add(-m.window())
 			}
-			nb.node.voice(fault.HalfHost).take(d, func(fault.NodeID) (int, bool) { return -1, true }, at, func(int, fault.Component) {})
-			nb.node.dead.on = s.dead
+			nb.node.voice(fault.HalfHost).take(arrival{Delivery: d, clock: m.clock, now: at, changed: func(slot) {}}, nb.node.index)
+			m.try(nb.node).dead.on = s.dead
 			nb.node.failure(fault.HalfDNP).on = s.dead || s.deaf
 			stands = append(stands, s)
 		}

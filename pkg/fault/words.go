@@ -1,7 +1,8 @@
 package fault
 
 // Words is a number for what a digest says: equal for two digests of one half whose words are the same,
-// that is everything but the sequence, the ages and the uptime. It is the same in every process, so that
+// that is everything but the sequence, the ages and the uptime. One with readings always says something new. It
+// is the same in every process, so that
 // replicas can tell one another that a digest has come again instead of passing it on.
 //
 // It is the 64-bit FNV-1a hash of the fields, each of fixed width or after its length. Two digests of the
@@ -21,6 +22,9 @@ func Words(r Report) uint64 {
 		h.text(string(o.Node))
 		h.bytes(byte(o.Component), byte(o.State), byte(o.Kind))
 		h.text(o.Detail)
+	}
+	if len(r.Readings) > 0 { // they are of what moves: no two are alike
+		h.number(uint64(r.ID.Seq))
 	}
 	return uint64(h)
 }

@@ -48,6 +48,8 @@ func TestWords(t *testing.T) {
 		"component":           func(r *Report) { r.Observations[1].Component = ComponentMemory },
 		"state":               func(r *Report) { r.Observations[1].State = Sick },
 		"kind":                func(r *Report) { r.Observations[0].Kind = KindWatchdog },
+		"readings":            func(r *Report) { r.Readings = []Reading{{}} },
+		"later readings":      func(r *Report) { r.Readings, r.ID.Seq = []Reading{{}}, 8 },
 		"detail":              func(r *Report) { r.Observations[1].Detail = "memory" },
 		"order of statements": func(r *Report) { r.Observations[0], r.Observations[1] = r.Observations[1], r.Observations[0] },
 	} {

@@ -1,0 +1,299 @@
+package awareness
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// voice is one half as a speaker: what it last said, and the signs of its life.
+//
+// Nearly all that is ever said is that all is well. A plain statement (see plain) is therefore one bit of
+// the telling, the report that it came with, and an age; only others have a record each.
+type voice struct {
+	half   fault.Half
+	path   fault.Path     // of the newest report
+	epoch  fault.Epoch    // the highest heard
+	floor  fault.Epoch    // reports of older epochs are replays from before this leader's time
+	newest stamp          // report
+	digest telling        // the newest full statement: what is older than it and not in it is withdrawn
+	more   []telling      // other reports of which a plain statement still counts
+	others []record       // statements that are not plain
+	ages   *[maxSlots]age // of the plain statements, when their telling first came
+
+	registers fault.Registers // as the newest report had them
+
+	met      instant   // when the first report was heard; 0 if the epoch was restored
+	booted   instant   // when a higher epoch than was known before was heard
+	heard    time.Time // when the newest sign of life was made, by the hops' clocks; zero for none
+	direct   instant   // the same for the newest report that came straight from the half
+	respite  instant   // its word counts at least until then: see Machine.respite
+	answered uint64    // the newest challenge it answered, by serial number
+	asked    instant   // when that one was sent
+}
+
+// telling is a report of which plain statements count: those in the set.
+type telling struct {
+	stamp
+	path  fault.Path
+	said  instant // when it was made, by the hops' clocks
+	came  instant // when it arrived here
+	first instant // when its words first came: Restated moves the others
+	plain uint64
+}
+
+// plain says whether the statement is the usual one: NORMAL, by who can tell, without a word more.
+func (v *voice) plain(s slot, o fault.Observation) bool {
+	return o.State == fault.Normal && o.Detail == "" && o.Kind == v.usual(s)
+}
+
+// usual is the kind of the plain statement in the slot.
+func (v *voice) usual(s slot) fault.Kind {
+	about, c := s.about()
+	switch {
+	case about >= 0:
+		return fault.KindDescriptor
+	case c == halfComponent(v.half.Other()):
+		return fault.KindWatchdog
+	}
+	return fault.KindSelf
+}
+
+// arrival is a report on its way into a voice.
+type arrival struct {
+	fault.Delivery
+	clock   clock
+	now     time.Time
+	made    time.Time
+	changed func(slot) // called for every statement whose state or kind changed
+}
+
+// take stores a report and returns whether it is newer than everything heard from this half. about finds
+// the neighbour that an observation is of; -1 stands for the half's own node.
+func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh bool) {
+	at := stampOf(a.Report.ID)
+	if at.epoch < v.floor || v.digest.newer(at) {
+		return false
+	}
+	a.made = made(a.Delivery, a.now)
+	said := a.clock.instant(a.made)
+	if fresh = at.newer(v.newest); fresh {
+		v.reach(at.epoch, a.clock.instant(a.now))
+		v.live(at, a.Path, a.made)
+		v.registers = a.Report.Registers
+	}
+	v.straight(at, a.Path, said)
+	if v.ages == nil {
+		v.ages = new([maxSlots]age)
+	}
+	came := a.clock.instant(a.now)
+	t := telling{stamp: at, path: a.Path, said: said, came: came, first: came}
+	for s, i := range worstOf(a.Report.Observations, about) {
+		if i >= 0 {
+			v.state(slot(s), a.Report.Observations[i], a, &t)
+		}
+	}
+	if a.Report.Digest && !a.Report.Partial && at.newer(v.digest.stamp) {
+		v.withdraw(at, a.changed)
+		v.digest = t
+	} else if t.plain != 0 {
+		v.more = append(v.more, t)
+	}
+	if v.more = slices.DeleteFunc(v.more, func(t telling) bool { return t.plain == 0 }); len(v.more) == 0 {
+		v.more = nil
+	}
+	return fresh
+}
+
+func slotOf(neighbour int, c fault.Component) slot {
+	if neighbour < 0 {
+		return ownSlot(c)
+	}
+	i, _ := describedIndex(c)
+	return aboutSlot(neighbour, i)
+}
+
+// worstOf returns, for each slot, the first of the observations that says the worst of it: of a neighbour
+// at the end of two links, each link may tell another story.
+func worstOf(obs []fault.Observation, about func(fault.NodeID) (int, bool)) (at [maxSlots]int16) {
+	for i := range at {
+		at[i] = -1
+	}
+	for i, o := range obs {
+		if n, ok := about(o.Node); ok && wellFormed(n, o) {
+			if w := &at[slotOf(n, o.Component)]; *w < 0 || o.State > obs[*w].State {
+				*w = int16(i)
+			}
+		}
+	}
+	return at
+}
+
+// reach notes a boot epoch.
+func (v *voice) reach(e fault.Epoch, now instant) {
+	if v.epoch == 0 {
+		v.met = now
+	} else if e > v.epoch && v.met < now {
+		v.booted = now
+	}
+	v.epoch = max(v.epoch, e)
+}
+
+// live notes a report newer than all before.
+func (v *voice) live(at stamp, p fault.Path, said time.Time) {
+	v.newest, v.path = at, p
+	v.heard = later(v.heard, said)
+}
+
+// straight notes a report that came straight from the half.
+func (v *voice) straight(at stamp, p fault.Path, said instant) {
+	if at == v.newest && p == fault.PathDirect {
+		v.direct = max(v.direct, said)
+	}
+}
+
+// state stores one observation, unless the half has said something newer on the same component.
+func (v *voice) state(s slot, o fault.Observation, a arrival, t *telling) {
+	was, at, known := v.last(s)
+	if known && (at.newer(t.stamp) || (at == t.stamp && was.state >= o.State)) {
+		return
+	}
+	began := a.now.Add(-max(0, a.Age(o)))
+	if v.plain(s, o) {
+		v.remove(s)
+		t.plain |= s.bit()
+		v.ages[s] = ageOf(a.now.Sub(began))
+	} else {
+		r := record{
+			slot: s, state: o.State, kind: o.Kind, path: pathOf(s, a.Path), detail: o.Detail, stamp: t.stamp,
+			said: a.made, came: a.now, began: began, since: a.now,
+		}
+		if old := v.other(s); old != nil && old.state == r.state && old.kind == r.kind {
+			r.since = old.since
+		}
+		v.remove(s)
+		v.others = append(v.others, r)
+	}
+	if !known || was.state != o.State || was.kind != o.Kind {
+		a.changed(s)
+	}
+}
+
+// pathOf is the path of a statement that came with a report: a neighbour's fate came to the observer by
+// the torus, however it went on.
+func pathOf(s slot, p fault.Path) fault.Path {
+	if int(s) >= fault.NumComponents {
+		return fault.PathTorus
+	}
+	return p
+}
+
+// remove forgets what was said.
+func (v *voice) remove(s slot) {
+	v.digest.plain &^= s.bit()
+	for i := range v.more {
+		v.more[i].plain &^= s.bit()
+	}
+	v.others = slices.DeleteFunc(v.others, func(r record) bool { return r.slot == s })
+	if len(v.others) == 0 {
+		v.others = nil
+	}
+}
+
+// withdraw forgets what a new digest does not mention: all that is older and was not said again.
+func (v *voice) withdraw(digest stamp, changed func(slot)) {
+	forget := func(set uint64) {
+		for ; set != 0; set &= set - 1 {
+			s := slot(bits.TrailingZeros64(set))
+			v.remove(s)
+			changed(s)
+		}
+	}
+	forget(v.digest.plain)
+	for i := range v.more {
+		if digest.newer(v.more[i].stamp) {
+			forget(v.more[i].plain)
+		}
+	}
+	for i := len(v.others) - 1; i >= 0; i-- {
+		if r := v.others[i]; digest.newer(r.stamp) {
+			v.remove(r.slot)
+			changed(r.slot)
+		}
+	}
+}
+
+// restate applies that the newest digest came again as the report at, and returns whether it could.
+func (v *voice) restate(at stamp, p fault.Path, said, came time.Time, c clock) bool {
+	d := &v.digest
+	if d.seq == 0 || d.epoch != at.epoch || d.stamp != v.newest || len(v.more) > 0 {
+		return false
+	}
+	for i := range v.others {
+		r := &v.others[i]
+		r.stamp, r.path, r.said, r.came = at, pathOf(r.slot, p), said, came
+	}
+	d.stamp, d.path, d.said, d.came = at, p, c.instant(said), c.instant(came)
+	v.live(at, p, said)
+	v.straight(at, p, d.said)
+	return true
+}
+
+// brief is what matters of a statement when the next one comes.
+type brief struct {
+	state fault.State
+	kind  fault.Kind
+}
+
+// last returns the statement in the slot, the report that it came with, and whether there is one.
+func (v *voice) last(s slot) (brief, stamp, bool) {
+	if t := v.telling(s); t != nil {
+		return brief{fault.Normal, v.usual(s)}, t.stamp, true
+	}
+	if r := v.other(s); r != nil {
+		return brief{r.state, r.kind}, r.stamp, true
+	}
+	return brief{}, stamp{}, false
+}
+
+// telling returns the report with which the slot's plain statement came; nil when there is none.
+func (v *voice) telling(s slot) *telling {
+	if v.digest.plain&s.bit() != 0 {
+		return &v.digest
+	}
+	for i := range v.more {
+		if v.more[i].plain&s.bit() != 0 {
+			return &v.more[i]
+		}
+	}
+	return nil
+}
+
+// other returns the slot's statement if it is not plain.
+func (v *voice) other(s slot) *record {
+	for i := range v.others {
+		if v.others[i].slot == s {
+			return &v.others[i]
+		}
+	}
+	return nil
+}
+
+// record returns the statement in the slot as a record; ok is false when there is none. Of a plain one,
+// since is when it began.
+func (v *voice) record(s slot, c clock) (r record, ok bool) {
+	if o := v.other(s); o != nil {
+		return *o, true
+	}
+	t := v.telling(s)
+	if t == nil {
+		return record{}, false
+	}
+	began := c.time(t.first).Add(-v.ages[s].duration())
+	return record{
+		slot: s, state: fault.Normal, kind: v.usual(s), path: pathOf(s, t.path), stamp: t.stamp,
+		said: c.time(t.said), came: c.time(t.came), began: began, since: began,
+	}, true
+}

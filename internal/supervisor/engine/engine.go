@@ -14,7 +14,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -23,6 +22,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -107,8 +107,13 @@ type Config struct {
 	Challenger Challenger
 	Metrics    *metrics.Metrics
 	Logger     *slog.Logger
-	// Names gives events their coordinates.
+	// Names gives events their coordinates, and follows the stored topology.
 	Names *view.Names
+	// Seed is the topology that the first leader of a cluster stores; nil: the store has none, and Awareness
+	// and Names say what nodes there are.
+	Seed *topology.Topology
+	// Marks follow the stored maintenance marks; nil: there are none.
+	Marks *view.Marks
 }
 
 // Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any
@@ -122,8 +127,10 @@ type Engine struct {
 	details chan detail
 	asks    chan ask
 	writes  chan write
-	term    atomic.Pointer[term]
-	seen    hub
+	// changing has room for one: operators' changes come one after the other.
+	changing chan struct{}
+	term     atomic.Pointer[term]
+	seen     hub
 }
 
 // New returns an engine on a store.
@@ -139,7 +146,7 @@ func New(cfg Config, st Store) *Engine {
 	}
 	return &Engine{
 		cfg: cfg, store: st, in: make(chan Input, cfg.Queue), digests: make(chan Input, cfg.Queue),
-		answers: make(chan Input, answerQueue), details: make(chan detail), asks: make(chan ask), writes: make(chan write),
+		answers: make(chan Input, answerQueue), details: make(chan detail), asks: make(chan ask), writes: make(chan write), changing: make(chan struct{}, 1),
 	}
 }
 
@@ -179,25 +186,4 @@ func (e *Engine) Submit(in Input) bool {
 // subscriber is more than buffer changes behind. It fails with ErrNotLeading.
 func (e *Engine) Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error) {
 	return e.seen.subscribe(buffer)
-}
-
-// Lead runs one term: it loads the committed map and works on until the context ends or the store
-// refuses a commit. It returns the reason.
-func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
-	t, err := e.newTerm(ctx, fence)
-	if err != nil {
-		return fmt.Errorf("begin term %d: %w", fence.Rev, err)
-	}
-	e.seen.open()
-	e.term.Store(t)
-	e.cfg.Metrics.Leader.Set(1)
-	defer func() {
-		e.term.Store(nil)
-		close(t.done)
-		t.confirmer.stop()
-		e.seen.close()
-		e.cfg.Metrics.Leader.Set(0)
-		e.cfg.Metrics.Nodes(nil)
-	}()
-	return t.run(ctx)
 }

@@ -19,10 +19,20 @@ var ErrNoQuorum = fmt.Errorf("%w: no word of a quorum", ErrNotLeading)
 // this replica still leads, once for all who ask meanwhile: a leader that was stopped past its lease and
 // goes on must not pass its old map off as the newest. It fails with ErrNotLeading.
 func (e *Engine) Map(ctx context.Context) (view.Map, error) {
-	t := e.term.Load()
-	if t == nil {
-		return view.Map{}, ErrNotLeading
+	for {
+		t := e.term.Load()
+		if t == nil {
+			return view.Map{}, ErrNotLeading
+		}
+		m, err := t.newest(ctx)
+		if next := e.term.Load(); !errors.Is(err, ErrNotLeading) || next == nil || next == t {
+			return m, err
+		} // else the topology has changed
 	}
+}
+
+// newest returns the map of this term.
+func (t *term) newest(ctx context.Context) (view.Map, error) {
 	at, err := t.confirmer.confirm(ctx)
 	if err != nil {
 		return view.Map{}, err
@@ -211,23 +221,29 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 	return out
 }
 
-// inquire puts a question to a term and waits for the answer. It fails with ErrNotLeading when the term
-// ends meanwhile.
+// inquire puts a question to a term and waits for the answer, which the term that follows it at once may give
+// as well. It fails with ErrNotLeading when the term ends meanwhile and none follows.
 func inquire[Q, A any](ctx context.Context, t *term, to chan<- Q, q Q, reply <-chan A) (A, error) {
 	var none A
-	select {
-	case to <- q:
-	case <-t.done:
-		return none, ErrNotLeading
-	case <-ctx.Done():
-		return none, ctx.Err()
-	}
-	select {
-	case a := <-reply:
-		return a, nil
-	case <-t.done:
-		return none, ErrNotLeading
-	case <-ctx.Done():
-		return none, ctx.Err()
+	for {
+		select {
+		case to <- q:
+			to = nil
+		case a := <-reply:
+			return a, nil
+		case <-t.done:
+			select {
+			case a := <-reply: // given before the end
+				return a, nil
+			default:
+			}
+			next := t.e.term.Load()
+			if next == nil || next == t {
+				return none, ErrNotLeading
+			}
+			t = next
+		case <-ctx.Done():
+			return none, ctx.Err()
+		}
 	}
 }

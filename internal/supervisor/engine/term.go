@@ -44,7 +44,13 @@ type term struct {
 	// commitTime is a running mean, for what the awareness latency must add for the commit itself.
 	commitTime time.Duration
 
-	done chan struct{}
+	// topology is the stored one; after the term's beginning it belongs to whoever holds Engine.changing.
+	topology store.Topology
+	// pausing: nothing is taken in any more, because a write waits that ends the term.
+	pausing bool
+
+	done   chan struct{}
+	cancel context.CancelFunc
 }
 
 // answerTo is one way to answer.
@@ -57,7 +63,7 @@ type answerTo struct {
 const maxAnswers = 4
 
 // newTerm loads the committed map and begins from it.
-func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) {
+func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err error) {
 	snap, err := e.store.Load(ctx)
 	if err != nil {
 		return nil, err
@@ -66,8 +72,18 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := e.settle(ctx, committer, &snap); err != nil {
+		return nil, err
+	}
 	now := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
 	t := &term{
+		topology: snap.Topology, cancel: cancel,
 		e: e, committer: committer, inbox: servicenet.NewInbox(snap.Inbox),
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
@@ -91,7 +107,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		}
 		saved = append(saved, entry.Status)
 	}
-	if t.machine, err = awareness.New(e.cfg.Awareness, now, saved); err != nil {
+	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
 		return nil, err
 	}
 	m := t.committed.Map(snap.Revision)
@@ -135,16 +151,19 @@ func (t *term) run(ctx context.Context) error {
 		}
 		t.sealFull()
 		t.setTimer(timer)
-		in := t.e.in
+		answers, digests, in := t.e.answers, t.e.digests, t.e.in
 		if len(t.waiting) >= t.e.cfg.Backlog {
 			in = nil // let the queue fill up
+		}
+		if t.pausing {
+			answers, digests, in = nil, nil, nil // they wait for the next term
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case i := <-t.e.answers:
+		case i := <-answers:
 			t.take(time.Now(), i)
-		case i := <-t.e.digests:
+		case i := <-digests:
 			t.take(time.Now(), i)
 		case i := <-in:
 			t.take(time.Now(), i)
@@ -167,7 +186,7 @@ func (t *term) run(ctx context.Context) error {
 }
 
 func (t *term) setTimer(timer *time.Timer) {
-	if t.wake.IsZero() {
+	if t.wake.IsZero() || t.pausing {
 		timer.Stop()
 		return
 	}
@@ -385,7 +404,7 @@ func (t *term) ended(r result) error {
 		return r.err
 	}
 	if w != nil {
-		w.reply <- written{r.revision, r.err}
+		return t.follow(w, r)
 	}
 	return nil
 }

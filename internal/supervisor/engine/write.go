@@ -40,4 +40,5 @@ func (t *term) takeWrite(w write) {
 		t.seal()
 	}
 	t.sealed = append(t.sealed, &batch{write: &w})
+	t.pausing = t.pausing || w.ChangesTopology()
 }

@@ -82,6 +82,7 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 	resp, err := s.c.Txn(ctx).Then(
 		clientv3.OpGet(keyMeta), clientv3.OpGet(keyHead),
 		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyInbox, clientv3.WithPrefix()),
+		clientv3.OpGet(keyTopology, clientv3.WithPrefix()), clientv3.OpGet(keyMaintenance, clientv3.WithPrefix()),
 	).Commit()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
@@ -111,7 +112,11 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		}
 		snap.Inbox = append(snap.Inbox, p)
 	}
-	return snap, nil
+	if snap.Topology, err = DecodeTopology(keptOf(kvs(4))); err != nil {
+		return Snapshot{}, err
+	}
+	snap.Maintenance, err = DecodeMaintenance(keptOf(kvs(5)))
+	return snap, err
 }
 
 func decodeNodes(kvs []*mvccpb.KeyValue) ([]*lofamov1.Node, error) {

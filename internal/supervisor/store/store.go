@@ -9,6 +9,9 @@
 //	/lofamo/v1/nodes/<id>               a Node, protobuf
 //	/lofamo/v1/events/<20 digits>       an Event, protobuf, numbered without gaps in order of commit
 //	/lofamo/v1/inbox/<node>/<half>      an InboxPosition, JSON
+//	/lofamo/v1/topology/head            the topology's sizes, domain labels and generation, JSON of topologyHead
+//	/lofamo/v1/topology/nodes/<20 digits>/<id>  a TopologyNode of a generation, protobuf
+//	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf
 //	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
@@ -47,7 +50,8 @@ type Fence struct {
 	Rev int64
 }
 
-// Meta says whose store it is. A supervisor refuses to lead on another cluster's.
+// Meta says whose store it is. A supervisor refuses to lead on another cluster's. Dims are those of the
+// first leader's configuration; they count for nothing any more once the topology is stored.
 type Meta struct {
 	Cluster string `json:"cluster"`
 	Dims    string `json:"dims"`
@@ -108,6 +112,9 @@ type Snapshot struct {
 	Meta     *Meta // nil in a fresh store
 	Nodes    []*lofamov1.Node
 	Inbox    []InboxPosition
+	// Topology and Maintenance are what operators have set.
+	Topology    Topology
+	Maintenance []Mark
 
 	head    head
 	headRev int64

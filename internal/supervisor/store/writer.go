@@ -34,11 +34,19 @@ const attemptTime = 2 * time.Second
 // Writer returns what a new leader commits with, going on from the snapshot that it loaded after it
 // was elected. It refuses another cluster's store.
 func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) {
-	if snap.Meta != nil && *snap.Meta != meta {
-		return nil, fmt.Errorf("%w: it holds cluster %q with dims %s, this supervisor is configured for cluster %q with dims %s",
-			ErrForeign, snap.Meta.Cluster, snap.Meta.Dims, meta.Cluster, meta.Dims)
+	if err := snap.Foreign(meta); err != nil {
+		return nil, err
 	}
 	return &writer{s: s, fence: fence, meta: meta, hasMeta: snap.Meta != nil, head: snap.head, headRev: snap.headRev}, nil
+}
+
+// Foreign says why the store is another cluster's; nil: it is ours, or nobody's yet.
+func (snap Snapshot) Foreign(meta Meta) error {
+	if have := snap.Meta; have != nil && (have.Cluster != meta.Cluster || have.Dims != meta.Dims && snap.Topology.Topology == nil) {
+		return fmt.Errorf("%w: it holds cluster %q with dims %s, this supervisor is configured for cluster %q with dims %s",
+			ErrForeign, have.Cluster, have.Dims, meta.Cluster, meta.Dims)
+	}
+	return nil
 }
 
 // Commit implements Committer. A batch of more operations than one transaction may have is split between events; should the leader die between

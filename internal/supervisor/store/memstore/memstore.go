@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -94,7 +95,23 @@ func (s *Store) Load(context.Context) (store.Snapshot, error) {
 	slices.SortFunc(snap.Inbox, func(a, b store.InboxPosition) int {
 		return cmp.Compare(a.Origin.String(), b.Origin.String())
 	})
-	return snap, nil
+	var err error
+	if snap.Topology, err = store.DecodeTopology(s.kept(store.Prefix + "topology/")); err != nil {
+		return store.Snapshot{}, err
+	}
+	snap.Maintenance, err = store.DecodeMaintenance(s.kept(store.MaintenanceKey("")))
+	return snap, err
+}
+
+func (s *Store) kept(prefix string) []store.Kept {
+	var out []store.Kept
+	for key, kv := range s.keys {
+		if strings.HasPrefix(key, prefix) {
+			out = append(out, store.Kept{KV: kv, Revision: s.written[key]})
+		}
+	}
+	slices.SortFunc(out, func(a, b store.Kept) int { return cmp.Compare(a.Key, b.Key) })
+	return out
 }
 
 func (s *Store) sortedNodes() []*lofamov1.Node {
@@ -216,8 +233,8 @@ func (s *Store) since(after uint64) ([]store.Update, <-chan struct{}) {
 
 // Writer implements the store.
 func (s *Store) Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error) {
-	if snap.Meta != nil && *snap.Meta != meta {
-		return nil, fmt.Errorf("%w: it holds cluster %q", store.ErrForeign, snap.Meta.Cluster)
+	if err := snap.Foreign(meta); err != nil {
+		return nil, err
 	}
 	return &writer{s: s, fence: fence, meta: meta}, nil
 }
@@ -279,6 +296,7 @@ func (w *writer) Commit(ctx context.Context, b store.Batch) (uint64, error) {
 	for _, key := range b.Deletes {
 		delete(s.keys, key)
 		delete(s.written, key)
+		delete(s.nodes, strings.TrimPrefix(key, store.NodeKey("")))
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})

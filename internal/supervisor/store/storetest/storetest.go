@@ -66,6 +66,9 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"retention", testRetention},
 		{"history", testHistory},
 		{"large batch", testLarge},
+		{"topology", testTopology},
+		{"maintenance", testMaintenance},
+		{"forgotten node", testForgotten},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, open(t)) })
 	}

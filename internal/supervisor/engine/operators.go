@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Change has an operator's change of the topology or of maintenance marks committed, and returns the
+// revision. change gets the topology as it is and returns what to write, or nothing; there is one change at
+// a time, so what it sees is what it changes. When it returns after a change of the topology, the map
+// follows the new one. It fails with ErrNotLeading, also without a quorum, and with what change fails with.
+func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	select {
+	case e.changing <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	defer func() { <-e.changing }()
+	t := e.term.Load()
+	if t == nil {
+		return 0, ErrNotLeading
+	}
+	at, err := t.confirmer.confirm(ctx)
+	if err != nil {
+		return 0, err
+	}
+	writes, err := change(t.topology)
+	if err != nil || len(writes) == 0 {
+		return at.Revision, err
+	}
+	if len(writes) > 1 {
+		t.topology.Newest++ // staged, and garbage when it is not switched to
+	}
+	rev := at.Revision
+	for _, w := range writes {
+		if rev, err = e.Write(ctx, w); err != nil {
+			return 0, err
+		}
+	}
+	return rev, nil
+}
+
+// topologyChanged ends a term whose machine knows another topology than the one that counts now. Nothing of
+// it was left to commit.
+type topologyChanged struct{ told func() }
+
+func (topologyChanged) Error() string { return "the topology has changed" }
+
+// follow does what follows a committed write: the marks, and the reply. After a change of the topology it
+// returns what ends the term; the reply is then given when the next one works.
+func (t *term) follow(w *write, r result) error {
+	if r.err == nil && t.e.cfg.Marks != nil {
+		set, ended, err := store.MaintenanceIn(w.Write)
+		if err != nil {
+			return err
+		}
+		t.e.cfg.Marks.Change(set, ended, r.revision)
+	}
+	told := func() { w.reply <- written{r.revision, r.err} }
+	if r.err == nil && w.ChangesTopology() {
+		return topologyChanged{told}
+	}
+	if w.ChangesTopology() {
+		t.pausing = false // it was refused
+	}
+	told()
+	return nil
+}
+
+// Lead runs one term of leadership: it loads the committed map and works on until the context ends or the
+// store refuses a commit. It returns the reason. When the topology changes it begins again at once with the
+// map as it is committed: what stays is known, what is new is UNKNOWN, and nobody is FAILED anew before a
+// digest period has passed. What waits in the queues is not lost.
+func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
+	t, err := e.newTerm(ctx, fence)
+	if err != nil {
+		return fmt.Errorf("begin term %d: %w", fence.Rev, err)
+	}
+	e.seen.open()
+	e.cfg.Metrics.Leader.Set(1)
+	expiring, expire := context.WithCancel(ctx)
+	expired := make(chan struct{})
+	e.term.Store(t)
+	go func() {
+		defer close(expired)
+		e.expire(expiring)
+	}()
+	defer func() {
+		e.term.Store(nil)
+		expire()
+		t.end()
+		<-expired
+		e.seen.close()
+		e.cfg.Metrics.Leader.Set(0)
+		e.cfg.Metrics.Nodes(nil)
+	}()
+	for {
+		err := t.run(ctx)
+		var changed topologyChanged
+		if !errors.As(err, &changed) {
+			return err
+		}
+		next, err := e.newTerm(ctx, fence)
+		if err != nil {
+			changed.told()
+			return fmt.Errorf("follow the topology in term %d: %w", fence.Rev, err)
+		}
+		next.takeOver(t)
+		e.term.Store(next)
+		changed.told()
+		t.end()
+		t = next
+	}
+}
+
+// takeOver goes on with what a change of the topology leaves of the term before: what is remembered of
+// reports, and the writes that came after the change.
+func (t *term) takeOver(before *term) {
+	t.log, t.senders = before.log, before.senders
+	for _, b := range before.sealed {
+		if b.write != nil {
+			t.sealed = append(t.sealed, b)
+			t.pausing = t.pausing || b.write.ChangesTopology()
+		}
+	}
+}
+
+// end releases those who wait for an answer of the term.
+func (t *term) end() {
+	close(t.done)
+	t.cancel()
+	t.confirmer.stop()
+}
+
+// settle makes what is stored and what this replica knows of the topology and the marks the same. The first
+// leader of a cluster stores the topology of its configuration. What is stored of a node that has another
+// place by now, or none, is deleted: it would be taken for true when the node comes back there.
+func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *store.Snapshot) error {
+	if e.cfg.Seed == nil {
+		return nil // nothing but what Names says
+	}
+	commit := func(b store.Batch) error {
+		rev, err := committer.Commit(ctx, b)
+		if err == nil {
+			snap.Revision = rev
+		}
+		return err
+	}
+	if snap.Topology.Topology == nil {
+		writes, err := store.TopologyWrites(snap.Topology, e.cfg.Seed, nil)
+		if err != nil {
+			return err
+		}
+		for _, w := range writes {
+			if err := commit(w.Batch()); err != nil {
+				return fmt.Errorf("store the first topology: %w", err)
+			}
+		}
+		snap.Topology = store.Topology{Topology: e.cfg.Seed.At(snap.Revision), Generation: snap.Topology.Newest + 1, Newest: snap.Topology.Newest + 1}
+		e.cfg.Logger.Info("the topology of the configuration is stored; from now on the store's counts", "nodes", len(e.cfg.Seed.Nodes), "revision", snap.Revision)
+	}
+	e.cfg.Names.Set(snap.Topology.Topology)
+	if e.cfg.Marks != nil {
+		e.cfg.Marks.Replace(store.Marks(snap.Maintenance), snap.Revision)
+	}
+	garbage := snap.Topology.Garbage
+	kept := snap.Nodes[:0]
+	for _, doc := range snap.Nodes {
+		if n, ok := snap.Topology.Node(fault.NodeID(doc.GetId())); ok && !n.Spare && n.Coord.String() == doc.GetCoord() {
+			kept = append(kept, doc)
+		} else {
+			garbage = append(garbage, store.NodeKey(doc.GetId()))
+		}
+	}
+	if snap.Nodes = kept; len(garbage) == 0 {
+		return nil
+	}
+	e.cfg.Logger.Info("what is stored of places that nodes have left is deleted", "keys", len(garbage))
+	if err := commit(store.Batch{Deletes: garbage}); err != nil {
+		return fmt.Errorf("delete what nodes have left: %w", err)
+	}
+	return nil
+}
+
+// awareness is the machine's configuration for a topology; nil: as configured.
+func (e *Engine) awareness(t *topology.Topology) awareness.Config {
+	c := e.cfg.Awareness
+	if t != nil {
+		c.Dims, c.IDs, c.Labels, c.DomainLabels = t.Dims, t.IDs(), t.Labels(), t.DomainLabels
+	}
+	return c
+}
+
+// expire takes away the maintenance marks whose time is over, until the context ends.
+func (e *Engine) expire(ctx context.Context) {
+	if e.cfg.Marks == nil {
+		return
+	}
+	var x expiry
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		marks, changed := e.cfg.Marks.All()
+		over, wake := x.step(time.Now(), marks)
+		if len(over) > 0 {
+			if err := e.endMarks(ctx, over); err == nil {
+				continue
+			} else if ctx.Err() == nil {
+				e.cfg.Logger.Warn("maintenance whose time is over is not ended yet", "nodes", len(over), "err", err)
+			}
+			wake = time.Now().Add(time.Second)
+		}
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(time.Until(wake))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// maxEnded is how many marks one commit ends; with an event each they fit every store's transaction.
+const maxEnded = 48
+
+// endMarks ends marks whose time is over, if they are still the same.
+func (e *Engine) endMarks(ctx context.Context, over []mark) error {
+	for len(over) > 0 {
+		n := min(len(over), maxEnded)
+		_, err := e.Change(ctx, func(store.Topology) ([]store.Write, error) {
+			var w store.Write
+			for _, m := range over[:n] {
+				if e.cfg.Marks.Of(fault.NodeID(m.GetNode())) != m {
+					continue
+				}
+				e.cfg.Logger.Info("maintenance has ended: its time is over", "node", m.GetNode(), "reason", m.GetReason(), "by", m.GetBy())
+				w.Deletes = append(w.Deletes, store.MaintenanceKey(m.GetNode()))
+				w.Events = append(w.Events, view.MaintenanceEvent(m, true, "the time set for it is over", "supervisor/"+e.cfg.Awareness.Supervisor, e.cfg.Names, time.Now()))
+			}
+			if len(w.Deletes) == 0 {
+				return nil, nil
+			}
+			return []store.Write{w}, nil
+		})
+		if err != nil {
+			return err
+		}
+		over = over[n:]
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// withSpare is the 2x2x1 torus of testConfig and a spare; swap has the spare in the place of n1-0-0.
+func withSpare(swap bool) *topology.Topology {
+	dims := grid.Dims{X: 2, Y: 2, Z: 1}
+	nodes := []topology.Node{{ID: "x", Spare: true, Labels: map[string]string{"rack": "r1"}}}
+	for r := range dims.Nodes() {
+		nodes = append(nodes, topology.Node{ID: fault.DefaultNodeID(dims.At(r)), Coord: dims.At(r)})
+	}
+	if swap {
+		nodes[0].Spare, nodes[0].Coord = false, nodes[2].Coord
+		nodes[2].Spare = true
+	}
+	return topology.New(dims, nodes, []string{"rack"}, 0)
+}
+
+func seeded(cfg *Config) { cfg.Seed, cfg.Marks = withSpare(false), view.NewMarks() }
+
+// apply changes the topology.
+func (h *harness) apply(ctx context.Context, to *topology.Topology) (uint64, error) {
+	return h.Change(ctx, func(have store.Topology) ([]store.Write, error) {
+		return store.TopologyWrites(have, to, view.TopologyEvents(have.Topology, to, "operator/someone", time.Now()))
+	})
+}
+
+// TestFirstTopologyStays: the first leader stores its own, and one with another configuration follows that.
+func TestFirstTopologyStays(t *testing.T) {
+	st := memstore.New(100)
+	h := start(t, st, seeded)
+	first := h.cfg.Names.Topology()
+	if first.Revision == 0 || len(first.Spares()) != 1 {
+		t.Fatalf("%+v", first)
+	}
+	h.stop()
+	other := start(t, st, func(cfg *Config) {
+		cfg.Seed, cfg.Marks = topology.New(grid.Dims{X: 1, Y: 1, Z: 1}, []topology.Node{{ID: "alone"}}, nil, 0), view.NewMarks()
+		cfg.Names, cfg.Meta.Dims = view.NamesOf(cfg.Seed), "1x1x1"
+	})
+	if m, err := other.Map(t.Context()); err != nil || m.Len() != 4 || len(topology.Diff(first, other.cfg.Names.Topology())) != 0 {
+		t.Errorf("%d nodes, %v: %v", m.Len(), err, topology.Diff(first, other.cfg.Names.Topology()))
+	}
+}
+
+// TestSpareTakesAPlace while reports come: nothing that was acknowledged or taken in is lost, what stays
+// stays as it was, what is new is UNKNOWN, and what has left is forgotten.
+func TestSpareTakesAPlace(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	n0 := fault.Origin{Node: "n0-0-0", Half: fault.HalfHost}
+	say := func(seq fault.Seq, st fault.State) {
+		h.Submit(Input{
+			Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{
+				ID:           fault.ReportID{Origin: n0, Epoch: 1, Seq: seq},
+				Observations: []fault.Observation{{Node: n0.Node, Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf}},
+			}}},
+			To: To{Addr: "127.0.0.1:1"}, Answerer: h.box, Arrived: time.Now(),
+		})
+	}
+	say(1, fault.Sick)
+	h.report(1, false, fault.ComponentMemory, fault.Sick)
+	h.box.await(t, 2)
+
+	unblock := h.store.Block()
+	defer unblock()
+	done := make(chan error, 1)
+	say(2, fault.Normal) // is in flight when the change comes
+	h.taken(t)
+	go func() {
+		_, err := h.apply(t.Context(), withSpare(true))
+		done <- err
+	}()
+	for deadline := time.Now().Add(wait); len(h.changing) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the change does not come")
+		}
+	}
+	say(3, fault.Sick) // before or after the change: it waits for the next term at the latest
+	unblock()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	h.box.await(t, 4)
+	m, err := h.Map(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x, ok := m.Find("x"); !ok || x.Status.State != fault.Unknown || x.Status.Coord != (grid.Coord{X: 1}) {
+		t.Errorf("the spare in its place: %+v, %t", x.Status, ok)
+	}
+	if e, ok := m.Find("n0-0-0"); !ok || e.Status.State != fault.Sick {
+		t.Errorf("the neighbour: %+v, %t", e.Status, ok)
+	}
+	if _, ok := m.Find("n1-0-0"); ok || h.cfg.Names.Known("n1-0-0") || !h.cfg.Names.Known("x") {
+		t.Error("the node that left is still known")
+	}
+	snap, err := h.store.Load(t.Context())
+	if err != nil || len(snap.Nodes) != 1 || snap.Nodes[0].GetId() != "n0-0-0" {
+		t.Errorf("stored are %v, %v", snap.Nodes, err)
+	}
+	var told []string
+	for _, ev := range awaitEvents(t, h, 5) {
+		if ev.GetKind() == lofamov1.EventKind_TOPOLOGY_CHANGED {
+			told = append(told, ev.GetNode()+" "+ev.GetCoord()+" "+ev.GetReason()+" "+ev.GetLabels()["rack"])
+		}
+	}
+	if len(told) != 2 || told[0] != "x 1,0,0 node x: the spare takes 1,0,0 in place of n1-0-0 r1" || told[1] != "n1-0-0  node n1-0-0: leaves 1,0,0 and is a spare now " {
+		t.Errorf("%q", told)
+	}
+	// And back: what was known of n1-0-0 is not.
+	if _, err := h.apply(t.Context(), withSpare(false)); err != nil {
+		t.Fatal(err)
+	}
+	if e := h.node(t, "n1-0-0"); e.Status.State != fault.Unknown || e.Status.HostEpoch != 0 {
+		t.Errorf("the node that came back: %+v", e.Status)
+	}
+}
+
+// TestChangesOneByOne: each sees what the one before has left; readers and writers meanwhile are not
+// turned away.
+func TestChangesOneByOne(t *testing.T) {
+	h := start(t, memstore.New(1000), seeded)
+	const n = 20
+	errs := make(chan error, 3*n)
+	for range n {
+		go func() {
+			_, err := h.Change(t.Context(), func(have store.Topology) ([]store.Write, error) {
+				_, placed := h.cfg.Names.Coord("x")
+				return store.TopologyWrites(have, withSpare(!placed), nil)
+			})
+			errs <- err
+		}()
+		go func() {
+			_, err := h.Map(t.Context())
+			errs <- err
+		}()
+		go func() {
+			_, err := h.Write(t.Context(), store.Write{Puts: []store.KV{{Key: store.Prefix + "test", Value: []byte("x")}}})
+			errs <- err
+		}()
+	}
+	for range 3 * n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, placed := h.cfg.Names.Coord("x"); placed {
+		t.Error("an even number of changes has left the spare in a place")
+	}
+}
+
+func TestRefusedChanges(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	wrong := errors.New("wrong")
+	if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return nil, wrong }); !errors.Is(err, wrong) {
+		t.Errorf("%v", err)
+	}
+	if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return nil, nil }); err != nil {
+		t.Errorf("nothing: %v", err)
+	}
+	// A stale guard: the term goes on.
+	if _, err := h.Change(t.Context(), func(have store.Topology) ([]store.Write, error) {
+		have.Topology = have.At(1)
+		return store.TopologyWrites(have, withSpare(true), nil)
+	}); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("%v", err)
+	}
+	h.report(1, false, fault.ComponentMemory, fault.Sick)
+	h.box.await(t, 1)
+	h.store.Campaign()
+	if _, err := h.apply(t.Context(), withSpare(true)); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("a deposed leader: %v", err)
+	}
+	h.stop()
+	for h.Leading() {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := h.apply(t.Context(), withSpare(true)); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("nobody: %v", err)
+	}
+}
+
+func marked(t *testing.T, node string, until time.Time) store.Write {
+	t.Helper()
+	m := &lofamov1.Maintenance{Node: node, Reason: "new fan", By: "operator/someone"}
+	if !until.IsZero() {
+		m.Until = timestamppb.New(until)
+	}
+	kv, err := store.MaintenancePut(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.Write{Puts: []store.KV{kv}}
+}
+
+// TestMaintenanceEnds by itself when its time is over, and only then; a new leader knows the marks.
+func TestMaintenanceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(100)
+		h := start(t, st, seeded)
+		for node, until := range map[string]time.Time{"n0-0-0": time.Now().Add(time.Hour), "n1-0-0": time.Now().Add(3 * time.Hour), "x": {}} {
+			if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{marked(t, node, until)}, nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if h.cfg.Marks.Len() != 3 {
+			t.Errorf("%d marks", h.cfg.Marks.Len())
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if h.cfg.Marks.Of("n0-0-0") != nil || h.cfg.Marks.Len() != 2 {
+			t.Errorf("after two hours: %d marks", h.cfg.Marks.Len())
+		}
+		events, _, err := st.Events(t.Context(), 0, 0, nil)
+		if err != nil || len(events) != 1 || !events[0].GetEnded() || events[0].GetMaintenance().GetReason() != "new fan" || events[0].GetObserver() != "supervisor/s1" {
+			t.Errorf("%v, %v", events, err)
+		}
+		h.stop()
+		synctest.Wait()
+		h = start(t, st, seeded)
+		if h.cfg.Marks.Len() != 2 {
+			t.Errorf("a new leader knows %d marks", h.cfg.Marks.Len())
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if h.cfg.Marks.Len() != 1 || h.cfg.Marks.Of("x") == nil {
+			t.Errorf("after four hours: %d marks", h.cfg.Marks.Len())
+		}
+	})
+}
+
+func TestExpiry(t *testing.T) {
+	now := time.Now() // with a steady clock
+	m := func(node string, in time.Duration) mark {
+		return &lofamov1.Maintenance{Node: node, Until: timestamppb.New(now.Add(in))}
+	}
+	var x expiry
+	a, b := m("a", time.Hour), m("b", 2*time.Hour)
+	if over, wake := x.step(now, []mark{a, b, {Node: "c"}}); len(over) != 0 || !wake.Equal(now.Add(time.Hour)) {
+		t.Errorf("%v, %v", over, wake)
+	}
+	if over, wake := x.step(now.Add(time.Hour), []mark{a, b}); len(over) != 1 || over[0] != a || !wake.Equal(now.Add(2*time.Hour)) {
+		t.Errorf("%v, %v", over, wake)
+	}
+	// Prolonged, and counted from when that was seen.
+	b = m("b", 3*time.Hour)
+	if over, wake := x.step(now.Add(2*time.Hour), []mark{b}); len(over) != 0 || !wake.Equal(now.Add(3*time.Hour)) {
+		t.Errorf("%v, %v", over, wake)
+	}
+	if over, wake := x.step(now.Add(9*time.Hour), nil); len(over) != 0 || !wake.IsZero() || len(x.ends) != 0 {
+		t.Errorf("%v, %v", over, wake)
+	}
+}

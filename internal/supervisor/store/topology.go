@@ -1,0 +1,222 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+)
+
+// The topology has a key for each node and a head, which every change renews: who read the head knows what
+// to guard a change by. A change that fits one transaction writes the nodes that it concerns. A larger one,
+// such as the first of all, writes all nodes anew under a generation of their own, in as many transactions
+// as it takes; the head then switches to it. Generations that the head does not name are garbage.
+//
+// KeyTopologyHead is the head's key.
+const (
+	keyTopology      = Prefix + "topology/"
+	KeyTopologyHead  = keyTopology + "head"
+	keyTopologyNodes = keyTopology + "nodes/"
+)
+
+// topologyHead is the value of the head's key.
+type topologyHead struct {
+	Generation   uint64   `json:"generation"`
+	Dims         string   `json:"dims"`
+	DomainLabels []string `json:"domainLabels"`
+}
+
+func topologyKey(generation uint64, id string) string {
+	return fmt.Sprintf("%s%020d/%s", keyTopologyNodes, generation, id)
+}
+
+// NodeKey is the key of a node's document.
+func NodeKey(id string) string { return keyNodes + id }
+
+// Kept is a key as it was read.
+type Kept struct {
+	KV
+
+	Revision uint64 // at which it was last written
+}
+
+// Topology is what the store has of the topology.
+type Topology struct {
+	*topology.Topology // nil: nothing yet
+
+	Generation uint64   // that the head names
+	Newest     uint64   // generation of which there is anything
+	Garbage    []string // keys of other generations
+}
+
+// DecodeTopology reads the topology's keys.
+func DecodeTopology(kept []Kept) (Topology, error) {
+	var t Topology
+	var head topologyHead
+	p := new(lofamov1.Topology)
+	at := slices.IndexFunc(kept, func(k Kept) bool { return k.Key == KeyTopologyHead })
+	if at >= 0 {
+		if err := json.Unmarshal(kept[at].Value, &head); err != nil {
+			return t, fmt.Errorf("read %s: %w", KeyTopologyHead, err)
+		}
+		p.Dims, p.DomainLabels, p.Revision = head.Dims, head.DomainLabels, kept[at].Revision
+		t.Generation, t.Newest = head.Generation, head.Generation
+	}
+	current := topologyKey(head.Generation, "")
+	for _, k := range kept {
+		rest, ok := strings.CutPrefix(k.Key, keyTopologyNodes)
+		switch {
+		case !ok:
+			continue
+		case at >= 0 && strings.HasPrefix(k.Key, current):
+			n := new(lofamov1.TopologyNode)
+			if err := proto.Unmarshal(k.Value, n); err != nil {
+				return t, fmt.Errorf("read %s: %w", k.Key, err)
+			}
+			p.Nodes = append(p.Nodes, n)
+			continue
+		}
+		t.Garbage = append(t.Garbage, k.Key)
+		var generation uint64
+		if _, err := fmt.Sscanf(rest, "%d/", &generation); err == nil {
+			t.Newest = max(t.Newest, generation)
+		}
+	}
+	if at < 0 {
+		return t, nil
+	}
+	var err error
+	if t.Topology, err = topology.FromProto(p); err != nil {
+		return t, fmt.Errorf("read the topology of revision %d from the store: %w", p.Revision, err)
+	}
+	return t, nil
+}
+
+// topologyOps bounds the nodes that a change writes in place; there must be room for its events.
+const topologyOps = 48
+
+// TopologyWrites returns what leads from the topology that is stored to another one, with the events that
+// tell of it. All but the last are to be committed before it and change nothing by themselves. The last
+// fails with ErrConflict when the topology has changed meanwhile.
+func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Event) ([]Write, error) {
+	head := topologyHead{Generation: from.Generation, Dims: to.Dims.String(), DomainLabels: to.DomainLabels}
+	last := Write{Events: events, Guards: []Guard{{Key: KeyTopologyHead}}}
+	var out []Write
+	var err error
+	if from.Topology != nil {
+		last.Guards[0].Revision = from.Revision
+		if err = last.change(from, to); err != nil {
+			return nil, err
+		}
+	}
+	if from.Topology == nil || len(last.Puts)+len(last.Deletes) > topologyOps {
+		last.Puts, last.Deletes = nil, nil
+		head.Generation = from.Newest + 1
+		if out, err = stage(head.Generation, to); err != nil {
+			return nil, err
+		}
+	}
+	value, err := json.Marshal(head)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", KeyTopologyHead, err)
+	}
+	last.Puts = append(last.Puts, KV{KeyTopologyHead, value})
+	return append(out, last), nil
+}
+
+// change writes the nodes in which two topologies differ.
+func (w *Write) change(from Topology, to *topology.Topology) error {
+	for _, n := range to.Nodes {
+		if old, ok := from.Node(n.ID); ok && proto.Equal(old.Proto(), n.Proto()) {
+			continue
+		}
+		kv, err := topologyNode(from.Generation, n)
+		if err != nil {
+			return err
+		}
+		w.Puts = append(w.Puts, kv)
+	}
+	for _, n := range from.Nodes {
+		if _, ok := to.Node(n.ID); !ok {
+			w.Deletes = append(w.Deletes, topologyKey(from.Generation, string(n.ID)))
+		}
+	}
+	return nil
+}
+
+// stage writes all nodes under a generation. The store cuts it into transactions.
+func stage(generation uint64, t *topology.Topology) ([]Write, error) {
+	var w Write
+	for _, n := range t.Nodes {
+		kv, err := topologyNode(generation, n)
+		if err != nil {
+			return nil, err
+		}
+		w.Puts = append(w.Puts, kv)
+	}
+	return []Write{w}, nil
+}
+
+func topologyNode(generation uint64, n topology.Node) (KV, error) {
+	value, err := proto.Marshal(n.Proto())
+	if err != nil {
+		return KV{}, fmt.Errorf("encode node %s of the topology: %w", n.ID, err)
+	}
+	return KV{topologyKey(generation, string(n.ID)), value}, nil
+}
+
+// ChangesTopology says whether the write makes another topology the one that counts.
+func (w Write) ChangesTopology() bool {
+	return slices.ContainsFunc(w.Puts, func(kv KV) bool { return kv.Key == KeyTopologyHead })
+}
+
+// Topology reads the topology from the replica's own copy.
+func (s *Etcd) Topology(ctx context.Context) (Topology, error) {
+	kept, err := s.kept(ctx, keyTopology, clientv3.WithSerializable())
+	if err != nil {
+		return Topology{}, fmt.Errorf("read the topology from the store: %w", err)
+	}
+	return DecodeTopology(kept)
+}
+
+func (s *Etcd) kept(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]Kept, error) {
+	resp, err := s.c.Get(ctx, prefix, append(opts, clientv3.WithPrefix())...)
+	if err != nil {
+		return nil, err
+	}
+	return keptOf(resp.Kvs), nil
+}
+
+// FollowTopology calls each with the topology, as far as the replica's own copy goes, at first and after
+// every change; not while there is none. It returns when the context ends or the watch breaks.
+func (s *Etcd) FollowTopology(ctx context.Context, each func(*topology.Topology)) error {
+	return s.follow(ctx, "the topology", KeyTopologyHead, nil, func() error {
+		t, err := s.Topology(ctx)
+		if err == nil && t.Topology != nil {
+			each(t.Topology)
+		}
+		return err
+	})
+}
+
+// follow reads again whenever something changes.
+func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for resp := range s.c.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...) { // the first one says that the watch stands
+		if err := resp.Err(); err != nil {
+			return fmt.Errorf("watch %s: %w", what, err)
+		}
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}

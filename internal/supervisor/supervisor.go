@@ -51,6 +51,8 @@ type Supervisor struct {
 	self    config.ReplicaEntry // the addresses at which others reach this replica
 	logger  *slog.Logger
 	names   *view.Names
+	seed    *topology.Topology // of the configuration
+	marks   *view.Marks
 	signer  *pki.Signer
 	verify  *pki.Verifier
 
@@ -104,7 +106,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		return nil, err
 	}
 	s := &Supervisor{
-		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top),
+		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top), seed: top, marks: view.NewMarks(),
 		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
 		stopping: make(chan struct{}), failed: make(chan error, 8),
 	}
@@ -241,7 +243,7 @@ func (s *Supervisor) connect() error {
 	})
 	s.engine = engine.New(engine.Config{
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
-		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names,
+		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks,
 	}, s.store)
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Metrics: s.metrics, Logger: s.logger,

@@ -206,6 +206,8 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.forward.Run(ctx) })
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })
+	wg.Go(func() { s.followTopology(ctx) })
+	wg.Go(func() { s.followMaintenance(ctx) })
 	for k, socket := range s.sockets {
 		wg.Go(func() {
 			if err := socket.Run(ctx, s.intake.Datagrams(uint8(k))); err != nil && ctx.Err() == nil {

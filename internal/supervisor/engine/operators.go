@@ -190,12 +190,19 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	return nil
 }
 
-// awareness is the machine's configuration for a topology; nil: as configured.
+// awareness is the machine's configuration for a topology (nil: as configured) and the border of the region.
 func (e *Engine) awareness(t *topology.Topology) awareness.Config {
 	c := e.cfg.Awareness
-	if t != nil {
-		c.Dims, c.IDs, c.Labels, c.DomainLabels = t.Dims, t.IDs(), t.Labels(), t.DomainLabels
+	if t == nil {
+		return c
 	}
+	ids := t.IDs()
+	for at, id := range c.IDs {
+		if c.Foreign[id] {
+			ids[at] = id
+		}
+	}
+	c.Dims, c.IDs, c.Labels, c.DomainLabels = t.Dims, ids, t.Labels(), t.DomainLabels
 	return c
 }
 

@@ -45,8 +45,11 @@ type Metrics struct {
 	Revision   prometheus.Gauge
 	NodeCounts *prometheus.GaugeVec // state
 	NodeState  *prometheus.GaugeVec // node, state: those that are not normal
-	Watchers   prometheus.Gauge
-	SlowCut    prometheus.Counter
+	// Maintenance and Topology are as this replica's own copy of the store has them.
+	Maintenance prometheus.Gauge
+	Topology    prometheus.Gauge
+	Watchers    prometheus.Gauge
+	SlowCut     prometheus.Counter
 }
 
 // latencies are the buckets of all latencies, from a fast commit to a failed one, in seconds.
@@ -92,13 +95,15 @@ func New(reg prometheus.Registerer) *Metrics {
 			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 
-		Depth:      gauge("queue_depth", "Entries in a queue.", "queue"),
-		Leader:     gauge("leader", "1 while this replica leads.").WithLabelValues(),
-		Revision:   gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
-		NodeCounts: gauge("nodes", "Nodes by state, as committed; only the leader tells.", "state"),
-		NodeState:  gauge("node_state", "1 for the state of each node that is not normal; only the leader tells.", "node", "state"),
-		Watchers:   gauge("watchers", "Open watches.").WithLabelValues(),
-		SlowCut:    counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
+		Depth:       gauge("queue_depth", "Entries in a queue.", "queue"),
+		Leader:      gauge("leader", "1 while this replica leads.").WithLabelValues(),
+		Revision:    gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
+		NodeCounts:  gauge("nodes", "Nodes by state, as committed; only the leader tells.", "state"),
+		NodeState:   gauge("node_state", "1 for the state of each node that is not normal; only the leader tells.", "node", "state"),
+		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
+		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
+		Watchers:    gauge("watchers", "Open watches.").WithLabelValues(),
+		SlowCut:     counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
 	}
 	m.delivery(counter, gauge, histogram)
 	m.preset()

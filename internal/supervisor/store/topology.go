@@ -31,6 +31,7 @@ type topologyHead struct {
 	Generation   uint64   `json:"generation"`
 	Dims         string   `json:"dims"`
 	DomainLabels []string `json:"domainLabels"`
+	Region       string   `json:"region,omitempty"`
 }
 
 func topologyKey(generation uint64, id string) string {
@@ -66,7 +67,7 @@ func DecodeTopology(kept []Kept) (Topology, error) {
 		if err := json.Unmarshal(kept[at].Value, &head); err != nil {
 			return t, fmt.Errorf("read %s: %w", KeyTopologyHead, err)
 		}
-		p.Dims, p.DomainLabels, p.Revision = head.Dims, head.DomainLabels, kept[at].Revision
+		p.Dims, p.DomainLabels, p.Region, p.Revision = head.Dims, head.DomainLabels, head.Region, kept[at].Revision
 		t.Generation, t.Newest = head.Generation, head.Generation
 	}
 	current := topologyKey(head.Generation, "")
@@ -106,7 +107,7 @@ const topologyOps = 48
 // tell of it. All but the last are to be committed before it and change nothing by themselves. The last
 // fails with ErrConflict when the topology has changed meanwhile.
 func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Event) ([]Write, error) {
-	head := topologyHead{Generation: from.Generation, Dims: to.Dims.String(), DomainLabels: to.DomainLabels}
+	head := topologyHead{Generation: from.Generation, Dims: to.Dims.String(), DomainLabels: to.DomainLabels, Region: to.Region}
 	last := Write{Events: events, Guards: []Guard{{Key: KeyTopologyHead}}}
 	var out []Write
 	var err error

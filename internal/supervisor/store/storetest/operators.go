@@ -29,7 +29,7 @@ func torus(n int, edit func(*topology.Node)) *topology.Topology {
 }
 
 // testTopology: small changes are made in place, large ones under a new generation; either is whole, and
-// refused when the topology has changed meanwhile.
+// refused when the topology has changed meanwhile. It is long because it is one history.
 func testTopology(t *testing.T, h Harness) {
 	w := lead(t, h)
 	load := func() store.Topology {

@@ -1,0 +1,65 @@
+package supervisor
+
+import (
+	"context"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+)
+
+// again does something until the context ends, with a pause whenever it fails.
+func (s *Supervisor) again(ctx context.Context, what string, do func() error) {
+	for ctx.Err() == nil {
+		err := do()
+		s.logger.Debug(what+" ended", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(publishRetry):
+		}
+	}
+}
+
+// followTopology has this replica know the topology that is stored, as far as its copy goes.
+func (s *Supervisor) followTopology(ctx context.Context) {
+	compared := false
+	s.again(ctx, "following the topology", func() error {
+		return s.store.FollowTopology(ctx, func(t *topology.Topology) {
+			if !compared {
+				compared = true
+				s.compare(t)
+			}
+			if s.names.Set(t) {
+				s.logger.Info("the topology has changed", "revision", t.Revision, "dims", t.Dims, "nodes", len(t.Nodes))
+			}
+			s.metrics.Topology.Set(float64(s.names.Topology().Revision))
+		})
+	})
+}
+
+// maxDifferences bounds the differences that are logged.
+const maxDifferences = 20
+
+// compare tells once when the configuration says something else than what is stored, which counts.
+func (s *Supervisor) compare(t *topology.Topology) {
+	changes := topology.Diff(s.seed, t)
+	if len(changes) == 0 {
+		return
+	}
+	texts := make([]string, 0, maxDifferences)
+	for _, c := range changes[:min(len(changes), maxDifferences)] {
+		texts = append(texts, c.String())
+	}
+	s.logger.Warn("the topology in the configuration is not the stored one, which counts: from the file to the store",
+		"revision", t.Revision, "differences", len(changes), "first", texts)
+}
+
+// followMaintenance has this replica know the maintenance marks that are stored, as far as its copy goes.
+func (s *Supervisor) followMaintenance(ctx context.Context) {
+	s.again(ctx, "following maintenance marks", func() error {
+		return s.store.FollowMaintenance(ctx, func(marks []store.Mark, revision uint64) {
+			s.marks.Replace(store.Marks(marks), revision)
+			s.metrics.Maintenance.Set(float64(s.marks.Len()))
+		})
+	})
+}

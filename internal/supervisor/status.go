@@ -21,7 +21,25 @@ import (
 
 // readiness is what the monitor found out last.
 type readiness struct {
-	store atomic.Bool // the store answers with a quorum
+	store atomic.Bool  // the store answers with a quorum
+	heard atomic.Int64 // when it last did so, in nanoseconds since 1970; 0: never since the start
+}
+
+// answers notes whether the store has answered.
+func (r *readiness) answers(ok bool) {
+	r.store.Store(ok)
+	if ok {
+		r.heard.Store(time.Now().UnixNano())
+	}
+}
+
+// quorumAge is how long ago the store last answered with a quorum; -1: never since the start.
+func (r *readiness) quorumAge() time.Duration {
+	at := r.heard.Load()
+	if at == 0 {
+		return -1
+	}
+	return max(0, time.Since(time.Unix(0, at)))
 }
 
 // The monitor's periods.
@@ -38,7 +56,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		pctx, cancel := context.WithTimeout(ctx, probeTime)
 		_, err := s.store.Revision(pctx)
 		cancel()
-		s.ready.store.Store(err == nil)
+		s.ready.answers(err == nil)
 		id, changed := s.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil)
 		s.setHealth(api.HealthLeader, id == s.cfg.ID)

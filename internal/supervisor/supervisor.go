@@ -69,6 +69,7 @@ type Supervisor struct {
 	httpLn   net.Listener
 	grpc     *grpc.Server
 	health   *health.Server
+	api      *api.Server
 	replicas *replicas
 	peers    *replica.Peers
 	observer *lead.Observer
@@ -271,9 +272,11 @@ func (s *Supervisor) serve() error {
 		return err
 	}
 	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
-	lofamov1.RegisterFaultSupervisorServer(s.grpc, api.New(api.Config{
+	s.api = api.New(api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
-	}))
+		QuorumAge: s.ready.quorumAge, Logger: s.logger,
+	})
+	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
 	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Metrics: s.metrics})
 	served := make(chan struct{})

@@ -199,6 +199,7 @@ func (s *Supervisor) work() error {
 	})
 	wg.Go(func() { s.observer.Run(ctx, s.client) })
 	wg.Go(func() { s.store.Run(ctx) })
+	wg.Go(func() { s.api.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
 	wg.Go(func() { s.sender.Run(ctx) })

@@ -9,7 +9,10 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,11 +20,13 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/fanout"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -37,8 +42,7 @@ type Engine interface {
 // Copy is the replica's own copy of the store. But for Revision its methods need no quorum.
 type Copy interface {
 	Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error)
-	Events(ctx context.Context, after uint64, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, uint64, error)
-	Watch(ctx context.Context, after uint64) <-chan store.Update
+	fanout.Source
 	Revision(ctx context.Context) (uint64, error)
 }
 
@@ -59,21 +63,29 @@ type Config struct {
 	Names     *view.Names
 	Engine    Engine
 	Copy      Copy
+	Marks     Marks // nil: there are none
 	Directory Directory
 	Bundles   Bundles
 	Metrics   *metrics.Metrics
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
-	// WatchQueue bounds the updates that wait for one watcher; 0 stands for 1,024. A watcher that is
+	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.
+	QuorumAge func() time.Duration
+	// WatchQueue bounds the updates that a watcher may be behind; 0 stands for 1,024. One that is
 	// further behind is cut off and told where to resume.
 	WatchQueue int
+	Logger     *slog.Logger
 }
 
 // Server implements lofamov1.FaultSupervisorServer.
 type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
 
-	cfg Config
+	cfg       Config
+	hub       *fanout.Hub
+	pages     snapshots
+	old       staleMap
+	divisions divisions
 }
 
 // New returns the service.
@@ -81,14 +93,14 @@ func New(cfg Config) *Server {
 	if cfg.WatchQueue == 0 {
 		cfg.WatchQueue = 1024
 	}
-	return &Server{cfg: cfg}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: cfg, hub: fanout.New(fanout.Config{Updates: cfg.WatchQueue, Logger: cfg.Logger}, cfg.Copy)}
 }
 
-// The limits of ListEvents.
-const (
-	defaultEvents = 1_000
-	maxEvents     = 10_000
-)
+// Run follows the store for those who watch, until the context ends.
+func (s *Server) Run(ctx context.Context) { s.hub.Run(ctx) }
 
 // proxyTime is how long the leader may take to answer in a follower's stead.
 const proxyTime = time.Second
@@ -110,12 +122,12 @@ func (s *Server) leader() lofamov1.FaultSupervisorClient {
 }
 
 // answer serves a read: from our own map when we lead, else by the leader, else from the copy.
-func answer[R proto.Message](ctx context.Context, s *Server, own func(view.Map) (R, error),
+func answer[R proto.Message](ctx context.Context, s *Server, own func(snapshot) (R, error),
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
 	var none R
 	m, err := s.cfg.Engine.Map(ctx)
 	if err == nil {
-		return own(m)
+		return own(s.snap(m))
 	}
 	if resp, ok, err := byLeader(ctx, s, err, ask); ok {
 		return resp, err
@@ -123,8 +135,42 @@ func answer[R proto.Message](ctx context.Context, s *Server, own func(view.Map) 
 	if m, err = s.stale(ctx); err != nil {
 		return none, status.Error(codes.Unavailable, err.Error())
 	}
-	return own(m)
+	return own(s.snap(m))
 }
+
+// answerPage is answer for one page of a list: of the map that the first page was of, where it is kept.
+func answerPage[R proto.Message](ctx context.Context, s *Server, page *token, own func(snapshot) (R, error),
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
+	if page == nil {
+		return answer(ctx, s, own, ask)
+	}
+	if snap, ok := s.pages.get(page.revision, time.Now()); ok {
+		return own(snap)
+	}
+	return answer(ctx, s, func(snap snapshot) (R, error) {
+		if snap.Revision == page.revision {
+			return own(snap)
+		}
+		var none R
+		return none, expired(fmt.Sprintf("continue: the map of revision %d is no longer kept", page.revision), "begin again without continue")
+	}, ask)
+}
+
+// info is what a list says of the whole.
+func (s *Server) info(snap snapshot) *lofamov1.ClusterInfo {
+	info := proto.CloneOf(s.cfg.Info)
+	info.Dims = snap.Dims().String()
+	info.Leader, info.Stale = s.cfg.Directory.Leader(), snap.Stale
+	if !snap.Stale {
+		info.Leader = s.cfg.Self // what the election tells may lag behind
+	} else if snap.StaleAge >= 0 {
+		info.StaleAge = durationpb.New(snap.StaleAge)
+	}
+	return info
+}
+
+// verdicts are the codes with which a leader has answered; with any other it could not be asked.
+var verdicts = []codes.Code{codes.OK, codes.InvalidArgument, codes.NotFound, codes.OutOfRange}
 
 // byLeader has the leader answer what our own engine could not for a reason. ok is false when the leader
 // cannot be asked either.
@@ -144,11 +190,41 @@ func byLeader[R proto.Message](ctx context.Context, s *Server, reason error,
 	defer cancel()
 	resp, err = ask(pctx, c)
 	code := status.Code(err)
-	return resp, code == codes.OK || code == codes.InvalidArgument || code == codes.NotFound, err
+	return resp, slices.Contains(verdicts, code), err
+}
+
+// staleMap is the map that was last read from the copy, so that it is not read anew while nothing is committed.
+type staleMap struct {
+	mu      sync.Mutex
+	written uint64
+	topo    *topology.Topology
+	m       view.Map
 }
 
 // stale reads the map from the copy.
 func (s *Server) stale(ctx context.Context) (view.Map, error) {
+	s.old.mu.Lock()
+	defer s.old.mu.Unlock()
+	bounds, err := s.cfg.Copy.Bounds(ctx)
+	if err != nil {
+		return view.Map{}, err
+	}
+	if topo := s.cfg.Names.Topology(); s.old.topo != topo || s.old.written != bounds.Written {
+		m, err := s.readCopy(ctx)
+		if err != nil {
+			return view.Map{}, err
+		}
+		s.old.m, s.old.topo, s.old.written = m, topo, bounds.Written
+	}
+	m := s.old.m
+	m.Revision, m.Stale, m.StaleAge = max(m.Revision, bounds.Revision), true, -1
+	if s.cfg.QuorumAge != nil {
+		m.StaleAge = s.cfg.QuorumAge()
+	}
+	return m, nil
+}
+
+func (s *Server) readCopy(ctx context.Context) (view.Map, error) {
 	docs, rev, err := s.cfg.Copy.Nodes(ctx)
 	if err != nil {
 		return view.Map{}, err
@@ -161,32 +237,7 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 		}
 		b.Set(e)
 	}
-	m := b.Map(rev)
-	m.Stale, m.StaleAge = true, -1
-	return m, nil
-}
-
-// entries are those of a map that are wanted, in full as far as this replica can tell.
-func (s *Server) entries(ctx context.Context, m view.Map, keep func(rank int) bool) ([]view.Entry, error) {
-	var ids []fault.NodeID
-	var out []view.Entry
-	for rank := range m.Len() {
-		switch {
-		case !keep(rank):
-		case m.Stale:
-			out = append(out, m.At(rank))
-		default:
-			ids = append(ids, m.ID(rank))
-		}
-	}
-	if m.Stale {
-		return out, nil
-	}
-	out, err := s.cfg.Engine.Detail(ctx, ids)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	return out, nil
+	return b.Map(rev), nil
 }
 
 // checkStates refuses what is no state, and returns a filter.
@@ -218,110 +269,6 @@ func (s *Server) findOptional(name string) (fault.NodeID, error) {
 		return "", nil
 	}
 	return s.find(name)
-}
-
-// ListNodes implements the service.
-func (s *Server) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
-	keep, err := checkStates(req.GetStates())
-	if err != nil {
-		return nil, err
-	}
-	return answer(ctx, s, func(m view.Map) (*lofamov1.ListNodesResponse, error) {
-		now := time.Now()
-		info := proto.CloneOf(s.cfg.Info)
-		info.Leader, info.Stale = s.cfg.Directory.Leader(), m.Stale
-		if !m.Stale {
-			info.Leader = s.cfg.Self // what the election tells may lag behind
-		}
-		entries, err := s.entries(ctx, m, func(rank int) bool { return keep(lofamov1.State(m.State(rank))) })
-		if err != nil {
-			return nil, err
-		}
-		resp := &lofamov1.ListNodesResponse{Revision: m.Revision, Cluster: info}
-		for _, e := range entries {
-			resp.Nodes = append(resp.Nodes, view.Node(e, now))
-		}
-		return resp, nil
-	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
-		return c.ListNodes(ctx, req)
-	})
-}
-
-// GetNode implements the service.
-func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lofamov1.Node, error) {
-	id, err := s.find(req.GetNode())
-	if err != nil {
-		return nil, err
-	}
-	return answer(ctx, s, func(m view.Map) (*lofamov1.Node, error) {
-		entries, err := s.entries(ctx, m, func(rank int) bool { return m.ID(rank) == id })
-		if err != nil {
-			return nil, err
-		}
-		if len(entries) == 0 {
-			return nil, status.Errorf(codes.NotFound, "node %q: not in the map", id)
-		}
-		return view.Node(entries[0], time.Now()), nil
-	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
-		return c.GetNode(ctx, req)
-	})
-}
-
-// ListLinks implements the service.
-func (s *Server) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
-	keep, err := checkStates(req.GetStates())
-	if err != nil {
-		return nil, err
-	}
-	id, err := s.findOptional(req.GetNode())
-	if err != nil {
-		return nil, err
-	}
-	return answer(ctx, s, func(m view.Map) (*lofamov1.ListLinksResponse, error) {
-		resp := &lofamov1.ListLinksResponse{Revision: m.Revision}
-		entries, err := s.entries(ctx, m, func(rank int) bool { return id == "" || m.ID(rank) == id })
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			for _, l := range view.NodeLinks(m, e, time.Now()) {
-				if keep(l.GetState()) {
-					resp.Links = append(resp.Links, l)
-				}
-			}
-		}
-		return resp, nil
-	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ListLinksResponse, error) {
-		return c.ListLinks(ctx, req)
-	})
-}
-
-// ListEvents implements the service. History does not change, so every replica tells its own.
-// Where there is a quorum it first catches up with it, so that what was acknowledged is there.
-func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
-	limit := int(req.GetLimit())
-	switch {
-	case limit == 0:
-		limit = defaultEvents
-	case limit > maxEvents:
-		return nil, status.Errorf(codes.InvalidArgument, "limit: given %d: want at most %d", limit, maxEvents)
-	}
-	id, err := s.findOptional(req.GetNode())
-	if err != nil {
-		return nil, err
-	}
-	var keep func(*lofamov1.Event) bool
-	if id != "" {
-		keep = func(ev *lofamov1.Event) bool { return ev.GetNode() == string(id) }
-	}
-	qctx, cancel := context.WithTimeout(ctx, proxyTime)
-	_, _ = s.cfg.Copy.Revision(qctx) // without a quorum the copy as it is must do
-	cancel()
-	events, rev, err := s.cfg.Copy.Events(ctx, req.GetAfterRevision(), limit, keep)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	return &lofamov1.ListEventsResponse{Events: events, Revision: rev}, nil
 }
 
 // ListSupervisors implements the service.

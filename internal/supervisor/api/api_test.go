@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,6 +29,9 @@ import (
 )
 
 const wait = 10 * time.Second
+
+// keepEvents is how many events the stores of these tests keep.
+const keepEvents = 100
 
 // follower is an engine that does not lead.
 type follower struct{}
@@ -76,7 +81,7 @@ func serveAs(t *testing.T, e Engine, queue int) *harness {
 	t.Helper()
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
 	ids := map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}
-	h := &harness{store: memstore.New(1000), stopping: make(chan struct{})}
+	h := &harness{store: memstore.New(keepEvents), stopping: make(chan struct{})}
 	var err error
 	if h.writer, err = h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
 		t.Fatal(err)
@@ -91,8 +96,18 @@ func serveAs(t *testing.T, e Engine, queue int) *harness {
 // connect serves a service and connects to it.
 func (h *harness) connect(t *testing.T, cfg Config) {
 	t.Helper()
-	srv := grpc.NewServer()
-	lofamov1.RegisterFaultSupervisorServer(srv, New(cfg))
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
+	service := New(cfg)
+	lofamov1.RegisterFaultSupervisorServer(srv, service)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	if cfg.Copy != nil {
+		wg.Go(func() { service.Run(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
 	ln := bufconn.Listen(1 << 16)
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(srv.Stop)
@@ -123,22 +138,44 @@ func refused(t *testing.T, what string, err error, code codes.Code, text string)
 	}
 }
 
-func TestWatchFromCompactedRevision(t *testing.T) {
+// TestWatchFromForgottenRevision: what to do is said in words and for programs.
+func TestWatchFromForgottenRevision(t *testing.T) {
 	h := serve(t, 16)
-	first := h.commit(t, "a", "1")
-	h.commit(t, "a", "2")
-	h.store.Compact(h.commit(t, "a", "3"))
+	first := h.commit(t, "a", "0")
+	for i := range keepEvents + 2 {
+		h.commit(t, "a", fmt.Sprint(i+1))
+	}
 	_, err := h.watch(t, &lofamov1.WatchRequest{AfterRevision: first}).Recv()
-	refused(t, "watch", err, codes.OutOfRange, "list again")
+	refused(t, "watch", err, codes.OutOfRange, "list again and watch after the list's revision")
+	if info := infoOf(t, err); info.GetReason() != "RESOURCE_EXPIRED" || info.GetDomain() != "lofamo" || info.GetMetadata()["do"] == "" {
+		t.Errorf("%v", info)
+	}
 	list, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
-	if err != nil || len(list.GetEvents()) != 3 {
+	if err != nil || len(list.GetEvents()) != keepEvents {
 		t.Fatalf("%v, %v", list, err)
 	}
+	if list.GetOldestRevision() != list.GetEvents()[0].GetRevision() {
+		t.Errorf("the oldest is said to be at %d: it is at %d", list.GetOldestRevision(), list.GetEvents()[0].GetRevision())
+	}
 	s := h.watch(t, &lofamov1.WatchRequest{AfterRevision: list.GetRevision()})
-	fourth := h.commit(t, "a", "4")
-	if resp, err := s.Recv(); err != nil || resp.GetRevision() != fourth {
+	next := h.commit(t, "a", "next")
+	if resp, err := s.Recv(); err != nil || resp.GetRevision() != next {
 		t.Errorf("%v, %v", resp, err)
 	}
+	_, err = h.watch(t, &lofamov1.WatchRequest{AfterRevision: next + 100}).Recv()
+	refused(t, "ahead of the store", err, codes.OutOfRange, "list again")
+}
+
+// infoOf is the ErrorInfo of a refusal.
+func infoOf(t *testing.T, err error) *errdetails.ErrorInfo {
+	t.Helper()
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info
+		}
+	}
+	t.Errorf("%v has no ErrorInfo", err)
+	return nil
 }
 
 func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
@@ -173,6 +210,9 @@ func TestSlowWatcherIsCutOffAndResumes(t *testing.T) {
 	}
 	err = check(s)
 	refused(t, "slow watch", err, codes.ResourceExhausted, "resume after revision")
+	if info := infoOf(t, err); info.GetReason() != "SLOW_READER" || info.GetMetadata()["revision"] == "" {
+		t.Errorf("%v", info)
+	}
 	for err != nil {
 		err = check(h.watch(t, &lofamov1.WatchRequest{AfterRevision: last}))
 	}
@@ -199,7 +239,7 @@ func TestWatchEndsWhenTheReplicaStops(t *testing.T) {
 	}
 	close(h.stopping)
 	_, err := s.Recv()
-	refused(t, "watch", err, codes.Unavailable, "stopping: resume after revision")
+	refused(t, "watch", err, codes.Unavailable, "resume after revision")
 }
 
 func TestNoLeader(t *testing.T) {

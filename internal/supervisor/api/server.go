@@ -57,7 +57,8 @@ func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
 	})
 	srv := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(cfg.TLS)),
-		grpc.MaxConcurrentStreams(1024),
+		grpc.ForceServerCodecV2(Codec()),
+		grpc.MaxConcurrentStreams(4096),
 		grpc.MaxRecvMsgSize(1<<20),
 		grpc.MaxSendMsgSize(cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

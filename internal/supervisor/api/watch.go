@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -11,60 +12,67 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/supervisor/store"
-	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/internal/supervisor/fanout"
 )
 
 // Watch implements the service.
 func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
-	id, err := s.findOptional(req.GetNode())
+	f, err := s.newEventFilter(req.GetNode(), req.GetLabelSelector(), req.GetFieldSelector())
 	if err != nil {
 		return err
 	}
+	if req.GetInitial() && req.GetAfterRevision() > 0 {
+		return invalid("initial", "given with after_revision %d: want one of them, for the map is of its own revision", req.GetAfterRevision())
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	if err := s.checkRevision(ctx, req.GetAfterRevision()); err != nil {
+	w := &watcher{s: s, stream: stream, keep: f.keep()}
+	after, err := s.startOf(ctx, req.GetAfterRevision())
+	if err != nil {
 		return err
 	}
-	var seen <-chan *lofamov1.Event
 	if req.GetAsSeen() {
 		changes, unsubscribe, err := s.cfg.Engine.Seen(s.cfg.WatchQueue)
 		if err != nil {
 			return s.watchAtLeader(ctx, req, stream)
 		}
 		defer unsubscribe()
-		seen = changes
+		w.seen = changes
 	}
 	s.cfg.Metrics.Watchers.Inc()
 	defer s.cfg.Metrics.Watchers.Dec()
-	w := &watcher{
-		node: id, queue: make(chan *lofamov1.WatchResponse, s.cfg.WatchQueue),
-		updates: s.cfg.Copy.Watch(ctx, req.GetAfterRevision()), seen: seen, stopping: s.cfg.Stopping,
+	if req.GetInitial() {
+		if after, err = s.sendInitial(ctx, req, w); err != nil {
+			return err
+		}
 	}
-	w.sent.Store(req.GetAfterRevision())
-	// Sending has a goroutine of its own: where the client does not read, it blocks until the handler
-	// has returned.
-	failed := make(chan error, 1)
-	go func() { failed <- w.send(ctx, stream) }()
-	err = w.collect(ctx, failed)
+	w.sent.Store(after)
+	err = w.run(ctx, after, req.GetAfterRevision() == 0 && !req.GetInitial())
 	if status.Code(err) == codes.ResourceExhausted {
 		s.cfg.Metrics.SlowCut.Inc()
 	}
 	return err
 }
 
-// checkRevision refuses revisions that are still to come: they are another store's. Without a
-// quorum it cannot tell, and lets pass.
-func (s *Server) checkRevision(ctx context.Context, after uint64) error {
-	if after == 0 {
-		return nil
-	}
+// startOf is the revision that a watch begins after: the one asked for, or (0) the newest. It refuses
+// revisions that are still to come: they are another store's. Without a quorum it cannot tell, and lets pass.
+func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
-	if rev, err := s.cfg.Copy.Revision(ctx); err == nil && after > rev {
-		return status.Errorf(codes.OutOfRange, "after_revision: given %d: the store is at %d: list again and watch after the list's revision", after, rev)
+	rev, err := s.cfg.Copy.Revision(ctx)
+	switch {
+	case err == nil && after > rev:
+		return 0, status.Errorf(codes.OutOfRange, "after_revision: given %d: the store is at %d: %s", after, rev, listAgain)
+	case after > 0:
+		return after, nil
+	case err == nil:
+		return rev, nil
 	}
-	return nil
+	b, err := s.cfg.Copy.Bounds(context.WithoutCancel(ctx))
+	if err != nil {
+		return 0, status.Error(codes.Unavailable, err.Error())
+	}
+	return b.Revision, nil
 }
 
 // watchAtLeader passes a watch for changes as seen on to the leader, which alone sees them.
@@ -88,91 +96,111 @@ func (s *Server) watchAtLeader(ctx context.Context, req *lofamov1.WatchRequest, 
 	}
 }
 
-// watcher is one watch: collect fills the queue, send empties it.
+// watcher is one watch. What is committed and what is seen are sent by a goroutine each: sending blocks
+// where the client does not read, until the handler has returned.
 type watcher struct {
-	node     fault.NodeID // empty for all
-	queue    chan *lofamov1.WatchResponse
-	updates  <-chan store.Update
-	seen     <-chan *lofamov1.Event // nil unless asked for
-	stopping <-chan struct{}
-	sent     atomic.Uint64 // revision of what was sent last
+	s      *Server
+	stream grpc.ServerStreamingServer[lofamov1.WatchResponse]
+	keep   func(*lofamov1.Event) bool // nil: all
+	seen   <-chan *lofamov1.Event     // nil unless asked for
+
+	mu   sync.Mutex    // one sends at a time
+	sent atomic.Uint64 // revision of what was sent last
 }
 
-// collect returns when the watch ends, with the reason for the client.
-func (w *watcher) collect(ctx context.Context, failed <-chan error) error {
-	for {
-		var resp *lofamov1.WatchResponse
-		select {
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-w.stopping:
-			return status.Errorf(codes.Unavailable, "this supervisor is stopping: resume after revision %d at another", w.sent.Load())
-		case err := <-failed:
-			return err
-		case ev, ok := <-w.seen:
-			if !ok {
-				return status.Errorf(codes.Unavailable, "as_seen: leadership moved, or the client is too slow: resume after revision %d", w.sent.Load())
+// run returns when the watch ends, with the reason for the client. fromNow: say first from where.
+func (w *watcher) run(ctx context.Context, after uint64, fromNow bool) error {
+	sub := w.s.hub.Subscribe(after)
+	defer sub.Close()
+	failed := make(chan error, 2)
+	go func() {
+		if fromNow {
+			if err := w.send(&lofamov1.WatchResponse{Revision: after}); err != nil {
+				failed <- err
+				return
 			}
-			if w.node != "" && ev.GetNode() != string(w.node) {
+		}
+		failed <- w.committed(ctx, sub)
+	}()
+	if w.seen != nil {
+		go func() { failed <- w.asSeen(ctx) }()
+	}
+	select {
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-w.s.cfg.Stopping:
+		return resumable(codes.Unavailable, reasonResume, w.sent.Load(), "this supervisor is stopping, another goes on")
+	case <-sub.Slow():
+		return w.tooSlow()
+	case err := <-failed:
+		return err
+	}
+}
+
+func (w *watcher) tooSlow() error {
+	return resumable(codes.ResourceExhausted, reasonSlow, w.sent.Load(), "the client is more than %d updates behind", w.s.cfg.WatchQueue)
+}
+
+// send sends a message: a response, or an encoded one.
+func (w *watcher) send(m any) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stream.SendMsg(m)
+}
+
+// committed sends what is committed.
+func (w *watcher) committed(ctx context.Context, sub *fanout.Sub) error {
+	for {
+		frames, err := sub.Next(ctx)
+		if err != nil {
+			return w.refusal(err)
+		}
+		for _, f := range frames {
+			if len(f.Events) == 0 && f.Revision <= w.sent.Load() {
+				continue // a bookmark that says nothing new
+			}
+			pieces := f.Wire(w.keep)
+			if pieces == nil {
 				continue
 			}
-			resp = &lofamov1.WatchResponse{Events: []*lofamov1.Event{ev}}
-		case u, ok := <-w.updates:
-			if !ok {
-				return status.Errorf(codes.Unavailable, "the store's watch ended: resume after revision %d", w.sent.Load())
-			}
-			if u.Err != nil {
-				return w.refusal(u.Err)
-			}
-			if resp = w.filter(u); resp == nil {
-				continue
-			}
-		}
-		select {
-		case w.queue <- resp:
-		default:
-			return status.Errorf(codes.ResourceExhausted, "the client is %d updates behind: resume after revision %d", cap(w.queue), w.sent.Load())
-		}
-	}
-}
-
-// filter leaves out other nodes' events, and updates of which nothing is left.
-func (w *watcher) filter(u store.Update) *lofamov1.WatchResponse {
-	resp := &lofamov1.WatchResponse{Revision: u.Revision, Events: u.Events}
-	if w.node == "" || len(u.Events) == 0 {
-		return resp
-	}
-	resp.Events = nil
-	for _, ev := range u.Events {
-		if ev.GetNode() == string(w.node) {
-			resp.Events = append(resp.Events, ev)
-		}
-	}
-	if len(resp.Events) == 0 {
-		return nil
-	}
-	return resp
-}
-
-func (w *watcher) refusal(err error) error {
-	if errors.Is(err, store.ErrCompacted) {
-		return status.Errorf(codes.OutOfRange, "%v: list again and watch after the list's revision", err)
-	}
-	return status.Errorf(codes.Unavailable, "%v: resume after revision %d", err, w.sent.Load())
-}
-
-func (w *watcher) send(ctx context.Context, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case resp := <-w.queue:
-			if err := stream.Send(resp); err != nil {
+			if err := w.send(asEncoded(pieces)); err != nil {
 				return err
 			}
-			if resp.GetRevision() > 0 {
-				w.sent.Store(resp.GetRevision())
+			w.sent.Store(f.Revision)
+		}
+	}
+}
+
+// asSeen sends what the leader sees before it is committed.
+func (w *watcher) asSeen(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case ev, ok := <-w.seen:
+			if !ok {
+				return resumable(codes.Unavailable, reasonResume, w.sent.Load(), "as_seen: leadership moved, or the client is too slow")
+			}
+			if w.keep != nil && !w.keep(ev) {
+				continue
+			}
+			if err := w.send(&lofamov1.WatchResponse{Events: []*lofamov1.Event{ev}}); err != nil {
+				return err
 			}
 		}
 	}
+}
+
+// refusal is what a client is told when there is nothing more to send.
+func (w *watcher) refusal(err error) error {
+	if gone, ok := asExpired(err, listAgain); ok {
+		return gone
+	}
+	switch {
+	case errors.Is(err, fanout.ErrSlow):
+		return w.tooSlow()
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	}
+	return resumable(codes.Unavailable, reasonResume, w.sent.Load(), "%v", err)
 }

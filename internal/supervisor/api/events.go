@@ -1,0 +1,373 @@
+package api
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/fanout"
+	"github.com/lofamo/lofamo/internal/supervisor/selector"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// The limits of ListEvents and GetHistory.
+const (
+	defaultEvents  = 1_000
+	defaultHistory = 100
+	maxEvents      = 10_000
+)
+
+// eventPage is how many events are read from the store at once.
+const eventPage = 512
+
+var eventFields = []selector.Field{
+	{Name: "node"}, {Name: "component"}, {Name: "kind", Check: selector.OneOf(enumNames(lofamov1.EventKind_name)...)},
+	{Name: "from", Check: stateNames}, {Name: "to", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)},
+	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group"},
+}
+
+// eventFilter chooses among events. A group fault passes when it or one of its members does.
+type eventFilter struct {
+	node   string // id; empty for all
+	labels selector.Labels
+	fields selector.Fields
+	// labelsOf are the labels that a node has now, for what does not say which it had then.
+	labelsOf func(fault.NodeID) map[string]string
+}
+
+func (s *Server) newEventFilter(node, labels, fields string) (f eventFilter, err error) {
+	id, err := s.findOptional(node)
+	if err != nil {
+		return f, err
+	}
+	f.node, f.labelsOf = string(id), s.cfg.Names.Labels
+	if f.labels, err = selector.ParseLabels(labels); err != nil {
+		return f, invalid("label_selector", "%v", err)
+	}
+	if f.fields, err = selector.ParseFields(fields, eventFields); err != nil {
+		return f, invalid("field_selector", "%v", err)
+	}
+	return f, nil
+}
+
+// keep returns what chooses; nil: all are chosen.
+func (f *eventFilter) keep() func(*lofamov1.Event) bool {
+	if f.node == "" && f.labels.Empty() && f.fields.Empty() {
+		return nil
+	}
+	return f.passes
+}
+
+func (f *eventFilter) passes(ev *lofamov1.Event) bool {
+	if f.passesAs(ev, ev.GetNode(), ev.GetLabels()) {
+		return true
+	}
+	return slices.ContainsFunc(ev.GetGroup().GetMembers(), func(id string) bool { return f.passesAs(ev, id, nil) })
+}
+
+// passesAs says whether an event passes as one of a node, which had these labels (nil: those that it has now).
+func (f *eventFilter) passesAs(ev *lofamov1.Event, node string, labels map[string]string) bool {
+	if f.node != "" && f.node != node {
+		return false
+	}
+	if !f.labels.Empty() {
+		if labels == nil {
+			labels = f.labelsOf(fault.NodeID(node))
+		}
+		if !f.labels.Matches(labels) {
+			return false
+		}
+	}
+	return f.fields.Empty() || f.fields.Matches(func(field, value string) bool { return eventHas(ev, node, field, value) })
+}
+
+// eventHas says whether a field of an event has a value, where the event counts as one of a node.
+func eventHas(ev *lofamov1.Event, node, field, value string) bool {
+	switch field {
+	case "node":
+		return node == value
+	case "component":
+		return ev.GetComponent() == value
+	case "kind":
+		return kindOf(ev).String() == value
+	case "from":
+		return ev.GetFrom().String() == value
+	case "to":
+		return ev.GetTo().String() == value
+	case "cause":
+		return ev.GetCause().String() == value
+	case "path":
+		return ev.GetPath().String() == value
+	case "region":
+		return ev.GetRegion() == value
+	default:
+		return ev.GetGroup().GetId() == value
+	}
+}
+
+// kindOf is the kind of an event; those of old have none.
+func kindOf(ev *lofamov1.Event) lofamov1.EventKind {
+	if k := ev.GetKind(); k != lofamov1.EventKind_EVENT_KIND_UNSPECIFIED {
+		return k
+	}
+	return lofamov1.EventKind_COMPONENT_CHANGED
+}
+
+// catchUp makes the copy as new as the cluster, so that what was acknowledged is there. Without a quorum the
+// copy as it is must do.
+func (s *Server) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, proxyTime)
+	defer cancel()
+	_, _ = s.cfg.Copy.Revision(ctx)
+}
+
+// ListEvents implements the service. History does not change, so every replica tells its own.
+func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
+	f, err := s.newEventFilter(req.GetNode(), req.GetLabelSelector(), req.GetFieldSelector())
+	if err != nil {
+		return nil, err
+	}
+	bare := proto.CloneOf(req)
+	bare.Continue = ""
+	hash, page, err := paging(bare, req.GetLimit(), req.GetContinue(), maxEvents)
+	if err != nil {
+		return nil, err
+	}
+	limit := int(req.GetLimit())
+	if limit == 0 {
+		limit = defaultEvents
+	}
+	s.catchUp(ctx)
+	b, err := s.cfg.Copy.Bounds(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	resp := &lofamov1.ListEventsResponse{Revision: b.Revision}
+	switch {
+	case page == nil && req.GetAfterRevision() == 0:
+		resp.Events, err = s.newestEvents(ctx, b, limit, f.keep())
+	default:
+		var next uint64
+		resp.Events, next, err = s.eventsAfter(ctx, b, req.GetAfterRevision(), page, limit, f.keep())
+		if next > 0 {
+			resp.Continue = token{request: hash, position: next}.String()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	resp.OldestRevision, _, err = s.oldestEvent(ctx, b)
+	return resp, err
+}
+
+// oldestEvent says of which revision and time the oldest event is that is kept; 0: none is.
+func (s *Server) oldestEvent(ctx context.Context, b store.Bounds) (uint64, *timestamppb.Timestamp, error) {
+	_, events, err := s.cfg.Copy.EventsFrom(ctx, b.Oldest, 1)
+	if err != nil {
+		return 0, nil, status.Error(codes.Unavailable, err.Error())
+	}
+	if len(events) == 0 {
+		return 0, nil, nil
+	}
+	return events[0].GetRevision(), events[0].GetTime(), nil
+}
+
+// newestEvents reads backwards until there are enough, and returns them oldest first.
+func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, error) {
+	var out []*lofamov1.Event // newest first
+	for end := b.Next; end > b.Oldest && len(out) < limit; {
+		begin := max(b.Oldest, end-min(end, eventPage))
+		first, events, err := s.cfg.Copy.EventsFrom(ctx, begin, int(end-begin))
+		if err != nil {
+			return nil, status.Error(codes.Unavailable, err.Error())
+		}
+		for _, ev := range slices.Backward(events) {
+			if len(out) < limit && (keep == nil || keep(ev)) {
+				out = append(out, ev)
+			}
+		}
+		if len(events) == 0 || first > begin { // trimmed meanwhile
+			break
+		}
+		end = begin
+	}
+	slices.Reverse(out)
+	return out, nil
+}
+
+// eventsAfter reads forwards from a page's beginning, else from a revision. next is the number of the first event of
+// the next page; 0: there is none.
+func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, page *token, limit int, keep func(*lofamov1.Event) bool) (out []*lofamov1.Event, next uint64, err error) {
+	number, strict := b.Oldest, page != nil
+	switch {
+	case page != nil:
+		number = page.position
+	case after > 0:
+		// What is asked for and is no longer kept is left out: the answer says from where on there is anything.
+		located, _, err := fanout.Locate(ctx, s.cfg.Copy, after)
+		if _, gone := asExpired(err, ""); err != nil && !gone {
+			return nil, 0, status.Error(codes.Unavailable, err.Error())
+		} else if !gone {
+			number = located
+		}
+	}
+	for number < b.Next {
+		first, events, err := s.cfg.Copy.EventsFrom(ctx, number, int(min(eventPage, b.Next-number)))
+		switch {
+		case err != nil:
+			return nil, 0, status.Error(codes.Unavailable, err.Error())
+		case strict && (len(events) == 0 || first != number):
+			return nil, 0, expired("continue: the events that come next are no longer kept", "begin again without continue")
+		case len(events) == 0:
+			return out, 0, nil
+		}
+		strict = true
+		for i, ev := range events {
+			if keep != nil && !keep(ev) {
+				continue
+			}
+			if len(out) == limit {
+				return out, first + uint64(i), nil
+			}
+			out = append(out, ev)
+		}
+		number = first + uint64(len(events))
+	}
+	return out, 0, nil
+}
+
+// GetHistory implements the service.
+func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest) (*lofamov1.GetHistoryResponse, error) {
+	id, err := s.find(req.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	component, err := s.component(req.GetComponent())
+	if err != nil {
+		return nil, err
+	}
+	limit := int(req.GetLimit())
+	switch {
+	case limit == 0:
+		limit = defaultHistory
+	case limit > maxEvents:
+		return nil, invalid("limit", "given %d: want at most %d", limit, maxEvents)
+	}
+	s.catchUp(ctx)
+	b, err := s.cfg.Copy.Bounds(ctx)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	concerns := func(ev *lofamov1.Event) bool {
+		if ev.GetNode() == string(id) {
+			return req.GetComponent() == "" || ev.GetComponent() == component.String()
+		}
+		return req.GetComponent() == "" && slices.Contains(ev.GetGroup().GetMembers(), string(id))
+	}
+	all, _, err := s.eventsAfter(ctx, b, 0, nil, int(b.Next), concerns)
+	if err != nil {
+		return nil, err
+	}
+	_, from, err := s.oldestEvent(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	state, err := s.stateOf(ctx, id, component)
+	if err != nil {
+		return nil, err
+	}
+	if since := req.GetSince(); since != nil && (from == nil || since.AsTime().After(from.AsTime())) {
+		from = since
+	}
+	resp := &lofamov1.GetHistoryResponse{From: from, Revision: b.Revision}
+	now := time.Now()
+	if from != nil {
+		resp.TimeIn = timeIn(all, component.String(), state, from.AsTime(), now)
+	}
+	for _, ev := range slices.Backward(all) {
+		if len(resp.Events) < limit && (req.GetSince() == nil || !ev.GetTime().AsTime().Before(req.GetSince().AsTime())) {
+			resp.Events = append(resp.Events, ev)
+		}
+	}
+	return resp, nil
+}
+
+// component reads the name of a component; the empty one is the node itself.
+func (s *Server) component(name string) (fault.Component, error) {
+	if name == "" {
+		return fault.ComponentNode, nil
+	}
+	c, err := fault.ParseComponent(name)
+	if err != nil {
+		return 0, invalid("component", "%v", err)
+	}
+	return c, nil
+}
+
+// stateOf is the state that a component has by the copy, for components that have never changed.
+func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component) (lofamov1.State, error) {
+	m, err := s.stale(ctx)
+	if err != nil {
+		return 0, status.Error(codes.Unavailable, err.Error())
+	}
+	e, _ := m.Find(id)
+	if c == fault.ComponentNode {
+		return lofamov1.State(e.Status.State), nil
+	}
+	for _, cs := range e.Status.Components {
+		if cs.Component == c {
+			return lofamov1.State(cs.State), nil
+		}
+	}
+	return lofamov1.State_UNKNOWN, nil
+}
+
+// timeIn adds up how long a component was in which state between two times, by its changes (oldest first, others
+// are passed over). Where there are none it had the state that it has now. Clocks of supervisors that differ, or step,
+// make no negative times.
+func timeIn(events []*lofamov1.Event, component string, state lofamov1.State, from, to time.Time) []*lofamov1.TimeIn {
+	var spent [5]time.Duration
+	var times [5]uint32
+	first := slices.IndexFunc(events, func(ev *lofamov1.Event) bool { return changes(ev, component) })
+	if first >= 0 {
+		state = events[first].GetFrom()
+	}
+	at := from
+	pass := func(until time.Time) {
+		if until.After(at) {
+			spent[state] += until.Sub(at)
+			at = until
+		}
+	}
+	for _, ev := range events {
+		if !changes(ev, component) {
+			continue
+		}
+		when := ev.GetTime().AsTime()
+		pass(when)
+		if ev.GetTo() != state && !when.Before(from) {
+			times[ev.GetTo()]++
+		}
+		state = ev.GetTo()
+	}
+	pass(to)
+	var out []*lofamov1.TimeIn
+	for _, st := range []lofamov1.State{lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED} {
+		out = append(out, &lofamov1.TimeIn{State: st, Time: durationpb.New(spent[st]), Times: times[st]})
+	}
+	return out
+}
+
+// changes says whether an event is a change of the state of a component.
+func changes(ev *lofamov1.Event, component string) bool {
+	return kindOf(ev) == lofamov1.EventKind_COMPONENT_CHANGED && ev.GetComponent() == component &&
+		lofamov1.State_name[int32(ev.GetFrom())] != "" && lofamov1.State_name[int32(ev.GetTo())] != ""
+}

@@ -1,0 +1,135 @@
+package api
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/proto"
+)
+
+// token is what continue says: where the next page begins, and of which answer to which request.
+type token struct {
+	request  uint64 // hash of the request without continue
+	revision uint64 // of the map; 0 in lists of events
+	position uint64 // rank of the node, number of the link end or of the event
+}
+
+// tokenVersion is the first byte of every token.
+const tokenVersion = 1
+
+func (t token) String() string {
+	b := []byte{tokenVersion}
+	b = binary.BigEndian.AppendUint64(b, t.request)
+	b = binary.AppendUvarint(b, t.revision)
+	b = binary.AppendUvarint(b, t.position)
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parseToken(s string) (token, error) {
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil || len(b) < 9 || b[0] != tokenVersion {
+		return token{}, fmt.Errorf("given %.40q: want what an answer before had in continue", s)
+	}
+	t := token{request: binary.BigEndian.Uint64(b[1:])}
+	b = b[9:]
+	for _, field := range []*uint64{&t.revision, &t.position} {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			return token{}, fmt.Errorf("given %.40q: it is cut short", s)
+		}
+		*field, b = v, b[n:]
+	}
+	if len(b) > 0 {
+		return token{}, fmt.Errorf("given %.40q: %d bytes follow it", s, len(b))
+	}
+	return t, nil
+}
+
+// paging reads limit and continue of a request. bare is the request with an empty continue; the token is nil on a
+// first page.
+func paging(bare proto.Message, limit uint32, given string, most int) (hash uint64, page *token, err error) {
+	if int(limit) > most {
+		return 0, nil, invalid("limit", "given %d: want at most %d", limit, most)
+	}
+	if hash, err = requestHash(bare); err != nil || given == "" {
+		return hash, nil, err
+	}
+	t, err := parseToken(given)
+	switch {
+	case err != nil:
+		return 0, nil, invalid("continue", "%v", err)
+	case t.request != hash:
+		return 0, nil, invalid("continue", "it belongs to another request: want all other fields as they were in the first one")
+	}
+	return hash, &t, nil
+}
+
+func requestHash(req proto.Message) (uint64, error) {
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(req)
+	if err != nil {
+		return 0, err
+	}
+	d := xxhash.New()
+	_, _ = d.WriteString(string(req.ProtoReflect().Descriptor().FullName()))
+	_, _ = d.Write(b)
+	return d.Sum64(), nil
+}
+
+// The bounds of what is kept for the pages that follow. Versions of a map share what is equal in them.
+const (
+	snapshotsKept = 8
+	snapshotTime  = time.Minute // since it was used last
+)
+
+// snapshots keeps the maps of which further pages may be asked for.
+type snapshots struct {
+	mu   sync.Mutex
+	kept []keptSnapshot // used longest ago first
+}
+
+type keptSnapshot struct {
+	snapshot
+	used time.Time
+}
+
+// get returns the map of a revision, if it is still kept.
+func (c *snapshots) get(revision uint64, now time.Time) (snapshot, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expire(now)
+	for i, k := range c.kept {
+		if k.Revision == revision {
+			k.used = now
+			c.kept = append(append(c.kept[:i:i], c.kept[i+1:]...), k)
+			return k.snapshot, true
+		}
+	}
+	return snapshot{}, false
+}
+
+// keep keeps a map, instead of one of the same revision and, where there are too many, of the one used longest ago.
+func (c *snapshots) keep(s snapshot, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expire(now)
+	kept := make([]keptSnapshot, 0, snapshotsKept)
+	for _, k := range c.kept {
+		if k.Revision != s.Revision {
+			kept = append(kept, k)
+		}
+	}
+	if over := len(kept) + 1 - snapshotsKept; over > 0 {
+		kept = kept[over:]
+	}
+	c.kept = append(kept, keptSnapshot{s, now})
+}
+
+func (c *snapshots) expire(now time.Time) {
+	for len(c.kept) > 0 && now.Sub(c.kept[0].used) > snapshotTime {
+		c.kept = c.kept[1:]
+	}
+}

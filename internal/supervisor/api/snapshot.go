@@ -1,0 +1,115 @@
+package api
+
+import (
+	"slices"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Marks are the maintenance marks as they are now.
+type Marks interface {
+	// Of returns the mark of a node, nil when it has none.
+	Of(id fault.NodeID) *lofamov1.Maintenance
+	// All returns those there are; the channel is closed when they are others.
+	All() ([]*lofamov1.Maintenance, <-chan struct{})
+}
+
+// snapshot is a map and what it is read with: all pages of a list are of one.
+//
+// A position is that of a node in lists: its rank, or for a spare the number of nodes with a place and its number
+// among the spares.
+type snapshot struct {
+	view.Map
+	topo  *topology.Topology
+	marks func(fault.NodeID) *lofamov1.Maintenance
+}
+
+// snap adds to a map what it is read with.
+func (s *Server) snap(m view.Map) snapshot {
+	out := snapshot{Map: m, topo: s.cfg.Names.Topology(), marks: func(fault.NodeID) *lofamov1.Maintenance { return nil }}
+	if s.cfg.Marks != nil {
+		out.marks = s.cfg.Marks.Of
+	}
+	return out
+}
+
+// freeze returns the snapshot as it is now, with the marks that there are now.
+func (s *Server) freeze(snap snapshot) snapshot {
+	if s.cfg.Marks == nil {
+		return snap
+	}
+	all, _ := s.cfg.Marks.All()
+	of := make(map[fault.NodeID]*lofamov1.Maintenance, len(all))
+	for _, m := range all {
+		of[fault.NodeID(m.GetNode())] = m
+	}
+	snap.marks = func(id fault.NodeID) *lofamov1.Maintenance { return of[id] }
+	return snap
+}
+
+// size is the number of positions.
+func (s snapshot) size() int { return s.Len() + len(s.topo.Spares()) }
+
+// spare returns the spare at a position, if one is there.
+func (s snapshot) spare(pos int) (topology.Node, bool) {
+	if pos < s.Len() {
+		return topology.Node{}, false
+	}
+	return s.topo.Spares()[pos-s.Len()], true
+}
+
+// position finds a node, be it a spare.
+func (s snapshot) position(id fault.NodeID) (int, bool) {
+	if rank, ok := s.Rank(id); ok {
+		return rank, true
+	}
+	i := slices.IndexFunc(s.topo.Spares(), func(n topology.Node) bool { return n.ID == id })
+	return s.Len() + i, i >= 0
+}
+
+func (s snapshot) state(pos int) lofamov1.State {
+	if pos >= s.Len() {
+		return lofamov1.State_UNKNOWN
+	}
+	return lofamov1.State(s.State(pos))
+}
+
+func (s snapshot) id(pos int) fault.NodeID {
+	if sp, ok := s.spare(pos); ok {
+		return sp.ID
+	}
+	return s.ID(pos)
+}
+
+func (s snapshot) labels(pos int) map[string]string {
+	if sp, ok := s.spare(pos); ok {
+		return sp.Labels
+	}
+	n, _ := s.topo.Node(s.ID(pos))
+	return n.Labels
+}
+
+func (s snapshot) maintenance(pos int) *lofamov1.Maintenance { return s.marks(s.id(pos)) }
+
+// region is that of a node: this replica's own.
+func (s snapshot) region(int) string { return "" }
+
+// dress adds to a node what is not of the fault map itself.
+func (s snapshot) dress(n *lofamov1.Node, pos int) {
+	n.Labels, n.Region, n.Maintenance = s.labels(pos), s.region(pos), s.maintenance(pos)
+}
+
+// notNormal are the ranks of the nodes that are not NORMAL or have a component that is SICK or FAILED.
+func (s snapshot) notNormal() []int { return slices.Collect(s.NotNormal()) }
+
+// countMarks counts what is set or found beside states: of the chosen ranks, nil for all.
+func (s snapshot) countMarks(resp *lofamov1.GetSummaryResponse, chosen []bool) {
+	for pos := range s.size() {
+		if (chosen == nil || pos < len(chosen) && chosen[pos]) && s.maintenance(pos) != nil {
+			resp.Maintenance++
+		}
+	}
+}

@@ -176,7 +176,9 @@ func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []c
 		}
 		if old, ok := m.continues(GroupBlock, cause, set, claimed); ok {
 			c.id, c.of = old.ID, max(c.of, old.Of)
-			filled = filled || 2*len(set) > old.Of
+			if 2*len(set) > old.Of {
+				filled, c.loose = true, false
+			}
 			claimed[old.ID] = true
 		}
 		if filled {

@@ -17,9 +17,10 @@ import (
 //	  ▲                           │                                            or inferred (seen by nobody)
 //	  └── a neighbour is mute     └──any sign of life──► no longer mute
 //
-// A connected set of mute nodes is judged as a whole: when every live witness around it hears nothing,
-// has itself been heard since, and ChallengeSingle is over. One neighbour that still hears one of them is
-// enough to acquit all: then the silence may be that of the ways to them.
+// A connected set of mute nodes is judged as a whole: when the live witnesses around it hear nothing, have
+// themselves been heard since, and ChallengeSingle is over. Where living neighbours still hear one of
+// them, the silence may be that of the ways to them: nobody is condemned, unless there are so many accusers
+// for each that it rather lies, or does not look. Whom it hears is not condemned even then.
 
 // standing is how a node stands in the groups of those that share its fate.
 type standing struct {
@@ -31,8 +32,13 @@ type standing struct {
 
 // doubted returns since when a node owes a sign of life because of a neighbour that is dead or mute; zero
 // when it does not. Who accuses a dead neighbour has noticed, and lives.
+//
+// Who is UNKNOWN and was never heard by this leader owes nothing: there is nothing to be lost.
 func (m *Machine) doubted(n *node, now time.Time) time.Time {
 	var since time.Time
+	if n.heard(0).IsZero() && n.components[fault.ComponentNode].state == fault.Unknown {
+		return since
+	}
 	for _, nb := range n.neighbours {
 		p := nb.node
 		var at time.Time
@@ -115,7 +121,7 @@ func (m *Machine) judgeMutes(now time.Time) {
 	m.common.judge = again
 }
 
-// alone says that only one of the set is mute and somebody living can see it: then its votes decide.
+// alone says that only one of the set is mute, and among the witnesses around it nobody: then its votes decide.
 func (m *Machine) alone(set []*node, now time.Time) bool {
 	var one *node
 	for _, n := range set {
@@ -127,7 +133,11 @@ func (m *Machine) alone(set []*node, now time.Time) bool {
 		}
 		one = n
 	}
-	return one != nil && m.count(one, now, time.Time{}, now).live > 0
+	if one == nil {
+		return false
+	}
+	v := m.count(one, now, time.Time{}, now)
+	return v.live > 0 && v.mute == 0
 }
 
 // connected returns the nodes that belong, and hang together with n over links, in the order found.
@@ -149,6 +159,7 @@ func connected(n *node, seen map[*node]bool, belongs func(*node) bool) []*node {
 // may be condemned.
 func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool) {
 	accused := false
+	accusers, dissenters := map[*node]bool{}, map[*node]bool{}
 	for _, n := range set {
 		accused = accused || n.dead.on || n.inferred
 		r := &n.rounds[0]
@@ -156,11 +167,19 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 			continue
 		}
 		v := m.count(n, r.start, m.forgiven(n, now, halves[:]...), now)
-		if v.cast < v.live || m.owed(n, now) {
+		if m.owed(n, now) {
 			return time.Time{}, false
 		}
-		for _, w := range v.by {
-			if w.heard(0).Before(r.mute) {
+		for _, nb := range n.neighbours {
+			switch w := nb.node; {
+			case slices.Contains(v.by, w):
+				accusers[w] = true
+			case w.rounds[0].mute.IsZero() && m.witness(w, now):
+				dissenters[w] = true
+			default:
+				continue
+			}
+			if nb.node.heard(0).Before(r.mute) {
 				return time.Time{}, false // it has been asked
 			}
 		}
@@ -169,14 +188,21 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 			ready = later(ready, m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeSingle))
 		}
 	}
+	if d := len(dissenters); d > 0 && (len(accusers) < outvotes*d) {
+		return time.Time{}, false
+	}
 	return ready, accused
 }
+
+// outvotes is how many accusers it takes for each neighbour that still hears one of a silent set.
+const outvotes = 8
+
 
 // owed says whether a neighbour of whom nothing is heard has not been given the time to answer yet.
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {
 		p := nb.node
-		if !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
+		if !p.foreign && !p.dead.on && !p.inferred && p.rounds[0].mute.IsZero() && !p.heard(0).IsZero() && !m.current(p, fault.HalfHost, now) && !m.current(p, fault.HalfDNP, now) {
 			return true
 		}
 	}
@@ -196,7 +222,10 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 			continue
 		}
 		v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
-		if v.cast == 0 {
+		switch {
+		case v.cast < v.live:
+			continue
+		case v.cast == 0:
 			m.becomeInferred(n, now)
 			continue
 		}

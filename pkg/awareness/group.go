@@ -204,7 +204,7 @@ func (m *Machine) regroup(now time.Time) {
 		found = append(found, choose(all)...)
 	}
 	found = append(found, m.bundleCandidates(marked)...)
-	if m.cutOff(now) {
+	if m.cutOff(now) || now.Before(m.started.Add(m.window())) {
 		found = append(found, m.standingPartitions()...)
 	} else {
 		apart := m.partitions(marked, now)

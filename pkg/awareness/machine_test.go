@@ -22,7 +22,10 @@ func summary(m *Machine) string {
 		for _, c := range n.Components {
 			fmt.Fprintf(&b, " %s=%s/%s", c.Component, c.State, c.Cause)
 		}
-		b.WriteByte('\n')
+		fmt.Fprintf(&b, " %t %t\n", n.Inferred, n.Unreachable)
+	}
+	for _, g := range m.Groups() {
+		fmt.Fprintf(&b, "%s %s %s %d %s\n", g.ID, g.State, g.Cause, g.Of, join(g.Members))
 	}
 	return b.String()
 }
@@ -71,7 +74,8 @@ func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
 // often, also again later, the map is the same.
 func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}}).Draw(t, "dims"))
+		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 4, Y: 2, Z: 1}}).Draw(t, "dims"))
+		label(&cfg, "rack", func(c grid.Coord) int { return c.Y })
 		cfg.DigestMisses = 20 // so that what was said still counts when all has settled
 		m, _ := New(cfg, epoch0, nil)
 		seqs := map[fault.Origin]*fault.ReportID{}
@@ -115,6 +119,12 @@ func playMoments(t *rapid.T, cfg Config, moments [][]fault.Delivery, r *rand.Ran
 		out.WriteString(summary(w.m))
 	}
 	w.run(15 * time.Second)
+	w.log = func(at time.Time, o Output) {
+		if len(o.Challenges) > 0 {
+			t.Fatalf("%s: nothing has come for 15s, and it still asks %+v", at.Sub(epoch0), o.Challenges)
+		}
+	}
+	w.run(5 * time.Second)
 	return out.String() + summary(w.m)
 }
 

@@ -33,6 +33,9 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	for _, nb := range n.neighbours {
 		if !nb.node.rounds[0].mute.IsZero() {
 			v.mute++
+			if vote, _ := m.vote(nb, now); vote != nil { // the question stands while it may be heard again
+				v.any, v.latest = true, later(v.latest, vote.since)
+			}
 			continue
 		}
 		if !m.witness(nb.node, now) {

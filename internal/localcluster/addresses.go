@@ -123,10 +123,8 @@ func (c *Cluster) takePorts() (Addresses, error) {
 	}
 	take := func() string { return takeOn(0) }
 	for range c.info.Supervisors {
-		s := SupervisorAddresses{GRPC: take(), HTTP: take(), Gossip: take(), EtcdPeer: take(), EtcdClient: take()}
-		for k := range interfaces {
-			s.Report = append(s.Report, takeOn(k))
-		}
+		s, takeErr := b.supervisor(interfaces)
+		err = errors.Join(err, takeErr)
 		a.Supervisors = append(a.Supervisors, s)
 	}
 	for range c.info.Nodes {
@@ -140,4 +138,17 @@ func (c *Cluster) takePorts() (Addresses, error) {
 		a.Nodes = append(a.Nodes, n)
 	}
 	return a, err
+}
+
+// supervisor takes the addresses of one replica.
+func (b *portBlock) supervisor(interfaces int) (s SupervisorAddresses, err error) {
+	for _, addr := range []*string{&s.GRPC, &s.HTTP, &s.Gossip, &s.EtcdPeer, &s.EtcdClient} {
+		taken, takeErr := b.take()
+		*addr, err = taken, errors.Join(err, takeErr)
+	}
+	for k := range interfaces {
+		addr, takeErr := b.takeOn(k)
+		s.Report, err = append(s.Report, addr), errors.Join(err, takeErr)
+	}
+	return s, err
 }

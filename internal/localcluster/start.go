@@ -156,13 +156,9 @@ func (c *Cluster) freePorts() error {
 
 func (c *Cluster) startSupervisors() error {
 	for i := range c.info.Supervisors {
-		s := &c.info.Supervisors[i]
-		dir := c.path("supervisors", s.ID)
-		pid, started, err := c.spawn(member{"supervisor", s.ID}, filepath.Join(dir, "log"), supervisorProgram, "run", "--config", filepath.Join(dir, "supervisor.yaml"))
-		if err != nil {
+		if err := c.startSupervisor(&c.info.Supervisors[i]); err != nil {
 			return errors.Join(err, c.save())
 		}
-		s.PID, s.Started = pid, started
 	}
 	return c.save()
 }

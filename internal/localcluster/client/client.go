@@ -84,6 +84,14 @@ func (c *Client) Close() error {
 func (c *Client) Targets() []string { return append([]string(nil), c.cfg.Targets...) }
 
 func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
+	conn, err := c.conn(i)
+	if err != nil {
+		return nil, err
+	}
+	return lofamov1.NewFaultSupervisorClient(conn), nil
+}
+
+func (c *Client) conn(i int) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cc := c.conns[i]; cc != nil {
@@ -91,7 +99,7 @@ func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
 		if cc.GetState() == connectivity.TransientFailure {
 			cc.ResetConnectBackoff()
 		}
-		return lofamov1.NewFaultSupervisorClient(cc), nil
+		return cc, nil
 	}
 	cc, err := grpc.NewClient("passthrough:///"+c.cfg.Targets[i],
 		grpc.WithTransportCredentials(credentials.NewTLS(c.cfg.TLS)),
@@ -103,7 +111,7 @@ func (c *Client) stub(i int) (lofamov1.FaultSupervisorClient, error) {
 		return nil, fmt.Errorf("connect to supervisor %s: %w", c.cfg.Targets[i], err)
 	}
 	c.conns[i] = cc
-	return lofamov1.NewFaultSupervisorClient(cc), nil
+	return cc, nil
 }
 
 func (c *Client) start() int {

@@ -117,6 +117,7 @@ func (m *Map) revision() uint64 {
 type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
 	Address string
+	Admin   Admin
 	m       *Map
 	grpc    *grpc.Server
 
@@ -161,6 +162,7 @@ func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
 	s := &Server{Address: l.Addr().String(), m: m, cut: make(chan struct{})}
 	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)
+	lofamov1.RegisterSupervisorAdminServer(s.grpc, &s.Admin)
 	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
 	return s, nil
 }

@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// admin has one supervisor after the other do something, until one can. What is done may take long; that
+// the supervisor answers at all is found out first, within TryTimeout.
+func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClient) error) error {
+	var tried []Try
+	for n := range c.cfg.Targets {
+		i := (c.start() + n) % len(c.cfg.Targets)
+		err := c.adminAt(ctx, i, do)
+		var begun begunError
+		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
+			return err
+		}
+		tried = append(tried, Try{c.cfg.Targets[i], err})
+	}
+	return &NoAnswerError{tried}
+}
+
+func (c *Client) adminAt(ctx context.Context, i int, do func(lofamov1.SupervisorAdminClient) error) error {
+	conn, err := c.conn(i)
+	if err != nil {
+		return err
+	}
+	if _, err := try(ctx, c, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListSupervisorsResponse, error) {
+		return s.ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
+	}); err != nil {
+		return err
+	}
+	return do(lofamov1.NewSupervisorAdminClient(conn))
+}
+
+// ListMembers returns the members of the supervisors' embedded etcd.
+func (c *Client) ListMembers(ctx context.Context) (resp *lofamov1.ListMembersResponse, err error) {
+	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		resp, err = s.ListMembers(ctx, &lofamov1.ListMembersRequest{})
+		return err
+	})
+	return resp, err
+}
+
+// AddMember takes a member in and calls each for every step. Its return without an error means that the
+// member votes.
+func (c *Client) AddMember(ctx context.Context, req *lofamov1.AddMemberRequest, each func(*lofamov1.MemberProgress) error) error {
+	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		stream, err := s.AddMember(ctx, req)
+		return progress(stream, err, each)
+	})
+}
+
+// ReplaceMember is AddMember for a successor of one whose data are lost. When the supervisor that was asked
+// is lost on the way AddMember goes on.
+func (c *Client) ReplaceMember(ctx context.Context, req *lofamov1.ReplaceMemberRequest, each func(*lofamov1.MemberProgress) error) error {
+	return c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		stream, err := s.ReplaceMember(ctx, req)
+		return progress(stream, err, each)
+	})
+}
+
+func progress(stream grpc.ServerStreamingClient[lofamov1.MemberProgress], err error, each func(*lofamov1.MemberProgress) error) error {
+	if err != nil {
+		return err
+	}
+	begun := false
+	for {
+		p, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && begun:
+			return begunError{err} // not to be begun again at another one
+		case err != nil:
+			return err
+		}
+		begun = true
+		if err := each(p); err != nil {
+			return begunError{err}
+		}
+	}
+}
+
+// begunError is an error after which nobody else is to be asked.
+type begunError struct{ err error }
+
+func (e begunError) Error() string { return reason(e.err) }
+
+// RemoveMember takes a member out.
+func (c *Client) RemoveMember(ctx context.Context, name string) (resp *lofamov1.RemoveMemberResponse, err error) {
+	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		resp, err = s.RemoveMember(ctx, &lofamov1.RemoveMemberRequest{Name: name})
+		return err
+	})
+	return resp, err
+}
+
+// DisarmAlarms takes the alarms of a member back, or of all.
+func (c *Client) DisarmAlarms(ctx context.Context, name string) (resp *lofamov1.DisarmAlarmsResponse, err error) {
+	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		resp, err = s.DisarmAlarms(ctx, &lofamov1.DisarmAlarmsRequest{Name: name})
+		return err
+	})
+	return resp, err
+}
+
+// Defragment gives a member's unused space back.
+func (c *Client) Defragment(ctx context.Context, req *lofamov1.DefragmentRequest) (resp *lofamov1.DefragmentResponse, err error) {
+	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		resp, err = s.Defragment(ctx, req)
+		return err
+	})
+	return resp, err
+}
+
+// Snapshot writes a snapshot of the store to w, whole and with a checksum that agrees, or fails.
+func (c *Client) Snapshot(ctx context.Context, w io.Writer) (header *lofamov1.SnapshotHeader, size uint64, err error) {
+	err = c.admin(ctx, func(s lofamov1.SupervisorAdminClient) error {
+		stream, err := s.Snapshot(ctx, &lofamov1.SnapshotRequest{})
+		if err != nil {
+			return err
+		}
+		header, size, err = takeSnapshot(stream, w)
+		if err != nil && size > 0 {
+			return begunError{fmt.Errorf("after %d bytes: %s", size, reason(err))}
+		}
+		return err
+	})
+	return header, size, err
+}
+
+func takeSnapshot(stream grpc.ServerStreamingClient[lofamov1.SnapshotChunk], w io.Writer) (header *lofamov1.SnapshotHeader, size uint64, err error) {
+	sum := sha256.New()
+	for {
+		chunk, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return header, size, errors.New("the snapshot ended without its checksum")
+		}
+		if err != nil {
+			return header, size, err
+		}
+		if h := chunk.GetHeader(); h != nil {
+			header = h
+		}
+		n, err := w.Write(chunk.GetData())
+		size += uint64(n)
+		if err != nil {
+			return header, size, fmt.Errorf("write the snapshot: %w", err)
+		}
+		sum.Write(chunk.GetData())
+		if end := chunk.GetTrailer(); end != nil {
+			if end.GetBytes() != size || !slices.Equal(end.GetSha256(), sum.Sum(nil)) {
+				return header, size, fmt.Errorf("%d of %d bytes have come, or others than were sent: the checksum does not agree", size, end.GetBytes())
+			}
+			return header, size, nil
+		}
+	}
+}

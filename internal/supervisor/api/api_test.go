@@ -80,14 +80,19 @@ func serve(t *testing.T, queue int) *harness {
 func serveAs(t *testing.T, e Engine, queue int) *harness {
 	t.Helper()
 	dims := grid.Dims{X: 2, Y: 1, Z: 1}
-	ids := map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}
+	return serveNamed(t, e, view.NewNames(dims, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), queue)
+}
+
+// serveNamed is serveAs of another torus.
+func serveNamed(t *testing.T, e Engine, names *view.Names, queue int) *harness {
+	t.Helper()
 	h := &harness{store: memstore.New(keepEvents), stopping: make(chan struct{})}
 	var err error
 	if h.writer, err = h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
 		t.Fatal(err)
 	}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(dims, ids), Engine: e, Copy: h.store, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: names, Engine: e, Copy: h.store, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
 	})
 	return h

@@ -1,0 +1,300 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// put commits events in one revision.
+func (h *harness) put(t *testing.T, events ...*lofamov1.Event) uint64 {
+	t.Helper()
+	rev, err := h.writer.Commit(t.Context(), store.Batch{Events: events})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rev
+}
+
+func reasons(events []*lofamov1.Event) string {
+	var out []string
+	for _, ev := range events {
+		out = append(out, ev.GetReason())
+	}
+	return strings.Join(out, " ")
+}
+
+// several are events of all kinds, each with its name for a reason.
+func several() []*lofamov1.Event {
+	const u, n, s, f = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED
+	return []*lofamov1.Event{
+		{Reason: "old", Node: "n0-0-0", Component: "node", From: n, To: s, Cause: lofamov1.Cause_HOST, Path: lofamov1.Path_GOSSIP},
+		{Reason: "dead", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "node", From: s, To: f, Cause: lofamov1.Cause_NODE, Labels: map[string]string{"rack": "r5"}},
+		{Reason: "link", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Component: "link/X+", From: u, To: s, Cause: lofamov1.Cause_LINK, Region: "west"},
+		{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED, From: n, To: f, Group: &lofamov1.Group{Id: "label/rack=r1", Members: []string{"n0-0-1", "n1-0-1"}}},
+		{Reason: "warning", Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n1-1-1", Component: "temperature"},
+		{Reason: "marked", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-1"},
+	}
+}
+
+var selections = []struct{ node, labels, fields, want string }{
+	{"", "", "", "old dead link group warning marked"},
+	{"0,0,0", "", "", "old dead"},
+	{"n0-0-1", "", "", "group"},
+	{"", "rack=r0", "", "old link"}, // it had another label when it died
+	{"", "rack=r5", "", "dead"},
+	{"", "rack=r1", "", "group warning marked"},
+	{"", "rack=r1,gpu", "", "group marked"},
+	{"", "rack=r1,!gpu", "", "group warning"},
+	{"", "rack=r7", "", ""},
+	{"", "", "kind=COMPONENT_CHANGED", "old dead link"},
+	{"", "", "kind!=COMPONENT_CHANGED,kind!=GROUP_CHANGED", "warning marked"},
+	{"", "", "to=FAILED", "dead group"},
+	{"", "", "from=NORMAL,component=node", "old"},
+	{"", "", "cause=LINK", "link"},
+	{"", "", "path=GOSSIP", "old"},
+	{"", "", "region=west", "link"},
+	{"", "", "group=label/rack=r1", "group"},
+	{"", "", "node=n1-0-1", "group"},
+	{"n1-0-1", "gpu", "", ""},
+	{"", "gpu", "node=n1-0-1", ""}, // no member is both
+}
+
+func TestListEventsSelects(t *testing.T) {
+	h, _ := harmed(t)
+	h.put(t, several()...)
+	for _, tc := range selections {
+		req := &lofamov1.ListEventsRequest{Node: tc.node, LabelSelector: tc.labels, FieldSelector: tc.fields}
+		resp, err := h.client.ListEvents(t.Context(), req)
+		if err != nil || reasons(resp.GetEvents()) != tc.want || resp.GetContinue() != "" {
+			t.Errorf("%v: %q, %v", tc, reasons(resp.GetEvents()), err)
+		}
+		if words := strings.Fields(tc.want); len(words) > 1 { // the newest
+			req.Limit = 1
+			if resp, err := h.client.ListEvents(t.Context(), req); err != nil || reasons(resp.GetEvents()) != words[len(words)-1] {
+				t.Errorf("%v, the newest: %q, %v", tc, reasons(resp.GetEvents()), err)
+			}
+		}
+	}
+}
+
+// TestWatchSelects: as a list does, with each revision whole, over the seam between history and ring too.
+func TestWatchSelects(t *testing.T) {
+	h, _ := harmed(t)
+	before := h.put(t, &lofamov1.Event{Reason: "before", Node: "n2-2-0"})
+	at := h.put(t, several()...)
+	end := h.put(t, &lofamov1.Event{Reason: "end", Node: "n0-0-0", Group: &lofamov1.Group{Id: "end", Members: []string{"n0-0-1", "n1-0-1", "n0-0-0"}}})
+	_ = end
+	for _, tc := range selections {
+		if tc.want == "" {
+			continue
+		}
+		s := h.watch(t, &lofamov1.WatchRequest{AfterRevision: before, Node: tc.node, LabelSelector: tc.labels, FieldSelector: tc.fields})
+		resp, err := s.Recv()
+		if err != nil || resp.GetRevision() != at || reasons(resp.GetEvents()) != tc.want {
+			t.Errorf("%v: %d %q, %v", tc, resp.GetRevision(), reasons(resp.GetEvents()), err)
+		}
+	}
+}
+
+// TestEventPages: the oldest first after a revision; what is forgotten between two pages is told.
+func TestEventPages(t *testing.T) {
+	h := serve(t, 16)
+	first := h.commit(t, "a", "0")
+	for i := range 20 {
+		h.put(t, &lofamov1.Event{Node: "a", Reason: fmt.Sprint(2*i + 1)}, &lofamov1.Event{Node: "b", Reason: fmt.Sprint(2*i + 2)})
+	}
+	for _, tc := range []struct {
+		node  string
+		after uint64
+		first int
+		step  int
+	}{{"", first, 1, 1}, {"b", first, 2, 2}, {"a", first + 3, 7, 2}} {
+		req := &lofamov1.ListEventsRequest{AfterRevision: tc.after, Limit: 3, Node: tc.node}
+		next := tc.first
+		for {
+			resp, err := h.client.ListEvents(t.Context(), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ev := range resp.GetEvents() {
+				if ev.GetReason() != fmt.Sprint(next) {
+					t.Fatalf("%v: event %s: want %d", tc, ev.GetReason(), next)
+				}
+				next += tc.step
+			}
+			if req.Continue = resp.GetContinue(); req.GetContinue() == "" {
+				break
+			}
+		}
+		if next < 41 {
+			t.Errorf("%v: it ends before %d", tc, next)
+		}
+	}
+	page, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: first, Limit: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range keepEvents {
+		h.commit(t, "a", "later")
+	}
+	_, err = h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: first, Limit: 3, Continue: page.GetContinue()})
+	refused(t, "forgotten", err, codes.OutOfRange, "begin again without continue")
+	if info := infoOf(t, err); info.GetReason() != "RESOURCE_EXPIRED" {
+		t.Errorf("%v", info)
+	}
+	all, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: first})
+	if err != nil || len(all.GetEvents()) != keepEvents || all.GetOldestRevision() != all.GetEvents()[0].GetRevision() {
+		t.Errorf("after a forgotten revision: %d events, the oldest said to be at %d, %v", len(all.GetEvents()), all.GetOldestRevision(), err)
+	}
+}
+
+func TestHistory(t *testing.T) {
+	h, l := harmed(t)
+	l.gone = true // every replica knows it
+	now := time.Now().Truncate(time.Second)
+	ago := func(s int) *timestamppb.Timestamp { return timestamppb.New(now.Add(-time.Duration(s) * time.Second)) }
+	const n, s, f = lofamov1.State_NORMAL, lofamov1.State_SICK, lofamov1.State_FAILED
+	h.put(t, &lofamov1.Event{Reason: "first", Node: "n1-0-0", Time: ago(1000)})
+	h.put(t,
+		&lofamov1.Event{Reason: "host", Node: "n0-0-0", Component: "host", From: n, To: f, Time: ago(500)},
+		&lofamov1.Event{Reason: "sick", Node: "n0-0-0", Component: "node", From: n, To: s, Time: ago(500)},
+	)
+	h.put(t, &lofamov1.Event{Reason: "dead", Node: "n0-0-0", Component: "node", From: s, To: f, Time: ago(300)})
+	h.put(t, &lofamov1.Event{Reason: "dead again", Node: "n0-0-0", Component: "node", From: f, To: f, Time: ago(250)})
+	h.put(t, &lofamov1.Event{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED, Group: &lofamov1.Group{Members: []string{"n0-0-0"}}, Time: ago(200)})
+	h.put(t, &lofamov1.Event{Reason: "back", Node: "n0-0-0", Component: "node", From: f, To: n, Time: ago(100)})
+	for _, tc := range []struct {
+		req              *lofamov1.GetHistoryRequest
+		want             string
+		from             int
+		normal, sick, up int // seconds NORMAL and SICK; times that it became NORMAL
+	}{
+		{&lofamov1.GetHistoryRequest{Node: "0,0,0"}, "back group dead again dead sick host", 1000, 600, 200, 1},
+		{&lofamov1.GetHistoryRequest{Node: "0,0,0", Component: "node", Limit: 2}, "back dead again", 1000, 600, 200, 1},
+		{&lofamov1.GetHistoryRequest{Node: "0,0,0", Since: ago(320)}, "back group dead again dead", 320, 100, 20, 1},
+		{&lofamov1.GetHistoryRequest{Node: "0,0,0", Since: ago(50)}, "", 50, 50, 0, 0},
+		{&lofamov1.GetHistoryRequest{Node: "0,0,0", Component: "host"}, "host", 1000, 500, 0, 0},
+		{&lofamov1.GetHistoryRequest{Node: "1,1,1"}, "", 1000, 0, 0, 0}, // nothing committed: UNKNOWN all the time
+		{&lofamov1.GetHistoryRequest{Node: "1,1,1", Component: "link/X+"}, "", 1000, 0, 0, 0},
+	} {
+		resp, err := h.client.GetHistory(t.Context(), tc.req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds := func(i int) int {
+			return int(resp.GetTimeIn()[i].GetTime().AsDuration().Round(10*time.Second) / time.Second)
+		}
+		if reasons(resp.GetEvents()) != tc.want || !resp.GetFrom().AsTime().Equal(ago(tc.from).AsTime()) || len(resp.GetTimeIn()) != 4 {
+			t.Errorf("%v: %v", tc.req, resp)
+			continue
+		}
+		if seconds(1) != tc.normal || seconds(2) != tc.sick || int(resp.GetTimeIn()[1].GetTimes()) != tc.up {
+			t.Errorf("%v: %v", tc.req, resp.GetTimeIn())
+		}
+	}
+}
+
+// TestTimeInWithClocksThatStep: no time is counted twice, and none is negative.
+func TestTimeInWithClocksThatStep(t *testing.T) {
+	from := time.Unix(1000, 0)
+	at := func(s int64) *timestamppb.Timestamp { return timestamppb.New(time.Unix(s, 0)) }
+	const u, n, f = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_FAILED
+	events := []*lofamov1.Event{
+		{Component: "node", From: u, To: n, Time: at(1100)},
+		{Component: "node", From: n, To: f, Time: at(1050)}, // another supervisor's clock
+		{Component: "node", From: f, To: n, Time: at(1200)},
+		{Component: "node", From: 9, To: 77, Time: at(1210)}, // of a version to come
+	}
+	got := timeIn(events, "node", f, from, time.Unix(1300, 0))
+	for i, want := range []time.Duration{100, 100, 0, 100} {
+		if d := got[i].GetTime().AsDuration(); d != want*time.Second {
+			t.Errorf("%v for %v, want %vs", got[i].GetState(), d, int(want))
+		}
+	}
+	if got[1].GetTimes() != 2 || got[3].GetTimes() != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestInitial: the map first, then that it is complete, then what changes; nothing lost between.
+func TestInitial(t *testing.T) {
+	h, l := harmed(t)
+	l.mu.Lock()
+	rev, err := h.store.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.m = l.b.Map(rev)
+	l.mu.Unlock()
+	s := h.watch(t, &lofamov1.WatchRequest{Initial: true, LabelSelector: "rack=r0"})
+	after := h.put(t, &lofamov1.Event{Reason: "next", Node: "n2-0-0"})
+	resp, err := s.Recv()
+	if err != nil || !resp.GetSynced() || resp.GetRevision() != rev || len(resp.GetEvents()) != 2 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	for i, want := range []string{"n0-0-0 FAILED NODE", "n1-0-0 SICK NONE"} {
+		ev := resp.GetEvents()[i]
+		if got := fmt.Sprint(ev.GetNode(), " ", ev.GetTo(), " ", ev.GetCause()); got != want || ev.GetFrom() != lofamov1.State_UNKNOWN || ev.GetComponent() != "node" || ev.GetRevision() != rev {
+			t.Errorf("%v: want %s", ev, want)
+		}
+	}
+	if resp, err := s.Recv(); err != nil || resp.GetRevision() != after || reasons(resp.GetEvents()) != "next" {
+		t.Errorf("%v, %v", resp, err)
+	}
+	// One of the links of a node that is NORMAL.
+	resp, err = h.watch(t, &lofamov1.WatchRequest{Initial: true, FieldSelector: "cause=LINK"}).Recv()
+	if err != nil || len(resp.GetEvents()) != 1 || resp.GetEvents()[0].GetComponent() != "link/X+" || resp.GetEvents()[0].GetNode() != "n2-2-1" {
+		t.Errorf("%v, %v", resp, err)
+	}
+	// A replica that reaches no leader gives its copy, in which nothing was committed: all is UNKNOWN.
+	l.mu.Lock()
+	l.gone = true
+	l.mu.Unlock()
+	resp, err = h.watch(t, &lofamov1.WatchRequest{Initial: true}).Recv()
+	if err != nil || !resp.GetSynced() || len(resp.GetEvents()) != 18 {
+		t.Errorf("%v, %v", resp, err)
+	}
+}
+
+// TestInitialInParts: a large map comes in several responses, of which the last alone can be resumed from.
+func TestInitialInParts(t *testing.T) {
+	l := newLeads(dimsOf(t, "16x16x8"))
+	all := make(map[string]fault.State)
+	for _, id := range l.names.All() {
+		all[string(id)] = fault.Failed
+	}
+	rev := l.set(all)
+	h := serveNamed(t, l, l.names, 16)
+	s := h.watch(t, &lofamov1.WatchRequest{Initial: true})
+	seen := make(map[string]bool)
+	for {
+		resp, err := s.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range resp.GetEvents() {
+			if seen[ev.GetNode()] {
+				t.Fatalf("%s comes twice", ev.GetNode())
+			}
+			seen[ev.GetNode()] = true
+		}
+		if resp.GetSynced() {
+			if resp.GetRevision() != rev || len(seen) != 2048 {
+				t.Errorf("%d nodes at revision %d", len(seen), resp.GetRevision())
+			}
+			return
+		}
+		if resp.GetRevision() != 0 {
+			t.Fatalf("a part claims revision %d", resp.GetRevision())
+		}
+	}
+}

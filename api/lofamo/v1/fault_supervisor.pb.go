@@ -2808,9 +2808,10 @@ func (x *WatchRequest) GetInitial() bool {
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All changes of one revision; empty in a bookmark, which only moves the revision on.
-	Events        []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	Revision      uint64   `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // resume after it; 0 for as_seen events
-	Synced        bool     `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`     // with initial: the map is complete, changes follow
+	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Resume after it; 0 for as_seen events, and for the parts of an initial map but the last: begin again then.
+	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Synced        bool   `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"` // with initial: the map is complete, changes follow
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

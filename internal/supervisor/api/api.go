@@ -63,7 +63,7 @@ type Config struct {
 	Names     *view.Names
 	Engine    Engine
 	Copy      Copy
-	Marks     Marks // nil: there are none
+	Marks     *view.Marks // the maintenance marks; nil: there are none
 	Directory Directory
 	Bundles   Bundles
 	Metrics   *metrics.Metrics

@@ -59,6 +59,7 @@ type harness struct {
 	store    *memstore.Store
 	writer   store.Committer
 	stopping chan struct{}
+	marks    *view.Marks
 }
 
 func (h *harness) commit(t *testing.T, node, reason string) uint64 {
@@ -86,13 +87,13 @@ func serveAs(t *testing.T, e Engine, queue int) *harness {
 // serveNamed is serveAs of another torus.
 func serveNamed(t *testing.T, e Engine, names *view.Names, queue int) *harness {
 	t.Helper()
-	h := &harness{store: memstore.New(keepEvents), stopping: make(chan struct{})}
+	h := &harness{store: memstore.New(keepEvents), stopping: make(chan struct{}), marks: view.NewMarks()}
 	var err error
 	if h.writer, err = h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
 		t.Fatal(err)
 	}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: names, Engine: e, Copy: h.store, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, Engine: e, Copy: h.store, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
 	})
 	return h

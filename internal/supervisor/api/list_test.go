@@ -165,6 +165,30 @@ func TestListNodesSelects(t *testing.T) {
 	}
 }
 
+// TestMaintenance: marks show in nodes, choose among them, are counted, and stay in a page as they were.
+func TestMaintenance(t *testing.T) {
+	h, _ := harmed(t)
+	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n1-0-0", Reason: "fan"}, {Node: "n2-2-1"}, {Node: "spare-1"}}, 5)
+	req := &lofamov1.ListNodesRequest{FieldSelector: "maintenance=true", Limit: 1}
+	first, err := h.client.ListNodes(t.Context(), req)
+	if err != nil || ids(first.GetNodes()) != "n1-0-0" || first.GetNodes()[0].GetMaintenance().GetReason() != "fan" || first.GetRemaining() != 2 {
+		t.Fatalf("%v, %v", first, err)
+	}
+	sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
+	if err != nil || sum.GetMaintenance() != 3 {
+		t.Errorf("%v, %v", sum, err)
+	}
+	if sum, err = h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{LabelSelector: "rack=r1"}); err != nil || sum.GetMaintenance() != 1 {
+		t.Errorf("%v, %v", sum, err)
+	}
+	h.marks.Replace(nil, 6)
+	req.Continue = first.GetContinue()
+	second, err := h.client.ListNodes(t.Context(), req)
+	if err != nil || ids(second.GetNodes()) != "n2-2-1" || second.GetRemaining() != 1 {
+		t.Errorf("%v, %v", second, err)
+	}
+}
+
 func linkNames(links []*lofamov1.Link) string {
 	var out []string
 	for _, l := range links {

@@ -9,14 +9,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Marks are the maintenance marks as they are now.
-type Marks interface {
-	// Of returns the mark of a node, nil when it has none.
-	Of(id fault.NodeID) *lofamov1.Maintenance
-	// All returns those there are; the channel is closed when they are others.
-	All() ([]*lofamov1.Maintenance, <-chan struct{})
-}
-
 // snapshot is a map and what it is read with: all pages of a list are of one.
 //
 // A position is that of a node in lists: its rank, or for a spare the number of nodes with a place and its number
@@ -29,18 +21,11 @@ type snapshot struct {
 
 // snap adds to a map what it is read with.
 func (s *Server) snap(m view.Map) snapshot {
-	out := snapshot{Map: m, topo: s.cfg.Names.Topology(), marks: func(fault.NodeID) *lofamov1.Maintenance { return nil }}
-	if s.cfg.Marks != nil {
-		out.marks = s.cfg.Marks.Of
-	}
-	return out
+	return snapshot{Map: m, topo: s.cfg.Names.Topology(), marks: s.cfg.Marks.Of}
 }
 
 // freeze returns the snapshot as it is now, with the marks that there are now.
 func (s *Server) freeze(snap snapshot) snapshot {
-	if s.cfg.Marks == nil {
-		return snap
-	}
 	all, _ := s.cfg.Marks.All()
 	of := make(map[fault.NodeID]*lofamov1.Maintenance, len(all))
 	for _, m := range all {
@@ -106,9 +91,9 @@ func (s snapshot) dress(n *lofamov1.Node, pos int) {
 func (s snapshot) notNormal() []int { return slices.Collect(s.NotNormal()) }
 
 // countMarks counts what is set or found beside states: of the chosen ranks, nil for all.
-func (s snapshot) countMarks(resp *lofamov1.GetSummaryResponse, chosen []bool) {
-	for pos := range s.size() {
-		if (chosen == nil || pos < len(chosen) && chosen[pos]) && s.maintenance(pos) != nil {
+func (s snapshot) countMarks(resp *lofamov1.GetSummaryResponse, chosen []bool, marks []*lofamov1.Maintenance) {
+	for _, m := range marks {
+		if pos, ok := s.position(fault.NodeID(m.GetNode())); ok && (chosen == nil || pos < len(chosen) && chosen[pos]) {
 			resp.Maintenance++
 		}
 	}

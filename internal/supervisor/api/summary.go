@@ -191,7 +191,8 @@ func (s *Server) summarize(snap snapshot, by []string, chosen []bool) *lofamov1.
 		}
 	}
 	resp := &lofamov1.GetSummaryResponse{Nodes: nodes.count(), Links: links.count()}
-	snap.countMarks(resp, chosen)
+	marks, _ := s.cfg.Marks.All()
+	snap.countMarks(resp, chosen, marks)
 	for i, key := range by {
 		for k, value := range divided[i].values {
 			if t := tallies[i][k]; t != (tally{}) {

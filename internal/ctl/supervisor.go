@@ -163,7 +163,13 @@ Replicas are three or five: an even number stands no more failures than one less
 			if len(args) == 0 {
 				return a.addLocal(ctx, s, wait)
 			}
-			return s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: args[0], PeerUrl: peerURL, Wait: durationpb.New(wait)}, a.step(ctx, args[0], a.tellStart))
+			start := a.tellStart
+			if s.cluster != nil {
+				if _, err := s.cluster.Supervisor(args[0]); err == nil {
+					start = s.startAdded // a replacement that was broken off
+				}
+			}
+			return s.AddMember(ctx, &lofamov1.AddMemberRequest{Name: args[0], PeerUrl: peerURL, Wait: durationpb.New(wait)}, a.step(ctx, args[0], start))
 		})
 	}
 	return cmd

@@ -52,6 +52,8 @@ type Options struct {
 	Periods *config.PeriodsOverride
 	// LogLevel of agents and supervisors: debug, info, warn or error; info when empty.
 	LogLevel string
+	// Supervisor changes the configuration of each replica before it is written; nil: not. For tests.
+	Supervisor func(*config.Supervisor)
 	// Force replaces a stopped cluster in Dir by a new one.
 	Force bool
 	// Addresses is where everything listens; nil: free ports of 127.0.0.1. Whoever gives a plan sees
@@ -321,6 +323,9 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
+	if o.Supervisor != nil {
+		o.Supervisor(&cfg)
+	}
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("configuration of supervisor %s: %w", s.ID, err)
 	}

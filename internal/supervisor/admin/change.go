@@ -111,32 +111,57 @@ func (s *Server) removable(ctx context.Context, name string) ([]*lofamov1.Member
 }
 
 // remove takes a member out.
-func (s *Server) remove(ctx context.Context, m *lofamov1.Member) error {
+func (s *Server) remove(ctx context.Context, members []*lofamov1.Member, m *lofamov1.Member) error {
 	id, err := strconv.ParseUint(m.GetId(), 16, 64)
 	if err != nil {
 		return err
+	}
+	if m.GetRaftLeader() {
+		s.takeLead(ctx, m) // else nothing is committed until those that are left have missed it
 	}
 	err = settled(ctx, func(ctx context.Context) error {
 		_, err := s.cfg.Client.MemberRemove(ctx, id)
 		return err
 	})
 	if err != nil && !errors.Is(err, rpctypes.ErrMemberNotFound) {
-		return refused("take "+m.GetName()+" out", err)
+		return refused(fmt.Sprintf("take %s out of %d", m.GetName(), len(members)), err)
 	}
 	return nil
 }
 
-// settleTries bounds how often etcd is asked to change its members. It refuses for 5 s after the last of
-// them has come.
-const settleTries = 40
+// takeLead has our own member lead in raft instead of another. It need not succeed.
+func (s *Server) takeLead(ctx context.Context, from *lofamov1.Member) {
+	self, err := strconv.ParseUint(s.cfg.Self, 16, 64)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	_ = s.at(strings.Split(from.GetClientUrl(), ","), func(c *clientv3.Client) error {
+		_, err := c.MoveLeader(ctx, self)
+		return err
+	})
+}
 
-// settled makes a change of members as soon as etcd takes it.
+// settleTime bounds how long a change of members is asked for. etcd refuses it for 5 s after the last of
+// them has come, and while it finds a new leader in raft.
+const settleTime = 20 * time.Second
+
+// passing are the reasons of etcd that pass by themselves.
+var passing = []error{
+	rpctypes.ErrUnhealthy, rpctypes.ErrNoLeader, rpctypes.ErrLeaderChanged, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail,
+	rpctypes.ErrTimeoutDueToConnectionLost, context.DeadlineExceeded,
+}
+
+// settled makes a change of members as soon as etcd takes it. A change whose answer was lost is made again:
+// it must be one that can be.
 func settled(ctx context.Context, change func(context.Context) error) error {
-	for try := 1; ; try++ {
+	for end := time.Now().Add(settleTime); ; {
 		cctx, cancel := context.WithTimeout(ctx, changeTime)
 		err := change(cctx)
 		cancel()
-		if !errors.Is(err, rpctypes.ErrUnhealthy) || try == settleTries {
+		passes := slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) })
+		if !passes || ctx.Err() != nil || time.Now().After(end) {
 			return err
 		}
 		select {
@@ -165,7 +190,7 @@ func (s *Server) RemoveMember(ctx context.Context, req *lofamov1.RemoveMemberReq
 	if err != nil {
 		return nil, err
 	}
-	if err := s.remove(ctx, target); err != nil {
+	if err := s.remove(ctx, members, target); err != nil {
 		return nil, err
 	}
 	if err := s.cfg.Removed(ctx, s.supervisorOf(target)); err != nil {
@@ -218,7 +243,7 @@ func (s *Server) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.S
 	if old.GetName() == "" {
 		return status.Errorf(codes.FailedPrecondition, "%s was never started and has no data to lose: go on with AddMember, or RemoveMember it", old.GetId())
 	}
-	if err := s.remove(ctx, old); err != nil {
+	if err := s.remove(ctx, members, old); err != nil {
 		return err
 	}
 	left := without(members, old)
@@ -227,7 +252,11 @@ func (s *Server) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.S
 	}); err != nil {
 		return err
 	}
-	return s.take(stream, left, old.GetName(), old.GetPeerUrl(), wait)
+	if err := s.take(stream, left, old.GetName(), old.GetPeerUrl(), wait); err != nil {
+		st, _ := status.FromError(err)
+		return status.Errorf(st.Code(), "%s; %s is out already: go on with AddMember %s %s", st.Message(), old.GetName(), old.GetName(), old.GetPeerUrl())
+	}
+	return nil
 }
 
 func without(members []*lofamov1.Member, m *lofamov1.Member) []*lofamov1.Member {
@@ -267,15 +296,36 @@ func (s *Server) AddMember(req *lofamov1.AddMemberRequest, stream grpc.ServerStr
 
 // take takes a member in and sees it through.
 func (s *Server) take(stream grpc.ServerStreamingServer[lofamov1.MemberProgress], members []*lofamov1.Member, name, peerURL string, wait time.Duration) error {
-	var resp *clientv3.MemberAddResponse
-	err := settled(stream.Context(), func(ctx context.Context) (err error) {
-		resp, err = s.cfg.Client.MemberAddAsLearner(ctx, []string{peerURL})
+	var m *lofamov1.Member
+	err := settled(stream.Context(), func(ctx context.Context) error {
+		resp, err := s.cfg.Client.MemberAddAsLearner(ctx, []string{peerURL})
+		if errors.Is(err, rpctypes.ErrPeerURLExist) {
+			m, err = s.learnerAt(ctx, peerURL) // the answer to the try before was lost
+			return err
+		}
+		if err == nil {
+			m = memberOf(resp.Member)
+		}
 		return err
 	})
 	if err != nil {
 		return refused("take "+name+" in", err)
 	}
-	return s.seeThrough(stream, members, memberOf(resp.Member), name, wait)
+	return s.seeThrough(stream, members, m, name, wait)
+}
+
+// learnerAt is the member at a peer address.
+func (s *Server) learnerAt(ctx context.Context, peerURL string) (*lofamov1.Member, error) {
+	resp, err := s.cfg.Client.MemberList(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range resp.Members {
+		if slices.Contains(m.PeerURLs, peerURL) && m.IsLearner {
+			return memberOf(m), nil
+		}
+	}
+	return nil, rpctypes.ErrPeerURLExist
 }
 
 // seeThrough waits until a learner has caught up, and gives it its vote.

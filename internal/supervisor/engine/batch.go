@@ -1,25 +1,56 @@
 package engine
 
 import (
+	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// timedChange is a change and when the machine made it.
+// timedChange is what the machine changed, and when: a component, a group fault or a warning.
 type timedChange struct {
 	awareness.Change
-	at time.Time
+	group   *groupChange
+	warning *awareness.WarningStatus
+	at      time.Time
+	merged  int // changes of the same thing that came before and were not committed
+}
+
+// groupChange is a group fault as it is now, and its state before.
+type groupChange struct {
+	awareness.GroupStatus
+	was fault.State
+}
+
+// subject is what a change is of.
+type subject struct {
+	node      fault.NodeID
+	component fault.Component
+	quantity  fault.Quantity // of a warning
+	group     string
+}
+
+func (c *timedChange) subject() subject {
+	switch {
+	case c.group != nil:
+		return subject{group: c.group.ID}
+	case c.warning != nil:
+		return subject{node: c.warning.Node, component: c.warning.Component, quantity: c.warning.Quantity}
+	}
+	return subject{node: c.Node, component: c.Component}
 }
 
 // batch is what one commit will hold.
 //
 //	open (takes changes) ──sealed──► waiting ──► in flight ──► committed
+//	                                  └─merged─┘ (while the store takes nothing)
 type batch struct {
 	changes []timedChange
 	nodes   []fault.NodeID // whose documents are to be written, each once
@@ -63,24 +94,115 @@ func (b *batch) touchOrigin(o fault.Origin) {
 	}
 }
 
+// merge puts a later sealed batch into a sealed one: of each thing the newest state counts, and of each
+// component the number of its changes. It returns the nodes of which both had a document.
+func (b *batch) merge(later *batch) (twice []fault.NodeID) {
+	at := make(map[subject]int, len(b.changes))
+	for i := range b.changes {
+		at[b.changes[i].subject()] = i
+	}
+	for _, c := range later.changes {
+		i, ok := at[c.subject()]
+		if !ok {
+			at[c.subject()] = len(b.changes)
+			b.changes = append(b.changes, c)
+			continue
+		}
+		old := &b.changes[i]
+		c.From, c.merged = old.From, old.merged+1+c.merged
+		if c.group != nil {
+			c.group.was = old.group.was
+		}
+		*old = c
+	}
+	index := make(map[fault.NodeID]int, len(b.statuses))
+	for i := range b.statuses {
+		index[b.statuses[i].ID] = i
+	}
+	for _, st := range later.statuses {
+		if i, ok := index[st.ID]; ok {
+			b.statuses[i] = st
+			twice = append(twice, st.ID)
+			continue
+		}
+		b.statuses = append(b.statuses, st)
+		b.touchNode(st.ID)
+	}
+	positions := make(map[fault.Origin]int, len(b.inbox))
+	for i := range b.inbox {
+		positions[b.inbox[i].Origin] = i
+	}
+	for _, p := range later.inbox {
+		if i, ok := positions[p.Origin]; ok {
+			b.inbox[i] = p
+			continue
+		}
+		b.inbox = append(b.inbox, p)
+		b.touchOrigin(p.Origin)
+	}
+	b.reports = append(b.reports, later.reports...)
+	return twice
+}
+
 // render turns a sealed batch into what the store takes. To the age of what was observed it adds
 // the wait in the batch and what a commit takes nowadays, since the event is read as being of the
 // commit but must be written before it.
-func (b *batch) render(now time.Time, names *view.Names) store.Batch {
+func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 	if b.write != nil {
-		return b.write.Batch()
+		return b.write.Batch(), nil
 	}
-	out := store.Batch{Inbox: b.inbox}
-	for _, c := range b.changes {
-		at, _ := names.Coord(c.Node)
-		ev := view.Event(c.Change, at, now)
-		if c.Latency >= 0 {
-			ev.AwarenessLatency = durationpb.New(c.Latency + now.Sub(c.at) + b.commitTime)
+	out := store.Batch{Inbox: b.inbox, Events: make([]*lofamov1.Event, 0, len(b.changes)), Nodes: make([]*lofamov1.Node, 0, len(b.statuses))}
+	above := make(map[string][]byte) // values of groups and warnings by key; nil: deleted
+	for i := range b.changes {
+		c := &b.changes[i]
+		ev, err := c.render(now, b.commitTime, names, above)
+		if err != nil {
+			return store.Batch{}, err
 		}
 		out.Events = append(out.Events, ev)
 	}
-	for _, st := range b.statuses {
-		out.Nodes = append(out.Nodes, view.Stored(st, now))
+	for key, value := range above {
+		if value == nil {
+			out.Deletes = append(out.Deletes, key)
+		} else {
+			out.Puts = append(out.Puts, store.KV{Key: key, Value: value})
+		}
 	}
-	return out
+	for _, st := range b.statuses {
+		out.Nodes = append(out.Nodes, view.Stored(st))
+	}
+	return out, nil
+}
+
+// render makes the event of a change and, of a group or a warning, puts its new value into above.
+func (c *timedChange) render(now time.Time, commitTime time.Duration, names *view.Names, above map[string][]byte) (*lofamov1.Event, error) {
+	var ev *lofamov1.Event
+	var err error
+	switch {
+	case c.group != nil:
+		ev = view.GroupEvent(c.group.GroupStatus, c.group.was, now)
+		key := store.GroupKey(c.group.ID)
+		above[key] = nil
+		if c.group.State != fault.Normal {
+			above[key], err = proto.Marshal(view.StoredGroup(c.group.GroupStatus))
+		}
+	case c.warning != nil:
+		ev = view.WarningEvent(*c.warning, names, now)
+		key := store.WarningKey(c.warning.Node, c.warning.Component, c.warning.Quantity)
+		above[key] = nil
+		if !c.warning.Ended {
+			above[key], err = proto.Marshal(view.Warning(*c.warning))
+		}
+	default:
+		coord, _ := names.Coord(c.Node)
+		ev = view.Event(c.Change, coord, now)
+		ev.Labels = names.Labels(c.Node)
+		if c.Latency >= 0 {
+			ev.AwarenessLatency = durationpb.New(c.Latency + now.Sub(c.at) + commitTime)
+		}
+	}
+	if c.merged > 0 {
+		ev.Reason += fmt.Sprintf("; %d changes before it were not committed: the store took none", c.merged)
+	}
+	return ev, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -219,6 +220,36 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 		out = append(out, entry)
 	}
 	return out
+}
+
+// why asks for an explanation.
+type why struct {
+	id    fault.NodeID
+	c     fault.Component
+	reply chan<- explained
+}
+
+type explained struct {
+	awareness.Explanation
+	ok bool
+}
+
+// ErrUnknown says that there is no such node, or that it has no such component.
+var ErrUnknown = errors.New("no such node or component")
+
+// Explain says why a component has its state, by the machine: what is being committed is in it already. It
+// fails with ErrNotLeading, and with ErrUnknown.
+func (e *Engine) Explain(ctx context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
+	t := e.term.Load()
+	if t == nil {
+		return awareness.Explanation{}, ErrNotLeading
+	}
+	reply := make(chan explained, 1)
+	out, err := inquire(ctx, t, e.whys, why{id, c, reply}, reply)
+	if err == nil && !out.ok {
+		err = fmt.Errorf("explain %s of %q: %w", c, id, ErrUnknown)
+	}
+	return out.Explanation, err
 }
 
 // inquire puts a question to a term and waits for the answer, which the term that follows it at once may give

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -25,6 +26,7 @@ type term struct {
 	log       *reportLog
 	trace     *tracer
 	senders   map[fault.NodeID]Sender // by the newest digest of the host half
+	groups    map[string]fault.State  // the state of those that stand, by id
 	words     map[fault.Origin]spoken // of the newest digest, where that may be restated
 	wake      time.Time
 	verdicts  [servicenet.EpochJump + 1]prometheus.Counter
@@ -88,8 +90,8 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
 		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
-		words: make(map[fault.Origin]spoken),
-		open:  newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
+		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
+		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}
 	for v := servicenet.Fresh; int(v) < len(t.verdicts); v++ {
 		t.verdicts[v] = e.cfg.Metrics.Verdicts.WithLabelValues(v.String())
@@ -110,6 +112,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
 		return nil, err
 	}
+	if err := t.restoreAbove(snap); err != nil {
+		return nil, err
+	}
 	m := t.committed.Map(snap.Revision)
 	t.published = newPublished(m)
 	states := make(map[fault.NodeID]fault.State, m.Len())
@@ -120,6 +125,45 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
 	t.step(now, awareness.Tick{}) // for the first wake-up
 	return t, nil
+}
+
+// restoreAbove puts back what stood above the nodes. What is of nodes that the torus no longer has is left out.
+func (t *term) restoreAbove(snap store.Snapshot) error {
+	var groups []awareness.GroupStatus
+	for _, doc := range snap.Groups {
+		g, err := view.RestoreGroup(doc)
+		if err != nil {
+			return err
+		}
+		n := len(g.Members)
+		g.Members = slices.DeleteFunc(g.Members, func(id fault.NodeID) bool { return !t.committed.Has(id) })
+		if len(g.Members) < n {
+			t.e.cfg.Logger.Warn("members of a stored group fault are not in the configured torus: left out", "group", g.ID, "members", n-len(g.Members))
+		}
+		if len(g.Members) == 0 {
+			continue
+		}
+		groups = append(groups, g)
+		t.groups[g.ID] = g.State
+		t.committed.SetGroup(g)
+	}
+	var warnings []awareness.WarningStatus
+	for _, stored := range snap.Warnings {
+		w, err := view.RestoreWarning(stored.Node, stored.Warning)
+		if err != nil {
+			return err
+		}
+		if !t.committed.Has(w.Node) {
+			t.e.cfg.Logger.Warn("stored warning is of a node that is not in the configured torus: left out", "node", w.Node)
+			continue
+		}
+		warnings = append(warnings, w)
+		t.committed.SetWarning(w)
+	}
+	if err := t.machine.RestoreGroups(groups); err != nil {
+		return err
+	}
+	return t.machine.RestoreWarnings(warnings)
 }
 
 // result is what the committer says of a batch.
@@ -173,6 +217,9 @@ func (t *term) run(ctx context.Context) error {
 			t.step(time.Now(), awareness.Tick{})
 		case d := <-t.e.details:
 			d.reply <- t.detail(d.ids)
+		case w := <-t.e.whys:
+			x, ok := t.machine.Explain(w.id, w.c)
+			w.reply <- explained{x, ok}
 		case w := <-t.e.writes:
 			t.takeWrite(w)
 		case a := <-t.e.asks:
@@ -197,7 +244,11 @@ func (t *term) setTimer(timer *time.Timer) {
 func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results chan<- result) {
 	for b := range work {
 		start := time.Now()
-		rev, err := t.committer.Commit(ctx, b.render(start, t.e.cfg.Names))
+		var rev uint64
+		out, err := b.render(start, t.e.cfg.Names)
+		if err == nil {
+			rev, err = t.committer.Commit(ctx, out)
+		}
 		results <- result{revision: rev, took: time.Since(start), err: err}
 	}
 }
@@ -329,21 +380,38 @@ func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool
 	for _, c := range out.Challenges {
 		t.e.cfg.Challenger.Challenge(c)
 	}
-	if len(out.Changes) == 0 {
-		return false, out.Unknown
-	}
-	watched := !t.e.seen.empty()
 	for _, c := range out.Changes {
-		t.open.changes = append(t.open.changes, timedChange{c, now})
 		t.touch(c.Node)
-		if watched {
-			at, _ := t.e.cfg.Names.Coord(c.Node)
-			seen := view.Event(c, at, now)
-			seen.AsSeen = true
-			t.e.seen.publish(seen)
-		}
+		t.change(timedChange{Change: c, at: now})
 	}
-	return true, out.Unknown
+	for _, g := range out.Groups {
+		was := t.groups[g.ID]
+		if t.groups[g.ID] = g.State; g.State == fault.Normal {
+			delete(t.groups, g.ID)
+		}
+		t.change(timedChange{group: &groupChange{g, max(was, fault.Unknown)}, at: now})
+	}
+	for _, w := range out.Warnings {
+		t.change(timedChange{warning: &w, at: now})
+	}
+	return len(out.Changes)+len(out.Groups)+len(out.Warnings) > 0, out.Unknown
+}
+
+// change takes a change into the open batch, and shows it to those who want to see it before its commit.
+func (t *term) change(c timedChange) {
+	t.open.changes = append(t.open.changes, c)
+	if t.e.seen.empty() {
+		return
+	}
+	seen, err := c.render(c.at, 0, t.e.cfg.Names, make(map[string][]byte))
+	if err != nil {
+		return // the commit will tell
+	}
+	if c.Latency >= 0 && seen.AwarenessLatency != nil {
+		seen.AwarenessLatency = durationpb.New(c.Latency)
+	}
+	seen.AsSeen = true
+	t.e.seen.publish(seen)
 }
 
 // touch notes that a node's document is to be written with the open batch.
@@ -378,6 +446,31 @@ func (t *term) seal() {
 	b.commitTime = t.commitTime
 	t.sealed = append(t.sealed, b)
 	t.open = newBatch()
+	if len(t.sealed) > maxSealed {
+		t.mergeSealed()
+	}
+}
+
+// maxSealed is how many batches may wait for the store before they are merged: what waits is then bounded by
+// the components that there are.
+const maxSealed = 16
+
+// mergeSealed makes of all batches in a row, which a store that takes nothing has left lying, one. What an
+// operator writes stays where it is between them.
+func (t *term) mergeSealed() {
+	out := t.sealed[:0]
+	for _, b := range t.sealed {
+		last := len(out) - 1
+		if last < 0 || b.write != nil || out[last].write != nil {
+			out = append(out, b)
+			continue
+		}
+		for _, id := range out[last].merge(b) {
+			t.touched[id]-- // it is committed once, not twice
+		}
+	}
+	clear(t.sealed[len(out):])
+	t.sealed = out
 }
 
 // launch gives the committer, which is idle, the oldest batch.
@@ -425,7 +518,16 @@ func (t *term) finish(r result) {
 		t.committed.Set(view.Entry{Status: st, Revision: r.revision})
 	}
 	now := time.Now()
-	for _, c := range b.changes {
+	for i := range b.changes {
+		c := &b.changes[i]
+		switch {
+		case c.group != nil:
+			t.committed.SetGroup(c.group.GroupStatus)
+			continue
+		case c.warning != nil:
+			t.committed.SetWarning(*c.warning)
+			continue
+		}
 		m.Changes.WithLabelValues(c.To.String()).Inc()
 		if c.Latency >= 0 && c.To != fault.Normal && c.Cause > fault.CauseNone {
 			m.Awareness.WithLabelValues(c.Cause.String()).Observe((c.Latency + now.Sub(c.at)).Seconds())

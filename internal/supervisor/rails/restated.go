@@ -63,7 +63,8 @@ func (r *restater) restates(to listener, in *engine.Reports, arrived time.Time) 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.halves[id.Origin]
-	if g.to != to || g.epoch != id.Epoch || g.words != in.Words || g.left == 0 || (r.to != to && len(r.pending) > 0) {
+	// Readings are for the foresight: what brings them goes whole.
+	if len(in.List[0].Readings) > 0 || g.to != to || g.epoch != id.Epoch || g.words != in.Words || g.left == 0 || (r.to != to && len(r.pending) > 0) {
 		r.halves[id.Origin] = given{to, id.Epoch, in.Words, wholeEvery}
 		return false
 	}

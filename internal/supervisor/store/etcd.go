@@ -27,6 +27,8 @@ const (
 	keyNodes       = Prefix + "nodes/"
 	keyEvents      = Prefix + "events/"
 	keyInbox       = Prefix + "inbox/"
+	keyGroups      = Prefix + "groups/"
+	keyWarnings    = Prefix + "warnings/"
 	keySupervisors = Prefix + "supervisors/"
 	// ElectionPrefix is where the replicas elect their leader.
 	ElectionPrefix = Prefix + "leader"
@@ -83,6 +85,7 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		clientv3.OpGet(keyMeta), clientv3.OpGet(keyHead),
 		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyInbox, clientv3.WithPrefix()),
 		clientv3.OpGet(keyTopology, clientv3.WithPrefix()), clientv3.OpGet(keyMaintenance, clientv3.WithPrefix()),
+		clientv3.OpGet(keyGroups, clientv3.WithPrefix()), clientv3.OpGet(keyWarnings, clientv3.WithPrefix()),
 	).Commit()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
@@ -115,8 +118,43 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 	if snap.Topology, err = DecodeTopology(keptOf(kvs(4))); err != nil {
 		return Snapshot{}, err
 	}
-	snap.Maintenance, err = DecodeMaintenance(keptOf(kvs(5)))
-	return snap, err
+	if snap.Maintenance, err = DecodeMaintenance(keptOf(kvs(5))); err != nil {
+		return Snapshot{}, err
+	}
+	for _, kv := range append(kvs(6), kvs(7)...) {
+		if err := snap.AddAbove(KV{Key: string(kv.Key), Value: kv.Value}); err != nil {
+			return Snapshot{}, err
+		}
+	}
+	return snap, nil
+}
+
+// GroupKey is where a group fault is.
+func GroupKey(id string) string { return keyGroups + id }
+
+// WarningKey is where a warning is. No node's id has a slash in it.
+func WarningKey(node fault.NodeID, c fault.Component, q fault.Quantity) string {
+	return keyWarnings + string(node) + "/" + c.String() + "/" + q.String()
+}
+
+// AddAbove adds what a key holds that stands above the nodes: a group fault or a warning. Other keys are passed
+// over.
+func (s *Snapshot) AddAbove(kv KV) error {
+	var m proto.Message
+	if strings.HasPrefix(kv.Key, keyGroups) {
+		g := new(lofamov1.Group)
+		m, s.Groups = g, append(s.Groups, g)
+	} else if rest, ok := strings.CutPrefix(kv.Key, keyWarnings); ok {
+		node, _, _ := strings.Cut(rest, "/")
+		w := Warning{Node: fault.NodeID(node), Warning: new(lofamov1.Warning)}
+		m, s.Warnings = w.Warning, append(s.Warnings, w)
+	} else {
+		return nil
+	}
+	if err := proto.Unmarshal(kv.Value, m); err != nil {
+		return fmt.Errorf("read %s: %w", kv.Key, err)
+	}
+	return nil
 }
 
 func decodeNodes(kvs []*mvccpb.KeyValue) ([]*lofamov1.Node, error) {

@@ -8,7 +8,10 @@
 //	/lofamo/v1/head                     the last transaction: JSON of head, the key that every commit renews
 //	/lofamo/v1/nodes/<id>               a Node, protobuf
 //	/lofamo/v1/events/<20 digits>       an Event, protobuf, numbered without gaps in order of commit
-//	/lofamo/v1/inbox/<node>/<half>      an InboxPosition, JSON
+//	/lofamo/v1/inbox/<node>/<half>      an InboxPosition, binary (before: JSON)
+//	/lofamo/v1/groups/<id>              a Group with all of its members, protobuf
+//	/lofamo/v1/warnings/<node>/<component>/<quantity>
+//	                                    a Warning, protobuf
 //	/lofamo/v1/topology/head            the topology's sizes, domain labels and generation, JSON of topologyHead
 //	/lofamo/v1/topology/nodes/<20 digits>/<id>  a TopologyNode of a generation, protobuf
 //	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf
@@ -21,10 +24,7 @@
 package store
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -115,9 +115,17 @@ type Snapshot struct {
 	// Topology and Maintenance are what operators have set.
 	Topology    Topology
 	Maintenance []Mark
+	Groups      []*lofamov1.Group
+	Warnings    []Warning
 
 	head    head
 	headRev int64
+}
+
+// Warning is a warning and the node that it is on.
+type Warning struct {
+	Node    fault.NodeID
+	Warning *lofamov1.Warning
 }
 
 // Update is one step of a watch: the events of one revision, or a bookmark without events. Err
@@ -130,53 +138,6 @@ type Update struct {
 
 // InboxPosition says which reports of an origin were taken in.
 type InboxPosition = servicenet.InboxPosition
-
-// inboxValue is an InboxPosition without its origin, which the key has.
-type inboxValue struct {
-	Epoch   fault.Epoch                    `json:"epoch"`
-	Highest fault.Seq                      `json:"highest"`
-	Window  [servicenet.WindowWords]uint64 `json:"window"`
-	Digest  fault.Seq                      `json:"digest"`
-	Earlier []inboxWindow                  `json:"earlier,omitempty"` // empty ones at the end are left out
-}
-
-type inboxWindow struct {
-	Highest fault.Seq                      `json:"highest"`
-	Window  [servicenet.WindowWords]uint64 `json:"window"`
-}
-
-func encodeInbox(p InboxPosition) ([]byte, error) {
-	v := inboxValue{Epoch: p.Epoch, Highest: p.Highest, Window: p.Window, Digest: p.Digest}
-	for i := len(p.Earlier) - 1; i >= 0; i-- {
-		if w := p.Earlier[i]; v.Earlier != nil || w.Highest > 0 {
-			v.Earlier = append(v.Earlier, inboxWindow(w))
-		}
-	}
-	slices.Reverse(v.Earlier)
-	return json.Marshal(v)
-}
-
-func decodeInbox(node, half string, b []byte) (InboxPosition, error) {
-	h, err := fault.ParseHalf(half)
-	if err != nil {
-		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: %w", node, half, err)
-	}
-	var v inboxValue
-	if err := json.Unmarshal(b, &v); err != nil {
-		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: %w", node, half, err)
-	}
-	if n := len(v.Earlier); n > servicenet.EarlierEpochs {
-		return InboxPosition{}, fmt.Errorf("inbox position of %s/%s: earlier: given %d: want at most %d", node, half, n, servicenet.EarlierEpochs)
-	}
-	p := InboxPosition{
-		Origin: fault.Origin{Node: fault.NodeID(node), Half: h},
-		Epoch:  v.Epoch, Highest: v.Highest, Window: v.Window, Digest: v.Digest,
-	}
-	for i, w := range v.Earlier {
-		p.Earlier[i] = servicenet.InboxWindow(w)
-	}
-	return p, nil
-}
 
 // head is the last transaction. Term is the election key's revision, which no two leaders share.
 type head struct {

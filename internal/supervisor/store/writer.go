@@ -73,7 +73,7 @@ func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
 const maxBytes = 1 << 20
 
 // inboxBytes is more than an encoded inbox position has.
-const inboxBytes = 1 << 10
+const inboxBytes = 1 << 8
 
 // split cuts a batch into parts of at most limit operations and maxBytes. A node goes with the part
 // that has its last event, inbox positions go last.
@@ -221,11 +221,7 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 		}
 	}
 	for _, p := range b.Inbox {
-		val, err := encodeInbox(p)
-		if err != nil {
-			return head{}, nil, fmt.Errorf("encode inbox position of %s: %w", p.Origin, err)
-		}
-		ops = append(ops, clientv3.OpPut(inboxKey(p.Origin), string(val)))
+		ops = append(ops, clientv3.OpPut(inboxKey(p.Origin), string(encodeInbox(p))))
 	}
 	for _, kv := range b.Puts {
 		ops = append(ops, clientv3.OpPut(kv.Key, string(kv.Value)))

@@ -21,12 +21,18 @@ type Map struct {
 	// StaleAge is how long ago this replica last had that word; -1: never since it started. Only with
 	// Stale.
 	StaleAge time.Duration
+	// Groups are the group faults that stand, by id, and Warnings those that hold, by node and component.
+	// Neither slice is to be changed.
+	Groups   []awareness.GroupStatus
+	Warnings []awareness.WarningStatus
 
 	dims   grid.Dims
 	index  map[fault.NodeID]int // rank by id; shared by all versions
 	places *places              // nil: the nodes have all places of the torus
 	chunks []*chunk
 	counts Counts
+	rules  []string
+	member map[fault.NodeID][]string // ids of the groups
 }
 
 // Counts is how many nodes and link ends are in which state, indexed by fault.State.
@@ -91,7 +97,11 @@ func (m Map) Counts() Counts { return m.counts }
 func (m Map) packed(rank int) *packed { return m.chunks[rank/chunkSize].nodes[rank%chunkSize] }
 
 // At returns the node of a rank, which must be in [0, Len).
-func (m Map) At(rank int) Entry { return m.packed(rank).unpack(m.coord(rank)) }
+func (m Map) At(rank int) Entry {
+	e := m.packed(rank).unpack(m.coord(rank), m.rules)
+	e.Status.Groups = m.member[e.Status.ID]
+	return e
+}
 
 // ID returns the id of the node of a rank; as State and Revision it is far cheaper than At.
 func (m Map) ID(rank int) fault.NodeID { return m.packed(rank).id }
@@ -159,6 +169,8 @@ type Builder struct {
 	now   Map
 	own   []bool // whether a chunk is in no Map that was given out
 	given bool   // whether the list of the chunks is in one
+	rules rules
+	above above
 }
 
 // NewBuilder begins with nodes that are UNKNOWN since a time, all of them.
@@ -167,7 +179,7 @@ func NewBuilder(names *Names, since time.Time) *Builder {
 	n := (len(placed) + chunkSize - 1) / chunkSize
 	b := &Builder{
 		now: Map{dims: names.Dims(), index: make(map[fault.NodeID]int, len(placed)), chunks: make([]*chunk, n)},
-		own: make([]bool, n),
+		own: make([]bool, n), rules: newRules(), above: newAbove(),
 	}
 	for i := range b.now.chunks {
 		b.now.chunks[i], b.own[i] = new(chunk), true
@@ -230,7 +242,7 @@ func (b *Builder) put(rank int, e Entry) {
 		c.counts.add(&was, -1)
 		b.now.counts.add(&was, -1)
 	}
-	p := pack(e)
+	p := b.pack(e)
 	c.nodes[j] = p
 	is := p.counts()
 	c.counts.add(&is, 1)
@@ -238,7 +250,10 @@ func (b *Builder) put(rank int, e Entry) {
 }
 
 // At returns the node of that id as it was set last.
-func (b *Builder) At(id fault.NodeID) (Entry, bool) { return b.now.Find(id) }
+func (b *Builder) At(id fault.NodeID) (Entry, bool) {
+	b.now.rules = b.rules.names
+	return b.now.Find(id)
+}
 
 // Has says whether there is a node of that id.
 func (b *Builder) Has(id fault.NodeID) bool {
@@ -258,6 +273,8 @@ func (b *Builder) State(id fault.NodeID) fault.State {
 func (b *Builder) Map(revision uint64) Map {
 	b.given = true
 	clear(b.own)
+	b.now.rules = b.rules.names
+	b.above.into(&b.now)
 	m := b.now
 	m.Revision = revision
 	return m

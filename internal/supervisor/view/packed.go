@@ -19,19 +19,52 @@ type packed struct {
 	state      fault.State
 	cause      fault.Cause
 	flags      flags
+	rule       uint8 // see rules
 	components [fault.NumComponents]packedComponent
 	extra      *extra // nil mostly
 }
 
 type flags uint8
 
-const flagSingle flags = 1 << iota
+const (
+	flagSingle flags = 1 << iota
+	flagInferred
+	flagUnreachable
+	flagFlapping // of a component
+)
+
+func flag(f flags, on bool) flags {
+	if on {
+		return f
+	}
+	return 0
+}
+
+// rules numbers the short names of rules, of which there are few. Versions of a map share them: names are only
+// added. Number 0 is no name, and stands for all beyond the first 255.
+type rules struct {
+	names   []string
+	numbers map[string]uint8
+}
+
+func newRules() rules { return rules{[]string{""}, map[string]uint8{"": 0}} }
+
+func (r *rules) number(name string) uint8 {
+	n, ok := r.numbers[name]
+	if !ok && len(r.names) <= math.MaxUint8 {
+		n = uint8(len(r.names))
+		r.names, r.numbers[name] = append(r.names, name), n
+	}
+	return n
+}
 
 // packedComponent is one component; its state is 0 when the node has none such.
 type packedComponent struct {
 	since int64
 	state fault.State
 	cause fault.Cause
+	flags flags
+	rule  uint8
 }
 
 // extra is what few nodes have.
@@ -46,19 +79,19 @@ type componentEvidence struct {
 
 // pack is the inverse of unpack, but for the sign of life. Evidence is kept of what is SICK or FAILED
 // only: of the rest there is so much of it, and so little in it.
-func pack(e Entry) *packed {
+func (b *Builder) pack(e Entry) *packed {
 	st := &e.Status
 	p := &packed{
 		id: st.ID, revision: e.Revision, since: nanos(st.Since), hostEpoch: st.HostEpoch, dnpEpoch: st.DNPEpoch,
-		state: st.State, cause: st.Cause,
-	}
-	if st.SingleWitness {
-		p.flags |= flagSingle
+		state: st.State, cause: st.Cause, rule: b.rules.number(st.Rule),
+		flags: flag(flagSingle, st.SingleWitness) | flag(flagInferred, st.Inferred) | flag(flagUnreachable, st.Unreachable),
 	}
 	var x extra
 	for i := range st.Components {
 		c := &st.Components[i]
-		p.components[c.Component] = packedComponent{since: nanos(c.Since), state: c.State, cause: c.Cause}
+		p.components[c.Component] = packedComponent{
+			since: nanos(c.Since), state: c.State, cause: c.Cause, flags: flag(flagFlapping, c.Flapping), rule: b.rules.number(c.Rule),
+		}
 		if faulty(c.State) && len(c.Evidence) > 0 {
 			x.evidence = append(x.evidence, componentEvidence{c.Component, c.Evidence})
 		}
@@ -69,9 +102,10 @@ func pack(e Entry) *packed {
 	return p
 }
 
-func (p *packed) unpack(at grid.Coord) Entry {
+func (p *packed) unpack(at grid.Coord, rules []string) Entry {
 	st := awareness.NodeStatus{
 		ID: p.id, Coord: at, State: p.state, Cause: p.cause, SingleWitness: p.flags&flagSingle != 0,
+		Inferred: p.flags&flagInferred != 0, Unreachable: p.flags&flagUnreachable != 0, Rule: rules[p.rule],
 		Since: fromNanos(p.since), HostEpoch: p.hostEpoch, DNPEpoch: p.dnpEpoch,
 	}
 	n := 0
@@ -85,7 +119,7 @@ func (p *packed) unpack(at grid.Coord) Entry {
 		if c := &p.components[i]; c.state != 0 {
 			st.Components = append(st.Components, awareness.ComponentStatus{
 				Component: fault.Component(i), State: c.state, Cause: c.cause, Since: fromNanos(c.since),
-				Evidence: p.evidence(fault.Component(i)),
+				Flapping: c.flags&flagFlapping != 0, Rule: rules[c.rule], Evidence: p.evidence(fault.Component(i)),
 			})
 		}
 	}

@@ -37,12 +37,13 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
 		SingleWitness: st.SingleWitness, Since: timestamp(st.Since), Age: Age(st.Life, now),
 		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
+		Inferred: st.Inferred, Unreachable: st.Unreachable, Groups: st.Groups, Reason: st.Rule,
 		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
 	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
 			Name: c.Component.String(), State: lofamov1.State(c.State), Since: timestamp(c.Since),
-			Evidence: evidence(c.Evidence, now),
+			Evidence: evidence(c.Evidence, now), Cause: lofamov1.Cause(c.Cause), Flapping: c.Flapping, Reason: c.Rule,
 		})
 	}
 	if !st.RegistersAt.IsZero() {
@@ -100,7 +101,7 @@ func NodeLinks(m Map, e Entry, now time.Time) []*lofamov1.Link {
 			Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
 			Peer: string(m.IDAt(peer)), PeerCoord: peer.String(),
 			State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
-			Evidence: evidence(c.Evidence, now),
+			Evidence: evidence(c.Evidence, now), Flapping: c.Flapping, Reason: c.Rule,
 		})
 	}
 	return out
@@ -112,6 +113,7 @@ func Event(c awareness.Change, coord grid.Coord, at time.Time) *lofamov1.Event {
 		Node: string(c.Node), Coord: coord.String(), Component: c.Component.String(),
 		From: lofamov1.State(c.From), To: lofamov1.State(c.To), Cause: lofamov1.Cause(c.Cause), Path: lofamov1.Path(c.Path),
 		Time: timestamppb.New(at), SingleWitness: c.SingleWitness, Observer: c.Observer, Reason: c.Reason,
+		Kind: lofamov1.EventKind_COMPONENT_CHANGED, Flapping: c.Flapping,
 	}
 	if c.Latency >= 0 {
 		ev.AwarenessLatency = durationpb.New(c.Latency)
@@ -119,19 +121,35 @@ func Event(c awareness.Change, coord grid.Coord, at time.Time) *lofamov1.Event {
 	return ev
 }
 
-// causesField is the number of a field that a stored Node has beside those of the API: one byte a
-// component, its cause. Readers that do not know it pass it over.
+// causesField is the number of a field that a stored Node had beside those of the API before Component.cause
+// was one of them: one byte a component, its cause.
 const causesField protowire.Number = 1000
 
-// Stored renders a node for the store: as Node, with what Restore needs besides.
-func Stored(st awareness.NodeStatus, now time.Time) *lofamov1.Node {
-	n := Node(Entry{Status: st}, now)
-	causes := make([]byte, len(st.Components))
-	for i, c := range st.Components {
-		causes[i] = byte(c.Cause)
+// storedEvidence is how many observations are kept of a component.
+const storedEvidence = 8
+
+// Stored renders a node for the store: what Restore needs. Evidence is kept of what is SICK or FAILED, for
+// those who ask when there is no newer.
+func Stored(st awareness.NodeStatus) *lofamov1.Node {
+	n := &lofamov1.Node{
+		Id: string(st.ID), Coord: st.Coord.String(), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
+		SingleWitness: st.SingleWitness, Inferred: st.Inferred, Unreachable: st.Unreachable, Reason: st.Rule,
+		Since: timestamp(st.Since), HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch),
 	}
-	b := protowire.AppendTag(nil, causesField, protowire.BytesType)
-	n.ProtoReflect().SetUnknown(protowire.AppendBytes(b, causes))
+	all := make([]lofamov1.Component, len(st.Components))
+	n.Components = make([]*lofamov1.Component, len(all))
+	for i := range st.Components {
+		c, out := &st.Components[i], &all[i]
+		out.Name, out.State, out.Cause, out.Since = c.Component.String(), lofamov1.State(c.State), lofamov1.Cause(c.Cause), timestamp(c.Since)
+		out.Flapping, out.Reason = c.Flapping, c.Rule
+		if faulty(c.State) {
+			out.Evidence = evidence(c.Evidence[:min(len(c.Evidence), storedEvidence)], time.Time{})
+			for _, e := range out.Evidence {
+				e.Age = nil // it would be that of today
+			}
+		}
+		n.Components[i] = out
+	}
 	return n
 }
 
@@ -140,7 +158,8 @@ func Stored(st awareness.NodeStatus, now time.Time) *lofamov1.Node {
 func Restore(n *lofamov1.Node) (Entry, error) {
 	st := awareness.NodeStatus{
 		ID: fault.NodeID(n.GetId()), State: fault.State(n.GetState()), Cause: fault.Cause(n.GetCause()),
-		SingleWitness: n.GetSingleWitness(), Since: fromTimestamp(n.GetSince()),
+		SingleWitness: n.GetSingleWitness(), Inferred: n.GetInferred(), Unreachable: n.GetUnreachable(), Rule: n.GetReason(),
+		Since:     fromTimestamp(n.GetSince()),
 		HostEpoch: fault.Epoch(n.GetHostEpoch()), DNPEpoch: fault.Epoch(n.GetDnpEpoch()),
 	}
 	var err error
@@ -158,11 +177,14 @@ func Restore(n *lofamov1.Node) (Entry, error) {
 		}
 		cs := awareness.ComponentStatus{
 			Component: comp, State: fault.State(c.GetState()), Cause: fault.CauseNone, Since: fromTimestamp(c.GetSince()),
+			Flapping: c.GetFlapping(), Rule: c.GetReason(),
 		}
 		if !cs.State.Valid() {
 			return Entry{}, fmt.Errorf("restore node %q: %s is %v", n.GetId(), comp, c.GetState())
 		}
-		if i < len(causes) {
+		if c.GetCause() != 0 {
+			cs.Cause = fault.Cause(c.GetCause())
+		} else if i < len(causes) {
 			cs.Cause = fault.Cause(causes[i])
 		}
 		for _, e := range c.GetEvidence() {

@@ -68,7 +68,7 @@ func TestDeliveryHasAnAge(t *testing.T) {
 }
 
 func TestStoredRestores(t *testing.T) {
-	b, err := proto.Marshal(Stored(sample(), now))
+	b, err := proto.Marshal(Stored(sample()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"its state": func(n *lofamov1.Node) { n.Components[0].State = 17 },
 		"evidence":  func(n *lofamov1.Node) { n.Components[0].Evidence[0].Kind = "HEARSAY" },
 	} {
-		n := Stored(sample(), now)
+		n := Stored(sample())
 		spoil(n)
 		if _, err := Restore(n); err == nil || !strings.Contains(err.Error(), "n1-0-0") {
 			t.Errorf("bad %s: %v", name, err)

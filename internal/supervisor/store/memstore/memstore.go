@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -95,6 +96,11 @@ func (s *Store) Load(context.Context) (store.Snapshot, error) {
 	slices.SortFunc(snap.Inbox, func(a, b store.InboxPosition) int {
 		return cmp.Compare(a.Origin.String(), b.Origin.String())
 	})
+	for _, key := range slices.Sorted(maps.Keys(s.keys)) {
+		if err := snap.AddAbove(s.keys[key]); err != nil {
+			return store.Snapshot{}, err
+		}
+	}
 	var err error
 	if snap.Topology, err = store.DecodeTopology(s.kept(store.Prefix + "topology/")); err != nil {
 		return store.Snapshot{}, err

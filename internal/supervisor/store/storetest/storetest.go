@@ -15,6 +15,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Store is what a store must offer.
@@ -58,6 +59,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"fence", testFence},
 		{"confirm", testConfirm},
 		{"guards", testGuards},
+		{"above", testAbove},
 		{"foreign", testForeign},
 		{"watch", testWatch},
 		{"watch from now", testWatchFromNow},
@@ -220,6 +222,33 @@ func testGuards(t *testing.T, h Harness) {
 	h.Campaign()
 	if _, err := put("deposed", 0); !errors.Is(err, store.ErrNotLeader) {
 		t.Errorf("a deposed leader is told of %v", err)
+	}
+}
+
+// testAbove: group faults and warnings are found again, whatever is in their names, until they are deleted.
+func testAbove(t *testing.T, h Harness) {
+	w := lead(t, h)
+	group, err := proto.Marshal(&lofamov1.Group{Id: "label/rack=r7", Members: []string{"a", "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	warning, err := proto.Marshal(&lofamov1.Warning{Component: "link/X+"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	puts := []store.KV{
+		{Key: store.GroupKey("label/rack=r7"), Value: group},
+		{Key: store.WarningKey("n0", fault.Link(grid.XPlus), fault.QuantityCRCRatio), Value: warning},
+	}
+	commit(t, w, store.Batch{Puts: puts})
+	snap, err := h.Store.Load(t.Context())
+	if err != nil || len(snap.Groups) != 1 || len(snap.Groups[0].GetMembers()) != 2 || len(snap.Warnings) != 1 ||
+		snap.Warnings[0].Node != "n0" || snap.Warnings[0].Warning.GetComponent() != "link/X+" {
+		t.Fatalf("%v %v, %v", snap.Groups, snap.Warnings, err)
+	}
+	commit(t, w, store.Batch{Deletes: []string{puts[0].Key, puts[1].Key}})
+	if snap, err = h.Store.Load(t.Context()); err != nil || len(snap.Groups)+len(snap.Warnings) > 0 {
+		t.Errorf("%v %v, %v", snap.Groups, snap.Warnings, err)
 	}
 }
 

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestWaitingChangesAreBounded while the store takes nothing: of each component the newest state is kept,
+// and the number of its changes.
+func TestWaitingChangesAreBounded(t *testing.T) {
+	h := start(t, memstore.New(10_000), func(c *Config) { c.BatchOps = 1 })
+	h.report(1, true, fault.ComponentPower, fault.Normal)
+	awaitEvents(t, h, 1)
+	unblock := h.store.Block()
+	defer unblock()
+	const n = 2000
+	states := []fault.State{fault.Sick, fault.Normal}
+	for i := range n { // the last is NORMAL
+		for !h.reportDigest(fault.Seq(i+2), fault.ComponentMemory, states[i%2]) {
+			h.node(t, "n1-0-0") // gives the engine its turn
+		}
+	}
+	h.taken(t)
+	unblock()
+	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // what waits is committed before it
+		t.Fatal(err)
+	}
+	events, _, err := h.store.Events(t.Context(), 0, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(events) > 50*maxSealed {
+		t.Errorf("%d events of %d changes", len(events), n)
+	}
+	last, told := lofamov1.State_STATE_UNSPECIFIED, false
+	for _, ev := range events {
+		if ev.GetComponent() == "memory" {
+			last, told = ev.GetTo(), told || strings.Contains(ev.GetReason(), "changes before it were not committed")
+		}
+	}
+	if last != lofamov1.State_NORMAL || !told {
+		t.Errorf("the last event is %s; merged changes are told of: %t", last, told)
+	}
+	if term := h.term.Load(); len(term.touched) != 0 {
+		t.Errorf("%d nodes are taken for not committed", len(term.touched))
+	}
+}
+
+// reportDigest submits a digest; false: there was no room.
+func (h *harness) reportDigest(seq fault.Seq, c fault.Component, st fault.State) bool {
+	id := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: seq}
+	return h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{{ID: id, Digest: true, Observations: []fault.Observation{
+		{Node: "n1-0-0", Component: c, State: st, Kind: fault.KindSelf},
+	}}}}})
+}
+
+// TestAboveIsRestored: a new leader knows the group faults and warnings that were committed; of nodes that
+// the torus no longer has it knows none.
+func TestAboveIsRestored(t *testing.T) {
+	st := memstore.New(100)
+	put := func(key string, m proto.Message) store.KV {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store.KV{Key: key, Value: b}
+	}
+	group := func(id string, members ...string) store.KV {
+		return put(store.GroupKey(id), &lofamov1.Group{
+			Id: id, Kind: lofamov1.GroupKind_ROW, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Members: members, Of: 2,
+		})
+	}
+	warning := func(node fault.NodeID) store.KV {
+		return put(store.WarningKey(node, fault.ComponentTemperature, fault.QuantityTemperature),
+			&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Value: 60, Threshold: 80})
+	}
+	h := start(t, st, nil)
+	if _, err := h.Write(t.Context(), store.Write{Puts: []store.KV{
+		group("row/Y=0,Z=0", "n0-0-0", "n1-0-0", "gone"), group("row/Y=9,Z=0", "gone"), warning("n1-0-0"), warning("gone"),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	next := start(t, st, nil)
+	m, err := next.Map(t.Context())
+	if err != nil || len(m.Groups) != 1 || len(m.Groups[0].Members) != 2 || len(m.Warnings) != 1 || m.Warnings[0].Node != "n1-0-0" {
+		t.Fatalf("groups %+v, warnings %+v, %v", m.Groups, m.Warnings, err)
+	}
+	if e, _ := m.Find("n1-0-0"); len(e.Status.Groups) != 1 {
+		t.Errorf("n1-0-0 is a member of %v", e.Status.Groups)
+	}
+}

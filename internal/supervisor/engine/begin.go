@@ -1,0 +1,115 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// newTerm loads the committed map and begins from it.
+func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err error) {
+	snap, err := e.store.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	committer, err := e.store.Writer(fence, e.cfg.Meta, snap)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.settle(ctx, committer, &snap); err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		if err != nil {
+			cancel()
+		}
+	}()
+	t := &term{
+		topology: snap.Topology, cancel: cancel,
+		e: e, committer: committer, inbox: servicenet.NewInbox(snap.Inbox),
+		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
+		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
+		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
+		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
+		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
+	}
+	for v := servicenet.Fresh; int(v) < len(t.verdicts); v++ {
+		t.verdicts[v] = e.cfg.Metrics.Verdicts.WithLabelValues(v.String())
+	}
+	t.trace.begins(snap)
+	var saved []awareness.NodeStatus
+	for _, doc := range snap.Nodes {
+		entry, err := view.Restore(doc)
+		if err != nil {
+			return nil, err
+		}
+		if !t.committed.Set(entry) {
+			e.cfg.Logger.Warn("stored node is not in the configured torus: left out", "node", entry.Status.ID, "coord", entry.Status.Coord)
+			continue
+		}
+		saved = append(saved, entry.Status)
+	}
+	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
+		return nil, err
+	}
+	if err := t.restoreAbove(snap); err != nil {
+		return nil, err
+	}
+	m := t.committed.Map(snap.Revision)
+	t.published = newPublished(m)
+	states := make(map[fault.NodeID]fault.State, m.Len())
+	for rank := range m.Len() {
+		states[m.ID(rank)] = m.State(rank)
+	}
+	e.cfg.Metrics.Nodes(states)
+	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
+	t.step(now, awareness.Tick{}) // for the first wake-up
+	return t, nil
+}
+
+// restoreAbove puts back what stood above the nodes. What is of nodes that the torus no longer has is left out.
+func (t *term) restoreAbove(snap store.Snapshot) error {
+	var groups []awareness.GroupStatus
+	for _, doc := range snap.Groups {
+		g, err := view.RestoreGroup(doc)
+		if err != nil {
+			return err
+		}
+		n := len(g.Members)
+		g.Members = slices.DeleteFunc(g.Members, func(id fault.NodeID) bool { return !t.committed.Has(id) })
+		if len(g.Members) < n {
+			t.e.cfg.Logger.Warn("members of a stored group fault are not in the configured torus: left out", "group", g.ID, "members", n-len(g.Members))
+		}
+		if len(g.Members) == 0 {
+			continue
+		}
+		groups = append(groups, g)
+		t.groups[g.ID] = g.State
+		t.committed.SetGroup(g)
+	}
+	var warnings []awareness.WarningStatus
+	for _, stored := range snap.Warnings {
+		w, err := view.RestoreWarning(stored.Node, stored.Warning)
+		if err != nil {
+			return err
+		}
+		if !t.committed.Has(w.Node) {
+			t.e.cfg.Logger.Warn("stored warning is of a node that is not in the configured torus: left out", "node", w.Node)
+			continue
+		}
+		warnings = append(warnings, w)
+		t.committed.SetWarning(w)
+	}
+	if err := t.machine.RestoreGroups(groups); err != nil {
+		return err
+	}
+	return t.machine.RestoreWarnings(warnings)
+}

@@ -1,0 +1,207 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// answerTo is one way to answer.
+type answerTo struct {
+	answerer Answerer
+	to       To
+}
+
+// maxAnswers bounds the copies of one report that are answered with one commit.
+const maxAnswers = 4
+
+// result is what the committer says of a batch.
+type result struct {
+	revision uint64
+	took     time.Duration
+	err      error
+}
+
+// commitBatches is the committer: one transaction at a time.
+func (t *term) commitBatches(ctx context.Context, work <-chan *batch, results chan<- result) {
+	for b := range work {
+		start := time.Now()
+		var rev uint64
+		out, err := b.render(start, t.e.cfg.Names)
+		if err == nil {
+			rev, err = t.committer.Commit(ctx, out)
+		}
+		results <- result{revision: rev, took: time.Since(start), err: err}
+	}
+}
+
+// awaitCommit has a copy that came another way answered with the commit of the report too, if that is
+// still to come.
+func (t *term) awaitCommit(id fault.ReportID, to answerTo) bool {
+	list, ok := t.waiting[id]
+	if ok && len(list) < maxAnswers && !slices.Contains(list, to) {
+		t.waiting[id] = append(list, to)
+	}
+	return ok
+}
+
+// sealFull seals a batch that is large enough. It is for between two inputs only: what is sealed must
+// hold all that the map and the inbox know.
+func (t *term) sealFull() {
+	if t.open.ops() >= t.e.cfg.BatchOps {
+		t.seal()
+	}
+}
+
+// seal closes the open batch with the state of its nodes and inbox positions as they are now.
+func (t *term) seal() {
+	b := t.open
+	for _, id := range b.nodes {
+		if st, ok := t.machine.Node(id); ok {
+			b.statuses = append(b.statuses, st)
+		}
+	}
+	for _, o := range b.origins {
+		b.inbox = append(b.inbox, t.inbox.Position(o))
+	}
+	b.commitTime = t.commitTime
+	t.sealed = append(t.sealed, b)
+	t.open = newBatch()
+	if len(t.sealed) > maxSealed {
+		t.mergeSealed()
+	}
+}
+
+// maxSealed is how many batches may wait for the store before they are merged: what waits is then bounded by
+// the components that there are.
+const maxSealed = 16
+
+// mergeSealed makes of all batches in a row, which a store that takes nothing has left lying, one. What an
+// operator writes stays where it is between them.
+func (t *term) mergeSealed() {
+	out := t.sealed[:0]
+	for _, b := range t.sealed {
+		last := len(out) - 1
+		if last < 0 || b.write != nil || out[last].write != nil {
+			out = append(out, b)
+			continue
+		}
+		for _, id := range out[last].merge(b) {
+			t.touched[id]-- // it is committed once, not twice
+		}
+	}
+	clear(t.sealed[len(out):])
+	t.sealed = out
+}
+
+// launch gives the committer, which is idle, the oldest batch.
+func (t *term) launch(work chan<- *batch) {
+	if len(t.sealed) == 0 {
+		if t.open.empty() {
+			return
+		}
+		t.seal()
+	}
+	t.inflight, t.sealed = t.sealed[0], t.sealed[1:]
+	work <- t.inflight
+}
+
+// ended takes the end of a commit. Any error but that of a write that came too late ends the term.
+func (t *term) ended(r result) error {
+	w := t.inflight.write
+	switch {
+	case r.err == nil:
+		t.finish(r)
+	case w != nil && errors.Is(r.err, store.ErrConflict):
+		t.inflight = nil
+	default:
+		return r.err
+	}
+	if w != nil {
+		return t.follow(w, r)
+	}
+	return nil
+}
+
+// finish does what follows a commit: the map, the acks, the metrics.
+func (t *term) finish(r result) {
+	b, m := t.inflight, t.e.cfg.Metrics
+	t.inflight = nil
+	t.commitTime += (r.took - t.commitTime) / 8
+	m.Commit.Observe(r.took.Seconds())
+	m.Revision.Set(float64(r.revision))
+	m.BatchOps.Observe(float64(b.ops()))
+	for _, st := range b.statuses {
+		if t.touched[st.ID]--; t.touched[st.ID] == 0 {
+			delete(t.touched, st.ID)
+		}
+		m.Node(st.ID, t.committed.State(st.ID), st.State)
+		t.committed.Set(view.Entry{Status: st, Revision: r.revision})
+	}
+	now := time.Now()
+	for i := range b.changes {
+		c := &b.changes[i]
+		switch {
+		case c.group != nil:
+			t.committed.SetGroup(c.group.GroupStatus)
+			continue
+		case c.warning != nil:
+			t.committed.SetWarning(*c.warning)
+			continue
+		}
+		m.Changes.WithLabelValues(c.To.String()).Inc()
+		if c.Latency >= 0 && c.To != fault.Normal && c.Cause > fault.CauseNone {
+			m.Awareness.WithLabelValues(c.Cause.String()).Observe((c.Latency + now.Sub(c.at)).Seconds())
+		}
+	}
+	t.published.publish(t.committed.Map(r.revision))
+	t.acknowledge(b)
+}
+
+// acknowledge answers the reports of a committed batch, many of one origin in one ack.
+func (t *term) acknowledge(b *batch) {
+	type group struct {
+		answerTo
+		origin fault.Origin
+	}
+	t.trace.committed(b.reports)
+	var order []group
+	ids := make(map[group][]fault.ReportID)
+	now := time.Now()
+	for _, id := range b.reports {
+		t.log.committed(id, now)
+		for _, to := range t.waiting[id] {
+			g := group{to, id.Origin}
+			if ids[g] == nil {
+				order = append(order, g)
+			}
+			ids[g] = append(ids[g], id)
+		}
+		delete(t.waiting, id)
+	}
+	for _, g := range order {
+		list := ids[g]
+		for len(list) > 0 {
+			n := min(len(list), servicenet.MaxAckSeqs)
+			g.answer(lofamov1.Ack_COMMITTED, 0, list[:n]...)
+			list = list[n:]
+		}
+	}
+}
+
+func (a answerTo) answer(status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
+	if a.answerer == nil || len(ids) == 0 {
+		return
+	}
+	for _, ack := range servicenet.NewAcks(status, ids...) {
+		ack.HighestEpoch = uint64(highest)
+		a.answerer.Answer(a.to, ack)
+	}
+}

@@ -30,7 +30,7 @@ type candidate struct {
 	rule    ruleName
 	members []*node // by rank
 	of      int
-	loose   bool // a connected set that fills no box
+	loose   bool // a connected set that fills no box, and never did
 }
 
 // domain is a row, plane or label value; comparable.
@@ -177,7 +177,7 @@ func (m *Machine) blockCandidates(in []*node, mark marks, cause fault.Cause) []c
 		if old, ok := m.continues(GroupBlock, cause, set, claimed); ok {
 			c.id, c.of = old.ID, max(c.of, old.Of)
 			if 2*len(set) > old.Of {
-				filled, c.loose = true, false
+				filled, c.loose = true, c.loose && old.loose // it has not become another for having lost some
 			}
 			claimed[old.ID] = true
 		}

@@ -18,7 +18,7 @@ import (
 //	  └── a neighbour is mute     └──any sign of life──► no longer mute
 //
 // A connected set of mute nodes is judged as a whole: when the live witnesses around it hear nothing, have
-// themselves been heard since, and ChallengeSingle is over. Where living neighbours still hear one of
+// themselves answered since (else it is this supervisor that is not heard), and ChallengeSingle is over. Where living neighbours still hear one of
 // them, the silence may be that of the ways to them: nobody is condemned, unless there are so many accusers
 // for each that it rather lies, or does not look. Whom it hears is not condemned even then.
 
@@ -42,15 +42,16 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 	for _, nb := range n.neighbours {
 		p := nb.node
 		var at time.Time
+		life := n.heard(0)
 		switch {
 		case p.dead.on:
 			at = p.dead.at
 		case p.inferred:
 			at = p.inferredAt
 		default:
-			at = p.rounds[0].mute
+			at, life = p.rounds[0].mute, m.answeredAt(n)
 		}
-		if at.IsZero() || !n.heard(0).Before(at) || p.dead.on && m.hearsNothing(p.neighbours[nb.index], now) {
+		if at.IsZero() || !life.Before(at) || p.dead.on && m.hearsNothing(p.neighbours[nb.index], now) {
 			continue
 		}
 		since = later(since, at)
@@ -60,6 +61,11 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 		return time.Time{}
 	}
 	return since
+}
+
+// answeredAt returns when the newest challenge was sent that the node has answered.
+func (m *Machine) answeredAt(n *node) time.Time {
+	return m.clock.time(max(n.voices[0].asked, n.voices[1].asked))
 }
 
 // turnMute notes that a node has not answered in time, or has been heard again.
@@ -173,7 +179,9 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 		for _, nb := range n.neighbours {
 			switch w := nb.node; {
 			case slices.Contains(v.by, w):
-				accusers[w] = true
+				if accusers[w] = true; !w.foreign && m.answeredAt(w).Before(r.mute) {
+					return time.Time{}, false // it has been asked
+				}
 			case w.rounds[0].mute.IsZero() && m.witness(w, now):
 				dissenters[w] = true
 			default:

@@ -62,7 +62,7 @@ type GroupStatus struct {
 }
 
 // marks are what the finding of groups rests on, of one node.
-type marks uint8
+type marks uint16
 
 const (
 	markDead marks = 1 << iota // FAILED, or inferred dead
@@ -73,6 +73,7 @@ const (
 	markLinkY
 	markLinkZ
 	markUnheard
+	markInferred // besides markDead
 )
 
 // alike are the faults that nodes may have in common, and how each is called.
@@ -110,6 +111,7 @@ type common struct {
 type group struct {
 	GroupStatus
 	members []*node // by rank
+	loose   bool    // see candidate
 }
 
 // settleGroups is how long marks must have been quiet before groups are looked for; at most four
@@ -143,7 +145,10 @@ func (m *Machine) remark(n *node, now time.Time) {
 }
 
 func (m *Machine) marksOf(n *node, now time.Time) marks {
-	if n.components[fault.ComponentNode].state == fault.Failed || n.inferred {
+	switch {
+	case n.inferred:
+		return markDead | markInferred
+	case n.components[fault.ComponentNode].state == fault.Failed:
 		return markDead
 	}
 	var out marks
@@ -222,7 +227,7 @@ func (m *Machine) become(found []candidate, now time.Time) {
 		if i > 0 && c.id == found[i-1].id {
 			continue // a new block in the very place of an old one that still lasts: one at a time
 		}
-		g := group{members: c.members, GroupStatus: GroupStatus{
+		g := group{members: c.members, loose: c.loose, GroupStatus: GroupStatus{
 			ID: c.id, Kind: c.kind, State: fault.Failed, Cause: c.cause, Members: ids(c.members), Of: c.of, Since: now, Rule: c.rule.String(),
 		}}
 		if c.kind == GroupPartition {
@@ -319,6 +324,10 @@ func (m *Machine) RestoreGroups(saved []GroupStatus) error {
 				}
 				m.common.stranded[n.rank] = n
 			}
+		}
+		if s.Kind == GroupBlock && len(g.members) == s.Of {
+			_, filled := m.box(g.members)
+			g.loose = !filled
 		}
 		seen[s.ID] = true
 		groups = append(groups, g)

@@ -108,6 +108,7 @@ func drawStatus(t *rapid.T) *lofamov1.DeliveryStatus {
 		State: lofamov1.PathState(rapid.IntRange(0, 4).Draw(t, "state")), Primary: "eth0>s0", Alternate: "eth0>s1", Logged: rapid.Uint32().Draw(t, "logged"),
 		Unanswered: rapid.Uint32().Draw(t, "unanswered"), OldestNs: age.Draw(t, "oldest"), Migrations: n.Draw(t, "migrations"),
 		Retries: n.Draw(t, "retries"), Shortened: n.Draw(t, "shortened"), IsolatedNs: age.Draw(t, "isolated"), Spool: drawText(t),
+		Told: n.Draw(t, "told"), Interest: rapid.Uint32().Draw(t, "interest"),
 	}
 	for range rapid.IntRange(0, MaxRails).Draw(t, "rails") {
 		s.Rails = append(s.Rails, &lofamov1.RailStatus{

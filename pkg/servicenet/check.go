@@ -77,6 +77,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkBulkAnnounce(b.BulkAnnounce)
 	case *lofamov1.Message_BulkPull:
 		return checkBulkPull(b.BulkPull)
+	case *lofamov1.Message_Told:
+		return checkTold(b.Told)
+	case *lofamov1.Message_Interest:
+		return checkInterest(b.Interest)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

@@ -289,6 +289,7 @@ func (c *canonical) readStatus() *lofamov1.DeliveryStatus {
 		}
 	}
 	s.IsolatedNs, s.Spool = uint64(m.age(11)), m.string(12)
+	s.Told, s.Interest = m.uint(13, math.MaxUint64), uint32(m.uint(14, math.MaxUint32))
 	if !m.done() || checkStatus(s) != nil {
 		return nil
 	}

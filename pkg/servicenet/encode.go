@@ -202,7 +202,9 @@ func appendStatus(b []byte, s *lofamov1.DeliveryStatus) []byte {
 		b = endField(b, at)
 	}
 	b = appendUint(b, 11, s.GetIsolatedNs())
-	return appendText(b, 12, s.GetSpool())
+	b = appendText(b, 12, s.GetSpool())
+	b = appendUint(b, 13, s.GetTold())
+	return appendUint(b, 14, uint64(s.GetInterest()))
 }
 
 // appendAcks writes a Message of acks, which have passed checkAck, and nothing else.

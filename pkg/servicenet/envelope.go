@@ -352,6 +352,8 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.PathAck), RoleNode
 	case *lofamov1.Message_BulkAnnounce:
 		return OriginOf(b.BulkAnnounce), RoleNode
+	case *lofamov1.Message_Interest:
+		return fault.Origin{Node: fault.NodeID(b.Interest.GetNode()), Half: fault.HalfHost}, RoleNode
 	}
 	return fault.Origin{}, RoleSupervisor
 }

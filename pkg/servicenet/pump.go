@@ -239,6 +239,9 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 		b.size = b.entries[0].encodedSize()
 	}
 	room := b.limit() - b.size
+	if b.rail == fault.PathDirect {
+		room -= toldSize
+	}
 	st := o.Status(now)
 	for _, shorten := range [...]func(*lofamov1.DeliveryStatus){
 		func(*lofamov1.DeliveryStatus) {},
@@ -251,6 +254,10 @@ func (o *Outbox) statusFor(now time.Time, b *batch) *lofamov1.DeliveryStatus {
 	}
 	return nil
 }
+
+// toldSize is room for what the half adds to its status on the direct rail: up to where it was told what
+// concerns it.
+const toldSize = 1 + 10 + 1 + 5
 
 // aged returns r with ages that include the time in the log, if there is any; the log's own observations
 // never change.

@@ -82,7 +82,7 @@ func proveMAC(p *packet, v Verifier) (role, name string, err error) {
 // believe, or that a key is agreed on with, is signed.
 func checkUnderMAC(msg *lofamov1.Message) error {
 	switch b := msg.GetBody().(type) {
-	case nil, *lofamov1.Message_Again, *lofamov1.Message_Challenge, *lofamov1.Message_Downcall:
+	case nil, *lofamov1.Message_Again, *lofamov1.Message_Challenge, *lofamov1.Message_Downcall, *lofamov1.Message_Told:
 		return nil
 	case *lofamov1.Message_Reports:
 		for i, r := range b.Reports.GetReports() {

@@ -936,19 +936,22 @@ func (x *Group) GetRegion() string {
 // DeliveryStatus says how the reports of one half fare, as the half itself counts. By the torus there
 // is not always room for the rails, and for the texts: they are left out then.
 type DeliveryStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`
-	Primary       string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                    // "INTERFACE>SUPERVISOR"
-	Alternate     string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                // the same; empty: none
-	Logged        uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                     // reports in the sender's log
-	Unanswered    uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`             // of these, not yet RECEIVED
-	OldestNs      uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"` // age of the oldest in the log, nanoseconds
-	Migrations    uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`             // since the half started, as are the following
-	Retries       uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`
-	Shortened     uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"` // reports left out because the log was full
-	Rails         []*RailStatus          `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`
-	IsolatedNs    uint64                 `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // how long no rail at all has brought an answer; 0: one has
-	Spool         string                 `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	State      PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`
+	Primary    string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                    // "INTERFACE>SUPERVISOR"
+	Alternate  string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                // the same; empty: none
+	Logged     uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                     // reports in the sender's log
+	Unanswered uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`             // of these, not yet RECEIVED
+	OldestNs   uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"` // age of the oldest in the log, nanoseconds
+	Migrations uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`             // since the half started, as are the following
+	Retries    uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`
+	Shortened  uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"` // reports left out because the log was full
+	Rails      []*RailStatus          `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`
+	IsolatedNs uint64                 `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // how long no rail at all has brought an answer; 0: one has
+	Spool      string                 `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
+	// Revision of the map up to which the half has been told what concerns it; 0: of nothing yet.
+	Told          uint64 `protobuf:"varint,13,opt,name=told,proto3" json:"told,omitempty"`
+	Interest      uint32 `protobuf:"varint,14,opt,name=interest,proto3" json:"interest,omitempty"` // number of its list of the nodes of its jobs (Interest.serial); 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1065,6 +1068,20 @@ func (x *DeliveryStatus) GetSpool() string {
 		return x.Spool
 	}
 	return ""
+}
+
+func (x *DeliveryStatus) GetTold() uint64 {
+	if x != nil {
+		return x.Told
+	}
+	return 0
+}
+
+func (x *DeliveryStatus) GetInterest() uint32 {
+	if x != nil {
+		return x.Interest
+	}
+	return 0
 }
 
 // RailStatus is one rail of a half.
@@ -1952,7 +1969,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06reason\x18\n" +
 	" \x01(\tR\x06reason\x12\x16\n" +
-	"\x06region\x18\v \x01(\tR\x06region\"\x85\x03\n" +
+	"\x06region\x18\v \x01(\tR\x06region\"\xb5\x03\n" +
 	"\x0eDeliveryStatus\x12*\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x14.lofamo.v1.PathStateR\x05state\x12\x18\n" +
 	"\aprimary\x18\x02 \x01(\tR\aprimary\x12\x1c\n" +
@@ -1971,7 +1988,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	" \x03(\v2\x15.lofamo.v1.RailStatusR\x05rails\x12\x1f\n" +
 	"\visolated_ns\x18\v \x01(\x04R\n" +
 	"isolatedNs\x12\x14\n" +
-	"\x05spool\x18\f \x01(\tR\x05spool\"\x98\x01\n" +
+	"\x05spool\x18\f \x01(\tR\x05spool\x12\x12\n" +
+	"\x04told\x18\r \x01(\x04R\x04told\x12\x1a\n" +
+	"\binterest\x18\x0e \x01(\rR\binterest\"\x98\x01\n" +
 	"\n" +
 	"RailStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +

@@ -310,6 +310,8 @@ type Message struct {
 	//	*Message_BulkRequest
 	//	*Message_BulkAnnounce
 	//	*Message_BulkPull
+	//	*Message_Told
+	//	*Message_Interest
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -463,6 +465,24 @@ func (x *Message) GetBulkPull() *BulkPull {
 	return nil
 }
 
+func (x *Message) GetTold() *Told {
+	if x != nil {
+		if x, ok := x.Body.(*Message_Told); ok {
+			return x.Told
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetInterest() *Interest {
+	if x != nil {
+		if x, ok := x.Body.(*Message_Interest); ok {
+			return x.Interest
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -522,6 +542,14 @@ type Message_BulkPull struct {
 	BulkPull *BulkPull `protobuf:"bytes,13,opt,name=bulk_pull,json=bulkPull,proto3,oneof"`
 }
 
+type Message_Told struct {
+	Told *Told `protobuf:"bytes,14,opt,name=told,proto3,oneof"`
+}
+
+type Message_Interest struct {
+	Interest *Interest `protobuf:"bytes,16,opt,name=interest,proto3,oneof"`
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -545,6 +573,10 @@ func (*Message_BulkRequest) isMessage_Body() {}
 func (*Message_BulkAnnounce) isMessage_Body() {}
 
 func (*Message_BulkPull) isMessage_Body() {}
+
+func (*Message_Told) isMessage_Body() {}
+
+func (*Message_Interest) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -2021,6 +2053,355 @@ func (x *ChunkRange) GetCount() uint32 {
 	return 0
 }
 
+// Told is what the fault map says of what concerns a node: itself, its neighbours, and the nodes of its
+// jobs (seed 003 §6.1). A supervisor sends it to the host half whose digests come to it, whenever
+// something of it was committed, and again until the half's digests say that it has it.
+type Told struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whom it is for
+	// Of the map that this is of. Revisions are the cluster's: what comes from another replica compares.
+	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What has changed since that revision: of use to a half that holds it or a later one. 0: everything,
+	// which takes the place of all that was told before.
+	Since uint64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	Part  uint32 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`   // of parts, from 0; everything has come when all parts of a revision have
+	Parts uint32 `protobuf:"varint,5,opt,name=parts,proto3" json:"parts,omitempty"` // 1 to 64
+	// At most 24. With since 0: itself and its neighbours, and of the nodes of its jobs those that are
+	// not NORMAL.
+	Nodes []*ToldNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Replaces even what is of a later revision: the store has been put back to an earlier one.
+	PutBack bool `protobuf:"varint,7,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`
+	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial); 0: none.
+	Interest      uint32 `protobuf:"varint,8,opt,name=interest,proto3" json:"interest,omitempty"`
+	WantInterest  bool   `protobuf:"varint,9,opt,name=want_interest,json=wantInterest,proto3" json:"want_interest,omitempty"` // send the list
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Told) Reset() {
+	*x = Told{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Told) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Told) ProtoMessage() {}
+
+func (x *Told) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Told.ProtoReflect.Descriptor instead.
+func (*Told) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Told) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Told) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Told) GetSince() uint64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *Told) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *Told) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *Told) GetNodes() []*ToldNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *Told) GetPutBack() bool {
+	if x != nil {
+		return x.PutBack
+	}
+	return false
+}
+
+func (x *Told) GetInterest() uint32 {
+	if x != nil {
+		return x.Interest
+	}
+	return 0
+}
+
+func (x *Told) GetWantInterest() bool {
+	if x != nil {
+		return x.WantInterest
+	}
+	return false
+}
+
+// ToldNode is one node.
+type ToldNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	Faults        []*ToldFault           `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"` // components that are SICK or FAILED, at most 24
+	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"` // ids of the group faults that it is a member of, at most 4
+	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToldNode) Reset() {
+	*x = ToldNode{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToldNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToldNode) ProtoMessage() {}
+
+func (x *ToldNode) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToldNode.ProtoReflect.Descriptor instead.
+func (*ToldNode) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ToldNode) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ToldNode) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *ToldNode) GetCause() Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+func (x *ToldNode) GetFaults() []*ToldFault {
+	if x != nil {
+		return x.Faults
+	}
+	return nil
+}
+
+func (x *ToldNode) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ToldNode) GetMaintenance() bool {
+	if x != nil {
+		return x.Maintenance
+	}
+	return false
+}
+
+// ToldFault is a component that is not well.
+type ToldFault struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`              // fault.Component
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToldFault) Reset() {
+	*x = ToldFault{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToldFault) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToldFault) ProtoMessage() {}
+
+func (x *ToldFault) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToldFault.ProtoReflect.Descriptor instead.
+func (*ToldFault) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ToldFault) GetComponent() uint32 {
+	if x != nil {
+		return x.Component
+	}
+	return 0
+}
+
+func (x *ToldFault) GetState() State {
+	if x != nil {
+		return x.State
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *ToldFault) GetCause() Cause {
+	if x != nil {
+		return x.Cause
+	}
+	return Cause_CAUSE_UNSPECIFIED
+}
+
+// Interest says which nodes besides its neighbours a node wants to be told of: those of its jobs.
+type Interest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of the host half
+	Serial        uint32                 `protobuf:"varint,3,opt,name=serial,proto3" json:"serial,omitempty"` // of the list, from 1, within the epoch
+	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`     // of parts, from 0
+	Parts         uint32                 `protobuf:"varint,5,opt,name=parts,proto3" json:"parts,omitempty"`   // 1 to 32
+	Nodes         []string               `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`    // ids, at most 32
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Interest) Reset() {
+	*x = Interest{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Interest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Interest) ProtoMessage() {}
+
+func (x *Interest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Interest.ProtoReflect.Descriptor instead.
+func (*Interest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Interest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Interest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Interest) GetSerial() uint32 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *Interest) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *Interest) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *Interest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
@@ -2033,7 +2414,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xab\x05\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\x85\x06\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -2048,7 +2429,9 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	" \x01(\v2\x10.lofamo.v1.AgainH\x00R\x05again\x12;\n" +
 	"\fbulk_request\x18\v \x01(\v2\x16.lofamo.v1.BulkRequestH\x00R\vbulkRequest\x12>\n" +
 	"\rbulk_announce\x18\f \x01(\v2\x17.lofamo.v1.BulkAnnounceH\x00R\fbulkAnnounce\x122\n" +
-	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12\"\n" +
+	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12%\n" +
+	"\x04told\x18\x0e \x01(\v2\x0f.lofamo.v1.ToldH\x00R\x04told\x121\n" +
+	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acksB\x06\n" +
 	"\x04body\"k\n" +
 	"\bReportID\x12\x12\n" +
@@ -2172,7 +2555,35 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
 	"ChunkRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\rR\x05count*\xa0\x01\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\"\xfd\x01\n" +
+	"\x04Told\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x04R\x05since\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18\x05 \x01(\rR\x05parts\x12)\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x13.lofamo.v1.ToldNodeR\x05nodes\x12\x19\n" +
+	"\bput_back\x18\a \x01(\bR\aputBack\x12\x1a\n" +
+	"\binterest\x18\b \x01(\rR\binterest\x12#\n" +
+	"\rwant_interest\x18\t \x01(\bR\fwantInterest\"\xd2\x01\n" +
+	"\bToldNode\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12&\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
+	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\x12,\n" +
+	"\x06faults\x18\x04 \x03(\v2\x14.lofamo.v1.ToldFaultR\x06faults\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\tR\x06groups\x12 \n" +
+	"\vmaintenance\x18\x06 \x01(\bR\vmaintenance\"y\n" +
+	"\tToldFault\x12\x1c\n" +
+	"\tcomponent\x18\x01 \x01(\rR\tcomponent\x12&\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
+	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause\"\x8c\x01\n" +
+	"\bInterest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06serial\x18\x03 \x01(\rR\x06serial\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18\x05 \x01(\rR\x05parts\x12\x14\n" +
+	"\x05nodes\x18\x06 \x03(\tR\x05nodes*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
@@ -2199,7 +2610,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),          // 0: lofamo.v1.Checksum
 	(Half)(0),              // 1: lofamo.v1.Half
@@ -2225,8 +2636,13 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*BulkAnnounce)(nil),   // 21: lofamo.v1.BulkAnnounce
 	(*BulkPull)(nil),       // 22: lofamo.v1.BulkPull
 	(*ChunkRange)(nil),     // 23: lofamo.v1.ChunkRange
-	(*DeliveryStatus)(nil), // 24: lofamo.v1.DeliveryStatus
-	(State)(0),             // 25: lofamo.v1.State
+	(*Told)(nil),           // 24: lofamo.v1.Told
+	(*ToldNode)(nil),       // 25: lofamo.v1.ToldNode
+	(*ToldFault)(nil),      // 26: lofamo.v1.ToldFault
+	(*Interest)(nil),       // 27: lofamo.v1.Interest
+	(*DeliveryStatus)(nil), // 28: lofamo.v1.DeliveryStatus
+	(State)(0),             // 29: lofamo.v1.State
+	(Cause)(0),             // 30: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -2242,37 +2658,45 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	20, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
 	21, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
 	22, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	10, // 13: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 14: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	7,  // 15: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	24, // 16: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	5,  // 17: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	9,  // 18: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	8,  // 19: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	25, // 20: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 21: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 22: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 23: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 24: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 25: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 26: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 27: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 28: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 29: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 30: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	18, // 31: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 32: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 33: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 34: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 35: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 36: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 37: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	23, // 38: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	24, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	27, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	10, // 15: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 16: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	7,  // 17: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	28, // 18: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	5,  // 19: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	9,  // 20: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	8,  // 21: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	29, // 22: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 23: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 24: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 25: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 26: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 27: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 28: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 29: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 30: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 31: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 32: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	18, // 33: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 34: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 35: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 36: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 37: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 38: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 39: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	23, // 40: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	25, // 41: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	29, // 42: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	30, // 43: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	26, // 44: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	29, // 45: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	30, // 46: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -2294,6 +2718,8 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_BulkRequest)(nil),
 		(*Message_BulkAnnounce)(nil),
 		(*Message_BulkPull)(nil),
+		(*Message_Told)(nil),
+		(*Message_Interest)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2301,7 +2727,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   21,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

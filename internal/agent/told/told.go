@@ -1,0 +1,187 @@
+// Package told is what a host half has been told of the fault map: its own node, its neighbours and the
+// nodes of its jobs. It puts the parts of messages together, refuses what is old, and says what changed.
+//
+// It is pure, and decides nothing about faults. What it does not have it does not make up: a node of
+// which nothing was told is UNKNOWN, unless the whole was told without it, which says that it is NORMAL.
+package told
+
+import (
+	"slices"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Machine is for one goroutine.
+type Machine struct {
+	self     fault.NodeID
+	revision uint64
+	nodes    map[fault.NodeID]*lofamov1.ToldNode
+
+	coming coming
+	list   interest
+}
+
+// coming is a message of which not all parts have come.
+type coming struct {
+	revision, since uint64
+	parts           []*lofamov1.Told
+}
+
+// interest is the list of the nodes of the jobs here.
+type interest struct {
+	serial uint32
+	nodes  []fault.NodeID
+	told   uint32 // the list that the last whole took into account
+}
+
+// New returns what a half of that node begins with: nothing.
+func New(self fault.NodeID) *Machine {
+	return &Machine{self: self, nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
+}
+
+// Revision is up to where the half has been told; 0: of nothing.
+func (m *Machine) Revision() uint64 { return m.revision }
+
+// Serial is the number of the half's own list of nodes; 0: it has none.
+func (m *Machine) Serial() uint32 { return m.list.serial }
+
+// Take takes a verified message in. It returns the nodes that are otherwise than before, in order, and
+// whether the supervisor wants the list of the nodes of the jobs here.
+func (m *Machine) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
+	wanted = t.GetWantInterest() && m.list.serial > 0
+	if t.GetNode() != string(m.self) {
+		return nil, false
+	}
+	switch whole := t.GetSince() == 0; {
+	case whole && t.GetRevision() < m.revision && !t.GetPutBack():
+		return nil, wanted // by a replica that is behind
+	case !whole && (t.GetRevision() <= m.revision || t.GetSince() > m.revision || m.revision == 0):
+		return nil, wanted // known, or something before it was lost: the next digest says so
+	}
+	all := m.gather(t)
+	if all == nil {
+		return nil, wanted
+	}
+	m.revision = t.GetRevision()
+	if t.GetSince() == 0 {
+		m.list.told = t.GetInterest()
+		return m.replace(all), wanted
+	}
+	return m.change(all), wanted
+}
+
+// gather returns the nodes of all parts once they are there.
+func (m *Machine) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
+	c := &m.coming
+	if c.revision != t.GetRevision() || c.since != t.GetSince() || len(c.parts) != int(t.GetParts()) {
+		*c = coming{revision: t.GetRevision(), since: t.GetSince(), parts: make([]*lofamov1.Told, t.GetParts())}
+	}
+	c.parts[t.GetPart()] = t
+	out := []*lofamov1.ToldNode{}
+	for _, p := range c.parts {
+		if p == nil {
+			return nil
+		}
+		out = append(out, p.GetNodes()...)
+	}
+	*c = coming{}
+	return out
+}
+
+// change takes over what changed.
+func (m *Machine) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
+	for _, n := range nodes {
+		if id := fault.NodeID(n.GetId()); !same(m.nodes[id], n) {
+			changed = append(changed, id)
+			m.nodes[id] = n
+		}
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed)
+}
+
+// replace takes over everything. Nodes of the list that are not mentioned are NORMAL.
+func (m *Machine) replace(nodes []*lofamov1.ToldNode) []fault.NodeID {
+	before := m.nodes
+	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
+	for _, n := range nodes {
+		m.nodes[fault.NodeID(n.GetId())] = n
+	}
+	var changed []fault.NodeID
+	if m.list.told == m.list.serial {
+		for _, id := range m.list.nodes {
+			if m.nodes[id] == nil {
+				m.nodes[id] = &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE}
+			}
+		}
+	}
+	for id, n := range m.nodes {
+		if !same(before[id], n) {
+			changed = append(changed, id)
+		}
+	}
+	for id := range before {
+		if m.nodes[id] == nil {
+			changed = append(changed, id)
+		}
+	}
+	slices.Sort(changed)
+	return changed
+}
+
+func same(a, b *lofamov1.ToldNode) bool {
+	return a != nil && a.GetState() == b.GetState() && a.GetCause() == b.GetCause() && a.GetMaintenance() == b.GetMaintenance() &&
+		slices.Equal(a.GetGroups(), b.GetGroups()) && slices.EqualFunc(a.GetFaults(), b.GetFaults(), func(x, y *lofamov1.ToldFault) bool {
+		return x.GetComponent() == y.GetComponent() && x.GetState() == y.GetState() && x.GetCause() == y.GetCause()
+	})
+}
+
+// Node is what is known of a node; state UNKNOWN where nothing is.
+func (m *Machine) Node(id fault.NodeID) *lofamov1.ToldNode {
+	if n := m.nodes[id]; n != nil {
+		return n
+	}
+	return &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE}
+}
+
+// All returns the ids of all nodes of which something is known, in order.
+func (m *Machine) All() []fault.NodeID {
+	out := make([]fault.NodeID, 0, len(m.nodes))
+	for id := range m.nodes {
+		out = append(out, id)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Watch sets the nodes of the jobs here, at most servicenet.MaxInterest. It returns whether that is
+// another list than before.
+func (m *Machine) Watch(nodes []fault.NodeID) bool {
+	nodes = slices.Clone(nodes)
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	if slices.Equal(nodes, m.list.nodes) {
+		return false
+	}
+	m.list.nodes = nodes
+	m.list.serial++
+	return true
+}
+
+// Interest returns the list in as many messages as it takes; none before the first Watch.
+func (m *Machine) Interest(epoch fault.Epoch) (out []*lofamov1.Interest) {
+	if m.list.serial == 0 {
+		return nil
+	}
+	parts := max(1, (len(m.list.nodes)+servicenet.MaxInterestNodes-1)/servicenet.MaxInterestNodes)
+	for i := range parts {
+		msg := &lofamov1.Interest{Node: string(m.self), Epoch: uint64(epoch), Serial: m.list.serial, Part: uint32(i), Parts: uint32(parts)}
+		for _, id := range m.list.nodes[i*servicenet.MaxInterestNodes : min(len(m.list.nodes), (i+1)*servicenet.MaxInterestNodes)] {
+			msg.Nodes = append(msg.Nodes, string(id))
+		}
+		out = append(out, msg)
+	}
+	return out
+}

@@ -1,0 +1,263 @@
+// Package downflow decides what a replica tells the nodes of the fault map: every node is given what
+// concerns it, itself, its neighbours and the nodes of its jobs (seed 003 §6.1).
+//
+// Each replica tells the nodes whose digests come to it, from its own copy of what is committed: so the work
+// is divided, and a node whose path has moved to another replica is told by that one. What a half has is
+// known from its digests; what was lost on the way is sent again whole.
+//
+//	unknown ──digest──► told the whole ──change──► told the change ──digest without it──► told the whole
+//	   ▲                                                                                       │
+//	   └───────────────────────── no digest for Window ◄──────────────────────────────────────┘
+//
+// It is pure. It seals and sends nothing, and keeps no map.
+package downflow
+
+import (
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Map is the fault map as this replica has it, at one revision.
+type Map interface {
+	Revision() uint64
+	// Node is what is told of a node; nil where there is none of that id.
+	Node(id fault.NodeID) *lofamov1.ToldNode
+	Neighbours(id fault.NodeID) []fault.NodeID
+}
+
+// Config of a Machine.
+type Config struct {
+	Window  time.Duration // a half whose digests have not come for so long is somebody else's
+	Again   time.Duration // between two tellings of the whole to one half
+	Backlog time.Duration // how long a half may be ahead of this replica's copy before the store was put back
+}
+
+// Tell is a message to the host half of a node.
+type Tell struct {
+	Node fault.NodeID
+	Told *lofamov1.Told
+}
+
+// half is one that is told by this replica.
+type half struct {
+	heard    time.Time
+	sent     uint64    // the revision that it was told of last; 0: of none
+	whole    time.Time // when it was last told the whole
+	ahead    time.Time // since when it has been ahead of this replica; zero: it is not
+	epoch    fault.Epoch
+	interest interest
+	coming   interest // being received
+	parts    []bool
+}
+
+// interest is the list of the nodes of a node's jobs.
+type interest struct {
+	serial uint32
+	nodes  []fault.NodeID // sorted
+}
+
+// Machine is for one goroutine.
+type Machine struct {
+	cfg     Config
+	halves  map[fault.NodeID]*half
+	watched map[fault.NodeID]map[fault.NodeID]bool // node → whose jobs are on it
+}
+
+// New returns a machine that tells nobody yet.
+func New(cfg Config) *Machine {
+	return &Machine{cfg: cfg, halves: make(map[fault.NodeID]*half), watched: make(map[fault.NodeID]map[fault.NodeID]bool)}
+}
+
+// Len returns how many halves are told.
+func (m *Machine) Len() int { return len(m.halves) }
+
+// Digest is what a host half's digest says of what it was told.
+type Digest struct {
+	Node  fault.NodeID
+	Epoch fault.Epoch
+	Told  uint64 // DeliveryStatus.told
+	List  uint32 // DeliveryStatus.interest
+}
+
+// Heard takes a digest that came straight here.
+func (m *Machine) Heard(now time.Time, d Digest, in Map) []Tell {
+	node, told, list := d.Node, d.Told, d.List
+	h := m.halves[node]
+	if h == nil {
+		h = &half{epoch: d.Epoch}
+		m.halves[node] = h
+	}
+	if d.Epoch > h.epoch {
+		m.begin(node, h, d.Epoch)
+	}
+	h.heard = now
+	reset := m.ahead(now, h, told, in)
+	switch {
+	case !reset && told >= h.sent && h.sent > 0 && list == h.interest.serial:
+		return nil
+	case now.Sub(h.whole) < m.cfg.Again:
+		return nil // it may be on its way
+	}
+	return m.whole(now, node, h, list, reset, in)
+}
+
+// begin forgets what an earlier life of the half was told, and its list.
+func (m *Machine) begin(node fault.NodeID, h *half, epoch fault.Epoch) {
+	m.watch(node, h, interest{})
+	*h = half{heard: h.heard, epoch: epoch}
+}
+
+// ahead says whether a half has long been told of a revision that this replica's copy does not reach:
+// no copy is so far behind, so the store was put back to an earlier one.
+func (m *Machine) ahead(now time.Time, h *half, told uint64, in Map) bool {
+	if told <= in.Revision() {
+		h.ahead = time.Time{}
+		return false
+	}
+	if h.ahead.IsZero() {
+		h.ahead = now
+	}
+	return now.Sub(h.ahead) >= m.cfg.Backlog
+}
+
+// whole tells everything.
+func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, reset bool, in Map) []Tell {
+	h.whole, h.sent = now, in.Revision()
+	var nodes []*lofamov1.ToldNode
+	about := append([]fault.NodeID{node}, in.Neighbours(node)...)
+	for _, id := range about {
+		if t := in.Node(id); t != nil {
+			nodes = append(nodes, t)
+		}
+	}
+	for _, id := range h.interest.nodes {
+		if t := in.Node(id); t != nil && t.GetState() != lofamov1.State_NORMAL && !slices.Contains(about, id) {
+			nodes = append(nodes, t)
+		}
+	}
+	return m.tell(node, h, nodes, &lofamov1.Told{PutBack: reset, WantInterest: list != h.interest.serial}, in)
+}
+
+// tell cuts what is told into messages.
+func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, head *lofamov1.Told, in Map) []Tell {
+	parts := max(1, (len(nodes)+maxNodes-1)/maxNodes)
+	if parts > servicenet.MaxToldParts { // more than there is room for: the rest is told as it changes
+		parts = servicenet.MaxToldParts
+		nodes = nodes[:parts*maxNodes]
+	}
+	var out []Tell
+	for i := range parts {
+		out = append(out, Tell{node, &lofamov1.Told{
+			Node: string(node), Revision: in.Revision(), Since: head.GetSince(), PutBack: head.GetPutBack(),
+			Part: uint32(i), Parts: uint32(parts), Nodes: nodes[min(len(nodes), i*maxNodes):min(len(nodes), (i+1)*maxNodes)],
+			Interest: h.interest.serial, WantInterest: head.GetWantInterest(),
+		}})
+	}
+	return out
+}
+
+// maxNodes is how many nodes of one message fit a datagram with all that may be wrong with them: a fault
+// takes 8 bytes, a group's name up to 30.
+const maxNodes = 4
+
+// Changed takes what was committed: the nodes that changed, up to the map's revision.
+func (m *Machine) Changed(now time.Time, nodes []fault.NodeID, in Map) []Tell {
+	concerned := make(map[fault.NodeID][]fault.NodeID)
+	var order []fault.NodeID
+	add := func(whom, about fault.NodeID) {
+		if h := m.halves[whom]; h == nil || h.sent == 0 || h.sent >= in.Revision() {
+			return // it is told the whole first, or was told of this
+		}
+		if _, ok := concerned[whom]; !ok {
+			order = append(order, whom)
+		}
+		if !slices.Contains(concerned[whom], about) {
+			concerned[whom] = append(concerned[whom], about)
+		}
+	}
+	for _, id := range nodes {
+		add(id, id)
+		for _, nb := range in.Neighbours(id) {
+			add(nb, id)
+		}
+		for whom := range m.watched[id] {
+			add(whom, id)
+		}
+	}
+	slices.Sort(order)
+	var out []Tell
+	for _, whom := range order {
+		h := m.halves[whom]
+		var told []*lofamov1.ToldNode
+		for _, id := range concerned[whom] {
+			if t := in.Node(id); t != nil {
+				told = append(told, t)
+			}
+		}
+		out = append(out, m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)...)
+		h.sent = in.Revision()
+	}
+	return out
+}
+
+// Interested takes a part of the list of a node's jobs. A list counts when all its parts have come.
+func (m *Machine) Interested(now time.Time, msg *lofamov1.Interest, in Map) []Tell {
+	node := fault.NodeID(msg.GetNode())
+	h := m.halves[node]
+	epoch := fault.Epoch(msg.GetEpoch())
+	if h == nil || epoch < h.epoch {
+		return nil // its next digest asks again
+	}
+	if epoch > h.epoch {
+		m.begin(node, h, epoch)
+	}
+	if msg.GetSerial() != h.coming.serial || len(h.parts) != int(msg.GetParts()) {
+		h.coming, h.parts = interest{serial: msg.GetSerial()}, make([]bool, msg.GetParts())
+	}
+	if h.parts[msg.GetPart()] {
+		return nil
+	}
+	h.parts[msg.GetPart()] = true
+	for _, id := range msg.GetNodes() {
+		h.coming.nodes = append(h.coming.nodes, fault.NodeID(id))
+	}
+	if slices.Contains(h.parts, false) {
+		return nil
+	}
+	m.watch(node, h, h.coming)
+	h.coming, h.parts = interest{}, nil
+	return m.whole(now, node, h, h.interest.serial, false, in)
+}
+
+// watch is the only writer of a half's list.
+func (m *Machine) watch(node fault.NodeID, h *half, list interest) {
+	for _, id := range h.interest.nodes {
+		delete(m.watched[id], node)
+		if len(m.watched[id]) == 0 {
+			delete(m.watched, id)
+		}
+	}
+	slices.Sort(list.nodes)
+	list.nodes = slices.Compact(list.nodes)
+	h.interest = list
+	for _, id := range list.nodes {
+		if m.watched[id] == nil {
+			m.watched[id] = make(map[fault.NodeID]bool)
+		}
+		m.watched[id][node] = true
+	}
+}
+
+// Expire forgets the halves that are not heard any more. It is to be called about every Window.
+func (m *Machine) Expire(now time.Time) {
+	for node, h := range m.halves {
+		if now.Sub(h.heard) > m.cfg.Window {
+			m.watch(node, h, interest{})
+			delete(m.halves, node)
+		}
+	}
+}

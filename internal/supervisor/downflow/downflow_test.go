@@ -1,0 +1,245 @@
+package downflow_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/told"
+	"github.com/lofamo/lofamo/internal/supervisor/downflow"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// ring is a map of nodes in a ring.
+type ring struct {
+	states   []lofamov1.State
+	revision uint64
+}
+
+func id(i int) fault.NodeID { return fault.NodeID(fmt.Sprintf("n%d", i)) }
+
+func (r *ring) index(node fault.NodeID) int {
+	for i := range r.states {
+		if id(i) == node {
+			return i
+		}
+	}
+	return -1
+}
+
+func (r *ring) Revision() uint64 { return r.revision }
+
+func (r *ring) Node(node fault.NodeID) *lofamov1.ToldNode {
+	i := r.index(node)
+	if i < 0 {
+		return nil
+	}
+	return &lofamov1.ToldNode{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE}
+}
+
+func (r *ring) Neighbours(node fault.NodeID) []fault.NodeID {
+	i, n := r.index(node), len(r.states)
+	return []fault.NodeID{id((i + 1) % n), id((i + n - 1) % n)}
+}
+
+func newRing(n int) *ring {
+	r := &ring{revision: 10}
+	for range n {
+		r.states = append(r.states, lofamov1.State_NORMAL)
+	}
+	return r
+}
+
+var begin = time.Unix(1_000_000, 0)
+
+func config() downflow.Config {
+	return downflow.Config{Window: 2 * time.Second, Again: 400 * time.Millisecond, Backlog: 5 * time.Second}
+}
+
+// TestEverybodyKnows: whatever is lost, doubled, late, or told by another replica, some digests after the last
+// change every half knows what concerns it, and nothing false.
+func TestEverybodyKnows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newRing(rapid.IntRange(3, 40).Draw(t, "nodes"))
+		replicas := []*downflow.Machine{downflow.New(config()), downflow.New(config())}
+		halves := make([]*told.Machine, len(r.states))
+		for i := range halves {
+			halves[i] = told.New(id(i))
+		}
+		now, primary := begin, 0
+		lossy := true
+		var late []downflow.Tell
+		lost := func() bool { return lossy && rapid.IntRange(0, 3).Draw(t, "lost") == 0 }
+		var deliver func(tells []downflow.Tell)
+		deliver = func(tells []downflow.Tell) {
+			for _, tell := range tells {
+				if lost() {
+					if rapid.Bool().Draw(t, "late") {
+						late = append(late, tell)
+					}
+					continue
+				}
+				if _, wanted := halves[r.index(tell.Node)].Take(tell.Told); wanted {
+					for _, msg := range halves[r.index(tell.Node)].Interest(1) {
+						if !lost() {
+							deliver(replicas[primary].Interested(now, msg, r))
+						}
+					}
+				}
+			}
+		}
+		digests := func() {
+			now = now.Add(500 * time.Millisecond)
+			for i, h := range halves {
+				if !lost() {
+					deliver(replicas[primary].Heard(now, downflow.Digest{Node: id(i), Epoch: 1, Told: h.Revision(), List: h.Serial()}, r))
+				}
+			}
+			for _, m := range replicas {
+				m.Expire(now)
+			}
+		}
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0, 1:
+				i := rapid.IntRange(0, len(r.states)-1).Draw(t, "node")
+				r.states[i] = lofamov1.State(rapid.IntRange(1, 4).Draw(t, "state"))
+				r.revision += rapid.Uint64Range(1, 3).Draw(t, "revisions")
+				for _, m := range replicas {
+					deliver(m.Changed(now, []fault.NodeID{id(i)}, r))
+				}
+			case 2:
+				primary = 1 - primary
+			case 3:
+				halves[rapid.IntRange(0, len(halves)-1).Draw(t, "whose")].Watch([]fault.NodeID{
+					id(rapid.IntRange(0, len(halves)-1).Draw(t, "job")), id(rapid.IntRange(0, len(halves)-1).Draw(t, "job")),
+				})
+			case 4:
+				deliver(late)
+				late = nil
+			default:
+				digests()
+			}
+		}
+		lossy = false
+		deliver(late)
+		for range 4 {
+			digests()
+		}
+		for i, h := range halves {
+			for _, node := range append(h.All(), append(r.Neighbours(id(i)), id(i))...) {
+				if got, want := h.Node(node).GetState(), r.states[r.index(node)]; got != want {
+					t.Fatalf("%s holds %s for %s: it is %s", id(i), node, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestOnlyWhatConcerns: a change is told to the node, its neighbours and who has a job there, and to
+// nobody else; a half that is not heard any more is told nothing.
+func TestOnlyWhatConcerns(t *testing.T) {
+	r, m, now := newRing(10), downflow.New(config()), begin
+	for i := range 10 {
+		if tells := m.Heard(now, downflow.Digest{Node: id(i), Epoch: 1}, r); len(tells) != 1 || tells[0].Told.GetSince() != 0 || len(tells[0].Told.GetNodes()) != 3 {
+			t.Fatalf("first: %v", tells)
+		}
+	}
+	m.Interested(now, &lofamov1.Interest{Node: "n7", Epoch: 1, Serial: 1, Parts: 1, Nodes: []string{"n2", "n9"}}, r)
+	r.states[2], r.revision = lofamov1.State_FAILED, 11
+	var whom []fault.NodeID
+	for _, tell := range m.Changed(now, []fault.NodeID{"n2"}, r) {
+		whom = append(whom, tell.Node)
+		if tell.Told.GetSince() != 10 || tell.Told.GetRevision() != 11 || len(tell.Told.GetNodes()) != 1 {
+			t.Errorf("%v", tell.Told)
+		}
+	}
+	if want := []fault.NodeID{"n1", "n2", "n3", "n7"}; !slices.Equal(whom, want) {
+		t.Errorf("told %v, want %v", whom, want)
+	}
+	if again := m.Changed(now, []fault.NodeID{"n2"}, r); again != nil {
+		t.Errorf("told twice: %v", again)
+	}
+	now = now.Add(3 * time.Second)
+	m.Expire(now)
+	r.revision = 12
+	if tells := m.Changed(now, []fault.NodeID{"n2"}, r); tells != nil || m.Len() != 0 {
+		t.Errorf("%d halves, told %v", m.Len(), tells)
+	}
+}
+
+// TestStorePutBack: halves that know more than the store can are told the whole of the earlier map, not at
+// once, for this replica's copy may only lag.
+func TestStorePutBack(t *testing.T) {
+	r, m, h := newRing(3), downflow.New(config()), told.New("n0")
+	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
+	put := time.Duration(0)
+	for now := begin; now.Before(begin.Add(10 * time.Second)); now = now.Add(500 * time.Millisecond) {
+		for _, tell := range m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Revision()}, r) {
+			if tell.Told.GetPutBack() && put == 0 {
+				put = now.Sub(begin)
+			}
+			h.Take(tell.Told)
+		}
+	}
+	if put < 5*time.Second || h.Revision() != 10 || h.Node("n1").GetState() != lofamov1.State_NORMAL {
+		t.Errorf("put back after %s: revision %d, n1 %s", put, h.Revision(), h.Node("n1").GetState())
+	}
+}
+
+// TestNewLife: a half that starts again has no list and knows nothing.
+func TestNewLife(t *testing.T) {
+	r, m := newRing(6), downflow.New(config())
+	m.Heard(begin, downflow.Digest{Node: "n0", Epoch: 1}, r)
+	m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Parts: 1, Nodes: []string{"n3"}}, r)
+	tells := m.Heard(begin.Add(time.Second), downflow.Digest{Node: "n0", Epoch: 2, List: 1}, r)
+	if len(tells) != 1 || !tells[0].Told.GetWantInterest() || tells[0].Told.GetInterest() != 0 {
+		t.Errorf("%v", tells)
+	}
+	if tells := m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 2, Parts: 1}, r); tells != nil {
+		t.Errorf("a list of an earlier life counts: %v", tells)
+	}
+}
+
+// TestFits: what is told of nodes with everything wrong fits a datagram, with a signature.
+func TestFits(t *testing.T) {
+	sick := &sickMap{*newRing(100)}
+	m := downflow.New(config())
+	var all []string
+	for i := range 100 {
+		all = append(all, string(id(i)))
+	}
+	m.Heard(begin, downflow.Digest{Node: "n0", Epoch: 1}, sick)
+	for part := range 4 {
+		m.Interested(begin, &lofamov1.Interest{Node: "n0", Epoch: 1, Serial: 1, Part: uint32(part), Parts: 4, Nodes: all[part*25 : (part+1)*25]}, sick)
+	}
+	tells := m.Heard(begin.Add(time.Second), downflow.Digest{Node: "n0", Epoch: 1, List: 1}, sick)
+	if len(tells) < 20 {
+		t.Fatalf("%d messages", len(tells))
+	}
+	for _, tell := range tells {
+		if n := proto.Size(tell.Told); n > 900 || int(tell.Told.GetParts()) != len(tells) {
+			t.Errorf("%d bytes, %d parts", n, tell.Told.GetParts())
+		}
+	}
+	if len(tells) > servicenet.MaxToldParts {
+		t.Errorf("%d parts", len(tells))
+	}
+}
+
+// sickMap is a map in which everything is wrong.
+type sickMap struct{ ring }
+
+func (s *sickMap) Node(node fault.NodeID) *lofamov1.ToldNode {
+	n := &lofamov1.ToldNode{Id: string(node), State: lofamov1.State_SICK, Cause: lofamov1.Cause_HOST, Groups: []string{"plane/X=1234", "label/rack=r1234", "row/Y/1000,1000", "block/0,0,0..9,9,9"}}
+	for c := fault.ComponentHost; c.Valid(); c++ {
+		n.Faults = append(n.Faults, &lofamov1.ToldFault{Component: uint32(c), State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE})
+	}
+	return n
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
@@ -51,6 +52,7 @@ type hostHalf struct {
 	core   *hostcore.Machine
 	alarm  *alarm
 	bulk   *hostBulk
+	local  *local.Server                    // of the jobs on this node
 	lookAt time.Time                        // at the spool
 	sends  map[servicenet.PathID]*condition // of the configured supervisors alone
 	// failed are the errors of sends that the machine has not been told yet.
@@ -65,6 +67,7 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 		return fmt.Errorf("host half: %w", err)
 	}
 	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
+	h.local = local.New(h)
 	h.opens = sessions.With(c.verifier, h.keys.table)
 	h.setTargets()
 	var open closers
@@ -245,6 +248,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.watchInterfaces(ctx); return nil })
 	g.Go(func() error { h.bindUntilBound(ctx); return nil })
 	g.Go(func() error { h.serveStatus(ctx); return nil })
+	g.Go(func() error { h.serveLocal(ctx); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
 	}
@@ -313,6 +317,9 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		_ = h.box.Ring()                // the DNP half reads every TRead anyway
 	}
 	h.logNotes(out.Notes)
+	if len(out.Learned) > 0 {
+		h.local.Changed(out.Learned)
+	}
 	for i := range out.Send {
 		h.send(&out.Send[i])
 	}

@@ -106,6 +106,8 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 			return nil, err
 		}
 		body.Body = &lofamov1.Message_PathRequest{PathRequest: s.Request}
+	case s.Interest != nil:
+		body.Body = &lofamov1.Message_Interest{Interest: s.Interest}
 	case s.Ack != nil:
 		body.Body = &lofamov1.Message_PathAck{PathAck: s.Ack}
 	}

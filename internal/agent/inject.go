@@ -26,16 +26,25 @@ const maxBody = 4096
 // serveUnix serves HTTP on a Unix socket that only the owner may use, until ctx ends. The caller
 // holds the lock that says that no other process serves it: a socket left by a dead one is removed.
 func serveUnix(ctx context.Context, path string, h http.Handler) error {
+	l, err := listenUnix(ctx, path)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, l, h)
+}
+
+// listenUnix listens on a socket that only the owner may use. One that an earlier life left is replaced.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return fmt.Errorf("control socket: %w", err)
+		return nil, fmt.Errorf("control socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("control socket %s: there is a %s in the way: want a socket or nothing", path, info.Mode())
+		return nil, fmt.Errorf("control socket %s: there is a %s in the way: want a socket or nothing", path, info.Mode())
 	default:
 		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("control socket: %w", err)
+			return nil, fmt.Errorf("control socket: %w", err)
 		}
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
@@ -49,9 +58,9 @@ func serveUnix(ctx context.Context, path string, h http.Handler) error {
 	}}
 	l, err := lc.Listen(ctx, "unix", path)
 	if err != nil {
-		return fmt.Errorf("control socket: %w", err)
+		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	return serve(ctx, l, h)
+	return l, nil
 }
 
 // serve runs a small HTTP server until ctx ends.

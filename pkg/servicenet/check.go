@@ -287,7 +287,7 @@ func OriginOf(m speaker) fault.Origin {
 }
 
 func checkHalf(name string, m speaker) error {
-	if validID(m.GetNode()) && m.GetHalf() >= lofamov1.Half_HALF_HOST && m.GetHalf() <= lofamov1.Half_HALF_DNP {
+	if ValidID(m.GetNode()) && m.GetHalf() >= lofamov1.Half_HALF_HOST && m.GetHalf() <= lofamov1.Half_HALF_DNP {
 		return nil
 	}
 	if err := checkID(name+".node", m.GetNode()); err != nil {
@@ -332,13 +332,14 @@ func checkDuration(field string, ns uint64) error {
 
 // checkID checks the id of a node or supervisor.
 func checkID(field, id string) error {
-	if !validID(id) {
+	if !ValidID(id) {
 		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
 	}
 	return nil
 }
 
-func validID(id string) bool {
+// ValidID says whether id can be the id of a node: 1 to MaxNodeID bytes of [a-z0-9.-].
+func ValidID(id string) bool {
 	ok := len(id) >= 1 && len(id) <= MaxNodeID
 	for i := 0; ok && i < len(id); i++ {
 		c := id[i]

@@ -178,7 +178,7 @@ func (c *canonical) readID(id *fault.ReportID, i int, rs []fault.Report, name st
 	case !m.done() || seq == 0:
 		c.fail()
 	case i == 0:
-		if half == 0 || epoch == 0 || len(node) > len(name) || name[:len(node)] != string(node) || !validID(name[:len(node)]) {
+		if half == 0 || epoch == 0 || len(node) > len(name) || name[:len(node)] != string(node) || !ValidID(name[:len(node)]) {
 			c.fail()
 			return
 		}
@@ -249,7 +249,7 @@ func (c *canonical) readObservation(o *fault.Observation, own, before fault.Node
 		o.Node = before
 	default:
 		o.Node = fault.NodeID(node)
-		if !validID(string(o.Node)) {
+		if !ValidID(string(o.Node)) {
 			return false
 		}
 	}

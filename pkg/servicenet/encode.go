@@ -92,7 +92,7 @@ func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
 	switch id := r.ID; {
 	case i > 0 && id.Origin != before.Origin:
 		return refuse(RefusedField, "reports[%d].id: given one of %s: want that of the first report, %s", i, id.Origin, before.Origin)
-	case !validID(string(id.Origin.Node)):
+	case !ValidID(string(id.Origin.Node)):
 		return checkID("id.node", string(id.Origin.Node))
 	case !id.Origin.Half.Valid():
 		return refuse(RefusedField, "id.half: given %d: want 1 (host) or 2 (dnp)", id.Origin.Half)
@@ -114,7 +114,7 @@ func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
 	}
 	for j := range r.Observations {
 		switch o := &r.Observations[j]; {
-		case o.Node != r.ID.Origin.Node && o.Node != "" && !validID(string(o.Node)):
+		case o.Node != r.ID.Origin.Node && o.Node != "" && !ValidID(string(o.Node)):
 			return checkID("observation.node", string(o.Node))
 		case !o.Component.Valid():
 			return refuse(RefusedField, "observation.component: given %d: want 1 to %d", o.Component, fault.NumComponents-1)

@@ -34,7 +34,8 @@ type LocalClient interface {
 	// WatchFaults sends what is known of the nodes asked for, and from then on every change, as it becomes
 	// known here. The node itself and its neighbours are always known; others are asked of the supervisors while
 	// somebody watches them. INVALID_ARGUMENT for a name that is no id, RESOURCE_EXHAUSTED when more nodes
-	// than 1,024 would be watched on this node, or by more than 64 watchers, or when the watcher reads too slowly.
+	// than 1,024 would be watched on this node, or by more than 64 watchers. Who reads slowly gets the newest
+	// of each node, and misses what was between.
 	WatchFaults(ctx context.Context, in *WatchFaultsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFaultsResponse], error)
 }
 
@@ -75,7 +76,8 @@ type LocalServer interface {
 	// WatchFaults sends what is known of the nodes asked for, and from then on every change, as it becomes
 	// known here. The node itself and its neighbours are always known; others are asked of the supervisors while
 	// somebody watches them. INVALID_ARGUMENT for a name that is no id, RESOURCE_EXHAUSTED when more nodes
-	// than 1,024 would be watched on this node, or by more than 64 watchers, or when the watcher reads too slowly.
+	// than 1,024 would be watched on this node, or by more than 64 watchers. Who reads slowly gets the newest
+	// of each node, and misses what was between.
 	WatchFaults(*WatchFaultsRequest, grpc.ServerStreamingServer[WatchFaultsResponse]) error
 	mustEmbedUnimplementedLocalServer()
 }

@@ -87,6 +87,9 @@ type Supervisors struct {
 // Damaged or SpoolState.
 type Hint struct{ Event servicenet.Event }
 
+// Watch says which nodes somebody on this node watches, besides its neighbours: those of its jobs.
+type Watch struct{ Nodes []fault.NodeID }
+
 // GossipHeard says that something came from another member of the gossip: the service network
 // lives, whatever the supervisors do.
 type GossipHeard struct{}
@@ -99,6 +102,7 @@ func (Arrived) hostEvent()     {}
 func (Supervisors) hostEvent() {}
 func (Hint) hostEvent()        {}
 func (GossipHeard) hostEvent() {}
+func (Watch) hostEvent()       {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {
@@ -115,6 +119,8 @@ type Send struct {
 	Relayed *Relayed
 	Request *lofamov1.PathRequest // its key is still empty: one for each id
 	Ack     *lofamov1.PathAck
+	// Interest is the list of the nodes of the jobs here.
+	Interest *lofamov1.Interest
 
 	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
 }
@@ -163,5 +169,6 @@ type Output struct {
 	Send      []Send
 	Relay     []relay.Message // to the DNP half by mailbox
 	Notes     []Note
+	Learned   []fault.NodeID // nodes of which something else is known now
 	Wake      time.Time
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/moves"
+	"github.com/lofamo/lofamo/internal/agent/told"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -66,8 +67,10 @@ type Machine struct {
 	sensors    map[fault.Component]Reading // service network interface, memory, peripherals
 	sensorsOld bool
 	moves      moves.Tracker
-	announced  bool // the first digest is out
-	corrupt    bool // the last taken word was, so that it is noted once
+	told       *told.Machine // what concerns this node
+	answered   time.Time     // when a supervisor last answered
+	announced  bool          // the first digest is out
+	corrupt    bool          // the last taken word was, so that it is noted once
 	unreadable bool
 	late       bool
 
@@ -103,7 +106,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		return nil, fmt.Errorf("host half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender,
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender, told: told.New(cfg.Topo.Node),
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		verdict:    watchdog.Waiting,
@@ -152,6 +155,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onArrived(now, ev)
 	case Supervisors:
 		m.onSupervisors(now, ev)
+	case Watch:
+		m.told.Watch(ev.Nodes)
 	case GossipHeard:
 		m.gossip.heard = now
 	case Hint:
@@ -232,7 +237,7 @@ func (m *Machine) deliver() {
 		s := &o.Send[i]
 		m.out.Send = append(m.out.Send, Send{
 			Path: s.Path, Interface: s.Interface, Target: s.Target, Session: s.Session, Checksum: s.Checksum,
-			Reports: s.Reports, Status: s.Status,
+			Reports: s.Reports, Status: m.withTold(s.Path, s.Status),
 		})
 	}
 	for _, p := range o.Paths {

@@ -28,6 +28,8 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onChallenge(ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
+	case *lofamov1.Message_Told:
+		m.onTold(ev, body.Told)
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)
@@ -37,6 +39,9 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 // noteAnswers remembers which supervisor answers, and where, and takes hints who leads.
 func (m *Machine) noteAnswers(now time.Time, ev Received) {
 	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
+	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetTold() != nil {
+		m.answered = now
+	}
 	if ev.Path == fault.PathDirect && (len(acks) > 0 || reply != nil) {
 		m.heard[ev.Opened.Name] = contact{now, ev.Interface}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +42,9 @@ import (
 //	damaged K                 a damaged packet came in there
 //	challenge host|dnp|either NODE direct|torus [K]   on the direct rail by interface K
 //	downcall NODE             a message for another node
+//	told REVISION SINCE PART/PARTS [want] NODE=STATE...   by a supervisor, on the direct rail
+//	watch NODE...             somebody on this node watches them
+//	known NODE...             prints what is known of them; of none: of the node and its neighbours
 //	arrived COORD             another node's envelope, come by the torus
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -132,6 +136,9 @@ func (w *world) apply(out Output) {
 	for i := range out.Send {
 		w.sent(&out.Send[i])
 	}
+	for _, id := range out.Learned {
+		w.say("learned of %s", id)
+	}
 	for _, r := range out.Relay {
 		w.say("to DNP: %s to %s", r.Kind, r.Dst)
 	}
@@ -155,6 +162,8 @@ func (w *world) sent(s *Send) {
 			}}})
 		}
 	case s.Ack != nil:
+	case s.Interest != nil:
+		w.say("%s %s interest %d, part %d of %d: %s", s.Path, s.Target, s.Interest.GetSerial(), s.Interest.GetPart(), s.Interest.GetParts(), strings.Join(s.Interest.GetNodes(), " "))
 	case s.Answer != nil:
 		to := ""
 		if s.Addr.IsValid() {
@@ -274,6 +283,24 @@ func (w *world) do(args []string) {
 		w.receiveOn(path, k, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
 			Nonce: []byte("0123456789abcdef"), Node: args[2], Half: half, ReplyTo: "192.0.2.1:7",
 		}}})
+	case "told":
+		w.told(args[1:])
+	case "watch":
+		var ids []fault.NodeID
+		for _, id := range args[1:] {
+			ids = append(ids, fault.NodeID(id))
+		}
+		w.step(Watch{ids})
+	case "known":
+		var ids []fault.NodeID
+		for _, id := range args[1:] {
+			ids = append(ids, fault.NodeID(id))
+		}
+		nodes, revision, heard := w.m.Known(ids)
+		w.say("known at revision %d, supervisors heard %s ago:", revision, w.now.Sub(heard).Round(time.Millisecond))
+		for _, n := range nodes {
+			w.say("    %s %s", n.GetId(), n.GetState())
+		}
 	case "downcall":
 		w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Downcall{Downcall: &lofamov1.Downcall{
 			Node: args[1], Inner: &lofamov1.Envelope{Payload: []byte("p"), Certificate: []byte("c"), Signature: []byte("s")},
@@ -314,6 +341,22 @@ func (w *world) measured(args []string) {
 			w.ring()
 		}
 	}
+}
+
+// told is REVISION SINCE PART/PARTS [want] NODE=STATE...
+func (w *world) told(args []string) {
+	var m lofamov1.Told
+	_, err := fmt.Sscanf(strings.Join(args[:3], " "), "%d %d %d/%d", &m.Revision, &m.Since, &m.Part, &m.Parts)
+	w.must(err)
+	m.Node, m.Interest = string(w.m.self), w.m.told.Serial()
+	for _, a := range args[3:] {
+		if m.WantInterest = m.WantInterest || a == "want"; a == "want" {
+			continue
+		}
+		id, state, _ := strings.Cut(a, "=")
+		m.Nodes = append(m.Nodes, &lofamov1.ToldNode{Id: id, State: lofamov1.State(lofamov1.State_value[state])})
+	}
+	w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Told{Told: &m}})
 }
 
 func (w *world) must(err error) {

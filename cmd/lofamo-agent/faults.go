@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// errEnough ends a watch after its first response.
+var errEnough = errors.New("enough")
+
+func (o *options) faultsCommand() *cobra.Command {
+	var output string
+	var follow bool
+	c := &cobra.Command{
+		Use:   "faults [NODE...]",
+		Short: "What this node was told of the fault map: of itself and its neighbours, or of the nodes named",
+		Long: `What this node was told of the fault map, without asking a supervisor: of itself and its neighbours,
+or of the nodes named, which the supervisors are asked to tell it of while this command runs.`,
+		RunE: func(c *cobra.Command, nodes []string) error {
+			if output != "table" && output != "json" {
+				return fmt.Errorf("%w: --output: given %q: want table or json", errUsage, output)
+			}
+			for _, n := range nodes {
+				if !servicenet.ValidID(n) {
+					return fmt.Errorf("%w: node: given %q: want the id of a node", errUsage, n)
+				}
+			}
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			write := writeFaults
+			if output == "json" {
+				write = writeFaultsJSON
+			}
+			err = local.Watch(c.Context(), cfg.StateDir, nodes, func(r *lofamov1.WatchFaultsResponse) error {
+				if err := write(c.OutOrStdout(), r); err != nil || follow {
+					return err
+				}
+				return errEnough
+			})
+			if errors.Is(err, errEnough) || follow && c.Context().Err() != nil {
+				return nil
+			}
+			return err
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with every change")
+	return c
+}
+
+func writeFaultsJSON(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
+	b, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%s\n", b)
+	return err
+}
+
+// writeFaults writes a response for people.
+func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
+	var b strings.Builder
+	switch age := r.GetSupervisorsAge(); {
+	case age == nil:
+		b.WriteString("no supervisor has been heard yet: nothing is known\n")
+	default:
+		fmt.Fprintf(&b, "of revision %d; a supervisor was heard %s ago\n", r.GetRevision(), age.AsDuration().Round(time.Millisecond))
+	}
+	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "NODE\tSTATE\tCAUSE\tFAULTS\tGROUPS") // a Builder never fails
+	for _, n := range r.GetNodes() {
+		var faults []string
+		for _, f := range n.GetFaults() {
+			faults = append(faults, f.GetComponent()+" "+f.GetState().String())
+		}
+		if n.GetMaintenance() {
+			faults = append(faults, "(maintenance)")
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", n.GetId(), n.GetState(), n.GetCause(), dash(strings.Join(faults, ", ")), dash(strings.Join(n.GetGroups(), ", ")))
+	}
+	_ = t.Flush()
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

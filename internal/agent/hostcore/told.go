@@ -1,0 +1,47 @@
+package hostcore
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// onTold takes in what a supervisor says of what concerns this node, and answers with the list of the
+// nodes of its jobs where that is wanted.
+func (m *Machine) onTold(ev Received, t *lofamov1.Told) {
+	if ev.Path != fault.PathDirect {
+		return
+	}
+	changed, wanted := m.told.Take(t)
+	m.out.Learned = append(m.out.Learned, changed...)
+	if !wanted {
+		return
+	}
+	for _, msg := range m.told.Interest(m.Epoch()) {
+		m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Interface: ev.Interface, Target: ev.Opened.Name, Interest: msg})
+	}
+}
+
+// withTold adds to what is said on the direct rail up to where this half was told.
+func (m *Machine) withTold(p fault.Path, st *lofamov1.DeliveryStatus) *lofamov1.DeliveryStatus {
+	if st != nil && p == fault.PathDirect {
+		st.Told, st.Interest = m.told.Revision(), m.told.Serial()
+	}
+	return st
+}
+
+// Known returns what is known of nodes (none: of this one and its neighbours), the revision up to which this
+// half was told, and when a supervisor was last heard; zero: never.
+func (m *Machine) Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time) {
+	if len(ids) == 0 {
+		ids = []fault.NodeID{m.self}
+		for _, n := range m.cfg.Topo.Neighbours {
+			ids = append(ids, n.ID)
+		}
+	}
+	for _, id := range ids {
+		nodes = append(nodes, m.told.Node(id))
+	}
+	return nodes, m.told.Revision(), m.answered
+}

@@ -1,0 +1,46 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// ErrNotRunning is in the chain of Watch's error when no host half listens.
+var ErrNotRunning = errors.New("the host half is not running")
+
+// Watch asks the host half that serves a state directory, and calls handle for every response until the
+// context ends or handle returns an error, which Watch returns.
+func Watch(ctx context.Context, stateDir string, nodes []string, handle func(*lofamov1.WatchFaultsResponse) error) error {
+	path := filepath.Join(stateDir, Socket)
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("ask the host half at %s: %w", path, err)
+	}
+	defer func() { _ = conn.Close() }()
+	stream, err := lofamov1.NewLocalClient(conn).WatchFaults(ctx, &lofamov1.WatchFaultsRequest{Nodes: nodes})
+	for err == nil {
+		var r *lofamov1.WatchFaultsResponse
+		if r, err = stream.Recv(); err == nil {
+			if err := handle(r); err != nil {
+				return err
+			}
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case status.Code(err) == codes.Unavailable || errors.Is(err, io.EOF):
+		return fmt.Errorf("ask the host half at %s: %w: %w", path, ErrNotRunning, err)
+	}
+	return fmt.Errorf("ask the host half at %s: %w", path, err)
+}

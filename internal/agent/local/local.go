@@ -1,0 +1,188 @@
+// Package local serves the jobs of a node: what the host half was told of the fault map, and every change
+// of it (api/lofamo/v1/local.proto; seed 003 §6.1). It asks nobody and decides nothing.
+package local
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Socket is the name of the socket in the state directory.
+const Socket = "local.sock"
+
+// maxWatchers bounds those who watch at one time.
+const maxWatchers = 64
+
+// Half is the host half. Its methods may be called from any goroutine and do not block.
+type Half interface {
+	// Known returns what is known of nodes (none: of the node and its neighbours), the revision up to which
+	// it was told, and when a supervisor was last heard; zero: never.
+	Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time)
+	// Watch sets the nodes that somebody here watches.
+	Watch(ids []fault.NodeID)
+}
+
+// Server implements lofamov1.LocalServer.
+type Server struct {
+	lofamov1.UnimplementedLocalServer
+
+	half Half
+
+	// The half calls Changed under its own lock, so that none of ours that Changed needs may be held where
+	// the half is called.
+	order    sync.Mutex // of what the half is told to watch
+	mu       sync.Mutex
+	watchers map[*watcher]bool
+}
+
+// watcher is one stream. What changed waits in a set, so that one that reads slowly gets the newest state
+// of each node, and no queue grows.
+type watcher struct {
+	nodes   []fault.NodeID // none: the node and its neighbours
+	changed map[fault.NodeID]bool
+	wake    chan struct{} // has room for one
+}
+
+// New returns a server.
+func New(half Half) *Server {
+	return &Server{half: half, watchers: make(map[*watcher]bool)}
+}
+
+// Changed tells the watchers that something else is known of nodes. It does not block.
+func (s *Server) Changed(ids []fault.NodeID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		for _, id := range ids {
+			if len(w.nodes) == 0 || slices.Contains(w.nodes, id) {
+				w.changed[id] = true
+			}
+		}
+		if len(w.changed) > 0 {
+			w.tell()
+		}
+	}
+}
+
+func (w *watcher) tell() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// WatchFaults implements the service.
+func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.ServerStreamingServer[lofamov1.WatchFaultsResponse]) error {
+	w, err := s.open(req.GetNodes())
+	if err != nil {
+		return err
+	}
+	defer s.close(w)
+	ids := w.nodes
+	for {
+		nodes, revision, heard := s.half.Known(ids)
+		resp := &lofamov1.WatchFaultsResponse{Revision: revision}
+		if !heard.IsZero() {
+			resp.SupervisorsAge = durationpb.New(time.Since(heard))
+		}
+		for _, n := range nodes {
+			resp.Nodes = append(resp.Nodes, render(n))
+		}
+		if err := stream.Send(resp); err != nil {
+			return err
+		}
+		select {
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-w.wake:
+		}
+		ids = s.take(w)
+	}
+}
+
+// open admits a watcher.
+func (s *Server) open(names []string) (*watcher, error) {
+	w := &watcher{changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}
+	for _, name := range names {
+		if !servicenet.ValidID(name) {
+			return nil, status.Errorf(codes.InvalidArgument, "nodes: given %q: want ids of nodes", name)
+		}
+		w.nodes = append(w.nodes, fault.NodeID(name))
+	}
+	slices.Sort(w.nodes)
+	w.nodes = slices.Compact(w.nodes)
+	s.order.Lock()
+	defer s.order.Unlock()
+	all, err := s.admit(w)
+	if err == nil {
+		s.half.Watch(all)
+	}
+	return w, err
+}
+
+// admit adds a watcher, unless there are too many, and returns what all of them watch.
+func (s *Server) admit(w *watcher) ([]fault.NodeID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.watchers) >= maxWatchers {
+		return nil, status.Errorf(codes.ResourceExhausted, "%d watchers: no more are taken on one node", maxWatchers)
+	}
+	s.watchers[w] = true
+	all := s.watched()
+	if len(all) > servicenet.MaxInterest {
+		delete(s.watchers, w)
+		return nil, status.Errorf(codes.ResourceExhausted, "nodes: %d would be watched on this node: want at most %d", len(all), servicenet.MaxInterest)
+	}
+	return all, nil
+}
+
+func (s *Server) close(w *watcher) {
+	s.order.Lock()
+	defer s.order.Unlock()
+	s.mu.Lock()
+	delete(s.watchers, w)
+	all := s.watched()
+	s.mu.Unlock()
+	s.half.Watch(all)
+}
+
+// watched are the nodes of all watchers.
+func (s *Server) watched() []fault.NodeID {
+	var all []fault.NodeID
+	for w := range s.watchers {
+		all = append(all, w.nodes...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// take empties what has changed for a watcher.
+func (s *Server) take(w *watcher) []fault.NodeID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids := make([]fault.NodeID, 0, len(w.changed))
+	for id := range w.changed {
+		ids = append(ids, id)
+	}
+	clear(w.changed)
+	slices.Sort(ids)
+	return ids
+}
+
+func render(n *lofamov1.ToldNode) *lofamov1.LocalNode {
+	out := &lofamov1.LocalNode{Id: n.GetId(), State: n.GetState(), Cause: n.GetCause(), Groups: n.GetGroups(), Maintenance: n.GetMaintenance()}
+	for _, f := range n.GetFaults() {
+		out.Faults = append(out.Faults, &lofamov1.LocalFault{Component: fault.Component(f.GetComponent()).String(), State: f.GetState(), Cause: f.GetCause()})
+	}
+	return out
+}

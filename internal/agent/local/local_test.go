@@ -1,0 +1,176 @@
+package local_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// half is a host half that knows what a test says.
+type half struct {
+	mu       sync.Mutex
+	states   map[fault.NodeID]lofamov1.State
+	revision uint64
+	watched  []fault.NodeID
+	changed  chan struct{} // of watched
+}
+
+func (h *half) Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(ids) == 0 {
+		ids = []fault.NodeID{"n0", "n1"}
+	}
+	for _, id := range ids {
+		n := &lofamov1.ToldNode{Id: string(id), State: max(h.states[id], lofamov1.State_UNKNOWN)}
+		if n.State == lofamov1.State_SICK {
+			n.Faults = []*lofamov1.ToldFault{{Component: uint32(fault.ComponentMemory), State: lofamov1.State_SICK, Cause: lofamov1.Cause_MEMORY}}
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, h.revision, time.Now()
+}
+
+func (h *half) Watch(ids []fault.NodeID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watched = ids
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// awaitWatched waits until so many nodes are watched.
+func (h *half) awaitWatched(t *testing.T, n int) {
+	t.Helper()
+	for deadline := time.After(10 * time.Second); ; {
+		h.mu.Lock()
+		have, changed := len(h.watched), h.changed
+		h.mu.Unlock()
+		if have == n {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("%d nodes are watched, want %d", have, n)
+		}
+	}
+}
+
+func serve(t *testing.T) (*half, *local.Server, string) {
+	t.Helper()
+	h := &half{states: map[fault.NodeID]lofamov1.State{"n0": lofamov1.State_NORMAL}, revision: 1, changed: make(chan struct{})}
+	s, dir := local.New(h), t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, local.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.MaxConcurrentStreams(128))
+	lofamov1.RegisterLocalServer(srv, s)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return h, s, dir
+}
+
+func TestWatchFaults(t *testing.T) {
+	h, s, dir := serve(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	got := make(chan *lofamov1.WatchFaultsResponse, 16)
+	done := make(chan error, 1)
+	go func() {
+		done <- local.Watch(ctx, dir, []string{"n7", "n0", "n7"}, func(r *lofamov1.WatchFaultsResponse) error {
+			got <- r
+			return nil
+		})
+	}()
+	first := <-got
+	if len(first.GetNodes()) != 2 || first.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN || first.GetSupervisorsAge() == nil || first.GetRevision() != 1 {
+		t.Errorf("first: %v", first)
+	}
+	h.awaitWatched(t, 2)
+	h.mu.Lock()
+	h.states["n7"], h.revision = lofamov1.State_SICK, 2
+	h.mu.Unlock()
+	s.Changed([]fault.NodeID{"n3", "n7"})
+	next := <-got
+	if len(next.GetNodes()) != 1 || next.GetNodes()[0].GetId() != "n7" || next.GetNodes()[0].GetFaults()[0].GetComponent() != "memory" {
+		t.Errorf("next: %v", next)
+	}
+	s.Changed([]fault.NodeID{"n3"}) // nobody's
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+	h.awaitWatched(t, 0)
+	if len(got) > 0 {
+		t.Errorf("told of another's node: %v", <-got)
+	}
+}
+
+func TestWatchFaultsRefusals(t *testing.T) {
+	h, _, dir := serve(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	watch := func(nodes ...string) codes.Code {
+		err := local.Watch(ctx, dir, nodes, func(*lofamov1.WatchFaultsResponse) error { return context.Canceled })
+		for errors.Unwrap(err) != nil {
+			err = errors.Unwrap(err)
+		}
+		return status.Code(err)
+	}
+	if c := watch("N0 "); c != codes.InvalidArgument {
+		t.Errorf("bad id: %s", c)
+	}
+	var many []string
+	for i := range servicenet.MaxInterest + 1 {
+		many = append(many, fmt.Sprintf("n%d", i))
+	}
+	if c := watch(many...); c != codes.ResourceExhausted {
+		t.Errorf("too many nodes: %s", c)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range 64 {
+		opened := make(chan struct{})
+		wg.Go(func() {
+			_ = local.Watch(ctx, dir, many[i:i+1], func(*lofamov1.WatchFaultsResponse) error {
+				close(opened)
+				return nil
+			})
+		})
+		<-opened
+	}
+	h.awaitWatched(t, 64)
+	if c := watch(); c != codes.ResourceExhausted {
+		t.Errorf("the 65th watcher: %s", c)
+	}
+	if !slices.Contains(h.watched, "n63") {
+		t.Errorf("watched %v", h.watched)
+	}
+	if err := local.Watch(ctx, t.TempDir(), nil, nil); !errors.Is(err, local.ErrNotRunning) {
+		t.Errorf("nobody listens: %v", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 )
@@ -62,4 +63,13 @@ func (s *Supervisor) followMaintenance(ctx context.Context) {
 			s.metrics.Maintenance.Set(float64(s.marks.Len()))
 		})
 	})
+}
+
+// maxOps is how many operations one transaction of the store may have: of an outside etcd its default is
+// taken.
+func (s *Supervisor) maxOps() int {
+	if s.member == nil {
+		return store.DefaultMaxOps
+	}
+	return embedded.MaxTxnOps
 }

@@ -274,7 +274,7 @@ func (s *Supervisor) serve() error {
 	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
 	s.api = api.New(api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
-		Marks: s.marks, QuorumAge: s.ready.quorumAge, Logger: s.logger,
+		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, MaxOps: s.maxOps(),
 	})
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())

@@ -3,7 +3,7 @@
 //
 // Any replica answers. The leader reads from its own map; the others ask the leader and, where
 // none can be reached, serve their copy and say so. Watches are served by every replica from its
-// own etcd. It changes nothing.
+// own etcd. What operators change, the leader commits; the others pass it on.
 package api
 
 import (
@@ -62,11 +62,14 @@ type Config struct {
 	Info      *lofamov1.ClusterInfo // what does not change: dims, preset, bounds
 	Names     *view.Names
 	Engine    Engine
+	Operators Operators
 	Copy      Copy
 	Marks     *view.Marks // the maintenance marks; nil: there are none
 	Directory Directory
 	Bundles   Bundles
 	Metrics   *metrics.Metrics
+	// MaxOps is the number of operations that one transaction of the store may have; 0: any.
+	MaxOps int
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -127,15 +128,16 @@ func TestBundleEnds(t *testing.T) {
 	refused(t, "stopping", err, codes.Unavailable, "stopping")
 }
 
-func TestBundleRights(t *testing.T) {
-	for _, role := range pki.Roles() {
-		want := role == pki.RoleOperator || role == pki.RoleSupervisor
-		got := false
-		for _, r := range rights(lofamov1.FaultSupervisor_GetBundle_FullMethodName) {
-			got = got || r == role
-		}
-		if got != want {
-			t.Errorf("%s may fetch bundles: %t, want %t", role, got, want)
+func TestOperatorsRights(t *testing.T) {
+	for _, method := range []string{
+		lofamov1.FaultSupervisor_GetBundle_FullMethodName, lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
+		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName,
+	} {
+		for _, role := range pki.Roles() {
+			want := role == pki.RoleOperator || role == pki.RoleSupervisor
+			if got := slices.Contains(rights(method), role); got != want {
+				t.Errorf("%s may call %s: %t, want %t", role, method, got, want)
+			}
 		}
 	}
 }

@@ -59,7 +59,7 @@ func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
 		grpc.Creds(credentials.NewTLS(cfg.TLS)),
 		grpc.ForceServerCodecV2(Codec()),
 		grpc.MaxConcurrentStreams(4096),
-		grpc.MaxRecvMsgSize(1<<20),
+		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxSendMsgSize(cfg.MaxMessage),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -75,12 +75,18 @@ func NewServer(cfg ServerConfig) (*grpc.Server, *health.Server) {
 	return srv, h
 }
 
+// maxRequest bounds what is asked for, in bytes: the topology of 100,000 nodes with some labels fits.
+const maxRequest = 32 << 20
+
 var readers = []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover, pki.RoleSupervisor}
 
 // rights says which roles may call a method; nothing is allowed that it does not name.
 func rights(method string) []pki.Role {
-	if method == lofamov1.FaultSupervisor_GetBundle_FullMethodName {
-		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // it holds logs and addresses
+	switch method {
+	case lofamov1.FaultSupervisor_GetBundle_FullMethodName, // it holds logs and addresses
+		lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
+		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName:
+		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // replicas pass on what operators ask for
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -168,10 +169,18 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 		e.cfg.Logger.Info("the topology of the configuration is stored; from now on the store's counts", "nodes", len(e.cfg.Seed.Nodes), "revision", snap.Revision)
 	}
 	e.cfg.Names.Set(snap.Topology.Topology)
-	if e.cfg.Marks != nil {
-		e.cfg.Marks.Replace(store.Marks(snap.Maintenance), snap.Revision)
-	}
 	garbage := snap.Topology.Garbage
+	var marks []*lofamov1.Maintenance
+	for _, m := range store.Marks(snap.Maintenance) {
+		if _, ok := snap.Topology.Node(fault.NodeID(m.GetNode())); ok {
+			marks = append(marks, m)
+		} else {
+			garbage = append(garbage, store.MaintenanceKey(m.GetNode()))
+		}
+	}
+	if e.cfg.Marks != nil {
+		e.cfg.Marks.Replace(marks, snap.Revision)
+	}
 	kept := snap.Nodes[:0]
 	for _, doc := range snap.Nodes {
 		if n, ok := snap.Topology.Node(fault.NodeID(doc.GetId())); ok && !n.Spare && n.Coord.String() == doc.GetCoord() {
@@ -183,7 +192,7 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	if snap.Nodes = kept; len(garbage) == 0 {
 		return nil
 	}
-	e.cfg.Logger.Info("what is stored of places that nodes have left is deleted", "keys", len(garbage))
+	e.cfg.Logger.Info("what is stored of nodes that are gone, or of places that they have left, is deleted", "keys", len(garbage))
 	if err := commit(store.Batch{Deletes: garbage}); err != nil {
 		return fmt.Errorf("delete what nodes have left: %w", err)
 	}

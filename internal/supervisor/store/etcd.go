@@ -34,10 +34,13 @@ const (
 	ElectionPrefix = Prefix + "leader"
 )
 
+// DefaultMaxOps is what an etcd takes in one transaction that was not told otherwise.
+const DefaultMaxOps = 128
+
 // Options of the store.
 type Options struct {
 	// MaxOps is the largest number of operations in one transaction that the server takes: etcd's
-	// default is 128; an embedded one is started with more. 0 stands for 128.
+	// default is DefaultMaxOps; an embedded one is started with more. 0 stands for the default.
 	MaxOps int
 	// KeepEvents is the number of newest events that are kept. 0 stands for 10,000.
 	KeepEvents uint64
@@ -62,7 +65,7 @@ type Etcd struct {
 // NewEtcd returns the store on c, which stays the caller's.
 func NewEtcd(c *clientv3.Client, opts Options) *Etcd {
 	if opts.MaxOps == 0 {
-		opts.MaxOps = 128
+		opts.MaxOps = DefaultMaxOps
 	}
 	if opts.KeepEvents == 0 {
 		opts.KeepEvents = 10_000

@@ -96,10 +96,3 @@ func (m *Marks) tell() {
 	close(m.changed)
 	m.changed = make(chan struct{})
 }
-
-// Dress adds to a node what operators have set: its labels and its mark.
-func Dress(n *lofamov1.Node, names *Names, marks *Marks) {
-	id := fault.NodeID(n.GetId())
-	node, _ := names.Topology().Node(id)
-	n.Labels, n.Spare, n.Maintenance = node.Labels, node.Spare, marks.Of(id)
-}

@@ -1,0 +1,84 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// Operators commits what operators change, while this replica leads; see engine.Engine.Change.
+type Operators interface {
+	Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error)
+}
+
+// changeTime bounds a change; the topology of a large torus takes many transactions.
+const changeTime = 30 * time.Second
+
+// subjectKey tells the leader who asked the replica that passes a call on.
+const subjectKey = "lofamo-subject"
+
+// subject is who asked for something, "ROLE/NAME" as in the certificate. Of whom another replica passes a
+// call on for, that replica says; nobody else may.
+func subject(ctx context.Context) (string, error) {
+	id, err := caller(ctx)
+	if err != nil {
+		return "", status.Error(codes.PermissionDenied, err.Error())
+	}
+	if said := metadata.ValueFromIncomingContext(ctx, subjectKey); id.Role == pki.RoleSupervisor && len(said) == 1 {
+		return said[0], nil
+	}
+	return string(id.Role) + "/" + id.Name, nil
+}
+
+// lead has the leader do something: this replica, or the one that leads in its stead.
+func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by string) (R, error),
+	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
+	var none R
+	by, err := subject(ctx)
+	if err != nil {
+		return none, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	resp, err := do(ctx, by)
+	if !errors.Is(err, engine.ErrNotLeading) {
+		return resp, changeStatus(err)
+	}
+	if isProxied(ctx) {
+		return none, status.Error(codes.FailedPrecondition, err.Error())
+	}
+	c := s.leader()
+	if c == nil {
+		return none, status.Errorf(codes.Unavailable, "%v, and none that does can be reached: nothing was changed", err)
+	}
+	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), c)
+	if status.Code(err) == codes.FailedPrecondition {
+		return none, status.Errorf(codes.Unavailable, "supervisor %s does not lead any more: nothing was changed", s.cfg.Directory.Leader())
+	}
+	return resp, err
+}
+
+// changeStatus turns what went wrong into the API's errors.
+func changeStatus(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrConflict):
+		return status.Errorf(codes.Aborted, "%v: nothing was changed", err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	}
+	if st, ok := status.FromError(err); ok {
+		return st.Err()
+	}
+	return status.Error(codes.Internal, err.Error())
+}

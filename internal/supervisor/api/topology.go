@@ -1,0 +1,86 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+)
+
+// GetTopology implements the service. Without a leader a replica tells what its own copy has.
+func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyRequest) (*lofamov1.Topology, error) {
+	resp, err := lead(ctx, s, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
+		var now *lofamov1.Topology
+		_, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
+			now = have.Proto()
+			return nil, nil
+		})
+		return now, err
+	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
+		return c.GetTopology(ctx, req)
+	})
+	if status.Code(err) == codes.Unavailable {
+		return s.cfg.Names.Topology().Proto(), nil
+	}
+	return resp, err
+}
+
+// ApplyTopology implements the service.
+func (s *Server) ApplyTopology(ctx context.Context, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
+	return lead(ctx, s, func(ctx context.Context, by string) (*lofamov1.ApplyTopologyResponse, error) {
+		return s.applyTopology(ctx, by, req)
+	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ApplyTopologyResponse, error) {
+		return c.ApplyTopology(ctx, req)
+	})
+}
+
+// applyTopology is ApplyTopology at the leader.
+func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
+	to, err := topology.FromProto(req.GetTopology())
+	if invalid := (*topology.InvalidError)(nil); errors.As(err, &invalid) {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	} else if err != nil {
+		return nil, err
+	}
+	var changes []string
+	revision := uint64(0) // of what there is
+	committed, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
+		revision = have.Revision
+		if want := req.GetIfRevision(); want != 0 && want != revision {
+			return nil, status.Errorf(codes.Aborted, "the topology is at revision %d, not at %d: somebody has changed it; begin again from what there is", revision, want)
+		}
+		if have.Region != to.Region {
+			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of", to.Region, have.Region)
+		}
+		diff := topology.Diff(have.Topology, to)
+		for _, c := range diff {
+			changes = append(changes, c.String())
+		}
+		if len(diff) == 0 || req.GetDryRun() {
+			return nil, nil
+		}
+		writes, err := store.TopologyWrites(have, to, view.TopologyEvents(have.Topology, to, by, time.Now()))
+		if err == nil {
+			revision = 0 // that of the commit
+		}
+		return writes, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if revision == 0 {
+		revision = committed
+		s.cfg.Logger.Info("topology changed", "by", by, "revision", revision, "changes", len(changes), "first", changes[:min(len(changes), maxAudited)])
+	}
+	return &lofamov1.ApplyTopologyResponse{Topology: to.At(revision).Proto(), Changes: changes}, nil
+}
+
+// maxAudited bounds the changes that one line of the log names.
+const maxAudited = 20

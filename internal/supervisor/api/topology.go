@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -44,10 +45,8 @@ func (s *Server) ApplyTopology(ctx context.Context, req *lofamov1.ApplyTopologyR
 // applyTopology is ApplyTopology at the leader.
 func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
 	to, err := topology.FromProto(req.GetTopology())
-	if invalid := (*topology.InvalidError)(nil); errors.As(err, &invalid) {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	} else if err != nil {
-		return nil, err
+	if err != nil {
+		return nil, invalidTopology(err)
 	}
 	var changes []string
 	revision := uint64(0) // of what there is
@@ -80,6 +79,21 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 		s.cfg.Logger.Info("topology changed", "by", by, "revision", revision, "changes", len(changes), "first", changes[:min(len(changes), maxAudited)])
 	}
 	return &lofamov1.ApplyTopologyResponse{Topology: to.At(revision).Proto(), Changes: changes}, nil
+}
+
+// invalidTopology names every bad field, in words and as google.rpc.BadRequest.
+func invalidTopology(err error) error {
+	st := status.New(codes.InvalidArgument, err.Error())
+	if bad := (*topology.InvalidError)(nil); errors.As(err, &bad) {
+		details := &errdetails.BadRequest{}
+		for _, f := range bad.Named() {
+			details.FieldViolations = append(details.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: "topology." + f.Field, Description: f.Problem})
+		}
+		if detailed, err := st.WithDetails(details); err == nil {
+			st = detailed
+		}
+	}
+	return st.Err()
 }
 
 // maxAudited bounds the changes that one line of the log names.

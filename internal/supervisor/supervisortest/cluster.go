@@ -40,6 +40,8 @@ type Options struct {
 	Gossip   bool
 	// Sockets is the number of report addresses of each replica; 0 stands for 1.
 	Sockets int
+	// Spares is the number of nodes without a place, x1 and so on.
+	Spares int
 }
 
 // Cluster is the surroundings of some replicas.
@@ -49,7 +51,8 @@ type Cluster struct {
 	Configs []config.Supervisor
 	Agents  map[fault.NodeID]*Agent
 
-	ca *pki.CA
+	ca     *pki.CA
+	spares []config.SpareEntry
 }
 
 // New makes keys, configurations and agents; it starts no replica.
@@ -83,6 +86,11 @@ func New(t testing.TB, o Options) *Cluster {
 		a := c.agent(t, id)
 		c.Agents[id] = a
 		nodes = append(nodes, config.NodeEntry{ID: id, Coord: at.String(), Service: a.Addr()})
+	}
+	for i := range o.Spares {
+		id := fault.NodeID(fmt.Sprintf("x%d", i+1))
+		c.Agents[id] = c.agent(t, id)
+		c.spares = append(c.spares, config.SpareEntry{ID: id, Service: c.Agents[id].Addr()})
 	}
 	c.configure(t, o, nodes)
 	return c
@@ -133,6 +141,7 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, por
 	c.issue(t, pki.SupervisorIdentity(Name, id), id, net.IPv4(127, 0, 0, 1))
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
+	cfg.Spares = c.spares
 	cfg.Report, cfg.GRPC, cfg.HTTP = ports.udp(), ports.tcp(), ports.tcp()
 	for range o.Sockets - 1 {
 		cfg.ReportAlternates = append(cfg.ReportAlternates, ports.udp())
@@ -222,6 +231,12 @@ func (c *Cluster) Conn(t testing.TB, role pki.Role, addr string) *grpc.ClientCon
 func (c *Cluster) Client(t testing.TB, addr string) lofamov1.FaultSupervisorClient {
 	t.Helper()
 	return lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleViewer, addr))
+}
+
+// Operator is an operator's client of a replica.
+func (c *Cluster) Operator(t testing.TB, addr string) lofamov1.FaultSupervisorClient {
+	t.Helper()
+	return lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleOperator, addr))
 }
 
 // AwaitLeader waits until one of the replicas knows a leader that leads, and returns its index.

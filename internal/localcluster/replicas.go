@@ -53,14 +53,26 @@ func (c *Cluster) SignalSupervisor(id string, sig unix.Signal) error {
 // reapTime bounds the wait for the news that a process of ours has ended.
 const reapTime = time.Second
 
-// KillSupervisor ends a replica's process by signal 9, and returns when it has ended. One that does not
-// run is no error.
+// KillSupervisor ends a replica's process by signal 9, and returns when it has ended. One that has ended by
+// itself is no error.
 func (c *Cluster) KillSupervisor(ctx context.Context, id string) error {
 	s, err := c.supervisor(id)
 	if err != nil {
 		return err
 	}
-	p, err := openProcess(s.PID, s.Started)
+	if s.PID == 0 {
+		return nil
+	}
+	if err := kill(ctx, s.PID, s.Started); err != nil {
+		return fmt.Errorf("kill supervisor %s: %w", id, err)
+	}
+	c.expectExit(member{"supervisor", id}.String())
+	s.PID, s.Started = 0, 0
+	return c.save()
+}
+
+func kill(ctx context.Context, pid int, started uint64) error {
+	p, err := openProcess(pid, started)
 	if errors.Is(err, errNotOurs) {
 		return nil
 	}
@@ -71,12 +83,7 @@ func (c *Cluster) KillSupervisor(ctx context.Context, id string) error {
 	if err := p.signal(unix.SIGKILL); err != nil && !errors.Is(err, errNotOurs) {
 		return err
 	}
-	if err := p.wait(ctx); err != nil {
-		return fmt.Errorf("kill supervisor %s: %w", id, err)
-	}
-	c.expectExit(member{"supervisor", id}.String())
-	s.PID, s.Started = 0, 0
-	return c.save()
+	return p.wait(ctx)
 }
 
 // expectExit takes the news of an end that was wanted out of Exited.

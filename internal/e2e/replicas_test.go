@@ -1,0 +1,339 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/localcluster/client"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// at connects to one replica alone.
+func (t trial) at(id string, role pki.Role) *client.Client { return clientAt(t.T, t.Lab, id, role) }
+
+func clientAt(t *testing.T, l *lab.Lab, id string, role pki.Role) *client.Client {
+	t.Helper()
+	s, err := l.Cluster.Supervisor(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls, err := pki.ClientTLS(l.Cluster.PKI(string(role)+".pem"), l.Cluster.PKI(string(role)+".key"), l.Cluster.PKI("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(client.Config{Targets: []string{s.GRPC}, TLS: tls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// operator connects to all replicas with the operator's certificate.
+func operator(t *testing.T, l *lab.Lab) *client.Client {
+	t.Helper()
+	c, err := l.Cluster.ClientAs(pki.RoleOperator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// eventually polls until the condition holds.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for !cond() {
+		select {
+		case <-deadline:
+			t.Fatalf("waited %s for %s", patience, what)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// leader waits until somebody leads, and returns all replicas, the leader first.
+func (t trial) leaderFirst() []string {
+	t.Helper()
+	var ids []string
+	eventually(t.T, "a leader", func() bool {
+		resp, err := t.Client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{Brief: true})
+		if err != nil || resp.GetCluster().GetStale() || resp.GetCluster().GetLeader() == "" {
+			return false
+		}
+		ids = []string{resp.GetCluster().GetLeader()}
+		return true
+	})
+	for _, s := range t.Cluster.Info().Supervisors {
+		if s.ID != ids[0] {
+			ids = append(ids, s.ID)
+		}
+	}
+	return ids
+}
+
+func (t trial) signal(id string, sig unix.Signal) {
+	t.Helper()
+	if err := t.Cluster.SignalSupervisor(id, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (t trial) kill(ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := t.Cluster.KillSupervisor(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (t trial) start(ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		if err := t.Cluster.StartSupervisor(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// once checks that since the trial began a component became so exactly once, and that revisions only rose.
+func (t trial) once(node, component string, state lofamov1.State) {
+	t.Helper()
+	n, last := 0, uint64(0)
+	for _, s := range t.Since(t.mark) {
+		if s.GetNode() == node && s.GetComponent() == component && s.GetTo() == state {
+			n++
+		}
+		if s.GetRevision() < last {
+			t.Errorf("revision %d after %d: %s", s.GetRevision(), last, s)
+		}
+		last = s.GetRevision()
+	}
+	if n != 1 {
+		t.Errorf("%s of %s became %s %d times", component, node, state, n)
+	}
+}
+
+// TestReplicas does to the supervisors what their machines may do to them, while the nodes live.
+func TestReplicas(t *testing.T) {
+	l := cluster(t, "2x2x1", 3)
+	try(t, l, "the leader stopped past its lease and continued", leaderStopped)
+	try(t, l, "a member that stalls again and again", stalls)
+	try(t, l, "quorum lost and back", quorumLost)
+	try(t, l, "a replica replaced under load", replaced)
+	try(t, l, "all replicas killed at once", allKilled)
+}
+
+// leaderStopped: row 14. Another leads meanwhile; the one of old, continued, neither writes nor says what is
+// no longer so.
+func leaderStopped(t trial) {
+	old := t.leaderFirst()[0]
+	reader := t.at(old, pki.RoleViewer)
+	if _, err := reader.GetNode(t.Context(), "0,1,0"); err != nil {
+		t.Fatal(err)
+	}
+	t.signal(old, unix.SIGSTOP)
+	t.inject("0,1,0", sensor("temperature", 110))
+	change := t.becomes("n0-1-0", "temperature", failed)
+	t.signal(old, unix.SIGCONT)
+	answers, staleOnes := 0, 0
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		resp, err := reader.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		if err != nil {
+			continue // a refusal is no lie
+		}
+		answers++
+		if resp.GetCluster().GetStale() {
+			staleOnes++
+			continue
+		}
+		i := slices.IndexFunc(resp.GetNodes(), func(n *lofamov1.Node) bool { return n.GetId() == "n0-1-0" })
+		if got := t.component(resp.GetNodes()[i], "temperature").GetState(); got != failed || resp.GetRevision() < change.GetRevision() {
+			t.Fatalf("%s was stopped past its lease, and says of what changed at revision %d: %s, as of revision %d, not marked stale",
+				old, change.GetRevision(), got, resp.GetRevision())
+		}
+	}
+	t.Logf("%d answers of the old leader, %d of them marked stale", answers, staleOnes)
+	t.once("n0-1-0", "temperature", failed)
+	t.othersWereSpared("n0-1-0")
+	t.neverFailed()
+}
+
+// stalls: row 12. A member whose disk takes 0.1 to 5 s for a write is one that does nothing for so long: the
+// whole process is stopped, which takes its network along. Followers and leaders in turn.
+func stalls(t trial) {
+	ids := t.leaderFirst()
+	for _, p := range []struct {
+		id         string
+		stop, goOn time.Duration
+		times      int
+	}{
+		{ids[1], 100 * time.Millisecond, 100 * time.Millisecond, 10},
+		{ids[0], 100 * time.Millisecond, 100 * time.Millisecond, 10},
+		{ids[1], 700 * time.Millisecond, 300 * time.Millisecond, 2},
+		{ids[0], 5 * time.Second, 0, 1},
+	} {
+		for range p.times {
+			t.signal(p.id, unix.SIGSTOP)
+			pause(t, p.stop)
+			t.signal(p.id, unix.SIGCONT)
+			pause(t, p.goOn)
+		}
+	}
+	// While everybody stalls in turn a fault comes in.
+	t.inject("1,1,0", sensor("temperature", 110))
+	for _, id := range ids {
+		t.signal(id, unix.SIGSTOP)
+		pause(t, 500*time.Millisecond)
+		t.signal(id, unix.SIGCONT)
+	}
+	t.becomes("n1-1-0", "temperature", failed)
+	t.once("n1-1-0", "temperature", failed)
+	t.neverFailed()
+	t.othersWereSpared("n1-1-0")
+}
+
+// pause lets a fault last; it waits for nothing.
+func pause(t trial, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
+
+// quorumLost: row 12. What is left says how old it is; evidence stays with its senders and arrives after.
+func quorumLost(t trial) {
+	ids := t.leaderFirst()
+	left := t.at(ids[2], pki.RoleViewer)
+	t.kill(ids[0], ids[1])
+	gone := t.Mark()
+	eventually(t.T, "an answer that says that it is old", func() bool {
+		resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		return err == nil && resp.GetCluster().GetStale() && len(resp.GetNodes()) == 4
+	})
+	t.inject("1,0,0", sensor("temperature", 110))
+	t.inject("0,0,0", simple(localcluster.KillHost))
+	pause(t, 2*time.Second)
+	resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil || !resp.GetCluster().GetStale() {
+		t.Errorf("without a quorum: %v, %v", resp.GetCluster(), err)
+	} else if age := resp.GetCluster().GetStaleAge(); age == nil || age.AsDuration() < time.Second || age.AsDuration() > patience {
+		t.Errorf("2 s after the quorum was lost the answer's age is %v", age)
+	}
+	if seen := t.Since(gone); len(seen) > 0 {
+		t.Errorf("committed without a quorum: %v", seen)
+	}
+	t.start(ids[0], ids[1])
+	t.becomes("n1-0-0", "temperature", failed)
+	t.becomes("n0-0-0", "host", failed)
+	t.once("n1-0-0", "temperature", failed)
+	t.once("n0-0-0", "host", failed)
+	t.neverFailed()
+	t.othersWereSpared("n1-0-0", "n0-0-0")
+}
+
+// replaced: the leader's disk is lost while faults come in; its successor has nothing but the addresses.
+func replaced(t trial) {
+	ids := t.leaderFirst()
+	admin := operator(t.T, t.Lab)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() { // a fault that comes and goes
+		defer close(ended)
+		for v := 110.0; ; v = 150 - v {
+			select {
+			case <-stop:
+				return
+			case <-time.After(100 * time.Millisecond):
+				_, _ = t.Cluster.Inject(context.Background(), "0,1,0", sensor("temperature", v))
+			}
+		}
+	}()
+	err := admin.ReplaceMember(t.Context(), &lofamov1.ReplaceMemberRequest{Name: ids[0], Wait: durationpb.New(time.Minute)}, func(p *lofamov1.MemberProgress) error {
+		t.Log(p.GetStep(), p.GetMessage())
+		if p.GetStep() != lofamov1.MemberStep_ADDED {
+			return nil
+		}
+		if err := t.Cluster.EmptySupervisor(t.Context(), ids[0], p.GetInitialCluster()); err != nil {
+			return err
+		}
+		return t.Cluster.StartSupervisor(ids[0])
+	})
+	close(stop)
+	<-ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.inject("1,1,0", sensor("temperature", 110))
+	t.becomes("n1-1-0", "temperature", failed)
+	// The new one carries a quorum with one of the others.
+	t.kill(ids[1])
+	t.inject("1,0,0", sensor("temperature", 110))
+	t.becomes("n1-0-0", "temperature", failed)
+	resp, err := t.at(ids[0], pki.RoleViewer).ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil || !slices.ContainsFunc(resp.GetEvents(), func(e *lofamov1.Event) bool { return e.GetNode() == "n1-1-0" && e.GetTo() == failed }) {
+		t.Errorf("the successor does not have the history: %v, %v", resp, err)
+	}
+	t.start(ids[1])
+	t.neverFailed()
+	t.othersWereSpared("n0-1-0", "n1-1-0", "n1-0-0")
+}
+
+// allKilled: a power cut of the supervisors' hall. The committed map is the same after it, but for ages.
+func allKilled(t trial) {
+	t.inject("1,0,0", sensor("temperature", 110))
+	t.inject("0,1,0", simple(localcluster.KillHost))
+	t.becomes("n1-0-0", "temperature", failed)
+	t.becomes("n0-1-0", "host", failed)
+	ids := t.leaderFirst()
+	// Links to the dead half's node may still be judged.
+	before := ""
+	eventually(t.T, "the map to rest", func() bool {
+		was := before
+		before = t.committed()
+		pause(t, 500*time.Millisecond)
+		return before == was
+	})
+	t.kill(ids...)
+	t.start(ids...)
+	t.leaderFirst()
+	if after := t.committed(); after != before {
+		t.Errorf("the committed map before:\n%s\nafter:\n%s", before, after)
+	}
+	pause(t, 2*time.Second) // some digest periods
+	if after := t.committed(); after != before {
+		t.Errorf("the committed map before:\n%s\nsome time after:\n%s", before, after)
+	}
+	t.neverFailed()
+}
+
+// committed is the map without what is of today: ages, registers, evidence, deliveries.
+func (t trial) committed() string {
+	t.Helper()
+	resp, err := t.Client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, n := range resp.GetNodes() {
+		fmt.Fprintf(&b, "%s %s %s %s since %s rev %d epochs %d %d\n", n.GetId(), n.GetCoord(), n.GetState(), n.GetCause(),
+			n.GetSince().AsTime(), n.GetRevision(), n.GetHostEpoch(), n.GetDnpEpoch())
+		for _, c := range n.GetComponents() {
+			fmt.Fprintf(&b, "  %s %s since %s\n", c.GetName(), c.GetState(), c.GetSince().AsTime())
+		}
+	}
+	return b.String()
+}

@@ -187,7 +187,12 @@ func allowedChecksums() []string {
 func (s Supervisor) Allowed() ([]lofamov1.Checksum, error) { return parseChecksums(s.Checksums) }
 
 // Reports returns all report addresses by their numbers.
-func (s Supervisor) Reports() []string { return append([]string{s.Report}, s.ReportAlternates...) }
+func (s Supervisor) Reports() []string {
+	if s.Parent() {
+		return nil
+	}
+	return append([]string{s.Report}, s.ReportAlternates...)
+}
 
 // Services returns the addresses of all service interfaces by their numbers.
 func (n NodeEntry) Services() []string { return append([]string{n.Service}, n.Alternates...) }
@@ -205,6 +210,15 @@ func (s Supervisor) Embedded() bool { return len(s.Etcd.Endpoints) == 0 }
 
 // Parent says whether this replica is one of a parent of regions.
 func (s Supervisor) Parent() bool { return s.Region == "" && len(s.Regions) > 0 }
+
+// RegionNames are those of the regions, in the order of the configuration.
+func (s Supervisor) RegionNames() []string {
+	var out []string
+	for _, r := range s.Regions {
+		out = append(out, r.Name)
+	}
+	return out
+}
 
 // EtcdName is the embedded member's name.
 func (s Supervisor) EtcdName() string {

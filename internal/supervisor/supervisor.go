@@ -32,9 +32,11 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/rails"
+	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/upstream"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
@@ -81,6 +83,14 @@ type Supervisor struct {
 	gossip   *gossip.Net // nil without gossip
 	ready    readiness
 
+	regionOf func(fault.NodeID) string // by the configuration
+
+	// Of a parent of regions, which has no engine and nothing that talks to agents; nil elsewhere.
+	parent *regions.Engine
+	// Of a region with a parent; nil elsewhere.
+	upstream *upstream.Client
+	parents  *replica.Peers
+
 	cleanups []cleanup
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -106,8 +116,9 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
+	border, _ := topology.BorderFromConfig(cfg)
 	s := &Supervisor{
-		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top), seed: top, marks: view.NewMarks(),
+		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), regionOf: regionOf(cfg),
 		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
 		stopping: make(chan struct{}), failed: make(chan error, 8),
 	}
@@ -231,6 +242,13 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.onStop("connections to replicas", func(context.Context) error { return s.peers.Close() })
+	if s.cfg.Parent() {
+		s.connectParent()
+		return nil
+	}
+	if err := s.connectUpstream(); err != nil {
+		return err
+	}
 	allowed, err := s.cfg.Allowed()
 	if err != nil {
 		return err
@@ -272,13 +290,21 @@ func (s *Supervisor) serve() error {
 		return err
 	}
 	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
-	s.api = api.New(api.Config{
+	cfg := api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
 		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, MaxOps: s.maxOps(),
-	})
+	}
+	if len(s.cfg.Regions) > 0 {
+		cfg.RegionOf = s.regionOf
+	}
+	if s.cfg.Parent() {
+		s.serveParent(&cfg)
+	} else {
+		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Metrics: s.metrics})
+	}
+	s.api = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
-	lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Metrics: s.metrics})
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

@@ -160,9 +160,9 @@ func (s *Supervisor) normal(ctx context.Context) map[fault.NodeID]bool {
 // awareness turns the configuration into the machine's. A new leader waits one digest period, so
 // that evidence from before its time cannot count for more than evidence that it hears itself.
 func (s *Supervisor) awareness() awareness.Config {
-	p := s.periods
+	p, ids := s.periods, s.names.Topology().IDs()
 	return awareness.Config{
-		Dims: s.names.Dims(), IDs: s.names.Topology().IDs(), Supervisor: s.cfg.ID,
+		Dims: s.names.Dims(), IDs: ids, Foreign: s.foreign(ids), Supervisor: s.cfg.ID,
 		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
 		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod,
 		HalfBound: p.HalfBound(), HoldOff: p.LinkHoldOff,
@@ -202,13 +202,18 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.api.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
-	wg.Go(func() { s.sender.Run(ctx) })
-	wg.Go(func() { s.intake.Run(ctx) })
-	wg.Go(func() { s.forward.Run(ctx) })
+	if s.parents != nil {
+		wg.Go(func() { s.parents.Run(ctx) })
+	}
+	if !s.cfg.Parent() {
+		wg.Go(func() { s.sender.Run(ctx) })
+		wg.Go(func() { s.intake.Run(ctx) })
+		wg.Go(func() { s.forward.Run(ctx) })
+		wg.Go(func() { s.followTopology(ctx) })
+		wg.Go(func() { s.followMaintenance(ctx) })
+	}
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })
-	wg.Go(func() { s.followTopology(ctx) })
-	wg.Go(func() { s.followMaintenance(ctx) })
 	for k, socket := range s.sockets {
 		wg.Go(func() {
 			if err := socket.Run(ctx, s.intake.Datagrams(uint8(k))); err != nil && ctx.Err() == nil {
@@ -260,6 +265,12 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 			s.logger.Info("raft is led by another replica: commits take one hop more", "err", err)
 		}
 		cancel()
+	}
+	switch {
+	case s.parent != nil:
+		return s.parent.Lead(ctx, fence)
+	case s.upstream != nil:
+		return s.leadRegion(ctx, fence)
 	}
 	return s.engine.Lead(ctx, fence)
 }

@@ -70,6 +70,9 @@ type Config struct {
 	Metrics   *metrics.Metrics
 	// MaxOps is the number of operations that one transaction of the store may have; 0: any.
 	MaxOps int
+	// RegionOf tells the region of a node, and Regions how a parent's regions stand. nil: there are none.
+	RegionOf func(id fault.NodeID) string
+	Regions  func(ctx context.Context) []*lofamov1.Region
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.
@@ -160,7 +163,7 @@ func answerPage[R proto.Message](ctx context.Context, s *Server, page *token, ow
 }
 
 // info is what a list says of the whole.
-func (s *Server) info(snap snapshot) *lofamov1.ClusterInfo {
+func (s *Server) info(ctx context.Context, snap snapshot) *lofamov1.ClusterInfo {
 	info := proto.CloneOf(s.cfg.Info)
 	info.Dims = snap.Dims().String()
 	info.Leader, info.Stale = s.cfg.Directory.Leader(), snap.Stale
@@ -168,6 +171,9 @@ func (s *Server) info(snap snapshot) *lofamov1.ClusterInfo {
 		info.Leader = s.cfg.Self // what the election tells may lag behind
 	} else if snap.StaleAge >= 0 {
 		info.StaleAge = durationpb.New(snap.StaleAge)
+	}
+	if s.cfg.Regions != nil {
+		info.Regions = s.cfg.Regions(ctx)
 	}
 	return info
 }

@@ -113,7 +113,7 @@ func (s *Server) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) 
 		return nil, err
 	}
 	return answerPage(ctx, s, page, func(snap snapshot) (*lofamov1.ListLinksResponse, error) {
-		resp := &lofamov1.ListLinksResponse{Revision: snap.Revision, Cluster: s.info(snap)}
+		resp := &lofamov1.ListLinksResponse{Revision: snap.Revision, Cluster: s.info(ctx, snap)}
 		var from uint64
 		if page != nil {
 			from = page.position

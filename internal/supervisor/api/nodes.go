@@ -132,7 +132,7 @@ func (c *candidate) has(field, value string) bool {
 	if spare {
 		return spareHas(field, value)
 	}
-	switch at := c.s.Dims().At(c.pos); field {
+	switch at := c.s.Coord(c.pos); field {
 	case "coord":
 		return at.String() == value
 	case "x":
@@ -180,7 +180,7 @@ func (s *Server) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) 
 		return nil, err
 	}
 	return answerPage(ctx, s, page, func(snap snapshot) (*lofamov1.ListNodesResponse, error) {
-		resp := &lofamov1.ListNodesResponse{Revision: snap.Revision, Cluster: s.info(snap)}
+		resp := &lofamov1.ListNodesResponse{Revision: snap.Revision, Cluster: s.info(ctx, snap)}
 		from := 0
 		if page != nil {
 			from = int(min(page.position, uint64(snap.size())))

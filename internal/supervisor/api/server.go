@@ -95,7 +95,7 @@ func rights(method string) []pki.Role {
 		return readers
 	case lofamov1.SupervisorAdmin_ServiceDesc.ServiceName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
-	case lofamov1.Replica_ServiceDesc.ServiceName:
+	case lofamov1.Replica_ServiceDesc.ServiceName, lofamov1.Upstream_ServiceDesc.ServiceName:
 		return SupervisorsOnly(method)
 	}
 	return nil
@@ -105,6 +105,9 @@ func rights(method string) []pki.Role {
 func SupervisorsOnly(string) []pki.Role { return []pki.Role{pki.RoleSupervisor} }
 
 // caller returns who is at the other end of the connection; TLS has verified the certificate.
+// Caller returns who is at the other end of a call's connection.
+func Caller(ctx context.Context) (pki.Identity, error) { return caller(ctx) }
+
 func caller(ctx context.Context) (pki.Identity, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

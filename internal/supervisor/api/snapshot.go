@@ -17,11 +17,12 @@ type snapshot struct {
 	view.Map
 	topo  *topology.Topology
 	marks func(fault.NodeID) *lofamov1.Maintenance
+	of    func(fault.NodeID) string // the region of a node; nil: there are none
 }
 
 // snap adds to a map what it is read with.
 func (s *Server) snap(m view.Map) snapshot {
-	return snapshot{Map: m, topo: s.cfg.Names.Topology(), marks: s.cfg.Marks.Of}
+	return snapshot{Map: m, topo: s.cfg.Names.Topology(), of: s.cfg.RegionOf, marks: s.cfg.Marks.Of}
 }
 
 // freeze returns the snapshot as it is now, with the marks that there are now.
@@ -79,8 +80,13 @@ func (s snapshot) labels(pos int) map[string]string {
 
 func (s snapshot) maintenance(pos int) *lofamov1.Maintenance { return s.marks(s.id(pos)) }
 
-// region is that of a node: this replica's own.
-func (s snapshot) region(int) string { return "" }
+// region is that of a node; empty where there are none.
+func (s snapshot) region(pos int) string {
+	if s.of == nil {
+		return ""
+	}
+	return s.of(s.id(pos))
+}
 
 // dress adds to a node what is not of the fault map itself.
 func (s snapshot) dress(n *lofamov1.Node, pos int) {

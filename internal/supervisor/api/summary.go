@@ -48,7 +48,7 @@ func divide(s snapshot, key string) division {
 	kind, name, _ := strings.Cut(key, "/")
 	value := make([]string, s.Len())
 	for rank := range value {
-		switch at := s.Dims().At(rank); {
+		switch at := s.Coord(rank); {
 		case kind == "label":
 			value[rank] = s.labels(rank)[name]
 		case key == "region":
@@ -146,7 +146,7 @@ func (s *Server) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest
 	}
 	return answer(ctx, s, func(snap snapshot) (*lofamov1.GetSummaryResponse, error) {
 		resp := s.summarize(snap, req.GetBy(), s.divisions.chosen(snap, labels))
-		resp.Revision, resp.Cluster = snap.Revision, s.info(snap)
+		resp.Revision, resp.Cluster = snap.Revision, s.info(ctx, snap)
 		return resp, nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.GetSummaryResponse, error) {
 		return c.GetSummary(ctx, req)

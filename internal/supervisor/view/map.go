@@ -66,8 +66,8 @@ type places struct {
 	border map[grid.Coord]fault.NodeID // of other regions
 }
 
-// coord is the place of the node of a rank.
-func (m *Map) coord(rank int) grid.Coord {
+// Coord is the place of the node of a rank.
+func (m Map) Coord(rank int) grid.Coord {
 	if m.places != nil {
 		return m.places.at[rank]
 	}
@@ -98,7 +98,7 @@ func (m Map) packed(rank int) *packed { return m.chunks[rank/chunkSize].nodes[ra
 
 // At returns the node of a rank, which must be in [0, Len).
 func (m Map) At(rank int) Entry {
-	e := m.packed(rank).unpack(m.coord(rank), m.rules)
+	e := m.packed(rank).unpack(m.Coord(rank), m.rules)
 	e.Status.Groups = m.member[e.Status.ID]
 	return e
 }
@@ -212,7 +212,7 @@ func unheard(id fault.NodeID, at grid.Coord, dims grid.Dims, since time.Time) aw
 // Set replaces a node. It says whether there is one of that id at that place.
 func (b *Builder) Set(e Entry) bool {
 	rank, ok := b.now.index[e.Status.ID]
-	if !ok || b.now.coord(rank) != e.Status.Coord {
+	if !ok || b.now.Coord(rank) != e.Status.Coord {
 		return false
 	}
 	b.put(rank, e)
@@ -222,7 +222,7 @@ func (b *Builder) Set(e Entry) bool {
 // Reset makes a node UNKNOWN again.
 func (b *Builder) Reset(id fault.NodeID, since time.Time) {
 	if rank, ok := b.now.index[id]; ok {
-		b.put(rank, Entry{Status: unheard(id, b.now.coord(rank), b.now.dims, since)})
+		b.put(rank, Entry{Status: unheard(id, b.now.Coord(rank), b.now.dims, since)})
 	}
 }
 

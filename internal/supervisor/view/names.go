@@ -2,7 +2,9 @@ package view
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -52,6 +54,9 @@ func (n *Names) Foreign(id fault.NodeID) (topology.Node, bool) {
 	b, ok := n.border[id]
 	return b, ok
 }
+
+// Border returns those nodes, in no order.
+func (n *Names) Border() []topology.Node { return slices.Collect(maps.Values(n.border)) }
 
 func (n *Names) borderIDs() map[grid.Coord]fault.NodeID {
 	out := make(map[grid.Coord]fault.NodeID, len(n.border))

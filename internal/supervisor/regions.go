@@ -1,0 +1,125 @@
+package supervisor
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/regions"
+	"github.com/lofamo/lofamo/internal/supervisor/replica"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/upstream"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// regionOf returns what tells the region of a node, by the configuration.
+func regionOf(cfg config.Supervisor) func(fault.NodeID) string {
+	of := make(map[fault.NodeID]string, len(cfg.Nodes))
+	for _, n := range cfg.Nodes {
+		of[n.NodeID()] = n.Region
+	}
+	return func(id fault.NodeID) string { return of[id] }
+}
+
+// foreign adds the nodes of other regions that border on this one to ids, and names them; nil: there are no regions.
+func (s *Supervisor) foreign(ids map[grid.Coord]fault.NodeID) map[fault.NodeID]bool {
+	if s.cfg.Region == "" {
+		return nil
+	}
+	out := make(map[fault.NodeID]bool)
+	for _, n := range s.names.Border() {
+		ids[n.Coord], out[n.ID] = n.ID, true
+	}
+	return out
+}
+
+func addressesOf(list []config.UpstreamEntry) (ids []string, addresses map[string]string) {
+	addresses = make(map[string]string, len(list))
+	for _, u := range list {
+		ids = append(ids, u.ID)
+		addresses[u.ID] = u.GRPC
+	}
+	return ids, addresses
+}
+
+// connectParent makes the parts of a parent of regions: nothing of it talks to agents.
+func (s *Supervisor) connectParent() {
+	ops := 0
+	if s.cfg.Embedded() {
+		ops = embedded.MaxTxnOps - 16 // for what goes with every transaction
+	}
+	s.parent = regions.New(regions.Config{
+		Regions: s.cfg.RegionNames(), Region: s.regionOf, Names: s.names,
+		Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
+		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Ops: ops,
+		Metrics: s.metrics, Logger: s.logger,
+	}, s.store)
+}
+
+// serveParent lets the regions' supervisors in, and has the API answer from what they say.
+func (s *Supervisor) serveParent(cfg *api.Config) {
+	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, regions.Copy{Etcd: s.store}, noBundles{}, s.standing
+	cfg.Operators = s.parent
+	speakers := make(map[string]string)
+	for _, r := range s.cfg.Regions {
+		for _, u := range r.Supervisors {
+			speakers[u.ID] = r.Name
+		}
+	}
+	lofamov1.RegisterUpstreamServer(s.grpc, &regions.Server{Engine: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})
+}
+
+// standing tells how the regions stand: by the leader's word, or where this replica does not lead by its copy.
+func (s *Supervisor) standing(ctx context.Context) []*lofamov1.Region {
+	if list := s.parent.Regions(); list != nil {
+		return list
+	}
+	list, err := regions.Copy{Etcd: s.store}.Regions(ctx, s.cfg.RegionNames())
+	if err != nil {
+		s.logger.Debug("no word of the regions", "err", err)
+	}
+	return list
+}
+
+// connectUpstream makes the way to the parent, if there is one.
+func (s *Supervisor) connectUpstream() error {
+	if len(s.cfg.Upstream) == 0 {
+		return nil
+	}
+	ids, addresses := addressesOf(s.cfg.Upstream)
+	var err error
+	if s.parents, err = replica.Dial(addresses, s.peerTLS); err != nil {
+		return err
+	}
+	s.onStop("connections to the parent", func(context.Context) error { return s.parents.Close() })
+	s.upstream = upstream.New(upstream.Config{
+		Region: s.cfg.Region, Dims: s.names.Dims().String(), Store: s.store, Parents: ids, Conn: s.parents.Conn,
+		Beat: s.periods.DigestPeriod, Logger: s.logger,
+	})
+	return nil
+}
+
+// leadRegion is one term of a region's leader that has a parent.
+func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.upstream.Run(ctx, uint64(fence.Rev)) })
+	defer wg.Wait()
+	defer cancel()
+	return s.engine.Lead(ctx, fence)
+}
+
+// noBundles is what a parent of regions has of diagnostic bundles.
+type noBundles struct{}
+
+// Fetch implements api.Bundles.
+func (noBundles) Fetch(context.Context, fault.Origin, string, uint64, func(*lofamov1.GetBundleResponse) error) error {
+	return status.Error(codes.FailedPrecondition, "a parent of regions reaches no nodes: ask a supervisor of the node's region")
+}

@@ -1,0 +1,65 @@
+package regions
+
+import (
+	"context"
+	"fmt"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+)
+
+// Copy is a replica's own copy of the parent's store, as the API reads it.
+type Copy struct{ *store.Etcd }
+
+// Regions tells how the regions stood when the copy was written, without ages.
+func (c Copy) Regions(ctx context.Context, names []string) ([]*lofamov1.Region, error) {
+	entries, rev, err := c.Tree(ctx, prefix, true)
+	if err != nil {
+		return nil, err
+	}
+	have, err := read(entries, rev)
+	if err != nil {
+		return nil, err
+	}
+	nodes := make(map[string]uint32)
+	for _, n := range have.nodes {
+		nodes[n.GetRegion()]++
+	}
+	var out []*lofamov1.Region
+	for _, name := range names {
+		h, known := have.heads[name]
+		if !known {
+			h.Cut = true
+		}
+		out = append(out, &lofamov1.Region{Name: name, State: h.state(), Revision: h.Revision, Nodes: nodes[name]})
+	}
+	return out, nil
+}
+
+// Nodes returns the nodes of all regions as they are shown: those of a region that was cut off when the copy was
+// written are UNKNOWN.
+func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
+	entries, rev, err := c.Tree(ctx, prefix, true)
+	if err != nil {
+		return nil, 0, err
+	}
+	have, err := read(entries, rev)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i, n := range have.nodes {
+		h := have.heads[n.GetRegion()]
+		if !h.Cut {
+			continue
+		}
+		entry, err := view.Restore(n)
+		if err != nil {
+			return nil, 0, fmt.Errorf("region %s: %w", n.GetRegion(), err)
+		}
+		entry = cutOff(entry, h.Since)
+		have.nodes[i] = view.Stored(entry.Status, h.Since)
+		have.nodes[i].Region, have.nodes[i].Revision = n.GetRegion(), n.GetRevision()
+	}
+	return have.nodes, rev, nil
+}

@@ -1,0 +1,216 @@
+// Package regions is the parent of regions: it takes in what their leaders pass on, keeps it in the parent's store,
+// and serves one map of all of them (seed 003 §5.2.3.2: the parts of a map that others are charged with).
+//
+//	stream ──► ledger of the region ──► units ──► committer ──► store
+//	                │                                │
+//	         presence of the region            map, committed
+//
+// It judges nothing itself. A region that is not heard any more is cut off: its nodes are shown as UNKNOWN, with the
+// age of the last word; what they were stays in the store untouched, and is shown again when it is back. What
+// follows what is package region's; this is its goroutine, its store and its streams.
+package regions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Store is what the engine needs of the parent's store; its methods block until the store answers.
+type Store interface {
+	Load(ctx context.Context) (store.Snapshot, error)
+	Tree(ctx context.Context, prefix string, own bool) ([]store.Entry, uint64, error)
+	Confirm(ctx context.Context, fence store.Fence) (store.Standing, error)
+	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
+}
+
+// Config of an engine.
+type Config struct {
+	// Regions are the names of the regions, Region tells which one a node belongs to.
+	Regions []string
+	Region  func(id fault.NodeID) string
+	Names   *view.Names // of all regions
+	Meta    store.Meta
+	// Beat is how often a region is to be heard; after Misses of them without a word it is cut off.
+	Beat   time.Duration
+	Misses int
+	// Ops and Bytes bound a transaction. 0 stands for 100 operations and for 896 KiB.
+	Ops, Bytes int
+	// Backlog bounds the bytes of units that wait for the store; 0 stands for 64 MiB. Beyond it nothing is taken
+	// in, which is how a slow store is felt by the regions.
+	Backlog int
+	Metrics *metrics.Metrics
+	Logger  *slog.Logger
+}
+
+// Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any goroutine.
+type Engine struct {
+	cfg     Config
+	store   Store
+	in      chan input
+	streams atomic.Uint64
+	term    atomic.Pointer[term]
+}
+
+// New returns an engine on a store.
+func New(cfg Config, st Store) *Engine {
+	if cfg.Ops == 0 {
+		cfg.Ops = 100
+	}
+	if cfg.Bytes == 0 {
+		cfg.Bytes = 896 << 10
+	}
+	if cfg.Backlog == 0 {
+		cfg.Backlog = 64 << 20
+	}
+	return &Engine{cfg: cfg, store: st, in: make(chan input)}
+}
+
+// input is an event for the ledger of a region.
+type input struct {
+	region string
+	event  region.Event
+	out    *outbox // of a stream that begins
+}
+
+// Leading says whether a term is running.
+func (e *Engine) Leading() bool { return e.term.Load() != nil }
+
+// Lead runs one term: it loads what the store has and works on until the context ends or the store refuses a
+// commit. It returns the reason.
+func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
+	t, err := e.newTerm(ctx, fence)
+	if err != nil {
+		return fmt.Errorf("begin term %d: %w", fence.Rev, err)
+	}
+	e.term.Store(t)
+	e.cfg.Metrics.Leader.Set(1)
+	defer func() {
+		e.term.Store(nil)
+		close(t.done)
+		e.cfg.Metrics.Leader.Set(0)
+	}()
+	return t.run(ctx)
+}
+
+// submit hands an event to the term that was running when the stream began, and waits until it is taken. False
+// means that the term or the stream has ended.
+func (t *term) submit(ctx context.Context, in input) bool {
+	select {
+	case t.e.in <- in:
+		return true
+	case <-t.done:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Map returns the map of all regions as it is at some moment of the call. It asks a quorum whether this replica
+// still leads. It fails with engine.ErrNotLeading.
+func (e *Engine) Map(ctx context.Context) (view.Map, error) {
+	t := e.term.Load()
+	if t == nil {
+		return view.Map{}, engine.ErrNotLeading
+	}
+	at, err := e.store.Confirm(ctx, t.fence)
+	switch {
+	case errors.Is(err, store.ErrNotLeader):
+		return view.Map{}, engine.ErrNotLeading
+	case err != nil:
+		return view.Map{}, fmt.Errorf("%w: %w", engine.ErrNoQuorum, err)
+	}
+	for {
+		p := t.published.Load()
+		if p.m.Revision >= at.Head {
+			m := p.m
+			m.Revision = max(m.Revision, at.Revision)
+			return m, nil
+		}
+		select {
+		case <-p.newer:
+		case <-t.done:
+			return view.Map{}, engine.ErrNotLeading
+		case <-ctx.Done():
+			return view.Map{}, ctx.Err()
+		}
+	}
+}
+
+// Detail returns nodes with what only this leader knows: of a region that is cut off since when it was not heard.
+func (e *Engine) Detail(_ context.Context, ids []fault.NodeID) ([]view.Entry, error) {
+	t := e.term.Load()
+	if t == nil {
+		return nil, engine.ErrNotLeading
+	}
+	p := t.published.Load()
+	out := make([]view.Entry, 0, len(ids))
+	for _, id := range ids {
+		entry, ok := p.m.Find(id)
+		if !ok {
+			continue
+		}
+		if r := p.regions[e.cfg.Region(id)]; r.cut {
+			entry.Status.Life = r.heard
+		}
+		out = append(out, entry)
+	}
+	return out, nil
+}
+
+// Reports implements the API's engine: the parent takes no reports.
+func (e *Engine) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
+	if !e.Leading() {
+		return engine.ReportView{}, engine.ErrNotLeading
+	}
+	return engine.ReportView{}, nil
+}
+
+// Seen implements the API's engine: nothing is seen here before it is committed.
+func (e *Engine) Seen(int) (<-chan *lofamov1.Event, func(), error) {
+	if !e.Leading() {
+		return nil, nil, engine.ErrNotLeading
+	}
+	return nil, func() {}, nil
+}
+
+// Regions tells of the regions, in the order of the configuration; nil on a replica that does not lead.
+func (e *Engine) Regions() []*lofamov1.Region {
+	t := e.term.Load()
+	if t == nil {
+		return nil
+	}
+	p, now := t.published.Load(), time.Now()
+	var out []*lofamov1.Region
+	for _, name := range e.cfg.Regions {
+		r := p.regions[name]
+		state := lofamov1.State_NORMAL
+		if r.cut {
+			state = lofamov1.State_UNKNOWN
+		}
+		out = append(out, &lofamov1.Region{Name: name, State: state, Age: view.Age(r.heard, now), Revision: r.revision, Nodes: uint32(r.nodes)})
+	}
+	return out
+}
+
+// errRegions is what becomes of an operator's change: the parent holds nothing of its own.
+var errRegions = status.Error(codes.FailedPrecondition, "a parent of regions changes nothing: ask a supervisor of the node's region")
+
+// Change implements the API's operators.
+func (e *Engine) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	return 0, errRegions
+}

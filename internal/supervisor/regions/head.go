@@ -1,0 +1,110 @@
+package regions
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// The keys, below the store's prefix.
+const (
+	prefix  = "regions/"
+	keyHead = "head"
+)
+
+// head is what is kept of a region beside its documents.
+type head struct {
+	region.Position
+	// Cut says that the region is cut off, Since from when on it is so or is not (supervisor's wall clock).
+	Cut   bool      `json:"cut"`
+	Since time.Time `json:"since,omitzero"`
+}
+
+func key(name, below string) string { return store.Prefix + prefix + name + "/" + below }
+
+func (h head) kv(name string) (store.KV, error) {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return store.KV{}, fmt.Errorf("encode head of region %s: %w", name, err)
+	}
+	return store.KV{Key: key(name, keyHead), Value: b}, nil
+}
+
+func (h head) state() lofamov1.State {
+	if h.Cut {
+		return lofamov1.State_UNKNOWN
+	}
+	return lofamov1.State_NORMAL
+}
+
+// stored is all that the parent's store has.
+type stored struct {
+	revision uint64
+	heads    map[string]head
+	nodes    []*lofamov1.Node // with their regions
+	groups   map[string]map[string]*lofamov1.Group
+}
+
+// read decodes what is below prefix.
+func read(entries []store.Entry, revision uint64) (stored, error) {
+	out := stored{revision: revision, heads: make(map[string]head), groups: make(map[string]map[string]*lofamov1.Group)}
+	for _, e := range entries {
+		name, below, _ := strings.Cut(e.Key, "/")
+		switch {
+		case below == keyHead:
+			var h head
+			if err := json.Unmarshal(e.Value, &h); err != nil {
+				return stored{}, fmt.Errorf("read head of region %s: %w", name, err)
+			}
+			out.heads[name] = h
+		case strings.HasPrefix(below, region.KindNodes):
+			n, err := decodeNode(name, e.Value)
+			if err != nil {
+				return stored{}, err
+			}
+			n.Revision = e.Revision
+			out.nodes = append(out.nodes, n)
+		case strings.HasPrefix(below, region.KindGroups):
+			g := new(lofamov1.Group)
+			if err := proto.Unmarshal(e.Value, g); err != nil {
+				return stored{}, fmt.Errorf("read group %s of region %s: %w", below, name, err)
+			}
+			if out.groups[name] == nil {
+				out.groups[name] = make(map[string]*lofamov1.Group)
+			}
+			out.groups[name][g.GetId()] = g
+		}
+	}
+	return out, nil
+}
+
+func decodeNode(name string, b []byte) (*lofamov1.Node, error) {
+	n := new(lofamov1.Node)
+	if err := proto.Unmarshal(b, n); err != nil {
+		return nil, fmt.Errorf("read a node of region %s: %w", name, err)
+	}
+	n.Region = name
+	return n, nil
+}
+
+// cutOff is a node as it is shown while its region is cut off: nothing of it is known. What it was is kept.
+func cutOff(e view.Entry, since time.Time) view.Entry {
+	st := e.Status
+	st.State, st.Cause, st.Since, st.SingleWitness = fault.Unknown, fault.CauseNone, since, false
+	st.Components = append(st.Components[:0:0], st.Components...)
+	for i := range st.Components {
+		c := &st.Components[i]
+		c.State, c.Cause, c.Since, c.Evidence = fault.Unknown, fault.CauseNone, since, nil
+	}
+	e.Status = st
+	return e
+}

@@ -1,0 +1,181 @@
+package regions
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/region"
+)
+
+// Server takes the regions' streams.
+type Server struct {
+	lofamov1.UnimplementedUpstreamServer
+
+	Engine *Engine
+	// Caller says who is at the other end of a connection.
+	Caller func(ctx context.Context) (pki.Identity, error)
+	// Speakers are the supervisors of the regions: the region of each by its id.
+	Speakers map[string]string
+	// Stopping ends streams when the replica stops.
+	Stopping <-chan struct{}
+}
+
+// Report implements the service.
+func (s *Server) Report(stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse]) error {
+	who, err := s.Caller(stream.Context())
+	if err != nil {
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	name, ok := s.Speakers[who.Name]
+	if !ok {
+		return status.Errorf(codes.PermissionDenied, "%s is no supervisor of a region of this parent", who)
+	}
+	t := s.Engine.term.Load()
+	if t == nil {
+		return status.Error(codes.FailedPrecondition, "this replica does not lead: try another of the parent's")
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	switch {
+	case hello == nil:
+		return status.Error(codes.InvalidArgument, "the first message: want a hello")
+	case hello.GetRegion() != name:
+		return status.Errorf(codes.PermissionDenied, "region: given %q: %s speaks for %s", hello.GetRegion(), who, name)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	id := region.Stream(s.Engine.streams.Add(1))
+	out := newOutbox()
+	if !t.submit(ctx, input{name, region.Hello{Stream: id, UpstreamHello: hello}, out}) {
+		return errEnded
+	}
+	// Reading has a goroutine of its own, which ends when the handler has returned.
+	failed := make(chan error, 1)
+	go func() { failed <- t.read(ctx, stream, name, id) }()
+	err = s.answer(ctx, stream, out, t, failed)
+	select {
+	case t.e.in <- input{name, region.Closed{Stream: id}, nil}:
+	case <-t.done:
+	}
+	return err
+}
+
+var errEnded = status.Error(codes.Unavailable, "this replica leads no longer: try another of the parent's")
+
+// read takes in what a stream brings. Where the term does not take it, neither is it read from the connection.
+func (t *term) read(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse],
+	name string, id region.Stream) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		var ev region.Event
+		switch b := m.GetBody().(type) {
+		case *lofamov1.UpstreamReportRequest_Change:
+			ev = region.Part{Stream: id, UpstreamChange: b.Change}
+		case *lofamov1.UpstreamReportRequest_Alive:
+			ev = region.Alive{Stream: id, Revision: b.Alive.GetRevision()}
+		default:
+			return status.Error(codes.InvalidArgument, "neither a change nor a beat after the hello")
+		}
+		if !t.submit(ctx, input{name, ev, nil}) {
+			return errEnded
+		}
+	}
+}
+
+// answer passes on what the ledger says, until it refuses or the stream ends.
+func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse],
+	out *outbox, t *term, failed <-chan error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-s.Stopping:
+			return errEnded
+		case <-t.done:
+			return errEnded
+		case err := <-failed:
+			return err
+		case <-out.wake:
+		}
+		list, refusal := out.take()
+		for _, m := range list {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+		if refusal != nil {
+			return status.Error(codeOf(refusal.Refusal), refusal.Text)
+		}
+	}
+}
+
+func codeOf(r region.Refusal) codes.Code {
+	switch r {
+	case region.RefusedTerm:
+		return codes.FailedPrecondition
+	case region.RefusedOrder:
+		return codes.OutOfRange
+	case region.RefusedForeign:
+		return codes.InvalidArgument
+	case region.RefusedLong:
+		return codes.ResourceExhausted
+	default:
+		return codes.Aborted
+	}
+}
+
+// outbox is what a stream is to hear: the resume, then the newest acknowledgement, then perhaps a refusal. It
+// never blocks whoever fills it.
+type outbox struct {
+	wake chan struct{} // room for one
+
+	mu        sync.Mutex
+	resume    *lofamov1.UpstreamReportResponse
+	committed *lofamov1.UpstreamReportResponse
+	refusal   *region.Reply
+}
+
+func newOutbox() *outbox { return &outbox{wake: make(chan struct{}, 1)} }
+
+func (o *outbox) put(r region.Reply) {
+	o.mu.Lock()
+	switch {
+	case r.Refusal != 0:
+		o.refusal = &r
+	case r.Message.GetResume() != nil:
+		o.resume = r.Message
+	default:
+		o.committed = r.Message
+	}
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) refuse(r region.Reply) { o.put(r) }
+
+func (o *outbox) take() (list []*lofamov1.UpstreamReportResponse, refusal *region.Reply) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, m := range []*lofamov1.UpstreamReportResponse{o.resume, o.committed} {
+		if m != nil {
+			list = append(list, m)
+		}
+	}
+	o.resume, o.committed = nil, nil
+	return list, o.refusal
+}

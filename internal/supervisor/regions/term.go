@@ -1,0 +1,355 @@
+package regions
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// term is one term of leadership. Its goroutine is Lead's; only fence, published and done are for others.
+type term struct {
+	e         *Engine
+	fence     store.Fence
+	committer *committer
+	published atomic.Pointer[published]
+	done      chan struct{}
+
+	regions map[string]*regionState
+	streams map[region.Stream]*outbox
+	builder *view.Builder
+	reached uint64
+
+	queue    []job // to be committed, in order
+	bytes    int   // of the units in queue
+	inflight []job // with the committer
+	deaf     bool  // nothing is taken in: too much waits
+}
+
+// regionState is one region in a term.
+type regionState struct {
+	name   string
+	ledger *region.Ledger
+	wake   time.Time
+	head   head // committed
+	nodes  int
+}
+
+// job is one thing to be committed: a unit of a region, or that it is cut off or back.
+type job struct {
+	region *regionState
+	unit   *region.Unit // nil: the region's presence
+	cut    bool
+	at     time.Time
+	bytes  int
+}
+
+// published is what readers see.
+type published struct {
+	m       view.Map
+	regions map[string]presence
+	newer   chan struct{} // closed when there is a newer one
+}
+
+// presence is what readers see of a region.
+type presence struct {
+	cut      bool
+	heard    time.Time // zero: not by this leader
+	revision uint64
+	nodes    int
+}
+
+func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) {
+	snap, err := e.store.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w, err := e.store.Writer(fence, e.cfg.Meta, snap)
+	if err != nil {
+		return nil, err
+	}
+	entries, rev, err := e.store.Tree(ctx, prefix, false)
+	if err != nil {
+		return nil, err
+	}
+	have, err := read(entries, rev)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	t := &term{
+		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[region.Stream]*outbox),
+		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev),
+	}
+	t.committer = newCommitter(e.cfg, e.store, w)
+	for _, name := range e.cfg.Regions {
+		h, known := have.heads[name]
+		if !known {
+			h = head{Cut: true, Since: now}
+		}
+		t.committer.heads[name] = h
+		t.regions[name] = &regionState{name: name, head: h, ledger: region.NewLedger(region.LedgerConfig{
+			Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
+			Member: func(id string) bool { return e.cfg.Region(fault.NodeID(id)) == name },
+		}, now, h.Position, h.Cut)}
+	}
+	for _, id := range e.cfg.Names.All() {
+		if r := t.regions[e.cfg.Region(id)]; r != nil {
+			r.nodes++
+		}
+	}
+	for _, n := range have.nodes {
+		if err := t.set(n); err != nil {
+			return nil, err
+		}
+	}
+	t.published.Store(&published{newer: make(chan struct{})})
+	t.publish()
+	return t, nil
+}
+
+// set puts a node into the map as it is to be shown.
+func (t *term) set(n *lofamov1.Node) error {
+	entry, err := view.Restore(n)
+	if err != nil {
+		return err
+	}
+	if r := t.regions[n.GetRegion()]; r == nil || r.head.Cut {
+		since := time.Now()
+		if r != nil {
+			since = r.head.Since
+		}
+		entry = cutOff(entry, since)
+	}
+	if !t.builder.Set(entry) {
+		t.e.cfg.Logger.Warn("stored node is not in the configured torus: left out", "node", n.GetId(), "region", n.GetRegion())
+	}
+	return nil
+}
+
+// publish shows readers what there is.
+func (t *term) publish() {
+	old := t.published.Load()
+	p := &published{m: t.builder.Map(t.reached), newer: make(chan struct{})}
+	t.published.Store(p.with(t))
+	close(old.newer)
+}
+
+func (p *published) with(t *term) *published {
+	p.regions = make(map[string]presence, len(t.regions))
+	for name, r := range t.regions {
+		heard, ok := r.ledger.Heard()
+		if !ok {
+			heard = time.Time{}
+		}
+		p.regions[name] = presence{cut: r.head.Cut, heard: heard, revision: r.head.Revision, nodes: r.nodes}
+	}
+	return p
+}
+
+// told shows readers when the regions were heard, with the map as it is.
+func (t *term) told() {
+	old := t.published.Load()
+	p := &published{m: old.m, newer: old.newer}
+	t.published.Store(p.with(t))
+}
+
+// run works until the context ends or a commit fails.
+func (t *term) run(ctx context.Context) error {
+	cctx, cancel := context.WithCancel(ctx)
+	work, results := make(chan []job), make(chan result, 1)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		t.committer.run(cctx, work, results)
+	}()
+	defer func() {
+		cancel()
+		close(work)
+		<-stopped
+		for _, o := range t.streams {
+			o.refuse(region.Reply{Refusal: region.Replaced, Text: "this replica leads no longer"})
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if t.inflight == nil && len(t.queue) > 0 {
+			t.inflight, t.queue, t.bytes = t.queue, nil, 0
+			work <- t.inflight
+		}
+		in := t.e.in
+		if t.bytes > t.e.cfg.Backlog {
+			in, t.deaf = nil, true
+		} else if t.deaf {
+			t.deaf = false
+			t.all(region.Deaf{})
+		}
+		t.setTimer(timer)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case i := <-in:
+			t.take(i)
+		case <-timer.C:
+			t.all(region.Tick{})
+		case r := <-results:
+			if r.err != nil {
+				return r.err
+			}
+			if err := t.finish(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// setTimer is for the ledger that wants to be woken first; while nothing is taken in, for none.
+func (t *term) setTimer(timer *time.Timer) {
+	var first time.Time
+	for _, r := range t.regions {
+		if !r.wake.IsZero() && (first.IsZero() || r.wake.Before(first)) {
+			first = r.wake
+		}
+	}
+	if first.IsZero() || t.deaf {
+		timer.Stop()
+		return
+	}
+	timer.Reset(max(0, time.Until(first)))
+}
+
+func (t *term) all(ev region.Event) {
+	for _, name := range t.e.cfg.Regions {
+		t.step(t.regions[name], ev)
+	}
+}
+
+func (t *term) take(in input) {
+	r := t.regions[in.region]
+	switch ev := in.event.(type) {
+	case region.Hello:
+		t.streams[ev.Stream] = in.out
+	case region.Closed:
+		delete(t.streams, ev.Stream)
+	}
+	t.step(r, in.event)
+}
+
+// step gives an event to a ledger and does what it wants.
+func (t *term) step(r *regionState, ev region.Event) {
+	now := time.Now()
+	out := r.ledger.Step(now, ev)
+	r.wake = out.Wake
+	for _, reply := range out.Replies {
+		if o := t.streams[reply.Stream]; o != nil {
+			o.put(reply)
+			if reply.Refusal != 0 {
+				delete(t.streams, reply.Stream)
+			}
+		}
+	}
+	if out.Apply != nil {
+		j := job{region: r, unit: out.Apply, at: now}
+		for _, ev := range out.Apply.Events {
+			j.bytes += proto.Size(ev)
+		}
+		for _, d := range out.Apply.Documents {
+			j.bytes += proto.Size(d)
+		}
+		t.queue = append(t.queue, j)
+		t.bytes += j.bytes
+	}
+	if out.Lost || out.Back {
+		t.queue = append(t.queue, job{region: r, cut: out.Lost, at: now})
+		t.e.cfg.Logger.Warn("region", "name", r.name, "cut_off", out.Lost)
+	}
+	t.told()
+}
+
+// finish does what follows a commit: the map, and what the ledgers and the regions hear of it.
+func (t *term) finish(r result) error {
+	jobs := t.inflight
+	t.inflight = nil
+	t.reached = r.revision
+	t.e.cfg.Metrics.Revision.Set(float64(r.revision))
+	for name, h := range r.heads {
+		t.regions[name].head = h
+	}
+	for _, nodes := range r.back {
+		for _, n := range nodes {
+			if err := t.set(n); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range r.documents { // they are no older
+		if err := t.show(d); err != nil {
+			return err
+		}
+	}
+	for _, j := range jobs {
+		if j.unit == nil && j.cut && t.regions[j.region.name].head.Cut {
+			t.hide(j.region)
+		}
+	}
+	t.publish()
+	units := make(map[*regionState]int)
+	for _, j := range jobs {
+		if j.unit != nil {
+			units[j.region]++
+		}
+	}
+	for _, name := range t.e.cfg.Regions {
+		s := t.regions[name]
+		if n := units[s]; n > 0 {
+			t.step(s, region.Committed{Revision: s.head.Revision, Units: n})
+		}
+	}
+	return nil
+}
+
+// document is a region's document as it was committed.
+type document struct {
+	region   string
+	revision uint64
+	*lofamov1.Document
+}
+
+// show puts a committed document into the map.
+func (t *term) show(d document) error {
+	id, ok := strings.CutPrefix(d.GetKey(), region.KindNodes)
+	if !ok {
+		return nil
+	}
+	if d.GetDeleted() {
+		t.builder.Reset(fault.NodeID(id), time.Now())
+		return nil
+	}
+	n, err := decodeNode(d.region, d.GetValue())
+	if err != nil {
+		return err
+	}
+	n.Revision = d.revision
+	return t.set(n)
+}
+
+// hide shows a region's nodes as UNKNOWN.
+func (t *term) hide(r *regionState) {
+	for _, id := range t.e.cfg.Names.All() {
+		if t.e.cfg.Region(id) != r.name {
+			continue
+		}
+		if entry, ok := t.builder.At(id); ok {
+			t.builder.Set(cutOff(entry, r.head.Since))
+		}
+	}
+}

@@ -1,0 +1,261 @@
+// Package upstream passes a region's committed map on to the parent of regions, while this replica leads the
+// region. What is sent and when is the Feed's to say (package region); this is its goroutines: a stream to
+// whichever of the parent's replicas leads, and the reading of the own store.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/region"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// Store is what is read of the region's store. Bounds and Whole block until it answers.
+type Store interface {
+	Bounds(ctx context.Context) (store.Bounds, error)
+	Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan store.Change
+	Whole(ctx context.Context, kinds []string, fromEvent uint64) (*lofamov1.UpstreamChange, error)
+}
+
+// Config of a client.
+type Config struct {
+	Region string
+	Dims   string // of the whole torus
+	Store  Store
+	// Parents are the ids of the parent's replicas, Conn gives the connection to one of them.
+	Parents []string
+	Conn    func(id string) *grpc.ClientConn
+	// Beat is how often the parent hears that all is passed on.
+	Beat   time.Duration
+	Logger *slog.Logger
+}
+
+// Client is a region's leader towards the parent.
+type Client struct {
+	cfg Config
+	at  int // of Parents: the one that is tried next
+}
+
+// New returns a client. It is for one goroutine.
+func New(cfg Config) *Client { return &Client{cfg: cfg} }
+
+// The pauses between two attempts.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// Run passes on until the context, which is that of the leadership, ends. term is its fencing token.
+func (c *Client) Run(ctx context.Context, term uint64) {
+	pause := firstPause
+	for ctx.Err() == nil {
+		id := c.cfg.Parents[c.at]
+		began := time.Now()
+		err := c.stream(ctx, c.cfg.Conn(id), term)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > lastPause {
+			pause = firstPause
+			c.cfg.Logger.Warn("the parent is not reached any more", "parent", id, "err", err)
+		} else {
+			c.cfg.Logger.Debug("the parent is not reached", "parent", id, "err", err)
+		}
+		c.at = (c.at + 1) % len(c.cfg.Parents)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		if c.at == 0 {
+			pause = min(2*pause, lastPause)
+		}
+	}
+}
+
+// stream passes on to one replica of the parent until that ends.
+func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, term uint64) error {
+	if conn == nil {
+		return errors.New("no connection")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	grpcStream, err := lofamov1.NewUpstreamClient(conn).Report(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	at, err := c.cfg.Store.Bounds(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	s := &session{
+		cfg: c.cfg, ctx: ctx, stream: grpcStream,
+		feed:   region.NewFeed(region.FeedConfig{Region: c.cfg.Region, Dims: c.cfg.Dims}),
+		toSend: make(chan []*lofamov1.UpstreamReportRequest), heard: make(chan *lofamov1.UpstreamReportResponse), ended: make(chan error, 2),
+	}
+	done := make(chan struct{}, 2)
+	go func() { s.send(); done <- struct{}{} }()
+	go func() { s.receive(); done <- struct{}{} }()
+	err = s.run(region.Begin{Term: term, Revision: at.Revision, NextEvent: at.Next})
+	cancel()
+	<-done
+	<-done
+	return err
+}
+
+// session is one stream. Its feed, and what it reads, belong to the goroutine of run.
+type session struct {
+	cfg    Config
+	ctx    context.Context // ends with the session
+	stream grpc.BidiStreamingClient[lofamov1.UpstreamReportRequest, lofamov1.UpstreamReportResponse]
+	feed   *region.Feed
+
+	waiting []*lofamov1.UpstreamReportRequest // to be sent; the feed's window bounds them
+	toSend  chan []*lofamov1.UpstreamReportRequest
+	heard   chan *lofamov1.UpstreamReportResponse
+	ended   chan error
+
+	stopReading context.CancelFunc // nil: nothing is read
+	changes     <-chan store.Change
+	whole       <-chan copied
+}
+
+// copied is what came of reading all.
+type copied struct {
+	change *lofamov1.UpstreamChange
+	err    error
+}
+
+func (s *session) run(begin region.Begin) error {
+	beat := time.NewTicker(s.cfg.Beat)
+	defer beat.Stop()
+	defer s.read(region.Orders{Read: region.ReadNone})
+	s.step(begin)
+	for {
+		toSend := s.toSend
+		if len(s.waiting) == 0 {
+			toSend = nil
+		}
+		select {
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case err := <-s.ended:
+			return err
+		case toSend <- s.waiting:
+			s.waiting = nil
+		case m := <-s.heard:
+			s.answer(m)
+		case ch, ok := <-s.changes:
+			if err := s.changed(ch, ok); err != nil {
+				return err
+			}
+		case all := <-s.whole:
+			if all.err != nil {
+				return all.err
+			}
+			s.step(region.Copied{UpstreamChange: all.change})
+		case <-beat.C:
+			if len(s.waiting) == 0 { // what waits says that we live
+				s.step(region.Beat{})
+			}
+		}
+	}
+}
+
+func (s *session) step(in region.Input) {
+	o := s.feed.Step(in)
+	s.waiting = append(s.waiting, o.Send...)
+	s.read(o)
+}
+
+func (s *session) answer(m *lofamov1.UpstreamReportResponse) {
+	switch b := m.GetBody().(type) {
+	case *lofamov1.UpstreamReportResponse_Resume:
+		s.cfg.Logger.Info("passing on to the parent", "after", b.Resume.GetRevision(), "event", b.Resume.GetNextEvent())
+		s.step(region.Resume{Revision: b.Resume.GetRevision(), NextEvent: b.Resume.GetNextEvent()})
+	case *lofamov1.UpstreamReportResponse_Committed:
+		s.step(region.Acked{Revision: b.Committed.GetRevision()})
+	}
+}
+
+func (s *session) changed(ch store.Change, ok bool) error {
+	switch {
+	case !ok:
+		return errors.New("the store's watch ended")
+	case errors.Is(ch.Err, store.ErrCompacted):
+		s.cfg.Logger.Warn("the parent was out of reach for longer than changes are kept: passing everything on", "err", ch.Err)
+		s.step(region.Compacted{})
+	case ch.Err != nil:
+		return ch.Err
+	default:
+		s.step(region.Update{UpstreamChange: ch.UpstreamChange})
+	}
+	return nil
+}
+
+// kinds are the documents that are passed on.
+var kinds = []string{region.KindNodes, region.KindGroups, region.KindWarnings, region.KindMaintenance, region.KindTopology}
+
+// read changes what is read of the store.
+func (s *session) read(o region.Orders) {
+	if o.Read == region.ReadOn {
+		return
+	}
+	if s.stopReading != nil {
+		s.stopReading()
+		s.stopReading, s.changes, s.whole = nil, nil, nil
+	}
+	if o.Read == region.ReadNone {
+		return
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.stopReading = cancel
+	if o.Read == region.ReadFollow {
+		s.changes = s.cfg.Store.Follow(ctx, o.From, region.PassedOn)
+		return
+	}
+	whole := make(chan copied, 1)
+	s.whole = whole
+	go func() {
+		change, err := s.cfg.Store.Whole(ctx, kinds, o.From)
+		whole <- copied{change, err}
+	}()
+}
+
+// send sends what it is given, in order, until the session ends.
+func (s *session) send() {
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case list := <-s.toSend:
+			for _, m := range list {
+				if err := s.stream.Send(m); err != nil {
+					return // receive knows why
+				}
+			}
+		}
+	}
+}
+
+func (s *session) receive() {
+	for {
+		m, err := s.stream.Recv()
+		if err != nil {
+			s.ended <- fmt.Errorf("stream to the parent: %w", err)
+			return
+		}
+		select {
+		case s.heard <- m:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}

@@ -140,7 +140,7 @@ func groupChange(old []byte, d *lofamov1.Document, told map[string]bool) ([]*lof
 	}
 	from := was.GetState()
 	if old == nil {
-		from = lofamov1.State_NORMAL
+		from = lofamov1.State_UNKNOWN
 	}
 	return []*lofamov1.Event{groupEvent(is, from)}, nil
 }

@@ -182,7 +182,7 @@ func (c *committer) head(name string, h head) error {
 func adopt(name string, ev *lofamov1.Event) {
 	ev.Region, ev.Revision, ev.AsSeen = name, 0, false
 	if g := ev.GetGroup(); g != nil {
-		g.Region = name
+		g.Id, g.Region = groupID(name, g.GetId()), name
 	}
 }
 

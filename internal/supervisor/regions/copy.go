@@ -58,7 +58,7 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 			return nil, 0, fmt.Errorf("region %s: %w", n.GetRegion(), err)
 		}
 		entry = cutOff(entry, h.Since)
-		have.nodes[i] = view.Stored(entry.Status, h.Since)
+		have.nodes[i] = view.Stored(entry.Status)
 		have.nodes[i].Region, have.nodes[i].Revision = n.GetRegion(), n.GetRevision()
 	}
 	return have.nodes, rev, nil

@@ -51,12 +51,12 @@ type stored struct {
 	revision uint64
 	heads    map[string]head
 	nodes    []*lofamov1.Node // with their regions
-	groups   map[string]map[string]*lofamov1.Group
+	above    []document       // group faults and warnings
 }
 
 // read decodes what is below prefix.
 func read(entries []store.Entry, revision uint64) (stored, error) {
-	out := stored{revision: revision, heads: make(map[string]head), groups: make(map[string]map[string]*lofamov1.Group)}
+	out := stored{revision: revision, heads: make(map[string]head)}
 	for _, e := range entries {
 		name, below, _ := strings.Cut(e.Key, "/")
 		switch {
@@ -73,15 +73,8 @@ func read(entries []store.Entry, revision uint64) (stored, error) {
 			}
 			n.Revision = e.Revision
 			out.nodes = append(out.nodes, n)
-		case strings.HasPrefix(below, region.KindGroups):
-			g := new(lofamov1.Group)
-			if err := proto.Unmarshal(e.Value, g); err != nil {
-				return stored{}, fmt.Errorf("read group %s of region %s: %w", below, name, err)
-			}
-			if out.groups[name] == nil {
-				out.groups[name] = make(map[string]*lofamov1.Group)
-			}
-			out.groups[name][g.GetId()] = g
+		case strings.HasPrefix(below, region.KindGroups), strings.HasPrefix(below, region.KindWarnings):
+			out.above = append(out.above, document{region: name, revision: e.Revision, Document: &lofamov1.Document{Key: below, Value: e.Value}})
 		}
 	}
 	return out, nil

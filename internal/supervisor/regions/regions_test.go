@@ -157,7 +157,7 @@ func (r *child) change(id string, to lofamov1.State) {
 		Events: []*lofamov1.Event{{
 			Node: id, Component: "node", Kind: lofamov1.EventKind_COMPONENT_CHANGED, From: from, To: to, Reason: fmt.Sprint(r.n),
 		}},
-		Nodes: []*lofamov1.Node{view.Stored(st, time.Unix(1000, 0))},
+		Nodes: []*lofamov1.Node{view.Stored(st)},
 	})
 	if err != nil {
 		r.t.Fatal(err)

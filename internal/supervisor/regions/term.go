@@ -2,6 +2,8 @@ package regions
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -108,6 +110,11 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	}
 	for _, n := range have.nodes {
 		if err := t.set(n); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range have.above {
+		if err := t.show(d); err != nil {
 			return nil, err
 		}
 	}
@@ -326,6 +333,12 @@ type document struct {
 
 // show puts a committed document into the map.
 func (t *term) show(d document) error {
+	if id, ok := strings.CutPrefix(d.GetKey(), region.KindGroups); ok {
+		return t.showGroup(d, id)
+	}
+	if what, ok := strings.CutPrefix(d.GetKey(), region.KindWarnings); ok {
+		return t.showWarning(d, what)
+	}
 	id, ok := strings.CutPrefix(d.GetKey(), region.KindNodes)
 	if !ok {
 		return nil
@@ -340,6 +353,55 @@ func (t *term) show(d document) error {
 	}
 	n.Revision = d.revision
 	return t.set(n)
+}
+
+// groupID is what the parent calls a region's group fault: two regions may have one of the same plane.
+func groupID(name, id string) string { return name + "/" + id }
+
+func (t *term) showGroup(d document, id string) error {
+	if d.GetDeleted() {
+		t.builder.DropGroup(groupID(d.region, id))
+		return nil
+	}
+	g := new(lofamov1.Group)
+	if err := proto.Unmarshal(d.GetValue(), g); err != nil {
+		return fmt.Errorf("read group fault %s of region %s: %w", id, d.region, err)
+	}
+	st, err := view.RestoreGroup(g)
+	if err != nil {
+		return fmt.Errorf("region %s: %w", d.region, err)
+	}
+	st.ID = groupID(d.region, st.ID)
+	t.builder.SetGroup(st)
+	return nil
+}
+
+// showWarning shows a warning; what is NODE/COMPONENT/QUANTITY, and a component may have a slash in its name.
+func (t *term) showWarning(d document, what string) error {
+	node, rest, _ := strings.Cut(what, "/")
+	at := strings.LastIndex(rest, "/")
+	if at < 0 {
+		return fmt.Errorf("warning %q of region %s: want NODE/COMPONENT/QUANTITY", what, d.region)
+	}
+	if d.GetDeleted() {
+		c, cerr := fault.ParseComponent(rest[:at])
+		q, qerr := fault.ParseQuantity(rest[at+1:])
+		if err := errors.Join(cerr, qerr); err != nil {
+			return fmt.Errorf("warning %q of region %s: %w", what, d.region, err)
+		}
+		t.builder.DropWarning(fault.NodeID(node), c, q)
+		return nil
+	}
+	w := new(lofamov1.Warning)
+	if err := proto.Unmarshal(d.GetValue(), w); err != nil {
+		return fmt.Errorf("read warning %s of region %s: %w", what, d.region, err)
+	}
+	st, err := view.RestoreWarning(fault.NodeID(node), w)
+	if err != nil {
+		return fmt.Errorf("region %s: %w", d.region, err)
+	}
+	t.builder.SetWarning(st)
+	return nil
 }
 
 // hide shows a region's nodes as UNKNOWN.

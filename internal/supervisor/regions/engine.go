@@ -208,7 +208,7 @@ func (e *Engine) Regions() []*lofamov1.Region {
 }
 
 // errRegions is what becomes of an operator's change: the parent holds nothing of its own.
-var errRegions = status.Error(codes.FailedPrecondition, "a parent of regions changes nothing: ask a supervisor of the node's region")
+var errRegions = status.Error(codes.Unimplemented, "a parent of regions changes nothing: ask a supervisor of the node's region")
 
 // Change implements the API's operators.
 func (e *Engine) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {

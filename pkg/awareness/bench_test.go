@@ -1,6 +1,8 @@
 package awareness
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -8,68 +10,204 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// benchDims are a thousand nodes.
-var benchDims = grid.Dims{X: 10, Y: 10, Z: 10}
+// benchSizes are a thousand, ten thousand and a hundred thousand nodes.
+var benchSizes = []grid.Dims{{X: 10, Y: 10, Z: 10}, {X: 25, Y: 20, Z: 20}, {X: 50, Y: 50, Z: 40}}
 
-// BenchmarkDigest is the cost of one digest that says nothing new, among a thousand nodes.
+// bench is a torus in which every half has said that all is well.
+type bench struct {
+	m    *Machine
+	cfg  Config
+	now  time.Time
+	seqs map[fault.Origin]fault.Seq
+}
+
+func newBench(dims grid.Dims) *bench {
+	b := &bench{cfg: testConfig(dims), now: epoch0, seqs: make(map[fault.Origin]fault.Seq, 2*dims.Nodes())}
+	var err error
+	if b.m, err = New(b.cfg, epoch0, nil); err != nil {
+		panic(err)
+	}
+	for rank := range dims.Nodes() {
+		for _, h := range halves {
+			b.m.Step(b.now, Evidence{b.digest(rank, h, fault.Normal)})
+		}
+	}
+	b.now = b.now.Add(b.cfg.Grace)
+	b.m.Step(b.now, Tick{})
+	return b
+}
+
+// digest is all that a half can say: of every component of its node, and of the neighbours' whatever
+// their descriptors hold. memory is the state of its memory.
+func (b *bench) digest(rank int, h fault.Half, memory fault.State) fault.Delivery {
+	at := b.cfg.Dims.At(rank)
+	o := fault.Origin{Node: b.cfg.IDs[at], Half: h}
+	b.seqs[o]++
+	r := fault.Report{ID: fault.ReportID{Origin: o, Epoch: 1, Seq: b.seqs[o]}, Digest: true}
+	for c := fault.ComponentHost; c.Valid(); c++ {
+		kind, state := fault.KindSelf, fault.Normal
+		if c == halfComponent(h.Other()) {
+			kind = fault.KindWatchdog
+		}
+		if c == fault.ComponentMemory {
+			state = memory
+		}
+		r.Observations = append(r.Observations, fault.Observation{Node: o.Node, Component: c, State: state, Kind: kind, Age: b.now.Sub(epoch0)})
+	}
+	for _, n := range b.cfg.Dims.Neighbours(at) {
+		for _, c := range described {
+			r.Observations = append(r.Observations, fault.Observation{
+				Node: b.cfg.IDs[n], Component: c, State: fault.Normal, Kind: fault.KindDescriptor, Age: b.now.Sub(epoch0)})
+		}
+	}
+	return fault.Delivery{Path: fault.PathDirect, Report: r}
+}
+
+// pass lets as much time pass as lies between two digests of the whole torus, and serves the wakes.
+func (b *bench) pass() {
+	b.now = b.now.Add(b.cfg.DigestPeriod / time.Duration(2*b.cfg.Dims.Nodes()))
+}
+
+func sizes(b *testing.B, run func(b *testing.B, w *bench)) {
+	for _, dims := range benchSizes {
+		b.Run(fmt.Sprint(dims.Nodes()), func(b *testing.B) {
+			w := newBench(dims)
+			b.ReportAllocs()
+			run(b, w)
+		})
+	}
+}
+
+// BenchmarkDigest is the cost of one digest of 46 statements that says nothing new.
 func BenchmarkDigest(b *testing.B) {
-	w := benchWorld(b)
-	digests := make([]fault.Delivery, 0, len(w.order))
-	for _, a := range w.order {
-		if a.origin.Half == fault.HalfHost {
-			digests = append(digests, a.sent[len(a.sent)-1])
+	sizes(b, func(b *testing.B, w *bench) {
+		n := w.cfg.Dims.Nodes()
+		digests := make([]fault.Delivery, min(n, 5000))
+		for i := range digests {
+			digests[i] = w.digest(i*(n/len(digests)), fault.HalfHost, fault.Normal)
 		}
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		d := digests[i%len(digests)]
-		d.Report.ID.Seq += fault.Seq(i/len(digests) + 1)
-		w.now = w.now.Add(w.cfg.DigestPeriod / time.Duration(len(digests)))
-		w.m.Step(w.now, Evidence{d})
-	}
+		for i := 0; b.Loop(); i++ {
+			d := &digests[i%len(digests)]
+			w.pass()
+			d.Report.ID.Seq++
+			w.m.Step(w.now, Evidence{*d})
+		}
+	})
 }
 
-// BenchmarkTick is the cost of a wake-up at which one node of a thousand is looked at.
-func BenchmarkTick(b *testing.B) {
-	w := benchWorld(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		w.m.touch(w.m.nodes[500])
-		w.m.Step(w.now, Tick{})
-	}
+// BenchmarkRestated is the cost of the same when only that is told.
+func BenchmarkRestated(b *testing.B) {
+	sizes(b, func(b *testing.B, w *bench) {
+		n := w.cfg.Dims.Nodes()
+		for i := 0; b.Loop(); i++ {
+			w.pass()
+			rank, h := i/2*7919%n, halves[i%2]
+			o := fault.Origin{Node: w.m.nodes[rank].id, Half: h}
+			if out := w.m.Step(w.now, Restated{Origin: o, Epoch: 1, Seq: fault.Seq(i + 2), Path: fault.PathDirect}); out.Unknown {
+				b.Fatal("unknown")
+			}
+		}
+	})
 }
 
-// BenchmarkNodeDeath is a whole death: six neighbours' silence, the challenge, the verdict.
+// BenchmarkChange is the cost of a report that the memory has become SICK, or NORMAL again.
+func BenchmarkChange(b *testing.B) {
+	sizes(b, func(b *testing.B, w *bench) {
+		n := w.cfg.Dims.Nodes()
+		states := [...]fault.State{fault.Sick, fault.Normal}
+		d := fault.Delivery{Path: fault.PathDirect}
+		changes := 0
+		for i := 0; b.Loop(); i++ {
+			w.pass()
+			id := w.m.nodes[i/2*7919%n].id
+			d.Report = fault.Report{
+				ID:           fault.ReportID{Origin: fault.Origin{Node: id, Half: fault.HalfHost}, Epoch: 1, Seq: fault.Seq(i + 2)},
+				Observations: []fault.Observation{{Node: id, Component: fault.ComponentMemory, State: states[i%2], Kind: fault.KindSelf}},
+			}
+			changes += len(w.m.Step(w.now, Evidence{d}).Changes)
+		}
+		b.ReportMetric(float64(changes)/float64(b.N), "changes/op")
+	})
+}
+
+// BenchmarkNodeDeath is a whole death: six neighbours' silence, the challenge, the verdict. Every death is
+// one more: those before stay dead.
 func BenchmarkNodeDeath(b *testing.B) {
-	w := benchWorld(b)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		c := benchDims.At(i * 37 % benchDims.Nodes())
-		for _, n := range benchDims.Neighbours(c) {
-			w.silenceBy(w.actor(w.cfg.IDs[n], fault.HalfHost), c, false, 80*time.Millisecond)
-		}
-		for len(w.queue) > 0 {
-			ev := w.queue[0].ev
-			w.queue = w.queue[1:]
-			w.m.Step(w.now, ev)
-		}
-		w.now = w.now.Add(w.cfg.ChallengeNode)
-		w.m.Step(w.now, Tick{})
+	for _, dims := range benchSizes {
+		b.Run(fmt.Sprint(dims.Nodes()), func(b *testing.B) {
+			w := newBench(dims)
+			b.ReportAllocs()
+			b.ResetTimer()
+			dead := 0
+			for i := range b.N {
+				at := dims.At(i * 3 * 7919 % dims.Nodes())
+				dead += w.death(at)
+			}
+			b.ReportMetric(float64(dead)/float64(b.N), "failed/op")
+		})
 	}
 }
 
-func benchWorld(b *testing.B) *world {
-	w, err := newWorld(testConfig(benchDims))
-	if err != nil {
-		b.Fatal(err)
+// death returns how many nodes became FAILED.
+func (b *bench) death(at grid.Coord) (dead int) {
+	count := func(out Output) time.Time {
+		for _, c := range out.Changes {
+			if c.Component == fault.ComponentNode && c.To == fault.Failed {
+				dead++
+			}
+		}
+		return out.Wake
 	}
-	for _, a := range w.order {
-		w.boot(a)
+	var wake time.Time
+	for _, n := range b.cfg.Dims.Neighbours(at) {
+		o := fault.Origin{Node: b.cfg.IDs[n], Half: fault.HalfHost}
+		b.seqs[o]++
+		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: o, Epoch: 1, Seq: b.seqs[o]}}}
+		for _, l := range b.cfg.Dims.LinksTo(n, at) {
+			d.Report.Observations = append(d.Report.Observations, fault.Observation{
+				Node: o.Node, Component: fault.Link(l), State: fault.Failed, Kind: fault.KindSilence, Age: 80 * time.Millisecond})
+		}
+		wake = count(b.m.Step(b.now, Evidence{d}))
 	}
-	for _, e := range w.queue {
-		w.m.Step(w.now, e.ev)
+	for end := b.now.Add(b.cfg.ChallengeNode); !wake.IsZero() && !wake.After(end) && dead == 0; {
+		b.now = wake
+		wake = count(b.m.Step(b.now, Tick{}))
 	}
-	w.queue = nil
-	w.now = w.now.Add(w.cfg.Grace)
-	return w
+	return dead
+}
+
+// BenchmarkMapMemory is the heap of the machine of a torus in which every half has said all that it can.
+func BenchmarkMapMemory(b *testing.B) {
+	for _, dims := range benchSizes {
+		b.Run(fmt.Sprint(dims.Nodes()), func(b *testing.B) {
+			for range b.N {
+				before := heapBytes()
+				w := newBench(dims)
+				w.seqs = nil
+				b.ReportMetric(float64(heapBytes()-before)/1e6, "MB")
+				b.ReportMetric(float64(heapBytes()-before)/float64(dims.Nodes()), "B/node")
+				runtime.KeepAlive(w)
+			}
+		})
+	}
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var s runtime.MemStats
+	runtime.ReadMemStats(&s)
+	return s.HeapAlloc
+}
+
+// BenchmarkNew is the time that a takeover takes to put the committed map back.
+func BenchmarkNew(b *testing.B) {
+	sizes(b, func(b *testing.B, w *bench) {
+		saved := w.m.Nodes()
+		for b.Loop() {
+			if _, err := New(w.cfg, w.now, saved); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

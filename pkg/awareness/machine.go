@@ -156,6 +156,9 @@ func (m *Machine) fillCauses(n *node) {
 
 // Step takes in one event. A time before that of the last step counts as that of the last step.
 func (m *Machine) Step(now time.Time, ev Event) Output {
+	if r, ok := ev.(Restated); ok && m.unknown(r) {
+		return Output{Unknown: true, Wake: m.wake()}
+	}
 	now = later(now, m.now)
 	m.doubtIfLate(now)
 	m.awake, m.now = m.now, now
@@ -186,11 +189,17 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.lookAtGroups(now)
 	m.run(now)
 	m.sortOutput()
-	m.out.Wake = m.common.nextLook()
-	if len(m.wakes) > 0 && (m.out.Wake.IsZero() || m.wakes[0].next.Before(m.out.Wake)) {
-		m.out.Wake = m.wakes[0].next
-	}
+	m.out.Wake = m.wake()
 	return m.out
+}
+
+// wake is when the machine is to look again; zero for never.
+func (m *Machine) wake() time.Time {
+	at := m.common.nextLook()
+	if len(m.wakes) > 0 && (at.IsZero() || m.wakes[0].next.Before(at)) {
+		at = m.wakes[0].next
+	}
+	return at
 }
 
 // evidence takes in one report.
@@ -220,39 +229,49 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	if still && n.voice(h).epoch == epoch && len(d.Report.Readings) == 0 {
 		return
 	}
+	m.disturb(n, h, fresh, now)
+}
+
+// speaks finds whose digest has come again; nil when nobody's can have.
+func (m *Machine) speaks(r Restated) *node {
+	rank, ok := m.ranks[r.Origin.Node]
+	if !ok || !r.Origin.Half.Valid() || r.Epoch == 0 || r.Seq == 0 || !r.Path.Valid() {
+		return nil
+	}
+	return m.nodes[rank]
+}
+
+// unknown says that a half's digest has come again, and that it is not known what it says.
+func (m *Machine) unknown(r Restated) bool {
+	n := m.speaks(r)
+	return n != nil && n.voice(r.Origin.Half).unknown(stamp{r.Epoch, r.Seq})
+}
+
+// restated takes in that a half's newest digest has come again.
+func (m *Machine) restated(r Restated, now time.Time) {
+	n := m.speaks(r)
+	if n == nil {
+		return
+	}
+	h := r.Origin.Half
+	still := m.undisturbed(n, h, now)
+	fresh := n.voice(h).restate(stamp{r.Epoch, r.Seq}, r.Path, now.Add(-max(0, r.Held)), now, m.clock)
+	if fresh {
+		n.speaker, n.registersAt = h, m.clock.instant(now)
+	}
+	if still {
+		return
+	}
+	m.disturb(n, h, fresh, now)
+}
+
+// disturb looks at a node because one of its halves has spoken.
+func (m *Machine) disturb(n *node, h fault.Half, fresh bool, now time.Time) {
 	m.touch(n)
 	m.touchDisputed(n)
 	if f := n.failure(h); fresh && f.on && !n.proven(h, f.mark) {
 		// It may have been sent just before death: ask.
 		m.probe(n, h, m.cfg.ChallengeHalf, now)
-	}
-}
-
-// restated takes in that a half's newest digest has come again.
-func (m *Machine) restated(r Restated, now time.Time) {
-	rank, ok := m.ranks[r.Origin.Node]
-	if !ok || !r.Origin.Half.Valid() || r.Epoch == 0 || r.Seq == 0 || !r.Path.Valid() {
-		return
-	}
-	n, v, at := m.nodes[rank], m.nodes[rank].voice(r.Origin.Half), stamp{r.Epoch, r.Seq}
-	said := now.Add(-max(0, r.Held))
-	if !at.newer(v.digest.stamp) {
-		v.straight(at, r.Path, m.clock.instant(said)) // known already, perhaps by another way
-		return
-	}
-	still := m.undisturbed(n, r.Origin.Half, now)
-	if !v.restate(at, r.Path, said, now, m.clock) {
-		m.out.Unknown = true
-		return
-	}
-	n.speaker, n.registersAt = r.Origin.Half, m.clock.instant(now)
-	if still {
-		return
-	}
-	m.touch(n)
-	m.touchDisputed(n)
-	if f := n.failure(r.Origin.Half); f.on && !n.proven(r.Origin.Half, f.mark) {
-		m.probe(n, r.Origin.Half, m.cfg.ChallengeHalf, now)
 	}
 }
 

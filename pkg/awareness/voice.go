@@ -225,20 +225,26 @@ func (v *voice) withdraw(digest stamp, changed func(slot)) {
 	}
 }
 
-// restate applies that the newest digest came again as the report at, and returns whether it could.
-func (v *voice) restate(at stamp, p fault.Path, said, came time.Time, c clock) bool {
-	d := &v.digest
-	if d.seq == 0 || d.epoch != at.epoch || d.stamp != v.newest || len(v.more) > 0 {
-		return false
+// unknown says of a digest that has come again that it is not the newest report there is: either that one is
+// not a whole digest, or none is known of the epoch.
+func (v *voice) unknown(at stamp) bool {
+	return at.newer(v.digest.stamp) && (v.digest.seq == 0 || v.digest.epoch != at.epoch || v.digest.stamp != v.newest)
+}
+
+// restate applies that the newest digest came again as the report at, unless that is known already, and says
+// which.
+func (v *voice) restate(at stamp, p fault.Path, said, came time.Time, c clock) (fresh bool) {
+	if d := &v.digest; at.newer(d.stamp) {
+		fresh = true
+		for i := range v.others {
+			r := &v.others[i]
+			r.stamp, r.path, r.said, r.came = at, pathOf(r.slot, p), said, came
+		}
+		d.stamp, d.path, d.said, d.came = at, p, c.instant(said), c.instant(came)
+		v.live(at, p, said)
 	}
-	for i := range v.others {
-		r := &v.others[i]
-		r.stamp, r.path, r.said, r.came = at, pathOf(r.slot, p), said, came
-	}
-	d.stamp, d.path, d.said, d.came = at, p, c.instant(said), c.instant(came)
-	v.live(at, p, said)
-	v.straight(at, p, d.said)
-	return true
+	v.straight(at, p, c.instant(said))
+	return fresh
 }
 
 // brief is what matters of a statement when the next one comes.

@@ -65,6 +65,9 @@ func (m *Machine) broken(n, accused *node, r *record, c fault.Component, by faul
 	}
 	f = r.finding(fault.Failed, c, by)
 	f.name, f.rule = ruleNearEnd, "the near end's view of the link"
+	if accused.foreign && r.silent() {
+		f.rule += "; " + string(accused.id) + " is of another region: whether it lives is known there"
+	}
 	return f, true
 }
 

@@ -108,6 +108,9 @@ func newWorld(cfg Config) (*world, error) {
 	w := &world{m: m, cfg: cfg, dims: cfg.Dims, now: epoch0, actors: map[fault.Origin]*actor{}, log: func(time.Time, Output) {}}
 	for r := range cfg.Dims.Nodes() {
 		for _, h := range halves {
+			if w.id(r) == "" {
+				continue // of another region
+			}
 			a := &actor{origin: fault.Origin{Node: w.id(r), Half: h}, via: fault.PathDirect}
 			if h == fault.HalfDNP {
 				a.via, a.held = fault.PathTorus, 3*time.Millisecond
@@ -210,7 +213,7 @@ func (w *world) silence(id fault.NodeID, heard bool, age time.Duration) {
 	c := w.coord(id)
 	for i, n := range w.dims.Neighbours(c) {
 		a := w.actor(w.cfg.IDs[n], fault.HalfHost)
-		if !a.alive {
+		if a == nil || !a.alive {
 			continue
 		}
 		w.silenceBy(a, c, heard, age+time.Duration(i)*time.Millisecond)

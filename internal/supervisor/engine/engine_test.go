@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -21,7 +23,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.bench"); f != nil && f.Value.String() != "" {
+		os.Exit(m.Run()) // benchmarks run on a real etcd, which leaves goroutines behind
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const wait = 10 * time.Second
 

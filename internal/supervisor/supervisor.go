@@ -80,6 +80,7 @@ type Supervisor struct {
 	intake   *rails.Intake
 	bulk     *bulk.Manager
 	forward  *replica.Forwarder
+	local    *replica.Copy
 	gossip   *gossip.Net // nil without gossip
 	ready    readiness
 
@@ -264,6 +265,7 @@ func (s *Supervisor) connect() error {
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks,
 	}, s.store)
+	s.local = replica.NewCopy(replica.CopyConfig{Store: s.store, Names: s.names, Logger: s.logger})
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Metrics: s.metrics, Logger: s.logger,
 	})
@@ -300,6 +302,7 @@ func (s *Supervisor) serve() error {
 	if s.cfg.Parent() {
 		s.serveParent(&cfg)
 	} else {
+		cfg.Local = s.local.Map
 		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Metrics: s.metrics})
 	}
 	s.api = api.New(cfg)

@@ -209,6 +209,7 @@ func (s *Supervisor) work() error {
 		wg.Go(func() { s.sender.Run(ctx) })
 		wg.Go(func() { s.intake.Run(ctx) })
 		wg.Go(func() { s.forward.Run(ctx) })
+		wg.Go(func() { s.local.Run(ctx) })
 		wg.Go(func() { s.followTopology(ctx) })
 		wg.Go(func() { s.followMaintenance(ctx) })
 	}

@@ -77,6 +77,9 @@ type Config struct {
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.
 	QuorumAge func() time.Duration
+	// Local is the map as this replica's own store has it, kept up to date; false: not yet. nil: it is read
+	// when it is needed.
+	Local func() (view.Map, bool)
 	// WatchQueue bounds the updates that a watcher may be behind; 0 stands for 1,024. One that is
 	// further behind is cut off and told where to resume.
 	WatchQueue int
@@ -218,7 +221,9 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 	if err != nil {
 		return view.Map{}, err
 	}
-	if topo := s.cfg.Names.Topology(); s.old.topo != topo || s.old.written != bounds.Written {
+	if m, ok := s.local(bounds.Written); ok {
+		s.old.m, s.old.topo = m, nil
+	} else if topo := s.cfg.Names.Topology(); s.old.topo != topo || s.old.written != bounds.Written {
 		m, err := s.readCopy(ctx)
 		if err != nil {
 			return view.Map{}, err
@@ -231,6 +236,15 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 		m.StaleAge = s.cfg.QuorumAge()
 	}
 	return m, nil
+}
+
+// local is the map that is kept up to date, if it has come as far as the last commit.
+func (s *Server) local(written uint64) (view.Map, bool) {
+	if s.cfg.Local == nil {
+		return view.Map{}, false
+	}
+	m, ok := s.cfg.Local()
+	return m, ok && m.Revision >= written
 }
 
 func (s *Server) readCopy(ctx context.Context) (view.Map, error) {

@@ -64,7 +64,9 @@ func benchmarkChanges(b *testing.B, together int) {
 	big(grid.Dims{X: 8, Y: 8, Z: 8})(&cfg)
 	e := New(cfg, store.NewEtcd(client, store.Options{MaxOps: embedded.MaxTxnOps, KeepEvents: 1 << 30}))
 	ended := make(chan error, 1)
-	go func() { ended <- e.Lead(b.Context(), store.Fence{Key: store.ElectionPrefix + "/1", Rev: put.Header.Revision}) }()
+	go func() {
+		ended <- e.Lead(b.Context(), store.Fence{Key: store.ElectionPrefix + "/1", Rev: put.Header.Revision})
+	}()
 	for !e.Leading() {
 		select {
 		case err := <-ended:
@@ -87,7 +89,7 @@ func benchmarkChanges(b *testing.B, together int) {
 				st = fault.Normal
 			}
 			in.Reports.List = append(in.Reports.List, fault.Report{
-				ID: fault.ReportID{Origin: fault.Origin{Node: ids[node], Half: fault.HalfHost}, Epoch: 1, Seq: seqs[node]},
+				ID:           fault.ReportID{Origin: fault.Origin{Node: ids[node], Half: fault.HalfHost}, Epoch: 1, Seq: seqs[node]},
 				Observations: []fault.Observation{{Node: ids[node], Component: ownComponents[n%len(ownComponents)], State: st, Kind: fault.KindSelf}},
 			})
 		}

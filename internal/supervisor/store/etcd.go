@@ -140,6 +140,28 @@ func WarningKey(node fault.NodeID, c fault.Component, q fault.Quantity) string {
 	return keyWarnings + string(node) + "/" + c.String() + "/" + q.String()
 }
 
+// ParseWarningKey is the inverse of WarningKey; false for any other key.
+func ParseWarningKey(key string) (fault.NodeID, fault.Component, fault.Quantity, bool) {
+	rest, ok := strings.CutPrefix(key, keyWarnings)
+	node, rest, found := strings.Cut(rest, "/")
+	last := strings.LastIndexByte(rest, '/')
+	if !ok || !found || last < 0 {
+		return "", 0, 0, false
+	}
+	c, err := fault.ParseComponent(rest[:last])
+	if err != nil {
+		return "", 0, 0, false
+	}
+	q, err := fault.ParseQuantity(rest[last+1:])
+	return fault.NodeID(node), c, q, err == nil
+}
+
+// ParseNodeKey returns whose document is at a key; false: it is no document of a node.
+func ParseNodeKey(key string) (fault.NodeID, bool) {
+	id, ok := strings.CutPrefix(key, keyNodes)
+	return fault.NodeID(id), ok
+}
+
 // AddAbove adds what a key holds that stands above the nodes: a group fault or a warning. Other keys are passed
 // over.
 func (s *Snapshot) AddAbove(kv KV) error {

@@ -1,0 +1,159 @@
+package replica
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func names2() *view.Names {
+	return view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"})
+}
+
+// changes remembers which nodes a copy said to have changed.
+type changes struct {
+	mu  sync.Mutex
+	ids []fault.NodeID
+}
+
+func (c *changes) add(_ view.Map, ids []fault.NodeID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ids = append(c.ids, ids...)
+}
+
+func (c *changes) has(id fault.NodeID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.ids, id)
+}
+
+// TestCopyFollowsTheStore on a real etcd: what was there before, and each change after it, with group faults
+// and warnings that come and go.
+func TestCopyFollowsTheStore(t *testing.T) {
+	etcd := supervisortest.NewEtcd(t, 1)
+	client := etcd.Members[0].Client()
+	st := store.NewEtcd(client, store.Options{MaxOps: embedded.MaxTxnOps})
+	put, err := client.Put(t.Context(), store.ElectionPrefix+"/1", "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := st.Writer(store.Fence{Key: store.ElectionPrefix + "/1", Rev: put.Header.Revision}, store.Meta{}, store.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(b store.Batch) uint64 {
+		t.Helper()
+		rev, err := w.Commit(t.Context(), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rev
+	}
+	node := func(id fault.NodeID, x int, s fault.State) *lofamov1.Node {
+		return view.Stored(awareness.NodeStatus{ID: id, Coord: grid.Coord{X: x}, State: s, Cause: fault.CauseNone})
+	}
+	commit(store.Batch{Nodes: []*lofamov1.Node{node("a", 0, fault.Normal)}})
+
+	told := new(changes)
+	c := NewCopy(CopyConfig{Store: st, Names: names2(), Logger: slog.New(slog.DiscardHandler), OnChange: told.add})
+	if _, ok := c.Map(); ok {
+		t.Fatal("a copy before anything was read")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { c.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	reach := func(rev uint64) view.Map {
+		t.Helper()
+		var m view.Map
+		supervisortest.Eventually(t, "the copy", func() bool {
+			var ok bool
+			m, ok = c.Map()
+			return ok && m.Revision >= rev
+		})
+		return m
+	}
+	group, err := proto.Marshal(&lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Members: []string{"a", "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	warning, err := proto.Marshal(&lofamov1.Warning{Component: "link/X+", Quantity: "crc-ratio"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	above := []store.KV{
+		{Key: store.GroupKey("label/rack=r7"), Value: group},
+		{Key: store.WarningKey("a", fault.Link(grid.XPlus), fault.QuantityCRCRatio), Value: warning},
+	}
+	m := reach(commit(store.Batch{
+		Events: []*lofamov1.Event{{Node: "b"}}, Nodes: []*lofamov1.Node{node("b", 1, fault.Failed), node("c", 1, fault.Failed)}, Puts: above,
+	}))
+	a, _ := m.Find("a")
+	b, _ := m.Find("b")
+	if a.Status.State != fault.Normal || b.Status.State != fault.Failed || len(m.Groups) != 1 || len(m.Warnings) != 1 || len(b.Status.Groups) != 1 || m.Stale {
+		t.Errorf("a %s, b %s, groups %v, warnings %v", a.Status.State, b.Status.State, m.Groups, m.Warnings)
+	}
+	if !told.has("b") || told.has("c") {
+		t.Errorf("told of %v", told.ids)
+	}
+	m = reach(commit(store.Batch{Deletes: []string{above[0].Key, above[1].Key, "/lofamo/v1/nodes/b"}}))
+	if b, _ = m.Find("b"); b.Status.State != fault.Unknown || len(m.Groups)+len(m.Warnings) != 0 {
+		t.Errorf("b %s, groups %v, warnings %v", b.Status.State, m.Groups, m.Warnings)
+	}
+	if _, ok := view.Map.Find(m, "c"); ok {
+		t.Error("a node that the torus does not have")
+	}
+}
+
+// broken is a store whose feed breaks after each update.
+type broken struct {
+	mu    sync.Mutex
+	reads int
+}
+
+func (b *broken) MapNow(context.Context) (store.Snapshot, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reads++
+	return store.Snapshot{Revision: uint64(10 * b.reads)}, nil
+}
+
+func (b *broken) FollowMap(context.Context, uint64) <-chan store.MapUpdate {
+	ch := make(chan store.MapUpdate, 1)
+	ch <- store.MapUpdate{Err: store.ErrCompacted}
+	close(ch)
+	return ch
+}
+
+// TestCopyIsReadAnew where its feed breaks.
+func TestCopyIsReadAnew(t *testing.T) {
+	c := NewCopy(CopyConfig{Store: &broken{}, Names: names2(), Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { c.Run(ctx) })
+	supervisortest.Eventually(t, "a third reading", func() bool {
+		m, ok := c.Map()
+		return ok && m.Revision >= 30
+	})
+	cancel()
+	wg.Wait()
+}

@@ -130,6 +130,9 @@ type Challenge struct {
 	Nonce [16]byte
 	// Via are the node's neighbours that live, those that do not accuse it first.
 	Via []fault.NodeID
+	// Again says that the question was put just before by all rails; this is for the case that a datagram
+	// was lost, and goes straight only.
+	Again bool
 }
 
 // NodeStatus is one node of the map.

@@ -7,11 +7,12 @@ import (
 )
 
 const (
-	maxChallenges = 8  // in one round: whoever has not answered that many is not asked again unprovoked
-	maxNonces     = 16 // remembered a node; older challenges can no longer be answered
+	maxChallenges = 8  // in one round by all rails: whoever has not answered that many is not asked again unprovoked
+	maxNonces     = 48 // remembered a node; older challenges can no longer be answered
 	maxExtensions = 3  // of a round by fresh reports of the accused, so that held-back ones win little
+	repeatBurst   = 64
+	repeatEvery   = time.Millisecond
 	patience      = 3  // how many times the wait a round that no new accusation hurries lasts
-	inWait        = 4  // challenges within the first wait: on one bad interface half of them and their answers are lost
 )
 
 // nonce is a challenge that may still be answered.
@@ -54,7 +55,8 @@ type round struct {
 	next  time.Time // when to ask again
 	due   time.Time // when an unanswered one allows a verdict
 	waits int       // how many times the wait for an answer, in due
-	sent  int
+	sent  int       // by all rails
+	whole time.Time // when to ask by all rails again; until then straight only
 	// extended counts how often a fresh report of the accused began the wait anew.
 	extended int
 	// checked says that a quorum against an answer was asked once more after LinkSettle.
@@ -109,18 +111,13 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 		m.begin(n, k, 1, now)
 	case s.enough && !now.Before(later(r.due, m.graceEnds())):
 		// The verdict falls.
-	case !now.Before(r.next) && r.sent < maxChallenges:
-		m.challenge(n, k, now)
-		r.sent++
-		r.next = now.Add(m.wait(k))
-		if r.sent < inWait {
-			r.next = now.Add(m.wait(k) / inWait)
-		}
+	case !r.next.IsZero() && !now.Before(r.next):
+		m.repeat(n, k, now)
 	}
 	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
 	if !n.answered(k) {
 		n.wakeAt(r.due, now)
-		if r.sent < maxChallenges {
+		if !r.next.IsZero() {
 			n.wakeAt(r.next, now)
 		}
 	}
@@ -163,11 +160,53 @@ func (m *Machine) close(n *node, k fault.Half) {
 	}
 }
 
-// begin opens the round, or opens it anew, and asks. It asks inWait times within the first wait, so that
-// lost datagrams condemn nobody: not even a node whose DNP hangs and whose only interface loses a third.
+// begin opens the round, or opens it anew, and asks: by all rails, and once more so within the wait, and
+// straight at short intervals as long as the wait lasts, so that lost datagrams condemn nobody: not even
+// a node whose DNP hangs, so that the torus carries nothing, and whose only interface loses a third.
 func (m *Machine) begin(n *node, k fault.Half, waits int, now time.Time) {
-	m.try(n).rounds[k] = round{open: true, since: m.mark(now), start: now, next: now.Add(m.wait(k) / inWait), waits: waits, sent: 1}
-	m.challenge(n, k, now)
+	r := &m.try(n).rounds[k]
+	*r = round{open: true, since: m.mark(now), start: now, waits: waits, sent: 1, whole: now.Add(m.wait(k) / 2)}
+	m.challenge(n, k, false, now)
+	m.plan(r, k, now)
+}
+
+// repeat asks again.
+func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
+	r := &m.try(n).rounds[k]
+	switch {
+	case !now.Before(r.whole):
+		m.challenge(n, k, false, now)
+		r.sent++
+		r.whole = now.Add(m.wait(k))
+	case m.affords(now):
+		m.challenge(n, k, true, now)
+	default:
+		r.next = r.whole
+		return
+	}
+	m.plan(r, k, now)
+}
+
+// affords bounds the challenges that only repeat one: repeatBurst at once, and one in every repeatEvery. Each
+// costs a signature, and when hundreds are accused at once it is not their interfaces that are bad.
+func (m *Machine) affords(now time.Time) bool {
+	if m.spent = later(m.spent, now); m.spent.Sub(now) >= repeatBurst*repeatEvery {
+		return false
+	}
+	m.spent = m.spent.Add(repeatEvery)
+	return true
+}
+
+// plan sets when a question is put next; zero for never.
+func (m *Machine) plan(r *round, k fault.Half, now time.Time) {
+	switch soon := now.Add(m.cfg.ChallengeHalf / 4); {
+	case soon.Before(r.start.Add(time.Duration(r.waits)*m.wait(k))) && soon.Before(r.whole):
+		r.next = soon
+	case r.sent < maxChallenges:
+		r.next = r.whole
+	default:
+		r.next = time.Time{}
+	}
 }
 
 // wait is the time between the later challenges of a round.
@@ -184,11 +223,11 @@ func (m *Machine) probe(n *node, h fault.Half, interval time.Duration, now time.
 		return
 	}
 	m.try(n).probed = now
-	m.challenge(n, h, now)
+	m.challenge(n, h, false, now)
 }
 
-// challenge sends one.
-func (m *Machine) challenge(n *node, h fault.Half, now time.Time) {
+// challenge sends one; again says that it only repeats a question, straight.
+func (m *Machine) challenge(n *node, h fault.Half, again bool, now time.Time) {
 	m.serial++
 	c := nonce{value: m.cfg.Nonce(), serial: m.serial, half: h, sent: now}
 	t := m.try(n)
@@ -196,7 +235,11 @@ func (m *Machine) challenge(n *node, h fault.Half, now time.Time) {
 		t.nonces = t.nonces[1:]
 	}
 	t.nonces = append(t.nonces, c)
-	m.out.Challenges = append(m.out.Challenges, Challenge{Node: n.id, Half: h, Nonce: c.value, Via: m.via(n, now)})
+	ch := Challenge{Node: n.id, Half: h, Nonce: c.value, Again: again}
+	if !again {
+		ch.Via = m.via(n, now)
+	}
+	m.out.Challenges = append(m.out.Challenges, ch)
 }
 
 // via returns the neighbours that may pass a challenge on, those that do not accuse the node first.

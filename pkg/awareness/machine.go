@@ -22,6 +22,7 @@ type Machine struct {
 	ranks   map[fault.NodeID]int
 	clock   clock
 	serial  uint64    // of the newest challenge
+	spent   time.Time // until when the challenges that only repeat one are paid for
 	started time.Time // when this leader took over
 	now     time.Time // of this step: time never goes back
 	awake   time.Time // of the step before

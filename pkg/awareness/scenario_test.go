@@ -285,6 +285,9 @@ func (s *scenario) print(at time.Time, out Output) {
 		return
 	}
 	for _, c := range out.Challenges {
+		if c.Again {
+			continue
+		}
 		who := string(c.Node)
 		if c.Half != 0 {
 			who += "/" + c.Half.String()

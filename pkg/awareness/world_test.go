@@ -63,10 +63,13 @@ type statement struct {
 
 // actor is one half in the world.
 type actor struct {
-	origin     fault.Origin
-	alive      bool // runs: sends digests
-	mute       bool // hears no challenges
-	lost       bool // its reports do not arrive
+	origin fault.Origin
+	alive  bool // runs: sends digests
+	mute   bool // hears no challenges
+	lost   bool // its reports do not arrive
+	// drops says of every datagram to or from it whether it is lost; nil: none. Reports are sent again until
+	// they arrive, as the outbox does.
+	drops      func() bool
 	via        fault.Path
 	held       time.Duration
 	epoch      fault.Epoch
@@ -191,8 +194,15 @@ func (w *world) report(a *actor, digest bool, subjects ...subject) {
 		d.Hops = []fault.Hop{{Node: "relay", Half: fault.HalfDNP, Held: a.held}}
 	}
 	a.sent = append(a.sent, d)
-	if !a.lost {
-		w.send(w.now.Add(a.held), Evidence{d})
+	if a.lost {
+		return
+	}
+	held := a.held
+	for a.drops != nil && !digest && a.drops() {
+		held += 30 * time.Millisecond // AckTimeout
+	}
+	if !digest || a.drops == nil || !a.drops() {
+		w.send(w.now.Add(held), Evidence{d})
 	}
 }
 
@@ -203,8 +213,8 @@ func (w *world) say(a *actor, s subject, state fault.State, kind fault.Kind, age
 
 func (w *world) send(at time.Time, ev Event) {
 	w.seq++
-	w.queue = append(w.queue, event{at, w.seq, ev})
-	slices.SortFunc(w.queue, func(a, b event) int { return cmp.Or(a.at.Compare(b.at), a.seq-b.seq) })
+	i, _ := slices.BinarySearchFunc(w.queue, at, func(e event, at time.Time) int { return cmp.Or(e.at.Compare(at), -1) })
+	w.queue = slices.Insert(w.queue, i, event{at, w.seq, ev})
 }
 
 // silence makes every living neighbour of the node say that none of its links hears it, or (heard)
@@ -280,7 +290,7 @@ func (w *world) step(ev Event) {
 	for _, c := range out.Challenges {
 		for i, h := range halves {
 			a := w.actor(c.Node, h)
-			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) {
+			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) && (a.drops == nil || !a.drops() && !a.drops()) {
 				w.send(w.now.Add(time.Duration(i+1)*time.Millisecond), Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
 			}
 		}

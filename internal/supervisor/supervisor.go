@@ -35,6 +35,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/teller"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/upstream"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
@@ -79,6 +80,7 @@ type Supervisor struct {
 	sender   *rails.Sender
 	intake   *rails.Intake
 	bulk     *bulk.Manager
+	teller   *teller.Teller
 	forward  *replica.Forwarder
 	local    *replica.Copy
 	gossip   *gossip.Net // nil without gossip
@@ -273,8 +275,12 @@ func (s *Supervisor) connect() error {
 		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
+	s.teller = teller.New(teller.Config{
+		Names: s.names, Store: s.store, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
+		Metrics: s.metrics, Logger: s.logger,
+	})
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	return nil

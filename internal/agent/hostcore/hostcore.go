@@ -106,7 +106,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		return nil, fmt.Errorf("host half of %s: %w", cfg.Topo.Node, err)
 	}
 	m := &Machine{
-		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender, told: told.New(cfg.Topo.Node),
+		cfg: cfg, self: cfg.Topo.Node, start: now, ledger: ledger.New(), sender: sender, told: told.New(cfg.Topo.Node, cfg.Topo.NeighbourIDs()),
 		writer:     watchdog.NewWriter(watchdog.WriterConfig{TWrite: p.TWrite}),
 		reader:     watchdog.NewReader(watchdog.ReaderConfig{TRead: p.TRead, Misses: p.ReadMisses}, now),
 		verdict:    watchdog.Waiting,

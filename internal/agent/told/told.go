@@ -16,6 +16,7 @@ import (
 // Machine is for one goroutine.
 type Machine struct {
 	self     fault.NodeID
+	near     []fault.NodeID // itself and its neighbours
 	revision uint64
 	nodes    map[fault.NodeID]*lofamov1.ToldNode
 
@@ -37,8 +38,15 @@ type interest struct {
 }
 
 // New returns what a half of that node begins with: nothing.
-func New(self fault.NodeID) *Machine {
-	return &Machine{self: self, nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
+func New(self fault.NodeID, neighbours []fault.NodeID) *Machine {
+	return &Machine{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
+}
+
+// concerns says whether a node is of any concern here. Of another nothing is kept: nobody would tell when
+// it changes.
+func (m *Machine) concerns(id fault.NodeID) bool {
+	_, listed := slices.BinarySearch(m.list.nodes, id)
+	return listed || slices.Contains(m.near, id)
 }
 
 // Revision is up to where the half has been told; 0: of nothing.
@@ -59,6 +67,8 @@ func (m *Machine) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
 		return nil, wanted // by a replica that is behind
 	case !whole && (t.GetRevision() <= m.revision || t.GetSince() > m.revision || m.revision == 0):
 		return nil, wanted // known, or something before it was lost: the next digest says so
+	case !whole && t.GetInterest() != m.list.serial:
+		return nil, wanted // a replica that has another list left out what it does not know to concern us
 	}
 	all := m.gather(t)
 	if all == nil {
@@ -93,7 +103,7 @@ func (m *Machine) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
 // change takes over what changed.
 func (m *Machine) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
 	for _, n := range nodes {
-		if id := fault.NodeID(n.GetId()); !same(m.nodes[id], n) {
+		if id := fault.NodeID(n.GetId()); m.concerns(id) && !same(m.nodes[id], n) {
 			changed = append(changed, id)
 			m.nodes[id] = n
 		}
@@ -107,7 +117,9 @@ func (m *Machine) replace(nodes []*lofamov1.ToldNode) []fault.NodeID {
 	before := m.nodes
 	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
 	for _, n := range nodes {
-		m.nodes[fault.NodeID(n.GetId())] = n
+		if id := fault.NodeID(n.GetId()); m.concerns(id) {
+			m.nodes[id] = n
+		}
 	}
 	var changed []fault.NodeID
 	if m.list.told == m.list.serial {
@@ -167,6 +179,11 @@ func (m *Machine) Watch(nodes []fault.NodeID) bool {
 	}
 	m.list.nodes = nodes
 	m.list.serial++
+	for id := range m.nodes {
+		if !m.concerns(id) {
+			delete(m.nodes, id)
+		}
+	}
 	return true
 }
 

@@ -97,3 +97,12 @@ func (m *Map) Towards(dst grid.Coord) []grid.Direction {
 	}
 	return out
 }
+
+// NeighbourIDs returns the ids of the distinct neighbours.
+func (t *Map) NeighbourIDs() []fault.NodeID {
+	out := make([]fault.NodeID, len(t.Neighbours))
+	for i, n := range t.Neighbours {
+		out[i] = n.ID
+	}
+	return out
+}

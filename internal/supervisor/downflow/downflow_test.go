@@ -70,7 +70,7 @@ func TestEverybodyKnows(t *testing.T) {
 		replicas := []*downflow.Machine{downflow.New(config()), downflow.New(config())}
 		halves := make([]*told.Machine, len(r.states))
 		for i := range halves {
-			halves[i] = told.New(id(i))
+			halves[i] = told.New(id(i), r.Neighbours(id(i)))
 		}
 		now, primary := begin, 0
 		lossy := true
@@ -177,7 +177,7 @@ func TestOnlyWhatConcerns(t *testing.T) {
 // TestStorePutBack: halves that know more than the store can are told the whole of the earlier map, not at
 // once, for this replica's copy may only lag.
 func TestStorePutBack(t *testing.T) {
-	r, m, h := newRing(3), downflow.New(config()), told.New("n0")
+	r, m, h := newRing(3), downflow.New(config()), told.New("n0", []fault.NodeID{"n1", "n2"})
 	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
 	put := time.Duration(0)
 	for now := begin; now.Before(begin.Add(10 * time.Second)); now = now.Add(500 * time.Millisecond) {

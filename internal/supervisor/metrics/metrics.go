@@ -48,6 +48,7 @@ type Metrics struct {
 	// Maintenance and Topology are as this replica's own copy of the store has them.
 	Maintenance prometheus.Gauge
 	Topology    prometheus.Gauge
+	Told        prometheus.Gauge
 	Watchers    prometheus.Gauge
 	SlowCut     prometheus.Counter
 }
@@ -102,6 +103,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		NodeState:   gauge("node_state", "1 for the state of each node that is not normal; only the leader tells.", "node", "state"),
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
 		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
+		Told:        gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
 		Watchers:    gauge("watchers", "Open watches.").WithLabelValues(),
 		SlowCut:     counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
 	}

@@ -18,6 +18,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/fixedseed"
 	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -298,7 +299,27 @@ type supervisor struct {
 	sender  *Sender
 	leader  *takes
 	forward *forwards
+	tells   tells
 	metrics *metrics.Metrics
+}
+
+// tells remembers what halves say of what they were told.
+type tells struct {
+	mu        sync.Mutex
+	digests   []downflow.Digest
+	interests []*lofamov1.Interest
+}
+
+func (t *tells) Digest(d downflow.Digest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.digests = append(t.digests, d)
+}
+
+func (t *tells) Interest(m *lofamov1.Interest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.interests = append(t.interests, m)
 }
 
 func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) *supervisor {
@@ -320,7 +341,7 @@ func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) 
 	})
 	cfg := IntakeConfig{
 		Names: knownNodes{"n0", "n1"}, Verifier: x.Verifier(a.verify), Sender: r.sender, Leader: r.leader, Forwarder: r.forward,
-		Metrics: r.metrics, Logger: logger,
+		Teller: &r.tells, Metrics: r.metrics, Logger: logger,
 	}
 	if spoil != nil {
 		spoil(&cfg)

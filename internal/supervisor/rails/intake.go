@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/paths"
@@ -41,6 +42,12 @@ type Bulk interface {
 	Announced(a *servicenet.Arrival, from netip.AddrPort)
 }
 
+// Teller tells nodes what concerns them. It does not block.
+type Teller interface {
+	Digest(d downflow.Digest)
+	Interest(m *lofamov1.Interest)
+}
+
 // IntakeConfig of an intake.
 type IntakeConfig struct {
 	Names     interface{ Known(fault.NodeID) bool }
@@ -49,6 +56,7 @@ type IntakeConfig struct {
 	Leader    Leader
 	Forwarder Forwarder
 	Bulk      Bulk
+	Teller    Teller
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones
@@ -195,7 +203,8 @@ func (in *Intake) handle(p packet) {
 
 func (p packet) place() paths.Place { return paths.Place{Addr: p.from, Socket: p.socket} }
 
-// path takes in what establishes paths. It says whether the message was that.
+// path takes in what is for this replica alone: what establishes paths, and what a node wants to be told
+// of. It says whether the message was that.
 func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 	to := toPlace(from)
 	switch body := a.Msg.GetBody().(type) {
@@ -206,6 +215,10 @@ func (in *Intake) path(a *servicenet.Arrival, from paths.Place) bool {
 	case *lofamov1.Message_PathAck:
 		if in.known(fault.NodeID(body.PathAck.GetNode()), to) {
 			in.cfg.Sender.PathAck(body.PathAck, from)
+		}
+	case *lofamov1.Message_Interest:
+		if in.known(fault.NodeID(body.Interest.GetNode()), to) {
+			in.cfg.Teller.Interest(body.Interest)
 		}
 	default:
 		return false
@@ -219,6 +232,9 @@ func (in *Intake) heard(a *servicenet.Arrival, from paths.Place) {
 	case *lofamov1.Message_Reports:
 		id := a.Reports[0].ID
 		in.cfg.Sender.Heard(id.Origin, id.Epoch, a.Session, from)
+		if st := a.Status; st != nil && id.Origin.Half == fault.HalfHost {
+			in.cfg.Teller.Digest(downflow.Digest{Node: id.Origin.Node, Epoch: id.Epoch, Told: st.GetTold(), List: st.GetInterest()})
+		}
 	case *lofamov1.Message_Answer:
 		o := servicenet.OriginOf(body.Answer)
 		in.cfg.Sender.Heard(o, fault.Epoch(body.Answer.GetEpoch()), a.Session, from)

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -52,6 +54,27 @@ func TestReceivedOnlyForWhatWasTaken(t *testing.T) {
 	r.get(eth0, 0, h.reports(t, 5, 1, false, servicenet.SealOptions{}))
 	if sent := r.wire.sent(); len(sent) != 1 || !slices.Equal(h.open(t, sent[0]).Msg.GetAcks()[0].GetSeqs(), []uint64{1}) {
 		t.Errorf("%d answers to one report that was taken and one that was not", len(sent))
+	}
+}
+
+// TestWhatHalvesWereTold: digests that come straight from a host half say up to where it was told; so may it
+// say of what it wants to be told.
+func TestWhatHalvesWereTold(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	b, err := servicenet.SealReports([]fault.Report{{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: 1}, Digest: true, Uptime: time.Second}},
+		&lofamov1.DeliveryStatus{Told: 17, Interest: 2}, a.signer(t, pki.NodeIdentity("test", "n0", fault.HalfHost)), servicenet.SealOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.get(eth0, 0, b)
+	list := &lofamov1.Interest{Node: "n0", Epoch: 5, Serial: 2, Parts: 1, Nodes: []string{"n7"}}
+	r.get(eth0, 0, h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_Interest{Interest: list}}))
+	if want := (downflow.Digest{Node: "n0", Epoch: 5, Told: 17, List: 2}); len(r.tells.digests) != 1 || r.tells.digests[0] != want {
+		t.Errorf("%+v", r.tells.digests)
+	}
+	if len(r.tells.interests) != 1 || !proto.Equal(r.tells.interests[0], list) {
+		t.Errorf("%v", r.tells.interests)
 	}
 }
 

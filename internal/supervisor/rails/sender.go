@@ -184,6 +184,13 @@ func (s *Sender) Heard(o fault.Origin, epoch fault.Epoch, session uint64, from p
 	s.established(o, s.cfg.Paths.heard(o, epoch, session, from))
 }
 
+// Tell tells the host half of a node what concerns it, under its session where it has one. What is lost is
+// told again.
+func (s *Sender) Tell(node fault.NodeID, told *lofamov1.Told) {
+	o := fault.Origin{Node: node, Half: fault.HalfHost}
+	s.say("told", o, engine.To{}, s.cfg.Paths.seal(o), &lofamov1.Message{Body: &lofamov1.Message_Told{Told: told}}, nil)
+}
+
 // answerPaths sends replies, always signed: the half does not know of the session yet.
 func (s *Sender) answerPaths(out paths.Output) {
 	for _, send := range out.Sends {

@@ -29,6 +29,7 @@ type Agent struct {
 	dead  map[fault.Half]bool
 	acks  []Ack
 	again int
+	told  []*lofamov1.Told
 	heard chan struct{} // closed and renewed with every ack
 }
 
@@ -193,6 +194,21 @@ func (a *Agent) Count(id fault.ReportID, status lofamov1.Ack_Status) int {
 	return n
 }
 
+// Told returns what supervisors have told the node of the fault map, in the order in which it came.
+func (a *Agent) Told() []*lofamov1.Told {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.told)
+}
+
+// Say sends a message of a half, signed.
+func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) {
+	t.Helper()
+	b, err := servicenet.Seal(m, a.sign[h])
+	must(t, err)
+	a.Send(t, to, b)
+}
+
 // Again counts how often a supervisor asked for what had come damaged.
 func (a *Agent) Again() int {
 	a.mu.Lock()
@@ -228,6 +244,11 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 		}
 		close(a.heard)
 		a.heard = make(chan struct{})
+		a.mu.Unlock()
+	}
+	if t := o.Msg.GetTold(); t != nil {
+		a.mu.Lock()
+		a.told = append(a.told, t)
 		a.mu.Unlock()
 	}
 	if o.Msg.GetAgain() != nil {

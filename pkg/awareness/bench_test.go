@@ -130,22 +130,40 @@ func BenchmarkChange(b *testing.B) {
 	})
 }
 
-// BenchmarkNodeDeath is a whole death: six neighbours' silence, the challenge, the verdict. Every death is
-// one more: those before stay dead.
+// BenchmarkNodeDeath is a whole death: six neighbours' silence, the challenge, the verdict. Between two the
+// dead node is brought back.
 func BenchmarkNodeDeath(b *testing.B) {
-	for _, dims := range benchSizes {
-		b.Run(fmt.Sprint(dims.Nodes()), func(b *testing.B) {
-			w := newBench(dims)
-			b.ReportAllocs()
-			b.ResetTimer()
-			dead := 0
-			for i := range b.N {
-				at := dims.At(i * 3 * 7919 % dims.Nodes())
-				dead += w.death(at)
-			}
-			b.ReportMetric(float64(dead)/float64(b.N), "failed/op")
-		})
+	sizes(b, func(b *testing.B, w *bench) {
+		n := w.cfg.Dims.Nodes()
+		b.ResetTimer()
+		dead := 0
+		for i := range b.N {
+			at := w.cfg.Dims.At(i * 7919 % n)
+			dead += w.death(at)
+			b.StopTimer()
+			w.revive(at)
+			b.StartTimer()
+		}
+		b.ReportMetric(float64(dead)/float64(b.N), "failed/op")
+	})
+}
+
+// revive boots a dead node, lets its neighbours hear it, and waits until all has settled.
+func (b *bench) revive(at grid.Coord) {
+	for _, h := range halves {
+		d := b.digest(b.cfg.Dims.Rank(at), h, fault.Normal)
+		d.Report.ID.Epoch = fault.Epoch(b.seqs[d.Report.ID.Origin])
+		b.m.Step(b.now, Evidence{d})
 	}
+	for _, n := range b.cfg.Dims.Neighbours(at) {
+		for _, h := range halves {
+			d := b.digest(b.cfg.Dims.Rank(n), h, fault.Normal)
+			d.Report.ID.Epoch = fault.Epoch(b.seqs[d.Report.ID.Origin])
+			b.m.Step(b.now, Evidence{d})
+		}
+	}
+	b.now = b.now.Add(time.Millisecond)
+	b.m.Step(b.now, Tick{})
 }
 
 // death returns how many nodes became FAILED.
@@ -162,7 +180,8 @@ func (b *bench) death(at grid.Coord) (dead int) {
 	for _, n := range b.cfg.Dims.Neighbours(at) {
 		o := fault.Origin{Node: b.cfg.IDs[n], Half: fault.HalfHost}
 		b.seqs[o]++
-		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: o, Epoch: 1, Seq: b.seqs[o]}}}
+		epoch := max(1, b.m.nodes[b.cfg.Dims.Rank(n)].voice(o.Half).epoch)
+		d := fault.Delivery{Path: fault.PathDirect, Report: fault.Report{ID: fault.ReportID{Origin: o, Epoch: epoch, Seq: b.seqs[o]}}}
 		for _, l := range b.cfg.Dims.LinksTo(n, at) {
 			d.Report.Observations = append(d.Report.Observations, fault.Observation{
 				Node: o.Node, Component: fault.Link(l), State: fault.Failed, Kind: fault.KindSilence, Age: 80 * time.Millisecond})

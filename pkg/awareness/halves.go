@@ -253,11 +253,12 @@ func (r *record) outweighs(than *record) bool {
 	return r.state > than.state
 }
 
-// descriptor returns what the i-th neighbour says of a component of the node.
+// descriptor returns what the i-th neighbour says of a component of the node; nil when it says nothing, or
+// when all that it says of anybody is that all is well.
 func (m *Machine) descriptor(n *node, i int, c fault.Component, now time.Time) (*record, fault.Origin) {
 	nb := n.neighbours[i]
 	k, ok := describedIndex(c)
-	if !ok || nb.node.dead.on {
+	if !ok || nb.node.dead.on || nb.node.allPlain() {
 		return nil, fault.Origin{}
 	}
 	var best *record

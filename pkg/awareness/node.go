@@ -143,13 +143,19 @@ func (m *Machine) record(v *voice, s slot) *record {
 	if o := v.other(s); o != nil {
 		return o
 	}
-	r, ok := v.record(s, m.clock)
-	if !ok {
+	t := v.telling(s)
+	if t == nil {
 		return nil
 	}
-	m.records = append(m.records, r)
-	return &m.records[len(m.records)-1]
+	m.records = append(m.records, record{})
+	r := &m.records[len(m.records)-1]
+	v.recall(s, t, m.clock, r)
+	return r
 }
+
+// allPlain says that neither half of the node says anything but that all is well, of whomever: there is no
+// need to look at what it says in particular.
+func (n *node) allPlain() bool { return len(n.voices[0].others)+len(n.voices[1].others) == 0 }
 
 // look begins to look at another node: the records of the last one are done with.
 func (m *Machine) look() { m.records = m.records[:0] }

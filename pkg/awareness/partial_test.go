@@ -22,7 +22,7 @@ func TestPartialDigestWithdrawsNothing(t *testing.T) {
 		}
 		v.take(arrival{Delivery: d, clock: clock, now: time.Unix(int64(seq), 0), changed: func(slot) {}}, index)
 	}
-	known := func(c fault.Component) bool { _, ok := v.record(ownSlot(c), clock); return ok }
+	known := func(c fault.Component) bool { _, _, ok := v.last(ownSlot(c)); return ok }
 
 	take(1, true, true, fault.ComponentMemory)
 	take(2, true, true, fault.ComponentPower)

@@ -173,7 +173,7 @@ func TestUnknownPeer(t *testing.T) {
 func TestRegionRefused(t *testing.T) {
 	for names, change := range map[string]func(*Config){
 		`Foreign: given "x"`: func(c *Config) { c.Foreign["x"] = true },
-		"want at least one":  func(c *Config) {
+		"want at least one": func(c *Config) {
 			for _, id := range c.IDs {
 				c.Foreign[id] = true
 			}

@@ -287,19 +287,10 @@ func (v *voice) other(s slot) *record {
 	return nil
 }
 
-// record returns the statement in the slot as a record; ok is false when there is none. Of a plain one,
-// since is when it began.
-func (v *voice) record(s slot, c clock) (r record, ok bool) {
-	if o := v.other(s); o != nil {
-		return *o, true
-	}
-	t := v.telling(s)
-	if t == nil {
-		return record{}, false
-	}
-	began := c.time(t.first).Add(-v.ages[s].duration())
-	return record{
-		slot: s, state: fault.Normal, kind: v.usual(s), path: pathOf(s, t.path), stamp: t.stamp,
-		said: c.time(t.said), came: c.time(t.came), began: began, since: began,
-	}, true
+// recall makes a record of the plain statement in the slot. Its since is when it began.
+func (v *voice) recall(s slot, t *telling, c clock, r *record) {
+	r.slot, r.state, r.kind, r.path, r.stamp = s, fault.Normal, v.usual(s), pathOf(s, t.path), t.stamp
+	r.said, r.came = c.time(t.said), c.time(t.came)
+	r.began = c.time(t.first - instant(v.ages[s].duration()))
+	r.since = r.began
 }

@@ -71,6 +71,9 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 // vote returns the silence of the neighbour's link that fell silent last, nil when none is silent,
 // and whether all its links are.
 func (m *Machine) vote(nb neighbour, now time.Time) (last *record, all bool) {
+	if nb.node.allPlain() {
+		return nil, false
+	}
 	all = true
 	for _, d := range nb.links() {
 		r, _ := m.ownWord(nb.node, fault.Link(d), now)

@@ -35,6 +35,7 @@ part, UNKNOWN no fresh evidence.`,
 		},
 	}
 	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
+	cmd.AddCommand(a.getTopologyCommand())
 	return cmd
 }
 

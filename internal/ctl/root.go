@@ -150,6 +150,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.mapCommand(), a.watchCommand(),
 		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.supervisorCommand(), a.versionCommand())
+	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand())
 	return root
 }
 

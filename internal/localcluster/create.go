@@ -297,6 +297,19 @@ func (c *Cluster) issue(ca *pki.CA, id pki.Identity, file string, ips []net.IP, 
 
 func certName(id fault.NodeID, h fault.Half) string { return string(id) + "-" + h.String() }
 
+// labels pretend that each plane of the torus is a rack, so that there is something to see: those of Z, or of
+// Y where there is only one of Z.
+func (c *Cluster) labels(rank int) map[string]string {
+	at := c.dims.At(rank)
+	switch {
+	case c.dims.Z > 1:
+		return map[string]string{"rack": fmt.Sprintf("r%d", at.Z)}
+	case c.dims.Y > 1:
+		return map[string]string{"rack": fmt.Sprintf("r%d", at.Y)}
+	}
+	return nil
+}
+
 func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	s := c.info.Supervisors[i]
 	dir := c.path("supervisors", s.ID)
@@ -304,7 +317,7 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	cfg.Cluster, cfg.ID, cfg.Dims = clusterName, s.ID, c.dims.String()
 	for r, n := range c.info.Nodes {
 		services := a.Nodes[r].services()
-		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:]})
+		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:], Labels: c.labels(r)})
 	}
 	reports := a.Supervisors[i].Report
 	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = reports[0], s.GRPC, s.HTTP, reports[1:]

@@ -76,7 +76,7 @@ func FromProto(p *lofamov1.Topology) (*Topology, error) {
 	if p.GetRegion() == "" {
 		c.complete()
 	} else if len(c.coords) == 0 {
-		c.bad("nodes", "no places are given: want at least one of region %s", p.GetRegion())
+		c.bad("nodes", "given no node with a place: want at least one in region %s", p.GetRegion())
 	}
 	if len(c.fields) > 0 {
 		return nil, &InvalidError{c.fields}
@@ -186,6 +186,6 @@ func (c *checker) complete() {
 		}
 		missing = append(missing, at.String())
 	}
-	c.bad("nodes", "%d places are given: want a node at all %d of the %s torus: there is none at %s",
+	c.bad("nodes", "given nodes at %d places: want one at each of the %d of the %s torus: there is none at %s",
 		len(c.coords), c.dims.Nodes(), c.dims, strings.Join(missing, " "))
 }

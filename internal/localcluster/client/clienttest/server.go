@@ -118,8 +118,10 @@ type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
 	Address string
 	Admin   Admin
-	m       *Map
-	grpc    *grpc.Server
+	// Operators is guarded by mu once somebody asks.
+	Operators Operators
+	m         *Map
+	grpc      *grpc.Server
 
 	mu sync.Mutex
 	// refuse, when set, is what every call gets; watches are cut.

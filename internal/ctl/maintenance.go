@@ -1,0 +1,143 @@
+package ctl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+func (a *app) maintenanceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "maintenance start|end|list",
+		Short: "Mark nodes on which somebody works",
+		Long: `A node under maintenance is shown as it is, faults and all, with the mark beside it, and nothing
+answers its faults. A mark ends when somebody ends it, or when the time set for it is over.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return usagef("maintenance %s: want start, end or list", strings.Join(args, " "))
+		},
+	}
+	cmd.AddCommand(a.maintenanceStartCommand(), a.maintenanceEndCommand(), a.maintenanceListCommand())
+	return cmd
+}
+
+// someNodes wants at least one node.
+func someNodes(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("NODE is missing: want at least one id or coordinates")
+	}
+	return nil
+}
+
+func (a *app) maintenanceStartCommand() *cobra.Command {
+	var reason string
+	var lasting time.Duration
+	cmd := &cobra.Command{
+		Use:               "start NODE... --reason REASON",
+		Short:             "Mark nodes, or change their marks: all or none",
+		Example:           "  lofamoctl maintenance start n1-0-1 --reason 'new fan' --for 2h\n  lofamoctl maintenance start 0,0,1 1,0,1 --reason 'firmware'",
+		Args:              someNodes,
+		ValidArgsFunction: a.completeNodes,
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for people: 1 to 256 bytes")
+	cmd.Flags().DurationVar(&lasting, "for", 0, "how long, 1m to 720h (default until it is ended)")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if strings.TrimSpace(reason) == "" {
+			return usagef("--reason is missing: want a few words that say why")
+		}
+		req := &lofamov1.SetMaintenanceRequest{Nodes: args, Reason: reason}
+		if cmd.Flags().Changed("for") {
+			req.Duration = durationpb.New(lasting)
+		}
+		return a.withOperator(cmd.Context(), func(ctx context.Context, s session) error {
+			resp, err := s.SetMaintenance(ctx, req)
+			if err != nil {
+				return fmt.Errorf("start maintenance: %w", plain(err))
+			}
+			for _, m := range resp.GetMaintenance() {
+				a.printf("%s is under maintenance until %s: %s\n", m.GetNode(), a.until(m), m.GetReason())
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// until is the end of a mark.
+func (a *app) until(m *lofamov1.Maintenance) string {
+	if m.GetUntil() == nil {
+		return "it is ended"
+	}
+	return a.minute(m.GetUntil().AsTime())
+}
+
+// minute is a time that people plan by.
+func (a *app) minute(t time.Time) string { return t.In(a.env.Location).Format("2006-01-02 15:04") }
+
+func (a *app) maintenanceEndCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "end NODE...",
+		Short:             "Take the marks away: all or none",
+		Example:           "  lofamoctl maintenance end n1-0-1",
+		Args:              someNodes,
+		ValidArgsFunction: a.completeNodes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withOperator(cmd.Context(), func(ctx context.Context, s session) error {
+				if _, err := s.EndMaintenance(ctx, &lofamov1.EndMaintenanceRequest{Nodes: args}); err != nil {
+					return fmt.Errorf("end maintenance: %w", plain(err))
+				}
+				a.printf("%s no longer under maintenance\n", isOrAre(args))
+				return nil
+			})
+		},
+	}
+}
+
+func isOrAre(names []string) string {
+	if len(names) == 1 {
+		return names[0] + " is"
+	}
+	return strings.Join(names, ", ") + " are"
+}
+
+func (a *app) maintenanceListCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "Nodes under maintenance, as they are", Args: exactly()}
+	o := addOutputFlag(cmd, formatTable, formatJSON, formatYAML)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
+			resp, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{FieldSelector: "maintenance=true", Brief: true})
+			if err != nil {
+				return fmt.Errorf("list maintenance: %w", plain(err))
+			}
+			a.warnStale(resp.GetCluster())
+			if o.format != formatTable {
+				return a.printMessage(o.format, resp)
+			}
+			if len(resp.GetNodes()) == 0 {
+				a.printf("no node is under maintenance\n")
+				return nil
+			}
+			rows := [][]string{{"NODE", "COORD", "STATE", "SINCE", "UNTIL", "BY", "REASON"}}
+			for _, n := range resp.GetNodes() {
+				m := n.GetMaintenance()
+				until := "-"
+				if m.GetUntil() != nil {
+					until = a.minute(m.GetUntil().AsTime())
+				}
+				coord := n.GetCoord()
+				if n.GetSpare() {
+					coord = "spare"
+				}
+				rows = append(rows, []string{n.GetId(), coord, n.GetState().String(), a.minute(m.GetSince().AsTime()), until, m.GetBy(), m.GetReason()})
+			}
+			return table(a.env.Stdout, rows)
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,181 @@
+package ctl
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+func someTopology() *lofamov1.Topology {
+	return &lofamov1.Topology{
+		Dims: "2x1x1", Revision: 41, DomainLabels: []string{"rack", "power"},
+		Nodes: []*lofamov1.TopologyNode{
+			{Id: "n0-0-0", Coord: "0,0,0", Labels: map[string]string{"rack": "r0", "gpu": ""}, Service: []string{"10.0.0.1:7000", "10.1.0.1:7000"}},
+			{Id: "n1-0-0", Coord: "1,0,0", Service: []string{"10.0.0.2:7000"}},
+			{Id: "x", Labels: map[string]string{"rack": "r1"}},
+		},
+	}
+}
+
+// operated is a fake cluster that answers operators.
+func operated(t *testing.T) remote {
+	r := startRemote(t, healthy(t, "2x2x2"))
+	o := &r.server.Operators
+	o.Topology = someTopology()
+	o.Applied = &lofamov1.ApplyTopologyResponse{
+		Topology: &lofamov1.Topology{Revision: 42}, Changes: []string{"node n1-0-0: label rack=r0 is new", "node x: the spare takes 0,0,0 in place of n0-0-0"},
+	}
+	o.Marked = &lofamov1.SetMaintenanceResponse{Maintenance: []*lofamov1.Maintenance{
+		{Node: "n0-0-0", Reason: "new fan", By: "operator/someone", Since: ago(0), Until: timestamppb.New(now.Add(2 * 3600e9))},
+		{Node: "n1-0-0", Reason: "new fan", By: "operator/someone", Since: ago(0)},
+	}}
+	return r
+}
+
+func TestOperatorsOutput(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "topology.yaml")
+	if err := os.WriteFile(file, []byte("dims: 2x1x1\nrevision: \"41\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	marked := healthy(t, "2x1x1")
+	for i, n := range marked.Nodes.GetNodes() {
+		n.Maintenance = &lofamov1.Maintenance{Node: n.GetId(), Reason: "new fan", By: "operator/someone", Since: ago(0)}
+		if i == 1 {
+			n.Maintenance.Until, n.Spare, n.Coord = timestamppb.New(now.Add(2*3600e9)), true, ""
+		}
+	}
+	none := healthy(t, "2x1x1")
+	none.Nodes.Nodes = nil
+	for _, tc := range []struct {
+		name, args string
+		r          remote
+	}{
+		{"get-topology.txt", "get topology", operated(t)},
+		{"get-topology.yaml", "get topology -o yaml", operated(t)},
+		{"get-topology.json", "get topology -o json", operated(t)},
+		{"apply.txt", "apply -f " + file, operated(t)},
+		{"apply-dry-run.txt", "apply --dry-run -f " + file, operated(t)},
+		{"label.txt", "label 1,0,0 rack=r0 gpu-", operated(t)},
+		{"maintenance-start.txt", "maintenance start n0-0-0 n1-0-0 --reason new-fan --for 2h", operated(t)},
+		{"maintenance-end.txt", "maintenance end n0-0-0 n1-0-0", operated(t)},
+		{"maintenance-list.txt", "maintenance list", startRemote(t, marked)},
+		{"maintenance-list-none.txt", "maintenance list", startRemote(t, none)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := run(t, nil, tc.r.flags(strings.Fields(tc.args)...)...)
+			if got.code != 0 || got.stderr != "" {
+				t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
+			}
+			golden(t, tc.name, got.stdout)
+		})
+	}
+}
+
+// TestPrintedTopologyIsTaken: what get prints, apply takes, at the revision at which it was printed.
+func TestPrintedTopologyIsTaken(t *testing.T) {
+	r := operated(t)
+	file := filepath.Join(t.TempDir(), "topology")
+	for _, format := range []string{"yaml", "json"} {
+		printed := run(t, nil, r.flags("get", "topology", "-o", format)...)
+		if err := os.WriteFile(file, []byte(printed.stdout), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := run(t, nil, r.flags("apply", "-f", file)...); got.code != 0 {
+			t.Fatalf("%s: %+v", format, got)
+		}
+		sent := r.server.Operators.Sent[len(r.server.Operators.Sent)-1]
+		if want := someTopology(); sent.GetIfRevision() != 41 || sent.GetDryRun() || sent.GetTopology().String() != want.String() {
+			t.Errorf("%s: sent %v, want %v", format, sent, want)
+		}
+	}
+}
+
+func TestLabelSeesWhatOthersChange(t *testing.T) {
+	r := operated(t)
+	r.server.Operators.Errs = []error{status.Error(codes.Aborted, "changed"), status.Error(codes.Aborted, "changed")}
+	if got := run(t, nil, r.flags("label", "x", "rack-", "example.com/power=b")...); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if n := len(r.server.Operators.Sent); n != 3 {
+		t.Errorf("%d attempts, want 3", n)
+	}
+	x := r.server.Operators.Sent[2].GetTopology().GetNodes()[2]
+	if x.GetId() != "x" || len(x.GetLabels()) != 1 || x.GetLabels()["example.com/power"] != "b" {
+		t.Errorf("sent %v", x)
+	}
+	for range labelTries {
+		r.server.Operators.Errs = append(r.server.Operators.Errs, status.Error(codes.Aborted, "changed"))
+	}
+	if got := run(t, nil, r.flags("label", "x", "rack-")...); got.code != 1 || !strings.Contains(got.stderr, "label x: changed") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestOperatorsRefusals(t *testing.T) {
+	r := operated(t)
+	write := func(text string) string {
+		file := filepath.Join(t.TempDir(), "t.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"apply"}, 2, "-f is missing"},
+		{[]string{"apply", "-f", "/no/such"}, 2, "no such file"},
+		{[]string{"apply", "-f", write("a: [")}, 2, "not YAML"},
+		{[]string{"apply", "-f", write("dims: 1\ndims: 2\n")}, 2, `key "dims" already set`},
+		{[]string{"apply", "-f", write("dims: 2x2\nrank: 1\n")}, 2, `not a topology: unknown field "rank"`},
+		{[]string{"apply", "-f", write("nodes: [{id: 3}]")}, 2, "not a topology: invalid value"},
+		{[]string{"apply", "-f", "x", "y"}, 2, `argument "y"`},
+		{[]string{"label", "x"}, 2, "want NODE and at least one of"},
+		{[]string{"label", "x", "rack"}, 2, `label "rack": want KEY=VALUE or KEY-`},
+		{[]string{"label", "x", "=v"}, 2, `label key ""`},
+		{[]string{"label", "x", "rack=a b"}, 2, `label value "a b"`},
+		{[]string{"label", "nobody", "rack=a"}, 2, "label nobody: no node has that id or place"},
+		{[]string{"maintenance"}, 2, "want start, end or list"},
+		{[]string{"maintenance", "stop"}, 2, "maintenance stop: want start, end or list"},
+		{[]string{"maintenance", "start", "--reason", "x"}, 2, "NODE is missing"},
+		{[]string{"maintenance", "start", "x"}, 2, "--reason is missing"},
+		{[]string{"maintenance", "end"}, 2, "NODE is missing"},
+	} {
+		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
+		}
+	}
+	if len(r.server.Operators.Asked) != 0 {
+		t.Errorf("asked all the same: %v", r.server.Operators.Asked)
+	}
+	for _, tc := range []struct {
+		err  error
+		args []string
+		code int
+		text string
+	}{
+		{status.Error(codes.Aborted, "at revision 43"), []string{"apply", "-f", write("dims: 2x2")}, 1, "apply: at revision 43"},
+		{status.Error(codes.InvalidArgument, "nodes[0].id: bad"), []string{"apply", "-f", write("dims: 2x2")}, 2, "apply: nodes[0].id: bad"},
+		{status.Error(codes.NotFound, "node x: not under maintenance"), []string{"maintenance", "end", "x"}, 2, "end maintenance: node x: not under maintenance"},
+		{status.Error(codes.Unavailable, "no leader"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "no supervisor answered"},
+		{status.Error(codes.PermissionDenied, "role viewer"), []string{"maintenance", "start", "x", "--reason", "y"}, 1, "role viewer"},
+	} {
+		r.server.Operators.Errs = []error{tc.err}
+		before := len(r.server.Operators.Asked)
+		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
+		}
+		if n := len(r.server.Operators.Asked) - before; n != 1 {
+			t.Errorf("%v: asked %d times", tc.args, n)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// changeTimeout bounds one attempt to change something: the topology of a large torus takes its time.
+const changeTimeout = 40 * time.Second
+
+// change asks one supervisor after the other to change something, until one says what came of it. Only after
+// UNAVAILABLE is another one asked: of other failures it is not known that nothing was changed.
+func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	var zero T
+	var tried []Try
+	first := c.start()
+	for n := range c.cfg.Targets {
+		i := (first + n) % len(c.cfg.Targets)
+		stub, err := c.stub(i)
+		if err == nil {
+			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
+			var answer T
+			answer, err = ask(tctx, stub)
+			cancel()
+			if err == nil {
+				c.answered(i)
+				return answer, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return zero, ctx.Err()
+		}
+		if status.Code(err) != codes.Unavailable {
+			return zero, err
+		}
+		tried = append(tried, Try{c.cfg.Targets[i], err})
+	}
+	return zero, &NoAnswerError{tried}
+}
+
+// GetTopology returns the torus.
+func (c *Client) GetTopology(ctx context.Context) (*lofamov1.Topology, error) {
+	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
+		return s.GetTopology(ctx, &lofamov1.GetTopologyRequest{})
+	})
+}
+
+// ApplyTopology replaces it.
+func (c *Client) ApplyTopology(ctx context.Context, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
+	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ApplyTopologyResponse, error) {
+		return s.ApplyTopology(ctx, req)
+	})
+}
+
+// SetMaintenance marks nodes.
+func (c *Client) SetMaintenance(ctx context.Context, req *lofamov1.SetMaintenanceRequest) (*lofamov1.SetMaintenanceResponse, error) {
+	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.SetMaintenanceResponse, error) {
+		return s.SetMaintenance(ctx, req)
+	})
+}
+
+// EndMaintenance takes the marks away.
+func (c *Client) EndMaintenance(ctx context.Context, req *lofamov1.EndMaintenanceRequest) (*lofamov1.EndMaintenanceResponse, error) {
+	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.EndMaintenanceResponse, error) {
+		return s.EndMaintenance(ctx, req)
+	})
+}

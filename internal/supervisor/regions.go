@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -10,7 +11,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -104,6 +107,44 @@ func (s *Supervisor) connectUpstream() error {
 		Beat: s.periods.DigestPeriod, Logger: s.logger,
 	})
 	return nil
+}
+
+// connectBorder makes the ways to the neighbouring regions, if there are any.
+func (s *Supervisor) connectBorder() (rails.Border, error) {
+	if s.cfg.Region == "" {
+		return nil, nil
+	}
+	cfg := border.Config{
+		Regions: make(map[string]map[string]string), Foreign: make(map[fault.NodeID]string), Beside: make(map[fault.NodeID][]string),
+		TLS: s.peerTLS, Answerer: s.sender, Metrics: s.metrics, Logger: s.logger,
+	}
+	dims := s.names.Dims()
+	for _, n := range s.names.Border() {
+		name := s.regionOf(n.ID)
+		cfg.Foreign[n.ID] = name
+		for _, r := range s.cfg.Regions {
+			if r.Name == name {
+				_, cfg.Regions[name] = addressesOf(r.Supervisors)
+			}
+		}
+		for _, at := range dims.Neighbours(n.Coord) {
+			if own, ok := s.names.Topology().Place(at); ok && !slices.Contains(cfg.Beside[own.ID], name) {
+				cfg.Beside[own.ID] = append(cfg.Beside[own.ID], name)
+			}
+		}
+	}
+	var err error
+	if s.border, err = border.New(cfg); err != nil {
+		return nil, err
+	}
+	s.onStop("connections to other regions", func(context.Context) error { return s.border.Close() })
+	return s.border, nil
+}
+
+// own says whether the caller is one of our own replicas, and not another region's.
+func (s *Supervisor) own(ctx context.Context) bool {
+	id, err := api.Caller(ctx)
+	return err == nil && slices.ContainsFunc(s.replicas.all(), func(r *lofamov1.Supervisor) bool { return r.GetId() == id.Name })
 }
 
 // leadRegion is one term of a region's leader that has a parent.

@@ -26,6 +26,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
@@ -93,6 +94,7 @@ type Supervisor struct {
 	// Of a region with a parent; nil elsewhere.
 	upstream *upstream.Client
 	parents  *replica.Peers
+	border   *border.Border // nil without other regions
 
 	cleanups []cleanup
 	stopping chan struct{}
@@ -279,8 +281,12 @@ func (s *Supervisor) connect() error {
 		Names: s.names, Store: s.store, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
 		Metrics: s.metrics, Logger: s.logger,
 	})
+	border, err := s.connectBorder()
+	if err != nil {
+		return err
+	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	return nil
@@ -309,7 +315,7 @@ func (s *Supervisor) serve() error {
 		s.serveParent(&cfg)
 	} else {
 		cfg.Local = s.local.Map
-		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Metrics: s.metrics})
+		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Metrics: s.metrics})
 	}
 	s.api = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)

@@ -202,6 +202,9 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.api.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
+	if s.border != nil {
+		wg.Go(func() { s.border.Run(ctx) })
+	}
 	if s.parents != nil {
 		wg.Go(func() { s.parents.Run(ctx) })
 	}

@@ -48,6 +48,17 @@ type Teller interface {
 	Interest(m *lofamov1.Interest)
 }
 
+// Border passes evidence on to the supervisors of other regions. Its methods do not block.
+type Border interface {
+	// Known says whether a node is one of another region that borders on ours.
+	Known(id fault.NodeID) bool
+	// Witness passes on what a node of ours says, if it has neighbours in other regions.
+	Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time)
+	// Theirs passes on what belongs to a node of another region: reports, or an answer (nil). False means that it was
+	// dropped.
+	Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool
+}
+
 // IntakeConfig of an intake.
 type IntakeConfig struct {
 	Names     interface{ Known(fault.NodeID) bool }
@@ -57,6 +68,7 @@ type IntakeConfig struct {
 	Forwarder Forwarder
 	Bulk      Bulk
 	Teller    Teller
+	Border    Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones
@@ -193,12 +205,39 @@ func (in *Intake) handle(p packet) {
 	if input == nil {
 		return
 	}
+	from := originOf(&a)
+	if !in.cfg.Names.Known(from) { // of another region, through a neighbour of ours
+		if in.cfg.Border.Theirs(from, request(p, path, &a, input), input.Reports, p.arrived) {
+			in.received(input)
+		}
+		return
+	}
 	if a.Path == fault.PathDirect {
 		in.heard(&a, p.place())
+	}
+	if in.cfg.Border != nil && input.Reports != nil {
+		in.cfg.Border.Witness(from, request(p, path, &a, input), input.Reports, p.arrived)
 	}
 	if in.pass(p, path, &a, input) {
 		in.received(input)
 	}
+}
+
+// originOf is the node that says it.
+func originOf(a *servicenet.Arrival) fault.NodeID {
+	if len(a.Reports) > 0 {
+		return a.Reports[0].ID.Origin.Node
+	}
+	return fault.NodeID(a.Msg.GetAnswer().GetNode())
+}
+
+// request is what is passed on to another supervisor.
+func request(p packet, path fault.Path, a *servicenet.Arrival, input *engine.Input) *lofamov1.ForwardRequest {
+	req := &lofamov1.ForwardRequest{Envelope: p.data, From: input.To.Addr, Socket: uint32(input.To.Socket), Path: uint32(path)}
+	if a.Session != 0 {
+		req.Name = a.Name // only we have the session
+	}
+	return req
 }
 
 func (p packet) place() paths.Place { return paths.Place{Addr: p.from, Socket: p.socket} }
@@ -254,11 +293,7 @@ func (in *Intake) pass(p packet, path fault.Path, a *servicenet.Arrival, input *
 		input.Arrived, input.Answerer = p.arrived, in.cfg.Sender
 		return in.cfg.Leader.Submit(*input)
 	}
-	req := &lofamov1.ForwardRequest{Envelope: p.data, From: input.To.Addr, Socket: uint32(input.To.Socket), Path: uint32(path)}
-	if a.Session != 0 {
-		req.Name = a.Name // only we have the session
-	}
-	return in.cfg.Forwarder.Forward(req, input.Reports, p.arrived)
+	return in.cfg.Forwarder.Forward(request(p, path, a, input), input.Reports, p.arrived)
 }
 
 // received tells the sender of reports that the path works, and that they were taken.
@@ -312,13 +347,13 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 	switch body := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_Reports:
-		if !in.known(a.Reports[0].ID.Origin.Node, to) {
+		if !in.takes(a.Reports[0].ID.Origin.Node, to) {
 			return nil
 		}
 		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status, Words: words(a)}}
 	case *lofamov1.Message_Answer:
 		ans := body.Answer
-		if !in.known(fault.NodeID(ans.GetNode()), to) {
+		if !in.takes(fault.NodeID(ans.GetNode()), to) {
 			return nil
 		}
 		in.cfg.Metrics.Answers.Inc()
@@ -330,6 +365,11 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 	}
 	in.refuse("unexpected", to.Addr, nil)
 	return nil
+}
+
+// takes says whether a node may give evidence: one of ours, or of another region that borders on ours.
+func (in *Intake) takes(id fault.NodeID, from engine.To) bool {
+	return in.cfg.Border != nil && in.cfg.Border.Known(id) || in.known(id, from)
 }
 
 func (in *Intake) known(id fault.NodeID, from engine.To) bool {

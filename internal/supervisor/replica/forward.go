@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +38,8 @@ type ForwarderConfig struct {
 	Peers    *Peers
 	Leaders  LeaderSource
 	Answerer engine.Answerer
+	// Confirm says that nothing is sent before the callee has said that it leads: whom to call is only a guess.
+	Confirm bool
 	// Wanting hears whose digests the leader wants whole. May be nil.
 	Wanting engine.Wanting
 	Metrics *metrics.Metrics
@@ -184,6 +187,11 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 	if err != nil {
 		return err
 	}
+	if f.cfg.Confirm {
+		if _, err := s.Header(); err != nil {
+			return err
+		}
+	}
 	var failure error
 	ended := make(chan struct{})
 	go func() {
@@ -275,7 +283,10 @@ type Server struct {
 	}
 	Verifier Verifier
 	Names    interface{ Known(fault.NodeID) bool }
-	Metrics  *metrics.Metrics
+	// Own says whether the caller is one of our own replicas; nil: all are. The word of another region's supervisor is
+	// taken for nothing but what its own nodes said under a MAC.
+	Own     func(ctx context.Context) bool
+	Metrics *metrics.Metrics
 }
 
 var errNotLeading = status.Error(codes.FailedPrecondition, "this replica does not lead: ask another for the leader")
@@ -285,6 +296,10 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 	if !s.Engine.Leading() {
 		return errNotLeading
 	}
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	own := s.Own == nil || s.Own(stream.Context())
 	ctx, cancel := context.WithCancel(stream.Context())
 	back := &session{out: make(chan *lofamov1.ForwardResponse, ackQueue), metrics: s.Metrics}
 	sent := make(chan struct{})
@@ -304,6 +319,9 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		if err != nil {
 			return err
 		}
+		if !own && !s.theirs(req) {
+			return status.Errorf(codes.PermissionDenied, "a supervisor of another region cannot vouch for %q", req.GetName())
+		}
 		if list := req.GetRestated(); len(list) > 0 {
 			if err := s.restated(back, list); err != nil {
 				return err
@@ -322,6 +340,13 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 			s.Engine.Submit(*in)
 		}
 	}
+}
+
+// theirs says whether another region's supervisor may say this: anything that is signed, and under its word only what is
+// of no node of ours.
+func (s *Server) theirs(req *lofamov1.ForwardRequest) bool {
+	node, _, _ := strings.Cut(req.GetName(), "/")
+	return len(req.GetRestated()) == 0 && (node == "" || !s.Names.Known(fault.NodeID(node)))
 }
 
 // restated takes digests that say nothing new.

@@ -1,0 +1,144 @@
+// Package border is where a region's supervisors meet those of the neighbouring regions: it passes on to them what a
+// node at the border says of neighbours that are theirs, and what belongs to a node of theirs and came here, since
+// its host is dead and a neighbour of ours took it in.
+//
+// What is passed on goes whole to whichever of the other region's replicas leads, as a follower of ours passes
+// evidence to our leader. It judges nothing; whose word is taken for what is package replica's to say.
+package border
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/replica"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Config of a border.
+type Config struct {
+	// Regions are the neighbouring regions: of each the addresses of its supervisors' gRPC services by id.
+	Regions map[string]map[string]string
+	// Foreign is the region of each node of theirs that borders on ours.
+	Foreign map[fault.NodeID]string
+	// Beside names the neighbouring regions of each node of ours that borders on any.
+	Beside map[fault.NodeID][]string
+	// TLS gives the configuration that admits only the supervisor of that id.
+	TLS func(id string) (*tls.Config, error)
+	// Answerer says to our nodes what supervisors of other regions have to say to theirs through them.
+	Answerer engine.Answerer
+	Metrics  *metrics.Metrics
+	Logger   *slog.Logger
+}
+
+// Border passes evidence on. Its methods may be called from any goroutine and do not block.
+type Border struct {
+	cfg   Config
+	ways  map[string]*replica.Forwarder // by region
+	peers []*replica.Peers
+}
+
+// New returns a border; Run makes it work.
+func New(cfg Config) (*Border, error) {
+	b := &Border{cfg: cfg, ways: make(map[string]*replica.Forwarder)}
+	for name, addresses := range cfg.Regions {
+		peers, err := replica.Dial(addresses, cfg.TLS)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("region %s: %w", name, err), b.Close())
+		}
+		b.peers = append(b.peers, peers)
+		b.ways[name] = replica.NewForwarder(replica.ForwarderConfig{
+			Peers: peers, Leaders: newRotation(addresses), Answerer: foreignOnly{cfg}, Confirm: true,
+			Metrics: cfg.Metrics, Logger: cfg.Logger.With("region", name),
+		})
+	}
+	return b, nil
+}
+
+// Run works until the context ends.
+func (b *Border) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, p := range b.peers {
+		wg.Go(func() { p.Run(ctx) })
+	}
+	for _, w := range b.ways {
+		wg.Go(func() { w.Run(ctx) })
+	}
+	wg.Wait()
+}
+
+// Close closes the connections.
+func (b *Border) Close() error {
+	var errs []error
+	for _, p := range b.peers {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Known says whether a node is one of another region that borders on ours.
+func (b *Border) Known(id fault.NodeID) bool { return b.cfg.Foreign[id] != "" }
+
+// Witness passes on what a node of ours says, if it has neighbours in other regions.
+func (b *Border) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) {
+	for _, name := range b.cfg.Beside[id] {
+		if w := b.ways[name]; w != nil {
+			// Each has a request of its own, for the time in its queue is written into it.
+			w.Forward(&lofamov1.ForwardRequest{Envelope: req.GetEnvelope(), From: req.GetFrom(), Socket: req.GetSocket(), Path: req.GetPath(), Name: req.GetName()}, reports, arrived)
+		}
+	}
+}
+
+// Theirs passes on what belongs to a node of another region. False: there is no room, or it is none that borders on
+// ours.
+func (b *Border) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
+	w := b.ways[b.cfg.Foreign[id]]
+	return w != nil && w.Forward(req, reports, arrived)
+}
+
+// foreignOnly lets acknowledgements through that are for nodes of other regions, which we reach through ours. What our
+// own nodes say is acknowledged by our own leader: that another region has it too frees no sender's log.
+type foreignOnly struct{ cfg Config }
+
+// Answer implements engine.Answerer.
+func (f foreignOnly) Answer(to engine.To, ack *lofamov1.Ack) {
+	if f.cfg.Foreign[fault.NodeID(ack.GetNode())] != "" {
+		f.cfg.Answerer.Answer(to, ack)
+	}
+}
+
+// rotation tries one after the other for the leader: another region's election is not ours to watch.
+type rotation struct {
+	ids   []string
+	never chan struct{}
+
+	mu sync.Mutex
+	at int
+}
+
+func newRotation(addresses map[string]string) *rotation {
+	r := &rotation{never: make(chan struct{})}
+	for id := range addresses {
+		r.ids = append(r.ids, id)
+	}
+	slices.SortFunc(r.ids, cmp.Compare[string])
+	return r
+}
+
+// Leader implements replica.LeaderSource: each time it is asked it names another.
+func (r *rotation) Leader() (string, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	id := r.ids[r.at%len(r.ids)]
+	r.at++
+	return id, r.never
+}

@@ -1,0 +1,133 @@
+package supervisor_test
+
+import (
+	"sync"
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// dying says which nodes are dead.
+type dying struct {
+	mu   sync.Mutex
+	dead map[fault.NodeID]bool
+}
+
+func (d *dying) is(id fault.NodeID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dead[id]
+}
+
+func (d *dying) set(a *supervisortest.Agent, dead bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dead[a.ID] = dead
+	if dead {
+		a.Kill(fault.HalfHost, fault.HalfDNP)
+	} else {
+		a.Revive(fault.HalfHost, fault.HalfDNP)
+	}
+}
+
+func states(t *testing.T, c lofamov1.FaultSupervisorClient) map[string]lofamov1.State {
+	t.Helper()
+	resp, err := c.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+	if err != nil {
+		return nil
+	}
+	out := make(map[string]lofamov1.State)
+	for _, n := range resp.GetNodes() {
+		out[n.GetId()] = n.GetState()
+	}
+	return out
+}
+
+func startAll(t *testing.T, list ...config.Supervisor) []*supervisor.Supervisor {
+	t.Helper()
+	out := make([]*supervisor.Supervisor, len(list))
+	var wg sync.WaitGroup
+	for i, cfg := range list {
+		wg.Go(func() { out[i] = start(t, cfg) })
+	}
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return out
+}
+
+// TestBorder: the ring of four nodes is two regions. Of each node one neighbour is in its own region and one in the
+// other, and it takes the word of both that it is dead. The parent shows what both regions say; one that is cut off
+// is UNKNOWN there, and comes back.
+func TestBorder(t *testing.T) {
+	r := supervisortest.NewRegions(t, supervisortest.Options{Dims: "4x1x1", Preset: config.PresetDefault}, 1, "west", "east")
+	west := startAll(t, r.Region["west"]...)[0]
+	startAll(t, r.Region["east"]...)
+	startAll(t, r.Parent...)
+	periods, err := r.Parent[0].Timing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &dying{dead: make(map[fault.NodeID]bool)}
+	stopAgents := r.Live(t, periods.DigestPeriod/4, d.is)
+	defer stopAgents()
+	parent := r.Client(t, r.Parent[0].GRPC)
+	regional := r.Client(t, r.Region["west"][0].GRPC)
+	all := func(want lofamov1.State, ids ...string) func() bool {
+		return func() bool {
+			got := states(t, parent)
+			for _, id := range ids {
+				if got[id] != want {
+					return false
+				}
+			}
+			return len(ids) > 0
+		}
+	}
+	supervisortest.Eventually(t, "four NORMAL nodes at the parent", all(lofamov1.State_NORMAL, "n0-0-0", "n1-0-0", "n2-0-0", "n3-0-0"))
+	if got := states(t, regional); len(got) != 2 || got["n0-0-0"] != lofamov1.State_NORMAL {
+		t.Errorf("the west shows %v", got)
+	}
+	d.set(r.Agents["n1-0-0"], true)
+	supervisortest.Eventually(t, "the dead node to be FAILED at the parent", all(lofamov1.State_FAILED, "n1-0-0"))
+	node, err := regional.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-0-0"})
+	if err != nil || node.GetState() != lofamov1.State_FAILED || node.GetSingleWitness() || node.GetRegion() != "west" {
+		t.Errorf("in the west: %v, %v", node, err)
+	}
+	list, err := parent.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "region=west"})
+	if err != nil || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetRegion() != "west" || len(list.GetCluster().GetRegions()) != 2 {
+		t.Errorf("the west at the parent: %v, %v", list, err)
+	}
+	d.set(r.Agents["n1-0-0"], false)
+	supervisortest.Eventually(t, "the node to be NORMAL again", all(lofamov1.State_NORMAL, "n1-0-0"))
+
+	events, _ := watch(t, parent, &lofamov1.WatchRequest{FieldSelector: "kind=REGION_CHANGED"})
+	begin(t, events)
+	stop(t, west)
+	if ev := nextEvents(t, events).GetEvents()[0]; ev.GetRegion() != "west" || ev.GetTo() != lofamov1.State_UNKNOWN {
+		t.Errorf("%v", ev)
+	}
+	if !all(lofamov1.State_UNKNOWN, "n0-0-0", "n1-0-0")() || !all(lofamov1.State_NORMAL, "n2-0-0")() {
+		t.Errorf("with the west cut off: %v", states(t, parent))
+	}
+	node, err = parent.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+	if err != nil || node.GetAge().AsDuration() <= 0 {
+		t.Errorf("a node of the west: %v, %v", node, err)
+	}
+	start(t, r.Region["west"][0])
+	supervisortest.Eventually(t, "the west to be back", all(lofamov1.State_NORMAL, "n0-0-0", "n1-0-0", "n2-0-0", "n3-0-0"))
+	for {
+		if ev := nextEvents(t, events).GetEvents()[0]; ev.GetRegion() == "west" && ev.GetTo() == lofamov1.State_NORMAL {
+			break
+		}
+	}
+	_, err = parent.SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "x"})
+	if err == nil {
+		t.Error("the parent takes an operator's change")
+	}
+}

@@ -213,12 +213,12 @@ func (s *Supervisor) work() error {
 		wg.Go(func() { s.intake.Run(ctx) })
 		wg.Go(func() { s.forward.Run(ctx) })
 		wg.Go(func() { s.local.Run(ctx) })
+		wg.Go(func() { s.teller.Run(ctx) })
 		wg.Go(func() { s.followTopology(ctx) })
 		wg.Go(func() { s.followMaintenance(ctx) })
 	}
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })
-	wg.Go(func() { s.teller.Run(ctx) })
 	for k, socket := range s.sockets {
 		wg.Go(func() {
 			if err := socket.Run(ctx, s.intake.Datagrams(uint8(k))); err != nil && ctx.Err() == nil {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
@@ -21,42 +22,54 @@ import (
 
 // readiness is what the monitor found out last.
 type readiness struct {
-	store atomic.Bool  // the store answers with a quorum
-	heard atomic.Int64 // when it last did so, in nanoseconds since 1970; 0: never since the start
+	store atomic.Bool               // the store answers with a quorum
+	heard atomic.Pointer[time.Time] // when it last did so, by the monotonic clock; nil: never since the start
 }
 
 // answers notes whether the store has answered.
 func (r *readiness) answers(ok bool) {
 	r.store.Store(ok)
 	if ok {
-		r.heard.Store(time.Now().UnixNano())
+		now := time.Now()
+		r.heard.Store(&now)
 	}
 }
 
 // quorumAge is how long ago the store last answered with a quorum; -1: never since the start.
 func (r *readiness) quorumAge() time.Duration {
 	at := r.heard.Load()
-	if at == 0 {
+	if at == nil {
 		return -1
 	}
-	return max(0, time.Since(time.Unix(0, at)))
+	return time.Since(*at)
 }
 
 // The monitor's periods.
 const (
 	probePeriod = time.Second
 	probeTime   = 800 * time.Millisecond
+	syncProbes  = 5 // probes between two looks at etcd's own figures
 )
 
 // monitor keeps the health services true.
 func (s *Supervisor) monitor(ctx context.Context) {
 	t := time.NewTicker(probePeriod)
 	defer t.Stop()
-	for {
+	var syncs syncs
+	var sync time.Duration
+	for n := 0; ; n++ {
 		pctx, cancel := context.WithTimeout(ctx, probeTime)
 		_, err := s.store.Revision(pctx)
 		cancel()
 		s.ready.answers(err == nil)
+		if s.member != nil {
+			if n%syncProbes == 0 {
+				sync = syncs.mean(prometheus.DefaultGatherer)
+			}
+			s.alarms.set(complaints(err == nil, s.member.Alarms(), sync))
+		} else {
+			s.alarms.set(complaints(err == nil, nil, 0))
+		}
 		id, changed := s.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil)
 		s.setHealth(api.HealthLeader, id == s.cfg.ID)
@@ -148,7 +161,10 @@ func (d *directory) Supervisors(context.Context) []*lofamov1.Supervisor {
 		sup := proto.CloneOf(r)
 		sup.Leader = sup.GetId() == leader
 		if sup.GetId() == d.s.cfg.ID {
-			sup.State = lofamov1.State_NORMAL
+			sup.State, sup.Alarms = lofamov1.State_NORMAL, d.s.alarms.get()
+			if age := d.s.ready.quorumAge(); age >= 0 && !d.s.ready.store.Load() {
+				sup.QuorumAge = durationpb.New(age)
+			}
 		} else {
 			sup.State = d.s.peers.State(sup.GetId())
 		}

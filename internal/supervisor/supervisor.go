@@ -86,6 +86,7 @@ type Supervisor struct {
 	local    *replica.Copy
 	gossip   *gossip.Net // nil without gossip
 	ready    readiness
+	alarms   alarms
 
 	regionOf func(fault.NodeID) string // by the configuration
 
@@ -147,6 +148,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		}
 	}
 	s.metrics = metrics.New(s.registry)
+	s.alarms.gauge = s.metrics.Alarm
 	return s, nil
 }
 

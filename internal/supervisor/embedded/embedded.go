@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -219,6 +220,17 @@ func (m *Member) Err() <-chan error { return m.failed }
 
 // ID is the member's id as etcd's tools print it.
 func (m *Member) ID() string { return m.etcd.Server.MemberID().String() }
+
+// Alarms are etcd's alarms of this member, as its own copy has them: no quorum is needed to know them.
+func (m *Member) Alarms() []etcdserverpb.AlarmType {
+	var out []etcdserverpb.AlarmType
+	for _, a := range m.etcd.Server.Alarms() {
+		if a.GetMemberID() == uint64(m.etcd.Server.MemberID()) {
+			out = append(out, a.GetAlarm())
+		}
+	}
+	return out
+}
 
 // QuotaBytes is the store's size beyond which it takes nothing any more.
 func (m *Member) QuotaBytes() int64 { return m.etcd.Config().QuotaBackendBytes }

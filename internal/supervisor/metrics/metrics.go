@@ -40,6 +40,7 @@ type Metrics struct {
 	Awareness     *prometheus.HistogramVec // cause
 	Changes       *prometheus.CounterVec   // to
 
+	Alarm      *prometheus.GaugeVec // alarm
 	Depth      *prometheus.GaugeVec // queue
 	Leader     prometheus.Gauge
 	Revision   prometheus.Gauge
@@ -96,6 +97,7 @@ func New(reg prometheus.Registerer) *Metrics {
 			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 
+		Alarm:       gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum.", "alarm"),
 		Depth:       gauge("queue_depth", "Entries in a queue.", "queue"),
 		Leader:      gauge("leader", "1 while this replica leads.").WithLabelValues(),
 		Revision:    gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),

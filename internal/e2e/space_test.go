@@ -1,0 +1,232 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// smallQuota is the smallest that a configuration may give the store.
+const smallQuota = 16 << 20
+
+// store is a client of the embedded etcd itself, with a replica's certificate.
+func (t trial) store(id string) *clientv3.Client {
+	t.Helper()
+	cfg, err := config.LoadSupervisor(filepath.Join(t.Cluster.Dir(), "supervisors", id, "supervisor.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls, err := pki.ClientTLS(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.CA, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{cfg.Etcd.ClientURL}, TLS: tls, DialTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// foreignKeys is a prefix of keys that are not ours: somebody else filled the store.
+const foreignKeys = "/somebody/else/"
+
+// TestStoreFull: row 12. The store reaches its quota: it takes nothing, which is its own alarm, the reports
+// stay with their senders, and no node is called FAILED for it. When there is space again all arrives.
+func TestStoreFull(t *testing.T) {
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Supervisor: func(c *config.Supervisor) { c.Etcd.QuotaBytes = smallQuota }})
+	try(t, l, "quota reached and space made", func(t trial) {
+		ids := t.leaderFirst()
+		admin := operator(t.T, t.Lab)
+		t.fill(t.store(ids[1]))
+		eventually(t.T, "the alarm of etcd", func() bool {
+			resp, err := admin.ListMembers(t.Context())
+			return err == nil && slices.ContainsFunc(resp.GetMembers(), func(m *lofamov1.Member) bool { return slices.Contains(m.GetAlarms(), "NOSPACE") })
+		})
+		eventually(t.T, "the alarm of the supervisors", func() bool {
+			// Each replica knows its own; which of them raises it is not said.
+			return slices.ContainsFunc(ids, func(id string) bool {
+				resp, err := t.at(id, pki.RoleViewer).ListSupervisors(t.Context())
+				return err == nil && slices.ContainsFunc(resp.GetSupervisors(), func(s *lofamov1.Supervisor) bool {
+					return slices.Contains(s.GetAlarms(), "store full")
+				})
+			})
+		})
+		full := t.Mark()
+		t.inject("1,0,0", sensor("temperature", 110))
+		t.inject("0,1,0", simple(localcluster.KillHost))
+		pause(t, 3*time.Second)
+		if seen := t.Since(full); len(seen) > 0 {
+			t.Errorf("committed into a full store: %v", seen)
+		}
+		if _, err := admin.DisarmAlarms(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "defragment it") {
+			t.Errorf("an alarm that is right is taken back: %v", err)
+		}
+
+		// What docs/operations.md says: make space, then take the alarm back.
+		if _, err := t.store(ids[1]).Delete(t.Context(), foreignKeys, clientv3.WithPrefix()); err != nil {
+			t.Fatal(err)
+		}
+		for i, id := range slices.Backward(ids) {
+			resp, err := admin.Defragment(t.Context(), &lofamov1.DefragmentRequest{Name: id, Compact: i == len(ids)-1})
+			if err != nil || resp.GetBytesAfter() >= resp.GetBytesBefore() {
+				t.Fatalf("defragment %s: %v, %v", id, resp, err)
+			}
+		}
+		resp, err := admin.DisarmAlarms(t.Context(), "")
+		if err != nil || len(resp.GetDisarmed()) == 0 {
+			t.Fatal(resp, err)
+		}
+		t.becomes("n1-0-0", "temperature", failed)
+		t.becomes("n0-1-0", "host", failed)
+		t.once("n1-0-0", "temperature", failed)
+		t.once("n0-1-0", "host", failed)
+		t.neverFailed()
+		t.othersWereSpared("n1-0-0", "n0-1-0")
+	})
+}
+
+// fill puts what is not ours into the store until it takes no more.
+func (t trial) fill(c *clientv3.Client) {
+	t.Helper()
+	junk := strings.Repeat("x", 1<<20)
+	for i := range 2 * smallQuota >> 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err := c.Put(ctx, fmt.Sprintf("%s%d", foreignKeys, i), junk)
+		cancel()
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("the store takes more than its quota")
+}
+
+// TestDiskFull: row 12. The file system under one replica's data, the leader's, is full: that replica ends
+// with a reason in its log, another leads, nothing is lost; with space again it comes back.
+func TestDiskFull(t *testing.T) {
+	l := cluster(t, "2x2x1", 3)
+	try(t, l, "file system full under the leader and space made", func(t trial) {
+		victim := t.leaderFirst()[0]
+		data := filepath.Join(t.Cluster.Dir(), "supervisors", victim, "data")
+		t.kill(victim)
+		t.onSmallDisk(data)
+		t.start(victim)
+		// It leads again when the others do not.
+		others := slices.DeleteFunc(t.leaderFirst(), func(id string) bool { return id == victim })
+		eventually(t.T, "the replica on the small disk to lead", func() bool {
+			ids := t.leaderFirst()
+			if ids[0] == victim {
+				return true
+			}
+			t.signal(ids[0], unix.SIGTERM)
+			pause(t, time.Second)
+			t.kill(ids[0])
+			t.start(ids[0])
+			return false
+		})
+		full := t.Mark()
+		junk := t.fillDisk(data)
+		c := t.store(others[0])
+		eventually(t.T, "the replica to end", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, _ = c.Put(ctx, foreignKeys+"1", strings.Repeat("x", 1<<20)) // its database must grow
+			s, err := t.Cluster.Supervisor(victim)
+			return err == nil && !slices.ContainsFunc(t.Cluster.Running(), func(r string) bool { return strings.Contains(r, fmt.Sprint(s.PID)) })
+		})
+		t.kill(victim)
+		t.inject("1,0,0", sensor("temperature", 110))
+		t.becomes("n1-0-0", "temperature", failed)
+		log, err := os.ReadFile(filepath.Join(filepath.Dir(data), "log"))
+		if err != nil || !strings.Contains(string(log), "no space left on device") {
+			t.Errorf("the log does not say why: %v", err)
+		}
+		if err := os.Remove(junk); err != nil {
+			t.Fatal(err)
+		}
+		t.start(victim)
+		admin := clientAt(t.T, t.Lab, victim, pki.RoleOperator)
+		eventually(t.T, "the replica to be well again", func() bool {
+			resp, err := admin.ListMembers(t.Context())
+			return err == nil && !resp.GetStale() && len(resp.GetMembers()) == 3 &&
+				!slices.ContainsFunc(resp.GetMembers(), func(m *lofamov1.Member) bool { return !m.GetHealthy() })
+		})
+		for _, s := range t.Since(full) {
+			if s.GetComponent() == "node" && s.GetTo() == failed {
+				t.Errorf("a living node was called FAILED: %s", s)
+			}
+		}
+		t.othersWereSpared("n1-0-0")
+	})
+}
+
+// diskBytes holds two segments of etcd's write-ahead log of 64 MB and some more.
+const diskBytes = 192 << 20
+
+// onSmallDisk puts a directory with what is in it on a file system of its own.
+func (t trial) onSmallDisk(dir string) {
+	t.Helper()
+	aside := dir + ".aside"
+	if err := os.Rename(dir, aside); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", diskBytes)); err != nil {
+		if os.Getenv("CI") == "" {
+			t.Skipf("a small file system of its own cannot be mounted: %v", err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := t.Cluster.KillSupervisor(context.Background(), filepath.Base(filepath.Dir(dir))); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.CopyFS(dir, os.DirFS(aside)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(aside); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fillDisk fills a file system and returns the file that does.
+func (t trial) fillDisk(dir string) string {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "junk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for block := make([]byte, 1<<20); len(block) > 0; {
+		if _, err := f.Write(block); errors.Is(err, unix.ENOSPC) {
+			block = block[:len(block)/2]
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f.Name()
+}

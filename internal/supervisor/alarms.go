@@ -1,0 +1,101 @@
+package supervisor
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// The alarms of a replica, in words and as labels of the metric lofamo_alarm.
+const (
+	alarmFull    = "store full"
+	alarmCorrupt = "store corrupt"
+	alarmSlow    = "store slow"
+	alarmQuorum  = "no quorum"
+)
+
+func allAlarms() []string { return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum} }
+
+// slowSync is when a disk is called slow: on a sound one a sync takes 0.5 to 20 ms; etcd advises 10 ms.
+const slowSync = 100 * time.Millisecond
+
+// alarms are what this replica has to complain of. The monitor alone writes them.
+type alarms struct {
+	gauge *prometheus.GaugeVec
+
+	mu    sync.Mutex
+	words []string
+}
+
+func (a *alarms) set(words []string) {
+	for _, alarm := range allAlarms() {
+		v := 0.0
+		if slices.ContainsFunc(words, func(w string) bool { return w == alarm || len(w) > len(alarm) && w[:len(alarm)+1] == alarm+":" }) {
+			v = 1
+		}
+		a.gauge.WithLabelValues(alarm).Set(v)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.words = words
+}
+
+func (a *alarms) get() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.words
+}
+
+// complaints says what is wrong: the store answers with a quorum or not, what etcd's own alarms of this
+// member are, how long a sync of its log took lately (0: there was none).
+func complaints(quorum bool, own []etcdserverpb.AlarmType, sync time.Duration) []string {
+	var out []string
+	for _, alarm := range own {
+		switch alarm {
+		case etcdserverpb.AlarmType_NOSPACE:
+			out = append(out, alarmFull)
+		case etcdserverpb.AlarmType_CORRUPT:
+			out = append(out, alarmCorrupt)
+		}
+	}
+	if sync >= slowSync {
+		out = append(out, fmt.Sprintf("%s: a sync takes %s", alarmSlow, sync.Round(time.Millisecond)))
+	}
+	if !quorum {
+		out = append(out, alarmQuorum)
+	}
+	return out
+}
+
+// syncs watches etcd's own histogram of how long a sync of its write-ahead log takes.
+type syncs struct {
+	count uint64
+	sum   float64 // seconds
+}
+
+// syncMetric is etcd's name of it, in the default registry.
+const syncMetric = "etcd_disk_wal_fsync_duration_seconds"
+
+// mean returns how long a sync took on average since the last call; 0 when there was none.
+func (s *syncs) mean(g prometheus.Gatherer) time.Duration {
+	families, err := g.Gather()
+	if err != nil && len(families) == 0 {
+		return 0
+	}
+	for _, f := range families {
+		if f.GetName() != syncMetric || len(f.GetMetric()) == 0 {
+			continue
+		}
+		h := f.GetMetric()[0].GetHistogram()
+		count, sum := h.GetSampleCount()-s.count, h.GetSampleSum()-s.sum
+		s.count, s.sum = h.GetSampleCount(), h.GetSampleSum()
+		if count > 0 {
+			return time.Duration(sum / float64(count) * float64(time.Second))
+		}
+	}
+	return 0
+}

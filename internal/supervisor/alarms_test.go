@@ -1,0 +1,70 @@
+package supervisor
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+func TestComplaints(t *testing.T) {
+	full, corrupt := etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
+	for _, tc := range []struct {
+		quorum bool
+		own    []etcdserverpb.AlarmType
+		sync   time.Duration
+		want   string
+	}{
+		{true, nil, 0, "[]"},
+		{true, nil, slowSync - 1, "[]"},
+		{true, nil, 340 * time.Millisecond, "[store slow: a sync takes 340ms]"},
+		{true, []etcdserverpb.AlarmType{full}, 0, "[store full]"},
+		{false, []etcdserverpb.AlarmType{corrupt, full}, time.Second, "[store corrupt store full store slow: a sync takes 1s no quorum]"},
+	} {
+		if got := fmt.Sprint(complaints(tc.quorum, tc.own, tc.sync)); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc, got, tc.want)
+		}
+	}
+}
+
+func TestAlarmsAreMetrics(t *testing.T) {
+	a := alarms{gauge: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "alarm"}, []string{"alarm"})}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(a.gauge)
+	for _, words := range [][]string{{"store slow: a sync takes 1s", "no quorum"}, nil} {
+		a.set(words)
+		families, err := reg.Gather()
+		if err != nil || len(families) != 1 || len(families[0].GetMetric()) != len(allAlarms()) {
+			t.Fatal(families, err)
+		}
+		for _, m := range families[0].GetMetric() {
+			alarm, want := m.GetLabel()[0].GetValue(), 0.0
+			if len(words) > 0 && (alarm == alarmSlow || alarm == alarmQuorum) {
+				want = 1
+			}
+			if got := m.GetGauge().GetValue(); got != want {
+				t.Errorf("%v: %s is %v", words, alarm, got)
+			}
+		}
+	}
+}
+
+func TestSyncs(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: syncMetric})
+	reg.MustRegister(h)
+	var s syncs
+	for _, step := range []struct {
+		took []float64
+		want time.Duration
+	}{{nil, 0}, {[]float64{0.1, 0.3}, 200 * time.Millisecond}, {nil, 0}, {[]float64{1}, time.Second}} {
+		for _, v := range step.took {
+			h.Observe(v)
+		}
+		if got := s.mean(reg).Round(time.Millisecond); got != step.want {
+			t.Errorf("%v: %v, want %v", step.took, got, step.want)
+		}
+	}
+}

@@ -58,6 +58,7 @@ func complaints(quorum bool, own []etcdserverpb.AlarmType, sync time.Duration) [
 		switch alarm {
 		case etcdserverpb.AlarmType_NOSPACE:
 			out = append(out, alarmFull)
+		case etcdserverpb.AlarmType_NONE: // never raised
 		case etcdserverpb.AlarmType_CORRUPT:
 			out = append(out, alarmCorrupt)
 		}

@@ -84,13 +84,21 @@ func (m *Machine) why(n *node, c fault.Component) finding {
 	}
 	if !p.restored {
 		next, restless := n.next, n.restless
-		f := m.find(n, c, m.now)
+		f := m.findAny(n, c, m.now)
 		n.next, n.restless = next, restless
 		if !f.keep && f.state == p.state && f.cause == p.cause {
 			return f
 		}
 	}
 	return asCommitted(p)
+}
+
+// findAny is find, or findNode.
+func (m *Machine) findAny(n *node, c fault.Component, now time.Time) finding {
+	if c == fault.ComponentNode {
+		return m.findNode(n, now)
+	}
+	return m.find(n, c, now)
 }
 
 // asCommitted is the finding for a state that stands though nothing is known of why.

@@ -12,7 +12,7 @@ const (
 	maxExtensions = 3  // of a round by fresh reports of the accused, so that held-back ones win little
 	repeatBurst   = 64
 	repeatEvery   = time.Millisecond
-	patience      = 3  // how many times the wait a round that no new accusation hurries lasts
+	patience      = 3 // how many times the wait a round that no new accusation hurries lasts
 )
 
 // nonce is a challenge that may still be answered.

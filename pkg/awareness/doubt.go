@@ -205,7 +205,6 @@ func (m *Machine) encloses(set []*node, now time.Time) (ready time.Time, ok bool
 // outvotes is how many accusers it takes for each neighbour that still hears one of a silent set.
 const outvotes = 8
 
-
 // owed says whether a neighbour of whom nothing is heard has not been given the time to answer yet.
 func (m *Machine) owed(n *node, now time.Time) bool {
 	for _, nb := range n.neighbours {

@@ -1,6 +1,8 @@
 package awareness
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -21,16 +23,320 @@ type Explanation struct {
 }
 
 // Explain explains one component of a node, or with fault.ComponentNode the node; false when the
-// torus has no such node, or the node no such component.
+// torus has no such node, or the node no such component. Ages are those of the last step.
 func (m *Machine) Explain(id fault.NodeID, c fault.Component) (Explanation, bool) {
 	rank, ok := m.ranks[id]
-	if !ok || !c.Valid() || !m.nodes[rank].has(c) {
+	if !ok || !c.Valid() || m.nodes[rank].foreign || !m.nodes[rank].has(c) {
 		return Explanation{}, false
 	}
 	n := m.nodes[rank]
-	p := &n.components[c]
+	next, restless := n.next, n.restless // to look is not to be asked to look again
+	defer func() { n.next, n.restless = next, restless }()
+	m.look()
+	x := explainer{Machine: m, n: n, c: c, p: &n.components[c], f: m.why(n, c)}
+	what := string(id)
+	if c != fault.ComponentNode {
+		what = fmt.Sprintf("%s of %s", c, id)
+	}
 	return Explanation{
-		Node: id, Component: c, State: p.state, Cause: p.cause, Since: m.clock.time(p.since),
-		Rule: p.rule.String(), Summary: m.why(n, c).rule, Evidence: m.evidenceOf(n, c),
+		Node: id, Component: c, State: x.p.state, Cause: x.p.cause, Since: m.clock.time(x.p.since), Rule: x.p.rule.String(),
+		Summary: fmt.Sprintf("%s is %s: %s", what, x.p.state, x.f.rule), Because: x.because(), Until: x.until(), Evidence: m.evidenceOf(n, c),
 	}, true
+}
+
+// explainer gathers what there is to say of one component.
+type explainer struct {
+	*Machine
+	n     *node
+	c     fault.Component
+	p     *component
+	f     finding
+	lines []string
+}
+
+func (x *explainer) say(format string, args ...any) {
+	x.lines = append(x.lines, fmt.Sprintf(format, args...))
+}
+
+// ago says how long before the last step t was.
+func (x *explainer) ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return max(0, x.now.Sub(t)).Round(time.Millisecond).String() + " ago"
+}
+
+func (x *explainer) because() []string {
+	if x.p.restored {
+		x.say("nothing has come since supervisor %s took over %s; until then it stands as it was committed", x.cfg.Supervisor, x.ago(x.started))
+	}
+	h, ofHalf := halfOf(x.c)
+	_, link := x.c.LinkDirection()
+	switch {
+	case x.c == fault.ComponentNode:
+		x.ofNode()
+	case ofHalf:
+		x.ofHalf(h)
+	case link:
+		x.ofLink()
+	default:
+		x.ofPart()
+	}
+	if x.p.flapping || x.p.held {
+		x.say("it changes too often: its changes are held back, to one in %s", x.cfg.HoldOff)
+	}
+	return x.lines
+}
+
+func halfOf(c fault.Component) (fault.Half, bool) {
+	for _, h := range halves {
+		if halfComponent(h) == c {
+			return h, true
+		}
+	}
+	return 0, false
+}
+
+func (x *explainer) ofNode() {
+	for _, id := range x.groupsOf(x.n) {
+		x.say("it is one of the members of %s", id)
+	}
+	x.verdicts()
+	for c := fault.ComponentHost; c.Valid() && !x.n.dead.on && !x.n.inferred; c++ {
+		if p := &x.n.components[c]; x.n.has(c) && (p.state == fault.Sick || p.state == fault.Failed) {
+			weight := ""
+			if ofPeer(c, p.cause) {
+				weight = ", which is its peer's fault and does not count"
+			}
+			x.say("its %s is %s: %s%s", c, p.state, x.why(x.n, c).rule, weight)
+		}
+	}
+	x.life()
+	x.neighbours()
+	x.asked(0)
+}
+
+// verdicts says which verdicts stand.
+func (x *explainer) verdicts() {
+	if d := &x.n.dead; d.on {
+		x.say("the verdict on the whole node fell %s: %s", x.ago(d.at), d.rule)
+		if d.single {
+			x.say("it is marked single-witness: no destructive response may rest on it")
+		}
+		return
+	}
+	if x.n.inferred {
+		x.say("it was inferred dead %s", x.ago(x.n.inferredAt))
+	}
+	for _, h := range halves {
+		if f := x.n.failure(h); f.on {
+			x.say("the verdict on its %s half fell %s: %s", h, x.ago(f.at), f.rule)
+		}
+	}
+}
+
+// life says when the halves were heard.
+func (x *explainer) life() {
+	for _, h := range halves {
+		v := x.n.voice(h)
+		switch {
+		case v.heard.IsZero() && h == fault.HalfDNP && x.current(x.n, fault.HalfHost, x.now):
+			x.say("its dnp half has not been heard: it speaks for itself when its host does not")
+		case v.heard.IsZero():
+			x.say("its %s half has not been heard by this supervisor", h)
+		case !x.current(x.n, h, x.now):
+			x.say("its %s half was last heard %s: its word does not count any more (%s without a sign of life, or a verdict)", h, x.ago(v.heard), x.window())
+		default:
+			x.say("its %s half was heard %s", h, x.ago(v.heard))
+		}
+	}
+}
+
+// neighbours says how each of the neighbours stands towards the node, and what that comes to.
+func (x *explainer) neighbours() {
+	var accuse, hear, out []string
+	v := x.count(x.n, x.n.rounds[0].start, x.forgiven(x.n, x.now, halves[:]...), x.now)
+	for _, nb := range x.n.neighbours {
+		p := nb.node
+		vote, all := x.vote(nb, x.now)
+		switch {
+		case p.dead.on:
+			out = append(out, string(p.id)+" (dead)")
+		case p.inferred:
+			out = append(out, string(p.id)+" (inferred dead)")
+		case !p.rounds[0].mute.IsZero():
+			out = append(out, string(p.id)+" (does not answer itself)")
+		case p.failure(fault.HalfDNP).on:
+			out = append(out, string(p.id)+" (its DNP is dead)")
+		case !x.witness(p, x.now):
+			out = append(out, string(p.id)+" (not heard)")
+		case all && contains(v.by, p):
+			accuse = append(accuse, fmt.Sprintf("%s (since %s)", p.id, x.ago(vote.began)))
+		case all:
+			out = append(out, string(p.id)+" (accuses since before it came back)")
+		case vote != nil:
+			hear = append(hear, string(p.id)+" (on one link, not on another)")
+		default:
+			hear = append(hear, string(p.id))
+		}
+	}
+	if len(accuse) > 0 {
+		x.say("on no link is it heard by %s", strings.Join(accuse, ", "))
+	}
+	if len(accuse) > 0 || len(out) > 0 || x.p.state != fault.Normal {
+		x.say("%d of %d live witnesses accuse it; a quorum of its %d neighbours is %d", v.cast, v.live, len(x.n.neighbours), Quorum(len(x.n.neighbours)))
+	}
+	if len(accuse) > 0 && len(hear) > 0 {
+		x.say("it is heard by %s", strings.Join(hear, ", "))
+	}
+	if len(out) > 0 {
+		x.say("not counted: %s", strings.Join(out, ", "))
+	}
+	if k, value, ok := x.domains.shared(x.n, v.by); ok {
+		x.say("all accusers are in %s: they do not confirm one another, and count as one witness", x.domains.name(k, value))
+	}
+}
+
+func contains(nodes []*node, n *node) bool {
+	for _, o := range nodes {
+		if o == n {
+			return true
+		}
+	}
+	return false
+}
+
+// asked says what has become of the question that is open.
+func (x *explainer) asked(k fault.Half) {
+	r := &x.n.rounds[k]
+	switch {
+	case !r.open:
+	case x.n.answered(k):
+		x.say("asked whether it lives %s, it answered", x.ago(r.start))
+	case x.now.Before(r.due):
+		x.say("asked whether it lives %s, it has not answered yet; it has %s more", x.ago(r.start), r.due.Sub(x.now).Round(time.Millisecond))
+	default:
+		x.say("asked whether it lives %s, it has not answered", x.ago(r.start))
+	}
+}
+
+func (x *explainer) ofHalf(h fault.Half) {
+	x.verdicts()
+	if f := x.n.failure(h); f.on && !f.proven.IsZero() {
+		x.say("it showed a sign of life %s; its neighbours do not hear it yet", x.ago(f.proven))
+	}
+	x.life()
+	if r := x.said(x.n, h.Other(), x.c); r != nil && r.kind == fault.KindWatchdog {
+		weight := ""
+		if !x.current(x.n, h.Other(), x.now) {
+			weight = ", whose word does not count any more,"
+		}
+		x.say("the watchdog of the %s half%s finds it %s, since %s", h.Other(), weight, r.state, x.ago(r.began))
+	}
+	if a := x.accused(x.n, h, x.now); a.count > 0 {
+		x.say("descriptors of %d of its neighbours say that it is dead; %d are needed", a.count, min(2, len(x.n.neighbours)))
+	}
+	x.asked(h)
+	if x.n.dead.on || x.n.inferred {
+		x.neighbours()
+	}
+}
+
+func (x *explainer) ofLink() {
+	d, _ := x.c.LinkDirection()
+	p := x.n.peers[d.Index()]
+	if p == nil {
+		x.say("the node at the other end belongs to another region, and is not known here")
+		return
+	}
+	x.ends()
+	x.word("the near end", x.n, x.c)
+	x.word("the far end", p, fault.Link(d.Opposite()))
+	if f := p.failure(fault.HalfDNP); f.on {
+		x.say("the DNP of %s is dead, which explains the silence: the link is not blamed", p.id)
+	} else if r := &p.rounds[0]; r.open && !p.answered(0) {
+		x.say("%s has been asked whether it lives, and has not answered: until that is decided the link is not blamed", p.id)
+	}
+}
+
+// ends says whether the node itself is in no state to speak.
+func (x *explainer) ends() {
+	switch {
+	case x.n.dead.on:
+		x.say("the whole node is dead: what is known of its parts is of the past")
+	case x.n.inferred:
+		x.say("the whole node is inferred dead")
+	case x.n.failure(fault.HalfHost).on:
+		x.say("its host is dead")
+	case x.n.failure(fault.HalfDNP).on:
+		x.say("its DNP is dead")
+	}
+}
+
+// word says what the halves of a node state of one of its components.
+func (x *explainer) word(who string, n *node, c fault.Component) {
+	best, by := x.ownWord(n, c, x.now)
+	for _, h := range halves {
+		r := x.said(n, h, c)
+		if r == nil {
+			continue
+		}
+		weight := "which is what counts"
+		switch {
+		case !x.current(n, h, x.now):
+			weight = "which does not count any more: it was heard " + x.ago(n.voice(h).heard)
+		case best != nil && by.Half != h:
+			weight = "which counts less than what the other half says later"
+		}
+		x.say("%s, %s/%s, says %s (%s) since %s, %s", who, n.id, h, r.state, r.kind, x.ago(r.began), weight)
+	}
+	if best == nil {
+		x.say("%s, %s, says nothing that counts", who, n.id)
+	}
+}
+
+func (x *explainer) ofPart() {
+	x.ends()
+	x.word("the node itself", x.n, x.c)
+	if _, ok := describedIndex(x.c); ok {
+		if first, count, _ := x.describedFailed(x.n, x.c, x.now); count > 0 {
+			x.say("descriptors of %d of its neighbours say FAILED since %s; they count when its host is dead or was not heard for %s", count, x.ago(first.began), x.overdue())
+		}
+	}
+}
+
+// until says what would change the state, by the rule that led to it.
+func (x *explainer) until() []string {
+	window := x.window()
+	if x.c == fault.ComponentNode && x.p.state == fault.Sick {
+		return []string{"none of its parts is SICK or FAILED any more: then NORMAL", "both its halves are FAILED, or a quorum accuses it and it does not answer: then FAILED"}
+	}
+	switch x.p.rule {
+	case ruleQuorum, ruleSingle, ruleEnclosed, ruleBothHalves, ruleWatchdog, ruleDescriptors:
+		out := []string{"it answers a challenge sent after the verdict", "it reports with a newer boot epoch", "the watchdog of its other half, itself alive, finds it running"}
+		if x.p.single {
+			out = append(out, "a quorum of live witnesses says the same: then the mark single-witness goes")
+		}
+		return out
+	case ruleAnswers:
+		return []string{"the accusation is withdrawn: then NORMAL", fmt.Sprintf("it is not heard for %s and does not answer again: then FAILED", x.overdue())}
+	case ruleInferred:
+		return []string{"any sign of life of it", "a living neighbour accuses it: then FAILED"}
+	case ruleUnreachable:
+		return []string{"a report of it, or of a node that it is linked to"}
+	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
+		return []string{"the verdict is lifted by a sign of life, and it is reported on anew"}
+	case ruleNearEnd, ruleFarEnd:
+		return []string{"that end says that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
+	case ruleDescribed, ruleDescribedOne:
+		return []string{"its host is heard again, and says otherwise", "the neighbours' descriptors say otherwise"}
+	case ruleUnheard:
+		return []string{"a report on it by the node's own halves"}
+	case ruleRestored:
+		return []string{"any report on it", fmt.Sprintf("none within %s of the start of this leader: then UNKNOWN, but for FAILED halves and nodes", window)}
+	}
+	if x.p.state == fault.Normal {
+		return []string{"a report of a fault", "a neighbour that accuses it, and no answer to the challenge", fmt.Sprintf("nothing heard of it for %s: then UNKNOWN", window)}
+	}
+	return []string{"a newer word of the node's own halves", fmt.Sprintf("no word of them for %s: then UNKNOWN", window)}
 }

@@ -365,7 +365,9 @@ func inflict(t *rapid.T, m *Machine, name string, now time.Time) {
 }
 
 func suffer(m *Machine, n *node, fate string) {
-	set := func(c fault.Component, s fault.State, cause fault.Cause) { n.components[c].state, n.components[c].cause = s, cause }
+	set := func(c fault.Component, s fault.State, cause fault.Cause) {
+		n.components[c].state, n.components[c].cause = s, cause
+	}
 	set(fault.ComponentNode, fault.Normal, fault.CauseNone)
 	n.inferred = false
 	switch fate {

@@ -12,7 +12,7 @@ import (
 // TestHungDNPAndBadInterface: the DNP half hangs, so that all neighbours hear nothing on all links and nothing
 // goes by the torus, and the only interface of the host loses 30 % of the datagrams each way. The host lives:
 // the node may be SICK, its DNP FAILED, but neither node nor host. Asked only twice in the wait, one node in
-// sixty was called dead.
+// four was called dead within three seconds.
 func TestHungDNPAndBadInterface(t *testing.T) {
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 30))

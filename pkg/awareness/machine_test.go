@@ -149,6 +149,7 @@ func TestInvariants(t *testing.T) {
 			out := m.Step(now, ev)
 			open, wake = append(open, out.Challenges...), out.Wake
 			checkOutput(t, m, states, out, now)
+			checkExplained(t, m, rapid.IntRange(0, len(m.nodes)-1).Draw(t, name+"explain"))
 			for _, n := range m.nodes {
 				m.touch(n)
 			}
@@ -159,6 +160,20 @@ func TestInvariants(t *testing.T) {
 			}
 		}
 	})
+}
+
+// checkExplained: of every component of the node there is something to say, and to say it changes nothing.
+func checkExplained(t *rapid.T, m *Machine, rank int) {
+	n := m.nodes[rank]
+	for c := fault.ComponentNode; c.Valid(); c++ {
+		e, ok := m.Explain(n.id, c)
+		if ok != n.has(c) {
+			t.Fatalf("%s of %s: explained %t", c, n.id, ok)
+		}
+		if ok && (e.State != n.components[c].state || e.Rule == "" || !strings.Contains(e.Summary, ": ") || len(e.Because) == 0 || len(e.Until) == 0) {
+			t.Fatalf("%s of %s: %+v", c, n.id, e)
+		}
+	}
 }
 
 func drawEvent(t *rapid.T, m *Machine, seqs map[fault.Origin]*fault.ReportID, open []Challenge, name string) Event {

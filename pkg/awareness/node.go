@@ -190,7 +190,7 @@ func (m *Machine) build() {
 		store = store[1:]
 		n.trial, n.rank, n.id, n.coord, n.foreign, n.place = &m.calm, rank, id, at, m.cfg.Foreign[id], -1
 		for i := range n.components {
-			n.components[i] = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(m.started)}
+			n.components[i] = component{state: fault.Unknown, cause: fault.CauseNone, since: m.clock.instant(m.started), rule: ruleUnheard}
 		}
 		for i, h := range halves {
 			n.voices[i].half = h

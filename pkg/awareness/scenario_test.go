@@ -447,7 +447,7 @@ func (s *scenario) explain(id fault.NodeID, component string) error {
 	if !ok {
 		return fmt.Errorf("no %s of %s", c, id)
 	}
-	s.printf("%s %s %s, cause %s, rule %s: %s", e.Node, e.Component, e.State, e.Cause, e.Rule, e.Summary)
+	s.printf("%s, cause %s, rule %s", e.Summary, e.Cause, e.Rule)
 	for _, b := range e.Because {
 		s.printf("  because %s", b)
 	}

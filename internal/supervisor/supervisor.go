@@ -271,7 +271,10 @@ func (s *Supervisor) connect() error {
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks,
 	}, s.store)
-	s.local = replica.NewCopy(replica.CopyConfig{Store: s.store, Names: s.names, Logger: s.logger})
+	s.local = replica.NewCopy(replica.CopyConfig{
+		Store: s.store, Names: s.names, Logger: s.logger,
+		OnChange: func(m view.Map, changed []fault.NodeID) { s.teller.Changed(m, changed) },
+	})
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Metrics: s.metrics, Logger: s.logger,
 	})
@@ -280,8 +283,8 @@ func (s *Supervisor) connect() error {
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
 	s.teller = teller.New(teller.Config{
-		Names: s.names, Store: s.store, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
-		Metrics: s.metrics, Logger: s.logger,
+		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
+		Metrics: s.metrics,
 	})
 	border, err := s.connectBorder()
 	if err != nil {

@@ -216,6 +216,7 @@ func (s *Supervisor) work() error {
 		wg.Go(func() { s.teller.Run(ctx) })
 		wg.Go(func() { s.followTopology(ctx) })
 		wg.Go(func() { s.followMaintenance(ctx) })
+		wg.Go(func() { s.teller.Run(ctx) })
 	}
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })

@@ -165,12 +165,46 @@ func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, h
 const maxNodes = 4
 
 // Changed takes what was committed: the nodes that changed, up to the map's revision.
-func (m *Machine) Changed(now time.Time, nodes []fault.NodeID, in Map) []Tell {
+func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
+	order, concerned := m.concerned(nodes, in)
+	var out []Tell
+	for _, whom := range order {
+		h := m.halves[whom]
+		if h.sent >= in.Revision() {
+			continue // it was told of this
+		}
+		var told []*lofamov1.ToldNode
+		for _, id := range concerned[whom] {
+			if t := in.Node(id); t != nil {
+				told = append(told, t)
+			}
+		}
+		out = append(out, m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)...)
+		h.sent = in.Revision()
+	}
+	return out
+}
+
+// Renew tells the whole to all whom nodes concern: something of them has changed that is not of the map, and
+// so has no revision of it.
+func (m *Machine) Renew(now time.Time, nodes []fault.NodeID, in Map) []Tell {
+	order, _ := m.concerned(nodes, in)
+	var out []Tell
+	for _, whom := range order {
+		h := m.halves[whom]
+		out = append(out, m.whole(now, whom, h, h.interest.serial, false, in)...)
+	}
+	return out
+}
+
+// concerned returns whom nodes concern, in order, and which of the nodes do. Who is yet to be told the whole
+// is left out.
+func (m *Machine) concerned(nodes []fault.NodeID, in Map) ([]fault.NodeID, map[fault.NodeID][]fault.NodeID) {
 	concerned := make(map[fault.NodeID][]fault.NodeID)
 	var order []fault.NodeID
 	add := func(whom, about fault.NodeID) {
-		if h := m.halves[whom]; h == nil || h.sent == 0 || h.sent >= in.Revision() {
-			return // it is told the whole first, or was told of this
+		if h := m.halves[whom]; h == nil || h.sent == 0 {
+			return
 		}
 		if _, ok := concerned[whom]; !ok {
 			order = append(order, whom)
@@ -189,19 +223,7 @@ func (m *Machine) Changed(now time.Time, nodes []fault.NodeID, in Map) []Tell {
 		}
 	}
 	slices.Sort(order)
-	var out []Tell
-	for _, whom := range order {
-		h := m.halves[whom]
-		var told []*lofamov1.ToldNode
-		for _, id := range concerned[whom] {
-			if t := in.Node(id); t != nil {
-				told = append(told, t)
-			}
-		}
-		out = append(out, m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)...)
-		h.sent = in.Revision()
-	}
-	return out
+	return order, concerned
 }
 
 // Interested takes a part of the list of a node's jobs. A list counts when all its parts have come.

@@ -112,7 +112,7 @@ func TestEverybodyKnows(t *testing.T) {
 				r.states[i] = lofamov1.State(rapid.IntRange(1, 4).Draw(t, "state"))
 				r.revision += rapid.Uint64Range(1, 3).Draw(t, "revisions")
 				for _, m := range replicas {
-					deliver(m.Changed(now, []fault.NodeID{id(i)}, r))
+					deliver(m.Changed([]fault.NodeID{id(i)}, r))
 				}
 			case 2:
 				primary = 1 - primary
@@ -154,7 +154,7 @@ func TestOnlyWhatConcerns(t *testing.T) {
 	m.Interested(now, &lofamov1.Interest{Node: "n7", Epoch: 1, Serial: 1, Parts: 1, Nodes: []string{"n2", "n9"}}, r)
 	r.states[2], r.revision = lofamov1.State_FAILED, 11
 	var whom []fault.NodeID
-	for _, tell := range m.Changed(now, []fault.NodeID{"n2"}, r) {
+	for _, tell := range m.Changed([]fault.NodeID{"n2"}, r) {
 		whom = append(whom, tell.Node)
 		if tell.Told.GetSince() != 10 || tell.Told.GetRevision() != 11 || len(tell.Told.GetNodes()) != 1 {
 			t.Errorf("%v", tell.Told)
@@ -163,13 +163,17 @@ func TestOnlyWhatConcerns(t *testing.T) {
 	if want := []fault.NodeID{"n1", "n2", "n3", "n7"}; !slices.Equal(whom, want) {
 		t.Errorf("told %v, want %v", whom, want)
 	}
-	if again := m.Changed(now, []fault.NodeID{"n2"}, r); again != nil {
+	if again := m.Changed([]fault.NodeID{"n2"}, r); again != nil {
 		t.Errorf("told twice: %v", again)
+	}
+	renewed := m.Renew(now, []fault.NodeID{"n5"}, r)
+	if len(renewed) != 3 || renewed[0].Node != "n4" || renewed[0].Told.GetSince() != 0 {
+		t.Errorf("renewed: %v", renewed)
 	}
 	now = now.Add(3 * time.Second)
 	m.Expire(now)
 	r.revision = 12
-	if tells := m.Changed(now, []fault.NodeID{"n2"}, r); tells != nil || m.Len() != 0 {
+	if tells := m.Changed([]fault.NodeID{"n2"}, r); tells != nil || m.Len() != 0 {
 		t.Errorf("%d halves, told %v", m.Len(), tells)
 	}
 }

@@ -1,27 +1,20 @@
 // Package teller tells the nodes whose digests come to this replica what of the fault map concerns them:
-// the shell around package downflow. It follows the replica's own copy of the store, so that it works on
+// the shell around package downflow. It follows the replica's own copy of the map, so that it works on
 // every replica and without a leader.
 package teller
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/downflow"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
-	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
-
-// Store is what is followed; its methods need no quorum.
-type Store interface {
-	Tree(ctx context.Context, prefix string, own bool) ([]store.Entry, uint64, error)
-	Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan store.Change
-}
 
 // Sender sends a message to the host half of a node. It does not block and may lose it.
 type Sender interface {
@@ -31,29 +24,34 @@ type Sender interface {
 // Config of a Teller.
 type Config struct {
 	Names        *view.Names
-	Store        Store
+	Marks        *view.Marks
 	Sender       Sender
 	DigestPeriod time.Duration
 	DigestMisses int
 	Metrics      *metrics.Metrics
-	Logger       *slog.Logger
 }
 
 // queue bounds what waits of the halves; beyond it their words are dropped and counted, for each digest says
 // the same again.
 const queue = 4096
 
-// Teller is one replica's. Digest and Interest may be called from any goroutine; they do not block.
+// Teller is one replica's. Digest, Interest and Changed may be called from any goroutine; they do not block.
 type Teller struct {
 	cfg     Config
 	machine *downflow.Machine
-	heard   chan any // downflow.Digest or *lofamov1.Interest
+	heard   chan any      // downflow.Digest or *lofamov1.Interest
+	woken   chan struct{} // has room for one: there is a newer map
+
+	mu      sync.Mutex
+	now     view.Map // the newest
+	changed []fault.NodeID
+	all     bool // everything may have changed
 }
 
 // New returns one; Run makes it work.
 func New(cfg Config) *Teller {
 	return &Teller{
-		cfg: cfg, heard: make(chan any, queue),
+		cfg: cfg, heard: make(chan any, queue), woken: make(chan struct{}, 1),
 		machine: downflow.New(downflow.Config{
 			Window: time.Duration(cfg.DigestMisses) * cfg.DigestPeriod, Again: cfg.DigestPeriod * 4 / 5, Backlog: max(10*time.Second, 4*cfg.DigestPeriod),
 		}),
@@ -74,103 +72,88 @@ func (t *Teller) submit(what any) {
 	}
 }
 
-// retryAfter is the pause before the store is followed anew.
-const retryAfter = time.Second
+// Changed takes a newer map, with the nodes that are otherwise; nil: all may be.
+func (t *Teller) Changed(m view.Map, nodes []fault.NodeID) {
+	t.mu.Lock()
+	t.now, t.all = m, t.all || nodes == nil
+	t.changed = append(t.changed, nodes...)
+	t.mu.Unlock()
+	select {
+	case t.woken <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the newest map and what has changed since the last time.
+func (t *Teller) take() (m view.Map, nodes []fault.NodeID, all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m, nodes, all = t.now, t.changed, t.all
+	t.changed, t.all = nil, false
+	return m, nodes, all
+}
 
 // Run works until the context ends.
 func (t *Teller) Run(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := t.follow(ctx); ctx.Err() == nil {
-			t.cfg.Logger.Warn("following the map for what nodes are told", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryAfter):
-		}
-	}
-}
-
-// follow reads the copy and tells what changes of it until the watch ends.
-func (t *Teller) follow(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	r, from, err := t.read(ctx)
-	if err != nil {
-		return err
-	}
-	changes := t.cfg.Store.Follow(ctx, from, wanted)
+	k := &known{names: t.cfg.Names, marks: t.cfg.Marks}
+	marked, others := t.cfg.Marks.All()
 	expire := time.NewTicker(max(time.Second, time.Duration(t.cfg.DigestMisses)*t.cfg.DigestPeriod))
 	defer expire.Stop()
+	heard := (<-chan any)(nil) // until there is a map
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
-		case what := <-t.heard:
-			t.hears(what, r)
+			return
+		case what := <-heard:
+			t.hears(what, k)
 		case <-expire.C:
 			t.machine.Expire(time.Now())
 			t.cfg.Metrics.Told.Set(float64(t.machine.Len()))
-		case c, ok := <-changes:
-			if !ok {
-				return fmt.Errorf("the watch ended at revision %d", r.revision)
-			}
-			if c.Err != nil {
-				return c.Err
-			}
-			if err := t.changed(c.UpstreamChange, r); err != nil {
-				return err
-			}
+		case <-t.woken:
+			heard = t.heard
+			t.follow(k)
+		case <-others:
+			before := marked
+			marked, others = t.cfg.Marks.All()
+			t.tell(t.machine.Renew(time.Now(), slices.Concat(nodesOf(before), nodesOf(marked)), k))
 		}
 	}
 }
 
-// read returns the copy as it is, and a revision after which nothing of it is missing.
-func (t *Teller) read(ctx context.Context) (*replica, uint64, error) {
-	r, from := newReplica(t.cfg.Names), uint64(0)
-	for i, kind := range kinds {
-		entries, revision, err := t.cfg.Store.Tree(ctx, kind, true)
-		if err != nil {
-			return nil, 0, err
-		}
-		for _, e := range entries {
-			if _, err := r.apply(&lofamov1.Document{Key: kind + e.Key, Value: e.Value}); err != nil {
-				return nil, 0, err
-			}
-		}
-		if i == 0 {
-			from = revision // what was read after it comes again, to the same end
+// follow goes over to the newest map.
+func (t *Teller) follow(k *known) {
+	m, nodes, all := t.take()
+	nodes = append(nodes, moved(k.Map, m)...)
+	k.Map = m
+	if all {
+		nodes = nil
+		for rank := range m.Len() {
+			nodes = append(nodes, m.ID(rank))
 		}
 	}
-	r.revision = from
-	return r, from, nil
+	t.tell(t.machine.Changed(nodes, k))
 }
 
-func (t *Teller) hears(what any, r *replica) {
+func (t *Teller) hears(what any, k *known) {
 	now := time.Now()
 	switch w := what.(type) {
 	case downflow.Digest:
-		t.tell(t.machine.Heard(now, w, r))
+		t.tell(t.machine.Heard(now, w, k))
 	case *lofamov1.Interest:
-		t.tell(t.machine.Interested(now, w, r))
+		t.tell(t.machine.Interested(now, w, k))
 	}
-}
-
-func (t *Teller) changed(c *lofamov1.UpstreamChange, r *replica) error {
-	var nodes []fault.NodeID
-	for _, d := range c.GetDocuments() {
-		list, err := r.apply(d)
-		if err != nil {
-			return err
-		}
-		nodes = append(nodes, list...)
-	}
-	r.revision = c.GetRevision()
-	t.tell(t.machine.Changed(time.Now(), nodes, r))
-	return nil
 }
 
 func (t *Teller) tell(list []downflow.Tell) {
 	for _, one := range list {
 		t.cfg.Sender.Tell(one.Node, one.Told)
 	}
+}
+
+func nodesOf(marks []*lofamov1.Maintenance) []fault.NodeID {
+	out := make([]fault.NodeID, len(marks))
+	for i, m := range marks {
+		out[i] = fault.NodeID(m.GetNode())
+	}
+	return out
 }

@@ -304,6 +304,7 @@ func (p *packet) open(v Verifier) (Opened, error) {
 	if err := proto.Unmarshal(p.payload, o.Msg); err != nil {
 		return Opened{}, refuse(RefusedMalformed, "message signed by %s %s: %w", role, name, err)
 	}
+	leaveOutLater(o.Msg)
 	if o.reports, err = checkMessage(o.Msg); err != nil {
 		return Opened{}, err
 	}

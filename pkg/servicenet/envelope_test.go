@@ -155,7 +155,7 @@ func TestRefusals(t *testing.T) {
 	report := sealedReport(t)
 	forged := forge(t, report, func(e *lofamov1.Envelope) { e.Payload[3] ^= 1 })
 	badReport := EncodeReport(sampleReport())
-	badReport.Observations[0].Component = 200
+	badReport.Observations[0].Component = 0
 	tests := []struct {
 		name string
 		b    []byte
@@ -252,6 +252,27 @@ func TestHopsAreMergedToFit(t *testing.T) {
 		}
 		if fmt.Sprint(hops) != before {
 			t.Error("the caller's hops were changed")
+		}
+	}
+}
+
+// TestOfLaterVersion: an observation with a number that nobody knows yet is left out, and what else its
+// half says counts.
+func TestOfLaterVersion(t *testing.T) {
+	for _, change := range []func(*lofamov1.Observation){
+		func(o *lofamov1.Observation) { o.Component = uint32(fault.NumComponents) },
+		func(o *lofamov1.Observation) { o.Component = 256 + 1 },
+		func(o *lofamov1.Observation) { o.State = lofamov1.State(fault.Failed) + 1 },
+		func(o *lofamov1.Observation) { o.Kind = uint32(fault.KindDigest) + 1 },
+	} {
+		want := sampleReport()
+		m := EncodeReport(want)
+		later := proto.CloneOf(m.GetObservations()[0])
+		change(later)
+		m.Observations = append([]*lofamov1.Observation{later}, m.GetObservations()...)
+		a, err := Unwrap(rawSeal(marshal(t, reportsMessage(m)), nodeSigner), fault.PathDirect, fakeVerifier{})
+		if err != nil || !reflect.DeepEqual(a.Reports, []fault.Report{want}) {
+			t.Errorf("%v: %+v, %v; want %+v", later, a.Reports, err, want)
 		}
 	}
 }

@@ -125,7 +125,9 @@ func (m *Machine) toHost(envelope []byte) {
 }
 
 // route sends a message a hop nearer to its destination (dimension order, as the DNP routes), and
-// to all neighbours when no link that leads there works.
+// to all neighbours when no link that leads there works. What is for a neighbour goes by its own link all
+// the same: one that was broken is called so until it has been good for its hold-off, and a node that
+// has just come back may have no other way to be asked whether it lives.
 func (m *Machine) route(now time.Time, msg relay.Message, from *link) {
 	if !m.mayHop(now, msg) {
 		return
@@ -137,7 +139,21 @@ func (m *Machine) route(now time.Time, msg relay.Message, from *link) {
 			return
 		}
 	}
+	m.knock(now, msg, from)
 	m.flood(now, msg, from)
+}
+
+// knock sends a message that is for a neighbour by a link to it, whatever is thought of that link.
+func (m *Machine) knock(now time.Time, msg relay.Message, from *link) {
+	for _, n := range m.cfg.Topo.Neighbours {
+		if n.Coord != msg.Dst || from != nil && n.Coord == from.dst {
+			continue
+		}
+		if l := m.linkTo(n, false); l != nil {
+			msg.Made++
+			m.forward(now, l, msg)
+		}
+	}
 }
 
 // flood sends a message to all distinct neighbours but the one it came from, by a link that

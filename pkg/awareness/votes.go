@@ -157,7 +157,8 @@ func (m *Machine) becomeDead(n *node, f finding, now time.Time) {
 	t := m.try(n)
 	t.dead = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 	for _, h := range halves {
-		if l := &t.failed[h-1]; !l.on {
+		// A proof that it came back from an earlier verdict is from before this one: it lifts nothing any more.
+		if l := &t.failed[h-1]; !l.on || !l.proven.IsZero() {
 			*l = verdict{on: true, at: now, mark: m.mark(now), finding: f}
 			l.cause = halfComponent(h).Cause()
 		}

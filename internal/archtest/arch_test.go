@@ -48,7 +48,7 @@ var layers = map[string][]string{
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki", "internal/version"},
 	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
-	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config"},
+	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config", "internal/supervisor"},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/version"},
 	"internal/lab":            {"api", "internal/localcluster"},

@@ -30,6 +30,12 @@ type node struct {
 	dnp      process
 	dnpCore  *dnpcore.Machine
 
+	rank    int
+	liar    bool // its processes say what is not so
+	future  bool // they are of a later version
+	replays [][]byte
+	flaps   [grid.NumDirections]int // counts what keeps a cable flapping
+
 	service  service
 	spools   map[fault.Half]spool
 	sensors  map[fault.Component]reading
@@ -39,11 +45,12 @@ type node struct {
 
 func newNode(w *World, at grid.Coord) *node {
 	id := fault.DefaultNodeID(at)
-	n := &node{w: w, topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{}, speakers: map[fault.Half]sealer{}}
+	n := &node{w: w, rank: w.cfg.Dims.Rank(at), topo: topo.New(id, at, w.cfg.Dims, nil), sensors: map[fault.Component]reading{}, speakers: map[fault.Half]sealer{}}
 	n.service.cut = make([]bool, w.cfg.Interfaces)
 	n.spools = map[fault.Half]spool{fault.HalfHost: {}, fault.HalfDNP: {}}
 	n.page.words = map[watchdog.Addr]uint32{}
 	n.host.w, n.dnp.w = w, w
+	n.host.maxTicks, n.dnp.maxTicks = maxTicks, maxTicks
 	n.host.name, n.dnp.name = string(id)+"/host", string(id)+"/dnp"
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		n.speakers[h] = nodeSealer(fault.Origin{Node: id, Half: h}.String())
@@ -70,26 +77,28 @@ func (n *node) start(h fault.Half) {
 	if p.running {
 		return
 	}
-	p.running, p.started = true, n.w.now
-	p.life++
-	p.epoch++
+	if h == fault.HalfHost {
+		p.become(func() { n.stepHost(hostcore.Tick{}) })
+	} else {
+		p.become(func() { n.stepDNP(dnpcore.Tick{}) })
+	}
 	var err error
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
 			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
 			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(),
-		}, n.w.now, p.epoch)
+		}, p.clock(), p.epoch)
 		if err == nil {
-			n.stepHost(hostcore.Supervisors{Targets: []string{supervisorID}, Leader: supervisorID})
+			n.stepHost(hostcore.Supervisors{Targets: supervisorIDs(n.w.cfg.Supervisors)})
 			n.stepHost(hostcore.Tick{})
-			n.host.deliver(0, n.readHostSensors)
-			n.host.deliver(n.w.between(0, n.gossipPeriod()), n.hearGossip)
+			n.host.again(0, n.w.cfg.Periods.SensorPeriod, n.readHostSensors)
+			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.hearGossip)
 		}
 	} else {
-		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h)}, n.w.now, p.epoch)
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h)}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
-			n.dnp.deliver(0, n.readDNPSensors)
+			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
 		}
 	}
 	if err != nil {
@@ -99,7 +108,7 @@ func (n *node) start(h fault.Half) {
 
 // stepHost is the host half's shell.
 func (n *node) stepHost(ev hostcore.Event) {
-	out := n.hostCore.Step(n.w.now, ev)
+	out := n.hostCore.Step(n.host.clock(), ev)
 	n.carryOut(fault.HalfHost, out.Effects)
 	if out.WriteHost {
 		n.page.host = out.Host
@@ -114,7 +123,7 @@ func (n *node) stepHost(ev hostcore.Event) {
 	for _, m := range out.Relay {
 		n.dnp.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepDNP(dnpcore.FromHost{Message: m}) })
 	}
-	n.host.sleepUntil(out.Wake, func() { n.stepHost(hostcore.Tick{}) })
+	n.host.sleepUntil(out.Wake)
 	if out.TakeDNP {
 		sample := watchdog.Sample{Valid: n.page.dnp.Valid}
 		n.page.dnp.Valid = false
@@ -145,7 +154,6 @@ func (n *node) readHostSensors() {
 		rs = append(rs, hostcore.Reading{Component: c, State: n.sensors[c].state})
 	}
 	n.stepHost(hostcore.Readings{Readings: rs})
-	n.host.deliver(n.w.cfg.Periods.SensorPeriod, n.readHostSensors)
 }
 
 func (n *node) readDNPSensors() {
@@ -154,7 +162,6 @@ func (n *node) readDNPSensors() {
 		rs = append(rs, dnpcore.Reading{Component: c, State: n.sensors[c].state, Value: n.sensors[c].value})
 	}
 	n.stepDNP(dnpcore.Readings{Readings: rs})
-	n.dnp.deliver(n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
 }
 
 // sendHost signs and sends one message of the host half.
@@ -164,16 +171,16 @@ func (n *node) sendHost(s hostcore.Send) {
 	var err error
 	switch {
 	case s.Reports != nil:
-		b, err = servicenet.SealReports(s.Reports, s.Status, key, servicenet.SealOptions{})
+		b, err = n.sealReports(s.Reports, s.Status, key)
 	case s.Answer != nil:
-		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: &lofamov1.Answer{
 			Nonce: s.Answer.Nonce, Node: string(n.id()), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(s.Answer.Epoch),
 		}}}, key)
 	case s.Request != nil:
 		s.Request.Key = make([]byte, servicenet.KeySize) // sessions are not simulated: everything is signed
-		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: s.Request}}, key)
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_PathRequest{PathRequest: s.Request}}, key)
 	case s.Ack != nil:
-		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PathAck{PathAck: s.Ack}}, key)
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_PathAck{PathAck: s.Ack}}, key)
 	default:
 		b, err = servicenet.SealRelayed(s.Relayed.Inner, s.Relayed.Hops, key)
 	}
@@ -187,14 +194,14 @@ func (n *node) sendHost(s hostcore.Send) {
 		})
 		return
 	}
-	n.toService(s.Interface, b)
+	n.toService(n.w.target(s.Target, s.Addr), s.Interface, b)
 }
 
-func (n *node) openHost(b []byte, mangled bool, ev hostcore.Received) {
+func (n *node) openHost(by string, b []byte, mangled bool, ev hostcore.Received) {
 	o, err := servicenet.Open(b, verifier{})
 	switch {
 	case servicenet.IsDamaged(err):
-		n.stepHost(hostcore.Hint{Event: servicenet.Damaged{Path: ev.Path, Interface: ev.Interface, Supervisor: supervisorID}})
+		n.stepHost(hostcore.Hint{Event: servicenet.Damaged{Path: ev.Path, Interface: ev.Interface, Supervisor: by}})
 	case err == nil:
 		ev.Opened = o
 		n.stepHost(ev)
@@ -209,7 +216,7 @@ func (n *node) openHost(b []byte, mangled bool, ev hostcore.Received) {
 
 // stepDNP is the DNP half's shell.
 func (n *node) stepDNP(ev dnpcore.Event) {
-	out := n.dnpCore.Step(n.w.now, ev)
+	out := n.dnpCore.Step(n.dnp.clock(), ev)
 	n.carryOut(fault.HalfDNP, out.Effects)
 	for _, s := range out.Stores {
 		n.page.words[s.Addr] = s.Value
@@ -239,7 +246,7 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 	for _, d := range out.Redial {
 		n.redial(d)
 	}
-	n.dnp.sleepUntil(out.Wake, func() { n.stepDNP(dnpcore.Tick{}) })
+	n.dnp.sleepUntil(out.Wake)
 	// What follows steps the machine again, so everything of this output is done by now.
 	open, seals, take := out.Open, out.Seal, out.TakeHost
 	for _, b := range open {
@@ -263,9 +270,9 @@ func (n *node) seal(s dnpcore.Seal) {
 	var b []byte
 	var err error
 	if s.Reports != nil {
-		b, err = servicenet.SealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP], servicenet.SealOptions{})
+		b, err = n.sealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP])
 	} else {
-		b, err = servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
 	}
 	if err != nil {
 		n.w.violate("%s/dnp cannot seal what its core wants sent: %v", n.id(), err)
@@ -279,9 +286,19 @@ func (n *node) toHost(m relay.Message) {
 	d := n.w.between(wakeDelayMin, wakeDelayMax)
 	n.host.deliver(d, func() {
 		if m.Kind == relay.Up {
-			n.stepHost(hostcore.Arrived{Message: m, Held: d})
+			n.arrive(m, d)
 		} else {
-			n.openHost(m.Envelope, false, hostcore.Received{Path: fault.PathTorus})
+			n.openHost("", m.Envelope, false, hostcore.Received{Path: fault.PathTorus})
 		}
 	})
+}
+
+// arrive has the host half relay another's message; a liar takes its time, and says that it did not.
+func (n *node) arrive(m relay.Message, held time.Duration) {
+	if !n.liar {
+		n.stepHost(hostcore.Arrived{Message: m, Held: held})
+		return
+	}
+	n.keepReplay(m)
+	n.host.deliver(n.w.between(0, maxHolding), func() { n.stepHost(hostcore.Arrived{Message: m}) })
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -9,12 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
-	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // Script is a scenario that a person can read. One command a line, # begins a comment:
@@ -22,7 +21,8 @@ import (
 //	torus 2x2x2 3x3x3            run the whole on each of these tori, from a cold start
 //	preset fast                  of the periods; default without it
 //	interfaces 2                 of every node on the service network; 1 without it
-//	settle                       run until every node is NORMAL, and a second or so more; begin
+//	supervisors 5                3 without it
+//	settle [30s]                 run until every node is NORMAL, and a second or so more; begin
 //	run 3s                       let time pass
 //	kill|hang|continue|start NODE host|dnp|node
 //	cut-service|mend-service NODE [INTERFACE]     all of its interfaces, or one by its number
@@ -32,18 +32,36 @@ import (
 //	corrupt|lose NODE DIR RATE   what NODE sends in direction DIR; rate 0 ends it
 //	sensor NODE COMPONENT STATE  what a sensor shows
 //	exception NODE ADDRESS BITS  the DNP half meets a condition of Table VI, as 0x240 0x1
+//	flap|unflap NODE DIR 20s     both directions of a cable are cut and mended, half of the time each
+//	clock NODE 1h                a step of its wall clock
+//	liar|honest NODE...          they accuse all neighbours, replay others' messages, understate what they hold
+//	future NODE...               they are of a later version: fields, components and kinds that nobody knows
+//	kill-fraction 0.3            of all nodes, at once
+//	cold-start 5s                everything dies, and comes back within that time
+//
+//	kill|stop|continue|start|future-supervisor s0|leader...
+//	restart all supervisors
+//	part-supervisors s0 | s1 s2  the network between them; join-supervisors ends it
+//	supervisor-cut s0|leader from NODE...|all     what it sees of the cluster; supervisor-mend s0 ends it
+//	store ok|full|slow 500ms
+//
 //	begin                        expectations below look at changes from here on
 //	expect NODE COMPONENT STATE [cause C] [path P] [within half|node|single|DURATION]
 //	never NODE COMPONENT STATE   no such change since begin
 //	spared NODE...               since begin no node but these has left NORMAL
-//	delivered NODE [DURATION]    everything that NODE's halves have logged reaches the supervisor by then
+//	delivered NODE [DURATION]    everything that NODE's halves have logged is committed by then
+//	leads [DURATION]             somebody leads by then, and has for one digest period
+//	headless                     nobody leads now
+//	same                         every supervisor that runs has the same map
+//	revision                     nothing has been committed since begin
 //	map NODE COMPONENT STATE [cause C]   what the map says now
 type Script struct {
 	Tori   []grid.Dims
 	Preset string
 	// Interfaces of every node.
-	Interfaces int
-	steps      []step
+	Interfaces  int
+	Supervisors int
+	steps       []step
 }
 
 type step struct {
@@ -52,9 +70,12 @@ type step struct {
 	args []string
 }
 
+// maxSupervisors bounds the supervisors of a scenario.
+const maxSupervisors = 7
+
 // ParseScript reads a scenario.
 func ParseScript(r io.Reader) (*Script, error) {
-	s := &Script{Preset: config.PresetDefault, Interfaces: 1}
+	s := &Script{Preset: config.PresetDefault, Interfaces: 1, Supervisors: 3}
 	in := bufio.NewScanner(r)
 	for n := 1; in.Scan(); n++ {
 		text, _, _ := strings.Cut(in.Text(), "#")
@@ -81,6 +102,11 @@ func ParseScript(r io.Reader) (*Script, error) {
 			if s.Interfaces, err = strconv.Atoi(at(f, 1)); err != nil || s.Interfaces < 1 || s.Interfaces > servicenet.MaxInterfaces {
 				return nil, fmt.Errorf("line %d: interfaces: want one number, 1 to %d", n, servicenet.MaxInterfaces)
 			}
+		case "supervisors":
+			var err error
+			if s.Supervisors, err = strconv.Atoi(at(f, 1)); err != nil || s.Supervisors < 1 || s.Supervisors > maxSupervisors {
+				return nil, fmt.Errorf("line %d: supervisors: want one number, 1 to %d", n, maxSupervisors)
+			}
 		default:
 			s.steps = append(s.steps, step{n, strings.TrimSpace(text), f})
 		}
@@ -97,7 +123,7 @@ func (s *Script) Run(d grid.Dims, seed uint64) error {
 	if err != nil {
 		return err
 	}
-	w, err := New(Config{Dims: d, Periods: p, Seed: seed, Interfaces: s.Interfaces})
+	w, err := New(Config{Dims: d, Periods: p, Seed: seed, Interfaces: s.Interfaces, Supervisors: s.Supervisors})
 	if err != nil {
 		return err
 	}
@@ -118,6 +144,8 @@ type runner struct {
 	periods config.Periods
 	mark    int       // index into known
 	begun   time.Time // of the last fault or begin
+	markRev uint64    // of the store, then
+	alone   bool      // what is done now is done to a world in which nothing has happened for long
 }
 
 func (r *runner) history() string {
@@ -131,7 +159,11 @@ func (r *runner) history() string {
 func (r *runner) do(a []string) error {
 	switch a[0] {
 	case "settle":
-		if !r.RunUntil(30*time.Second, r.allNormal) {
+		limit, err := time.ParseDuration(cmp.Or(at(a, 1), "30s"))
+		if err != nil {
+			return err
+		}
+		if !r.RunUntil(limit, r.allNormal) && len(r.broken) == 0 {
 			return fmt.Errorf("not every node is NORMAL: %s", r.notNormal())
 		}
 		// Past a new leader's grace, and on to a phase of all periods that the seed decides.
@@ -150,81 +182,80 @@ func (r *runner) do(a []string) error {
 		return nil
 	case "spared":
 		return r.spared(a[1:])
-	case "cut-supervisor", "mend-supervisor":
-		r.begun = r.now
-		r.supervisorCut = a[0] == "cut-supervisor"
-		return nil
+	case "leads", "headless", "same", "revision":
+		return r.supervised(a)
+	}
+	if done, err := r.asks(a); done {
+		return err
+	}
+	r.begun, r.alone = r.now, r.undisturbed()
+	defer r.happens(!slices.Contains(mends, a[0]) && at(a, 1) != "ok" && a[len(a)-1] != "0")
+	if done, err := r.system(a); done {
+		return err
 	}
 	n, err := r.node(at(a, 1))
 	if err != nil {
 		return err
 	}
-	switch a[0] {
-	case "expect":
-		return r.expect(n, a[2:])
-	case "never":
-		return r.never(n, a[2:])
-	case "map":
-		return r.shows(n, a[2:])
-	case "delivered":
-		return r.delivered(n, at(a, 2))
-	}
-	r.begun = r.now
 	return r.harm(n, a)
 }
 
-func (r *runner) begin() { r.mark, r.begun = len(r.known), r.now }
-
-// harm injects a fault or ends one.
-func (r *runner) harm(n *node, a []string) error {
+// asks carries out the commands that only look at a node. done is false for any other.
+func (r *runner) asks(a []string) (done bool, err error) {
+	var look func(*node, []string) error
 	switch a[0] {
-	case "kill", "hang", "continue", "start":
-		return r.signal(n, a[0], at(a, 2))
-	case "cut-service", "mend-service":
-		return r.cutService(n, a)
-	case "lose-service", "corrupt-service":
-		rate, err := strconv.ParseFloat(at(a, 2), 64)
-		if a[0] == "lose-service" {
-			n.service.lose = rate
-		} else {
-			n.service.corrupt = rate
-		}
-		return err
-	case "sensor":
-		c, err := fault.ParseComponent(at(a, 2))
-		if err != nil {
-			return err
-		}
-		s, err := fault.ParseState(at(a, 3))
-		if err != nil {
-			return err
-		}
-		if _, ok := n.sensors[c]; !ok {
-			return fmt.Errorf("no sensor measures %s", c)
-		}
-		n.sensors[c] = reading{s, 20}
-		return nil
-	case "exception":
-		return r.exception(n, a)
-	case "cut", "mend", "corrupt", "lose":
-		return r.cable(n, a)
+	case "expect":
+		look = r.expect
+	case "never":
+		look = r.never
+	case "map":
+		look = r.shows
+	case "delivered":
+		look = func(n *node, a []string) error { return r.delivered(n, at(a, 0)) }
+	default:
+		return false, nil
 	}
-	return fmt.Errorf("unknown command %q", a[0])
+	n, err := r.node(at(a, 1))
+	if err != nil {
+		return true, err
+	}
+	return true, look(n, a[2:])
 }
 
-func (r *runner) cutService(n *node, a []string) error {
-	cut := a[0] == "cut-service"
-	if len(a) < 3 {
-		for k := range n.service.cut {
-			n.service.cut[k] = cut
+func (r *runner) begin() { r.mark, r.begun, r.markRev = len(r.known), r.now, r.store.commits }
+
+// supervised looks at the supervisors.
+func (r *runner) supervised(a []string) error {
+	switch a[0] {
+	case "headless":
+		if l := r.leading(); l != nil {
+			return fmt.Errorf("%s leads", l.id)
 		}
-		return nil
+	case "leads":
+		within, err := time.ParseDuration(cmp.Or(at(a, 1), "10s"))
+		if err != nil {
+			return err
+		}
+		leads := func() bool {
+			l := r.leading()
+			return l != nil && r.now.Sub(l.term.started) > r.periods.DigestPeriod
+		}
+		if !r.RunUntil(within, leads) {
+			return fmt.Errorf("nobody does within %s", within)
+		}
+	case "same":
+		for _, s := range r.replicas {
+			for _, n := range r.nodes {
+				if s.up() && s.copied.picture(r.store, n.id()) != r.store.picture(n.id()) {
+					return fmt.Errorf("%s has another map at revision %d of %d: %s", s.id, s.applied, r.store.rev(), n.id())
+				}
+			}
+		}
+	default:
+		if n := r.store.commits - r.markRev; n > 0 {
+			return fmt.Errorf("%d transactions were committed", n)
+		}
 	}
-	k, err := strconv.Atoi(a[2])
-	if err != nil || k < 0 || k >= len(n.service.cut) {
-		return fmt.Errorf("interface %q: want 0 to %d", a[2], len(n.service.cut)-1)
-	}
-	n.service.cut[k] = cut
 	return nil
 }
 
@@ -236,74 +267,8 @@ func (r *runner) delivered(n *node, within string) error {
 			return err
 		}
 	}
-	if !r.RunUntil(limit, func() bool { return r.deliveries.of(n.id()) == 0 }) {
+	if !r.RunUntil(limit, func() bool { return r.deliveries.of(n.id()) == 0 }) && len(r.broken) == 0 {
 		return fmt.Errorf("%d reports have not arrived within %s", r.deliveries.of(n.id()), limit)
-	}
-	return nil
-}
-
-func (r *runner) signal(n *node, what, whom string) error {
-	halves := []fault.Half{fault.HalfDNP, fault.HalfHost}
-	if whom != "node" {
-		h, err := fault.ParseHalf(whom)
-		if err != nil {
-			return err
-		}
-		halves = []fault.Half{h}
-	}
-	for _, h := range halves {
-		switch p := n.process(h); what {
-		case "kill":
-			p.kill()
-		case "hang":
-			p.stop()
-		case "continue":
-			p.resume()
-		default:
-			n.start(h)
-		}
-	}
-	return nil
-}
-
-func (r *runner) exception(n *node, a []string) error {
-	register, err := strconv.ParseUint(at(a, 2), 0, 32)
-	if err != nil {
-		return err
-	}
-	bits, err := strconv.ParseUint(at(a, 3), 0, 32)
-	if err != nil {
-		return err
-	}
-	n.dnp.deliver(0, func() { n.stepDNP(dnpcore.Exception{Register: watchdog.Addr(register), Bits: uint32(bits)}) })
-	return nil
-}
-
-func (r *runner) cable(n *node, a []string) error {
-	d, err := grid.ParseDirection(at(a, 2))
-	if err != nil {
-		return err
-	}
-	if !r.cfg.Dims.HasLink(d) {
-		return fmt.Errorf("a %s torus has no links in direction %s", r.cfg.Dims, d)
-	}
-	out, back := &n.links[d.Index()], &n.neighbour(d).links[d.Opposite().Index()]
-	switch a[0] {
-	case "cut", "mend":
-		out.cut = a[0] == "cut"
-		if at(a, 3) != "out" {
-			back.cut = out.cut
-		}
-		return nil
-	}
-	rate, err := strconv.ParseFloat(at(a, 3), 64)
-	if err != nil {
-		return err
-	}
-	if a[0] == "corrupt" {
-		out.corrupt = rate
-	} else {
-		out.lose = rate
 	}
 	return nil
 }
@@ -390,7 +355,7 @@ func (r *runner) expect(n *node, a []string) error {
 		}
 		return found
 	}
-	if left := r.begun.Add(w.within).Sub(r.now); !r.RunUntil(max(left, 0), seen) && !seen() {
+	if left := r.begun.Add(w.within).Sub(r.now); !r.RunUntil(max(left, 0), seen) && !seen() && len(r.broken) == 0 {
 		return fmt.Errorf("not so within %s", w.within)
 	}
 	return nil
@@ -412,13 +377,8 @@ func (r *runner) shows(n *node, a []string) error {
 	if err != nil {
 		return err
 	}
-	s, _ := r.supervisor.machine.Node(n.id())
-	state, cause := s.State, s.Cause
-	for _, c := range s.Components {
-		if c.Component == w.component {
-			state, cause = c.State, c.Cause
-		}
-	}
+	p := r.store.picture(n.id())
+	state, cause := p.state[w.component], p.cause[w.component]
 	if state != w.state || w.cause != 0 && cause != w.cause {
 		return fmt.Errorf("it is %s, cause %s", state, cause)
 	}
@@ -442,19 +402,20 @@ func (r *runner) spared(guilty []string) error {
 	return nil
 }
 
-func (r *runner) allNormal() bool { return r.supervisor.normal == len(r.nodes) }
+func (r *runner) allNormal() bool { return r.store.normal == len(r.nodes) }
 
 func (r *runner) notNormal() string {
 	var out []string
-	for _, n := range r.Nodes() {
-		if n.State == fault.Normal {
+	for _, n := range r.nodes {
+		p := r.store.picture(n.id())
+		if p.state[fault.ComponentNode] == fault.Normal {
 			continue
 		}
 		var s strings.Builder
-		fmt.Fprintf(&s, "%s is %s (%s)", n.ID, n.State, n.Cause)
-		for _, c := range n.Components {
-			if c.State != fault.Normal {
-				fmt.Fprintf(&s, " %s %s", c.Component, c.State)
+		fmt.Fprintf(&s, "%s is %s (%s)", n.id(), p.state[fault.ComponentNode], p.cause[fault.ComponentNode])
+		for c := fault.ComponentHost; c.Valid(); c++ {
+			if p.state[c] != 0 && p.state[c] != fault.Normal {
+				fmt.Fprintf(&s, " %s %s", c, p.state[c])
 			}
 		}
 		out = append(out, s.String())

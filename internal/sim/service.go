@@ -28,10 +28,14 @@ func (s *service) sure() bool { return !s.gone() && s.lose == 0 && s.corrupt == 
 // spool is a half's log on disk: it outlives the half, and loses nothing.
 type spool map[fault.ReportID]keptReport
 
+// keptReport is a report and when it was made, by the wall clock: what else is left after a restart?
 type keptReport struct {
 	report fault.Report
 	at     time.Time
 }
+
+// wallClock is what the node's wall clock shows.
+func (n *node) wallClock() time.Time { return n.w.now.Add(n.host.wall) }
 
 // interfaces names the service interfaces.
 func (n *node) interfaces() []string {
@@ -42,23 +46,23 @@ func (n *node) interfaces() []string {
 	return out
 }
 
-// toService sends a datagram to the supervisor.
-func (n *node) toService(k uint8, b []byte) {
-	if n.service.cut[k] || n.w.supervisorCut || n.w.chance(n.service.lose) {
+// toService sends a datagram to a supervisor.
+func (n *node) toService(to *replica, k uint8, b []byte) {
+	if n.service.cut[k] || !to.sees(n) || n.w.chance(n.service.lose) {
 		return
 	}
 	b, mangled := n.mangle(b)
-	n.w.after(n.w.between(serviceDelayMin, serviceDelayMax), func() { n.w.supervisor.receive(n, k, b, mangled) })
+	to.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() { to.receive(n, k, b, mangled) })
 }
 
-// fromService delivers a datagram of the supervisor to the host half.
-func (n *node) fromService(k uint8, b []byte) {
-	if n.service.cut[k] || n.w.supervisorCut || n.w.chance(n.service.lose) {
+// fromService delivers a datagram of a supervisor to the host half.
+func (n *node) fromService(by *replica, k uint8, b []byte) {
+	if n.service.cut[k] || n.w.chance(n.service.lose) {
 		return
 	}
 	b, mangled := n.mangle(b)
 	n.host.deliver(n.w.between(serviceDelayMin, serviceDelayMax), func() {
-		n.openHost(b, mangled, hostcore.Received{Path: fault.PathDirect, Interface: k})
+		n.openHost(by.id, b, mangled, hostcore.Received{Path: fault.PathDirect, Interface: k})
 	})
 }
 
@@ -81,14 +85,13 @@ func (n *node) hearGossip() {
 	if lives && !n.service.cut[0] {
 		n.stepHost(hostcore.GossipHeard{})
 	}
-	n.host.deliver(n.gossipPeriod(), n.hearGossip)
 }
 
 // kept returns what the spool of a half holds, as it is given back to one that starts.
 func (n *node) kept(h fault.Half) []servicenet.Kept {
 	var out []servicenet.Kept
 	for _, k := range n.spools[h] {
-		out = append(out, servicenet.Kept{Report: k.report, Age: n.w.now.Sub(k.at)})
+		out = append(out, servicenet.Kept{Report: k.report, Age: max(0, n.wallClock().Sub(k.at))})
 	}
 	slices.SortFunc(out, func(a, b servicenet.Kept) int {
 		return cmp.Or(cmp.Compare(a.Report.ID.Epoch, b.Report.ID.Epoch), cmp.Compare(a.Report.ID.Seq, b.Report.ID.Seq))
@@ -102,7 +105,7 @@ func (n *node) carryOut(h fault.Half, e delivery.Effects) {
 		n.process(h).epoch = e.NewEpoch
 	}
 	for _, r := range e.Keep {
-		n.spools[h][r.ID] = keptReport{r, n.w.now}
+		n.spools[h][r.ID] = keptReport{r, n.wallClock()}
 		n.w.deliveries.logged(r)
 	}
 	for _, id := range e.Forget {
@@ -114,10 +117,10 @@ func (n *node) carryOut(h fault.Half, e delivery.Effects) {
 	}
 }
 
-// deliveries follows every report from the log to the supervisor: none is lost, none taken twice. Digests
+// deliveries follows every report from the log to the store: none is lost, none committed twice. Digests
 // are not among them.
 type deliveries struct {
-	owed  map[fault.ReportID]bool // logged, and not accepted yet
+	owed  map[fault.ReportID]bool // logged, and not committed yet
 	taken map[fault.ReportID]bool
 }
 
@@ -135,7 +138,7 @@ func (d *deliveries) dropped(id fault.ReportID) { delete(d.owed, id) }
 
 func (d *deliveries) owes(id fault.ReportID) bool { return d.owed[id] }
 
-// accept notes what the inbox took for new. It says false when that was not its first time.
+// accept notes what the store took. It says false when that was not the first time.
 func (d *deliveries) accept(id fault.ReportID) bool {
 	first := !d.taken[id]
 	d.taken[id] = true

@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -105,101 +102,6 @@ func TestReplays(t *testing.T) {
 	if play(8) == first {
 		t.Error("another seed gave the same history")
 	}
-}
-
-// TestRandomFaults harms random nodes in random ways and holds the invariants after every change:
-// nothing that lives and can be reached is called FAILED, no report is lost or taken twice; and when all
-// is mended, all is NORMAL and everything delivered.
-func TestRandomFaults(t *testing.T) {
-	for seed := range uint64(30) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			if err := randomFaults(preset(t, config.PresetDefault), seed); err != nil {
-				t.Errorf("seed %d: %v", seed, err)
-			}
-		})
-	}
-}
-
-func randomFaults(p config.Periods, seed uint64) error {
-	rnd := rand.New(rand.NewPCG(seed, 2))
-	tori := []grid.Dims{{X: 4, Y: 1, Z: 1}, {X: 3, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 3, Y: 3, Z: 1}}
-	w, err := New(Config{Dims: tori[rnd.IntN(len(tori))], Periods: p, Seed: seed, Interfaces: 1 + rnd.IntN(2)})
-	if err != nil {
-		return err
-	}
-	r := runner{World: w, periods: p}
-	if err := r.do([]string{"settle"}); err != nil {
-		return err
-	}
-	var story []string
-	do := func(format string, args ...any) error {
-		line := fmt.Sprintf(format, args...)
-		story = append(story, line)
-		return r.do(strings.Fields(line))
-	}
-	links := w.cfg.Dims.Links()
-	for range 8 {
-		n, d := w.nodes[rnd.IntN(len(w.nodes))].topo.Coord, links[rnd.IntN(len(links))]
-		half := fault.Half(1 + rnd.IntN(2))
-		var errs error
-		switch rnd.IntN(12) {
-		case 0:
-			errs = do("kill %s %s", n, half)
-		case 1:
-			errs = do("hang %s %s", n, half)
-		case 2:
-			errs = do("kill %s node", n)
-		case 3:
-			errs = do("cut %s %s", n, d)
-		case 4:
-			errs = do("cut %s %s out", n, d)
-		case 5:
-			errs = do("cut-service %s", n)
-		case 6:
-			errs = do("lose %s %s 0.3", n, d)
-		case 7:
-			errs = do("cut-service %s 0", n)
-		case 8:
-			errs = do("lose-service %s 0.3", n)
-		case 9:
-			errs = do("corrupt-service %s 0.1", n)
-		case 10:
-			errs = errors.Join(do("kill %s %s", n, half), do("run %dms", 10+rnd.IntN(500)), do("start %s %s", n, half))
-		case 11:
-			errs = errors.Join(do("cut-supervisor"), do("sensor %s memory FAILED", n), do("run %dms", 10+rnd.IntN(1500)),
-				do("sensor %s memory NORMAL", n), do("mend-supervisor"))
-		}
-		errs = errors.Join(errs, do("run %dms", 10+rnd.IntN(1500)))
-		if errs != nil {
-			return errs
-		}
-	}
-	for _, n := range w.nodes {
-		c := n.topo.Coord
-		for _, line := range []string{"continue %s node", "start %s node", "mend-service %s", "lose-service %s 0", "corrupt-service %s 0"} {
-			if err := do(line, c); err != nil {
-				return err
-			}
-		}
-		for _, d := range links {
-			if err := errors.Join(do("mend %s %s", c, d), do("lose %s %s 0", c, d)); err != nil {
-				return err
-			}
-		}
-	}
-	if err := do("settle"); err != nil {
-		return fmt.Errorf("after %s: %w", strings.Join(story[:16], ", "), err)
-	}
-	for _, n := range w.nodes {
-		if err := do("delivered %s", n.topo.Coord); err != nil {
-			return fmt.Errorf("after %s: %w", strings.Join(story[:16], ", "), err)
-		}
-	}
-	if b := w.Broken(); len(b) > 0 {
-		return fmt.Errorf("after %s: %s", strings.Join(story[:16], ", "), strings.Join(b, "; "))
-	}
-	return nil
 }
 
 func preset(t *testing.T, name string) config.Periods {

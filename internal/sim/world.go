@@ -1,13 +1,17 @@
 // Package sim runs a whole cluster of the real machines in one process, in virtual time: the host
-// and DNP cores of every node, their registers and mailboxes, the links, the service network, and a
-// supervisor's inbox and awareness. A seed decides all delays and losses, so that a run replays.
+// and DNP cores of every node, their registers and mailboxes, the links, the service network, and three
+// or five supervisors with their inboxes, their awareness and the store that they share. A seed decides
+// all delays and losses, so that a run replays.
 //
-// It stands in for processes, sockets, cryptography and the store, and for nothing that decides:
-// every decision is taken by the same code as in the daemons.
+// It stands in for processes, sockets, cryptography and etcd, and for nothing that decides: every
+// decision on a fault is taken by the same code as in the daemons. What leads a supervisor through its
+// term (internal/supervisor/engine) is written a second time here, without goroutines: see term.
+//
+// While a world runs, what it says is held against what is so: see World.Broken. Plan and Campaign make
+// random stories of faults; a story that breaks something is cut down to what it takes.
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -25,6 +29,10 @@ type Config struct {
 	Seed    uint64
 	// Interfaces of every node on the service network: 1 when zero.
 	Interfaces int
+	// Supervisors: 3 when zero.
+	Supervisors int
+
+	bug bug // planted, to show that the checks find it
 }
 
 // Known is a change of the fault map and when it was committed.
@@ -46,16 +54,25 @@ type World struct {
 	queue eventQueue
 	order uint64
 
-	nodes      []*node // by rank
-	supervisor *supervisor
-	// supervisorCut: the supervisor is not reached, and the rest of the service network lives.
+	nodes    []*node // by rank
+	ids      map[fault.NodeID]*node
+	replicas []*replica
+	store    *store
+	// supervisorCut: no node reaches a supervisor, and the rest of the service network lives.
 	supervisorCut bool
 	deliveries    deliveries
+	truth         truth
 	known         []Known
 	broken        []string // invariants that did not hold
 }
 
-// New returns a world in which every half has just been started.
+// began is when every world begins; its processes think otherwise.
+var began = time.Unix(1_000_000, 0)
+
+// maxWall bounds by how much the wall clocks of the machines are wrong at first.
+const maxWall = time.Hour
+
+// New returns a world in which every process has just been started.
 func New(cfg Config) (*World, error) {
 	if err := cfg.Dims.Validate(); err != nil {
 		return nil, err
@@ -64,21 +81,42 @@ func New(cfg Config) (*World, error) {
 		return nil, err
 	}
 	cfg.Interfaces = max(1, cfg.Interfaces)
-	w := &World{cfg: cfg, now: time.Unix(1_000_000, 0), rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), deliveries: newDeliveries()}
-	var err error
-	if w.supervisor, err = newSupervisor(w); err != nil {
-		return nil, err
+	if cfg.Supervisors == 0 {
+		cfg.Supervisors = 3
 	}
+	w := &World{
+		cfg: cfg, now: began, rnd: rand.New(rand.NewPCG(cfg.Seed, 1)), deliveries: newDeliveries(),
+		ids: make(map[fault.NodeID]*node),
+	}
+	w.store = newStore(w)
 	for rank := range cfg.Dims.Nodes() {
-		w.nodes = append(w.nodes, newNode(w, cfg.Dims.At(rank)))
+		n := newNode(w, cfg.Dims.At(rank))
+		w.nodes = append(w.nodes, n)
+		w.ids[n.id()] = n
+	}
+	for i := range cfg.Supervisors {
+		w.replicas = append(w.replicas, newReplica(w, i))
 	}
 	for _, n := range w.nodes {
+		wall := w.between(-maxWall, maxWall)
+		n.host.wall, n.dnp.wall = wall, wall
+	}
+	w.truth = newTruth(w)
+	for _, r := range w.replicas {
+		w.after(w.between(0, cfg.Periods.TRead), r.start)
+	}
+	w.startNodes(cfg.Periods.TRead)
+	w.at(w.now, w.watch)
+	return w, nil
+}
+
+// startNodes starts every half within a time: a real cluster never starts at one instant.
+func (w *World) startNodes(within time.Duration) {
+	for _, n := range w.nodes {
 		for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
-			// Not in step: a real cluster never starts at one instant.
-			w.after(w.between(0, cfg.Periods.TRead), func() { n.start(h) })
+			w.after(w.between(0, within), func() { n.start(h) })
 		}
 	}
-	return w, nil
 }
 
 // Now returns the virtual time.
@@ -90,35 +128,37 @@ func (w *World) Known() []Known { return w.known }
 // Broken lists the invariants that did not hold, in words; empty in a sound system.
 func (w *World) Broken() []string { return w.broken }
 
-// Nodes returns the fault map.
-func (w *World) Nodes() []awareness.NodeStatus { return w.supervisor.machine.Nodes() }
-
 // Run advances the time by d.
 func (w *World) Run(d time.Duration) { w.RunUntil(d, func() bool { return false }) }
 
-// RunUntil advances the time until done, or by limit, and says whether it was done.
+// RunUntil advances the time until done, or by limit, and says whether it was done. It ends too when an
+// invariant breaks.
 func (w *World) RunUntil(limit time.Duration, done func() bool) bool {
 	end := w.now.Add(limit)
+	last := int64(end.Sub(began))
 	for !done() {
-		if len(w.queue) == 0 || w.queue[0].at.After(end) {
+		if len(w.broken) > 0 {
+			return false
+		}
+		if len(w.queue) == 0 || w.queue[0].at > last {
 			w.now = end
 			return false
 		}
-		e := heap.Pop(&w.queue).(event)
-		w.now = e.at
+		e := w.queue.pop()
+		w.now = began.Add(time.Duration(e.at))
 		e.do()
 	}
 	return true
 }
 
-func (w *World) after(d time.Duration, do func()) { w.at(w.now.Add(d), do) }
+func (w *World) after(d time.Duration, do func()) { w.at(w.now.Add(max(d, 0)), do) }
 
 func (w *World) at(t time.Time, do func()) {
 	if t.Before(w.now) {
 		t = w.now
 	}
 	w.order++
-	heap.Push(&w.queue, event{t, w.order, do})
+	w.queue.push(event{int64(t.Sub(began)), w.order, do})
 }
 
 // between returns a random duration from lo to hi.
@@ -130,7 +170,14 @@ func (w *World) between(lo, hi time.Duration) time.Duration {
 func (w *World) chance(p float64) bool { return p > 0 && w.rnd.Float64() < p }
 
 func (w *World) violate(format string, args ...any) {
-	w.broken = append(w.broken, fmt.Sprintf("%s: %s", w.now.Sub(time.Unix(1_000_000, 0)), fmt.Sprintf(format, args...)))
+	w.broken = append(w.broken, fmt.Sprintf("%s: %s", w.now.Sub(began), fmt.Sprintf(format, args...)))
+}
+
+func (w *World) find(id fault.NodeID) *node {
+	if n := w.ids[id]; n != nil {
+		return n
+	}
+	panic("sim: no node " + string(id))
 }
 
 // Delays of the parts that are simulated.
@@ -140,24 +187,3 @@ const (
 	wakeDelayMin, wakeDelayMax       = 20 * time.Microsecond, 300 * time.Microsecond // timers, doorbells, mailboxes
 	commitDelayMin, commitDelayMax   = time.Millisecond, 8 * time.Millisecond
 )
-
-type event struct {
-	at    time.Time
-	order uint64 // breaks ties: first in, first out
-	do    func()
-}
-
-type eventQueue []event
-
-func (q eventQueue) Len() int { return len(q) }
-func (q eventQueue) Less(i, j int) bool {
-	return q[i].at.Before(q[j].at) || q[i].at.Equal(q[j].at) && q[i].order < q[j].order
-}
-func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *eventQueue) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *eventQueue) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return e
-}

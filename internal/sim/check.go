@@ -1,0 +1,217 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// wrong says what is wrong with a change that a leader makes, by what is really so and by what it has
+// heard; "": nothing. It becomes a violation when the store takes the change.
+func (w *World) wrong(t *term, c awareness.Change) string {
+	n := w.find(c.Node)
+	_, link := c.Component.LinkDirection()
+	switch {
+	case link && t.witness.flaps(c, w.now, w.cfg.Periods.LinkHoldOff):
+		return "it changes oftener than the hold-off allows"
+	case c.To == fault.Normal && c.From != fault.Normal && !t.heardOf(n, link):
+		return "it is called NORMAL, and this leader has heard nobody who could know"
+	case c.To == fault.Failed && c.From != fault.Failed:
+		return w.wronglyFailed(t, n, c)
+	case c.From == fault.Failed && c.To != fault.Failed:
+		return w.wronglyLifted(n, c)
+	}
+	return ""
+}
+
+// heardOf says whether somebody has been heard in this term who can say something good of n: itself,
+// and of its links and what its descriptor holds its neighbours too.
+func (t *term) heardOf(n *node, link bool) bool {
+	if t.witness.heard[n.id()] {
+		return true
+	}
+	return link && slices.ContainsFunc(n.topo.Neighbours, func(nb neighbourOf) bool { return t.witness.heard[nb.ID] })
+}
+
+// wronglyFailed holds a verdict against what is so: nothing that lives and can be reached by some rail is
+// ever called FAILED, no new leader says so of anybody before its grace is over, and a verdict by votes
+// has the votes.
+func (w *World) wronglyFailed(t *term, n *node, c awareness.Change) string {
+	var alive bool
+	switch c.Component {
+	case fault.ComponentNode:
+		alive = w.reached(t.r, n)
+		if quorum := awareness.Quorum(len(n.topo.Neighbours)); c.Kind == fault.KindVotes && !c.SingleWitness && t.witness.accusers(n) < quorum {
+			return fmt.Sprintf("it is called FAILED by a quorum of %d, and %d of its neighbours have said so", quorum, t.witness.accusers(n))
+		}
+	case fault.ComponentHost:
+		alive = n.host.ready() && w.reached(t.r, n)
+	case fault.ComponentDNP:
+		alive = n.dnp.ready() && w.reached(t.r, n)
+	default:
+		return ""
+	}
+	switch {
+	case w.now.Sub(t.started) < w.cfg.Periods.DigestPeriod:
+		return "it is called FAILED by a leader that has just begun"
+	case alive && !n.liar && w.now.Sub(w.truth.mended) >= settling:
+		return "what lives and can be reached is called FAILED"
+	}
+	return ""
+}
+
+// wronglyLifted: who is FAILED stays so until there is a sign of life from after the verdict, and nobody
+// but who has lived since can have given one.
+func (w *World) wronglyLifted(n *node, c awareness.Change) string {
+	at := w.store.failed[part{c.Node, c.Component}]
+	host, dnp := n.host.livedAfter(at), n.dnp.livedAfter(at)
+	if n.liar || c.Component == fault.ComponentNode && (host || dnp) || c.Component == fault.ComponentHost && host ||
+		c.Component == fault.ComponentDNP && dnp || c.Component > fault.ComponentDNP {
+		return ""
+	}
+	return "the verdict is lifted, and nothing there has lived since"
+}
+
+// checkCommit holds a transaction that the store takes against what the store has.
+func (w *World) checkCommit(b *batch) {
+	if b.head.term < w.store.head.term {
+		w.violate("the store takes a commit of term %d after one of term %d", b.head.term, w.store.head.term)
+	}
+	now := make(map[fault.NodeID]picture)
+	for _, c := range b.changes {
+		p, ok := now[c.Node]
+		if !ok {
+			p = w.store.picture(c.Node)
+		}
+		if p.state[c.Component] != c.From {
+			w.violate("an event is from %s, and the committed map says %s: %s", c.From, p.state[c.Component], Known{c.Change, w.now})
+		}
+		p.state[c.Component], p.cause[c.Component] = c.To, c.Cause
+		now[c.Node] = p
+		if c.wrong != "" {
+			w.violate("%s: %s", c.wrong, Known{c.Change, w.now})
+		}
+	}
+	for _, st := range b.statuses {
+		p, ok := now[st.ID]
+		if !ok {
+			p = w.store.picture(st.ID)
+		}
+		got := pictureOf(st)
+		for c := fault.ComponentNode; c.Valid(); c++ {
+			if got.state[c] != p.state[c] && got.state[c] != 0 {
+				w.violate("the events lead to %s %s %s, and %s is stored", st.ID, c, p.state[c], got.state[c])
+			}
+		}
+	}
+	for _, p := range b.inbox {
+		if !covers(w.store.inbox[p.Origin], p) {
+			w.violate("the inbox position of %s goes back: %+v to %+v", p.Origin, w.store.inbox[p.Origin], p)
+		}
+	}
+}
+
+// covers says whether a later position still knows the newest report that an earlier one knew.
+func covers(old, now servicenet.InboxPosition) bool {
+	if old.Epoch != now.Epoch || old.Highest == 0 {
+		return now.Epoch >= old.Epoch
+	}
+	return now.Highest >= old.Highest && knows(now, fault.ReportID{Origin: old.Origin, Epoch: old.Epoch, Seq: old.Highest})
+}
+
+// knows says whether a position covers a report.
+func knows(p servicenet.InboxPosition, id fault.ReportID) bool {
+	v := servicenet.NewInbox([]servicenet.InboxPosition{p}).Accept(id, false)
+	return p.Epoch > 0 && (v == servicenet.Duplicate || v == servicenet.StaleEpoch)
+}
+
+// committed notes what the store has taken.
+func (w *World) committed(b *batch) {
+	for _, c := range b.changes {
+		w.known = append(w.known, Known{c.Change, w.now})
+		if c.To == fault.Failed && c.From != fault.Failed {
+			w.store.failed[part{c.Node, c.Component}] = w.now
+		}
+	}
+	for _, id := range b.reports {
+		if !w.deliveries.accept(id) {
+			w.violate("%s is committed twice", id)
+		}
+	}
+	for _, st := range b.statuses {
+		was := w.store.picture(st.ID)
+		w.store.normal += count(st.State == fault.Normal) - count(was.state[fault.ComponentNode] == fault.Normal)
+		w.store.pictures.put(st)
+	}
+	for _, r := range w.replicas {
+		w.after(w.between(serviceDelayMin, serviceDelayMax), r.follow)
+	}
+}
+
+// checkAcked holds a COMMITTED against the store: what is acknowledged is covered by what is there, and
+// so nothing that follows can lose it.
+func (w *World) checkAcked(id fault.ReportID) {
+	if !knows(w.store.inbox[id.Origin], id) {
+		w.violate("%s is acknowledged as COMMITTED, and the store does not have it", id)
+	}
+}
+
+// checkRestored holds the map with which a term begins against the committed one.
+func (w *World) checkRestored(t *term) {
+	for _, n := range w.nodes {
+		if why := t.mine[n.id()].differs(w.store.picture(n.id())); why != "" {
+			w.violate("%s begins its term with another map than the committed one: %s: %s", t.r.id, n.id(), why)
+		}
+	}
+}
+
+// checkAgreement holds a leader's own map against the store's, and every copy against the others of the
+// same revision.
+func (w *World) checkAgreement(t *term, b *batch) {
+	if w.store.head != b.head {
+		return // another leads by now
+	}
+	for _, st := range b.statuses {
+		if why := t.mine[st.ID].differs(w.store.picture(st.ID)); why != "" {
+			w.violate("%s has another map than the store: %s: %s", t.r.id, st.ID, why)
+		}
+	}
+	for _, r := range w.replicas {
+		if r.applied != w.store.rev() {
+			continue
+		}
+		for _, st := range b.statuses {
+			if why := r.copied[st.ID].differs(w.store.picture(st.ID)); why != "" {
+				w.violate("the copy of %s at revision %d is not the map: %s: %s", r.id, r.applied, st.ID, why)
+			}
+		}
+	}
+}
+
+// apply brings a supervisor's copy of the map up to what its member of the store has.
+func (r *replica) apply() {
+	for ; r.applied < r.w.store.rev(); r.applied++ {
+		for _, st := range r.w.store.log[r.applied].statuses {
+			r.copied.put(st)
+		}
+	}
+}
+
+// picture is what is committed of a node: before anything is, all of it is UNKNOWN.
+func (s *store) picture(id fault.NodeID) picture {
+	if p, ok := s.pictures[id]; ok {
+		return p
+	}
+	return s.blank
+}
+
+// picture is what a copy says of a node.
+func (c copied) picture(s *store, id fault.NodeID) picture {
+	if p, ok := c[id]; ok {
+		return p
+	}
+	return s.blank
+}

@@ -1,0 +1,143 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+)
+
+const (
+	// maxReplays bounds the messages of others that a liar keeps to send again.
+	maxReplays = 32
+	// replayEvery is how often it does.
+	replayEvery = 20 * time.Millisecond
+	// maxHolding is for how long it holds back what it relays, and says that it did not.
+	maxHolding = 4 * time.Second
+)
+
+// lie is what a liar makes of a report of its own: it accuses every neighbour that it has.
+// It can sign for nobody but itself (faults.md row 17).
+func (n *node) lie(rs []fault.Report) []fault.Report {
+	if !n.liar {
+		return rs
+	}
+	rs = slices.Clone(rs)
+	for i := range rs {
+		r := &rs[i]
+		r.Observations = slices.Clone(r.Observations)
+		for j := range r.Observations {
+			o := &r.Observations[j]
+			_, link := o.Component.LinkDirection()
+			switch {
+			case link && o.Node == n.id():
+				o.State, o.Kind, o.Age, o.Detail = fault.Failed, fault.KindSilence, time.Minute, ""
+			case o.Kind == fault.KindDescriptor:
+				o.State, o.Age = fault.Failed, time.Minute
+			}
+		}
+	}
+	return rs
+}
+
+// keepReplay has a liar keep what it relays.
+func (n *node) keepReplay(m relay.Message) {
+	if !n.liar || m.Kind != relay.Up {
+		return
+	}
+	if len(n.replays) == maxReplays {
+		n.replays = n.replays[1:]
+	}
+	n.replays = append(n.replays, slices.Clone(m.Envelope))
+}
+
+// replay has a liar send again, as if it were fresh, what others said long ago.
+func (n *node) replay() {
+	if !n.liar {
+		return
+	}
+	n.w.after(replayEvery, n.replay)
+	if len(n.replays) == 0 || !n.host.up() {
+		return
+	}
+	inner := n.replays[n.w.rnd.IntN(len(n.replays))]
+	n.sendHost(hostcore.Send{
+		Path: fault.PathDirect, Target: n.w.replicas[n.w.rnd.IntN(len(n.w.replicas))].id,
+		Relayed: &hostcore.Relayed{Inner: inner, Hops: []fault.Hop{{Node: n.id(), Half: fault.HalfHost}}},
+	})
+}
+
+// Numbers that no message, component or kind of evidence has yet.
+const (
+	unknownField     protowire.Number = 1500
+	unknownComponent uint32           = 200
+	unknownKind      uint32           = 77
+)
+
+// addUnknown puts into a message what only a later version knows (faults.md row 19).
+func addUnknown(m *lofamov1.Message) {
+	m.ProtoReflect().SetUnknown(unknownBytes())
+	body := m.ProtoReflect().WhichOneof(m.ProtoReflect().Descriptor().Oneofs().ByName("body"))
+	if body == nil {
+		return
+	}
+	in := m.ProtoReflect().Mutable(body).Message()
+	in.SetUnknown(unknownBytes())
+	reports := m.GetReports()
+	for _, r := range reports.GetReports() {
+		r.ProtoReflect().SetUnknown(unknownBytes())
+		for _, o := range r.GetObservations() {
+			o.ProtoReflect().SetUnknown(unknownBytes())
+		}
+		r.Observations = append(r.Observations,
+			&lofamov1.Observation{Component: unknownComponent, State: lofamov1.State_FAILED, Kind: uint32(fault.KindSelf)},
+			&lofamov1.Observation{Component: uint32(fault.ComponentMemory), State: lofamov1.State_FAILED, Kind: unknownKind})
+	}
+}
+
+func unknownBytes() protoreflect.RawFields {
+	return protowire.AppendBytes(protowire.AppendTag(nil, unknownField, protowire.BytesType), []byte("later"))
+}
+
+// sealReports seals as the node's version does.
+func (n *node) sealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, key sealer) ([]byte, error) {
+	rs = n.lie(rs)
+	if !n.future {
+		return servicenet.SealReports(rs, status, key, servicenet.SealOptions{})
+	}
+	return n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: servicenet.EncodeReports(rs, status)}}, key)
+}
+
+func (n *node) sealMessage(m *lofamov1.Message, key sealer) ([]byte, error) {
+	if !n.future {
+		return servicenet.Seal(m, key)
+	}
+	return sealLater(m, key)
+}
+
+// sealLater seals a message of a later version: this one's sealing refuses what it does not know.
+func sealLater(m *lofamov1.Message, key sealer) ([]byte, error) {
+	addUnknown(m)
+	payload, err := proto.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	env := &lofamov1.Envelope{
+		Payload: payload, Certificate: key.Cert(), Signature: key.Sign(payload), ChecksumAlgorithm: lofamov1.Checksum_CHECKSUM_CRC32C,
+	}
+	summed, err := proto.MarshalOptions{Deterministic: true}.Marshal(env)
+	if err != nil {
+		return nil, err
+	}
+	env.Checksum = checksum.Sum(env.GetChecksumAlgorithm(), summed)
+	return proto.MarshalOptions{Deterministic: true}.Marshal(env)
+}

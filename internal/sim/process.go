@@ -1,0 +1,173 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// maxStoppedQueue is how many events a stopped process finds in its sockets when it goes on; what
+// comes on top is lost, as in a socket's buffer.
+const maxStoppedQueue = 256
+
+// How often a process may want to be woken within a millisecond: a half, whose periods are longer, and a
+// supervisor, which wakes for every node.
+const (
+	maxTicks           = 5
+	maxSupervisorTicks = 200
+)
+
+// process is what a half or a supervisor is to its operating system.
+//
+// Its clock is its own: what the wall clock of its machine showed when it started, and monotonic from
+// there, as time.Now is in Go. So a machine that took another's time for its own, or felt a step of the
+// wall clock, would be found (faults.md row 11).
+type process struct {
+	w       *World
+	running bool
+	stopped bool
+	life    uint64 // of this start: events of an earlier one find nobody
+	waiting []func()
+	epoch   fault.Epoch
+	name    string
+	wall    time.Duration // by how much the wall clock of its machine is wrong now
+	base    time.Duration // by how much it was when the process started
+
+	tick    func() // what its one timer does
+	wake    time.Time
+	armed   bool
+	armedAt time.Time
+	arms    uint64 // number of the newest timer: older ones were reset
+
+	started  time.Time
+	lived    time.Time // last, if it is not up
+	maxTicks int
+	ticks    int // since lastTick, less than a millisecond later
+	lastTick time.Time
+}
+
+// clock is the process' own time.
+func (p *process) clock() time.Time { return p.w.now.Add(p.base) }
+
+// become starts the process; tick is what its timer does.
+func (p *process) become(tick func()) {
+	p.running, p.started, p.tick = true, p.w.now, tick
+	p.life++
+	p.epoch++
+	p.base, p.armed, p.wake = p.wall, false, time.Time{}
+}
+
+// deliver gives the process an event after a delay, if it still lives then.
+func (p *process) deliver(d time.Duration, do func()) {
+	life := p.life
+	p.w.after(d, func() {
+		switch {
+		case !p.running || p.life != life:
+		case p.stopped:
+			if len(p.waiting) < maxStoppedQueue {
+				p.waiting = append(p.waiting, do)
+			}
+		default:
+			do()
+		}
+	})
+}
+
+// again does something every period, for as long as this life of the process lasts. While it is stopped
+// it misses what was due, as with a ticker.
+func (p *process) again(first, period time.Duration, do func()) {
+	life := p.life
+	p.w.after(first, func() {
+		if !p.running || p.life != life {
+			return
+		}
+		if !p.stopped {
+			do()
+		}
+		p.again(period, period, do)
+	})
+}
+
+// sleepUntil sets the process' one timer, by its own clock; the zero time: none is needed.
+func (p *process) sleepUntil(t time.Time) {
+	if t.IsZero() {
+		p.wake = t
+		return
+	}
+	p.wake = t.Add(-p.base)
+	if !p.armed || p.wake.Before(p.armedAt) {
+		p.arm()
+	}
+}
+
+// arm has a timer go off at p.wake. One that goes off earlier than is wanted by then sets itself anew:
+// most steps put the wake-up off, and each would leave an event behind.
+func (p *process) arm() {
+	p.arms++
+	p.armed, p.armedAt = true, p.wake
+	n, life := p.arms, p.life
+	p.w.after(p.wake.Sub(p.w.now)+p.w.between(wakeDelayMin, wakeDelayMax), func() {
+		if p.arms != n || p.life != life || !p.running || p.stopped {
+			return
+		}
+		p.armed = false
+		switch {
+		case p.wake.IsZero():
+		case p.w.now.Before(p.wake):
+			p.arm()
+		default:
+			p.ring()
+		}
+	})
+}
+
+func (p *process) ring() {
+	if p.w.now.Sub(p.lastTick) > time.Millisecond {
+		p.ticks, p.lastTick = 0, p.w.now
+	}
+	if p.ticks++; p.ticks == p.maxTicks {
+		p.w.violate("%s wants to be woken %d times within a millisecond: it would spin", p.name, p.ticks)
+	}
+	p.tick()
+}
+
+func (p *process) kill() {
+	if p.up() {
+		p.lived = p.w.now
+	}
+	p.running, p.stopped, p.waiting = false, false, nil
+	p.life++
+}
+
+// up says whether the process does its work now.
+func (p *process) up() bool { return p.running && !p.stopped }
+
+// ready says whether a half can be asked to answer: one that has just started, or goes on after it was
+// stopped, has no links yet and does not know its other half.
+func (p *process) ready() bool { return p.up() && p.w.now.Sub(p.started) > 500*time.Millisecond }
+
+func (p *process) stop() {
+	if p.up() {
+		p.lived = p.w.now
+	}
+	p.stopped = p.running
+}
+
+// livedAfter says whether the process was up at some time after t.
+func (p *process) livedAfter(t time.Time) bool { return p.up() || p.lived.After(t) }
+
+// resume continues a stopped process: it finds its timer expired and its sockets full.
+func (p *process) resume() {
+	if !p.stopped {
+		return
+	}
+	p.stopped, p.started = false, p.w.now
+	waiting := p.waiting
+	p.waiting = nil
+	for _, do := range waiting {
+		p.deliver(0, do)
+	}
+	if p.armed = false; !p.wake.IsZero() {
+		p.arm()
+	}
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package sim
+
+// raceEnabled says that the race detector makes everything slower.
+const raceEnabled = true

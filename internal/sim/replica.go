@@ -1,0 +1,414 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// maxBacklog bounds the datagrams that wait at a follower for somebody to lead: of digests the oldest are
+// pushed out, reports beyond it are not taken and not acknowledged.
+const maxBacklog = 512
+
+// maxHeld is what is believed of the time that a datagram waited at a follower.
+const maxHeld = time.Minute
+
+// replica is one supervisor: a process, a member of the store, and what it knows of who leads.
+//
+//	follower ──elected──► leads (a term) ──lease lost, commit refused──► follower
+type replica struct {
+	process
+
+	index  int
+	id     string
+	key    sealer
+	future bool           // a later version's: its messages hold what nobody here knows
+	unseen map[*node]bool // nodes that it is cut off from
+
+	session *session // of the election; nil: none
+	term    *term    // while it leads
+	leader  string   // who leads as far as its member tells
+	backlog []input  // waiting for somebody to lead
+	applied uint64   // revisions that its member has
+	copied  copied   // what they say
+}
+
+// session is a lease in the election.
+type session struct {
+	rev   uint64
+	heard time.Time // when the store last renewed it
+}
+
+func newReplica(w *World, i int) *replica {
+	id := "sup-" + strconv.Itoa(i)
+	r := &replica{index: i, id: id, key: sealer{[]byte(servicenet.RoleSupervisor + "|" + id)}, unseen: make(map[*node]bool), copied: make(copied)}
+	r.w, r.name, r.wall, r.maxTicks = w, id, w.between(-maxWall, maxWall), maxSupervisorTicks
+	return r
+}
+
+func supervisorIDs(n int) []string {
+	var out []string
+	for i := range n {
+		out = append(out, "sup-"+strconv.Itoa(i))
+	}
+	return out
+}
+
+// start starts a dead supervisor; its member of the store has kept what it had.
+func (r *replica) start() {
+	if r.running {
+		return
+	}
+	r.become(r.tick)
+	r.session, r.term, r.leader, r.backlog = nil, nil, "", nil
+	r.again(r.w.between(0, keepAliveEvery), keepAliveEvery, r.keepAlive)
+	r.again(r.w.between(0, deadlineEvery), deadlineEvery, r.checkLease)
+	r.deliver(r.w.between(0, campaignRetry), r.campaign)
+	r.w.store.look()
+}
+
+func (r *replica) kill() {
+	r.process.kill()
+	r.session, r.term = nil, nil
+	r.w.store.look()
+}
+
+func (r *replica) stop() {
+	r.process.stop()
+	r.w.store.look()
+}
+
+func (r *replica) resume() {
+	r.process.resume()
+	r.w.store.look()
+}
+
+func (r *replica) tick() {
+	if r.term != nil {
+		r.term.step(r.clock(), awareness.Tick{})
+	}
+}
+
+// campaign joins the election.
+func (r *replica) campaign() {
+	if r.session != nil {
+		return
+	}
+	if !r.w.store.serves(r) {
+		r.deliver(campaignRetry, r.campaign)
+		return
+	}
+	r.session = &session{rev: r.w.store.campaign(r), heard: r.w.now}
+	r.follow()
+}
+
+// keepAlive asks the store to renew the lease.
+func (r *replica) keepAlive() {
+	s := r.session
+	if s == nil {
+		return
+	}
+	r.w.after(r.w.between(serviceDelayMin, serviceDelayMax), func() {
+		if !r.w.store.serves(r) {
+			return
+		}
+		ok := r.w.store.keepAlive(s.rev)
+		r.deliver(r.w.between(serviceDelayMin, serviceDelayMax), func() {
+			switch {
+			case r.session != s:
+			case ok:
+				s.heard = r.w.now
+			default:
+				r.loseLease()
+			}
+		})
+	})
+}
+
+// checkLease gives up a lease that nobody has renewed for its whole time.
+func (r *replica) checkLease() {
+	if r.session != nil && r.w.now.Sub(r.session.heard) > leaseTTL {
+		r.loseLease()
+	}
+}
+
+// loseLease ends leadership, or the wait for it, and with it all that is volatile.
+func (r *replica) loseLease() {
+	rev := r.session.rev
+	r.session, r.term = nil, nil
+	r.sleepUntil(time.Time{})
+	if r.w.store.serves(r) {
+		r.w.store.resign(rev)
+	}
+	r.deliver(campaignRetry, r.campaign)
+}
+
+// follow looks at what its own member of the store has: the log as far as it goes, and the election.
+func (r *replica) follow() {
+	s := r.w.store
+	if !r.up() || s.raft == nil || !s.connected(r, s.raft) {
+		return
+	}
+	r.apply()
+	leader := ""
+	if c := s.leader(); c != nil {
+		leader = c.replica.id
+		if c.replica == r && r.session != nil && r.session.rev == c.rev && r.term == nil {
+			rev := c.rev
+			r.deliver(r.w.between(commitDelayMin, commitDelayMax), func() { r.lead(rev) })
+		}
+	}
+	if leader != r.leader {
+		r.leader = leader
+		r.deliver(0, r.flush)
+	}
+}
+
+// lead begins a term, with the map as it is in the store by then.
+func (r *replica) lead(rev uint64) {
+	if r.session == nil || r.session.rev != rev || r.term != nil {
+		return
+	}
+	if !r.w.store.serves(r) || !r.w.store.stands(rev) {
+		r.deliver(campaignRetry, func() { r.lead(rev) })
+		return
+	}
+	t, err := newTerm(r, rev)
+	if err != nil {
+		r.w.violate("%s cannot begin its term: %v", r.id, err)
+		return
+	}
+	r.term = t
+	t.step(r.clock(), awareness.Tick{})
+}
+
+// input is verified evidence: reports with the way to answer them, or an answer to a challenge.
+type input struct {
+	reports []fault.Report
+	path    fault.Path
+	hops    []fault.Hop
+	answer  *awareness.Answered
+
+	to      ackTo
+	arrived time.Time // at who received it
+	held    time.Duration
+}
+
+// ackTo says where acks go: by whom the datagram was received, from which node and interface, and
+// whether that node relayed it.
+type ackTo struct {
+	by      *replica
+	from    *node
+	iface   uint8
+	relayed bool
+}
+
+func (in *input) digests() bool {
+	return in.answer == nil && !slices.ContainsFunc(in.reports, func(rep fault.Report) bool { return !rep.Digest })
+}
+
+// receive takes a datagram that came from a node's host half by one of its interfaces.
+func (r *replica) receive(from *node, k uint8, b []byte, mangled bool) {
+	a, err := servicenet.Unwrap(b, fault.PathDirect, verifier{})
+	if servicenet.IsDamaged(err) {
+		r.send(from, k, r.seal(&lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}))
+	}
+	if err != nil && !mangled {
+		r.w.violate("%s refuses a message by %s: %v", r.id, from.id(), err)
+	}
+	if err != nil {
+		return
+	}
+	if mangled {
+		r.w.violate("%s takes a damaged message by %s", r.id, from.id())
+	}
+	in := input{path: a.Path, hops: a.Hops, arrived: r.w.now}
+	switch body := a.Msg.GetBody().(type) {
+	case *lofamov1.Message_PathRequest:
+		r.reply(from, k, body.PathRequest)
+		return
+	case *lofamov1.Message_Answer:
+		in.answer = &awareness.Answered{
+			Nonce: [16]byte(body.Answer.GetNonce()), Origin: servicenet.OriginOf(body.Answer),
+			Epoch: fault.Epoch(body.Answer.GetEpoch()), Path: a.Path,
+		}
+	default:
+		if in.reports = a.Reports; len(in.reports) == 0 {
+			return
+		}
+		origin := in.reports[0].ID.Origin.Node
+		in.to = ackTo{r, from, k, a.Path == fault.PathTorus && from.id() != origin}
+	}
+	if r.pass(in) && in.answer == nil {
+		r.received(in)
+	}
+}
+
+// reply answers the request for a path. Sessions are not simulated.
+func (r *replica) reply(from *node, k uint8, req *lofamov1.PathRequest) {
+	r.send(from, k, r.seal(&lofamov1.Message{Body: &lofamov1.Message_PathReply{PathReply: &lofamov1.PathReply{
+		Node: req.GetNode(), Half: req.GetHalf(), Epoch: req.GetEpoch(), Id: req.GetId(),
+		Checksum: lofamov1.Checksum_CHECKSUM_CRC32C, Key: make([]byte, servicenet.KeySize), Session: 1, Leader: r.leader,
+	}}}))
+}
+
+// pass hands evidence to whoever leads. False means that it was dropped.
+func (r *replica) pass(in input) bool {
+	if r.term != nil {
+		r.term.take(in)
+		return true
+	}
+	if len(r.backlog) >= maxBacklog {
+		if !in.digests() {
+			return false
+		}
+		i := slices.IndexFunc(r.backlog, func(in input) bool { return in.digests() })
+		if i < 0 {
+			return true
+		}
+		r.backlog = slices.Delete(r.backlog, i, i+1)
+	}
+	r.backlog = append(r.backlog, in)
+	r.flush()
+	return true
+}
+
+// flush forwards what waits, if somebody else leads. What is on its way when the leader dies, or is none,
+// is lost: its sender tries again.
+func (r *replica) flush() {
+	i := slices.IndexFunc(r.w.replicas, func(o *replica) bool { return o.id == r.leader })
+	if r.term != nil {
+		i = r.index
+	}
+	if i < 0 || i == r.index && r.term == nil {
+		return
+	}
+	to := r.w.replicas[i]
+	if !r.w.store.connected(r, to) {
+		r.deliver(50*time.Millisecond, r.flush) // the stream is tried again
+		return
+	}
+	waiting := r.backlog
+	r.backlog = nil
+	for _, in := range waiting {
+		if in.held = r.w.now.Sub(in.arrived); in.held > maxHeld {
+			continue
+		}
+		sent := r.w.now
+		to.deliver(r.w.between(serviceDelayMin, serviceDelayMax), func() {
+			if to.term != nil {
+				in.arrived = sent
+				to.term.take(in)
+			}
+		})
+	}
+}
+
+// received tells the sender that the path works, and that its reports were taken.
+func (r *replica) received(in input) {
+	ids := make([]fault.ReportID, len(in.reports))
+	for i := range in.reports {
+		ids[i] = in.reports[i].ID
+	}
+	r.ack(in.to, lofamov1.Ack_RECEIVED, 0, ids...)
+}
+
+// ack answers the way the reports came. All ids are of one origin.
+func (r *replica) ack(to ackTo, status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
+	acks := servicenet.NewAcks(status, ids...)
+	for _, a := range acks {
+		a.Leader, a.HighestEpoch = r.leader, uint64(highest)
+	}
+	for len(acks) > 0 {
+		n := min(len(acks), servicenet.MaxAcks)
+		b := r.seal(&lofamov1.Message{Acks: acks[:n]})
+		acks = acks[n:]
+		if to.relayed {
+			b = r.downcall(ids[0].Origin.Node, b)
+		}
+		r.send(to.from, to.iface, b)
+	}
+}
+
+// sees says whether a node's service network and this supervisor reach one another.
+func (r *replica) sees(n *node) bool { return !r.w.supervisorCut && !r.unseen[n] }
+
+func (r *replica) send(to *node, k uint8, b []byte) {
+	if r.sees(to) {
+		to.fromService(r, k, b)
+	}
+}
+
+func (r *replica) seal(m *lofamov1.Message) []byte {
+	seal := servicenet.Seal
+	if r.future {
+		seal = func(m *lofamov1.Message, s servicenet.Signer) ([]byte, error) { return sealLater(m, r.key) }
+	}
+	b, err := seal(m, r.key)
+	if err != nil {
+		panic("sim: the supervisor cannot seal: " + err.Error())
+	}
+	return b
+}
+
+func (r *replica) downcall(to fault.NodeID, inner []byte) []byte {
+	b, err := servicenet.SealDowncall(to, inner, r.key)
+	if err != nil {
+		panic("sim: the supervisor cannot seal a downcall: " + err.Error())
+	}
+	return b
+}
+
+// challenge asks a node for a sign of life: straight by all its interfaces, and through its neighbours.
+func (r *replica) challenge(c awareness.Challenge) {
+	b := r.seal(&lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+		Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half), ReplyTo: r.addr().String(),
+	}}})
+	toAll := func(n *node, b []byte) {
+		for k := range n.service.cut {
+			r.send(n, uint8(k), b)
+		}
+	}
+	toAll(r.w.find(c.Node), b)
+	for _, via := range c.Via {
+		toAll(r.w.find(via), r.downcall(c.Node, b))
+	}
+}
+
+// addr is where answers to challenges go: the port is the supervisor.
+func (r *replica) addr() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(r.index+1))
+}
+
+// target finds a supervisor by its id or its address.
+func (w *World) target(id string, addr netip.AddrPort) *replica {
+	for _, r := range w.replicas {
+		if addr.IsValid() && addr == r.addr() || !addr.IsValid() && r.id == id {
+			return r
+		}
+	}
+	panic(fmt.Sprintf("sim: no supervisor %q, %s", id, addr))
+}
+
+// leading returns who leads as far as the store is concerned, and works on it; nil: nobody.
+func (w *World) leading() *replica {
+	c := w.store.leader()
+	if c == nil || c.life != c.replica.life || !c.replica.up() || c.replica.term == nil || c.replica.term.rev != c.rev {
+		return nil
+	}
+	return c.replica
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

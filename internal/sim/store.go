@@ -1,0 +1,222 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// What the store takes its time for. The lease is that of internal/supervisor/lead; the others are
+// etcd's, as internal/supervisor/embedded sets them.
+const (
+	leaseTTL                 = time.Second
+	keepAliveEvery           = leaseTTL / 3
+	deadlineEvery            = leaseTTL / 2 // how often a client looks whether its lease must be gone
+	electionMin, electionMax = 500 * time.Millisecond, time.Second
+	attemptTime              = 2 * time.Second // for one transaction
+	retryMin, retryMax       = 10 * time.Millisecond, 500 * time.Millisecond
+	campaignRetry            = 200 * time.Millisecond
+)
+
+// candidate is one key of the election; the oldest leads. It goes with its lease.
+type candidate struct {
+	replica *replica
+	life    uint64
+	rev     uint64 // at which it was made: the fence
+	expires time.Time
+}
+
+// head is the last transaction of a leader, by which one whose answer was lost is known again.
+type head struct{ term, batch uint64 }
+
+// entry is one transaction in the log.
+type entry struct {
+	term     uint64
+	statuses []awareness.NodeStatus
+}
+
+// store is what etcd is to the supervisors: one log of transactions that a majority of the members takes
+// part in, one revision for each, leases and an election. The members live with the supervisors.
+//
+// Of a majority that is up and connected one member leads in raft's sense; when that is lost another is
+// elected, and all leases begin anew. What is in the log stays, whoever dies.
+type store struct {
+	w    *World
+	log  []entry // of the revisions 1 to len(log); those of the election hold nothing
+	docs map[fault.NodeID]*lofamov1.Node
+	// inbox is how far the reports of every half were taken in.
+	inbox      map[fault.Origin]servicenet.InboxPosition
+	pictures   copied             // what the documents say
+	blank      picture            // what is said of a node that has none
+	normal     int                // nodes that are NORMAL
+	commits    uint64             // of leaders
+	failed     map[part]time.Time // when what is FAILED, or was, became so
+	head       head
+	candidates []candidate // oldest first
+	group      []int       // by replica: those of one group reach one another
+
+	raft       *replica // nil: no majority
+	servesFrom time.Time
+
+	slow time.Duration // by which every write takes longer
+	full bool
+}
+
+func newStore(w *World) *store {
+	return &store{
+		w: w, docs: make(map[fault.NodeID]*lofamov1.Node), inbox: make(map[fault.Origin]servicenet.InboxPosition),
+		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), blank: blankPicture(w.cfg.Dims),
+	}
+}
+
+// blankPicture is of a node of which nothing was ever committed.
+func blankPicture(dims grid.Dims) (p picture) {
+	for c := fault.ComponentNode; c.Valid(); c++ {
+		if d, link := c.LinkDirection(); !link || dims.HasLink(d) {
+			p.state[c], p.cause[c] = fault.Unknown, fault.CauseNone
+		}
+	}
+	return p
+}
+
+func (s *store) rev() uint64 { return uint64(len(s.log)) }
+
+// connected says whether two supervisors, both up, reach one another.
+func (s *store) connected(a, b *replica) bool {
+	return a == b || a.up() && b.up() && s.group[a.index] == s.group[b.index]
+}
+
+// look elects a raft leader when there was none, or when it is no longer that of a majority.
+func (s *store) look() {
+	if s.raft == nil || !s.majority(s.raft) {
+		s.raft = nil
+		for _, r := range s.w.replicas {
+			if s.majority(r) {
+				s.becomeServing(r)
+				break
+			}
+		}
+	}
+	for _, r := range s.w.replicas {
+		r.follow()
+	}
+}
+
+func (s *store) majority(r *replica) bool {
+	if !r.up() {
+		return false
+	}
+	n := 0
+	for _, o := range s.w.replicas {
+		n += count(s.connected(r, o))
+	}
+	return 2*n > len(s.w.replicas)
+}
+
+func (s *store) becomeServing(r *replica) {
+	s.raft, s.servesFrom = r, s.w.now.Add(s.w.between(electionMin, electionMax))
+	for i := range s.candidates {
+		s.candidates[i].expires = s.servesFrom.Add(leaseTTL)
+	}
+	s.w.at(s.servesFrom.Add(leaseTTL), s.expire)
+}
+
+// serves says whether the store answers a supervisor now.
+func (s *store) serves(r *replica) bool {
+	return s.raft != nil && !s.w.now.Before(s.servesFrom) && s.connected(r, s.raft)
+}
+
+// expire ends the leases that are over.
+func (s *store) expire() {
+	if s.raft == nil || s.w.now.Before(s.servesFrom) {
+		return // they begin anew with the next raft leader
+	}
+	n := len(s.candidates)
+	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool { return !s.w.now.Before(c.expires) })
+	if len(s.candidates) < n {
+		s.append(entry{})
+		s.announce()
+	}
+}
+
+// resign ends one lease at once.
+func (s *store) resign(rev uint64) {
+	n := len(s.candidates)
+	s.candidates = slices.DeleteFunc(s.candidates, func(c candidate) bool { return c.rev == rev })
+	if len(s.candidates) < n {
+		s.append(entry{})
+		s.announce()
+	}
+}
+
+// announce tells every supervisor that the election has changed.
+func (s *store) announce() {
+	for _, r := range s.w.replicas {
+		s.w.after(s.w.between(serviceDelayMin, serviceDelayMax), r.follow)
+	}
+}
+
+func (s *store) append(e entry) { s.log = append(s.log, e) }
+
+// campaign makes a candidate.
+func (s *store) campaign(r *replica) (rev uint64) {
+	s.append(entry{})
+	s.candidates = append(s.candidates, candidate{r, r.life, s.rev(), s.w.now.Add(leaseTTL)})
+	s.w.after(leaseTTL, s.expire)
+	s.announce()
+	return s.rev()
+}
+
+// keepAlive renews a lease. False: it is gone.
+func (s *store) keepAlive(rev uint64) bool {
+	for i := range s.candidates {
+		if c := &s.candidates[i]; c.rev == rev {
+			c.expires = s.w.now.Add(leaseTTL)
+			s.w.at(c.expires, s.expire)
+			return true
+		}
+	}
+	return false
+}
+
+// stands says whether a fence still does.
+func (s *store) stands(rev uint64) bool {
+	return slices.ContainsFunc(s.candidates, func(c candidate) bool { return c.rev == rev })
+}
+
+// leader returns the oldest candidate; nil: there is none.
+func (s *store) leader() *candidate {
+	if len(s.candidates) == 0 {
+		return nil
+	}
+	return &s.candidates[0]
+}
+
+// commit is a leader's transaction as etcd takes it: guarded by the election key and by the head. It
+// returns the revision; false: refused.
+func (s *store) commit(b *batch) (rev uint64, ok bool) {
+	if s.head == b.head {
+		return b.rev, true // an earlier attempt went through
+	}
+	if (!s.stands(b.head.term) || s.head != b.before) && s.w.cfg.bug != bugFence {
+		return 0, false
+	}
+	s.w.checkCommit(b)
+	s.head = b.head
+	s.append(entry{term: b.head.term, statuses: b.statuses})
+	b.rev = s.rev()
+	s.commits++
+	for _, d := range b.docs {
+		s.docs[fault.NodeID(d.GetId())] = d
+	}
+	for _, p := range b.inbox {
+		s.inbox[p.Origin] = p
+	}
+	s.w.committed(b)
+	return b.rev, true
+}

@@ -1,0 +1,371 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// term is one term of leadership: what internal/supervisor/engine does in its goroutine, without
+// goroutines, queues and metrics. The inbox, the machine, and how nodes are stored and restored are the
+// real ones.
+type term struct {
+	r       *replica
+	rev     uint64 // of its election key: the fence
+	started time.Time
+	machine *awareness.Machine
+	inbox   *servicenet.Inbox
+	head    head // of the last commit that it knows of
+	wake    time.Time
+
+	open     *batch // takes changes
+	inflight *batch // with the store
+	waiting  map[fault.ReportID][]ackTo
+	mine     copied // the map as this term has committed it
+
+	witness witness
+}
+
+// maxAnswers bounds the copies of one report that are answered with one commit.
+const maxAnswers = 4
+
+// batch is what one commit holds.
+type batch struct {
+	changes  []timedChange
+	touched  map[fault.NodeID]bool
+	origins  map[fault.Origin]bool
+	reports  []fault.ReportID
+	statuses []awareness.NodeStatus // from here on set when sealed
+	docs     []*lofamov1.Node
+	inbox    []servicenet.InboxPosition
+	before   head
+	head     head
+	rev      uint64 // set by the store
+}
+
+// timedChange is a change and what was wrong with it when it was made: that counts once it is committed.
+type timedChange struct {
+	awareness.Change
+	wrong string
+}
+
+func newBatch() *batch {
+	return &batch{touched: make(map[fault.NodeID]bool), origins: make(map[fault.Origin]bool)}
+}
+
+func (b *batch) empty() bool { return len(b.changes)+len(b.touched)+len(b.origins) == 0 }
+
+// awarenessConfig is as internal/supervisor makes it.
+func awarenessConfig(w *World, id string) awareness.Config {
+	p := w.cfg.Periods
+	ids := make(map[grid.Coord]fault.NodeID, len(w.nodes))
+	for _, n := range w.nodes {
+		ids[n.topo.Coord] = n.id()
+	}
+	cfg := awareness.Config{
+		Dims: w.cfg.Dims, IDs: ids, Supervisor: id,
+		ChallengeNode: p.ChallengeNode, ChallengeHalf: p.ChallengeHalf, ChallengeSingle: p.ChallengeSingle,
+		DigestPeriod: p.DigestPeriod, DigestMisses: p.DigestMisses, Grace: p.DigestPeriod, HalfBound: p.HalfBound(), HoldOff: p.LinkHoldOff,
+		Nonce: func() (n [16]byte) {
+			binary.LittleEndian.PutUint64(n[:], w.rnd.Uint64())
+			binary.LittleEndian.PutUint64(n[8:], w.rnd.Uint64())
+			return n
+		},
+	}
+	if w.cfg.bug == bugGrace {
+		cfg.Grace = 0
+	}
+	return cfg
+}
+
+// newTerm loads the committed map and begins from it.
+func newTerm(r *replica, rev uint64) (*term, error) {
+	w, s := r.w, r.w.store
+	t := &term{
+		r: r, rev: rev, started: w.now, inbox: servicenet.NewInbox(slices.Collect(maps.Values(s.inbox))), head: s.head,
+		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), witness: newWitness(),
+	}
+	var saved []awareness.NodeStatus
+	for _, n := range w.nodes {
+		doc := s.docs[n.id()]
+		if doc == nil {
+			continue
+		}
+		e, err := view.Restore(doc)
+		if err != nil {
+			return nil, err
+		}
+		saved = append(saved, e.Status)
+	}
+	if w.cfg.bug == bugRestore {
+		saved = nil
+	}
+	var err error
+	if t.machine, err = awareness.New(awarenessConfig(w, r.id), r.clock(), saved); err != nil {
+		return nil, err
+	}
+	for _, st := range t.machine.Nodes() {
+		t.mine.put(st)
+	}
+	w.checkRestored(t)
+	return t, nil
+}
+
+// asOf is the time as of which an input is handled: one that comes when a wake-up is due counts as
+// before it, as in the engine.
+func (t *term) asOf(now time.Time) time.Time {
+	if late := now.Sub(t.wake); t.wake.IsZero() || late < 0 || late > t.r.w.cfg.Periods.ChallengeNode {
+		return now
+	}
+	return t.wake.Add(-1)
+}
+
+// take handles one input.
+func (t *term) take(in input) {
+	now := t.asOf(t.r.clock())
+	if in.answer != nil {
+		t.witness.hears(in.answer.Origin.Node)
+		t.step(now, *in.answer)
+		return
+	}
+	var known, stale []fault.ReportID
+	for i := range in.reports {
+		rep := &in.reports[i]
+		verdict := t.inbox.Accept(rep.ID, rep.Digest)
+		switch verdict {
+		case servicenet.Fresh:
+			t.takeReport(now, in, rep)
+		case servicenet.Duplicate:
+			if !rep.Digest && !t.awaitCommit(rep.ID, in.to) {
+				known = append(known, rep.ID)
+			}
+		case servicenet.StaleEpoch:
+			stale = append(stale, rep.ID)
+		default:
+			t.r.w.violate("%s jumps in its boot epoch", rep.ID)
+		}
+		t.plant(now, verdict, rep, in)
+	}
+	t.answerCommitted(in.to, known)
+	if len(stale) > 0 {
+		t.answer(in.to, lofamov1.Ack_STALE_EPOCH, t.inbox.Position(stale[0].Origin).Epoch, stale...)
+	}
+}
+
+// takeReport takes one that has not been seen before.
+func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
+	held := in.held + t.r.w.now.Sub(in.arrived)
+	for i := range rep.Observations {
+		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
+	}
+	t.witness.takes(rep)
+	changed := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops}})
+	t.doubleVotes(now, in, rep)
+	if rep.Digest && !changed {
+		return // liveness is not committed
+	}
+	t.open.origins[rep.ID.Origin] = true
+	if !rep.Digest {
+		t.touch(rep.ID.Origin.Node)
+		for _, o := range rep.Observations {
+			t.touch(o.Node)
+		}
+		t.open.reports = append(t.open.reports, rep.ID)
+		t.waiting[rep.ID] = []ackTo{in.to}
+		if t.r.w.cfg.bug == bugEarlyAck {
+			t.answerCommitted(in.to, []fault.ReportID{rep.ID})
+		}
+	}
+	t.launch()
+}
+
+// awaitCommit has a copy that came another way answered with the commit of the report too, if that is
+// still to come.
+func (t *term) awaitCommit(id fault.ReportID, to ackTo) bool {
+	list, ok := t.waiting[id]
+	if ok && len(list) < maxAnswers && !slices.Contains(list, to) {
+		t.waiting[id] = append(list, to)
+	}
+	return ok
+}
+
+// step feeds the machine and does what it asks for. It says whether the map changed.
+func (t *term) step(now time.Time, ev awareness.Event) bool {
+	out := t.machine.Step(now, ev)
+	t.wake = out.Wake
+	t.r.sleepUntil(out.Wake)
+	for _, c := range out.Challenges {
+		t.witness.asks(c)
+		t.r.challenge(c)
+	}
+	for _, c := range out.Changes {
+		t.rosy(&c)
+		t.open.changes = append(t.open.changes, timedChange{c, t.r.w.wrong(t, c)})
+		t.touch(c.Node)
+	}
+	t.launch()
+	return len(out.Changes) > 0
+}
+
+func (t *term) touch(id fault.NodeID) {
+	if t.r.w.ids[id] != nil {
+		t.open.touched[id] = true
+	}
+}
+
+// launch gives the store, when it is idle, what is there.
+func (t *term) launch() {
+	if t.inflight != nil || t.open.empty() {
+		return
+	}
+	b := t.open
+	t.open = newBatch()
+	for _, n := range t.r.w.nodes {
+		if !b.touched[n.id()] {
+			continue
+		}
+		st, _ := t.machine.Node(n.id())
+		t.rosyStatus(&st)
+		b.statuses = append(b.statuses, st)
+		b.docs = append(b.docs, view.Stored(st))
+	}
+	for o := range b.origins {
+		b.inbox = append(b.inbox, t.inbox.Position(o))
+	}
+	if t.r.w.cfg.bug == bugInbox {
+		b.inbox = nil
+	}
+	b.before, b.head = t.head, head{t.rev, t.head.batch + 1}
+	t.inflight = b
+	t.attempt(b, retryMin)
+}
+
+// attempt sends the transaction to the store, and again when no answer comes.
+func (t *term) attempt(b *batch, backoff time.Duration) {
+	w, r := t.r.w, t.r
+	answered := false
+	retry := func(after time.Duration) {
+		r.deliver(after, func() {
+			if r.term == t && t.inflight == b && !answered {
+				answered = true
+				t.attempt(b, min(2*backoff, retryMax))
+			}
+		})
+	}
+	retry(attemptTime + backoff)
+	w.after(w.between(commitDelayMin/2, commitDelayMax)+w.store.slow, func() {
+		switch {
+		case !w.store.serves(r):
+			return // no answer
+		case w.store.full:
+			retry(backoff)
+			return
+		}
+		_, ok := w.store.commit(b)
+		if !w.store.serves(r) {
+			return
+		}
+		r.deliver(w.between(serviceDelayMin, serviceDelayMax), func() {
+			if r.term != t || t.inflight != b || answered {
+				return
+			}
+			answered = true
+			if !ok {
+				r.loseLease()
+				return
+			}
+			t.finish(b)
+		})
+	})
+}
+
+// finish does what follows a commit.
+func (t *term) finish(b *batch) {
+	t.inflight, t.head = nil, b.head
+	for _, st := range b.statuses {
+		t.mine.put(st)
+	}
+	t.r.w.checkAgreement(t, b)
+	type group struct {
+		to     ackTo
+		origin fault.Origin
+	}
+	var order []group
+	ids := make(map[group][]fault.ReportID)
+	for _, id := range b.reports {
+		for _, to := range t.waiting[id] {
+			g := group{to, id.Origin}
+			if ids[g] == nil {
+				order = append(order, g)
+			}
+			ids[g] = append(ids[g], id)
+		}
+		delete(t.waiting, id)
+	}
+	for _, g := range order {
+		t.answerCommitted(g.to, ids[g])
+	}
+	t.launch()
+}
+
+// answerCommitted tells a sender that it may forget its reports.
+func (t *term) answerCommitted(to ackTo, ids []fault.ReportID) {
+	for _, id := range ids {
+		t.r.w.checkAcked(id)
+	}
+	t.answer(to, lofamov1.Ack_COMMITTED, 0, ids...)
+}
+
+// answer passes acks to whoever received the reports; it sends them.
+func (t *term) answer(to ackTo, status lofamov1.Ack_Status, highest fault.Epoch, ids ...fault.ReportID) {
+	switch {
+	case len(ids) == 0:
+	case to.by == t.r:
+		t.r.ack(to, status, highest, ids...)
+	case t.r.w.store.connected(t.r, to.by):
+		to.by.deliver(t.r.w.between(serviceDelayMin, serviceDelayMax), func() { to.by.ack(to, status, highest, ids...) })
+	}
+}
+
+// copied is the fault map as somebody has it: by node, what counts of its status.
+type copied map[fault.NodeID]picture
+
+// picture is what of a node's status must be the same everywhere.
+type picture struct {
+	state  [fault.NumComponents]fault.State // 0: it has none
+	cause  [fault.NumComponents]fault.Cause
+	single bool
+}
+
+func pictureOf(st awareness.NodeStatus) (p picture) {
+	p.single = st.SingleWitness
+	p.state[fault.ComponentNode], p.cause[fault.ComponentNode] = st.State, st.Cause
+	for _, c := range st.Components {
+		p.state[c.Component], p.cause[c.Component] = c.State, c.Cause
+	}
+	return p
+}
+
+func (c copied) put(st awareness.NodeStatus) { c[st.ID] = pictureOf(st) }
+
+// differs says in words where two pictures of a node do; "": nowhere.
+func (p picture) differs(o picture) string {
+	for c := fault.ComponentNode; c.Valid(); c++ {
+		if p.state[c] != o.state[c] || p.cause[c] != o.cause[c] {
+			return fmt.Sprintf("%s is %s (%s) and %s (%s)", c, p.state[c], p.cause[c], o.state[c], o.cause[c])
+		}
+	}
+	if p.single != o.single {
+		return "single-witness is set in one"
+	}
+	return ""
+}

@@ -1,0 +1,97 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// witness is what a term has heard, written down as simply as can be: what the machine concludes from
+// the same evidence is held against it.
+type witness struct {
+	heard  map[fault.NodeID]bool
+	silent map[linkEnd]silence
+	asked  map[fault.NodeID]awareness.Challenge // the newest of each node
+	moved  map[part][]time.Time
+	causes map[part]fault.Cause // of a link, as it was last
+	rosy   map[part]bool        // said to be NORMAL for a planted bug
+}
+
+// linkEnd is a link as one half of a node speaks of it.
+type linkEnd struct {
+	by  fault.Origin
+	dir grid.Direction
+}
+
+type silence struct {
+	id fault.ReportID
+	on bool
+}
+
+type part struct {
+	node      fault.NodeID
+	component fault.Component
+}
+
+func newWitness() witness {
+	return witness{
+		heard: make(map[fault.NodeID]bool), silent: make(map[linkEnd]silence),
+		asked: make(map[fault.NodeID]awareness.Challenge), moved: make(map[part][]time.Time), rosy: make(map[part]bool), causes: make(map[part]fault.Cause),
+	}
+}
+
+func (x *witness) hears(n fault.NodeID) { x.heard[n] = true }
+
+func (x *witness) asks(c awareness.Challenge) { x.asked[c.Node] = c }
+
+func (x *witness) takes(rep *fault.Report) {
+	x.hears(rep.ID.Origin.Node)
+	for _, o := range rep.Observations {
+		d, ok := o.Component.LinkDirection()
+		if !ok || o.Node != rep.ID.Origin.Node {
+			continue
+		}
+		end := linkEnd{rep.ID.Origin, d}
+		if was := x.silent[end]; !was.id.Newer(rep.ID) {
+			x.silent[end] = silence{rep.ID, o.State == fault.Failed && o.Kind == fault.KindSilence}
+		}
+	}
+}
+
+// accusers counts the distinct neighbours of which a half has said that it hears nothing from n on any
+// of the links between them.
+func (x *witness) accusers(n *node) int {
+	total := 0
+	for _, nb := range n.topo.Neighbours {
+		all := true
+		for _, d := range nb.Dirs {
+			back := d.Opposite()
+			all = all && (x.silent[linkEnd{fault.Origin{Node: nb.ID, Half: fault.HalfHost}, back}].on ||
+				x.silent[linkEnd{fault.Origin{Node: nb.ID, Half: fault.HalfDNP}, back}].on)
+		}
+		total += count(all)
+	}
+	return total
+}
+
+// flaps says whether a link changes oftener than the hold-off allows: two changes, and then one in every
+// such time. What follows from the death of the peer is told at once.
+func (x *witness) flaps(c awareness.Change, now time.Time, holdOff time.Duration) bool {
+	p := part{c.Node, c.Component}
+	was := x.causes[p]
+	x.causes[p] = c.Cause
+	if c.From == c.To || ofPeer(c.Cause) || ofPeer(was) {
+		return false
+	}
+	times := x.moved[p]
+	times = append(times, now)
+	for len(times) > 0 && now.Sub(times[0]) >= holdOff {
+		times = times[1:]
+	}
+	x.moved[p] = times
+	return len(times) > 3
+}
+
+func ofPeer(c fault.Cause) bool { return c == fault.CauseDNP || c == fault.CauseNode }

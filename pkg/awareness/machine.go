@@ -99,13 +99,12 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 	n.voices[1].epoch, n.voices[1].floor = s.DNPEpoch, s.DNPEpoch
 	n.speaker, n.registersAt = fault.HalfHost, m.clock.instant(s.RegistersAt)
 	n.voices[0].registers = s.Registers
-	for _, c := range append([]ComponentStatus{{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since, Rule: s.Rule}}, s.Components...) {
-		if !c.Component.Valid() || !c.State.Valid() {
-			return fmt.Errorf("restore fault map: node %s: component %s is %s: want a component of the node and a state", s.ID, c.Component, c.State)
-		}
-		n.components[c.Component] = component{state: c.State, cause: c.Cause, since: m.clock.instant(c.Since), rule: parseRule(c.Rule), restored: true}
-		if len(c.Evidence) > 0 {
-			n.tell(c.Component).evidence = c.Evidence
+	if err := m.restoreComponent(n, &ComponentStatus{Component: fault.ComponentNode, State: s.State, Cause: s.Cause, Since: s.Since, Rule: s.Rule}); err != nil {
+		return err
+	}
+	for i := range s.Components {
+		if err := m.restoreComponent(n, &s.Components[i]); err != nil {
+			return err
 		}
 	}
 	n.components[fault.ComponentNode].single = s.SingleWitness
@@ -123,6 +122,18 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 		m.becomeInferred(n, m.started)
 	}
 	m.touch(n)
+	return nil
+}
+
+// restoreComponent puts back one component. What speaks for one that is well is not kept.
+func (m *Machine) restoreComponent(n *node, c *ComponentStatus) error {
+	if !c.Component.Valid() || !c.State.Valid() {
+		return fmt.Errorf("restore fault map: node %s: component %s is %s: want a component of the node and a state", n.id, c.Component, c.State)
+	}
+	n.components[c.Component] = component{state: c.State, cause: c.Cause, since: m.clock.instant(c.Since), rule: parseRule(c.Rule), restored: true}
+	if len(c.Evidence) > 0 && c.State != fault.Normal {
+		n.tell(c.Component).evidence = c.Evidence
+	}
 	return nil
 }
 

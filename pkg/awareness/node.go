@@ -200,10 +200,11 @@ func (m *Machine) build() {
 			m.own = append(m.own, n)
 		}
 	}
-	neighbours := make([]neighbour, 0, len(m.ranks)*len(dims.Links()))
+	links := dims.Links()
+	neighbours := make([]neighbour, 0, len(m.ranks)*len(links))
 	for _, n := range m.nodes {
 		if n != nil {
-			neighbours = m.connect(n, neighbours)
+			neighbours = m.connect(n, links, neighbours)
 		}
 	}
 	for _, n := range m.nodes {
@@ -217,11 +218,11 @@ func (m *Machine) build() {
 	}
 }
 
-// connect finds the node's peers and neighbours, in the order of directions, and returns the rest of the
-// store.
-func (m *Machine) connect(n *node, store []neighbour) []neighbour {
+// connect finds the node's peers and neighbours, in the order of directions, and returns the store with
+// them. links are the directions in which every node has a link.
+func (m *Machine) connect(n *node, links []grid.Direction, store []neighbour) []neighbour {
 	start := len(store)
-	for _, d := range m.cfg.Dims.Links() {
+	for _, d := range links {
 		n.ends |= 1 << d.Index()
 		at, _ := m.cfg.Dims.Neighbour(n.coord, d)
 		p := m.nodes[m.cfg.Dims.Rank(at)]

@@ -73,11 +73,14 @@ func (a *app) connectAs(role pki.Role) (session, error) {
 		if err != nil {
 			return session{}, err
 		}
-		cl, err := c.ClientAs(role)
+		cl, err := c.RegionClient(role, a.region)
 		return session{cl, c}, err
 	}
 	if a.dir != "" {
 		return session{}, usagef("--dir and --server name two clusters: want one of them")
+	}
+	if a.region != "" {
+		return session{}, usagef("--region names a region of a local cluster: --server names its supervisors already")
 	}
 	var missing []string
 	for _, f := range []struct{ name, value string }{{"--ca", a.ca}, {"--cert", a.cert}, {"--key", a.key}} {

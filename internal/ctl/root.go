@@ -71,6 +71,7 @@ type app struct {
 	env Env
 	// Flags of all commands.
 	dir, server, ca, cert, key string
+	region                     string // of a local cluster; empty: all
 }
 
 // Run runs one command line (without the program's name) and returns the exit code.
@@ -144,6 +145,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	f := root.PersistentFlags()
 	f.StringVar(&a.dir, "dir", "", "directory of the local cluster (default $LOFAMO_DIR, else ./"+localcluster.DefaultDir+")")
 	f.StringVar(&a.server, "server", "", "gRPC addresses of supervisors, host:port[,host:port…], instead of a local cluster")
+	f.StringVar(&a.region, "region", "", "of a local cluster with regions: ask the supervisors of this one, such as region-0, instead of their parent")
 	f.StringVar(&a.ca, "ca", "", "with --server: PEM file of the cluster's certificate authority")
 	f.StringVar(&a.cert, "cert", "", "with --server: PEM file of your certificate")
 	f.StringVar(&a.key, "key", "", "with --server: PEM file of its key")

@@ -18,6 +18,7 @@ import (
 type upFlags struct {
 	dims        string
 	supervisors int
+	regions     int
 	interfaces  int
 	preset      string
 	binDir      string
@@ -42,12 +43,14 @@ until 'lofamoctl down'. A stopped cluster in the directory is started again as i
 --force-new replaces it.`,
 		Example: `  lofamoctl up
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
-  lofamoctl up --force-new --dims 4x4 --supervisors 5`,
+  lofamoctl up --force-new --dims 4x4 --supervisors 5
+  lofamoctl up --dims 4x2x2 --regions 2 --supervisors 1`,
 		Args: exactly(),
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
+	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into so many regions with supervisors of their own, below a parent of all")
 	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
 	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
@@ -76,6 +79,9 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	if !slices.Contains([]int{1, 3, 5}, f.supervisors) {
 		return localcluster.Options{}, usagef("--supervisors %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", f.supervisors)
 	}
+	if size := max(dims.X, dims.Y, dims.Z); f.regions < 0 || f.regions == 1 || f.regions > size {
+		return localcluster.Options{}, usagef("--regions %d: want 0 (not divided) or 2 to %d, the largest size of the torus", f.regions, size)
+	}
 	if f.interfaces < 1 || f.interfaces > localcluster.MaxServiceInterfaces {
 		return localcluster.Options{}, usagef("--service-interfaces %d: want 1 to %d", f.interfaces, localcluster.MaxServiceInterfaces)
 	}
@@ -89,7 +95,7 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 		return localcluster.Options{}, usagef("--timeout %v: want a positive time such as 90s", f.timeout)
 	}
 	return localcluster.Options{
-		Dir: dir, Dims: dims, Supervisors: f.supervisors, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
+		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
 		LogLevel: f.logLevel, Force: f.forceNew,
 	}, nil
 }
@@ -168,7 +174,8 @@ func (f *upFlags) differs(old *localcluster.Cluster) error {
 		given, have string
 	}{
 		{"dims", dims.String(), info.Dims},
-		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(info.Supervisors))},
+		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(old.Serving("")))},
+		{"regions", fmt.Sprint(f.regions), fmt.Sprint(info.Regions)},
 		{"service-interfaces", fmt.Sprint(f.interfaces), fmt.Sprint(max(1, info.ServiceInterfaces))},
 		{"preset", f.preset, info.Preset},
 	} {

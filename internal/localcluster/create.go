@@ -44,7 +44,10 @@ type Options struct {
 	Dir         string    // where; made if need be. Empty, absent, or a stopped cluster's with Force.
 	Dims        grid.Dims // required
 	Supervisors int       // 1, 3 or 5; 3 when zero
-	Preset      string    // of the periods; "default" when empty
+	// Regions into which the torus is divided, across its largest dimension, each with as many supervisors; and so
+	// many for their parent. 0: it is not divided.
+	Regions int
+	Preset  string // of the periods; "default" when empty
 	// ServiceInterfaces of every node: 1 or 2; 1 when zero. Number 0 is on 127.0.0.1, 1 on 127.0.0.2.
 	ServiceInterfaces int
 	BinDir            string // see FindBinaries
@@ -90,11 +93,14 @@ func (o *Options) complete() error {
 	if !slices.Contains([]int{1, 3, 5}, o.Supervisors) {
 		errs = append(errs, fmt.Errorf("supervisors: given %d: want 1, 3 or 5 (a majority must remain when one dies, and an even number adds none)", o.Supervisors))
 	}
+	if _, size := largest(o.Dims); o.Regions == 1 || o.Regions < 0 || o.Regions > size {
+		errs = append(errs, fmt.Errorf("regions: given %d: want 0 (not divided) or 2 to %d, the largest size of the torus", o.Regions, size))
+	}
 	if o.ServiceInterfaces < 1 || o.ServiceInterfaces > MaxServiceInterfaces {
 		errs = append(errs, fmt.Errorf("service interfaces: given %d: want 1 to %d", o.ServiceInterfaces, MaxServiceInterfaces))
 	}
 	if o.Addresses != nil {
-		errs = append(errs, o.Addresses.check(o.Dims, o.Supervisors, o.ServiceInterfaces))
+		errs = append(errs, o.Addresses.check(o.Dims, o.Supervisors+o.Regions*o.Supervisors, o.ServiceInterfaces))
 	}
 	if p, err := config.Preset(o.Preset); err != nil {
 		errs = append(errs, err)
@@ -183,11 +189,9 @@ func SupervisorID(i int) string { return fmt.Sprintf("sup-%d", i) }
 func (c *Cluster) plan(o Options) {
 	c.info = Info{
 		Version: infoVersion, Cluster: clusterName, Dims: c.dims.String(), Preset: o.Preset, ServiceInterfaces: o.ServiceInterfaces,
-		Created: time.Now().UTC().Truncate(time.Second),
+		Regions: o.Regions, Created: time.Now().UTC().Truncate(time.Second),
 	}
-	for i := range o.Supervisors {
-		c.info.Supervisors = append(c.info.Supervisors, SupervisorInfo{ID: SupervisorID(i)})
-	}
+	c.planSupervisors(o.Supervisors)
 	for r := range c.dims.Nodes() {
 		at := c.dims.At(r)
 		id := fault.DefaultNodeID(at)
@@ -317,13 +321,14 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	cfg.Cluster, cfg.ID, cfg.Dims = clusterName, s.ID, c.dims.String()
 	for r, n := range c.info.Nodes {
 		services := a.Nodes[r].services()
-		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:], Labels: c.labels(r)})
+		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:], Labels: c.labels(r), Region: c.regionOf(r)})
 	}
 	reports := a.Supervisors[i].Report
 	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = reports[0], s.GRPC, s.HTTP, reports[1:]
 	cfg.GossipListen, cfg.GossipKeyFile = a.Supervisors[i].Gossip, c.path("gossip.key")
 	var members []string
-	for j, other := range c.info.Supervisors {
+	for _, j := range c.serving(s.Region) {
+		other := c.info.Supervisors[j]
 		if j != i {
 			cfg.GossipJoin = append(cfg.GossipJoin, a.Supervisors[j].Gossip)
 		}
@@ -336,6 +341,7 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
+	c.divide(&cfg, s)
 	if o.Supervisor != nil {
 		o.Supervisor(&cfg)
 	}
@@ -370,12 +376,13 @@ func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
 	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = service[0].Listen, service[0].Interface, service[1:]
 	cfg.Service.GossipListen, cfg.Service.GossipKeyFile = a.Nodes[rank].Gossip, c.path("gossip.key")
 	cfg.Service.SpoolBytes = spoolBytes
-	for _, s := range a.Supervisors {
-		cfg.Service.GossipJoin = append(cfg.Service.GossipJoin, s.Gossip)
+	ours := c.serving(c.regionOf(rank))
+	for _, j := range ours {
+		cfg.Service.GossipJoin = append(cfg.Service.GossipJoin, a.Supervisors[j].Gossip)
 	}
 	// Each node prefers another replica, so that all of them receive reports.
-	for i := range c.info.Supervisors {
-		j := (rank + i) % len(c.info.Supervisors)
+	for i := range ours {
+		j := ours[(rank+i)%len(ours)]
 		reports := a.Supervisors[j].Report
 		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: c.info.Supervisors[j].ID, Report: reports[0], Alternates: reports[1:]})
 	}

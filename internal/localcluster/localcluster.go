@@ -51,11 +51,13 @@ type Info struct {
 	Dims    string `json:"dims"`
 	Preset  string `json:"preset"`
 	// ServiceInterfaces of every node; 0, in clusters made before there were several: 1.
-	ServiceInterfaces int              `json:"serviceInterfaces,omitempty"`
-	Created           time.Time        `json:"created"`
-	Complete          bool             `json:"complete"` // false while it is being made
-	Supervisors       []SupervisorInfo `json:"supervisors"`
-	Nodes             []NodeInfo       `json:"nodes"`
+	ServiceInterfaces int       `json:"serviceInterfaces,omitempty"`
+	Created           time.Time `json:"created"`
+	Complete          bool      `json:"complete"` // false while it is being made
+	// Regions into which the torus is divided; 0: it is not. Their parent's replicas stand first in Supervisors.
+	Regions     int              `json:"regions,omitempty"`
+	Supervisors []SupervisorInfo `json:"supervisors"`
+	Nodes       []NodeInfo       `json:"nodes"`
 }
 
 func (i Info) interfaces() int { return max(1, i.ServiceInterfaces) }
@@ -63,9 +65,10 @@ func (i Info) interfaces() int { return max(1, i.ServiceInterfaces) }
 // SupervisorInfo is one replica.
 type SupervisorInfo struct {
 	ID     string `json:"id"`
-	GRPC   string `json:"grpc"`   // host:port
-	HTTP   string `json:"http"`   // host:port: metrics and health
-	Report string `json:"report"` // host:port, UDP
+	Region string `json:"region,omitempty"` // that it serves; empty: all
+	GRPC   string `json:"grpc"`             // host:port
+	HTTP   string `json:"http"`             // host:port: metrics and health
+	Report string `json:"report"`           // host:port, UDP
 	PID    int    `json:"pid,omitempty"`
 	// Started is the process's start time in clock ticks since boot: with it, a pid that was given
 	// to another process meanwhile is known as a stranger's.

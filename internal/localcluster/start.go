@@ -109,7 +109,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 		return err
 	}
 	c.exited = make(chan Exit, len(c.info.Nodes)+len(c.info.Supervisors))
-	p := Progress{Phase: "supervisors", Supervisors: len(c.info.Supervisors), Nodes: len(c.info.Nodes)}
+	p := Progress{Phase: "supervisors", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes)}
 	report(progress, p)
 	if err := c.startSupervisors(); err != nil {
 		return err
@@ -232,14 +232,20 @@ func environment(environ []string) []string {
 func (c *Cluster) Client() (*client.Client, error) { return c.ClientAs(pki.RoleViewer) }
 
 // ClientAs connects to the cluster's supervisors as viewer, operator or approver.
-func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) {
+func (c *Cluster) ClientAs(role pki.Role) (*client.Client, error) { return c.RegionClient(role, "") }
+
+// RegionClient is ClientAs for the supervisors of a region; of the empty one those that serve the whole torus.
+func (c *Cluster) RegionClient(role pki.Role, region string) (*client.Client, error) {
 	tls, err := pki.ClientTLS(c.PKI(string(role)+".pem"), c.PKI(string(role)+".key"), c.PKI("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the cluster in %s: %w", c.dir, err)
 	}
 	cfg := client.Config{TLS: tls}
-	for _, s := range c.info.Supervisors {
+	for _, s := range c.Serving(region) {
 		cfg.Targets = append(cfg.Targets, s.GRPC)
+	}
+	if len(cfg.Targets) == 0 {
+		return nil, fmt.Errorf("region %q: the cluster in %s has the regions %v", region, c.dir, c.RegionNames())
 	}
 	return client.New(cfg)
 }
@@ -303,25 +309,32 @@ func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Pro
 
 // WaitNormal waits until the supervisors have heard from every node and its links and call it NORMAL.
 func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
-	cl, err := c.Client()
+	clients, err := c.judges()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = cl.Close() }()
-	p := Progress{Phase: "nodes", Supervisors: len(c.info.Supervisors), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
-	err = c.poll(ctx, func() (bool, error) {
-		resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
-		if err != nil {
-			return false, err
+	defer func() {
+		for _, cl := range clients {
+			_ = cl.Close()
 		}
+	}()
+	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
+	err = c.poll(ctx, func() (bool, error) {
 		var missing []string
-		p.Normal, p.Leader = 0, resp.GetCluster().GetLeader()
-		for _, n := range resp.GetNodes() {
-			// A restored map may still say NORMAL of a node that has not spoken since: age tells.
-			if n.GetState() == lofamov1.State_NORMAL && n.GetAge() != nil && linksKnown(n) {
-				p.Normal++
-			} else {
-				missing = append(missing, describe(n))
+		p.Normal = 0
+		for _, cl := range clients {
+			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
+			if err != nil {
+				return false, err
+			}
+			p.Leader = resp.GetCluster().GetLeader()
+			for _, n := range resp.GetNodes() {
+				// A restored map may still say NORMAL of a node that has not spoken since: age tells.
+				if n.GetState() == lofamov1.State_NORMAL && n.GetAge() != nil && linksKnown(n) {
+					p.Normal++
+				} else {
+					missing = append(missing, describe(n))
+				}
 			}
 		}
 		report(progress, p)
@@ -330,10 +343,49 @@ func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error
 		}
 		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", p.Normal, len(c.info.Nodes), shorten(missing, 8))
 	})
+	if err == nil {
+		err = c.waitParent(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
 	}
 	return nil
+}
+
+// judges are clients of those who say what becomes of the nodes: the supervisors, or those of each region.
+func (c *Cluster) judges() ([]*client.Client, error) {
+	names := c.RegionNames()
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	var out []*client.Client
+	for _, name := range names {
+		cl, err := c.RegionClient(pki.RoleViewer, name)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, cl)
+	}
+	return out, nil
+}
+
+// waitParent waits until the parent of the regions, if there are any, knows what they know.
+func (c *Cluster) waitParent(ctx context.Context) error {
+	if c.info.Regions == 0 {
+		return nil
+	}
+	cl, err := c.Client()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cl.Close() }()
+	return c.poll(ctx, func() (bool, error) {
+		resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{NotNormal: true})
+		if err != nil || len(resp.GetNodes()) == 0 {
+			return err == nil, err
+		}
+		return false, fmt.Errorf("the parent of the regions shows %d nodes that are not NORMAL, such as %s", len(resp.GetNodes()), describe(resp.GetNodes()[0]))
+	})
 }
 
 // linksKnown says whether all links of a node have been heard of: a node is NORMAL a moment earlier.

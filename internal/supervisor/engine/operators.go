@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -181,22 +182,60 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	if e.cfg.Marks != nil {
 		e.cfg.Marks.Replace(marks, snap.Revision)
 	}
-	kept := snap.Nodes[:0]
-	for _, doc := range snap.Nodes {
-		if n, ok := snap.Topology.Node(fault.NodeID(doc.GetId())); ok && !n.Spare && n.Coord.String() == doc.GetCoord() {
-			kept = append(kept, doc)
-		} else {
-			garbage = append(garbage, store.NodeKey(doc.GetId()))
-		}
-	}
-	if snap.Nodes = kept; len(garbage) == 0 {
+	keys, events := e.forget(snap, time.Now())
+	if garbage = append(garbage, keys...); len(garbage) == 0 {
 		return nil
 	}
 	e.cfg.Logger.Info("what is stored of nodes that are gone, or of places that they have left, is deleted", "keys", len(garbage))
-	if err := commit(store.Batch{Deletes: garbage}); err != nil {
+	if err := commit(store.Batch{Deletes: garbage, Events: events}); err != nil {
 		return fmt.Errorf("delete what nodes have left: %w", err)
 	}
 	return nil
+}
+
+// forget takes out of a snapshot what it has of places that nodes have left, and returns the keys of that and
+// the events that tell of what has come to an end with it. The group faults of nodes that stay are for the
+// machine to judge.
+func (e *Engine) forget(snap *store.Snapshot, now time.Time) (keys []string, events []*lofamov1.Event) {
+	left := make(map[string]bool)
+	snap.Nodes = slices.DeleteFunc(snap.Nodes, func(doc *lofamov1.Node) bool {
+		n, ok := snap.Topology.Node(fault.NodeID(doc.GetId()))
+		if ok && !n.Spare && n.Coord.String() == doc.GetCoord() {
+			return false
+		}
+		left[doc.GetId()] = true
+		keys = append(keys, store.NodeKey(doc.GetId()))
+		return true
+	})
+	placed := func(id string) bool {
+		n, ok := snap.Topology.Node(fault.NodeID(id))
+		return ok && !n.Spare
+	}
+	const why = "the topology has changed: "
+	snap.Groups = slices.DeleteFunc(snap.Groups, func(g *lofamov1.Group) bool {
+		if slices.ContainsFunc(g.GetMembers(), placed) {
+			return false
+		}
+		keys = append(keys, store.GroupKey(g.GetId()))
+		if st, err := view.RestoreGroup(g); err == nil {
+			was := st.State
+			st.State, st.Rule = fault.Normal, why+"its members are gone"
+			events = append(events, view.GroupEvent(st, was, now))
+		}
+		return true
+	})
+	snap.Warnings = slices.DeleteFunc(snap.Warnings, func(w store.Warning) bool {
+		if id := string(w.Node); placed(id) && !left[id] {
+			return false
+		}
+		if st, err := view.RestoreWarning(w.Node, w.Warning); err == nil {
+			keys = append(keys, store.WarningKey(st.Node, st.Component, st.Quantity))
+			st.Ended, st.Rule = true, why+"the node has left its place"
+			events = append(events, view.WarningEvent(st, e.cfg.Names, now))
+		}
+		return true
+	})
+	return keys, events
 }
 
 // awareness is the machine's configuration for a topology (nil: as configured) and the border of the region.

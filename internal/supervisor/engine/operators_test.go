@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -265,5 +267,53 @@ func TestExpiry(t *testing.T) {
 	}
 	if over, wake := x.step(now.Add(9*time.Hour), nil); len(over) != 0 || !wake.IsZero() || len(x.ends) != 0 {
 		t.Errorf("%v, %v", over, wake)
+	}
+}
+
+// TestWhatStoodAboveIsForgotten: group faults all of whose members are gone, and warnings of a node that has
+// left its place, come to an end, and watchers hear of it.
+func TestWhatStoodAboveIsForgotten(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	var w store.Write
+	put := func(key string, m proto.Message) {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Puts = append(w.Puts, store.KV{Key: key, Value: b})
+	}
+	group := func(id string, members ...fault.NodeID) {
+		put(store.GroupKey(id), view.StoredGroup(awareness.GroupStatus{ID: id, Kind: awareness.GroupLabel, State: fault.Failed, Cause: fault.CauseNode, Members: members, Of: 2}))
+	}
+	warning := func(node fault.NodeID) {
+		put(store.WarningKey(node, fault.ComponentTemperature, fault.QuantityTemperature), view.Warning(awareness.WarningStatus{
+			Node: node, Component: fault.ComponentTemperature, Quantity: fault.QuantityTemperature,
+		}))
+	}
+	group("label/rack=gone", "n1-0-0")
+	group("label/rack=stays", "n1-0-0", "n0-0-0")
+	warning("n1-0-0")
+	warning("n0-0-0")
+	if _, err := h.Write(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.apply(t.Context(), withSpare(true)); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := h.store.Load(t.Context())
+	if err != nil || len(snap.Groups) != 1 || snap.Groups[0].GetId() != "label/rack=stays" || len(snap.Warnings) != 1 || snap.Warnings[0].Node != "n0-0-0" {
+		t.Errorf("groups %v, warnings %v, %v", snap.Groups, snap.Warnings, err)
+	}
+	told := make(map[string]bool)
+	for _, ev := range awaitEvents(t, h, 4) {
+		switch {
+		case ev.GetGroup().GetState() == lofamov1.State_NORMAL && ev.GetFrom() == lofamov1.State_FAILED:
+			told[ev.GetGroup().GetId()] = true
+		case ev.GetKind() == lofamov1.EventKind_WARNING_CHANGED && ev.GetEnded():
+			told[ev.GetNode()] = true
+		}
+	}
+	if len(told) != 2 || !told["label/rack=gone"] || !told["n1-0-0"] {
+		t.Errorf("told of %v", told)
 	}
 }

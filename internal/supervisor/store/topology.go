@@ -135,7 +135,7 @@ func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Eve
 // change writes the nodes in which two topologies differ.
 func (w *Write) change(from Topology, to *topology.Topology) error {
 	for _, n := range to.Nodes {
-		if old, ok := from.Node(n.ID); ok && proto.Equal(old.Proto(), n.Proto()) {
+		if old, ok := from.Node(n.ID); ok && old.Equal(n) {
 			continue
 		}
 		kv, err := topologyNode(from.Generation, n)

@@ -54,6 +54,11 @@ func (n Node) place() string {
 	return n.Coord.String()
 }
 
+// Equal says whether two are the same in everything.
+func (n Node) Equal(o Node) bool {
+	return n.ID == o.ID && n.Coord == o.Coord && n.Spare == o.Spare && maps.Equal(n.Labels, o.Labels) && slices.Equal(n.Service, o.Service)
+}
+
 // New puts nodes that are known to be valid in order and makes a topology of them.
 func New(dims grid.Dims, nodes []Node, domainLabels []string, revision uint64) *Topology {
 	t := &Topology{

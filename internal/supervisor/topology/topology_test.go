@@ -145,6 +145,14 @@ func TestRoundTrip(t *testing.T) {
 		if same := proto.Equal(p, b.Proto()); same != (len(Diff(a, b)) == 0) {
 			t.Fatalf("%v and %v: %v", p, b.Proto(), Diff(a, b))
 		}
+		for _, n := range a.Nodes {
+			if o, ok := again.Node(n.ID); !ok || !n.Equal(o) {
+				t.Fatalf("%+v comes back as %+v", n, o)
+			}
+			if o, ok := b.Node(n.ID); ok && n.Equal(o) != proto.Equal(n.Proto(), o.Proto()) {
+				t.Fatalf("%+v and %+v: equal %t", n, o, n.Equal(o))
+			}
+		}
 		if a.SamePlaces(b) && len(Moved(a, b))+len(Moved(b, a)) > 0 || !a.SamePlaces(b) && a.Dims == b.Dims && len(Moved(a, b)) == 0 {
 			t.Fatalf("%v and %v: %v moved", p, b.Proto(), Moved(a, b))
 		}

@@ -3,8 +3,8 @@ package topology
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -57,8 +57,6 @@ func (c *checker) bad(field, format string, args ...any) {
 	c.fields = append(c.fields, FieldError{field, fmt.Sprintf(format, args...)})
 }
 
-var nodeID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-
 // FromProto checks a topology. The error is an *InvalidError.
 func FromProto(p *lofamov1.Topology) (*Topology, error) {
 	c := &checker{ids: map[fault.NodeID]int{}, coords: map[grid.Coord]int{}, addresses: map[netip.AddrPort]string{}}
@@ -107,9 +105,9 @@ func (c *checker) domains(keys []string) []string {
 
 // node checks one entry.
 func (c *checker) node(i int, p *lofamov1.TopologyNode) Node {
-	field := fmt.Sprintf("nodes[%d]", i)
+	field := "nodes[" + strconv.Itoa(i) + "]"
 	n := Node{ID: fault.NodeID(p.GetId()), Spare: p.GetCoord() == "", Labels: p.GetLabels()}
-	if !nodeID.MatchString(p.GetId()) {
+	if !fault.IsName(p.GetId()) {
 		c.bad(field+".id", "given %q: want 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit", p.GetId())
 	}
 	if j, ok := c.ids[n.ID]; ok {

@@ -23,6 +23,9 @@ func allAlarms() []string { return []string{alarmFull, alarmCorrupt, alarmSlow, 
 // slowSync is when a disk is called slow: on a sound one a sync takes 0.5 to 20 ms; etcd advises 10 ms.
 const slowSync = 100 * time.Millisecond
 
+// slowCommit is when a commit is called slow, wherever the etcd is.
+const slowCommit = time.Second
+
 // alarms are what this replica has to complain of. The monitor alone writes them.
 type alarms struct {
 	gauge *prometheus.GaugeVec
@@ -51,8 +54,9 @@ func (a *alarms) get() []string {
 }
 
 // complaints says what is wrong: the store answers with a quorum or not, what etcd's own alarms of this
-// member are, how long a sync of its log took lately (0: there was none).
-func complaints(quorum bool, own []etcdserverpb.AlarmType, sync time.Duration) []string {
+// member are, how long a sync of its log took lately (0: there was none), and how long the leader has
+// waited for the commit under way (0: there is none).
+func complaints(quorum bool, own []etcdserverpb.AlarmType, sync, committing time.Duration) []string {
 	var out []string
 	for _, alarm := range own {
 		switch alarm {
@@ -63,8 +67,11 @@ func complaints(quorum bool, own []etcdserverpb.AlarmType, sync time.Duration) [
 			out = append(out, alarmCorrupt)
 		}
 	}
-	if sync >= slowSync {
+	switch {
+	case sync >= slowSync:
 		out = append(out, fmt.Sprintf("%s: a sync takes %s", alarmSlow, sync.Round(time.Millisecond)))
+	case committing >= slowCommit:
+		out = append(out, fmt.Sprintf("%s: a commit has been under way for %s", alarmSlow, committing.Round(100*time.Millisecond)))
 	}
 	if !quorum {
 		out = append(out, alarmQuorum)

@@ -12,18 +12,21 @@ import (
 func TestComplaints(t *testing.T) {
 	full, corrupt := etcdserverpb.AlarmType_NOSPACE, etcdserverpb.AlarmType_CORRUPT
 	for _, tc := range []struct {
-		quorum bool
-		own    []etcdserverpb.AlarmType
-		sync   time.Duration
-		want   string
+		quorum           bool
+		own              []etcdserverpb.AlarmType
+		sync, committing time.Duration
+		want             string
 	}{
-		{true, nil, 0, "[]"},
-		{true, nil, slowSync - 1, "[]"},
-		{true, nil, 340 * time.Millisecond, "[store slow: a sync takes 340ms]"},
-		{true, []etcdserverpb.AlarmType{full}, 0, "[store full]"},
-		{false, []etcdserverpb.AlarmType{corrupt, full}, time.Second, "[store corrupt store full store slow: a sync takes 1s no quorum]"},
+		{true, nil, 0, 0, "[]"},
+		{true, nil, slowSync - 1, 0, "[]"},
+		{true, nil, 340 * time.Millisecond, 0, "[store slow: a sync takes 340ms]"},
+		{true, []etcdserverpb.AlarmType{full}, 0, 0, "[store full]"},
+		{true, nil, 0, slowCommit - 1, "[]"},
+		{true, nil, 0, 3 * time.Second, "[store slow: a commit has been under way for 3s]"},
+		{true, nil, time.Second, 3 * time.Second, "[store slow: a sync takes 1s]"},
+		{false, []etcdserverpb.AlarmType{corrupt, full}, time.Second, 0, "[store corrupt store full store slow: a sync takes 1s no quorum]"},
 	} {
-		if got := fmt.Sprint(complaints(tc.quorum, tc.own, tc.sync)); got != tc.want {
+		if got := fmt.Sprint(complaints(tc.quorum, tc.own, tc.sync, tc.committing)); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc, got, tc.want)
 		}
 	}

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
@@ -62,20 +64,19 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		_, err := s.store.Revision(pctx)
 		cancel()
 		s.ready.answers(err == nil)
+		var own []etcdserverpb.AlarmType
 		if s.member != nil {
-			if n%syncProbes == 0 {
+			if own = s.member.Alarms(); n%syncProbes == 0 {
 				sync = syncs.mean(prometheus.DefaultGatherer)
 			}
-			s.alarms.set(complaints(err == nil, s.member.Alarms(), sync))
-		} else {
-			s.alarms.set(complaints(err == nil, nil, 0))
 		}
-		id, changed := s.observer.Leader()
-		s.setHealth(api.HealthStore, err == nil)
-		s.setHealth(api.HealthLeader, id == s.cfg.ID)
-		ready := err == nil && id != ""
-		s.setHealth("", ready)
-		s.setHealth(lofamov1.FaultSupervisor_ServiceDesc.ServiceName, ready)
+		s.alarms.set(complaints(err == nil, own, sync, s.engine.Committing()))
+		_, changed := s.observer.Leader()
+		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
+		s.setHealth(api.HealthLeader, s.leads())
+		// A replica serves also while there is no quorum: it says how old its answers are.
+		s.setHealth("", true)
+		s.setHealth(lofamov1.FaultSupervisor_ServiceDesc.ServiceName, true)
 		select {
 		case <-ctx.Done():
 			return
@@ -83,6 +84,11 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		case <-t.C:
 		}
 	}
+}
+
+// leads says whether this replica leads, by its own term as well as by the election.
+func (s *Supervisor) leads() bool {
+	return s.leader() == s.cfg.ID && (s.cfg.Parent() || s.engine.Leading())
 }
 
 func (s *Supervisor) setHealth(service string, ok bool) {

@@ -129,6 +129,8 @@ type Engine struct {
 	asks    chan ask
 	writes  chan write
 	whys    chan why
+	// commitBegan is when the commit under way was begun, in nanoseconds since 1970; 0: none is.
+	commitBegan atomic.Int64
 	// changing has room for one: operators' changes come one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
@@ -162,6 +164,14 @@ func (e *Engine) Leading() bool { return e.term.Load() != nil }
 func (e *Engine) Term() uint64 {
 	if t := e.term.Load(); t != nil {
 		return uint64(t.confirmer.fence.Rev)
+	}
+	return 0
+}
+
+// Committing is how long the commit under way takes by now; 0: none is.
+func (e *Engine) Committing() time.Duration {
+	if at := e.commitBegan.Load(); at != 0 {
+		return max(1, time.Since(time.Unix(0, at)))
 	}
 	return 0
 }

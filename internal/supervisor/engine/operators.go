@@ -97,6 +97,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	}()
 	defer func() {
 		e.term.Store(nil)
+		e.commitBegan.Store(0)
 		expire()
 		t.end()
 		<-expired

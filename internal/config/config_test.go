@@ -413,6 +413,9 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Etcd.InitialCluster = "s1=https://10.0.0.101:2380" }, "with s0=https://10.0.0.100:2380 among them"},
 		{func(s *Supervisor) { s.Etcd.ClusterState = "old" }, "etcd.clusterState: given old: want one of new, existing"},
 		{func(s *Supervisor) { s.Etcd.CompactionRetention = 0 }, "etcd.compactionRetention: given 0s: want 1m to 168h"},
+		{func(s *Supervisor) { s.Etcd.KeepEvents = 99 }, "etcd.keepEvents: given 99: want 100 to 10000000"},
+		{func(s *Supervisor) { s.Etcd.HistoryAge = 1 }, "etcd.historyAge: given 1ns: want 1m to 8760h"},
+		{func(s *Supervisor) { s.Etcd.HistoryBytes = 1 }, "etcd.historyBytes: given 1: want 1048576 to 4294967296"},
 		{func(s *Supervisor) { s.Etcd.QuotaBytes = 1 }, "etcd.quotaBytes: given 1: want 16777216 to 8589934592"},
 		{func(s *Supervisor) { s.TLS.Cert = "" }, "tls.cert: given nothing"},
 		{func(s *Supervisor) { s.Replicas = s.Replicas[1:] }, `replicas: given 1: want all replicas, "s0" itself included`},
@@ -429,7 +432,8 @@ func TestSupervisorValidate(t *testing.T) {
 		}
 	}
 	outside := goodSupervisor(t)
-	outside.Etcd = EtcdConfig{Endpoints: []string{"https://e:2379"}}
+	outside.Etcd = DefaultSupervisor().Etcd
+	outside.Etcd.Endpoints = []string{"https://e:2379"}
 	if err := outside.Validate(); err != nil {
 		t.Errorf("with an outside etcd: %v", err)
 	}

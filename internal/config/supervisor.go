@@ -139,6 +139,13 @@ type EtcdConfig struct {
 	CompactionRetention Duration `json:"compactionRetention"`
 	// QuotaBytes bounds the store's size. 16 MiB to 8 GiB. Default 1 GiB.
 	QuotaBytes int64 `json:"quotaBytes"`
+	// KeepEvents is how many events of the history are kept, the newest; also in an outside etcd, as are the two
+	// that follow. 100 to 10000000. Default 100000.
+	KeepEvents int64 `json:"keepEvents"`
+	// HistoryAge is how long events are kept. 1m to 8760h. Default 168h.
+	HistoryAge Duration `json:"historyAge"`
+	// HistoryBytes is how much room the events may take. 1 MiB to 4 GiB. Default 128 MiB.
+	HistoryBytes int64 `json:"historyBytes"`
 }
 
 // SupervisorTLS names PEM files.
@@ -165,6 +172,9 @@ func DefaultSupervisor() Supervisor {
 			ClusterState:        "new",
 			CompactionRetention: Duration(time.Hour),
 			QuotaBytes:          1 << 30,
+			KeepEvents:          100_000,
+			HistoryAge:          Duration(168 * time.Hour),
+			HistoryBytes:        128 << 20,
 		},
 		Preset:    PresetDefault,
 		Checksums: allowedChecksums(),

@@ -455,6 +455,15 @@ func (s Supervisor) validateEtcd(p *problems) {
 	for i, u := range e.Endpoints {
 		p.url(fmt.Sprintf("etcd.endpoints[%d]", i), u)
 	}
+	if e.KeepEvents < 100 || e.KeepEvents > 10_000_000 {
+		p.bad("etcd.keepEvents", e.KeepEvents, "100 to 10000000")
+	}
+	if d := e.HistoryAge.D(); d < time.Minute || d > 8760*time.Hour {
+		p.bad("etcd.historyAge", d, "1m to 8760h")
+	}
+	if e.HistoryBytes < 1<<20 || e.HistoryBytes > 4<<30 {
+		p.bad("etcd.historyBytes", e.HistoryBytes, "%d to %d", 1<<20, 4<<30)
+	}
 	if !s.Embedded() {
 		return
 	}

@@ -35,7 +35,7 @@ func (s *Supervisor) openStore() error {
 		if err := s.dialEtcd(); err != nil {
 			return err
 		}
-		s.store = store.NewEtcd(s.client, store.Options{OnRetry: s.commitRetry})
+		s.store = store.NewEtcd(s.client, s.storeOptions(0))
 		return nil
 	}
 	var err error
@@ -51,8 +51,15 @@ func (s *Supervisor) openStore() error {
 	}
 	s.onStop("embedded etcd", s.member.Stop)
 	s.client = s.member.Client()
-	s.store = store.NewEtcd(s.client, store.Options{MaxOps: embedded.MaxTxnOps, OnRetry: s.commitRetry})
+	s.store = store.NewEtcd(s.client, s.storeOptions(embedded.MaxTxnOps))
 	return nil
+}
+
+func (s *Supervisor) storeOptions(maxOps int) store.Options {
+	e := s.cfg.Etcd
+	return store.Options{
+		MaxOps: maxOps, OnRetry: s.commitRetry, KeepEvents: uint64(e.KeepEvents), HistoryAge: e.HistoryAge.D(), HistoryBytes: e.HistoryBytes,
+	}
 }
 
 // commitRetry tells of commits that the store does not take: at first, then ever more rarely.

@@ -19,7 +19,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -101,7 +103,7 @@ func TestStoreContract(t *testing.T) {
 		n := 0
 		return storetest.Harness{
 			Store: store.NewEtcd(c, store.Options{MaxOps: maxOps, KeepEvents: storetest.KeepEvents, Bookmarks: 100 * time.Millisecond}),
-			Slack: 256,
+			Slack: 20,
 			Campaign: func() store.Fence {
 				// The election itself is package lead's; here its key is enough.
 				n++
@@ -123,6 +125,60 @@ func TestStoreContract(t *testing.T) {
 			},
 		}
 	})
+}
+
+// TestHistoryIsBounded in age and in size, with the next commit.
+func TestHistoryIsBounded(t *testing.T) {
+	c := start(t, config(t, keys(t))).Client()
+	for name, tc := range map[string]struct {
+		opts store.Options
+		old  int // so many of 40 events are of yesterday
+		kept func(n int) bool
+	}{
+		"age":  {store.Options{HistoryAge: time.Hour}, 30, func(n int) bool { return n == 11 }},
+		"size": {store.Options{HistoryBytes: 4000}, 0, func(n int) bool { return n > 10 && n < 25 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := c.Delete(t.Context(), store.Prefix, clientv3.WithPrefix()); err != nil {
+				t.Fatal(err)
+			}
+			put, err := c.Put(t.Context(), store.ElectionPrefix+"/1", "s1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := store.NewEtcd(c, tc.opts)
+			lead := func() store.Committer {
+				snap, err := st.Load(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				w, err := st.Writer(store.Fence{Key: store.ElectionPrefix + "/1", Rev: put.Header.Revision}, store.Meta{}, snap)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return w
+			}
+			commit := func(w store.Committer, at time.Time) {
+				ev := &lofamov1.Event{Time: timestamppb.New(at), Reason: strings.Repeat("x", 200)}
+				if _, err := w.Commit(t.Context(), store.Batch{Events: []*lofamov1.Event{ev}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := lead()
+			for i := range 40 {
+				at := time.Now()
+				if i < tc.old {
+					at = at.Add(-24 * time.Hour)
+				}
+				commit(w, at)
+			}
+			commit(lead(), time.Now()) // a new leader knows it as well
+			events, _, err := st.Events(t.Context(), 0, 0, nil)
+			if err != nil || !tc.kept(len(events)) {
+				t.Errorf("%d events are kept, %v", len(events), err)
+			}
+		})
+	}
 }
 
 // TestLostAnswer: a commit whose answer was lost is not done twice.

@@ -42,17 +42,17 @@ type Options struct {
 	// MaxOps is the largest number of operations in one transaction that the server takes: etcd's
 	// default is DefaultMaxOps; an embedded one is started with more. 0 stands for the default.
 	MaxOps int
-	// KeepEvents is the number of newest events that are kept. 0 stands for 10,000.
-	KeepEvents uint64
+	// KeepEvents is the number of newest events that are kept, as far as they are not older than HistoryAge
+	// and do not take more than HistoryBytes together. The bounds are kept with the next commit, and about:
+	// not every commit trims. 0 stands for 100,000, 168h and 128 MiB.
+	KeepEvents   uint64
+	HistoryAge   time.Duration
+	HistoryBytes int64
 	// OnRetry hears of every attempt to commit that failed and is made again. May be nil.
 	OnRetry func(attempt int, err error)
 	// Bookmarks is the time between two bookmarks of a watch. 0 stands for 3 s.
 	Bookmarks time.Duration
 }
-
-// trimSlack is by how many events the history may outgrow KeepEvents before it is trimmed, so that
-// not every commit carries a deletion.
-const trimSlack = 256
 
 // Etcd is the store on an etcd client, whether in process or over the network. Its methods may be
 // called from any goroutine; each blocks until etcd answers or the context ends.
@@ -68,7 +68,13 @@ func NewEtcd(c *clientv3.Client, opts Options) *Etcd {
 		opts.MaxOps = DefaultMaxOps
 	}
 	if opts.KeepEvents == 0 {
-		opts.KeepEvents = 10_000
+		opts.KeepEvents = 100_000
+	}
+	if opts.HistoryAge == 0 {
+		opts.HistoryAge = 168 * time.Hour
+	}
+	if opts.HistoryBytes == 0 {
+		opts.HistoryBytes = 128 << 20
 	}
 	if opts.Bookmarks == 0 {
 		opts.Bookmarks = 3 * time.Second

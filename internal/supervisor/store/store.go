@@ -145,6 +145,7 @@ type head struct {
 	Batch  uint64 `json:"batch"`
 	Next   uint64 `json:"next"`   // number of the next event
 	Oldest uint64 `json:"oldest"` // number of the oldest event kept
+	Bytes  uint64 `json:"bytes"`  // that the events kept take, about
 }
 
 // same says whether two heads are those of one commit.

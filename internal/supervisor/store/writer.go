@@ -25,6 +25,8 @@ type writer struct {
 	hasMeta bool
 	head    head
 	headRev int64
+	aged    uint64 // number of the oldest event that is young enough, as of the last look
+	lookAt  time.Time
 }
 
 // attemptTime is how long one transaction may take before it is tried again; what it did by then
@@ -52,6 +54,7 @@ func (snap Snapshot) Foreign(meta Meta) error {
 // Commit implements Committer. A batch of more operations than one transaction may have is split between events; should the leader die between
 // the parts, the rest is found out anew from evidence, since reports are marked as taken in last.
 func (w *writer) Commit(ctx context.Context, b Batch) (uint64, error) {
+	w.lookAtAge(ctx, time.Now())
 	// Beside the batch's own: head, meta, and the trimming of events.
 	var rev uint64
 	parts := []Batch{b}
@@ -213,6 +216,7 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 		if err := put(eventKey(next.Next), ev); err != nil {
 			return head{}, nil, err
 		}
+		next.Bytes += uint64(len(ops[len(ops)-1].ValueBytes()))
 		next.Next++
 	}
 	for _, n := range b.Nodes {
@@ -229,11 +233,9 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 	for _, key := range b.Deletes {
 		ops = append(ops, clientv3.OpDelete(key))
 	}
-	if next.Next-next.Oldest > w.s.opts.KeepEvents+trimSlack {
-		// Only what was there before: etcd refuses to put and delete one key in one transaction.
-		oldest := min(next.Next-w.s.opts.KeepEvents, w.head.Next)
+	if oldest, bytes := trim(w.s.opts, next, w.head.Next, w.aged); oldest > next.Oldest {
 		ops = append(ops, clientv3.OpDelete(eventKey(next.Oldest), clientv3.WithRange(eventKey(oldest))))
-		next.Oldest = oldest
+		next.Oldest, next.Bytes = oldest, bytes
 	}
 	if !w.hasMeta {
 		val, err := json.Marshal(w.meta)

@@ -1,0 +1,176 @@
+package lead_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lofamo/lofamo/internal/supervisor/lead"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+)
+
+// candidate is a campaigner whose terms a test sees.
+type candidate struct {
+	began chan store.Fence
+	ended chan error // the cause of the end of the term's context
+	leave chan error // what work returns, where it is not the context that ends it
+	stop  func()     // ends the campaign and waits for it
+}
+
+// campaign runs a campaigner until the test ends.
+func campaign(t *testing.T, client *clientv3.Client, id string) *candidate {
+	t.Helper()
+	c := &candidate{began: make(chan store.Fence, 8), ended: make(chan error, 8), leave: make(chan error)}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		lead.Campaigner{Client: client, ID: id, Logger: slog.New(slog.DiscardHandler)}.Run(ctx, func(ctx context.Context, f store.Fence) error {
+			c.began <- f
+			select {
+			case <-ctx.Done():
+				c.ended <- context.Cause(ctx)
+				return ctx.Err()
+			case err := <-c.leave:
+				return err
+			}
+		})
+	})
+	c.stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+	})
+	t.Cleanup(c.stop)
+	return c
+}
+
+func await[T any](t *testing.T, what string, ch <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(supervisortest.Wait):
+		t.Fatalf("waited %s for %s", supervisortest.Wait, what)
+		panic("unreachable")
+	}
+}
+
+// leads says whether a fence stands in the store.
+func leads(t *testing.T, client *clientv3.Client, f store.Fence) bool {
+	t.Helper()
+	_, err := store.NewEtcd(client, store.Options{}).Confirm(t.Context(), f)
+	if err != nil && !errors.Is(err, store.ErrNotLeader) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// TestElection: one leads at a time; who resigns is followed by the other at once, with a fence of its own,
+// and every observer sees it.
+func TestElection(t *testing.T) {
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	observer, octx := lead.NewObserver(), t.Context()
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(octx)
+	wg.Go(func() { observer.Run(ctx, client) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	follows := func(want string) {
+		t.Helper()
+		for timeout := time.After(supervisortest.Wait); ; {
+			id, changed := observer.Leader()
+			if id == want {
+				return
+			}
+			select {
+			case <-changed:
+			case <-timeout:
+				t.Fatalf("the observer sees %q, want %q", id, want)
+			}
+		}
+	}
+	a := campaign(t, client, "a")
+	first := await(t, "a to lead", a.began)
+	follows("a")
+	b := campaign(t, client, "b")
+	supervisortest.Eventually(t, "b to stand as a candidate", func() bool {
+		resp, err := client.Get(t.Context(), store.ElectionPrefix+"/", clientv3.WithPrefix())
+		return err == nil && len(resp.Kvs) == 2
+	})
+	if len(b.began) > 0 || !leads(t, client, first) {
+		t.Fatal("two lead")
+	}
+	a.stop()
+	if err := await(t, "a's term to end", a.ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("a's term ended by %v", err)
+	}
+	second := await(t, "b to lead", b.began)
+	follows("b")
+	if second == first || leads(t, client, first) || !leads(t, client, second) {
+		t.Errorf("fences %+v and %+v", first, second)
+	}
+	b.stop()
+	follows("")
+}
+
+// TestLostLease: a term whose lease is gone ends, and what it would write is refused; then it campaigns anew.
+func TestLostLease(t *testing.T) {
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	a := campaign(t, client, "a")
+	f := await(t, "a to lead", a.began)
+	resp, err := client.Get(t.Context(), f.Key)
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("the election key: %v, %v", resp, err)
+	}
+	if _, err := client.Revoke(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease)); err != nil {
+		t.Fatal(err)
+	}
+	if leads(t, client, f) {
+		t.Error("the fence stands without its lease")
+	}
+	if err := await(t, "the term to end", a.ended); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("the term ended by %v, want the loss of the lease", err)
+	}
+	if next := await(t, "a to lead again", a.began); next == f {
+		t.Error("two terms with one fence")
+	}
+}
+
+// TestWorkEndsTheTerm: who cannot lead, because the store refuses a commit for instance, makes room.
+func TestWorkEndsTheTerm(t *testing.T) {
+	client := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	a := campaign(t, client, "a")
+	f := await(t, "a to lead", a.began)
+	a.leave <- errors.New("refused")
+	if next := await(t, "another term", a.began); next == f {
+		t.Error("the term goes on")
+	}
+	if leads(t, client, f) {
+		t.Error("the fence outlives its term")
+	}
+}
+
+// TestQuorumLost: without a quorum nobody renews the lease, and the term ends by itself; with it somebody leads again.
+func TestQuorumLost(t *testing.T) {
+	etcd := supervisortest.NewEtcd(t, 3)
+	a := campaign(t, etcd.Members[0].Client(), "a")
+	f := await(t, "a to lead", a.began)
+	etcd.Stop(t, 1)
+	etcd.Stop(t, 2)
+	if err := await(t, "the term to end", a.ended); err == nil {
+		t.Error("the term ended without a cause")
+	}
+	etcd.Start(t, 1)
+	next := await(t, "a to lead again", a.began)
+	if next == f {
+		t.Error("two terms with one fence")
+	}
+	supervisortest.Eventually(t, "the old fence to fall", func() bool { return !leads(t, etcd.Members[0].Client(), f) })
+}

@@ -218,40 +218,10 @@ func try[T any](ctx context.Context, c *Client, i int, ask func(context.Context,
 	return ask(ctx, stub)
 }
 
-// ListNodes returns every node. An answer from a replica that reaches no leader is taken only
-// when no other has a better one.
-func (c *Client) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
-	ask := func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListNodesResponse, error) {
-		return s.ListNodes(ctx, req)
-	}
-	answer, err := call(ctx, c, ask)
-	if err != nil || !answer.GetCluster().GetStale() {
-		return answer, err
-	}
-	stale := c.start()
-	for i := range c.cfg.Targets {
-		if i == stale {
-			continue
-		}
-		if better, err := try(ctx, c, i, ask); err == nil && !better.GetCluster().GetStale() {
-			c.answered(i)
-			return better, nil
-		}
-	}
-	return answer, nil
-}
-
 // GetNode returns one node by id or coordinates.
 func (c *Client) GetNode(ctx context.Context, node string) (*lofamov1.Node, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 		return s.GetNode(ctx, &lofamov1.GetNodeRequest{Node: node})
-	})
-}
-
-// ListLinks returns link ends.
-func (c *Client) ListLinks(ctx context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
-	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListLinksResponse, error) {
-		return s.ListLinks(ctx, req)
 	})
 }
 
@@ -273,12 +243,5 @@ func (c *Client) ListReports(ctx context.Context, req *lofamov1.ListReportsReque
 func (c *Client) ListSupervisors(ctx context.Context) (*lofamov1.ListSupervisorsResponse, error) {
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListSupervisorsResponse, error) {
 		return s.ListSupervisors(ctx, &lofamov1.ListSupervisorsRequest{})
-	})
-}
-
-// GetSummary counts.
-func (c *Client) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest) (*lofamov1.GetSummaryResponse, error) {
-	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetSummaryResponse, error) {
-		return s.GetSummary(ctx, req)
 	})
 }

@@ -227,3 +227,65 @@ func TestWatchEnds(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 }
+
+// TestInitialMapOnce: a map of which a supervisor breaks off is begun again at the next, and handed over whole.
+func TestInitialMapOnce(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	m.Initial = []*lofamov1.Event{{Node: "a"}, {Node: "b"}, {Node: "c"}}
+	m.Commit(7, &lofamov1.Event{Node: "old"})
+	falls, good := clienttest.Serve(t, dir, m), clienttest.Serve(t, dir, m)
+	falls.CutWatchesAfter(2)
+	c := dial(t, dir, falls.Address, good.Address)
+	var got []string
+	err := c.Watch(bounded(t), client.WatchOptions{Initial: true, Labels: "rack=r7", Fields: "to=FAILED"}, func(r *lofamov1.WatchResponse) error {
+		for _, ev := range r.GetEvents() {
+			got = append(got, ev.GetNode())
+		}
+		got = append(got, fmt.Sprint(r.GetRevision(), r.GetSynced()))
+		if r.GetSynced() {
+			m.Commit(8, &lofamov1.Event{Node: "d"})
+			good.Refuse(status.Error(codes.Unavailable, "cut"))
+			good.Refuse(nil)
+			return nil
+		}
+		return client.ErrStop
+	})
+	if err != nil || strings.Join(got, " ") != "a b c 7 true d 8 false" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, req := range good.Asked() {
+		if w, ok := req.(*lofamov1.WatchRequest); ok && (w.GetLabelSelector() != "rack=r7" || w.GetFieldSelector() != "to=FAILED" || w.GetInitial() != (w.GetAfterRevision() == 0)) {
+			t.Errorf("%v", w)
+		}
+	}
+}
+
+// TestPagesAreJoined: and a list whose pages expire is begun again as one.
+func TestPagesAreJoined(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	m := clienttest.NewMap()
+	for i := range 5 {
+		m.Nodes.Nodes = append(m.Nodes.Nodes, &lofamov1.Node{Id: fmt.Sprint(i)})
+		m.Links.Links = append(m.Links.Links, &lofamov1.Link{Node: fmt.Sprint(i)})
+	}
+	s := clienttest.Serve(t, dir, m)
+	c := dial(t, dir, s.Address)
+	for _, expire := range []bool{false, true} {
+		for _, chunk := range []uint32{0, 1, 2, 5, 9} {
+			if expire {
+				s.ExpirePages()
+			}
+			nodes, err := c.AllNodes(bounded(t), &lofamov1.ListNodesRequest{}, chunk)
+			if err != nil || len(nodes.GetNodes()) != 5 || nodes.GetContinue() != "" || nodes.GetNodes()[4].GetId() != "4" {
+				t.Errorf("by %d: %v, %v", chunk, nodes, err)
+			}
+			links, err := c.AllLinks(bounded(t), &lofamov1.ListLinksRequest{}, chunk)
+			if err != nil || len(links.GetLinks()) != 5 || links.GetContinue() != "" || links.GetLinks()[4].GetNode() != "4" {
+				t.Errorf("by %d: %v, %v", chunk, links, err)
+			}
+		}
+	}
+}

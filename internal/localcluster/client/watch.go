@@ -20,8 +20,11 @@ type WatchOptions struct {
 	// AsSeen also asks for changes before they are committed. Those have revision 0, are sent
 	// again when committed, and may be lost or repeated when the supervisor is changed.
 	AsSeen bool
-	// Node narrows the watch to one node, id or coordinates.
-	Node string
+	// Node narrows the watch to one node, id or coordinates; the selectors to what they choose.
+	Node, Labels, Fields string
+	// Initial hands the map over first, in one answer that is marked Synced: what is not normal, as events
+	// from UNKNOWN. Not with After.
+	Initial bool
 	// Progress, when set, hears of every change of the supervisor that is watched: err is nil when
 	// the watch stands, and why it fell otherwise. It must not block.
 	Progress func(target string, err error)
@@ -41,7 +44,7 @@ const (
 // first answer, supervisors that do not answer end the watch; later ones are tried for ever.
 func (c *Client) Watch(ctx context.Context, opts WatchOptions, handle func(*lofamov1.WatchResponse) error) error {
 	w := watch{client: c, opts: opts, handle: handle, after: opts.After}
-	if w.after == 0 {
+	if w.after == 0 && !opts.Initial {
 		// "From now on" means from one revision on, so that a stream that breaks before its first
 		// answer resumes without a gap.
 		now, err := c.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
@@ -60,6 +63,8 @@ type watch struct {
 	handle func(*lofamov1.WatchResponse) error
 	after  uint64 // the last revision handed over
 	stood  bool   // some supervisor has answered
+	// initial are the events of the map so far, until it is complete.
+	initial []*lofamov1.Event
 }
 
 func (w *watch) progress(i int, err error) {
@@ -133,10 +138,11 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	s, err := stub.Watch(streaming, &lofamov1.WatchRequest{AfterRevision: w.after, AsSeen: w.opts.AsSeen, Node: w.opts.Node})
+	s, err := stub.Watch(streaming, w.request())
 	if err != nil {
 		return false, err
 	}
+	w.initial = nil
 	w.progress(i, nil)
 	for first := true; ; first = false {
 		answer, err := s.Recv()
@@ -149,11 +155,27 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	}
 }
 
+// request resumes after what was handed over; nothing yet: where the watch is to begin.
+func (w *watch) request() *lofamov1.WatchRequest {
+	return &lofamov1.WatchRequest{
+		AfterRevision: w.after, AsSeen: w.opts.AsSeen, Node: w.opts.Node, LabelSelector: w.opts.Labels, FieldSelector: w.opts.Fields,
+		Initial: w.opts.Initial && w.after == 0,
+	}
+}
+
 // deliver hands an answer over unless its revision was handed over before.
 func (w *watch) deliver(answer *lofamov1.WatchResponse) error {
 	rev := answer.GetRevision()
 	if rev != 0 && rev <= w.after {
 		return nil
+	}
+	if w.opts.Initial && w.after == 0 {
+		// A map of which the supervisor fell away before its end is begun again by the next.
+		w.initial = append(w.initial, answer.GetEvents()...)
+		if !answer.GetSynced() {
+			return nil
+		}
+		answer.Events, w.initial = w.initial, nil
 	}
 	if err := w.handle(answer); err != nil {
 		return err

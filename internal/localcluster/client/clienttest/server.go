@@ -63,6 +63,11 @@ type Map struct {
 	Links       *lofamov1.ListLinksResponse
 	Supervisors *lofamov1.ListSupervisorsResponse
 	Reports     *lofamov1.ListReportsResponse
+	Groups      *lofamov1.ListGroupsResponse
+	Summary     *lofamov1.GetSummaryResponse
+	Explanation *lofamov1.ExplainResponse
+	History     *lofamov1.GetHistoryResponse
+	Initial     []*lofamov1.Event // the map as a watch that asks for it is sent it, an event a response
 	commits     []*lofamov1.WatchResponse
 	seen        []*lofamov1.Event
 	compacted   uint64
@@ -71,7 +76,8 @@ type Map struct {
 // NewMap returns an empty map.
 func NewMap() *Map {
 	return &Map{changed: make(chan struct{}), Nodes: &lofamov1.ListNodesResponse{}, Links: &lofamov1.ListLinksResponse{}, Supervisors: &lofamov1.ListSupervisorsResponse{},
-		Reports: &lofamov1.ListReportsResponse{}}
+		Reports: &lofamov1.ListReportsResponse{}, Groups: &lofamov1.ListGroupsResponse{}, Summary: &lofamov1.GetSummaryResponse{},
+		Explanation: &lofamov1.ExplainResponse{}, History: &lofamov1.GetHistoryResponse{}}
 }
 
 func (m *Map) wake() {
@@ -131,6 +137,8 @@ type Server struct {
 	afterSends int
 	watches    int
 	bundle     *Bundle
+	asked      []proto.Message
+	expire     bool
 }
 
 // Serve starts a replica of the map at a port of 127.0.0.1, with the certificates in dir. It stops
@@ -205,14 +213,16 @@ func (s *Server) refused() error {
 
 // ListNodes answers with the map's, filtered by state.
 func (s *Server) ListNodes(_ context.Context, req *lofamov1.ListNodesRequest) (*lofamov1.ListNodesResponse, error) {
-	if err := s.refused(); err != nil {
+	if err := s.ask(req); err != nil {
 		return nil, err
 	}
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	out := proto.Clone(s.m.Nodes).(*lofamov1.ListNodesResponse)
-	out.Nodes = filter(out.Nodes, req.GetStates(), (*lofamov1.Node).GetState)
-	return out, nil
+	chosen := filter(out.Nodes, req.GetStates(), (*lofamov1.Node).GetState)
+	var err error
+	out.Nodes, out.Continue, err = page(s, chosen, req.GetLimit(), req.GetContinue())
+	return out, err
 }
 
 func filter[T any](all []T, want []lofamov1.State, state func(T) lofamov1.State) []T {
@@ -247,7 +257,7 @@ func (s *Server) GetNode(_ context.Context, req *lofamov1.GetNodeRequest) (*lofa
 
 // ListLinks answers with the map's, filtered by node and state.
 func (s *Server) ListLinks(_ context.Context, req *lofamov1.ListLinksRequest) (*lofamov1.ListLinksResponse, error) {
-	if err := s.refused(); err != nil {
+	if err := s.ask(req); err != nil {
 		return nil, err
 	}
 	s.m.mu.Lock()
@@ -259,13 +269,14 @@ func (s *Server) ListLinks(_ context.Context, req *lofamov1.ListLinksRequest) (*
 			links = append(links, l)
 		}
 	}
-	out.Links = filter(links, req.GetStates(), (*lofamov1.Link).GetState)
-	return out, nil
+	var err error
+	out.Links, out.Continue, err = page(s, filter(links, req.GetStates(), (*lofamov1.Link).GetState), req.GetLimit(), req.GetContinue())
+	return out, err
 }
 
 // ListEvents answers with what was committed.
 func (s *Server) ListEvents(_ context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
-	if err := s.refused(); err != nil {
+	if err := s.ask(req); err != nil {
 		return nil, err
 	}
 	s.m.mu.Lock()
@@ -322,7 +333,7 @@ func (s *Server) ListSupervisors(context.Context, *lofamov1.ListSupervisorsReque
 
 // Watch streams what is committed, and what is seen if asked for.
 func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
-	if err := s.refused(); err != nil {
+	if err := s.ask(req); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -330,6 +341,24 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 	s.watches++
 	s.mu.Unlock()
 	after, seen, sent := req.GetAfterRevision(), 0, 0
+	if req.GetInitial() {
+		s.m.mu.Lock()
+		initial, at := s.m.Initial, s.m.revision()
+		s.m.mu.Unlock()
+		for i, ev := range initial {
+			resp := &lofamov1.WatchResponse{Events: []*lofamov1.Event{ev}}
+			if i == len(initial)-1 {
+				resp.Revision, resp.Synced = at, true
+			}
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
+			if sent++; sent == limit {
+				return status.Error(codes.Unavailable, "cut")
+			}
+		}
+		after = at
+	}
 	for {
 		s.m.mu.Lock()
 		if after != 0 && after < s.m.compacted {

@@ -309,7 +309,7 @@ func TestUsageErrors(t *testing.T) {
 		{"frobnicate", `unknown command "frobnicate"`},
 		{"ups", `did you mean "up"?`},
 		{"get", "get what? want nodes"},
-		{"get responses", "get responses: want nodes, node NODE, links, events, reports or supervisors"},
+		{"get responses", "get responses: want nodes, node NODE, links, groups, events, reports or supervisors"},
 		{"get nodes extra", `argument "extra": none is wanted`},
 		{"get nodes -o xml", "want one of table, wide, json, yaml"},
 		{"get nodes --state WELL", "want NORMAL, SICK, FAILED or UNKNOWN"},
@@ -318,6 +318,17 @@ func TestUsageErrors(t *testing.T) {
 		{"get reports --limit 4097", "--limit 4097: want 1 to 4096"},
 		{"get reports --limit 0", "want 1 to 4096"},
 		{"get reports a b", `argument "b": nothing more`},
+		{"history", "NODE (an id such as n1-0-1"},
+		{"history a b c", `argument "c": nothing more`},
+		{"history a --since -1h", "want a positive time"},
+		{"history a --limit 10001", "want 1 to 10000"},
+		{"explain", "NODE (an id such as n1-0-1"},
+		{"explain a b c", `argument "c": nothing more`},
+		{"summary a", "none is wanted"},
+		{"summary -o wide", "want one of table, json, yaml"},
+		{"get groups a b", `argument "b": nothing more`},
+		{"get nodes --limit -1", "invalid argument"},
+		{"watch --initial --after-revision 3", "want one of them"},
 		{"get events --limit 10001", "want 1 to 10000"},
 		{"get events --limit 0", "want 1 to 10000"},
 		{"get events --after-revision -1", "invalid argument"},
@@ -544,7 +555,7 @@ func TestVersionAndCompletion(t *testing.T) {
 }
 
 func TestEveryCommandHelps(t *testing.T) {
-	for _, args := range []string{"", "up", "down", "get", "get nodes", "get node", "get links", "get events", "get supervisors", "map", "watch", "inject", "regs", "regs decode", "version"} {
+	for _, args := range []string{"", "up", "down", "get", "get nodes", "get node", "get links", "get groups", "get events", "summary", "history", "explain", "get supervisors", "map", "watch", "inject", "regs", "regs decode", "version"} {
 		got := run(t, nil, append(strings.Fields(args), "--help")...)
 		if got.code != 0 || !strings.Contains(got.stdout, "Usage:") {
 			t.Errorf("%s --help: %+v", args, got)

@@ -3,7 +3,6 @@ package ctl
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,14 +10,11 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-// maxEvents is the most that one answer of the supervisors holds.
-const maxEvents = 10000
-
 func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get nodes|node NODE|links|events|reports|supervisors",
+		Use:   "get nodes|node NODE|links|groups|events|reports|supervisors",
 		Short: "What the fault map holds",
-		Long: `Prints nodes, one node with its registers and evidence, links, committed changes,
+		Long: `Prints nodes, one node with its registers and evidence, links, group faults, committed changes,
 reports on their way, or supervisors.
 
 -o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON.
@@ -29,12 +25,12 @@ part, UNKNOWN no fresh evidence.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("get what? want nodes, node NODE, links, events, reports or supervisors")
+				return usagef("get what? want nodes, node NODE, links, groups, events, reports or supervisors")
 			}
-			return usagef("get %s: want nodes, node NODE, links, events, reports or supervisors", args[0])
+			return usagef("get %s: want nodes, node NODE, links, groups, events, reports or supervisors", args[0])
 		},
 	}
-	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
+	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getGroupsCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
 	cmd.AddCommand(a.getTopologyCommand())
 	return cmd
 }
@@ -61,21 +57,30 @@ func parseStates(names []string) ([]lofamov1.State, error) {
 
 func (a *app) getNodesCommand() *cobra.Command {
 	var states []string
+	var notNormal bool
 	cmd := &cobra.Command{
-		Use:     "nodes",
-		Short:   "Every node with its state and cause",
-		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --state SICK,FAILED -o json",
+		Use:   "nodes",
+		Short: "Every node with its state and cause",
+		Long: `Prints one line for each node, the group faults that nodes are members of above them.
+
+NOTES tell what the state does not: maintenance, warnings, flapping components, a verdict of a single witness,
+a node that is inferred dead because nobody living could see it, or that no living way leads to, spares.
+` + nodeSelectors,
+		Example: "  lofamoctl get nodes\n  lofamoctl get nodes --not-normal -l rack=r7\n  lofamoctl get nodes --field-selector x=3,state!=NORMAL -o json",
 		Args:    exactly(),
 	}
 	o := allFormats(cmd)
 	addStateFlag(cmd, &states)
+	l := addListFlags(cmd, "nodes")
+	cmd.Flags().BoolVar(&notNormal, "not-normal", false, "only nodes that are not NORMAL, or have a warning or a component that is SICK or FAILED")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		want, err := parseStates(states)
 		if err != nil {
 			return err
 		}
 		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
-			resp, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{States: want})
+			req := &lofamov1.ListNodesRequest{States: want, LabelSelector: l.labels, FieldSelector: l.fields, NotNormal: notNormal}
+			resp, err := s.AllNodes(ctx, req, l.chunk)
 			if err != nil {
 				return fmt.Errorf("get nodes: %w", plain(err))
 			}
@@ -83,16 +88,25 @@ func (a *app) getNodesCommand() *cobra.Command {
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}
+			if err := a.printGroupsOf(ctx, s, resp.GetNodes()); err != nil {
+				return err
+			}
 			return table(a.env.Stdout, a.nodeRows(resp.GetNodes(), o.format == formatWide))
 		})
 	}
 	return cmd
 }
 
+// warnStale says that an answer may be old, and how old.
 func (a *app) warnStale(c *lofamov1.ClusterInfo) {
-	if c.GetStale() {
-		a.warnf("lofamoctl: this answer comes from a supervisor that reaches no leader: it may be old\n")
+	if !c.GetStale() {
+		return
 	}
+	age := "and has reached none since it started"
+	if d := c.GetStaleAge(); d != nil {
+		age = "since " + protoDuration(d)
+	}
+	a.warnf("lofamoctl: STALE: this answer comes from a supervisor that reaches no leader, %s: what it says may be as old\n", age)
 }
 
 func (a *app) getNodeCommand() *cobra.Command {
@@ -126,68 +140,34 @@ func (a *app) getLinksCommand() *cobra.Command {
 		Use:   "links [NODE]",
 		Short: "Every end of every link with its state",
 		Long: `Prints one line for each end of each link: the node whose end it is, the direction, and the
-neighbour. The two ends of a cable are judged apart, for a link may be broken in one direction only.`,
-		Example:           "  lofamoctl get links\n  lofamoctl get links 1,0,1 -o wide\n  lofamoctl get links --state SICK,FAILED",
+neighbour. The two ends of a cable are judged apart, for a link may be broken in one direction only.
+` + linkSelectors,
+		Example:           "  lofamoctl get links\n  lofamoctl get links 1,0,1 -o wide\n  lofamoctl get links --state SICK,FAILED -l rack=r7",
 		Args:              between(0, "NODE"),
 		ValidArgsFunction: a.completeFirstNode,
 	}
 	o := allFormats(cmd)
 	addStateFlag(cmd, &states)
+	l := addListFlags(cmd, "link ends")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		want, err := parseStates(states)
 		if err != nil {
 			return err
 		}
-		req := &lofamov1.ListLinksRequest{States: want}
+		req := &lofamov1.ListLinksRequest{States: want, LabelSelector: l.labels, FieldSelector: l.fields}
 		if len(args) > 0 {
 			req.Node = args[0]
 		}
 		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
-			resp, err := s.ListLinks(ctx, req)
+			resp, err := s.AllLinks(ctx, req, l.chunk)
 			if err != nil {
 				return fmt.Errorf("get links: %w", plain(err))
 			}
+			a.warnStale(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}
 			return table(a.env.Stdout, a.linkRows(resp.GetLinks(), o.format == formatWide))
-		})
-	}
-	return cmd
-}
-
-func (a *app) getEventsCommand() *cobra.Command {
-	var after uint64
-	var limit uint
-	cmd := &cobra.Command{
-		Use:   "events [NODE]",
-		Short: "Committed changes of the fault map, oldest first",
-		Long: `Prints committed changes, oldest first. LATENCY is the time from the fault to its commit in the
-fault map, by the clocks of those who saw and passed it on; '-' when no age is known.`,
-		Example:           "  lofamoctl get events\n  lofamoctl get events 1,0,1 --limit 10 -o wide\n  lofamoctl get events --after-revision 120 -o json",
-		Args:              between(0, "NODE"),
-		ValidArgsFunction: a.completeFirstNode,
-	}
-	o := allFormats(cmd)
-	cmd.Flags().Uint64Var(&after, "after-revision", 0, "only changes after this revision")
-	cmd.Flags().UintVar(&limit, "limit", 0, "at most so many, the newest: 1 to 10000 (default 1000)")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if limit > maxEvents || limit > math.MaxUint32 || (limit == 0 && cmd.Flags().Changed("limit")) {
-			return usagef("--limit %d: want 1 to %d", limit, maxEvents)
-		}
-		req := &lofamov1.ListEventsRequest{AfterRevision: after, Limit: uint32(limit)}
-		if len(args) > 0 {
-			req.Node = args[0]
-		}
-		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
-			resp, err := s.ListEvents(ctx, req)
-			if err != nil {
-				return fmt.Errorf("get events: %w", plain(err))
-			}
-			if o.format == formatJSON || o.format == formatYAML {
-				return a.printMessage(o.format, resp)
-			}
-			return table(a.env.Stdout, a.eventRows(resp.GetEvents(), o.format == formatWide))
 		})
 	}
 	return cmd

@@ -129,6 +129,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
   lofamoctl map                          the torus in the terminal
   lofamoctl inject 1,0,1 kill-host       a real fault
   lofamoctl get node 1,0,1               what is at fault, with the evidence
+  lofamoctl explain 1,0,1                why it is so, and what would change it
   lofamoctl watch                        changes as they come
   lofamoctl bundle 1,0,1                 a diagnostic bundle, by whatever way reaches the node
   lofamoctl down`,
@@ -150,7 +151,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	f.StringVar(&a.cert, "cert", "", "with --server: PEM file of your certificate")
 	f.StringVar(&a.key, "key", "", "with --server: PEM file of its key")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.mapCommand(), a.watchCommand(),
+	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.watchCommand(),
 		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.supervisorCommand(), a.versionCommand())
 	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand())
 	return root

@@ -2,6 +2,8 @@ package ctl
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,19 +12,54 @@ import (
 )
 
 func (a *app) nodeRows(nodes []*lofamov1.Node, wide bool) [][]string {
-	head := []string{"NODE", "COORD", "STATE", "CAUSE", "SINCE", "HEARD", "NOT NORMAL"}
+	head := []string{"NODE", "COORD", "STATE", "CAUSE", "SINCE", "HEARD", "NOTES", "NOT NORMAL"}
 	if wide {
-		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "NOT NORMAL")
+		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "RULE", "LABELS", "NOTES", "NOT NORMAL")
 	}
 	rows := [][]string{head}
 	for _, n := range nodes {
-		r := []string{n.GetId(), n.GetCoord(), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), protoDuration(n.GetAge())}
+		r := []string{n.GetId(), dash(n.GetCoord()), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), protoDuration(n.GetAge())}
 		if wide {
-			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10), witnesses(n), delivery(n))
+			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10),
+				witnesses(n), delivery(n), dash(printable(n.GetReason())), dash(labels(n.GetLabels())))
 		}
-		rows = append(rows, append(r, dash(notNormal(n))))
+		rows = append(rows, append(r, dash(strings.Join(notes(n), ", ")), dash(notNormal(n))))
 	}
 	return rows
+}
+
+// labels prints labels by key.
+func labels(all map[string]string) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, k+"="+all[k])
+	}
+	return strings.Join(out, ",")
+}
+
+// notes are what the state of a node does not tell.
+func notes(n *lofamov1.Node) []string {
+	var out []string
+	add := func(is bool, text string) {
+		if is {
+			out = append(out, text)
+		}
+	}
+	add(n.GetSpare(), "spare")
+	add(n.GetMaintenance() != nil, "maintenance")
+	add(n.GetInferred(), "inferred dead")
+	add(n.GetUnreachable(), "unreachable")
+	add(n.GetSingleWitness(), "single witness")
+	for _, c := range n.GetComponents() {
+		add(c.GetFlapping(), c.GetName()+" flapping")
+	}
+	for _, w := range n.GetWarnings() {
+		add(true, "warning: "+w.GetComponent())
+	}
+	for _, g := range n.GetGroups() {
+		add(true, "in "+g)
+	}
+	return out
 }
 
 func witnesses(n *lofamov1.Node) string {
@@ -48,19 +85,22 @@ func notNormal(n *lofamov1.Node) string {
 }
 
 func (a *app) linkRows(links []*lofamov1.Link, wide bool) [][]string {
-	head := []string{"NODE", "COORD", "LINK", "PEER", "STATE", "CAUSE", "SINCE"}
+	head := []string{"NODE", "COORD", "LINK", "PEER", "STATE", "CAUSE", "SINCE", "NOTES"}
 	if wide {
-		head = append(head, "PEER COORD", "EVIDENCE")
+		head = append(head, "PEER COORD", "RULE", "EVIDENCE")
 	}
 	rows := [][]string{head}
 	for _, l := range links {
-		r := []string{l.GetNode(), l.GetCoord(), l.GetDirection(), l.GetPeer(), stateName(l.GetState()), causeName(l.GetCause()), a.since(l.GetSince())}
+		r := []string{l.GetNode(), l.GetCoord(), l.GetDirection(), l.GetPeer(), stateName(l.GetState()), causeName(l.GetCause()), a.since(l.GetSince()), "-"}
+		if l.GetFlapping() {
+			r[7] = "flapping"
+		}
 		if wide {
 			why := "-"
 			if e := deciding(l.GetEvidence(), l.GetState()); e != nil {
 				why = evidence(e)
 			}
-			r = append(r, l.GetPeerCoord(), why)
+			r = append(r, l.GetPeerCoord(), dash(printable(l.GetReason())), why)
 		}
 		rows = append(rows, r)
 	}
@@ -105,33 +145,10 @@ func printable(s string) string {
 	}, s)
 }
 
-func (a *app) eventRows(events []*lofamov1.Event, wide bool) [][]string {
-	head := []string{"REVISION", "TIME", "NODE", "COMPONENT", "FROM", "TO", "CAUSE", "PATH", "LATENCY"}
-	if wide {
-		head = append(head, "COORD", "OBSERVER", "WITNESSES", "REASON")
-	}
-	rows := [][]string{head}
-	for _, e := range events {
-		r := []string{
-			strconv.FormatUint(e.GetRevision(), 10), a.clock(e.GetTime()), e.GetNode(), e.GetComponent(),
-			stateName(e.GetFrom()), stateName(e.GetTo()), causeName(e.GetCause()), pathName(e.GetPath()), protoDuration(e.GetAwarenessLatency()),
-		}
-		if wide {
-			w := "-"
-			if e.GetSingleWitness() {
-				w = "single"
-			}
-			r = append(r, e.GetCoord(), dash(e.GetObserver()), w, dash(printable(e.GetReason())))
-		}
-		rows = append(rows, r)
-	}
-	return rows
-}
-
 func supervisorRows(sups []*lofamov1.Supervisor, wide bool) [][]string {
-	head := []string{"ID", "ADDRESS", "LEADER", "STATE", "PID"}
+	head := []string{"ID", "ADDRESS", "LEADER", "STATE", "PID", "ALARMS"}
 	if wide {
-		head = append(head, "REPORTS (UDP)", "HTTP")
+		head = append(head, "REPORTS (UDP)", "HTTP", "ETCD MEMBER", "QUORUM")
 	}
 	rows := [][]string{head}
 	for _, s := range sups {
@@ -142,24 +159,40 @@ func supervisorRows(sups []*lofamov1.Supervisor, wide bool) [][]string {
 		if s.GetPid() != 0 {
 			pid = strconv.Itoa(int(s.GetPid()))
 		}
-		r := []string{s.GetId(), dash(s.GetAddress()), leader, stateName(s.GetState()), pid}
+		r := []string{s.GetId(), dash(s.GetAddress()), leader, stateName(s.GetState()), pid, dash(printable(strings.Join(s.GetAlarms(), ", ")))}
 		if wide {
-			r = append(r, dash(s.GetReportAddress()), dash(s.GetHttpAddress()))
+			r = append(r, dash(s.GetReportAddress()), dash(s.GetHttpAddress()), etcdMember(s), quorum(s))
 		}
 		rows = append(rows, r)
 	}
 	return rows
 }
 
+func etcdMember(s *lofamov1.Supervisor) string {
+	if s.GetEtcdLearner() {
+		return s.GetEtcdMember() + " (learner)"
+	}
+	return dash(s.GetEtcdMember())
+}
+
+func quorum(s *lofamov1.Supervisor) string {
+	if s.GetQuorumAge() == nil {
+		return "-"
+	}
+	return "lost " + protoDuration(s.GetQuorumAge()) + " ago"
+}
+
 // printNode prints everything known of a node. wide prints all evidence, not just the newest.
 func (a *app) printNode(n *lofamov1.Node, wide bool) error {
+	where := " at " + n.GetCoord()
+	if n.GetSpare() {
+		where = ", a spare"
+	}
 	head := [][]string{
-		{"Node", n.GetId() + " at " + n.GetCoord()},
+		{"Node", n.GetId() + where},
 		{"State", nodeVerdict(n) + ", since " + a.since(n.GetSince()) + " ago (" + a.clock(n.GetSince()) + "), revision " + strconv.FormatUint(n.GetRevision(), 10)},
 	}
-	if n.GetSingleWitness() {
-		head = append(head, []string{"Witnesses", "fewer than the quorum: no destructive response may rest on this verdict"})
-	}
+	head = append(head, a.nodeNotes(n)...)
 	heard := "nothing since this leader took over"
 	if n.GetAge() != nil {
 		heard = "last sign of life " + protoDuration(n.GetAge()) + " ago"
@@ -172,7 +205,11 @@ func (a *app) printNode(n *lofamov1.Node, wide bool) error {
 	a.printf("\n")
 	rows := [][]string{{"COMPONENT", "STATE", "SINCE", "EVIDENCE"}}
 	for _, c := range n.GetComponents() {
-		r := []string{c.GetName(), stateName(c.GetState()), a.since(c.GetSince())}
+		state := stateName(c.GetState())
+		if c.GetFlapping() {
+			state += " (flapping)"
+		}
+		r := []string{c.GetName(), state, a.since(c.GetSince())}
 		ev := c.GetEvidence()
 		if len(ev) == 0 {
 			rows = append(rows, append(r, "-"))
@@ -193,6 +230,54 @@ func (a *app) printNode(n *lofamov1.Node, wide bool) error {
 	}
 	a.printRegisters(n)
 	return nil
+}
+
+// nodeNotes are the lines of what few nodes have.
+func (a *app) nodeNotes(n *lofamov1.Node) [][]string {
+	var out [][]string
+	add := func(is bool, name, text string) {
+		if is {
+			out = append(out, []string{name, text})
+		}
+	}
+	add(n.GetReason() != "", "Rule", printable(n.GetReason()))
+	add(n.GetSingleWitness(), "Witnesses", "fewer than the quorum: no destructive response may rest on this verdict")
+	add(n.GetInferred(), "Inferred", "taken for dead: nobody living could see it")
+	add(n.GetUnreachable(), "Unreachable", "no living path from the supervisors leads to it")
+	add(len(n.GetGroups()) > 0, "Member of", strings.Join(n.GetGroups(), ", "))
+	if m := n.GetMaintenance(); m != nil {
+		add(true, "Maintenance", a.maintenance(m))
+	}
+	for _, w := range n.GetWarnings() {
+		add(true, "Warning", warning(w))
+	}
+	add(len(n.GetLabels()) > 0, "Labels", labels(n.GetLabels()))
+	add(n.GetRegion() != "", "Region", n.GetRegion())
+	return out
+}
+
+// maintenance prints a mark in one line.
+func (a *app) maintenance(m *lofamov1.Maintenance) string {
+	s := printable(m.GetReason())
+	if m.GetBy() != "" {
+		s += ", by " + printable(m.GetBy())
+	}
+	if m.GetSince() != nil {
+		s += ", since " + a.clock(m.GetSince())
+	}
+	if m.GetUntil() != nil {
+		return s + ", until " + a.clock(m.GetUntil())
+	}
+	return s + ", until ended"
+}
+
+// warning prints a warning in one line.
+func warning(w *lofamov1.Warning) string {
+	s := fmt.Sprintf("%s: %s is %.4g and reaches %.4g in %s", w.GetComponent(), w.GetQuantity(), w.GetValue(), w.GetThreshold(), protoDuration(w.GetTimeToThreshold()))
+	if w.GetReason() != "" {
+		s += " (" + printable(w.GetReason()) + ")"
+	}
+	return s
 }
 
 func nodeVerdict(n *lofamov1.Node) string {

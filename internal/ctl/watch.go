@@ -14,12 +14,14 @@ import (
 )
 
 type watchFlags struct {
-	asSeen bool
-	after  uint64
-	limit  time.Duration
-	count  uint
-	colour string
-	output *outputFlag
+	selectFlags
+	asSeen  bool
+	initial bool
+	after   uint64
+	limit   time.Duration
+	count   uint
+	colour  string
+	output  *outputFlag
 }
 
 func (a *app) watchCommand() *cobra.Command {
@@ -32,14 +34,17 @@ come, --for has passed, or Ctrl-C; that is a success.
 
 When a supervisor fails, the watch goes on with the next one, after the last revision printed:
 no committed change is lost or printed twice. --as-seen also prints changes before they are
-committed, marked so; each is printed again when it is.`,
-		Example:           "  lofamoctl watch\n  lofamoctl watch --after-revision 120 --count 1 --for 10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
+committed, marked so; each is printed again when it is. --initial prints first what is not normal now.
+` + eventSelectors,
+		Example:           "  lofamoctl watch\n  lofamoctl watch --initial -l rack=r7\n  lofamoctl watch --after-revision 120 --count 1 --for 10s -o json\n  lofamoctl watch 1,0,1 --as-seen",
 		Args:              between(0, "NODE"),
 		ValidArgsFunction: a.completeFirstNode,
 	}
 	f.output = addOutputFlag(cmd, formatTable, formatWide, formatJSON)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked so")
+	addSelectFlags(cmd, &f.selectFlags)
+	fl.BoolVar(&f.initial, "initial", false, "first what is not normal now, as changes from UNKNOWN")
 	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
 	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")
 	fl.UintVar(&f.count, "count", 0, "stop after so many changes (default: never)")
@@ -47,6 +52,9 @@ committed, marked so; each is printed again when it is.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.limit < 0 {
 			return usagef("--for %v: want a positive time such as 10s", f.limit)
+		}
+		if f.initial && f.after > 0 {
+			return usagef("--initial and --after-revision: want one of them, for the map is of its own revision")
 		}
 		p, err := a.painter(f.colour)
 		if err != nil {
@@ -69,7 +77,7 @@ func (a *app) watch(ctx context.Context, s session, node string, f *watchFlags, 
 		defer cancel()
 	}
 	left := f.count
-	opts := client.WatchOptions{After: f.after, AsSeen: f.asSeen, Node: node, Progress: a.watchProgress()}
+	opts := client.WatchOptions{After: f.after, AsSeen: f.asSeen, Node: node, Labels: f.labels, Fields: f.fields, Initial: f.initial, Progress: a.watchProgress()}
 	err := s.Watch(ctx, opts, func(r *lofamov1.WatchResponse) error {
 		for _, e := range r.GetEvents() {
 			if err := a.printEvent(e, f.output.format, p); err != nil {
@@ -119,8 +127,9 @@ func (a *app) printEvent(e *lofamov1.Event, f format, p painter) error {
 	if e.GetAsSeen() {
 		revision = "as seen"
 	}
-	fmt.Fprintf(&b, "%s  %-12s  %-8s %-15s  %s → %s", a.clock(e.GetTime()), revision, e.GetNode(), e.GetComponent(),
-		stateName(e.GetFrom()), p.state(e.GetTo(), stateName(e.GetTo())))
+	node, component := subject(e)
+	from, to := change(e)
+	fmt.Fprintf(&b, "%s  %-12s  %-8s %-15s  %s → %s", a.clock(e.GetTime()), revision, node, component, from, p.state(e.GetTo(), to))
 	if c := causeName(e.GetCause()); c != "-" {
 		b.WriteString("  cause " + c)
 	}
@@ -130,8 +139,8 @@ func (a *app) printEvent(e *lofamov1.Event, f format, p painter) error {
 	if e.GetAwarenessLatency() != nil {
 		b.WriteString("  after " + protoDuration(e.GetAwarenessLatency()))
 	}
-	if e.GetSingleWitness() {
-		b.WriteString("  (single witness)")
+	if notes := a.eventNotes(e); len(notes) > 0 {
+		b.WriteString("  (" + strings.Join(notes, ", ") + ")")
 	}
 	if f == formatWide {
 		if e.GetObserver() != "" {

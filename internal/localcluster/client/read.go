@@ -85,18 +85,25 @@ func (c *Client) AllLinks(ctx context.Context, req *lofamov1.ListLinksRequest, c
 // paged is a page of a list.
 type paged interface{ GetContinue() string }
 
-// pages asks for one page after the other and joins them to the first.
+// pages asks for one page after the other and joins them to the first; once, when the pages are no longer known,
+// from the beginning and in as few as can be.
 func pages[T paged](chunk uint32, ask func(limit uint32, next string) (T, error), join func(all, page T)) (T, error) {
 	all, err := ask(chunk, "")
 	if err != nil {
 		return all, err
 	}
+	again := false
 	for next := all.GetContinue(); next != ""; {
 		page, err := ask(chunk, next)
-		if status.Code(err) == codes.OutOfRange {
-			return ask(0, "")
-		}
-		if err != nil {
+		switch {
+		case status.Code(err) == codes.OutOfRange && !again:
+			again, chunk = true, 0
+			if all, err = ask(0, ""); err != nil {
+				return all, err
+			}
+			next = all.GetContinue()
+			continue
+		case err != nil:
 			return all, err
 		}
 		next = page.GetContinue()
@@ -131,4 +138,17 @@ func (c *Client) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetHistoryResponse, error) {
 		return s.GetHistory(ctx, req)
 	})
+}
+
+// AllEvents is ListEvents with all pages that follow the first one, each of as many events as the request's limit.
+func (c *Client) AllEvents(ctx context.Context, req *lofamov1.ListEventsRequest) (*lofamov1.ListEventsResponse, error) {
+	return pages(req.GetLimit(),
+		func(limit uint32, next string) (*lofamov1.ListEventsResponse, error) {
+			req.Limit, req.Continue = limit, next
+			return c.ListEvents(ctx, req)
+		},
+		func(all, page *lofamov1.ListEventsResponse) {
+			all.Events = append(all.Events, page.GetEvents()...)
+			all.Revision, all.Continue = page.GetRevision(), ""
+		})
 }

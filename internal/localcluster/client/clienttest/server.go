@@ -67,10 +67,12 @@ type Map struct {
 	Summary     *lofamov1.GetSummaryResponse
 	Explanation *lofamov1.ExplainResponse
 	History     *lofamov1.GetHistoryResponse
-	Initial     []*lofamov1.Event // the map as a watch that asks for it is sent it, an event a response
-	commits     []*lofamov1.WatchResponse
-	seen        []*lofamov1.Event
-	compacted   uint64
+	// OldestRevision is what lists of events say of the oldest that is kept.
+	OldestRevision uint64
+	Initial        []*lofamov1.Event // the map as a watch that asks for it is sent it, an event a response
+	commits        []*lofamov1.WatchResponse
+	seen           []*lofamov1.Event
+	compacted      uint64
 }
 
 // NewMap returns an empty map.
@@ -281,7 +283,7 @@ func (s *Server) ListEvents(_ context.Context, req *lofamov1.ListEventsRequest) 
 	}
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	out := &lofamov1.ListEventsResponse{Revision: s.m.revision()}
+	out := &lofamov1.ListEventsResponse{Revision: s.m.revision(), OldestRevision: s.m.OldestRevision}
 	for _, c := range s.m.commits {
 		if c.GetRevision() > req.GetAfterRevision() {
 			for _, e := range c.GetEvents() {

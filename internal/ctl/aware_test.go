@@ -1,0 +1,191 @@
+package ctl
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
+)
+
+// grouped is a 2x2x2 map whose plane X=1 has lost its power, with two members that nobody sees; n0-0-0 is
+// under maintenance, n0-1-0 grows hot, a cable of n0-1-1 flaps; there is a spare.
+func grouped(t *testing.T) *clienttest.Map {
+	t.Helper()
+	m := healthy(t, "2x2x2")
+	group := &lofamov1.Group{
+		Id: "plane/X=1", Kind: lofamov1.GroupKind_PLANE, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE,
+		Members: []string{"n1-0-0", "n1-1-0", "n1-0-1", "n1-1-1"}, Size: 4, Of: 4, Inferred: 2, Since: ago(9 * time.Second), Reason: "plane",
+	}
+	ended := &lofamov1.Group{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_NORMAL, Size: 3, Of: 8}
+	m.Groups.Revision, m.Groups.Cluster = 41, m.Nodes.GetCluster()
+	m.Groups.Groups = []*lofamov1.Group{
+		{Id: "label/rack=r7", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_SERVICE_NETWORK, Members: []string{"n0-0-0"}, Size: 12, Of: 16, Since: ago(time.Hour)},
+		group,
+	}
+	for _, n := range m.Nodes.GetNodes() {
+		n.Labels = map[string]string{"rack": "r" + n.GetCoord()[4:], "power": "a"}
+		if !strings.HasPrefix(n.GetCoord(), "1") {
+			continue
+		}
+		n.State, n.Cause, n.Groups, n.Reason, n.Since, n.Age = lofamov1.State_FAILED, lofamov1.Cause_NODE, []string{"plane/X=1"}, "quorum", ago(9*time.Second), durationpb.New(10*time.Second)
+		if n.GetCoord()[2] == '1' {
+			n.State, n.Cause, n.Inferred, n.Reason, n.Age = lofamov1.State_UNKNOWN, lofamov1.Cause_NONE, true, "inferred", nil
+		}
+		for _, c := range n.GetComponents() {
+			c.State = lofamov1.State_UNKNOWN
+		}
+	}
+	marked, hot, flaps := m.Nodes.Nodes[0], m.Nodes.Nodes[2], m.Nodes.Nodes[6]
+	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada", Since: ago(time.Hour), Until: ago(-2 * time.Hour)}
+	hot.Warnings = []*lofamov1.Warning{{
+		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ago(time.Minute), Reason: "temperature-slope",
+	}}
+	link := flaps.Components[5]
+	link.State, link.Flapping, link.Reason = lofamov1.State_SICK, true, "near-end"
+	for _, l := range m.Links.GetLinks() {
+		if l.GetNode() == flaps.GetId() && l.GetDirection() == "X+" {
+			l.State, l.Cause, l.Flapping, l.Reason = lofamov1.State_SICK, lofamov1.Cause_LINK, true, "near-end"
+		}
+	}
+	m.Nodes.Nodes = append(m.Nodes.Nodes, &lofamov1.Node{Id: "spare-1", State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE, Spare: true, Labels: map[string]string{"rack": "r9"}})
+	m.Supervisors.Supervisors[0].Alarms, m.Supervisors.Supervisors[0].QuorumAge = []string{"no quorum", "store slow: 2.1s"}, durationpb.New(4*time.Second)
+	m.Supervisors.Supervisors[1].EtcdMember, m.Supervisors.Supervisors[2].EtcdMember, m.Supervisors.Supervisors[2].EtcdLearner = "8e9e05c52164694d", "91bc3c398fb3c146", true
+	events := []*lofamov1.Event{
+		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Group: group, Time: ago(9 * time.Second), Reason: "plane"},
+		{Kind: lofamov1.EventKind_GROUP_CHANGED, From: lofamov1.State_FAILED, To: lofamov1.State_NORMAL, Group: ended, Time: ago(8 * time.Second)},
+		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "temperature", Warning: hot.GetWarnings()[0], Time: ago(7 * time.Second)},
+		{Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n0-1-0", Coord: "0,1,0", Component: "memory", Warning: &lofamov1.Warning{}, Ended: true, Time: ago(6 * time.Second)},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0", Coord: "0,0,0", Maintenance: marked.GetMaintenance(), Time: ago(5 * time.Second), Observer: "operator ada"},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-1", Coord: "0,0,1", Maintenance: &lofamov1.Maintenance{}, Ended: true, Time: ago(4 * time.Second)},
+		{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ago(3 * time.Second), Reason: "topology: 40 nodes are changed: list them again"},
+		{Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: lofamov1.State_NORMAL, To: lofamov1.State_UNKNOWN, Time: ago(2 * time.Second)},
+		{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-1-1", Coord: "0,1,1", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK, Flapping: true, Time: ago(time.Second)},
+	}
+	m.Initial = []*lofamov1.Event{events[0], {Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Coord: "1,0,0", Component: "node", From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE}}
+	m.Commit(41, events...)
+	m.Summary = &lofamov1.GetSummaryResponse{
+		Nodes: &lofamov1.Count{Unknown: 2, Normal: 4, Failed: 2}, Links: &lofamov1.Count{Normal: 23, Sick: 1, Unknown: 24}, Groups: 2, Warnings: 1, Maintenance: 1, Revision: 41,
+		By: []*lofamov1.Tally{
+			{Key: "label/rack", Value: "r0", Nodes: &lofamov1.Count{Normal: 2, Failed: 2}}, {Key: "label/rack", Value: "r1", Nodes: &lofamov1.Count{Unknown: 2, Normal: 2}},
+			{Key: "dimension/X", Value: "1", Nodes: &lofamov1.Count{Unknown: 2, Failed: 2}},
+		},
+	}
+	m.Explanation = &lofamov1.ExplainResponse{
+		Node: "n1-0-0", Coord: "1,0,0", Component: "node", State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Since: ago(9 * time.Second), Rule: "quorum",
+		Summary: "2 of 3 neighbours hear nothing from it, and no challenge was answered within 25ms",
+		Because: []string{"n0-0-0 hears nothing on X-", "n1-0-1 does not count: it shares power=b"}, Until: []string{"an answer to a challenge", "a report of a newer boot epoch"},
+		Evidence: []*lofamov1.Evidence{{Kind: "SILENCE", Observer: "n0-0-0/dnp", Path: lofamov1.Path_DIRECT, Age: durationpb.New(9100 * time.Millisecond), State: lofamov1.State_FAILED}},
+		Groups:   []*lofamov1.Group{group},
+	}
+	m.History = &lofamov1.GetHistoryResponse{
+		Events: []*lofamov1.Event{events[8], events[0]}, From: ago(26 * time.Hour), Revision: 41,
+		TimeIn: []*lofamov1.TimeIn{
+			{State: lofamov1.State_UNKNOWN, Time: durationpb.New(time.Minute), Times: 1}, {State: lofamov1.State_NORMAL, Time: durationpb.New(26*time.Hour - time.Minute), Times: 1},
+			{State: lofamov1.State_SICK, Time: durationpb.New(0)}, {State: lofamov1.State_FAILED, Time: durationpb.New(9 * time.Second), Times: 1},
+		},
+	}
+	return m
+}
+
+func TestGoldenOfGroups(t *testing.T) {
+	r := startRemote(t, grouped(t))
+	for _, tc := range []struct{ name, args string }{
+		{"groups-nodes.txt", "get nodes"},
+		{"groups-nodes-wide.txt", "get nodes -o wide"},
+		{"groups-node-marked.txt", "get node 0,0,0"},
+		{"groups-node-hot.txt", "get node 0,1,0"},
+		{"groups-node-inferred.txt", "get node 1,1,0"},
+		{"groups-links.txt", "get links --state SICK"},
+		{"groups-links-wide.txt", "get links --state SICK -o wide"},
+		{"groups-groups.txt", "get groups"},
+		{"groups-groups-wide.txt", "get groups -o wide"},
+		{"groups-groups.json", "get groups -o json"},
+		{"groups-events.txt", "get events"},
+		{"groups-events-wide.txt", "get events -o wide"},
+		{"groups-supervisors.txt", "get supervisors -o wide"},
+		{"groups-summary.txt", "summary --by label/rack,dimension/X"},
+		{"groups-summary.json", "summary -o json"},
+		{"groups-explain.txt", "explain 1,0,0"},
+		{"groups-explain.yaml", "explain 1,0,0 -o yaml"},
+		{"groups-history.txt", "history 0,1,1"},
+		{"groups-history.json", "history 0,1,1 -o json"},
+		{"groups-watch.txt", "watch --after-revision 1 --count 9"},
+		{"groups-watch-initial.txt", "watch --initial --count 2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+			if got.code != 0 || got.stderr != "" {
+				t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
+			}
+			golden(t, tc.name, got.stdout)
+		})
+	}
+}
+
+// TestSelectorsAreHandedOn: what the user types is what the supervisor is asked.
+func TestSelectorsAreHandedOn(t *testing.T) {
+	m := grouped(t)
+	for _, tc := range []struct {
+		args string
+		want string // in the request, as text
+	}{
+		{"get nodes -l rack=r7 --field-selector x=3 --not-normal --limit 5", `label_selector:"rack=r7" field_selector:"x=3" limit:5 not_normal:true`},
+		{"get nodes --limit 0 --state SICK", "states:SICK"},
+		{"get links 0,0,0 --selector !spare --field-selector direction=X+", `node:"0,0,0" label_selector:"!spare" field_selector:"direction=X+" limit:1000`},
+		{"get groups 0,0,0", `node:"0,0,0"`},
+		{"get events -l gpu --field-selector kind=GROUP_CHANGED --since-revision 7", `after_revision:7 label_selector:"gpu" field_selector:"kind=GROUP_CHANGED"`},
+		{"get events 0,0,0 --limit 3", `limit:3 node:"0,0,0"`},
+		{"summary --by region,dimension/Z -l power=a", `by:"region" by:"dimension/Z" label_selector:"power=a"`},
+		{"explain 0,0,0 link/X+", `node:"0,0,0" component:"link/X+"`},
+		{"history 0,0,0 host --limit 9 --since 1h", `node:"0,0,0" component:"host" limit:9 since:{seconds:1714993200}`},
+		{"watch 0,0,0 -l a --field-selector to=FAILED --initial --count 1", `node:"0,0,0" label_selector:"a" field_selector:"to=FAILED" initial:true`},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			r := startRemote(t, m)
+			if got := run(t, nil, r.flags(strings.Fields(tc.args)...)...); got.code != 0 {
+				t.Fatal(got.stderr)
+			}
+			var asked []string
+			for _, req := range r.server.Asked() {
+				b, err := prototext.Marshal(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text := strings.Join(strings.Fields(strings.ReplaceAll(string(b), ": ", ":")), " ") // its spaces are not stable
+				if asked = append(asked, text); text == tc.want {
+					return
+				}
+			}
+			t.Errorf("asked %q, want %s", asked, tc.want)
+		})
+	}
+}
+
+func TestStaleAnswersSayHowOld(t *testing.T) {
+	m := grouped(t)
+	m.Nodes.Cluster.Stale, m.Nodes.Cluster.StaleAge = true, durationpb.New(75*time.Second)
+	m.Links.Cluster, m.Summary.Cluster, m.Explanation.Cluster = m.Nodes.GetCluster(), m.Nodes.GetCluster(), m.Nodes.GetCluster()
+	r := startRemote(t, m)
+	for _, args := range []string{"get nodes", "get links", "get groups", "summary", "explain 0,0,0"} {
+		if got := run(t, nil, r.flags(strings.Fields(args)...)...); got.code != 0 || !strings.Contains(got.stderr, "STALE") || !strings.Contains(got.stderr, "since 1m15s") {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+}
+
+func TestMissingEventsAreTold(t *testing.T) {
+	m := grouped(t)
+	m.OldestRevision = 30
+	r := startRemote(t, m)
+	if got := run(t, nil, r.flags("get", "events", "--since-revision", "7")...); got.code != 0 || !strings.Contains(got.stderr, "before revision 30 are no longer kept") {
+		t.Errorf("%+v", got)
+	}
+	if got := run(t, nil, r.flags("get", "events", "--since-revision", "29")...); got.code != 0 || got.stderr != "" {
+		t.Errorf("%+v", got)
+	}
+}

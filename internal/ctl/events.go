@@ -1,0 +1,98 @@
+package ctl
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// subject names what an event is about: the node and its component, the group fault, or what else has changed.
+func subject(e *lofamov1.Event) (node, component string) {
+	switch e.GetKind() {
+	case lofamov1.EventKind_GROUP_CHANGED:
+		return e.GetGroup().GetId(), "group"
+	case lofamov1.EventKind_WARNING_CHANGED:
+		return e.GetNode(), e.GetComponent()
+	case lofamov1.EventKind_MAINTENANCE_CHANGED:
+		return e.GetNode(), "maintenance"
+	case lofamov1.EventKind_TOPOLOGY_CHANGED:
+		return dash(e.GetNode()), "topology"
+	case lofamov1.EventKind_REGION_CHANGED:
+		return dash(e.GetRegion()), "region"
+	default:
+		return e.GetNode(), e.GetComponent()
+	}
+}
+
+// change says from what to what.
+func change(e *lofamov1.Event) (from, to string) {
+	ended := func(word string) (string, string) {
+		if e.GetEnded() {
+			return word, "ended"
+		}
+		return "-", word
+	}
+	switch e.GetKind() {
+	case lofamov1.EventKind_GROUP_CHANGED:
+		if e.GetTo() == lofamov1.State_NORMAL {
+			return stateName(e.GetFrom()), "ended"
+		}
+	case lofamov1.EventKind_WARNING_CHANGED:
+		return ended("warning")
+	case lofamov1.EventKind_MAINTENANCE_CHANGED:
+		return ended("marked")
+	case lofamov1.EventKind_TOPOLOGY_CHANGED:
+		return "-", "changed"
+	}
+	return stateName(e.GetFrom()), stateName(e.GetTo())
+}
+
+// eventNotes are what the states of an event do not tell. A warning that is over says nothing more.
+func (a *app) eventNotes(e *lofamov1.Event) []string {
+	var out []string
+	if e.GetSingleWitness() {
+		out = append(out, "single witness")
+	}
+	if e.GetFlapping() {
+		out = append(out, "flapping")
+	}
+	if g := e.GetGroup(); g != nil {
+		out = append(out, fmt.Sprintf("%s of %d nodes", g.GetKind(), g.GetSize()))
+		if g.GetInferred() > 0 {
+			out = append(out, fmt.Sprintf("%d inferred dead", g.GetInferred()))
+		}
+	}
+	if e.GetKind() == lofamov1.EventKind_TOPOLOGY_CHANGED && e.GetReason() != "" {
+		out = append(out, printable(e.GetReason()))
+	}
+	if w := e.GetWarning(); w != nil && !e.GetEnded() {
+		out = append(out, warning(w))
+	}
+	if m := e.GetMaintenance(); m != nil && !e.GetEnded() {
+		out = append(out, a.maintenance(m))
+	}
+	return out
+}
+
+func (a *app) eventRows(events []*lofamov1.Event, wide bool) [][]string {
+	head := []string{"REVISION", "TIME", "NODE", "COMPONENT", "FROM", "TO", "CAUSE", "PATH", "LATENCY", "NOTES"}
+	if wide {
+		head = append(head, "COORD", "OBSERVER", "REASON")
+	}
+	rows := [][]string{head}
+	for _, e := range events {
+		node, component := subject(e)
+		from, to := change(e)
+		r := []string{
+			strconv.FormatUint(e.GetRevision(), 10), a.clock(e.GetTime()), node, component, from, to,
+			causeName(e.GetCause()), pathName(e.GetPath()), protoDuration(e.GetAwarenessLatency()), dash(strings.Join(a.eventNotes(e), ", ")),
+		}
+		if wide {
+			r = append(r, dash(e.GetCoord()), dash(printable(e.GetObserver())), dash(printable(e.GetReason())))
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}

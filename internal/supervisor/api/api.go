@@ -26,8 +26,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/fanout"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -36,12 +38,13 @@ type Engine interface {
 	Map(ctx context.Context) (view.Map, error)
 	Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, error)
 	Reports(ctx context.Context, q engine.ReportQuery) (engine.ReportView, error)
+	Explain(ctx context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error)
 	Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error)
 }
 
 // Copy is the replica's own copy of the store. But for Revision its methods need no quorum.
 type Copy interface {
-	Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error)
+	MapNow(ctx context.Context) (store.Snapshot, error)
 	fanout.Source
 	Revision(ctx context.Context) (uint64, error)
 }
@@ -247,20 +250,39 @@ func (s *Server) local(written uint64) (view.Map, bool) {
 	return m, ok && m.Revision >= written
 }
 
+// readCopy makes a map of the copy. What is of nodes that there are no longer is left out.
 func (s *Server) readCopy(ctx context.Context) (view.Map, error) {
-	docs, rev, err := s.cfg.Copy.Nodes(ctx)
+	snap, err := s.cfg.Copy.MapNow(ctx)
 	if err != nil {
 		return view.Map{}, err
 	}
 	b := view.NewBuilder(s.cfg.Names, time.Time{})
-	for _, doc := range docs {
+	for _, doc := range snap.Nodes {
 		e, err := view.Restore(doc)
 		if err != nil {
 			return view.Map{}, err
 		}
 		b.Set(e)
 	}
-	return b.Map(rev), nil
+	for _, doc := range snap.Groups {
+		g, err := view.RestoreGroup(doc)
+		if err != nil {
+			return view.Map{}, err
+		}
+		if g.Members = slices.DeleteFunc(g.Members, func(id fault.NodeID) bool { return !b.Has(id) }); len(g.Members) > 0 {
+			b.SetGroup(g)
+		}
+	}
+	for _, doc := range snap.Warnings {
+		w, err := view.RestoreWarning(doc.Node, doc.Warning)
+		if err != nil {
+			return view.Map{}, err
+		}
+		if b.Has(w.Node) {
+			b.SetWarning(w)
+		}
+	}
+	return b.Map(snap.Revision), nil
 }
 
 // checkStates refuses what is no state, and returns a filter.

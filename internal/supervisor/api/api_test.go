@@ -24,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -39,6 +40,9 @@ type follower struct{}
 func (follower) Map(context.Context) (view.Map, error) { return view.Map{}, engine.ErrNotLeading }
 func (follower) Detail(context.Context, []fault.NodeID) ([]view.Entry, error) {
 	return nil, engine.ErrNotLeading
+}
+func (follower) Explain(context.Context, fault.NodeID, fault.Component) (awareness.Explanation, error) {
+	return awareness.Explanation{}, engine.ErrNotLeading
 }
 func (follower) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
 	return engine.ReportView{}, engine.ErrNotLeading
@@ -93,7 +97,7 @@ func serveNamed(t *testing.T, e Engine, names *view.Names, queue int) *harness {
 		t.Fatal(err)
 	}
 	h.connect(t, Config{
-		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, Engine: e, Copy: h.store, Directory: alone{},
+		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, QuorumAge: func() time.Duration { return 3 * time.Second }, Engine: e, Copy: h.store, Directory: alone{},
 		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
 	})
 	return h

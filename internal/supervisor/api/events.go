@@ -31,7 +31,7 @@ const eventPage = 512
 var eventFields = []selector.Field{
 	{Name: "node"}, {Name: "component"}, {Name: "kind", Check: selector.OneOf(enumNames(lofamov1.EventKind_name)...)},
 	{Name: "from", Check: stateNames}, {Name: "to", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)},
-	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group"},
+	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 }
 
 // eventFilter chooses among events. A group fault passes when it or one of its members does.

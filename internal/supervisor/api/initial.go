@@ -3,13 +3,17 @@ package api
 import (
 	"context"
 	"errors"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // initialAtOnce is about how many events of the initial map go into one response.
@@ -41,8 +45,14 @@ func (s *Server) sendInitial(ctx context.Context, req *lofamov1.WatchRequest, w 
 			events = append(events, ev)
 		}
 	}
+	for _, g := range snap.Groups {
+		ev := view.GroupEvent(g, fault.Unknown, g.Since)
+		ev.Revision, ev.Region = snap.Revision, snap.topo.Region
+		add(ev)
+	}
+	warnings := snap.warnings()
 	for _, rank := range snap.notNormal() {
-		for _, ev := range snap.initialEvents(rank) {
+		for _, ev := range snap.initialEvents(rank, warnings[rank]) {
 			add(ev)
 		}
 		if len(events) >= initialAtOnce {
@@ -84,26 +94,48 @@ func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchReque
 	}
 }
 
-// initialEvents tell of one node that is not NORMAL as if it had changed from UNKNOWN: the node, and what of it is
-// SICK or FAILED.
-func (s snapshot) initialEvents(rank int) []*lofamov1.Event {
+// initialEvents tell of one node as if it had changed from UNKNOWN: the node, what of it is SICK or FAILED, its warnings
+// and its maintenance mark. Their times are those since when it is so.
+func (s snapshot) initialEvents(rank int, warnings []*lofamov1.Warning) []*lofamov1.Event {
 	e := s.At(rank)
 	st := &e.Status
-	event := func(component string, to lofamov1.State, cause lofamov1.Cause) *lofamov1.Event {
+	event := func(kind lofamov1.EventKind, component string, since *timestamppb.Timestamp) *lofamov1.Event {
 		return &lofamov1.Event{
-			Revision: s.Revision, Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: string(st.ID), Coord: st.Coord.String(), Component: component,
-			From: lofamov1.State_UNKNOWN, To: to, Cause: cause, Labels: s.labels(rank), Region: s.region(rank),
+			Revision: s.Revision, Kind: kind, Node: string(st.ID), Coord: st.Coord.String(), Component: component, Labels: s.labels(rank), Region: s.region(rank), Time: since,
 		}
 	}
-	node := event("node", lofamov1.State(st.State), lofamov1.Cause(st.Cause))
+	state := func(component string, to fault.State, cause fault.Cause, since time.Time, rule string) *lofamov1.Event {
+		ev := event(lofamov1.EventKind_COMPONENT_CHANGED, component, stamp(since))
+		ev.From, ev.To, ev.Cause, ev.Reason = lofamov1.State_UNKNOWN, lofamov1.State(to), lofamov1.Cause(cause), rule
+		return ev
+	}
+	node := state(fault.ComponentNode.String(), st.State, st.Cause, st.Since, st.Rule)
 	node.SingleWitness = st.SingleWitness
 	out := []*lofamov1.Event{node}
 	for _, c := range st.Components {
-		if to := lofamov1.State(c.State); to == lofamov1.State_SICK || to == lofamov1.State_FAILED {
-			ev := event(c.Component.String(), to, lofamov1.Cause(c.Cause))
+		if c.State == fault.Sick || c.State == fault.Failed {
+			ev := state(c.Component.String(), c.State, c.Cause, c.Since, c.Rule)
 			ev.Flapping = c.Flapping
 			out = append(out, ev)
 		}
 	}
+	for _, w := range warnings {
+		ev := event(lofamov1.EventKind_WARNING_CHANGED, w.GetComponent(), w.GetSince())
+		ev.Warning, ev.Reason = w, w.GetReason()
+		out = append(out, ev)
+	}
+	if m := s.maintenance(rank); m != nil {
+		ev := event(lofamov1.EventKind_MAINTENANCE_CHANGED, "", m.GetSince())
+		ev.Maintenance, ev.Reason, ev.Observer = m, m.GetReason(), m.GetBy()
+		out = append(out, ev)
+	}
 	return out
+}
+
+// stamp leaves out a time that is not known.
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // maxNodes is the most nodes of one page.
@@ -26,11 +27,19 @@ var (
 	stateNames = selector.OneOf("UNKNOWN", "NORMAL", "SICK", "FAILED")
 	boolNames  = selector.OneOf("true", "false")
 	nodeFields = []selector.Field{
-		{Name: "id"}, {Name: "coord"}, {Name: "x", Check: selector.Number}, {Name: "y", Check: selector.Number}, {Name: "z", Check: selector.Number},
-		{Name: "state", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"}, {Name: "group"},
+		{Name: "id"}, {Name: "coord", Open: true, Check: checkCoord}, {Name: "x", Check: selector.Number}, {Name: "y", Check: selector.Number}, {Name: "z", Check: selector.Number},
+		{Name: "state", Check: stateNames}, {Name: "cause", Check: selector.OneOf(enumNames(lofamov1.Cause_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 		{Name: "maintenance", Check: boolNames}, {Name: "spare", Check: boolNames}, {Name: "inferred", Check: boolNames}, {Name: "unreachable", Check: boolNames},
 	}
 )
+
+// checkCoord takes coordinates, and the empty ones of a spare.
+func checkCoord(v string) error {
+	if c, err := grid.ParseCoord(v); v != "" && (err != nil || c.String() != v) {
+		return errors.New("want x,y,z")
+	}
+	return nil
+}
 
 // enumNames are the names of a protobuf enum in the order of their numbers, but for the one that is never sent.
 func enumNames(names map[int32]string) []string {
@@ -227,6 +236,7 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 		return nil, err
 	}
 	now := time.Now()
+	warnings := snap.warnings()
 	out := make([]*lofamov1.Node, len(positions))
 	for i, pos := range positions {
 		if sp, ok := snap.spare(pos); ok {
@@ -235,6 +245,7 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 			out[i] = view.Node(entries[i], now)
 		}
 		snap.dress(out[i], pos)
+		out[i].Warnings = warnings[pos]
 		if brief {
 			out[i].Components, out[i].Registers, out[i].Delivery, out[i].DeliveryAge, out[i].DeliveryOld = nil, nil, nil, nil, false
 		}

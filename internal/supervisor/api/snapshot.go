@@ -93,14 +93,51 @@ func (s snapshot) dress(n *lofamov1.Node, pos int) {
 	n.Labels, n.Region, n.Maintenance = s.labels(pos), s.region(pos), s.maintenance(pos)
 }
 
-// notNormal are the ranks of the nodes that are not NORMAL or have a component that is SICK or FAILED.
-func (s snapshot) notNormal() []int { return slices.Collect(s.NotNormal()) }
+// warnings are those of each node that has any, by rank.
+func (s snapshot) warnings() map[int][]*lofamov1.Warning {
+	out := make(map[int][]*lofamov1.Warning)
+	for _, w := range s.Warnings {
+		if rank, ok := s.Rank(w.Node); ok {
+			out[rank] = append(out[rank], view.Warning(w))
+		}
+	}
+	return out
+}
 
-// countMarks counts what is set or found beside states: of the chosen ranks, nil for all.
+// notNormal are the ranks of the nodes that are not NORMAL or have a warning or a component that is SICK or FAILED.
+func (s snapshot) notNormal() []int {
+	out := slices.Collect(s.NotNormal())
+	n := len(out)
+	for _, w := range s.Warnings {
+		if rank, ok := s.Rank(w.Node); ok {
+			if _, found := slices.BinarySearch(out[:n], rank); !found {
+				out = append(out, rank)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// countMarks counts what stands above nodes or is set by operators: of the chosen ranks, nil for all.
 func (s snapshot) countMarks(resp *lofamov1.GetSummaryResponse, chosen []bool, marks []*lofamov1.Maintenance) {
+	counts := func(id fault.NodeID) bool {
+		pos, ok := s.position(id)
+		return ok && (chosen == nil || pos < len(chosen) && chosen[pos])
+	}
 	for _, m := range marks {
-		if pos, ok := s.position(fault.NodeID(m.GetNode())); ok && (chosen == nil || pos < len(chosen) && chosen[pos]) {
+		if counts(fault.NodeID(m.GetNode())) {
 			resp.Maintenance++
+		}
+	}
+	for _, w := range s.Warnings {
+		if counts(w.Node) {
+			resp.Warnings++
+		}
+	}
+	for _, g := range s.Groups {
+		if slices.ContainsFunc(g.Members, counts) {
+			resp.Groups++
 		}
 	}
 }

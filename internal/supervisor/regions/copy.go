@@ -3,8 +3,10 @@ package regions
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
@@ -62,4 +64,30 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 		have.nodes[i].Region, have.nodes[i].Revision = n.GetRegion(), n.GetRevision()
 	}
 	return have.nodes, rev, nil
+}
+
+// MapNow is the copy as a snapshot: the nodes of all regions, with the group faults and warnings that stand over them.
+func (c Copy) MapNow(ctx context.Context) (store.Snapshot, error) {
+	nodes, rev, err := c.Nodes(ctx)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	entries, _, err := c.Tree(ctx, prefix, true)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	have, err := read(entries, rev)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	snap := store.Snapshot{Revision: rev, Nodes: nodes}
+	for _, d := range have.above {
+		if err := snap.AddAbove(store.KV{Key: store.Prefix + d.GetKey(), Value: d.GetValue()}); err != nil {
+			return store.Snapshot{}, fmt.Errorf("region %s: %w", d.region, err)
+		}
+		if n := len(snap.Groups); n > 0 && strings.HasPrefix(d.GetKey(), region.KindGroups) {
+			snap.Groups[n-1].Id = groupID(d.region, snap.Groups[n-1].GetId())
+		}
+	}
+	return snap, nil
 }

@@ -2,6 +2,7 @@ package regions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -26,6 +27,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/upstream"
@@ -387,6 +389,20 @@ func TestRegions(t *testing.T) {
 	docs, _, err := Copy{p.store}.Nodes(t.Context())
 	if err != nil || len(docs) != 3 || docs[0].GetState() != lofamov1.State_FAILED || docs[1].GetState() != lofamov1.State_UNKNOWN || docs[1].GetRegion() != "west" {
 		t.Errorf("the copy: %v, %v", docs, err)
+	}
+	snap, err := Copy{p.store}.MapNow(t.Context())
+	if err != nil || len(snap.Nodes) != 3 || len(snap.Groups)+len(snap.Warnings) != 0 {
+		t.Errorf("the copy: %v, %v", snap, err)
+	}
+	x, err := p.engine.Explain(t.Context(), "n1-0-0", fault.ComponentNode)
+	if err != nil || x.State != fault.Unknown || !strings.Contains(x.Summary, "west is not heard") {
+		t.Errorf("explained: %+v, %v", x, err)
+	}
+	if x, err = p.engine.Explain(t.Context(), "n2-0-0", fault.ComponentNode); err != nil || x.State != fault.Failed || !strings.Contains(x.Summary, "own supervisors") {
+		t.Errorf("explained: %+v, %v", x, err)
+	}
+	if _, err = p.engine.Explain(t.Context(), "nobody", fault.ComponentNode); !errors.Is(err, engine.ErrUnknown) {
+		t.Errorf("nobody explained: %v", err)
 	}
 	// Another leader of the parent knows that it is cut off.
 	p.lead()

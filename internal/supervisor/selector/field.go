@@ -12,6 +12,8 @@ type Field struct {
 	Name string
 	// Check refuses values that the field can never have, saying which it can; nil takes any.
 	Check func(value string) error
+	// Open: values may hold commas, followed by anything but the name of a field and an operator.
+	Open bool
 }
 
 // OneOf is a Check for a field with few values.
@@ -79,7 +81,7 @@ func ParseFields(text string, allowed []Field) (Fields, error) {
 	if strings.TrimSpace(text) == "" {
 		return out, nil
 	}
-	for _, term := range terms(text) {
+	for _, term := range terms(text, allowed) {
 		c, err := parseCondition(term, allowed)
 		if err != nil {
 			return Fields{}, fmt.Errorf("field selector %q: %w", text, err)
@@ -90,16 +92,33 @@ func ParseFields(text string, allowed []Field) (Fields, error) {
 }
 
 // terms cuts at the commas that a condition follows.
-func terms(text string) []string {
+func terms(text string, allowed []Field) []string {
 	var out []string
+	open := false // the last one may go on
 	for part := range strings.SplitSeq(text, ",") {
-		if len(out) > 0 && !strings.Contains(part, "=") {
+		f := fieldOf(part, allowed)
+		if len(out) > 0 && open && f == nil {
 			out[len(out)-1] += "," + part
 			continue
 		}
 		out = append(out, part)
+		open = f != nil && f.Open
 	}
 	return out
+}
+
+// fieldOf is the field that a condition names; nil: it is no condition on one of these.
+func fieldOf(term string, allowed []Field) *Field {
+	name, _, ok := strings.Cut(term, "=")
+	if !ok {
+		return nil
+	}
+	name = strings.TrimSpace(strings.TrimSuffix(name, "!"))
+	i := slices.IndexFunc(allowed, func(f Field) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &allowed[i]
 }
 
 func parseCondition(term string, allowed []Field) (condition, error) {
@@ -114,16 +133,16 @@ func parseCondition(term string, allowed []Field) (condition, error) {
 		value = strings.TrimPrefix(value, "=")
 	}
 	c.field, c.value = strings.TrimSpace(name), strings.TrimSpace(value)
-	i := slices.IndexFunc(allowed, func(f Field) bool { return f.Name == c.field })
-	if i < 0 {
+	f := fieldOf(term, allowed)
+	if f == nil {
 		names := make([]string, len(allowed))
-		for k, f := range allowed {
-			names[k] = f.Name
+		for k := range allowed {
+			names[k] = allowed[k].Name
 		}
 		return condition{}, fmt.Errorf("field %q: want one of %s", c.field, strings.Join(names, ", "))
 	}
-	if check := allowed[i].Check; check != nil {
-		if err := check(c.value); err != nil {
+	if f.Check != nil {
+		if err := f.Check(c.value); err != nil {
 			return condition{}, fmt.Errorf("%s: given %q: %w", c.field, c.value, err)
 		}
 	}

@@ -9,8 +9,9 @@
 //	KEY                     it is there
 //	!KEY                    it is not there
 //
-// Field selectors: FIELD=VALUE, FIELD==VALUE and FIELD!=VALUE, separated by commas. A piece without an operator goes on with
-// the value before it, so that coordinates (coord=1,0,1) and names of blocks can be written as they are.
+// Field selectors: FIELD=VALUE, FIELD==VALUE and FIELD!=VALUE, separated by commas. The values of some fields may
+// hold commas themselves, so that coordinates (coord=1,0,1) and names of group faults (group=row/Y=1,Z=2) can be
+// written as they are; such a value ends where the next field is named.
 //
 // It knows no node and no event: who asks tells which fields there are, and what an object's are.
 package selector

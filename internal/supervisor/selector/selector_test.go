@@ -96,11 +96,11 @@ func TestLabelRefusals(t *testing.T) {
 	}
 }
 
-var fields = []Field{{Name: "state", Check: OneOf("NORMAL", "FAILED")}, {Name: "coord"}, {Name: "group"}, {Name: "x", Check: Number}}
+var fields = []Field{{Name: "state", Check: OneOf("NORMAL", "FAILED")}, {Name: "coord", Open: true}, {Name: "group", Open: true}, {Name: "x", Check: Number}}
 
 func TestFields(t *testing.T) {
 	object := map[string][]string{
-		"state": {"FAILED"}, "coord": {"1,0,1"}, "x": {"1"}, "group": {"block/0,0,0..9,9,9", "label/rack=r7"},
+		"state": {"FAILED"}, "coord": {"1,0,1"}, "x": {"1"}, "group": {"block/0,0,0..9,9,9", "label/rack=r7", "row/Y=1,Z=2"},
 	}
 	has := func(field, value string) bool { return slices.Contains(object[field], value) }
 	for _, tc := range []struct {
@@ -122,6 +122,8 @@ func TestFields(t *testing.T) {
 		{"group!=label/rack=r7", "group!=label/rack=r7", false},
 		{"group=block/0,0,0..9,9,9,state=FAILED", "group=block/0,0,0..9,9,9,state=FAILED", true},
 		{"group=", "group=", false},
+		{"group=row/Y=1,Z=2", "group=row/Y=1,Z=2", true},
+		{"x=1,group!=row/Y=1,Z=2,state=FAILED", "x=1,group!=row/Y=1,Z=2,state=FAILED", false},
 		{"group===a", "group===a", false},
 		{" x = 1 , state = FAILED ", "x=1,state=FAILED", true},
 	} {
@@ -141,7 +143,9 @@ func TestFieldRefusals(t *testing.T) {
 		{"x=01", "want a number"},
 		{"=1", `field "": want one of`},
 		{"!=1", `field "": want one of`},
-		{"state=FAILED,", `given "FAILED,"`},
+		{"state=FAILED,", `"": want FIELD=VALUE`},
+		{"state=FAILED,1,2", `"1": want FIELD=VALUE`},
+		{"state=FAILED,colour=red", `field "colour": want one of`},
 		{strings.Repeat("x", MaxLength+1), "given 4097 bytes"},
 	} {
 		_, err := ParseFields(tc.selector, fields)

@@ -118,6 +118,23 @@ func (m Map) Rank(id fault.NodeID) (int, bool) {
 	return rank, ok
 }
 
+// Explanation says of a component, or of the node, what the committed map says: not what it rests on now, and not
+// what would change it. It is false when there is no such node or component.
+func (m Map) Explanation(id fault.NodeID, c fault.Component) (awareness.Explanation, bool) {
+	e, ok := m.Find(id)
+	x := awareness.Explanation{Node: id, Component: c, State: e.Status.State, Cause: e.Status.Cause, Since: e.Status.Since, Rule: e.Status.Rule}
+	if !ok || c == fault.ComponentNode {
+		return x, ok
+	}
+	for _, cs := range e.Status.Components {
+		if cs.Component == c {
+			x.State, x.Cause, x.Since, x.Rule, x.Evidence = cs.State, cs.Cause, cs.Since, cs.Rule, cs.Evidence
+			return x, true
+		}
+	}
+	return x, false
+}
+
 // Find returns a node.
 func (m Map) Find(id fault.NodeID) (Entry, bool) {
 	rank, ok := m.index[id]

@@ -43,7 +43,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{
 			Name: c.Component.String(), State: lofamov1.State(c.State), Since: timestamp(c.Since),
-			Evidence: evidence(c.Evidence, now), Cause: lofamov1.Cause(c.Cause), Flapping: c.Flapping, Reason: c.Rule,
+			Evidence: Evidence(c.Evidence, now), Cause: lofamov1.Cause(c.Cause), Flapping: c.Flapping, Reason: c.Rule,
 		})
 	}
 	if !st.RegistersAt.IsZero() {
@@ -55,7 +55,8 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 	return n
 }
 
-func evidence(list []awareness.EvidenceStatus, now time.Time) []*lofamov1.Evidence {
+// Evidence renders observations as of now.
+func Evidence(list []awareness.EvidenceStatus, now time.Time) []*lofamov1.Evidence {
 	var out []*lofamov1.Evidence
 	for _, e := range list {
 		out = append(out, &lofamov1.Evidence{
@@ -101,7 +102,7 @@ func NodeLinks(m Map, e Entry, now time.Time) []*lofamov1.Link {
 			Node: string(e.Status.ID), Coord: e.Status.Coord.String(), Direction: dir.String(),
 			Peer: string(m.IDAt(peer)), PeerCoord: peer.String(),
 			State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause), Since: timestamp(c.Since),
-			Evidence: evidence(c.Evidence, now), Flapping: c.Flapping, Reason: c.Rule,
+			Evidence: Evidence(c.Evidence, now), Flapping: c.Flapping, Reason: c.Rule,
 		})
 	}
 	return out
@@ -143,7 +144,7 @@ func Stored(st awareness.NodeStatus) *lofamov1.Node {
 		out.Name, out.State, out.Cause, out.Since = c.Component.String(), lofamov1.State(c.State), lofamov1.Cause(c.Cause), timestamp(c.Since)
 		out.Flapping, out.Reason = c.Flapping, c.Rule
 		if faulty(c.State) {
-			out.Evidence = evidence(c.Evidence[:min(len(c.Evidence), storedEvidence)], time.Time{})
+			out.Evidence = Evidence(c.Evidence[:min(len(c.Evidence), storedEvidence)], time.Time{})
 			for _, e := range out.Evidence {
 				e.Age = nil // it would be that of today
 			}

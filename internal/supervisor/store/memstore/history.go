@@ -31,3 +31,6 @@ func (s *Store) EventsFrom(_ context.Context, number uint64, limit int) (uint64,
 	}
 	return first, out, nil
 }
+
+// MapNow implements the store.
+func (s *Store) MapNow(ctx context.Context) (store.Snapshot, error) { return s.Load(ctx) }

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// groups renders the group faults of a node, or (empty) all.
+func (s snapshot) groups(member fault.NodeID) []*lofamov1.Group {
+	var out []*lofamov1.Group
+	for _, g := range s.Groups {
+		if member != "" && !slices.Contains(g.Members, member) {
+			continue
+		}
+		doc := view.Group(g)
+		doc.Region = s.topo.Region
+		out = append(out, doc)
+	}
+	return out
+}
+
+// ListGroups implements the service.
+func (s *Server) ListGroups(ctx context.Context, req *lofamov1.ListGroupsRequest) (*lofamov1.ListGroupsResponse, error) {
+	id, err := s.findOptional(req.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	return answer(ctx, s, func(snap snapshot) (*lofamov1.ListGroupsResponse, error) {
+		return &lofamov1.ListGroupsResponse{Groups: snap.groups(id), Revision: snap.Revision, Cluster: s.info(ctx, snap)}, nil
+	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ListGroupsResponse, error) {
+		return c.ListGroups(ctx, req)
+	})
+}
+
+// Explain implements the service. What a state rests on only the leader knows; others can say no more than what was
+// committed.
+func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lofamov1.ExplainResponse, error) {
+	id, err := s.find(req.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	c, err := s.component(req.GetComponent())
+	if err != nil {
+		return nil, err
+	}
+	return answer(ctx, s, func(snap snapshot) (*lofamov1.ExplainResponse, error) {
+		pos, ok := snap.position(id)
+		if !ok {
+			return nil, status.Errorf(codes.NotFound, "node %q: not in the map", id)
+		}
+		x, ok := snap.committed(pos, c)
+		if ok && !snap.Stale && pos < snap.Len() {
+			x, err = s.cfg.Engine.Explain(ctx, id, c)
+			switch ok = !errors.Is(err, engine.ErrUnknown); {
+			case !ok:
+			case errors.Is(err, engine.ErrNotLeading):
+				return nil, status.Error(codes.Unavailable, err.Error())
+			case err != nil:
+				return nil, status.FromContextError(err).Err()
+			}
+		}
+		if !ok {
+			return nil, status.Errorf(codes.NotFound, "component: node %q has no %s", id, c)
+		}
+		resp := explanation(x, time.Now())
+		if pos < snap.Len() {
+			resp.Coord = snap.Coord(pos).String()
+		}
+		resp.Groups, resp.Revision, resp.Cluster = snap.groups(id), snap.Revision, s.info(ctx, snap)
+		return resp, nil
+	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
+		return c.Explain(ctx, req)
+	})
+}
+
+// committed says of a component what the committed map says: without what it rests on now.
+func (s snapshot) committed(pos int, c fault.Component) (awareness.Explanation, bool) {
+	if pos >= s.Len() {
+		return awareness.Explanation{
+			Node: s.id(pos), Component: c, State: fault.Unknown, Cause: fault.CauseNone,
+			Summary: "a spare: it has no place in the torus, and nothing is known of it",
+		}, true
+	}
+	x, ok := s.Explanation(s.ID(pos), c)
+	x.Summary = "as it was committed: this supervisor reaches no leader, and does not know what it rests on now"
+	x.Until = []string{"a leader that has evidence"}
+	return x, ok
+}
+
+func explanation(x awareness.Explanation, now time.Time) *lofamov1.ExplainResponse {
+	return &lofamov1.ExplainResponse{
+		Node: string(x.Node), Component: x.Component.String(), State: lofamov1.State(x.State), Cause: lofamov1.Cause(x.Cause), Since: stamp(x.Since),
+		Rule: x.Rule, Summary: x.Summary, Because: x.Because, Until: x.Until, Evidence: view.Evidence(x.Evidence, now),
+	}
+}

@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Explain knows of links, and of the node.
+func (l *leads) Explain(_ context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error) {
+	if _, link := c.LinkDirection(); !link && c != fault.ComponentNode {
+		return awareness.Explanation{}, fmt.Errorf("%w", engine.ErrUnknown)
+	}
+	return awareness.Explanation{
+		Node: id, Component: c, State: fault.Failed, Cause: fault.CauseNode, Since: time.Unix(7, 0), Rule: "quorum", Summary: "nobody hears it",
+		Because: []string{"a", "b"}, Until: []string{"an answer"}, Evidence: []awareness.EvidenceStatus{{Kind: fault.KindSilence, Observer: "n1-0-0/dnp", State: fault.Failed}},
+	}, nil
+}
+
+// above puts a group fault over n0-0-0 and n0-0-1, and a warning on n2-0-0 and on n0-0-0.
+func above(l *leads) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.SetGroup(awareness.GroupStatus{
+		ID: "row/X=0,Y=0", Kind: awareness.GroupRow, State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-0-0", "n0-0-1"}, Of: 2, Inferred: 1, Since: time.Unix(5, 0), Rule: "row",
+	})
+	for _, id := range []fault.NodeID{"n0-0-0", "n2-0-0"} {
+		l.b.SetWarning(awareness.WarningStatus{Node: id, Component: fault.ComponentMemory, Quantity: fault.QuantityCorrectedErrors, Value: 3, Threshold: 9, Left: time.Hour, Rule: "rate"})
+	}
+	l.m = l.b.Map(l.rev)
+}
+
+func TestGroupsAndWarnings(t *testing.T) {
+	h, l := harmed(t)
+	above(l)
+	nodes, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{NotNormal: true})
+	if err != nil || ids(nodes.GetNodes()) != "n0-0-0 n1-0-0 n2-0-0 n0-2-1 n2-2-1" {
+		t.Fatalf("%s, %v", ids(nodes.GetNodes()), err)
+	}
+	if n := nodes.GetNodes()[0]; len(n.GetGroups()) != 1 || len(n.GetWarnings()) != 1 || n.GetWarnings()[0].GetComponent() != "memory" {
+		t.Errorf("%v", n)
+	}
+	nodes, err = h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "group=row/X=0,Y=0"})
+	if err != nil || ids(nodes.GetNodes()) != "n0-0-0 n0-0-1" {
+		t.Errorf("%s, %v", ids(nodes.GetNodes()), err)
+	}
+	for node, want := range map[string]int{"": 1, "0,0,1": 1, "1,1,1": 0} {
+		resp, err := h.client.ListGroups(t.Context(), &lofamov1.ListGroupsRequest{Node: node})
+		if err != nil || len(resp.GetGroups()) != want || resp.GetRevision() != l.rev || resp.GetCluster() == nil {
+			t.Errorf("groups of %q: %v, %v", node, resp, err)
+		}
+	}
+	for labels, want := range map[string][2]uint32{"": {1, 2}, "rack=r1": {1, 0}, "!gpu": {0, 1}} {
+		sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{LabelSelector: labels})
+		if err != nil || sum.GetGroups() != want[0] || sum.GetWarnings() != want[1] {
+			t.Errorf("%q: %d groups, %d warnings, %v", labels, sum.GetGroups(), sum.GetWarnings(), err)
+		}
+	}
+	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n2-0-0", Reason: "fan"}}, 9)
+	resp, err := h.watch(t, &lofamov1.WatchRequest{Initial: true, LabelSelector: "rack=r0"}).Recv()
+	var got []string
+	for _, ev := range resp.GetEvents() {
+		got = append(got, fmt.Sprintf("%s:%s%s/%s", strings.TrimSuffix(ev.GetKind().String(), "_CHANGED"), ev.GetNode(), ev.GetGroup().GetId(), ev.GetComponent()))
+	}
+	const want = "GROUP:row/X=0,Y=0/ COMPONENT:n0-0-0/node WARNING:n0-0-0/memory COMPONENT:n1-0-0/node COMPONENT:n2-0-0/node WARNING:n2-0-0/memory MAINTENANCE:n2-0-0/"
+	if strings.Join(got, " ") != want {
+		t.Errorf("%s, %v: want %s", strings.Join(got, " "), err, want)
+	}
+	_, err = h.client.ListGroups(t.Context(), &lofamov1.ListGroupsRequest{Node: "nobody"})
+	refused(t, "groups of nobody", err, codes.NotFound, "no node of that id")
+}
+
+func TestExplain(t *testing.T) {
+	h, l := harmed(t)
+	above(l)
+	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0"})
+	if err != nil || x.GetComponent() != "node" || x.GetRule() != "quorum" || len(x.GetBecause()) != 2 || len(x.GetUntil()) != 1 || x.GetEvidence()[0].GetObserver() != "n1-0-0/dnp" || len(x.GetGroups()) != 1 || x.GetCoord() != "0,0,0" || x.GetSince().GetSeconds() != 7 {
+		t.Errorf("%v, %v", x, err)
+	}
+	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "spare-1"}); err != nil || x.GetState() != lofamov1.State_UNKNOWN || !strings.Contains(x.GetSummary(), "spare") || x.GetCoord() != "" {
+		t.Errorf("%v, %v", x, err)
+	}
+	for _, tc := range []struct {
+		node, component string
+		code            codes.Code
+		want            string
+	}{
+		{"nobody", "", codes.NotFound, "no node of that id"},
+		{"9,9,9", "", codes.InvalidArgument, "outside"},
+		{"0,0,0", "fan", codes.InvalidArgument, "component"},
+		{"0,0,0", "voltage", codes.NotFound, "has no voltage"},
+	} {
+		_, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: tc.node, Component: tc.component})
+		refused(t, tc.node+" "+tc.component, err, tc.code, tc.want)
+	}
+}
+
+// TestCopyWithoutLeader: a replica that reaches no leader tells all that was committed, says that it is old and how
+// old, and no more than it knows.
+func TestCopyWithoutLeader(t *testing.T) {
+	h, l := harmed(t)
+	l.gone = true
+	st, _ := l.b.At("n2-2-1")
+	st.Status.Rule = "own-word"
+	group, err := proto.Marshal(view.StoredGroup(awareness.GroupStatus{ID: "plane/Z=1", Kind: awareness.GroupPlane, State: fault.Failed, Members: []fault.NodeID{"n2-2-1", "gone"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)}, Puts: []store.KV{{Key: store.GroupKey("plane/Z=1"), Value: group}}}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "group=plane/Z=1"})
+	if err != nil || ids(resp.GetNodes()) != "n2-2-1" || !resp.GetCluster().GetStale() || resp.GetCluster().GetStaleAge().AsDuration() != 3*time.Second {
+		t.Errorf("%v, %v", resp, err)
+	}
+	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n2-2-1", Component: "link/X+"})
+	if err != nil || x.GetState() != lofamov1.State_SICK || !strings.Contains(x.GetSummary(), "reaches no leader") || len(x.GetGroups()) != 1 || !x.GetCluster().GetStale() {
+		t.Errorf("%v, %v", x, err)
+	}
+	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n2-2-1"}); err != nil || x.GetRule() != "own-word" || x.GetState() != lofamov1.State_NORMAL {
+		t.Errorf("%v, %v", x, err)
+	}
+	sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
+	if err != nil || sum.GetNodes().GetNormal() != 1 || sum.GetNodes().GetUnknown() != 17 || !sum.GetCluster().GetStale() {
+		t.Errorf("%v, %v", sum, err)
+	}
+	// What is committed later is seen.
+	st.Status.State = fault.Sick
+	if _, err := h.writer.Commit(t.Context(), store.Batch{Nodes: []*lofamov1.Node{view.Stored(st.Status)}, Deletes: []string{store.GroupKey("plane/Z=1")}}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err = h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_SICK}})
+	if err != nil || ids(resp.GetNodes()) != "n2-2-1" || len(resp.GetNodes()[0].GetGroups()) > 0 {
+		t.Errorf("%v, %v", resp, err)
+	}
+}

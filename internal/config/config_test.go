@@ -407,6 +407,8 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.GossipListen = s.Report }, "gossipListen: given 10.0.0.100:7001: want an address other than that of report"},
 		{func(s *Supervisor) { s.GossipKeyFile = "" }, "gossipKeyFile: given nothing"},
 		{func(s *Supervisor) { s.DataDir = "" }, "dataDir: given nothing"},
+		{func(s *Supervisor) { s.Foresight = Duration(time.Second) }, "foresight: given 1s: want 0s (none), or 1m to 168h"},
+		{func(s *Supervisor) { s.Foresight = Duration(200 * time.Hour) }, "foresight: given 200h0m0s"},
 		{func(s *Supervisor) { s.Etcd.Endpoints = []string{"http://e:1"} }, `etcd.endpoints[0]: given http://e:1: want "https://host:port"`},
 		{func(s *Supervisor) { s.Etcd.PeerURL = "" }, "etcd.peerURL: given nothing"},
 		{func(s *Supervisor) { s.Etcd.ClientURL = "http://10.0.0.1:2379" }, "etcd.clientURL: given http://10.0.0.1:2379"},

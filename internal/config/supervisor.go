@@ -71,6 +71,9 @@ type Supervisor struct {
 	Periods *PeriodsOverride `json:"periods,omitempty"`
 	// Log says what is logged and how.
 	Log LogConfig `json:"log"`
+	// Foresight is how far ahead a trend towards a threshold (temperature, power, voltage, corrected memory
+	// errors, lost frames of a link) is warned of. 0 for not at all, or 1m to 168h. Default 1h.
+	Foresight Duration `json:"foresight"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
 }
@@ -177,6 +180,7 @@ func DefaultSupervisor() Supervisor {
 			HistoryBytes:        128 << 20,
 		},
 		Preset:    PresetDefault,
+		Foresight: Duration(time.Hour),
 		Checksums: allowedChecksums(),
 		Log:       LogConfig{Level: "info", Format: "text"},
 	}

@@ -327,6 +327,9 @@ func (s Supervisor) Validate() error {
 			p.bad(field, key, "each key once")
 		}
 	}
+	if d := s.Foresight.D(); d != 0 && (d < time.Minute || d > 168*time.Hour) {
+		p.bad("foresight", d.String(), "0s (none), or 1m to 168h")
+	}
 	udp, tcp := taken{}, taken{}
 	s.validateReport(p, udp)
 	p.checksums("checksums", s.Checksums)

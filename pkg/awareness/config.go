@@ -131,11 +131,11 @@ func (c Config) validateForeign(seen map[fault.NodeID]grid.Coord, own int) []err
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(c.Foreign)) {
 		if _, ok := seen[id]; !ok {
-			errs = append(errs, fmt.Errorf("Foreign: given %q: want only nodes of IDs", id))
+			errs = append(errs, fmt.Errorf("%s: given %q: want only nodes of IDs", "Foreign", id))
 		}
 	}
 	if own == 0 {
-		errs = append(errs, fmt.Errorf("Foreign: given all of the %d nodes: want at least one of this region", len(seen)))
+		errs = append(errs, fmt.Errorf("%s: given all of the %d nodes: want at least one of this region", "Foreign", len(seen)))
 	}
 	if n := len(c.IDs); n > len(seen) {
 		errs = append(errs, fmt.Errorf("IDs: given %d ids, %d of them in the %s torus: want no other", n, len(seen), c.Dims))

@@ -33,6 +33,9 @@ type writer struct {
 // is found out from the head.
 const attemptTime = 2 * time.Second
 
+// maxAttemptTime bounds what later attempts may take.
+const maxAttemptTime = 16 * time.Second
+
 // Writer returns what a new leader commits with, going on from the snapshot that it loaded after it
 // was elected. It refuses another cluster's store.
 func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) {
@@ -143,7 +146,7 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	}
 	backoff := 10 * time.Millisecond
 	for attempt := 1; ; attempt++ {
-		rev, err := w.attempt(ctx, next, ops, b.Guards)
+		rev, err := w.attempt(ctx, attemptLimit(attempt), next, ops, b.Guards)
 		if err == nil {
 			w.head, w.headRev, w.hasMeta = next, rev, true
 			return uint64(rev), nil
@@ -163,8 +166,12 @@ func (w *writer) commit(ctx context.Context, b Batch) (uint64, error) {
 	}
 }
 
-func (w *writer) attempt(ctx context.Context, next head, ops []clientv3.Op, guards []Guard) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+// attemptLimit is how long the n-th attempt may take. It grows: a store that takes longer than that for
+// every write, with a disk that does, would never be heard to have taken one.
+func attemptLimit(n int) time.Duration { return min(attemptTime<<min(n-1, 8), maxAttemptTime) }
+
+func (w *writer) attempt(ctx context.Context, limit time.Duration, next head, ops []clientv3.Op, guards []Guard) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conditions := []clientv3.Cmp{
 		clientv3.Compare(clientv3.CreateRevision(w.fence.Key), "=", w.fence.Rev),

@@ -28,6 +28,7 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 # them would only show that the machine is small.
 test: build ## all tests, with the race detector and real processes
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) ./...
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run 'TestCampaign|TestPlantedBugs' ./internal/sim
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestMillionReports ./pkg/servicenet -model.reports 1000000
 	cd bench && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
@@ -76,9 +77,15 @@ bench: build ## the published figures, on this machine: about 50 minutes; BENCH_
 fuzz: ## every fuzz target for FUZZTIME each
 	hack/fuzz $${FUZZTIME:-10s}
 
+# SOAK is for how long each of the two goes on. A story that fails is cut short and printed with its seed:
+# go test ./internal/sim -run TestCampaign -seed SEED plays it again.
 .PHONY: soak
-soak: build ## ten minutes with four busy loops beside the cluster: no false FAILED
-	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench -soak 10m
+soak: soak-sim build ## thousands of simulated stories of faults; then ten minutes with four busy loops beside a real cluster
+	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench -soak $${SOAK:-10m}
+
+.PHONY: soak-sim
+soak-sim: ## the simulated stories alone, on all cores, for SOAK (10m)
+	go test -count=1 -timeout 0 -v -run '^TestSoak$$' ./internal/sim -soak $${SOAK:-10m}
 
 .PHONY: clean
 clean: ## removes what the targets made here

@@ -18,7 +18,8 @@ const (
 	keepAliveEvery           = leaseTTL / 3
 	deadlineEvery            = leaseTTL / 2 // how often a client looks whether its lease must be gone
 	electionMin, electionMax = 500 * time.Millisecond, time.Second
-	attemptTime              = 2 * time.Second // for one transaction
+	attemptTime              = 2 * time.Second // for one transaction, at first
+	maxAttemptTime           = 16 * time.Second
 	retryMin, retryMax       = 10 * time.Millisecond, 500 * time.Millisecond
 	campaignRetry            = 200 * time.Millisecond
 )

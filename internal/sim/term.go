@@ -246,22 +246,22 @@ func (t *term) launch() {
 	}
 	b.before, b.head = t.head, head{t.rev, t.head.batch + 1}
 	t.inflight = b
-	t.attempt(b, retryMin)
+	t.attempt(b, retryMin, attemptTime)
 }
 
 // attempt sends the transaction to the store, and again when no answer comes.
-func (t *term) attempt(b *batch, backoff time.Duration) {
+func (t *term) attempt(b *batch, backoff, limit time.Duration) {
 	w, r := t.r.w, t.r
 	answered := false
 	retry := func(after time.Duration) {
 		r.deliver(after, func() {
 			if r.term == t && t.inflight == b && !answered {
 				answered = true
-				t.attempt(b, min(2*backoff, retryMax))
+				t.attempt(b, min(2*backoff, retryMax), min(2*limit, maxAttemptTime))
 			}
 		})
 	}
-	retry(attemptTime + backoff)
+	retry(limit + backoff)
 	w.after(w.between(commitDelayMin/2, commitDelayMax)+w.store.slow, func() {
 		switch {
 		case !w.store.serves(r):

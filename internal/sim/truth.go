@@ -57,7 +57,7 @@ func newTruth(w *World) truth {
 // dead, and every rail is tried with its back-off.
 func (w *World) escalation() time.Duration {
 	p := w.cfg.Periods
-	return p.DigestPeriod*12/5 + 2*time.Second + p.DigestPeriod + 2*w.store.slow
+	return p.DigestPeriod*12/5 + 2*time.Second + p.DigestPeriod + 3*w.store.slow
 }
 
 // happens notes that something is done to the world; worse: or undone.

@@ -74,10 +74,10 @@ var axes = [3]string{"X", "Y", "Z"}
 
 // name returns "rack=r7", "X=3" or "Y=1,Z=2".
 func (m *Machine) name(d domain) string {
-	switch d.kind {
-	case GroupLabel:
+	if d.kind == GroupLabel {
 		return m.domains.name(d.key, int32(d.value))
-	case GroupPlane:
+	}
+	if d.kind == GroupPlane {
 		return fmt.Sprintf("%s=%d", axes[d.key], d.value)
 	}
 	var parts []string

@@ -111,9 +111,23 @@ func (x *explainer) ofNode() {
 			x.say("its %s is %s: %s%s", c, p.state, x.why(x.n, c).rule, weight)
 		}
 	}
+	if bad := badLinks(x.n); bad > 1 && !x.n.dead.on && !x.n.inferred {
+		x.say("%d of its links to living peers have failed: rather its ports than as many cables", bad)
+	}
 	x.life()
 	x.neighbours()
 	x.asked(0)
+}
+
+// badLinks counts the node's links that have failed as links, to distinct neighbours.
+func badLinks(n *node) int {
+	bad := 0
+	for _, nb := range n.neighbours {
+		if !joined(n, nb) {
+			bad++
+		}
+	}
+	return bad
 }
 
 // verdicts says which verdicts stand.
@@ -252,11 +266,22 @@ func (x *explainer) ofLink() {
 	x.ends()
 	x.word("the near end", x.n, x.c)
 	x.word("the far end", p, fault.Link(d.Opposite()))
+	if near, far := badLinks(x.n), badLinks(p); x.n.cut(x.c) && near != far && max(near, far) > 1 {
+		x.say("%d links of %s have failed, and %d of %s: rather a port of %s than the cable",
+			max(near, far), worse(x.n, p, near > far).id, min(near, far), worse(x.n, p, near < far).id, worse(x.n, p, near > far).id)
+	}
 	if f := p.failure(fault.HalfDNP); f.on {
 		x.say("the DNP of %s is dead, which explains the silence: the link is not blamed", p.id)
 	} else if r := &p.rounds[0]; r.open && !p.answered(0) {
 		x.say("%s has been asked whether it lives, and has not answered: until that is decided the link is not blamed", p.id)
 	}
+}
+
+func worse(n, p *node, first bool) *node {
+	if first {
+		return n
+	}
+	return p
 }
 
 // ends says whether the node itself is in no state to speak.
@@ -334,6 +359,7 @@ func (x *explainer) until() []string {
 		return []string{"a report on it by the node's own halves"}
 	case ruleRestored:
 		return []string{"any report on it", fmt.Sprintf("none within %s of the start of this leader: then UNKNOWN, but for FAILED halves and nodes", window)}
+	default:
 	}
 	if x.p.state == fault.Normal {
 		return []string{"a report of a fault", "a neighbour that accuses it, and no answer to the challenge", fmt.Sprintf("nothing heard of it for %s: then UNKNOWN", window)}

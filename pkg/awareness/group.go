@@ -334,7 +334,7 @@ func (m *Machine) RestoreGroups(saved []GroupStatus) error {
 	}
 	slices.SortFunc(groups, func(a, b group) int { return strings.Compare(a.ID, b.ID) })
 	m.setGroups(groups)
-	m.common.first = m.started
+	m.common.first = m.graceEnds()
 	m.common.look = m.graceEnds().Add(m.settleGroups())
 	return nil
 }

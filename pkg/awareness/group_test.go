@@ -146,17 +146,17 @@ func (v naive) find(cause fault.Cause) []naiveGroup {
 
 // blocks joins neighbours with the fault until nothing changes any more.
 func (v naive) blocks(cause fault.Cause, suffix string) []naiveGroup {
-	color := make([]int, len(v.nodes))
-	for i := range color {
-		color[i] = i
+	part := make([]int, len(v.nodes))
+	for i := range part {
+		part[i] = i
 	}
 	for changed := true; changed; {
 		changed = false
 		for i, s := range v.nodes {
 			for _, c := range v.dims.Neighbours(s.Coord) {
 				j := v.dims.Rank(c)
-				if v.has(s, cause) && v.has(v.nodes[j], cause) && color[j] > color[i] {
-					color[j], changed = color[i], true
+				if v.has(s, cause) && v.has(v.nodes[j], cause) && part[j] > part[i] {
+					part[j], changed = part[i], true
 				}
 			}
 		}
@@ -164,7 +164,7 @@ func (v naive) blocks(cause fault.Cause, suffix string) []naiveGroup {
 	sets := map[int][]int{}
 	for i, s := range v.nodes {
 		if v.has(s, cause) {
-			sets[color[i]] = append(sets[color[i]], i)
+			sets[part[i]] = append(sets[part[i]], i)
 		}
 	}
 	var order [][]int

@@ -80,6 +80,15 @@ type actor struct {
 	readings   []fault.Reading // to go with its next report
 }
 
+// loses draws whether one of n datagrams is lost.
+func (a *actor) loses(n int) bool {
+	lost := false
+	for range n {
+		lost = a.drops() || lost
+	}
+	return lost
+}
+
 // event is something that will reach the machine.
 type event struct {
 	at  time.Time
@@ -128,12 +137,11 @@ func newWorld(cfg Config) (*world, error) {
 func (w *world) id(rank int) fault.NodeID { return w.cfg.IDs[w.dims.At(rank)] }
 
 func (w *world) coord(id fault.NodeID) grid.Coord {
-	for c, i := range w.cfg.IDs {
-		if i == id {
-			return c
-		}
+	rank, ok := w.m.ranks[id]
+	if !ok {
+		panic("no node " + string(id))
 	}
-	panic("no node " + string(id))
+	return w.dims.At(rank)
 }
 
 func (w *world) actor(id fault.NodeID, h fault.Half) *actor {
@@ -290,7 +298,7 @@ func (w *world) step(ev Event) {
 	for _, c := range out.Challenges {
 		for i, h := range halves {
 			a := w.actor(c.Node, h)
-			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) && (a.drops == nil || !a.drops() && !a.drops()) {
+			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) && (a.drops == nil || !a.loses(2)) {
 				w.send(w.now.Add(time.Duration(i+1)*time.Millisecond), Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
 			}
 		}

@@ -1,0 +1,94 @@
+package awareness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// BenchmarkBlockDeath is the death of a 10×10×10 block: 600 accusations, doubt that spreads through five
+// layers, a thousand verdicts and one group. It costs what the block costs, in whatever torus.
+func BenchmarkBlockDeath(b *testing.B) {
+	for _, dims := range []grid.Dims{{X: 14, Y: 14, Z: 14}, {X: 50, Y: 50, Z: 40}} {
+		b.Run(dims.String(), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				w := blockWorld(b, dims)
+				b.StartTimer()
+				took, steps, groups := dieInWorld(w, 10)
+				b.ReportMetric(float64(took.Milliseconds()), "virtual-ms")
+				b.ReportMetric(float64(steps), "steps")
+				b.ReportMetric(float64(groups), "group-changes")
+			}
+		})
+	}
+}
+
+// blockWorld has heard of everybody once.
+func blockWorld(tb testing.TB, dims grid.Dims) *world {
+	w, err := newWorld(testConfig(dims))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for _, a := range w.order {
+		if a.origin.Half == fault.HalfHost {
+			w.boot(a)
+			w.m.Step(w.now, w.queue[0].ev)
+			w.queue = nil
+		}
+		a.alive = true
+		a.nextDigest = w.now.Add(time.Hour)
+	}
+	w.now = w.now.Add(w.cfg.Grace)
+	w.wake = w.m.Step(w.now, Tick{}).Wake
+	return w
+}
+
+// dieInWorld kills the cube of that edge and lets time pass until the group stands.
+func dieInWorld(w *world, edge int) (took time.Duration, steps, groups int) {
+	start := w.now
+	within := func(c grid.Coord) bool { return c.X < edge && c.Y < edge && c.Z < edge }
+	for r := range w.dims.Nodes() {
+		if c := w.dims.At(r); within(c) {
+			w.actor(w.id(r), fault.HalfHost).alive, w.actor(w.id(r), fault.HalfDNP).alive = false, false
+			for _, n := range w.dims.Neighbours(c) {
+				if !within(n) {
+					w.silenceBy(w.actor(w.cfg.IDs[n], fault.HalfHost), c, false, 80*time.Millisecond)
+				}
+			}
+		}
+	}
+	w.log = func(_ time.Time, out Output) { groups += len(out.Groups) }
+	for groups == 0 && w.now.Sub(start) < 5*time.Second {
+		next := w.wake
+		if len(w.queue) > 0 && w.queue[0].at.Before(next) {
+			next = w.queue[0].at
+		}
+		w.now = next
+		steps++
+		if len(w.queue) > 0 && !w.queue[0].at.After(w.now) {
+			ev := w.queue[0].ev
+			w.queue = w.queue[1:]
+			w.step(ev)
+			continue
+		}
+		w.step(Tick{})
+	}
+	return w.now.Sub(start), steps, groups
+}
+
+// TestBlockIsOneGroup: it comes once, with all its members, within the bound for single witnesses and one
+// wait for the verdicts to settle.
+func TestBlockIsOneGroup(t *testing.T) {
+	w := blockWorld(t, grid.Dims{X: 13, Y: 13, Z: 13})
+	took, _, groups := dieInWorld(w, 10)
+	gs := w.m.Groups()
+	if groups != 1 || len(gs) != 1 || len(gs[0].Members) != 1000 || gs[0].Inferred != 512 || gs[0].ID != "block/0,0,0..9,9,9" {
+		t.Fatalf("%d changes of groups: %d stand", groups, len(gs))
+	}
+	if limit := w.cfg.ChallengeSingle + 2*w.cfg.ChallengeNode; took > limit {
+		t.Errorf("it took %s, want at most %s", took, limit)
+	}
+}

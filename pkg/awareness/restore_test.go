@@ -1,0 +1,81 @@
+package awareness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"pgregory.net/rapid"
+)
+
+// TestRestoreKeepsGroups: a leader that takes over at any time of a catastrophe has the very map and the very
+// groups that were committed; it says nothing before its grace is over, and when all has settled it has come
+// to the same as the one before.
+func TestRestoreKeepsGroups(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 4, Y: 4, Z: 1}, {X: 4, Y: 3, Z: 3}, {X: 5, Y: 5, Z: 3}}).Draw(t, "dims"))
+		if rapid.Bool().Draw(t, "racks") {
+			label(&cfg, "rack", func(c grid.Coord) int { return c.X })
+		}
+		w, err := newWorld(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.start()
+		lo := cfg.Dims.At(rapid.IntRange(0, cfg.Dims.Nodes()-1).Draw(t, "at"))
+		dx, dy, dz := rapid.IntRange(1, 3).Draw(t, "x"), rapid.IntRange(1, 3).Draw(t, "y"), rapid.IntRange(1, 2).Draw(t, "z")
+		var dead []fault.NodeID
+		for r := range cfg.Dims.Nodes() {
+			c := cfg.Dims.At(r)
+			if c.X >= lo.X && c.X < lo.X+dx && c.Y >= lo.Y && c.Y < lo.Y+dy && c.Z >= lo.Z && c.Z < lo.Z+dz {
+				dead = append(dead, w.id(r))
+				w.actor(w.id(r), fault.HalfHost).alive, w.actor(w.id(r), fault.HalfDNP).alive = false, false
+			}
+		}
+		if 2*len(dead) > cfg.Dims.Nodes() {
+			t.Skip("most are dead")
+		}
+		w.run(80 * time.Millisecond)
+		for _, id := range dead {
+			w.silence(id, false, 80*time.Millisecond)
+		}
+		w.run(time.Duration(rapid.IntRange(0, 600).Draw(t, "ms")) * time.Millisecond)
+		takeover(t, w)
+		w.run(4 * time.Second)
+		settled := summary(w.m)
+		takeover(t, w)
+		w.run(4 * time.Second)
+		if got := summary(w.m); got != settled {
+			t.Fatalf("one leader comes to\n%s\nthe next to\n%s", settled, got)
+		}
+		for _, id := range dead {
+			if n, _ := w.m.Node(id); n.State != fault.Failed && !n.Inferred {
+				t.Fatalf("dead %s is %s", id, n.State)
+			}
+		}
+	})
+}
+
+// takeover replaces the machine by one with what was committed, which has to be the same at first.
+func takeover(t *rapid.T, w *world) {
+	before := summary(w.m)
+	m, err := New(w.cfg, w.now, w.m.Nodes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.RestoreGroups(w.m.Groups()); err != nil {
+		t.Fatal(err)
+	}
+	if got := summary(m); got != before {
+		t.Fatalf("restored\n%s\nwant\n%s", got, before)
+	}
+	w.m, w.queue = m, nil
+	w.wake = m.Step(w.now, Tick{}).Wake
+	started := w.now
+	w.log = func(at time.Time, out Output) {
+		if at.Before(started.Add(w.cfg.Grace)) && len(out.Groups) > 0 {
+			t.Fatalf("%s after it took over it says %+v", at.Sub(started), out.Groups)
+		}
+	}
+}

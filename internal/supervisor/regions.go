@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/upstream"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -147,11 +148,28 @@ func (s *Supervisor) own(ctx context.Context) bool {
 	return err == nil && slices.ContainsFunc(s.replicas.all(), func(r *lofamov1.Supervisor) bool { return r.GetId() == id.Name })
 }
 
-// leadRegion is one term of a region's leader that has a parent.
+// foreignVerdicts is what a supervisor of another region says of its nodes at our border.
+func (s *Supervisor) foreignVerdicts(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
+	id, err := api.Caller(ctx)
+	if s.border == nil || err != nil {
+		return nil
+	}
+	for _, r := range s.cfg.Regions {
+		if slices.ContainsFunc(r.Supervisors, func(u config.UpstreamEntry) bool { return u.ID == id.Name }) {
+			return s.border.Of(r.Name, v)
+		}
+	}
+	return nil
+}
+
+// leadRegion is one term of a region's leader.
 func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.upstream.Run(ctx, uint64(fence.Rev)) })
+	if s.upstream != nil {
+		wg.Go(func() { s.upstream.Run(ctx, uint64(fence.Rev)) })
+	}
+	wg.Go(func() { s.border.Tell(ctx, s.periods.DigestPeriod, s.store, s.engine.Detail) })
 	defer wg.Wait()
 	defer cancel()
 	return s.engine.Lead(ctx, fence)

@@ -99,6 +99,19 @@ func TestBorder(t *testing.T) {
 	if err != nil || node.GetState() != lofamov1.State_FAILED || node.GetSingleWitness() || node.GetRegion() != "west" {
 		t.Errorf("in the west: %v, %v", node, err)
 	}
+	// Beyond the border its death explains the silent link: the neighbour there is not sick.
+	supervisortest.Eventually(t, "the link beyond the border to be explained", func() bool {
+		links, err := parent.ListLinks(t.Context(), &lofamov1.ListLinksRequest{Node: "n2-0-0"})
+		if err != nil {
+			return false
+		}
+		for _, l := range links.GetLinks() {
+			if l.GetDirection() == "X-" && l.GetState() == lofamov1.State_FAILED && l.GetCause() == lofamov1.Cause_NODE {
+				return states(t, parent)["n2-0-0"] == lofamov1.State_NORMAL
+			}
+		}
+		return false
+	})
 	list, err := parent.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "region=west"})
 	if err != nil || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetRegion() != "west" || len(list.GetCluster().GetRegions()) != 2 {
 		t.Errorf("the west at the parent: %v, %v", list, err)

@@ -320,7 +320,7 @@ func (s *Supervisor) serve() error {
 		s.serveParent(&cfg)
 	} else {
 		cfg.Local = s.local.Map
-		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Metrics: s.metrics})
+		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics})
 	}
 	s.api = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)

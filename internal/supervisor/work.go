@@ -220,7 +220,6 @@ func (s *Supervisor) work() error {
 		wg.Go(func() { s.intake.Run(ctx) })
 		wg.Go(func() { s.forward.Run(ctx) })
 		wg.Go(func() { s.local.Run(ctx) })
-		wg.Go(func() { s.teller.Run(ctx) })
 		wg.Go(func() { s.followTopology(ctx) })
 		wg.Go(func() { s.followMaintenance(ctx) })
 		wg.Go(func() { s.teller.Run(ctx) })
@@ -282,7 +281,7 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	switch {
 	case s.parent != nil:
 		return s.parent.Lead(ctx, fence)
-	case s.upstream != nil:
+	case s.border != nil:
 		return s.leadRegion(ctx, fence)
 	}
 	return s.engine.Lead(ctx, fence)

@@ -44,7 +44,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Event is something that the machine is told: Evidence, Restated, Answered, GossipOpinion or Tick.
+// Event is something that the machine is told: Evidence, Restated, Answered, ForeignVerdict, GossipOpinion or Tick.
 type Event interface{ event() }
 
 // Evidence is a verified report. Duplicates and any order are harmless.

@@ -50,6 +50,7 @@ func (m *Machine) settle(n *node, now time.Time) {
 		}
 	}
 	if n.foreign {
+		m.settleForeign(n, now)
 		return // its own region judges it
 	}
 	for _, h := range halves {

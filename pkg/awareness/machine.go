@@ -186,6 +186,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Answered:
 		m.hears(now)
 		m.answered(ev, now)
+	case ForeignVerdict:
+		m.foreignVerdict(ev, now)
 	case GossipOpinion:
 		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign {
 			m.probe(m.nodes[rank], 0, m.cfg.DigestPeriod, now)

@@ -192,3 +192,43 @@ func TestRegionRefused(t *testing.T) {
 		t.Errorf("a foreign node is restored: %v", err)
 	}
 }
+
+// TestRegionForeignVerdict: the other region's word that its node is dead explains why the link to it is silent, for as
+// long as it is said again; who is beside it is not sick.
+func TestRegionForeignVerdict(t *testing.T) {
+	w := regionWorld(t, 4)
+	say := func(dead bool) {
+		w.step(ForeignVerdict{Node: "n3-1-0", Host: dead, DNP: dead})
+	}
+	for _, h := range halves {
+		w.actor("n3-1-0", h).alive = false
+	}
+	w.run(80 * time.Millisecond)
+	w.silenceBy(w.actor("n4-1-0", fault.HalfHost), grid.Coord{X: 3, Y: 1}, false, 80*time.Millisecond)
+	say(true)
+	say(true)
+	link := func(state fault.State, cause fault.Cause, node fault.State) {
+		t.Helper()
+		n, _ := w.m.Node("n4-1-0")
+		i := slices.IndexFunc(n.Components, func(c ComponentStatus) bool { return c.Component == fault.Link(grid.XMinus) })
+		if c := n.Components[i]; c.State != state || c.Cause != cause || n.State != node {
+			t.Errorf("the link is %s for %s, the node %s: want %s for %s, %s", c.State, c.Cause, n.State, state, cause, node)
+		}
+	}
+	link(fault.Failed, fault.CauseNode, fault.Normal)
+	for range 10 {
+		w.run(w.cfg.DigestPeriod)
+		say(true)
+	}
+	link(fault.Failed, fault.CauseNode, fault.Normal)
+	w.step(ForeignVerdict{Node: "n4-1-0", Host: true, DNP: true}) // of a node that is ours it is nothing
+	link(fault.Failed, fault.CauseNode, fault.Normal)
+	// Said no more, it counts no more: the link is judged as ever.
+	w.run(time.Duration(w.cfg.DigestMisses+4)*w.cfg.DigestPeriod + w.cfg.LinkSettle)
+	link(fault.Failed, fault.CauseLink, fault.Sick)
+	say(true)
+	link(fault.Failed, fault.CauseNode, fault.Normal)
+	say(false)
+	w.run(3*w.cfg.DigestPeriod + w.cfg.LinkSettle)
+	link(fault.Failed, fault.CauseLink, fault.Sick)
+}

@@ -36,7 +36,10 @@ type ForwardRequest struct {
 	Socket   uint32                 `protobuf:"varint,6,opt,name=socket,proto3" json:"socket,omitempty"`               // number of the report address at which it came
 	// Digests, verified by the forwarding replica, whose words are those of a digest that it has passed on
 	// whole on this stream. At most 1,024; the other fields are empty then.
-	Restated      []*RestatedDigest `protobuf:"bytes,7,rep,name=restated,proto3" json:"restated,omitempty"`
+	Restated []*RestatedDigest `protobuf:"bytes,7,rep,name=restated,proto3" json:"restated,omitempty"`
+	// From the leader of another region: what it has found of its nodes that border on the callee's region. The other
+	// fields are empty then.
+	Verdicts      *BorderVerdicts `protobuf:"bytes,8,opt,name=verdicts,proto3" json:"verdicts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -120,6 +123,120 @@ func (x *ForwardRequest) GetRestated() []*RestatedDigest {
 	return nil
 }
 
+func (x *ForwardRequest) GetVerdicts() *BorderVerdicts {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+// BorderVerdicts are those nodes of a region at a border of which a half is FAILED, all of them: of any other
+// neither is. They are said again with every digest period, and count for as long as the word of a half does.
+type BorderVerdicts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Failed        []*BorderVerdict       `protobuf:"bytes,1,rep,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorderVerdicts) Reset() {
+	*x = BorderVerdicts{}
+	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorderVerdicts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorderVerdicts) ProtoMessage() {}
+
+func (x *BorderVerdicts) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorderVerdicts.ProtoReflect.Descriptor instead.
+func (*BorderVerdicts) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BorderVerdicts) GetFailed() []*BorderVerdict {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+// BorderVerdict is one of them.
+type BorderVerdict struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Host          bool                   `protobuf:"varint,2,opt,name=host,proto3" json:"host,omitempty"` // the host half is FAILED
+	Dnp           bool                   `protobuf:"varint,3,opt,name=dnp,proto3" json:"dnp,omitempty"`   // the DNP half is FAILED
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorderVerdict) Reset() {
+	*x = BorderVerdict{}
+	mi := &file_lofamo_v1_replica_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorderVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorderVerdict) ProtoMessage() {}
+
+func (x *BorderVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_replica_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorderVerdict.ProtoReflect.Descriptor instead.
+func (*BorderVerdict) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BorderVerdict) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *BorderVerdict) GetHost() bool {
+	if x != nil {
+		return x.Host
+	}
+	return false
+}
+
+func (x *BorderVerdict) GetDnp() bool {
+	if x != nil {
+		return x.Dnp
+	}
+	return false
+}
+
 // RestatedDigest is a digest that says again what its half said before. The leader compares the words with
 // those that it has, and asks for the whole where they differ.
 type RestatedDigest struct {
@@ -137,7 +254,7 @@ type RestatedDigest struct {
 
 func (x *RestatedDigest) Reset() {
 	*x = RestatedDigest{}
-	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -149,7 +266,7 @@ func (x *RestatedDigest) String() string {
 func (*RestatedDigest) ProtoMessage() {}
 
 func (x *RestatedDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_replica_proto_msgTypes[1]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -162,7 +279,7 @@ func (x *RestatedDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestatedDigest.ProtoReflect.Descriptor instead.
 func (*RestatedDigest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *RestatedDigest) GetNode() string {
@@ -225,7 +342,7 @@ type HalfName struct {
 
 func (x *HalfName) Reset() {
 	*x = HalfName{}
-	mi := &file_lofamo_v1_replica_proto_msgTypes[2]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -237,7 +354,7 @@ func (x *HalfName) String() string {
 func (*HalfName) ProtoMessage() {}
 
 func (x *HalfName) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_replica_proto_msgTypes[2]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -250,7 +367,7 @@ func (x *HalfName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HalfName.ProtoReflect.Descriptor instead.
 func (*HalfName) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HalfName) GetNode() string {
@@ -281,7 +398,7 @@ type ForwardResponse struct {
 
 func (x *ForwardResponse) Reset() {
 	*x = ForwardResponse{}
-	mi := &file_lofamo_v1_replica_proto_msgTypes[3]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -293,7 +410,7 @@ func (x *ForwardResponse) String() string {
 func (*ForwardResponse) ProtoMessage() {}
 
 func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_replica_proto_msgTypes[3]
+	mi := &file_lofamo_v1_replica_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -306,7 +423,7 @@ func (x *ForwardResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForwardResponse.ProtoReflect.Descriptor instead.
 func (*ForwardResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_replica_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ForwardResponse) GetAck() *Ack {
@@ -348,7 +465,7 @@ var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\xd0\x01\n" +
+	"\x17lofamo/v1/replica.proto\x12\tlofamo.v1\x1a\x14lofamo/v1/wire.proto\"\x87\x02\n" +
 	"\x0eForwardRequest\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\tR\x04from\x12\x12\n" +
@@ -356,7 +473,14 @@ const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\aheld_ns\x18\x04 \x01(\x04R\x06heldNs\x12\x12\n" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
 	"\x06socket\x18\x06 \x01(\rR\x06socket\x125\n" +
-	"\brestated\x18\a \x03(\v2\x19.lofamo.v1.RestatedDigestR\brestated\"\xb4\x01\n" +
+	"\brestated\x18\a \x03(\v2\x19.lofamo.v1.RestatedDigestR\brestated\x125\n" +
+	"\bverdicts\x18\b \x01(\v2\x19.lofamo.v1.BorderVerdictsR\bverdicts\"B\n" +
+	"\x0eBorderVerdicts\x120\n" +
+	"\x06failed\x18\x01 \x03(\v2\x18.lofamo.v1.BorderVerdictR\x06failed\"I\n" +
+	"\rBorderVerdict\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\bR\x04host\x12\x10\n" +
+	"\x03dnp\x18\x03 \x01(\bR\x03dnp\"\xb4\x01\n" +
 	"\x0eRestatedDigest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
@@ -389,28 +513,32 @@ func file_lofamo_v1_replica_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_replica_proto_rawDescData
 }
 
-var file_lofamo_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_lofamo_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_lofamo_v1_replica_proto_goTypes = []any{
 	(*ForwardRequest)(nil),  // 0: lofamo.v1.ForwardRequest
-	(*RestatedDigest)(nil),  // 1: lofamo.v1.RestatedDigest
-	(*HalfName)(nil),        // 2: lofamo.v1.HalfName
-	(*ForwardResponse)(nil), // 3: lofamo.v1.ForwardResponse
-	(Half)(0),               // 4: lofamo.v1.Half
-	(*Ack)(nil),             // 5: lofamo.v1.Ack
+	(*BorderVerdicts)(nil),  // 1: lofamo.v1.BorderVerdicts
+	(*BorderVerdict)(nil),   // 2: lofamo.v1.BorderVerdict
+	(*RestatedDigest)(nil),  // 3: lofamo.v1.RestatedDigest
+	(*HalfName)(nil),        // 4: lofamo.v1.HalfName
+	(*ForwardResponse)(nil), // 5: lofamo.v1.ForwardResponse
+	(Half)(0),               // 6: lofamo.v1.Half
+	(*Ack)(nil),             // 7: lofamo.v1.Ack
 }
 var file_lofamo_v1_replica_proto_depIdxs = []int32{
-	1, // 0: lofamo.v1.ForwardRequest.restated:type_name -> lofamo.v1.RestatedDigest
-	4, // 1: lofamo.v1.RestatedDigest.half:type_name -> lofamo.v1.Half
-	4, // 2: lofamo.v1.HalfName.half:type_name -> lofamo.v1.Half
-	5, // 3: lofamo.v1.ForwardResponse.ack:type_name -> lofamo.v1.Ack
-	2, // 4: lofamo.v1.ForwardResponse.whole:type_name -> lofamo.v1.HalfName
-	0, // 5: lofamo.v1.Replica.Forward:input_type -> lofamo.v1.ForwardRequest
-	3, // 6: lofamo.v1.Replica.Forward:output_type -> lofamo.v1.ForwardResponse
-	6, // [6:7] is the sub-list for method output_type
-	5, // [5:6] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	3, // 0: lofamo.v1.ForwardRequest.restated:type_name -> lofamo.v1.RestatedDigest
+	1, // 1: lofamo.v1.ForwardRequest.verdicts:type_name -> lofamo.v1.BorderVerdicts
+	2, // 2: lofamo.v1.BorderVerdicts.failed:type_name -> lofamo.v1.BorderVerdict
+	6, // 3: lofamo.v1.RestatedDigest.half:type_name -> lofamo.v1.Half
+	6, // 4: lofamo.v1.HalfName.half:type_name -> lofamo.v1.Half
+	7, // 5: lofamo.v1.ForwardResponse.ack:type_name -> lofamo.v1.Ack
+	4, // 6: lofamo.v1.ForwardResponse.whole:type_name -> lofamo.v1.HalfName
+	0, // 7: lofamo.v1.Replica.Forward:input_type -> lofamo.v1.ForwardRequest
+	5, // 8: lofamo.v1.Replica.Forward:output_type -> lofamo.v1.ForwardResponse
+	8, // [8:9] is the sub-list for method output_type
+	7, // [7:8] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_replica_proto_init() }
@@ -425,7 +553,7 @@ func file_lofamo_v1_replica_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_replica_proto_rawDesc), len(file_lofamo_v1_replica_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

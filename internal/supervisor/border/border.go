@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,6 +22,9 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -103,6 +107,108 @@ func (b *Border) Witness(id fault.NodeID, req *lofamov1.ForwardRequest, reports 
 func (b *Border) Theirs(id fault.NodeID, req *lofamov1.ForwardRequest, reports *engine.Reports, arrived time.Time) bool {
 	w := b.ways[b.cfg.Foreign[id]]
 	return w != nil && w.Forward(req, reports, arrived)
+}
+
+// Verdicts tells a neighbouring region what was found of our nodes: halves that are FAILED.
+func (b *Border) Verdicts(failed map[fault.NodeID]awareness.ForeignVerdict) {
+	for name, w := range b.ways {
+		out := &lofamov1.BorderVerdicts{}
+		for _, id := range slices.Sorted(maps.Keys(failed)) {
+			if slices.Contains(b.cfg.Beside[id], name) {
+				out.Failed = append(out.Failed, &lofamov1.BorderVerdict{Node: string(id), Host: failed[id].Host, Dnp: failed[id].DNP})
+			}
+		}
+		w.Verdicts(out)
+	}
+}
+
+// Of turns what a supervisor of a region says of its nodes into what that says of each of them that borders on ours.
+func (b *Border) Of(region string, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict {
+	said := make(map[fault.NodeID]*lofamov1.BorderVerdict)
+	for _, f := range v.GetFailed() {
+		said[fault.NodeID(f.GetNode())] = f
+	}
+	var out []awareness.ForeignVerdict
+	for _, id := range slices.Sorted(maps.Keys(b.cfg.Foreign)) {
+		if b.cfg.Foreign[id] == region {
+			out = append(out, awareness.ForeignVerdict{Node: id, Host: said[id].GetHost(), DNP: said[id].GetDnp()})
+		}
+	}
+	return out
+}
+
+// Watched is what of the own map the neighbours are told of.
+type Watched interface {
+	Watch(ctx context.Context, after uint64) <-chan store.Update
+}
+
+// Tell tells the neighbouring regions what was found of our nodes at the border, whenever that changes and every period,
+// until the context, which is that of the leadership, ends. now is what the map says of some nodes.
+func (b *Border) Tell(ctx context.Context, period time.Duration, w Watched, now func(context.Context, []fault.NodeID) ([]view.Entry, error)) {
+	ids := slices.Sorted(maps.Keys(b.cfg.Beside))
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		wctx, cancel := context.WithCancel(ctx)
+		if err := b.tell(wctx, tick.C, w.Watch(wctx, 0), ids, now); err != nil && ctx.Err() == nil {
+			b.cfg.Logger.Debug("the neighbouring regions are not told", "err", err)
+		}
+		cancel()
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// tell follows one watch; the channel's first update says that it stands.
+func (b *Border) tell(ctx context.Context, tick <-chan time.Time, updates <-chan store.Update, ids []fault.NodeID,
+	now func(context.Context, []fault.NodeID) ([]view.Entry, error)) error {
+	<-updates
+	entries, err := now(ctx, ids)
+	if err != nil {
+		return err
+	}
+	failed := make(map[fault.NodeID]awareness.ForeignVerdict)
+	for _, e := range entries {
+		for _, c := range e.Status.Components {
+			note(failed, e.Status.ID, c.Component.String(), c.State == fault.Failed)
+		}
+	}
+	for {
+		b.Verdicts(failed)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick:
+		case u, ok := <-updates:
+			if !ok || u.Err != nil {
+				return u.Err
+			}
+			for _, ev := range u.Events {
+				if _, ours := b.cfg.Beside[fault.NodeID(ev.GetNode())]; ours {
+					note(failed, fault.NodeID(ev.GetNode()), ev.GetComponent(), ev.GetTo() == lofamov1.State_FAILED)
+				}
+			}
+		}
+	}
+}
+
+// note keeps what was found of a half.
+func note(failed map[fault.NodeID]awareness.ForeignVerdict, id fault.NodeID, component string, is bool) {
+	v := failed[id]
+	v.Node = id
+	switch component {
+	case fault.ComponentHost.String():
+		v.Host = is
+	case fault.ComponentDNP.String():
+		v.DNP = is
+	default:
+		return
+	}
+	if failed[id] = v; !v.Host && !v.DNP {
+		delete(failed, id)
+	}
 }
 
 // foreignOnly lets acknowledgements through that are for nodes of other regions, which we reach through ours. What our

@@ -89,6 +89,8 @@ type Input struct {
 
 	Answer *awareness.Answered
 	Gossip *awareness.GossipOpinion
+	// Foreign is what other regions have found of their nodes at the border.
+	Foreign []awareness.ForeignVerdict
 }
 
 // Config of an engine.

@@ -17,6 +17,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -56,6 +57,23 @@ type Forwarder struct {
 	stream   uint64 // number of the stream that is open; 0: none is
 	streams  uint64 // opened so far
 	restated [][]engine.Restated
+	verdicts *lofamov1.BorderVerdicts // nil: none wait
+}
+
+// Verdicts queues what was found of nodes at a border, in place of what waits.
+func (f *Forwarder) Verdicts(v *lofamov1.BorderVerdicts) {
+	f.mu.Lock()
+	f.verdicts = v
+	f.mu.Unlock()
+	f.wake()
+}
+
+func (f *Forwarder) nextVerdicts() *lofamov1.BorderVerdicts {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := f.verdicts
+	f.verdicts = nil
+	return v
 }
 
 // maxRestated bounds the batches of restated digests that wait for the stream. Beyond it the oldest are
@@ -226,6 +244,11 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 			return ctx.Err()
 		case <-f.woken:
 		}
+		if v := f.nextVerdicts(); v != nil {
+			if err := s.Send(&lofamov1.ForwardRequest{Verdicts: v}); err != nil {
+				return err
+			}
+		}
 		q, restated := f.next(), f.nextRestated()
 		if q == nil && restated == nil {
 			continue
@@ -285,7 +308,10 @@ type Server struct {
 	Names    interface{ Known(fault.NodeID) bool }
 	// Own says whether the caller is one of our own replicas; nil: all are. The word of another region's supervisor is
 	// taken for nothing but what its own nodes said under a MAC.
-	Own     func(ctx context.Context) bool
+	Own func(ctx context.Context) bool
+	// Foreign turns what the caller, another region's supervisor, says of its region's nodes at the border into what that
+	// says of each of them; what it says of others it leaves out. nil: there are no other regions.
+	Foreign func(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict
 	Metrics *metrics.Metrics
 }
 
@@ -321,6 +347,12 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		}
 		if !own && !s.theirs(req) {
 			return status.Errorf(codes.PermissionDenied, "a supervisor of another region cannot vouch for %q", req.GetName())
+		}
+		if v := req.GetVerdicts(); v != nil {
+			if s.Foreign != nil && !own {
+				s.Engine.Submit(engine.Input{Foreign: s.Foreign(stream.Context(), v), Arrived: time.Now()})
+			}
+			continue
 		}
 		if list := req.GetRestated(); len(list) > 0 {
 			if err := s.restated(back, list); err != nil {

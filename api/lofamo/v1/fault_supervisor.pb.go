@@ -2572,7 +2572,7 @@ type ListEventsResponse struct {
 	Events         []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // oldest first
 	Revision       uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Continue       string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`                                    // there are newer ones; empty: there are none
-	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the events that are kept; 0: none are
+	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the events that are kept; 1: all that ever were are; 0: none are
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }

@@ -164,7 +164,9 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	if err != nil {
 		return nil, err
 	}
-	resp.OldestRevision, _, err = s.oldestEvent(ctx, b)
+	if resp.OldestRevision, _, err = s.oldestEvent(ctx, b); b.Oldest == 1 {
+		resp.OldestRevision = min(resp.OldestRevision, 1) // all that ever were
+	}
 	return resp, err
 }
 

@@ -1,0 +1,125 @@
+package supervisor_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestReadsAtAnyReplica: pages are of one revision wherever each is asked for, a watch that begins with the map loses
+// nothing, and many watchers at all replicas see each change once, in order, across a change of the leader.
+func TestReadsAtAnyReplica(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{})
+	followers := []int{(leader + 1) % 3, (leader + 2) % 3}
+	clients := make([]lofamov1.FaultSupervisorClient, 3)
+	for i, cfg := range c.Configs {
+		clients[i] = c.Client(t, cfg.GRPC)
+	}
+	report := func(node fault.NodeID, to int, st fault.State) {
+		t.Helper()
+		a := c.Agents[node]
+		id, b := a.Report(t, fault.HalfHost, false, temperature(st))
+		a.Send(t, c.Configs[to].Report, b)
+		a.Await(t, id, lofamov1.Ack_COMMITTED)
+	}
+	report("n0-0-0", leader, fault.Sick)
+
+	whole, err := clients[leader].ListNodes(t.Context(), &lofamov1.ListNodesRequest{Brief: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &lofamov1.ListNodesRequest{Brief: true, Limit: 1}
+	var got []string
+	var revision uint64
+	for n := 0; ; n++ {
+		page, err := clients[followers[n%2]].ListNodes(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if revision == 0 {
+			revision = page.GetRevision()
+			report("n1-1-0", leader, fault.Sick)
+		}
+		if page.GetRevision() != revision || page.GetCluster().GetStale() {
+			t.Errorf("page %d: revision %d, stale %v: want %d", n, page.GetRevision(), page.GetCluster().GetStale(), revision)
+		}
+		for _, node := range page.GetNodes() {
+			got = append(got, fmt.Sprint(node.GetId(), node.GetState()))
+		}
+		if req.Continue = page.GetContinue(); req.GetContinue() == "" {
+			break
+		}
+	}
+	for i, n := range whole.GetNodes() {
+		if i >= len(got) || got[i] != fmt.Sprint(n.GetId(), n.GetState()) {
+			t.Errorf("pages %v, want %v", got, whole.GetNodes())
+			break
+		}
+	}
+
+	const sick = "component=temperature,to=SICK" // it becomes UNKNOWN again when nobody restates it
+	first, _ := watch(t, clients[followers[0]], &lofamov1.WatchRequest{Initial: true, FieldSelector: sick})
+	initial := nextEvents(t, first)
+	if len(initial.GetEvents()) != 2 || !initial.GetSynced() {
+		t.Fatalf("the map that a watch begins with: %v", initial)
+	}
+	after := initial.GetRevision()
+	const watchers = 40
+	var wg sync.WaitGroup
+	for i := range watchers {
+		follower := followers[i%2]
+		stream, _ := watch(t, clients[follower], &lofamov1.WatchRequest{AfterRevision: after, FieldSelector: sick})
+		wg.Go(func() {
+			for _, want := range []string{"n1-0-0", "n0-1-0"} {
+				if ev := nextEvents(t, stream).GetEvents()[0]; ev.GetNode() != want {
+					t.Errorf("watcher %d at replica %d: %v, want %s", i, follower, ev, want)
+				}
+			}
+		})
+	}
+	report("n1-0-0", followers[0], fault.Sick)
+	page, err := clients[followers[0]].ListNodes(t.Context(), &lofamov1.ListNodesRequest{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop(t, sups[leader])
+	c.AwaitLeader(t, followers...)
+	report("n0-1-0", followers[1], fault.Sick)
+	wg.Wait()
+	if resp := nextEvents(t, first); resp.GetEvents()[0].GetNode() != "n1-0-0" {
+		t.Errorf("after the map: %v", resp)
+	}
+	// Whoever leads now does not know what the pages were of.
+	_, err = clients[followers[0]].ListNodes(t.Context(), &lofamov1.ListNodesRequest{Limit: 1, Continue: page.GetContinue()})
+	if status.Code(err) != codes.OutOfRange {
+		t.Errorf("a page of a leader that is gone: %v", err)
+	}
+	// What was missed is read from history at either.
+	for _, i := range followers {
+		stream, _ := watch(t, clients[i], &lofamov1.WatchRequest{AfterRevision: after, FieldSelector: sick})
+		for _, want := range []string{"n1-0-0", "n0-1-0"} {
+			if ev := nextEvents(t, stream).GetEvents()[0]; ev.GetNode() != want {
+				t.Errorf("resumed at replica %d: %v, want %s", i, ev, want)
+			}
+		}
+		sum, err := clients[i].GetSummary(t.Context(), &lofamov1.GetSummaryRequest{By: []string{"dimension/X"}})
+		if err != nil || len(sum.GetBy()) != 2 || sum.GetCluster().GetStale() {
+			t.Errorf("summary at replica %d: %v, %v", i, sum, err)
+		}
+		x, err := clients[i].Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,1,0", Component: "temperature"})
+		if err != nil || x.GetRule() == "" || len(x.GetUntil()) == 0 {
+			t.Errorf("explained at replica %d: %v, %v", i, x, err)
+		}
+		h, err := clients[i].GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "0,1,0", Component: "temperature"})
+		if err != nil || len(h.GetEvents()) == 0 || len(h.GetTimeIn()) != 4 || h.GetTimeIn()[2].GetTimes() != 1 {
+			t.Errorf("history at replica %d: %v, %v", i, h, err)
+		}
+	}
+}

@@ -349,6 +349,15 @@ func (s *Supervisor) serve() error {
 // serveHTTP starts metrics and health.
 func (s *Supervisor) serveHTTP() {
 	s.countSockets()
+	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "lofamo", Subsystem: "supervisor", Name: "quorum_age_seconds",
+		Help: "Since this replica last had the word of a quorum; -1: never since it started.",
+	}, func() float64 {
+		if age := s.ready.quorumAge(); age >= 0 {
+			return age.Seconds()
+		}
+		return -1
+	}))
 	srv := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
 	served := make(chan struct{})
 	go func() {

@@ -370,7 +370,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	get(t, "http://"+cfg.HTTP+"/readyz", http.StatusOK)
 	metrics := get(t, "http://"+cfg.HTTP+"/metrics", http.StatusOK)
 	for _, want := range []string{
-		`grpc_server_handled_total{`, `server="lofamo"`, "etcd_server_has_leader 1", "lofamo_leader 1", `lofamo_nodes{state="UNKNOWN"} 4`,
+		`grpc_server_handled_total{`, `server="lofamo"`, "etcd_server_has_leader 1", "lofamo_leader 1", "lofamo_supervisor_quorum_age_seconds 0", `lofamo_nodes{state="UNKNOWN"} 4`,
 		"lofamo_commit_duration_seconds_bucket", `lofamo_reports_total{path="TORUS"} 0`,
 		"# HELP lofamo_supervisor_damaged_total Packets that were damaged", `lofamo_supervisor_again_total{outcome="limited"} 0`,
 		`lofamo_supervisor_duplicates_total{path="GOSSIP"} 0`, `lofamo_supervisor_report_age_seconds_count{path="DIRECT"} 0`,

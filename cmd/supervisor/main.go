@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -88,7 +89,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 func runCommand(environ []string) *cobra.Command {
 	var file string
-	var endpoints []string
+	var endpoints, upstream []string
 	cmd := &cobra.Command{
 		Use:   "run --config FILE",
 		Short: "Run a replica until a signal ends it",
@@ -101,7 +102,7 @@ before both. Without --etcd-endpoints, and none in the file, etcd runs inside th
 			if file == "" {
 				return usageError{fmt.Errorf("run: --config is missing")}
 			}
-			cfg, err := load(file, environ, endpoints)
+			cfg, err := load(file, environ, endpoints, upstream)
 			if err != nil {
 				return usageError{err}
 			}
@@ -109,17 +110,28 @@ before both. Without --etcd-endpoints, and none in the file, etcd runs inside th
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")
+	cmd.Flags().StringSliceVar(&upstream, "upstream", nil, "supervisors of the parent of this region, to which its changes are passed on: ID=IP:PORT of the API, comma-separated")
 	cmd.Flags().StringSliceVar(&endpoints, "etcd-endpoints", nil, "use an etcd outside instead of an embedded one: its URLs, comma-separated")
 	return cmd
 }
 
-func load(file string, environ, endpoints []string) (config.Supervisor, error) {
+func load(file string, environ, endpoints, upstream []string) (config.Supervisor, error) {
 	cfg, err := config.ReadSupervisor(file, environ)
 	if err != nil {
 		return cfg, err
 	}
 	if len(endpoints) > 0 {
 		cfg.Etcd.Endpoints = endpoints
+	}
+	if len(upstream) > 0 {
+		cfg.Upstream = nil
+		for _, u := range upstream {
+			id, addr, ok := strings.Cut(u, "=")
+			if !ok {
+				return cfg, fmt.Errorf("--upstream %q: want ID=IP:PORT", u)
+			}
+			cfg.Upstream = append(cfg.Upstream, config.UpstreamEntry{ID: id, GRPC: addr})
+		}
 	}
 	if err := cfg.Validate(); err != nil {
 		return cfg, fmt.Errorf("configuration %s: %w", file, err)

@@ -196,6 +196,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"config"}, nil, exitUsage, "check FILE"},
 		{[]string{"fly"}, nil, exitUsage, `"fly"`},
 		{[]string{"run"}, nil, exitUsage, "--config is missing"},
+		{[]string{"run", "--config", good, "--upstream", "p0"}, nil, exitUsage, "want ID=IP:PORT"},
 		{[]string{"run", "--confg", good}, nil, exitUsage, "confg"},
 		{[]string{"config", "check"}, nil, exitUsage, "1 arg"},
 		{[]string{"config", "check", "/nonexistent.yaml"}, nil, exitUsage, "/nonexistent.yaml"},

@@ -32,7 +32,7 @@ It refuses a directory that has data, a file that is damaged, and an outside etc
 			if file == "" || snapshot == "" {
 				return usageError{fmt.Errorf("restore: want both --snapshot and --config")}
 			}
-			cfg, err := load(file, environ, nil)
+			cfg, err := load(file, environ, nil, nil)
 			if err != nil {
 				return usageError{err}
 			}

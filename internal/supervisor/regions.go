@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -22,6 +23,17 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
+
+// term is what a replica does while it leads: the engine of evidence, or of a parent of regions.
+func (s *Supervisor) term() interface {
+	Leading() bool
+	Committing() time.Duration
+} {
+	if s.parent != nil {
+		return s.parent
+	}
+	return s.engine
+}
 
 // regionOf returns what tells the region of a node, by the configuration.
 func regionOf(cfg config.Supervisor) func(fault.NodeID) string {

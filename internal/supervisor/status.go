@@ -70,7 +70,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 				sync = syncs.mean(prometheus.DefaultGatherer)
 			}
 		}
-		s.alarms.set(complaints(err == nil, own, sync, s.engine.Committing()))
+		s.alarms.set(complaints(err == nil, own, sync, s.term().Committing()))
 		_, changed := s.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
 		s.setHealth(api.HealthLeader, s.leads())
@@ -88,7 +88,7 @@ func (s *Supervisor) monitor(ctx context.Context) {
 
 // leads says whether this replica leads, by its own term as well as by the election.
 func (s *Supervisor) leads() bool {
-	return s.leader() == s.cfg.ID && (s.cfg.Parent() || s.engine.Leading())
+	return s.leader() == s.cfg.ID && s.term().Leading()
 }
 
 func (s *Supervisor) setHealth(service string, ok bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -20,6 +21,7 @@ type committer struct {
 	store Store
 	w     store.Committer
 	heads map[string]head // committed
+	began *atomic.Int64   // see Engine
 
 	cur   store.Batch // of several regions' writes
 	bytes int
@@ -35,15 +37,17 @@ type result struct {
 	err       error
 }
 
-func newCommitter(cfg Config, st Store, w store.Committer) *committer {
-	return &committer{cfg: cfg, store: st, w: w, heads: make(map[string]head)}
+func newCommitter(cfg Config, st Store, w store.Committer, began *atomic.Int64) *committer {
+	return &committer{cfg: cfg, store: st, w: w, began: began, heads: make(map[string]head)}
 }
 
 func (c *committer) run(ctx context.Context, work <-chan []job, results chan<- result) {
 	for jobs := range work {
 		c.out = result{heads: make(map[string]head), back: make(map[string][]*lofamov1.Node)}
 		start := time.Now()
+		c.began.Store(start.UnixNano())
 		c.out.err = c.commit(ctx, jobs)
+		c.began.Store(0)
 		c.cfg.Metrics.Commit.Observe(time.Since(start).Seconds())
 		results <- c.out
 	}

@@ -64,6 +64,7 @@ type Engine struct {
 	in      chan input
 	streams atomic.Uint64
 	term    atomic.Pointer[term]
+	began   atomic.Int64 // of the commit under way, Unix nanoseconds; 0: none is
 }
 
 // New returns an engine on a store.
@@ -89,6 +90,14 @@ type input struct {
 
 // Leading says whether a term is running.
 func (e *Engine) Leading() bool { return e.term.Load() != nil }
+
+// Committing is how long the commit under way takes by now; 0: none is.
+func (e *Engine) Committing() time.Duration {
+	if at := e.began.Load(); at != 0 {
+		return max(1, time.Since(time.Unix(0, at)))
+	}
+	return 0
+}
 
 // Lead runs one term: it loads what the store has and works on until the context ends or the store refuses a
 // commit. It returns the reason.

@@ -91,7 +91,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		e: e, fence: fence, done: make(chan struct{}), regions: make(map[string]*regionState), streams: make(map[region.Stream]*outbox),
 		builder: view.NewBuilder(e.cfg.Names, now), reached: max(snap.Revision, rev),
 	}
-	t.committer = newCommitter(e.cfg, e.store, w)
+	t.committer = newCommitter(e.cfg, e.store, w, &e.began)
 	for _, name := range e.cfg.Regions {
 		h, known := have.heads[name]
 		if !known {

@@ -1,0 +1,32 @@
+package e2e
+
+import (
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// TestRegions: real processes in two regions below a parent, cut across X. A node at the border dies: witnesses on both
+// sides accuse it, its own region finds it FAILED, nobody beside it is called sick, and the parent shows it. Its host alone
+// dies: its DNP's report goes by a neighbour, in whichever region that is.
+func TestRegions(t *testing.T) {
+	l := clusterOf(t, "4x2", localcluster.Options{Supervisors: 1, Regions: 2})
+	try(t, l, "node at the border", func(t trial) {
+		t.inject("n1-0-0", simple(localcluster.KillNode))
+		t.becomes("n1-0-0", "node", failed)
+		n := t.is("n1-0-0", failed, lofamov1.Cause_NODE)
+		if n.GetSingleWitness() || n.GetRegion() != "region-0" {
+			t.Errorf("%v", n)
+		}
+		t.heal("n1-0-0")
+		t.othersWereSpared("n1-0-0")
+	})
+	try(t, l, "host at the border", func(t trial) {
+		t.inject("n2-1-0", simple(localcluster.KillHost))
+		t.becomes("n2-1-0", "host", failed)
+		t.is("n2-1-0", sick, lofamov1.Cause_HOST)
+		t.heal("n2-1-0")
+		t.othersWereSpared("n2-1-0")
+	})
+}

@@ -39,8 +39,9 @@ type Deaths struct {
 }
 
 // Die makes nodes silent at one instant, has their neighbours say so when their own links have been silent
-// for the time-out, each at its own moment within one link period, and waits until the map knows of all.
-func (f *Fleet) Die(ctx context.Context, victims []int) (Deaths, error) {
+// for the time-out, each at its own moment within one link period, and waits until the map knows of all, and
+// of the group fault that most of them are in, if there is to be one.
+func (f *Fleet) Die(ctx context.Context, victims []int, group bool) (Deaths, error) {
 	dead := make(map[int]bool, len(victims))
 	for _, v := range victims {
 		dead[v] = true
@@ -66,7 +67,7 @@ func (f *Fleet) Die(ctx context.Context, victims []int) (Deaths, error) {
 	if err := f.accuse(ctx, accusers); err != nil {
 		return out, err
 	}
-	return w.wait(ctx, out)
+	return w.wait(ctx, out, group)
 }
 
 // silence is how long a link says nothing before it is called silent.
@@ -188,13 +189,13 @@ func (w *watcher) note(ev *lofamov1.Event, took time.Duration) {
 	}
 }
 
-// wait returns when all are known.
-func (w *watcher) wait(ctx context.Context, out Deaths) (Deaths, error) {
+// wait returns when all are known, and where they are a group, that too.
+func (w *watcher) wait(ctx context.Context, out Deaths, group bool) (Deaths, error) {
 	for {
 		w.mu.Lock()
 		count, err, d := len(w.known), w.err, w.d
 		w.mu.Unlock()
-		if count == len(w.dead) {
+		if count == len(w.dead) && (!group || d.Group > 0) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, took := range w.known {

@@ -47,7 +47,7 @@ func TestFleet(t *testing.T) {
 		t.Fatalf("%d batches COMMITTED: %v", done, err)
 	}
 	victim := 13
-	deaths, err := f.Die(ctx, []int{victim})
+	deaths, err := f.Die(ctx, []int{victim}, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ type Node struct {
 	states  map[subject]fault.Observation // what its digests say
 	order   []subject
 	started time.Time
+	told    uint64 // revision up to which it was told what concerns it
 }
 
 type peer struct {
@@ -118,8 +119,17 @@ func (n *Node) digest() ([]byte, error) {
 	for i, s := range n.order {
 		obs[i] = n.states[s]
 	}
-	status := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "service>s"}
+	status := &lofamov1.DeliveryStatus{State: lofamov1.PathState_MIGRATED, Primary: "service>s", Told: n.told}
 	return servicenet.SealReports([]fault.Report{n.report(true, obs)}, status, n.signer, servicenet.SealOptions{Session: n.session})
+}
+
+// hears notes up to where the node was told; what, is of no interest here.
+func (n *Node) hears(t *lofamov1.Told) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if t.GetPart() == t.GetParts()-1 && (t.GetSince() == 0 || t.GetSince() <= n.told) {
+		n.told = max(n.told, t.GetRevision())
+	}
 }
 
 // Batch is a signed datagram of reports.

@@ -26,6 +26,7 @@ type Counters struct {
 	Sent, Received uint64 // datagrams
 	Answered       uint64 // digests that a supervisor said it has RECEIVED
 	Challenges     uint64
+	Told           uint64 // messages of what concerns a node
 	Retries        uint64 // reports sent again
 	Unreadable     uint64 // answers that are no messages
 }
@@ -35,7 +36,7 @@ type wire struct {
 	f    *Fleet
 	conn *net.UDPConn
 
-	sent, received, answered, challenges, retries, unreadable atomic.Uint64
+	sent, received, answered, challenges, told, retries, unreadable atomic.Uint64
 
 	mu      sync.Mutex
 	pending map[*Node]*flight // reports on their way
@@ -74,7 +75,7 @@ func (w *wire) port() uint16 { return netip.MustParseAddrPort(w.conn.LocalAddr()
 
 func (w *wire) counters() Counters {
 	return Counters{
-		Sent: w.sent.Load(), Received: w.received.Load(), Answered: w.answered.Load(), Challenges: w.challenges.Load(),
+		Sent: w.sent.Load(), Received: w.received.Load(), Answered: w.answered.Load(), Challenges: w.challenges.Load(), Told: w.told.Load(),
 		Retries: w.retries.Load(), Unreadable: w.unreadable.Load(),
 	}
 }
@@ -142,6 +143,11 @@ func (w *wire) handle(from netip.AddrPort, m *lofamov1.Message) error {
 		return w.challenged(from, body.Challenge)
 	case *lofamov1.Message_PathReply:
 		return w.granted(from, body.PathReply)
+	case *lofamov1.Message_Told:
+		w.told.Add(1)
+		if n := w.f.find(body.Told.GetNode()); n != nil {
+			n.hears(body.Told)
+		}
 	case *lofamov1.Message_Downcall: // through a neighbour: the same question comes straight too
 		w.challenges.Add(1)
 	}

@@ -169,7 +169,7 @@ func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (er
 	}
 	bounded, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	d, err := f.Die(bounded, victims)
+	d, err := f.Die(bounded, victims, block > 0)
 	if err != nil {
 		return err
 	}

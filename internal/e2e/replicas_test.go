@@ -337,3 +337,51 @@ func (t trial) committed() string {
 	}
 	return b.String()
 }
+
+// TestEverythingDead: row 18. All nodes die at once. The map says so, the supervisors stay up and lead on; and
+// row 21: everything starts cold, and no node is called FAILED for not being up yet.
+func TestEverythingDead(t *testing.T) {
+	l := cluster(t, "2x2x1", 3)
+	resp, err := l.Client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range resp.GetEvents() {
+		if e.GetTo() == failed {
+			t.Errorf("while the cluster started: %s of %s became FAILED", e.GetComponent(), e.GetNode())
+		}
+	}
+	try(t, l, "all nodes killed at once", func(t trial) {
+		ids := t.leaderFirst()
+		for _, n := range t.Cluster.Info().Nodes {
+			t.inject(string(n.ID), simple(localcluster.KillNode))
+		}
+		eventually(t.T, "no node to be called NORMAL", func() bool {
+			resp, err := t.Client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+			return err == nil && !resp.GetCluster().GetStale() && len(resp.GetNodes()) == 4 &&
+				!slices.ContainsFunc(resp.GetNodes(), func(n *lofamov1.Node) bool { return n.GetState() == normal })
+		})
+		if now := t.leaderFirst(); now[0] != ids[0] || len(now) != 3 {
+			t.Errorf("led by %v, before by %v", now, ids)
+		}
+		sups, err := t.Client.ListSupervisors(t.Context())
+		if err != nil || slices.ContainsFunc(sups.GetSupervisors(), func(s *lofamov1.Supervisor) bool { return s.GetState() != normal }) {
+			t.Errorf("the supervisors: %v, %v", sups, err)
+		}
+	})
+	try(t, l, "cold start of everything", func(t trial) {
+		t.kill(t.leaderFirst()...)
+		if err := t.Cluster.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := t.Cluster.Start(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		t.settled()
+		for _, s := range t.Since(t.mark) {
+			if s.GetTo() == failed {
+				t.Errorf("while the cluster started cold: %s", s)
+			}
+		}
+	})
+}

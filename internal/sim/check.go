@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -107,11 +108,39 @@ func (w *World) checkCommit(b *batch) {
 			}
 		}
 	}
+	for _, g := range b.groups {
+		if why := w.wrongGroup(b, g); why != "" {
+			w.violate("group fault %s, %s %s: %s", g.ID, g.Kind, g.State, why)
+		}
+	}
 	for _, p := range b.inbox {
 		if !covers(w.store.inbox[p.Origin], p) {
 			w.violate("the inbox position of %s goes back: %+v to %+v", p.Origin, w.store.inbox[p.Origin], p)
 		}
 	}
+}
+
+// wrongGroup says what is wrong with a change of a group fault; "": nothing.
+func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
+	if g.State == fault.Normal {
+		if _, stands := w.store.groups[g.ID]; !stands && !slices.ContainsFunc(b.groups, func(o awareness.GroupStatus) bool { return o.ID == g.ID && o.State != fault.Normal }) {
+			return "it ends, and did not stand"
+		}
+		return ""
+	}
+	if len(g.Members) == 0 {
+		return "it has no members"
+	}
+	l := w.leading()
+	if l == nil || g.State != fault.Failed || g.Cause != fault.CauseNode || g.Kind == awareness.GroupPartition || w.now.Sub(w.truth.mended) < settling {
+		return ""
+	}
+	for _, id := range g.Members {
+		if n := w.find(id); !n.liar && w.reached(l, n) {
+			return fmt.Sprintf("%s lives and can be reached", id)
+		}
+	}
+	return ""
 }
 
 // covers says whether a later position still knows the newest report that an earlier one knew.
@@ -134,6 +163,13 @@ func (w *World) committed(b *batch) {
 		w.known = append(w.known, Known{c.Change, w.now})
 		if c.To == fault.Failed && c.From != fault.Failed {
 			w.store.failed[part{c.Node, c.Component}] = w.now
+		}
+	}
+	for _, g := range b.groups {
+		if g.State == fault.Normal {
+			delete(w.store.groups, g.ID)
+		} else {
+			w.store.groups[g.ID] = view.StoredGroup(g)
 		}
 	}
 	for _, id := range b.reports {
@@ -164,6 +200,19 @@ func (w *World) checkRestored(t *term) {
 	for _, n := range w.nodes {
 		if why := t.mine[n.id()].differs(w.store.picture(n.id())); why != "" {
 			w.violate("%s begins its term with another map than the committed one: %s: %s", t.r.id, n.id(), why)
+		}
+	}
+}
+
+// checkRestoredGroups does so with the group faults.
+func (w *World) checkRestoredGroups(t *term) {
+	stand := t.machine.Groups()
+	if len(stand) != len(w.store.groups) {
+		w.violate("%s begins its term with %d group faults, and %d are committed", t.r.id, len(stand), len(w.store.groups))
+	}
+	for _, g := range stand {
+		if w.store.groups[g.ID] == nil {
+			w.violate("%s begins its term with group fault %s, which is not committed", t.r.id, g.ID)
 		}
 	}
 }

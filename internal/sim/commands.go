@@ -158,6 +158,8 @@ func (r *runner) eachNode(names []string, do func(*node)) error {
 }
 
 func (r *runner) setStore(a []string) error {
+	// What was on its way when it was slow still takes that time.
+	r.store.lame = r.now.Add(3*r.store.slow + attemptTime)
 	r.store.slow, r.store.full = 0, false
 	switch at(a, 0) {
 	case "ok":

@@ -311,7 +311,7 @@ func (p Plan) Run() error {
 	for rank := range p.Dims.Nodes() {
 		acts = append(acts, fmt.Sprintf("delivered %s", p.Dims.At(rank)))
 	}
-	for _, a := range append(acts, "run 100ms", "same") {
+	for _, a := range append(acts, "run 100ms", "same", "no-groups 30s") {
 		err := r.do(strings.Fields(a))
 		if len(w.broken) > 0 {
 			return errors.New(strings.Join(w.broken, "\n"))

@@ -5,12 +5,15 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -53,6 +56,8 @@ import (
 //	leads [DURATION]             somebody leads by then, and has for one digest period
 //	headless                     nobody leads now
 //	same                         every supervisor that runs has the same map
+//	group KIND [DURATION]        a group fault of that kind, as PLANE, stands by then
+//	no-groups [DURATION]         none stands by then
 //	revision                     nothing has been committed since begin
 //	map NODE COMPONENT STATE [cause C]   what the map says now
 type Script struct {
@@ -182,7 +187,7 @@ func (r *runner) do(a []string) error {
 		return nil
 	case "spared":
 		return r.spared(a[1:])
-	case "leads", "headless", "same", "revision":
+	case "leads", "headless", "same", "revision", "no-groups", "group":
 		return r.supervised(a)
 	}
 	if done, err := r.asks(a); done {
@@ -243,6 +248,8 @@ func (r *runner) supervised(a []string) error {
 		if !r.RunUntil(within, leads) {
 			return fmt.Errorf("nobody does within %s", within)
 		}
+	case "no-groups", "group":
+		return r.group(a)
 	case "same":
 		for _, s := range r.replicas {
 			for _, n := range r.nodes {
@@ -398,6 +405,33 @@ func (r *runner) spared(guilty []string) error {
 		if k.Component == fault.ComponentNode && k.To != fault.Normal && !spare[k.Node] {
 			return fmt.Errorf("a bystander was accused: %s", k)
 		}
+	}
+	return nil
+}
+
+// group looks at the group faults that are committed.
+func (r *runner) group(a []string) error {
+	limit, so := at(a, 1), func() bool { return len(r.store.groups) == 0 }
+	if a[0] == "group" {
+		kind, err := awareness.ParseGroupKind(at(a, 1))
+		if err != nil {
+			return err
+		}
+		limit, so = at(a, 2), func() bool {
+			for _, g := range r.store.groups {
+				if g.GetKind() == lofamov1.GroupKind(kind) {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	within, err := time.ParseDuration(cmp.Or(limit, "10s"))
+	if err != nil {
+		return err
+	}
+	if !r.RunUntil(within, so) && len(r.broken) == 0 {
+		return fmt.Errorf("%d group faults stand after %s: %v", len(r.store.groups), within, slices.Sorted(maps.Keys(r.store.groups)))
 	}
 	return nil
 }

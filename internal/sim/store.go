@@ -52,11 +52,12 @@ type store struct {
 	docs map[fault.NodeID]*lofamov1.Node
 	// inbox is how far the reports of every half were taken in.
 	inbox      map[fault.Origin]servicenet.InboxPosition
-	pictures   copied             // what the documents say
-	blank      picture            // what is said of a node that has none
-	normal     int                // nodes that are NORMAL
-	commits    uint64             // of leaders
-	failed     map[part]time.Time // when what is FAILED, or was, became so
+	pictures   copied                     // what the documents say
+	blank      picture                    // what is said of a node that has none
+	normal     int                        // nodes that are NORMAL
+	commits    uint64                     // of leaders
+	groups     map[string]*lofamov1.Group // that stand
+	failed     map[part]time.Time         // when what is FAILED, or was, became so
 	head       head
 	candidates []candidate // oldest first
 	group      []int       // by replica: those of one group reach one another
@@ -66,12 +67,13 @@ type store struct {
 
 	slow time.Duration // by which every write takes longer
 	full bool
+	lame time.Time // until when what was slow may still not be done
 }
 
 func newStore(w *World) *store {
 	return &store{
 		w: w, docs: make(map[fault.NodeID]*lofamov1.Node), inbox: make(map[fault.Origin]servicenet.InboxPosition),
-		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), blank: blankPicture(w.cfg.Dims),
+		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), groups: make(map[string]*lofamov1.Group), blank: blankPicture(w.cfg.Dims),
 	}
 }
 

@@ -41,6 +41,7 @@ const maxAnswers = 4
 // batch is what one commit holds.
 type batch struct {
 	changes  []timedChange
+	groups   []awareness.GroupStatus
 	touched  map[fault.NodeID]bool
 	origins  map[fault.Origin]bool
 	reports  []fault.ReportID
@@ -62,7 +63,7 @@ func newBatch() *batch {
 	return &batch{touched: make(map[fault.NodeID]bool), origins: make(map[fault.Origin]bool)}
 }
 
-func (b *batch) empty() bool { return len(b.changes)+len(b.touched)+len(b.origins) == 0 }
+func (b *batch) empty() bool { return len(b.changes)+len(b.groups)+len(b.touched)+len(b.origins) == 0 }
 
 // awarenessConfig is as internal/supervisor makes it.
 func awarenessConfig(w *World, id string) awareness.Config {
@@ -113,10 +114,25 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	if t.machine, err = awareness.New(awarenessConfig(w, r.id), r.clock(), saved); err != nil {
 		return nil, err
 	}
+	var groups []awareness.GroupStatus
+	for _, doc := range s.groups {
+		g, err := view.RestoreGroup(doc)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, g)
+	}
+	if w.cfg.bug == bugRestore {
+		groups = nil
+	}
+	if err := t.machine.RestoreGroups(groups); err != nil {
+		return nil, err
+	}
 	for _, st := range t.machine.Nodes() {
 		t.mine.put(st)
 	}
 	w.checkRestored(t)
+	w.checkRestoredGroups(t)
 	return t, nil
 }
 
@@ -168,7 +184,7 @@ func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
 	}
 	t.witness.takes(rep)
-	changed := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops}})
+	changed, _ := t.step(now, awareness.Evidence{Delivery: fault.Delivery{Report: *rep, Path: in.path, Hops: in.hops}})
 	t.doubleVotes(now, in, rep)
 	if rep.Digest && !changed {
 		return // liveness is not committed
@@ -198,8 +214,9 @@ func (t *term) awaitCommit(id fault.ReportID, to ackTo) bool {
 	return ok
 }
 
-// step feeds the machine and does what it asks for. It says whether the map changed.
-func (t *term) step(now time.Time, ev awareness.Event) bool {
+// step feeds the machine and does what it asks for. It says whether the map changed, and whether the machine
+// did not know what it was to apply.
+func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
 	t.r.sleepUntil(out.Wake)
@@ -212,8 +229,9 @@ func (t *term) step(now time.Time, ev awareness.Event) bool {
 		t.open.changes = append(t.open.changes, timedChange{c, t.r.w.wrong(t, c)})
 		t.touch(c.Node)
 	}
+	t.open.groups = append(t.open.groups, out.Groups...)
 	t.launch()
-	return len(out.Changes) > 0
+	return len(out.Changes)+len(out.Groups) > 0, out.Unknown
 }
 
 func (t *term) touch(id fault.NodeID) {

@@ -195,7 +195,7 @@ func (w *World) watch() {
 // press sees whether a debt is overdue.
 func (w *World) press(d *debt, l *replica) {
 	bound := d.bound()
-	if l == nil || w.now.Sub(l.term.started) < w.cfg.Periods.DigestPeriod || w.store.full || bound == 0 {
+	if l == nil || w.now.Sub(l.term.started) < w.cfg.Periods.DigestPeriod || w.store.full || w.now.Before(w.store.lame) && w.store.slow == 0 || bound == 0 {
 		d.good, d.calm = time.Time{}, false
 		return
 	}

@@ -32,12 +32,13 @@ type replica struct {
 	future bool           // a later version's: its messages hold what nobody here knows
 	unseen map[*node]bool // nodes that it is cut off from
 
-	session *session // of the election; nil: none
-	term    *term    // while it leads
-	leader  string   // who leads as far as its member tells
-	backlog []input  // waiting for somebody to lead
-	applied uint64   // revisions that its member has
-	copied  copied   // what they say
+	session *session               // of the election; nil: none
+	term    *term                  // while it leads
+	leader  string                 // who leads as far as its member tells
+	backlog []input                // waiting for somebody to lead
+	applied uint64                 // revisions that its member has
+	copied  copied                 // what they say
+	said    map[fault.Origin]given // to who leads
 }
 
 // session is a lease in the election.
@@ -48,7 +49,7 @@ type session struct {
 
 func newReplica(w *World, i int) *replica {
 	id := "sup-" + strconv.Itoa(i)
-	r := &replica{index: i, id: id, key: sealer{[]byte(servicenet.RoleSupervisor + "|" + id)}, unseen: make(map[*node]bool), copied: make(copied)}
+	r := &replica{index: i, id: id, key: sealer{[]byte(servicenet.RoleSupervisor + "|" + id)}, unseen: make(map[*node]bool), said: make(map[fault.Origin]given), copied: make(copied)}
 	r.w, r.name, r.wall, r.maxTicks = w, id, w.between(-maxWall, maxWall), maxSupervisorTicks
 	return r
 }
@@ -167,6 +168,7 @@ func (r *replica) follow() {
 	}
 	if leader != r.leader {
 		r.leader = leader
+		clear(r.said)
 		r.deliver(0, r.flush)
 	}
 }
@@ -186,6 +188,7 @@ func (r *replica) lead(rev uint64) {
 		return
 	}
 	r.term = t
+	clear(r.said)
 	t.step(r.clock(), awareness.Tick{})
 }
 
@@ -195,6 +198,7 @@ type input struct {
 	path    fault.Path
 	hops    []fault.Hop
 	answer  *awareness.Answered
+	known   bool // a digest of which only that it came again is told
 
 	to      ackTo
 	arrived time.Time // at who received it
@@ -261,6 +265,7 @@ func (r *replica) reply(from *node, k uint8, req *lofamov1.PathRequest) {
 
 // pass hands evidence to whoever leads. False means that it was dropped.
 func (r *replica) pass(in input) bool {
+	in.known = r.restates(&in)
 	if r.term != nil {
 		r.term.take(in)
 		return true

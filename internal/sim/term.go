@@ -32,6 +32,8 @@ type term struct {
 	waiting  map[fault.ReportID][]ackTo
 	mine     copied // the map as this term has committed it
 
+	words map[fault.Origin]spoken // of the newest whole digests
+
 	witness witness
 }
 
@@ -93,7 +95,7 @@ func newTerm(r *replica, rev uint64) (*term, error) {
 	w, s := r.w, r.w.store
 	t := &term{
 		r: r, rev: rev, started: w.now, inbox: servicenet.NewInbox(slices.Collect(maps.Values(s.inbox))), head: s.head,
-		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), witness: newWitness(),
+		open: newBatch(), waiting: make(map[fault.ReportID][]ackTo), mine: make(copied), words: make(map[fault.Origin]spoken), witness: newWitness(),
 	}
 	var saved []awareness.NodeStatus
 	for _, n := range w.nodes {
@@ -153,6 +155,10 @@ func (t *term) take(in input) {
 		t.step(now, *in.answer)
 		return
 	}
+	if in.known {
+		t.takeRestated(now, in)
+		return
+	}
 	var known, stale []fault.ReportID
 	for i := range in.reports {
 		rep := &in.reports[i]
@@ -179,6 +185,9 @@ func (t *term) take(in input) {
 
 // takeReport takes one that has not been seen before.
 func (t *term) takeReport(now time.Time, in input, rep *fault.Report) {
+	if rep.Digest {
+		t.words[rep.ID.Origin] = spokenIn(rep)
+	}
 	held := in.held + t.r.w.now.Sub(in.arrived)
 	for i := range rep.Observations {
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)

@@ -45,6 +45,7 @@ func change(e *lofamov1.Event) (from, to string) {
 		return ended("marked")
 	case lofamov1.EventKind_TOPOLOGY_CHANGED:
 		return "-", "changed"
+	default:
 	}
 	return stateName(e.GetFrom()), stateName(e.GetTo())
 }

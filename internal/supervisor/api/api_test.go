@@ -89,7 +89,7 @@ func serveAs(t *testing.T, e Engine, queue int) *harness {
 }
 
 // serveNamed is serveAs of another torus.
-func serveNamed(t *testing.T, e Engine, names *view.Names, queue int) *harness {
+func serveNamed(t testing.TB, e Engine, names *view.Names, queue int) *harness {
 	t.Helper()
 	h := &harness{store: memstore.New(keepEvents), stopping: make(chan struct{}), marks: view.NewMarks()}
 	var err error
@@ -104,7 +104,7 @@ func serveNamed(t *testing.T, e Engine, names *view.Names, queue int) *harness {
 }
 
 // connect serves a service and connects to it.
-func (h *harness) connect(t *testing.T, cfg Config) {
+func (h *harness) connect(t testing.TB, cfg Config) {
 	t.Helper()
 	srv := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
 	service := New(cfg)

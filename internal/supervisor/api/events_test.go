@@ -215,9 +215,9 @@ func TestTimeInWithClocksThatStep(t *testing.T) {
 		{Component: "node", From: 9, To: 77, Time: at(1210)}, // of a version to come
 	}
 	got := timeIn(events, "node", f, from, time.Unix(1300, 0))
-	for i, want := range []time.Duration{100, 100, 0, 100} {
-		if d := got[i].GetTime().AsDuration(); d != want*time.Second {
-			t.Errorf("%v for %v, want %vs", got[i].GetState(), d, int(want))
+	for i, want := range []int64{100, 100, 0, 100} {
+		if d := got[i].GetTime(); d.GetSeconds() != want || d.GetNanos() != 0 {
+			t.Errorf("%v for %v, want %ds", got[i].GetState(), d, want)
 		}
 	}
 	if got[1].GetTimes() != 2 || got[3].GetTimes() != 1 {

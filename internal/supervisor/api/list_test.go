@@ -320,7 +320,7 @@ func TestListRefusals(t *testing.T) {
 		{"label selector", nodes(&lofamov1.ListNodesRequest{LabelSelector: "rack in"}), codes.InvalidArgument, "label_selector: label selector \"rack in\": it ends at byte 7: want '('"},
 		{"field selector", nodes(&lofamov1.ListNodesRequest{FieldSelector: "peer=x"}), codes.InvalidArgument, `field "peer": want one of id, coord, x`},
 		{"field value", nodes(&lofamov1.ListNodesRequest{FieldSelector: "spare=yes"}), codes.InvalidArgument, `spare: given "yes": want one of true, false`},
-		{"coordinates", nodes(&lofamov1.ListNodesRequest{FieldSelector: "coord=1,0,1,color=red"}), codes.InvalidArgument, `coord: given "1,0,1,color=red": want x,y,z`},
+		{"coordinates", nodes(&lofamov1.ListNodesRequest{FieldSelector: "coord=1,0,1,hue=red"}), codes.InvalidArgument, `coord: given "1,0,1,hue=red": want x,y,z`},
 		{"not a token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: "nonsense"}), codes.InvalidArgument, "continue: given \"nonsense\": want what an answer"},
 		{"cut token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: token{1 << 63, 1 << 40, 1 << 40}.String()[:14]}), codes.InvalidArgument, "cut short"},
 		{"long token", nodes(&lofamov1.ListNodesRequest{Limit: 1, Continue: page.GetContinue() + "AAAA"}), codes.InvalidArgument, "bytes follow it"},

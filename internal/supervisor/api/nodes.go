@@ -242,13 +242,14 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 		if sp, ok := snap.spare(pos); ok {
 			out[i] = &lofamov1.Node{Id: string(sp.ID), State: lofamov1.State_UNKNOWN, Cause: lofamov1.Cause_NONE, Spare: true}
 		} else {
-			out[i] = view.Node(entries[i], now)
+			e := entries[i]
+			if brief {
+				e.Status.Components, e.Status.RegistersAt, e.Delivery, e.DeliveryAt, e.DeliveryOldAt = nil, time.Time{}, nil, time.Time{}, time.Time{}
+			}
+			out[i] = view.Node(e, now)
 		}
 		snap.dress(out[i], pos)
 		out[i].Warnings = warnings[pos]
-		if brief {
-			out[i].Components, out[i].Registers, out[i].Delivery, out[i].DeliveryAge, out[i].DeliveryOld = nil, nil, nil, nil, false
-		}
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,7 +105,7 @@ func (c *snapshots) get(revision uint64, now time.Time) (snapshot, bool) {
 	for i, k := range c.kept {
 		if k.Revision == revision {
 			k.used = now
-			c.kept = append(append(c.kept[:i:i], c.kept[i+1:]...), k)
+			c.kept = append(slices.Delete(c.kept, i, i+1), k)
 			return k.snapshot, true
 		}
 	}
@@ -116,20 +117,15 @@ func (c *snapshots) keep(s snapshot, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expire(now)
-	kept := make([]keptSnapshot, 0, snapshotsKept)
-	for _, k := range c.kept {
-		if k.Revision != s.Revision {
-			kept = append(kept, k)
-		}
+	c.kept = slices.DeleteFunc(c.kept, func(k keptSnapshot) bool { return k.Revision == s.Revision })
+	c.kept = append(c.kept, keptSnapshot{s, now})
+	if over := len(c.kept) - snapshotsKept; over > 0 {
+		c.kept = slices.Delete(c.kept, 0, over)
 	}
-	if over := len(kept) + 1 - snapshotsKept; over > 0 {
-		kept = kept[over:]
-	}
-	c.kept = append(kept, keptSnapshot{s, now})
 }
 
 func (c *snapshots) expire(now time.Time) {
 	for len(c.kept) > 0 && now.Sub(c.kept[0].used) > snapshotTime {
-		c.kept = c.kept[1:]
+		c.kept = slices.Delete(c.kept, 0, 1)
 	}
 }

@@ -145,7 +145,7 @@ func (s *Server) GetSummary(ctx context.Context, req *lofamov1.GetSummaryRequest
 		return nil, invalid("label_selector", "%v", err)
 	}
 	return answer(ctx, s, func(snap snapshot) (*lofamov1.GetSummaryResponse, error) {
-		resp := s.summarize(snap, req.GetBy(), s.divisions.chosen(snap, labels))
+		resp := s.summary(snap, req.GetBy(), s.divisions.chosen(snap, labels))
 		resp.Revision, resp.Cluster = snap.Revision, s.info(ctx, snap)
 		return resp, nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.GetSummaryResponse, error) {
@@ -162,8 +162,8 @@ func (t *tally) count() *lofamov1.Count {
 	}
 }
 
-// summarize counts the chosen nodes (nil: all).
-func (s *Server) summarize(snap snapshot, by []string, chosen []bool) *lofamov1.GetSummaryResponse {
+// summary counts the chosen nodes (nil: all).
+func (s *Server) summary(snap snapshot, by []string, chosen []bool) *lofamov1.GetSummaryResponse {
 	counts := snap.Counts()
 	nodes, links := tally(counts.Nodes), tally(counts.Links)
 	if chosen != nil {

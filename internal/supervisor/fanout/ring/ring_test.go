@@ -145,8 +145,8 @@ func TestResumeAnywhere(t *testing.T) {
 		for after := range rev + 3 {
 			want := all[sortedAfter(all, after):]
 			got, ok := r.After(after, step, nil)
-			for at := after; ok && len(got) > 0; {
-				at = got[len(got)-1].Revision
+			for ok && len(got) > 0 {
+				at := got[len(got)-1].Revision
 				more, still := r.After(at, step, nil)
 				if !still {
 					t.Fatalf("lost its place at %d", at)

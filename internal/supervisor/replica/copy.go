@@ -26,8 +26,8 @@ type CopyConfig struct {
 	Store  MapStore
 	Names  *view.Names
 	Logger *slog.Logger
-	// OnChange hears of every version, with the nodes that it changed; nil: all may have changed. It must
-	// not dawdle. May be nil itself.
+	// OnChange hears of every version, with the nodes that it changed, which are none when only group faults
+	// have; nil: all may have changed. It must not dawdle. May be nil itself.
 	OnChange func(m view.Map, changed []fault.NodeID)
 }
 
@@ -120,7 +120,7 @@ func (c *Copy) update(b *view.Builder, topo *topology.Topology, u store.MapUpdat
 func (c *Copy) publish(b *view.Builder, revision uint64, changed []fault.NodeID) {
 	m := b.Map(revision)
 	c.now.Store(&m)
-	if c.cfg.OnChange != nil && (changed == nil || len(changed) > 0) {
+	if c.cfg.OnChange != nil {
 		c.cfg.OnChange(m, changed)
 	}
 }

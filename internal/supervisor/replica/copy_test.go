@@ -26,14 +26,21 @@ func names2() *view.Names {
 
 // changes remembers which nodes a copy said to have changed.
 type changes struct {
-	mu  sync.Mutex
-	ids []fault.NodeID
+	mu     sync.Mutex
+	ids    []fault.NodeID
+	newest view.Map
 }
 
-func (c *changes) add(_ view.Map, ids []fault.NodeID) {
+func (c *changes) add(m view.Map, ids []fault.NodeID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ids = append(c.ids, ids...)
+	c.ids, c.newest = append(c.ids, ids...), m
+}
+
+func (c *changes) groups() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.newest.Groups)
 }
 
 func (c *changes) has(id fault.NodeID) bool {
@@ -121,6 +128,8 @@ func TestCopyFollowsTheStore(t *testing.T) {
 	if _, ok := view.Map.Find(m, "c"); ok {
 		t.Error("a node that the torus does not have")
 	}
+	reach(commit(store.Batch{Puts: above[:1]}))
+	supervisortest.Eventually(t, "word of a commit of a group fault alone", func() bool { return told.groups() == 1 })
 }
 
 // broken is a store whose feed breaks after each update.

@@ -66,7 +66,18 @@ func addressesOf(list []config.UpstreamEntry) (ids []string, addresses map[strin
 }
 
 // connectParent makes the parts of a parent of regions: nothing of it talks to agents.
-func (s *Supervisor) connectParent() {
+func (s *Supervisor) connectParent() error {
+	addresses := make(map[string]string)
+	for _, r := range s.cfg.Regions {
+		for _, u := range r.Supervisors {
+			addresses[u.ID] = u.GRPC
+		}
+	}
+	var err error
+	if s.below, err = replica.Dial(addresses, s.peerTLS); err != nil {
+		return err
+	}
+	s.onStop("connections to the regions", func(context.Context) error { return s.below.Close() })
 	ops := 0
 	if s.cfg.Embedded() {
 		ops = embedded.MaxTxnOps - 16 // for what goes with every transaction
@@ -77,12 +88,30 @@ func (s *Supervisor) connectParent() {
 		Beat: s.periods.DigestPeriod, Misses: s.periods.DigestMisses, Ops: ops,
 		Metrics: s.metrics, Logger: s.logger,
 	}, s.store)
+	return nil
+}
+
+// belowOf are the supervisors of a node's region, if it is heard.
+func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
+	name := s.regionOf(id)
+	if !slices.ContainsFunc(s.parent.Regions(), func(r *lofamov1.Region) bool { return r.GetName() == name && r.GetState() == lofamov1.State_NORMAL }) {
+		return nil
+	}
+	var out []lofamov1.FaultSupervisorClient
+	for _, r := range s.cfg.Regions {
+		for _, u := range r.Supervisors {
+			if conn := s.below.Conn(u.ID); r.Name == name && conn != nil {
+				out = append(out, lofamov1.NewFaultSupervisorClient(conn))
+			}
+		}
+	}
+	return out
 }
 
 // serveParent lets the regions' supervisors in, and has the API answer from what they say.
 func (s *Supervisor) serveParent(cfg *api.Config) {
 	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, regions.Copy{Etcd: s.store}, noBundles{}, s.standing
-	cfg.Operators = s.parent
+	cfg.Operators, cfg.Below = s.parent, s.belowOf
 	speakers := make(map[string]string)
 	for _, r := range s.cfg.Regions {
 		for _, u := range r.Supervisors {

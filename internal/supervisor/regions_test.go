@@ -116,6 +116,12 @@ func TestBorder(t *testing.T) {
 	if err != nil || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetRegion() != "west" || len(list.GetCluster().GetRegions()) != 2 {
 		t.Errorf("the west at the parent: %v, %v", list, err)
 	}
+	// What only its region knows the parent asks it for.
+	supervisortest.Eventually(t, "the region's own word of a node", func() bool {
+		n, err := parent.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+		x, xerr := parent.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n1-0-0"})
+		return err == nil && n.GetAge() != nil && xerr == nil && x.GetRule() == "quorum" && len(x.GetBecause()) > 0
+	})
 	d.set(r.Agents["n1-0-0"], false)
 	supervisortest.Eventually(t, "the node to be NORMAL again", all(lofamov1.State_NORMAL, "n1-0-0"))
 

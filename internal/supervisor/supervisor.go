@@ -95,6 +95,7 @@ type Supervisor struct {
 	// Of a region with a parent; nil elsewhere.
 	upstream *upstream.Client
 	parents  *replica.Peers
+	below    *replica.Peers // supervisors of the regions, of their parent
 	border   *border.Border // nil without other regions
 
 	cleanups []cleanup
@@ -250,8 +251,7 @@ func (s *Supervisor) connect() error {
 	}
 	s.onStop("connections to replicas", func(context.Context) error { return s.peers.Close() })
 	if s.cfg.Parent() {
-		s.connectParent()
-		return nil
+		return s.connectParent()
 	}
 	if err := s.connectUpstream(); err != nil {
 		return err

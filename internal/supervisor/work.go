@@ -209,6 +209,9 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.api.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
+	if s.below != nil {
+		wg.Go(func() { s.below.Run(ctx) })
+	}
 	if s.border != nil {
 		wg.Go(func() { s.border.Run(ctx) })
 	}

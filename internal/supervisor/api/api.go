@@ -76,6 +76,8 @@ type Config struct {
 	// RegionOf tells the region of a node, and Regions how a parent's regions stand. nil: there are none.
 	RegionOf func(id fault.NodeID) string
 	Regions  func(ctx context.Context) []*lofamov1.Region
+	// Below are the supervisors of a node's own region, of a parent of regions that hears it. nil: it is no parent.
+	Below func(id fault.NodeID) []lofamov1.FaultSupervisorClient
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.

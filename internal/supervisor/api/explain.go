@@ -78,6 +78,11 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 			resp.Coord = snap.Coord(pos).String()
 		}
 		resp.Groups, resp.Revision, resp.Cluster = snap.groups(id), snap.Revision, s.info(ctx, snap)
+		if !snap.Stale {
+			fillExplanation(resp, below(ctx, s, id, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
+				return c.Explain(ctx, &lofamov1.ExplainRequest{Node: string(id), Component: req.GetComponent()})
+			}))
+		}
 		return resp, nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
 		return c.Explain(ctx, req)

@@ -223,6 +223,11 @@ func (s *Server) GetNode(ctx context.Context, req *lofamov1.GetNodeRequest) (*lo
 		if err != nil {
 			return nil, err
 		}
+		if !snap.Stale {
+			fill(nodes[0], below(ctx, s, id, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
+				return c.GetNode(ctx, &lofamov1.GetNodeRequest{Node: string(id)})
+			}))
+		}
 		return nodes[0], nil
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Node, error) {
 		return c.GetNode(ctx, req)

@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// previous is the commit of version N-1: the last one before the supervisors' maps grew groups and regions.
+const previous = "fd585515e2ed506ec2f09ba29b13eadc5403411a"
+
+// buildPrevious builds the programs of version N-1 from the history and returns their directory. Without the
+// history (a shallow clone, an archive) the test is skipped, but never in CI.
+func buildPrevious(t *testing.T) string {
+	t.Helper()
+	if out, err := exec.Command("git", "cat-file", "-e", previous+"^{commit}").CombinedOutput(); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("version N-1, commit %s, is not in the history: %v %s", previous, err, out)
+		}
+		t.Skipf("SKIPPED: version N-1, commit %s, is not in the history", previous)
+	}
+	dir := t.TempDir()
+	source, bin := filepath.Join(dir, "source"), filepath.Join(dir, "bin")
+	if err := os.MkdirAll(source, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(dir, "source.tar")
+	for _, cmd := range []*exec.Cmd{
+		exec.Command("git", "-C", root, "archive", "-o", archive, previous),
+		exec.Command("tar", "-C", source, "-xf", archive),
+		{Path: "", Args: []string{"go", "build", "-o", bin + "/", "./cmd/lofamo-agent", "./cmd/supervisor"}, Dir: source},
+	} {
+		if cmd.Path == "" {
+			if cmd.Path, err = exec.LookPath(cmd.Args[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, out)
+		}
+	}
+	return bin
+}
+
+// newer are the keys that version N-1 has not in its configurations and refuses. Whoever upgrades has its files
+// still; here they are written by version N.
+var newer = []string{"domainLabels", "foresight", "historyAge", "historyBytes", "keepEvents", "labels", "spares", "region", "neighbours", "upstream", "readings"}
+
+// previousConfig writes a configuration as version N-1 knows it, and returns the new file's name.
+func previousConfig(t *testing.T, path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc any
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = yaml.Marshal(strip(doc)); err != nil {
+		t.Fatal(err)
+	}
+	path += ".previous"
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func strip(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, key := range newer {
+			delete(v, key)
+		}
+		for key, child := range v {
+			v[key] = strip(child)
+		}
+	case []any:
+		for i, child := range v {
+			v[i] = strip(child)
+		}
+	}
+	return v
+}
+
+// TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, with half of the nodes
+// N-1 to the end. At every stage the verdicts are the same.
+func TestVersionsMixed(t *testing.T) {
+	old := buildPrevious(t)
+	var mu sync.Mutex
+	isOld := map[string]bool{"sup-0": true, "sup-1": true, "sup-2": true, "n0-0-0": true, "n1-0-0": true}
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Command: func(member string, argv []string) []string {
+		mu.Lock()
+		defer mu.Unlock()
+		if isOld[member] {
+			argv = slices.Clone(argv)
+			argv[0] = filepath.Join(old, filepath.Base(argv[0]))
+			i := slices.Index(argv, "--config") + 1
+			argv[i] = previousConfig(t, argv[i])
+		}
+		return argv
+	}})
+	stage := func(name string) {
+		try(t, l, name, func(t trial) {
+			for _, n := range []string{"n0-0-0", "n0-1-0"} { // of N-1, of N
+				t.inject(n, simple(localcluster.KillHost))
+				t.becomes(n, "host", failed)
+				t.is(n, sick, lofamov1.Cause_HOST)
+			}
+			t.inject("n1-0-0", sensor("temperature", 110))
+			t.becomes("n1-0-0", "temperature", failed)
+			t.neverFailed()
+			t.othersWereSpared("n0-0-0", "n0-1-0", "n1-0-0")
+		})
+	}
+	stage("supervisors N-1, nodes mixed")
+	for i, s := range l.Cluster.Info().Supervisors {
+		mu.Lock()
+		isOld[s.ID] = false
+		mu.Unlock()
+		if err := l.Cluster.KillSupervisor(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Cluster.StartSupervisor(s.ID); err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 {
+			stage(s.ID + " upgraded")
+		}
+	}
+	stage("supervisors N, nodes mixed")
+}

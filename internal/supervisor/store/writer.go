@@ -216,7 +216,9 @@ func (w *writer) ops(b Batch) (head, []clientv3.Op, error) {
 		if err != nil {
 			return fmt.Errorf("encode %s: %w", key, err)
 		}
-		ops = append(ops, clientv3.OpPut(key, string(val)))
+		op := clientv3.OpPut(key, "")
+		op.WithValueBytes(val) // not copied to a string and back
+		ops = append(ops, op)
 		return nil
 	}
 	for _, ev := range b.Events {

@@ -305,3 +305,49 @@ func TestNoInit(t *testing.T) {
 		}
 	}
 }
+
+// TestDetectionHasNoWallClock: how long ago something was goes by the monotonic clock, which a step of the wall
+// clock does not move. A time that was made from a number or a message has no such reading: no duration is taken
+// from it where faults are detected.
+func TestDetectionHasNoWallClock(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test || !within(f.dir, "pkg") && !within(f.dir, "internal/agent") && !within(f.dir, "internal/supervisor") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 1 {
+				return true
+			}
+			fun, ok := call.Fun.(*ast.SelectorExpr)
+			if ok && slices.Contains([]string{"Since", "Until", "Sub"}, fun.Sel.Name) && wallClock(call.Args[0]) {
+				t.Errorf("%s: %s of a time without a monotonic reading", f.fset.Position(call.Pos()), fun.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+// wallClock says whether an expression makes a time that has no monotonic reading.
+func wallClock(e ast.Expr) bool {
+	call, ok := e.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	fun, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && slices.Contains([]string{"Unix", "UnixMilli", "UnixMicro", "AsTime", "UTC", "Round", "Truncate"}, fun.Sel.Name)
+}
+
+func TestWallClockRuleRefuses(t *testing.T) {
+	for expr, want := range map[string]bool{
+		"time.Unix(0, at)": true, "ev.GetTime().AsTime()": true, "t.UTC()": true, "*at": false, "began": false, "time.Now()": false,
+	} {
+		e, err := parser.ParseExpr(expr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := wallClock(e); got != want {
+			t.Errorf("%s: %t", expr, got)
+		}
+	}
+}

@@ -110,13 +110,14 @@ func (t *term) launch(work chan<- *batch) {
 		t.seal()
 	}
 	t.inflight, t.sealed = t.sealed[0], t.sealed[1:]
-	t.e.commitBegan.Store(time.Now().UnixNano())
+	now := time.Now()
+	t.e.commitBegan.Store(&now)
 	work <- t.inflight
 }
 
 // ended takes the end of a commit. Any error but that of a write that came too late ends the term.
 func (t *term) ended(r result) error {
-	t.e.commitBegan.Store(0)
+	t.e.commitBegan.Store(nil)
 	w := t.inflight.write
 	switch {
 	case r.err == nil:

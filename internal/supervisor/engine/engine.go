@@ -131,8 +131,8 @@ type Engine struct {
 	asks    chan ask
 	writes  chan write
 	whys    chan why
-	// commitBegan is when the commit under way was begun, in nanoseconds since 1970; 0: none is.
-	commitBegan atomic.Int64
+	// commitBegan is when the commit under way was begun, by the monotonic clock; nil: none is.
+	commitBegan atomic.Pointer[time.Time]
 	// changing has room for one: operators' changes come one after the other.
 	changing chan struct{}
 	term     atomic.Pointer[term]
@@ -172,8 +172,8 @@ func (e *Engine) Term() uint64 {
 
 // Committing is how long the commit under way takes by now; 0: none is.
 func (e *Engine) Committing() time.Duration {
-	if at := e.commitBegan.Load(); at != 0 {
-		return max(1, time.Since(time.Unix(0, at)))
+	if at := e.commitBegan.Load(); at != nil {
+		return max(1, time.Since(*at))
 	}
 	return 0
 }

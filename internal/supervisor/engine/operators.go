@@ -97,7 +97,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	}()
 	defer func() {
 		e.term.Store(nil)
-		e.commitBegan.Store(0)
+		e.commitBegan.Store(nil)
 		expire()
 		t.end()
 		<-expired

@@ -20,8 +20,8 @@ type committer struct {
 	cfg   Config
 	store Store
 	w     store.Committer
-	heads map[string]head // committed
-	began *atomic.Int64   // see Engine
+	heads map[string]head            // committed
+	began *atomic.Pointer[time.Time] // see Engine
 
 	cur   store.Batch // of several regions' writes
 	bytes int
@@ -37,7 +37,7 @@ type result struct {
 	err       error
 }
 
-func newCommitter(cfg Config, st Store, w store.Committer, began *atomic.Int64) *committer {
+func newCommitter(cfg Config, st Store, w store.Committer, began *atomic.Pointer[time.Time]) *committer {
 	return &committer{cfg: cfg, store: st, w: w, began: began, heads: make(map[string]head)}
 }
 
@@ -45,9 +45,9 @@ func (c *committer) run(ctx context.Context, work <-chan []job, results chan<- r
 	for jobs := range work {
 		c.out = result{heads: make(map[string]head), back: make(map[string][]*lofamov1.Node)}
 		start := time.Now()
-		c.began.Store(start.UnixNano())
+		c.began.Store(&start)
 		c.out.err = c.commit(ctx, jobs)
-		c.began.Store(0)
+		c.began.Store(nil)
 		c.cfg.Metrics.Commit.Observe(time.Since(start).Seconds())
 		results <- c.out
 	}

@@ -64,7 +64,7 @@ type Engine struct {
 	in      chan input
 	streams atomic.Uint64
 	term    atomic.Pointer[term]
-	began   atomic.Int64 // of the commit under way, Unix nanoseconds; 0: none is
+	began   atomic.Pointer[time.Time] // of the commit under way, by the monotonic clock; nil: none is
 }
 
 // New returns an engine on a store.
@@ -93,8 +93,8 @@ func (e *Engine) Leading() bool { return e.term.Load() != nil }
 
 // Committing is how long the commit under way takes by now; 0: none is.
 func (e *Engine) Committing() time.Duration {
-	if at := e.began.Load(); at != 0 {
-		return max(1, time.Since(time.Unix(0, at)))
+	if at := e.began.Load(); at != nil {
+		return max(1, time.Since(*at))
 	}
 	return 0
 }

@@ -223,3 +223,16 @@ type noBundles struct{}
 func (noBundles) Fetch(context.Context, fault.Origin, string, uint64, func(*lofamov1.GetBundleResponse) error) error {
 	return status.Error(codes.FailedPrecondition, "a parent of regions reaches no nodes: ask a supervisor of the node's region")
 }
+
+// workRegions starts what has to do with other regions, as far as there is any.
+func (s *Supervisor) workRegions(ctx context.Context, wg *sync.WaitGroup) {
+	if s.below != nil {
+		wg.Go(func() { s.below.Run(ctx) })
+	}
+	if s.border != nil {
+		wg.Go(func() { s.border.Run(ctx) })
+	}
+	if s.parents != nil {
+		wg.Go(func() { s.parents.Run(ctx) })
+	}
+}

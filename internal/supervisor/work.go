@@ -209,23 +209,9 @@ func (s *Supervisor) work() error {
 	wg.Go(func() { s.api.Run(ctx) })
 	wg.Go(func() { s.peers.Run(ctx) })
 	wg.Go(func() { s.followReplicas(ctx) })
-	if s.below != nil {
-		wg.Go(func() { s.below.Run(ctx) })
-	}
-	if s.border != nil {
-		wg.Go(func() { s.border.Run(ctx) })
-	}
-	if s.parents != nil {
-		wg.Go(func() { s.parents.Run(ctx) })
-	}
+	s.workRegions(ctx, &wg)
 	if !s.cfg.Parent() {
-		wg.Go(func() { s.sender.Run(ctx) })
-		wg.Go(func() { s.intake.Run(ctx) })
-		wg.Go(func() { s.forward.Run(ctx) })
-		wg.Go(func() { s.local.Run(ctx) })
-		wg.Go(func() { s.followTopology(ctx) })
-		wg.Go(func() { s.followMaintenance(ctx) })
-		wg.Go(func() { s.teller.Run(ctx) })
+		s.workNodes(ctx, &wg)
 	}
 	wg.Go(func() { s.monitor(ctx) })
 	wg.Go(func() { s.publish(ctx) })
@@ -267,6 +253,17 @@ func (s *Supervisor) work() error {
 		}
 	})
 	return nil
+}
+
+// workNodes starts what has to do with nodes.
+func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
+	wg.Go(func() { s.sender.Run(ctx) })
+	wg.Go(func() { s.intake.Run(ctx) })
+	wg.Go(func() { s.forward.Run(ctx) })
+	wg.Go(func() { s.local.Run(ctx) })
+	wg.Go(func() { s.followTopology(ctx) })
+	wg.Go(func() { s.followMaintenance(ctx) })
+	wg.Go(func() { s.teller.Run(ctx) })
 }
 
 // raftTime bounds the attempt to have the raft leader here.

@@ -371,6 +371,21 @@ func (r *replica) downcall(to fault.NodeID, inner []byte) []byte {
 	return b
 }
 
+// challengeAll is challenge by this leader, and by those who forward to it, each from its own addresses.
+func (r *replica) challengeAll(c awareness.Challenge) {
+	r.challenge(c)
+	if c.Again {
+		return
+	}
+	for _, f := range r.w.replicas {
+		if f != r && f.up() && r.w.store.connected(f, r) {
+			f.deliver(r.w.between(serviceDelayMin, serviceDelayMax), func() {
+				f.challenge(awareness.Challenge{Node: c.Node, Half: c.Half, Nonce: c.Nonce})
+			})
+		}
+	}
+}
+
 // challenge asks a node for a sign of life: straight by all its interfaces, and through its neighbours.
 func (r *replica) challenge(c awareness.Challenge) {
 	b := r.seal(&lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{

@@ -231,7 +231,7 @@ func (t *term) step(now time.Time, ev awareness.Event) (changed, unknown bool) {
 	t.r.sleepUntil(out.Wake)
 	for _, c := range out.Challenges {
 		t.witness.asks(c)
-		t.r.challenge(c)
+		t.r.challengeAll(c)
 	}
 	for _, c := range out.Changes {
 		t.rosy(&c)

@@ -299,10 +299,10 @@ func (w *World) flood(way []bool, p passage, exit func(*node) bool) {
 	}
 }
 
-// reached says whether a leader and a node reach one another both ways, by any rail. A challenge
-// goes by the leader's own sockets, so its own sight counts, not that of who forwards to it.
+// reached says whether a leader and a node reach one another both ways, by any rail and by whoever forwards
+// to the leader, who asks in its stead too.
 func (w *World) reached(l *replica, n *node) bool {
-	exit := func(o *node) bool { return o.sure(&o.host) && o.service.sure() && l.sees(o) }
+	exit := func(o *node) bool { return o.sure(&o.host) && o.service.sure() && w.forwards(o, l) }
 	if exit(n) {
 		return true
 	}

@@ -40,6 +40,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/upstream"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	transfer "github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
@@ -84,9 +85,11 @@ type Supervisor struct {
 	teller   *teller.Teller
 	forward  *replica.Forwarder
 	local    *replica.Copy
-	gossip   *gossip.Net // nil without gossip
-	ready    readiness
-	alarms   alarms
+	// followers are the other replicas while this one leads.
+	followers *replica.Server
+	gossip    *gossip.Net // nil without gossip
+	ready     readiness
+	alarms    alarms
 
 	regionOf func(fault.NodeID) string // by the configuration
 
@@ -269,14 +272,14 @@ func (s *Supervisor) connect() error {
 	})
 	s.engine = engine.New(engine.Config{
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
-		Challenger: s.sender, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks,
+		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks,
 	}, s.store)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,
 		OnChange: func(m view.Map, changed []fault.NodeID) { s.teller.Changed(m, changed) },
 	})
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
-		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Metrics: s.metrics, Logger: s.logger,
+		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Challenger: s.sender, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.bulk = bulk.New(bulk.Config{
 		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
@@ -294,7 +297,19 @@ func (s *Supervisor) connect() error {
 		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
+	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}
 	return nil
+}
+
+// everywhere asks for signs of life by this replica's own addresses and by those of its followers. What is
+// only repeated goes straight alone.
+type everywhere struct{ s *Supervisor }
+
+func (e everywhere) Challenge(c awareness.Challenge) {
+	e.s.sender.Challenge(c)
+	if !c.Again {
+		e.s.followers.Challenge(c)
+	}
 }
 
 // wanting is the intake, which is made after the forwarder.
@@ -320,7 +335,7 @@ func (s *Supervisor) serve() error {
 		s.serveParent(&cfg)
 	} else {
 		cfg.Local = s.local.Map
-		lofamov1.RegisterReplicaServer(s.grpc, &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics})
+		lofamov1.RegisterReplicaServer(s.grpc, s.followers)
 	}
 	s.api = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)

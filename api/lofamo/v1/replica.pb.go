@@ -384,14 +384,18 @@ func (x *HalfName) GetHalf() Half {
 	return Half_HALF_UNSPECIFIED
 }
 
-// ForwardResponse says which reports were committed, or whose digests are wanted whole.
+// ForwardResponse says which reports were committed, whose digests are wanted whole, or whom to ask whether
+// he lives.
 type ForwardResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Ack           *Ack                   `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`
-	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
-	Socket        uint32                 `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
-	Relayed       bool                   `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
-	Whole         []*HalfName            `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // of these the next digest is to be passed on whole; the other fields are empty then
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Ack     *Ack                   `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`
+	To      string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
+	Socket  uint32                 `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
+	Relayed bool                   `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
+	Whole   []*HalfName            `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // of these the next digest is to be passed on whole; the other fields are empty then
+	// Ask this node for a sign of life as well, from your own addresses (reply_to is empty): it may be that only
+	// you reach it. The other fields are empty then.
+	Challenge     *Challenge `protobuf:"bytes,6,opt,name=challenge,proto3" json:"challenge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -461,6 +465,13 @@ func (x *ForwardResponse) GetWhole() []*HalfName {
 	return nil
 }
 
+func (x *ForwardResponse) GetChallenge() *Challenge {
+	if x != nil {
+		return x.Challenge
+	}
+	return nil
+}
+
 var File_lofamo_v1_replica_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_replica_proto_rawDesc = "" +
@@ -491,13 +502,14 @@ const file_lofamo_v1_replica_proto_rawDesc = "" +
 	"\aheld_ns\x18\a \x01(\x04R\x06heldNs\"C\n" +
 	"\bHalfName\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
-	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\"\xa0\x01\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\"\xd4\x01\n" +
 	"\x0fForwardResponse\x12 \n" +
 	"\x03ack\x18\x01 \x01(\v2\x0e.lofamo.v1.AckR\x03ack\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\x12\x16\n" +
 	"\x06socket\x18\x03 \x01(\rR\x06socket\x12\x18\n" +
 	"\arelayed\x18\x04 \x01(\bR\arelayed\x12)\n" +
-	"\x05whole\x18\x05 \x03(\v2\x13.lofamo.v1.HalfNameR\x05whole2O\n" +
+	"\x05whole\x18\x05 \x03(\v2\x13.lofamo.v1.HalfNameR\x05whole\x122\n" +
+	"\tchallenge\x18\x06 \x01(\v2\x14.lofamo.v1.ChallengeR\tchallenge2O\n" +
 	"\aReplica\x12D\n" +
 	"\aForward\x12\x19.lofamo.v1.ForwardRequest\x1a\x1a.lofamo.v1.ForwardResponse(\x010\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
@@ -523,6 +535,7 @@ var file_lofamo_v1_replica_proto_goTypes = []any{
 	(*ForwardResponse)(nil), // 5: lofamo.v1.ForwardResponse
 	(Half)(0),               // 6: lofamo.v1.Half
 	(*Ack)(nil),             // 7: lofamo.v1.Ack
+	(*Challenge)(nil),       // 8: lofamo.v1.Challenge
 }
 var file_lofamo_v1_replica_proto_depIdxs = []int32{
 	3, // 0: lofamo.v1.ForwardRequest.restated:type_name -> lofamo.v1.RestatedDigest
@@ -532,13 +545,14 @@ var file_lofamo_v1_replica_proto_depIdxs = []int32{
 	6, // 4: lofamo.v1.HalfName.half:type_name -> lofamo.v1.Half
 	7, // 5: lofamo.v1.ForwardResponse.ack:type_name -> lofamo.v1.Ack
 	4, // 6: lofamo.v1.ForwardResponse.whole:type_name -> lofamo.v1.HalfName
-	0, // 7: lofamo.v1.Replica.Forward:input_type -> lofamo.v1.ForwardRequest
-	5, // 8: lofamo.v1.Replica.Forward:output_type -> lofamo.v1.ForwardResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	8, // 7: lofamo.v1.ForwardResponse.challenge:type_name -> lofamo.v1.Challenge
+	0, // 8: lofamo.v1.Replica.Forward:input_type -> lofamo.v1.ForwardRequest
+	5, // 9: lofamo.v1.Replica.Forward:output_type -> lofamo.v1.ForwardResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_replica_proto_init() }

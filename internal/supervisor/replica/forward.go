@@ -43,8 +43,10 @@ type ForwarderConfig struct {
 	Confirm bool
 	// Wanting hears whose digests the leader wants whole. May be nil.
 	Wanting engine.Wanting
-	Metrics *metrics.Metrics
-	Logger  *slog.Logger
+	// Challenger asks nodes for a sign of life where the leader wants that of its followers. May be nil.
+	Challenger engine.Challenger
+	Metrics    *metrics.Metrics
+	Logger     *slog.Logger
 }
 
 // Forwarder is a follower's way to the leader. Run is its only goroutine.
@@ -224,6 +226,10 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 				f.whole(whole)
 				continue
 			}
+			if c := resp.GetChallenge(); c != nil {
+				f.challenge(c)
+				continue
+			}
 			f.cfg.Answerer.Answer(responseTo(resp), resp.GetAck())
 		}
 	}()
@@ -265,6 +271,14 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 			}
 		}
 	}
+}
+
+// challenge asks a node for a sign of life in the leader's stead.
+func (f *Forwarder) challenge(c *lofamov1.Challenge) {
+	if f.cfg.Challenger == nil || len(c.GetNonce()) != len(awareness.Challenge{}.Nonce) {
+		return
+	}
+	f.cfg.Challenger.Challenge(awareness.Challenge{Node: fault.NodeID(c.GetNode()), Half: fault.Half(c.GetHalf()), Nonce: [16]byte(c.GetNonce())})
 }
 
 // whole passes on whose digests the leader wants whole.
@@ -313,6 +327,34 @@ type Server struct {
 	// says of each of them; what it says of others it leaves out. nil: there are no other regions.
 	Foreign func(ctx context.Context, v *lofamov1.BorderVerdicts) []awareness.ForeignVerdict
 	Metrics *metrics.Metrics
+
+	mu        sync.Mutex
+	followers map[*session]bool // our own replicas that forward to us
+}
+
+// Challenge has all followers ask a node for a sign of life, each from its own addresses: the leader need not
+// be who reaches it. It does not block.
+func (s *Server) Challenge(c awareness.Challenge) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for back := range s.followers {
+		back.put(&lofamov1.ForwardResponse{Challenge: &lofamov1.Challenge{Nonce: c.Nonce[:], Node: string(c.Node), Half: lofamov1.Half(c.Half)}})
+	}
+}
+
+// attend notes a stream of a follower; what is returned notes its end.
+func (s *Server) attend(back *session) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.followers == nil {
+		s.followers = make(map[*session]bool)
+	}
+	s.followers[back] = true
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.followers, back)
+	}
 }
 
 var errNotLeading = status.Error(codes.FailedPrecondition, "this replica does not lead: ask another for the leader")
@@ -328,6 +370,9 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 	own := s.Own == nil || s.Own(stream.Context())
 	ctx, cancel := context.WithCancel(stream.Context())
 	back := &session{out: make(chan *lofamov1.ForwardResponse, ackQueue), metrics: s.Metrics}
+	if own {
+		defer s.attend(back)()
+	}
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -404,8 +449,12 @@ type session struct {
 
 // Answer implements engine.Answerer. After the stream's end it only fills the queue.
 func (s *session) Answer(to engine.To, ack *lofamov1.Ack) {
+	s.put(&lofamov1.ForwardResponse{Ack: ack, To: to.Addr, Socket: uint32(to.Socket), Relayed: to.Relayed})
+}
+
+func (s *session) put(r *lofamov1.ForwardResponse) {
 	select {
-	case s.out <- &lofamov1.ForwardResponse{Ack: ack, To: to.Addr, Socket: uint32(to.Socket), Relayed: to.Relayed}:
+	case s.out <- r:
 	default:
 		s.metrics.Dropped.WithLabelValues("send").Inc()
 	}
@@ -417,11 +466,7 @@ func (s *session) Whole(origins []fault.Origin) {
 	for i, o := range origins {
 		resp.Whole[i] = &lofamov1.HalfName{Node: string(o.Node), Half: lofamov1.Half(o.Half)}
 	}
-	select {
-	case s.out <- resp:
-	default:
-		s.metrics.Dropped.WithLabelValues("send").Inc()
-	}
+	s.put(resp)
 }
 
 func (s *session) run(ctx context.Context, stream grpc.BidiStreamingServer[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) {

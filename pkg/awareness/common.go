@@ -252,7 +252,7 @@ func arc(used []bool) (from, length int) {
 func choose(all []candidate) []candidate {
 	order := map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
 	loose := map[bool]int{true: 1}
-	slices.SortFunc(all, func(a, b candidate) int {
+	slices.SortStableFunc(all, func(a, b candidate) int {
 		return cmp.Or(loose[a.loose]-loose[b.loose], len(b.members)-len(a.members), order[a.kind]-order[b.kind], strings.Compare(a.id, b.id))
 	})
 	covered := map[*node]bool{}

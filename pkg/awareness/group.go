@@ -209,9 +209,15 @@ func (m *Machine) regroup(now time.Time) {
 		found = append(found, choose(all)...)
 	}
 	found = append(found, m.bundleCandidates(marked)...)
-	if m.cutOff(now) || now.Before(m.started.Add(m.window())) {
+	switch listened := m.started.Add(m.window()); {
+	case now.Before(listened):
 		found = append(found, m.standingPartitions()...)
-	} else {
+		if len(m.common.stranded) > 0 { // if they are all heard by then, nothing else will end it
+			m.common.first, m.common.look = listened, listened.Add(m.settleGroups())
+		}
+	case m.cutOff(now):
+		found = append(found, m.standingPartitions()...)
+	default:
 		apart := m.partitions(marked, now)
 		m.strand(apart)
 		found = append(found, m.partitionCandidates(apart)...)
@@ -221,7 +227,7 @@ func (m *Machine) regroup(now time.Time) {
 
 // become makes the found groups those that stand. It is the only writer of groups.
 func (m *Machine) become(found []candidate, now time.Time) {
-	slices.SortFunc(found, func(a, b candidate) int { return strings.Compare(a.id, b.id) })
+	slices.SortStableFunc(found, func(a, b candidate) int { return strings.Compare(a.id, b.id) })
 	groups := make([]group, 0, len(found))
 	for i, c := range found {
 		if i > 0 && c.id == found[i-1].id {
@@ -319,10 +325,7 @@ func (m *Machine) RestoreGroups(saved []GroupStatus) error {
 			n := m.nodes[rank]
 			g.members = append(g.members, n)
 			if s.Kind == GroupPartition {
-				if m.common.stranded == nil {
-					m.common.stranded = map[int]*node{}
-				}
-				m.common.stranded[n.rank] = n
+				m.restoreStranded(n)
 			}
 		}
 		if s.Kind == GroupBlock && len(g.members) == s.Of {

@@ -12,8 +12,8 @@ import (
 // Machine is the fault map and what it rests on. It is owned by one goroutine.
 //
 // A step takes in its event, then settles the nodes that it touches (challenges, votes and verdicts
-// that stay: judge.go, votes.go, halves.go), then publishes them (components.go, links.go,
-// aggregate.go). What a node's settling changes may touch its neighbours; nobody else is looked at,
+// that stay: challenge.go, votes.go, halves.go, doubt.go), then publishes them (components.go, links.go,
+// aggregate.go), and now and then looks for what they have in common (group.go, common.go, partition.go). What a node's settling changes may touch its neighbours; nobody else is looked at,
 // so a step costs O(changes) whatever the size of the torus.
 type Machine struct {
 	cfg     Config
@@ -118,7 +118,10 @@ func (m *Machine) restore(s NodeStatus, again bool) error {
 		t.dead = verdict{on: true, at: m.started, mark: m.mark(m.started), finding: asCommitted(&n.components[fault.ComponentNode])}
 		t.dead.single = s.SingleWitness
 	}
-	if n.unreachable = s.Unreachable; s.Inferred {
+	if n.unreachable = s.Unreachable; s.Unreachable {
+		m.restoreStranded(n)
+	}
+	if s.Inferred {
 		m.becomeInferred(n, m.started)
 	}
 	m.touch(n)

@@ -87,6 +87,14 @@ func (m *Machine) strand(parts [][]*node) {
 	m.common.stranded = now
 }
 
+// restoreStranded notes a node that was unreachable when the map was committed last.
+func (m *Machine) restoreStranded(n *node) {
+	if m.common.stranded == nil {
+		m.common.stranded = map[int]*node{}
+	}
+	m.common.stranded[n.rank] = n
+}
+
 // cutOff says that this supervisor hears nobody at all: then it is not the others that are unreachable.
 func (m *Machine) cutOff(now time.Time) bool {
 	return m.heard.IsZero() || now.Sub(m.heard) >= m.window()

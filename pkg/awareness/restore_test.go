@@ -79,3 +79,34 @@ func takeover(t *rapid.T, w *world) {
 		}
 	}
 }
+
+// TestRestoreUnreachable: one that was unreachable when another supervisor took over, and is heard again, is
+// not called so when later on it is merely silent.
+func TestRestoreUnreachable(t *testing.T) {
+	w, err := newWorld(testConfig(grid.Dims{X: 4, Y: 4, Z: 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	saved, id := w.m.Nodes(), w.id(5)
+	saved[5].State, saved[5].Unreachable = fault.Unknown, true
+	if w.m, err = New(w.cfg, w.now, saved); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.m.RestoreGroups(nil); err != nil {
+		t.Fatal(err)
+	}
+	w.queue = nil
+	w.wake = w.m.Step(w.now, Tick{}).Wake
+	w.run(3 * time.Second)
+	if n, _ := w.m.Node(id); n.State != fault.Normal {
+		t.Fatalf("heard again, %s is %s", id, n.State)
+	}
+	for _, h := range halves {
+		w.actor(id, h).lost = true
+	}
+	w.run(3 * time.Second)
+	if n, _ := w.m.Node(id); n.State != fault.Unknown || n.Unreachable {
+		t.Errorf("silent beside the living, %s is %s, unreachable %t", id, n.State, n.Unreachable)
+	}
+}

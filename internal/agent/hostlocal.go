@@ -21,7 +21,8 @@ func (h *hostHalf) serveLocal(ctx context.Context) {
 		h.log.Warn("jobs on this node will not be told of faults", "err", err)
 		return
 	}
-	srv := grpc.NewServer(grpc.MaxConcurrentStreams(128), grpc.MaxRecvMsgSize(1<<20))
+	// Handlers step the half even when they end, and it is gone soon after ctx ends: they are waited for.
+	srv := grpc.NewServer(grpc.MaxConcurrentStreams(128), grpc.MaxRecvMsgSize(1<<20), grpc.WaitForHandlers(true))
 	lofamov1.RegisterLocalServer(srv, h.local)
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -101,12 +102,24 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 		if err := stream.Send(resp); err != nil {
 			return err
 		}
+		if ids, err = s.await(stream.Context(), w); err != nil {
+			return err
+		}
+	}
+}
+
+// await returns what has changed for a watcher, at least one node.
+func (s *Server) await(ctx context.Context, w *watcher) ([]fault.NodeID, error) {
+	for {
 		select {
-		case <-stream.Context().Done():
-			return status.FromContextError(stream.Context().Err()).Err()
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
 		case <-w.wake:
 		}
-		ids = s.take(w)
+		// What changed since the watcher was woken has been taken with the rest: then it is woken for nothing.
+		if ids := s.take(w); len(ids) > 0 {
+			return ids, nil
+		}
 	}
 }
 

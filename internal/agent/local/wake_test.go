@@ -1,0 +1,44 @@
+package local
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestWokenForNothing: a watcher that is woken once more for what it has already taken waits on. To the half,
+// no nodes at all stands for the node and its neighbours.
+func TestWokenForNothing(t *testing.T) {
+	s := New(nil)
+	w := &watcher{nodes: []fault.NodeID{"n7"}, changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}
+	s.watchers[w] = true
+	s.Changed(w.nodes)
+	<-w.wake
+	s.Changed(w.nodes) // between the waking and the taking
+	if ids := s.take(w); !slices.Equal(ids, w.nodes) {
+		t.Fatalf("took %v", ids)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan []fault.NodeID, 1)
+	go func() {
+		ids, _ := s.await(ctx, w)
+		got <- ids
+	}()
+	for len(w.wake) > 0 {
+		select {
+		case ids := <-got:
+			t.Fatalf("went on with %v", ids)
+		default:
+		}
+	}
+	s.Changed(w.nodes)
+	if ids := <-got; !slices.Equal(ids, w.nodes) {
+		t.Errorf("took %v", ids)
+	}
+	cancel()
+	if ids, err := s.await(ctx, w); err == nil {
+		t.Errorf("after its end: %v", ids)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -253,6 +254,53 @@ func TestForgottenWhileReading(t *testing.T) {
 	var expired *ExpiredError
 	if err := w.readOn(s, w.all[page-2]); !errors.As(err, &expired) {
 		t.Errorf("%v", err)
+	}
+}
+
+// emptied is a source that has forgotten its whole history, or (behind) does not have it yet.
+type emptied struct {
+	*memstore.Store
+	forgotten, behind atomic.Bool
+}
+
+func (e *emptied) Bounds(ctx context.Context) (store.Bounds, error) {
+	b, err := e.Store.Bounds(ctx)
+	if e.forgotten.Load() {
+		b.Oldest = b.Next
+	}
+	return b, err
+}
+
+func (e *emptied) EventsFrom(ctx context.Context, number uint64, limit int) (uint64, []*lofamov1.Event, error) {
+	if e.forgotten.Load() || e.behind.Swap(false) {
+		return number, nil, nil
+	}
+	return e.Store.EventsFrom(ctx, number, limit)
+}
+
+// TestAllForgottenWhileReading: that there is nothing any more is not taken for that there was nothing.
+func TestAllForgottenWhileReading(t *testing.T) {
+	for _, forgotten := range []bool{false, true} {
+		w := newWorld(t, 4*page, Config{Updates: 4})
+		src := &emptied{Store: w.Store}
+		w.hub = New(Config{Updates: 4}, src)
+		for range 3 * page {
+			w.commit(1)
+		}
+		w.run()
+		s := w.hub.Subscribe(1)
+		defer s.Close()
+		frames, err := s.Next(t.Context())
+		if err != nil || len(frames) == 0 {
+			t.Fatalf("%d frames, %v", len(frames), err)
+		}
+		last := frames[len(frames)-1].Revision
+		src.forgotten.Store(forgotten)
+		src.behind.Store(!forgotten)
+		var expired *ExpiredError
+		if err := w.readOn(s, last); errors.As(err, &expired) != forgotten || err != nil && !forgotten {
+			t.Errorf("forgotten %t: %v", forgotten, err)
+		}
 	}
 }
 

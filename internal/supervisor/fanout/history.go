@@ -66,9 +66,15 @@ func (s *Sub) fromHistory(ctx context.Context) ([]*ring.Frame, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.number < b.Oldest {
+		return nil, &ExpiredError{After: place, Oldest: b.Oldest}
+	}
 	events, err := wholeRevisions(ctx, s.h.src, s.number, place)
 	if err != nil {
 		return nil, err
+	}
+	if len(events) == 0 && s.number < b.Next {
+		return nil, nil // trimmed meanwhile, or read from a member of the store that is behind: the next call tells
 	}
 	s.number += uint64(len(events))
 	s.buf = s.buf[:0]

@@ -114,7 +114,12 @@ func New(cfg Config) *Server {
 }
 
 // Run follows the store for those who watch, until the context ends.
-func (s *Server) Run(ctx context.Context) { s.hub.Run(ctx) }
+func (s *Server) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { s.pages.run(ctx) })
+	s.hub.Run(ctx)
+	wg.Wait()
+}
 
 // proxyTime is how long the leader may take to answer in a follower's stead.
 const proxyTime = time.Second

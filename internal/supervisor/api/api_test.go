@@ -106,9 +106,7 @@ func serveNamed(t testing.TB, e Engine, names *view.Names, queue int) *harness {
 // connect serves a service and connects to it.
 func (h *harness) connect(t testing.TB, cfg Config) {
 	t.Helper()
-	srv := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
 	service := New(cfg)
-	lofamov1.RegisterFaultSupervisorServer(srv, service)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	if cfg.Copy != nil {
@@ -118,6 +116,14 @@ func (h *harness) connect(t testing.TB, cfg Config) {
 		cancel()
 		wg.Wait()
 	})
+	h.client = lofamov1.NewFaultSupervisorClient(dial(t, service))
+}
+
+// dial serves a service in memory and returns a connection to it.
+func dial(t testing.TB, service lofamov1.FaultSupervisorServer) *grpc.ClientConn {
+	t.Helper()
+	srv := grpc.NewServer(grpc.ForceServerCodecV2(Codec()))
+	lofamov1.RegisterFaultSupervisorServer(srv, service)
 	ln := bufconn.Listen(1 << 16)
 	go func() { _ = srv.Serve(ln) }()
 	t.Cleanup(srv.Stop)
@@ -127,7 +133,7 @@ func (h *harness) connect(t testing.TB, cfg Config) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	h.client = lofamov1.NewFaultSupervisorClient(conn)
+	return conn
 }
 
 func (h *harness) watch(t *testing.T, req *lofamov1.WatchRequest) grpc.ServerStreamingClient[lofamov1.WatchResponse] {
@@ -174,6 +180,9 @@ func TestWatchFromForgottenRevision(t *testing.T) {
 	}
 	_, err = h.watch(t, &lofamov1.WatchRequest{AfterRevision: next + 100}).Recv()
 	refused(t, "ahead of the store", err, codes.OutOfRange, "list again")
+	if info := infoOf(t, err); info.GetReason() != "RESOURCE_EXPIRED" {
+		t.Errorf("%v", info)
+	}
 }
 
 // infoOf is the ErrorInfo of a refusal.

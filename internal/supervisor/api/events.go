@@ -67,24 +67,23 @@ func (f *eventFilter) keep() func(*lofamov1.Event) bool {
 }
 
 func (f *eventFilter) passes(ev *lofamov1.Event) bool {
-	if f.passesAs(ev, ev.GetNode(), ev.GetLabels()) {
+	labels := ev.GetLabels()
+	if labels == nil && ev.GetKind() == lofamov1.EventKind_EVENT_KIND_UNSPECIFIED { // of old, without labels
+		labels = f.labelsOf(fault.NodeID(ev.GetNode()))
+	}
+	if f.passesAs(ev, ev.GetNode(), labels) {
 		return true
 	}
-	return slices.ContainsFunc(ev.GetGroup().GetMembers(), func(id string) bool { return f.passesAs(ev, id, nil) })
+	return slices.ContainsFunc(ev.GetGroup().GetMembers(), func(id string) bool { return f.passesAs(ev, id, f.labelsOf(fault.NodeID(id))) })
 }
 
-// passesAs says whether an event passes as one of a node, which had these labels (nil: those that it has now).
+// passesAs says whether an event passes as one of a node with these labels.
 func (f *eventFilter) passesAs(ev *lofamov1.Event, node string, labels map[string]string) bool {
 	if f.node != "" && f.node != node {
 		return false
 	}
-	if !f.labels.Empty() {
-		if labels == nil {
-			labels = f.labelsOf(fault.NodeID(node))
-		}
-		if !f.labels.Matches(labels) {
-			return false
-		}
+	if !f.labels.Matches(labels) {
+		return false
 	}
 	return f.fields.Empty() || f.fields.Matches(func(field, value string) bool { return eventHas(ev, node, field, value) })
 }
@@ -182,14 +181,23 @@ func (s *Server) oldestEvent(ctx context.Context, b store.Bounds) (uint64, *time
 	return events[0].GetRevision(), events[0].GetTime(), nil
 }
 
+// readEvents reads a page of the events with numbers from begin on and below end, as far as they are still kept.
+func (s *Server) readEvents(ctx context.Context, begin, end uint64) (first uint64, events []*lofamov1.Event, err error) {
+	first, events, err = s.cfg.Copy.EventsFrom(ctx, begin, int(min(eventPage, end-begin)))
+	if err != nil {
+		return 0, nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return first, events[:min(uint64(len(events)), end-min(first, end))], nil
+}
+
 // newestEvents reads backwards until there are enough, and returns them oldest first.
 func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, keep func(*lofamov1.Event) bool) ([]*lofamov1.Event, error) {
 	var out []*lofamov1.Event // newest first
 	for end := b.Next; end > b.Oldest && len(out) < limit; {
 		begin := max(b.Oldest, end-min(end, eventPage))
-		first, events, err := s.cfg.Copy.EventsFrom(ctx, begin, int(end-begin))
+		first, events, err := s.readEvents(ctx, begin, end)
 		if err != nil {
-			return nil, status.Error(codes.Unavailable, err.Error())
+			return nil, err
 		}
 		for _, ev := range slices.Backward(events) {
 			if len(out) < limit && (keep == nil || keep(ev)) {
@@ -208,7 +216,7 @@ func (s *Server) newestEvents(ctx context.Context, b store.Bounds, limit int, ke
 // eventsAfter reads forwards from a page's beginning, else from a revision. next is the number of the first event of
 // the next page; 0: there is none.
 func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, page *token, limit int, keep func(*lofamov1.Event) bool) (out []*lofamov1.Event, next uint64, err error) {
-	number, strict := b.Oldest, page != nil
+	number, strict := b.Oldest, page != nil // strict: the events from number on are promised
 	switch {
 	case page != nil:
 		number = page.position
@@ -222,16 +230,17 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 		}
 	}
 	for number < b.Next {
-		first, events, err := s.cfg.Copy.EventsFrom(ctx, number, int(min(eventPage, b.Next-number)))
+		first, events, err := s.readEvents(ctx, number, b.Next)
 		switch {
 		case err != nil:
-			return nil, 0, status.Error(codes.Unavailable, err.Error())
+			return nil, 0, err
 		case strict && (len(events) == 0 || first != number):
 			return nil, 0, expired("continue: the events that come next are no longer kept", "begin again without continue")
 		case len(events) == 0:
-			return out, 0, nil
+			return nil, 0, nil // trimmed meanwhile, all of it
+		case first != number:
+			out = nil // what is before a gap is no longer kept either
 		}
-		strict = true
 		for i, ev := range events {
 			if keep != nil && !keep(ev) {
 				continue
@@ -320,7 +329,10 @@ func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component
 	if err != nil {
 		return 0, status.Error(codes.Unavailable, err.Error())
 	}
-	e, _ := m.Find(id)
+	e, ok := m.Find(id)
+	if !ok { // a spare
+		return lofamov1.State_UNKNOWN, nil
+	}
 	if c == fault.ComponentNode {
 		return lofamov1.State(e.Status.State), nil
 	}

@@ -1,16 +1,21 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -38,16 +43,17 @@ func several() []*lofamov1.Event {
 	return []*lofamov1.Event{
 		{Reason: "old", Node: "n0-0-0", Component: "node", From: n, To: s, Cause: lofamov1.Cause_HOST, Path: lofamov1.Path_GOSSIP},
 		{Reason: "dead", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-0-0", Component: "node", From: s, To: f, Cause: lofamov1.Cause_NODE, Labels: map[string]string{"rack": "r5"}},
-		{Reason: "link", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Component: "link/X+", From: u, To: s, Cause: lofamov1.Cause_LINK, Region: "west"},
+		{Reason: "link", Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Component: "link/X+", From: u, To: s, Cause: lofamov1.Cause_LINK, Region: "west", Labels: map[string]string{"rack": "r0"}},
 		{Reason: "group", Kind: lofamov1.EventKind_GROUP_CHANGED, From: n, To: f, Group: &lofamov1.Group{Id: "label/rack=r1", Members: []string{"n0-0-1", "n1-0-1"}}},
-		{Reason: "warning", Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n1-1-1", Component: "temperature"},
-		{Reason: "marked", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-1"},
+		{Reason: "warning", Kind: lofamov1.EventKind_WARNING_CHANGED, Node: "n1-1-1", Component: "temperature", Labels: map[string]string{"rack": "r1"}},
+		{Reason: "marked", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-1-1", Labels: map[string]string{"rack": "r1", "gpu": ""}},
+		{Reason: "bare", Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n0-0-0"}, // it had no labels then
 	}
 }
 
 var selections = []struct{ node, labels, fields, want string }{
-	{"", "", "", "old dead link group warning marked"},
-	{"0,0,0", "", "", "old dead"},
+	{"", "", "", "old dead link group warning marked bare"},
+	{"0,0,0", "", "", "old dead bare"},
 	{"n0-0-1", "", "", "group"},
 	{"", "rack=r0", "", "old link"}, // it had another label when it died
 	{"", "rack=r5", "", "dead"},
@@ -56,7 +62,7 @@ var selections = []struct{ node, labels, fields, want string }{
 	{"", "rack=r1,!gpu", "", "group warning"},
 	{"", "rack=r7", "", ""},
 	{"", "", "kind=COMPONENT_CHANGED", "old dead link"},
-	{"", "", "kind!=COMPONENT_CHANGED,kind!=GROUP_CHANGED", "warning marked"},
+	{"", "", "kind!=COMPONENT_CHANGED,kind!=GROUP_CHANGED", "warning marked bare"},
 	{"", "", "to=FAILED", "dead group"},
 	{"", "", "from=NORMAL,component=node", "old"},
 	{"", "", "cause=LINK", "link"},
@@ -185,6 +191,7 @@ func TestHistory(t *testing.T) {
 		{&lofamov1.GetHistoryRequest{Node: "0,0,0", Component: "host"}, "host", 1000, 500, 0, 0},
 		{&lofamov1.GetHistoryRequest{Node: "1,1,1"}, "", 1000, 0, 0, 0}, // nothing committed: UNKNOWN all the time
 		{&lofamov1.GetHistoryRequest{Node: "1,1,1", Component: "link/X+"}, "", 1000, 0, 0, 0},
+		{&lofamov1.GetHistoryRequest{Node: "spare-1"}, "", 1000, 0, 0, 0},
 	} {
 		resp, err := h.client.GetHistory(t.Context(), tc.req)
 		if err != nil {
@@ -196,6 +203,9 @@ func TestHistory(t *testing.T) {
 		if reasons(resp.GetEvents()) != tc.want || !resp.GetFrom().AsTime().Equal(ago(tc.from).AsTime()) || len(resp.GetTimeIn()) != 4 {
 			t.Errorf("%v: %v", tc.req, resp)
 			continue
+		}
+		if all := seconds(0) + seconds(1) + seconds(2) + seconds(3); all != tc.from {
+			t.Errorf("%v: %ds in any state, want %ds", tc.req, all, tc.from)
 		}
 		if seconds(1) != tc.normal || seconds(2) != tc.sick || int(resp.GetTimeIn()[1].GetTimes()) != tc.up {
 			t.Errorf("%v: %v", tc.req, resp.GetTimeIn())
@@ -296,5 +306,100 @@ func TestInitialInParts(t *testing.T) {
 		if resp.GetRevision() != 0 {
 			t.Fatalf("a part claims revision %d", resp.GetRevision())
 		}
+	}
+}
+
+// trims is a store that forgets its history while it is read, behind the first page.
+type trims struct {
+	*memstore.Store
+	forget func()
+}
+
+func (s *trims) EventsFrom(ctx context.Context, number uint64, limit int) (uint64, []*lofamov1.Event, error) {
+	first, events, err := s.Store.EventsFrom(ctx, number, limit)
+	if s.forget != nil {
+		s.forget()
+		s.forget = nil
+	}
+	return first, events, err
+}
+
+// TestTrimmedWhileReading: who goes on from no page is given what is kept, without a gap, and no error.
+func TestTrimmedWhileReading(t *testing.T) {
+	const kept = 2 * eventPage
+	st := memstore.New(kept)
+	w, err := st.Writer(st.Campaign(), store.Meta{}, store.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func(n int) {
+		var events []*lofamov1.Event
+		for range n {
+			events = append(events, &lofamov1.Event{Node: "a"})
+		}
+		if _, err := w.Commit(t.Context(), store.Batch{Events: events}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(kept)
+	before, _ := st.Bounds(t.Context())
+	for _, tc := range []struct{ forgotten, want int }{
+		{eventPage / 2, kept}, // only what was read before
+		{eventPage + 10, eventPage - 10},
+		{kept, 0},
+	} {
+		s := New(Config{Copy: &trims{Store: st, forget: func() { commit(tc.forgotten) }}})
+		b, _ := st.Bounds(t.Context())
+		out, _, err := s.eventsAfter(t.Context(), b, 0, nil, 2*kept, nil)
+		if err != nil || len(out) != tc.want {
+			t.Errorf("%d forgotten: %d events, want %d: %v", tc.forgotten, len(out), tc.want, err)
+		}
+	}
+	for _, forgotten := range []int{eventPage / 2, eventPage + 10, kept} {
+		s := New(Config{Copy: &trims{Store: st, forget: func() { commit(forgotten) }}})
+		b, _ := st.Bounds(t.Context())
+		out, err := s.newestEvents(t.Context(), b, kept, nil)
+		if want := max(eventPage, kept-forgotten); err != nil || len(out) != want {
+			t.Errorf("%d forgotten: the newest %d events, want %d: %v", forgotten, len(out), want, err)
+		}
+	}
+	page := &token{position: before.Oldest}
+	b, _ := st.Bounds(t.Context())
+	_, _, err = New(Config{Copy: st}).eventsAfter(t.Context(), b, 0, page, kept, nil)
+	refused(t, "a page that is forgotten", err, codes.OutOfRange, "begin again without continue")
+}
+
+// stopped is a leader that takes calls and says nothing.
+type stopped struct {
+	lofamov1.UnimplementedFaultSupervisorServer
+}
+
+func (stopped) Watch(_ *lofamov1.WatchRequest, stream grpc.ServerStreamingServer[lofamov1.WatchResponse]) error {
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
+// led is a directory in which another replica leads.
+type led struct {
+	alone
+	conn *grpc.ClientConn
+}
+
+func (led) Leader() string                    { return "other" }
+func (d led) Conn(id string) *grpc.ClientConn { return d.conn }
+
+// TestInitialFromLeaderThatIsStopped: the copy is sent instead.
+func TestInitialFromLeaderThatIsStopped(t *testing.T) {
+	h := &harness{store: memstore.New(keepEvents)}
+	if _, err := h.store.Writer(h.store.Campaign(), store.Meta{}, store.Snapshot{}); err != nil {
+		t.Fatal(err)
+	}
+	h.connect(t, Config{
+		Info: &lofamov1.ClusterInfo{}, Names: newLeads(dimsOf(t, "2x2x2")).names, Engine: follower{}, Copy: h.store,
+		Directory: led{conn: dial(t, stopped{})}, Metrics: metrics.New(prometheus.NewRegistry()),
+	})
+	resp, err := h.watch(t, &lofamov1.WatchRequest{Initial: true}).Recv()
+	if err != nil || !resp.GetSynced() || len(resp.GetEvents()) != 8 {
+		t.Errorf("%v, %v", resp, err)
 	}
 }

@@ -73,12 +73,15 @@ func (s *Server) initialFromLeader(ctx context.Context, req *lofamov1.WatchReque
 	}
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1"))
 	defer cancel()
+	slow := time.AfterFunc(proxyTime, cancel) // a leader that is stopped would keep us waiting
+	defer slow.Stop()
 	in, err := c.Watch(ctx, &lofamov1.WatchRequest{Initial: true, Node: req.GetNode(), LabelSelector: req.GetLabelSelector(), FieldSelector: req.GetFieldSelector()})
 	if err != nil {
 		return 0, false, nil
 	}
 	for sent := false; ; sent = true {
 		resp, err := in.Recv()
+		slow.Stop()
 		switch {
 		case err != nil && !sent:
 			return 0, false, nil

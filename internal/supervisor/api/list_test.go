@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -186,6 +187,11 @@ func TestMaintenance(t *testing.T) {
 	second, err := h.client.ListNodes(t.Context(), req)
 	if err != nil || ids(second.GetNodes()) != "n2-2-1" || second.GetRemaining() != 1 {
 		t.Errorf("%v, %v", second, err)
+	}
+	req.Continue = second.GetContinue()
+	third, err := h.client.ListNodes(t.Context(), req)
+	if err != nil || ids(third.GetNodes()) != "spare-1" || third.GetContinue() != "" {
+		t.Errorf("the third page: %v, %v", third, err)
 	}
 }
 
@@ -384,6 +390,55 @@ func TestSnapshotsAreBounded(t *testing.T) {
 	if _, ok := c.get(0, now.Add(snapshotTime+1)); ok {
 		t.Error("kept too long")
 	}
+}
+
+// TestSnapshotsExpireUnasked: a map that nobody turns pages of holds no memory.
+func TestSnapshotsExpireUnasked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c snapshots
+		c.keep(snapshot{}, time.Now())
+		ctx, cancel := context.WithTimeout(t.Context(), 2*snapshotTime+time.Second)
+		defer cancel()
+		c.run(ctx)
+		if len(c.kept) > 0 {
+			t.Errorf("%d kept", len(c.kept))
+		}
+	})
+}
+
+// TestMapOfAnotherTopology: between a change of the topology and the first map of the new one, everything is of the
+// old; and nothing of it is taken for the new one's afterwards.
+func TestMapOfAnotherTopology(t *testing.T) {
+	h, l := harmed(t)
+	summary := func(want string) {
+		t.Helper()
+		sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{By: []string{"dimension/X"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, tl := range sum.GetBy() {
+			c := tl.GetNodes()
+			got = append(got, fmt.Sprint(tl.GetValue(), ":", c.GetNormal()+c.GetSick()+c.GetFailed()+c.GetUnknown()))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	}
+	next := newLeads(grid.Dims{X: 4, Y: 5, Z: 1}).names.Topology()
+	if !l.names.Set(topology.New(next.Dims, next.Placed(), nil, 2)) {
+		t.Fatal("the topology is not newer")
+	}
+	summary("0:6 1:6 2:6")
+	list, err := h.client.ListNodes(t.Context(), &lofamov1.ListNodesRequest{Brief: true})
+	if err != nil || len(list.GetNodes()) != 19 || list.GetNodes()[18].GetId() != "spare-1" || list.GetNodes()[17].GetLabels()["rack"] != "r1" {
+		t.Errorf("%v, %v", list, err)
+	}
+	l.mu.Lock()
+	l.b = view.NewBuilder(l.names, time.Time{})
+	l.mu.Unlock()
+	l.set(nil)
+	summary("0:5 1:5 2:5 3:5")
 }
 
 func TestSummary(t *testing.T) {

@@ -189,6 +189,9 @@ func (s *Server) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) 
 		return nil, err
 	}
 	return answerPage(ctx, s, page, func(snap snapshot) (*lofamov1.ListNodesResponse, error) {
+		if req.GetLimit() > 0 {
+			snap = s.freeze(snap)
+		}
 		resp := &lofamov1.ListNodesResponse{Revision: snap.Revision, Cluster: s.info(ctx, snap)}
 		from := 0
 		if page != nil {
@@ -199,7 +202,7 @@ func (s *Server) ListNodes(ctx context.Context, req *lofamov1.ListNodesRequest) 
 			resp.Continue = token{hash, snap.Revision, uint64(chosen[limit])}.String()
 			resp.Remaining = uint32(len(chosen) - limit)
 			chosen = chosen[:limit]
-			s.pages.keep(s.freeze(snap), time.Now())
+			s.pages.keep(snap, time.Now())
 		}
 		resp.Nodes, err = s.nodes(ctx, snap, chosen, req.GetBrief())
 		return resp, err

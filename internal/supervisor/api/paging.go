@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
@@ -121,6 +122,22 @@ func (c *snapshots) keep(s snapshot, now time.Time) {
 	c.kept = append(c.kept, keptSnapshot{s, now})
 	if over := len(c.kept) - snapshotsKept; over > 0 {
 		c.kept = slices.Delete(c.kept, 0, over)
+	}
+}
+
+// run lets go of what is too old even when nobody asks for pages any more, until the context ends.
+func (c *snapshots) run(ctx context.Context) {
+	tick := time.NewTicker(snapshotTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			c.mu.Lock()
+			c.expire(now)
+			c.mu.Unlock()
+		}
 	}
 }
 

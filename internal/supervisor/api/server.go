@@ -104,8 +104,7 @@ func rights(method string) []pki.Role {
 // SupervisorsOnly gives every method to the replicas.
 func SupervisorsOnly(string) []pki.Role { return []pki.Role{pki.RoleSupervisor} }
 
-// Caller returns who is at the other end of the connection; TLS has verified the certificate.
-// Caller returns who is at the other end of a call's connection.
+// Caller returns who is at the other end of a call's connection; TLS has verified the certificate.
 func Caller(ctx context.Context) (pki.Identity, error) { return caller(ctx) }
 
 func caller(ctx context.Context) (pki.Identity, error) {

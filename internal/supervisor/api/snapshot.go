@@ -18,21 +18,27 @@ type snapshot struct {
 	topo  *topology.Topology
 	marks func(fault.NodeID) *lofamov1.Maintenance
 	of    func(fault.NodeID) string // the region of a node; nil: there are none
+
+	frozen bool // marks are those of the first page
 }
 
 // snap adds to a map what it is read with.
 func (s *Server) snap(m view.Map) snapshot {
-	return snapshot{Map: m, topo: s.cfg.Names.Topology(), of: s.cfg.RegionOf, marks: s.cfg.Marks.Of}
+	return snapshot{Map: m, topo: m.Topology(), of: s.cfg.RegionOf, marks: s.cfg.Marks.Of}
 }
 
-// freeze returns the snapshot as it is now, with the marks that there are now.
+// freeze returns the snapshot with the marks that there are now, for this page and those that follow. One that is of an
+// earlier page stays as it is.
 func (s *Server) freeze(snap snapshot) snapshot {
+	if snap.frozen {
+		return snap
+	}
 	all, _ := s.cfg.Marks.All()
 	of := make(map[fault.NodeID]*lofamov1.Maintenance, len(all))
 	for _, m := range all {
 		of[fault.NodeID(m.GetNode())] = m
 	}
-	snap.marks = func(id fault.NodeID) *lofamov1.Maintenance { return of[id] }
+	snap.marks, snap.frozen = func(id fault.NodeID) *lofamov1.Maintenance { return of[id] }, true
 	return snap
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -62,7 +63,7 @@ func (s *Server) startOf(ctx context.Context, after uint64) (uint64, error) {
 	rev, err := s.cfg.Copy.Revision(ctx)
 	switch {
 	case err == nil && after > rev:
-		return 0, status.Errorf(codes.OutOfRange, "after_revision: given %d: the store is at %d: %s", after, rev, listAgain)
+		return 0, expired(fmt.Sprintf("after_revision: given %d: the store is at %d", after, rev), listAgain)
 	case after > 0:
 		return after, nil
 	case err == nil:

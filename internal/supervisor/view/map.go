@@ -4,6 +4,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -26,6 +27,7 @@ type Map struct {
 	Groups   []awareness.GroupStatus
 	Warnings []awareness.WarningStatus
 
+	topo   *topology.Topology
 	dims   grid.Dims
 	index  map[fault.NodeID]int // rank by id; shared by all versions
 	places *places              // nil: the nodes have all places of the torus
@@ -87,6 +89,9 @@ func (m Map) IDAt(at grid.Coord) fault.NodeID {
 
 // Len is the number of nodes.
 func (m Map) Len() int { return len(m.index) }
+
+// Topology is the one that the map is of: labels and spares too. It may be older than the one that counts by now.
+func (m Map) Topology() *topology.Topology { return m.topo }
 
 // Dims are the sizes of the torus.
 func (m Map) Dims() grid.Dims { return m.dims }
@@ -192,10 +197,11 @@ type Builder struct {
 
 // NewBuilder begins with nodes that are UNKNOWN since a time, all of them.
 func NewBuilder(names *Names, since time.Time) *Builder {
-	placed := names.Topology().Placed()
+	topo := names.Topology()
+	placed := topo.Placed()
 	n := (len(placed) + chunkSize - 1) / chunkSize
 	b := &Builder{
-		now: Map{dims: names.Dims(), index: make(map[fault.NodeID]int, len(placed)), chunks: make([]*chunk, n)},
+		now: Map{topo: topo, dims: topo.Dims, index: make(map[fault.NodeID]int, len(placed)), chunks: make([]*chunk, n)},
 		own: make([]bool, n), rules: newRules(), above: newAbove(),
 	}
 	for i := range b.now.chunks {

@@ -50,8 +50,9 @@ or of the nodes named, which the supervisors are asked to tell it of while this 
 				}
 				return errEnough
 			})
-			if errors.Is(err, errEnough) || follow && c.Context().Err() != nil {
-				return nil
+			interrupted := follow && c.Context().Err() != nil
+			if errors.Is(err, errEnough) || interrupted {
+				err = nil
 			}
 			return err
 		},
@@ -73,10 +74,9 @@ func writeFaultsJSON(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 // writeFaults writes a response for people.
 func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 	var b strings.Builder
-	switch age := r.GetSupervisorsAge(); {
-	case age == nil:
+	if age := r.GetSupervisorsAge(); age == nil {
 		b.WriteString("no supervisor has been heard yet: nothing is known\n")
-	default:
+	} else {
 		fmt.Fprintf(&b, "of revision %d; a supervisor was heard %s ago\n", r.GetRevision(), age.AsDuration().Round(time.Millisecond))
 	}
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)

@@ -12,10 +12,10 @@ import (
 
 func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get nodes|node NODE|links|groups|events|reports|supervisors",
+		Use:   "get nodes|node NODE|links|groups|events|reports|supervisors|topology",
 		Short: "What the fault map holds",
 		Long: `Prints nodes, one node with its registers and evidence, links, group faults, committed changes,
-reports on their way, or supervisors.
+reports on their way, supervisors, or the topology.
 
 -o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON.
 A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap.
@@ -25,9 +25,9 @@ part, UNKNOWN no fresh evidence.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("get what? want nodes, node NODE, links, groups, events, reports or supervisors")
+				return usagef("get what? want nodes, node NODE, links, groups, events, reports, supervisors or topology")
 			}
-			return usagef("get %s: want nodes, node NODE, links, groups, events, reports or supervisors", args[0])
+			return usagef("get %s: want nodes, node NODE, links, groups, events, reports, supervisors or topology", args[0])
 		},
 	}
 	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getGroupsCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
@@ -71,7 +71,7 @@ a node that is inferred dead because nobody living could see it, or that no livi
 	}
 	o := allFormats(cmd)
 	addStateFlag(cmd, &states)
-	l := addListFlags(cmd, "nodes")
+	l := addListFlags(cmd, "nodes", "state=FAILED,x!=0")
 	cmd.Flags().BoolVar(&notNormal, "not-normal", false, "only nodes that are not NORMAL, or have a warning or a component that is SICK or FAILED")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		want, err := parseStates(states)
@@ -148,7 +148,7 @@ neighbour. The two ends of a cable are judged apart, for a link may be broken in
 	}
 	o := allFormats(cmd)
 	addStateFlag(cmd, &states)
-	l := addListFlags(cmd, "link ends")
+	l := addListFlags(cmd, "link ends", "direction=X+,state!=NORMAL")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		want, err := parseStates(states)
 		if err != nil {

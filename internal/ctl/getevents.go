@@ -40,7 +40,7 @@ no age is known.
 		ValidArgsFunction: a.completeFirstNode,
 	}
 	o := allFormats(cmd)
-	addSelectFlags(cmd, &f)
+	addSelectFlags(cmd, &f, "component=node,to=FAILED")
 	fl := cmd.Flags()
 	fl.Uint64Var(&after, "since-revision", 0, "all changes after this revision")
 	fl.Uint64Var(&after, "after-revision", 0, "the same")

@@ -92,18 +92,13 @@ func (a *app) maintenanceEndCommand() *cobra.Command {
 				if _, err := s.EndMaintenance(ctx, &lofamov1.EndMaintenanceRequest{Nodes: args}); err != nil {
 					return fmt.Errorf("end maintenance: %w", plain(err))
 				}
-				a.printf("%s no longer under maintenance\n", isOrAre(args))
+				for _, name := range args { // coordinates have commas
+					a.printf("%s is no longer under maintenance\n", name)
+				}
 				return nil
 			})
 		},
 	}
-}
-
-func isOrAre(names []string) string {
-	if len(names) == 1 {
-		return names[0] + " is"
-	}
-	return strings.Join(names, ", ") + " are"
 }
 
 func (a *app) maintenanceListCommand() *cobra.Command {

@@ -21,9 +21,10 @@ const chunkSize = 1000
 // selectFlags choose among what there is.
 type selectFlags struct{ labels, fields string }
 
-func addSelectFlags(cmd *cobra.Command, f *selectFlags) {
+// addSelectFlags adds them; example is a field selector that the command takes.
+func addSelectFlags(cmd *cobra.Command, f *selectFlags, example string) {
 	cmd.Flags().StringVarP(&f.labels, "selector", "l", "", "only what concerns nodes with such labels, as rack=r7,!spare")
-	cmd.Flags().StringVar(&f.fields, "field-selector", "", "only those with such fields, as state=FAILED,x!=0")
+	cmd.Flags().StringVar(&f.fields, "field-selector", "", "only those with such fields, as "+example)
 }
 
 // listFlags are those of lists that may be long.
@@ -32,9 +33,9 @@ type listFlags struct {
 	chunk uint32
 }
 
-func addListFlags(cmd *cobra.Command, what string) *listFlags {
+func addListFlags(cmd *cobra.Command, what, example string) *listFlags {
 	f := new(listFlags)
-	addSelectFlags(cmd, &f.selectFlags)
+	addSelectFlags(cmd, &f.selectFlags, example)
 	cmd.Flags().Uint32Var(&f.chunk, "limit", chunkSize, "how many "+what+" are fetched at once, all of one revision; 0: all. All are printed")
 	return f
 }

@@ -48,7 +48,8 @@ func (a *app) printSummary(s *lofamov1.GetSummaryResponse) error {
 	if err := table(a.env.Stdout, rows); err != nil {
 		return err
 	}
-	a.printf("\n%d group faults, %d warnings, %d nodes under maintenance; revision %d\n", s.GetGroups(), s.GetWarnings(), s.GetMaintenance(), s.GetRevision())
+	a.printf("\n%s, %s, %s under maintenance; revision %d\n",
+		plural(int(s.GetGroups()), "group fault"), plural(int(s.GetWarnings()), "warning"), plural(int(s.GetMaintenance()), "node"), s.GetRevision())
 	return nil
 }
 

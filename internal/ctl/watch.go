@@ -43,7 +43,7 @@ committed, marked so; each is printed again when it is. --initial prints first w
 	f.output = addOutputFlag(cmd, formatTable, formatWide, formatJSON)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.asSeen, "as-seen", false, "also print changes before they are committed, marked so")
-	addSelectFlags(cmd, &f.selectFlags)
+	addSelectFlags(cmd, &f.selectFlags, "component=node,to=FAILED")
 	fl.BoolVar(&f.initial, "initial", false, "first what is not normal now, as changes from UNKNOWN")
 	fl.Uint64Var(&f.after, "after-revision", 0, "all changes after this revision (default: those from now on)")
 	fl.DurationVar(&f.limit, "for", 0, "stop after this time, such as 10s (default: never)")

@@ -17,13 +17,13 @@ import (
 // Normal waits until the map calls every node NORMAL.
 func (f *Fleet) Normal(ctx context.Context) error {
 	for {
-		r, err := f.client.ListNodes(ctx, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_UNKNOWN, lofamov1.State_SICK, lofamov1.State_FAILED}})
-		if err == nil && len(r.GetNodes()) == 0 {
+		r, err := f.client.GetSummary(ctx, &lofamov1.GetSummaryRequest{})
+		if err == nil && int(r.GetNodes().GetNormal()) == len(f.nodes) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d nodes are not NORMAL: %w", len(r.GetNodes()), errors.Join(ctx.Err(), err))
+			return fmt.Errorf("of %d nodes only %d are NORMAL: %w", len(f.nodes), r.GetNodes().GetNormal(), errors.Join(ctx.Err(), err))
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

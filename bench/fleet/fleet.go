@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -32,7 +33,8 @@ import (
 // Config of a fleet.
 type Config struct {
 	Dims     grid.Dims
-	Replicas int // 1, 3 or 5
+	Replicas int // 1, 3 or 5; of the whole, or of each region and of their parent
+	Regions  int // into which the torus is divided along X; 0: it is not
 	Preset   string
 	Periods  *config.PeriodsOverride
 	Seed     uint64
@@ -150,12 +152,82 @@ func (f *Fleet) service(rank int) string {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + rank/62500), byte(rank / 250 % 250), byte(1 + rank%250)}), f.wire.port()).String()
 }
 
+// unit is a set of supervisors with one etcd: the whole, the parent of regions (both without a name), or a
+// region. first is its first replica's number among all.
+type unit struct {
+	name  string
+	first int
+}
+
+// units are those of the fleet, that which serves the whole first.
+func (f *Fleet) units() []unit {
+	out := []unit{{}}
+	for k := range f.cfg.Regions {
+		out = append(out, unit{localcluster.RegionName(k), (k + 1) * f.cfg.Replicas})
+	}
+	return out
+}
+
+// unitOf is the unit that a node reports to.
+func (f *Fleet) unitOf(n *Node) unit {
+	if f.cfg.Regions == 0 {
+		return unit{}
+	}
+	return f.units()[1+n.coord.X*f.cfg.Regions/f.cfg.Dims.X]
+}
+
 // configure writes the supervisors' configurations.
 func (f *Fleet) configure(context.Context) error {
+	units := f.units()
+	for _, u := range units {
+		if err := f.plan(u); err != nil {
+			return err
+		}
+	}
 	var nodes []config.NodeEntry
 	for rank, n := range f.nodes {
-		nodes = append(nodes, config.NodeEntry{ID: n.id, Coord: n.coord.String(), Service: f.service(rank)})
+		u := f.unitOf(n)
+		n.first, n.count = u.first, f.cfg.Replicas
+		n.target = u.first + rank%f.cfg.Replicas
+		nodes = append(nodes, config.NodeEntry{ID: n.id, Coord: n.coord.String(), Service: f.service(rank), Region: u.name})
 	}
+	entries := func(u unit) (out []config.UpstreamEntry) {
+		for _, c := range f.configs[u.first : u.first+f.cfg.Replicas] {
+			out = append(out, config.UpstreamEntry{ID: c.ID, GRPC: c.GRPC})
+		}
+		return out
+	}
+	for i := range f.configs {
+		c := &f.configs[i]
+		c.Nodes = nodes
+		for _, u := range units[1:] {
+			c.Regions = append(c.Regions, config.RegionEntry{Name: u.name, Supervisors: entries(u)})
+		}
+		if c.Region != "" {
+			c.Upstream = entries(units[0])
+		}
+		if c.Parent() { // no agent talks to it
+			c.Report = ""
+			for k := range c.Replicas {
+				c.Replicas[k].Report = ""
+			}
+		}
+		if f.cfg.Adjust != nil {
+			f.cfg.Adjust(c)
+		}
+		b, err := config.MarshalSupervisor(*c)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(f.path(c.ID+".yaml"), b, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan gives the replicas of a unit their addresses and certificates.
+func (f *Fleet) plan(u unit) error {
 	ports, err := freePorts(5 * f.cfg.Replicas)
 	if err != nil {
 		return err
@@ -169,8 +241,11 @@ func (f *Fleet) configure(context.Context) error {
 	var replicas []config.ReplicaEntry
 	for i := range f.cfg.Replicas {
 		id := localcluster.SupervisorID(i)
+		if u.name != "" {
+			id = localcluster.RegionSupervisorID(u.name, i)
+		}
 		c := config.DefaultSupervisor()
-		c.Cluster, c.ID, c.Dims, c.Nodes, c.Preset, c.Periods = clusterName, id, f.cfg.Dims.String(), nodes, f.cfg.Preset, f.cfg.Periods
+		c.Cluster, c.ID, c.Dims, c.Region, c.Preset, c.Periods = clusterName, id, f.cfg.Dims.String(), u.name, f.cfg.Preset, f.cfg.Periods
 		c.Report, c.GRPC, c.HTTP = next(), next(), next()
 		c.Etcd.PeerURL, c.Etcd.ClientURL = "https://"+next(), "https://"+next()
 		c.DataDir = f.path(id)
@@ -184,19 +259,9 @@ func (f *Fleet) configure(context.Context) error {
 		f.configs = append(f.configs, c)
 		f.targets = append(f.targets, netip.MustParseAddrPort(c.Report))
 	}
-	for i := range f.configs {
-		c := &f.configs[i]
-		c.Etcd.InitialCluster, c.Replicas = strings.Join(members, ","), replicas
-		if f.cfg.Adjust != nil {
-			f.cfg.Adjust(c)
-		}
-		b, err := config.MarshalSupervisor(*c)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(f.path(c.ID+".yaml"), b, 0o600); err != nil {
-			return err
-		}
+	for i := range f.configs[u.first:] {
+		c := &f.configs[u.first+i]
+		c.Etcd.InitialCluster, c.Replicas = strings.Join(members, ","), slices.Clone(replicas)
 	}
 	return nil
 }
@@ -236,7 +301,7 @@ func (f *Fleet) launch(context.Context) error {
 		f.procs = append(f.procs, cmd)
 	}
 	var targets []string
-	for _, c := range f.configs {
+	for _, c := range f.configs[:f.cfg.Replicas] {
 		targets = append(targets, c.GRPC)
 	}
 	conf, err := f.tls()

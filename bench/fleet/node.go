@@ -22,7 +22,9 @@ type Node struct {
 	coord  grid.Coord
 	signer *pki.Signer
 	peers  []peer // at the end of each link
-	target int    // replica of its primary path
+	target int    // replica of its primary path, among
+	first  int    // those that it reports to: so many from this one on
+	count  int
 	dead   atomic.Bool
 
 	mu      sync.Mutex
@@ -50,7 +52,7 @@ type subject struct {
 func newNode(f *Fleet, rank int) (*Node, error) {
 	dims := f.cfg.Dims
 	at := dims.At(rank)
-	n := &Node{id: fault.DefaultNodeID(at), coord: at, target: rank % f.cfg.Replicas, states: make(map[subject]fault.Observation), started: time.Now()}
+	n := &Node{id: fault.DefaultNodeID(at), coord: at, states: make(map[subject]fault.Observation), started: time.Now()}
 	var err error
 	if n.signer, err = f.ca.IssueSigner(pki.NodeIdentity(clusterName, n.id, fault.HalfHost)); err != nil {
 		return nil, err

@@ -127,7 +127,7 @@ func (w *wire) due(now time.Time) (out []flight) {
 		if now.Before(fl.again) {
 			continue
 		}
-		fl.target = (fl.target + 1) % len(w.f.targets)
+		fl.target = fl.node.first + (fl.target-fl.node.first+1)%fl.node.count
 		fl.wait = min(2*fl.wait, longWait)
 		fl.again, fl.received = now.Add(fl.wait), false
 		out = append(out, *fl)

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
-	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
@@ -183,7 +182,7 @@ func (w *wire) granted(from netip.AddrPort, r *lofamov1.PathReply) error {
 	if fresh {
 		secret, err := keys.PathExchange{
 			Half: string(n.id) + "/" + fault.HalfHost.String(), Epoch: uint64(epoch), ID: r.GetId(),
-			Supervisor: localcluster.SupervisorID(n.target), Session: r.GetSession(),
+			Supervisor: w.f.configs[n.target].ID, Session: r.GetSession(),
 		}.Secret(n.key, r.GetKey())
 		if err != nil {
 			n.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 // replicas, processes with embedded etcd on this machine's disk.
 func loads(ctx context.Context, o options) error {
 	o.out.f("\n## Load\n\nEmulated host halves in this process, sessions and signatures as agents have them, to three supervisors (processes, embedded etcd, this machine's virtual disk). Supervisors, etcd and the emulated nodes share this machine's cores.\n")
-	for _, part := range []func(context.Context, options) error{commits, deaths, steadies, largeMap} {
+	for _, part := range []func(context.Context, options) error{commits, deaths, steadies, largeMap, hierarchies} {
 		if err := part(ctx, o); err != nil {
 			return err
 		}

@@ -85,11 +85,15 @@ func (t *Tracker) Due(now time.Time, limit int) []fault.Reading {
 	}
 	slices.SortStableFunc(due, func(a, b *quantity) int { return a.sent.Compare(b.sent) })
 	var out []fault.Reading
-	for _, m := range due[:min(limit, len(due))] {
-		m.sent = now
-		out = append(out, fault.Reading{
+	for _, m := range due {
+		r := fault.Reading{
 			Component: m.component, Quantity: m.quantity, Value: float32(m.value), Threshold: float32(m.limits.towards(m.rising)), Age: now.Sub(m.at),
-		})
+		}
+		if len(out) == limit || r.Check() != nil { // the threshold may be gone; with such a reading no report could be sent
+			continue
+		}
+		m.sent = now
+		out = append(out, r)
 	}
 	return out
 }

@@ -89,3 +89,27 @@ func TestRoom(t *testing.T) {
 		t.Errorf("of old measurements: %+v", due)
 	}
 }
+
+// TestOnlyWhatCanBeSent: a reading that no report may have would hold the whole digest back.
+func TestOnlyWhatCanBeSent(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		value  float64
+		limits Limits
+	}{
+		{"its threshold is gone", 60, Limits{Low: math.NaN(), High: math.NaN()}},
+		{"too large a value", 1e300, Above(80)},
+		{"too large a threshold", 60, Above(1e300)},
+	} {
+		var tr Tracker
+		tr.Measure(at(0), fault.ComponentTemperature, fault.QuantityTemperature, 50, Above(80))
+		tr.Measure(at(1), fault.ComponentTemperature, fault.QuantityTemperature, 55, Above(80))
+		tr.Measure(at(1), fault.ComponentPower, fault.QuantityPower, 100, Above(300))
+		tr.Measure(at(2), fault.ComponentPower, fault.QuantityPower, 150, Above(300))
+		tr.Measure(at(2), fault.ComponentTemperature, fault.QuantityTemperature, tc.value, tc.limits)
+		due := tr.Due(at(2), 1)
+		if len(due) != 1 || due[0].Component != fault.ComponentPower {
+			t.Errorf("%s: %+v", tc.name, due)
+		}
+	}
+}

@@ -2071,7 +2071,8 @@ type Told struct {
 	Nodes []*ToldNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Replaces even what is of a later revision: the store has been put back to an earlier one.
 	PutBack bool `protobuf:"varint,7,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`
-	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial); 0: none.
+	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial), and with since 0 those of
+	// it that are not mentioned are NORMAL; 0: it has none, or there was no room for all.
 	Interest      uint32 `protobuf:"varint,8,opt,name=interest,proto3" json:"interest,omitempty"`
 	WantInterest  bool   `protobuf:"varint,9,opt,name=want_interest,json=wantInterest,proto3" json:"want_interest,omitempty"` // send the list
 	unknownFields protoimpl.UnknownFields

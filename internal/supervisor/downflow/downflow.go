@@ -16,6 +16,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -142,27 +144,40 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 	return m.tell(node, h, nodes, &lofamov1.Told{PutBack: reset, WantInterest: list != h.interest.serial}, in)
 }
 
-// tell cuts what is told into messages.
+// tell makes messages of what is told. What there is no room for is left out: then they do not name the list,
+// so that of its other nodes nothing is said, least of all that they are well.
 func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, head *lofamov1.Told, in Map) []Tell {
-	parts := max(1, (len(nodes)+maxNodes-1)/maxNodes)
-	if parts > servicenet.MaxToldParts { // more than there is room for: the rest is told as it changes
-		parts = servicenet.MaxToldParts
-		nodes = nodes[:parts*maxNodes]
+	parts, list := cut(nodes), h.interest.serial
+	if len(parts) > servicenet.MaxToldParts {
+		parts, list = parts[:servicenet.MaxToldParts], 0
 	}
 	var out []Tell
-	for i := range parts {
+	for i, part := range parts {
 		out = append(out, Tell{node, &lofamov1.Told{
 			Node: string(node), Revision: in.Revision(), Since: head.GetSince(), PutBack: head.GetPutBack(),
-			Part: uint32(i), Parts: uint32(parts), Nodes: nodes[min(len(nodes), i*maxNodes):min(len(nodes), (i+1)*maxNodes)],
-			Interest: h.interest.serial, WantInterest: head.GetWantInterest(),
+			Part: uint32(i), Parts: uint32(len(parts)), Nodes: part, Interest: list, WantInterest: head.GetWantInterest(),
 		}})
 	}
 	return out
 }
 
-// maxNodes is how many nodes of one message fit a datagram with all that may be wrong with them: a fault
-// takes 8 bytes, a group's name up to 30.
-const maxNodes = 4
+// maxBytes is how long the nodes of one message may be, so that it fits a datagram with its envelope. One node
+// with all that may be wrong with it does.
+const maxBytes = 800
+
+// cut returns the nodes of each message, at least one.
+func cut(nodes []*lofamov1.ToldNode) [][]*lofamov1.ToldNode {
+	var parts [][]*lofamov1.ToldNode
+	from, size := 0, 0
+	for i, n := range nodes {
+		one := proto.Size(n) + 3 // with its tag and length
+		if size += one; size > maxBytes && i > from || i-from == servicenet.MaxToldNodes {
+			parts = append(parts, nodes[from:i])
+			from, size = i, one
+		}
+	}
+	return append(parts, nodes[from:])
+}
 
 // Changed takes what was committed: the nodes that changed, up to the map's revision.
 func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
@@ -179,7 +194,12 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
 				told = append(told, t)
 			}
 		}
-		out = append(out, m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)...)
+		tells := m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)
+		if tells[0].Told.GetInterest() != h.interest.serial { // there was no room for all
+			h.sent = 0 // its next digest brings it the whole
+			continue
+		}
+		out = append(out, tells...)
 		h.sent = in.Revision()
 	}
 	return out

@@ -20,6 +20,7 @@ import (
 type ring struct {
 	states   []lofamov1.State
 	revision uint64
+	groups   []string // of everybody
 }
 
 func id(i int) fault.NodeID { return fault.NodeID(fmt.Sprintf("n%d", i)) }
@@ -40,7 +41,7 @@ func (r *ring) Node(node fault.NodeID) *lofamov1.ToldNode {
 	if i < 0 {
 		return nil
 	}
-	return &lofamov1.ToldNode{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE}
+	return &lofamov1.ToldNode{Id: string(node), State: r.states[i], Cause: lofamov1.Cause_NONE, Groups: r.groups}
 }
 
 func (r *ring) Neighbours(node fault.NodeID) []fault.NodeID {
@@ -234,6 +235,57 @@ func TestFits(t *testing.T) {
 	}
 	if len(tells) > servicenet.MaxToldParts {
 		t.Errorf("%d parts", len(tells))
+	}
+}
+
+// TestMoreThanFits: when more nodes of a job die than there is room for, nothing is said of the rest; never that
+// they are well.
+func TestMoreThanFits(t *testing.T) {
+	r := newRing(servicenet.MaxInterest + 1)
+	var list []fault.NodeID
+	for i := range servicenet.MaxInterest {
+		list = append(list, id(i+1))
+	}
+	h, m, now := told.New("n0", r.Neighbours("n0")), downflow.New(config()), begin
+	take := func(tells []downflow.Tell) {
+		for _, tell := range tells {
+			if n := proto.Size(tell.Told); n > 900 {
+				t.Fatalf("%d bytes", n)
+			}
+			h.Take(tell.Told)
+		}
+	}
+	digest := func() {
+		now = now.Add(500 * time.Millisecond)
+		take(m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Revision(), List: h.Serial()}, r))
+	}
+	digest()
+	h.Watch(list)
+	for _, msg := range h.Interest(1) {
+		take(m.Interested(now, msg, r))
+	}
+	if s := h.Node("n700").GetState(); s != lofamov1.State_NORMAL {
+		t.Fatalf("all are well, n700 is %s", s)
+	}
+	r.groups = []string{"label/rack=a-rack-with-a-long-name/SERVICE_NETWORK", "plane/X=123/SERVICE_NETWORK"}
+	for i := range r.states {
+		r.states[i] = lofamov1.State_FAILED
+	}
+	r.revision++
+	take(m.Changed(list, r))
+	digest()
+	count := map[lofamov1.State]int{}
+	for _, node := range list {
+		count[h.Node(node).GetState()]++
+	}
+	if count[lofamov1.State_NORMAL] > 0 || count[lofamov1.State_FAILED] < 256 || h.Revision() != r.revision {
+		t.Errorf("all have failed; at revision %d, told %v", h.Revision(), count)
+	}
+	digest()
+	r.states[1000], r.revision = lofamov1.State_SICK, r.revision+1
+	take(m.Changed([]fault.NodeID{"n1000"}, r))
+	if s := h.Node("n1000").GetState(); s != lofamov1.State_SICK {
+		t.Errorf("n1000 is sick, told %s", s)
 	}
 }
 

@@ -28,11 +28,23 @@ func (k *known) Node(id fault.NodeID) *lofamov1.ToldNode {
 	st := &e.Status
 	out := &lofamov1.ToldNode{
 		Id: string(id), State: lofamov1.State(st.State), Cause: lofamov1.Cause(st.Cause),
-		Groups: st.Groups[:min(len(st.Groups), servicenet.MaxToldGroups)], Maintenance: k.marks.Of(id) != nil,
+		Groups: tellable(st.Groups), Maintenance: k.marks.Of(id) != nil,
 	}
 	for _, c := range st.Components {
 		if c.State == fault.Sick || c.State == fault.Failed {
 			out.Faults = append(out.Faults, &lofamov1.ToldFault{Component: uint32(c.Component), State: lofamov1.State(c.State), Cause: lofamov1.Cause(c.Cause)})
+		}
+	}
+	return out
+}
+
+// tellable returns the ids of group faults that a message may have. The half would refuse the message for a
+// longer one, and be told nothing; labels may be that long.
+func tellable(ids []string) []string {
+	var out []string
+	for _, id := range ids {
+		if len(id) <= fault.MaxDetail && len(out) < servicenet.MaxToldGroups {
+			out = append(out, id)
 		}
 	}
 	return out

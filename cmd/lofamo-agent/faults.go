@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,14 +47,13 @@ or of the nodes named, which the supervisors are asked to tell it of while this 
 			if output == "json" {
 				write = writeFaultsJSON
 			}
+			if !follow {
+				return faultsNow(c, cfg.StateDir, nodes, write)
+			}
 			err = local.Watch(c.Context(), cfg.StateDir, nodes, func(r *lofamov1.WatchFaultsResponse) error {
-				if err := write(c.OutOrStdout(), r); err != nil || follow {
-					return err
-				}
-				return errEnough
+				return write(c.OutOrStdout(), r)
 			})
-			interrupted := follow && c.Context().Err() != nil
-			if errors.Is(err, errEnough) || interrupted {
+			if interrupted := c.Context().Err() != nil; interrupted {
 				err = nil
 			}
 			return err
@@ -60,6 +62,37 @@ or of the nodes named, which the supervisors are asked to tell it of while this 
 	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with every change")
 	return c
+}
+
+// tellWithin is how long a node is waited for of which nothing was told yet.
+const tellWithin = 5 * time.Second
+
+// faultsNow writes what is known, once all of it has been told, or as much as has been in time.
+func faultsNow(c *cobra.Command, stateDir string, nodes []string, write func(io.Writer, *lofamov1.WatchFaultsResponse) error) error {
+	ctx, cancel := context.WithTimeout(c.Context(), tellWithin)
+	defer cancel()
+	known := make(map[string]*lofamov1.LocalNode)
+	var last *lofamov1.WatchFaultsResponse
+	err := local.Watch(ctx, stateDir, nodes, func(r *lofamov1.WatchFaultsResponse) error {
+		for _, n := range r.GetNodes() {
+			known[n.GetId()] = n
+		}
+		if last = r; r.GetPending() {
+			return nil
+		}
+		return errEnough
+	})
+	if c.Context().Err() == nil && ctx.Err() != nil && last != nil {
+		err = errEnough // nothing more came
+	}
+	if !errors.Is(err, errEnough) {
+		return err
+	}
+	last.Nodes = nil
+	for _, id := range slices.Sorted(maps.Keys(known)) {
+		last.Nodes = append(last.Nodes, known[id])
+	}
+	return write(c.OutOrStdout(), last)
 }
 
 func writeFaultsJSON(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
@@ -78,6 +111,9 @@ func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 		b.WriteString("no supervisor has been heard yet: nothing is known\n")
 	} else {
 		fmt.Fprintf(&b, "of revision %d; a supervisor was heard %s ago\n", r.GetRevision(), age.AsDuration().Round(time.Millisecond))
+	}
+	if r.GetPending() {
+		b.WriteString("not all of it has been told yet\n")
 	}
 	t := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "NODE\tSTATE\tCAUSE\tFAULTS\tGROUPS") // a Builder never fails

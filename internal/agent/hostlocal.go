@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -32,7 +31,7 @@ func (h *hostHalf) serveLocal(ctx context.Context) {
 }
 
 // Known implements local.Half.
-func (h *hostHalf) Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time) {
+func (h *hostHalf) Known(ids []fault.NodeID) hostcore.Known {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.core.Known(ids)

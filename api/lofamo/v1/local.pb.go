@@ -74,8 +74,10 @@ type WatchFaultsResponse struct {
 	// Since a supervisor was last heard; absent: none was since the half started.
 	SupervisorsAge *durationpb.Duration `protobuf:"bytes,2,opt,name=supervisors_age,json=supervisorsAge,proto3" json:"supervisors_age,omitempty"`
 	Revision       uint64               `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the map; 0: nothing has been told yet
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Something that is asked for on this node has not been told yet: it will be, if a supervisor can be reached.
+	Pending       bool `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchFaultsResponse) Reset() {
@@ -127,6 +129,13 @@ func (x *WatchFaultsResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *WatchFaultsResponse) GetPending() bool {
+	if x != nil {
+		return x.Pending
+	}
+	return false
 }
 
 // LocalNode is what this node knows of one.
@@ -281,11 +290,12 @@ const file_lofamo_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15lofamo/v1/local.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"*\n" +
 	"\x12WatchFaultsRequest\x12\x14\n" +
-	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\xa1\x01\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\xbb\x01\n" +
 	"\x13WatchFaultsResponse\x12*\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x14.lofamo.v1.LocalNodeR\x05nodes\x12B\n" +
 	"\x0fsupervisors_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0esupervisorsAge\x12\x1a\n" +
-	"\brevision\x18\x03 \x01(\x04R\brevision\"\xd4\x01\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
+	"\apending\x18\x04 \x01(\bR\apending\"\xd4\x01\n" +
 	"\tLocalNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +

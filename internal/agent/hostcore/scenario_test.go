@@ -296,9 +296,13 @@ func (w *world) do(args []string) {
 		for _, id := range args[1:] {
 			ids = append(ids, fault.NodeID(id))
 		}
-		nodes, revision, heard := w.m.Known(ids)
-		w.say("known at revision %d, supervisors heard %s ago:", revision, w.now.Sub(heard).Round(time.Millisecond))
-		for _, n := range nodes {
+		k := w.m.Known(ids)
+		pending := ""
+		if k.Pending {
+			pending = ", not all was told yet"
+		}
+		w.say("known at revision %d, supervisors heard %s ago%s:", k.Revision, w.now.Sub(k.Heard).Round(time.Millisecond), pending)
+		for _, n := range k.Nodes {
 			w.say("    %s %s", n.GetId(), n.GetState())
 		}
 	case "downcall":

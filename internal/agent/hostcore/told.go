@@ -26,22 +26,30 @@ func (m *Machine) onTold(ev Received, t *lofamov1.Told) {
 // withTold adds to what is said on the direct rail up to where this half was told.
 func (m *Machine) withTold(p fault.Path, st *lofamov1.DeliveryStatus) *lofamov1.DeliveryStatus {
 	if st != nil && p == fault.PathDirect {
-		st.Told, st.Interest = m.told.Revision(), m.told.Serial()
+		st.Told, st.Interest = m.told.Told(), m.told.Serial()
 	}
 	return st
 }
 
-// Known returns what is known of nodes (none: of this one and its neighbours), the revision up to which this
-// half was told, and when a supervisor was last heard; zero: never.
-func (m *Machine) Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time) {
+// Known is what the half was told.
+type Known struct {
+	Nodes    []*lofamov1.ToldNode
+	Revision uint64    // up to which it was told
+	Heard    time.Time // when a supervisor was last heard; zero: never
+	Pending  bool      // something that is asked for has not been told yet
+}
+
+// Known returns what is known of nodes; none: of this one and its neighbours.
+func (m *Machine) Known(ids []fault.NodeID) Known {
 	if len(ids) == 0 {
 		ids = []fault.NodeID{m.self}
 		for _, n := range m.cfg.Topo.Neighbours {
 			ids = append(ids, n.ID)
 		}
 	}
+	k := Known{Revision: m.told.Revision(), Heard: m.answered, Pending: m.told.Pending()}
 	for _, id := range ids {
-		nodes = append(nodes, m.told.Node(id))
+		k.Nodes = append(k.Nodes, m.told.Node(id))
 	}
-	return nodes, m.told.Revision(), m.answered
+	return k
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -26,9 +27,8 @@ const maxWatchers = 64
 
 // Half is the host half. Its methods may be called from any goroutine and do not block.
 type Half interface {
-	// Known returns what is known of nodes (none: of the node and its neighbours), the revision up to which
-	// it was told, and when a supervisor was last heard; zero: never.
-	Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time)
+	// Known returns what is known of nodes; none: of the node and its neighbours.
+	Known(ids []fault.NodeID) hostcore.Known
 	// Watch sets the nodes that somebody here watches.
 	Watch(ids []fault.NodeID)
 }
@@ -91,12 +91,12 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 	defer s.close(w)
 	ids := w.nodes
 	for {
-		nodes, revision, heard := s.half.Known(ids)
-		resp := &lofamov1.WatchFaultsResponse{Revision: revision}
-		if !heard.IsZero() {
-			resp.SupervisorsAge = durationpb.New(time.Since(heard))
+		k := s.half.Known(ids)
+		resp := &lofamov1.WatchFaultsResponse{Revision: k.Revision, Pending: k.Pending}
+		if !k.Heard.IsZero() {
+			resp.SupervisorsAge = durationpb.New(time.Since(k.Heard))
 		}
-		for _, n := range nodes {
+		for _, n := range k.Nodes {
 			resp.Nodes = append(resp.Nodes, render(n))
 		}
 		if err := stream.Send(resp); err != nil {

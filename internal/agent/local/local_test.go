@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -30,20 +31,21 @@ type half struct {
 	changed  chan struct{} // of watched
 }
 
-func (h *half) Known(ids []fault.NodeID) (nodes []*lofamov1.ToldNode, revision uint64, heard time.Time) {
+func (h *half) Known(ids []fault.NodeID) hostcore.Known {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(ids) == 0 {
 		ids = []fault.NodeID{"n0", "n1"}
 	}
+	k := hostcore.Known{Revision: h.revision, Heard: time.Now(), Pending: h.revision < 2}
 	for _, id := range ids {
 		n := &lofamov1.ToldNode{Id: string(id), State: max(h.states[id], lofamov1.State_UNKNOWN)}
 		if n.State == lofamov1.State_SICK {
 			n.Faults = []*lofamov1.ToldFault{{Component: uint32(fault.ComponentMemory), State: lofamov1.State_SICK, Cause: lofamov1.Cause_MEMORY}}
 		}
-		nodes = append(nodes, n)
+		k.Nodes = append(k.Nodes, n)
 	}
-	return nodes, h.revision, time.Now()
+	return k
 }
 
 func (h *half) Watch(ids []fault.NodeID) {
@@ -106,7 +108,7 @@ func TestWatchFaults(t *testing.T) {
 		})
 	}()
 	first := <-got
-	if len(first.GetNodes()) != 2 || first.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN || first.GetSupervisorsAge() == nil || first.GetRevision() != 1 {
+	if len(first.GetNodes()) != 2 || first.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN || first.GetSupervisorsAge() == nil || first.GetRevision() != 1 || !first.GetPending() {
 		t.Errorf("first: %v", first)
 	}
 	h.awaitWatched(t, 2)

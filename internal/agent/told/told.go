@@ -27,6 +27,7 @@ type Machine struct {
 // coming is a message of which not all parts have come.
 type coming struct {
 	revision, since uint64
+	list            uint32
 	parts           []*lofamov1.Told
 }
 
@@ -49,8 +50,17 @@ func (m *Machine) concerns(id fault.NodeID) bool {
 	return listed || slices.Contains(m.near, id)
 }
 
-// Revision is up to where the half has been told; 0: of nothing.
+// Revision is of the map up to which the half has been told; 0: of nothing.
 func (m *Machine) Revision() uint64 { return m.revision }
+
+// Told is what its digests say of that: 0 while something that is asked for is missing, so that it is told
+// the whole again, by whoever has the list.
+func (m *Machine) Told() uint64 {
+	if m.Pending() {
+		return 0
+	}
+	return m.revision
+}
 
 // Serial is the number of the half's own list of nodes; 0: it has none.
 func (m *Machine) Serial() uint32 { return m.list.serial }
@@ -85,8 +95,8 @@ func (m *Machine) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
 // gather returns the nodes of all parts once they are there.
 func (m *Machine) gather(t *lofamov1.Told) []*lofamov1.ToldNode {
 	c := &m.coming
-	if c.revision != t.GetRevision() || c.since != t.GetSince() || len(c.parts) != int(t.GetParts()) {
-		*c = coming{revision: t.GetRevision(), since: t.GetSince(), parts: make([]*lofamov1.Told, t.GetParts())}
+	if c.revision != t.GetRevision() || c.since != t.GetSince() || c.list != t.GetInterest() || len(c.parts) != int(t.GetParts()) {
+		*c = coming{revision: t.GetRevision(), since: t.GetSince(), list: t.GetInterest(), parts: make([]*lofamov1.Told, t.GetParts())}
 	}
 	c.parts[t.GetPart()] = t
 	out := []*lofamov1.ToldNode{}
@@ -112,7 +122,8 @@ func (m *Machine) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
 	return slices.Compact(changed)
 }
 
-// replace takes over everything. Nodes of the list that are not mentioned are NORMAL.
+// replace takes over everything. Nodes of the list that are not mentioned are NORMAL, or, by a replica that has
+// another list, as they were until it has this one.
 func (m *Machine) replace(nodes []*lofamov1.ToldNode) []fault.NodeID {
 	before := m.nodes
 	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
@@ -122,11 +133,13 @@ func (m *Machine) replace(nodes []*lofamov1.ToldNode) []fault.NodeID {
 		}
 	}
 	var changed []fault.NodeID
-	if m.list.told == m.list.serial {
-		for _, id := range m.list.nodes {
-			if m.nodes[id] == nil {
-				m.nodes[id] = &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE}
-			}
+	for _, id := range m.list.nodes {
+		switch {
+		case m.nodes[id] != nil:
+		case m.list.told == m.list.serial:
+			m.nodes[id] = &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE}
+		case before[id] != nil:
+			m.nodes[id] = before[id]
 		}
 	}
 	for id, n := range m.nodes {
@@ -148,6 +161,11 @@ func same(a, b *lofamov1.ToldNode) bool {
 		slices.Equal(a.GetGroups(), b.GetGroups()) && slices.EqualFunc(a.GetFaults(), b.GetFaults(), func(x, y *lofamov1.ToldFault) bool {
 		return x.GetComponent() == y.GetComponent() && x.GetState() == y.GetState() && x.GetCause() == y.GetCause()
 	})
+}
+
+// Pending says that something that is asked for has not been told yet.
+func (m *Machine) Pending() bool {
+	return m.revision == 0 || len(m.list.nodes) > 0 && m.list.told != m.list.serial
 }
 
 // Node is what is known of a node; state UNKNOWN where nothing is.

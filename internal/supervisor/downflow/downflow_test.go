@@ -99,7 +99,7 @@ func TestEverybodyKnows(t *testing.T) {
 			now = now.Add(500 * time.Millisecond)
 			for i, h := range halves {
 				if !lost() {
-					deliver(replicas[primary].Heard(now, downflow.Digest{Node: id(i), Epoch: 1, Told: h.Revision(), List: h.Serial()}, r))
+					deliver(replicas[primary].Heard(now, downflow.Digest{Node: id(i), Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
 				}
 			}
 			for _, m := range replicas {
@@ -134,6 +134,9 @@ func TestEverybodyKnows(t *testing.T) {
 			digests()
 		}
 		for i, h := range halves {
+			if h.Pending() {
+				t.Fatalf("%s has not been told all it asks for", id(i))
+			}
 			for _, node := range append(h.All(), append(r.Neighbours(id(i)), id(i))...) {
 				if got, want := h.Node(node).GetState(), r.states[r.index(node)]; got != want {
 					t.Fatalf("%s holds %s for %s: it is %s", id(i), node, got, want)
@@ -186,7 +189,7 @@ func TestStorePutBack(t *testing.T) {
 	h.Take(&lofamov1.Told{Node: "n0", Revision: 1000, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1", State: lofamov1.State_FAILED}}})
 	put := time.Duration(0)
 	for now := begin; now.Before(begin.Add(10 * time.Second)); now = now.Add(500 * time.Millisecond) {
-		for _, tell := range m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Revision()}, r) {
+		for _, tell := range m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Told()}, r) {
 			if tell.Told.GetPutBack() && put == 0 {
 				put = now.Sub(begin)
 			}

@@ -22,7 +22,6 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
@@ -85,12 +84,15 @@ func Start(cfg Config) (*Member, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
+	g := newGuard()
+	ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainUnaryInterceptor(g.unary), grpc.ChainStreamInterceptor(g.stream))
 	e, err := embed.StartEtcd(ec)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start embedded etcd %q (data %s, peers %s, clients %s): %w",
 			cfg.Name, cfg.DataDir, cfg.PeerURL, cfg.ClientURL, err), lock.Close())
 	}
-	m := &Member{etcd: e, client: v3client.New(e.Server), lock: lock, failed: make(chan error, 1), stopping: make(chan struct{})}
+	g.attach(e.Server)
+	m := &Member{etcd: e, client: g.client(e.Server), lock: lock, failed: make(chan error, 1), stopping: make(chan struct{})}
 	m.watching.Go(m.watch)
 	return m, nil
 }
@@ -102,7 +104,7 @@ func (m *Member) watch() {
 	case <-m.stopping:
 		return
 	case err = <-m.etcd.Err():
-	case <-m.etcd.Server.StopNotify():
+	case <-m.etcd.Server.StoppingNotify():
 		select {
 		case <-m.stopping:
 			return
@@ -212,7 +214,8 @@ func memberHosts(initialCluster string) ([]string, error) {
 	return hosts, nil
 }
 
-// Client returns a client within the process. It lives until Stop.
+// Client returns a client within the process. It lives until Stop; once the member has stopped its
+// reads and writes fail with ErrStopped.
 func (m *Member) Client() *clientv3.Client { return m.client }
 
 // Err reports what the member dies of, once.

@@ -1,0 +1,158 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ErrStopped says that the member has stopped, or is about to: by Stop, or by itself, as it does when it
+// is removed from the cluster. A write that fails with it may have been done.
+var ErrStopped = errors.New("the store's member in this process has stopped")
+
+// guard keeps calls out of a member that has stopped. etcd closes its database with no regard to reads
+// that go on, or come after: they run into a closed one and take the process with them. A program of
+// etcd's own ends with its server, so it never meets that; a supervisor lives longer.
+//
+//	open ──the server begins to stop──► ended: no call enters, those inside are cancelled,
+//	                                    and etcd waits for them before it closes the database
+type guard struct {
+	ctx  context.Context // ends with the member
+	stop context.CancelFunc
+
+	mu    sync.Mutex
+	ended bool
+	calls sync.WaitGroup // entered under mu, and only before ended
+}
+
+func newGuard() *guard {
+	g := new(guard)
+	g.ctx, g.stop = context.WithCancel(context.Background())
+	return g
+}
+
+// attach makes the server wait for the calls inside when it stops.
+func (g *guard) attach(s *etcdserver.EtcdServer) {
+	s.GoAttach(func() {
+		<-s.StoppingNotify()
+		g.end()
+	})
+	select {
+	case <-s.StoppingNotify():
+		g.end() // it may have stopped too early to attach anything
+	default:
+	}
+}
+
+// end lets no call in any more and waits for those inside.
+func (g *guard) end() {
+	g.mu.Lock()
+	g.ended = true
+	g.mu.Unlock()
+	g.stop()
+	g.calls.Wait()
+}
+
+// enter returns the context for a call, which also ends with the member, and what ends the call.
+func (g *guard) enter(ctx context.Context) (context.Context, func(), error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return nil, nil, ErrStopped
+	}
+	g.calls.Add(1)
+	ctx, cancel := context.WithCancel(ctx)
+	detach := context.AfterFunc(g.ctx, cancel)
+	return ctx, func() {
+		detach()
+		cancel()
+		g.calls.Done()
+	}, nil
+}
+
+// guarded makes a call inside the guard. What fails because of the member's end fails with ErrStopped.
+func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(context.Context, Req) (Resp, error)) (Resp, error) {
+	ctx, leave, err := g.enter(ctx)
+	if err != nil {
+		var none Resp
+		return none, err
+	}
+	defer leave()
+	resp, err := call(ctx, req)
+	if err != nil && g.ctx.Err() != nil {
+		err = ErrStopped
+	}
+	return resp, err
+}
+
+// client is one within the process whose reads and writes are guarded. Of what else it has, leases and
+// alarms are in memory and in raft, which end in order by themselves; the services that read the
+// database for maintenance are for clients of the member's address.
+func (g *guard) client(s *etcdserver.EtcdServer) *clientv3.Client {
+	c := v3client.New(s)
+	kv := v3rpc.NewQuotaKVServer(s)
+	c.KV = clientv3.NewKVFromKVClient(&guardedKV{adapter.KvServerToKvClient(kv), g, kv}, c)
+	return c
+}
+
+// guardedKV is etcd's key-value service with the guard before every call.
+type guardedKV struct {
+	etcdserverpb.KVClient // for what there is in no process: RangeStream
+
+	g  *guard
+	kv etcdserverpb.KVServer
+}
+
+func (k *guardedKV) Range(ctx context.Context, r *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	return guarded(ctx, k.g, r, k.kv.Range)
+}
+
+func (k *guardedKV) Put(ctx context.Context, r *etcdserverpb.PutRequest, _ ...grpc.CallOption) (*etcdserverpb.PutResponse, error) {
+	return guarded(ctx, k.g, r, k.kv.Put)
+}
+
+func (k *guardedKV) DeleteRange(ctx context.Context, r *etcdserverpb.DeleteRangeRequest, _ ...grpc.CallOption) (*etcdserverpb.DeleteRangeResponse, error) {
+	return guarded(ctx, k.g, r, k.kv.DeleteRange)
+}
+
+func (k *guardedKV) Txn(ctx context.Context, r *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	return guarded(ctx, k.g, r, k.kv.Txn)
+}
+
+func (k *guardedKV) Compact(ctx context.Context, r *etcdserverpb.CompactionRequest, _ ...grpc.CallOption) (*etcdserverpb.CompactionResponse, error) {
+	return guarded(ctx, k.g, r, k.kv.Compact)
+}
+
+// unary guards the calls that come by the member's address.
+func (g *guard) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := guarded(ctx, g, req, handler)
+	if errors.Is(err, ErrStopped) {
+		err = status.Error(codes.Unavailable, err.Error())
+	}
+	return resp, err
+}
+
+// stream guards those that read the database as they go. A watch and a lease's renewals last for as long
+// as their client wants and read nothing of it.
+func (g *guard) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if !strings.HasSuffix(info.FullMethod, "/Snapshot") && !strings.HasSuffix(info.FullMethod, "/RangeStream") {
+		return handler(srv, ss)
+	}
+	_, leave, err := g.enter(ss.Context())
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	defer leave()
+	return handler(srv, ss)
+}

@@ -62,6 +62,7 @@ no age is known.
 			if err != nil {
 				return fmt.Errorf("get events: %w", plain(err))
 			}
+			a.warnStale(resp.GetCluster())
 			if resp.GetContinue() != "" {
 				a.warnf("lofamoctl: more changes follow: a larger --limit shows them\n")
 			}
@@ -111,6 +112,7 @@ the supervisors keep them; of a node also the group faults that it was a member 
 			if err != nil {
 				return fmt.Errorf("history: %w", plain(err))
 			}
+			a.warnStale(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}

@@ -183,7 +183,7 @@ func (s *Supervisor) awareness() awareness.Config {
 // info is what every list says of the cluster.
 func (s *Supervisor) info() *lofamov1.ClusterInfo {
 	return &lofamov1.ClusterInfo{
-		Dims: s.names.Dims().String(), Preset: s.cfg.Preset,
+		Cluster: s.cfg.Cluster, Dims: s.names.Dims().String(), Preset: s.cfg.Preset,
 		HalfBound: durationpb.New(s.periods.HalfBound()), NodeBound: durationpb.New(s.periods.NodeBound()),
 	}
 }

@@ -1191,6 +1191,7 @@ type GetHistoryResponse struct {
 	TimeIn        []*TimeIn              `protobuf:"bytes,2,rep,name=time_in,json=timeIn,proto3" json:"time_in,omitempty"` // UNKNOWN, NORMAL, SICK, FAILED
 	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // since when events are kept
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Cluster       *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"` // stale: what was committed lately may be missing, and the last state is that of then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1251,6 +1252,13 @@ func (x *GetHistoryResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *GetHistoryResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 // TimeIn is a time spent in a state.
@@ -2573,6 +2581,7 @@ type ListEventsResponse struct {
 	Revision       uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	Continue       string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`                                    // there are newer ones; empty: there are none
 	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the events that are kept; 1: all that ever were are; 0: none are
+	Cluster        *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`                                      // stale: what was committed lately may be missing
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2633,6 +2642,13 @@ func (x *ListEventsResponse) GetOldestRevision() uint64 {
 		return x.OldestRevision
 	}
 	return 0
+}
+
+func (x *ListEventsResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
 }
 
 type ListSupervisorsRequest struct {
@@ -2956,12 +2972,13 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x120\n" +
-	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xb6\x01\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xe8\x01\n" +
 	"\x12GetHistoryResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12*\n" +
 	"\atime_in\x18\x02 \x03(\v2\x11.lofamo.v1.TimeInR\x06timeIn\x12.\n" +
 	"\x04from\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"u\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x120\n" +
+	"\acluster\x18\x05 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"u\n" +
 	"\x06TimeIn\x12&\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12-\n" +
 	"\x04time\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04time\x12\x14\n" +
@@ -3067,12 +3084,13 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\tR\x04node\x12%\n" +
 	"\x0elabel_selector\x18\x04 \x01(\tR\rlabelSelector\x12%\n" +
 	"\x0efield_selector\x18\x05 \x01(\tR\rfieldSelector\x12\x1a\n" +
-	"\bcontinue\x18\x06 \x01(\tR\bcontinue\"\x9f\x01\n" +
+	"\bcontinue\x18\x06 \x01(\tR\bcontinue\"\xd1\x01\n" +
 	"\x12ListEventsResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bcontinue\x18\x03 \x01(\tR\bcontinue\x12'\n" +
-	"\x0foldest_revision\x18\x04 \x01(\x04R\x0eoldestRevision\"\x18\n" +
+	"\x0foldest_revision\x18\x04 \x01(\x04R\x0eoldestRevision\x120\n" +
+	"\acluster\x18\x05 \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\x18\n" +
 	"\x16ListSupervisorsRequest\"R\n" +
 	"\x17ListSupervisorsResponse\x127\n" +
 	"\vsupervisors\x18\x01 \x03(\v2\x15.lofamo.v1.SupervisorR\vsupervisors\"\xca\x01\n" +
@@ -3203,71 +3221,73 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	49, // 20: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
 	19, // 21: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
 	47, // 22: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
-	45, // 23: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
-	42, // 24: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
-	22, // 25: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
-	24, // 26: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
-	50, // 27: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
-	23, // 28: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
-	42, // 29: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
-	42, // 30: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
-	42, // 31: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
-	42, // 32: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
-	51, // 33: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
-	42, // 34: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
-	27, // 35: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
-	45, // 36: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
-	52, // 37: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
-	30, // 38: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	42, // 39: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
-	42, // 40: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
-	42, // 41: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
-	31, // 42: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
-	45, // 43: lofamo.v1.Region.state:type_name -> lofamo.v1.State
-	42, // 44: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
-	45, // 45: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	53, // 46: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	30, // 47: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	49, // 48: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	54, // 49: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	49, // 50: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	28, // 51: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	32, // 52: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	33, // 53: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	9,  // 54: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	11, // 55: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
-	15, // 56: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
-	35, // 57: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	17, // 58: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
-	37, // 59: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	39, // 60: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	5,  // 61: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
-	7,  // 62: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
-	2,  // 63: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
-	3,  // 64: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
-	20, // 65: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	25, // 66: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	29, // 67: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	52, // 68: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	34, // 69: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	10, // 70: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	12, // 71: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
-	16, // 72: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
-	36, // 73: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	18, // 74: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
-	38, // 75: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	40, // 76: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	6,  // 77: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
-	8,  // 78: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
-	0,  // 79: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
-	4,  // 80: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
-	21, // 81: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	26, // 82: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	67, // [67:83] is the sub-list for method output_type
-	51, // [51:67] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	30, // 23: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	45, // 24: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
+	42, // 25: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
+	22, // 26: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
+	24, // 27: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
+	50, // 28: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
+	23, // 29: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
+	42, // 30: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
+	42, // 31: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
+	42, // 32: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
+	42, // 33: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
+	51, // 34: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
+	42, // 35: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
+	27, // 36: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
+	45, // 37: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
+	52, // 38: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
+	30, // 39: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	42, // 40: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
+	42, // 41: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
+	42, // 42: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
+	31, // 43: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
+	45, // 44: lofamo.v1.Region.state:type_name -> lofamo.v1.State
+	42, // 45: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
+	45, // 46: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	53, // 47: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	30, // 48: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	49, // 49: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	30, // 50: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	54, // 51: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	49, // 52: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	28, // 53: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	32, // 54: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	33, // 55: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	9,  // 56: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
+	11, // 57: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
+	15, // 58: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	35, // 59: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	17, // 60: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	37, // 61: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	39, // 62: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	5,  // 63: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	7,  // 64: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	2,  // 65: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	3,  // 66: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	20, // 67: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	25, // 68: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	29, // 69: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	52, // 70: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	34, // 71: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	10, // 72: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	12, // 73: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
+	16, // 74: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	36, // 75: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	18, // 76: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	38, // 77: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	40, // 78: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	6,  // 79: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	8,  // 80: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 81: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	4,  // 82: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	21, // 83: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	26, // 84: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	69, // [69:85] is the sub-list for method output_type
+	53, // [53:69] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }

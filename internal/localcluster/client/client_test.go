@@ -195,7 +195,7 @@ func TestWatchFromARevision(t *testing.T) {
 	}
 	m.Compact(5)
 	err = c.Watch(bounded(t), client.WatchOptions{After: 3}, func(*lofamov1.WatchResponse) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "no longer keep") || !strings.Contains(err.Error(), "revision 3") {
+	if err == nil || !strings.Contains(err.Error(), "list again") || !strings.Contains(err.Error(), "revision 3") {
 		t.Fatalf("watch of a compacted revision: %v", err)
 	}
 }

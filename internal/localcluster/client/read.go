@@ -135,7 +135,7 @@ func (c *Client) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 
 // GetHistory returns how something came to be what it is.
 func (c *Client) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest) (*lofamov1.GetHistoryResponse, error) {
-	return call(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetHistoryResponse, error) {
+	return fresh(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.GetHistoryResponse, error) {
 		return s.GetHistory(ctx, req)
 	})
 }

@@ -89,8 +89,7 @@ func (w *watch) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case status.Code(err) == codes.OutOfRange:
-			return fmt.Errorf("watch after revision %d: the supervisors no longer keep the changes after it (%s): list again and watch from the list's revision",
-				w.after, reason(err))
+			return fmt.Errorf("watch after revision %d: %s", w.after, reason(err)) // it says what to do
 		case !errors.Is(err, io.EOF) && !otherMayAnswer(err) && status.Code(err) != codes.Canceled:
 			return err
 		}

@@ -179,16 +179,32 @@ func answerPage[R proto.Message](ctx context.Context, s *Server, page *token, ow
 func (s *Server) info(ctx context.Context, snap snapshot) *lofamov1.ClusterInfo {
 	info := proto.CloneOf(s.cfg.Info)
 	info.Dims = snap.Dims().String()
-	info.Leader, info.Stale = s.cfg.Directory.Leader(), snap.Stale
-	if !snap.Stale {
+	if snap.Stale {
+		info.Leader = s.cfg.Directory.Leader()
+		markStale(info, snap.StaleAge)
+	} else {
 		info.Leader = s.cfg.Self // what the election tells may lag behind
-	} else if snap.StaleAge >= 0 {
-		info.StaleAge = durationpb.New(snap.StaleAge)
 	}
 	if s.cfg.Regions != nil {
 		info.Regions = s.cfg.Regions(ctx)
 	}
 	return info
+}
+
+// markStale says that an answer is as old as this (-1: nobody knows).
+func markStale(info *lofamov1.ClusterInfo, age time.Duration) {
+	info.Stale = true
+	if age >= 0 {
+		info.StaleAge = durationpb.New(age)
+	}
+}
+
+// quorumAge is how long ago this replica last had the word of a quorum; -1: never.
+func (s *Server) quorumAge() time.Duration {
+	if s.cfg.QuorumAge == nil {
+		return -1
+	}
+	return s.cfg.QuorumAge()
 }
 
 // verdicts are the codes with which a leader has answered; with any other it could not be asked.
@@ -241,10 +257,7 @@ func (s *Server) stale(ctx context.Context) (view.Map, error) {
 		s.old.m, s.old.topo, s.old.written = m, topo, bounds.Written
 	}
 	m := s.old.m
-	m.Revision, m.Stale, m.StaleAge = max(m.Revision, bounds.Revision), true, -1
-	if s.cfg.QuorumAge != nil {
-		m.StaleAge = s.cfg.QuorumAge()
-	}
+	m.Revision, m.Stale, m.StaleAge = max(m.Revision, bounds.Revision), true, s.quorumAge()
 	return m, nil
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -267,12 +268,39 @@ func TestNoLeader(t *testing.T) {
 	if err != nil || !list.GetCluster().GetStale() || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN {
 		t.Errorf("%v, %v", list, err)
 	}
+	// What was committed is known though: the store answers.
+	events, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if err != nil || events.GetCluster().GetStale() || events.GetCluster().GetDims() != "2x1x1" {
+		t.Errorf("%v, %v", events, err)
+	}
 	_, err = h.watch(t, &lofamov1.WatchRequest{AsSeen: true}).Recv()
 	refused(t, "as seen", err, codes.Unavailable, "only the leader")
 	// A call that was passed on once is not answered from a copy.
 	ctx := metadata.AppendToOutgoingContext(t.Context(), proxiedKey, "1")
 	_, err = h.client.ListNodes(ctx, &lofamov1.ListNodesRequest{})
 	refused(t, "passed on", err, codes.FailedPrecondition, "does not lead")
+}
+
+// noQuorum is a copy of the store that reaches no quorum.
+type noQuorum struct{ *memstore.Store }
+
+func (noQuorum) Revision(context.Context) (uint64, error) { return 0, errors.New("no quorum") }
+
+// TestHistoryWithoutQuorum: what is told of the past says that the newest may be missing.
+func TestHistoryWithoutQuorum(t *testing.T) {
+	h := &harness{}
+	h.connect(t, Config{
+		Info: &lofamov1.ClusterInfo{}, Names: newLeads(grid.Dims{X: 2, Y: 1, Z: 1}).names, Engine: follower{}, Copy: noQuorum{memstore.New(keepEvents)}, Directory: alone{},
+		Metrics: metrics.New(prometheus.NewRegistry()), QuorumAge: func() time.Duration { return 3 * time.Second },
+	})
+	events, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{})
+	if c := events.GetCluster(); err != nil || !c.GetStale() || c.GetStaleAge().AsDuration() != 3*time.Second {
+		t.Errorf("events: %v, %v", events, err)
+	}
+	history, err := h.client.GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "0,0,0"})
+	if c := history.GetCluster(); err != nil || !c.GetStale() || c.GetStaleAge().AsDuration() != 3*time.Second {
+		t.Errorf("history: %v, %v", history, err)
+	}
 }
 
 func TestRights(t *testing.T) {

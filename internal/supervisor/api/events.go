@@ -121,11 +121,19 @@ func kindOf(ev *lofamov1.Event) lofamov1.EventKind {
 }
 
 // catchUp makes the copy as new as the cluster, so that what was acknowledged is there. Without a quorum the
-// copy as it is must do.
-func (s *Server) catchUp(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, proxyTime)
+// copy as it is must do, and what is returned says so.
+func (s *Server) catchUp(ctx context.Context) *lofamov1.ClusterInfo {
+	asked, cancel := context.WithTimeout(ctx, proxyTime)
 	defer cancel()
-	_, _ = s.cfg.Copy.Revision(ctx)
+	info := proto.CloneOf(s.cfg.Info)
+	if _, err := s.cfg.Copy.Revision(asked); err != nil {
+		markStale(info, s.quorumAge())
+	}
+	info.Dims, info.Leader = s.cfg.Names.Dims().String(), s.cfg.Directory.Leader()
+	if s.cfg.Regions != nil {
+		info.Regions = s.cfg.Regions(ctx)
+	}
+	return info
 }
 
 // ListEvents implements the service. History does not change, so every replica tells its own.
@@ -144,12 +152,12 @@ func (s *Server) ListEvents(ctx context.Context, req *lofamov1.ListEventsRequest
 	if limit == 0 {
 		limit = defaultEvents
 	}
-	s.catchUp(ctx)
+	cluster := s.catchUp(ctx)
 	b, err := s.cfg.Copy.Bounds(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	resp := &lofamov1.ListEventsResponse{Revision: b.Revision}
+	resp := &lofamov1.ListEventsResponse{Revision: b.Revision, Cluster: cluster}
 	switch {
 	case page == nil && req.GetAfterRevision() == 0:
 		resp.Events, err = s.newestEvents(ctx, b, limit, f.keep())
@@ -272,7 +280,7 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	case limit > maxEvents:
 		return nil, invalid("limit", "given %d: want at most %d", limit, maxEvents)
 	}
-	s.catchUp(ctx)
+	cluster := s.catchUp(ctx)
 	b, err := s.cfg.Copy.Bounds(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
@@ -298,7 +306,7 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	if since := req.GetSince(); since != nil && (from == nil || since.AsTime().After(from.AsTime())) {
 		from = since
 	}
-	resp := &lofamov1.GetHistoryResponse{From: from, Revision: b.Revision}
+	resp := &lofamov1.GetHistoryResponse{From: from, Revision: b.Revision, Cluster: cluster}
 	now := time.Now()
 	if from != nil {
 		resp.TimeIn = timeIn(all, component.String(), state, from.AsTime(), now)

@@ -365,7 +365,7 @@ func (s *Server) Watch(req *lofamov1.WatchRequest, stream grpc.ServerStreamingSe
 		s.m.mu.Lock()
 		if after != 0 && after < s.m.compacted {
 			s.m.mu.Unlock()
-			return status.Errorf(codes.OutOfRange, "revision %d was compacted", after)
+			return status.Errorf(codes.OutOfRange, "changes that followed revision %d are no longer kept: list again and watch after the list's revision", after)
 		}
 		changed := s.m.changed
 		var send []*lofamov1.WatchResponse

@@ -141,6 +141,7 @@ func TestOperatorsRefusals(t *testing.T) {
 		{[]string{"apply", "-f", "x", "y"}, 2, `argument "y"`},
 		{[]string{"label", "x"}, 2, "want NODE and at least one of"},
 		{[]string{"label", "x", "rack"}, 2, `label "rack": want KEY=VALUE or KEY-`},
+		{[]string{"label", "x", "rack=a", "rack-"}, 2, `label "rack": want each key once`},
 		{[]string{"label", "x", "=v"}, 2, `label key ""`},
 		{[]string{"label", "x", "rack=a b"}, 2, `label value "a b"`},
 		{[]string{"label", "nobody", "rack=a"}, 2, "label nobody: no node has that id or place"},

@@ -234,6 +234,9 @@ func parseLabels(args []string) ([]labelEdit, error) {
 		if err := errors.Join(fault.CheckLabelKey(e.key), fault.CheckLabelValue(e.value)); err != nil {
 			return nil, usageError{err}
 		}
+		if slices.ContainsFunc(out, func(o labelEdit) bool { return o.key == e.key }) {
+			return nil, usagef("label %q: want each key once", e.key)
+		}
 		out = append(out, e)
 	}
 	return out, nil

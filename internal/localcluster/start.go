@@ -310,14 +310,14 @@ func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Pro
 // WaitNormal waits until the supervisors have heard from every node and its links and call it NORMAL.
 func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
 	clients, err := c.judges()
-	if err != nil {
-		return err
-	}
 	defer func() {
 		for _, cl := range clients {
 			_ = cl.Close()
 		}
 	}()
+	if err != nil {
+		return err
+	}
 	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
 	err = c.poll(ctx, func() (bool, error) {
 		var missing []string

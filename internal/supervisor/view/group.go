@@ -85,9 +85,12 @@ func RestoreWarning(node fault.NodeID, w *lofamov1.Warning) (awareness.WarningSt
 
 // WarningEvent renders the change of a warning.
 func WarningEvent(w awareness.WarningStatus, names *Names, at time.Time) *lofamov1.Event {
-	coord, _ := names.Coord(w.Node)
-	return &lofamov1.Event{
-		Kind: lofamov1.EventKind_WARNING_CHANGED, Node: string(w.Node), Coord: coord.String(), Component: w.Component.String(),
+	ev := &lofamov1.Event{
+		Kind: lofamov1.EventKind_WARNING_CHANGED, Node: string(w.Node), Component: w.Component.String(),
 		Warning: Warning(w), Ended: w.Ended, Reason: w.Rule, Time: timestamppb.New(at), Labels: names.Labels(w.Node),
 	}
+	if at, ok := names.Coord(w.Node); ok { // it may have left its place
+		ev.Coord = at.String()
+	}
+	return ev
 }

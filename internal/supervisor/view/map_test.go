@@ -193,3 +193,13 @@ func BenchmarkMap(b *testing.B) {
 		}
 	})
 }
+
+// TestWarningOfANodeWithoutAPlace: it is nowhere, not at 0,0,0.
+func TestWarningOfANodeWithoutAPlace(t *testing.T) {
+	names := NewNames(grid.Dims{X: 1, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a"})
+	for id, want := range map[fault.NodeID]string{"a": "0,0,0", "gone": ""} {
+		if ev := WarningEvent(awareness.WarningStatus{Node: id}, names, now); ev.GetCoord() != want {
+			t.Errorf("%s is at %q, want %q", id, ev.GetCoord(), want)
+		}
+	}
+}

@@ -99,17 +99,18 @@ func (m *Machine) size(d domain) int {
 	case m.cfg.Foreign == nil:
 		return m.cfg.Dims.Nodes() / sizeAlong(m.cfg.Dims, d.key)
 	}
-	size := 0 // of a region: those that are in it
-	for c, id := range m.cfg.IDs {
-		if m.cfg.Foreign[id] {
-			continue
-		}
-		at := c
-		if *along(&at, d.key) = 0; d.kind == GroupPlane && *along(&c, d.key) == d.value || d.kind == GroupRow && at == d.at {
-			size++
-		}
+	return m.sizes[d]
+}
+
+// measure counts the rows and planes of a region: only those of its nodes that it has.
+func (m *Machine) measure() {
+	if m.cfg.Foreign == nil {
+		return
 	}
-	return size
+	m.sizes = map[domain]int{}
+	for _, n := range m.own {
+		m.domainsOf(n, func(d domain) { m.sizes[d]++ })
+	}
 }
 
 // groupID returns "plane/X=3", with the cause after it unless that is NODE.

@@ -40,6 +40,7 @@ type Machine struct {
 	returned time.Time // when it last heard somebody again after such a time
 
 	domains domains
+	sizes   map[domain]int // of the rows and planes of a region; nil when the torus is one: see size
 	common  common
 
 	wakes   wakeHeap
@@ -68,6 +69,7 @@ func New(cfg Config, now time.Time, saved []NodeStatus) (*Machine, error) {
 	m := &Machine{cfg: cfg, ranks: make(map[fault.NodeID]int, len(cfg.IDs)), clock: newClock(now), started: now, now: now}
 	m.build()
 	m.domains = newDomains(cfg, m.nodes)
+	m.measure()
 	seen := make(map[fault.NodeID]bool, len(saved))
 	for _, s := range saved {
 		if err := m.restore(s, seen[s.ID]); err != nil {
@@ -286,7 +288,7 @@ func (m *Machine) restated(r Restated, now time.Time) {
 func (m *Machine) disturb(n *node, h fault.Half, fresh bool, now time.Time) {
 	m.touch(n)
 	m.touchDisputed(n)
-	if f := n.failure(h); fresh && f.on && !n.proven(h, f.mark) {
+	if f := n.failure(h); fresh && f.on && !n.foreign && !n.proven(h, f.mark) {
 		// It may have been sent just before death: ask.
 		m.probe(n, h, m.cfg.ChallengeHalf, now)
 	}
@@ -337,92 +339,6 @@ func (n *node) disputed(f func(slot)) {
 			}
 		}
 	}
-}
-
-// maxDelays is how many late steps in a row hold verdicts back.
-const maxDelays = 4
-
-// slack is how late the machine may be without doubting itself, and how long it listens when it was
-// later: the shell hands over one thing at a time, and the answer may come after the Tick.
-func (m *Machine) slack() time.Duration { return m.cfg.ChallengeHalf / 2 }
-
-// doubtIfLate notes when the machine itself was late: then nobody is blamed for not having answered
-// a machine that did not listen. After a long sleep the waits start again.
-func (m *Machine) doubtIfLate(now time.Time) {
-	if len(m.wakes) == 0 || m.wakes[0].next.After(now) {
-		return
-	}
-	late := now.Sub(m.wakes[0].next)
-	if late > 2*m.cfg.ChallengeNode {
-		m.doubt = now
-	}
-	switch {
-	case late <= m.slack():
-		m.delays = 0
-	case m.delays < maxDelays:
-		m.delays++
-		m.listens = now.Add(m.slack())
-	}
-}
-
-// deadline is when a question asked at start may be judged, if it is waited for so long.
-func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
-	due := m.promptDeadline(start, wait)
-	if !m.returned.IsZero() {
-		due = later(due, m.returned.Add(returnGrace))
-	}
-	return due
-}
-
-// promptDeadline is deadline where more than silence accuses: the way back need not have been found.
-func (m *Machine) promptDeadline(start time.Time, wait time.Duration) time.Time {
-	return later(later(start, m.doubt).Add(wait), m.listens)
-}
-
-// respite lets the word of halves that fell silent while the machine slept count for one more period.
-func (m *Machine) respite(n *node) {
-	for _, h := range halves {
-		if t := m.expiry(n, h); t.After(m.awake) {
-			n.voice(h).respite = m.clock.instant(m.doubt.Add(m.cfg.DigestPeriod))
-		}
-	}
-}
-
-// current says whether the half's word counts: it was heard lately and is not FAILED.
-func (m *Machine) current(n *node, h fault.Half, now time.Time) bool {
-	return !n.failure(h).on && now.Before(m.expiry(n, h))
-}
-
-// window is how long a half's word counts.
-func (m *Machine) window() time.Duration {
-	return time.Duration(m.cfg.DigestMisses) * m.cfg.DigestPeriod
-}
-
-// overdue is how long after its last sign of life a half has missed a digest for certain.
-func (m *Machine) overdue() time.Duration { return m.cfg.DigestPeriod * 3 / 2 }
-
-// expiry returns when the half's word ceases to count, unless it is heard again.
-func (m *Machine) expiry(n *node, h fault.Half) time.Time {
-	v := n.voice(h)
-	if v.heard.IsZero() {
-		return time.Time{}
-	}
-	return later(v.heard.Add(m.window()), m.clock.time(v.respite))
-}
-
-// graceEnds is when this leader may say FAILED.
-func (m *Machine) graceEnds() time.Time { return m.started.Add(m.cfg.Grace) }
-
-// returnGrace is how long a machine that was cut off accuses nobody of not answering: paths come back one
-// by one, and each end's kernel may wait a second for its next try to find the other (arp(7): retrans_time).
-const returnGrace = 1250 * time.Millisecond
-
-// hears notes that something of somebody has come, and the return from a time in which nothing did.
-func (m *Machine) hears(now time.Time) {
-	if !m.heard.IsZero() && now.Sub(m.heard) >= m.window() {
-		m.returned = now
-	}
-	m.heard = now
 }
 
 // touch marks a node to be settled and published in this step.

@@ -232,3 +232,40 @@ func TestRegionForeignVerdict(t *testing.T) {
 	w.run(3*w.cfg.DigestPeriod + w.cfg.LinkSettle)
 	link(fault.Failed, fault.CauseLink, fault.Sick)
 }
+
+// TestRegionSizes: of a row or plane only the region's own nodes count.
+func TestRegionSizes(t *testing.T) {
+	m := regionWorld(t, 0).m
+	for _, tc := range []struct {
+		of   domain
+		want int
+	}{
+		{domain{kind: GroupRow, key: 0, at: grid.Coord{Y: 2}}, 4},
+		{domain{kind: GroupRow, key: 1, at: grid.Coord{X: 3}}, 4},
+		{domain{kind: GroupRow, key: 1, at: grid.Coord{X: 4}}, 0},
+		{domain{kind: GroupPlane, key: 2, value: 0}, 16},
+	} {
+		if got := m.size(tc.of); got != tc.want {
+			t.Errorf("%s has %d nodes, want %d", m.name(tc.of), got, tc.want)
+		}
+	}
+}
+
+// TestRegionAsksNoOthers: whether a node of another region lives is that region's to ask, even when it is
+// heard here after it was found dead there.
+func TestRegionAsksNoOthers(t *testing.T) {
+	w := regionWorld(t, 0)
+	asked := 0
+	w.log = func(_ time.Time, out Output) {
+		for _, c := range out.Challenges {
+			if c.Node == "n4-1-0" {
+				asked++
+			}
+		}
+	}
+	w.m.Step(w.now, ForeignVerdict{Node: "n4-1-0", Host: true, DNP: true})
+	w.run(2 * w.cfg.DigestPeriod)
+	if asked > 0 {
+		t.Errorf("asked %d times", asked)
+	}
+}

@@ -242,8 +242,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 		m.becomeDead(a.n, finding{
 			state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: a.decides.path, single: true, name: ruleEnclosed,
 			began: later(a.decides.began, a.n.heard(0)),
-			rule: fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d), no answer within %s, nor of the %d others of its block",
-				join(ids(a.by)), a.cast, a.live, Quorum(len(a.n.neighbours)), now.Sub(a.n.rounds[0].start), len(set)-1),
+			rule:  fmt.Sprintf("%s, no answer within %s, nor of the %d others of its block", a.silentTo(a.n), now.Sub(a.n.rounds[0].start), len(set)-1),
 		}, now)
 	}
 	for _, n := range set {

@@ -109,8 +109,9 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
 	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {
-		if ok && !single {
-			m.try(n).dead.single = false // others have come back and say the same
+		if ok && !single && n.dead.single { // others have come back and say the same
+			d := &m.try(n).dead
+			d.single, d.name, d.rule = false, ruleQuorum, v.silentTo(n)
 		}
 		return
 	}
@@ -140,8 +141,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
 		began: later(v.decides.began, n.heard(0)), // a node that was heard later died later
 		name:  ruleQuorum,
-		rule: fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d), no answer within %s",
-			join(ids(v.by)), v.cast, v.live, Quorum(len(n.neighbours)), r.due.Sub(r.start)),
+		rule:  fmt.Sprintf("%s, no answer within %s", v.silentTo(n), r.due.Sub(r.start)),
 	}
 	if single {
 		f.name = ruleSingle
@@ -150,6 +150,11 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		}
 	}
 	m.becomeDead(n, f, now)
+}
+
+// silentTo says in words who hears nothing from the node, and what that comes to.
+func (v votes) silentTo(n *node) string {
+	return fmt.Sprintf("silent to %s (%d of %d live neighbours, quorum %d)", join(ids(v.by)), v.cast, v.live, Quorum(len(n.neighbours)))
 }
 
 // becomeDead is the verdict on a whole node.

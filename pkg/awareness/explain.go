@@ -2,6 +2,7 @@ package awareness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -212,12 +213,7 @@ func (x *explainer) neighbours() {
 }
 
 func contains(nodes []*node, n *node) bool {
-	for _, o := range nodes {
-		if o == n {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(nodes, n)
 }
 
 // asked says what has become of the question that is open.

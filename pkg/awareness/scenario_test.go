@@ -365,19 +365,19 @@ func (s *scenario) printNodes() {
 		if n.State == fault.Normal {
 			continue
 		}
-		flags := ""
+		var flags strings.Builder
 		for _, f := range []struct {
 			on   bool
 			name string
 		}{{n.SingleWitness, "single witness"}, {n.Inferred, "inferred"}, {n.Unreachable, "unreachable"}} {
 			if f.on {
-				flags += ", " + f.name
+				flags.WriteString(", " + f.name)
 			}
 		}
 		if len(n.Groups) > 0 {
-			flags += ", in " + strings.Join(n.Groups, " ")
+			flags.WriteString(", in " + strings.Join(n.Groups, " "))
 		}
-		s.printf("%s %s, cause %s%s", n.ID, n.State, n.Cause, flags)
+		s.printf("%s %s, cause %s%s", n.ID, n.State, n.Cause, flags.String())
 	}
 }
 

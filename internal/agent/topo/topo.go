@@ -99,9 +99,9 @@ func (m *Map) Towards(dst grid.Coord) []grid.Direction {
 }
 
 // NeighbourIDs returns the ids of the distinct neighbours.
-func (t *Map) NeighbourIDs() []fault.NodeID {
-	out := make([]fault.NodeID, len(t.Neighbours))
-	for i, n := range t.Neighbours {
+func (m *Map) NeighbourIDs() []fault.NodeID {
+	out := make([]fault.NodeID, len(m.Neighbours))
+	for i, n := range m.Neighbours {
 		out[i] = n.ID
 	}
 	return out

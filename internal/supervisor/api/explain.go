@@ -24,10 +24,18 @@ func (s snapshot) groups(member fault.NodeID) []*lofamov1.Group {
 			continue
 		}
 		doc := view.Group(g)
-		doc.Region = s.topo.Region
+		doc.Region = s.groupRegion(g)
 		out = append(out, doc)
 	}
 	return out
+}
+
+// groupRegion is the region whose supervisors found a group fault: a parent of regions finds none of its own.
+func (s snapshot) groupRegion(g awareness.GroupStatus) string {
+	if s.of != nil && len(g.Members) > 0 {
+		return s.of(g.Members[0])
+	}
+	return s.topo.Region
 }
 
 // ListGroups implements the service.

@@ -2,17 +2,25 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -145,4 +153,41 @@ func TestCopyWithoutLeader(t *testing.T) {
 	if err != nil || ids(resp.GetNodes()) != "n2-2-1" || len(resp.GetNodes()[0].GetGroups()) > 0 {
 		t.Errorf("%v, %v", resp, err)
 	}
+}
+
+// TestRegionOfAGroup: at a parent that of its members, elsewhere the supervisors' own.
+func TestRegionOfAGroup(t *testing.T) {
+	g := awareness.GroupStatus{Members: []fault.NodeID{"a", "b"}}
+	own := snapshot{topo: &topology.Topology{Region: "west"}}
+	parent := snapshot{topo: new(topology.Topology), of: func(id fault.NodeID) string { return "of " + string(id) }}
+	if got := own.groupRegion(g) + ", " + parent.groupRegion(g); got != "west, of a" {
+		t.Error(got)
+	}
+}
+
+// parentOperators are those of a parent of regions.
+type parentOperators struct{}
+
+func (parentOperators) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	return 0, status.Error(codes.Unimplemented, "a parent of regions changes nothing")
+}
+
+// TestTopologyOfAParent: it changes none, and can tell it.
+func TestTopologyOfAParent(t *testing.T) {
+	s := New(Config{Names: newLeads(dimsOf(t, "2x2x2")).names, Operators: parentOperators{}, Directory: alone{}})
+	top, err := s.GetTopology(asOperator(t), &lofamov1.GetTopologyRequest{})
+	if err != nil || top.GetDims() != "2x2x2" || len(top.GetNodes()) != 9 {
+		t.Errorf("%v, %v", top, err)
+	}
+}
+
+// asOperator is the context of an operator's call.
+func asOperator(t *testing.T) context.Context {
+	t.Helper()
+	uri, err := url.Parse(pki.Identity{Cluster: "local", Role: pki.RoleOperator, Name: "somebody"}.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{URIs: []*url.URL{uri}}
+	return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}}})
 }

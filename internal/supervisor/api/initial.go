@@ -47,7 +47,8 @@ func (s *Server) sendInitial(ctx context.Context, req *lofamov1.WatchRequest, w 
 	}
 	for _, g := range snap.Groups {
 		ev := view.GroupEvent(g, fault.Unknown, g.Since)
-		ev.Revision, ev.Region = snap.Revision, snap.topo.Region
+		ev.Revision, ev.Region = snap.Revision, snap.groupRegion(g)
+		ev.Group.Region = ev.GetRegion()
 		add(ev)
 	}
 	warnings := snap.warnings()

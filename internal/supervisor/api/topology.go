@@ -15,7 +15,8 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 )
 
-// GetTopology implements the service. Without a leader a replica tells what its own copy has.
+// GetTopology implements the service. Without a leader a replica tells what its own copy has, and a parent of
+// regions, which changes nothing, what it was configured with.
 func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyRequest) (*lofamov1.Topology, error) {
 	resp, err := lead(ctx, s, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
 		var now *lofamov1.Topology
@@ -27,7 +28,7 @@ func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyReque
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
 		return c.GetTopology(ctx, req)
 	})
-	if status.Code(err) == codes.Unavailable {
+	if code := status.Code(err); code == codes.Unavailable || code == codes.Unimplemented {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
 	return resp, err

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor"
@@ -116,6 +118,11 @@ func TestBorder(t *testing.T) {
 	if err != nil || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetRegion() != "west" || len(list.GetCluster().GetRegions()) != 2 {
 		t.Errorf("the west at the parent: %v, %v", list, err)
 	}
+	// A region gives up no place, and takes none of another.
+	to := topologyOf(t, regional)
+	to.Nodes[1].Coord = "2,0,0"
+	_, err = r.Operator(t, r.Region["west"][0].GRPC).ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{Topology: to})
+	wantCode(t, "a place of the east", err, codes.InvalidArgument, "want no place of another region than west")
 	// What only its region knows the parent asks it for.
 	supervisortest.Eventually(t, "the region's own word of a node", func() bool {
 		n, err := parent.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})

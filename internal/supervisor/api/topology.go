@@ -59,6 +59,9 @@ func (s *Server) applyTopology(ctx context.Context, by string, req *lofamov1.App
 		if have.Region != to.Region {
 			return nil, status.Errorf(codes.InvalidArgument, "topology: region: given %q: want %q, which these supervisors are of", to.Region, have.Region)
 		}
+		if err := topology.CheckPlaces(have.Topology, to); err != nil {
+			return nil, invalidTopology(err)
+		}
 		diff := topology.Diff(have.Topology, to)
 		for _, c := range diff {
 			changes = append(changes, c.String())

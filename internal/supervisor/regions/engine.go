@@ -57,6 +57,14 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
+// mayTell says whether a region may speak of a node. One that nobody here knows may be a spare that the region has put
+// in a dead node's place: it is kept, and shown once the parent's configuration has it. Refused, the region would be
+// cut off for as long.
+func (c Config) mayTell(name string, id fault.NodeID) bool {
+	of := c.Region(id)
+	return of == name || of == ""
+}
+
 // Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any goroutine.
 type Engine struct {
 	cfg     Config

@@ -53,10 +53,13 @@ var (
 )
 
 func regionOfTest(id fault.NodeID) string {
-	if id == "n0-0-0" || id == "n1-0-0" {
+	switch id {
+	case "n0-0-0", "n1-0-0":
 		return "west"
+	case "n2-0-0", "n3-0-0":
+		return "east"
 	}
-	return "east"
+	return ""
 }
 
 // etcd starts a member of its own.

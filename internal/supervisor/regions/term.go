@@ -100,7 +100,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 		t.committer.heads[name] = h
 		t.regions[name] = &regionState{name: name, head: h, ledger: region.NewLedger(region.LedgerConfig{
 			Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
-			Member: func(id string) bool { return e.cfg.Region(fault.NodeID(id)) == name },
+			Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
 		}, now, h.Position, h.Cut)}
 	}
 	for _, id := range e.cfg.Names.All() {

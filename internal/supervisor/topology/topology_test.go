@@ -181,3 +181,44 @@ func draw(t *rapid.T) *Topology {
 	}
 	return out
 }
+
+// TestPlacesOfARegion: a region puts other nodes at its places, and has no others.
+func TestPlacesOfARegion(t *testing.T) {
+	region := func(dims string, nodes ...string) *Topology {
+		p := &lofamov1.Topology{Dims: dims, Region: "west"}
+		for _, n := range nodes {
+			id, coord, _ := strings.Cut(n, "@")
+			p.Nodes = append(p.Nodes, &lofamov1.TopologyNode{Id: id, Coord: coord})
+		}
+		top, err := FromProto(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return top
+	}
+	have := region("4x1x1", "a@0,0,0", "b@1,0,0", "s")
+	for _, tc := range []struct {
+		to   *Topology
+		want []string // nothing: it is taken
+	}{
+		{region("4x1x1", "a@0,0,0", "s@1,0,0", "b"), nil},
+		{region("4x1x1", "b@0,0,0", "a@1,0,0"), nil},
+		{region("4x1x1", "a@0,0,0", "b"), []string{"nodes: given none at 1,0,0: want one at each place of region west"}},
+		{region("4x1x1", "a@0,0,0", "b@1,0,0", "s@2,0,0"), []string{"nodes: given s at 2,0,0: want no place of another region than west"}},
+		{region("4x1x1", "a@0,0,0", "b@3,0,0"), []string{"given b at 3,0,0", "given none at 1,0,0"}},
+		{region("5x1x1", "a@0,0,0", "b@1,0,0"), []string{"dims: given 5x1x1: want 4x1x1"}},
+	} {
+		err := CheckPlaces(have, tc.to)
+		if (err == nil) != (tc.want == nil) {
+			t.Errorf("%v: %v", tc.to.Proto(), err)
+		}
+		for _, w := range tc.want {
+			if err != nil && !strings.Contains(err.Error(), w) {
+				t.Errorf("%v: %v: want %s", tc.to.Proto(), err, w)
+			}
+		}
+	}
+	if err := CheckPlaces(New(have.Dims, have.Nodes, nil, 1), region("5x1x1", "a@0,0,0")); err != nil {
+		t.Errorf("without regions: %v", err)
+	}
+}

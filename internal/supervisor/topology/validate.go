@@ -187,3 +187,30 @@ func (c *checker) complete() {
 	c.bad("nodes", "given nodes at %d places: want one at each of the %d of the %s torus: there is none at %s",
 		len(c.coords), c.dims.Nodes(), c.dims, strings.Join(missing, " "))
 }
+
+// CheckPlaces refuses a topology of a region that has other places than the region's: which places are whose the
+// configurations of all regions and of their parent say, and one region alone cannot change that. Who is at a place
+// is the region's to say. The error is an *InvalidError.
+func CheckPlaces(have, to *Topology) error {
+	if have.Region == "" {
+		return nil
+	}
+	if have.Dims != to.Dims {
+		return &InvalidError{[]FieldError{{"dims", fmt.Sprintf("given %s: want %s, which all regions share", to.Dims, have.Dims)}}}
+	}
+	var bad []FieldError
+	for _, n := range to.Placed() {
+		if _, ours := have.Place(n.Coord); !ours {
+			bad = append(bad, FieldError{"nodes", fmt.Sprintf("given %s at %s: want no place of another region than %s", n.ID, n.Coord, have.Region)})
+		}
+	}
+	for _, n := range have.Placed() {
+		if _, kept := to.Place(n.Coord); !kept {
+			bad = append(bad, FieldError{"nodes", fmt.Sprintf("given none at %s: want one at each place of region %s", n.Coord, have.Region)})
+		}
+	}
+	if len(bad) > 0 {
+		return &InvalidError{bad}
+	}
+	return nil
+}

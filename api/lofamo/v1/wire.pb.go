@@ -2071,10 +2071,11 @@ type Told struct {
 	Nodes []*ToldNode `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Replaces even what is of a later revision: the store has been put back to an earlier one.
 	PutBack bool `protobuf:"varint,7,opt,name=put_back,json=putBack,proto3" json:"put_back,omitempty"`
-	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial), and with since 0 those of
-	// it that are not mentioned are NORMAL; 0: it has none, or there was no room for all.
-	Interest      uint32 `protobuf:"varint,8,opt,name=interest,proto3" json:"interest,omitempty"`
-	WantInterest  bool   `protobuf:"varint,9,opt,name=want_interest,json=wantInterest,proto3" json:"want_interest,omitempty"` // send the list
+	// Of the nodes of its jobs the supervisor has the list of this number (Interest.serial); 0: none.
+	Interest     uint32 `protobuf:"varint,8,opt,name=interest,proto3" json:"interest,omitempty"`
+	WantInterest bool   `protobuf:"varint,9,opt,name=want_interest,json=wantInterest,proto3" json:"want_interest,omitempty"` // send the list
+	// With since 0: there was no room for all nodes that are not NORMAL. Those that are not mentioned are UNKNOWN.
+	Incomplete    bool `protobuf:"varint,10,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2168,6 +2169,13 @@ func (x *Told) GetInterest() uint32 {
 func (x *Told) GetWantInterest() bool {
 	if x != nil {
 		return x.WantInterest
+	}
+	return false
+}
+
+func (x *Told) GetIncomplete() bool {
+	if x != nil {
+		return x.Incomplete
 	}
 	return false
 }
@@ -2556,7 +2564,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
 	"ChunkRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\rR\x05count\"\xfd\x01\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\"\x9d\x02\n" +
 	"\x04Told\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x14\n" +
@@ -2566,7 +2574,11 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x05nodes\x18\x06 \x03(\v2\x13.lofamo.v1.ToldNodeR\x05nodes\x12\x19\n" +
 	"\bput_back\x18\a \x01(\bR\aputBack\x12\x1a\n" +
 	"\binterest\x18\b \x01(\rR\binterest\x12#\n" +
-	"\rwant_interest\x18\t \x01(\bR\fwantInterest\"\xd2\x01\n" +
+	"\rwant_interest\x18\t \x01(\bR\fwantInterest\x12\x1e\n" +
+	"\n" +
+	"incomplete\x18\n" +
+	" \x01(\bR\n" +
+	"incomplete\"\xd2\x01\n" +
 	"\bToldNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +

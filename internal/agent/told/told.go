@@ -87,7 +87,7 @@ func (m *Machine) Take(t *lofamov1.Told) (changed []fault.NodeID, wanted bool) {
 	m.revision = t.GetRevision()
 	if t.GetSince() == 0 {
 		m.list.told = t.GetInterest()
-		return m.replace(all), wanted
+		return m.replace(all, t.GetIncomplete()), wanted
 	}
 	return m.change(all), wanted
 }
@@ -123,8 +123,8 @@ func (m *Machine) change(nodes []*lofamov1.ToldNode) (changed []fault.NodeID) {
 }
 
 // replace takes over everything. Nodes of the list that are not mentioned are NORMAL, or, by a replica that has
-// another list, as they were until it has this one.
-func (m *Machine) replace(nodes []*lofamov1.ToldNode) []fault.NodeID {
+// another list, as they were until it has this one. Where not all is told, nothing is known of them.
+func (m *Machine) replace(nodes []*lofamov1.ToldNode, incomplete bool) []fault.NodeID {
 	before := m.nodes
 	m.nodes = make(map[fault.NodeID]*lofamov1.ToldNode, len(nodes))
 	for _, n := range nodes {
@@ -135,7 +135,7 @@ func (m *Machine) replace(nodes []*lofamov1.ToldNode) []fault.NodeID {
 	var changed []fault.NodeID
 	for _, id := range m.list.nodes {
 		switch {
-		case m.nodes[id] != nil:
+		case m.nodes[id] != nil || incomplete:
 		case m.list.told == m.list.serial:
 			m.nodes[id] = &lofamov1.ToldNode{Id: string(id), State: lofamov1.State_NORMAL, Cause: lofamov1.Cause_NONE}
 		case before[id] != nil:

@@ -144,18 +144,18 @@ func (m *Machine) whole(now time.Time, node fault.NodeID, h *half, list uint32, 
 	return m.tell(node, h, nodes, &lofamov1.Told{PutBack: reset, WantInterest: list != h.interest.serial}, in)
 }
 
-// tell makes messages of what is told. What there is no room for is left out: then they do not name the list,
-// so that of its other nodes nothing is said, least of all that they are well.
+// tell makes messages of what is told. What there is no room for is left out, and they say so: else who is not
+// mentioned would be well.
 func (m *Machine) tell(node fault.NodeID, h *half, nodes []*lofamov1.ToldNode, head *lofamov1.Told, in Map) []Tell {
-	parts, list := cut(nodes), h.interest.serial
-	if len(parts) > servicenet.MaxToldParts {
-		parts, list = parts[:servicenet.MaxToldParts], 0
-	}
+	parts := cut(nodes)
+	incomplete := len(parts) > servicenet.MaxToldParts
+	parts = parts[:min(len(parts), servicenet.MaxToldParts)]
 	var out []Tell
 	for i, part := range parts {
 		out = append(out, Tell{node, &lofamov1.Told{
 			Node: string(node), Revision: in.Revision(), Since: head.GetSince(), PutBack: head.GetPutBack(),
-			Part: uint32(i), Parts: uint32(len(parts)), Nodes: part, Interest: list, WantInterest: head.GetWantInterest(),
+			Part: uint32(i), Parts: uint32(len(parts)), Nodes: part,
+			Interest: h.interest.serial, WantInterest: head.GetWantInterest(), Incomplete: incomplete,
 		}})
 	}
 	return out
@@ -195,7 +195,7 @@ func (m *Machine) Changed(nodes []fault.NodeID, in Map) []Tell {
 			}
 		}
 		tells := m.tell(whom, h, told, &lofamov1.Told{Since: h.sent}, in)
-		if tells[0].Told.GetInterest() != h.interest.serial { // there was no room for all
+		if tells[0].Told.GetIncomplete() {
 			h.sent = 0 // its next digest brings it the whole
 			continue
 		}

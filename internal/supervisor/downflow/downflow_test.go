@@ -260,7 +260,7 @@ func TestMoreThanFits(t *testing.T) {
 	}
 	digest := func() {
 		now = now.Add(500 * time.Millisecond)
-		take(m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Revision(), List: h.Serial()}, r))
+		take(m.Heard(now, downflow.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r))
 	}
 	digest()
 	h.Watch(list)
@@ -284,7 +284,9 @@ func TestMoreThanFits(t *testing.T) {
 	if count[lofamov1.State_NORMAL] > 0 || count[lofamov1.State_FAILED] < 256 || h.Revision() != r.revision {
 		t.Errorf("all have failed; at revision %d, told %v", h.Revision(), count)
 	}
-	digest()
+	if again := m.Heard(now.Add(time.Second), downflow.Digest{Node: "n0", Epoch: 1, Told: h.Told(), List: h.Serial()}, r); again != nil {
+		t.Errorf("told again, in %d messages", len(again))
+	}
 	r.states[1000], r.revision = lofamov1.State_SICK, r.revision+1
 	take(m.Changed([]fault.NodeID{"n1000"}, r))
 	if s := h.Node("n1000").GetState(); s != lofamov1.State_SICK {

@@ -129,6 +129,7 @@ func (m *Machine) publish(n *node, now time.Time) {
 // apply changes one component of the map, unless there is a reason to wait.
 func (m *Machine) apply(n *node, c fault.Component, f finding, now time.Time) {
 	p := &n.components[c]
+	f.single = f.single && f.state == fault.Failed // what follows from such a verdict is not marked
 	switch {
 	case f.keep:
 		return

@@ -64,12 +64,14 @@ type round struct {
 	// mute is when a node that was asked whether it lives had failed to answer in time; zero when it has
 	// not. Only of the round of the whole node: see doubt.go.
 	mute time.Time
+	// shared says that neighbours are mute as well: the set is judged as a whole.
+	shared bool
 }
 
 // roundMood is what neighbours' verdicts rest on.
 type roundMood struct {
-	open, answered bool
-	due, mute      time.Time
+	open, answered, shared bool
+	due, mute              time.Time
 }
 
 // answered says whether the round's question has been answered; k is 0 for the whole node.

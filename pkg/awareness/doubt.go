@@ -68,20 +68,22 @@ func (m *Machine) answeredAt(n *node) time.Time {
 	return m.clock.time(max(n.voices[0].asked, n.voices[1].asked))
 }
 
-// turnMute notes that a node has not answered in time, or has been heard again.
-func (m *Machine) turnMute(n *node, now time.Time) {
+// turnMute notes that a node has not answered in time, or has been heard again; around says how many of its
+// neighbours are mute.
+func (m *Machine) turnMute(n *node, around int, now time.Time) {
 	r := &n.rounds[0]
 	if !r.open {
 		return
 	}
 	if n.answered(0) || n.heard(0).After(r.start) {
-		r.mute = time.Time{}
+		r.mute, r.shared = time.Time{}, false
 		return
 	}
 	due := later(m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeNode), m.graceEnds())
 	if r.mute.IsZero() && !now.Before(due) {
 		r.mute = now
 	}
+	r.shared = !r.mute.IsZero() && around > 0
 	n.wakeAt(due, now)
 }
 
@@ -125,6 +127,13 @@ func (m *Machine) judgeMutes(now time.Time) {
 		}
 	}
 	m.common.judge = again
+}
+
+// judged returns until when silence towards a mute node waits for the verdict on the set that it belongs to.
+// The set is ready when ChallengeSingle is over for the one of it that was asked last: there is as long again
+// for that. A set that is not condemned by then is heard by somebody, and the silence may be that of the links.
+func (m *Machine) judged(r *round) time.Time {
+	return m.deadline(r.start, 2*time.Duration(r.waits)*m.cfg.ChallengeSingle)
 }
 
 // alone says that only one of the set is mute, and among the witnesses around it nobody: then its votes decide.

@@ -268,7 +268,7 @@ func (x *explainer) ofLink() {
 	}
 	if f := p.failure(fault.HalfDNP); f.on {
 		x.say("the DNP of %s is dead, which explains the silence: the link is not blamed", p.id)
-	} else if r := &p.rounds[0]; r.open && !p.answered(0) {
+	} else if r := &p.rounds[0]; r.open && !p.answered(0) && !x.n.cut(x.c) {
 		x.say("%s has been asked whether it lives, and has not answered: until that is decided the link is not blamed", p.id)
 	}
 }

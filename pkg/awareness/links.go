@@ -80,6 +80,9 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 			t = later(t, q.due) // it has been asked, and its answer is awaited
 		}
 	}
+	if q := &accused.rounds[0]; q.shared {
+		t = later(t, m.judged(q)) // nor have others around it, and they are judged together
+	}
 	if back := accused.backAt[fault.HalfDNP-1]; back.After(r.since) {
 		t = later(t, back.Add(2*m.cfg.DigestPeriod)) // it was dead, and finds its links again
 	}

@@ -400,7 +400,7 @@ func (m *Machine) moves(n *node, now time.Time) bool {
 		is.current[i], is.failed[i] = m.current(n, h, now), n.failed[i].on
 	}
 	for k := range n.rounds {
-		asked[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].due, n.rounds[k].mute}
+		asked[k] = roundMood{n.rounds[k].open, n.answered(fault.Half(k)), n.rounds[k].shared, n.rounds[k].due, n.rounds[k].mute}
 	}
 	if is == n.mood && asked == n.asked {
 		return false

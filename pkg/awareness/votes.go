@@ -130,7 +130,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait}, now)
 	r := &n.rounds[0]
 	if !ok || n.answered(0) || now.Before(r.due) {
-		m.turnMute(n, now)
+		m.turnMute(n, v.mute, now)
 		return
 	}
 	if now.Before(m.graceEnds()) {

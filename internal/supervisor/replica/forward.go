@@ -216,22 +216,7 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for {
-			resp, err := s.Recv()
-			if err != nil {
-				failure = err
-				return
-			}
-			if whole := resp.GetWhole(); len(whole) > 0 {
-				f.whole(whole)
-				continue
-			}
-			if c := resp.GetChallenge(); c != nil {
-				f.challenge(c)
-				continue
-			}
-			f.cfg.Answerer.Answer(responseTo(resp), resp.GetAck())
-		}
+		failure = f.hear(s)
 	}()
 	f.opened()
 	defer func() {
@@ -250,27 +235,52 @@ func (f *Forwarder) follow(ctx context.Context, conn grpc.ClientConnInterface, c
 			return ctx.Err()
 		case <-f.woken:
 		}
-		if v := f.nextVerdicts(); v != nil {
-			if err := s.Send(&lofamov1.ForwardRequest{Verdicts: v}); err != nil {
-				return err
-			}
-		}
-		q, restated := f.next(), f.nextRestated()
-		if q == nil && restated == nil {
-			continue
-		}
-		f.wake() // for the next one
-		if q != nil {
-			if err := f.send(s, q); err != nil {
-				return err
-			}
-		}
-		if restated != nil {
-			if err := s.Send(encodeRestated(restated, time.Now())); err != nil {
-				return err
-			}
+		if err := f.sendWaiting(s); err != nil {
+			return err
 		}
 	}
+}
+
+// hear does what the leader says until the stream breaks.
+func (f *Forwarder) hear(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) error {
+	for {
+		resp, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if whole := resp.GetWhole(); len(whole) > 0 {
+			f.whole(whole)
+			continue
+		}
+		if c := resp.GetChallenge(); c != nil {
+			f.challenge(c)
+			continue
+		}
+		f.cfg.Answerer.Answer(responseTo(resp), resp.GetAck())
+	}
+}
+
+// sendWaiting sends the next of each kind that waits.
+func (f *Forwarder) sendWaiting(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lofamov1.ForwardResponse]) error {
+	if v := f.nextVerdicts(); v != nil {
+		if err := s.Send(&lofamov1.ForwardRequest{Verdicts: v}); err != nil {
+			return err
+		}
+	}
+	q, restated := f.next(), f.nextRestated()
+	if q == nil && restated == nil {
+		return nil
+	}
+	f.wake() // for the next one
+	if q != nil {
+		if err := f.send(s, q); err != nil {
+			return err
+		}
+	}
+	if restated == nil {
+		return nil
+	}
+	return s.Send(encodeRestated(restated, time.Now()))
 }
 
 // challenge asks a node for a sign of life in the leader's stead.

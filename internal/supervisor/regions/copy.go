@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -50,6 +52,11 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	return have.nodes, rev, have.hide()
+}
+
+// hide makes the nodes of regions that are cut off UNKNOWN.
+func (have *stored) hide() error {
 	for i, n := range have.nodes {
 		h := have.heads[n.GetRegion()]
 		if !h.Cut {
@@ -57,22 +64,18 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 		}
 		entry, err := view.Restore(n)
 		if err != nil {
-			return nil, 0, fmt.Errorf("region %s: %w", n.GetRegion(), err)
+			return fmt.Errorf("region %s: %w", n.GetRegion(), err)
 		}
 		entry = cutOff(entry, h.Since)
 		have.nodes[i] = view.Stored(entry.Status)
 		have.nodes[i].Region, have.nodes[i].Revision = n.GetRegion(), n.GetRevision()
 	}
-	return have.nodes, rev, nil
+	return nil
 }
 
 // MapNow is the copy as a snapshot: the nodes of all regions, with the group faults and warnings that stand over them.
 func (c Copy) MapNow(ctx context.Context) (store.Snapshot, error) {
-	nodes, rev, err := c.Nodes(ctx)
-	if err != nil {
-		return store.Snapshot{}, err
-	}
-	entries, _, err := c.Tree(ctx, prefix, true)
+	entries, rev, err := c.Tree(ctx, prefix, true)
 	if err != nil {
 		return store.Snapshot{}, err
 	}
@@ -80,13 +83,20 @@ func (c Copy) MapNow(ctx context.Context) (store.Snapshot, error) {
 	if err != nil {
 		return store.Snapshot{}, err
 	}
-	snap := store.Snapshot{Revision: rev, Nodes: nodes}
+	if err := have.hide(); err != nil {
+		return store.Snapshot{}, err
+	}
+	snap := store.Snapshot{Revision: rev, Nodes: have.nodes}
 	for _, d := range have.above {
 		if err := snap.AddAbove(store.KV{Key: store.Prefix + d.GetKey(), Value: d.GetValue()}); err != nil {
 			return store.Snapshot{}, fmt.Errorf("region %s: %w", d.region, err)
 		}
 		if n := len(snap.Groups); n > 0 && strings.HasPrefix(d.GetKey(), region.KindGroups) {
-			snap.Groups[n-1].Id = groupID(d.region, snap.Groups[n-1].GetId())
+			g := snap.Groups[n-1]
+			g.Id = groupID(d.region, g.GetId())
+			if h := have.heads[d.region]; h.Cut {
+				g.State, g.Since = lofamov1.State_UNKNOWN, timestamppb.New(h.Since)
+			}
 		}
 	}
 	return snap, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -43,6 +44,7 @@ type regionState struct {
 	wake   time.Time
 	head   head // committed
 	nodes  int
+	groups map[string]awareness.GroupStatus // committed, by the parent's id
 }
 
 // job is one thing to be committed: a unit of a region, or that it is cut off or back.
@@ -98,7 +100,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 			h = head{Cut: true, Since: now}
 		}
 		t.committer.heads[name] = h
-		t.regions[name] = &regionState{name: name, head: h, ledger: region.NewLedger(region.LedgerConfig{
+		t.regions[name] = &regionState{name: name, head: h, groups: make(map[string]awareness.GroupStatus), ledger: region.NewLedger(region.LedgerConfig{
 			Region: name, Dims: e.cfg.Names.Dims().String(), Beat: e.cfg.Beat, Misses: e.cfg.Misses,
 			Member: func(id string) bool { return e.cfg.mayTell(name, fault.NodeID(id)) },
 		}, now, h.Position, h.Cut)}
@@ -289,7 +291,11 @@ func (t *term) finish(r result) error {
 	t.reached = r.revision
 	t.e.cfg.Metrics.Revision.Set(float64(r.revision))
 	for name, h := range r.heads {
-		t.regions[name].head = h
+		s := t.regions[name]
+		was := s.head.Cut
+		if s.head = h; h.Cut != was {
+			s.showGroups(t.builder)
+		}
 	}
 	for _, nodes := range r.back {
 		for _, n := range nodes {
@@ -359,7 +365,12 @@ func (t *term) show(d document) error {
 func groupID(name, id string) string { return name + "/" + id }
 
 func (t *term) showGroup(d document, id string) error {
+	r := t.regions[d.region]
+	if r == nil {
+		return nil // of a region that is no longer in the configuration
+	}
 	if d.GetDeleted() {
+		delete(r.groups, groupID(d.region, id))
 		t.builder.DropGroup(groupID(d.region, id))
 		return nil
 	}
@@ -372,8 +383,24 @@ func (t *term) showGroup(d document, id string) error {
 		return fmt.Errorf("region %s: %w", d.region, err)
 	}
 	st.ID = groupID(d.region, st.ID)
-	t.builder.SetGroup(st)
+	r.groups[st.ID] = st
+	t.builder.SetGroup(r.shown(st))
 	return nil
+}
+
+// shown is a group fault as it is to be shown: of a region that is cut off it is not known whether it still stands.
+func (r *regionState) shown(g awareness.GroupStatus) awareness.GroupStatus {
+	if r.head.Cut {
+		g.State, g.Since = fault.Unknown, r.head.Since
+	}
+	return g
+}
+
+// showGroups shows all group faults of the region anew.
+func (r *regionState) showGroups(b *view.Builder) {
+	for _, g := range r.groups {
+		b.SetGroup(r.shown(g))
+	}
 }
 
 // showWarning shows a warning; what is NODE/COMPONENT/QUANTITY, and a component may have a slash in its name.

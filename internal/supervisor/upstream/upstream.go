@@ -157,6 +157,7 @@ func (s *session) run(begin region.Begin) error {
 				return err
 			}
 		case all := <-s.whole:
+			s.whole = nil // nobody is left to wait for
 			if all.err != nil {
 				return all.err
 			}
@@ -210,6 +211,7 @@ func (s *session) read(o region.Orders) {
 	}
 	if s.stopReading != nil {
 		s.stopReading()
+		s.awaitReader()
 		s.stopReading, s.changes, s.whole = nil, nil, nil
 	}
 	if o.Read == region.ReadNone {
@@ -227,6 +229,17 @@ func (s *session) read(o region.Orders) {
 		change, err := s.cfg.Store.Whole(ctx, kinds, o.From)
 		whole <- copied{change, err}
 	}()
+}
+
+// awaitReader waits until what was reading, which is stopped, has ended.
+func (s *session) awaitReader() {
+	if s.changes != nil {
+		for range s.changes { // what it still had comes to nothing
+		}
+	}
+	if s.whole != nil {
+		<-s.whole
+	}
 }
 
 // send sends what it is given, in order, until the session ends.

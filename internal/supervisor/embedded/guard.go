@@ -96,14 +96,31 @@ func guarded[Req, Resp any](ctx context.Context, g *guard, req Req, call func(co
 	return resp, err
 }
 
-// client is one within the process whose reads and writes are guarded. Of what else it has, leases and
-// alarms are in memory and in raft, which end in order by themselves; the services that read the
-// database for maintenance are for clients of the member's address.
+// client is one within the process whose reads, writes and snapshots are guarded. Of what else it has, leases
+// and alarms are in memory and in raft, which end in order by themselves.
 func (g *guard) client(s *etcdserver.EtcdServer) *clientv3.Client {
 	c := v3client.New(s)
 	kv := v3rpc.NewQuotaKVServer(s)
 	c.KV = clientv3.NewKVFromKVClient(&guardedKV{adapter.KvServerToKvClient(kv), g, kv}, c)
+	maintenance := &guardedMaintenance{v3rpc.NewMaintenanceServer(s, nil), g}
+	c.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(adapter.MaintenanceServerToMaintenanceClient(maintenance), c)
 	return c
+}
+
+// guardedMaintenance is etcd's maintenance service with the guard before snapshots.
+type guardedMaintenance struct {
+	etcdserverpb.MaintenanceServer
+
+	g *guard
+}
+
+func (m *guardedMaintenance) Snapshot(r *etcdserverpb.SnapshotRequest, stream etcdserverpb.Maintenance_SnapshotServer) error {
+	_, leave, err := m.g.enter(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return m.MaintenanceServer.Snapshot(r, stream)
 }
 
 // guardedKV is etcd's key-value service with the guard before every call.

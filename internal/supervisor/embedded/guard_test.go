@@ -74,6 +74,14 @@ func TestUseOfAMemberThatEnds(t *testing.T) {
 		t.Error("the member ended and nobody is told")
 	}
 
+	backup, err := c.Snapshot(ctx)
+	if err == nil {
+		_, err = backup.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, embedded.ErrStopped) {
+		t.Errorf("a snapshot within the process of a member that has ended: %v", err)
+	}
+
 	// Those who come by its address are refused as well, and the process lives.
 	conn, err := grpc.NewClient(strings.TrimPrefix(cfg.ClientURL, "https://"), grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, dir, "supervisor"))))
 	if err != nil {

@@ -159,7 +159,9 @@ func (r *runner) eachNode(names []string, do func(*node)) error {
 
 func (r *runner) setStore(a []string) error {
 	// What was on its way when it was slow still takes that time.
-	r.store.lame = r.now.Add(3*r.store.slow + attemptTime)
+	if until := r.now.Add(3*r.store.slow + attemptTime); (r.store.slow > 0 || r.store.full) && until.After(r.store.lame) {
+		r.store.lame = until
+	}
 	r.store.slow, r.store.full = 0, false
 	switch at(a, 0) {
 	case "ok":

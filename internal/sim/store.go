@@ -67,7 +67,9 @@ type store struct {
 
 	slow time.Duration // by which every write takes longer
 	full bool
-	lame time.Time // until when what was slow may still not be done
+	// lame is until when what began while it was slow or full may still not be done: the attempts wait twice
+	// as long each time, so that what takes s is answered within 3s, and only then the next begins.
+	lame time.Time
 }
 
 func newStore(w *World) *store {
@@ -76,6 +78,9 @@ func newStore(w *World) *store {
 		group: make([]int, w.cfg.Supervisors), pictures: make(copied), failed: make(map[part]time.Time), groups: make(map[string]*lofamov1.Group), blank: blankPicture(w.cfg.Dims),
 	}
 }
+
+// holdsBack says whether a commit may wait for what the store was like when it, or the one before, began.
+func (s *store) holdsBack() bool { return s.full || s.w.now.Before(s.lame) }
 
 // blankPicture is of a node of which nothing was ever committed.
 func blankPicture(dims grid.Dims) (p picture) {

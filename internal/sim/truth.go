@@ -195,7 +195,7 @@ func (w *World) watch() {
 // press sees whether a debt is overdue.
 func (w *World) press(d *debt, l *replica) {
 	bound := d.bound()
-	if l == nil || w.now.Sub(l.term.started) < w.cfg.Periods.DigestPeriod || w.store.full || w.now.Before(w.store.lame) && w.store.slow == 0 || bound == 0 {
+	if l == nil || w.now.Sub(l.term.started) < w.cfg.Periods.DigestPeriod || w.store.holdsBack() || bound == 0 {
 		d.good, d.calm = time.Time{}, false
 		return
 	}
@@ -224,7 +224,7 @@ func (w *World) watchMute(l *replica) {
 			w.truth.mute[i] = w.now
 		}
 		silent := w.now.Sub(w.truth.mute[i])
-		if limit := 2*w.window() + w.escalation(); silent > limit && w.store.picture(n.id()).state[fault.ComponentNode] == fault.Normal {
+		if limit := 2*w.window() + w.escalation(); silent > limit && !w.store.holdsBack() && w.store.picture(n.id()).state[fault.ComponentNode] == fault.Normal {
 			w.violate("%s is called NORMAL, and nothing of it can have been heard for %s", n.id(), silent)
 		}
 	}

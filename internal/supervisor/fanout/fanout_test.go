@@ -403,3 +403,31 @@ func TestBookmarks(t *testing.T) {
 		t.Errorf("a bookmark comes twice: %v", err)
 	}
 }
+
+// putBack is a source whose store was put back to a snapshot.
+type putBack struct {
+	*memstore.Store
+	gap store.Gap
+}
+
+func (p putBack) Bounds(ctx context.Context) (store.Bounds, error) {
+	b, err := p.Store.Bounds(ctx)
+	b.Gaps = []store.Gap{p.gap}
+	return b, err
+}
+
+// TestPutBack: who has seen what was lost is told to begin again, although everything that is kept is there.
+func TestPutBack(t *testing.T) {
+	w := newWorld(t, 10, Config{})
+	for range 5 {
+		w.commit(1)
+	}
+	src := putBack{w.Store, store.Gap{From: w.all[1], To: w.all[3]}}
+	for i, after := range w.all {
+		_, _, err := Locate(t.Context(), src, after)
+		var expired *ExpiredError
+		if lost := i == 2; errors.As(err, &expired) != lost || err != nil && !lost {
+			t.Errorf("after %d: %v", after, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package fanout
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/fanout/ring"
@@ -24,6 +25,9 @@ type History interface {
 func Locate(ctx context.Context, src History, after uint64) (number uint64, b store.Bounds, err error) {
 	if b, err = src.Bounds(ctx); err != nil {
 		return 0, b, err
+	}
+	if slices.ContainsFunc(b.Gaps, func(g store.Gap) bool { return g.Lost(after) }) {
+		return 0, b, &ExpiredError{After: after, Oldest: b.Oldest}
 	}
 	lo, hi := b.Oldest, b.Next // the answer is in [lo, hi]
 	for lo < hi {

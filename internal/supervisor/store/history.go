@@ -18,6 +18,7 @@ type Bounds struct {
 	Next     uint64 // of the one that will come next
 	Revision uint64 // of the store when it was asked: every event up to it has a number below Next
 	Written  uint64 // revision of the last commit, 0 for none
+	Gaps     []Gap  // oldest first
 }
 
 // Bounds asks the replica's own copy, for which no quorum is needed.
@@ -33,6 +34,7 @@ func (s *Etcd) Bounds(ctx context.Context) (Bounds, error) {
 			return Bounds{}, fmt.Errorf("read %s: %w", keyHead, err)
 		}
 		b.Oldest, b.Next, b.Written = h.Oldest, h.Next, uint64(kv.ModRevision)
+		b.Gaps = h.gaps(b.Written, b.Revision)
 	}
 	return b, nil
 }

@@ -25,6 +25,7 @@ package store
 
 import (
 	"errors"
+	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -146,6 +147,33 @@ type head struct {
 	Next   uint64 `json:"next"`   // number of the next event
 	Oldest uint64 `json:"oldest"` // number of the oldest event kept
 	Bytes  uint64 `json:"bytes"`  // that the events kept take, about
+	Gaps   []Gap  `json:"gaps,omitempty"`
+}
+
+// Gap is where the store was put back to a snapshot: what was committed after From is lost, if anything was, and
+// the revisions went on at To. Who has seen a revision between the two has seen what is not there.
+type Gap struct {
+	From uint64 `json:"from"`
+	To   uint64 `json:"to"`
+}
+
+// Lost says whether a revision lies in a gap.
+func (g Gap) Lost(revision uint64) bool { return revision > g.From && revision < g.To }
+
+// leap is more than the revision grows by between two commits unless the store was put back to a snapshot: that
+// raises it by 10⁹.
+const leap = 500_000_000
+
+// maxGaps is how many are remembered, the newest.
+const maxGaps = 8
+
+// gaps are those of a head that was written at a revision, with one that no commit has noted yet.
+func (h head) gaps(written, now uint64) []Gap {
+	if written == 0 || now-written < leap {
+		return h.Gaps
+	}
+	all := append(slices.Clone(h.Gaps), Gap{written, now})
+	return all[max(0, len(all)-maxGaps):]
 }
 
 // same says whether two heads are those of one commit.

@@ -42,7 +42,9 @@ func (s *Etcd) Writer(fence Fence, meta Meta, snap Snapshot) (Committer, error) 
 	if err := snap.Foreign(meta); err != nil {
 		return nil, err
 	}
-	return &writer{s: s, fence: fence, meta: meta, hasMeta: snap.Meta != nil, head: snap.head, headRev: snap.headRev}, nil
+	w := &writer{s: s, fence: fence, meta: meta, hasMeta: snap.Meta != nil, head: snap.head, headRev: snap.headRev}
+	w.head.Gaps = snap.head.gaps(uint64(snap.headRev), snap.Revision)
+	return w, nil
 }
 
 // Foreign says why the store is another cluster's; nil: it is ours, or nobody's yet.

@@ -68,15 +68,20 @@ func (m *Machine) answeredAt(n *node) time.Time {
 	return m.clock.time(max(n.voices[0].asked, n.voices[1].asked))
 }
 
-// turnMute notes that a node has not answered in time, or has been heard again; around says how many of its
-// neighbours are mute.
-func (m *Machine) turnMute(n *node, around int, now time.Time) {
+// speakAgain notes that a mute node has been heard again.
+func (m *Machine) speakAgain(n *node, now time.Time) {
 	r := &n.rounds[0]
-	if !r.open {
+	if r.mute.IsZero() || !n.answered(0) && !n.heard(0).After(r.start) {
 		return
 	}
-	if n.answered(0) || n.heard(0).After(r.start) {
-		r.mute, r.shared = time.Time{}, false
+	r.mute, r.shared = time.Time{}, false
+	m.try(n).spoke = now
+}
+
+// turnMute notes that a node has not answered in time; around says how many of its neighbours are mute.
+func (m *Machine) turnMute(n *node, around int, now time.Time) {
+	r := &n.rounds[0]
+	if !r.open || n.answered(0) || n.heard(0).After(r.start) {
 		return
 	}
 	due := later(m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeNode), m.graceEnds())

@@ -78,6 +78,7 @@ type trial struct {
 	nonces []nonce      // newest last
 	probed time.Time    // the newest challenge outside of a round
 	asked  [3]roundMood // of rounds, as neighbours last saw it
+	spoke  time.Time    // when it was last heard again after it had been mute
 }
 
 // try returns the node's trial for writing.

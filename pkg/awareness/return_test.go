@@ -57,3 +57,54 @@ func TestOneReportMayFreeBothHalves(t *testing.T) {
 		t.Errorf("dnp is %s", got)
 	}
 }
+
+// TestWhoWasMuteIsHeardOut: a node accuses its only neighbour, and both fall silent. When it is heard
+// again, its old word is no verdict at once: the neighbour is asked anew, and what the node says next counts.
+func TestWhoWasMuteIsHeardOut(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		withdraw bool
+		want     fault.State
+	}{
+		{"it stands by its word", false, fault.Failed},
+		{"its next digest says nothing of it", true, fault.Unknown},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := testConfig(grid.Dims{X: 2, Y: 1, Z: 1})
+			cfg.DigestMisses = 20 // what was said still counts after the silence
+			w, err := newWorld(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			host := w.actor(w.id(0), fault.HalfHost)
+			host.epoch, host.says = 1, map[subject]statement{}
+			w.report(host, false)
+			w.run(time.Second)
+			w.silenceBy(host, w.dims.At(1), false, 0)
+			w.run(4 * time.Second)
+			if got := w.state(w.id(1), fault.ComponentNode); got != fault.Unknown {
+				t.Fatalf("it is %s by the word of one who is mute", got)
+			}
+
+			asked := false
+			w.log = func(_ time.Time, out Output) {
+				for _, ch := range out.Challenges {
+					asked = asked || ch.Node == w.id(1)
+				}
+			}
+			w.report(host, false)
+			w.run(time.Millisecond)
+			if got := w.state(w.id(1), fault.ComponentNode); got != fault.Unknown || !asked {
+				t.Fatalf("it is %s at once, asked anew: %t", got, asked)
+			}
+			if c.withdraw {
+				clear(host.says)
+			}
+			host.alive, host.nextDigest = true, w.now // its digest follows, and it answers
+			w.run(2 * cfg.ChallengeSingle)
+			if got := w.state(w.id(1), fault.ComponentNode); got != c.want {
+				t.Fatalf("it is %s, want %s", got, c.want)
+			}
+		})
+	}
+}

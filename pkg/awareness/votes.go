@@ -26,7 +26,9 @@ func (m *Machine) witness(n *node, now time.Time) bool {
 
 // count counts the votes against the node. after is when the silences that decide began to arrive:
 // an old silence, of a link that was cut long ago, says nothing of when the node died.
-// Silences from before forgiven do not count.
+// Silences from before forgiven do not count. The old ones of a node that was mute count as new when it is
+// heard again: what else it has to say may be just behind, and when the others were asked, nothing of what is
+// around it may have come through.
 func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	var v votes
 	var old *record
@@ -54,6 +56,7 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 			continue
 		}
 		v.cast++
+		v.latest = later(v.latest, nb.node.spoke)
 		v.by = append(v.by, nb.node)
 		if old == nil || vote.began.Before(old.began) {
 			old = vote
@@ -106,6 +109,7 @@ func enough(cast, live, degree int) (ok, single bool) {
 
 // judgeNode counts the votes and kills the node when there are enough of them and it does not answer.
 func (m *Machine) judgeNode(n *node, now time.Time) {
+	m.speakAgain(n, now)
 	v := m.count(n, n.rounds[0].start, m.forgiven(n, now, halves[:]...), now)
 	ok, single, domain := m.verdict(n, v, now)
 	if n.dead.on {

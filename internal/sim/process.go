@@ -10,10 +10,12 @@ import (
 // comes on top is lost, as in a socket's buffer.
 const maxStoppedQueue = 256
 
-// How often a process may want to be woken within a millisecond: a half, whose periods are longer, and a
-// supervisor, which wakes for every node.
+// How often a process may want to be woken within tickSpan: a half, whose periods are longer, and a
+// supervisor, which wakes for every node. One that spins is woken some six times a millisecond. A few
+// reports of a half, each with a deadline of its own, may do so for one millisecond, and not for four.
 const (
-	maxTicks           = 5
+	tickSpan           = 4 * time.Millisecond
+	maxTicks           = 16
 	maxSupervisorTicks = 200
 )
 
@@ -42,7 +44,7 @@ type process struct {
 	started  time.Time
 	lived    time.Time // last, if it is not up
 	maxTicks int
-	ticks    int // since lastTick, less than a millisecond later
+	ticks    int // since lastTick, less than tickSpan later
 	lastTick time.Time
 }
 
@@ -122,11 +124,11 @@ func (p *process) arm() {
 }
 
 func (p *process) ring() {
-	if p.w.now.Sub(p.lastTick) > time.Millisecond {
+	if p.w.now.Sub(p.lastTick) > tickSpan {
 		p.ticks, p.lastTick = 0, p.w.now
 	}
 	if p.ticks++; p.ticks == p.maxTicks {
-		p.w.violate("%s wants to be woken %d times within a millisecond: it would spin", p.name, p.ticks)
+		p.w.violate("%s wants to be woken %d times within %s: it would spin", p.name, p.ticks, tickSpan)
 	}
 	p.tick()
 }

@@ -289,6 +289,9 @@ func TestRealSupervisorsGone(t *testing.T) {
 			t.until(says+" is committed, once, with its age", func() bool { return t.toldOnce(says, waited) })
 		}
 		t.Logf("all was told %s after the return", time.Since(back).Round(time.Millisecond))
+		t.until("the service network is no longer what is wrong", func() bool {
+			return t.node("n0-1-0").GetCause() == lofamov1.Cause_SENSOR && t.node("n1-1-0").GetCause() == lofamov1.Cause_DNP
+		})
 		t.is("n0-1-0", sick, lofamov1.Cause_SENSOR)
 		t.is("n1-1-0", sick, lofamov1.Cause_DNP)
 		t.until("n1-0-0 is NORMAL", func() bool { return t.node("n1-0-0").GetState() == normal })

@@ -33,6 +33,9 @@ type Config struct {
 	TLS *tls.Config
 	// TryTimeout bounds one call to one supervisor; 3 s when zero.
 	TryTimeout time.Duration
+	// Silence is how long a watch may say nothing before the supervisor is asked whether it still works; 5 s
+	// when zero.
+	Silence time.Duration
 }
 
 // maxMessage bounds an answer: a list of 27,000 nodes with their evidence stays below it.
@@ -62,6 +65,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	if cfg.TryTimeout == 0 {
 		cfg.TryTimeout = 3 * time.Second
+	}
+	if cfg.Silence == 0 {
+		cfg.Silence = 5 * time.Second
 	}
 	return &Client{cfg: cfg, conns: make([]*grpc.ClientConn, len(cfg.Targets))}, nil
 }

@@ -123,33 +123,63 @@ func (w *watch) stream(ctx context.Context, i int) (answered bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// A stopped process accepts connections, and a stream may rightly say nothing for hours: a
-	// call with a deadline tells the two apart before the stream is trusted.
-	if _, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
-		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
-	}); err != nil {
+	if err := w.works(ctx, i); err != nil {
 		return false, err
 	}
 	w.stood = true
 	w.client.answered(i)
 	// The supervisor is not told of a deadline: it would end the stream a moment before ctx ends, and
 	// look as if it had failed.
-	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, cancel)()
+	streaming, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(nil) })()
 	s, err := stub.Watch(streaming, w.request())
 	if err != nil {
 		return false, err
 	}
 	w.initial = nil
 	w.progress(i, nil)
+	said := make(chan struct{}, 1)
+	go w.probe(streaming, i, said, cancel)
 	for first := true; ; first = false {
 		answer, err := s.Recv()
 		if err != nil {
+			if why := context.Cause(streaming); why != nil && ctx.Err() == nil {
+				err = why
+			}
 			return !first, err
+		}
+		select {
+		case said <- struct{}{}:
+		default:
 		}
 		if err := w.deliver(answer); err != nil {
 			return true, handlerError{err}
+		}
+	}
+}
+
+// works asks a supervisor something. A stopped process accepts connections, and a stream may rightly say nothing for
+// hours: a call with a deadline tells the two apart.
+func (w *watch) works(ctx context.Context, i int) error {
+	_, err := try(ctx, w.client, i, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.ListEventsResponse, error) {
+		return s.ListEvents(ctx, &lofamov1.ListEventsRequest{Limit: 1})
+	})
+	return err
+}
+
+// probe ends a stream that says nothing once its supervisor does not answer either.
+func (w *watch) probe(ctx context.Context, i int, said <-chan struct{}, end context.CancelCauseFunc) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-said:
+		case <-time.After(w.client.cfg.Silence):
+			if err := w.works(ctx, i); err != nil && ctx.Err() == nil {
+				end(err)
+				return
+			}
 		}
 	}
 }

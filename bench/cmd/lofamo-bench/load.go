@@ -14,16 +14,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// loads measures what the supervisors bear: emulated agents speak the real protocol to three real
+// loads are the sections on what the supervisors bear: emulated agents speak the real protocol to real
 // replicas, processes with embedded etcd on this machine's disk.
-func loads(ctx context.Context, o options) error {
-	o.out.f("\n## Load\n\nEmulated host halves in this process, sessions and signatures as agents have them, to three supervisors (processes, embedded etcd, this machine's virtual disk). Supervisors, etcd and the emulated nodes share this machine's cores.\n")
-	for _, part := range []func(context.Context, options) error{commits, deaths, steadies, largeMap, hierarchies} {
-		if err := part(ctx, o); err != nil {
-			return err
-		}
-	}
-	return nil
+func loads() []named {
+	return []named{{"commits", commits}, {"deaths", deaths}, {"digests", steadies}, {"map", largeMap}, {"regions", hierarchies}}
 }
 
 // withFleet runs one measurement on a fleet of its own.
@@ -47,7 +41,7 @@ func seldom(period time.Duration) *config.PeriodsOverride {
 
 // commits measures how many changes a second are COMMITTED.
 func commits(ctx context.Context, o options) error {
-	o.out.f("\n### Changes committed\n\nEach change turns one component NORMAL or SICK; signed beforehand, one datagram a node on its way at a time, 128 in all, sent again until COMMITTED. No digests meanwhile.\n\n")
+	o.out.f("\n## Load\n\nEmulated host halves in this process, sessions and signatures as agents have them, to three supervisors (processes, embedded etcd, this machine's virtual disk). Supervisors, etcd and the emulated nodes share this machine's cores.\n\n### Changes committed\n\nEach change turns one component NORMAL or SICK; signed beforehand, one datagram a node on its way at a time, 128 in all, sent again until COMMITTED. No digests meanwhile.\n\n")
 	o.out.f("| nodes | changes under one signature | changes | changes/s | COMMITTED median | p99 | sent again | processor, supervisors | emulated nodes |\n|---|---|---|---|---|---|---|---|---|\n")
 	sides, total := []int{5, 10, 16}, 200_000
 	if o.short {

@@ -127,25 +127,24 @@ func run(ctx context.Context, o options) error {
 	return deliverySections(ctx, o)
 }
 
-// sections are the parts of the figures on delivery, in order.
-func sections() []struct {
-	name string
-	run  func(context.Context, options) error
-} {
-	return []struct {
-		name string
-		run  func(context.Context, options) error
-	}{
+// sections are those that can be asked for by name, in order: the figures on delivery and on load.
+func sections() []named {
+	return []named{
 		{"delivery", deliveries},
 		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
 		{"stream", streams},
 		{"relay", relays},
-		{"load", loads},
 	}
 }
 
+// named is a section.
+type named struct {
+	name string
+	run  func(context.Context, options) error
+}
+
 func sectionNames() (out []string) {
-	for _, s := range sections() {
+	for _, s := range append(sections(), loads()...) {
 		out = append(out, s.name)
 	}
 	return out
@@ -153,10 +152,10 @@ func sectionNames() (out []string) {
 
 func section(name string) bool { return slices.Contains(sectionNames(), name) }
 
-// deliverySections prints the sections on delivery.
+// deliverySections prints the sections.
 func deliverySections(ctx context.Context, o options) error {
 	o.out.f("\n## Delivery\n")
-	for _, s := range sections() {
+	for _, s := range append(sections(), loads()...) {
 		if o.only != "" && o.only != s.name {
 			continue
 		}

@@ -3,13 +3,16 @@ package main
 import (
 	"encoding/hex"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 )
 
-// tokenBytes of a snapshot's checksum name the cluster that is restored from it.
+// tokenBytes of a snapshot's checksum are in the name of the cluster that is restored from it, so that members
+// which were restored from two files do not mix.
 const tokenBytes = 8
 
 func restoreCommand(environ []string) *cobra.Command {
@@ -18,13 +21,14 @@ func restoreCommand(environ []string) *cobra.Command {
 		Use:   "restore --snapshot FILE --config FILE",
 		Short: "Make this replica's data directory from a snapshot, after all replicas' data were lost",
 		Long: `Make this replica's data directory from a snapshot that lofamoctl supervisor snapshot has taken, when the
-quorum is lost for good. Stop all replicas, move their data directories away, run this on every replica's machine
-with the same file, then start them.
+quorum is lost for good. Stop all replicas, move their data directories away, run this on one replica's machine,
+run on each of the others what it prints, with the same file, then start them.
 
-The restored replicas are a new cluster with the old one's content: members of the old one that still live
-somewhere do not mix with it. What was acknowledged after the snapshot is not in it; the halves restate
-what holds now with their next digests. Revisions go on a thousand million above those of the snapshot, so that
-watchers are told to list again.
+Every restore makes a new cluster with the snapshot's content, named by the time at which it was begun: members of
+the old one that still live somewhere do not mix with it, nor do those of another restore. What was acknowledged
+after the snapshot is not in it; the halves restate what holds now with their next digests. Revisions go on above all
+that were ever given out, by that time and by nothing that could be lost, so that watchers are told to list again,
+also when an old file is restored a second time.
 
 It refuses a directory that has data, a file that is damaged, and an outside etcd (etcdutl does that).`,
 		Args: usageArgs(cobra.NoArgs),
@@ -43,29 +47,33 @@ It refuses a directory that has data, a file that is damaged, and an outside etc
 			if err != nil {
 				return fmt.Errorf("snapshot %s: %w", snapshot, err)
 			}
-			if token == "" {
-				token = hex.EncodeToString(sum[:tokenBytes])
+			first := token == ""
+			if first {
+				token = embedded.RestoreToken(time.Now())
 			}
-			logger := newLogger(cfg.Log, cmd.ErrOrStderr())
-			info, err := embedded.CheckSnapshot(snapshot, logger)
+			at, err := embedded.ParseRestoreToken(token)
 			if err != nil {
-				return err
+				return usageError{fmt.Errorf("restore: --token: %w", err)}
 			}
-			err = embedded.Restore(embedded.RestoreConfig{
+			info, err := embedded.Restore(embedded.RestoreConfig{
 				Snapshot: snapshot, DataDir: cfg.DataDir, Name: cfg.EtcdName(), PeerURL: cfg.Etcd.PeerURL,
-				InitialCluster: cfg.Etcd.InitialCluster, Token: cfg.EtcdToken() + "-" + token, Logger: logger,
+				InitialCluster: cfg.Etcd.InitialCluster, At: at, Logger: newLogger(cfg.Log, cmd.ErrOrStderr()),
+				Token: cfg.EtcdToken() + "-" + token + "-" + hex.EncodeToString(sum[:tokenBytes]),
 			})
 			if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: restored %d keys up to revision %d of %s, as a member of a new cluster %q with %s\n",
 				cfg.DataDir, info.Keys, info.Revision, snapshot, token, cfg.Etcd.InitialCluster)
+			if err == nil && first && strings.Contains(cfg.Etcd.InitialCluster, ",") {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "on each of the other replicas' machines, with the same file:\n  supervisor restore --snapshot FILE --config FILE --token %s\n", token)
+			}
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "this replica's configuration file, YAML")
 	cmd.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot's file, the same for all replicas")
-	cmd.Flags().StringVar(&token, "token", "", "name of the new cluster, the same for all replicas (default from the snapshot's checksum; give another when the same file is restored again)")
+	cmd.Flags().StringVar(&token, "token", "", "what the first replica's restore has printed, for all others; without it a restore is begun")
 	return cmd
 }
 

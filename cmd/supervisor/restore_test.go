@@ -54,6 +54,26 @@ func killAll(procs []*exec.Cmd) {
 	}
 }
 
+// restore runs the command for these replicas, the first's token given to the others, and returns the token.
+func restore(t *testing.T, snap, token string, files ...string) string {
+	t.Helper()
+	for _, file := range files {
+		args := []string{"restore", "--snapshot", snap, "--config", file}
+		if token != "" {
+			args = append(args, "--token", token)
+		}
+		var stdout, stderr bytes.Buffer
+		if code := execute(args, nil, &stdout, &stderr); code != 0 {
+			t.Fatalf("supervisor %s: exit code %d, %s%s", strings.Join(args, " "), code, &stdout, &stderr)
+		}
+		if token == "" {
+			_, after, _ := strings.Cut(stdout.String(), "--token ")
+			token = strings.TrimSpace(after)
+		}
+	}
+	return token
+}
+
 func wantExit(t *testing.T, code int, text string, args ...string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -100,8 +120,8 @@ func TestDisaster(t *testing.T) {
 		}
 	}
 	wantExit(t, exitFailure, "there are data of a member", "restore", "--snapshot", snap, "--config", files[2])
+	token := restore(t, snap, "", files[:2]...)
 	for i := range 2 {
-		wantExit(t, 0, "restored", "restore", "--snapshot", snap, "--config", files[i])
 		wantExit(t, exitFailure, "there are data of a member", "restore", "--snapshot", snap, "--config", files[i])
 	}
 	for i, cfg := range c.Configs {
@@ -149,9 +169,63 @@ func TestDisaster(t *testing.T) {
 	if err := os.RemoveAll(c.Configs[2].DataDir); err != nil {
 		t.Fatal(err)
 	}
-	wantExit(t, 0, "restored", "restore", "--snapshot", snap, "--config", files[2])
+	restore(t, snap, token, files[2])
 	procs[2] = process(t, c, c.Configs[2])
 	c.AwaitLeader(t)
+}
+
+// TestRestoredTwice: the same old snapshot is restored a second time, with nothing kept of the first. Whoever has
+// seen what was done in between, which nobody has any more, is told to list again: also when the store has by
+// then committed as much as there was in between.
+func TestRestoredTwice(t *testing.T) {
+	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	cfg, file := c.Configs[0], c.WriteConfig(t, c.Configs[0])
+	a := c.Agents["n0-0-0"]
+	life := func(comps ...fault.Component) uint64 {
+		t.Helper()
+		for _, comp := range comps {
+			id, b := report(t, a, comp)
+			a.Deliver(t, id, b, cfg.Report)
+		}
+		resp, err := c.Client(t, cfg.GRPC).ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetRevision()
+	}
+	again := func(p *exec.Cmd, snap string) *exec.Cmd {
+		t.Helper()
+		killAll([]*exec.Cmd{p})
+		if err := os.RemoveAll(cfg.DataDir); err != nil {
+			t.Fatal(err)
+		}
+		restore(t, snap, "", file)
+		p = process(t, c, cfg)
+		c.AwaitLeader(t)
+		return p
+	}
+	p := process(t, c, cfg)
+	c.AwaitLeader(t)
+	first := life(fault.ComponentMemory)
+	snap := filepath.Join(t.TempDir(), "snapshot.db")
+	saveSnapshot(t, c, cfg, snap)
+	p = again(p, snap)
+	second := life(fault.ComponentPower)
+	again(p, snap)
+	third := life(fault.ComponentMemory, fault.ComponentPower, fault.ComponentTemperature)
+	if first >= second || second >= third {
+		t.Errorf("revisions %d, then %d, then %d: want them to rise", first, second, third)
+	}
+	for seen, want := range map[uint64]codes.Code{first + 1: codes.OutOfRange, second: codes.OutOfRange, third: codes.OK} {
+		stream, err := c.Client(t, cfg.GRPC).Watch(t.Context(), &lofamov1.WatchRequest{AfterRevision: seen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		if status.Code(err) != want {
+			t.Errorf("a watch after revision %d: %v, %v, want %s", seen, resp, err, want)
+		}
+	}
 }
 
 func told(events []*lofamov1.Event, component string) bool {
@@ -210,6 +284,7 @@ func TestRestoreRefuses(t *testing.T) {
 		{exitUsage, "--snapshot is missing", []string{"check"}},
 		{exitUsage, "want both", []string{"restore", "--snapshot", snap}},
 		{exitUsage, "want both", []string{"restore", "--config", file}},
+		{exitUsage, "--token", []string{"restore", "--snapshot", snap, "--config", file, "--token", "mine"}},
 		{exitUsage, "none.yaml", []string{"restore", "--snapshot", snap, "--config", filepath.Join(dir, "none.yaml")}},
 		{exitUsage, "etcdutl", []string{"restore", "--snapshot", snap, "--config", c.WriteConfig(t, outside)}},
 		{exitFailure, "damaged", []string{"restore", "--snapshot", filepath.Join(dir, "flipped.db"), "--config", file}},

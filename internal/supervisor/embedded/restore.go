@@ -6,14 +6,43 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
 
-// revisionBump is added to the revision of a restored store, so that revisions do not go back: whoever
-// watched the lost cluster is told to list again, where he would else wait for ever or miss changes. It
+// minBump is the least by which the revision of a restored store is raised, so that revisions do not go back:
+// whoever watched the lost cluster is told to list again, where he would else wait for ever or miss changes. It
 // is beyond what a cluster commits between two snapshots, at 20,000 changes a second in half a day.
-const revisionBump = 1_000_000_000
+const minBump = 1_000_000_000
+
+// The revisions of a restored store begin at a place that is that restore's alone: so many a second since the
+// epoch, far more than any store commits. Every restore, of whichever file and for the how manieth time, so goes on
+// above all that was ever told of the cluster, and nothing of what went before need be kept to know it.
+const perSecond = 10_000_000
+
+var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// bump is what is added to a snapshot's revision by a restore as of a time.
+func bump(revision int64, at time.Time) uint64 {
+	begin := int64(at.Sub(epoch)/time.Second) * perSecond
+	return uint64(max(begin-revision, minBump))
+}
+
+// tokenLayout is how a restore's time is written in its token.
+const tokenLayout = "20060102T150405Z"
+
+// RestoreToken names a restore as of a time, to the second.
+func RestoreToken(at time.Time) string { return at.UTC().Format(tokenLayout) }
+
+// ParseRestoreToken is the inverse of RestoreToken.
+func ParseRestoreToken(token string) (time.Time, error) {
+	at, err := time.Parse(tokenLayout, token)
+	if err != nil || at.Before(epoch) {
+		return time.Time{}, fmt.Errorf("given %q: want what the first replica's restore has printed, as in %s", token, RestoreToken(epoch))
+	}
+	return at, nil
+}
 
 // RestoreConfig of a member's data directory from a snapshot. All members are restored from one file.
 type RestoreConfig struct {
@@ -24,7 +53,9 @@ type RestoreConfig struct {
 	InitialCluster string // all members of the new cluster
 	// Token of the new cluster. It must be none of which members still live, so that those of the lost
 	// cluster and of this one do not take each other for their own.
-	Token  string
+	Token string
+	// At is when the snapshot is restored, the same for all members: it decides where their revisions go on.
+	At     time.Time
 	Logger *slog.Logger
 }
 
@@ -53,27 +84,27 @@ func CheckSnapshot(path string, logger *slog.Logger) (SnapshotInfo, error) {
 
 // Restore makes a member's data directory from a snapshot: that of a member of a new cluster with the
 // snapshot's content. Nothing is left behind when it fails.
-func Restore(cfg RestoreConfig) (err error) {
+func Restore(cfg RestoreConfig) (info SnapshotInfo, err error) {
 	lock, err := lockDir(cfg.DataDir)
 	if err != nil {
-		return err
+		return info, err
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	if err := checkHash(cfg.Snapshot); err != nil {
-		return fmt.Errorf("snapshot %s: %w", cfg.Snapshot, err)
+	if info, err = CheckSnapshot(cfg.Snapshot, cfg.Logger); err != nil {
+		return info, err
 	}
 	dir := filepath.Join(cfg.DataDir, etcdDir)
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return fmt.Errorf("restore into %s: %w: move them away first", dir, ErrNotEmpty)
+		return info, fmt.Errorf("restore into %s: %w: move them away first", dir, ErrNotEmpty)
 	}
 	// Made beside it and moved, so that a half restored one is never taken for a whole one.
 	tmp := dir + ".restoring"
 	if err := os.RemoveAll(tmp); err != nil {
-		return fmt.Errorf("restore into %s: %w", dir, err)
+		return info, fmt.Errorf("restore into %s: %w", dir, err)
 	}
 	err = snapshot.NewV3(NewZap(cfg.Logger)).Restore(snapshot.RestoreConfig{
 		SnapshotPath: cfg.Snapshot, OutputDataDir: tmp, Name: cfg.Name, PeerURLs: []string{cfg.PeerURL},
-		InitialCluster: cfg.InitialCluster, InitialClusterToken: cfg.Token, RevisionBump: revisionBump, MarkCompacted: true,
+		InitialCluster: cfg.InitialCluster, InitialClusterToken: cfg.Token, RevisionBump: bump(info.Revision, cfg.At), MarkCompacted: true,
 	})
 	if err == nil {
 		if err = os.Remove(dir); errors.Is(err, os.ErrNotExist) {
@@ -84,7 +115,7 @@ func Restore(cfg RestoreConfig) (err error) {
 		err = os.Rename(tmp, dir)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("restore %s into %s: %w", cfg.Snapshot, dir, err), os.RemoveAll(tmp))
+		return info, errors.Join(fmt.Errorf("restore %s into %s: %w", cfg.Snapshot, dir, err), os.RemoveAll(tmp))
 	}
-	return nil
+	return info, nil
 }

@@ -161,7 +161,7 @@ type Gap struct {
 func (g Gap) Lost(revision uint64) bool { return revision > g.From && revision < g.To }
 
 // leap is more than the revision grows by between two commits unless the store was put back to a snapshot: that
-// raises it by 10⁹.
+// raises it by 10⁹ at least.
 const leap = 500_000_000
 
 // maxGaps is how many are remembered, the newest.

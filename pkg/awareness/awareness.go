@@ -76,6 +76,13 @@ type GossipOpinion struct {
 	Alive bool
 }
 
+// Labelled says that the nodes have other labels now, or that other labels are failure domains; see Config. Nothing
+// that was heard is forgotten: the failure domains are formed anew, and what rests on them is looked at again.
+type Labelled struct {
+	Labels       map[fault.NodeID]map[string]string
+	DomainLabels []string
+}
+
 // Tick says that time has passed: Output.Wake was reached.
 type Tick struct{}
 
@@ -83,6 +90,7 @@ func (Evidence) event()      {}
 func (Restated) event()      {}
 func (Answered) event()      {}
 func (GossipOpinion) event() {}
+func (Labelled) event()      {}
 func (Tick) event()          {}
 
 // Output is what a step asks of the shell.

@@ -42,6 +42,22 @@ func newDomains(cfg Config, nodes []*node) domains {
 	return d
 }
 
+// labelled forms the failure domains anew. What is held against a node may be the word of one domain now, or of
+// several; and faults may have another domain in common.
+func (m *Machine) labelled(l Labelled, now time.Time) {
+	m.cfg.Labels, m.cfg.DomainLabels = l.Labels, l.DomainLabels
+	m.domains = newDomains(m.cfg, m.nodes)
+	m.measure()
+	for _, n := range m.own {
+		if n.trial != &m.calm {
+			m.touch(n)
+		}
+	}
+	if c := &m.common; c.look.IsZero() { // else it is looked for soon
+		c.first, c.look = now, later(now, m.graceEnds())
+	}
+}
+
 // name returns "rack=r7".
 func (d *domains) name(key int, value int32) string { return d.keys[key] + "=" + d.values[key][value] }
 

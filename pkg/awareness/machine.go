@@ -197,6 +197,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		if rank, ok := m.ranks[ev.Node]; ok && !ev.Alive && !m.nodes[rank].foreign {
 			m.probe(m.nodes[rank], 0, m.cfg.DigestPeriod, now)
 		}
+	case Labelled:
+		m.labelled(ev, now)
 	}
 	for len(m.wakes) > 0 && !m.wakes[0].next.After(now) {
 		n := heap.Pop(&m.wakes).(*node)

@@ -32,6 +32,7 @@ import (
 //	hear NODE [by M]             they hear it again
 //	cut NODE DIRECTION           both ends say that they hear nothing on that link
 //	gossip NODE                  memberlist believes it dead
+//	relabel [KEY=AXIS]...        from now on these are the labels and the failure domains, as with torus
 //	replay NODE/HALF             every report it ever sent arrives again
 //	takeover                     another supervisor leads, with the committed map
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
@@ -104,6 +105,8 @@ func (s *scenario) command(f []string) error {
 		return s.explain(fault.NodeID(arg(1)), arg(2))
 	case "gossip":
 		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
+	case "relabel":
+		return s.relabel(f[1:])
 	case "takeover":
 		return s.takeover()
 	case "map":
@@ -126,8 +129,7 @@ func (s *scenario) torus(f []string) error {
 	cfg := testConfig(dims)
 	for _, o := range f[1:] {
 		k, v, _ := strings.Cut(o, "=")
-		if axis := strings.Index("XYZ", v); k != "holdoff" && len(v) == 1 && axis >= 0 {
-			label(&cfg, k, func(c grid.Coord) int { return [3]int{c.X, c.Y, c.Z}[axis] })
+		if k != "holdoff" && labelAlong(&cfg, k, v) {
 			continue
 		}
 		if k != "holdoff" {
@@ -141,6 +143,28 @@ func (s *scenario) torus(f []string) error {
 		s.w.log = s.print
 	}
 	return err
+}
+
+// labelAlong labels the nodes by their place along an axis, if it is one.
+func labelAlong(cfg *Config, key, axis string) bool {
+	k := strings.Index("XYZ", axis)
+	if len(axis) != 1 || k < 0 {
+		return false
+	}
+	label(cfg, key, func(c grid.Coord) int { return [3]int{c.X, c.Y, c.Z}[k] })
+	return true
+}
+
+func (s *scenario) relabel(f []string) error {
+	cfg := &s.w.cfg
+	cfg.Labels, cfg.DomainLabels = nil, nil
+	for _, o := range f {
+		if k, v, _ := strings.Cut(o, "="); !labelAlong(cfg, k, v) {
+			return fmt.Errorf("option %q", o)
+		}
+	}
+	s.w.step(Labelled{Labels: cfg.Labels, DomainLabels: cfg.DomainLabels})
+	return nil
 }
 
 func (s *scenario) silence(f []string) error {

@@ -121,6 +121,46 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 	concurrentApplies(t, c, done.GetTopology())
 }
 
+// TestLabelsAreSetWhileAllIsHeard: nothing that the leader has heard is forgotten for it, be the change small or one of
+// more nodes than a transaction takes.
+func TestLabelsAreSetWhileAllIsHeard(t *testing.T) {
+	c, _, leader := three(t, supervisortest.Options{Dims: "8x8x1", Preset: config.PresetRelaxed})
+	operator := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
+	a := c.Agents["n0-0-0"]
+	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
+	a.Deliver(t, id, b, c.Configs[leader].Report)
+	node := func() *lofamov1.Node {
+		t.Helper()
+		n, err := operator.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := node(); n.GetAge() == nil || n.GetRegisters() == nil {
+		t.Fatalf("before: %v", n)
+	}
+	to := labelled(topologyOf(t, operator), "n0-0-0", "rack", "r1")
+	for range 2 {
+		done, err := operator.ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{Topology: to})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := node(); n.GetAge() == nil || n.GetRegisters() == nil || n.GetState() != lofamov1.State_SICK || n.GetLabels()["rack"] != "r1" {
+			t.Errorf("after %d changes: %v", len(done.GetChanges()), n)
+		}
+		if _, err := operator.SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"}); err != nil {
+			t.Fatal(err)
+		}
+		if n := node(); n.GetAge() == nil || n.GetRegisters() == nil || n.GetMaintenance() == nil {
+			t.Errorf("under maintenance: %v", n)
+		}
+		for _, n := range to.GetNodes() {
+			n.Labels = map[string]string{"rack": "r1", "power": "p"}
+		}
+	}
+}
+
 // concurrentApplies has two operators make a change of the same topology at two replicas: one comes too late.
 func concurrentApplies(t *testing.T, c *supervisortest.Cluster, from *lofamov1.Topology) {
 	t.Helper()

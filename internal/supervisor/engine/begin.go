@@ -33,7 +33,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		}
 	}()
 	t := &term{
-		topology: snap.Topology, cancel: cancel,
+		topology: known{now: snap.Topology}, cancel: cancel,
 		e: e, committer: committer, inbox: servicenet.NewInbox(snap.Inbox),
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},

@@ -121,6 +121,9 @@ func (t *term) ended(r result) error {
 	w := t.inflight.write
 	switch {
 	case r.err == nil:
+		if w != nil && w.ChangesTopology() && !w.ends {
+			t.relabel(w, r.revision) // before the map of that revision is shown
+		}
 		t.finish(r)
 	case w != nil && errors.Is(r.err, store.ErrConflict):
 		t.inflight = nil

@@ -34,12 +34,12 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 	if err != nil {
 		return 0, err
 	}
-	writes, err := change(t.topology)
+	writes, err := change(t.topology.get())
 	if err != nil || len(writes) == 0 {
 		return at.Revision, err
 	}
 	if len(writes) > 1 {
-		t.topology.Newest++ // staged, and garbage when it is not switched to
+		t.topology.stage()
 	}
 	rev := at.Revision
 	for _, w := range writes {
@@ -50,13 +50,13 @@ func (e *Engine) Change(ctx context.Context, change func(store.Topology) ([]stor
 	return rev, nil
 }
 
-// topologyChanged ends a term whose machine knows another topology than the one that counts now. Nothing of
+// topologyChanged ends a term whose machine knows other nodes or places than those that count now. Nothing of
 // it was left to commit.
 type topologyChanged struct{ told func() }
 
 func (topologyChanged) Error() string { return "the topology has changed" }
 
-// follow does what follows a committed write: the marks, and the reply. After a change of the topology it
+// follow does what follows a committed write: the marks, and the reply. After a change of the places it
 // returns what ends the term; the reply is then given when the next one works.
 func (t *term) follow(w *write, r result) error {
 	if r.err == nil && t.e.cfg.Marks != nil {
@@ -67,10 +67,10 @@ func (t *term) follow(w *write, r result) error {
 		t.e.cfg.Marks.Change(set, ended, r.revision)
 	}
 	told := func() { w.reply <- written{r.revision, r.err} }
-	if r.err == nil && w.ChangesTopology() {
+	if r.err == nil && w.ends {
 		return topologyChanged{told}
 	}
-	if w.ChangesTopology() {
+	if w.ends {
 		t.pausing = false // it was refused
 	}
 	told()
@@ -78,9 +78,10 @@ func (t *term) follow(w *write, r result) error {
 }
 
 // Lead runs one term of leadership: it loads the committed map and works on until the context ends or the
-// store refuses a commit. It returns the reason. When the topology changes it begins again at once with the
+// store refuses a commit. It returns the reason. When nodes change their places it begins again at once with the
 // map as it is committed: what stays is known, what is new is UNKNOWN, and nobody is FAILED anew before a
-// digest period has passed. What waits in the queues is not lost.
+// digest period has passed. What waits in the queues is not lost. Other changes of the topology, such as labels,
+// it follows as it goes.
 func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	t, err := e.newTerm(ctx, fence)
 	if err != nil {
@@ -131,7 +132,7 @@ func (t *term) takeOver(before *term) {
 	for _, b := range before.sealed {
 		if b.write != nil {
 			t.sealed = append(t.sealed, b)
-			t.pausing = t.pausing || b.write.ChangesTopology()
+			t.pausing = t.pausing || b.write.ends
 		}
 	}
 }

@@ -44,8 +44,7 @@ type term struct {
 	// commitTime is a running mean, for what the awareness latency must add for the commit itself.
 	commitTime time.Duration
 
-	// topology is the stored one; after the term's beginning it belongs to whoever holds Engine.changing.
-	topology store.Topology
+	topology known
 	// pausing: nothing is taken in any more, because a write waits that ends the term.
 	pausing bool
 

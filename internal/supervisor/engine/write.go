@@ -10,6 +10,8 @@ import (
 type write struct {
 	store.Write
 	reply chan<- written
+	// ends says that the term ends with it: its machine cannot follow.
+	ends bool
 }
 
 // written is what became of it.
@@ -27,7 +29,7 @@ func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
 		return 0, ErrNotLeading
 	}
 	reply := make(chan written, 1)
-	res, err := inquire(ctx, t, e.writes, write{w, reply}, reply)
+	res, err := inquire(ctx, t, e.writes, write{Write: w, reply: reply}, reply)
 	if err != nil {
 		return 0, err
 	}
@@ -39,6 +41,7 @@ func (t *term) takeWrite(w write) {
 	if !t.open.empty() {
 		t.seal()
 	}
+	w.ends = w.ChangesTopology() && (w.Topology == nil || !t.topology.samePlaces(w.Topology.Topology))
 	t.sealed = append(t.sealed, &batch{write: &w})
-	t.pausing = t.pausing || w.ChangesTopology()
+	t.pausing = t.pausing || w.ends
 }

@@ -89,6 +89,9 @@ type Write struct {
 	Puts    []KV
 	Deletes []string
 	Guards  []Guard
+	// Topology is, of a write that makes another topology the one that counts, what is stored once it is committed;
+	// without a revision.
+	Topology *Topology
 }
 
 // Batch is the write as a batch of its own.

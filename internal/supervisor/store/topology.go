@@ -129,6 +129,12 @@ func TopologyWrites(from Topology, to *topology.Topology, events []*lofamov1.Eve
 		return nil, fmt.Errorf("encode %s: %w", KeyTopologyHead, err)
 	}
 	last.Puts = append(last.Puts, KV{KeyTopologyHead, value})
+	last.Topology = &Topology{Topology: to, Generation: head.Generation, Newest: max(from.Newest, head.Generation)}
+	if from.Topology != nil && head.Generation != from.Generation {
+		for _, n := range from.Nodes {
+			last.Topology.Garbage = append(last.Topology.Garbage, topologyKey(from.Generation, string(n.ID)))
+		}
+	}
 	return append(out, last), nil
 }
 

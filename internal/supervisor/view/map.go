@@ -242,6 +242,16 @@ func (b *Builder) Set(e Entry) bool {
 	return true
 }
 
+// Relabel has the maps from now on be of another topology, with the same nodes at the same places. It says whether it
+// is such a one.
+func (b *Builder) Relabel(topo *topology.Topology) bool {
+	if !b.now.topo.SamePlaces(topo) {
+		return false
+	}
+	b.now.topo = topo
+	return true
+}
+
 // Reset makes a node UNKNOWN again.
 func (b *Builder) Reset(id fault.NodeID, since time.Time) {
 	if rank, ok := b.now.index[id]; ok {

@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// edited is a topology with its nodes changed.
+func edited(t *topology.Topology, edit func(*topology.Node)) *topology.Topology {
+	nodes := slices.Clone(t.Nodes)
+	for i := range nodes {
+		edit(&nodes[i])
+	}
+	return topology.New(t.Dims, nodes, t.DomainLabels, 0)
+}
+
+// TestLabelsWithinTheTerm: when labels change, a spare is added, marked and taken out again, and when a node is marked,
+// nothing that was heard is forgotten: the machine that heard it goes on.
+func TestLabelsWithinTheTerm(t *testing.T) {
+	h := start(t, memstore.New(100), seeded)
+	h.report(1, false, fault.ComponentMemory, fault.Sick)
+	h.box.await(t, 1)
+	whole := fault.ReportID{Origin: fault.Origin{Node: "n1-0-0", Half: fault.HalfHost}, Epoch: 2, Seq: 2}
+	h.Submit(Input{
+		Reports: &Reports{Path: fault.PathDirect, Words: 7, List: []fault.Report{{ID: whole, Digest: true, Observations: []fault.Observation{
+			{Node: "n1-0-0", Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf},
+		}}}},
+		To: To{Addr: "127.0.0.1:1"}, Answerer: h.box, Arrived: time.Now(),
+	})
+	h.taken(t)
+	before, began := h.node(t, "n1-0-0"), h.term.Load()
+	if before.Status.Life.IsZero() {
+		t.Fatal("it has given no sign of life")
+	}
+	goesOn := func(what string) {
+		t.Helper()
+		if now := h.node(t, "n1-0-0"); h.term.Load() != began || !now.Status.Life.Equal(before.Status.Life) || now.Status.State != fault.Sick {
+			t.Errorf("%s: another term %t, it is %s and was heard at %s, want %s at %s", what, h.term.Load() != began,
+				now.Status.State, now.Status.Life, before.Status.State, before.Status.Life)
+		}
+	}
+	change := func(what string, to *topology.Topology) {
+		t.Helper()
+		rev, err := h.apply(t.Context(), to)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		m, err := h.Map(t.Context())
+		if err != nil || m.Revision < rev || m.Topology().Revision != rev || len(topology.Diff(m.Topology(), to)) != 0 {
+			t.Errorf("%s: the map of revision %d is of the topology of %d, want %d: %v, %v", what, m.Revision, m.Topology().Revision, rev, topology.Diff(m.Topology(), to), err)
+		}
+		if now := h.cfg.Names.Topology(); now.Revision != rev {
+			t.Errorf("%s: names are of revision %d, want %d", what, now.Revision, rev)
+		}
+		goesOn(what)
+	}
+	labelled := edited(withSpare(false), func(n *topology.Node) { n.Labels = map[string]string{"rack": fmt.Sprint("r", n.Coord.X)} })
+	change("labels", labelled)
+	change("a spare more", topology.New(labelled.Dims, append(slices.Clone(labelled.Nodes), topology.Node{ID: "y", Spare: true}), []string{"rack", "power"}, 0))
+	for _, node := range []string{"n1-0-0", "y"} {
+		if _, err := h.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{marked(t, node, time.Time{})}, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	goesOn("a mark")
+	change("a spare less", edited(labelled, func(n *topology.Node) { n.Labels = nil }))
+	if _, err := h.Write(t.Context(), store.Write{}); err != nil { // what belongs to the change is committed before it
+		t.Fatal(err)
+	}
+	snap, err := h.store.Load(t.Context())
+	if err != nil || len(snap.Maintenance) != 1 || snap.Maintenance[0].GetNode() != "n1-0-0" || h.cfg.Marks.Of("y") != nil {
+		t.Errorf("marks: %v, %v", snap.Maintenance, err)
+	}
+	// A digest that only comes again is understood.
+	again := whole
+	again.Seq++
+	asked := make(wanted, 1)
+	h.Submit(Input{Restated: []Restated{{ID: again, Words: 7, Path: fault.PathDirect, Arrived: time.Now()}}, Wanting: asked})
+	h.taken(t)
+	if now := h.node(t, "n1-0-0"); len(asked) > 0 || !now.Status.Life.After(before.Status.Life) {
+		t.Errorf("the whole is wanted: %t; last heard %s, before %s", len(asked) > 0, now.Status.Life, before.Status.Life)
+	}
+	before = h.node(t, "n1-0-0")
+	// A change that comes too late changes nothing.
+	if _, err := h.Change(t.Context(), func(have store.Topology) ([]store.Write, error) {
+		have.Topology = have.At(1)
+		return store.TopologyWrites(have, labelled, nil)
+	}); err == nil {
+		t.Error("a change of what there is no more is taken")
+	}
+	goesOn("a change that was refused")
+	change("labels", labelled)
+}
+
+// wanted is told whose digest is wanted whole.
+type wanted chan []fault.Origin
+
+func (w wanted) Whole(origins []fault.Origin) { w <- origins }
+
+// TestLabelsOfAll: a change that is too large for one transaction is followed within the term as well, and leaves nothing
+// of the generation before.
+func TestLabelsOfAll(t *testing.T) {
+	dims := grid.Dims{X: 8, Y: 8, Z: 1}
+	var nodes []topology.Node
+	for r := range dims.Nodes() {
+		nodes = append(nodes, topology.Node{ID: fault.DefaultNodeID(dims.At(r)), Coord: dims.At(r)})
+	}
+	h := start(t, memstore.New(100), func(cfg *Config) {
+		big(dims)(cfg)
+		cfg.Seed, cfg.Marks = topology.New(dims, nodes, []string{"rack"}, 0), view.NewMarks()
+	})
+	began := h.term.Load()
+	for i := range 3 {
+		to := edited(h.cfg.Seed, func(n *topology.Node) { n.Labels = map[string]string{"rack": fmt.Sprintf("r%d-%d", i, n.Coord.X)} })
+		if _, err := h.apply(t.Context(), to); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Write(t.Context(), store.Write{}); err != nil {
+			t.Fatal(err)
+		}
+		snap, err := h.store.Load(t.Context())
+		if err != nil || len(snap.Topology.Garbage) != 0 || len(topology.Diff(snap.Topology.Topology, to)) != 0 || snap.Topology.Generation != uint64(i+2) {
+			t.Errorf("change %d: generation %d, %d keys of others, %v", i, snap.Topology.Generation, len(snap.Topology.Garbage), err)
+		}
+	}
+	if h.term.Load() != began {
+		t.Error("another term has begun")
+	}
+}
+
+// TestGroupsFollowLabels: the dead of one rack are the rack's fault once the labels say that it is one.
+func TestGroupsFollowLabels(t *testing.T) {
+	st := memstore.New(100)
+	var dead []*lofamov1.Node
+	for x := range 2 {
+		at := grid.Coord{X: x}
+		dead = append(dead, view.Stored(awareness.NodeStatus{ID: fault.DefaultNodeID(at), Coord: at, State: fault.Failed, Cause: fault.CauseNode, Since: time.Now()}))
+	}
+	w, err := st.Writer(st.Campaign(), testConfig(nil).Meta, store.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Commit(t.Context(), store.Batch{Nodes: dead}); err != nil {
+		t.Fatal(err)
+	}
+	h := start(t, st, func(cfg *Config) {
+		seeded(cfg)
+		cfg.Awareness.ChallengeNode = time.Millisecond
+	})
+	if _, err := h.apply(t.Context(), edited(withSpare(false), func(n *topology.Node) {
+		n.Labels = map[string]string{"rack": fmt.Sprint("r", n.Coord.Y)}
+	})); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		m, err := h.Map(t.Context())
+		if err == nil && len(m.Groups) == 1 && m.Groups[0].ID == "label/rack=r0" && m.Groups[0].State == fault.Failed {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("groups %v, %v", m.Groups, err)
+		}
+	}
+}

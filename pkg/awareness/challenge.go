@@ -32,10 +32,11 @@ type mark struct {
 func (m *Machine) mark(now time.Time) mark { return mark{serial: m.serial, at: m.clock.instant(now)} }
 
 // proven says that the half has lived after the mark: it answered a challenge that was sent after
-// it, or was heard to have booted again. A first report ever is no new boot.
+// it, or was heard to have booted again. A first report ever is no new boot. A boot that is heard in the very
+// moment of the mark counts: which of the two came first, nobody can say.
 func (n *node) proven(h fault.Half, since mark) bool {
 	v := n.voice(h)
-	return v.answered > since.serial || v.booted > since.at
+	return v.answered > since.serial || v.booted >= since.at
 }
 
 // round is a question put to a node or to one of its halves because of an accusation, and put
@@ -64,6 +65,7 @@ type round struct {
 	// mute is when a node that was asked whether it lives had failed to answer in time; zero when it has
 	// not. Only of the round of the whole node: see doubt.go.
 	mute time.Time
+	owes time.Time // since when a mute node owes a sign of life
 	// shared says that neighbours are mute as well: the set is judged as a whole.
 	shared bool
 }

@@ -71,11 +71,19 @@ func (m *Machine) answeredAt(n *node) time.Time {
 // speakAgain notes that a mute node has been heard again.
 func (m *Machine) speakAgain(n *node, now time.Time) {
 	r := &n.rounds[0]
-	if r.mute.IsZero() || !n.answered(0) && !n.heard(0).After(r.start) {
+	if r.mute.IsZero() || !n.answered(0) && !n.heard(0).After(r.owes) {
 		return
 	}
 	r.mute, r.shared = time.Time{}, false
 	m.try(n).spoke = now
+}
+
+// stayMute keeps a mute node mute when it is asked anew because of another accusation: to be accused again is
+// no sign of life, and makes nobody a witness. Those around it are asked anew as well.
+func (m *Machine) stayMute(n *node, before round) {
+	if r := &m.try(n).rounds[0]; !before.mute.IsZero() && r.mute.IsZero() {
+		r.mute, r.owes = r.start, before.owes
+	}
 }
 
 // turnMute notes that a node has not answered in time; around says how many of its neighbours are mute.
@@ -86,7 +94,7 @@ func (m *Machine) turnMute(n *node, around int, now time.Time) {
 	}
 	due := later(m.deadline(r.start, time.Duration(r.waits)*m.cfg.ChallengeNode), m.graceEnds())
 	if r.mute.IsZero() && !now.Before(due) {
-		r.mute = now
+		r.mute, r.owes = now, r.start
 	}
 	r.shared = !r.mute.IsZero() && around > 0
 	n.wakeAt(due, now)

@@ -94,7 +94,7 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 				continue
 			}
 			a.count++
-			a.latest = later(a.latest, r.since)
+			a.latest = later(a.latest, later(r.since, n.neighbours[i].node.believed()))
 			if a.record == nil || r.began.Before(a.record.began) {
 				a.record, a.by = r, by
 			}
@@ -103,9 +103,16 @@ func (m *Machine) accused(n *node, h fault.Half, now time.Time) accusation {
 	}
 	if r := m.said(n, h.Other(), halfComponent(h)); r != nil && r.kind == fault.KindWatchdog && r.state == fault.Failed && !r.since.Before(back) && m.current(n, h.Other(), now) {
 		a.record, a.by, a.enough = r, n.origin(h.Other()), true
-		a.latest = later(a.latest, r.since)
+		a.latest = later(a.latest, later(r.since, n.backAt[h.Other()-1]))
 	}
 	return a
+}
+
+// believed returns since when the word of a node counts again that was mute, or one of whose halves was FAILED:
+// then what it said before counts as said anew, since whom it accuses was not asked on its account, and what
+// else it has to say may be just behind. Zero when it was never so.
+func (n *node) believed() time.Time {
+	return later(n.spoke, later(n.backAt[0], n.backAt[1]))
 }
 
 // forgiven returns when the last of the given halves came back from a verdict, if that was so lately

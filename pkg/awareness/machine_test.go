@@ -74,9 +74,7 @@ func drawObservation(t *rapid.T, n *node, name string) fault.Observation {
 // often, also again later, the map is the same.
 func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cfg := testConfig(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 4, Y: 2, Z: 1}}).Draw(t, "dims"))
-		label(&cfg, "rack", func(c grid.Coord) int { return c.Y })
-		cfg.DigestMisses = 20 // so that what was said still counts when all has settled
+		cfg := racks(rapid.SampledFrom([]grid.Dims{{X: 2, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 2, Y: 2, Z: 2}, {X: 4, Y: 2, Z: 1}}).Draw(t, "dims"))
 		m, _ := New(cfg, epoch0, nil)
 		seqs := map[fault.Origin]*fault.ReportID{}
 		moments := make([][]fault.Delivery, rapid.IntRange(1, 4).Draw(t, "moments"))
@@ -93,9 +91,17 @@ func TestOrderAndDuplicatesDoNotMatter(t *testing.T) {
 	})
 }
 
+// racks is a configuration in which what was said still counts when all has settled.
+func racks(dims grid.Dims) Config {
+	cfg := testConfig(dims)
+	label(&cfg, "rack", func(c grid.Coord) int { return c.Y })
+	cfg.DigestMisses = 20
+	return cfg
+}
+
 // playMoments feeds the moments, further apart than anything waits, shuffled and doubled if there is a
 // source of randomness, and returns the map some time after each.
-func playMoments(t *rapid.T, cfg Config, moments [][]fault.Delivery, r *rand.Rand) string {
+func playMoments(t rapid.TB, cfg Config, moments [][]fault.Delivery, r *rand.Rand) string {
 	w, err := newWorld(cfg)
 	if err != nil {
 		t.Fatal(err)

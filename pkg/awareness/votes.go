@@ -26,9 +26,8 @@ func (m *Machine) witness(n *node, now time.Time) bool {
 
 // count counts the votes against the node. after is when the silences that decide began to arrive:
 // an old silence, of a link that was cut long ago, says nothing of when the node died.
-// Silences from before forgiven do not count. The old ones of a node that was mute count as new when it is
-// heard again: what else it has to say may be just behind, and when the others were asked, nothing of what is
-// around it may have come through.
+// Silences from before forgiven do not count. The old ones of a node that was mute or dead count as new when
+// its word counts again: when the others were asked, nothing of what is around it may have come through.
 func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 	var v votes
 	var old *record
@@ -56,7 +55,7 @@ func (m *Machine) count(n *node, after, forgiven, now time.Time) votes {
 			continue
 		}
 		v.cast++
-		v.latest = later(v.latest, nb.node.spoke)
+		v.latest = later(v.latest, nb.node.believed())
 		v.by = append(v.by, nb.node)
 		if old == nil || vote.began.Before(old.began) {
 			old = vote
@@ -131,7 +130,9 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 	if single {
 		wait = m.cfg.ChallengeSingle
 	}
+	before := n.rounds[0]
 	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait}, now)
+	m.stayMute(n, before)
 	r := &n.rounds[0]
 	if !ok || n.answered(0) || now.Before(r.due) {
 		m.turnMute(n, v.mute, now)

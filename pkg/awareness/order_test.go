@@ -1,0 +1,135 @@
+package awareness
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// orders are what TestOrderAndDuplicatesDoNotMatter once found, made as short as it would go: moments, four
+// seconds apart, of reports whose order mattered.
+var orders = []struct {
+	name    string
+	dims    grid.Dims
+	moments []string // a line a report: NODE/HALF EPOCH SEQ [digest] [, SUBJECT COMPONENT STATE KIND AGE]...
+}{
+	{
+		// n2-0-0 has not answered, and so is no witness against n3-0-0. To be accused anew made it one for a
+		// moment, and the verdict on n3-0-0 was overdue.
+		name: "accused anew", dims: grid.Dims{X: 4, Y: 2, Z: 1},
+		moments: []string{
+			"n3-0-0/host 1 1",
+			"n2-0-0/host 2 1, n2-0-0 link/X+ FAILED SILENCE 21ms",
+			"n2-1-0/dnp 1 1, n2-1-0 link/Y- FAILED SILENCE 100ms\nn2-0-0/dnp 1 1 digest",
+		},
+	},
+	{
+		// n1-0-0 is heard again in the moment in which it is accused anew.
+		name: "accused and heard", dims: grid.Dims{X: 4, Y: 2, Z: 1},
+		moments: []string{
+			"n1-1-0/host 1 2, n1-1-0 link/Y+ FAILED SILENCE 64ms",
+			"n1-0-0/host 1 2 digest\nn0-0-0/host 1 3 digest, n0-0-0 link/X+ FAILED SILENCE 1ms\nn1-1-0/dnp 2 2, n1-1-0 link/Y- FAILED SILENCE 16ms",
+		},
+	},
+	{
+		// A report of the old epoch, for which n2-0-0 is asked anew, and one of the new, which is its answer.
+		name: "asked and booted", dims: grid.Dims{X: 4, Y: 2, Z: 1},
+		moments: []string{
+			"n2-1-0/dnp 1 1 digest, n2-1-0 link/Y- FAILED SILENCE 96ms\nn1-0-0/host 1 1, n1-0-0 link/X- FAILED SILENCE 66ms\nn2-0-0/dnp 1 1",
+			"n2-0-0/dnp 1 2\nn2-0-0/dnp 2 1",
+		},
+	},
+	{
+		// The DNP half comes back from a verdict: what it said of the host before is withdrawn by its next word.
+		name: "back with an old word", dims: grid.Dims{X: 2, Y: 2, Z: 1},
+		moments: []string{
+			"n1-1-0/dnp 1 1 digest, n1-0-0 host FAILED DESCRIPTOR 100ms",
+			"n1-0-0/host 1 1 digest, n1-0-0 dnp FAILED WATCHDOG 99ms\nn1-1-0/dnp 1 2",
+			"n1-0-0/dnp 1 1 digest, n1-0-0 host FAILED WATCHDOG 1ms\nn1-0-0/host 1 2 digest",
+			"n1-0-0/dnp 2 2\nn1-0-0/dnp 2 5 digest",
+		},
+	},
+}
+
+// TestOrders plays every order in which the reports of one of the moments can come.
+func TestOrders(t *testing.T) {
+	for _, tc := range orders {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := racks(tc.dims)
+			moments := make([][]fault.Delivery, len(tc.moments))
+			for i, m := range tc.moments {
+				for line := range strings.Lines(m) {
+					moments[i] = append(moments[i], parseDelivery(t, line))
+				}
+			}
+			want := playMoments(t, cfg, moments, nil)
+			for i, m := range moments {
+				for _, order := range permutations(m) {
+					other := slices.Clone(moments)
+					other[i] = order
+					if got := playMoments(t, cfg, other, nil); got != want {
+						t.Errorf("moment %d in the order %v:\n%s\nwant\n%s", i, reportIDs(order), got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func reportIDs(ds []fault.Delivery) (out []fault.ReportID) {
+	for _, d := range ds {
+		out = append(out, d.Report.ID)
+	}
+	return out
+}
+
+func permutations[T any](of []T) [][]T {
+	if len(of) == 0 {
+		return [][]T{nil}
+	}
+	var out [][]T
+	for i := range of {
+		for _, rest := range permutations(slices.Delete(slices.Clone(of), i, i+1)) {
+			out = append(out, append([]T{of[i]}, rest...))
+		}
+	}
+	return out
+}
+
+func parseDelivery(t *testing.T, line string) fault.Delivery {
+	t.Helper()
+	d := fault.Delivery{Path: fault.PathDirect}
+	for i, part := range strings.Split(strings.TrimSpace(line), ", ") {
+		f := append(strings.Fields(part), "")
+		var err error
+		if i == 0 {
+			node, half, _ := strings.Cut(f[0], "/")
+			id := &d.Report.ID
+			id.Origin = fault.Origin{Node: fault.NodeID(node), Half: fault.HalfHost}
+			if half == fault.HalfDNP.String() {
+				id.Origin.Half = fault.HalfDNP
+			}
+			d.Report.Digest = f[3] == "digest"
+			_, err = fmt.Sscan(f[1]+" "+f[2], &id.Epoch, &id.Seq)
+		} else {
+			o := fault.Observation{Node: fault.NodeID(f[0])}
+			var errs [4]error
+			o.Component, errs[0] = fault.ParseComponent(f[1])
+			o.State, errs[1] = fault.ParseState(f[2])
+			o.Kind, errs[2] = fault.ParseKind(f[3])
+			o.Age, errs[3] = time.ParseDuration(f[4])
+			err = errors.Join(errs[:]...)
+			d.Report.Observations = append(d.Report.Observations, o)
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+	}
+	return d
+}

@@ -1,14 +1,19 @@
 package sim
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 var (
@@ -46,6 +51,40 @@ func play(t *testing.T, seed uint64) {
 	if err := p.Run(); err != nil {
 		short, err := p.Shrink(err)
 		t.Errorf("%s\nagain: go test ./internal/sim -run TestCampaign -seed %d", short.Story(err), seed)
+	}
+}
+
+// TestShrinkKeepsTheFailure: what a story fails without is not replaced by another failure.
+func TestShrinkKeepsTheFailure(t *testing.T) {
+	p := Plan{Dims: grid.Dims{X: 2, Y: 1, Z: 1}, Preset: config.PresetDefault, Interfaces: 1, Supervisors: 3, Acts: []string{"run 1ms", "map 0,0,0 node FAILED"}}
+	other := errors.New("1.5s: what lives and can be reached is called FAILED: n0-0-0 node")
+	if short, err := p.Shrink(other); !errors.Is(err, other) || len(short.Acts) != 2 {
+		t.Errorf("%q fails with %v", short.Acts, err)
+	}
+	err := p.Run()
+	if short, again := p.Shrink(err); err == nil || again.Error() == "" || !slices.Equal(short.Acts, p.Acts[1:]) {
+		t.Errorf("%v is cut down to %q: %v", err, short.Acts, again)
+	}
+}
+
+// TestStories plays what was left of stories that failed, as they were cut down.
+func TestStories(t *testing.T) {
+	for name, p := range map[string]Plan{
+		// The DNP of an inner node was FAILED, and was UNKNOWN when the nodes around it died.
+		"a half that was dead before": {Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: []string{
+			"hang 1,1,1 dnp", "run 6326ms", "kill-fraction 0.3", "run 769ms", "cut-supervisor", "run 1029ms",
+		}},
+		// Cut down to this, a story failed for the one thing that was not mended at its end.
+		"a sensor": {Dims: grid.Dims{X: 3, Y: 3, Z: 3}, Interfaces: 2, Seed: 1795180362520630528, Acts: []string{
+			"hang 1,1,1 dnp", "run 6326ms", "sensor 1,1,1 memory FAILED",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.Preset, p.Supervisors = config.PresetDefault, 3
+			if err := p.Run(); err != nil {
+				t.Error(p.Story(err))
+			}
+		})
 	}
 }
 

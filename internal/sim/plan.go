@@ -293,6 +293,7 @@ func (p Plan) mendAll() []string {
 	for rank := range p.Dims.Nodes() {
 		c := p.Dims.At(rank)
 		out = append(out, lines("honest %s\ncontinue %s node\nstart %s node\nmend-service %s\nlose-service %s 0\ncorrupt-service %s 0", c, c, c, c, c, c)...)
+		out = append(out, fmt.Sprintf("sensor %s memory NORMAL", c)) // the act that did so may have been taken out
 		for _, d := range p.Dims.Links() {
 			out = append(out, lines("unflap %s %s\nmend %s %s\nlose %s %s 0\ncorrupt %s %s 0", c, d, c, d, c, d, c, d)...)
 		}
@@ -339,7 +340,8 @@ func (p Plan) begin() (*World, *runner, error) {
 const maxTries = 200
 
 // Shrink takes out of a story that fails whatever it fails without: first the end, then one act after
-// the other, until nothing can go. It returns what is left, and how that fails.
+// the other, until nothing can go. It returns what is left, and how that fails: like the whole, since what fails in
+// another way tells nothing of it.
 func (p Plan) Shrink(failed error) (Plan, error) {
 	tries := 0
 	fails := func(acts []string) bool {
@@ -349,10 +351,11 @@ func (p Plan) Shrink(failed error) (Plan, error) {
 		q := p
 		q.Acts = acts
 		err := q.Run()
-		if err != nil {
-			failed = err
+		if err == nil || manner(err) != manner(failed) {
+			return false
 		}
-		return err != nil
+		failed = err
+		return true
 	}
 	for size := len(p.Acts) / 2; size > 0; size /= 2 {
 		for end := len(p.Acts); end-size >= 0; end -= size {
@@ -365,6 +368,12 @@ func (p Plan) Shrink(failed error) (Plan, error) {
 		}
 	}
 	return p, failed
+}
+
+// manner is how a story fails, without the names and times of the moment: the first words that have no digit.
+func manner(failed error) string {
+	words := slices.DeleteFunc(strings.Fields(failed.Error()), func(w string) bool { return strings.ContainsAny(w, "0123456789") })
+	return strings.Join(words[:min(5, len(words))], " ")
 }
 
 // Story tells a plan and how it failed, so that a person can follow it and play it again.

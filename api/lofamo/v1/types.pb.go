@@ -1780,13 +1780,14 @@ type Supervisor struct {
 	Pid           int32                  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // of its process, on its own machine
 	ReportAddress string                 `protobuf:"bytes,6,opt,name=report_address,json=reportAddress,proto3" json:"report_address,omitempty"` // where agents send reports, host:port (UDP)
 	HttpAddress   string                 `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
-	// Since this replica last had the word of a quorum; absent: it has it now, or the replica is not the
-	// one that answers.
-	QuorumAge     *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
-	Alarms        []string             `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`                                // "store full", "store slow: …", "no quorum"; empty: none
-	EtcdMember    string               `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
-	EtcdLearner   bool                 `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet
-	Removed       bool                 `protobuf:"varint,12,opt,name=removed,proto3" json:"removed,omitempty"`                            // taken out of the cluster: kept in the store only, and never listed
+	// Since this replica last had the word of a quorum; absent: it has it now, or it is not reached.
+	QuorumAge *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
+	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum"; empty: nothing, or it is not
+	// reached by the replica that answers (state).
+	Alarms        []string `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	EtcdMember    string   `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
+	EtcdLearner   bool     `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet
+	Removed       bool     `protobuf:"varint,12,opt,name=removed,proto3" json:"removed,omitempty"`                            // taken out of the cluster: kept in the store only, and never listed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

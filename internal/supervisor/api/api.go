@@ -335,8 +335,3 @@ func (s *Server) findOptional(name string) (fault.NodeID, error) {
 	}
 	return s.find(name)
 }
-
-// ListSupervisors implements the service.
-func (s *Server) ListSupervisors(ctx context.Context, _ *lofamov1.ListSupervisorsRequest) (*lofamov1.ListSupervisorsResponse, error) {
-	return &lofamov1.ListSupervisorsResponse{Supervisors: s.cfg.Directory.Supervisors(ctx)}, nil
-}

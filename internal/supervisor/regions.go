@@ -113,9 +113,11 @@ func (s *Supervisor) serveParent(cfg *api.Config) {
 	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, regions.Copy{Etcd: s.store}, noBundles{}, s.standing
 	cfg.Operators, cfg.Below = s.parent, s.belowOf
 	speakers := make(map[string]string)
+	cfg.RegionSupervisors = make(map[string][]string)
 	for _, r := range s.cfg.Regions {
 		for _, u := range r.Supervisors {
 			speakers[u.ID] = r.Name
+			cfg.RegionSupervisors[r.Name] = append(cfg.RegionSupervisors[r.Name], u.GRPC)
 		}
 	}
 	lofamov1.RegisterUpstreamServer(s.grpc, &regions.Server{Engine: s.parent, Caller: api.Caller, Speakers: speakers, Stopping: s.stopping})

@@ -152,8 +152,6 @@ func TestBorder(t *testing.T) {
 			break
 		}
 	}
-	_, err = parent.SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "x"})
-	if err == nil {
-		t.Error("the parent takes an operator's change")
-	}
+	_, err = r.Operator(t, r.Parent[0].GRPC).SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "x"})
+	wantCode(t, "an operator's change at the parent", err, codes.FailedPrecondition, "region west ("+r.Region["west"][0].GRPC+")")
 }

@@ -84,10 +84,14 @@ type FaultSupervisorClient interface {
 	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
+	//
+	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
+	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
 	SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error)
 	// EndMaintenance takes the marks away. Role operator. NOT_FOUND when a node has none.
 	EndMaintenance(ctx context.Context, in *EndMaintenanceRequest, opts ...grpc.CallOption) (*EndMaintenanceResponse, error)
-	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares.
+	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares. At a parent of regions
+	// those of all regions, as they have passed them on.
 	GetTopology(ctx context.Context, in *GetTopologyRequest, opts ...grpc.CallOption) (*Topology, error)
 	// ApplyTopology replaces it. Role operator. INVALID_ARGUMENT naming every field that is wrong; nothing is
 	// changed then. ABORTED when it is no longer at the revision given.
@@ -337,10 +341,14 @@ type FaultSupervisorServer interface {
 	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
+	//
+	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
+	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
 	SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error)
 	// EndMaintenance takes the marks away. Role operator. NOT_FOUND when a node has none.
 	EndMaintenance(context.Context, *EndMaintenanceRequest) (*EndMaintenanceResponse, error)
-	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares.
+	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares. At a parent of regions
+	// those of all regions, as they have passed them on.
 	GetTopology(context.Context, *GetTopologyRequest) (*Topology, error)
 	// ApplyTopology replaces it. Role operator. INVALID_ARGUMENT naming every field that is wrong; nothing is
 	// changed then. ABORTED when it is no longer at the revision given.

@@ -78,6 +78,9 @@ type Config struct {
 	Regions  func(ctx context.Context) []*lofamov1.Region
 	// Below are the supervisors of a node's own region, of a parent of regions that hears it. nil: it is no parent.
 	Below func(id fault.NodeID) []lofamov1.FaultSupervisorClient
+	// RegionSupervisors are the addresses of each region's supervisors, of a parent of regions, which changes nothing
+	// itself. nil: it is no parent.
+	RegionSupervisors map[string][]string
 	// Stopping ends watches when the replica stops.
 	Stopping <-chan struct{}
 	// QuorumAge is how long ago this replica last had the word of a quorum; -1: never since it started.

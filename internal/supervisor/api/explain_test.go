@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -162,22 +161,6 @@ func TestRegionOfAGroup(t *testing.T) {
 	parent := snapshot{topo: new(topology.Topology), of: func(id fault.NodeID) string { return "of " + string(id) }}
 	if got := own.groupRegion(g) + ", " + parent.groupRegion(g); got != "west, of a" {
 		t.Error(got)
-	}
-}
-
-// parentOperators are those of a parent of regions.
-type parentOperators struct{}
-
-func (parentOperators) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
-	return 0, status.Error(codes.Unimplemented, "a parent of regions changes nothing")
-}
-
-// TestTopologyOfAParent: it changes none, and can tell it.
-func TestTopologyOfAParent(t *testing.T) {
-	s := New(Config{Names: newLeads(dimsOf(t, "2x2x2")).names, Operators: parentOperators{}, Directory: alone{}})
-	top, err := s.GetTopology(asOperator(t), &lofamov1.GetTopologyRequest{})
-	if err != nil || top.GetDims() != "2x2x2" || len(top.GetNodes()) != 9 {
-		t.Errorf("%v, %v", top, err)
 	}
 }
 

@@ -30,6 +30,9 @@ const (
 
 // SetMaintenance implements the service.
 func (s *Server) SetMaintenance(ctx context.Context, req *lofamov1.SetMaintenanceRequest) (*lofamov1.SetMaintenanceResponse, error) {
+	if err := s.markElsewhere(req.GetNodes()); err != nil {
+		return nil, err
+	}
 	return lead(ctx, s, func(ctx context.Context, by string) (*lofamov1.SetMaintenanceResponse, error) {
 		return s.setMaintenance(ctx, by, req)
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.SetMaintenanceResponse, error) {
@@ -127,6 +130,9 @@ func (s *Server) fits(w store.Write) ([]store.Write, error) {
 
 // EndMaintenance implements the service.
 func (s *Server) EndMaintenance(ctx context.Context, req *lofamov1.EndMaintenanceRequest) (*lofamov1.EndMaintenanceResponse, error) {
+	if err := s.markElsewhere(req.GetNodes()); err != nil {
+		return nil, err
+	}
 	return lead(ctx, s, func(ctx context.Context, by string) (*lofamov1.EndMaintenanceResponse, error) {
 		return s.endMaintenance(ctx, by, req)
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.EndMaintenanceResponse, error) {

@@ -16,8 +16,11 @@ import (
 )
 
 // GetTopology implements the service. Without a leader a replica tells what its own copy has, and a parent of
-// regions, which changes nothing, what it was configured with.
+// regions, which changes nothing, what it has of its regions.
 func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyRequest) (*lofamov1.Topology, error) {
+	if s.cfg.RegionSupervisors != nil {
+		return s.cfg.Names.Topology().Proto(), nil
+	}
 	resp, err := lead(ctx, s, func(ctx context.Context, _ string) (*lofamov1.Topology, error) {
 		var now *lofamov1.Topology
 		_, err := s.cfg.Operators.Change(ctx, func(have store.Topology) ([]store.Write, error) {
@@ -28,7 +31,7 @@ func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyReque
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.Topology, error) {
 		return c.GetTopology(ctx, req)
 	})
-	if code := status.Code(err); code == codes.Unavailable || code == codes.Unimplemented {
+	if status.Code(err) == codes.Unavailable {
 		return s.cfg.Names.Topology().Proto(), nil
 	}
 	return resp, err
@@ -36,6 +39,9 @@ func (s *Server) GetTopology(ctx context.Context, req *lofamov1.GetTopologyReque
 
 // ApplyTopology implements the service.
 func (s *Server) ApplyTopology(ctx context.Context, req *lofamov1.ApplyTopologyRequest) (*lofamov1.ApplyTopologyResponse, error) {
+	if err := s.applyElsewhere(req.GetTopology()); err != nil {
+		return nil, err
+	}
 	return lead(ctx, s, func(ctx context.Context, by string) (*lofamov1.ApplyTopologyResponse, error) {
 		return s.applyTopology(ctx, by, req)
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ApplyTopologyResponse, error) {

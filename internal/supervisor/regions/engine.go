@@ -224,10 +224,8 @@ func (e *Engine) Regions() []*lofamov1.Region {
 	return out
 }
 
-// errRegions is what becomes of an operator's change: the parent holds nothing of its own.
-var errRegions = status.Error(codes.Unimplemented, "a parent of regions changes nothing: ask a supervisor of the node's region")
-
-// Change implements the API's operators.
+// Change implements the API's operators: the parent holds nothing of its own. The API says whom to ask before it comes
+// to this.
 func (e *Engine) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
-	return 0, errRegions
+	return 0, status.Error(codes.FailedPrecondition, "a parent of regions changes nothing: ask a supervisor of the node's region")
 }

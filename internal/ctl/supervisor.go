@@ -390,12 +390,13 @@ func (a *app) supervisorDefragCommand() *cobra.Command {
 		Use:   "defrag NAME|--all",
 		Short: "Give unused space of the store back to the file system",
 		Long: `Gives unused space of a member's store back to the file system. The member does not answer meanwhile; --all does one
-after the other, the one that leads in raft last. --compact forgets old revisions first: watches from before now
-end with RESOURCE_EXPIRED, and begin again with a list.`,
+after the other, the one that leads in raft last. --compact first forgets what keys were at old revisions, which is
+most of what a store outgrows its quota by. History is kept apart, in events, and by age and size alone: watches and
+lists of events go on from any revision that they could go on from before.`,
 		Args: between(0, "NAME"),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all members, one after the other")
-	cmd.Flags().BoolVar(&compact, "compact", false, "forget old revisions first")
+	cmd.Flags().BoolVar(&compact, "compact", false, "forget what keys were at old revisions first")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if all == (len(args) > 0) {
 			return usagef("supervisor defrag: want either NAME or --all")

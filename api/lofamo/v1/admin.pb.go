@@ -905,7 +905,9 @@ func (x *DisarmAlarmsResponse) GetDisarmed() []string {
 type DefragmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of one member, or its id; required
-	// Forget old revisions first: watches from before now end with RESOURCE_EXPIRED.
+	// Forget first what keys were at old revisions, in all members: there is little to give back without. Events
+	// are keys of their own, so that watches resume as before. A region whose parent has not got all of what is
+	// forgotten passes its map on as a whole.
 	Compact       bool `protobuf:"varint,2,opt,name=compact,proto3" json:"compact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

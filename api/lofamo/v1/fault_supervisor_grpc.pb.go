@@ -79,8 +79,9 @@ type FaultSupervisorClient interface {
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(ctx context.Context, in *ListSupervisorsRequest, opts ...grpc.CallOption) (*ListSupervisorsResponse, error)
 	// Watch streams changes of the fault map as they are committed, in order and without gaps from
-	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when that revision was compacted:
-	// list again, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
+	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when not all that followed it is kept:
+	// history has outgrown its bounds, or the store was put back to a snapshot; or when it is still to come. List
+	// again then, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
 	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
 	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
@@ -336,8 +337,9 @@ type FaultSupervisorServer interface {
 	// ListSupervisors returns the replicas as this one knows them.
 	ListSupervisors(context.Context, *ListSupervisorsRequest) (*ListSupervisorsResponse, error)
 	// Watch streams changes of the fault map as they are committed, in order and without gaps from
-	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when that revision was compacted:
-	// list again, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
+	// the revision asked for. OUT_OF_RANGE with the reason RESOURCE_EXPIRED when not all that followed it is kept:
+	// history has outgrown its bounds, or the store was put back to a snapshot; or when it is still to come. List
+	// again then, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
 	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
 	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.

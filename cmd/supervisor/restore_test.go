@@ -146,7 +146,7 @@ func TestDisaster(t *testing.T) {
 	if err == nil {
 		_, err = watch.Recv()
 	}
-	if status.Code(err) != codes.OutOfRange {
+	if status.Code(err) != codes.OutOfRange || !strings.Contains(err.Error(), "was lost when the store was put back to a snapshot") {
 		t.Errorf("a watch from before: %v", err)
 	}
 	// A copy of what was acknowledged since is taken as new, and the next digest says all that holds.

@@ -233,9 +233,8 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 		located, _, err := fanout.Locate(ctx, s.cfg.Copy, after)
 		if _, gone := asExpired(err, ""); err != nil && !gone {
 			return nil, 0, status.Error(codes.Unavailable, err.Error())
-		} else if !gone {
-			number = located
 		}
+		number = max(number, located)
 	}
 	for number < b.Next {
 		first, events, err := s.readEvents(ctx, number, b.Next)

@@ -16,7 +16,9 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // put commits events in one revision.
@@ -160,6 +162,42 @@ func TestEventPages(t *testing.T) {
 	all, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: first})
 	if err != nil || len(all.GetEvents()) != keepEvents || all.GetOldestRevision() != all.GetEvents()[0].GetRevision() {
 		t.Errorf("after a forgotten revision: %d events, the oldest said to be at %d, %v", len(all.GetEvents()), all.GetOldestRevision(), err)
+	}
+}
+
+// putBack is a copy whose store was put back to a snapshot.
+type putBack struct {
+	Copy
+	gap store.Gap
+}
+
+func (p putBack) Bounds(ctx context.Context) (store.Bounds, error) {
+	b, err := p.Copy.Bounds(ctx)
+	b.Gaps = []store.Gap{p.gap}
+	return b, err
+}
+
+// TestPutBack: a watch from a revision that was lost with a restore is told where the gap is; a list has what
+// follows it, and nothing that was before.
+func TestPutBack(t *testing.T) {
+	h := serve(t, 16)
+	var at []uint64
+	for i := range 5 {
+		at = append(at, h.commit(t, "a", fmt.Sprint(i)))
+	}
+	h.connect(t, Config{
+		Info: &lofamov1.ClusterInfo{}, Names: view.NewNames(grid.Dims{X: 2, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a", {X: 1}: "b"}), Marks: h.marks,
+		QuorumAge: func() time.Duration { return 0 }, Engine: follower{}, Copy: putBack{h.store, store.Gap{From: at[1], To: at[3]}}, Directory: alone{},
+		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: 16,
+	})
+	_, err := h.watch(t, &lofamov1.WatchRequest{AfterRevision: at[2]}).Recv()
+	refused(t, "a watch", err, codes.OutOfRange, fmt.Sprintf("between revision %d and revision %d nothing is kept: list again", at[1], at[3]))
+	if info := infoOf(t, err); info.GetReason() != "RESOURCE_EXPIRED" {
+		t.Errorf("%v", info)
+	}
+	resp, err := h.client.ListEvents(t.Context(), &lofamov1.ListEventsRequest{AfterRevision: at[2]})
+	if err != nil || reasons(resp.GetEvents()) != "3 4" {
+		t.Errorf("a list: %v, %v", resp, err)
 	}
 }
 

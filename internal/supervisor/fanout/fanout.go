@@ -32,9 +32,16 @@ var ErrSlow = errors.New("the reader is too slow")
 type ExpiredError struct {
 	After  uint64 // the revision
 	Oldest uint64 // number of the oldest event that is kept
+	// Gap is where the store was put back to a snapshot, if the revision was lost with that; nil: history is
+	// kept for so long only.
+	Gap *store.Gap
 }
 
 func (e *ExpiredError) Error() string {
+	if e.Gap != nil {
+		return fmt.Sprintf("revision %d was lost when the store was put back to a snapshot: of what was committed between revision %d and revision %d nothing is kept",
+			e.After, e.Gap.From, e.Gap.To)
+	}
 	return fmt.Sprintf("changes that followed revision %d are no longer kept: the oldest kept is event %d", e.After, e.Oldest)
 }
 

@@ -238,6 +238,22 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// TestCompacted: a store that has forgotten how its keys came about still has its events: whoever resumes anywhere
+// misses none.
+func TestCompacted(t *testing.T) {
+	w := newWorld(t, 10, Config{Updates: 4})
+	for range 10 {
+		w.commit(1)
+	}
+	w.Compact(w.all[9])
+	w.run()
+	for _, after := range append([]uint64{1}, w.all...) {
+		if err := w.follow(after); err != nil {
+			t.Errorf("after %d: %v", after, err)
+		}
+	}
+}
+
 // TestForgottenWhileReading: the history is trimmed between two pages.
 func TestForgottenWhileReading(t *testing.T) {
 	w := newWorld(t, 2*page, Config{Updates: 4})
@@ -416,7 +432,8 @@ func (p putBack) Bounds(ctx context.Context) (store.Bounds, error) {
 	return b, err
 }
 
-// TestPutBack: who has seen what was lost is told to begin again, although everything that is kept is there.
+// TestPutBack: who has seen what was lost is told to begin again, although everything that is kept is there, and
+// between which revisions it was lost.
 func TestPutBack(t *testing.T) {
 	w := newWorld(t, 10, Config{})
 	for range 5 {
@@ -424,10 +441,16 @@ func TestPutBack(t *testing.T) {
 	}
 	src := putBack{w.Store, store.Gap{From: w.all[1], To: w.all[3]}}
 	for i, after := range w.all {
-		_, _, err := Locate(t.Context(), src, after)
+		number, _, err := Locate(t.Context(), src, after)
 		var expired *ExpiredError
-		if lost := i == 2; errors.As(err, &expired) != lost || err != nil && !lost {
-			t.Errorf("after %d: %v", after, err)
+		lost := i == 2
+		if errors.As(err, &expired) != lost || err != nil && !lost || number != uint64(i)+2 {
+			t.Errorf("after %d: event %d, %v", after, number, err)
+		}
+		want := fmt.Sprintf("revision %d was lost when the store was put back to a snapshot: of what was committed between revision %d and revision %d nothing is kept",
+			after, w.all[1], w.all[3])
+		if lost && err.Error() != want {
+			t.Errorf("after %d: %v, want %s", after, err, want)
 		}
 	}
 }

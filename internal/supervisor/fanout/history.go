@@ -20,14 +20,12 @@ type History interface {
 }
 
 // Locate finds the number of the first event after a revision, which may be that of one to come. It fails with
-// an ExpiredError when earlier ones that followed the revision may have been forgotten. Numbers and revisions
-// rise together, so that halving finds it.
+// an ExpiredError when earlier ones that followed the revision may have been forgotten, or were lost when the
+// store was put back: then the number is that of the first one after that. Numbers and revisions rise together, so
+// that halving finds it.
 func Locate(ctx context.Context, src History, after uint64) (number uint64, b store.Bounds, err error) {
 	if b, err = src.Bounds(ctx); err != nil {
 		return 0, b, err
-	}
-	if slices.ContainsFunc(b.Gaps, func(g store.Gap) bool { return g.Lost(after) }) {
-		return 0, b, &ExpiredError{After: after, Oldest: b.Oldest}
 	}
 	lo, hi := b.Oldest, b.Next // the answer is in [lo, hi]
 	for lo < hi {
@@ -47,7 +45,10 @@ func Locate(ctx context.Context, src History, after uint64) (number uint64, b st
 			lo = first + 1
 		}
 	}
+	lost := slices.IndexFunc(b.Gaps, func(g store.Gap) bool { return g.Lost(after) })
 	switch {
+	case lost >= 0:
+		return lo, b, &ExpiredError{After: after, Oldest: b.Oldest, Gap: &b.Gaps[lost]}
 	case lo > b.Oldest, b.Oldest == 1: // the one before it is known to be no later than after, or there is none
 	case b.Oldest == b.Next && b.Written <= after: // nothing is kept, and nothing followed
 	default:

@@ -131,16 +131,38 @@ func (w *World) wrongGroup(b *batch, g awareness.GroupStatus) string {
 	if len(g.Members) == 0 {
 		return "it has no members"
 	}
-	l := w.leading()
-	if l == nil || g.State != fault.Failed || g.Cause != fault.CauseNode || g.Kind == awareness.GroupPartition || w.now.Sub(w.truth.mended) < settling {
+	if g.State != fault.Failed || g.Kind == awareness.GroupPartition || w.now.Sub(w.truth.mended) < settling {
 		return ""
 	}
-	for _, id := range g.Members {
-		if n := w.find(id); !n.liar && w.reached(l, n) {
-			return fmt.Sprintf("%s lives and can be reached", id)
+	return w.spared(g.Members, g.Cause)
+}
+
+// spared names one of the members of a group fault that has nothing of the fault, as far as any leader can tell; "":
+// there is none.
+func (w *World) spared(members []fault.NodeID, c fault.Cause) string {
+	l := w.leading()
+	if l == nil {
+		return ""
+	}
+	for _, id := range members {
+		if n := w.find(id); !n.liar && n.has(c) && w.reached(l, n) {
+			return fmt.Sprintf("%s of %s lives and can be reached", c, id)
 		}
 	}
 	return ""
+}
+
+// has says whether the node, its host or its DNP works; false of what else may be at fault.
+func (n *node) has(c fault.Cause) bool {
+	switch c {
+	case fault.CauseNode:
+		return true // what can be reached lives
+	case fault.CauseHost:
+		return n.host.ready()
+	case fault.CauseDNP:
+		return n.dnp.ready()
+	}
+	return false
 }
 
 // covers says whether a later position still knows the newest report that an earlier one knew.

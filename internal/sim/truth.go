@@ -2,8 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -190,6 +193,7 @@ func (w *World) watch() {
 	}
 	w.truth.debts = keep
 	w.watchMute(l)
+	w.watchGroups(l)
 }
 
 // press sees whether a debt is overdue.
@@ -226,6 +230,27 @@ func (w *World) watchMute(l *replica) {
 		silent := w.now.Sub(w.truth.mute[i])
 		if limit := 2*w.window() + w.escalation(); silent > limit && !w.store.holdsBack() && w.store.picture(n.id()).state[fault.ComponentNode] == fault.Normal {
 			w.violate("%s is called NORMAL, and nothing of it can have been heard for %s", n.id(), silent)
+		}
+	}
+}
+
+// watchGroups: when nothing else is wrong, what has come back is no member of a group fault for long.
+func (w *World) watchGroups(l *replica) {
+	if len(w.store.groups) == 0 || l == nil || w.now.Sub(l.term.started) < calm || w.now.Sub(w.truth.mended) < settling || !w.soundNetwork() ||
+		w.store.slow > 0 || w.store.holdsBack() {
+		return
+	}
+	for _, id := range slices.Sorted(maps.Keys(w.store.groups)) {
+		g := w.store.groups[id]
+		if g.GetKind() == lofamov1.GroupKind_PARTITION {
+			continue
+		}
+		members := make([]fault.NodeID, len(g.GetMembers()))
+		for i, m := range g.GetMembers() {
+			members[i] = fault.NodeID(m)
+		}
+		if why := w.spared(members, fault.Cause(g.GetCause())); why != "" {
+			w.violate("group fault %s still stands: %s", id, why)
 		}
 	}
 }

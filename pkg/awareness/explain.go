@@ -138,6 +138,7 @@ func (x *explainer) verdicts() {
 		if d.single {
 			x.say("it is marked single-witness: no destructive response may rest on it")
 		}
+		x.back()
 		return
 	}
 	if x.n.inferred {
@@ -147,6 +148,14 @@ func (x *explainer) verdicts() {
 		if f := x.n.failure(h); f.on {
 			x.say("the verdict on its %s half fell %s: %s", h, x.ago(f.at), f.rule)
 		}
+	}
+	x.back()
+}
+
+// back says that the DNP is coming back.
+func (x *explainer) back() {
+	if f := x.n.failure(fault.HalfDNP); f.on && !f.proven.IsZero() {
+		x.say("its dnp half showed a sign of life %s; its neighbours do not hear it yet", x.ago(f.proven))
 	}
 }
 
@@ -232,9 +241,6 @@ func (x *explainer) asked(k fault.Half) {
 
 func (x *explainer) ofHalf(h fault.Half) {
 	x.verdicts()
-	if f := x.n.failure(h); f.on && !f.proven.IsZero() {
-		x.say("it showed a sign of life %s; its neighbours do not hear it yet", x.ago(f.proven))
-	}
 	x.life()
 	if r := x.said(x.n, h.Other(), x.c); r != nil && r.kind == fault.KindWatchdog {
 		weight := ""
@@ -247,9 +253,38 @@ func (x *explainer) ofHalf(h fault.Half) {
 		x.say("descriptors of %d of its neighbours say that it is dead; %d are needed", a.count, min(2, len(x.n.neighbours)))
 	}
 	x.asked(h)
-	if x.n.dead.on || x.n.inferred {
+	if x.n.dead.on || x.n.inferred || !x.n.failure(h).proven.IsZero() {
 		x.neighbours()
 	}
+}
+
+// waits says that the verdict which the state rests on is only waiting for the links of a DNP that has shown a sign of
+// life, and for how long; "" when it is not.
+func (x *explainer) waits() string {
+	n, then := x.n, "then the verdict is lifted"
+	d, link := x.c.LinkDirection()
+	switch x.p.rule {
+	case rulePeerDead:
+		n = n.peers[d.Index()]
+	case ruleDNPDead, ruleNodeDead:
+		if !link && !ofDNP(x.c) {
+			return ""
+		}
+		then += ", and it is reported on anew"
+	default:
+		if x.c != fault.ComponentDNP && (x.c != fault.ComponentNode || !n.dead.on) {
+			return ""
+		}
+	}
+	f := n.failure(fault.HalfDNP)
+	if !f.on || f.proven.IsZero() {
+		return ""
+	}
+	who := "its neighbours hear it"
+	if n != x.n {
+		who = fmt.Sprintf("the neighbours of %s hear it", n.id)
+	}
+	return fmt.Sprintf("%s again, or %s are over since its sign of life %s: %s", who, x.relinks(), x.ago(f.proven), then)
 }
 
 func (x *explainer) ofLink() {
@@ -331,6 +366,9 @@ func (x *explainer) until() []string {
 	window := x.window()
 	if x.c == fault.ComponentNode && x.p.state == fault.Sick {
 		return []string{"none of its parts is SICK or FAILED any more: then NORMAL", "both its halves are FAILED, or a quorum accuses it and it does not answer: then FAILED"}
+	}
+	if w := x.waits(); w != "" {
+		return []string{w}
 	}
 	switch x.p.rule {
 	case ruleQuorum, ruleSingle, ruleEnclosed, ruleBothHalves, ruleWatchdog, ruleDescriptors:

@@ -153,7 +153,8 @@ func (m *Machine) marksOf(n *node, now time.Time) marks {
 	}
 	var out marks
 	for _, part := range parts {
-		if n.components[part.component].state == fault.Failed {
+		h, half := halfOf(part.component)
+		if n.components[part.component].state == fault.Failed && !(half && m.returning(n, h, now)) {
 			out |= part.mark
 		}
 	}

@@ -196,8 +196,7 @@ const lull = time.Millisecond
 // verdict: an answer, a new boot, or the watchdog of an other half that is itself believed.
 //
 // A DNP that is back still has to find its links. Until its neighbours hear it again, but no longer
-// than four digest periods, its verdict stands, so that they do not take its silence for their links'
-// fault.
+// than relinks, its verdict stands, so that they do not take its silence for their links' fault.
 func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if !n.failure(h).on {
 		return
@@ -219,7 +218,7 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	if h == fault.HalfDNP {
 		v := m.count(n, now, time.Time{}, now)
 		ok, _ := enough(v.cast, v.live, len(n.neighbours))
-		if until := f.proven.Add(4 * m.cfg.DigestPeriod); ok && v.cast > 0 && now.Before(until) {
+		if until := f.proven.Add(m.relinks()); ok && v.cast > 0 && now.Before(until) {
 			n.wakeAt(until, now)
 			return
 		}
@@ -227,6 +226,21 @@ func (m *Machine) recover(n *node, h fault.Half, now time.Time) {
 	*f, t.dead = verdict{}, verdict{}
 	t.rounds[h] = round{}
 	t.backAt[h-1] = now
+}
+
+// relinks is how long a DNP that is back has at most until its neighbours hear it.
+func (m *Machine) relinks() time.Duration { return 4 * m.cfg.DigestPeriod }
+
+// returning says whether a half that is still FAILED is on its way back: it has shown a sign of life, or it died with
+// its whole node, and the other half has just come back. That is no fault that it has in common with others: when a
+// rack is switched on again, all its DNPs are for a moment what is left of the rack's death.
+func (m *Machine) returning(n *node, h fault.Half, now time.Time) bool {
+	f := n.failure(h)
+	if !f.on || !f.proven.IsZero() || !f.name.ofNode() {
+		return f.on && !f.proven.IsZero()
+	}
+	back := m.forgiven(n, now, h.Other())
+	return !back.IsZero() && f.at.Before(back)
 }
 
 // ownWord returns the newest statement of the node's own halves on one of its components, of those

@@ -46,6 +46,11 @@ var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watc
 // String returns the name, or "" for none.
 func (r ruleName) String() string { return ruleNames[r] }
 
+// ofNode says whether it is the rule of a verdict on a whole node.
+func (r ruleName) ofNode() bool {
+	return r == ruleQuorum || r == ruleSingle || r == ruleBothHalves || r == ruleEnclosed
+}
+
 // parseRule returns the rule of that name; ruleRestored for one that is not known here.
 func parseRule(s string) ruleName {
 	if i := slices.Index(ruleNames[1:], s); i >= 0 {

@@ -154,15 +154,8 @@ func (w *World) spared(members []fault.NodeID, c fault.Cause) string {
 
 // has says whether the node, its host or its DNP works; false of what else may be at fault.
 func (n *node) has(c fault.Cause) bool {
-	switch c {
-	case fault.CauseNode:
-		return true // what can be reached lives
-	case fault.CauseHost:
-		return n.host.ready()
-	case fault.CauseDNP:
-		return n.dnp.ready()
-	}
-	return false
+	return c == fault.CauseNode || // what can be reached lives
+		c == fault.CauseHost && n.host.ready() || c == fault.CauseDNP && n.dnp.ready()
 }
 
 // covers says whether a later position still knows the newest report that an earlier one knew.

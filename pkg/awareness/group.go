@@ -154,7 +154,7 @@ func (m *Machine) marksOf(n *node, now time.Time) marks {
 	var out marks
 	for _, part := range parts {
 		h, half := halfOf(part.component)
-		if n.components[part.component].state == fault.Failed && !(half && m.returning(n, h, now)) {
+		if n.components[part.component].state == fault.Failed && (!half || !m.returning(n, h, now)) {
 			out |= part.mark
 		}
 	}

@@ -78,6 +78,7 @@ func (MemberStep) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// ListMembersRequest asks for all: there is nothing to choose.
 type ListMembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -114,6 +115,7 @@ func (*ListMembersRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// ListMembersResponse is who is a member, asked of each within 2 s.
 type ListMembersResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Members []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // by name
@@ -183,16 +185,20 @@ type Member struct {
 	PeerUrl   string                 `protobuf:"bytes,3,opt,name=peer_url,json=peerUrl,proto3" json:"peer_url,omitempty"`       // where the other members reach it
 	ClientUrl string                 `protobuf:"bytes,4,opt,name=client_url,json=clientUrl,proto3" json:"client_url,omitempty"` // empty until it was started for the first time
 	Learner   bool                   `protobuf:"varint,5,opt,name=learner,proto3" json:"learner,omitempty"`                     // no vote yet
-	// It answers and knows a leader; everything below is of its answer.
-	Healthy       bool     `protobuf:"varint,6,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	Problem       string   `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"` // why it is not healthy
-	RaftLeader    bool     `protobuf:"varint,8,opt,name=raft_leader,json=raftLeader,proto3" json:"raft_leader,omitempty"`
-	Version       string   `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`                                     // of its etcd
-	Revision      uint64   `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`                                 // of its copy; the highest is the newest
-	DbBytes       uint64   `protobuf:"varint,11,opt,name=db_bytes,json=dbBytes,proto3" json:"db_bytes,omitempty"`                    // on disk
-	DbInUseBytes  uint64   `protobuf:"varint,12,opt,name=db_in_use_bytes,json=dbInUseBytes,proto3" json:"db_in_use_bytes,omitempty"` // what would be left after Defragment
-	QuotaBytes    uint64   `protobuf:"varint,13,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`           // 0: not known
-	Alarms        []string `protobuf:"bytes,14,rep,name=alarms,proto3" json:"alarms,omitempty"`                                      // NOSPACE: the store is full; CORRUPT: its data differ from the others'
+	// It answers and knows a leader in raft. What follows, up to quota_bytes, is of its answer: empty without
+	// one.
+	Healthy bool `protobuf:"varint,6,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	// Why it is not healthy: "not started yet", "no answer at …", "it knows no leader in raft"; empty when it is.
+	Problem      string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
+	RaftLeader   bool   `protobuf:"varint,8,opt,name=raft_leader,json=raftLeader,proto3" json:"raft_leader,omitempty"`            // it orders the log; not the leader among the supervisors, which may be another
+	Version      string `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`                                     // of its etcd, "3.7.3"
+	Revision     uint64 `protobuf:"varint,10,opt,name=revision,proto3" json:"revision,omitempty"`                                 // of its copy; the highest is the newest
+	DbBytes      uint64 `protobuf:"varint,11,opt,name=db_bytes,json=dbBytes,proto3" json:"db_bytes,omitempty"`                    // on disk
+	DbInUseBytes uint64 `protobuf:"varint,12,opt,name=db_in_use_bytes,json=dbInUseBytes,proto3" json:"db_in_use_bytes,omitempty"` // what would be left after Defragment
+	QuotaBytes   uint64 `protobuf:"varint,13,opt,name=quota_bytes,json=quotaBytes,proto3" json:"quota_bytes,omitempty"`           // 0: not known
+	// NOSPACE: the store is full; CORRUPT: its data differ from the others'. By the word of a quorum: empty when
+	// the answer is stale.
+	Alarms        []string `protobuf:"bytes,14,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,6 +331,7 @@ func (x *Member) GetAlarms() []string {
 	return nil
 }
 
+// AddMemberRequest names the new member as its configuration will.
 type AddMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                      // as in its configuration: etcd.name, by default its id. 1 to 63 letters, digits, '-', '_' and '.'
@@ -385,6 +392,7 @@ func (x *AddMemberRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
+// ReplaceMemberRequest names the member; its successor has the same name and addresses.
 type ReplaceMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // or the id
@@ -437,11 +445,13 @@ func (x *ReplaceMemberRequest) GetWait() *durationpb.Duration {
 	return nil
 }
 
+// MemberProgress is one step that was made, in the order of their numbers. AddMember begins with ADDED.
 type MemberProgress struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Step    MemberStep             `protobuf:"varint,1,opt,name=step,proto3,enum=lofamo.v1.MemberStep" json:"step,omitempty"`
-	Id      string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`           // of the member, in hexadecimal
-	Message string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // in words
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far it is; CATCHING_UP comes each time that its message is another one.
+	Step    MemberStep `protobuf:"varint,1,opt,name=step,proto3,enum=lofamo.v1.MemberStep" json:"step,omitempty"`
+	Id      string     `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`           // of the member, in hexadecimal
+	Message string     `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // for people, "s3: its copy is at revision 812 of 1043"
 	// With ADDED: what the new member's configuration says in etcd.initialCluster, with etcd.clusterState
 	// existing.
 	InitialCluster string `protobuf:"bytes,4,opt,name=initial_cluster,json=initialCluster,proto3" json:"initial_cluster,omitempty"`
@@ -507,6 +517,7 @@ func (x *MemberProgress) GetInitialCluster() string {
 	return ""
 }
 
+// RemoveMemberRequest names whom to take out.
 type RemoveMemberRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // or the id
@@ -551,6 +562,7 @@ func (x *RemoveMemberRequest) GetName() string {
 	return ""
 }
 
+// RemoveMemberResponse comes when the member is out and the other replicas were told.
 type RemoveMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"` // that are left, by name
@@ -595,6 +607,7 @@ func (x *RemoveMemberResponse) GetMembers() []*Member {
 	return nil
 }
 
+// SnapshotRequest asks for the copy of the replica that is called.
 type SnapshotRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -631,11 +644,15 @@ func (*SnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
+// SnapshotChunk is one of the three: the header first, then data, then the trailer. A stream without a trailer
+// was cut off.
 type SnapshotChunk struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Header        *SnapshotHeader        `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`   // in the first chunk only
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`       // the next bytes of the file
-	Trailer       *SnapshotTrailer       `protobuf:"bytes,3,opt,name=trailer,proto3" json:"trailer,omitempty"` // in the last chunk only
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Header *SnapshotHeader        `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"` // in the first chunk only
+	// The next bytes of the file, at most 256 KiB. The whole is a database of etcd with its own SHA-256 behind
+	// it.
+	Data          []byte           `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Trailer       *SnapshotTrailer `protobuf:"bytes,3,opt,name=trailer,proto3" json:"trailer,omitempty"` // in the last chunk only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -691,10 +708,11 @@ func (x *SnapshotChunk) GetTrailer() *SnapshotTrailer {
 	return nil
 }
 
+// SnapshotHeader says what the file that follows holds at least.
 type SnapshotHeader struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Cluster string                 `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"` // its name
-	Member  string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`   // whose copy it is
+	Member  string                 `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`   // name of the member whose copy it is; its id when it knows no name
 	// Everything up to this revision of the store is in it.
 	Revision uint64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The member has just had the word of a quorum: what was acknowledged before the call is in it. Else
@@ -762,9 +780,10 @@ func (x *SnapshotHeader) GetConfirmed() bool {
 	return false
 }
 
+// SnapshotTrailer is what the received file is to be compared with before it is believed.
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`  // of the whole file
+	Bytes         uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`  // of the whole file, what stands in all data together
 	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the whole file
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -814,6 +833,7 @@ func (x *SnapshotTrailer) GetSha256() []byte {
 	return nil
 }
 
+// DisarmAlarmsRequest says whose alarms.
 type DisarmAlarmsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of one member, or its id; empty for all
@@ -858,9 +878,10 @@ func (x *DisarmAlarmsRequest) GetName() string {
 	return ""
 }
 
+// DisarmAlarmsResponse says what was taken back; an alarm comes again by itself when its reason does.
 type DisarmAlarmsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Disarmed      []string               `protobuf:"bytes,1,rep,name=disarmed,proto3" json:"disarmed,omitempty"` // "NOSPACE of s1"
+	Disarmed      []string               `protobuf:"bytes,1,rep,name=disarmed,proto3" json:"disarmed,omitempty"` // "NOSPACE of s1", in order; empty: there were none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -902,6 +923,7 @@ func (x *DisarmAlarmsResponse) GetDisarmed() []string {
 	return nil
 }
 
+// DefragmentRequest names one member: one at a time, since it stands still meanwhile.
 type DefragmentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // of one member, or its id; required
@@ -957,10 +979,11 @@ func (x *DefragmentRequest) GetCompact() bool {
 	return false
 }
 
+// DefragmentResponse says what it brought.
 type DefragmentResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	BytesBefore   uint64                 `protobuf:"varint,1,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"`
-	BytesAfter    uint64                 `protobuf:"varint,2,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`
+	BytesBefore   uint64                 `protobuf:"varint,1,opt,name=bytes_before,json=bytesBefore,proto3" json:"bytes_before,omitempty"` // of the store on disk (Member.db_bytes)
+	BytesAfter    uint64                 `protobuf:"varint,2,opt,name=bytes_after,json=bytesAfter,proto3" json:"bytes_after,omitempty"`    // the same afterwards; 0: it did not answer the question
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

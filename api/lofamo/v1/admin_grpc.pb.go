@@ -32,11 +32,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SupervisorAdmin looks after the replicas' embedded etcd: who is a member, snapshots, alarms, space.
-// Every call needs a client certificate of one of the roles operator and supervisor. Any replica answers.
+// SupervisorAdmin looks after the replicas' embedded etcd: who is a member, snapshots, alarms, space. Every
+// call needs a client certificate of one of the roles operator and supervisor (PERMISSION_DENIED). Any replica
+// answers.
 //
-// With an etcd outside every call fails with FAILED_PRECONDITION: its own tools (etcdctl, etcdutl) do
-// these things.
+// With an etcd outside every call fails with FAILED_PRECONDITION: its own tools (etcdctl, etcdutl) do these
+// things. All but ListMembers, Snapshot and Defragment want a quorum, and fail with FAILED_PRECONDITION when
+// there is none.
 //
 // Members are named by the name they have in etcd (by default the supervisor's id), or by their id in
 // hexadecimal.
@@ -49,20 +51,25 @@ type SupervisorAdminClient interface {
 	// answer would be too few, DEADLINE_EXCEEDED when it has not caught up in time: it stays a learner then,
 	// and the same call goes on where this one ended.
 	AddMember(ctx context.Context, in *AddMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
-	// ReplaceMember takes a member out whose data is lost and its successor, of the same name and
-	// addresses, in. NOT_FOUND for an unknown name; else as RemoveMember and AddMember.
+	// ReplaceMember takes a member out whose data is lost and its successor, of the same name and addresses, in.
+	// FAILED_PRECONDITION for one that was never started: it has lost nothing. Else as RemoveMember and
+	// AddMember; when it fails after REMOVED, AddMember goes on.
 	ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MemberProgress], error)
-	// RemoveMember takes a member out for good; its replica ends. NOT_FOUND for an unknown name,
-	// FAILED_PRECONDITION when it is the last or when those that are left and answer would be no majority.
+	// RemoveMember takes a member out for good; its replica ends. By its own id, a supervisor that is no member
+	// any more is forgotten too. NOT_FOUND for an unknown name, FAILED_PRECONDITION when it is the last or when
+	// those that are left and answer would be no majority, UNAVAILABLE at the very replica that is to go: ask
+	// another.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store as the member of the replica that is asked has it: the header, the
 	// file in pieces, and its checksum. It is etcd's own format; `supervisor restore` and etcdutl read it.
 	// Works without a quorum too, and then says so.
 	Snapshot(ctx context.Context, in *SnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SnapshotChunk], error)
-	// DisarmAlarms takes the members' alarms back, once their reason is gone.
+	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: the store is
+	// still as large as its quota, or a member's data differ from the others'.
 	DisarmAlarms(ctx context.Context, in *DisarmAlarmsRequest, opts ...grpc.CallOption) (*DisarmAlarmsResponse, error)
 	// Defragment gives the space of deleted revisions back to the file system. The member does not answer
-	// meanwhile: one member after the other, the leader last.
+	// meanwhile: one member after the other, the leader last. UNAVAILABLE for one that is not healthy, and after
+	// 10 minutes; with compact and without a quorum.
 	Defragment(ctx context.Context, in *DefragmentRequest, opts ...grpc.CallOption) (*DefragmentResponse, error)
 }
 
@@ -175,11 +182,13 @@ func (c *supervisorAdminClient) Defragment(ctx context.Context, in *DefragmentRe
 // All implementations must embed UnimplementedSupervisorAdminServer
 // for forward compatibility.
 //
-// SupervisorAdmin looks after the replicas' embedded etcd: who is a member, snapshots, alarms, space.
-// Every call needs a client certificate of one of the roles operator and supervisor. Any replica answers.
+// SupervisorAdmin looks after the replicas' embedded etcd: who is a member, snapshots, alarms, space. Every
+// call needs a client certificate of one of the roles operator and supervisor (PERMISSION_DENIED). Any replica
+// answers.
 //
-// With an etcd outside every call fails with FAILED_PRECONDITION: its own tools (etcdctl, etcdutl) do
-// these things.
+// With an etcd outside every call fails with FAILED_PRECONDITION: its own tools (etcdctl, etcdutl) do these
+// things. All but ListMembers, Snapshot and Defragment want a quorum, and fail with FAILED_PRECONDITION when
+// there is none.
 //
 // Members are named by the name they have in etcd (by default the supervisor's id), or by their id in
 // hexadecimal.
@@ -192,20 +201,25 @@ type SupervisorAdminServer interface {
 	// answer would be too few, DEADLINE_EXCEEDED when it has not caught up in time: it stays a learner then,
 	// and the same call goes on where this one ended.
 	AddMember(*AddMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
-	// ReplaceMember takes a member out whose data is lost and its successor, of the same name and
-	// addresses, in. NOT_FOUND for an unknown name; else as RemoveMember and AddMember.
+	// ReplaceMember takes a member out whose data is lost and its successor, of the same name and addresses, in.
+	// FAILED_PRECONDITION for one that was never started: it has lost nothing. Else as RemoveMember and
+	// AddMember; when it fails after REMOVED, AddMember goes on.
 	ReplaceMember(*ReplaceMemberRequest, grpc.ServerStreamingServer[MemberProgress]) error
-	// RemoveMember takes a member out for good; its replica ends. NOT_FOUND for an unknown name,
-	// FAILED_PRECONDITION when it is the last or when those that are left and answer would be no majority.
+	// RemoveMember takes a member out for good; its replica ends. By its own id, a supervisor that is no member
+	// any more is forgotten too. NOT_FOUND for an unknown name, FAILED_PRECONDITION when it is the last or when
+	// those that are left and answer would be no majority, UNAVAILABLE at the very replica that is to go: ask
+	// another.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// Snapshot streams the whole store as the member of the replica that is asked has it: the header, the
 	// file in pieces, and its checksum. It is etcd's own format; `supervisor restore` and etcdutl read it.
 	// Works without a quorum too, and then says so.
 	Snapshot(*SnapshotRequest, grpc.ServerStreamingServer[SnapshotChunk]) error
-	// DisarmAlarms takes the members' alarms back, once their reason is gone.
+	// DisarmAlarms takes the members' alarms back. FAILED_PRECONDITION while their reason is there: the store is
+	// still as large as its quota, or a member's data differ from the others'.
 	DisarmAlarms(context.Context, *DisarmAlarmsRequest) (*DisarmAlarmsResponse, error)
 	// Defragment gives the space of deleted revisions back to the file system. The member does not answer
-	// meanwhile: one member after the other, the leader last.
+	// meanwhile: one member after the other, the leader last. UNAVAILABLE for one that is not healthy, and after
+	// 10 minutes; with compact and without a quorum.
 	Defragment(context.Context, *DefragmentRequest) (*DefragmentResponse, error)
 	mustEmbedUnimplementedSupervisorAdminServer()
 }

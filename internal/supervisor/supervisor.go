@@ -312,6 +312,9 @@ func (e everywhere) Challenge(c awareness.Challenge) {
 	}
 }
 
+// Behind implements engine.Challenger.
+func (e everywhere) Behind() time.Duration { return e.s.sender.Behind() }
+
 // wanting is the intake, which is made after the forwarder.
 type wanting struct{ s *Supervisor }
 

@@ -93,6 +93,7 @@ type suspicion struct {
 	latest time.Time     // when the newest accusation arrived
 	enough bool          // enough accusers for a verdict
 	wait   time.Duration // for an answer, before that verdict
+	doubt  bool          // nobody accuses it: only its neighbours are dead or mute
 }
 
 // ask runs the round k of the node for one step: opens it, asks, asks again, begins anew.
@@ -102,17 +103,17 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
 	switch {
 	case !r.open:
-		m.begin(n, k, 1, now)
+		m.begin(n, k, 1, s.doubt, now)
 	case n.answered(k):
 		m.askAgain(n, k, s, now)
 	case heard.After(r.start) && r.extended < maxExtensions:
 		// It signs fresh reports, so perhaps it is only slow (faults.md 20).
 		old := *r
-		m.begin(n, k, old.waits, now)
+		m.begin(n, k, old.waits, s.doubt, now)
 		r.extended, r.checked = old.extended+1, old.checked
 	case s.latest.After(r.start) && !now.Before(r.due) && (heard.After(r.start) || s.latest.Sub(r.start) > m.cfg.ChallengeSingle):
 		// What it did not answer then has nothing to do with the new accusation.
-		m.begin(n, k, 1, now)
+		m.begin(n, k, 1, s.doubt, now)
 	case s.enough && !now.Before(later(r.due, m.graceEnds())):
 		// The verdict falls.
 	case !r.next.IsZero() && !now.Before(r.next):
@@ -132,7 +133,7 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 	r := &m.try(n).rounds[k]
 	if s.latest.After(r.start) {
-		m.begin(n, k, 1, now)
+		m.begin(n, k, 1, s.doubt, now)
 		return
 	}
 	if !s.enough {
@@ -142,7 +143,7 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 		// The host answered, and should by now have said that its DNP is dead. Is it still there?
 		at := r.start.Add(m.cfg.LinkSettle)
 		if !now.Before(at) {
-			m.begin(n, k, patience, now)
+			m.begin(n, k, patience, s.doubt, now)
 			r.checked = true
 			return
 		}
@@ -150,7 +151,7 @@ func (m *Machine) askAgain(n *node, k fault.Half, s suspicion, now time.Time) {
 	}
 	at := later(r.start, n.heard(k)).Add(m.overdue())
 	if !now.Before(at) {
-		m.begin(n, k, patience, now)
+		m.begin(n, k, patience, s.doubt, now)
 		r.checked = true
 		return
 	}
@@ -166,11 +167,16 @@ func (m *Machine) close(n *node, k fault.Half) {
 
 // begin opens the round, or opens it anew, and asks: by all rails, and once more so within the wait, and
 // straight at short intervals as long as the wait lasts, so that lost datagrams condemn nobody: not even
-// a node whose DNP hangs, so that the torus carries nothing, and whose only interface loses a third.
-func (m *Machine) begin(n *node, k fault.Half, waits int, now time.Time) {
+// a node whose DNP hangs, so that the torus carries nothing, and whose only interface loses a third. Who is
+// only in doubt is asked straight first: when many die at once, most of those around them live and answer, and
+// every rail costs them and us.
+func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.Time) {
 	r := &m.try(n).rounds[k]
-	*r = round{open: true, since: m.mark(now), start: now, waits: waits, sent: 1, whole: now.Add(m.wait(k) / 2)}
-	m.challenge(n, k, false, now)
+	*r = round{open: true, since: m.mark(now), start: now, waits: waits, whole: now.Add(m.wait(k) / 2)}
+	if !doubt {
+		r.sent = 1
+	}
+	m.challenge(n, k, doubt, now)
 	m.plan(r, k, now)
 }
 

@@ -54,6 +54,12 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 		if at.IsZero() || !life.Before(at) || p.dead.on && m.hearsNothing(p.neighbours[nb.index], now) {
 			continue
 		}
+		if p.dead.on { // its own word may be on its way: it need not have noticed as soon as the others
+			if notices := m.deadline(at, m.cfg.ChallengeNode); now.Before(notices) {
+				n.wakeAt(notices, now)
+				continue
+			}
+		}
 		since = later(since, at)
 	}
 	if !since.IsZero() && now.Before(m.graceEnds()) {

@@ -45,7 +45,27 @@ func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
 
 // promptDeadline is deadline where more than silence accuses: the way back need not have been found.
 func (m *Machine) promptDeadline(start time.Time, wait time.Duration) time.Time {
-	return later(later(start, m.doubt).Add(wait), m.listens)
+	return later(m.caughtUp(later(start, m.doubt).Add(wait)), m.listens)
+}
+
+// Behind notes how far behind the shell is: what it hands over now came so long ago, and what the machine
+// sends now waits so long until it goes. Nobody is blamed for an answer that may still be in a queue: a
+// verdict waits until what came by its deadline has been taken in.
+func (m *Machine) Behind(now time.Time, by time.Duration) {
+	if by > m.slack() {
+		m.clear = later(m.clear, now.Add(min(by, m.cfg.DigestPeriod)))
+	}
+}
+
+// caughtUp returns when what comes by t has been taken in, in steps of slack. While what is handed over has waited
+// for as long as before, that is so much after t; when it has waited less, the queues grow shorter, in no more
+// time than it took them to grow.
+func (m *Machine) caughtUp(t time.Time) time.Time {
+	left := m.clear.Sub(t)
+	if left <= 0 {
+		return t
+	}
+	return t.Add((left/2 + m.slack() - 1).Truncate(m.slack()))
 }
 
 // respite lets the word of halves that fell silent while the machine slept count for one more period.

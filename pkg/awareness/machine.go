@@ -34,6 +34,7 @@ type Machine struct {
 	doubt   time.Time
 	listens time.Time
 	delays  int
+	clear   time.Time // when all that came until now will have been handed over; see Behind
 
 	// A machine that heard nobody for so long that nobody's word counts any more was cut off itself.
 	heard    time.Time // when it last heard anybody

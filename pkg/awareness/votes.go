@@ -131,7 +131,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		wait = m.cfg.ChallengeSingle
 	}
 	before := n.rounds[0]
-	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait}, now)
+	m.ask(n, 0, suspicion{latest: v.latest, enough: ok, wait: wait, doubt: !v.any}, now)
 	m.stayMute(n, before)
 	r := &n.rounds[0]
 	if !ok || n.answered(0) || now.Before(r.due) {

@@ -110,6 +110,7 @@ type world struct {
 	wake   time.Time
 	log    func(at time.Time, out Output)
 	quiet  bool
+	behind time.Duration // the shell, all the time
 }
 
 func newWorld(cfg Config) (*world, error) {
@@ -290,6 +291,7 @@ func (w *world) run(d time.Duration) {
 }
 
 func (w *world) step(ev Event) {
+	w.m.Behind(w.now, w.behind)
 	out := w.m.Step(w.now, ev)
 	if !out.Wake.IsZero() && !out.Wake.After(w.now) {
 		panic(fmt.Sprintf("wake %s is not after %s", out.Wake, w.now))

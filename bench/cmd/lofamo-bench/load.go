@@ -178,19 +178,19 @@ func death(ctx context.Context, o options, f *fleet.Fleet, count, block int) (er
 	return nil
 }
 
-// onlyDead fails if the map calls a living node FAILED.
+// onlyDead fails if the map calls a living node FAILED, or does not know how it is.
 func onlyDead(ctx context.Context, f *fleet.Fleet, victims []int) error {
 	dead := make(map[string]bool, len(victims))
 	for _, v := range victims {
 		dead[string(f.Nodes()[v].ID())] = true
 	}
-	r, err := f.Client().ListNodes(ctx, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_FAILED}})
+	r, err := f.Client().ListNodes(ctx, &lofamov1.ListNodesRequest{States: []lofamov1.State{lofamov1.State_FAILED, lofamov1.State_UNKNOWN}})
 	if err != nil {
 		return err
 	}
 	for _, n := range r.GetNodes() {
 		if !dead[n.GetId()] {
-			return fmt.Errorf("%s lives and is FAILED: %s", n.GetId(), n.GetReason())
+			return fmt.Errorf("%s lives and is %s: %s", n.GetId(), n.GetState(), n.GetReason())
 		}
 	}
 	return nil

@@ -56,6 +56,8 @@ type Answerer interface {
 // Challenger sends challenges to nodes. It never blocks and may drop.
 type Challenger interface {
 	Challenge(c awareness.Challenge)
+	// Behind is how long a challenge waits at present until it is sent.
+	Behind() time.Duration
 }
 
 // Reports are verified reports of one origin that came together, and what the origin said with them

@@ -93,7 +93,9 @@ func (t *term) run(ctx context.Context) error {
 		case <-timer.C:
 			// What came before the verdict is heard before the verdict.
 			t.drain()
-			t.step(time.Now(), awareness.Tick{})
+			now := time.Now()
+			t.machine.Behind(now, t.e.cfg.Challenger.Behind())
+			t.step(now, awareness.Tick{})
 		case d := <-t.e.details:
 			d.reply <- t.detail(d.ids)
 		case w := <-t.e.whys:
@@ -148,6 +150,9 @@ func (t *term) asOf(now time.Time) time.Time {
 
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
+	if in.Answer != nil || in.Reports != nil && !in.Reports.digests() {
+		t.machine.Behind(now, now.Sub(in.Arrived)+in.Held+t.e.cfg.Challenger.Behind())
+	}
 	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in) + len(t.e.digests)))
 	switch {

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -64,7 +65,8 @@ const challengeQueue = 4096
 // go before them: the time for their answer is already running.
 type Sender struct {
 	cfg        SenderConfig
-	challenges chan awareness.Challenge
+	challenges chan question
+	behind     atomic.Int64  // ns that the challenge sent last had waited; 0 when none waits
 	woken      chan struct{} // room for one
 	limit      *againLimit
 	again      func() ([]byte, error)
@@ -73,10 +75,16 @@ type Sender struct {
 	acks *ackTable
 }
 
+// question is a challenge that waits, and since when.
+type question struct {
+	awareness.Challenge
+	since time.Time
+}
+
 // NewSender returns a sender; Run makes it work.
 func NewSender(cfg SenderConfig) *Sender {
 	s := &Sender{
-		cfg: cfg, challenges: make(chan awareness.Challenge, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
+		cfg: cfg, challenges: make(chan question, challengeQueue), woken: make(chan struct{}, 1), acks: newAckTable(),
 		limit: newAgainLimit(), again: sealAgain(cfg.Signer),
 	}
 	return s
@@ -88,8 +96,8 @@ func (s *Sender) Run(ctx context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		select {
-		case c := <-s.challenges:
-			s.challenge(c)
+		case q := <-s.challenges:
+			s.put(q)
 			continue
 		default:
 		}
@@ -98,8 +106,8 @@ func (s *Sender) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case c := <-s.challenges:
-			s.challenge(c)
+		case q := <-s.challenges:
+			s.put(q)
 		case <-s.woken:
 		case <-timer.C:
 		}
@@ -215,11 +223,24 @@ func (s *Sender) established(o fault.Origin, out paths.Output) {
 func (s *Sender) Challenge(c awareness.Challenge) {
 	s.cfg.Metrics.Challenges.Inc()
 	select {
-	case s.challenges <- c:
+	case s.challenges <- question{c, time.Now()}:
 	default:
 		s.cfg.Metrics.Dropped.WithLabelValues("send").Inc()
 	}
 }
+
+// put sends a challenge that has waited.
+func (s *Sender) put(q question) {
+	if len(s.challenges) == 0 {
+		s.behind.Store(0)
+	} else {
+		s.behind.Store(int64(time.Since(q.since)))
+	}
+	s.challenge(q.Challenge)
+}
+
+// Behind implements engine.Challenger.
+func (s *Sender) Behind() time.Duration { return time.Duration(s.behind.Load()) }
 
 // challenge sends one challenge, always signed: a half that has just started anew has no session, and
 // must not be found dead for it.

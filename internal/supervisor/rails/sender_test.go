@@ -74,3 +74,47 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 		}
 	}
 }
+
+// gate is a socket that says when it is about to send, and sends when it may.
+type gate struct{ ready, may chan struct{} }
+
+func (g gate) Send(netip.AddrPort, []byte) error {
+	g.ready <- struct{}{}
+	<-g.may
+	return nil
+}
+
+// TestSenderSaysHowFarItIsBehind: the machine waits longer for answers to what could not be sent at once.
+func TestSenderSaysHowFarItIsBehind(t *testing.T) {
+	g := gate{make(chan struct{}), make(chan struct{})}
+	m := metrics.New(prometheus.NewRegistry())
+	s := NewSender(SenderConfig{
+		Ports: []Port{{Socket: g, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" }, Signer: fixedSigner{},
+		Nodes: addresses{"accused": {netip.MustParseAddrPort("127.0.0.1:3")}}, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: m}),
+		Metrics: m, Logger: slog.New(slog.DiscardHandler),
+	})
+	for i := range 3 {
+		s.Challenge(awareness.Challenge{Node: "accused", Nonce: [16]byte{byte(i)}})
+	}
+	put := time.Now()
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { s.Run(ctx); close(done) }()
+	defer func() { stop(); <-done }()
+	var waited time.Duration // until the one before might go
+	for i := range 3 {
+		select {
+		case <-g.ready:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("only %d challenges are sent", i)
+		}
+		switch got := s.Behind(); {
+		case i == 1 && got < waited:
+			t.Errorf("behind by %s with one that waits; the one before waited %s", got, waited)
+		case i == 2 && got != 0:
+			t.Errorf("behind by %s with none that waits", got)
+		}
+		waited = time.Since(put)
+		g.may <- struct{}{}
+	}
+}

@@ -44,7 +44,7 @@ type ForwarderConfig struct {
 	// Wanting hears whose digests the leader wants whole. May be nil.
 	Wanting engine.Wanting
 	// Challenger asks nodes for a sign of life where the leader wants that of its followers. May be nil.
-	Challenger engine.Challenger
+	Challenger interface{ Challenge(c awareness.Challenge) }
 	Metrics    *metrics.Metrics
 	Logger     *slog.Logger
 }

@@ -1,0 +1,137 @@
+package awareness
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// TestBehind: a node answers just in time, and the answer waits in the shell's queues until its deadline is over.
+func TestBehind(t *testing.T) {
+	for _, behind := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {
+		w := accusedWorld(t, behind)
+		host := w.actor("n1-1-1", fault.HalfHost)
+		answered := false
+		w.log = func(at time.Time, out Output) {
+			for _, c := range out.Challenges {
+				if c.Node == "n1-1-1" && !answered {
+					answered = true
+					w.send(at.Add(w.cfg.ChallengeNode-time.Millisecond+behind), Answered{Nonce: c.Nonce, Origin: host.origin, Epoch: 1, Path: fault.PathDirect})
+				}
+			}
+			for _, c := range out.Changes {
+				if c.Component == fault.ComponentNode && c.To == fault.Failed {
+					t.Errorf("behind by %s: %s is FAILED at %s: %s", behind, c.Node, at.Sub(epoch0), c.Reason)
+				}
+			}
+		}
+		w.run(w.cfg.ChallengeNode + behind + 10*time.Millisecond)
+	}
+}
+
+// TestBehindEnds: who is dead is FAILED also when the shell never catches up: as much later as it is behind, but for
+// a step or two.
+func TestBehindEnds(t *testing.T) {
+	var prompt time.Duration
+	for _, behind := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond, time.Hour} {
+		w := accusedWorld(t, behind)
+		start, took := w.now, time.Duration(0)
+		w.log = func(at time.Time, out Output) {
+			for _, c := range out.Changes {
+				if took == 0 && c.Node == "n1-1-1" && c.Component == fault.ComponentNode && c.To == fault.Failed {
+					took = at.Sub(start)
+				}
+			}
+		}
+		w.run(2 * time.Second)
+		if behind == 0 {
+			prompt = took
+		}
+		if most := prompt + min(behind, w.cfg.DigestPeriod) + 2*w.m.slack(); took == 0 || took > most {
+			t.Errorf("behind by %s: FAILED after %s; want at most %s", behind, took, most)
+		}
+	}
+}
+
+// accusedWorld is a world whose shell is behind, in which all its neighbours accuse n1-1-1, which hears no challenge.
+func accusedWorld(t *testing.T, behind time.Duration) *world {
+	w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+	w.behind = behind
+	for _, h := range halves {
+		w.actor("n1-1-1", h).alive = false
+	}
+	w.silence("n1-1-1", false, 80*time.Millisecond)
+	return w
+}
+
+// scatter draws so many nodes of which no two are neighbours.
+func scatter(w *world, count int, r *rand.Rand) (dead []grid.Coord) {
+	near := map[grid.Coord]bool{}
+	for _, rank := range r.Perm(w.dims.Nodes()) {
+		c := w.dims.At(rank)
+		if len(dead) == count {
+			return dead
+		}
+		if near[c] {
+			continue
+		}
+		dead = append(dead, c)
+		near[c] = true
+		for _, n := range w.dims.Neighbours(c) {
+			near[n] = true
+		}
+	}
+	panic("too many")
+}
+
+// TestScatteredDeathsAskNobodyElse: when many nodes die at once, none next to another, all are found dead in the
+// time of one, and no living node is asked for a sign of life, however many of its neighbours are dead: what it has
+// to say of them has come already, or is on its way.
+func TestScatteredDeathsAskNobodyElse(t *testing.T) {
+	w := blockWorld(t, grid.Dims{X: 10, Y: 10, Z: 10})
+	r := rand.New(rand.NewPCG(1, 4))
+	victims := scatter(w, 150, r)
+	dead, failed, last := map[fault.NodeID]bool{}, map[fault.NodeID]bool{}, time.Duration(0)
+	for _, c := range victims {
+		id := w.cfg.IDs[c]
+		dead[id] = true
+		for _, h := range halves {
+			w.actor(id, h).alive = false
+		}
+	}
+	for _, c := range victims {
+		for i, n := range w.dims.Neighbours(c) {
+			a := w.actor(w.cfg.IDs[n], fault.HalfHost)
+			a.held = time.Duration(r.IntN(10)) * time.Millisecond
+			if i == 0 { // notices when the others' verdict has already fallen
+				a.held += w.cfg.ChallengeNode + 30*time.Millisecond
+			}
+			w.silenceBy(a, c, false, 80*time.Millisecond)
+		}
+	}
+	start := w.now
+	w.log = func(at time.Time, out Output) {
+		for _, c := range out.Challenges {
+			if !dead[c.Node] {
+				t.Errorf("%s: %s lives and is asked", at.Sub(start), c.Node)
+			}
+		}
+		for _, c := range out.Changes {
+			if c.Component == fault.ComponentNode && c.To == fault.Failed {
+				failed[c.Node], last = true, at.Sub(start)
+			}
+		}
+	}
+	w.run(time.Second)
+	if most := w.cfg.ChallengeNode + 20*time.Millisecond; len(failed) != len(victims) || last > most {
+		t.Errorf("%d of %d FAILED, the last after %s; want all in %s", len(failed), len(victims), last, most)
+	}
+	for id := range failed {
+		if !dead[id] {
+			t.Errorf("%s lives and is FAILED", id)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -104,44 +105,27 @@ func (m *mute) Confirm(ctx context.Context, f store.Fence) (store.Standing, erro
 
 // TestReadersShareAQuestion to the quorum, but never one that was put before they asked.
 func TestReadersShareAQuestion(t *testing.T) {
-	st := &mute{Store: memstore.New(100), held: make(chan struct{}), deaf: true}
-	h := startOn(t, st.Store, st, nil)
-	const readers = 100
-	var wg sync.WaitGroup
-	read := func() {
-		if _, err := h.Map(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	until := func(what string, cond func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(wait); !cond(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				close(st.held)
-				t.Fatalf("waited for %s", what)
+	synctest.Test(t, func(t *testing.T) {
+		st := &mute{Store: memstore.New(100), held: make(chan struct{}), deaf: true}
+		h := startOn(t, st.Store, st, nil)
+		var wg sync.WaitGroup
+		read := func() {
+			if _, err := h.Map(t.Context()); err != nil {
+				t.Error(err)
 			}
 		}
-	}
-	wg.Go(read)
-	until("the first question", func() bool {
-		st.mu.Lock()
-		defer st.mu.Unlock()
-		return st.asked == 1
-	})
-	for range readers {
 		wg.Go(read)
-	}
-	c := h.term.Load().confirmer
-	until("those who came too late for it", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.next != nil
+		synctest.Wait() // its question is put
+		for range 100 {
+			wg.Go(read)
+		}
+		synctest.Wait() // they came too late for it
+		close(st.held)
+		wg.Wait()
+		if st.asked != 2 {
+			t.Errorf("%d questions for one reader and 100 after it; want 2", st.asked)
+		}
 	})
-	close(st.held)
-	wg.Wait()
-	if st.asked < 2 || st.asked > readers/2 {
-		t.Errorf("%d questions for %d readers", st.asked, readers)
-	}
 }
 
 func TestNoQuorumNoAnswer(t *testing.T) {

@@ -29,7 +29,9 @@ func (o *options) faultsCommand() *cobra.Command {
 		Use:   "faults [NODE...]",
 		Short: "What this node was told of the fault map: of itself and its neighbours, or of the nodes named",
 		Long: `What this node was told of the fault map, without asking a supervisor: of itself and its neighbours,
-or of the nodes named, which the supervisors are asked to tell it of while this command runs.`,
+or of the nodes named, which the supervisors are asked to tell it of while this command runs.
+
+While the supervisors that it hears have no quorum, nothing is decided: the answer then says STALE, and since when.`,
 		RunE: func(c *cobra.Command, nodes []string) error {
 			if output != "table" && output != "json" {
 				return fmt.Errorf("%w: --output: given %q: want table or json", errUsage, output)
@@ -111,6 +113,13 @@ func writeFaults(out io.Writer, r *lofamov1.WatchFaultsResponse) error {
 		b.WriteString("no supervisor has been heard yet: nothing is known\n")
 	} else {
 		fmt.Fprintf(&b, "of revision %d; a supervisor was heard %s ago\n", r.GetRevision(), age.AsDuration().Round(time.Millisecond))
+	}
+	if r.GetStale() {
+		since := "none has had one since this node's host half started: nobody knows how old this is"
+		if age := r.GetStaleAge(); age != nil {
+			since = fmt.Sprintf("the last one had it %s ago: what is said here may be as old", age.AsDuration().Round(100*time.Millisecond))
+		}
+		fmt.Fprintf(&b, "STALE: the supervisors that are heard have no quorum, %s\n", since)
 	}
 	if r.GetPending() {
 		b.WriteString("not all of it has been told yet\n")

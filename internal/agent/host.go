@@ -320,6 +320,9 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	if len(out.Learned) > 0 {
 		h.local.Changed(out.Learned)
 	}
+	if out.Aged {
+		h.local.Aged()
+	}
 	for i := range out.Send {
 		h.send(&out.Send[i])
 	}

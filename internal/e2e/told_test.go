@@ -70,8 +70,24 @@ func (t trial) hears(lines <-chan *lofamov1.WatchFaultsResponse, node string, wa
 	}
 }
 
+// staleness waits until a node is told, and says, that what it says is stale, or is no more.
+func (t trial) staleness(lines <-chan *lofamov1.WatchFaultsResponse, want bool) *lofamov1.WatchFaultsResponse {
+	t.Helper()
+	for deadline := time.After(patience); ; {
+		select {
+		case r := <-lines:
+			if r.GetStale() == want {
+				return r
+			}
+		case <-deadline:
+			t.Fatalf("waited %s to be told that stale is %v", patience, want)
+		}
+	}
+}
+
 // TestNodesAreTold: a node hears of its neighbours' faults, and of those of the nodes that a job on it asks for,
-// from its own socket; what it was told last it still says when all supervisors are gone.
+// from its own socket; what it was told last it still says when all supervisors are gone. While those that are
+// left have no quorum it says that this is old, and how old.
 func TestNodesAreTold(t *testing.T) {
 	l := cluster(t, "2x2x2", 3)
 	try(t, l, "a neighbour, and a node far away", func(t trial) {
@@ -87,6 +103,26 @@ func TestNodesAreTold(t *testing.T) {
 		}
 		t.hears(near, "n1-0-0", normal)
 		t.hears(far, "n1-1-1", normal)
+	})
+	try(t, l, "no quorum", func(t trial) {
+		near, ids := t.listens("n0-0-0"), t.leaderFirst()
+		t.hears(near, "n1-0-0", normal)
+		t.kill(ids[:2]...)
+		t.staleness(near, true)
+		t.inject("1,0,0", simple(localcluster.KillNode))
+		pause(t, 2*time.Second)
+		now := t.staleness(t.listens("n0-0-0"), true)
+		for _, n := range now.GetNodes() {
+			if n.GetId() == "n1-0-0" && n.GetState() != normal {
+				t.Errorf("without a quorum: %v", n)
+			}
+		}
+		if age := now.GetStaleAge(); age == nil || age.AsDuration() < 2*time.Second || age.AsDuration() > patience || now.GetSupervisorsAge().AsDuration() > age.AsDuration() {
+			t.Errorf("2 s after it was stale the age is %v, and a supervisor was heard %v ago", age, now.GetSupervisorsAge())
+		}
+		t.start(ids[:2]...)
+		t.hears(near, "n1-0-0", failed)
+		t.staleness(t.listens("n0-0-0"), false)
 	})
 	t.Run("no supervisor is left", func(tt *testing.T) { // the last: nothing can be healed after it
 		t := trial{tt, l, l.Mark()}

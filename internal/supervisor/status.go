@@ -46,6 +46,15 @@ func (r *readiness) quorumAge() time.Duration {
 	return time.Since(*at)
 }
 
+// noQuorum is for how long the store has not answered with a quorum: 0: it does; -1: it has not since the
+// start.
+func (r *readiness) noQuorum() time.Duration {
+	if r.store.Load() {
+		return 0
+	}
+	return r.quorumAge()
+}
+
 // The monitor's periods.
 const (
 	probePeriod = time.Second

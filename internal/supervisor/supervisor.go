@@ -267,7 +267,7 @@ func (s *Supervisor) connect() error {
 		ID: s.cfg.ID, Allowed: allowed, Wait: s.periods.AckTimeout, Metrics: s.metrics, Logger: s.logger,
 	})
 	s.sender = rails.NewSender(rails.SenderConfig{
-		Ports: s.ports(), Nodes: s.names, Paths: exchanges, Leader: s.leader, Signer: s.signer,
+		Ports: s.ports(), Nodes: s.names, Paths: exchanges, Leader: s.leader, NoQuorum: s.ready.noQuorum, Signer: s.signer,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.engine = engine.New(engine.Config{

@@ -44,6 +44,9 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 			return nil, err
 		}
 	}
+	if ms := msg.GetNoQuorumMs(); ms < -1 || ms > MaxAge.Milliseconds() {
+		return nil, refuse(RefusedField, "message.no_quorum_ms: given %d: want -1 to %d", ms, MaxAge.Milliseconds())
+	}
 	if b, ok := msg.GetBody().(*lofamov1.Message_Reports); ok {
 		if err := checkStatus(b.Reports.GetStatus()); err != nil {
 			return nil, err

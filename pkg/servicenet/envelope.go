@@ -73,7 +73,7 @@ func sealWith(msg *lofamov1.Message, s Signer, o SealOptions) ([]byte, error) {
 		}
 	}
 	b, at := beginField(make([]byte, 0, sealedRoom), fieldPayload)
-	if msg.GetBody() == nil {
+	if msg.GetBody() == nil && msg.GetNoQuorumMs() == 0 {
 		b = appendAcks(b, msg.GetAcks())
 	} else {
 		var err error

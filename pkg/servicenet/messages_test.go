@@ -115,6 +115,7 @@ func everything(t testing.TB) []said {
 		{"path ack", pathAck(), nodeSigner, false},
 		{"bulk announce", bulkAnnounce(), nodeSigner, false},
 		{"acks", ackMessage(), supSigner, true},
+		{"acks without a quorum", &lofamov1.Message{Acks: ackMessage().GetAcks(), NoQuorumMs: 2500}, supSigner, true},
 		{"challenge", challengeMessage(), supSigner, true},
 		{"again", again(), supSigner, true},
 		{"downcall", downcallMessage(envelopeOf(t, seal(t, challengeMessage(), supSigner))), supSigner, true},

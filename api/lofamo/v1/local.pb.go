@@ -70,12 +70,18 @@ func (x *WatchFaultsRequest) GetNodes() []string {
 
 type WatchFaultsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Nodes []*LocalNode           `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // all that are asked for in the first response, those that changed in the others
+	// All that are asked for in the first response, and whenever stale begins or ends; else those that changed.
+	Nodes []*LocalNode `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Since a supervisor was last heard; absent: none was since the half started.
 	SupervisorsAge *durationpb.Duration `protobuf:"bytes,2,opt,name=supervisors_age,json=supervisorsAge,proto3" json:"supervisors_age,omitempty"`
 	Revision       uint64               `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of the map; 0: nothing has been told yet
 	// Something that is asked for on this node has not been told yet: it will be, if a supervisor can be reached.
-	Pending       bool `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending bool `protobuf:"varint,4,opt,name=pending,proto3" json:"pending,omitempty"`
+	// The supervisors that are heard have no quorum: nothing is decided, and what has happened since is not here.
+	Stale bool `protobuf:"varint,5,opt,name=stale,proto3" json:"stale,omitempty"`
+	// With stale: since a supervisor last had a quorum, as far as this node was told. Absent: none was heard
+	// that had one since the half started.
+	StaleAge      *durationpb.Duration `protobuf:"bytes,6,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -136,6 +142,20 @@ func (x *WatchFaultsResponse) GetPending() bool {
 		return x.Pending
 	}
 	return false
+}
+
+func (x *WatchFaultsResponse) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
+func (x *WatchFaultsResponse) GetStaleAge() *durationpb.Duration {
+	if x != nil {
+		return x.StaleAge
+	}
+	return nil
 }
 
 // LocalNode is what this node knows of one.
@@ -290,12 +310,14 @@ const file_lofamo_v1_local_proto_rawDesc = "" +
 	"\n" +
 	"\x15lofamo/v1/local.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"*\n" +
 	"\x12WatchFaultsRequest\x12\x14\n" +
-	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\xbb\x01\n" +
+	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\x89\x02\n" +
 	"\x13WatchFaultsResponse\x12*\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x14.lofamo.v1.LocalNodeR\x05nodes\x12B\n" +
 	"\x0fsupervisors_age\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x0esupervisorsAge\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
-	"\apending\x18\x04 \x01(\bR\apending\"\xd4\x01\n" +
+	"\apending\x18\x04 \x01(\bR\apending\x12\x14\n" +
+	"\x05stale\x18\x05 \x01(\bR\x05stale\x126\n" +
+	"\tstale_age\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bstaleAge\"\xd4\x01\n" +
 	"\tLocalNode\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
@@ -336,18 +358,19 @@ var file_lofamo_v1_local_proto_goTypes = []any{
 var file_lofamo_v1_local_proto_depIdxs = []int32{
 	2, // 0: lofamo.v1.WatchFaultsResponse.nodes:type_name -> lofamo.v1.LocalNode
 	4, // 1: lofamo.v1.WatchFaultsResponse.supervisors_age:type_name -> google.protobuf.Duration
-	5, // 2: lofamo.v1.LocalNode.state:type_name -> lofamo.v1.State
-	6, // 3: lofamo.v1.LocalNode.cause:type_name -> lofamo.v1.Cause
-	3, // 4: lofamo.v1.LocalNode.faults:type_name -> lofamo.v1.LocalFault
-	5, // 5: lofamo.v1.LocalFault.state:type_name -> lofamo.v1.State
-	6, // 6: lofamo.v1.LocalFault.cause:type_name -> lofamo.v1.Cause
-	0, // 7: lofamo.v1.Local.WatchFaults:input_type -> lofamo.v1.WatchFaultsRequest
-	1, // 8: lofamo.v1.Local.WatchFaults:output_type -> lofamo.v1.WatchFaultsResponse
-	8, // [8:9] is the sub-list for method output_type
-	7, // [7:8] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4, // 2: lofamo.v1.WatchFaultsResponse.stale_age:type_name -> google.protobuf.Duration
+	5, // 3: lofamo.v1.LocalNode.state:type_name -> lofamo.v1.State
+	6, // 4: lofamo.v1.LocalNode.cause:type_name -> lofamo.v1.Cause
+	3, // 5: lofamo.v1.LocalNode.faults:type_name -> lofamo.v1.LocalFault
+	5, // 6: lofamo.v1.LocalFault.state:type_name -> lofamo.v1.State
+	6, // 7: lofamo.v1.LocalFault.cause:type_name -> lofamo.v1.Cause
+	0, // 8: lofamo.v1.Local.WatchFaults:input_type -> lofamo.v1.WatchFaultsRequest
+	1, // 9: lofamo.v1.Local.WatchFaults:output_type -> lofamo.v1.WatchFaultsResponse
+	9, // [9:10] is the sub-list for method output_type
+	8, // [8:9] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_local_proto_init() }

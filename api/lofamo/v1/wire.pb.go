@@ -315,7 +315,10 @@ type Message struct {
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
-	Acks          []*Ack `protobuf:"bytes,15,rep,name=acks,proto3" json:"acks,omitempty"`
+	Acks []*Ack `protobuf:"bytes,15,rep,name=acks,proto3" json:"acks,omitempty"`
+	// Beside what a supervisor says to a node: for how long it has been without a quorum, in milliseconds, so
+	// that what it tells may be as old. -1: since it started; 0: it has one, or has not noticed yet (2 s).
+	NoQuorumMs    int64 `protobuf:"zigzag64,17,opt,name=no_quorum_ms,json=noQuorumMs,proto3" json:"no_quorum_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -488,6 +491,13 @@ func (x *Message) GetAcks() []*Ack {
 		return x.Acks
 	}
 	return nil
+}
+
+func (x *Message) GetNoQuorumMs() int64 {
+	if x != nil {
+		return x.NoQuorumMs
+	}
+	return 0
 }
 
 type isMessage_Body interface {
@@ -2423,7 +2433,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\x85\x06\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xa7\x06\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -2441,7 +2451,9 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12%\n" +
 	"\x04told\x18\x0e \x01(\v2\x0f.lofamo.v1.ToldH\x00R\x04told\x121\n" +
 	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12\"\n" +
-	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acksB\x06\n" +
+	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
+	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
+	"noQuorumMsB\x06\n" +
 	"\x04body\"k\n" +
 	"\bReportID\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +

@@ -170,5 +170,6 @@ type Output struct {
 	Relay     []relay.Message // to the DNP half by mailbox
 	Notes     []Note
 	Learned   []fault.NodeID // nodes of which something else is known now
+	Aged      bool           // whether what is known is stale has changed
 	Wake      time.Time
 }

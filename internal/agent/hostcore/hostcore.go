@@ -69,6 +69,8 @@ type Machine struct {
 	moves      moves.Tracker
 	told       *told.Machine // what concerns this node
 	answered   time.Time     // when a supervisor last answered
+	confirmed  time.Time     // when a supervisor last had a quorum, as far as this half was told; zero: never
+	stale      bool          // the supervisors that answer have none
 	announced  bool          // the first digest is out
 	corrupt    bool          // the last taken word was, so that it is noted once
 	unreadable bool

@@ -41,6 +41,7 @@ func (m *Machine) noteAnswers(now time.Time, ev Received) {
 	acks, reply := ev.Opened.Msg.GetAcks(), ev.Opened.Msg.GetPathReply()
 	if len(acks) > 0 || reply != nil || ev.Opened.Msg.GetTold() != nil {
 		m.answered = now
+		m.noteQuorum(now, ev.Opened.Msg.GetNoQuorumMs())
 	}
 	if ev.Path == fault.PathDirect && (len(acks) > 0 || reply != nil) {
 		m.heard[ev.Opened.Name] = contact{now, ev.Interface}

@@ -43,6 +43,8 @@ import (
 //	challenge host|dnp|either NODE direct|torus [K]   on the direct rail by interface K
 //	downcall NODE             a message for another node
 //	told REVISION SINCE PART/PARTS [want] NODE=STATE...   by a supervisor, on the direct rail
+//	quorum lost|back          of the supervisors that answer: without one they commit nothing, and say for how long
+//	quorum elsewhere          an answer of one that has a quorum
 //	watch NODE...             somebody on this node watches them
 //	known NODE...             prints what is known of them; of none: of the node and its neighbours
 //	arrived COORD             another node's envelope, come by the torus
@@ -72,6 +74,7 @@ type world struct {
 	alive      bool
 	corrupt    bool
 	answer     bool
+	lost       time.Time // since when the supervisors have no quorum; zero: they have one
 	gossip     bool
 	sensorsAt  time.Time // when they answer next
 	deeds      []string
@@ -139,6 +142,9 @@ func (w *world) apply(out Output) {
 	for _, id := range out.Learned {
 		w.say("learned of %s", id)
 	}
+	if out.Aged {
+		w.say("stale: %v", w.m.Known(nil).Stale)
+	}
 	for _, r := range out.Relay {
 		w.say("to DNP: %s to %s", r.Kind, r.Dst)
 	}
@@ -186,7 +192,11 @@ func (w *world) sentReport(s *Send, r fault.Report) {
 		}
 	}
 	if w.answer && s.Path == fault.PathDirect {
-		for _, st := range []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED} {
+		said := []lofamov1.Ack_Status{lofamov1.Ack_RECEIVED, lofamov1.Ack_COMMITTED}
+		if !w.lost.IsZero() {
+			said = said[:1]
+		}
+		for _, st := range said {
 			w.receiveOn(fault.PathDirect, s.Interface, s.Target, withLeader(servicenet.NewAcks(st, r.ID), "sup-1"))
 		}
 	}
@@ -203,6 +213,9 @@ func (w *world) iface(s *Send) string {
 func (w *world) receive(path fault.Path, by string, m *lofamov1.Message) { w.receiveOn(path, 0, by, m) }
 
 func (w *world) receiveOn(path fault.Path, k uint8, by string, m *lofamov1.Message) {
+	if !w.lost.IsZero() {
+		m.NoQuorumMs = max(1, w.now.Sub(w.lost).Milliseconds())
+	}
 	w.step(Received{Path: path, Interface: k, From: netip.MustParseAddrPort("198.51.100.1:99"), Opened: servicenet.Opened{Msg: m, Role: servicenet.RoleSupervisor, Name: by, Raw: []byte("raw")}})
 }
 
@@ -301,9 +314,27 @@ func (w *world) do(args []string) {
 		if k.Pending {
 			pending = ", not all was told yet"
 		}
-		w.say("known at revision %d, supervisors heard %s ago%s:", k.Revision, w.now.Sub(k.Heard).Round(time.Millisecond), pending)
+		stale := ""
+		if k.Stale && k.Confirmed.IsZero() {
+			stale = ", never with a quorum"
+		} else if k.Stale {
+			stale = fmt.Sprintf(", with a quorum %s ago", w.now.Sub(k.Confirmed).Round(time.Millisecond))
+		}
+		w.say("known at revision %d, supervisors heard %s ago%s%s:", k.Revision, w.now.Sub(k.Heard).Round(time.Millisecond), stale, pending)
 		for _, n := range k.Nodes {
 			w.say("    %s %s", n.GetId(), n.GetState())
+		}
+	case "quorum":
+		switch args[1] {
+		case "lost":
+			w.lost = w.now
+		case "back":
+			w.lost = time.Time{}
+		case "elsewhere":
+			w.step(Received{Path: fault.PathDirect, Opened: servicenet.Opened{
+				Msg: &lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED, fault.ReportID{Origin: fault.Origin{Node: w.m.self, Half: fault.HalfHost}, Epoch: 7, Seq: 1})},
+				Role: servicenet.RoleSupervisor, Name: "sup-2", Raw: []byte("raw"),
+			}})
 		}
 	case "downcall":
 		w.receive(fault.PathDirect, "sup-0", &lofamov1.Message{Body: &lofamov1.Message_Downcall{Downcall: &lofamov1.Downcall{

@@ -23,6 +23,18 @@ func (m *Machine) onTold(ev Received, t *lofamov1.Told) {
 	}
 }
 
+// noteQuorum takes what a supervisor says of its quorum: for how long it has had none, in milliseconds, -1
+// for never. One that has a quorum may be heard beside one that has not: so long as it is, nothing is stale.
+func (m *Machine) noteQuorum(now time.Time, without int64) {
+	if at := now.Add(-time.Duration(without) * time.Millisecond); without >= 0 && at.After(m.confirmed) {
+		m.confirmed = at
+	}
+	bound := time.Duration(m.cfg.Periods.DigestMisses) * m.cfg.Periods.DigestPeriod
+	stale := without != 0 && (m.confirmed.IsZero() || now.Sub(m.confirmed) > bound)
+	m.out.Aged = m.out.Aged || stale != m.stale
+	m.stale = stale
+}
+
 // withTold adds to what is said on the direct rail up to where this half was told.
 func (m *Machine) withTold(p fault.Path, st *lofamov1.DeliveryStatus) *lofamov1.DeliveryStatus {
 	if st != nil && p == fault.PathDirect {
@@ -37,6 +49,9 @@ type Known struct {
 	Revision uint64    // up to which it was told
 	Heard    time.Time // when a supervisor was last heard; zero: never
 	Pending  bool      // something that is asked for has not been told yet
+	Stale    bool      // the supervisors that are heard have no quorum
+	// Confirmed is when a supervisor last had a quorum, as far as the half was told; zero: never.
+	Confirmed time.Time
 }
 
 // Known returns what is known of nodes; none: of this one and its neighbours.
@@ -47,7 +62,7 @@ func (m *Machine) Known(ids []fault.NodeID) Known {
 			ids = append(ids, n.ID)
 		}
 	}
-	k := Known{Revision: m.told.Revision(), Heard: m.answered, Pending: m.told.Pending()}
+	k := Known{Revision: m.told.Revision(), Heard: m.answered, Pending: m.told.Pending(), Stale: m.stale, Confirmed: m.confirmed}
 	for _, id := range ids {
 		k.Nodes = append(k.Nodes, m.told.Node(id))
 	}

@@ -51,6 +51,7 @@ type Server struct {
 type watcher struct {
 	nodes   []fault.NodeID // none: the node and its neighbours
 	changed map[fault.NodeID]bool
+	all     bool          // all is to be said again
 	wake    chan struct{} // has room for one
 }
 
@@ -75,6 +76,16 @@ func (s *Server) Changed(ids []fault.NodeID) {
 	}
 }
 
+// Aged tells all watchers that what is known has become stale, or is no more. It does not block.
+func (s *Server) Aged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		w.all = true
+		w.tell()
+	}
+}
+
 func (w *watcher) tell() {
 	select {
 	case w.wake <- struct{}{}:
@@ -96,6 +107,9 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 		if !k.Heard.IsZero() {
 			resp.SupervisorsAge = durationpb.New(time.Since(k.Heard))
 		}
+		if resp.Stale = k.Stale; k.Stale && !k.Confirmed.IsZero() {
+			resp.StaleAge = durationpb.New(time.Since(k.Confirmed))
+		}
 		for _, n := range k.Nodes {
 			resp.Nodes = append(resp.Nodes, render(n))
 		}
@@ -108,7 +122,7 @@ func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.Serve
 	}
 }
 
-// await returns what has changed for a watcher, at least one node.
+// await returns what is to be said to a watcher: what has changed, at least one node, or all that it watches.
 func (s *Server) await(ctx context.Context, w *watcher) ([]fault.NodeID, error) {
 	for {
 		select {
@@ -117,7 +131,11 @@ func (s *Server) await(ctx context.Context, w *watcher) ([]fault.NodeID, error) 
 		case <-w.wake:
 		}
 		// What changed since the watcher was woken has been taken with the rest: then it is woken for nothing.
-		if ids := s.take(w); len(ids) > 0 {
+		ids, all := s.take(w)
+		if all {
+			return w.nodes, nil
+		}
+		if len(ids) > 0 {
 			return ids, nil
 		}
 	}
@@ -179,17 +197,18 @@ func (s *Server) watched() []fault.NodeID {
 	return slices.Compact(all)
 }
 
-// take empties what has changed for a watcher.
-func (s *Server) take(w *watcher) []fault.NodeID {
+// take empties what has changed for a watcher, and returns whether all is to be said again.
+func (s *Server) take(w *watcher) (ids []fault.NodeID, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make([]fault.NodeID, 0, len(w.changed))
+	ids = make([]fault.NodeID, 0, len(w.changed))
 	for id := range w.changed {
 		ids = append(ids, id)
 	}
 	clear(w.changed)
 	slices.Sort(ids)
-	return ids
+	all, w.all = w.all, false
+	return ids, all
 }
 
 func render(n *lofamov1.ToldNode) *lofamov1.LocalNode {

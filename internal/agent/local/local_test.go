@@ -27,6 +27,7 @@ type half struct {
 	mu       sync.Mutex
 	states   map[fault.NodeID]lofamov1.State
 	revision uint64
+	stale    bool
 	watched  []fault.NodeID
 	changed  chan struct{} // of watched
 }
@@ -37,7 +38,7 @@ func (h *half) Known(ids []fault.NodeID) hostcore.Known {
 	if len(ids) == 0 {
 		ids = []fault.NodeID{"n0", "n1"}
 	}
-	k := hostcore.Known{Revision: h.revision, Heard: time.Now(), Pending: h.revision < 2}
+	k := hostcore.Known{Revision: h.revision, Heard: time.Now(), Pending: h.revision < 2, Stale: h.stale, Confirmed: time.Now().Add(-time.Minute)}
 	for _, id := range ids {
 		n := &lofamov1.ToldNode{Id: string(id), State: max(h.states[id], lofamov1.State_UNKNOWN)}
 		if n.State == lofamov1.State_SICK {
@@ -108,7 +109,7 @@ func TestWatchFaults(t *testing.T) {
 		})
 	}()
 	first := <-got
-	if len(first.GetNodes()) != 2 || first.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN || first.GetSupervisorsAge() == nil || first.GetRevision() != 1 || !first.GetPending() {
+	if len(first.GetNodes()) != 2 || first.GetNodes()[1].GetState() != lofamov1.State_UNKNOWN || first.GetSupervisorsAge() == nil || first.GetRevision() != 1 || !first.GetPending() || first.GetStale() || first.GetStaleAge() != nil {
 		t.Errorf("first: %v", first)
 	}
 	h.awaitWatched(t, 2)
@@ -119,6 +120,13 @@ func TestWatchFaults(t *testing.T) {
 	next := <-got
 	if len(next.GetNodes()) != 1 || next.GetNodes()[0].GetId() != "n7" || next.GetNodes()[0].GetFaults()[0].GetComponent() != "memory" {
 		t.Errorf("next: %v", next)
+	}
+	h.mu.Lock()
+	h.stale = true
+	h.mu.Unlock()
+	s.Aged()
+	if again := <-got; len(again.GetNodes()) != 2 || !again.GetStale() || again.GetStaleAge().AsDuration() < time.Minute {
+		t.Errorf("stale: %v", again)
 	}
 	s.Changed([]fault.NodeID{"n3"}) // nobody's
 	cancel()

@@ -49,6 +49,28 @@ func TestCommittedIsCarried(t *testing.T) {
 	}
 }
 
+// TestNoQuorumIsSaid beside the acks, and with what is told of the map: else what may be old looks like news.
+func TestNoQuorumIsSaid(t *testing.T) {
+	a := newAuthority(t)
+	r, h := a.replica(t, "s1", nil), a.half(t, host0)
+	for i, c := range []struct {
+		without time.Duration
+		want    int64
+	}{{0, 0}, {time.Nanosecond, 1}, {5 * time.Second, 5000}, {-1, -1}} {
+		r.noQuorum = c.without
+		r.get(eth0, 0, h.reports(t, 5, 1+i, false, servicenet.SealOptions{}))
+		r.sender.Tell("n0", &lofamov1.Told{Node: "n0", Revision: 7, Parts: 1})
+		for _, d := range r.wire.sent()[2*i:] {
+			if got := h.open(t, d).Msg.GetNoQuorumMs(); got != c.want {
+				t.Errorf("without a quorum for %s: said %d ms, want %d", c.without, got, c.want)
+			}
+		}
+	}
+	if n := len(r.wire.sent()); n != 8 {
+		t.Errorf("%d messages: want 8", n)
+	}
+}
+
 // TestAcksFitTheirMessages: whatever has to be said, every message is within its bounds, and every number
 // is said once.
 func TestAcksFitTheirMessages(t *testing.T) {
@@ -56,6 +78,7 @@ func TestAcksFitTheirMessages(t *testing.T) {
 	h, relay := a.half(t, host0), a.half(t, host1)
 	rapid.Check(t, func(rt *rapid.T) {
 		r := a.replica(t, "s1", nil)
+		r.noQuorum = rapid.SampledFrom([]time.Duration{0, servicenet.MaxAge}).Draw(rt, "without a quorum")
 		to := engine.To{Addr: eth0.String()}
 		if rapid.Bool().Draw(rt, "relayed") {
 			to = engine.To{Addr: n1.String(), Relayed: true}

@@ -301,6 +301,8 @@ type supervisor struct {
 	forward *forwards
 	tells   tells
 	metrics *metrics.Metrics
+	// noQuorum is what its sender is told of that.
+	noQuorum time.Duration
 }
 
 // tells remembers what halves say of what they were told.
@@ -336,7 +338,7 @@ func (a *authority) replica(t testing.TB, id string, spoil func(*IntakeConfig)) 
 	r.sender = NewSender(SenderConfig{
 		Ports: []Port{{wireSocket{r.wire, 0}, "10.0.0.100:7001"}, {wireSocket{r.wire, 1}, "10.1.0.100:7001"}},
 		Nodes: addresses{"n0": {eth0, eth1}, "n1": {n1}},
-		Paths: x, Leader: func() string { return "s9" }, Signer: a.signer(t, pki.SupervisorIdentity("test", id)),
+		Paths: x, Leader: func() string { return "s9" }, NoQuorum: func() time.Duration { return r.noQuorum }, Signer: a.signer(t, pki.SupervisorIdentity("test", id)),
 		Metrics: r.metrics, Logger: logger,
 	})
 	cfg := IntakeConfig{

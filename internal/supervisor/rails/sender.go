@@ -48,12 +48,15 @@ type SenderConfig struct {
 	Ports []Port // by number, at least one
 	// Nodes knows the service addresses of the nodes; the k-th is reached by the k-th port, or by the last
 	// where there are fewer.
-	Nodes   Addresses
-	Paths   *Exchanges
-	Leader  func() string // as far as known
-	Signer  servicenet.Signer
-	Metrics *metrics.Metrics
-	Logger  *slog.Logger
+	Nodes  Addresses
+	Paths  *Exchanges
+	Leader func() string // as far as known
+	// NoQuorum is for how long this replica has been without a quorum: 0: it has one; negative: it has had
+	// none since it started. It does not block.
+	NoQuorum func() time.Duration
+	Signer   servicenet.Signer
+	Metrics  *metrics.Metrics
+	Logger   *slog.Logger
 }
 
 // challengeQueue bounds the challenges that wait to be signed and sent; beyond it they are dropped and
@@ -374,7 +377,7 @@ func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicene
 	s.mu.Lock()
 	acks = append(slices.Clip(acks), s.acks.take(s.dest(origin, to))...)
 	s.mu.Unlock()
-	leader := s.cfg.Leader()
+	leader, noQuorum := s.cfg.Leader(), inMilliseconds(s.cfg.NoQuorum())
 	for _, a := range acks {
 		a.Leader = leader
 	}
@@ -394,6 +397,7 @@ func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicene
 		if msg == nil {
 			msg = &lofamov1.Message{}
 		}
+		msg.NoQuorumMs = noQuorum
 		msg.Acks, acks = pack(acks, s.room(to, msg))
 		if !s.deliver(what, origin, to, at, o, msg) {
 			s.keep(origin, to, append(msg.GetAcks(), acks...))
@@ -401,6 +405,14 @@ func (s *Sender) say(what string, origin fault.Origin, to engine.To, o servicene
 		}
 		body = nil
 	}
+}
+
+// inMilliseconds rounds up, so that no time at all is 0 alone; negative is -1.
+func inMilliseconds(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return min((d + time.Millisecond - 1).Milliseconds(), servicenet.MaxAge.Milliseconds())
 }
 
 // keep keeps the acks that could not be sent until the half is heard of again, but for RECEIVED: that

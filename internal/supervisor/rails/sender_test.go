@@ -49,7 +49,7 @@ func TestChallengesGoBeforeAcks(t *testing.T) {
 		nodes[fault.NodeID(fmt.Sprint("n", i))] = []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:2")}
 	}
 	s := NewSender(SenderConfig{
-		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" }, Signer: fixedSigner{},
+		Ports: []Port{{Socket: out, ReplyTo: "127.0.0.1:1"}}, Leader: func() string { return "sup-0" }, NoQuorum: func() time.Duration { return 0 }, Signer: fixedSigner{},
 		Nodes: nodes, Paths: NewExchanges(ExchangeConfig{ID: "sup-0", Metrics: metrics.New(prometheus.NewRegistry())}),
 		Metrics: metrics.New(prometheus.NewRegistry()), Logger: slog.New(slog.DiscardHandler),
 	})

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// TestFaultsAreDated: whoever reads what a node was told reads how old it may be.
+func TestFaultsAreDated(t *testing.T) {
+	heard := durationpb.New(104 * time.Millisecond)
+	for _, c := range []struct {
+		r    *lofamov1.WatchFaultsResponse
+		want string
+	}{
+		{&lofamov1.WatchFaultsResponse{Pending: true}, `no supervisor has been heard yet: nothing is known
+not all of it has been told yet
+`},
+		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard}, `of revision 17; a supervisor was heard 104ms ago
+`},
+		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true, StaleAge: durationpb.New(5123 * time.Millisecond)}, `of revision 17; a supervisor was heard 104ms ago
+STALE: the supervisors that are heard have no quorum, the last one had it 5.1s ago: what is said here may be as old
+`},
+		{&lofamov1.WatchFaultsResponse{Revision: 17, SupervisorsAge: heard, Stale: true}, `of revision 17; a supervisor was heard 104ms ago
+STALE: the supervisors that are heard have no quorum, none has had one since this node's host half started: nobody knows how old this is
+`},
+	} {
+		var b strings.Builder
+		if err := writeFaults(&b, c.r); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.TrimSuffix(b.String(), "NODE  STATE  CAUSE  FAULTS  GROUPS\n"); got != c.want {
+			t.Errorf("%s\nwant\n%s", got, c.want)
+		}
+	}
+}

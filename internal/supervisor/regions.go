@@ -210,7 +210,7 @@ func (s *Supervisor) leadRegion(ctx context.Context, fence store.Fence) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	if s.upstream != nil {
-		wg.Go(func() { s.upstream.Run(ctx, uint64(fence.Rev)) })
+		wg.Go(func() { s.upstream.Run(ctx, fence) })
 	}
 	wg.Go(func() { s.border.Tell(ctx, s.periods.DigestPeriod, s.store, s.engine.Detail) })
 	defer wg.Wait()

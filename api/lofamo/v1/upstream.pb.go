@@ -209,10 +209,18 @@ type UpstreamHello struct {
 	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
 	Dims   string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"` // of the whole torus
 	// The fencing token of the region's leader: the revision of its election key. An older term is refused,
-	// a newer one takes the place of the one that spoke until then.
-	Term          uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Revision      uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                    // that the region's store has reached
-	NextEvent     uint64 `protobuf:"varint,5,opt,name=next_event,json=nextEvent,proto3" json:"next_event,omitempty"` // number that its next event will have
+	// a newer one takes the place of the one that spoke until then. Of two stores the terms are not to be compared.
+	Term      uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Revision  uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                    // that the region's store has reached
+	NextEvent uint64 `protobuf:"varint,5,opt,name=next_event,json=nextEvent,proto3" json:"next_event,omitempty"` // number that its next event will have
+	// Which store it is: another one once the region's store was restored from a snapshot, or was made anew. Revisions
+	// and numbers of events are then others', though they may be greater: the parent asks for a snapshot (revision 0).
+	// Empty from a region of an older version, and then its revisions alone tell.
+	Store string `protobuf:"bytes,6,opt,name=store,proto3" json:"store,omitempty"`
+	// Number of the first event that no other store has had: 1 where it was made anew. The parent, if it had another
+	// store's, asks for the events from there on.
+	FirstEvent    uint64 `protobuf:"varint,7,opt,name=first_event,json=firstEvent,proto3" json:"first_event,omitempty"`
+	RestoredFrom  string `protobuf:"bytes,8,opt,name=restored_from,json=restoredFrom,proto3" json:"restored_from,omitempty"` // the store whose snapshot it was restored from; empty where it was made anew
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +288,27 @@ func (x *UpstreamHello) GetNextEvent() uint64 {
 		return x.NextEvent
 	}
 	return 0
+}
+
+func (x *UpstreamHello) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *UpstreamHello) GetFirstEvent() uint64 {
+	if x != nil {
+		return x.FirstEvent
+	}
+	return 0
+}
+
+func (x *UpstreamHello) GetRestoredFrom() string {
+	if x != nil {
+		return x.RestoredFrom
+	}
+	return ""
 }
 
 // UpstreamResume says from where to go on.
@@ -602,14 +631,18 @@ const file_lofamo_v1_upstream_proto_rawDesc = "" +
 	"\x16UpstreamReportResponse\x123\n" +
 	"\x06resume\x18\x01 \x01(\v2\x19.lofamo.v1.UpstreamResumeH\x00R\x06resume\x12<\n" +
 	"\tcommitted\x18\x02 \x01(\v2\x1c.lofamo.v1.UpstreamCommittedH\x00R\tcommittedB\x06\n" +
-	"\x04body\"\x8a\x01\n" +
+	"\x04body\"\xe6\x01\n" +
 	"\rUpstreamHello\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x1d\n" +
 	"\n" +
-	"next_event\x18\x05 \x01(\x04R\tnextEvent\"K\n" +
+	"next_event\x18\x05 \x01(\x04R\tnextEvent\x12\x14\n" +
+	"\x05store\x18\x06 \x01(\tR\x05store\x12\x1f\n" +
+	"\vfirst_event\x18\a \x01(\x04R\n" +
+	"firstEvent\x12#\n" +
+	"\rrestored_from\x18\b \x01(\tR\frestoredFrom\"K\n" +
 	"\x0eUpstreamResume\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1d\n" +
 	"\n" +

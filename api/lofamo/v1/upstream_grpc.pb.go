@@ -35,11 +35,11 @@ type UpstreamClient interface {
 	// the place from which to go on, then changes in the order of the region's revisions, each of which the
 	// parent acknowledges once its own store has it, and beats in between.
 	//
-	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), or somebody with a newer
-	// term has spoken for the region since. UNAVAILABLE when it leads no longer, ABORTED when another stream has
-	// taken this one's place. INVALID_ARGUMENT for a region that the parent does not
-	// have, another torus, or a node that is not the region's. OUT_OF_RANGE when a change does not follow the
-	// one before: begin again with a hello.
+	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), somebody with a newer
+	// term has spoken for the region since, or somebody with another store speaks for it now. UNAVAILABLE when it
+	// leads no longer, ABORTED when another stream has taken this one's place. INVALID_ARGUMENT for a region that the
+	// parent does not have, another torus, or a node that is not the region's. OUT_OF_RANGE when a change does not
+	// follow the one before: begin again with a hello.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[UpstreamReportRequest, UpstreamReportResponse], error)
 }
 
@@ -75,11 +75,11 @@ type UpstreamServer interface {
 	// the place from which to go on, then changes in the order of the region's revisions, each of which the
 	// parent acknowledges once its own store has it, and beats in between.
 	//
-	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), or somebody with a newer
-	// term has spoken for the region since. UNAVAILABLE when it leads no longer, ABORTED when another stream has
-	// taken this one's place. INVALID_ARGUMENT for a region that the parent does not
-	// have, another torus, or a node that is not the region's. OUT_OF_RANGE when a change does not follow the
-	// one before: begin again with a hello.
+	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), somebody with a newer
+	// term has spoken for the region since, or somebody with another store speaks for it now. UNAVAILABLE when it
+	// leads no longer, ABORTED when another stream has taken this one's place. INVALID_ARGUMENT for a region that the
+	// parent does not have, another torus, or a node that is not the region's. OUT_OF_RANGE when a change does not
+	// follow the one before: begin again with a hello.
 	Report(grpc.BidiStreamingServer[UpstreamReportRequest, UpstreamReportResponse]) error
 	mustEmbedUnimplementedUpstreamServer()
 }

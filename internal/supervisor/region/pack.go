@@ -81,6 +81,10 @@ func (p *packer) took(ops, bytes int) {
 // unit adds a unit: its events, each with the document that it changes, then the other documents.
 func (p *packer) unit(u *Unit) error {
 	w := newUnitDocuments(u)
+	if was := p.after.Store; was != "" && was != u.After.Store {
+		// Whoever goes on from between two transactions knows whose events it has, and that it has not all.
+		p.after = Position{Store: u.After.Store, Term: u.After.Term}
+	}
 	p.after.NextEvent = max(p.after.NextEvent, u.First)
 	for i, ev := range u.Events {
 		size := proto.Size(ev) + proto.Size(w.final[documentOf(ev)])
@@ -181,12 +185,15 @@ func documentOf(ev *lofamov1.Event) string {
 // asOf is the document as it was before these events of its own, which are still to come: for each component, its
 // state is the one that the next of them changes.
 func asOf(d *lofamov1.Document, later []*lofamov1.Event) (*lofamov1.Document, error) {
-	if len(later) == 0 || !strings.HasPrefix(d.GetKey(), KindNodes) || d.GetDeleted() {
+	if len(later) == 0 || !strings.HasPrefix(d.GetKey(), KindNodes) || len(d.GetValue()) == 0 {
 		return d, nil
 	}
 	n, err := decode(d.GetKey(), d.GetValue(), &lofamov1.Node{})
 	if err != nil {
 		return nil, err
+	}
+	if d.GetDeleted() {
+		forgotten(n)
 	}
 	for _, ev := range slices.Backward(later) {
 		if ev.GetComponent() == "node" {

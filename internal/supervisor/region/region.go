@@ -25,6 +25,8 @@ type Position struct {
 	Revision  uint64 `json:"revision"`   // all changes up to there are in
 	NextEvent uint64 `json:"next_event"` // number of the first event that is not
 	Term      uint64 `json:"term"`       // of whoever passed that on
+	// Store is which store of the region's it is; the rest is of that one only. Empty: a region of an older version.
+	Store string `json:"store,omitempty"`
 }
 
 // Unit is what is to be committed of a region: the changes of one transaction of its store, or all it has.

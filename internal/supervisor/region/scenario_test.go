@@ -79,14 +79,14 @@ func TestLedger(t *testing.T) {
 			var ev Event
 			switch cmd {
 			case "store": // what another leader of the parent has left
-				l = NewLedger(cfg, now, Position{Revision: a.n("rev"), NextEvent: a.n("next"), Term: a.n("term")}, a.is("cut"))
+				l = NewLedger(cfg, now, Position{Revision: a.n("rev"), NextEvent: a.n("next"), Term: a.n("term"), Store: a["of"]}, a.is("cut"))
 				return nil, nil
 			case "hello":
 				dims := "4x4x4"
 				if a.is("dims") {
 					dims = a["dims"]
 				}
-				ev = Hello{s, &lofamov1.UpstreamHello{Region: "west", Dims: dims, Term: a.n("term"), Revision: a.n("rev"), NextEvent: a.n("next")}}
+				ev = Hello{s, &lofamov1.UpstreamHello{Region: "west", Dims: dims, Term: a.n("term"), Revision: a.n("rev"), NextEvent: a.n("next"), Store: a["of"], FirstEvent: a.n("own"), RestoredFrom: a["from"]}}
 			case "change":
 				ev = Part{s, a.change()}
 			case "alive":
@@ -149,7 +149,7 @@ func TestFeed(t *testing.T) {
 			var in Input
 			switch cmd {
 			case "begin":
-				in = Begin{a.n("term"), a.n("rev"), a.n("next")}
+				in = Begin{Term: a.n("term"), Revision: a.n("rev"), NextEvent: a.n("next"), Store: a["of"], FirstEvent: a.n("own"), From: a["from"]}
 			case "resume":
 				in = Resume{a.n("rev"), a.n("next")}
 			case "update":
@@ -177,7 +177,12 @@ func printFeed(o Orders) []string {
 	for _, m := range o.Send {
 		switch b := m.GetBody().(type) {
 		case *lofamov1.UpstreamReportRequest_Hello:
-			out = append(out, fmt.Sprintf("send hello of %s: term %d, revision %d, next event %d", b.Hello.GetRegion(), b.Hello.GetTerm(), b.Hello.GetRevision(), b.Hello.GetNextEvent()))
+			h := b.Hello
+			s := fmt.Sprintf("send hello of %s: term %d, revision %d, next event %d", h.GetRegion(), h.GetTerm(), h.GetRevision(), h.GetNextEvent())
+			if h.GetStore() != "" {
+				s += fmt.Sprintf(", store %s with events of its own from %d", h.GetStore(), h.GetFirstEvent())
+			}
+			out = append(out, s)
 		case *lofamov1.UpstreamReportRequest_Change:
 			out = append(out, "send "+describe(b.Change))
 		case *lofamov1.UpstreamReportRequest_Alive:
@@ -199,7 +204,7 @@ func printFeed(o Orders) []string {
 // TestNames: every enum has names of its own.
 func TestNames(t *testing.T) {
 	var names []string
-	for i := range 6 {
+	for i := range 7 {
 		names = append(names, Refusal(i).String(), Read(i).String(), feedState(i).String())
 	}
 	slices.Sort(names)
@@ -235,5 +240,26 @@ func TestParts(t *testing.T) {
 		if next != 7+uint64(tc.events) || docs != tc.docs {
 			t.Errorf("%+v: %d events, %d documents", tc, next-7, docs)
 		}
+	}
+}
+
+// TestAnotherStoreInParts: whoever goes on from between two transactions of what another store has knows that the
+// position is of that store, and that its revision is not reached.
+func TestAnotherStoreInParts(t *testing.T) {
+	u := Unit{Snapshot: true, First: 6, After: Position{Revision: 99, NextEvent: 9, Term: 3, Store: "b"}}
+	for range 3 {
+		u.Events = append(u.Events, &lofamov1.Event{Node: "n0-0-0", Component: "host"})
+	}
+	writes, err := Pack([]Unit{u}, Position{Revision: 40, NextEvent: 20, Term: 5, Store: "a"}, Limits{Ops: 2, Bytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Position
+	for _, w := range writes {
+		got = append(got, w.After)
+	}
+	want := []Position{{NextEvent: 7, Term: 3, Store: "b"}, {NextEvent: 8, Term: 3, Store: "b"}, u.After}
+	if !slices.Equal(got, want) {
+		t.Errorf("positions %+v, want %+v", got, want)
 	}
 }

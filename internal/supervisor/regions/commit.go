@@ -87,7 +87,7 @@ func (c *committer) units(ctx context.Context, jobs []job) error {
 	for i, j := range jobs {
 		units[i] = *j.unit
 	}
-	return c.pack(ctx, jobs[0].region.name, units, nil)
+	return c.pack(ctx, jobs[0].region.name, units)
 }
 
 // snapshot commits what is not as it was, and first what is known of a loss.
@@ -107,15 +107,19 @@ func (c *committer) snapshot(ctx context.Context, j job) error {
 		}
 	}
 	u := *j.unit
-	first := c.heads[name].NextEvent
+	was := c.heads[name].Position
 	if err := u.Complete(have); err != nil {
 		return fmt.Errorf("snapshot of region %s: %w", name, err)
 	}
-	var notice *lofamov1.Event
-	if u.Lost > 0 && first > 0 {
-		notice = c.regionEvent(name, j.at, fmt.Sprintf("%d events of the region are no longer kept there, from %d on: what they led to is here", u.Lost, first))
+	var notices []*lofamov1.Event
+	another := was.Store != "" && was.Store != u.After.Store
+	if another {
+		notices = append(notices, c.regionEvent(name, j.at, "the region's store is another one: it was restored from a snapshot, or made anew; what it has is here, and nothing else"))
 	}
-	return c.pack(ctx, name, []region.Unit{u}, notice)
+	if first := u.First - u.Lost; u.Lost > 0 && was.NextEvent > 0 {
+		notices = append(notices, c.regionEvent(name, j.at, fmt.Sprintf("%d events of the region are no longer kept there, from %d on: what they led to is here", u.Lost, first)))
+	}
+	return c.pack(ctx, name, []region.Unit{u}, notices...)
 }
 
 // regionEvent tells something of a region, whose state stays as it is.
@@ -124,16 +128,16 @@ func (c *committer) regionEvent(name string, at time.Time, reason string) *lofam
 	return &lofamov1.Event{Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: state, To: state, Reason: reason, Time: timestamppb.New(at)}
 }
 
-// pack writes units of one region; notice goes before them.
-func (c *committer) pack(ctx context.Context, name string, units []region.Unit, notice *lofamov1.Event) error {
+// pack writes units of one region; the notices go before them.
+func (c *committer) pack(ctx context.Context, name string, units []region.Unit, notices ...*lofamov1.Event) error {
 	h := c.heads[name]
 	writes, err := region.Pack(units, h.Position, region.Limits{Ops: c.cfg.Ops, Bytes: c.cfg.Bytes})
 	if err != nil {
 		return fmt.Errorf("region %s: %w", name, err)
 	}
 	for i, w := range writes {
-		if i == 0 && notice != nil {
-			w.Events = append([]*lofamov1.Event{notice}, w.Events...)
+		if i == 0 {
+			w.Events = append(notices, w.Events...)
 		}
 		h.Position = w.After
 		if err := c.add(ctx, name, h, w); err != nil {

@@ -182,7 +182,7 @@ func (r *child) connect(p *parent) {
 		Beat: beat, Logger: slog.New(slog.DiscardHandler),
 	})
 	var wg sync.WaitGroup
-	wg.Go(func() { u.Run(ctx, uint64(r.fence.Rev)) })
+	wg.Go(func() { u.Run(ctx, r.fence) })
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		wg.Wait()
@@ -476,6 +476,44 @@ func TestCompacted(t *testing.T) {
 	}
 	if i := slices.Index(got, fmt.Sprint(bounds.Oldest)); i < 0 || !slices.Equal(got[i:len(got)-1], numbers(int(bounds.Oldest), west.n)) {
 		t.Errorf("events %v, want those from %d to %d", got, bounds.Oldest, west.n)
+	}
+}
+
+// TestAnotherStore: a region whose store was made anew is not taken for the one that it was, though its revisions and
+// events are further on: the map is that of the new one, and no component jumps.
+func TestAnotherStore(t *testing.T) {
+	p, was := newParent(t), newChild(t, "west", 0)
+	was.change("n0-0-0", lofamov1.State_SICK)
+	was.change("n1-0-0", lofamov1.State_FAILED)
+	was.connect(p)
+	p.shows(was)
+	p.present("west")
+	was.stop()
+
+	is := newChild(t, "west", 0)
+	is.change("n0-0-0", lofamov1.State_NORMAL)
+	for range 4 {
+		is.change("n0-0-0", lofamov1.State_FAILED)
+		is.change("n0-0-0", lofamov1.State_NORMAL)
+	}
+	is.connect(p)
+	p.shows(is)
+	if got := max(p.states()["n1-0-0"], lofamov1.State_UNKNOWN); got != lofamov1.State_UNKNOWN {
+		t.Errorf("n1-0-0, of which the store knows nothing, is %s", got)
+	}
+	is.change("n1-0-0", lofamov1.State_NORMAL)
+	p.shows(is)
+	p.present("west")
+	made := "passed on as a whole: what led there is no longer kept"
+	var got []string
+	for _, r := range p.events("west") {
+		if !strings.Contains(r, ">") {
+			got = append(got, r)
+		}
+	}
+	want := slices.Concat([]string{"1", "2", "the region's store is another one: it was restored from a snapshot, or made anew; what it has is here, and nothing else", made, made}, numbers(1, 10))
+	if !slices.Equal(got, want) {
+		t.Errorf("events %q, want %q", got, want)
 	}
 }
 

@@ -123,7 +123,7 @@ func (s *Server) answer(ctx context.Context, stream grpc.BidiStreamingServer[lof
 
 func codeOf(r region.Refusal) codes.Code {
 	switch r {
-	case region.RefusedTerm:
+	case region.RefusedTerm, region.RefusedStore:
 		return codes.FailedPrecondition
 	case region.RefusedOrder:
 		return codes.OutOfRange

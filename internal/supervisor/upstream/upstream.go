@@ -17,9 +17,10 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
 
-// Store is what is read of the region's store. Bounds and Whole block until it answers.
+// Store is what is read of the region's store. Identity and Whole block until it answers.
 type Store interface {
-	Bounds(ctx context.Context) (store.Bounds, error)
+	// Identity fails with store.ErrNotLeader when the fence is gone.
+	Identity(ctx context.Context, fence store.Fence) (store.Identity, error)
 	Follow(ctx context.Context, after uint64, wanted func(key string) bool) <-chan store.Change
 	Whole(ctx context.Context, kinds []string, fromEvent uint64) (*lofamov1.UpstreamChange, error)
 }
@@ -52,13 +53,13 @@ const (
 	lastPause  = time.Second
 )
 
-// Run passes on until the context, which is that of the leadership, ends. term is its fencing token.
-func (c *Client) Run(ctx context.Context, term uint64) {
+// Run passes on until the context, which is that of the leadership, ends.
+func (c *Client) Run(ctx context.Context, fence store.Fence) {
 	pause := firstPause
 	for ctx.Err() == nil {
 		id := c.cfg.Parents[c.at]
 		began := time.Now()
-		err := c.stream(ctx, c.cfg.Conn(id), term)
+		err := c.stream(ctx, c.cfg.Conn(id), fence)
 		if ctx.Err() != nil {
 			return
 		}
@@ -80,7 +81,7 @@ func (c *Client) Run(ctx context.Context, term uint64) {
 }
 
 // stream passes on to one replica of the parent until that ends.
-func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, term uint64) error {
+func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, fence store.Fence) error {
 	if conn == nil {
 		return errors.New("no connection")
 	}
@@ -90,7 +91,7 @@ func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, term uint64)
 		cancel()
 		return err
 	}
-	at, err := c.cfg.Store.Bounds(ctx)
+	own, err := c.cfg.Store.Identity(ctx, fence)
 	if err != nil {
 		cancel()
 		return err
@@ -103,7 +104,7 @@ func (c *Client) stream(ctx context.Context, conn *grpc.ClientConn, term uint64)
 	done := make(chan struct{}, 2)
 	go func() { s.send(); done <- struct{}{} }()
 	go func() { s.receive(); done <- struct{}{} }()
-	err = s.run(region.Begin{Term: term, Revision: at.Revision, NextEvent: at.Next})
+	err = s.run(region.Begin{Term: uint64(fence.Rev), Revision: own.Revision, NextEvent: own.Next, Store: own.ID, FirstEvent: own.First, From: own.From})
 	cancel()
 	<-done
 	<-done

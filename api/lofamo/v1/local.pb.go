@@ -24,6 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// WatchFaultsRequest says which nodes a job wants to hear of: those that it runs on.
 type WatchFaultsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // ids, at most 1,024; none: the node and its neighbours
@@ -68,6 +69,8 @@ func (x *WatchFaultsRequest) GetNodes() []string {
 	return nil
 }
 
+// WatchFaultsResponse is what is known at this moment. It comes only when something of a node has changed: ages
+// are those of the sending, and go on growing.
 type WatchFaultsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All that are asked for in the first response, and whenever stale begins or ends; else those that changed.
@@ -161,12 +164,12 @@ func (x *WatchFaultsResponse) GetStaleAge() *durationpb.Duration {
 // LocalNode is what this node knows of one.
 type LocalNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // as in the topology, for example n1-0-1
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // UNKNOWN: nothing has been told of it
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
-	Faults        []*LocalFault          `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"` // components that are SICK or FAILED
-	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"` // ids of the group faults that it is a member of
-	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // what of it is at fault; NONE: nothing, or nothing is known
+	Faults        []*LocalFault          `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"`                     // components that are SICK or FAILED
+	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`                     // ids of the group faults that it is a member of
+	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`          // somebody works on it: nothing will be done about its faults
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -246,9 +249,9 @@ func (x *LocalNode) GetMaintenance() bool {
 // LocalFault is a component that is not well.
 type LocalFault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Component     string                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"` // "host", "link/X+", ...
-	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	Component     string                 `protobuf:"bytes,1,opt,name=component,proto3" json:"component,omitempty"`               // "host", "link/X+", ...
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED, never another
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // what explains it: of a link, for example, DNP or NODE when it is the peer that is dead
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -134,7 +134,7 @@ func (x *ForwardRequest) GetVerdicts() *BorderVerdicts {
 // neither is. They are said again with every digest period, and count for as long as the word of a half does.
 type BorderVerdicts struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Failed        []*BorderVerdict       `protobuf:"bytes,1,rep,name=failed,proto3" json:"failed,omitempty"`
+	Failed        []*BorderVerdict       `protobuf:"bytes,1,rep,name=failed,proto3" json:"failed,omitempty"` // by id; empty: no half of theirs is FAILED
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -179,7 +179,7 @@ func (x *BorderVerdicts) GetFailed() []*BorderVerdict {
 // BorderVerdict is one of them.
 type BorderVerdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`  // id, of a node that has a neighbour in the region of the callee; others are passed over
 	Host          bool                   `protobuf:"varint,2,opt,name=host,proto3" json:"host,omitempty"` // the host half is FAILED
 	Dnp           bool                   `protobuf:"varint,3,opt,name=dnp,proto3" json:"dnp,omitempty"`   // the DNP half is FAILED
 	unknownFields protoimpl.UnknownFields
@@ -241,13 +241,13 @@ func (x *BorderVerdict) GetDnp() bool {
 // those that it has, and asks for the whole where they differ.
 type RestatedDigest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id of the node that speaks
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
-	Words         uint64                 `protobuf:"fixed64,5,opt,name=words,proto3" json:"words,omitempty"`                // hash of what it says
-	Path          uint32                 `protobuf:"varint,6,opt,name=path,proto3" json:"path,omitempty"`                   // fault.Path by which it came
-	HeldNs        uint64                 `protobuf:"varint,7,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"` // by all hops together and in this replica
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id of the node that speaks
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_HOST or HALF_DNP
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // of this digest, in its epoch: not that of the one whose words it says again
+	Words         uint64                 `protobuf:"fixed64,5,opt,name=words,proto3" json:"words,omitempty"`                  // hash of what it says
+	Path          uint32                 `protobuf:"varint,6,opt,name=path,proto3" json:"path,omitempty"`                     // fault.Path by which it came
+	HeldNs        uint64                 `protobuf:"varint,7,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`   // by all hops together and in this replica
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,8 +334,8 @@ func (x *RestatedDigest) GetHeldNs() uint64 {
 // HalfName names a half.
 type HalfName struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_HOST or HALF_DNP
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -387,12 +387,14 @@ func (x *HalfName) GetHalf() Half {
 // ForwardResponse says which reports were committed, whose digests are wanted whole, or whom to ask whether
 // he lives.
 type ForwardResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Ack     *Ack                   `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`
-	To      string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
-	Socket  uint32                 `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
-	Relayed bool                   `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
-	Whole   []*HalfName            `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // of these the next digest is to be passed on whole; the other fields are empty then
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// To be passed on to the half that it names, at once or with something else. Acks of one stream come in any
+	// order.
+	Ack     *Ack        `protobuf:"bytes,1,opt,name=ack,proto3" json:"ack,omitempty"`          // to be passed on to the half that it names, by itself or with something else
+	To      string      `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`            // ForwardRequest.from
+	Socket  uint32      `protobuf:"varint,3,opt,name=socket,proto3" json:"socket,omitempty"`   // ForwardRequest.socket
+	Relayed bool        `protobuf:"varint,4,opt,name=relayed,proto3" json:"relayed,omitempty"` // the ack is for another node than the one at that address, which relayed the report
+	Whole   []*HalfName `protobuf:"bytes,5,rep,name=whole,proto3" json:"whole,omitempty"`      // of these the next digest is to be passed on whole; the other fields are empty then
 	// Ask this node for a sign of life as well, from your own addresses (reply_to is empty): it may be that only
 	// you reach it. The other fields are empty then.
 	Challenge     *Challenge `protobuf:"bytes,6,opt,name=challenge,proto3" json:"challenge,omitempty"`

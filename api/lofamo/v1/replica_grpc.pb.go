@@ -28,10 +28,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Replica is served by every supervisor for the others (role supervisor only).
+// Replica is served by every supervisor for the others, those of neighbouring regions included (role supervisor
+// only).
 type ReplicaClient interface {
-	// Forward passes evidence from a replica that received it to the leader, and what the leader
-	// has to say to agents back. FAILED_PRECONDITION when the callee does not lead.
+	// Forward passes evidence from a replica that received it to the leader, and what the leader has to say to
+	// agents back. FAILED_PRECONDITION when the callee does not lead, or leads no longer. PERMISSION_DENIED when
+	// a supervisor of another region vouches for a node of the callee's, INVALID_ARGUMENT for a field out of its
+	// range.
 	Forward(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ForwardRequest, ForwardResponse], error)
 }
 
@@ -60,10 +63,13 @@ type Replica_ForwardClient = grpc.BidiStreamingClient[ForwardRequest, ForwardRes
 // All implementations must embed UnimplementedReplicaServer
 // for forward compatibility.
 //
-// Replica is served by every supervisor for the others (role supervisor only).
+// Replica is served by every supervisor for the others, those of neighbouring regions included (role supervisor
+// only).
 type ReplicaServer interface {
-	// Forward passes evidence from a replica that received it to the leader, and what the leader
-	// has to say to agents back. FAILED_PRECONDITION when the callee does not lead.
+	// Forward passes evidence from a replica that received it to the leader, and what the leader has to say to
+	// agents back. FAILED_PRECONDITION when the callee does not lead, or leads no longer. PERMISSION_DENIED when
+	// a supervisor of another region vouches for a node of the callee's, INVALID_ARGUMENT for a field out of its
+	// range.
 	Forward(grpc.BidiStreamingServer[ForwardRequest, ForwardResponse]) error
 	mustEmbedUnimplementedReplicaServer()
 }

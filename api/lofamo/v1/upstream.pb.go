@@ -23,6 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// UpstreamReportRequest is one message of a region: a hello, then changes and beats.
 type UpstreamReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -108,11 +109,11 @@ type UpstreamReportRequest_Hello struct {
 }
 
 type UpstreamReportRequest_Change struct {
-	Change *UpstreamChange `protobuf:"bytes,2,opt,name=change,proto3,oneof"`
+	Change *UpstreamChange `protobuf:"bytes,2,opt,name=change,proto3,oneof"` // in the order of the revisions; up to 512 of them, or 16 MiB, need no answer yet
 }
 
 type UpstreamReportRequest_Alive struct {
-	Alive *UpstreamAlive `protobuf:"bytes,3,opt,name=alive,proto3,oneof"`
+	Alive *UpstreamAlive `protobuf:"bytes,3,opt,name=alive,proto3,oneof"` // once a digest period, when nothing else waits to be sent
 }
 
 func (*UpstreamReportRequest_Hello) isUpstreamReportRequest_Body() {}
@@ -121,6 +122,7 @@ func (*UpstreamReportRequest_Change) isUpstreamReportRequest_Body() {}
 
 func (*UpstreamReportRequest_Alive) isUpstreamReportRequest_Body() {}
 
+// UpstreamReportResponse is one message of the parent. Of acknowledgements that wait only the newest is sent.
 type UpstreamReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -196,7 +198,7 @@ type UpstreamReportResponse_Resume struct {
 }
 
 type UpstreamReportResponse_Committed struct {
-	Committed *UpstreamCommitted `protobuf:"bytes,2,opt,name=committed,proto3,oneof"`
+	Committed *UpstreamCommitted `protobuf:"bytes,2,opt,name=committed,proto3,oneof"` // for all changes up to its revision: not one for each
 }
 
 func (*UpstreamReportResponse_Resume) isUpstreamReportResponse_Body() {}
@@ -206,8 +208,8 @@ func (*UpstreamReportResponse_Committed) isUpstreamReportResponse_Body() {}
 // UpstreamHello says who speaks for a region, and how far its store is.
 type UpstreamHello struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
-	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
-	Dims   string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"` // of the whole torus
+	Region string                 `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"` // its name, as in the parent's configuration
+	Dims   string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"`     // of the whole torus
 	// The fencing token of the region's leader: the revision of its election key. An older term is refused,
 	// a newer one takes the place of the one that spoke until then. Of two stores the terms are not to be compared.
 	Term      uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
@@ -373,6 +375,7 @@ type UpstreamChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revision of the change before, or that of the resume. Not looked at in a snapshot.
 	Previous uint64 `protobuf:"varint,1,opt,name=previous,proto3" json:"previous,omitempty"`
+	// That this leads to, in the region's store; greater than previous. 0 is refused.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The documents are all that there are at the revision, the events all that are kept from next_event on.
 	Snapshot bool `protobuf:"varint,3,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
@@ -380,9 +383,9 @@ type UpstreamChange struct {
 	// follow without gaps. In a snapshot it may be greater than the number asked for: those before are no
 	// longer kept.
 	FirstEvent    uint64      `protobuf:"varint,4,opt,name=first_event,json=firstEvent,proto3" json:"first_event,omitempty"`
-	Events        []*Event    `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`
-	Documents     []*Document `protobuf:"bytes,6,rep,name=documents,proto3" json:"documents,omitempty"`
-	More          bool        `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"` // further parts of the same revision follow
+	Events        []*Event    `protobuf:"bytes,5,rep,name=events,proto3" json:"events,omitempty"`       // in the order of their numbers, before the documents that they have led to
+	Documents     []*Document `protobuf:"bytes,6,rep,name=documents,proto3" json:"documents,omitempty"` // keys of the map that were put or deleted: other keys, and other regions' nodes, are refused
+	More          bool        `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"`          // further parts of the same revision follow
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,8 +472,8 @@ func (x *UpstreamChange) GetMore() bool {
 // Document is one key of the store.
 type Document struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"` // below the store's prefix: "nodes/n0-0-0", "groups/plane/X=3"
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`          // below the store's prefix: "nodes/n0-0-0", "groups/plane/X=3"
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`      // as the region's store has it, protobuf or JSON by its key; empty when deleted
 	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"` // there is no such key any more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -576,7 +579,7 @@ func (x *UpstreamAlive) GetRevision() uint64 {
 // UpstreamCommitted says that the parent's store has all changes up to a revision of the region's.
 type UpstreamCommitted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // of the region's store; what was sent up to there makes room for more
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

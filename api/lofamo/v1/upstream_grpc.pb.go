@@ -31,15 +31,16 @@ const (
 // Upstream is served by the supervisors of a parent of regions, for the supervisors that its
 // configuration lists for each region (role supervisor, by id; PERMISSION_DENIED for any other).
 type UpstreamClient interface {
-	// Report passes on what a region's store has committed: first the hello, which the parent answers with
-	// the place from which to go on, then changes in the order of the region's revisions, each of which the
-	// parent acknowledges once its own store has it, and beats in between.
+	// Report passes on what a region's store has committed: first the hello, which the parent answers with the
+	// place from which to go on, then changes in the order of the region's revisions, each of which the parent
+	// acknowledges once its own store has it, and beats in between.
 	//
 	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), somebody with a newer
 	// term has spoken for the region since, or somebody with another store speaks for it now. UNAVAILABLE when it
-	// leads no longer, ABORTED when another stream has taken this one's place. INVALID_ARGUMENT for a region that the
-	// parent does not have, another torus, or a node that is not the region's. OUT_OF_RANGE when a change does not
-	// follow the one before: begin again with a hello.
+	// leads no longer, ABORTED when another stream has taken this one's place. PERMISSION_DENIED for a region that
+	// is not the caller's, INVALID_ARGUMENT for another torus, or a node that is not the region's. OUT_OF_RANGE when
+	// a change does not follow the one before: begin again with a hello. RESOURCE_EXHAUSTED for a change of more
+	// than 256 MiB.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[UpstreamReportRequest, UpstreamReportResponse], error)
 }
 
@@ -71,15 +72,16 @@ type Upstream_ReportClient = grpc.BidiStreamingClient[UpstreamReportRequest, Ups
 // Upstream is served by the supervisors of a parent of regions, for the supervisors that its
 // configuration lists for each region (role supervisor, by id; PERMISSION_DENIED for any other).
 type UpstreamServer interface {
-	// Report passes on what a region's store has committed: first the hello, which the parent answers with
-	// the place from which to go on, then changes in the order of the region's revisions, each of which the
-	// parent acknowledges once its own store has it, and beats in between.
+	// Report passes on what a region's store has committed: first the hello, which the parent answers with the
+	// place from which to go on, then changes in the order of the region's revisions, each of which the parent
+	// acknowledges once its own store has it, and beats in between.
 	//
 	// FAILED_PRECONDITION when the callee does not lead the parent (another replica does), somebody with a newer
 	// term has spoken for the region since, or somebody with another store speaks for it now. UNAVAILABLE when it
-	// leads no longer, ABORTED when another stream has taken this one's place. INVALID_ARGUMENT for a region that the
-	// parent does not have, another torus, or a node that is not the region's. OUT_OF_RANGE when a change does not
-	// follow the one before: begin again with a hello.
+	// leads no longer, ABORTED when another stream has taken this one's place. PERMISSION_DENIED for a region that
+	// is not the caller's, INVALID_ARGUMENT for another torus, or a node that is not the region's. OUT_OF_RANGE when
+	// a change does not follow the one before: begin again with a hello. RESOURCE_EXHAUSTED for a change of more
+	// than 256 MiB.
 	Report(grpc.BidiStreamingServer[UpstreamReportRequest, UpstreamReportResponse]) error
 	mustEmbedUnimplementedUpstreamServer()
 }

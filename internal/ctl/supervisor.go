@@ -250,12 +250,36 @@ LOFAMO_SUPERVISOR_ETCD_CLUSTERSTATE); in a local cluster this command sees to th
 	return cmd
 }
 
+func membersLeft(n int) string {
+	if n == 1 {
+		return "1 member is left"
+	}
+	return fmt.Sprintf("%d members are left", n)
+}
+
+// warnFragile says when no member more may be lost.
+func (a *app) warnFragile(members []*lofamov1.Member) {
+	voters := 0
+	for _, m := range members {
+		if !m.GetLearner() {
+			voters++
+		}
+	}
+	switch voters {
+	case 1:
+		a.warnf("lofamoctl: one member alone stands no loss: when it fails nothing is decided, and when its disk fails all since the last snapshot is lost: add two more (supervisor add)\n")
+	case 2:
+		a.warnf("lofamoctl: two members stand no loss: when one fails there is no quorum, and nothing is decided: add a third (supervisor add)\n")
+	}
+}
+
 func (a *app) supervisorRemoveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Take a replica out for good",
 		Long: `Takes a member out for good: its replica ends, and its data directory is of no use any more. The others and the
 API forget it. It is refused for the last member, and when those that are left and answer would be no majority.
+It warns when no more may be lost: two members stand as little as one.
 Take its address out of the agents' configurations at leisure. In a local cluster its files are removed too.`,
 		Args: exactly("NAME (or the member's id)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -271,7 +295,8 @@ Take its address out of the agents' configurations at leisure. In a local cluste
 						}
 					}
 				}
-				a.printf("%s is out: %d members are left\n", args[0], len(resp.GetMembers()))
+				a.printf("%s is out: %s\n", args[0], membersLeft(len(resp.GetMembers())))
+				a.warnFragile(resp.GetMembers())
 				return nil
 			})
 		},

@@ -72,6 +72,28 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 	}
 }
 
+// TestSupervisorRemoveWarns when what is left stands no further loss. Who has no vote yet does not count.
+func TestSupervisorRemoveWarns(t *testing.T) {
+	r := startRemote(t, healthy(t, "2x1x1"))
+	voter, learner := &lofamov1.Member{}, &lofamov1.Member{Learner: true}
+	for _, c := range []struct {
+		left         []*lofamov1.Member
+		says, warned string
+	}{
+		{[]*lofamov1.Member{voter, voter, voter, voter}, "s2 is out: 4 members are left\n", ""},
+		{[]*lofamov1.Member{voter, voter, voter}, "s2 is out: 3 members are left\n", ""},
+		{[]*lofamov1.Member{voter, voter, learner}, "s2 is out: 3 members are left\n", "two members stand no loss"},
+		{[]*lofamov1.Member{voter, voter}, "s2 is out: 2 members are left\n", "two members stand no loss"},
+		{[]*lofamov1.Member{voter}, "s2 is out: 1 member is left\n", "one member alone stands no loss"},
+	} {
+		r.server.Admin.Members = &lofamov1.ListMembersResponse{Members: c.left}
+		got := run(t, nil, r.flags("supervisor", "remove", "s2")...)
+		if got.code != 0 || got.stdout != c.says || (got.stderr == "") != (c.warned == "") || !strings.Contains(got.stderr, c.warned) {
+			t.Errorf("%d left: exit code %d, %q, %q: want %q, %q", len(c.left), got.code, got.stdout, got.stderr, c.says, c.warned)
+		}
+	}
+}
+
 func chunks(data string) []*lofamov1.SnapshotChunk {
 	sum := sha256.Sum256([]byte(data))
 	return []*lofamov1.SnapshotChunk{

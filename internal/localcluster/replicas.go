@@ -164,8 +164,8 @@ func (c *Cluster) EmptySupervisor(ctx context.Context, id, initialCluster string
 	})
 }
 
-// PlanSupervisor makes the files of one more replica after the pattern of the first, and returns its id and
-// the address of its etcd member. It is to be taken in as a member before it is started; agents learn of it
+// PlanSupervisor makes the files of one more replica after the pattern of the first, and returns its id, which
+// may be that of one that was forgotten, and the address of its etcd member. It is to be taken in as a member before it is started; agents learn of it
 // by gossip, and from their configurations when these are changed.
 func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	if c.planned {
@@ -198,12 +198,13 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	}
 	cfg.ID, cfg.DataDir = id, c.path("supervisors", id, "data")
 	cfg.Report, cfg.ReportAlternates, cfg.GRPC, cfg.HTTP = a.Report[0], a.Report[1:], a.GRPC, a.HTTP
-	cfg.GossipJoin, cfg.GossipListen = append(slices.Clone(cfg.GossipJoin), cfg.GossipListen), a.Gossip
-	cfg.Etcd.Name, cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = id, "https://"+a.EtcdPeer, "https://"+a.EtcdClient
-	cfg.Etcd.ClusterState, cfg.Etcd.InitialCluster = "existing", cfg.Etcd.InitialCluster+","+id+"="+cfg.Etcd.PeerURL
+	cfg.GossipListen = a.Gossip
+	cfg.Etcd.Name, cfg.Etcd.PeerURL, cfg.Etcd.ClientURL, cfg.Etcd.ClusterState = id, "https://"+a.EtcdPeer, "https://"+a.EtcdClient, "existing"
 	cfg.TLS.Cert, cfg.TLS.Key = c.PKI(id+".pem"), c.PKI(id+".key")
 	info := SupervisorInfo{ID: id, GRPC: a.GRPC, HTTP: a.HTTP, Report: a.Report[0]}
-	cfg.Replicas = append(slices.Clone(cfg.Replicas), config.ReplicaEntry{ID: id, GRPC: a.GRPC, Report: a.Report[0], HTTP: a.HTTP})
+	if err := c.beside(&cfg); err != nil {
+		return fail(err)
+	}
 	if err := cfg.Validate(); err != nil {
 		return fail(err)
 	}
@@ -212,6 +213,28 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	}
 	c.info.Supervisors = append(c.info.Supervisors, info)
 	return id, cfg.Etcd.PeerURL, c.save()
+}
+
+// beside names in the configuration of a new replica the others that there are, and itself. Each is known by its
+// own file: what the others' files say of it may be of one that was removed.
+func (c *Cluster) beside(cfg *config.Supervisor) error {
+	cfg.Replicas, cfg.GossipJoin = nil, nil
+	var members []string
+	add := func(r config.Supervisor) {
+		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: r.ID, GRPC: r.GRPC, Report: r.Report, HTTP: r.HTTP})
+		members = append(members, r.ID+"="+r.Etcd.PeerURL)
+	}
+	for _, s := range c.Serving("") {
+		other, err := config.LoadSupervisor(c.supervisorConfig(s.ID), nil)
+		if err != nil {
+			return err
+		}
+		cfg.GossipJoin = append(cfg.GossipJoin, other.GossipListen)
+		add(other)
+	}
+	add(*cfg)
+	cfg.Etcd.InitialCluster = strings.Join(members, ",")
+	return nil
 }
 
 func (c *Cluster) issueSupervisor(id string, a SupervisorAddresses) error {

@@ -332,7 +332,7 @@ func (w *world) do(args []string) {
 			w.lost = time.Time{}
 		case "elsewhere":
 			w.step(Received{Path: fault.PathDirect, Opened: servicenet.Opened{
-				Msg: &lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED, fault.ReportID{Origin: fault.Origin{Node: w.m.self, Half: fault.HalfHost}, Epoch: 7, Seq: 1})},
+				Msg:  &lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_RECEIVED, fault.ReportID{Origin: fault.Origin{Node: w.m.self, Half: fault.HalfHost}, Epoch: 7, Seq: 1})},
 				Role: servicenet.RoleSupervisor, Name: "sup-2", Raw: []byte("raw"),
 			}})
 		}

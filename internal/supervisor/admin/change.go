@@ -247,8 +247,12 @@ func (s *Server) ReplaceMember(req *lofamov1.ReplaceMemberRequest, stream grpc.S
 		return err
 	}
 	left := without(members, old)
+	rest := fmt.Sprintf("%d members are left", len(left))
+	if len(left) == 1 {
+		rest = "1 member is left"
+	}
 	if err := stream.Send(&lofamov1.MemberProgress{
-		Step: lofamov1.MemberStep_REMOVED, Id: old.GetId(), Message: fmt.Sprintf("%s is out: %d members are left", old.GetName(), len(left)),
+		Step: lofamov1.MemberStep_REMOVED, Id: old.GetId(), Message: fmt.Sprintf("%s is out: %s", old.GetName(), rest),
 	}); err != nil {
 		return err
 	}

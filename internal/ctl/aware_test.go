@@ -127,6 +127,23 @@ func TestGoldenOfGroups(t *testing.T) {
 	}
 }
 
+// TestGoldenOfAGroup: a group fault is explained as such.
+func TestGoldenOfAGroup(t *testing.T) {
+	m := grouped(t)
+	g := m.Explanation.GetGroups()[0]
+	m.Explanation = &lofamov1.ExplainResponse{
+		State: g.GetState(), Cause: g.GetCause(), Since: g.GetSince(), Rule: "plane", Summary: "4 of the 4 nodes of the plane X=1 are dead",
+		Because: []string{"counted: n1-0-0, n1-0-1 (FAILED, quorum)", "counted: n1-1-0, n1-1-1 (inferred dead)"}, Until: []string{"members that come back leave it"},
+		Groups: []*lofamov1.Group{g},
+	}
+	r := startRemote(t, m)
+	got := run(t, nil, r.flags("explain", "plane/X=1")...)
+	if got.code != 0 || got.stderr != "" {
+		t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
+	}
+	golden(t, "groups-explain-group.txt", got.stdout)
+}
+
 // TestSelectorsAreHandedOn: what the user types is what the supervisor is asked.
 func TestSelectorsAreHandedOn(t *testing.T) {
 	m := grouped(t)
@@ -142,6 +159,10 @@ func TestSelectorsAreHandedOn(t *testing.T) {
 		{"get events 0,0,0 --limit 3", `limit:3 node:"0,0,0"`},
 		{"summary --by region,dimension/Z -l power=a", `by:"region" by:"dimension/Z" label_selector:"power=a"`},
 		{"explain 0,0,0 link/X+", `node:"0,0,0" component:"link/X+"`},
+		{"explain n1 X+", `node:"n1" component:"link/X+"`},
+		{"explain label/rack=r1", `group:"label/rack=r1"`},
+		{"history west/label/rack=r1 --limit 9", `limit:9 group:"west/label/rack=r1"`},
+		{"history n1 Z-", `node:"n1" component:"link/Z-"`},
 		{"history 0,0,0 host --limit 9 --since 1h", `node:"0,0,0" component:"host" limit:9 since:{seconds:1714993200}`},
 		{"watch 0,0,0 -l a --field-selector to=FAILED --initial --count 1", `node:"0,0,0" label_selector:"a" field_selector:"to=FAILED" initial:true`},
 	} {

@@ -324,6 +324,7 @@ func TestUsageErrors(t *testing.T) {
 		{"history a --limit 10001", "want 1 to 10000"},
 		{"explain", "NODE (an id such as n1-0-1"},
 		{"explain a b c", `argument "c": nothing more`},
+		{"explain label/rack=r1 host", `argument "host": a group fault has no components`},
 		{"summary a", "none is wanted"},
 		{"summary -o wide", "want one of table, json, yaml"},
 		{"get groups a b", `argument "b": nothing more`},

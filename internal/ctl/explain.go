@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 func (a *app) getGroupsCommand() *cobra.Command {
@@ -100,19 +102,23 @@ func (a *app) printGroupsOf(ctx context.Context, s session, nodes []*lofamov1.No
 
 func (a *app) explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain NODE [COMPONENT]",
-		Short: "Why a node or a part of it has its state",
+		Use:   "explain NODE|GROUP [COMPONENT]",
+		Short: "Why a node, a part of it or a group fault has its state",
 		Long: `Prints the rule that led a node, or one of its components, to its state, what was taken into account, the
-evidence, and what would have to come for the state to change. docs/awareness.md describes every rule.`,
-		Example:           "  lofamoctl explain 1,0,1\n  lofamoctl explain n1-0-1 link/X+",
-		Args:              between(1, "NODE (an id such as n1-0-1, or coordinates such as 1,0,1)", "COMPONENT (such as host or link/X+)"),
+evidence, and what would have to come for the state to change. docs/awareness.md describes every rule.
+
+Of a group fault (see lofamoctl get groups) it says which nodes count as its members and which do not, and why it is this
+group that stands and no other.`,
+		Example:           "  lofamoctl explain 1,0,1\n  lofamoctl explain n1-0-1 link/X+\n  lofamoctl explain label/rack=r1",
+		Args:              between(1, nodeOrGroup, "COMPONENT (such as host, X+ or link/X+)"),
 		ValidArgsFunction: a.completeFirstNode,
 	}
 	o := allFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req := &lofamov1.ExplainRequest{Node: args[0]}
-		if len(args) > 1 {
-			req.Component = args[1]
+		req := new(lofamov1.ExplainRequest)
+		var err error
+		if req.Node, req.Component, req.Group, err = subjectOf(args); err != nil {
+			return err
 		}
 		return a.withClient(cmd.Context(), func(ctx context.Context, s session) error {
 			resp, err := s.Explain(ctx, req)
@@ -129,12 +135,38 @@ evidence, and what would have to come for the state to change. docs/awareness.md
 	return cmd
 }
 
+// nodeOrGroup is an argument in words.
+const nodeOrGroup = "NODE (an id such as n1-0-1, or coordinates such as 1,0,1), or GROUP (such as label/rack=r1)"
+
+// subjectOf reads NODE|GROUP [COMPONENT]. The ids of groups have slashes, those of nodes have none. A link's component may
+// be called by its direction alone.
+func subjectOf(args []string) (node, component, group string, err error) {
+	if len(args) > 1 {
+		component = args[1]
+		if d, err := grid.ParseDirection(component); err == nil {
+			component = fault.Link(d).String()
+		}
+	}
+	if !strings.Contains(args[0], "/") {
+		return args[0], component, "", nil
+	}
+	if component != "" {
+		return "", "", "", usagef("argument %q: a group fault has no components", component)
+	}
+	return "", "", args[0], nil
+}
+
 func (a *app) printExplanation(e *lofamov1.ExplainResponse) error {
 	verdict := stateName(e.GetState())
 	if c := causeName(e.GetCause()); c != "-" {
 		verdict += ", cause " + c
 	}
-	a.printf("%s of %s", e.GetComponent(), e.GetNode())
+	group := e.GetNode() == ""
+	if group && len(e.GetGroups()) > 0 {
+		a.printf("%s", e.GetGroups()[0].GetId())
+	} else {
+		a.printf("%s of %s", e.GetComponent(), e.GetNode())
+	}
 	if e.GetCoord() != "" {
 		a.printf(" at %s", e.GetCoord())
 	}
@@ -168,6 +200,10 @@ func (a *app) printExplanation(e *lofamov1.ExplainResponse) error {
 	if len(e.GetGroups()) == 0 {
 		return nil
 	}
-	a.printf("\nMember of:\n")
+	if group {
+		a.printf("\n")
+	} else {
+		a.printf("\nMember of:\n")
+	}
 	return table(a.env.Stdout, a.groupRows(e.GetGroups(), true))
 }

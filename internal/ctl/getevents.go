@@ -82,12 +82,13 @@ func (a *app) historyCommand() *cobra.Command {
 	var since time.Duration
 	var limit uint
 	cmd := &cobra.Command{
-		Use:   "history NODE [COMPONENT]",
-		Short: "How a node or a part of it came to be what it is",
+		Use:   "history NODE|GROUP [COMPONENT]",
+		Short: "How a node, a part of it or a group fault came to be what it is",
 		Long: `Prints how long a node, or one of its components, was in which state, and its changes, newest first, as far back as
-the supervisors keep them; of a node also the group faults that it was a member of.`,
-		Example:           "  lofamoctl history 1,0,1\n  lofamoctl history n1-0-1 link/X+ --since 24h",
-		Args:              between(1, "NODE (an id such as n1-0-1, or coordinates such as 1,0,1)", "COMPONENT (such as host or link/X+)"),
+the supervisors keep them; of a node also the group faults that it was a member of. Of a group fault, when it stood: NORMAL is
+the time in which it did not.`,
+		Example:           "  lofamoctl history 1,0,1\n  lofamoctl history n1-0-1 link/X+ --since 24h\n  lofamoctl history label/rack=r1",
+		Args:              between(1, nodeOrGroup, "COMPONENT (such as host, X+ or link/X+)"),
 		ValidArgsFunction: a.completeFirstNode,
 	}
 	o := allFormats(cmd)
@@ -100,9 +101,10 @@ the supervisors keep them; of a node also the group faults that it was a member 
 		if err := checkLimit(cmd, limit); err != nil {
 			return err
 		}
-		req := &lofamov1.GetHistoryRequest{Node: args[0], Limit: uint32(limit)}
-		if len(args) > 1 {
-			req.Component = args[1]
+		req := &lofamov1.GetHistoryRequest{Limit: uint32(limit)}
+		var err error
+		if req.Node, req.Component, req.Group, err = subjectOf(args); err != nil {
+			return err
 		}
 		if since > 0 {
 			req.Since = timestamppb.New(a.env.Now().Add(-since))

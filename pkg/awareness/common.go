@@ -247,15 +247,32 @@ func arc(used []bool) (from, length int) {
 	return gapEnd, n - gap
 }
 
+// candidates returns the possible explanations of what the marked nodes have in common of one kind of fault.
+func (m *Machine) candidates(marked []*node, a likeness) []candidate {
+	var in, dead []*node
+	for _, n := range marked {
+		if n.marks&a.mark != 0 {
+			in = append(in, n)
+		}
+		if n.marks&markDead != 0 && a.mark != markDead {
+			dead = append(dead, n)
+		}
+	}
+	return append(m.domainCandidates(in, dead, a.cause), m.blockCandidates(in, a.mark, a.cause)...)
+}
+
+// weightier orders explanations, those that go before others first: see choose.
+func weightier(a, b candidate) int {
+	order := map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
+	loose := map[bool]int{true: 1}
+	return cmp.Or(loose[a.loose]-loose[b.loose], len(b.members)-len(a.members), order[a.kind]-order[b.kind], strings.Compare(a.id, b.id))
+}
+
 // choose takes explanations, the one with most members first, until no other explains two faults more. Of
 // equal ones a label goes before a plane, a plane before a row, a row before a box: who wired and racked the
 // machines knows more than its geometry. Sets that fill no box come last.
 func choose(all []candidate) []candidate {
-	order := map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
-	loose := map[bool]int{true: 1}
-	slices.SortStableFunc(all, func(a, b candidate) int {
-		return cmp.Or(loose[a.loose]-loose[b.loose], len(b.members)-len(a.members), order[a.kind]-order[b.kind], strings.Compare(a.id, b.id))
-	})
+	slices.SortStableFunc(all, weightier)
 	covered := map[*node]bool{}
 	var out []candidate
 	for _, c := range all {

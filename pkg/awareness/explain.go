@@ -59,6 +59,17 @@ func (x *explainer) say(format string, args ...any) {
 	x.lines = append(x.lines, fmt.Sprintf(format, args...))
 }
 
+// roughly says a duration as exactly as anybody wants to read it.
+func roughly(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
 // ago says how long before the last step t was.
 func (x *explainer) ago(t time.Time) string {
 	if t.IsZero() {

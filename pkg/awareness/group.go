@@ -76,11 +76,14 @@ const (
 	markInferred // besides markDead
 )
 
-// alike are the faults that nodes may have in common, and how each is called.
-var alike = [...]struct {
+// likeness is a fault that nodes may have in common, and how it is called.
+type likeness struct {
 	mark  marks
 	cause fault.Cause
-}{
+}
+
+// alike are all of them.
+var alike = [...]likeness{
 	{markDead, fault.CauseNode}, {markHost, fault.CauseHost}, {markDNP, fault.CauseDNP}, {markServiceNetwork, fault.CauseServiceNetwork},
 }
 
@@ -197,17 +200,7 @@ func (m *Machine) regroup(now time.Time) {
 	marked := byRank(m.common.marked)
 	var found []candidate
 	for _, a := range alike {
-		var in, dead []*node
-		for _, n := range marked {
-			if n.marks&a.mark != 0 {
-				in = append(in, n)
-			}
-			if n.marks&markDead != 0 && a.mark != markDead {
-				dead = append(dead, n)
-			}
-		}
-		all := append(m.domainCandidates(in, dead, a.cause), m.blockCandidates(in, a.mark, a.cause)...)
-		found = append(found, choose(all)...)
+		found = append(found, choose(m.candidates(marked, a))...)
 	}
 	found = append(found, m.bundleCandidates(marked)...)
 	switch listened := m.started.Add(m.window()); {

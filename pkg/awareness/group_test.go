@@ -329,6 +329,11 @@ func TestGroupsAgainstNaive(t *testing.T) {
 			}
 			slices.Sort(got)
 			slices.Sort(story)
+			for _, g := range old {
+				if x, ok := m.ExplainGroup(g.ID); !ok || !strings.Contains(x.Summary, g.ID) || len(x.Because) < 2 || len(x.Until) < 2 {
+					t.Fatalf("explained as %+v", x)
+				}
+			}
 			if want := v.groups(); !slices.Equal(got, want) || !slices.Equal(story, want) {
 				t.Fatalf("round %d of %s: stand\n%s\ntold\n%s\non paper\n%s", i, dims, strings.Join(got, "\n"), strings.Join(story, "\n"), strings.Join(want, "\n"))
 			}

@@ -40,6 +40,7 @@ import (
 //	nodes                        prints the nodes that are not NORMAL, without their components
 //	groups                       prints the group faults that stand
 //	explain NODE [COMPONENT]     explains its state
+//	explain GROUP                explains a group fault that stands
 //	brief, full                  of changes print only those of whole nodes and of groups; everything
 //	evidence NODE COMPONENT      prints why
 //	links NODE                   prints its link ends that are not NORMAL
@@ -102,6 +103,9 @@ func (s *scenario) command(f []string) error {
 			s.printGroup("", g)
 		}
 	case "explain":
+		if strings.Contains(arg(1), "/") {
+			return s.explainGroup(arg(1))
+		}
 		return s.explain(fault.NodeID(arg(1)), arg(2))
 	case "gossip":
 		w.step(GossipOpinion{Node: fault.NodeID(arg(1))})
@@ -371,14 +375,6 @@ func (s *scenario) printBrief(at time.Time, changes []Change) {
 	}
 }
 
-// several names a few nodes, and of many how many they are.
-func several(ids []fault.NodeID) string {
-	if len(ids) > 8 {
-		return fmt.Sprintf("%d nodes, %s to %s", len(ids), ids[0], ids[len(ids)-1])
-	}
-	return join(ids)
-}
-
 func (s *scenario) printGroup(at string, g GroupStatus) {
 	s.printf("%sgroup %s: %s %s, cause %s, %d of %d, %d inferred, rule %s, since %s: %s", at, g.ID, g.Kind, g.State, g.Cause,
 		len(g.Members), g.Of, g.Inferred, g.Rule, s.clock(g.Since), several(g.Members))
@@ -472,13 +468,27 @@ func (s *scenario) explain(id fault.NodeID, component string) error {
 		return fmt.Errorf("no %s of %s", c, id)
 	}
 	s.printf("%s, cause %s, rule %s", e.Summary, e.Cause, e.Rule)
-	for _, b := range e.Because {
+	s.reasons(e.Because, e.Until)
+	return nil
+}
+
+func (s *scenario) explainGroup(id string) error {
+	e, ok := s.w.m.ExplainGroup(id)
+	if !ok {
+		return fmt.Errorf("no group %s", id)
+	}
+	s.printf("%s, cause %s, rule %s", e.Summary, e.Cause, e.Rule)
+	s.reasons(e.Because, e.Until)
+	return nil
+}
+
+func (s *scenario) reasons(because, until []string) {
+	for _, b := range because {
 		s.printf("  because %s", b)
 	}
-	for _, u := range e.Until {
+	for _, u := range until {
 		s.printf("  until %s", u)
 	}
-	return nil
 }
 
 func (s *scenario) printMap() {

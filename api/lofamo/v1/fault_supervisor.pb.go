@@ -912,10 +912,12 @@ func (x *Tally) GetNodes() *Count {
 	return nil
 }
 
+// ExplainRequest asks for a component of a node, or for a group fault that stands.
 type ExplainRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // id or "x,y,z"
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // id or "x,y,z"; empty: group is given
 	Component     string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"` // "node" (also when empty), "host", "link/X+", ...
+	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`         // id of a group fault, "label/rack=r7"; empty: node is given
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -964,11 +966,19 @@ func (x *ExplainRequest) GetComponent() string {
 	return ""
 }
 
+func (x *ExplainRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+// ExplainResponse says why a component of a node, or a group fault, has its state.
 type ExplainResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`
-	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // its id; empty of a group fault
+	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`         // "x,y,z"; empty of a spare and of a group fault
+	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"` // "node", "host", "link/X+", ...; empty of a group fault
 	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
 	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
 	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
@@ -979,8 +989,10 @@ type ExplainResponse struct {
 	Because  []string    `protobuf:"bytes,9,rep,name=because,proto3" json:"because,omitempty"`
 	Evidence []*Evidence `protobuf:"bytes,10,rep,name=evidence,proto3" json:"evidence,omitempty"` // newest first
 	// What would have to come for the state to change, in words.
-	Until         []string     `protobuf:"bytes,11,rep,name=until,proto3" json:"until,omitempty"`
-	Groups        []*Group     `protobuf:"bytes,12,rep,name=groups,proto3" json:"groups,omitempty"` // that it is a member of
+	Until []string `protobuf:"bytes,11,rep,name=until,proto3" json:"until,omitempty"`
+	// That it is a member of; of a group fault that one alone. Which nodes count as members and which of the same row,
+	// plane, block or label do not, and why it is this group that stands and no other, is told in because.
+	Groups        []*Group     `protobuf:"bytes,12,rep,name=groups,proto3" json:"groups,omitempty"`
 	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
 	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1115,13 +1127,16 @@ func (x *ExplainResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
+// GetHistoryRequest asks for a node, one of its components, or a group fault.
 type GetHistoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"; empty: group is given
 	// One component, e.g. "link/X+"; empty: all of the node, and the group faults it was a member of.
-	Component     string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"`
-	Limit         uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // events; 0: 100; the most is 10,000
-	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`  // by the supervisors' wall clocks; absent: as far as is kept
+	Component string                 `protobuf:"bytes,2,opt,name=component,proto3" json:"component,omitempty"`
+	Limit     uint32                 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"` // events; 0: 100; the most is 10,000
+	Since     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`  // by the supervisors' wall clocks; absent: as far as is kept
+	// Id of a group fault, "label/rack=r7", that stands or did so while events are kept; empty: node is given.
+	Group         string `protobuf:"bytes,5,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1184,10 +1199,18 @@ func (x *GetHistoryRequest) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetHistoryRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
 type GetHistoryResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first
-	// How long what is asked for (of a whole node: the node) was in which state, as far as events are kept.
+	// How long what is asked for (of a whole node: the node) was in which state, as far as events are kept. A group
+	// fault that does not stand is NORMAL.
 	TimeIn        []*TimeIn              `protobuf:"bytes,2,rep,name=time_in,json=timeIn,proto3" json:"time_in,omitempty"` // UNKNOWN, NORMAL, SICK, FAILED
 	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // since when events are kept
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -2948,10 +2971,11 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x05Tally\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12&\n" +
-	"\x05nodes\x18\x03 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\"B\n" +
+	"\x05nodes\x18\x03 \x01(\v2\x10.lofamo.v1.CountR\x05nodes\"X\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
-	"\tcomponent\x18\x02 \x01(\tR\tcomponent\"\xe2\x03\n" +
+	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\xe2\x03\n" +
 	"\x0fExplainResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12\x1c\n" +
@@ -2967,12 +2991,13 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x05until\x18\v \x03(\tR\x05until\x12(\n" +
 	"\x06groups\x18\f \x03(\v2\x10.lofamo.v1.GroupR\x06groups\x12\x1a\n" +
 	"\brevision\x18\r \x01(\x04R\brevision\x120\n" +
-	"\acluster\x18\x0e \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\x8d\x01\n" +
+	"\acluster\x18\x0e \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\xa3\x01\n" +
 	"\x11GetHistoryRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\x120\n" +
-	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xe8\x01\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05group\x18\x05 \x01(\tR\x05group\"\xe8\x01\n" +
 	"\x12GetHistoryResponse\x12(\n" +
 	"\x06events\x18\x01 \x03(\v2\x10.lofamo.v1.EventR\x06events\x12*\n" +
 	"\atime_in\x18\x02 \x03(\v2\x11.lofamo.v1.TimeInR\x06timeIn\x12.\n" +

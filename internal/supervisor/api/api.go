@@ -39,6 +39,7 @@ type Engine interface {
 	Detail(ctx context.Context, ids []fault.NodeID) ([]view.Entry, error)
 	Reports(ctx context.Context, q engine.ReportQuery) (engine.ReportView, error)
 	Explain(ctx context.Context, id fault.NodeID, c fault.Component) (awareness.Explanation, error)
+	ExplainGroup(ctx context.Context, id string) (awareness.GroupExplanation, error)
 	Seen(buffer int) (changes <-chan *lofamov1.Event, cancel func(), err error)
 }
 

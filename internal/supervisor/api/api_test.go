@@ -45,6 +45,9 @@ func (follower) Detail(context.Context, []fault.NodeID) ([]view.Entry, error) {
 func (follower) Explain(context.Context, fault.NodeID, fault.Component) (awareness.Explanation, error) {
 	return awareness.Explanation{}, engine.ErrNotLeading
 }
+func (follower) ExplainGroup(context.Context, string) (awareness.GroupExplanation, error) {
+	return awareness.GroupExplanation{}, engine.ErrNotLeading
+}
 func (follower) Reports(context.Context, engine.ReportQuery) (engine.ReportView, error) {
 	return engine.ReportView{}, engine.ErrNotLeading
 }

@@ -262,16 +262,55 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 	return out, 0, nil
 }
 
-// GetHistory implements the service.
-func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest) (*lofamov1.GetHistoryResponse, error) {
+// past is what a history is of: a node, a component, or a group fault.
+type past struct {
+	concerns func(*lofamov1.Event) bool // its events
+	changes  func(*lofamov1.Event) bool // of these, those that change its state
+	// before is its state at the time from, by its changes: now, where there are none.
+	before func(changes []*lofamov1.Event, from time.Time) lofamov1.State
+	// missing refuses what nobody has heard of, when there is no event. May be nil.
+	missing error
+}
+
+// pastOf finds what a history is asked of.
+func (s *Server) pastOf(ctx context.Context, req *lofamov1.GetHistoryRequest) (past, error) {
+	if req.GetGroup() != "" {
+		if req.GetNode() != "" || req.GetComponent() != "" {
+			return past{}, invalid("group", "given %q, and a node or component: want one or the other", req.GetGroup())
+		}
+		return s.pastOfGroup(ctx, req.GetGroup())
+	}
 	id, err := s.find(req.GetNode())
 	if err != nil {
-		return nil, err
+		return past{}, err
 	}
 	component, err := s.component(req.GetComponent())
 	if err != nil {
-		return nil, err
+		return past{}, err
 	}
+	now, err := s.stateOf(ctx, id, component)
+	if err != nil {
+		return past{}, err
+	}
+	return past{
+		concerns: func(ev *lofamov1.Event) bool {
+			if ev.GetNode() == string(id) {
+				return req.GetComponent() == "" || ev.GetComponent() == component.String()
+			}
+			return req.GetComponent() == "" && slices.Contains(ev.GetGroup().GetMembers(), string(id))
+		},
+		changes: func(ev *lofamov1.Event) bool { return changes(ev, component.String()) },
+		before: func(changes []*lofamov1.Event, _ time.Time) lofamov1.State {
+			if len(changes) == 0 {
+				return now
+			}
+			return changes[0].GetFrom()
+		},
+	}, nil
+}
+
+// GetHistory implements the service.
+func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest) (*lofamov1.GetHistoryResponse, error) {
 	limit := int(req.GetLimit())
 	switch {
 	case limit == 0:
@@ -280,25 +319,22 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 		return nil, invalid("limit", "given %d: want at most %d", limit, maxEvents)
 	}
 	cluster := s.catchUp(ctx)
+	of, err := s.pastOf(ctx, req)
+	if err != nil {
+		return nil, err
+	}
 	b, err := s.cfg.Copy.Bounds(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	concerns := func(ev *lofamov1.Event) bool {
-		if ev.GetNode() == string(id) {
-			return req.GetComponent() == "" || ev.GetComponent() == component.String()
-		}
-		return req.GetComponent() == "" && slices.Contains(ev.GetGroup().GetMembers(), string(id))
-	}
-	all, _, err := s.eventsAfter(ctx, b, 0, nil, int(b.Next), concerns)
+	all, _, err := s.eventsAfter(ctx, b, 0, nil, int(b.Next), of.concerns)
 	if err != nil {
 		return nil, err
+	}
+	if len(all) == 0 && of.missing != nil {
+		return nil, of.missing
 	}
 	_, from, err := s.oldestEvent(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	state, err := s.stateOf(ctx, id, component)
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +344,8 @@ func (s *Server) GetHistory(ctx context.Context, req *lofamov1.GetHistoryRequest
 	resp := &lofamov1.GetHistoryResponse{From: from, Revision: b.Revision, Cluster: cluster}
 	now := time.Now()
 	if from != nil {
-		resp.TimeIn = timeIn(all, component.String(), state, from.AsTime(), now)
+		changes := slices.DeleteFunc(slices.Clone(all), func(ev *lofamov1.Event) bool { return !of.changes(ev) })
+		resp.TimeIn = timeIn(changes, of.before(changes, from.AsTime()), from.AsTime(), now)
 	}
 	for _, ev := range slices.Backward(all) {
 		if len(resp.Events) < limit && (req.GetSince() == nil || !ev.GetTime().AsTime().Before(req.GetSince().AsTime())) {
@@ -351,16 +388,11 @@ func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component
 	return lofamov1.State_UNKNOWN, nil
 }
 
-// timeIn adds up how long a component was in which state between two times, by its changes (oldest first, others
-// are passed over). Where there are none it had the state that it has now. Clocks of supervisors that differ, or step,
-// make no negative times.
-func timeIn(events []*lofamov1.Event, component string, state lofamov1.State, from, to time.Time) []*lofamov1.TimeIn {
+// timeIn adds up how long something was in which state between two times, by its state before and its changes, oldest
+// first. Clocks of supervisors that differ, or step, make no negative times.
+func timeIn(changes []*lofamov1.Event, state lofamov1.State, from, to time.Time) []*lofamov1.TimeIn {
 	var spent [5]time.Duration
 	var times [5]uint32
-	first := slices.IndexFunc(events, func(ev *lofamov1.Event) bool { return changes(ev, component) })
-	if first >= 0 {
-		state = events[first].GetFrom()
-	}
 	at := from
 	pass := func(until time.Time) {
 		if until.After(at) {
@@ -368,10 +400,7 @@ func timeIn(events []*lofamov1.Event, component string, state lofamov1.State, fr
 			at = until
 		}
 	}
-	for _, ev := range events {
-		if !changes(ev, component) {
-			continue
-		}
+	for _, ev := range changes {
 		when := ev.GetTime().AsTime()
 		pass(when)
 		if ev.GetTo() != state && !when.Before(from) {
@@ -389,6 +418,8 @@ func timeIn(events []*lofamov1.Event, component string, state lofamov1.State, fr
 
 // changes says whether an event is a change of the state of a component.
 func changes(ev *lofamov1.Event, component string) bool {
-	return kindOf(ev) == lofamov1.EventKind_COMPONENT_CHANGED && ev.GetComponent() == component &&
-		lofamov1.State_name[int32(ev.GetFrom())] != "" && lofamov1.State_name[int32(ev.GetTo())] != ""
+	return kindOf(ev) == lofamov1.EventKind_COMPONENT_CHANGED && ev.GetComponent() == component && known(ev.GetFrom()) && known(ev.GetTo())
 }
+
+// known says whether a state is one of those that this version knows.
+func known(s lofamov1.State) bool { return lofamov1.State_name[int32(s)] != "" }

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -17,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -251,6 +254,61 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestHistoryOfAGroup: it is NORMAL while it does not stand, whether it began before events were kept or after.
+func TestHistoryOfAGroup(t *testing.T) {
+	h, l := harmed(t)
+	l.gone = true
+	now := time.Now().Truncate(time.Second)
+	ago := func(s int) *timestamppb.Timestamp { return timestamppb.New(now.Add(-time.Duration(s) * time.Second)) }
+	const u, n, f = lofamov1.State_UNKNOWN, lofamov1.State_NORMAL, lofamov1.State_FAILED
+	h.put(t, &lofamov1.Event{Reason: "first", Node: "n1-0-0", Time: ago(1000)})
+	group := func(id, reason string, from, to lofamov1.State, since, at int) {
+		h.put(t, &lofamov1.Event{Reason: reason, Kind: lofamov1.EventKind_GROUP_CHANGED, Group: &lofamov1.Group{Id: id, State: to, Since: ago(since)}, From: from, To: to, Time: ago(at)})
+	}
+	group("label/rack=r1", "found", u, f, 500, 500)
+	group("label/rack=r1", "fewer", f, f, 500, 450)
+	group("plane/X=1", "fewer there", f, f, 2000, 400)
+	group("label/rack=r1", "ended", f, n, 500, 300)
+	group("plane/X=1", "ended there", f, n, 2000, 200)
+	group("label/rack=r1", "found again", n, f, 100, 100)
+	group("partition/0,0,0", "apart", u, u, 50, 50)
+	stands, err := proto.Marshal(view.StoredGroup(awareness.GroupStatus{ID: "row/Y=0,Z=0", Kind: awareness.GroupRow, State: fault.Failed, Members: []fault.NodeID{"n0-0-0"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.writer.Commit(t.Context(), store.Batch{Puts: []store.KV{{Key: store.GroupKey("row/Y=0,Z=0"), Value: stands}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		id, want                string
+		unknown, normal, failed int // seconds
+		times                   uint32
+	}{
+		{"label/rack=r1", "found again ended fewer found", 0, 700, 300, 2},
+		{"plane/X=1", "ended there fewer there", 0, 200, 800, 0},
+		{"row/Y=0,Z=0", "", 0, 0, 1000, 0},
+		{"partition/0,0,0", "apart", 50, 950, 0, 0},
+	} {
+		resp, err := h.client.GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Group: tc.id})
+		if err != nil || reasons(resp.GetEvents()) != tc.want {
+			t.Errorf("%s: %v, %v", tc.id, resp, err)
+			continue
+		}
+		for i, want := range []int{tc.unknown, tc.normal, 0, tc.failed} {
+			if got := int(resp.GetTimeIn()[i].GetTime().AsDuration().Round(10*time.Second) / time.Second); got != want {
+				t.Errorf("%s: %ds %s, want %ds", tc.id, got, resp.GetTimeIn()[i].GetState(), want)
+			}
+		}
+		if got := resp.GetTimeIn()[3].GetTimes(); got != tc.times {
+			t.Errorf("%s: FAILED %d times, want %d", tc.id, got, tc.times)
+		}
+	}
+	_, err = h.client.GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Group: "label/rack=r9"})
+	refused(t, "unheard of", err, codes.NotFound, "row/Y=0,Z=0")
+	_, err = h.client.GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Group: "row/Y=0,Z=0", Node: "0,0,0"})
+	refused(t, "both", err, codes.InvalidArgument, "want one or the other")
+}
+
 // TestTimeInWithClocksThatStep: no time is counted twice, and none is negative.
 func TestTimeInWithClocksThatStep(t *testing.T) {
 	from := time.Unix(1000, 0)
@@ -262,7 +320,8 @@ func TestTimeInWithClocksThatStep(t *testing.T) {
 		{Component: "node", From: f, To: n, Time: at(1200)},
 		{Component: "node", From: 9, To: 77, Time: at(1210)}, // of a version to come
 	}
-	got := timeIn(events, "node", f, from, time.Unix(1300, 0))
+	node := slices.DeleteFunc(events, func(ev *lofamov1.Event) bool { return !changes(ev, "node") })
+	got := timeIn(node, node[0].GetFrom(), from, time.Unix(1300, 0))
 	for i, want := range []int64{100, 100, 0, 100} {
 		if d := got[i].GetTime(); d.GetSeconds() != want || d.GetNanos() != 0 {
 			t.Errorf("%v for %v, want %ds", got[i].GetState(), d, want)

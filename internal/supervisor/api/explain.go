@@ -54,6 +54,9 @@ func (s *Server) ListGroups(ctx context.Context, req *lofamov1.ListGroupsRequest
 // Explain implements the service. What a state rests on only the leader knows; others can say no more than what was
 // committed.
 func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lofamov1.ExplainResponse, error) {
+	if req.GetGroup() != "" {
+		return s.explainGroup(ctx, req)
+	}
 	id, err := s.find(req.GetNode())
 	if err != nil {
 		return nil, err
@@ -106,10 +109,15 @@ func (s snapshot) committed(pos int, c fault.Component) (awareness.Explanation, 
 		}, true
 	}
 	x, ok := s.Explanation(s.ID(pos), c)
-	x.Summary = "as it was committed: this supervisor reaches no leader, and does not know what it rests on now"
-	x.Until = []string{"a leader that has evidence"}
+	x.Summary, x.Until = byCopy, []string{withEvidence}
 	return x, ok
 }
+
+// What is said of anything where no leader is reached, and what would change that.
+const (
+	byCopy       = "as it was committed: this supervisor reaches no leader, and does not know what it rests on now"
+	withEvidence = "a leader that has evidence"
+)
 
 func explanation(x awareness.Explanation, now time.Time) *lofamov1.ExplainResponse {
 	return &lofamov1.ExplainResponse{

@@ -36,6 +36,15 @@ func (l *leads) Explain(_ context.Context, id fault.NodeID, c fault.Component) (
 	}, nil
 }
 
+// ExplainGroup knows of rows.
+func (l *leads) ExplainGroup(_ context.Context, id string) (awareness.GroupExplanation, error) {
+	g, _ := l.m.Group(id)
+	if g.Kind != awareness.GroupRow {
+		return awareness.GroupExplanation{}, fmt.Errorf("%w", engine.ErrUnknown)
+	}
+	return awareness.GroupExplanation{GroupStatus: g, Summary: "they are dead", Because: []string{"counted: both"}, Until: []string{"they come back"}}, nil
+}
+
 // above puts a group fault over n0-0-0 and n0-0-1, and a warning on n2-0-0 and on n0-0-0.
 func above(l *leads) {
 	l.mu.Lock()
@@ -114,6 +123,35 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+func TestExplainAGroup(t *testing.T) {
+	h, l := harmed(t)
+	_, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Group: "row/X=0,Y=0"})
+	refused(t, "no group", err, codes.NotFound, "no group fault stands")
+	above(l)
+	l.mu.Lock()
+	l.b.SetGroup(awareness.GroupStatus{ID: "plane/Z=9", Kind: awareness.GroupPlane, State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-0-0"}})
+	l.m = l.b.Map(l.rev)
+	l.mu.Unlock()
+	x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Group: "row/X=0,Y=0"})
+	if err != nil || x.GetNode()+x.GetComponent()+x.GetCoord() != "" || x.GetRule() != "row" || x.GetSummary() != "they are dead" || len(x.GetBecause()) != 1 || len(x.GetUntil()) != 1 ||
+		x.GetState() != lofamov1.State_FAILED || x.GetCause() != lofamov1.Cause_NODE || x.GetSince().GetSeconds() != 5 || len(x.GetGroups()) != 1 || x.GetGroups()[0].GetSize() != 2 || x.GetRevision() != l.rev || x.GetCluster() == nil {
+		t.Errorf("%v, %v", x, err)
+	}
+	for _, tc := range []struct {
+		req  *lofamov1.ExplainRequest
+		code codes.Code
+		want string
+	}{
+		{&lofamov1.ExplainRequest{Group: "label/rack=r1"}, codes.NotFound, "of the 2 that do: plane/Z=9, row/X=0,Y=0"},
+		{&lofamov1.ExplainRequest{Group: "plane/Z=9"}, codes.NotFound, "no such group fault"}, // it ends just now
+		{&lofamov1.ExplainRequest{Group: "row/X=0,Y=0", Node: "0,0,0"}, codes.InvalidArgument, "want one or the other"},
+		{&lofamov1.ExplainRequest{Group: "row/X=0,Y=0", Component: "host"}, codes.InvalidArgument, "want one or the other"},
+	} {
+		_, err := h.client.Explain(t.Context(), tc.req)
+		refused(t, tc.req.String(), err, tc.code, tc.want)
+	}
+}
+
 // TestCopyWithoutLeader: a replica that reaches no leader tells all that was committed, says that it is old and how
 // old, and no more than it knows.
 func TestCopyWithoutLeader(t *testing.T) {
@@ -137,6 +175,9 @@ func TestCopyWithoutLeader(t *testing.T) {
 		t.Errorf("%v, %v", x, err)
 	}
 	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n2-2-1"}); err != nil || x.GetRule() != "own-word" || x.GetState() != lofamov1.State_NORMAL {
+		t.Errorf("%v, %v", x, err)
+	}
+	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Group: "plane/Z=1"}); err != nil || !strings.Contains(x.GetSummary(), "reaches no leader") || x.GetGroups()[0].GetSize() != 1 || !x.GetCluster().GetStale() {
 		t.Errorf("%v, %v", x, err)
 	}
 	sum, err := h.client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})

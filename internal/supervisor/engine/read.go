@@ -222,8 +222,9 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 	return out
 }
 
-// why asks for an explanation.
+// why asks for an explanation: of a group fault, if that is given, else of a component.
 type why struct {
+	group string
 	id    fault.NodeID
 	c     fault.Component
 	reply chan<- explained
@@ -231,11 +232,22 @@ type why struct {
 
 type explained struct {
 	awareness.Explanation
-	ok bool
+	group awareness.GroupExplanation
+	ok    bool
 }
 
-// ErrUnknown says that there is no such node, or that it has no such component.
-var ErrUnknown = errors.New("no such node or component")
+// why answers Explain and ExplainGroup.
+func (t *term) why(w why) (x explained) {
+	if w.group != "" {
+		x.group, x.ok = t.machine.ExplainGroup(w.group)
+	} else {
+		x.Explanation, x.ok = t.machine.Explain(w.id, w.c)
+	}
+	return x
+}
+
+// ErrUnknown says that there is no such node, that it has no such component, or that no such group fault stands.
+var ErrUnknown = errors.New("no such node, component or group fault")
 
 // Explain says why a component has its state, by the machine: what is being committed is in it already. It
 // fails with ErrNotLeading, and with ErrUnknown.
@@ -245,11 +257,25 @@ func (e *Engine) Explain(ctx context.Context, id fault.NodeID, c fault.Component
 		return awareness.Explanation{}, ErrNotLeading
 	}
 	reply := make(chan explained, 1)
-	out, err := inquire(ctx, t, e.whys, why{id, c, reply}, reply)
+	out, err := inquire(ctx, t, e.whys, why{id: id, c: c, reply: reply}, reply)
 	if err == nil && !out.ok {
 		err = fmt.Errorf("explain %s of %q: %w", c, id, ErrUnknown)
 	}
 	return out.Explanation, err
+}
+
+// ExplainGroup is Explain for a group fault that stands.
+func (e *Engine) ExplainGroup(ctx context.Context, id string) (awareness.GroupExplanation, error) {
+	t := e.term.Load()
+	if t == nil {
+		return awareness.GroupExplanation{}, ErrNotLeading
+	}
+	reply := make(chan explained, 1)
+	out, err := inquire(ctx, t, e.whys, why{group: id, reply: reply}, reply)
+	if err == nil && !out.ok {
+		err = fmt.Errorf("explain group fault %q: %w", id, ErrUnknown)
+	}
+	return out.group, err
 }
 
 // inquire puts a question to a term and waits for the answer, which the term that follows it at once may give

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,10 +168,19 @@ func TestGroupsFollowLabels(t *testing.T) {
 	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
 		m, err := h.Map(t.Context())
 		if err == nil && len(m.Groups) == 1 && m.Groups[0].ID == "label/rack=r0" && m.Groups[0].State == fault.Failed {
-			return
+			break
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("groups %v, %v", m.Groups, err)
 		}
+	}
+	if x, err := h.ExplainGroup(t.Context(), "label/rack=r0"); err != nil || !strings.Contains(x.Summary, "with rack=r0 are dead") || len(x.Because) == 0 {
+		t.Errorf("explained: %+v, %v", x, err)
+	}
+	if _, err := h.ExplainGroup(t.Context(), "label/rack=r1"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("explained: %v", err)
+	}
+	if _, err := (&Engine{}).ExplainGroup(t.Context(), "label/rack=r0"); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("explained without a term: %v", err)
 	}
 }

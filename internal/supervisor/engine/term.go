@@ -99,8 +99,7 @@ func (t *term) run(ctx context.Context) error {
 		case d := <-t.e.details:
 			d.reply <- t.detail(d.ids)
 		case w := <-t.e.whys:
-			x, ok := t.machine.Explain(w.id, w.c)
-			w.reply <- explained{x, ok}
+			w.reply <- t.why(w)
 		case w := <-t.e.writes:
 			t.takeWrite(w)
 		case a := <-t.e.asks:

@@ -21,10 +21,31 @@ func (e *Engine) Explain(_ context.Context, id fault.NodeID, c fault.Component) 
 	if !ok {
 		return x, fmt.Errorf("explain %s of %q: %w", c, id, engine.ErrUnknown)
 	}
-	x.Summary = fmt.Sprintf("as region %s has it: its own supervisors explain what it rests on", name)
-	if p.regions[name].cut {
-		x.Summary = fmt.Sprintf("region %s is not heard: what it had last is kept, and shown again when it is back", name)
-		x.Until = []string{fmt.Sprintf("a word of region %s", name)}
-	}
+	x.Summary, x.Until = p.secondHand(name)
 	return x, nil
+}
+
+// ExplainGroup is Explain for a group fault.
+func (e *Engine) ExplainGroup(_ context.Context, id string) (awareness.GroupExplanation, error) {
+	t := e.term.Load()
+	if t == nil {
+		return awareness.GroupExplanation{}, engine.ErrNotLeading
+	}
+	p := t.published.Load()
+	g, ok := p.m.Group(id)
+	if !ok || len(g.Members) == 0 {
+		return awareness.GroupExplanation{}, fmt.Errorf("explain group fault %q: %w", id, engine.ErrUnknown)
+	}
+	x := awareness.GroupExplanation{GroupStatus: g}
+	x.Summary, x.Until = p.secondHand(e.cfg.Region(g.Members[0]))
+	return x, nil
+}
+
+// secondHand says that what is known is what a region said, and what would change it if the region is not heard.
+func (p *published) secondHand(region string) (summary string, until []string) {
+	if p.regions[region].cut {
+		return fmt.Sprintf("region %s is not heard: what it had last is kept, and shown again when it is back", region),
+			[]string{fmt.Sprintf("a word of region %s", region)}
+	}
+	return fmt.Sprintf("as region %s has it: its own supervisors explain what it rests on", region), nil
 }

@@ -1,12 +1,15 @@
 package regions
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -42,9 +45,20 @@ func TestGroupOfARegionThatIsCutOff(t *testing.T) {
 	}
 	p.present("west")
 	shows(fault.Failed)
+	explained := func(want string) {
+		t.Helper()
+		if x, err := p.engine.ExplainGroup(t.Context(), "west/row/X/0,0"); err != nil || !strings.Contains(x.Summary, want) || len(x.Members) != 2 {
+			t.Errorf("explained: %+v, %v", x, err)
+		}
+	}
+	explained("as region west has it")
+	if _, err := p.engine.ExplainGroup(t.Context(), "row/X/0,0"); !errors.Is(err, engine.ErrUnknown) {
+		t.Errorf("explained: %v", err)
+	}
 	west.stop()
 	p.cutOff("west")
 	shows(fault.Unknown)
+	explained("west is not heard")
 	p.lead() // another leader reads it from the store
 	shows(fault.Unknown)
 	west.connect(p)

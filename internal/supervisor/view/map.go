@@ -140,6 +140,16 @@ func (m Map) Explanation(id fault.NodeID, c fault.Component) (awareness.Explanat
 	return x, false
 }
 
+// Group returns a group fault that stands.
+func (m Map) Group(id string) (awareness.GroupStatus, bool) {
+	for _, g := range m.Groups {
+		if g.ID == id {
+			return g, true
+		}
+	}
+	return awareness.GroupStatus{}, false
+}
+
 // Find returns a node.
 func (m Map) Find(id fault.NodeID) (Entry, bool) {
 	rank, ok := m.index[id]

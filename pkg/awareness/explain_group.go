@@ -1,0 +1,319 @@
+package awareness
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// GroupExplanation says in words why a group fault stands, and what would change it.
+type GroupExplanation struct {
+	GroupStatus
+	Summary string   // one sentence
+	Because []string // who counts as a member and why, who of its place does not, and why it is this group and no other
+	Until   []string // what would have to come for it to change
+}
+
+// ExplainGroup explains a group fault; false when none of that id stands. Ages are those of the last step.
+func (m *Machine) ExplainGroup(id string) (GroupExplanation, bool) {
+	g, ok := m.group(id)
+	if !ok {
+		return GroupExplanation{}, false
+	}
+	m.look()
+	x := groupExplainer{explainer: explainer{Machine: m}, g: g, member: make(map[*node]bool, len(g.members))}
+	for _, n := range g.members {
+		x.member[n] = true
+	}
+	return GroupExplanation{GroupStatus: g.GroupStatus, Summary: x.summary(), Because: x.because(), Until: x.until()}, true
+}
+
+// groupExplainer gathers what there is to say of one group fault.
+type groupExplainer struct {
+	explainer
+	g      group
+	member map[*node]bool
+}
+
+// place is where the group is, in words: "rack=r1", "X=3", "Y=1,Z=2", "0,0,0..9,9,9".
+func (x *groupExplainer) place() string {
+	_, name, _ := strings.Cut(x.g.ID, "/")
+	return strings.TrimSuffix(name, "/"+x.g.Cause.String())
+}
+
+// fate is what the members have in common, in words.
+func (x *groupExplainer) fate() string {
+	switch x.g.Cause {
+	case fault.CauseNode:
+		return "dead"
+	case fault.CauseLink:
+		return "cut off from the next plane: their links to it have FAILED"
+	case fault.CauseDNP:
+		return "without their DNP"
+	case fault.CauseServiceNetwork:
+		return "without their service network"
+	default:
+		return "without their host"
+	}
+}
+
+func (x *groupExplainer) summary() string {
+	has, of, kind := len(x.g.members), x.g.Of, strings.ToLower(x.g.Kind.String())
+	head := fmt.Sprintf("%s is %s: ", x.g.ID, x.g.State)
+	switch {
+	case x.g.Kind == GroupPartition:
+		return head + fmt.Sprintf("no living node and no working link leads to %d nodes, and nothing is heard from them", has)
+	case x.g.Kind == GroupBlock && x.g.loose:
+		return head + fmt.Sprintf("%d nodes that hang together are %s, some of them where nobody living could see them", has, x.fate())
+	case x.g.Kind == GroupBlock:
+		return head + fmt.Sprintf("%d nodes that hang together and fill a box are %s", has, x.fate())
+	case x.g.Kind == GroupLabel:
+		return head + fmt.Sprintf("%d of the %d nodes with %s are %s", has, of, x.place(), x.fate())
+	}
+	return head + fmt.Sprintf("%d of the %d nodes of the %s %s are %s", has, of, kind, x.place(), x.fate())
+}
+
+func (x *groupExplainer) because() []string {
+	if c := &x.common; !c.look.IsZero() {
+		x.say("something has changed since it was looked at: it is looked at again in %s", roughly(max(0, c.look.Sub(x.now))))
+	}
+	x.counted()
+	x.spared()
+	if x.g.Kind == GroupPartition {
+		x.border()
+		return x.lines
+	}
+	x.standing()
+	x.rivals()
+	return x.lines
+}
+
+// counted says who is a member, by what is known of each.
+func (x *groupExplainer) counted() {
+	x.list("counted", x.g.members, func(n *node) string {
+		if x.g.Cause == fault.CauseNode || x.g.Cause == fault.CauseNone {
+			return x.how(n, fault.ComponentNode)
+		}
+		if x.g.Cause == fault.CauseLink {
+			return "link " + x.how(n, fault.Link(ups[x.axis()]))
+		}
+		for _, p := range parts {
+			if p.component.Cause() == x.g.Cause {
+				return x.how(n, p.component)
+			}
+		}
+		return ""
+	})
+}
+
+// axis is that along which the links of a bundle lie.
+func (x *groupExplainer) axis() int {
+	return max(0, slices.Index(axes[:], x.place()[:1]))
+}
+
+// how is the state of a component, and the rule.
+func (x *groupExplainer) how(n *node, c fault.Component) string {
+	p := &n.components[c]
+	switch {
+	case c == fault.ComponentNode && n.inferred:
+		return "inferred dead"
+	case c == fault.ComponentNode && n.unreachable && p.state == fault.Unknown:
+		return "UNKNOWN, unreachable"
+	}
+	return fmt.Sprintf("%s, %s", p.state, p.rule)
+}
+
+// spared says which nodes of the place are no members.
+func (x *groupExplainer) spared() {
+	place := slices.DeleteFunc(x.nodesOf(), func(n *node) bool { return x.member[n] })
+	x.list("not counted", place, func(n *node) string {
+		if x.g.Cause != fault.CauseNode && n.marks&markDead != 0 {
+			return "dead, which does not speak against it"
+		}
+		for _, p := range parts {
+			if h, half := halfOf(p.component); half && p.component.Cause() == x.g.Cause && x.returning(n, h, x.now) {
+				return "coming back"
+			}
+		}
+		return x.how(n, fault.ComponentNode)
+	})
+}
+
+// nodesOf returns all nodes of the map where the group is, members or not, by rank.
+func (x *groupExplainer) nodesOf() []*node {
+	if x.g.Kind == GroupPartition {
+		return nil
+	}
+	if x.g.Kind == GroupBlock {
+		return x.boxed()
+	}
+	var is domain
+	x.domainsOf(x.g.members[0], func(d domain) {
+		if groupID(d.kind, x.name(d), x.g.Cause) == x.g.ID {
+			is = d
+		}
+	})
+	if is.kind == 0 {
+		return nil // the labels are others now
+	}
+	var out []*node
+	for _, n := range x.own {
+		x.domainsOf(n, func(d domain) {
+			if d == is {
+				out = append(out, n)
+			}
+		})
+	}
+	return out
+}
+
+// boxed returns the nodes of the box for which a block is named.
+func (x *groupExplainer) boxed() []*node {
+	from, to, _ := strings.Cut(x.place(), "..")
+	lo, err := grid.ParseCoord(from)
+	if err != nil {
+		return nil
+	}
+	hi, err := grid.ParseCoord(to)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(x.own), func(n *node) bool {
+		at := n.coord
+		for axis := range 3 {
+			l, h, c := *along(&lo, axis), *along(&hi, axis), *along(&at, axis)
+			if inside := l <= c && c <= h || l > h && (c >= l || c <= h); !inside {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// list says of nodes what is known of each, those of whom the same is known together.
+func (x *groupExplainer) list(what string, nodes []*node, how func(*node) string) {
+	var order []string
+	by := map[string][]fault.NodeID{}
+	for _, n := range nodes {
+		h := how(n)
+		if by[h] == nil {
+			order = append(order, h)
+		}
+		by[h] = append(by[h], n.id)
+	}
+	for _, h := range order {
+		x.say("%s: %s (%s)", what, several(by[h]), h)
+	}
+}
+
+// several names a few nodes, and of many how many they are.
+func several(ids []fault.NodeID) string {
+	if len(ids) > 8 {
+		return fmt.Sprintf("%d nodes, %s to %s", len(ids), ids[0], ids[len(ids)-1])
+	}
+	return join(ids)
+}
+
+// border says what lies between a partition and the living.
+func (x *groupExplainer) border() {
+	dead, links := map[*node]bool{}, 0
+	for _, n := range x.g.members {
+		for _, nb := range n.neighbours {
+			switch {
+			case x.member[nb.node]:
+			case nb.node.marks&markDead != 0:
+				dead[nb.node] = true
+			default:
+				links += len(nb.links())
+			}
+		}
+	}
+	around := make([]*node, 0, len(dead))
+	for n := range dead {
+		around = append(around, n)
+	}
+	slices.SortFunc(around, func(a, b *node) int { return a.rank - b.rank })
+	if len(around) > 0 {
+		x.say("dead around it: %s", several(ids(around)))
+	}
+	if links > 0 {
+		x.say("%d links between it and the living have FAILED", links)
+	}
+}
+
+// standing says why it stands though not all have the fault.
+func (x *groupExplainer) standing() {
+	switch has := len(x.g.members); {
+	case x.g.Kind == GroupBlock && x.g.loose:
+		x.say("a connected set with nodes inferred dead is a group whatever its shape")
+	case has < x.g.Of:
+		x.say("it was found %s: it stands while more than half of the %d have the fault", x.ago(x.g.Since), x.g.Of)
+	default:
+		x.say("it was found %s: all %d have the fault", x.ago(x.g.Since), x.g.Of)
+	}
+}
+
+// rivals says which other explanations there are of the faults of the members, and why each of them does not stand, or
+// stands beside it.
+func (x *groupExplainer) rivals() {
+	if x.g.Cause == fault.CauseLink {
+		return
+	}
+	var all []candidate
+	for _, a := range alike {
+		if a.cause == x.g.Cause {
+			all = x.candidates(byRank(x.common.marked), a)
+		}
+	}
+	slices.SortStableFunc(all, weightier)
+	parts, few := 0, ""
+	for _, c := range all {
+		shared := 0
+		for _, n := range c.members {
+			if x.member[n] {
+				shared++
+			}
+		}
+		_, stands := x.group(c.id)
+		switch {
+		case c.id == x.g.ID || shared == 0:
+		case stands:
+			x.say("%s stands as well: %d of its %d members are members here", c.id, shared, len(c.members))
+		case c.loose && !x.g.loose:
+			x.say("%s are a connected set that fills no box: what does goes before it", several(ids(c.members)))
+		case len(c.members) == shared && shared == len(x.g.members):
+			x.say("%s explains the same %d: of equals a label goes before a plane, a plane before a row, a row before a block", c.id, shared)
+		case len(c.members) == shared:
+			parts++
+			few = c.id
+		default:
+			x.say("%s explains %d, but fewer than two that nothing else explains", c.id, len(c.members))
+		}
+	}
+	switch parts {
+	case 0:
+	case 1:
+		x.say("%s explains a part of it: the one with most members goes first", few)
+	default:
+		x.say("%d other rows, planes, blocks or labels explain parts of it: the one with most members goes first", parts)
+	}
+}
+
+func (x *groupExplainer) until() []string {
+	switch {
+	case x.g.Kind == GroupPartition:
+		return []string{"a report of one of its nodes, or of a node that leads there: then that is no longer a member"}
+	case x.g.Cause == fault.CauseLink:
+		return []string{"links that are heard again leave it", fmt.Sprintf("no more than %d of the %d are left: then it ends", x.g.Of/2, x.g.Of)}
+	}
+	out := []string{"members that come back leave it"}
+	if !x.g.loose {
+		out = append(out, fmt.Sprintf("no more than %d of the %d are left: then it ends", max(1, x.g.Of/2), x.g.Of))
+	} else {
+		out = append(out, "none that is inferred dead is left: then it ends")
+	}
+	return append(out, "another row, plane, block or label explains more: then that stands instead")
+}

@@ -74,7 +74,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return fmt.Errorf("%w: no command: want run, host, dnp, status, faults, config or version (--help tells more)", errUsage)
+			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, faults, config or version (--help tells more)", errUsage)
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
@@ -84,7 +84,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
 	f.StringVar(&o.scheduling, "scheduling", string(agent.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
-	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.statusCommand(), o.faultsCommand(), o.configCommand(), versionCommand())
+	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.faultsCommand(), o.configCommand(), versionCommand())
 	return root
 }
 
@@ -171,6 +171,23 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			log := logger(cfg.Log, out)
 			agent.TuneProcess(s, log)
 			return run(c.Context(), cfg, log)
+		},
+	}
+}
+
+func (o *options) checksCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "checks",
+		Short: "Run the check programs of peripherals for a host half that runs alone (run does so by itself)",
+		Long: "Run the check programs of peripherals for a host half that runs alone (run does so by itself).\n\n" +
+			"A half is real-time where that is permitted and starts no processes: without this, or run, such peripherals are UNKNOWN.",
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			return agent.RunChecks(c.Context(), cfg, logger(cfg.Log, o.stderr))
 		},
 	}
 }

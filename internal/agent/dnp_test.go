@@ -71,7 +71,7 @@ func TestThresholdsInOrder(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	host, err := sensor.HostSources(sensor.DefaultConfig())
+	host, err := sensor.HostSources(sensor.DefaultConfig(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/checks"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
@@ -231,7 +232,7 @@ func (h *hostHalf) sensed() uint8 {
 
 // serve runs the readers and the timer until ctx ends or one of them fails.
 func (h *hostHalf) serve(ctx context.Context) error {
-	sources, err := sensor.HostSources(h.cfg.Sensors)
+	sources, err := sensor.HostSources(h.cfg.Sensors, checks.Client(h.cfg.StateDir))
 	if err != nil {
 		return err
 	}

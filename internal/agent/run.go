@@ -17,6 +17,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/checks"
+	"github.com/lofamo/lofamo/internal/agent/checks/starter"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -57,8 +59,8 @@ type RunConfig struct {
 	LogDir string
 }
 
-// daemon starts both halves as processes of their own and looks after them. The halves do not
-// need it: they go on when it dies.
+// daemon starts both halves as processes of their own and looks after them, and runs the host half's checks. The halves
+// do not need it: they go on when it dies, and peripherals with a check program are UNKNOWN.
 type daemon struct {
 	cfg    RunConfig
 	log    *slog.Logger
@@ -85,7 +87,7 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := makeStateDir(cfg.Agent.StateDir); err != nil {
 		return err
 	}
-	lock, err := lockRun(filepath.Join(cfg.Agent.StateDir, "run.lock"))
+	lock, err := lockAlone(filepath.Join(cfg.Agent.StateDir, "run.lock"), "run")
 	if err != nil {
 		return err
 	}
@@ -98,25 +100,63 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	for _, c := range d.halves {
 		g.Go(func() error { return d.tend(ctx, c) })
 	}
+	g.Go(func() error { d.serveChecks(ctx); return nil })
 	if cfg.Agent.Injection {
 		g.Go(func() error { return serveUnix(ctx, filepath.Join(cfg.Agent.StateDir, RunSocket), d.control()) })
 	}
 	return g.Wait()
 }
 
-// lockRun keeps a second daemon off the same state directory.
-func lockRun(path string) (*os.File, error) {
+// lockAlone keeps a second process that runs command off the same state directory.
+func lockAlone(path, command string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock of the recovery daemon: %w", err)
+		return nil, fmt.Errorf("lock of lofamo-agent %s: %w", command, err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errors.New("another lofamo-agent run serves this state directory")
+			err = fmt.Errorf("another lofamo-agent %s serves this state directory", command)
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
 	return f, nil
+}
+
+// serveChecks runs the host half's checks until ctx ends. The halves go on where it cannot.
+func (d *daemon) serveChecks(ctx context.Context) {
+	if err := serveChecks(ctx, d.cfg.Agent); err != nil {
+		d.log.Warn("peripherals with a check program will be UNKNOWN", "err", err)
+	}
+}
+
+// RunChecks runs the checks of a host half that is not started by the daemon, until ctx ends.
+func RunChecks(ctx context.Context, cfg config.Agent, log *slog.Logger) error {
+	if err := cfg.Validate(); err != nil {
+		return invalid(err)
+	}
+	if err := makeStateDir(cfg.StateDir); err != nil {
+		return err
+	}
+	log.Info("checks are run", "node", string(cfg.Node))
+	return serveChecks(ctx, cfg)
+}
+
+func serveChecks(ctx context.Context, cfg config.Agent) error {
+	s := starter.New(cfg.Sensors)
+	if s == nil {
+		<-ctx.Done()
+		return nil
+	}
+	lock, err := lockAlone(filepath.Join(cfg.StateDir, "checks.lock"), "run or checks")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	l, err := listenUnix(ctx, filepath.Join(cfg.StateDir, checks.Socket))
+	if err != nil {
+		return err
+	}
+	return s.Serve(ctx, l)
 }
 
 // tend keeps one half as the policy wants it, until ctx ends.

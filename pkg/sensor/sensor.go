@@ -4,7 +4,8 @@
 //
 // It turns measurements into states by thresholds and nothing more: it reports to nobody, votes on
 // nothing and writes no register. Each source is a small package below this one; this one chooses
-// them by configuration and polls them so that one that hangs does not hold up the others.
+// them by configuration and polls them so that one that hangs does not hold up the others. Nor does it start
+// processes: check programs (pkg/sensor/script) are run by whom the host half asks.
 package sensor
 
 import (
@@ -16,7 +17,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/sensor/memory"
 	"github.com/lofamo/lofamo/pkg/sensor/netif"
-	"github.com/lofamo/lofamo/pkg/sensor/script"
 	"github.com/lofamo/lofamo/pkg/sensor/source"
 )
 
@@ -26,10 +26,14 @@ const (
 	defaultScriptTimeout  = 2 * time.Second
 )
 
+// Check has the check program of a peripheral run, by another process, and returns what it says. It blocks until
+// then, or until ctx ends.
+type Check func(ctx context.Context, c fault.Component) (Reading, error)
+
 // HostSources returns what the host half measures: memory, the service network's interface, and
 // peripherals 0 and 1, in this order. What is not configured is there as a source that is always
 // unknown.
-func HostSources(cfg Config) ([]Source, error) {
+func HostSources(cfg Config, check Check) ([]Source, error) {
 	if err := cfg.Validate(""); err != nil {
 		return nil, err
 	}
@@ -51,7 +55,7 @@ func HostSources(cfg Config) ([]Source, error) {
 		}))
 	}
 	for i, c := range [2]fault.Component{fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
-		out = append(out, peripheral(cfg, c, cfg.Peripherals[i]))
+		out = append(out, peripheral(cfg, c, cfg.Peripherals[i], check))
 	}
 	return out, nil
 }
@@ -73,7 +77,7 @@ func DNPSources(cfg Config) ([]Source, error) {
 	return out, nil
 }
 
-func peripheral(cfg Config, c fault.Component, p PeripheralConfig) Source {
+func peripheral(cfg Config, c fault.Component, p PeripheralConfig, check Check) Source {
 	switch p.Kind {
 	case PeripheralBlock:
 		var s Source = blockdev.New(blockdev.Config{Sysfs: cfg.Sysfs, Device: p.Device, Component: c, Clock: time.Now})
@@ -82,16 +86,22 @@ func peripheral(cfg Config, c fault.Component, p PeripheralConfig) Source {
 		}
 		return s
 	case PeripheralScript:
-		sc := script.Config{Component: c, Command: p.Command, Interval: p.Interval.D(), Timeout: p.Timeout.D()}
-		if sc.Interval == 0 {
-			sc.Interval = defaultScriptInterval
-		}
-		if sc.Timeout == 0 {
-			sc.Timeout = min(defaultScriptTimeout, sc.Interval)
-		}
-		return script.New(sc)
+		interval, timeout := p.ScriptTimes()
+		return asked{c, check, interval, timeout + answerMargin}
 	}
 	return none{c, "no peripheral configured"}
+}
+
+// ScriptTimes returns the time between two checks and the time that one may take, the defaults filled in.
+func (p PeripheralConfig) ScriptTimes() (interval, timeout time.Duration) {
+	interval, timeout = p.Interval.D(), p.Timeout.D()
+	if interval == 0 {
+		interval = defaultScriptInterval
+	}
+	if timeout == 0 {
+		timeout = min(defaultScriptTimeout, interval)
+	}
+	return interval, timeout
 }
 
 func bounds(t ThresholdConfig) hwmon.Bounds {
@@ -121,6 +131,33 @@ type every struct {
 
 // Interval returns the time between two readings.
 func (e every) Interval() time.Duration { return e.interval }
+
+// asked is a peripheral whose check program another process runs.
+type asked struct {
+	component fault.Component
+	check     Check
+	interval  time.Duration
+	within    time.Duration
+}
+
+// answerMargin is how long after a check's time-out its reading is waited for: the other process is of the ordinary
+// class, and a loaded machine lets it wait.
+const answerMargin = 5 * time.Second
+
+func (a asked) Name() string               { return "script:" + a.component.String() }
+func (a asked) Component() fault.Component { return a.component }
+
+// Interval returns the time between two checks.
+func (a asked) Interval() time.Duration { return a.interval }
+
+// Read waits for the check's end.
+func (a asked) Read(ctx context.Context) (source.Reading, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.within)
+	defer cancel()
+	r, err := a.check(ctx, a.component)
+	r.Component, r.Source = a.component, a.Name()
+	return r, err
+}
 
 // none is a source that the node was not given.
 type none struct {

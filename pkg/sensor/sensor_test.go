@@ -1,6 +1,8 @@
 package sensor
 
 import (
+	"context"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -17,7 +19,7 @@ func TestNothingThere(t *testing.T) {
 	cfg.Procfs, cfg.Sysfs = t.TempDir(), t.TempDir()
 	cfg.ServiceInterface = "eth7"
 	cfg.Peripherals[0] = PeripheralConfig{Kind: PeripheralBlock, Device: "nvme9n1", Interval: Duration(time.Second)}
-	host, err := HostSources(cfg)
+	host, err := HostSources(cfg, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func TestNothingThere(t *testing.T) {
 
 // TestNothingConfigured: the defaults name no interface and no peripherals.
 func TestNothingConfigured(t *testing.T) {
-	host, err := HostSources(DefaultConfig())
+	host, err := HostSources(DefaultConfig(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,18 +61,35 @@ func TestNothingConfigured(t *testing.T) {
 	}
 }
 
-func TestScriptDefaults(t *testing.T) {
+// TestScripts: a check is asked for elsewhere, at its own interval, and not for ever.
+func TestScripts(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.Peripherals[1] = PeripheralConfig{Kind: PeripheralScript, Command: []string{"/bin/true"}}
-	host, err := HostSources(cfg)
+	cfg.Peripherals[1] = PeripheralConfig{Kind: PeripheralScript, Command: []string{"/no/such/program"}}
+	if interval, timeout := cfg.Peripherals[1].ScriptTimes(); interval != 5*time.Second || timeout != 2*time.Second {
+		t.Errorf("every %s, within %s", interval, timeout)
+	}
+	refusal := errors.New("nobody runs checks")
+	host, err := HostSources(cfg, func(ctx context.Context, c fault.Component) (Reading, error) {
+		if c != fault.ComponentPeripheral1 {
+			t.Errorf("asked for %s", c)
+		}
+		if end, ok := ctx.Deadline(); !ok || time.Until(end) > 2*time.Second+answerMargin {
+			t.Errorf("asked until %s, %t", end, ok)
+		}
+		return Reading{State: fault.Sick, Detail: "worn"}, refusal
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if p, ok := host[3].(Periodic); !ok || p.Interval() != 5*time.Second {
 		t.Errorf("%v", host[3])
 	}
-	if r, err := host[3].Read(t.Context()); err != nil || r.State != fault.Normal || r.Component != fault.ComponentPeripheral1 {
+	r, err := host[3].Read(t.Context())
+	if !errors.Is(err, refusal) || r.State != fault.Sick || r.Component != fault.ComponentPeripheral1 || r.Source != "script:peripheral/1" || r.Detail != "worn" {
 		t.Errorf("%+v, %v", r, err)
+	}
+	if host[3].Name() != r.Source || host[3].Component() != r.Component {
+		t.Errorf("%s of %s", host[3].Name(), host[3].Component())
 	}
 }
 
@@ -127,7 +146,7 @@ func TestValidate(t *testing.T) {
 		if err := c.Validate("sensors."); err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("error %v: want one that has %q", err, tc.names)
 		}
-		if _, err := HostSources(c); err == nil {
+		if _, err := HostSources(c, nil); err == nil {
 			t.Errorf("%s: host sources made", tc.names)
 		}
 		if _, err := DNPSources(c); err == nil {

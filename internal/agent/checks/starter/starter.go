@@ -1,0 +1,104 @@
+// Package starter runs the check programs of a node's peripherals for its host half, which must not start
+// processes itself (package checks). It belongs into a process of the ordinary scheduling class: a half never imports it.
+//
+// What a check's end means is pkg/sensor/script's business.
+package starter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+	"github.com/lofamo/lofamo/pkg/sensor/script"
+
+	"github.com/lofamo/lofamo/internal/agent/checks"
+)
+
+// Starter has the checks of one configuration.
+type Starter struct {
+	checks map[fault.Component]*check
+}
+
+// check is one check program. Who holds the turn runs it.
+type check struct {
+	turn   chan struct{} // capacity 1
+	source sensor.Source
+}
+
+// New returns the starter of a validated configuration; nil: it has no checks.
+func New(cfg sensor.Config) *Starter {
+	s := &Starter{checks: map[fault.Component]*check{}}
+	for i, c := range [...]fault.Component{fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
+		p := cfg.Peripherals[i]
+		if p.Kind != sensor.PeripheralScript {
+			continue
+		}
+		interval, timeout := p.ScriptTimes()
+		s.checks[c] = &check{make(chan struct{}, 1), script.New(script.Config{Component: c, Command: p.Command, Interval: interval, Timeout: timeout})}
+	}
+	if len(s.checks) == 0 {
+		return nil
+	}
+	return s
+}
+
+// stopWait is how long Serve waits for checks that it kills.
+const stopWait = 2 * time.Second
+
+// Serve answers on l, which it closes, until ctx ends; then it kills the checks that run.
+func (s *Starter) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, // ends every check
+	}
+	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	err := srv.Serve(l)
+	late := time.After(stopWait)
+	for _, c := range s.checks {
+		select {
+		case c.turn <- struct{}{}:
+		case <-late:
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // closed, as asked
+	}
+	return fmt.Errorf("serve %s: %w", l.Addr(), err)
+}
+
+func (s *Starter) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+checks.Path, func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Query().Get(checks.ParamComponent)
+		component, err := fault.ParseComponent(name)
+		c := s.checks[component]
+		if err != nil || c == nil {
+			http.Error(w, fmt.Sprintf("component %.40q has no check in this process's configuration", name), http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(c.run(r.Context())) // the half went away
+	})
+	return mux
+}
+
+// run runs the check, after one that is being killed. ctx ends when the half goes away.
+func (c *check) run(ctx context.Context) checks.Answer {
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return checks.Answer{State: fault.Unknown.String(), Error: "check stopped"}
+	}
+	defer func() { <-c.turn }()
+	r, err := c.source.Read(ctx)
+	a := checks.Answer{State: r.State.String(), Detail: r.Detail}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	return a
+}

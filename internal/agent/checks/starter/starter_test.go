@@ -1,0 +1,183 @@
+package starter
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
+
+	"github.com/lofamo/lofamo/internal/agent/checks"
+)
+
+const bound = 20 * time.Second
+
+// world is a state directory with a starter whose peripheral 0 has a check.
+type world struct {
+	t    *testing.T
+	dir  string
+	stop func() // and waits
+}
+
+func serve(t *testing.T, body string) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lofamo-") // short: socket addresses hold 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	program := filepath.Join(dir, "check")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg := sensor.DefaultConfig()
+	cfg.Peripherals[0] = sensor.PeripheralConfig{Kind: sensor.PeripheralScript, Command: []string{program, dir}, Timeout: sensor.Duration(bound), Interval: sensor.Duration(bound)}
+	l, err := net.Listen("unix", filepath.Join(dir, checks.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- New(cfg).Serve(ctx, l) }()
+	w := &world{t: t, dir: dir}
+	w.stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		done <- nil
+	}
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+func (w *world) ask(ctx context.Context) (sensor.Reading, error) {
+	return checks.Client(w.dir)(ctx, fault.ComponentPeripheral0)
+}
+
+// await polls until the check has written its process number to the file, and returns it.
+func (w *world) await(file string) int {
+	w.t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(filepath.Join(w.dir, file))
+		if pid, perr := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && perr == nil {
+			return pid
+		}
+	}
+	w.t.Fatalf("no %s within %s", file, bound)
+	return 0
+}
+
+func (w *world) untilGone(pid int) {
+	w.t.Helper()
+	for end := time.Now().Add(bound); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("check %d still lives", pid)
+		}
+	}
+}
+
+func TestNoChecks(t *testing.T) {
+	if New(sensor.DefaultConfig()) != nil {
+		t.Error("a starter without checks")
+	}
+}
+
+// What a check says reaches the one who asked.
+func TestAnswers(t *testing.T) {
+	for _, tc := range []struct {
+		body   string
+		want   fault.State
+		detail string
+		err    string
+	}{
+		{"echo all well", fault.Normal, "all well", ""},
+		{"echo worn; exit 1", fault.Sick, "worn", ""},
+		{"echo gone; exit 2", fault.Failed, "gone", ""},
+		{"echo hm; exit 3", fault.Unknown, "check ended with exit status 3, want exit code 0, 1 or 2: hm", "exit status 3"},
+	} {
+		r, err := serve(t, tc.body).ask(t.Context())
+		if r.State != tc.want || r.Detail != tc.detail || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%s: %+v, %v", tc.body, r, err)
+		}
+	}
+}
+
+// Who asks gives a name, never a command, and only what is configured is run.
+func TestRefusals(t *testing.T) {
+	w := serve(t, ": > $1/ran")
+	for _, c := range []fault.Component{fault.ComponentPeripheral1, fault.ComponentMemory, 0} {
+		r, err := checks.Client(w.dir)(t.Context(), c)
+		if r.State != fault.Unknown || err == nil || !strings.Contains(err.Error(), "has no check in this process's configuration") {
+			t.Errorf("%s: %+v, %v", c, r, err)
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", filepath.Join(w.dir, checks.Socket))
+	}}}
+	resp, err := client.Get("http://checks" + checks.Path + "?component=peripheral/0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %s", resp.Status)
+	}
+	if _, err := os.Stat(filepath.Join(w.dir, "ran")); err == nil {
+		t.Error("a check was run")
+	}
+}
+
+// A half that goes away, killed for instance, has its check killed; the next one waits for that.
+func TestClientGoesAway(t *testing.T) {
+	w := serve(t, `test -e $1/pid && { echo again; exit; }; echo $$ > $1/pid; sleep 1000`)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := w.ask(ctx)
+		gone <- err
+	}()
+	pid := w.await("pid")
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if r, err := w.ask(t.Context()); err != nil || r.State != fault.Normal || r.Detail != "again" {
+		t.Errorf("the next: %+v, %v", r, err)
+	}
+	w.untilGone(pid)
+}
+
+// A starter that ends kills its checks, and who waits for one has no reading.
+func TestStarterEnds(t *testing.T) {
+	w := serve(t, `echo $$ > $1/pid; sleep 1000`)
+	type answer struct {
+		sensor.Reading
+		error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		r, err := w.ask(t.Context())
+		got <- answer{r, err}
+	}()
+	pid := w.await("pid")
+	w.stop()
+	if err := syscall.Kill(pid, 0); err == nil {
+		t.Errorf("check %d outlives its starter", pid)
+	}
+	if a := <-got; a.State != fault.Unknown || a.error == nil {
+		t.Errorf("%+v", a)
+	}
+	if r, err := w.ask(t.Context()); r.State != fault.Unknown || !errors.Is(err, checks.ErrNobody) {
+		t.Errorf("nobody there: %+v, %v", r, err)
+	}
+}

@@ -306,6 +306,84 @@ func TestNoInit(t *testing.T) {
 	}
 }
 
+// daemonFiles are what of internal/agent is not a half: the daemon that starts the halves and their checks.
+var daemonFiles = []string{"internal/agent/run.go", "internal/agent/runctl.go"}
+
+// TestHalvesStartNoProcesses: a half is real-time, and to start a process keeps all of it waiting until a process of the
+// ordinary class has run, on a loaded machine for longer than it may be silent. So nothing of ours that a half is made of does.
+func TestHalvesStartNoProcesses(t *testing.T) {
+	files := map[string][]file{}
+	for _, f := range sources(t) {
+		if !f.test {
+			files[f.dir] = append(files[f.dir], f)
+		}
+	}
+	seen, next := map[string]bool{}, []string{"internal/agent"}
+	for len(next) > 0 {
+		dir := next[0]
+		next = next[1:]
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		for _, f := range files[dir] {
+			if slices.Contains(daemonFiles, f.path) {
+				continue
+			}
+			for _, how := range startsProcesses(f.ast) {
+				t.Errorf("%s uses %s, and is a part of a half", f.path, how)
+			}
+			for _, imp := range f.ast.Imports {
+				p, _ := strconv.Unquote(imp.Path.Value)
+				if rel, ours := strings.CutPrefix(p, module+"/"); ours {
+					next = append(next, rel)
+				}
+			}
+		}
+	}
+	for _, want := range []string{"internal/agent/checks", "pkg/sensor"} {
+		if !seen[want] {
+			t.Errorf("%s is no part of a half: the search is wrong", want)
+		}
+	}
+}
+
+// startsProcesses lists what a file uses that starts processes.
+func startsProcesses(f *ast.File) []string {
+	var out []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			if n.Path.Value == `"os/exec"` {
+				out = append(out, "os/exec")
+			}
+		case *ast.SelectorExpr:
+			if id, ok := n.X.(*ast.Ident); ok && slices.Contains([]string{"os.StartProcess", "syscall.StartProcess", "syscall.ForkExec"}, id.Name+"."+n.Sel.Name) {
+				out = append(out, id.Name+"."+n.Sel.Name)
+			}
+		}
+		return true
+	})
+	return out
+}
+
+func TestProcessRuleRefuses(t *testing.T) {
+	for text, want := range map[string]int{
+		`package p; import "os/exec"; var _ = exec.Command`:             1,
+		`package p; import "syscall"; var _ = syscall.ForkExec`:         1,
+		`package p; import "os"; var _ = os.StartProcess`:               1,
+		`package p; import "syscall"; var _, _ = syscall.Exec, os.Exit`: 0,
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "p.go", text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := startsProcesses(f); len(got) != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
 // TestDetectionHasNoWallClock: how long ago something was goes by the monotonic clock, which a step of the wall
 // clock does not move. A time that was made from a number or a message has no such reading: no duration is taken
 // from it where faults are detected.

@@ -80,7 +80,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 # SOAK is for how long each of the two goes on. A story that fails is cut short and printed with its seed:
 # go test ./internal/sim -run TestCampaign -seed SEED plays it again.
 .PHONY: soak
-soak: soak-sim build ## thousands of simulated stories of faults; then ten minutes with four busy loops beside a real cluster
+soak: soak-sim build ## thousands of simulated stories of faults; then ten minutes with eight busy loops on each core beside a real cluster
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench -soak $${SOAK:-10m}
 
 .PHONY: soak-sim

@@ -77,7 +77,7 @@ func parse(args []string) (options, error) {
 	kills := f.Int("kills", 300, "samples of each of kill-host, kill-dnp, kill-node; 1 to 100000")
 	others := f.Int("others", 50, "samples of every other kind, at the first preset; 0 to 100000")
 	idle := f.Duration("idle", 30*time.Second, "for how long to measure an idle node at each preset; 0 for not at all")
-	soak := f.Duration("soak", 0, "instead: run so long with four busy loops beside the cluster, and fail if a healthy node is called FAILED")
+	soak := f.Duration("soak", 0, "instead: run so long with eight busy loops on each core beside the cluster, and fail if anything healthy is called FAILED")
 	peers := f.Int("peers", 5, "samples of memberlist's death detection with 8 members; 0 for none")
 	relays := f.Int("relays", 100, "reports to send through the torus while the service network is cut; 1 to 10000")
 	only := f.String("only", "", "only faults whose name contains this, or only the section: "+strings.Join(sectionNames(), ", "))

@@ -69,8 +69,8 @@ func (x *WatchFaultsRequest) GetNodes() []string {
 	return nil
 }
 
-// WatchFaultsResponse is what is known at this moment. It comes only when something of a node has changed: ages
-// are those of the sending, and go on growing.
+// WatchFaultsResponse is what is known at this moment. It comes when something has changed: the ages in it are
+// those of its sending, and go on growing.
 type WatchFaultsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All that are asked for in the first response, and whenever stale begins or ends; else those that changed.

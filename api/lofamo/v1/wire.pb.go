@@ -29,12 +29,12 @@ const (
 type Checksum int32
 
 const (
-	Checksum_CHECKSUM_NONE       Checksum = 0
+	Checksum_CHECKSUM_NONE       Checksum = 0 // finds nothing: damage then looks like forgery
 	Checksum_CHECKSUM_CRC32C     Checksum = 1 // Castagnoli; the default
 	Checksum_CHECKSUM_CRC32      Checksum = 2 // IEEE
-	Checksum_CHECKSUM_FLETCHER64 Checksum = 3
-	Checksum_CHECKSUM_ADLER32    Checksum = 4
-	Checksum_CHECKSUM_XXHASH64   Checksum = 5
+	Checksum_CHECKSUM_FLETCHER64 Checksum = 3 // over 32-bit little-endian words, modulo 2^32-1; the second sum in the high half
+	Checksum_CHECKSUM_ADLER32    Checksum = 4 // RFC 1950
+	Checksum_CHECKSUM_XXHASH64   Checksum = 5 // seed 0
 	Checksum_CHECKSUM_SUM64      Checksum = 6 // plain sum of 64-bit little-endian words
 )
 
@@ -91,9 +91,9 @@ func (Checksum) EnumDescriptor() ([]byte, []int) {
 type Half int32
 
 const (
-	Half_HALF_UNSPECIFIED Half = 0
-	Half_HALF_HOST        Half = 1
-	Half_HALF_DNP         Half = 2
+	Half_HALF_UNSPECIFIED Half = 0 // refused, but in a Challenge
+	Half_HALF_HOST        Half = 1 // the paper's Host Fault Manager (seed 001 §III-B)
+	Half_HALF_DNP         Half = 2 // the paper's DNP Fault Manager
 )
 
 // Enum value maps for Half.
@@ -137,10 +137,11 @@ func (Half) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{1}
 }
 
+// Status is what has become of a report.
 type Ack_Status int32
 
 const (
-	Ack_STATUS_UNSPECIFIED Ack_Status = 0
+	Ack_STATUS_UNSPECIFIED Ack_Status = 0 // refused
 	Ack_RECEIVED           Ack_Status = 1 // the path works: stops retries and escalation
 	Ack_COMMITTED          Ack_Status = 2 // the store has it: frees the sender's log
 	Ack_STALE_EPOCH        Ack_Status = 3 // too old an epoch to be told from a replay: go on from highest_epoch + 1
@@ -198,10 +199,11 @@ type Envelope struct {
 	Payload     []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
 	Certificate []byte `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"` // DER of the signer's X.509 certificate (Ed25519)
 	Signature   []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`     // Ed25519, 64 bytes
-	// Instead of certificate and signature: the session, and the first 16 bytes of the HMAC-SHA-256
-	// over "lofamo.v1 session\0", the session as 8 bytes big endian, and the payload.
+	// Instead of certificate and signature: the session that a PathReply named, not 0, and a MAC.
 	Session uint64 `protobuf:"fixed64,4,opt,name=session,proto3" json:"session,omitempty"`
-	Mac     []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
+	// The first 16 bytes of the HMAC-SHA-256 over "lofamo.v1 session\0", the session as 8 bytes big endian, and
+	// the payload. Never in an envelope within another one: it proves nothing to third parties.
+	Mac []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
 	// End-to-end checksum over the fields before it, as a deterministic encoder writes them, in the order
 	// of their numbers (seed 002 §5): tags and lengths count, so that no part passes for another. It finds
 	// what was damaged on the way before anything is verified, so that damage and forgery are told
@@ -505,59 +507,59 @@ type isMessage_Body interface {
 }
 
 type Message_Reports struct {
-	Reports *Reports `protobuf:"bytes,1,opt,name=reports,proto3,oneof"`
+	Reports *Reports `protobuf:"bytes,1,opt,name=reports,proto3,oneof"` // signed by a half; with a MAC only when all are digests
 }
 
 type Message_Challenge struct {
-	Challenge *Challenge `protobuf:"bytes,3,opt,name=challenge,proto3,oneof"`
+	Challenge *Challenge `protobuf:"bytes,3,opt,name=challenge,proto3,oneof"` // of a supervisor, signed or with a MAC
 }
 
 type Message_Answer struct {
-	Answer *Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"`
+	Answer *Answer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"` // to a challenge; always signed, for others are to believe it
 }
 
 type Message_Relayed struct {
-	Relayed *Relayed `protobuf:"bytes,5,opt,name=relayed,proto3,oneof"`
+	Relayed *Relayed `protobuf:"bytes,5,opt,name=relayed,proto3,oneof"` // signed by the host half that is the last hop
 }
 
 type Message_Downcall struct {
-	Downcall *Downcall `protobuf:"bytes,6,opt,name=downcall,proto3,oneof"`
+	Downcall *Downcall `protobuf:"bytes,6,opt,name=downcall,proto3,oneof"` // of a supervisor; what is in it is signed by itself
 }
 
 type Message_PathRequest struct {
-	PathRequest *PathRequest `protobuf:"bytes,7,opt,name=path_request,json=pathRequest,proto3,oneof"`
+	PathRequest *PathRequest `protobuf:"bytes,7,opt,name=path_request,json=pathRequest,proto3,oneof"` // REQ of a half, always signed
 }
 
 type Message_PathReply struct {
-	PathReply *PathReply `protobuf:"bytes,8,opt,name=path_reply,json=pathReply,proto3,oneof"`
+	PathReply *PathReply `protobuf:"bytes,8,opt,name=path_reply,json=pathReply,proto3,oneof"` // REP of a supervisor, always signed
 }
 
 type Message_PathAck struct {
-	PathAck *PathAck `protobuf:"bytes,9,opt,name=path_ack,json=pathAck,proto3,oneof"`
+	PathAck *PathAck `protobuf:"bytes,9,opt,name=path_ack,json=pathAck,proto3,oneof"` // ACK of a half, always signed
 }
 
 type Message_Again struct {
-	Again *Again `protobuf:"bytes,10,opt,name=again,proto3,oneof"`
+	Again *Again `protobuf:"bytes,10,opt,name=again,proto3,oneof"` // of a supervisor, signed or with a MAC
 }
 
 type Message_BulkRequest struct {
-	BulkRequest *BulkRequest `protobuf:"bytes,11,opt,name=bulk_request,json=bulkRequest,proto3,oneof"`
+	BulkRequest *BulkRequest `protobuf:"bytes,11,opt,name=bulk_request,json=bulkRequest,proto3,oneof"` // of a supervisor, always signed
 }
 
 type Message_BulkAnnounce struct {
-	BulkAnnounce *BulkAnnounce `protobuf:"bytes,12,opt,name=bulk_announce,json=bulkAnnounce,proto3,oneof"`
+	BulkAnnounce *BulkAnnounce `protobuf:"bytes,12,opt,name=bulk_announce,json=bulkAnnounce,proto3,oneof"` // of a half, always signed
 }
 
 type Message_BulkPull struct {
-	BulkPull *BulkPull `protobuf:"bytes,13,opt,name=bulk_pull,json=bulkPull,proto3,oneof"`
+	BulkPull *BulkPull `protobuf:"bytes,13,opt,name=bulk_pull,json=bulkPull,proto3,oneof"` // of a supervisor, always signed
 }
 
 type Message_Told struct {
-	Told *Told `protobuf:"bytes,14,opt,name=told,proto3,oneof"`
+	Told *Told `protobuf:"bytes,14,opt,name=told,proto3,oneof"` // of a supervisor to a host half, on the direct rail only; signed or with a MAC
 }
 
 type Message_Interest struct {
-	Interest *Interest `protobuf:"bytes,16,opt,name=interest,proto3,oneof"`
+	Interest *Interest `protobuf:"bytes,16,opt,name=interest,proto3,oneof"` // of a host half, always signed
 }
 
 func (*Message_Reports) isMessage_Body() {}
@@ -591,10 +593,10 @@ func (*Message_Interest) isMessage_Body() {}
 // ReportID identifies a report for ever.
 type ReportID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch, from 1
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`     // within the epoch, from 1
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the origin: 1 to 64 bytes of [a-z0-9.-], as in its certificate
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it, as in its certificate
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch, from 1
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // within the epoch, from 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -660,8 +662,8 @@ func (x *ReportID) GetSeq() uint64 {
 // Reports are all that one origin sends together, under one signature.
 type Reports struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At least one. The ids after the first leave out what is the same as in the one before: node and
-	// half always, the epoch mostly.
+	// 1 to 64. The ids after the first leave out what is the same as in the one before: node and half always, the
+	// epoch mostly.
 	Reports []*Report `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
 	// How the origin's reports fare. With digests, where there is room.
 	Status        *DeliveryStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
@@ -715,16 +717,20 @@ func (x *Reports) GetStatus() *DeliveryStatus {
 
 // Report is what one half says at one time.
 type Report struct {
-	state                 protoimpl.MessageState `protogen:"open.v1"`
-	Id                    *ReportID              `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Digest                bool                   `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"` // states everything that the half knows
-	Observations          []*Observation         `protobuf:"bytes,3,rep,name=observations,proto3" json:"observations,omitempty"`
-	DnpWatchdog           uint32                 `protobuf:"fixed32,4,opt,name=dnp_watchdog,json=dnpWatchdog,proto3" json:"dnp_watchdog,omitempty"`
-	HostWatchdog          uint32                 `protobuf:"fixed32,5,opt,name=host_watchdog,json=hostWatchdog,proto3" json:"host_watchdog,omitempty"`
-	RemoteFaultDescriptor uint32                 `protobuf:"fixed32,6,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"`
-	UptimeNs              uint64                 `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`
-	Partial               bool                   `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`  // of a digest: one of several parts, so that nothing is withdrawn by it
-	Readings              []*Reading             `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"` // at most 10: values that move, for the foresight
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By which receivers know a copy: duplicates are acknowledged again, and taken once.
+	Id     *ReportID `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Digest bool      `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"` // states everything that the half knows
+	// At most 64. Of a digest that is not partial they are all: what it does not mention is withdrawn.
+	Observations []*Observation `protobuf:"bytes,3,rep,name=observations,proto3" json:"observations,omitempty"`
+	// The registers of the origin's node as the half last read them (seed 001 §IV-A): the DNP's word, Table III,
+	// at 0x00000ec0.
+	DnpWatchdog           uint32     `protobuf:"fixed32,4,opt,name=dnp_watchdog,json=dnpWatchdog,proto3" json:"dnp_watchdog,omitempty"`
+	HostWatchdog          uint32     `protobuf:"fixed32,5,opt,name=host_watchdog,json=hostWatchdog,proto3" json:"host_watchdog,omitempty"`                              // the host's, Table IV, at 0x00000ec4
+	RemoteFaultDescriptor uint32     `protobuf:"fixed32,6,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"` // what is wrong with neighbours' hosts, Table V, at 0x00000ec8
+	UptimeNs              uint64     `protobuf:"varint,7,opt,name=uptime_ns,json=uptimeNs,proto3" json:"uptime_ns,omitempty"`                                           // of the half, nanoseconds, so that a restart shows
+	Partial               bool       `protobuf:"varint,8,opt,name=partial,proto3" json:"partial,omitempty"`                                                             // of a digest: one of several parts, so that nothing is withdrawn by it
+	Readings              []*Reading `protobuf:"bytes,9,rep,name=readings,proto3" json:"readings,omitempty"`                                                            // at most 10: values that move, for the foresight
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -824,12 +830,14 @@ func (x *Report) GetReadings() []*Reading {
 
 // Reading is a measured value of the origin's own node.
 type Reading struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`      // fault.Component
-	Quantity      uint32                 `protobuf:"varint,2,opt,name=quantity,proto3" json:"quantity,omitempty"`        // fault.Quantity, one of the component's
-	Value         float32                `protobuf:"fixed32,3,opt,name=value,proto3" json:"value,omitempty"`             // in the quantity's unit; a finite number
-	Threshold     float32                `protobuf:"fixed32,4,opt,name=threshold,proto3" json:"threshold,omitempty"`     // at which the component becomes SICK, in the same unit; finite
-	AgeNs         uint64                 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"` // from the measurement to the sending, nanoseconds
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Component uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"` // as in Observation
+	// 1 temperature (°C), 2 power (W), 3 voltage (V), 4 corrected memory errors (a second), 5 share of a link's
+	// frames that were lost or damaged; one that the component has.
+	Quantity      uint32  `protobuf:"varint,2,opt,name=quantity,proto3" json:"quantity,omitempty"`
+	Value         float32 `protobuf:"fixed32,3,opt,name=value,proto3" json:"value,omitempty"`             // in the quantity's unit; a finite number
+	Threshold     float32 `protobuf:"fixed32,4,opt,name=threshold,proto3" json:"threshold,omitempty"`     // at which the component becomes SICK, in the same unit; finite
+	AgeNs         uint64  `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"` // from the measurement to the sending, nanoseconds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -901,13 +909,20 @@ func (x *Reading) GetAgeNs() uint64 {
 
 // Observation is one thing said of one component.
 type Observation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`            // empty: the origin's own
-	Component     uint32                 `protobuf:"varint,2,opt,name=component,proto3" json:"component,omitempty"` // fault.Component
-	State         State                  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Kind          uint32                 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"` // fault.Kind
-	AgeNs         uint64                 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
-	Detail        string                 `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"` // at most 120 bytes
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // empty: the origin's own
+	// Number of the component: 1 node, 2 host, 3 dnp, 4 dnp-core, 5 service-network, 6 memory, 7 and 8
+	// peripheral/0 and /1, 9 temperature, 10 power, 11 voltage, 12 to 17 the links X+ X- Y+ Y- Z+ Z-. Of a higher
+	// number, kind or state an observation is of a later version, and passed over.
+	Component uint32 `protobuf:"varint,2,opt,name=component,proto3" json:"component,omitempty"`
+	State     State  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // what it is said to be
+	// How it came to be known: 1 SELF, 2 WATCHDOG, 3 DESCRIPTOR, 4 SILENCE, 5 HANDSHAKE, 6 ERROR_RATIO, 7 GOSSIP,
+	// 8 CHALLENGE, 9 VOTES, 10 DIGEST (see Evidence.kind).
+	Kind uint32 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	// From the first sign of the state to the sending, nanoseconds by the observer's clock, at most ten years; of
+	// a silence, from the last frame that was heard. 0 for what is NORMAL in a digest.
+	AgeNs         uint64 `protobuf:"varint,5,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Detail        string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"` // for people, at most 120 bytes of UTF-8 without control characters
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -986,14 +1001,15 @@ func (x *Observation) GetDetail() string {
 
 // Ack answers reports of one origin and epoch. Who answers is the signer.
 type Ack struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Status        Ack_Status             `protobuf:"varint,1,opt,name=status,proto3,enum=lofamo.v1.Ack_Status" json:"status,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"` // the origin
-	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Seqs          []uint64               `protobuf:"varint,5,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`                              // 1 to 64
-	Leader        string                 `protobuf:"bytes,6,opt,name=leader,proto3" json:"leader,omitempty"`                                  // as far as the signer knows: a hint where to send next
-	HighestEpoch  uint64                 `protobuf:"varint,7,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"` // with STALE_EPOCH
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has become of all the reports named here.
+	Status        Ack_Status `protobuf:"varint,1,opt,name=status,proto3,enum=lofamo.v1.Ack_Status" json:"status,omitempty"`
+	Node          string     `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                      // the origin
+	Half          Half       `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`                 // of the origin
+	Epoch         uint64     `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                                   // of the reports
+	Seqs          []uint64   `protobuf:"varint,5,rep,packed,name=seqs,proto3" json:"seqs,omitempty"`                              // their numbers, 1 to 64 of them, each at least 1
+	Leader        string     `protobuf:"bytes,6,opt,name=leader,proto3" json:"leader,omitempty"`                                  // as far as the signer knows: a hint where to send next
+	HighestEpoch  uint64     `protobuf:"varint,7,opt,name=highest_epoch,json=highestEpoch,proto3" json:"highest_epoch,omitempty"` // with STALE_EPOCH: the highest of the origin that was ever taken in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1081,9 +1097,9 @@ func (x *Ack) GetHighestEpoch() uint64 {
 // supervisor (seed 004 §IV-B and Figure 8). Signed by the half.
 type PathRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half  Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Epoch uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the half that asks
+	Half  Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of the node
+	Epoch uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // its boot epoch, from 1: the sessions of earlier ones end
 	// Sequence id of this half and epoch, growing with every request that is not a repetition (seed 004
 	// §IV-D.2). Lower ones than were seen are ignored, the same one is answered again.
 	Id            uint64     `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
@@ -1176,14 +1192,14 @@ func (x *PathRequest) GetKey() []byte {
 // PathReply (REP) answers a PathRequest. Signed by the supervisor.
 type PathReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                  // as in the request, like the three that follow
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`             // of the request
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                               // of the request
+	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`                                     // of the request that is answered; one of an earlier id is passed over
 	Checksum      Checksum               `protobuf:"varint,5,opt,name=checksum,proto3,enum=lofamo.v1.Checksum" json:"checksum,omitempty"` // chosen: the first offered that the supervisor allows
 	Key           []byte                 `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`                                    // X25519 public key of the supervisor for this exchange, 32 bytes
-	Session       uint64                 `protobuf:"fixed64,7,opt,name=session,proto3" json:"session,omitempty"`                          // name of the session that the two keys give
-	Leader        string                 `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`                              // hint
+	Session       uint64                 `protobuf:"fixed64,7,opt,name=session,proto3" json:"session,omitempty"`                          // random name, not 0, of the session that the two keys give
+	Leader        string                 `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`                              // id of the supervisor that leads, as far as this one knows: a hint; empty: none is known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1277,10 +1293,10 @@ func (x *PathReply) GetLeader() string {
 // PathAck (ACK) ends the exchange; until it comes the supervisor repeats its reply a few times.
 type PathAck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // as in the reply, like the three that follow
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // of the reply
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // of the reply
+	Id            uint64                 `protobuf:"varint,4,opt,name=id,proto3" json:"id,omitempty"`                         // of the reply that came; a repeated reply is acknowledged again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1384,10 +1400,10 @@ func (*Again) Descriptor() ([]byte, []int) {
 // Challenge asks a node whether it lives. It is valid only under a supervisor's certificate.
 type Challenge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"` // 16 bytes
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // 16 bytes
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // whose sign of life is wanted
 	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half is asked; unspecified: either
-	ReplyTo       string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // address of the supervisor's report socket, host:port
+	ReplyTo       string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1453,10 +1469,10 @@ func (x *Challenge) GetReplyTo() string {
 // Answer echoes the nonce of a challenge.
 type Answer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // who answers
-	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Nonce         []byte                 `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`                    // of the challenge: it shows that this was said after it
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // who answers, as in its certificate
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half answers
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // its boot epoch, from 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1522,9 +1538,12 @@ func (x *Answer) GetEpoch() uint64 {
 // Relayed carries another node's envelope that came by the torus; the host half that passes it to
 // the service network signs it.
 type Relayed struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Inner         *Envelope              `protobuf:"bytes,1,opt,name=inner,proto3" json:"inner,omitempty"`
-	Hops          []*Hop                 `protobuf:"bytes,2,rep,name=hops,proto3" json:"hops,omitempty"` // DNP halves from the origin on, then the host half that signs
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Reports, an answer or an announcement, signed by its origin: no MAC, and nothing wrapped again.
+	Inner *Envelope `protobuf:"bytes,1,opt,name=inner,proto3" json:"inner,omitempty"`
+	// 1 to 16: DNP halves from the origin on, then the host half that signs. The signature proves the last; the
+	// others are as the torus told them.
+	Hops          []*Hop `protobuf:"bytes,2,rep,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1576,9 +1595,9 @@ func (x *Relayed) GetHops() []*Hop {
 // Hop is one station on the way.
 type Hop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	HeldNs        uint64                 `protobuf:"varint,3,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // HALF_DNP, but for the last one
+	HeldNs        uint64                 `protobuf:"varint,3,opt,name=held_ns,json=heldNs,proto3" json:"held_ns,omitempty"`   // for how long it held the message, nanoseconds by its own clock, at most ten years; the time on the wire is in none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1637,9 +1656,10 @@ func (x *Hop) GetHeldNs() uint64 {
 // Downcall asks a host half to pass an envelope (a challenge, acks, a pull) to another node through the
 // torus. It is valid only under a supervisor's certificate.
 type Downcall struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whom it is for
-	Inner         *Envelope              `protobuf:"bytes,2,opt,name=inner,proto3" json:"inner,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whom it is for
+	// Whatever a supervisor says, signed: no MAC, and nothing wrapped again.
+	Inner         *Envelope `protobuf:"bytes,2,opt,name=inner,proto3" json:"inner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1692,13 +1712,13 @@ func (x *Downcall) GetInner() *Envelope {
 // by a supervisor.
 type BulkRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"` // 16 random bytes, the name of the transfer
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Object        string                 `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`                   // "bundle"
-	MaxSize       uint64                 `protobuf:"varint,5,opt,name=max_size,json=maxSize,proto3" json:"max_size,omitempty"` // bytes; at most 64 MiB
+	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`               // 16 random bytes, the name of the transfer
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                       // who is asked
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`  // which half of it
+	Object        string                 `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`                   // which of its objects: there is "bundle"
+	MaxSize       uint64                 `protobuf:"varint,5,opt,name=max_size,json=maxSize,proto3" json:"max_size,omitempty"` // bytes, 1 to 64 MiB: the half cuts what it gathers
 	Key           []byte                 `protobuf:"bytes,6,opt,name=key,proto3" json:"key,omitempty"`                         // X25519 public key of the supervisor, 32 bytes
-	ReplyTo       string                 `protobuf:"bytes,7,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`  // address of the supervisor's report socket, host:port
+	ReplyTo       string                 `protobuf:"bytes,7,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`  // ip:port of the supervisor's report socket
 	Via           string                 `protobuf:"bytes,8,opt,name=via,proto3" json:"via,omitempty"`                         // node that passed this on through the torus; empty: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1794,17 +1814,17 @@ func (x *BulkRequest) GetVia() string {
 // meanwhile, is known. Signed by the half.
 type BulkAnnounce struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
-	Transfer          []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	Node              string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Half              Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Name              string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`                             // of the object, as a file name
-	Size              uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`                            // bytes; 0 while it is being gathered
-	ChunkSize         uint32                 `protobuf:"varint,6,opt,name=chunk_size,json=chunkSize,proto3" json:"chunk_size,omitempty"` // bytes of every chunk but the last
-	Key               []byte                 `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                               // X25519 public key of the half, 32 bytes
-	ChecksumAlgorithm Checksum               `protobuf:"varint,8,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"`
-	Checksum          uint64                 `protobuf:"fixed64,9,opt,name=checksum,proto3" json:"checksum,omitempty"` // of the whole object
-	Complete          bool                   `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"` // size and checksum are final
-	Error             string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`        // why nothing will come; empty otherwise. At most 120 bytes
+	Transfer          []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`                                                                     // of the request
+	Node              string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                                                             // who has it
+	Half              Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`                                                        // which half of it
+	Name              string                 `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`                                                                             // of the object, as a file name of at most 120 bytes; empty while it is being gathered
+	Size              uint64                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`                                                                            // bytes; 0 while it is being gathered
+	ChunkSize         uint32                 `protobuf:"varint,6,opt,name=chunk_size,json=chunkSize,proto3" json:"chunk_size,omitempty"`                                                 // bytes of every chunk but the last
+	Key               []byte                 `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`                                                                               // X25519 public key of the half, 32 bytes
+	ChecksumAlgorithm Checksum               `protobuf:"varint,8,opt,name=checksum_algorithm,json=checksumAlgorithm,proto3,enum=lofamo.v1.Checksum" json:"checksum_algorithm,omitempty"` // of the whole object, the half's choice
+	Checksum          uint64                 `protobuf:"fixed64,9,opt,name=checksum,proto3" json:"checksum,omitempty"`                                                                   // of the whole object; no word before complete
+	Complete          bool                   `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"`                                                                   // size and checksum are final
+	Error             string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"`                                                                          // why nothing will come; empty otherwise. At most 120 bytes
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1920,13 +1940,13 @@ func (x *BulkAnnounce) GetError() string {
 // by the supervisor.
 type BulkPull struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`
-	Ranges        []*ChunkRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"` // at most 32; none: only asks for the announcement
-	ReplyTo       string                 `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`
-	Via           string                 `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`    // as in BulkRequest
-	Done          bool                   `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"` // nothing more is wanted
+	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`              // of the request
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // who has it
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it
+	Ranges        []*ChunkRange          `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`                  // at most 32; none: only asks for the announcement
+	ReplyTo       string                 `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // as in BulkRequest; the chunks go there
+	Via           string                 `protobuf:"bytes,6,opt,name=via,proto3" json:"via,omitempty"`                        // as in BulkRequest
+	Done          bool                   `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`                     // nothing more is wanted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2013,7 +2033,7 @@ func (x *BulkPull) GetDone() bool {
 // ChunkRange is a run of chunks.
 type ChunkRange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"` // index, from 0
 	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"` // at least 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2193,12 +2213,12 @@ func (x *Told) GetIncomplete() bool {
 // ToldNode is one node.
 type ToldNode struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
-	Faults        []*ToldFault           `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"` // components that are SICK or FAILED, at most 24
-	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"` // ids of the group faults that it is a member of, at most 4
-	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                             // of the node
+	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // of the node as a whole
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE when it is NORMAL or nothing is known
+	Faults        []*ToldFault           `protobuf:"bytes,4,rep,name=faults,proto3" json:"faults,omitempty"`                     // components that are SICK or FAILED, at most 24
+	Groups        []string               `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`                     // ids of the group faults that it is a member of, at most 4
+	Maintenance   bool                   `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"`          // it has a maintenance mark
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2278,9 +2298,9 @@ func (x *ToldNode) GetMaintenance() bool {
 // ToldFault is a component that is not well.
 type ToldFault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`              // fault.Component
+	Component     uint32                 `protobuf:"varint,1,opt,name=component,proto3" json:"component,omitempty"`              // as in Observation
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // SICK or FAILED
-	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	Cause         Cause                  `protobuf:"varint,3,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // what explains it, as in Component
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2339,7 +2359,7 @@ func (x *ToldFault) GetCause() Cause {
 // Interest says which nodes besides its neighbours a node wants to be told of: those of its jobs.
 type Interest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // whose list it is
 	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of the host half
 	Serial        uint32                 `protobuf:"varint,3,opt,name=serial,proto3" json:"serial,omitempty"` // of the list, from 1, within the epoch
 	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`     // of parts, from 0

@@ -34,7 +34,13 @@ func process(t *testing.T, c *supervisortest.Cluster, cfg config.Supervisor, arg
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(self, append([]string{"run", "--config", c.WriteConfig(t, cfg)}, args...)...)
+	return processOf(t, self, c, cfg, args...)
+}
+
+// processOf is process with another program.
+func processOf(t *testing.T, program string, c *supervisortest.Cluster, cfg config.Supervisor, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(program, append([]string{"run", "--config", c.WriteConfig(t, cfg)}, args...)...)
 	cmd.Env = append(os.Environ(), asSupervisor+"=1")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -152,6 +152,11 @@ func answer[R proto.Message](ctx context.Context, s *Server, own func(snapshot) 
 	if err == nil {
 		return own(s.snap(m))
 	}
+	if !passes {
+		if m, ok := s.cfg.Local(); ok {
+			return own(s.snap(m))
+		}
+	}
 	if resp, ok, err := byLeader(ctx, s, err, ask); ok {
 		return resp, err
 	}

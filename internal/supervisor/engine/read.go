@@ -34,6 +34,9 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 
 // newest returns the map of this term.
 func (t *term) newest(ctx context.Context) (view.Map, error) {
+	if !confirms {
+		return t.published.reach(ctx, 0, t.done)
+	}
 	at, err := t.confirmer.confirm(ctx)
 	if err != nil {
 		return view.Map{}, err

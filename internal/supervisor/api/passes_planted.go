@@ -1,0 +1,5 @@
+//go:build planted_own_copy
+
+package api
+
+const passes = false

@@ -1,0 +1,5 @@
+//go:build planted_unconfirmed
+
+package engine
+
+const confirms = false

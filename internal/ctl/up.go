@@ -40,7 +40,8 @@ until the fault map calls every node NORMAL.
 
 In the foreground it stays until Ctrl-C, which stops the cluster. With --detach the cluster runs on,
 until 'lofamoctl down'. A stopped cluster in the directory is started again as it was made;
---force-new replaces it.`,
+--force-new replaces it. What was injected into sensors is there again: then it waits until every node is
+heard, and names those that are not NORMAL. What was injected into processes, links and networks ended with them.`,
 		Example: `  lofamoctl up
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
   lofamoctl up --force-new --dims 4x4 --supervisors 5
@@ -55,7 +56,7 @@ until 'lofamoctl down'. A stopped cluster in the directory is started again as i
 	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
-	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL (default 60s and 1s a node)")
+	fl.DurationVar(&f.timeout, "timeout", 0, "how long to wait until all nodes are NORMAL, or of a cluster that is started again heard (default 60s and 1s a node)")
 	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+localcluster.EnvBinDir+", else that of lofamoctl)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")
 	_ = cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(config.PresetNames(), cobra.ShellCompDirectiveNoFileComp))
@@ -117,10 +118,11 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 		return err
 	}
 	begin := a.env.Now()
-	if err := a.bringUp(ctx, c, f.timeout); err != nil {
+	unwell, err := a.bringUp(ctx, c, made, f.timeout)
+	if err != nil {
 		return a.giveUp(ctx, c, made, err)
 	}
-	a.printf("up after %s: all %d nodes are NORMAL\n", duration(a.env.Now().Sub(begin)), c.Dims().Nodes())
+	a.printUp(a.env.Now().Sub(begin), c.Dims().Nodes(), unwell)
 	a.printHints(c, f)
 	if f.detach {
 		return nil
@@ -189,7 +191,22 @@ func (f *upFlags) differs(old *localcluster.Cluster) error {
 	return nil
 }
 
-func (a *app) bringUp(ctx context.Context, c *localcluster.Cluster, timeout time.Duration) error {
+// printUp says what has come of a start.
+func (a *app) printUp(took time.Duration, nodes int, unwell []string) {
+	if len(unwell) == 0 {
+		a.printf("up after %s: all %d nodes are NORMAL\n", duration(took), nodes)
+		return
+	}
+	a.printf("up after %s: all %d nodes are heard, and %d of them NORMAL; not so:\n", duration(took), nodes, nodes-len(unwell))
+	for _, n := range unwell {
+		a.printf("  %s\n", n)
+	}
+	a.printf("'lofamoctl inject all heal' puts right what was injected before the cluster was stopped\n")
+}
+
+// bringUp starts a cluster and waits for its nodes: of one that was just made until all are NORMAL, of another
+// until all are heard. It returns what is not NORMAL, in words.
+func (a *app) bringUp(ctx context.Context, c *localcluster.Cluster, made bool, timeout time.Duration) (unwell []string, err error) {
 	if timeout == 0 {
 		timeout = 60*time.Second + time.Duration(c.Dims().Nodes())*time.Second
 	}
@@ -198,9 +215,12 @@ func (a *app) bringUp(ctx context.Context, c *localcluster.Cluster, timeout time
 	show := a.progress()
 	defer show.end()
 	if err := c.Start(ctx, show.step); err != nil {
-		return err
+		return nil, err
 	}
-	return c.WaitNormal(ctx, show.step)
+	if !made {
+		return c.WaitHeard(ctx, show.step)
+	}
+	return nil, c.WaitNormal(ctx, show.step)
 }
 
 // giveUp cleans up after a start that failed.

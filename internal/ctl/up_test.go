@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/localcluster/client/clienttest"
@@ -24,7 +25,8 @@ import (
 )
 
 // TestMain lets the test program pretend to be the agent and the supervisor, under their names:
-// the agent does nothing, the supervisor calls every node NORMAL.
+// the agent does nothing, the supervisor calls every node NORMAL, or the first one SICK when there is a file
+// "unwell" beside its configuration.
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	code := 0
@@ -59,7 +61,13 @@ func pretendSupervisor(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	s, err := clienttest.Start(tls, cfg.GRPC, healthyMap(d))
+	m := healthyMap(d)
+	if _, err := os.Stat(filepath.Join(filepath.Dir(file), "unwell")); err == nil {
+		n := m.Nodes.Nodes[0]
+		n.State, n.Cause = lofamov1.State_SICK, lofamov1.Cause_SENSOR
+		n.Components[4].State = lofamov1.State_SICK
+	}
+	s, err := clienttest.Start(tls, cfg.GRPC, m)
 	if err != nil {
 		return err
 	}
@@ -152,6 +160,33 @@ func TestUpDownAndUpAgain(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s is still there: %v", dir, err)
+	}
+}
+
+// TestUpAgainWithFaults: a cluster that was stopped with a fault in a sensor has it when it is started again, which
+// is no reason not to start. One that is new has no faults to expect.
+func TestUpAgainWithFaults(t *testing.T) {
+	bin, dir := pretend(t)
+	up := func(args ...string) result {
+		return run(t, nil, append([]string{"up", "--detach", "--bin-dir", bin, "--dir", dir}, args...)...)
+	}
+	if got := up("--dims", "2", "--supervisors", "1"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := run(t, nil, "down", "--dir", dir); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "supervisors", "sup-0", "unwell"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got := up()
+	if got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for _, want := range []string{"all 2 nodes are heard, and 1 of them NORMAL", "  n0-0-0 is SICK (SENSOR) [temperature SICK]\n", "inject all heal"} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("up says %q, not %q", got.stdout, want)
+		}
 	}
 }
 

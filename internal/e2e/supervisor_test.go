@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -103,18 +105,27 @@ func TestStrangersChangeNothing(t *testing.T) {
 }
 
 // TestStartsAgain stops a whole cluster and starts it again: the committed map and its history
-// survive, boot epochs grow.
+// survive, boot epochs grow, and what its sensors show is what they showed.
 func TestStartsAgain(t *testing.T) {
 	l := cluster(t, "2x1x1", 1)
 	before, err := l.Client.GetNode(t.Context(), "n0-0-0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	seen := trial{t, l, l.Mark()}
+	seen.inject("1,0,0", sensor("temperature", 110))
+	seen.becomes("n1-0-0", "temperature", failed)
 	if err := l.Cluster.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Cluster.Start(t.Context(), nil); err != nil {
 		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	defer cancel()
+	unwell, err := l.Cluster.WaitHeard(ctx, nil)
+	if err != nil || len(unwell) != 1 || !strings.Contains(unwell[0], "n1-0-0 is SICK (SENSOR) [temperature FAILED]") {
+		t.Errorf("after the start %q, %v", unwell, err)
 	}
 	deadline := time.After(patience)
 	for {

@@ -309,6 +309,61 @@ func (c *Cluster) waitLeader(ctx context.Context, p *Progress, progress func(Pro
 
 // WaitNormal waits until the supervisors have heard from every node and its links and call it NORMAL.
 func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error {
+	err := c.watchNodes(ctx, progress, func(s nodesSeen) (bool, error) {
+		if s.normal == len(c.info.Nodes) {
+			return true, nil
+		}
+		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", s.normal, len(c.info.Nodes), shorten(append(s.unheard, s.unwell...), 8))
+	})
+	if err != nil {
+		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
+	}
+	return nil
+}
+
+// WaitHeard waits until the supervisors have heard from every node and its links, and until either all are
+// NORMAL or what is not has not changed for as long as digests may be missing: a cluster that was stopped with
+// faults in it has them when it is started again. It returns what is not NORMAL, in words.
+func (c *Cluster) WaitHeard(ctx context.Context, progress func(Progress)) (unwell []string, err error) {
+	periods, err := c.Periods()
+	if err != nil {
+		return nil, err
+	}
+	rest := max(minRest, time.Duration(periods.DigestMisses)*periods.DigestPeriod)
+	var since time.Time
+	err = c.watchNodes(ctx, progress, func(s nodesSeen) (bool, error) {
+		if heard := s.normal + len(s.unwell); heard < len(c.info.Nodes) {
+			since = time.Time{}
+			return false, fmt.Errorf("%d of %d nodes have been heard; not yet: %s", heard, len(c.info.Nodes), shorten(s.unheard, 8))
+		}
+		if since.IsZero() || !slices.Equal(unwell, s.unwell) {
+			since, unwell = time.Now(), s.unwell
+		}
+		if len(unwell) == 0 || time.Since(since) >= rest {
+			return true, nil
+		}
+		return false, fmt.Errorf("all nodes were heard, and still change: %s", shorten(unwell, 8))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for all nodes to be heard: %w%s", err, c.logsUnless(err, "nodes"))
+	}
+	return unwell, nil
+}
+
+// minRest is for how long at least nothing must change before that counts as what has come of a start: checks of
+// peripherals come as rarely.
+const minRest = 2 * time.Second
+
+// nodesSeen is what the map says of the nodes at one moment.
+type nodesSeen struct {
+	normal  int
+	unheard []string // those that have not spoken since the start, or of whose links nothing is known, in words
+	unwell  []string // those of the others that are not NORMAL, in words
+}
+
+// watchNodes looks at all nodes until enough says that it has seen enough, and then waits until the parent of
+// the regions, if there are any, shows the same.
+func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enough func(nodesSeen) (bool, error)) error {
 	clients, err := c.judges()
 	defer func() {
 		for _, cl := range clients {
@@ -319,37 +374,39 @@ func (c *Cluster) WaitNormal(ctx context.Context, progress func(Progress)) error
 		return err
 	}
 	p := Progress{Phase: "nodes", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes), Started: len(c.info.Nodes)}
+	var last nodesSeen
 	err = c.poll(ctx, func() (bool, error) {
-		var missing []string
-		p.Normal = 0
+		last = nodesSeen{}
 		for _, cl := range clients {
 			resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{})
 			if err != nil {
 				return false, err
 			}
 			p.Leader = resp.GetCluster().GetLeader()
-			for _, n := range resp.GetNodes() {
-				// A restored map may still say NORMAL of a node that has not spoken since: age tells.
-				if n.GetState() == lofamov1.State_NORMAL && n.GetAge() != nil && linksKnown(n) {
-					p.Normal++
-				} else {
-					missing = append(missing, describe(n))
-				}
-			}
+			last.add(resp.GetNodes())
 		}
+		p.Normal = last.normal
 		report(progress, p)
-		if p.Normal == len(c.info.Nodes) {
-			return true, nil
-		}
-		return false, fmt.Errorf("%d of %d nodes are NORMAL; not yet: %s", p.Normal, len(c.info.Nodes), shorten(missing, 8))
+		return enough(last)
 	})
-	if err == nil {
-		err = c.waitParent(ctx)
-	}
 	if err != nil {
-		return fmt.Errorf("wait for all nodes to be NORMAL: %w%s", err, c.logsUnless(err, "nodes"))
+		return err
 	}
-	return nil
+	return c.waitParent(ctx, len(last.unwell))
+}
+
+func (s *nodesSeen) add(nodes []*lofamov1.Node) {
+	for _, n := range nodes {
+		switch {
+		// A restored map may still say NORMAL of a node that has not spoken since: age tells.
+		case n.GetAge() == nil || !linksKnown(n):
+			s.unheard = append(s.unheard, describe(n))
+		case n.GetState() == lofamov1.State_NORMAL:
+			s.normal++
+		default:
+			s.unwell = append(s.unwell, describe(n))
+		}
+	}
 }
 
 // judges are clients of those who say what becomes of the nodes: the supervisors, or those of each region.
@@ -369,8 +426,9 @@ func (c *Cluster) judges() ([]*client.Client, error) {
 	return out, nil
 }
 
-// waitParent waits until the parent of the regions, if there are any, knows what they know.
-func (c *Cluster) waitParent(ctx context.Context) error {
+// waitParent waits until the parent of the regions, if there are any, knows what they know: so many nodes are
+// not NORMAL.
+func (c *Cluster) waitParent(ctx context.Context, unwell int) error {
 	if c.info.Regions == 0 {
 		return nil
 	}
@@ -381,7 +439,7 @@ func (c *Cluster) waitParent(ctx context.Context) error {
 	defer func() { _ = cl.Close() }()
 	return c.poll(ctx, func() (bool, error) {
 		resp, err := cl.ListNodes(ctx, &lofamov1.ListNodesRequest{NotNormal: true})
-		if err != nil || len(resp.GetNodes()) == 0 {
+		if err != nil || len(resp.GetNodes()) <= unwell {
 			return err == nil, err
 		}
 		return false, fmt.Errorf("the parent of the regions shows %d nodes that are not NORMAL, such as %s", len(resp.GetNodes()), describe(resp.GetNodes()[0]))

@@ -112,6 +112,9 @@ func (s *Supervisor) belowOf(id fault.NodeID) []lofamov1.FaultSupervisorClient {
 func (s *Supervisor) serveParent(cfg *api.Config) {
 	cfg.Engine, cfg.Copy, cfg.Bundles, cfg.Regions = s.parent, regions.Copy{Etcd: s.store}, noBundles{}, s.standing
 	cfg.Operators, cfg.Below = s.parent, s.belowOf
+	cfg.Kept = func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error) {
+		return regions.Copy{Etcd: s.store}.Kept(ctx, s.regionOf(id), id)
+	}
 	speakers := make(map[string]string)
 	cfg.RegionSupervisors = make(map[string][]string)
 	for _, r := range s.cfg.Regions {

@@ -1210,7 +1210,8 @@ type GetHistoryResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first
 	// How long what is asked for (of a whole node: the node) was in which state, as far as events are kept. A group
-	// fault that does not stand is NORMAL.
+	// fault that does not stand is NORMAL. At a parent of regions a node was UNKNOWN while its region was cut off, whatever
+	// was heard of that time later; the region's own supervisors know better.
 	TimeIn        []*TimeIn              `protobuf:"bytes,2,rep,name=time_in,json=timeIn,proto3" json:"time_in,omitempty"` // UNKNOWN, NORMAL, SICK, FAILED
 	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // since when events are kept
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -2763,7 +2764,8 @@ type WatchRequest struct {
 	AsSeen        bool   `protobuf:"varint,2,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`
 	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                        // id or "x,y,z"; empty for all
 	LabelSelector string `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the node's labels
-	// Fields as in ListEventsRequest. A group fault passes when it or one of its members would.
+	// Fields as in ListEventsRequest. A group fault passes when it or one of its members would, REGION_CHANGED when a node of
+	// the region would.
 	FieldSelector string `protobuf:"bytes,5,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Send the map first: what ListNodes would return with not_normal, as events from UNKNOWN, of one revision, the
 	// last of them marked by WatchResponse.synced. Not with after_revision.

@@ -330,7 +330,10 @@ const (
 	EventKind_WARNING_CHANGED        EventKind = 3 // a warning began or ended
 	EventKind_MAINTENANCE_CHANGED    EventKind = 4
 	EventKind_TOPOLOGY_CHANGED       EventKind = 5 // labels, coordinates, spares
-	EventKind_REGION_CHANGED         EventKind = 6 // a region was heard of, cut off, or came back
+	// A region was heard of, cut off (to UNKNOWN), or came back (to NORMAL), or there is something to say of it (from and to are
+	// the same). It stands for all of its nodes: while the region is cut off they are UNKNOWN, and when it is back what the
+	// last event of each says. No event tells of each, so whoever shows nodes lists them anew.
+	EventKind_REGION_CHANGED EventKind = 6
 )
 
 // Enum value maps for EventKind.

@@ -77,6 +77,9 @@ type Config struct {
 	// RegionOf tells the region of a node, and Regions how a parent's regions stand. nil: there are none.
 	RegionOf func(id fault.NodeID) string
 	Regions  func(ctx context.Context) []*lofamov1.Region
+	// Kept is a node as its region had it last, by a parent's copy, also while that is cut off; nil: nothing of it is
+	// kept. nil: it is no parent.
+	Kept func(ctx context.Context, id fault.NodeID) (*lofamov1.Node, error)
 	// Below are the supervisors of a node's own region, of a parent of regions that hears it. nil: it is no parent.
 	Below func(id fault.NodeID) []lofamov1.FaultSupervisorClient
 	// RegionSupervisors are the addresses of each region's supervisors, of a parent of regions, which changes nothing
@@ -104,6 +107,7 @@ type Server struct {
 	pages     snapshots
 	old       staleMap
 	divisions divisions
+	members   members
 }
 
 // New returns the service.

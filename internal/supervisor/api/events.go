@@ -34,13 +34,16 @@ var eventFields = []selector.Field{
 	{Name: "path", Check: selector.OneOf(enumNames(lofamov1.Path_name)...)}, {Name: "region"}, {Name: "group", Open: true},
 }
 
-// eventFilter chooses among events. A group fault passes when it or one of its members does.
+// eventFilter chooses among events. A group fault passes when it or one of its members does, what is told of a region
+// when one of its nodes does.
 type eventFilter struct {
 	node   string // id; empty for all
 	labels selector.Labels
 	fields selector.Fields
 	// labelsOf are the labels that a node has now, for what does not say which it had then.
 	labelsOf func(fault.NodeID) map[string]string
+	// membersOf are the nodes of a region.
+	membersOf func(region string) []fault.NodeID
 }
 
 func (s *Server) newEventFilter(node, labels, fields string) (f eventFilter, err error) {
@@ -48,7 +51,7 @@ func (s *Server) newEventFilter(node, labels, fields string) (f eventFilter, err
 	if err != nil {
 		return f, err
 	}
-	f.node, f.labelsOf = string(id), s.cfg.Names.Labels
+	f.node, f.labelsOf, f.membersOf = string(id), s.cfg.Names.Labels, s.membersOf
 	if f.labels, err = selector.ParseLabels(labels); err != nil {
 		return f, invalid("label_selector", "%v", err)
 	}
@@ -73,6 +76,9 @@ func (f *eventFilter) passes(ev *lofamov1.Event) bool {
 	}
 	if f.passesAs(ev, ev.GetNode(), labels) {
 		return true
+	}
+	if ev.GetKind() == lofamov1.EventKind_REGION_CHANGED {
+		return slices.ContainsFunc(f.membersOf(ev.GetRegion()), func(id fault.NodeID) bool { return f.passesAs(ev, string(id), f.labelsOf(id)) })
 	}
 	return slices.ContainsFunc(ev.GetGroup().GetMembers(), func(id string) bool { return f.passesAs(ev, id, f.labelsOf(fault.NodeID(id))) })
 }
@@ -265,7 +271,7 @@ func (s *Server) eventsAfter(ctx context.Context, b store.Bounds, after uint64, 
 // past is what a history is of: a node, a component, or a group fault.
 type past struct {
 	concerns func(*lofamov1.Event) bool // its events
-	changes  func(*lofamov1.Event) bool // of these, those that change its state
+	changes  func(*lofamov1.Event) bool // of these, those that change its state, or the presence of its region
 	// before is its state at the time from, by its changes: now, where there are none.
 	before func(changes []*lofamov1.Event, from time.Time) lofamov1.State
 	// missing refuses what nobody has heard of, when there is no event. May be nil.
@@ -292,19 +298,25 @@ func (s *Server) pastOf(ctx context.Context, req *lofamov1.GetHistoryRequest) (p
 	if err != nil {
 		return past{}, err
 	}
+	region := s.regionOf(id)
 	return past{
 		concerns: func(ev *lofamov1.Event) bool {
 			if ev.GetNode() == string(id) {
 				return req.GetComponent() == "" || ev.GetComponent() == component.String()
 			}
+			if region != "" && ev.GetKind() == lofamov1.EventKind_REGION_CHANGED {
+				return ev.GetRegion() == region
+			}
 			return req.GetComponent() == "" && slices.Contains(ev.GetGroup().GetMembers(), string(id))
 		},
-		changes: func(ev *lofamov1.Event) bool { return changes(ev, component.String()) },
+		changes: func(ev *lofamov1.Event) bool { return isPresence(ev) || changes(ev, component.String()) },
 		before: func(changes []*lofamov1.Event, _ time.Time) lofamov1.State {
-			if len(changes) == 0 {
-				return now
+			for _, ev := range changes {
+				if !isPresence(ev) {
+					return ev.GetFrom()
+				}
 			}
-			return changes[0].GetFrom()
+			return now
 		},
 	}, nil
 }
@@ -367,8 +379,16 @@ func (s *Server) component(name string) (fault.Component, error) {
 	return c, nil
 }
 
-// stateOf is the state that a component has by the copy, for components that have never changed.
+// stateOf is the state that a component has by the copy, for components that have never changed. At a parent it is what
+// the region had last.
 func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component) (lofamov1.State, error) {
+	if s.cfg.Kept != nil {
+		n, err := s.cfg.Kept(ctx, id)
+		if err != nil {
+			return 0, status.Error(codes.Unavailable, err.Error())
+		}
+		return stateIn(n, c), nil
+	}
 	m, err := s.stale(ctx)
 	if err != nil {
 		return 0, status.Error(codes.Unavailable, err.Error())
@@ -388,25 +408,51 @@ func (s *Server) stateOf(ctx context.Context, id fault.NodeID, c fault.Component
 	return lofamov1.State_UNKNOWN, nil
 }
 
+// stateIn is the state that a component has in a node's document; nil: there is none.
+func stateIn(n *lofamov1.Node, c fault.Component) lofamov1.State {
+	if c == fault.ComponentNode {
+		return max(n.GetState(), lofamov1.State_UNKNOWN)
+	}
+	for _, have := range n.GetComponents() {
+		if have.GetName() == c.String() {
+			return max(have.GetState(), lofamov1.State_UNKNOWN)
+		}
+	}
+	return lofamov1.State_UNKNOWN
+}
+
 // timeIn adds up how long something was in which state between two times, by its state before and its changes, oldest
-// first. Clocks of supervisors that differ, or step, make no negative times.
+// first. While its region was cut off it was UNKNOWN, whatever was heard of that time later. Clocks of supervisors that
+// differ, or step, make no negative times.
 func timeIn(changes []*lofamov1.Event, state lofamov1.State, from, to time.Time) []*lofamov1.TimeIn {
 	var spent [5]time.Duration
 	var times [5]uint32
+	first := slices.IndexFunc(changes, isPresence)
+	cut := first >= 0 && changes[first].GetFrom() == lofamov1.State_UNKNOWN
+	shown := func() lofamov1.State {
+		if cut {
+			return lofamov1.State_UNKNOWN
+		}
+		return state
+	}
 	at := from
 	pass := func(until time.Time) {
 		if until.After(at) {
-			spent[state] += until.Sub(at)
+			spent[shown()] += until.Sub(at)
 			at = until
 		}
 	}
 	for _, ev := range changes {
-		when := ev.GetTime().AsTime()
+		was, when := shown(), ev.GetTime().AsTime()
 		pass(when)
-		if ev.GetTo() != state && !when.Before(from) {
-			times[ev.GetTo()]++
+		if isPresence(ev) {
+			cut = ev.GetTo() == lofamov1.State_UNKNOWN
+		} else {
+			state = ev.GetTo()
 		}
-		state = ev.GetTo()
+		if is := shown(); is != was && !when.Before(from) {
+			times[is]++
+		}
 	}
 	pass(to)
 	var out []*lofamov1.TimeIn
@@ -414,6 +460,11 @@ func timeIn(changes []*lofamov1.Event, state lofamov1.State, from, to time.Time)
 		out = append(out, &lofamov1.TimeIn{State: st, Time: durationpb.New(spent[st]), Times: times[st]})
 	}
 	return out
+}
+
+// isPresence says whether an event is that a region was cut off, or is back.
+func isPresence(ev *lofamov1.Event) bool {
+	return ev.GetKind() == lofamov1.EventKind_REGION_CHANGED && ev.GetFrom() != ev.GetTo()
 }
 
 // changes says whether an event is a change of the state of a component.

@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Copy is a replica's own copy of the parent's store, as the API reads it.
@@ -53,6 +54,27 @@ func (c Copy) Nodes(ctx context.Context) ([]*lofamov1.Node, uint64, error) {
 		return nil, 0, err
 	}
 	return have.nodes, rev, have.hide()
+}
+
+// Kept is a node as its region had it last, also while that is cut off; nil: nothing of it is kept.
+func (c Copy) Kept(ctx context.Context, name string, id fault.NodeID) (*lofamov1.Node, error) {
+	below := name + "/" + region.KindNodes + string(id)
+	entries, rev, err := c.Tree(ctx, prefix+below, true)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Key != "" {
+			continue // another node, whose name begins with this one's
+		}
+		e.Key = below
+		have, err := read([]store.Entry{e}, rev)
+		if err != nil {
+			return nil, err
+		}
+		return have.nodes[0], nil
+	}
+	return nil, nil
 }
 
 // hide makes the nodes of regions that are cut off UNKNOWN.

@@ -397,6 +397,12 @@ func TestRegions(t *testing.T) {
 	if err != nil || len(snap.Nodes) != 3 || len(snap.Groups)+len(snap.Warnings) != 0 {
 		t.Errorf("the copy: %v, %v", snap, err)
 	}
+	if n, err := (Copy{p.store}).Kept(t.Context(), "west", "n1-0-0"); err != nil || n.GetState() != lofamov1.State_SICK {
+		t.Errorf("kept: %v, %v", n, err)
+	}
+	if n, err := (Copy{p.store}).Kept(t.Context(), "west", "n1-0"); err != nil || n != nil {
+		t.Errorf("kept of a node that there is not: %v, %v", n, err)
+	}
 	x, err := p.engine.Explain(t.Context(), "n1-0-0", fault.ComponentNode)
 	if err != nil || x.State != fault.Unknown || !strings.Contains(x.Summary, "west is not heard") {
 		t.Errorf("explained: %+v, %v", x, err)

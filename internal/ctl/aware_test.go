@@ -43,7 +43,8 @@ func grouped(t *testing.T) *clienttest.Map {
 	marked, hot, flaps := m.Nodes.Nodes[0], m.Nodes.Nodes[2], m.Nodes.Nodes[6]
 	marked.Maintenance = &lofamov1.Maintenance{Node: "n0-0-0", Reason: "new fan\x1b[2J", By: "operator ada", Since: ago(time.Hour), Until: ago(-2 * time.Hour)}
 	hot.Warnings = []*lofamov1.Warning{{
-		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ago(time.Minute), Reason: "temperature-slope",
+		Component: "temperature", Quantity: "temperature", Value: 71.5, Threshold: 85, Slope: 0.05, TimeToThreshold: durationpb.New(270 * time.Second), Since: ago(time.Minute),
+		Reason: "temperature is 71.5°C and rises by 3°C a minute: 85°C, where it is SICK, in about 4m30s; 8 readings over 35s",
 	}}
 	link := flaps.Components[5]
 	link.State, link.Flapping, link.Reason = lofamov1.State_SICK, true, "near-end"
@@ -124,6 +125,23 @@ func TestGoldenOfGroups(t *testing.T) {
 			}
 			golden(t, tc.name, got.stdout)
 		})
+	}
+}
+
+// TestWarningSaysNothingTwice: and each value with its unit.
+func TestWarningSaysNothingTwice(t *testing.T) {
+	for _, tc := range []struct {
+		w    *lofamov1.Warning
+		want string
+	}{
+		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Reason: "temperature is 71.5°C and rises"}, "temperature is 71.5°C and rises"},
+		{&lofamov1.Warning{Component: "link/X+", Quantity: "crc-ratio", Reason: "crc-ratio is 0.01 and rises"}, "link/X+: crc-ratio is 0.01 and rises"},
+		{&lofamov1.Warning{Component: "temperature", Quantity: "temperature", Value: 71.52, Threshold: 85, TimeToThreshold: durationpb.New(time.Minute)}, "temperature is 71.5°C and reaches 85°C in 1m"},
+		{&lofamov1.Warning{Component: "fan", Quantity: "hum", Value: 3, Threshold: 9, TimeToThreshold: durationpb.New(time.Minute), Reason: "of a version to come"}, "fan: hum is 3 and reaches 9 in 1m (of a version to come)"},
+	} {
+		if got := warning(tc.w); got != tc.want {
+			t.Errorf("%v: %q, want %q", tc.w, got, tc.want)
+		}
 	}
 }
 

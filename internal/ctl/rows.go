@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
@@ -273,11 +274,22 @@ func (a *app) maintenance(m *lofamov1.Maintenance) string {
 
 // warning prints a warning in one line.
 func warning(w *lofamov1.Warning) string {
-	s := fmt.Sprintf("%s: %s is %.4g and reaches %.4g in %s", w.GetComponent(), w.GetQuantity(), w.GetValue(), w.GetThreshold(), protoDuration(w.GetTimeToThreshold()))
-	if w.GetReason() != "" {
-		s += " (" + printable(w.GetReason()) + ")"
+	s := printable(w.GetReason()) // the whole, if it begins with the quantity
+	if !strings.HasPrefix(s, w.GetQuantity()+" ") {
+		unit := ""
+		if q, err := fault.ParseQuantity(w.GetQuantity()); err == nil {
+			unit = q.Unit()
+		}
+		more := ""
+		if s != "" {
+			more = " (" + s + ")"
+		}
+		s = fmt.Sprintf("%s is %.3g%s and reaches %.4g%s in %s%s", w.GetQuantity(), w.GetValue(), unit, w.GetThreshold(), unit, protoDuration(w.GetTimeToThreshold()), more)
 	}
-	return s
+	if w.GetComponent() == w.GetQuantity() {
+		return s
+	}
+	return w.GetComponent() + ": " + s
 }
 
 func nodeVerdict(n *lofamov1.Node) string {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -27,7 +28,7 @@ type WarningStatus struct {
 // The foresight's numbers. A trend is believed when it stands out of its own scatter; a warning that was
 // given is kept on weaker grounds, so that it does not come and go.
 const (
-	trendPoints   = 16               // readings that a trend is fitted to, the newest
+	trendPoints   = 16               // readings that are kept, the newest; see trend.line for which of them count
 	trendLeast    = 5                // readings below which nothing is said
 	trendSpan     = 10 * time.Second // that they must cover at least
 	trendQuiet    = 2 * time.Minute  // without a reading: it moves no more
@@ -154,6 +155,26 @@ func fit(points []point) line {
 	return l
 }
 
+// believed says whether the slope is so many standard errors from none.
+func (l line) believed(errors float64) bool {
+	return l.span >= trendSpan && l.slope != 0 && math.Abs(l.slope) > errors*l.err
+}
+
+// line is the straight line that the readings are on, and how many of them. What fell and rises now is on no line with what
+// was before, and what rises ever faster is not on that of its slow beginning: so the shortest stretch of the newest readings
+// counts that is a line beyond doubt. Few readings look like one by chance: there, of those that only scatter one in ten
+// thousand does. Where there is none such, all readings count, on weaker grounds. errors scales both.
+func (t *trend) line(errors float64) (l line, readings int, ok bool) {
+	for readings = trendLeast; readings < len(t.points); readings++ {
+		free := float64(readings - 2)
+		if l = fit(t.points[len(t.points)-readings:]); l.believed(errors * (1 + 40/(free*free))) {
+			return l, readings, true
+		}
+	}
+	l = fit(t.points)
+	return l, readings, l.believed(errors)
+}
+
 // foresee says what a trend means now: nil is nothing.
 func (m *Machine) foresee(n *node, t *trend, now time.Time) *WarningStatus {
 	if len(t.points) < trendLeast || t.quiet(now) {
@@ -163,9 +184,9 @@ func (m *Machine) foresee(n *node, t *trend, now time.Time) *WarningStatus {
 	if t.warning != nil {
 		errors, horizon = keepErrors, 2*m.cfg.Horizon
 	}
-	l := fit(t.points)
+	l, readings, ok := t.line(errors)
 	away := t.threshold - l.value
-	if l.span < trendSpan || l.slope == 0 || math.Abs(l.slope) <= errors*l.err || (away > 0) != (l.slope > 0) {
+	if !ok || (away > 0) != (l.slope > 0) {
 		return nil
 	}
 	left := away / l.slope
@@ -183,9 +204,18 @@ func (m *Machine) foresee(n *node, t *trend, now time.Time) *WarningStatus {
 	if l.slope < 0 {
 		verb = "falls"
 	}
-	w.Rule = fmt.Sprintf("%s %s by %.3g%s a minute: %.4g%s, where it is SICK, in about %s; %d readings over %s",
-		t.quantity, verb, 60*math.Abs(l.slope), t.quantity.Unit(), t.threshold, t.quantity.Unit(), w.Left.Round(time.Second), len(t.points), l.span.Round(time.Second))
+	unit := t.quantity.Unit()
+	w.Rule = fmt.Sprintf("%s is %s%s and %s by %s%s a minute: %s%s, where it is SICK, in about %s; %d readings over %s",
+		t.quantity, figure(l.value), unit, verb, figure(60*math.Abs(l.slope)), unit, figure(t.threshold), unit, w.Left.Round(time.Second), readings, l.span.Round(time.Second))
 	return w
+}
+
+// figure writes a value with three figures, and all before the point.
+func figure(v float64) string {
+	if math.Abs(v) >= 999.5 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
 // publishWarnings compares what the trends of a node say with the warnings that were given.

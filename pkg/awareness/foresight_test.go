@@ -2,6 +2,7 @@ package awareness
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -70,6 +71,37 @@ func TestFit(t *testing.T) {
 	}
 	if l := fit(exact[:1]); l.slope != 0 || l.value != 40 {
 		t.Errorf("one point: %+v", l)
+	}
+}
+
+// TestLineOfTheNewest: the shortest stretch that is a line beyond doubt counts, and one that only might be does not.
+func TestLineOfTheNewest(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		values   []float64
+		readings int
+		slope    float64 // a reading
+	}{
+		{"falls, then rises", []float64{66, 62, 57, 52, 47, 42, 40, 45, 50, 55, 60}, 5, 5},
+		{"rises, then falls", []float64{40, 45, 50, 55, 60, 65, 64, 60, 56, 52, 48}, 5, -4},
+		{"ever faster", []float64{50, 50.5, 51, 51.5, 52, 54, 56, 58, 60, 62}, 5, 2},
+		{"all along, with scatter", []float64{50, 52.5, 53, 56.5, 57, 60.5, 61}, 7, 1.9},
+	} {
+		var tr trend
+		for i, v := range tc.values {
+			tr.points = append(tr.points, point{at: epoch0.Add(time.Duration(i) * 5 * time.Second), value: v})
+		}
+		l, readings, ok := tr.line(believeErrors)
+		if !ok || readings != tc.readings || math.Abs(5*l.slope-tc.slope) > 0.1 {
+			t.Errorf("%s: %+v over %d readings, %v", tc.name, l, readings, ok)
+		}
+	}
+	flat := trend{}
+	for i := range trendPoints {
+		flat.points = append(flat.points, point{at: epoch0.Add(time.Duration(i) * 5 * time.Second), value: 50})
+	}
+	if l, _, ok := flat.line(believeErrors); ok {
+		t.Errorf("what does not move is believed to: %+v", l)
 	}
 }
 

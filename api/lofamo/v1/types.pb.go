@@ -86,12 +86,12 @@ type Cause int32
 
 const (
 	Cause_CAUSE_UNSPECIFIED Cause = 0 // never sent
-	Cause_NONE              Cause = 1
+	Cause_NONE              Cause = 1 // nothing is at fault, or nothing is known
 	Cause_SENSOR            Cause = 2 // temperature, power or voltage beyond its thresholds
-	Cause_PERIPHERAL        Cause = 3
-	Cause_MEMORY            Cause = 4
-	Cause_LINK              Cause = 5
-	Cause_SERVICE_NETWORK   Cause = 6
+	Cause_PERIPHERAL        Cause = 3 // peripheral/0 or peripheral/1 of the host
+	Cause_MEMORY            Cause = 4 // the host's, by its error counters
+	Cause_LINK              Cause = 5 // a cable or one of its two ends
+	Cause_SERVICE_NETWORK   Cause = 6 // the node's part in it, or its way there
 	Cause_DNP               Cause = 7 // the DNP half, or its core logic
 	Cause_HOST              Cause = 8 // the host half
 	Cause_NODE              Cause = 9 // both halves
@@ -328,7 +328,7 @@ const (
 	EventKind_COMPONENT_CHANGED      EventKind = 1 // the state or cause of a component of a node
 	EventKind_GROUP_CHANGED          EventKind = 2 // a group fault began, changed or ended
 	EventKind_WARNING_CHANGED        EventKind = 3 // a warning began or ended
-	EventKind_MAINTENANCE_CHANGED    EventKind = 4
+	EventKind_MAINTENANCE_CHANGED    EventKind = 4 // a mark was set, changed, or taken away (ended)
 	EventKind_TOPOLOGY_CHANGED       EventKind = 5 // labels, coordinates, spares
 	// A region was heard of, cut off (to UNKNOWN), or came back (to NORMAL), or there is something to say of it (from and to are
 	// the same). It stands for all of its nodes: while the region is cut off they are UNKNOWN, and when it is back what the
@@ -390,8 +390,11 @@ type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`       // for example n1-0-1
 	Coord string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"` // "x,y,z"
-	State State                  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Cause Cause                  `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	// FAILED: both halves are. SICK: one of them, or a part of the node, is SICK or FAILED; a link that the
+	// peer's death explains does not count. UNKNOWN: it is not heard.
+	State State `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
+	// The gravest of what is at fault, in the order of the values; NONE when it is NORMAL or UNKNOWN.
+	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
 	// Components that the node has, in a fixed order: host, dnp, dnp-core, service-network, memory,
 	// peripheral/0, peripheral/1, temperature, power, voltage, then link/X+ and so on.
 	Components []*Component `protobuf:"bytes,5,rep,name=components,proto3" json:"components,omitempty"`
@@ -402,9 +405,10 @@ type Node struct {
 	// When the state last changed (supervisor's wall clock; for people, never for decisions).
 	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
 	// Age of the newest sign of life; absent when there is none.
-	Age       *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`
-	HostEpoch uint64               `protobuf:"varint,10,opt,name=host_epoch,json=hostEpoch,proto3" json:"host_epoch,omitempty"` // boot epochs last seen, 0 for never
-	DnpEpoch  uint64               `protobuf:"varint,11,opt,name=dnp_epoch,json=dnpEpoch,proto3" json:"dnp_epoch,omitempty"`
+	Age *durationpb.Duration `protobuf:"bytes,9,opt,name=age,proto3" json:"age,omitempty"`
+	// Boot epochs last seen, from 1, one greater at least with every start; 0: never seen.
+	HostEpoch uint64 `protobuf:"varint,10,opt,name=host_epoch,json=hostEpoch,proto3" json:"host_epoch,omitempty"`
+	DnpEpoch  uint64 `protobuf:"varint,11,opt,name=dnp_epoch,json=dnpEpoch,proto3" json:"dnp_epoch,omitempty"` // of the DNP half, which starts by itself
 	// Revision of the last change of this node.
 	Revision uint64 `protobuf:"varint,12,opt,name=revision,proto3" json:"revision,omitempty"`
 	// How the reports of the host half fare, by its newest digest; absent when none said so.
@@ -635,8 +639,8 @@ type Maintenance struct {
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`     // id
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"` // for people, 1 to 256 bytes
 	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`         // who asked for it: the subject of the certificate
-	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
-	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"` // absent: until somebody ends it
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`   // when the node was marked first; changing the mark does not move it
+	Until         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=until,proto3" json:"until,omitempty"`   // absent: until somebody ends it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -717,7 +721,7 @@ type Warning struct {
 	Slope     float64 `protobuf:"fixed64,5,opt,name=slope,proto3" json:"slope,omitempty"`         // per second
 	// Until the threshold is reached if it goes on so, counted from the newest reading.
 	TimeToThreshold *durationpb.Duration   `protobuf:"bytes,6,opt,name=time_to_threshold,json=timeToThreshold,proto3" json:"time_to_threshold,omitempty"`
-	Since           *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	Since           *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`   // when it was raised
 	Reason          string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"` // in words
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -812,9 +816,9 @@ func (x *Warning) GetReason() string {
 // Group is one fault of many parts that share a cause. It stands above the faults of its members.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // stable while it lasts: "plane/X=3", "label/rack=r7", "block/0,0,0..9,9,9"
-	Kind  GroupKind              `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"`
-	State State                  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // FAILED or UNKNOWN; NORMAL only in the event that ends it
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                               // stable while it lasts: "plane/X=3", "label/rack=r7", "block/0,0,0..9,9,9"
+	Kind  GroupKind              `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"` // what its members have in common
+	State State                  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`   // FAILED or UNKNOWN; NORMAL only in the event that ends it
 	// What of the members is at fault: NODE, HOST, DNP, LINK, SERVICE_NETWORK.
 	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
 	// Ids of the members by rank, at most 4,096 of them.
@@ -822,9 +826,9 @@ type Group struct {
 	Size          uint32                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`         // number of members
 	Of            uint32                 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`             // number of nodes that the row, plane or label has; the size for a block
 	Inferred      uint32                 `protobuf:"varint,8,opt,name=inferred,proto3" json:"inferred,omitempty"` // members that no living witness sees: UNKNOWN, inferred dead
-	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`
-	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"` // the rule, in words
-	Region        string                 `protobuf:"bytes,11,opt,name=region,proto3" json:"region,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`        // when it was found, by the wall clock of the supervisor that did
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // the rule, in words
+	Region        string                 `protobuf:"bytes,11,opt,name=region,proto3" json:"region,omitempty"`     // whose supervisors found it; empty where there are no regions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -940,16 +944,16 @@ func (x *Group) GetRegion() string {
 // is not always room for the rails, and for the texts: they are left out then.
 type DeliveryStatus struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	State      PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`
-	Primary    string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                    // "INTERFACE>SUPERVISOR"
-	Alternate  string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                // the same; empty: none
-	Logged     uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                     // reports in the sender's log
-	Unanswered uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`             // of these, not yet RECEIVED
-	OldestNs   uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"` // age of the oldest in the log, nanoseconds
-	Migrations uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`             // since the half started, as are the following
-	Retries    uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`
-	Shortened  uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"` // reports left out because the log was full
-	Rails      []*RailStatus          `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`
+	State      PathState              `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.PathState" json:"state,omitempty"`     // of the direct rail's paths
+	Primary    string                 `protobuf:"bytes,2,opt,name=primary,proto3" json:"primary,omitempty"`                           // "INTERFACE>SUPERVISOR"
+	Alternate  string                 `protobuf:"bytes,3,opt,name=alternate,proto3" json:"alternate,omitempty"`                       // the same; empty: none
+	Logged     uint32                 `protobuf:"varint,4,opt,name=logged,proto3" json:"logged,omitempty"`                            // reports in the sender's log
+	Unanswered uint32                 `protobuf:"varint,5,opt,name=unanswered,proto3" json:"unanswered,omitempty"`                    // of these, not yet RECEIVED
+	OldestNs   uint64                 `protobuf:"varint,6,opt,name=oldest_ns,json=oldestNs,proto3" json:"oldest_ns,omitempty"`        // age of the oldest in the log, nanoseconds
+	Migrations uint64                 `protobuf:"varint,7,opt,name=migrations,proto3" json:"migrations,omitempty"`                    // since the half started, as are the following
+	Retries    uint64                 `protobuf:"varint,8,opt,name=retries,proto3" json:"retries,omitempty"`                          // times that a report was sent which had been sent before
+	Shortened  uint64                 `protobuf:"varint,9,opt,name=shortened,proto3" json:"shortened,omitempty"`                      // reports left out because the log was full
+	Rails      []*RailStatus          `protobuf:"bytes,10,rep,name=rails,proto3" json:"rails,omitempty"`                              // the service interfaces first, then gossip and torus, as far as the half has them; at most 10
 	IsolatedNs uint64                 `protobuf:"varint,11,opt,name=isolated_ns,json=isolatedNs,proto3" json:"isolated_ns,omitempty"` // how long no rail at all has brought an answer; 0: one has
 	Spool      string                 `protobuf:"bytes,12,opt,name=spool,proto3" json:"spool,omitempty"`                              // why reports are not kept on disk; empty: they are
 	// Revision of the map up to which the half has been told what concerns it; 0: of nothing yet.
@@ -1093,9 +1097,9 @@ type RailStatus struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                          // "direct/INTERFACE", "gossip" or "torus"
 	Down          bool                   `protobuf:"varint,2,opt,name=down,proto3" json:"down,omitempty"`                         // known not to work now
 	InFlight      uint32                 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"` // reports sent by it last and not answered
-	Sent          uint64                 `protobuf:"varint,4,opt,name=sent,proto3" json:"sent,omitempty"`
-	Answered      uint64                 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`
-	RttNs         uint64                 `protobuf:"varint,6,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"` // smoothed, to RECEIVED; 0: no sample
+	Sent          uint64                 `protobuf:"varint,4,opt,name=sent,proto3" json:"sent,omitempty"`                         // reports, counted each time that one was sent by it, since the half started
+	Answered      uint64                 `protobuf:"varint,5,opt,name=answered,proto3" json:"answered,omitempty"`                 // reports of which the first RECEIVED came by it
+	RttNs         uint64                 `protobuf:"varint,6,opt,name=rtt_ns,json=rttNs,proto3" json:"rtt_ns,omitempty"`          // smoothed, to RECEIVED; 0: no sample
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1175,11 +1179,11 @@ func (x *RailStatus) GetRttNs() uint64 {
 // Component is one part of a node.
 type Component struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // host, dnp, link/X+, service-network, memory, peripheral/0, temperature, ...
-	State    State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Since    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	Evidence []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"` // why the state is what it is, newest first
-	Cause    Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
+	Name     string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                         // host, dnp, link/X+, service-network, memory, peripheral/0, temperature, ...
+	State    State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // UNKNOWN also for a sensor that the node does not have
+	Since    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed, by the supervisor's wall clock
+	Evidence []*Evidence            `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`                 // why the state is what it is, newest first
+	Cause    Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // its own kind (of memory MEMORY), or what explains it: of a link also DNP or NODE of the peer; else NONE
 	// It changed so often that its changes are held back; at most one in the hold-off time.
 	Flapping      bool   `protobuf:"varint,6,opt,name=flapping,proto3" json:"flapping,omitempty"`
 	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // the rule that led to the state, in words
@@ -1270,8 +1274,9 @@ func (x *Component) GetReason() string {
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST.
-	Kind          string               `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	Observer      string               `protobuf:"bytes,2,opt,name=observer,proto3" json:"observer,omitempty"` // "node/half", or "supervisor/ID"
+	Kind     string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Observer string `protobuf:"bytes,2,opt,name=observer,proto3" json:"observer,omitempty"` // "node/half", or "supervisor/ID"
+	// By which the observation came; unspecified for what the supervisors themselves found.
 	Path          Path                 `protobuf:"varint,3,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"`
 	Age           *durationpb.Duration `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`                           // since the observation began, by the observer's and the hops' clocks
 	State         State                `protobuf:"varint,5,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // what the observer says
@@ -1358,7 +1363,7 @@ type Registers struct {
 	DnpWatchdog           uint32                 `protobuf:"fixed32,1,opt,name=dnp_watchdog,json=dnpWatchdog,proto3" json:"dnp_watchdog,omitempty"`                                 // at 0x00000ec0
 	HostWatchdog          uint32                 `protobuf:"fixed32,2,opt,name=host_watchdog,json=hostWatchdog,proto3" json:"host_watchdog,omitempty"`                              // at 0x00000ec4
 	RemoteFaultDescriptor uint32                 `protobuf:"fixed32,3,opt,name=remote_fault_descriptor,json=remoteFaultDescriptor,proto3" json:"remote_fault_descriptor,omitempty"` // at 0x00000ec8
-	Age                   *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`
+	Age                   *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`                                                                      // since the half that sent them was last heard with them
 	unknownFields         protoimpl.UnknownFields
 	sizeCache             protoimpl.SizeCache
 }
@@ -1425,18 +1430,18 @@ func (x *Registers) GetAge() *durationpb.Duration {
 // evidence of both of its ends tells.
 type Link struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id of the node whose link it is
-	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`
-	Direction     string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"` // X+ X- Y+ Y- Z+ Z-
-	Peer          string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`           // id of the neighbour
-	PeerCoord     string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"`
-	State         State                  `protobuf:"varint,6,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // the fault map's verdict on this end
-	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // LINK, or what explains the silence: DNP or NODE of the peer
-	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
-	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
-	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"` // see Component
-	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`      // the rule that led to the state, in words
-	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // id of the node whose link it is
+	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                          // of the node, "x,y,z"
+	Direction     string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"`                  // X+ X- Y+ Y- Z+ Z-
+	Peer          string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`                            // id of the neighbour
+	PeerCoord     string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"` // of the neighbour; it has a place even when no node is there
+	State         State                  `protobuf:"varint,6,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`    // the fault map's verdict on this end
+	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`    // LINK, or what explains the silence: DNP or NODE of the peer
+	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                          // when the state last changed, by the supervisor's wall clock
+	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`                    // what both ends say of it, newest first; empty in brief lists
+	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"`                  // see Component
+	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`                       // the rule that led to the state, in words
+	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`                       // of the node; empty where there are no regions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1561,27 +1566,29 @@ type Event struct {
 	// Revision in the store. Events of one transaction share it; a watch never splits them. They are in
 	// order: one component may have changed more than once in it.
 	Revision  uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	Node      string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	Coord     string `protobuf:"bytes,3,opt,name=coord,proto3" json:"coord,omitempty"`
-	Component string `protobuf:"bytes,4,opt,name=component,proto3" json:"component,omitempty"` // "node" for the node itself
-	From      State  `protobuf:"varint,5,opt,name=from,proto3,enum=lofamo.v1.State" json:"from,omitempty"`
-	To        State  `protobuf:"varint,6,opt,name=to,proto3,enum=lofamo.v1.State" json:"to,omitempty"`
-	Cause     Cause  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
-	Path      Path   `protobuf:"varint,8,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"` // of the evidence that decided
-	// From the fault, by the ages that observer and hops give, to the commit. Absent when no age is known.
+	Node      string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                         // id; empty for group faults, regions, and what concerns the whole topology
+	Coord     string `protobuf:"bytes,3,opt,name=coord,proto3" json:"coord,omitempty"`                       // of the node then, "x,y,z"; empty for a spare and without a node
+	Component string `protobuf:"bytes,4,opt,name=component,proto3" json:"component,omitempty"`               // "node" for the node itself
+	From      State  `protobuf:"varint,5,opt,name=from,proto3,enum=lofamo.v1.State" json:"from,omitempty"`   // UNKNOWN for what was not there before
+	To        State  `protobuf:"varint,6,opt,name=to,proto3,enum=lofamo.v1.State" json:"to,omitempty"`       // equal to from when only the cause changed
+	Cause     Cause  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // that it has now; NONE for what is NORMAL or UNKNOWN
+	Path      Path   `protobuf:"varint,8,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"`    // of the evidence that decided
+	// From the fault, by the ages that observer and hops give, to the commit. Absent when no age is known, for a
+	// first NORMAL, and where what decided is older than the change before.
 	AwarenessLatency *durationpb.Duration   `protobuf:"bytes,9,opt,name=awareness_latency,json=awarenessLatency,proto3" json:"awareness_latency,omitempty"`
-	Time             *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`                    // of the commit, by the supervisor's wall clock
-	AsSeen           bool                   `protobuf:"varint,11,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"` // not yet committed: only in a watch that asked for it; revision is 0
-	SingleWitness    bool                   `protobuf:"varint,12,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"`
-	Observer         string                 `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"` // whose evidence decided, "node/half"
-	Reason           string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`     // the rule that led here, in words
+	Time             *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`                                         // of the commit, by the supervisor's wall clock
+	AsSeen           bool                   `protobuf:"varint,11,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`                      // not yet committed: only in a watch that asked for it; revision is 0
+	SingleWitness    bool                   `protobuf:"varint,12,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"` // as in Node: fewer living witnesses than the quorum
+	Observer         string                 `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"`                                 // whose evidence decided, "node/half"
+	Reason           string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`                                     // the rule that led here, in words
 	// What changed. The fields above are those of COMPONENT_CHANGED; the others have node, coord and
 	// component where they make sense, from and to where there are states, and one of the fields below.
-	Kind          EventKind         `protobuf:"varint,15,opt,name=kind,proto3,enum=lofamo.v1.EventKind" json:"kind,omitempty"`
-	Group         *Group            `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`     // as it is now; state NORMAL: it has ended
-	Warning       *Warning          `protobuf:"bytes,17,opt,name=warning,proto3" json:"warning,omitempty"` // as it is now, or was last
-	Ended         bool              `protobuf:"varint,18,opt,name=ended,proto3" json:"ended,omitempty"`    // the warning or the maintenance is over
-	Maintenance   *Maintenance      `protobuf:"bytes,19,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	Kind        EventKind    `protobuf:"varint,15,opt,name=kind,proto3,enum=lofamo.v1.EventKind" json:"kind,omitempty"`
+	Group       *Group       `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`             // as it is now; state NORMAL: it has ended
+	Warning     *Warning     `protobuf:"bytes,17,opt,name=warning,proto3" json:"warning,omitempty"`         // as it is now, or was last
+	Ended       bool         `protobuf:"varint,18,opt,name=ended,proto3" json:"ended,omitempty"`            // the warning or the maintenance is over
+	Maintenance *Maintenance `protobuf:"bytes,19,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // as it is now, or was last
+	// Of the node, or whose supervisors found the group fault. Only a parent of regions tells it in events.
 	Region        string            `protobuf:"bytes,20,opt,name=region,proto3" json:"region,omitempty"`
 	Flapping      bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
 	Labels        map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
@@ -1775,14 +1782,16 @@ func (x *Event) GetLabels() map[string]string {
 
 // Supervisor is one replica.
 type Supervisor struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its gRPC service, host:port
-	Leader        bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
-	State         State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Pid           int32                  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // of its process, on its own machine
-	ReportAddress string                 `protobuf:"bytes,6,opt,name=report_address,json=reportAddress,proto3" json:"report_address,omitempty"` // where agents send reports, host:port (UDP)
-	HttpAddress   string                 `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`           // as in its certificate and configuration
+	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its gRPC service, host:port
+	Leader  bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`  // of the supervisors, as far as the replica that answers knows: it may be out of date
+	// As seen by the replica that answers: NORMAL, it is connected to; FAILED, that does not succeed; UNKNOWN, it
+	// is being tried.
+	State         State  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
+	Pid           int32  `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`                                         // of its process, on its own machine
+	ReportAddress string `protobuf:"bytes,6,opt,name=report_address,json=reportAddress,proto3" json:"report_address,omitempty"` // where agents send reports, host:port (UDP)
+	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
 	// Since this replica last had the word of a quorum; absent: it has it now, or it is not reached.
 	QuorumAge *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
 	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum"; empty: nothing, or it is not

@@ -34,13 +34,14 @@ func (m *Machine) Explain(id fault.NodeID, c fault.Component) (Explanation, bool
 	next, restless := n.next, n.restless // to look is not to be asked to look again
 	defer func() { n.next, n.restless = next, restless }()
 	m.look()
-	x := explainer{Machine: m, n: n, c: c, p: &n.components[c], f: m.why(n, c)}
+	x := explainer{Machine: m, n: n, c: c, p: &n.components[c]}
+	x.f, x.rule = x.bears()
 	what := string(id)
 	if c != fault.ComponentNode {
 		what = fmt.Sprintf("%s of %s", c, id)
 	}
 	return Explanation{
-		Node: id, Component: c, State: x.p.state, Cause: x.p.cause, Since: m.clock.time(x.p.since), Rule: x.p.rule.String(),
+		Node: id, Component: c, State: x.p.state, Cause: x.p.cause, Since: m.clock.time(x.p.since), Rule: x.rule.String(),
 		Summary: fmt.Sprintf("%s is %s: %s", what, x.p.state, x.f.rule), Because: x.because(), Until: x.until(), Evidence: m.evidenceOf(n, c),
 	}, true
 }
@@ -52,7 +53,20 @@ type explainer struct {
 	c     fault.Component
 	p     *component
 	f     finding
+	rule  ruleName
 	lines []string
+}
+
+// bears returns what the state rests on now. That may be another thing than what led to it: what a host said lately becomes its
+// last word, and what was committed by another leader is said anew. Where the state stands though the evidence says otherwise
+// by now (it is not settled yet, or it flaps), it is what led there.
+func (x *explainer) bears() (finding, ruleName) {
+	if !x.p.restored {
+		if f := x.findAny(x.n, x.c, x.now); !f.keep && f.state == x.p.state && f.cause == x.p.cause && f.name != 0 {
+			return f, f.name
+		}
+	}
+	return x.why(x.n, x.c), x.p.rule
 }
 
 func (x *explainer) say(format string, args ...any) {
@@ -274,7 +288,7 @@ func (x *explainer) ofHalf(h fault.Half) {
 func (x *explainer) waits() string {
 	n, then := x.n, "then the verdict is lifted"
 	d, link := x.c.LinkDirection()
-	switch x.p.rule {
+	switch x.rule {
 	case rulePeerDead:
 		n = n.peers[d.Index()]
 	case ruleDNPDead, ruleNodeDead:
@@ -349,15 +363,22 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 			continue
 		}
 		weight := "which is what counts"
+		_, link := c.LinkDirection()
 		switch {
+		case x.rule == ruleLastWord && h == fault.HalfHost:
+			weight = "which is the last that is known"
 		case !x.current(n, h, x.now):
 			weight = "which does not count any more: it was heard " + x.ago(n.voice(h).heard)
+		case (link || ofDNP(c)) && n.failure(fault.HalfDNP).on:
+			weight = "which does not count while its DNP is dead"
+		case x.rule == ruleDescribed || x.rule == ruleDescribedOne:
+			weight = "which counts less than the descriptors, since its host is not heard"
 		case best != nil && by.Half != h:
 			weight = "which counts less than what the other half says later"
 		}
 		x.say("%s, %s/%s, says %s (%s) since %s, %s", who, n.id, h, r.state, r.kind, x.ago(r.began), weight)
 	}
-	if best == nil {
+	if best == nil && x.rule != ruleLastWord {
 		x.say("%s, %s, says nothing that counts", who, n.id)
 	}
 }
@@ -381,7 +402,10 @@ func (x *explainer) until() []string {
 	if w := x.waits(); w != "" {
 		return []string{w}
 	}
-	switch x.p.rule {
+	if h, half := halfOf(x.c); x.rule == ruleRestored && (half && x.n.failure(h).on || x.c == fault.ComponentNode && x.n.dead.on) {
+		x.rule = ruleQuorum // or whatever it was: a verdict is a verdict
+	}
+	switch x.rule {
 	case ruleQuorum, ruleSingle, ruleEnclosed, ruleBothHalves, ruleWatchdog, ruleDescriptors:
 		out := []string{"it answers a challenge sent after the verdict", "it reports with a newer boot epoch", "the watchdog of its other half, itself alive, finds it running"}
 		if x.p.single {

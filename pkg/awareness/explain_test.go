@@ -2,6 +2,8 @@ package awareness
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -18,6 +20,27 @@ func TestRulesAreDocumented(t *testing.T) {
 	for _, name := range ruleNames[1:] {
 		if !strings.Contains(string(b), "**`"+name+"`**") {
 			t.Errorf("docs/awareness.md has no paragraph on the rule %s", name)
+		}
+	}
+}
+
+// TestRulesArePlayed: of every rule there is a scenario that explains it.
+func TestRulesArePlayed(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var played strings.Builder
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		played.Write(b)
+	}
+	for _, name := range ruleNames[1:] {
+		if !regexp.MustCompile(` is [A-Z]+: .*, rule ` + name + `\n  because `).MatchString(played.String()) {
+			t.Errorf("no scenario of testdata explains a state by the rule %s", name)
 		}
 	}
 }

@@ -31,10 +31,11 @@ import (
 //	silence NODE AGE by M        the neighbour M does
 //	hear NODE [by M]             they hear it again
 //	cut NODE DIRECTION           both ends say that they hear nothing on that link
+//	cut-own NODE                 NODE alone says that it hears nothing on any link
 //	gossip NODE                  memberlist believes it dead
 //	relabel [KEY=AXIS]...        from now on these are the labels and the failure domains, as with torus
 //	replay NODE/HALF             every report it ever sent arrives again
-//	takeover                     another supervisor leads, with the committed map
+//	takeover [ruleless]          another supervisor leads, with the committed map; with one whose rules it does not know
 //	measure NODE/HALF QUANTITY THRESHOLD EVERY VALUE...   it reads the values, so far apart, and sends each with a digest
 //	map                          prints what is not NORMAL
 //	nodes                        prints the nodes that are not NORMAL, without their components
@@ -94,6 +95,11 @@ func (s *scenario) command(f []string) error {
 		return s.die(arg(1))
 	case "cut":
 		return s.cut(fault.NodeID(arg(1)), arg(2))
+	case "cut-own":
+		id := fault.NodeID(arg(1))
+		for _, d := range w.dims.Links() {
+			w.say(w.actor(id, fault.HalfHost), subject{id, fault.Link(d)}, fault.Failed, fault.KindSilence, time.Second)
+		}
 	case "brief", "full":
 		s.brief = f[0] == "brief"
 	case "nodes":
@@ -112,7 +118,7 @@ func (s *scenario) command(f []string) error {
 	case "relabel":
 		return s.relabel(f[1:])
 	case "takeover":
-		return s.takeover()
+		return s.takeover(arg(1) == "ruleless")
 	case "map":
 		s.printMap()
 	case "links":
@@ -268,8 +274,17 @@ func (s *scenario) actors(f []string) error {
 	return nil
 }
 
-func (s *scenario) takeover() error {
+func (s *scenario) takeover(ruleless bool) error {
 	saved, warned, groups := s.w.m.Nodes(), s.w.m.Warnings(), s.w.m.Groups()
+	for i := range saved {
+		if !ruleless {
+			break
+		}
+		saved[i].Rule = "of a version to come"
+		for k := range saved[i].Components {
+			saved[i].Components[k].Rule = "of a version to come"
+		}
+	}
 	cfg := s.w.cfg
 	cfg.Supervisor = "s1"
 	m, err := New(cfg, s.w.now, saved)

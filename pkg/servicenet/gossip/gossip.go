@@ -226,10 +226,13 @@ func New(cfg Config) (*Net, error) {
 	n.meta.Store(&meta)
 	n.passOn.Store(cfg.Meta.Role == RoleNode)
 	mc := memberlistConfig(cfg, n, logger)
-	mc.AdvertisePort = int(n.addr.Port())
-	if !bind.Addr().IsUnspecified() {
-		mc.AdvertiseAddr = bind.Addr().String()
+	own, err := advertised(bind.Addr(), cfg.Join)
+	if err != nil {
+		cancel()
+		_ = tr.Shutdown() // the reason is err
+		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
 	}
+	mc.AdvertiseAddr, mc.AdvertisePort = own.String(), int(n.addr.Port())
 	n.queue.RetransmitMult = mc.RetransmitMult
 	n.queue.NumNodes = n.numNodes
 	if n.list, err = memberlist.Create(mc); err != nil {

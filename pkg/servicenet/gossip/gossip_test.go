@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -313,6 +316,51 @@ func TestMembersAreBounded(t *testing.T) {
 	}
 	if err := (*delegate)(a.Net).NotifyAlive(&memberlist.Node{Name: "made-up-7"}); err != nil {
 		t.Errorf("a member that is known: %v", err)
+	}
+}
+
+// TestAdvertisedAddress: who listens on all addresses tells others the one by which they reach it, and starts no process
+// to find it, as memberlist would.
+func TestAdvertisedAddress(t *testing.T) {
+	dir := t.TempDir()
+	ran := filepath.Join(dir, "ran")
+	if err := os.WriteFile(filepath.Join(dir, "ip"), []byte("#!/bin/sh\n: > "+ran+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	a := start(t, "a", key(1))
+	n, err := New(Config{
+		Name: "b", Bind: "0.0.0.0:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "b", Coord: "0,0,0", ReportAddr: "127.0.0.1:7000"},
+		Join: []string{a.Addr().String()}, Logger: slog.New(slog.DiscardHandler), Timing: quick,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	if e := a.until(t, EventJoin, "b"); e.Member.Addr.Addr() != netip.MustParseAddr("127.0.0.1") {
+		t.Errorf("b is known at %s", e.Member.Addr)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("`ip` was run")
+	}
+	for _, tc := range []struct {
+		bind string
+		join []string
+		want string // empty: any that is not everybody's
+	}{
+		{"192.0.2.1", nil, "192.0.2.1"},
+		{"0.0.0.0", []string{"127.0.0.1:1"}, "127.0.0.1"},
+		{"0.0.0.0", []string{"[::1]:1", "127.0.0.1:1"}, "127.0.0.1"},
+		{"::", []string{"127.0.0.1:1"}, "127.0.0.1"},
+		{"0.0.0.0", nil, ""},
+	} {
+		got, err := advertised(netip.MustParseAddr(tc.bind), tc.join)
+		if err != nil && tc.want == "" {
+			continue // a machine without a network
+		}
+		if err != nil || tc.want != "" && got.String() != tc.want || got.IsUnspecified() {
+			t.Errorf("%s, %v: %s, %v; want %s", tc.bind, tc.join, got, err, tc.want)
+		}
 	}
 }
 

@@ -40,13 +40,15 @@ type flight struct {
 //	                  FAILED ──► NORMAL after three answers in a row
 //
 // A half that never had an answer stays UNKNOWN, unless the torus brings one: without that nothing
-// tells a dead network from supervisors that were never there.
+// tells a dead network from supervisors that were never there. For the same reason SICK looks at nothing that
+// was sent before the first answer.
 type directHealth struct {
 	state     fault.State
-	dead      bool     // no longer a rail for first attempts
-	ever      bool     // was answered on the direct rail
-	elsewhere bool     // was answered on another rail
-	flights   []flight // the last keptFlights, oldest first: a window on store, see push
+	dead      bool      // no longer a rail for first attempts
+	ever      bool      // was answered on the direct rail
+	since     time.Time // of the first answer there
+	elsewhere bool      // was answered on another rail
+	flights   []flight  // the last keptFlights, oldest first: a window on store, see push
 	store     []flight
 	open      int // of flights: neither answered nor missed
 	// Since the last answer:
@@ -271,7 +273,9 @@ func (o *Outbox) answerFlights(now time.Time, id fault.ReportID, from *path, sam
 
 func (o *Outbox) directAnswered(now time.Time, by *path) {
 	h, i := &o.direct, &o.interfaces[by.id.Interface]
-	h.ever = true
+	if !h.ever {
+		h.ever, h.since = true, now
+	}
 	h.unanswered, h.first = 0, time.Time{}
 	for _, p := range o.paths.all {
 		p.tried = false
@@ -342,7 +346,8 @@ func (o *Outbox) isDead(now time.Time) bool {
 }
 
 // misses counts the unanswered among the last datagrams. A path under suspicion does not count while
-// another one answers: that one is dead, not the network.
+// another one answers: that one is dead, not the network. Nor does what was sent before the first answer: the
+// supervisors may have come later than this half.
 func (o *Outbox) misses() int {
 	another := false
 	for _, p := range o.paths.all {
@@ -351,7 +356,7 @@ func (o *Outbox) misses() int {
 	n, seen := 0, 0
 	for i := len(o.direct.flights) - 1; i >= 0 && seen < healthWindow; i-- {
 		f := &o.direct.flights[i]
-		if !f.answered && !f.missed || another && f.path.suspect() {
+		if !f.answered && !f.missed || another && f.path.suspect() || f.at.Before(o.direct.since) {
 			continue
 		}
 		seen++

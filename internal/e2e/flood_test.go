@@ -110,6 +110,9 @@ func (t trial) comesToBe(node, component string, want lofamov1.State) {
 	for {
 		got := t.component(t.node(node), component).GetState()
 		if got == want {
+			if want == failed {
+				t.mayFail(node, component)
+			}
 			return
 		}
 		select {

@@ -112,7 +112,7 @@ func TestStartsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := trial{t, l, l.Mark()}
+	seen := begin(t, l)
 	seen.inject("1,0,0", sensor("temperature", 110))
 	seen.becomes("n1-0-0", "temperature", failed)
 	if err := l.Cluster.Stop(t.Context()); err != nil {

@@ -125,7 +125,7 @@ func TestNodesAreTold(t *testing.T) {
 		t.staleness(t.listens("n0-0-0"), false)
 	})
 	t.Run("no supervisor is left", func(tt *testing.T) { // the last: nothing can be healed after it
-		t := trial{tt, l, l.Mark()}
+		t := begin(tt, l)
 		t.inject("0,1,0", simple(localcluster.KillHost))
 		t.becomes("n0-1-0", "node", sick)
 		t.hears(t.listens("n0-0-0"), "n0-1-0", sick)

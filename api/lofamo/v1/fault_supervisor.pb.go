@@ -175,6 +175,7 @@ func (x *TopologyNode) GetService() []string {
 	return nil
 }
 
+// GetTopologyRequest asks for the whole: there is nothing to choose.
 type GetTopologyRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -211,9 +212,11 @@ func (*GetTopologyRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{2}
 }
 
+// ApplyTopologyRequest is a whole topology: what it does not have is taken out.
 type ApplyTopologyRequest struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Topology *Topology              `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As GetTopology returned it, edited; its revision is not looked at.
+	Topology *Topology `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"`
 	// The revision that it was made from (Topology.revision): ABORTED when it has changed since. 0: whatever
 	// is there.
 	IfRevision    uint64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3" json:"if_revision,omitempty"`
@@ -273,6 +276,7 @@ func (x *ApplyTopologyRequest) GetDryRun() bool {
 	return false
 }
 
+// ApplyTopologyResponse says what was changed, or with dry_run would be.
 type ApplyTopologyResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Topology      *Topology              `protobuf:"bytes,1,opt,name=topology,proto3" json:"topology,omitempty"` // as it is, or would be
@@ -325,6 +329,7 @@ func (x *ApplyTopologyResponse) GetChanges() []string {
 	return nil
 }
 
+// SetMaintenanceRequest is one mark for all nodes named; it takes the place of those that they have.
 type SetMaintenanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`       // ids or "x,y,z", 1 to 1,024
@@ -385,10 +390,11 @@ func (x *SetMaintenanceRequest) GetDuration() *durationpb.Duration {
 	return nil
 }
 
+// SetMaintenanceResponse comes once the marks are committed.
 type SetMaintenanceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Maintenance   []*Maintenance         `protobuf:"bytes,1,rep,name=maintenance,proto3" json:"maintenance,omitempty"` // as it is now, of the nodes named
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`      // of the commit: a watch after it does not tell of these marks
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +443,7 @@ func (x *SetMaintenanceResponse) GetRevision() uint64 {
 	return 0
 }
 
+// EndMaintenanceRequest names nodes, each of which must have a mark.
 type EndMaintenanceRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Nodes         []string               `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"` // ids or "x,y,z", 1 to 1,024
@@ -481,9 +488,10 @@ func (x *EndMaintenanceRequest) GetNodes() []string {
 	return nil
 }
 
+// EndMaintenanceResponse comes once the end is committed.
 type EndMaintenanceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"` // of the commit: a watch after it does not tell of this
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -525,6 +533,7 @@ func (x *EndMaintenanceResponse) GetRevision() uint64 {
 	return 0
 }
 
+// ListGroupsRequest asks for all group faults, or for those of a node.
 type ListGroupsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // only those of which it is a member: id or "x,y,z"; empty for all
@@ -569,11 +578,12 @@ func (x *ListGroupsRequest) GetNode() string {
 	return ""
 }
 
+// ListGroupsResponse has those that stand; of those that have ended GetHistory and events tell.
 type ListGroupsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"` // by id
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Groups        []*Group               `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`      // by id
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the map: watch after it to see every later change
+	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`    // stale: the answer is old, and how old
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -629,11 +639,12 @@ func (x *ListGroupsResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
+// GetSummaryRequest says what to count by, and of which nodes.
 type GetSummaryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Keys to count by besides the whole: "label/KEY", "dimension/X", "/Y" or "/Z", "region". At most 8.
 	By            []string `protobuf:"bytes,1,rep,name=by,proto3" json:"by,omitempty"`
-	LabelSelector string   `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	LabelSelector string   `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // only nodes whose labels match, in all counts; empty: all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -682,16 +693,17 @@ func (x *GetSummaryRequest) GetLabelSelector() string {
 	return ""
 }
 
+// GetSummaryResponse counts what is chosen. Spares are in no count by state.
 type GetSummaryResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	Links         *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`    // link ends
-	By            []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`          // in the order asked for, then by value (numbers as numbers)
-	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"` // group faults
-	Warnings      uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`
-	Maintenance   uint32                 `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // nodes under maintenance
-	Revision      uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
-	Cluster       *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Nodes         *Count                 `protobuf:"bytes,1,opt,name=nodes,proto3" json:"nodes,omitempty"`              // those with a place in the torus
+	Links         *Count                 `protobuf:"bytes,2,opt,name=links,proto3" json:"links,omitempty"`              // link ends
+	By            []*Tally               `protobuf:"bytes,3,rep,name=by,proto3" json:"by,omitempty"`                    // in the order asked for, then by value (numbers as numbers)
+	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"`           // group faults with at least one member that is chosen
+	Warnings      uint32                 `protobuf:"varint,5,opt,name=warnings,proto3" json:"warnings,omitempty"`       // that stand: a node may have several
+	Maintenance   uint32                 `protobuf:"varint,6,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // nodes under maintenance; without a selector spares too
+	Revision      uint64                 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`       // of the map that was counted
+	Cluster       *ClusterInfo           `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`          // stale: the answer is old, and how old
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -785,10 +797,10 @@ func (x *GetSummaryResponse) GetCluster() *ClusterInfo {
 // Count is how many are in which state.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Unknown       uint32                 `protobuf:"varint,1,opt,name=unknown,proto3" json:"unknown,omitempty"`
-	Normal        uint32                 `protobuf:"varint,2,opt,name=normal,proto3" json:"normal,omitempty"`
-	Sick          uint32                 `protobuf:"varint,3,opt,name=sick,proto3" json:"sick,omitempty"`
-	Failed        uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	Unknown       uint32                 `protobuf:"varint,1,opt,name=unknown,proto3" json:"unknown,omitempty"` // no evidence, or too old; those inferred dead are here
+	Normal        uint32                 `protobuf:"varint,2,opt,name=normal,proto3" json:"normal,omitempty"`   // known good
+	Sick          uint32                 `protobuf:"varint,3,opt,name=sick,proto3" json:"sick,omitempty"`       // errors beyond a threshold, or a part of it is SICK or FAILED
+	Failed        uint32                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`   // known bad
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,7 +868,7 @@ type Tally struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`     // as asked for
 	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // "r7", "3", "west"; empty: nodes that have none
-	Nodes         *Count                 `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes         *Count                 `protobuf:"bytes,3,opt,name=nodes,proto3" json:"nodes,omitempty"` // that have the value; values that no chosen node has are left out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -976,15 +988,15 @@ func (x *ExplainRequest) GetGroup() string {
 // ExplainResponse says why a component of a node, or a group fault, has its state.
 type ExplainResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`           // its id; empty of a group fault
-	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`         // "x,y,z"; empty of a spare and of a group fault
-	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"` // "node", "host", "link/X+", ...; empty of a group fault
-	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
-	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                         // its id; empty of a group fault
+	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                       // "x,y,z"; empty of a spare and of a group fault
+	Component string                 `protobuf:"bytes,3,opt,name=component,proto3" json:"component,omitempty"`               // "node", "host", "link/X+", ...; empty of a group fault
+	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // that it has now
+	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE when it is NORMAL or UNKNOWN
+	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed; absent: not known
 	// The rule that led there: its name in the documentation, and one sentence.
 	Rule    string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
-	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"`
+	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"` // what the rule says, for this case
 	// What was taken into account, in words, in the order of its weight.
 	Because  []string    `protobuf:"bytes,9,rep,name=because,proto3" json:"because,omitempty"`
 	Evidence []*Evidence `protobuf:"bytes,10,rep,name=evidence,proto3" json:"evidence,omitempty"` // newest first
@@ -993,8 +1005,8 @@ type ExplainResponse struct {
 	// That it is a member of; of a group fault that one alone. Which nodes count as members and which of the same row,
 	// plane, block or label do not, and why it is this group that stands and no other, is told in because.
 	Groups        []*Group     `protobuf:"bytes,12,rep,name=groups,proto3" json:"groups,omitempty"`
-	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
-	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"` // of the map that it is of
+	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`    // stale: what was committed is told, and because and until say so
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1206,6 +1218,7 @@ func (x *GetHistoryRequest) GetGroup() string {
 	return ""
 }
 
+// GetHistoryResponse is what was committed: what was never committed it does not have.
 type GetHistoryResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // newest first
@@ -1214,8 +1227,8 @@ type GetHistoryResponse struct {
 	// was heard of that time later; the region's own supervisors know better.
 	TimeIn        []*TimeIn              `protobuf:"bytes,2,rep,name=time_in,json=timeIn,proto3" json:"time_in,omitempty"` // UNKNOWN, NORMAL, SICK, FAILED
 	From          *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`                   // since when events are kept
-	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	Cluster       *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"` // stale: what was committed lately may be missing, and the last state is that of then
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`          // of the store when it was read
+	Cluster       *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`             // stale: what was committed lately may be missing, and the last state is that of then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1285,12 +1298,12 @@ func (x *GetHistoryResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
-// TimeIn is a time spent in a state.
+// TimeIn is the time spent in a state; those of all states make up all the time since from.
 type TimeIn struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         State                  `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
-	Time          *durationpb.Duration   `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	Times         uint32                 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"` // how often it was entered
+	State         State                  `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // each of the four comes once
+	Time          *durationpb.Duration   `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`                         // by the wall clocks of the supervisors that led: a clock that was set back counts nothing twice
+	Times         uint32                 `protobuf:"varint,3,opt,name=times,proto3" json:"times,omitempty"`                      // how often it was entered
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1346,6 +1359,7 @@ func (x *TimeIn) GetTimes() uint32 {
 	return 0
 }
 
+// ListReportsRequest chooses among the reports that the leader remembers: 4,096, and as many digests.
 type ListReportsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`        // id or "x,y,z"; empty for all
@@ -1406,6 +1420,7 @@ func (x *ListReportsRequest) GetDigests() bool {
 	return false
 }
 
+// ListReportsResponse is of the present leader only: it knows nothing of what came before it led.
 type ListReportsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reports       []*ReportStatus        `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"` // newest first
@@ -1461,20 +1476,20 @@ func (x *ListReportsResponse) GetSenders() []*SenderStatus {
 // ReportStatus is one report as the leader knows it.
 type ReportStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"` // "host" or "dnp"
-	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
-	Digest        bool                   `protobuf:"varint,5,opt,name=digest,proto3" json:"digest,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // id of the origin
+	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`                      // "host" or "dnp"
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // the origin's boot epoch, from 1
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // within the epoch, from 1
+	Digest        bool                   `protobuf:"varint,5,opt,name=digest,proto3" json:"digest,omitempty"`                 // it restates all that its half knows: it is never committed as such, and its copies are not counted
 	Path          Path                   `protobuf:"varint,6,opt,name=path,proto3,enum=lofamo.v1.Path" json:"path,omitempty"` // the rail by which it came first
 	Hops          []*ReportHop           `protobuf:"bytes,7,rep,name=hops,proto3" json:"hops,omitempty"`                      // the stations on its way through the torus
 	From          string                 `protobuf:"bytes,8,opt,name=from,proto3" json:"from,omitempty"`                      // address of the datagram, host:port; empty by gossip
 	Latency       *durationpb.Duration   `protobuf:"bytes,9,opt,name=latency,proto3" json:"latency,omitempty"`                // from the first sign of what it tells to its arrival, by the observer's and the hops' clocks
 	Age           *durationpb.Duration   `protobuf:"bytes,10,opt,name=age,proto3" json:"age,omitempty"`                       // since it arrived
 	Commit        *durationpb.Duration   `protobuf:"bytes,11,opt,name=commit,proto3" json:"commit,omitempty"`                 // from its arrival to the commit; absent: not committed yet
-	Committed     bool                   `protobuf:"varint,12,opt,name=committed,proto3" json:"committed,omitempty"`
-	Copies        uint32                 `protobuf:"varint,13,opt,name=copies,proto3" json:"copies,omitempty"` // arrived so often; 1: no duplicates
-	Says          []string               `protobuf:"bytes,14,rep,name=says,proto3" json:"says,omitempty"`      // "n0-0-1 link/X+ FAILED", at most 16
+	Committed     bool                   `protobuf:"varint,12,opt,name=committed,proto3" json:"committed,omitempty"`          // the store has what it told; the sender may forget it
+	Copies        uint32                 `protobuf:"varint,13,opt,name=copies,proto3" json:"copies,omitempty"`                // arrived so often; 1: no duplicates
+	Says          []string               `protobuf:"bytes,14,rep,name=says,proto3" json:"says,omitempty"`                     // "n0-0-1 link/X+ FAILED", at most 16
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1610,9 +1625,9 @@ func (x *ReportStatus) GetSays() []string {
 // ReportHop is one station and how long it held the report.
 type ReportHop struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"`
-	Held          *durationpb.Duration   `protobuf:"bytes,3,opt,name=held,proto3" json:"held,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id of the station
+	Half          string                 `protobuf:"bytes,2,opt,name=half,proto3" json:"half,omitempty"` // "dnp", but "host" for the last one
+	Held          *durationpb.Duration   `protobuf:"bytes,3,opt,name=held,proto3" json:"held,omitempty"` // by its own clock; the time on the wire is in none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1671,11 +1686,11 @@ func (x *ReportHop) GetHeld() *durationpb.Duration {
 // SenderStatus is how the reports of one node's host half fare.
 type SenderStatus struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`
-	Delivery      *DeliveryStatus        `protobuf:"bytes,3,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`  // since the half said so
-	Old           bool                   `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"` // longer ago than three digest periods: its reports may fare otherwise by now
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`         // id
+	Coord         string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`       // "x,y,z"
+	Delivery      *DeliveryStatus        `protobuf:"bytes,3,opt,name=delivery,proto3" json:"delivery,omitempty"` // as its newest digest says
+	Age           *durationpb.Duration   `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`           // since the half said so
+	Old           bool                   `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`          // longer ago than three digest periods: its reports may fare otherwise by now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1745,6 +1760,7 @@ func (x *SenderStatus) GetOld() bool {
 	return false
 }
 
+// GetBundleRequest says whose bundle, and how large it may be.
 type GetBundleRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                          // id or "x,y,z"
@@ -1805,6 +1821,8 @@ func (x *GetBundleRequest) GetMaxBytes() uint64 {
 	return 0
 }
 
+// GetBundleResponse is either progress or data; whoever writes data to a file begins it anew when received is 0
+// again.
 type GetBundleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Set in the first response, whenever something but the number of bytes changes, and in the last
@@ -1945,11 +1963,12 @@ func (x *BundleProgress) GetComplete() bool {
 	return false
 }
 
+// ListNodesRequest chooses nodes: all that is given must hold.
 type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only nodes in one of these states; empty for all.
 	States        []State `protobuf:"varint,1,rep,packed,name=states,proto3,enum=lofamo.v1.State" json:"states,omitempty"`
-	LabelSelector string  `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
+	LabelSelector string  `protobuf:"bytes,2,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the labels that they have now; empty: all
 	// Fields: id, coord, x, y, z, state, cause, region, group, maintenance (true or false), spare,
 	// inferred, unreachable.
 	FieldSelector string `protobuf:"bytes,3,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
@@ -2043,11 +2062,12 @@ func (x *ListNodesRequest) GetNotNormal() bool {
 	return false
 }
 
+// ListNodesResponse is one page.
 type ListNodesResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // watch after it to see every later change
-	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Nodes         []*Node                `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`          // by rank (x fastest), then the spares by id
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`   // watch after it to see every later change
+	Cluster       *ClusterInfo           `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`      // of the whole; stale: the answer is old, and how old
 	Continue      string                 `protobuf:"bytes,4,opt,name=continue,proto3" json:"continue,omitempty"`    // for the next page; empty: this was the last
 	Remaining     uint32                 `protobuf:"varint,5,opt,name=remaining,proto3" json:"remaining,omitempty"` // nodes on later pages
 	unknownFields protoimpl.UnknownFields
@@ -2233,11 +2253,11 @@ func (x *ClusterInfo) GetRegions() []*Region {
 // Region is one part of a larger system, with supervisors of its own.
 type Region struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                         // as in the configuration of the parent and of the region
 	State         State                  `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // NORMAL: it is heard; UNKNOWN: it is cut off, and what is shown of it is old
 	Age           *durationpb.Duration   `protobuf:"bytes,3,opt,name=age,proto3" json:"age,omitempty"`                           // since it was last heard; absent: not since this leader took over
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`                // of its own store, up to which its changes are here
-	Nodes         uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Nodes         uint32                 `protobuf:"varint,5,opt,name=nodes,proto3" json:"nodes,omitempty"`                      // how many of its nodes are known here; 0 before it was heard for the first time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2307,6 +2327,7 @@ func (x *Region) GetNodes() uint32 {
 	return 0
 }
 
+// GetNodeRequest names one node.
 type GetNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"
@@ -2351,16 +2372,17 @@ func (x *GetNodeRequest) GetNode() string {
 	return ""
 }
 
+// ListLinksRequest chooses link ends: all that is given must hold. Each cable has two of them.
 type ListLinksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // id or "x,y,z"; empty for all
-	States        []State                `protobuf:"varint,2,rep,packed,name=states,proto3,enum=lofamo.v1.State" json:"states,omitempty"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                        // id or "x,y,z"; empty for all
+	States        []State                `protobuf:"varint,2,rep,packed,name=states,proto3,enum=lofamo.v1.State" json:"states,omitempty"`       // only those in one of these states; empty for all
 	LabelSelector string                 `protobuf:"bytes,3,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"` // of the node's labels
 	// Fields: node, peer, direction, state, cause, region.
 	FieldSelector string `protobuf:"bytes,4,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
-	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"` // link ends in one page; 0: all; the most is 60,000
-	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"`
-	Brief         bool   `protobuf:"varint,7,opt,name=brief,proto3" json:"brief,omitempty"` // leave out evidence
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`      // link ends in one page; 0: all; the most is 60,000
+	Continue      string `protobuf:"bytes,6,opt,name=continue,proto3" json:"continue,omitempty"` // from the page before; the other fields must be the same
+	Brief         bool   `protobuf:"varint,7,opt,name=brief,proto3" json:"brief,omitempty"`      // leave out evidence
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2444,12 +2466,13 @@ func (x *ListLinksRequest) GetBrief() bool {
 	return false
 }
 
+// ListLinksResponse is one page.
 type ListLinksResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Links         []*Link                `protobuf:"bytes,1,rep,name=links,proto3" json:"links,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	Continue      string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"` // for the next page; empty: this was the last
-	Cluster       *ClusterInfo           `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Links         []*Link                `protobuf:"bytes,1,rep,name=links,proto3" json:"links,omitempty"`        // by rank of the node, then X+ X- Y+ Y- Z+ Z-
+	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the map: watch after it to see every later change
+	Continue      string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`  // for the next page; empty: this was the last
+	Cluster       *ClusterInfo           `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`    // of the whole; stale: the answer is old, and how old
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2512,6 +2535,7 @@ func (x *ListLinksResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
+// ListEventsRequest chooses among the events that are kept: all that is given must hold.
 type ListEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	AfterRevision uint64                 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"` // 0: from the oldest kept
@@ -2599,10 +2623,11 @@ func (x *ListEventsRequest) GetContinue() string {
 	return ""
 }
 
+// ListEventsResponse is of the store as the replica that answers has it, after a quorum was asked.
 type ListEventsResponse struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
-	Events         []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"` // oldest first
-	Revision       uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Events         []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`                                        // oldest first
+	Revision       uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`                                   // up to which the store was read: watch after it to see every later change
 	Continue       string                 `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`                                    // there are newer ones; empty: there are none
 	OldestRevision uint64                 `protobuf:"varint,4,opt,name=oldest_revision,json=oldestRevision,proto3" json:"oldest_revision,omitempty"` // of the events that are kept; 1: all that ever were are; 0: none are
 	Cluster        *ClusterInfo           `protobuf:"bytes,5,opt,name=cluster,proto3" json:"cluster,omitempty"`                                      // stale: what was committed lately may be missing
@@ -2675,6 +2700,7 @@ func (x *ListEventsResponse) GetCluster() *ClusterInfo {
 	return nil
 }
 
+// ListSupervisorsRequest asks for all: there is nothing to choose.
 type ListSupervisorsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2711,9 +2737,10 @@ func (*ListSupervisorsRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_fault_supervisor_proto_rawDescGZIP(), []int{37}
 }
 
+// ListSupervisorsResponse is how the replica that answers sees them; of its alarms each was asked itself.
 type ListSupervisorsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Supervisors   []*Supervisor          `protobuf:"bytes,1,rep,name=supervisors,proto3" json:"supervisors,omitempty"`
+	Supervisors   []*Supervisor          `protobuf:"bytes,1,rep,name=supervisors,proto3" json:"supervisors,omitempty"` // in the order of its configuration, those added later behind them, by id
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2755,6 +2782,8 @@ func (x *ListSupervisorsResponse) GetSupervisors() []*Supervisor {
 	return nil
 }
 
+// WatchRequest says from where on, and of what. A watch that was cut is resumed by after_revision, at any
+// replica.
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Changes after this revision; 0: only those from now on.
@@ -2846,6 +2875,7 @@ func (x *WatchRequest) GetInitial() bool {
 	return false
 }
 
+// WatchResponse is the changes of one revision, a bookmark, or with initial a part of the map.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All changes of one revision; empty in a bookmark, which only moves the revision on.

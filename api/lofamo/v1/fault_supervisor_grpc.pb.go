@@ -43,7 +43,9 @@ const (
 //
 // FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers
 // any of them. Every call needs a client certificate of one of the roles viewer, operator,
-// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something need operator.
+// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something, and GetBundle, need operator
+// (or supervisor: a replica passes on what was asked of it). The leader makes the changes: UNAVAILABLE when
+// none is reached, and nothing is changed then.
 //
 // Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every
 // later change once, in order, at whichever replica it is resumed.
@@ -52,9 +54,9 @@ const (
 // hold. Field selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request names; states and
 // causes in capitals. INVALID_ARGUMENT for a selector that is not one, with what is wrong in it.
 //
-// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer
-// kept, or the replica that served the first page cannot tell any more, the call fails with OUT_OF_RANGE and the reason
-// RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer kept (a
+// minute after the last page), or the replica that served the first page cannot tell any more, the call fails with
+// OUT_OF_RANGE and the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
 // Answers of a replica that has not the word of a quorum say so (ClusterInfo.stale) with their age.
 type FaultSupervisorClient interface {
@@ -69,7 +71,8 @@ type FaultSupervisorClient interface {
 	ListGroups(ctx context.Context, in *ListGroupsRequest, opts ...grpc.CallOption) (*ListGroupsResponse, error)
 	// GetSummary counts: by state, rack or another label, row of a dimension, region. For dashboards.
 	GetSummary(ctx context.Context, in *GetSummaryRequest, opts ...grpc.CallOption) (*GetSummaryResponse, error)
-	// Explain says why a component has its state: the rule, the evidence, and what would change it.
+	// Explain says why a component has its state: the rule, the evidence, and what would change it. NOT_FOUND
+	// for a node, component or group fault that there is not.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
@@ -84,17 +87,17 @@ type FaultSupervisorClient interface {
 	// again then, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
 	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
-	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
+	// SetMaintenance marks nodes, or changes their marks. Done for all named or for none.
 	//
 	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
 	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
 	SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error)
-	// EndMaintenance takes the marks away. Role operator. NOT_FOUND when a node has none.
+	// EndMaintenance takes the marks away. NOT_FOUND when a node has none.
 	EndMaintenance(ctx context.Context, in *EndMaintenanceRequest, opts ...grpc.CallOption) (*EndMaintenanceResponse, error)
 	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares. At a parent of regions
 	// those of all regions, as they have passed them on.
 	GetTopology(ctx context.Context, in *GetTopologyRequest, opts ...grpc.CallOption) (*Topology, error)
-	// ApplyTopology replaces it. Role operator. INVALID_ARGUMENT naming every field that is wrong; nothing is
+	// ApplyTopology replaces it. INVALID_ARGUMENT naming every field that is wrong; nothing is
 	// changed then. ABORTED when it is no longer at the revision given.
 	ApplyTopology(ctx context.Context, in *ApplyTopologyRequest, opts ...grpc.CallOption) (*ApplyTopologyResponse, error)
 	// ListReports returns the reports that the leader has lately received, newest first, and how those
@@ -301,7 +304,9 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 //
 // FaultSupervisor answers questions about the fault map (seed 001 §III-C). Any replica answers
 // any of them. Every call needs a client certificate of one of the roles viewer, operator,
-// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something need operator.
+// approver, supervisor; PERMISSION_DENIED otherwise. Calls that change something, and GetBundle, need operator
+// (or supervisor: a replica passes on what was asked of it). The leader makes the changes: UNAVAILABLE when
+// none is reached, and nothing is changed then.
 //
 // Lists and watches work like those of Kubernetes: a list has a revision, and a watch from it shows every
 // later change once, in order, at whichever replica it is resumed.
@@ -310,9 +315,9 @@ type FaultSupervisor_GetBundleClient = grpc.ServerStreamingClient[GetBundleRespo
 // hold. Field selectors: "FIELD=VALUE,FIELD!=VALUE" with the fields that the request names; states and
 // causes in capitals. INVALID_ARGUMENT for a selector that is not one, with what is wrong in it.
 //
-// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer
-// kept, or the replica that served the first page cannot tell any more, the call fails with OUT_OF_RANGE and the reason
-// RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
+// Paging: limit and continue as in Kubernetes. All pages are of one revision; when that is no longer kept (a
+// minute after the last page), or the replica that served the first page cannot tell any more, the call fails with
+// OUT_OF_RANGE and the reason RESOURCE_EXPIRED (google.rpc.ErrorInfo, domain "lofamo"): begin again without continue.
 //
 // Answers of a replica that has not the word of a quorum say so (ClusterInfo.stale) with their age.
 type FaultSupervisorServer interface {
@@ -327,7 +332,8 @@ type FaultSupervisorServer interface {
 	ListGroups(context.Context, *ListGroupsRequest) (*ListGroupsResponse, error)
 	// GetSummary counts: by state, rack or another label, row of a dimension, region. For dashboards.
 	GetSummary(context.Context, *GetSummaryRequest) (*GetSummaryResponse, error)
-	// Explain says why a component has its state: the rule, the evidence, and what would change it.
+	// Explain says why a component has its state: the rule, the evidence, and what would change it. NOT_FOUND
+	// for a node, component or group fault that there is not.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// ListEvents returns committed changes, oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
@@ -342,17 +348,17 @@ type FaultSupervisorServer interface {
 	// again then, and watch from the list's revision. RESOURCE_EXHAUSTED when the client reads too slowly,
 	// with the revision to resume from in the message and in ErrorInfo's metadata ("revision").
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
-	// SetMaintenance marks nodes, or changes their marks. Role operator. Done for all named or for none.
+	// SetMaintenance marks nodes, or changes their marks. Done for all named or for none.
 	//
 	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
 	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
 	SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error)
-	// EndMaintenance takes the marks away. Role operator. NOT_FOUND when a node has none.
+	// EndMaintenance takes the marks away. NOT_FOUND when a node has none.
 	EndMaintenance(context.Context, *EndMaintenanceRequest) (*EndMaintenanceResponse, error)
 	// GetTopology returns the torus: sizes, nodes with coordinates, labels and addresses, spares. At a parent of regions
 	// those of all regions, as they have passed them on.
 	GetTopology(context.Context, *GetTopologyRequest) (*Topology, error)
-	// ApplyTopology replaces it. Role operator. INVALID_ARGUMENT naming every field that is wrong; nothing is
+	// ApplyTopology replaces it. INVALID_ARGUMENT naming every field that is wrong; nothing is
 	// changed then. ABORTED when it is no longer at the revision given.
 	ApplyTopology(context.Context, *ApplyTopologyRequest) (*ApplyTopologyResponse, error)
 	// ListReports returns the reports that the leader has lately received, newest first, and how those

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -215,7 +217,8 @@ func pause(t trial, d time.Duration) {
 	}
 }
 
-// quorumLost: row 12. What is left says how old it is; evidence stays with its senders and arrives after.
+// quorumLost: row 12. What is left says how old it is, and changes nothing; evidence stays with its senders and
+// arrives after.
 func quorumLost(t trial) {
 	ids := t.leaderFirst()
 	left := t.at(ids[2], pki.RoleViewer)
@@ -225,9 +228,16 @@ func quorumLost(t trial) {
 		resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 		return err == nil && resp.GetCluster().GetStale() && len(resp.GetNodes()) == 4
 	})
+	_, err := operator(t.T, t.Lab).SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-1-0"}, Reason: "new fan"})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no leader: nothing was changed: supervisor "+ids[0]+", which led last, is not reached") {
+		t.Errorf("a mark without a quorum: %v", err)
+	}
 	t.inject("1,0,0", sensor("temperature", 110))
 	t.inject("0,0,0", simple(localcluster.KillHost))
 	pause(t, 2*time.Second)
+	if sups, err := left.ListSupervisors(t.Context()); err != nil || len(sups.GetSupervisors()) != 3 || slices.ContainsFunc(sups.GetSupervisors(), (*lofamov1.Supervisor).GetLeader) {
+		t.Errorf("without a quorum the supervisors are %v, %v", sups, err)
+	}
 	resp, err := left.ListNodes(t.Context(), &lofamov1.ListNodesRequest{})
 	if err != nil || !resp.GetCluster().GetStale() {
 		t.Errorf("without a quorum: %v, %v", resp.GetCluster(), err)

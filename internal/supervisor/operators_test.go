@@ -397,9 +397,9 @@ func TestMaintenance(t *testing.T) {
 	}
 	wg.Wait()
 	_, err = set("new fan", 0, "n0-0-0")
-	wantCode(t, "without a leader", err, codes.Unavailable, "")
+	wantCode(t, "without a leader", err, codes.Unavailable, "no leader: nothing was changed: ")
 	_, err = operator.ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{Topology: labelled(before, "n0-0-0", "rack", "r1")})
-	wantCode(t, "without a leader", err, codes.Unavailable, "")
+	wantCode(t, "without a leader", err, codes.Unavailable, "no leader: nothing was changed: ")
 	if now := topologyOf(t, operator); !proto.Equal(now, before) {
 		t.Errorf("without a leader the topology is %v", now)
 	}

@@ -168,13 +168,14 @@ func (d *directory) Leader() string { return d.s.leader() }
 
 func (d *directory) Conn(id string) *grpc.ClientConn { return d.s.peers.Conn(id) }
 
-// Supervisors implements api.Directory. What a replica says of itself goes before the configuration.
+// Supervisors implements api.Directory. What a replica says of itself goes before the configuration. The
+// election names a leader that has died until its lease ends, and without a quorum for ever.
 func (d *directory) Supervisors(context.Context) []*lofamov1.Supervisor {
 	leader := d.s.leader()
 	var out []*lofamov1.Supervisor
 	for _, r := range d.s.replicas.all() {
 		sup := proto.CloneOf(r)
-		sup.Leader = sup.GetId() == leader
+		sup.Leader = d.s.ready.store.Load() && sup.GetId() == leader
 		if sup.GetId() == d.s.cfg.ID {
 			sup.State, sup.Alarms = lofamov1.State_NORMAL, d.s.alarms.get()
 			if age := d.s.ready.quorumAge(); age >= 0 && !d.s.ready.store.Load() {
@@ -182,6 +183,7 @@ func (d *directory) Supervisors(context.Context) []*lofamov1.Supervisor {
 			}
 		} else {
 			sup.State = d.s.peers.State(sup.GetId())
+			sup.Leader = sup.GetLeader() && sup.GetState() != lofamov1.State_FAILED
 		}
 		out = append(out, sup)
 	}

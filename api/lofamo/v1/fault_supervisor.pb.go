@@ -2147,7 +2147,7 @@ type ClusterInfo struct {
 	// The promised awareness latency that follows from the periods: fault to commit.
 	HalfBound *durationpb.Duration `protobuf:"bytes,3,opt,name=half_bound,json=halfBound,proto3" json:"half_bound,omitempty"` // death of one half
 	NodeBound *durationpb.Duration `protobuf:"bytes,4,opt,name=node_bound,json=nodeBound,proto3" json:"node_bound,omitempty"` // death of a whole node
-	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty when there is none
+	Leader    string               `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`                        // supervisor id, empty when there is none; with stale: who led last
 	Stale     bool                 `protobuf:"varint,6,opt,name=stale,proto3" json:"stale,omitempty"`                         // the answer comes from a replica that reaches no leader: ages are unknown
 	// With stale: how long ago this replica last had the word of a quorum. Absent: never since it started.
 	StaleAge      *durationpb.Duration `protobuf:"bytes,7,opt,name=stale_age,json=staleAge,proto3" json:"stale_age,omitempty"`

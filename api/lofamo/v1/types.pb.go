@@ -1785,7 +1785,9 @@ type Supervisor struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`           // as in its certificate and configuration
 	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // of its gRPC service, host:port
-	Leader  bool                   `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`  // of the supervisors, as far as the replica that answers knows: it may be out of date
+	// Of the supervisors, as far as the replica that answers knows, which may be out of date. None leads while that
+	// one has no quorum, or does not reach the one that was elected.
+	Leader bool `protobuf:"varint,3,opt,name=leader,proto3" json:"leader,omitempty"`
 	// As seen by the replica that answers: NORMAL, it is connected to; FAILED, that does not succeed; UNKNOWN, it
 	// is being tried.
 	State         State  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`

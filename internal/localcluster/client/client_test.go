@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -93,6 +94,41 @@ func TestSaysWhatWasTried(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "rpc error") {
 		t.Errorf("error %q speaks gRPC", err)
+	}
+}
+
+// TestNobodyLeads: who would change something hears in one sentence that nobody leads, unless somebody was reached
+// who may have changed it.
+func TestNobodyLeads(t *testing.T) {
+	dir := t.TempDir()
+	clienttest.PKI(t, dir)
+	st, err := status.New(codes.Unavailable, "no leader: nothing was changed").WithDetails(&errdetails.ErrorInfo{Reason: "NO_LEADER", Domain: "lofamo"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	noLeader, cut := st.Err(), status.Error(codes.Unavailable, "error reading from server: EOF")
+	for name, c := range map[string]struct {
+		says [2]error
+		want string
+	}{
+		"both say so":        {[2]error{noLeader, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
+		"one is not reached": {[2]error{nil, noLeader}, "rpc error: code = Unavailable desc = no leader: nothing was changed"},
+		"one was cut off":    {[2]error{cut, noLeader}, "no supervisor answered; tried "},
+	} {
+		var targets []string
+		for _, says := range c.says {
+			if says == nil {
+				targets = append(targets, deadAddress(t))
+				continue
+			}
+			s := clienttest.Serve(t, dir, clienttest.NewMap())
+			s.Operators.Errs = []error{says}
+			targets = append(targets, s.Address)
+		}
+		_, err := dial(t, dir, targets...).SetMaintenance(bounded(t), &lofamov1.SetMaintenanceRequest{})
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
 	}
 }
 

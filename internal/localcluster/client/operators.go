@@ -2,9 +2,13 @@ package client
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -14,18 +18,22 @@ import (
 const changeTimeout = 40 * time.Second
 
 // change asks one supervisor after the other to change something, until one says what came of it. Only after
-// UNAVAILABLE is another one asked: of other failures it is not known that nothing was changed.
+// UNAVAILABLE is another one asked: of other failures it is not known that nothing was changed. When those that
+// answer say that nobody leads, and the others are not reached, that is what came of it.
 func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
 	var zero T
 	var tried []Try
+	var leaderless error
+	unsure := false
 	first := c.start()
 	for n := range c.cfg.Targets {
 		i := (first + n) % len(c.cfg.Targets)
-		stub, err := c.stub(i)
+		conn, err := c.conn(i)
+		var reached peer.Peer
 		if err == nil {
 			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
 			var answer T
-			answer, err = ask(tctx, stub)
+			answer, err = ask(tctx, lofamov1.NewFaultSupervisorClient(noted{conn, &reached}))
 			cancel()
 			if err == nil {
 				c.answered(i)
@@ -38,9 +46,36 @@ func change[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 		if status.Code(err) != codes.Unavailable {
 			return zero, err
 		}
-		tried = append(tried, Try{c.cfg.Targets[i], err})
+		switch tried = append(tried, Try{c.cfg.Targets[i], err}); {
+		case nobodyLeads(err):
+			leaderless = err
+		case reached.Addr != nil:
+			unsure = true
+		}
+	}
+	if leaderless != nil && !unsure {
+		return zero, leaderless
 	}
 	return zero, &NoAnswerError{tried}
+}
+
+// nobodyLeads says whether a supervisor refused a change because nobody leads.
+func nobodyLeads(err error) bool {
+	st, _ := status.FromError(err)
+	return slices.ContainsFunc(st.Details(), func(d any) bool {
+		info, ok := d.(*errdetails.ErrorInfo)
+		return ok && info.GetReason() == "NO_LEADER"
+	})
+}
+
+// noted notes whom a call reached; nobody when there was no connection, so that nothing was sent.
+type noted struct {
+	grpc.ClientConnInterface
+	by *peer.Peer
+}
+
+func (n noted) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return n.ClientConnInterface.Invoke(ctx, method, args, reply, append(opts, grpc.Peer(n.by))...)
 }
 
 // GetTopology returns the torus.

@@ -19,6 +19,8 @@ const (
 	reasonExpired = "RESOURCE_EXPIRED"
 	// reasonResume: the stream ended, and can be resumed after Metadata "revision".
 	reasonResume = "RESUME"
+	// reasonNoLeader: nobody leads, and nothing was changed.
+	reasonNoLeader = "NO_LEADER"
 	// reasonSlow is reasonResume where the client read too slowly.
 	reasonSlow = "SLOW_READER"
 )

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -56,15 +58,36 @@ func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by
 	if isProxied(ctx) {
 		return none, status.Error(codes.FailedPrecondition, err.Error())
 	}
-	c := s.leader()
-	if c == nil {
-		return none, status.Errorf(codes.Unavailable, "%v, and none that does can be reached: nothing was changed", err)
+	leader := s.cfg.Directory.Leader()
+	conn := s.cfg.Directory.Conn(leader)
+	if conn == nil {
+		return none, noLeader("none is known")
 	}
-	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), c)
-	if status.Code(err) == codes.FailedPrecondition {
-		return none, status.Errorf(codes.Unavailable, "supervisor %s does not lead any more: nothing was changed", s.cfg.Directory.Leader())
+	var reached peer.Peer
+	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), lofamov1.NewFaultSupervisorClient(noted{conn, &reached}))
+	switch code := status.Code(err); {
+	case code == codes.FailedPrecondition:
+		return none, noLeader("supervisor " + leader + " does not lead any more")
+	case code == codes.Unavailable && reached.Addr == nil:
+		return none, noLeader("supervisor " + leader + ", which led last, is not reached")
 	}
 	return resp, err
+}
+
+// noLeader refuses a change that nobody has begun.
+func noLeader(why string) error {
+	return withInfo(codes.Unavailable, reasonNoLeader, "no leader: nothing was changed: "+why+". When a majority of the supervisors answers, one of them leads within seconds: "+
+		"look who does not (lofamoctl get supervisors), start those, and try again", nil)
+}
+
+// noted notes whom a call reached; nobody when there was no connection, so that nothing was sent.
+type noted struct {
+	grpc.ClientConnInterface
+	by *peer.Peer
+}
+
+func (n noted) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return n.ClientConnInterface.Invoke(ctx, method, args, reply, append(opts, grpc.Peer(n.by))...)
 }
 
 // changeStatus turns what went wrong into the API's errors.

@@ -1,16 +1,20 @@
 package supervisor_test
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -173,6 +177,46 @@ func TestQuorumLostAndBack(t *testing.T) {
 		t.Errorf("node %v, %v", node, err)
 	}
 	sups[leader] = nil // start's cleanup stops it
+}
+
+// TestHealthTellsApart: who leads is the leader's health alone; without a quorum the store serves nobody, and the
+// replica still does: it says how old its answers are.
+func TestHealthTellsApart(t *testing.T) {
+	const serving, not = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
+	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
+	are := func(what string, i int, leads, store healthpb.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		h := healthpb.NewHealthClient(c.Conn(t, pki.RoleViewer, c.Configs[i].GRPC))
+		for service, want := range map[string]healthpb.HealthCheckResponse_ServingStatus{
+			"": serving, lofamov1.FaultSupervisor_ServiceDesc.ServiceName: serving, api.HealthLeader: leads, api.HealthStore: store,
+		} {
+			supervisortest.Eventually(t, fmt.Sprintf("%s: health %q to be %s", what, service, want), func() bool {
+				resp, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+				return err == nil && resp.GetStatus() == want
+			})
+		}
+	}
+	are("the leader", leader, serving, serving)
+	last := (leader + 1) % 3
+	are("a follower", last, not, serving)
+	are("the other follower", (leader+2)%3, not, serving)
+	var wg sync.WaitGroup
+	for i := range sups {
+		if i != last {
+			wg.Go(func() { _ = sups[i].Stop(t.Context()) }) // the second has no quorum to resign with
+		}
+	}
+	wg.Wait()
+	are("without a quorum", last, not, not)
+	supervisortest.Eventually(t, "nobody to be called the leader", func() bool {
+		resp, err := c.Client(t, c.Configs[last].GRPC).ListSupervisors(t.Context(), &lofamov1.ListSupervisorsRequest{})
+		return err == nil && len(resp.GetSupervisors()) == 3 && !slices.ContainsFunc(resp.GetSupervisors(), (*lofamov1.Supervisor).GetLeader)
+	})
+	for i := range sups {
+		if i != last {
+			sups[i] = nil
+		}
+	}
 }
 
 func TestRestartRestoresTheMap(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -497,6 +498,32 @@ func TestStaleAnswersAreCalledSo(t *testing.T) {
 	r := startRemote(t, m)
 	if got := run(t, nil, r.flags("get", "nodes")...); got.code != 0 || !strings.Contains(got.stderr, "reaches no leader") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestRegionsThatAreCutOff: whatever is printed of a parent's map, it says of which regions nothing is heard.
+func TestRegionsThatAreCutOff(t *testing.T) {
+	m := healthy(t, "2")
+	m.Nodes.Nodes[0].Region = "west"
+	m.Nodes.Nodes[1].Region = "east"
+	m.Nodes.Cluster.Regions = []*lofamov1.Region{
+		{Name: "west", State: lofamov1.State_NORMAL, Nodes: 1},
+		{Name: "east", State: lofamov1.State_UNKNOWN, Nodes: 1, Age: durationpb.New(5 * time.Second)},
+		{Name: "north", State: lofamov1.State_UNKNOWN, Nodes: 2},
+	}
+	r := startRemote(t, m)
+	want := "lofamoctl: CUT OFF: region east is not heard since 5s: its 1 node is shown as UNKNOWN, what was last is kept until it is back\n" +
+		"lofamoctl: CUT OFF: region north is not heard: its 2 nodes are shown as UNKNOWN, what was last is kept until it is back\n"
+	for _, args := range [][]string{{"get", "nodes"}, {"map"}} {
+		if got := run(t, nil, r.flags(args...)...); got.code != 0 || got.stderr != want {
+			t.Errorf("%s: %+v", args, got)
+		}
+	}
+	got := run(t, nil, r.flags("get", "nodes", "-o", "wide")...)
+	for i, want := range []string{"REGION", "west", "east"} {
+		if line := strings.Split(got.stdout, "\n")[i]; !slices.Contains(strings.Fields(line), want) {
+			t.Errorf("line %d: %q, want %s in it", i+1, line, want)
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ switch or power feed, or a part to which no living path leads. With NODE, those 
 			if err != nil {
 				return fmt.Errorf("get groups: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}
@@ -125,7 +125,7 @@ group that stands and no other.`,
 			if err != nil {
 				return fmt.Errorf("explain: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}

@@ -84,7 +84,7 @@ a node that is inferred dead because nobody living could see it, or that no livi
 			if err != nil {
 				return fmt.Errorf("get nodes: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}
@@ -97,8 +97,20 @@ a node that is inferred dead because nobody living could see it, or that no livi
 	return cmd
 }
 
-// warnStale says that an answer may be old, and how old.
-func (a *app) warnStale(c *lofamov1.ClusterInfo) {
+// warnCluster says what makes an answer less than whole: that it may be old, and how old, and of which regions nothing
+// is heard.
+func (a *app) warnCluster(c *lofamov1.ClusterInfo) {
+	for _, r := range c.GetRegions() {
+		if r.GetState() == lofamov1.State_NORMAL {
+			continue
+		}
+		since := ""
+		if r.GetAge() != nil {
+			since = " since " + protoDuration(r.GetAge())
+		}
+		a.warnf("lofamoctl: CUT OFF: region %s is not heard%s: its %s shown as UNKNOWN, what was last is kept until it is back\n",
+			printable(r.GetName()), since, areNodes(int(r.GetNodes())))
+	}
 	if !c.GetStale() {
 		return
 	}
@@ -163,7 +175,7 @@ neighbour. The two ends of a cable are judged apart, for a link may be broken in
 			if err != nil {
 				return fmt.Errorf("get links: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}
@@ -193,4 +205,11 @@ func (a *app) getSupervisorsCommand() *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+func areNodes(n int) string {
+	if n == 1 {
+		return "1 node is"
+	}
+	return fmt.Sprintf("%d nodes are", n)
 }

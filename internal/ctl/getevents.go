@@ -62,7 +62,7 @@ no age is known.
 			if err != nil {
 				return fmt.Errorf("get events: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if resp.GetContinue() != "" {
 				a.warnf("lofamoctl: more changes follow: a larger --limit shows them\n")
 			}
@@ -114,7 +114,7 @@ the time in which it did not.`,
 			if err != nil {
 				return fmt.Errorf("history: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format == formatJSON || o.format == formatYAML {
 				return a.printMessage(o.format, resp)
 			}

@@ -110,7 +110,7 @@ func (a *app) maintenanceListCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("list maintenance: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format != formatTable {
 				return a.printMessage(o.format, resp)
 			}

@@ -54,7 +54,7 @@ the edges the cables that lead round to the other side. A cable shows the worse 
 			if err != nil {
 				return fmt.Errorf("map: %w", err)
 			}
-			a.warnStale(nodes.GetCluster())
+			a.warnCluster(nodes.GetCluster())
 			a.printf("%s", m.draw(p, width))
 			a.printf("%s", a.summary(nodes, links, p))
 			return nil

@@ -17,9 +17,16 @@ func (a *app) nodeRows(nodes []*lofamov1.Node, wide bool) [][]string {
 	if wide {
 		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "RULE", "LABELS", "NOTES", "NOT NORMAL")
 	}
+	regions := wide && slices.ContainsFunc(nodes, func(n *lofamov1.Node) bool { return n.GetRegion() != "" })
+	if regions {
+		head = slices.Insert(head, 6, "REGION")
+	}
 	rows := [][]string{head}
 	for _, n := range nodes {
 		r := []string{n.GetId(), dash(n.GetCoord()), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), protoDuration(n.GetAge())}
+		if regions {
+			r = append(r, dash(n.GetRegion()))
+		}
 		if wide {
 			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10),
 				witnesses(n), delivery(n), dash(printable(n.GetReason())), dash(labels(n.GetLabels())))

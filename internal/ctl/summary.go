@@ -30,7 +30,7 @@ values of a label, dimension/X, Y or Z for the planes of the torus, region for t
 			if err != nil {
 				return fmt.Errorf("summary: %w", plain(err))
 			}
-			a.warnStale(resp.GetCluster())
+			a.warnCluster(resp.GetCluster())
 			if o.format != formatTable {
 				return a.printMessage(o.format, resp)
 			}

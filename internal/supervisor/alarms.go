@@ -3,11 +3,14 @@ package supervisor
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
 // The alarms of a replica, in words and as labels of the metric lofamo_alarm.
@@ -16,9 +19,12 @@ const (
 	alarmCorrupt = "store corrupt"
 	alarmSlow    = "store slow"
 	alarmQuorum  = "no quorum"
+	alarmRegion  = "region cut off"
 )
 
-func allAlarms() []string { return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum} }
+func allAlarms() []string {
+	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion}
+}
 
 // slowSync is when a disk is called slow: on a sound one a sync takes 0.5 to 20 ms; etcd advises 10 ms.
 const slowSync = 100 * time.Millisecond
@@ -77,6 +83,24 @@ func complaints(quorum bool, own []etcdserverpb.AlarmType, sync, committing time
 		out = append(out, alarmQuorum)
 	}
 	return out
+}
+
+// regionsCut is what the leader of a parent complains of: the regions that it does not hear. Empty: of none.
+func regionsCut(all []*lofamov1.Region) []string {
+	var words []string
+	for _, r := range all {
+		switch {
+		case r.GetState() == lofamov1.State_NORMAL:
+		case r.GetAge() == nil:
+			words = append(words, r.GetName())
+		default:
+			words = append(words, fmt.Sprintf("%s (since %s)", r.GetName(), r.GetAge().AsDuration().Round(time.Second)))
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	return []string{alarmRegion + ": " + strings.Join(words, ", ")}
 }
 
 // syncs watches etcd's own histogram of how long a sync of its write-ahead log takes.

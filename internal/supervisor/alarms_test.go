@@ -7,6 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
 func TestComplaints(t *testing.T) {
@@ -28,6 +31,23 @@ func TestComplaints(t *testing.T) {
 	} {
 		if got := fmt.Sprint(complaints(tc.quorum, tc.own, tc.sync, tc.committing)); got != tc.want {
 			t.Errorf("%v: %s, want %s", tc, got, tc.want)
+		}
+	}
+}
+
+// TestRegionsCut: the leader of a parent complains of the regions that it does not hear.
+func TestRegionsCut(t *testing.T) {
+	west := &lofamov1.Region{Name: "west", State: lofamov1.State_UNKNOWN, Age: durationpb.New(5400 * time.Millisecond)}
+	for _, tc := range []struct {
+		all  []*lofamov1.Region
+		want string
+	}{
+		{nil, "[]"},
+		{[]*lofamov1.Region{{Name: "east", State: lofamov1.State_NORMAL}}, "[]"},
+		{[]*lofamov1.Region{west, {Name: "east", State: lofamov1.State_UNKNOWN}, {Name: "north", State: lofamov1.State_NORMAL}}, "[region cut off: west (since 5s), east]"},
+	} {
+		if got := fmt.Sprint(regionsCut(tc.all)); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc.all, got, tc.want)
 		}
 	}
 }

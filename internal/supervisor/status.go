@@ -79,7 +79,11 @@ func (s *Supervisor) monitor(ctx context.Context) {
 				sync = syncs.mean(prometheus.DefaultGatherer)
 			}
 		}
-		s.alarms.set(complaints(err == nil, own, sync, s.term().Committing()))
+		words := complaints(err == nil, own, sync, s.term().Committing())
+		if s.parent != nil {
+			words = append(words, regionsCut(s.parent.Regions())...)
+		}
+		s.alarms.set(words)
 		_, changed := s.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))
 		s.setHealth(api.HealthLeader, s.leads())

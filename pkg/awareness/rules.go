@@ -37,11 +37,15 @@ const (
 	ruleEnclosed                         // a block whose inside nobody sees
 	ruleLabel                            // a whole failure domain
 	rulePartition                        // a part to which no way leads
+	ruleCutOff                           // at a parent: its region is not heard
 )
+
+// RuleCutOff is what a parent of regions says of the nodes and group faults of a region that is not heard. No machine does.
+const RuleCutOff = "cut-off"
 
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
 	"last-word", "described", "described-by-one", "near-end", "far-end", "peer-dead", "node-dead", "dnp-dead", "host-dead", "inferred",
-	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition"}
+	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleCutOff}
 
 // String returns the name, or "" for none.
 func (r ruleName) String() string { return ruleNames[r] }

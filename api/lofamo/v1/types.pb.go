@@ -1796,7 +1796,8 @@ type Supervisor struct {
 	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
 	// Since this replica last had the word of a quorum; absent: it has it now, or it is not reached.
 	QuorumAge *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
-	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum"; empty: nothing, or it is not
+	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum",
+	// "region cut off: …"; empty: nothing, or it is not
 	// reached by the replica that answers (state).
 	Alarms        []string `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	EtcdMember    string   `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd

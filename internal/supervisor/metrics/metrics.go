@@ -3,6 +3,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -46,6 +48,9 @@ type Metrics struct {
 	Revision   prometheus.Gauge
 	NodeCounts *prometheus.GaugeVec // state
 	NodeState  *prometheus.GaugeVec // node, state: those that are not normal
+	// RegionCut and RegionHeard are those of a parent's leader.
+	RegionCut   *prometheus.GaugeVec // region
+	RegionHeard *prometheus.GaugeVec // region
 	// Maintenance and Topology are as this replica's own copy of the store has them.
 	Maintenance prometheus.Gauge
 	Topology    prometheus.Gauge
@@ -97,12 +102,14 @@ func New(reg prometheus.Registerer) *Metrics {
 			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 
-		Alarm:       gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum.", "alarm"),
+		Alarm:       gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum, region cut off.", "alarm"),
 		Depth:       gauge("queue_depth", "Entries in a queue.", "queue"),
 		Leader:      gauge("leader", "1 while this replica leads.").WithLabelValues(),
 		Revision:    gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
 		NodeCounts:  gauge("nodes", "Nodes by state, as committed; only the leader tells.", "state"),
 		NodeState:   gauge("node_state", "1 for the state of each node that is not normal; only the leader tells.", "node", "state"),
+		RegionCut:   gauge("region_cut_off", "1 while nothing is heard of a region, and its nodes are shown as UNKNOWN; only the leader of a parent tells.", "region"),
+		RegionHeard: gauge("region_heard_timestamp_seconds", "When a region was heard last, in seconds since 1970; only the leader of a parent tells, of those that it has heard.", "region"),
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
 		Topology:    gauge("topology_revision", "Revision of the topology that is followed; 0: that of the configuration, since none is stored yet.").WithLabelValues(),
 		Told:        gauge("told_halves", "Host halves that this replica tells what of the fault map concerns them.").WithLabelValues(),
@@ -189,6 +196,24 @@ func (m *Metrics) Nodes(states map[fault.NodeID]fault.State) {
 			m.NodeState.WithLabelValues(string(id), s.String()).Set(1)
 		}
 	}
+}
+
+// Region tells how a region stands, and when it was heard; zero: not yet.
+func (m *Metrics) Region(name string, cut bool, heard time.Time) {
+	v := 0.0
+	if cut {
+		v = 1
+	}
+	m.RegionCut.WithLabelValues(name).Set(v)
+	if !heard.IsZero() {
+		m.RegionHeard.WithLabelValues(name).Set(float64(heard.UnixMilli()) / 1000)
+	}
+}
+
+// NoRegions forgets what was told of regions.
+func (m *Metrics) NoRegions() {
+	m.RegionCut.Reset()
+	m.RegionHeard.Reset()
 }
 
 // Node tells that a node's state changed.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -33,6 +34,22 @@ func series(t *testing.T, reg *prometheus.Registry, names ...string) []string {
 		}
 	}
 	return out
+}
+
+func TestRegions(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m := New(reg)
+	m.Region("west", false, time.Unix(1000, 500_000_000))
+	m.Region("east", true, time.Time{})
+	names := []string{"lofamo_region_cut_off", "lofamo_region_heard_timestamp_seconds"}
+	want := []string{"lofamo_region_cut_off east 1", "lofamo_region_cut_off west 0", "lofamo_region_heard_timestamp_seconds west 1000.5"}
+	if got := series(t, reg, names...); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	m.NoRegions()
+	if got := series(t, reg, names...); len(got) != 0 {
+		t.Errorf("a replica that does not lead tells %v", got)
+	}
 }
 
 func TestNodesThatAreNotNormal(t *testing.T) {

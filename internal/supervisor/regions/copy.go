@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -117,7 +118,7 @@ func (c Copy) MapNow(ctx context.Context) (store.Snapshot, error) {
 			g := snap.Groups[n-1]
 			g.Id = groupID(d.region, g.GetId())
 			if h := have.heads[d.region]; h.Cut {
-				g.State, g.Since = lofamov1.State_UNKNOWN, timestamppb.New(h.Since)
+				g.State, g.Since, g.Reason = lofamov1.State_UNKNOWN, timestamppb.New(h.Since), awareness.RuleCutOff
 			}
 		}
 	}

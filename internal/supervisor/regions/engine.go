@@ -120,6 +120,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 		e.term.Store(nil)
 		close(t.done)
 		e.cfg.Metrics.Leader.Set(0)
+		e.cfg.Metrics.NoRegions()
 	}()
 	return t.run(ctx)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/region"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -93,10 +94,11 @@ func decodeNode(name string, b []byte) (*lofamov1.Node, error) {
 func cutOff(e view.Entry, since time.Time) view.Entry {
 	st := e.Status
 	st.State, st.Cause, st.Since, st.SingleWitness = fault.Unknown, fault.CauseNone, since, false
+	st.Rule = awareness.RuleCutOff
 	st.Components = append(st.Components[:0:0], st.Components...)
 	for i := range st.Components {
 		c := &st.Components[i]
-		c.State, c.Cause, c.Since, c.Evidence = fault.Unknown, fault.CauseNone, since, nil
+		c.State, c.Cause, c.Since, c.Evidence, c.Rule = fault.Unknown, fault.CauseNone, since, nil, awareness.RuleCutOff
 	}
 	e.Status = st
 	return e

@@ -404,7 +404,7 @@ func TestRegions(t *testing.T) {
 		t.Errorf("kept of a node that there is not: %v, %v", n, err)
 	}
 	x, err := p.engine.Explain(t.Context(), "n1-0-0", fault.ComponentNode)
-	if err != nil || x.State != fault.Unknown || !strings.Contains(x.Summary, "west is not heard") {
+	if err != nil || x.State != fault.Unknown || x.Rule != "cut-off" || !strings.Contains(x.Summary, "west is not heard") {
 		t.Errorf("explained: %+v, %v", x, err)
 	}
 	if x, err = p.engine.Explain(t.Context(), "n2-0-0", fault.ComponentNode); err != nil || x.State != fault.Failed || !strings.Contains(x.Summary, "own supervisors") {
@@ -412,6 +412,9 @@ func TestRegions(t *testing.T) {
 	}
 	if _, err = p.engine.Explain(t.Context(), "nobody", fault.ComponentNode); !errors.Is(err, engine.ErrUnknown) {
 		t.Errorf("nobody explained: %v", err)
+	}
+	if n, ok := find(docs, "n1-0-0"); !ok || n.GetReason() != "cut-off" {
+		t.Errorf("the copy: %v", n)
 	}
 	// Another leader of the parent knows that it is cut off.
 	p.lead()
@@ -430,6 +433,14 @@ func TestRegions(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("events %v, want %v", got, want)
 	}
+}
+
+func find(docs []*lofamov1.Node, id string) (*lofamov1.Node, bool) {
+	i := slices.IndexFunc(docs, func(n *lofamov1.Node) bool { return n.GetId() == id })
+	if i < 0 {
+		return nil, false
+	}
+	return docs[i], true
 }
 
 // TestCompacted: the region's store has compacted what came while it was cut off, and once trimmed its history.

@@ -159,6 +159,7 @@ func (p *published) with(t *term) *published {
 		if !ok {
 			heard = time.Time{}
 		}
+		t.e.cfg.Metrics.Region(name, r.head.Cut, heard)
 		p.regions[name] = presence{cut: r.head.Cut, heard: heard, revision: r.head.Revision, nodes: r.nodes}
 	}
 	return p
@@ -391,7 +392,7 @@ func (t *term) showGroup(d document, id string) error {
 // shown is a group fault as it is to be shown: of a region that is cut off it is not known whether it still stands.
 func (r *regionState) shown(g awareness.GroupStatus) awareness.GroupStatus {
 	if r.head.Cut {
-		g.State, g.Since = fault.Unknown, r.head.Since
+		g.State, g.Since, g.Rule = fault.Unknown, r.head.Since, awareness.RuleCutOff
 	}
 	return g
 }

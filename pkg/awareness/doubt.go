@@ -270,7 +270,7 @@ func (m *Machine) condemn(set []*node, now time.Time) {
 		m.becomeDead(a.n, finding{
 			state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: a.decides.path, single: true, name: ruleEnclosed,
 			began: later(a.decides.began, a.n.heard(0)),
-			rule:  fmt.Sprintf("%s, no answer within %s, nor of the %d others of its block", a.silentTo(a.n), now.Sub(a.n.rounds[0].start), len(set)-1),
+			rule:  fmt.Sprintf("%s, no answer within %s, nor of the %d others of its block", a.silentTo(a.n), roughly(now.Sub(a.n.rounds[0].start)), len(set)-1),
 		}, now)
 	}
 	for _, n := range set {

@@ -89,7 +89,7 @@ func (x *explainer) ago(t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return max(0, x.now.Sub(t)).Round(time.Millisecond).String() + " ago"
+	return roughly(max(0, x.now.Sub(t))) + " ago"
 }
 
 func (x *explainer) because() []string {
@@ -258,7 +258,7 @@ func (x *explainer) asked(k fault.Half) {
 	case x.n.answered(k):
 		x.say("asked whether it lives %s, it answered", x.ago(r.start))
 	case x.now.Before(r.due):
-		x.say("asked whether it lives %s, it has not answered yet; it has %s more", x.ago(r.start), r.due.Sub(x.now).Round(time.Millisecond))
+		x.say("asked whether it lives %s, it has not answered yet; it has %s more", x.ago(r.start), roughly(r.due.Sub(x.now)))
 	default:
 		x.say("asked whether it lives %s, it has not answered", x.ago(r.start))
 	}

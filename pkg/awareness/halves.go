@@ -165,7 +165,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 		return
 	}
 	f := a.record.finding(fault.Failed, halfComponent(h), a.by)
-	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), due.Sub(start))
+	f.rule = fmt.Sprintf("%s, no answer within %s", m.accusers(a), roughly(due.Sub(start)))
 	f.name = ruleDescriptors
 	if a.record.kind == fault.KindWatchdog {
 		f.name = ruleWatchdog

@@ -146,7 +146,7 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		state: fault.Failed, cause: fault.CauseNode, kind: fault.KindVotes, path: v.decides.path, single: single,
 		began: later(v.decides.began, n.heard(0)), // a node that was heard later died later
 		name:  ruleQuorum,
-		rule:  fmt.Sprintf("%s, no answer within %s", v.silentTo(n), r.due.Sub(r.start)),
+		rule:  fmt.Sprintf("%s, no answer within %s", v.silentTo(n), roughly(r.due.Sub(r.start))),
 	}
 	if single {
 		f.name = ruleSingle

@@ -207,7 +207,8 @@ func appendStatus(b []byte, s *lofamov1.DeliveryStatus) []byte {
 	return appendUint(b, 14, uint64(s.GetInterest()))
 }
 
-// appendAcks writes a Message of acks, which have passed checkAck, and nothing else.
+// appendAcks writes a Message of acks, which have passed checkAck, and nothing else. They may be those of a leader
+// of a later version: what it adds to them is kept.
 func appendAcks(b []byte, acks []*lofamov1.Ack) []byte {
 	for _, a := range acks {
 		var at, seqs int
@@ -223,6 +224,7 @@ func appendAcks(b []byte, acks []*lofamov1.Ack) []byte {
 		b = endField(b, seqs)
 		b = appendText(b, 6, a.GetLeader())
 		b = appendUint(b, 7, a.GetHighestEpoch())
+		b = append(b, a.ProtoReflect().GetUnknown()...)
 		b = endField(b, at)
 	}
 	return b

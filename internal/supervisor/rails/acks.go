@@ -75,8 +75,10 @@ func (t *ackTable) hold(now time.Time, d dest, to engine.To, ack *lofamov1.Ack) 
 	return true
 }
 
+// joins says whether one ack may stand for both. What a later version adds to one may not be so of the other.
 func joins(a, b *lofamov1.Ack) bool {
-	return a.GetStatus() == b.GetStatus() && a.GetEpoch() == b.GetEpoch() && a.GetHighestEpoch() == b.GetHighestEpoch() &&
+	return len(a.ProtoReflect().GetUnknown()) == 0 && len(b.ProtoReflect().GetUnknown()) == 0 &&
+		a.GetStatus() == b.GetStatus() && a.GetEpoch() == b.GetEpoch() && a.GetHighestEpoch() == b.GetHighestEpoch() &&
 		len(a.GetSeqs())+len(b.GetSeqs()) <= servicenet.MaxAckSeqs
 }
 
@@ -176,9 +178,12 @@ func pack(acks []*lofamov1.Ack, room int) (now, rest []*lofamov1.Ack) {
 // ackSize is what an ack adds to a message.
 func ackSize(a *lofamov1.Ack) int { return 1 + protowire.SizeBytes(proto.Size(a)) }
 
+// part is an ack of some of the numbers.
 func part(a *lofamov1.Ack, seqs []uint64) *lofamov1.Ack {
-	return &lofamov1.Ack{
+	out := &lofamov1.Ack{
 		Status: a.GetStatus(), Node: a.GetNode(), Half: a.GetHalf(), Epoch: a.GetEpoch(), Seqs: seqs,
 		Leader: a.GetLeader(), HighestEpoch: a.GetHighestEpoch(),
 	}
+	out.ProtoReflect().SetUnknown(a.ProtoReflect().GetUnknown())
+	return out
 }

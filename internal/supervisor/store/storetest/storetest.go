@@ -3,6 +3,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -65,6 +67,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"watch from now", testWatchFromNow},
 		{"compaction", testCompaction},
 		{"events", testEvents},
+		{"later version", testLater},
 		{"retention", testRetention},
 		{"history", testHistory},
 		{"large batch", testLarge},
@@ -373,6 +376,53 @@ func testEvents(t *testing.T, h Harness) {
 	check("after the fourth", got, err, 8, 9)
 	got, _, err = h.Store.Events(t.Context(), 0, 2, func(e *lofamov1.Event) bool { return e.GetNode() == "b" })
 	check("newest two of b", got, err, 7, 9)
+}
+
+// testLater: what a leader of a later version has written is read with all that it says.
+func testLater(t *testing.T, h Harness) {
+	w := lead(t, h)
+	later := protowire.AppendBytes(protowire.AppendTag(nil, 1500, protowire.BytesType), []byte("from a later version"))
+	ev, node := event(1, "a"), &lofamov1.Node{Id: "a", State: lofamov1.State_FAILED}
+	group, warning := &lofamov1.Group{Id: "row/X/0,0"}, &lofamov1.Warning{Component: "memory"}
+	for _, m := range []proto.Message{ev, node, group, warning} {
+		m.ProtoReflect().SetUnknown(later)
+	}
+	b := store.Batch{Events: []*lofamov1.Event{ev}, Nodes: []*lofamov1.Node{node}}
+	for key, m := range map[string]proto.Message{
+		store.GroupKey("row/X/0,0"): group, store.WarningKey("a", fault.ComponentMemory, fault.QuantityCRCRatio): warning,
+	} {
+		v, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Puts = append(b.Puts, store.KV{Key: key, Value: v})
+	}
+	before := commit(t, w, store.Batch{Events: []*lofamov1.Event{event(0, "a")}})
+	ch := h.Store.Watch(t.Context(), before)
+	commit(t, w, b)
+	check := func(what string, m proto.Message) {
+		t.Helper()
+		if got := m.ProtoReflect().GetUnknown(); !bytes.Equal(got, later) {
+			t.Errorf("%s is read as %v: has %q of a later version, want %q", what, m, got, later)
+		}
+	}
+	if u := next(t, ch); len(u.Events) != 1 {
+		t.Errorf("watched: %+v", u)
+	} else {
+		check("the event that is watched", u.Events[0])
+	}
+	events, _, err := h.Store.Events(t.Context(), before, 0, nil)
+	if err != nil || len(events) != 1 {
+		t.Fatal(events, err)
+	}
+	check("the event", events[0])
+	snap, err := h.Store.Load(t.Context())
+	if err != nil || len(snap.Nodes) != 1 || len(snap.Groups) != 1 || len(snap.Warnings) != 1 {
+		t.Fatal(snap, err)
+	}
+	check("the node", snap.Nodes[0])
+	check("the group fault", snap.Groups[0])
+	check("the warning", snap.Warnings[0].Warning)
 }
 
 func testRetention(t *testing.T, h Harness) {

@@ -416,8 +416,8 @@ func (a *app) supervisorDefragCommand() *cobra.Command {
 		Short: "Give unused space of the store back to the file system",
 		Long: `Gives unused space of a member's store back to the file system. The member does not answer meanwhile; --all does one
 after the other, the one that leads in raft last. --compact first forgets what keys were at old revisions, which is
-most of what a store outgrows its quota by. History is kept apart, in events, and by age and size alone: watches and
-lists of events go on from any revision that they could go on from before.`,
+most of what a store outgrows its quota by. History is kept apart, in events, by their number, age and size alone:
+watches and lists of events go on from any revision that they could go on from before.`,
 		Args: between(0, "NAME"),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all members, one after the other")

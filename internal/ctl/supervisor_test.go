@@ -72,6 +72,18 @@ func TestSupervisorReplaceElsewhere(t *testing.T) {
 	}
 }
 
+// TestSupervisorAddTakesTooLong: that the new one stays a learner, and the same command goes on, the supervisor says.
+func TestSupervisorAddTakesTooLong(t *testing.T) {
+	r := startRemote(t, healthy(t, "2x1x1"))
+	const says = "s4 has not caught up within 2s (not started yet): it stays a learner; the same call goes on"
+	r.server.Admin.Steps = []*lofamov1.MemberProgress{{Step: lofamov1.MemberStep_ADDED, Message: "s4 is in as a learner"}}
+	r.server.Admin.Err = status.Error(codes.DeadlineExceeded, says)
+	got := run(t, nil, r.flags("supervisor", "add", "s4", "--peer-url", "https://10.0.0.4:2380", "--wait", "2s")...)
+	if got.code != exitFailure || !strings.Contains(got.stderr, says) {
+		t.Errorf("exit code %d, %s", got.code, got.stderr)
+	}
+}
+
 // TestSupervisorRemoveWarns when what is left stands no further loss. Who has no vote yet does not count.
 func TestSupervisorRemoveWarns(t *testing.T) {
 	r := startRemote(t, healthy(t, "2x1x1"))

@@ -174,8 +174,8 @@ func reason(err error) string {
 	if i := strings.LastIndex(msg, "transport: "); i >= 0 {
 		msg = strings.Trim(msg[i+len("transport: "):], `"`)
 	}
-	if st.Code() == codes.DeadlineExceeded {
-		return "no answer in time"
+	if st.Code() == codes.DeadlineExceeded && strings.Contains(msg, context.DeadlineExceeded.Error()) {
+		return "no answer in time" // else it is a supervisor's own word
 	}
 	return msg
 }

@@ -87,6 +87,7 @@ type Intake struct {
 	answers chan packet
 
 	restater *restater
+	copies   copies
 }
 
 // packet is an envelope as it came.
@@ -182,9 +183,13 @@ func (in *Intake) Run(ctx context.Context) {
 
 // handle verifies, passes on, and answers RECEIVED for what was taken.
 func (in *Intake) handle(p packet) {
-	path, to := fault.PathGossip, engine.To{}
+	path, to, key := fault.PathGossip, engine.To{}, ""
 	if p.from.IsValid() {
-		path, to = fault.PathDirect, engine.To{Addr: p.from.String(), Socket: p.socket}
+		path, to, key = fault.PathDirect, engine.To{Addr: p.from.String(), Socket: p.socket}, copyKey(p.data)
+	}
+	if now := time.Now(); now.Sub(p.arrived) > crowded && in.copies.has(key, now) {
+		in.cfg.Metrics.Duplicates.WithLabelValues(path.String()).Inc()
+		return
 	}
 	a, err := servicenet.Unwrap(p.data, path, in.cfg.Verifier)
 	if err != nil {
@@ -219,6 +224,7 @@ func (in *Intake) handle(p packet) {
 		in.cfg.Border.Witness(from, request(p, path, &a, input), input.Reports, p.arrived)
 	}
 	if in.pass(p, path, &a, input) {
+		in.copies.take(key, time.Now())
 		in.received(input)
 	}
 }

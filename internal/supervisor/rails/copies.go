@@ -1,0 +1,115 @@
+package rails
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+const (
+	// crowded is how long a datagram has waited for a worker when its sender is about to send it again.
+	crowded = 15 * time.Millisecond
+	// copyTime is for how long, twice that at most, copies are known: then a sender that has heard nothing is
+	// answered again.
+	copyTime = 250 * time.Millisecond
+	// copiesMost bounds the datagrams that are remembered of one copyTime.
+	copiesMost = 1 << 14
+)
+
+// copies remembers which reports were taken lately. When more come than can be verified in the time after which
+// their senders try again, the copies would make it later still for all. Only what was verified is remembered;
+// a copy is known by what it claims, and believed for nothing but that it may be dropped.
+type copies struct {
+	mu            sync.Mutex
+	begun         time.Time // of latest
+	latest, older map[string]struct{}
+}
+
+// take notes that reports were taken.
+func (c *copies) take(key string, now time.Time) {
+	if key == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.turn(now)
+	if len(c.latest) < copiesMost {
+		c.latest[key] = struct{}{}
+	}
+}
+
+// has says whether the same reports were taken lately.
+func (c *copies) has(key string, now time.Time) bool {
+	if key == "" {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.turn(now)
+	_, latest := c.latest[key]
+	_, older := c.older[key]
+	return latest || older
+}
+
+// turn forgets what is too old.
+func (c *copies) turn(now time.Time) {
+	since := now.Sub(c.begun)
+	if c.latest != nil && since < copyTime {
+		return
+	}
+	c.older = nil
+	if since < 2*copyTime {
+		c.older = c.latest
+	}
+	c.latest, c.begun = make(map[string]struct{}), now
+}
+
+// The fields that lead from a message to the ids of its reports.
+var (
+	reportsField = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "reports")
+	listField    = fieldOf((*lofamov1.Reports)(nil).ProtoReflect(), "reports")
+	idField      = fieldOf((*lofamov1.Report)(nil).ProtoReflect(), "id")
+	digestField  = fieldOf((*lofamov1.Report)(nil).ProtoReflect(), "digest")
+)
+
+// copyKey is what an envelope that nobody has verified yet says of whose reports it holds, and which; empty when it
+// holds none, or a digest. The same reports sent again have the same key unless they are bundled otherwise.
+func copyKey(envelope []byte) string {
+	var key []byte
+	b := field(field(envelope, payloadField), reportsField)
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return ""
+		}
+		size := protowire.ConsumeFieldValue(num, typ, b[n:])
+		if size < 0 {
+			return ""
+		}
+		if num == listField && typ == protowire.BytesType {
+			report, _ := protowire.ConsumeBytes(b[n:])
+			if hasNumber(report, digestField) {
+				return ""
+			}
+			id := field(report, idField)
+			key = append(protowire.AppendVarint(key, uint64(len(id))), id...)
+		}
+		b = b[n+size:]
+	}
+	return string(key)
+}
+
+// hasNumber says whether there is a field of that number, or something that does not parse.
+func hasNumber(b []byte, want protowire.Number) bool {
+	for len(b) > 0 {
+		num, _, n := protowire.ConsumeField(b)
+		if n < 0 || num == want {
+			return true
+		}
+		b = b[n:]
+	}
+	return false
+}

@@ -1,0 +1,75 @@
+package rails
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// TestCopiesInACrowd: a report that is sent again while its first copy was taken a moment ago is dropped before its
+// signature is verified, but only where datagrams wait.
+func TestCopiesInACrowd(t *testing.T) {
+	a := newAuthority(t)
+	h, other := a.half(t, host0), a.half(t, host1)
+	report, digest := h.reports(t, 5, 2, false, servicenet.SealOptions{}), h.reports(t, 5, 1, true, servicenet.SealOptions{})
+	forged := newAuthority(t).half(t, host0).reports(t, 5, 4, false, servicenet.SealOptions{})
+	for _, tc := range []struct {
+		what          string
+		first, second []byte
+		waited        time.Duration // of the second
+		taken         int
+		dropped       float64
+	}{
+		{"a copy in a crowd", report, report, 2 * crowded, 1, 1},
+		{"a copy at leisure", report, report, 0, 2, 0},
+		{"what nobody could verify", forged, forged, 2 * crowded, 0, 0},
+		{"a digest, which goes on as one that says nothing new", digest, digest, 2 * crowded, 1, 0},
+		{"other reports", report, h.reports(t, 5, 2, false, servicenet.SealOptions{}), 2 * crowded, 2, 0},
+		{"another half's", report, other.reports(t, 5, 2, false, servicenet.SealOptions{}), 2 * crowded, 2, 0},
+	} {
+		r := a.replica(t, "s1", nil)
+		r.intake.handle(packet{from: eth0, data: tc.first, arrived: time.Now().Add(-2 * crowded)})
+		r.intake.handle(packet{from: eth0, data: tc.second, arrived: time.Now().Add(-tc.waited)})
+		if got := len(r.leader.inputs()); got != tc.taken {
+			t.Errorf("%s: %d are taken, want %d", tc.what, got, tc.taken)
+		}
+		if got := value(r.metrics.Duplicates.WithLabelValues(fault.PathDirect.String())); got != tc.dropped {
+			t.Errorf("%s: %v are counted, want %v", tc.what, got, tc.dropped)
+		}
+	}
+}
+
+// TestCopiesAreForgotten: who sends again later is answered again.
+func TestCopiesAreForgotten(t *testing.T) {
+	var c copies
+	now := time.Unix(0, 0)
+	for range 3 {
+		c.take("a", now)
+		for _, tc := range []struct {
+			after time.Duration
+			want  bool
+		}{{0, true}, {copyTime - 1, true}, {copyTime, true}, {2*copyTime - 1, true}, {2 * copyTime, false}} {
+			if got := c.has("a", now.Add(tc.after)); got != tc.want {
+				t.Errorf("after %s: %t", tc.after, got)
+			}
+		}
+		now = now.Add(10 * copyTime)
+	}
+	for i := range copiesMost + 1 {
+		c.take(string(rune(i+1)), now)
+	}
+	if len(c.latest) != copiesMost {
+		t.Errorf("%d are remembered, want at most %d", len(c.latest), copiesMost)
+	}
+	if c.take("", now); c.has("", now) {
+		t.Error("what has no key is a copy")
+	}
+}
+
+func FuzzCopyKey(f *testing.F) {
+	f.Add([]byte{0x0a, 2, 0x12, 0})
+	f.Add([]byte{0x0a, 0xff})
+	f.Fuzz(func(_ *testing.T, b []byte) { copyKey(b) })
+}

@@ -172,7 +172,7 @@ func (m *Machine) close(n *node, k fault.Half) {
 // every rail costs them and us.
 func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.Time) {
 	r := &m.try(n).rounds[k]
-	*r = round{open: true, since: m.mark(now), start: now, waits: waits, whole: now.Add(m.wait(k) / 2)}
+	*r = round{open: true, since: m.mark(now), start: now, waits: waits, whole: m.caughtUp(now.Add(m.wait(k) / 2))}
 	if !doubt {
 		r.sent = 1
 	}
@@ -187,7 +187,7 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	case !now.Before(r.whole):
 		m.challenge(n, k, false, now)
 		r.sent++
-		r.whole = now.Add(m.wait(k))
+		r.whole = m.caughtUp(now.Add(m.wait(k)))
 	case m.affords(now):
 		m.challenge(n, k, true, now)
 	default:
@@ -207,9 +207,10 @@ func (m *Machine) affords(now time.Time) bool {
 	return true
 }
 
-// plan sets when a question is put next; zero for never.
+// plan sets when a question is put next; zero for never. While the shell is behind, the last one may not
+// have gone yet, or its answer wait in a queue: then to ask again makes it later for all.
 func (m *Machine) plan(r *round, k fault.Half, now time.Time) {
-	switch soon := now.Add(m.cfg.ChallengeHalf / 4); {
+	switch soon := m.caughtUp(now.Add(m.cfg.ChallengeHalf / 4)); {
 	case soon.Before(r.start.Add(time.Duration(r.waits)*m.wait(k))) && soon.Before(r.whole):
 		r.next = soon
 	case r.sent < maxChallenges:
@@ -279,6 +280,7 @@ func (m *Machine) answered(a Answered, now time.Time) {
 		if c.value == a.Nonce && (c.half == 0 || c.half == a.Origin.Half) {
 			v = n.voice(a.Origin.Half)
 			if c.serial > v.answered {
+				m.tookLong(n, c.sent, now)
 				v.answered, v.asked = c.serial, m.clock.instant(c.sent)
 			}
 			v.heard = later(v.heard, c.sent) // it lived at least then

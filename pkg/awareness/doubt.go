@@ -69,6 +69,16 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 	return since
 }
 
+// putsOff says whether a node that is only in doubt is not asked yet: while the shell is behind, doubt spreads no
+// faster than it can ask, for those that live are many, and their answers would make it later still.
+func (m *Machine) putsOff(n *node, now time.Time) bool {
+	if !m.caughtUp(now).After(now) || m.affords(now) {
+		return false
+	}
+	n.wakeAt(now.Add(m.behind.by), now)
+	return true
+}
+
 // answeredAt returns when the newest challenge was sent that the node has answered.
 func (m *Machine) answeredAt(n *node) time.Time {
 	return m.clock.time(max(n.voices[0].asked, n.voices[1].asked))

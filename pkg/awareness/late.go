@@ -1,6 +1,8 @@
 package awareness
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -48,24 +50,71 @@ func (m *Machine) promptDeadline(start time.Time, wait time.Duration) time.Time 
 	return later(m.caughtUp(later(start, m.doubt).Add(wait)), m.listens)
 }
 
-// Behind notes how far behind the shell is: what it hands over now came so long ago, and what the machine
-// sends now waits so long until it goes. Nobody is blamed for an answer that may still be in a queue: a
-// verdict waits until what came by its deadline has been taken in.
-func (m *Machine) Behind(now time.Time, by time.Duration) {
-	if by > m.slack() {
-		m.clear = later(m.clear, now.Add(min(by, m.cfg.DigestPeriod)))
-	}
+// lag is how far behind the shell is.
+type lag struct {
+	by time.Duration // zero, slack, twice that, four times that, ...: what rests on it seldom changes
+	at time.Time     // when that was last so
 }
 
-// caughtUp returns when what comes by t has been taken in, in steps of slack. While what is handed over has waited
-// for as long as before, that is so much after t; when it has waited less, the queues grow shorter, in no more
-// time than it took them to grow.
-func (m *Machine) caughtUp(t time.Time) time.Time {
-	left := m.clear.Sub(t)
-	if left <= 0 {
-		return t
+// Behind notes how far behind the shell is: what it hands over now came so long ago, and what the machine
+// sends now waits so long until it goes. Nobody is blamed for an answer that may still be in a queue: a
+// verdict waits until what came by its deadline has been taken in, though by DigestPeriod at most.
+func (m *Machine) Behind(now time.Time, by time.Duration) {
+	if by <= m.slack() {
+		by = 0
 	}
-	return t.Add((left/2 + m.slack() - 1).Truncate(m.slack()))
+	is := &m.behind
+	if by <= is.by/2 {
+		if now.Sub(is.at) <= is.by {
+			return // what came between two late things may be later
+		}
+		is.by = 0
+	}
+	for by > is.by && is.by < m.cfg.DigestPeriod {
+		is.by = max(2*is.by, m.slack())
+	}
+	is.at = now
+}
+
+const (
+	manyAnswers = 8 // the newest of so many nodes tell how long answers take
+	fewAnswers  = 4 // fewer may be of nodes that are slow themselves
+)
+
+// trip is how long a node's answer took.
+type trip struct {
+	rank int
+	took time.Duration
+	at   time.Time
+}
+
+// tookLong notes how long an answer took that just came.
+func (m *Machine) tookLong(n *node, sent, now time.Time) {
+	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return t.rank == n.rank })
+	if len(m.trips) == manyAnswers {
+		m.trips = slices.Delete(m.trips, 0, 1)
+	}
+	m.trips = append(m.trips, trip{n.rank, now.Sub(sent), now})
+}
+
+// doubtIfAllAreLate takes the quickest of the newest answers for a measure of how far the shell and what is beyond
+// it are behind, sockets and network included: when even that took longer than there was time, it is not the
+// others that are dead.
+func (m *Machine) doubtIfAllAreLate(now time.Time) {
+	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return now.Sub(t.at) > m.cfg.DigestPeriod })
+	if len(m.trips) < fewAnswers {
+		return
+	}
+	m.Behind(now, slices.MinFunc(m.trips, func(a, b trip) int { return cmp.Compare(a.took, b.took) }).took)
+}
+
+// caughtUp returns when what comes by t has been taken in. What was in the queues when the shell was last
+// behind is in so much later.
+func (m *Machine) caughtUp(t time.Time) time.Time {
+	if by := min(m.behind.by, m.cfg.DigestPeriod); t.Before(m.behind.at.Add(by)) {
+		return t.Add(by)
+	}
+	return t
 }
 
 // respite lets the word of halves that fell silent while the machine slept count for one more period.

@@ -32,8 +32,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestBehindEnds: who is dead is FAILED also when the shell never catches up: as much later as it is behind, but for
-// a step or two.
+// TestBehindEnds: who is dead is FAILED also when the shell never catches up: later by as much as it is behind, and
+// at most twice that.
 func TestBehindEnds(t *testing.T) {
 	var prompt time.Duration
 	for _, behind := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond, time.Hour} {
@@ -50,9 +50,58 @@ func TestBehindEnds(t *testing.T) {
 		if behind == 0 {
 			prompt = took
 		}
-		if most := prompt + min(behind, w.cfg.DigestPeriod) + 2*w.m.slack(); took == 0 || took > most {
+		if most := prompt + min(2*behind, w.cfg.DigestPeriod); took == 0 || took > most {
 			t.Errorf("behind by %s: FAILED after %s; want at most %s", behind, took, most)
 		}
+	}
+}
+
+// TestLateAnswers: when all answers take longer than there is time, as those to a question that was only a hint have
+// shown, they are waited for; when only one half is slow, nobody else gains by it.
+func TestLateAnswers(t *testing.T) {
+	const late = 150 * time.Millisecond
+	for _, tc := range []struct {
+		name   string
+		all    time.Duration // how much later all answer
+		one    time.Duration // and n0-0-0 alone
+		dead   bool          // whether n1-1-1 is
+		within time.Duration // the verdict; 0: none
+		since  time.Duration // for how long answers have been quick again
+	}{
+		{name: "all are late, and it lives", all: late},
+		{name: "all are late, and it is dead", all: late, dead: true, within: 60*time.Millisecond + 2*late},
+		{name: "one is slow, and it is dead", one: late, dead: true, within: 75 * time.Millisecond},
+		{name: "all were late, and it is dead", all: late, dead: true, within: 75 * time.Millisecond, since: time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
+			w.slow = tc.all
+			for _, h := range halves {
+				w.actor("n0-0-0", h).slow = tc.one
+				w.actor("n1-1-1", h).alive = !tc.dead
+			}
+			for _, id := range []fault.NodeID{"n0-0-0", "n0-0-1", "n0-0-2", "n0-2-0", "n2-2-2"} {
+				w.step(GossipOpinion{Node: id})
+			}
+			w.run(2 * late)
+			if tc.since > 0 {
+				w.slow = 0
+				w.run(tc.since)
+			}
+			w.silence("n1-1-1", false, 80*time.Millisecond)
+			start, failed := w.now, time.Duration(0)
+			w.log = func(at time.Time, out Output) {
+				for _, c := range out.Changes {
+					if c.Component == fault.ComponentNode && c.To == fault.Failed {
+						failed = at.Sub(start)
+					}
+				}
+			}
+			w.run(time.Second)
+			if failed > tc.within || failed == 0 && tc.within > 0 {
+				t.Errorf("FAILED after %s; want within %s", failed, tc.within)
+			}
+		})
 	}
 }
 
@@ -132,6 +181,48 @@ func TestScatteredDeathsAskNobodyElse(t *testing.T) {
 	for id := range failed {
 		if !dead[id] {
 			t.Errorf("%s lives and is FAILED", id)
+		}
+	}
+}
+
+// TestDoubtSpreadsSlowlyWhenBehind: nodes that live, of whose neighbours some are dead, are asked no faster than the
+// shell can, but asked in the end.
+func TestDoubtSpreadsSlowlyWhenBehind(t *testing.T) {
+	const window = 20 * time.Millisecond
+	for _, behind := range []time.Duration{0, 100 * time.Millisecond} {
+		w := blockWorld(t, grid.Dims{X: 10, Y: 10, Z: 10})
+		w.behind = behind
+		dead := map[fault.NodeID]bool{}
+		for _, c := range scatter(w, 150, rand.New(rand.NewPCG(1, 4))) {
+			id := w.cfg.IDs[c]
+			dead[id] = true
+			for _, h := range halves {
+				w.actor(id, h).alive = false
+			}
+			for i, n := range w.dims.Neighbours(c) {
+				if i > 0 { // the first one does not notice at all
+					w.silenceBy(w.actor(w.cfg.IDs[n], fault.HalfHost), c, false, 80*time.Millisecond)
+				}
+			}
+		}
+		asked, when, most := map[fault.NodeID]bool{}, []time.Time(nil), 0
+		w.log = func(at time.Time, out Output) {
+			for _, c := range out.Challenges {
+				if !dead[c.Node] && !asked[c.Node] {
+					asked[c.Node], when = true, append(when, at)
+				}
+			}
+			for len(when) > 0 && at.Sub(when[0]) > window {
+				when = when[1:]
+			}
+			most = max(most, len(when))
+		}
+		w.run(2 * time.Second)
+		if len(asked) < 100 {
+			t.Errorf("behind by %s: only %d are asked in the end", behind, len(asked))
+		}
+		if slowly := repeatBurst + int(window/repeatEvery); behind > 0 != (most <= slowly) {
+			t.Errorf("behind by %s: %d are asked in %s; want at most %d only if it is behind", behind, most, window, slowly)
 		}
 	}
 }

@@ -34,7 +34,8 @@ type Machine struct {
 	doubt   time.Time
 	listens time.Time
 	delays  int
-	clear   time.Time // when all that came until now will have been handed over; see Behind
+	behind  lag    // of the shell
+	trips   []trip // of the newest answers, each of another node
 
 	// A machine that heard nobody for so long that nobody's word counts any more was cut off itself.
 	heard    time.Time // when it last heard anybody
@@ -179,6 +180,9 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	}
 	now = later(now, m.now)
 	m.doubtIfLate(now)
+	if now.After(m.now) {
+		m.doubtIfAllAreLate(now)
+	}
 	m.awake, m.now = m.now, now
 	m.out = Output{}
 	m.look()

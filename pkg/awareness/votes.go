@@ -123,6 +123,9 @@ func (m *Machine) judgeNode(n *node, now time.Time) {
 		m.close(n, 0)
 		return
 	}
+	if !v.any && !n.rounds[0].open && m.putsOff(n, now) {
+		return
+	}
 	if !n.rounds[0].open || n.answered(0) {
 		v.latest = later(v.latest, doubt)
 	}

@@ -72,6 +72,7 @@ type actor struct {
 	drops      func() bool
 	via        fault.Path
 	held       time.Duration
+	slow       time.Duration // to answer
 	epoch      fault.Epoch
 	seq        fault.Seq
 	says       map[subject]statement
@@ -111,6 +112,7 @@ type world struct {
 	log    func(at time.Time, out Output)
 	quiet  bool
 	behind time.Duration // the shell, all the time
+	slow   time.Duration // all answers, besides
 }
 
 func newWorld(cfg Config) (*world, error) {
@@ -301,7 +303,7 @@ func (w *world) step(ev Event) {
 		for i, h := range halves {
 			a := w.actor(c.Node, h)
 			if a.alive && !a.mute && (c.Half == 0 || c.Half == h) && (a.drops == nil || !a.loses(2)) {
-				w.send(w.now.Add(time.Duration(i+1)*time.Millisecond), Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
+				w.send(w.now.Add(w.slow+a.slow+time.Duration(i+1)*time.Millisecond), Answered{Nonce: c.Nonce, Origin: a.origin, Epoch: a.epoch, Path: a.via})
 			}
 		}
 	}

@@ -261,6 +261,7 @@ func replaced(t trial) {
 	ids := t.leaderFirst()
 	admin := operator(t.T, t.Lab)
 	stop, ended := make(chan struct{}), make(chan struct{})
+	t.mayFail("n0-1-0", "temperature")
 	go func() { // a fault that comes and goes
 		defer close(ended)
 		for v := 110.0; ; v = 150 - v {

@@ -39,6 +39,9 @@ func TestRulesArePlayed(t *testing.T) {
 		played.Write(b)
 	}
 	for _, name := range ruleNames[1:] {
+		if name == RuleCutOff {
+			continue // no machine says it: internal/supervisor/regions
+		}
 		if !regexp.MustCompile(` is [A-Z]+: .*, rule ` + name + `\n  because `).MatchString(played.String()) {
 			t.Errorf("no scenario of testdata explains a state by the rule %s", name)
 		}

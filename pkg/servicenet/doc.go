@@ -22,9 +22,11 @@
 //	Reports                     the half itself                 when all are digests
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce       the half itself                 no
+//	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
 //	                            last hop
-//	acks, Again, Challenge      a supervisor                    yes
+//	acks, Again, Challenge,
+//	Told                        a supervisor                    yes
 //	Downcall { node, inner }    a supervisor                    yes; inner is signed
 //	PathReply, BulkRequest,
 //	BulkPull                    a supervisor                    no

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -67,6 +68,8 @@ func addressesOf(list []config.UpstreamEntry) (ids []string, addresses map[strin
 
 // connectParent makes the parts of a parent of regions: nothing of it talks to agents.
 func (s *Supervisor) connectParent() error {
+	configured := s.regionOf
+	s.regionOf = func(id fault.NodeID) string { return cmp.Or(configured(id), s.spares.region(id)) }
 	addresses := make(map[string]string)
 	for _, r := range s.cfg.Regions {
 		for _, u := range r.Supervisors {
@@ -233,6 +236,7 @@ func (noBundles) Fetch(context.Context, fault.Origin, string, uint64, func(*lofa
 func (s *Supervisor) workRegions(ctx context.Context, wg *sync.WaitGroup) {
 	if s.below != nil {
 		wg.Go(func() { s.below.Run(ctx) })
+		wg.Go(func() { s.followRegions(ctx) })
 	}
 	if s.border != nil {
 		wg.Go(func() { s.border.Run(ctx) })

@@ -95,6 +95,30 @@ func TestBorder(t *testing.T) {
 	if got := states(t, regional); len(got) != 2 || got["n0-0-0"] != lofamov1.State_NORMAL {
 		t.Errorf("the west shows %v", got)
 	}
+	// What operators set in a region is shown at the parent.
+	operator := r.Operator(t, r.Region["west"][0].GRPC)
+	if _, err := operator.SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"}); err != nil {
+		t.Fatal(err)
+	}
+	labelled := topologyOf(t, regional)
+	labelled.Nodes[0].Labels = map[string]string{"rack": "r7"}
+	labelled.Nodes = append(labelled.Nodes, &lofamov1.TopologyNode{Id: "spare-1", Service: []string{"127.0.0.1:9"}})
+	if _, err := operator.ApplyTopology(t.Context(), &lofamov1.ApplyTopologyRequest{Topology: labelled}); err != nil {
+		t.Fatal(err)
+	}
+	supervisortest.Eventually(t, "what operators have set to be shown at the parent", func() bool {
+		list, err := parent.ListNodes(t.Context(), &lofamov1.ListNodesRequest{LabelSelector: "rack=r7"})
+		spare, serr := parent.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "spare-1"})
+		return err == nil && len(list.GetNodes()) == 1 && list.GetNodes()[0].GetMaintenance().GetReason() == "new fan" &&
+			serr == nil && spare.GetSpare() && spare.GetRegion() == "west" && len(topologyOf(t, parent).GetNodes()) == 5
+	})
+	if _, err := operator.EndMaintenance(t.Context(), &lofamov1.EndMaintenanceRequest{Nodes: []string{"n0-0-0"}}); err != nil {
+		t.Fatal(err)
+	}
+	supervisortest.Eventually(t, "the mark to be gone at the parent", func() bool {
+		n, err := parent.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n0-0-0"})
+		return err == nil && n.GetMaintenance() == nil
+	})
 	d.set(r.Agents["n1-0-0"], true)
 	supervisortest.Eventually(t, "the dead node to be FAILED at the parent", all(lofamov1.State_FAILED, "n1-0-0"))
 	node, err := regional.GetNode(t.Context(), &lofamov1.GetNodeRequest{Node: "n1-0-0"})
@@ -114,7 +138,7 @@ func TestBorder(t *testing.T) {
 		}
 		return false
 	})
-	list, err := parent.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "region=west"})
+	list, err := parent.ListNodes(t.Context(), &lofamov1.ListNodesRequest{FieldSelector: "region=west,spare=false"})
 	if err != nil || len(list.GetNodes()) != 2 || list.GetNodes()[1].GetRegion() != "west" || len(list.GetCluster().GetRegions()) != 2 {
 		t.Errorf("the west at the parent: %v, %v", list, err)
 	}

@@ -91,7 +91,8 @@ type Supervisor struct {
 	ready     readiness
 	alarms    alarms
 
-	regionOf func(fault.NodeID) string // by the configuration
+	regionOf func(fault.NodeID) string // by the configuration; of a parent's spares by the regions' word
+	spares   spareRegions              // of a parent
 
 	// Of a parent of regions, which has no engine and nothing that talks to agents; nil elsewhere.
 	parent *regions.Engine

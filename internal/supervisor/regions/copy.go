@@ -78,6 +78,16 @@ func (c Copy) Kept(ctx context.Context, name string, id fault.NodeID) (*lofamov1
 	return nil, nil
 }
 
+// FollowSet calls each with what is set in the regions by their operators, in the order of the names, at first and after
+// every change, until the context ends or a watch breaks.
+func (c Copy) FollowSet(ctx context.Context, names []string, each func([]store.Below)) error {
+	prefixes := make([]string, len(names))
+	for i, name := range names {
+		prefixes[i] = prefix + name + "/"
+	}
+	return c.FollowBelow(ctx, prefixes, each)
+}
+
 // hide makes the nodes of regions that are cut off UNKNOWN.
 func (have *stored) hide() error {
 	for i, n := range have.nodes {

@@ -89,11 +89,19 @@ func New(cfg Config, st Store) *Engine {
 	return &Engine{cfg: cfg, store: st, in: make(chan input)}
 }
 
-// input is an event for the ledger of a region.
+// input is an event for the ledger of a region, or (nil) that the names have changed.
 type input struct {
 	region string
 	event  region.Event
 	out    *outbox // of a stream that begins
+}
+
+// Relabel has the map follow the names, when their labels or spares have changed. It blocks until the term that runs,
+// if one does, has taken that in.
+func (e *Engine) Relabel(ctx context.Context) {
+	if t := e.term.Load(); t != nil {
+		t.submit(ctx, input{})
+	}
 }
 
 // Leading says whether a term is running.

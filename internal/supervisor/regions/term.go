@@ -191,6 +191,7 @@ func (t *term) run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	t.relabel() // since the term was made
 	for {
 		if t.inflight == nil && len(t.queue) > 0 {
 			t.inflight, t.queue, t.bytes = t.queue, nil, 0
@@ -243,7 +244,18 @@ func (t *term) all(ev region.Event) {
 	}
 }
 
+// relabel has the map follow the names, which have changed or may have done so.
+func (t *term) relabel() {
+	if t.builder.Relabel(t.e.cfg.Names.Topology()) {
+		t.publish()
+	}
+}
+
 func (t *term) take(in input) {
+	if in.event == nil {
+		t.relabel()
+		return
+	}
 	r := t.regions[in.region]
 	switch ev := in.event.(type) {
 	case region.Hello:

@@ -1,0 +1,84 @@
+package supervisor
+
+import (
+	"context"
+	"sync/atomic"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/regions"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// spareRegions tells which region a spare is of, by what the regions say: a parent's configuration does not know it.
+type spareRegions struct {
+	of atomic.Pointer[map[fault.NodeID]string]
+}
+
+func (s *spareRegions) region(id fault.NodeID) string {
+	if of := s.of.Load(); of != nil {
+		return (*of)[id]
+	}
+	return ""
+}
+
+// followRegions has a replica of a parent know what operators have set in the regions: marks, labels and spares.
+func (s *Supervisor) followRegions(ctx context.Context) {
+	read := uint64(0) // so many times: there is no revision that all of it is of
+	s.again(ctx, "following what is set in the regions", func() error {
+		return regions.Copy{Etcd: s.store}.FollowSet(ctx, s.cfg.RegionNames(), func(all []store.Below) {
+			read++
+			topo, spares := mergeTopologies(s.seed, s.cfg.RegionNames(), all)
+			s.spares.of.Store(&spares)
+			s.marks.Replace(marksOf(s.cfg.RegionNames(), all, s.regionOf), read)
+			s.metrics.Maintenance.Set(float64(s.marks.Len()))
+			s.names.Replace(topo)
+			s.parent.Relabel(ctx)
+			s.metrics.Topology.Set(float64(s.names.Topology().Revision))
+		})
+	})
+}
+
+// marksOf are the marks of all regions, each on nodes of its own.
+func marksOf(names []string, all []store.Below, regionOf func(fault.NodeID) string) []*lofamov1.Maintenance {
+	var out []*lofamov1.Maintenance
+	for i, b := range all {
+		for _, m := range b.Marks {
+			if of := regionOf(fault.NodeID(m.GetNode())); of == "" || of == names[i] {
+				out = append(out, m.Maintenance)
+			}
+		}
+	}
+	return out
+}
+
+// mergeTopologies is the parent's own topology with the labels, addresses and spares that the regions have now, and which
+// region each spare is of. Which node has which place only the parent's configuration says.
+func mergeTopologies(own *topology.Topology, names []string, all []store.Below) (*topology.Topology, map[fault.NodeID]string) {
+	nodes := make([]topology.Node, len(own.Nodes))
+	index := make(map[fault.NodeID]int, len(nodes))
+	for i, n := range own.Nodes {
+		nodes[i], index[n.ID] = n, i
+	}
+	spares := make(map[fault.NodeID]string)
+	revision := own.Revision
+	for i, b := range all {
+		if b.Topology == nil {
+			continue
+		}
+		revision = max(revision, b.Topology.Revision)
+		for _, n := range b.Topology.Nodes {
+			j, known := index[n.ID]
+			switch {
+			case known:
+				nodes[j].Labels, nodes[j].Service = n.Labels, n.Service
+			case n.Spare:
+				index[n.ID] = len(nodes)
+				nodes = append(nodes, n)
+				spares[n.ID] = names[i]
+			}
+		}
+	}
+	return topology.New(own.Dims, nodes, own.DomainLabels, revision), spares
+}

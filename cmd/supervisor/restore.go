@@ -30,7 +30,8 @@ after the snapshot is not in it; the halves restate what holds now with their ne
 that were ever given out, by that time and by nothing that could be lost, so that watchers are told to list again,
 also when an old file is restored a second time.
 
-It refuses a directory that has data, a file that is damaged, and an outside etcd (etcdutl does that).`,
+It refuses a directory that has data, a file that is damaged, a clock that is behind the restore from which the
+snapshot comes, and an outside etcd (etcdutl does that).`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" || snapshot == "" {
@@ -47,12 +48,10 @@ It refuses a directory that has data, a file that is damaged, and an outside etc
 			if err != nil {
 				return fmt.Errorf("snapshot %s: %w", snapshot, err)
 			}
-			first := token == ""
+			at, first := time.Now(), token == ""
 			if first {
-				token = embedded.RestoreToken(time.Now())
-			}
-			at, err := embedded.ParseRestoreToken(token)
-			if err != nil {
+				token = embedded.RestoreToken(at)
+			} else if at, err = embedded.ParseRestoreToken(token); err != nil {
 				return usageError{fmt.Errorf("restore: --token: %w", err)}
 			}
 			info, err := embedded.Restore(embedded.RestoreConfig{

@@ -271,6 +271,11 @@ func TestRestoreRefuses(t *testing.T) {
 	outside := cfg
 	outside.ID, outside.Etcd.Endpoints = "s2", []string{"https://127.0.0.1:1"}
 	outside.Replicas = append(slices.Clone(cfg.Replicas), config.ReplicaEntry{ID: "s2", GRPC: "127.0.0.1:1", Report: "127.0.0.1:1"})
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := spoil("empty.yaml", bytes.ReplaceAll(text, []byte(cfg.DataDir), []byte(filepath.Join(dir, "empty"))))
 	for _, tc := range []struct {
 		code int
 		text string
@@ -285,6 +290,7 @@ func TestRestoreRefuses(t *testing.T) {
 		{exitUsage, "want both", []string{"restore", "--snapshot", snap}},
 		{exitUsage, "want both", []string{"restore", "--config", file}},
 		{exitUsage, "--token", []string{"restore", "--snapshot", snap, "--config", file, "--token", "mine"}},
+		{exitFailure, "clock", []string{"restore", "--snapshot", snap, "--config", empty, "--token", "20250101T000000Z"}},
 		{exitUsage, "none.yaml", []string{"restore", "--snapshot", snap, "--config", filepath.Join(dir, "none.yaml")}},
 		{exitUsage, "etcdutl", []string{"restore", "--snapshot", snap, "--config", c.WriteConfig(t, outside)}},
 		{exitFailure, "damaged", []string{"restore", "--snapshot", filepath.Join(dir, "flipped.db"), "--config", file}},

@@ -11,22 +11,25 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 )
 
-// minBump is the least by which the revision of a restored store is raised, so that revisions do not go back:
-// whoever watched the lost cluster is told to list again, where he would else wait for ever or miss changes. It
-// is beyond what a cluster commits between two snapshots, at 20,000 changes a second in half a day.
-const minBump = 1_000_000_000
-
 // The revisions of a restored store begin at a place that is that restore's alone: so many a second since the
 // epoch, far more than any store commits. Every restore, of whichever file and for the how manieth time, so goes on
-// above all that was ever told of the cluster, and nothing of what went before need be kept to know it.
+// above all that was ever told of the cluster, and nothing of what went before need be kept to know it: whoever
+// watched the lost cluster is told to list again, where he would else wait for ever or miss changes.
 const perSecond = 10_000_000
 
 var epoch = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// ErrClock says that a restore would not go on above all that was told before it.
+var ErrClock = errors.New("the clock of the machine where the restore was begun is behind: set it right, and begin anew there")
+
 // bump is what is added to a snapshot's revision by a restore as of a time.
-func bump(revision int64, at time.Time) uint64 {
+func bump(revision int64, at time.Time) (uint64, error) {
 	begin := int64(at.Sub(epoch)/time.Second) * perSecond
-	return uint64(max(begin-revision, minBump))
+	if begin <= revision {
+		return 0, fmt.Errorf("by the restore's time, %s, revisions go on at %d, and the snapshot is at %d already: %w",
+			at.UTC().Format(time.RFC3339), begin, revision, ErrClock)
+	}
+	return uint64(begin - revision), nil
 }
 
 // tokenLayout is how a restore's time is written in its token.
@@ -97,6 +100,10 @@ func Restore(cfg RestoreConfig) (info SnapshotInfo, err error) {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return info, fmt.Errorf("restore into %s: %w: move them away first", dir, ErrNotEmpty)
 	}
+	raise, err := bump(info.Revision, cfg.At)
+	if err != nil {
+		return info, fmt.Errorf("restore %s: %w", cfg.Snapshot, err)
+	}
 	// Made beside it and moved, so that a half restored one is never taken for a whole one.
 	tmp := dir + ".restoring"
 	if err := os.RemoveAll(tmp); err != nil {
@@ -104,7 +111,7 @@ func Restore(cfg RestoreConfig) (info SnapshotInfo, err error) {
 	}
 	err = snapshot.NewV3(NewZap(cfg.Logger)).Restore(snapshot.RestoreConfig{
 		SnapshotPath: cfg.Snapshot, OutputDataDir: tmp, Name: cfg.Name, PeerURLs: []string{cfg.PeerURL},
-		InitialCluster: cfg.InitialCluster, InitialClusterToken: cfg.Token, RevisionBump: bump(info.Revision, cfg.At), MarkCompacted: true,
+		InitialCluster: cfg.InitialCluster, InitialClusterToken: cfg.Token, RevisionBump: raise, MarkCompacted: true,
 	})
 	if err == nil {
 		if err = os.Remove(dir); errors.Is(err, os.ErrNotExist) {

@@ -81,7 +81,7 @@ func grouped(t *testing.T) *clienttest.Map {
 		Summary: "2 of 3 neighbours hear nothing from it, and no challenge was answered within 25ms",
 		Because: []string{"n0-0-0 hears nothing on X-", "n1-0-1 does not count: it shares power=b"}, Until: []string{"an answer to a challenge", "a report of a newer boot epoch"},
 		Evidence: []*lofamov1.Evidence{{Kind: "SILENCE", Observer: "n0-0-0/dnp", Path: lofamov1.Path_DIRECT, Age: durationpb.New(9100 * time.Millisecond), State: lofamov1.State_FAILED}},
-		Groups:   []*lofamov1.Group{group},
+		Groups:   []*lofamov1.Group{group}, Maintenance: marked.GetMaintenance(),
 	}
 	m.History = &lofamov1.GetHistoryResponse{
 		Events: []*lofamov1.Event{events[8], events[0]}, From: ago(26 * time.Hour), Revision: 41,
@@ -111,6 +111,7 @@ func TestGoldenOfGroups(t *testing.T) {
 		{"groups-supervisors.txt", "get supervisors -o wide"},
 		{"groups-summary.txt", "summary --by label/rack,dimension/X"},
 		{"groups-summary.json", "summary -o json"},
+		{"groups-map.txt", "map --width 100"},
 		{"groups-explain.txt", "explain 1,0,0"},
 		{"groups-explain.yaml", "explain 1,0,0 -o yaml"},
 		{"groups-history.txt", "history 0,1,1"},

@@ -181,6 +181,9 @@ func (a *app) printExplanation(e *lofamov1.ExplainResponse) error {
 	if e.GetRule() != "" {
 		a.printf("Rule: %s (docs/awareness.md)\n", e.GetRule())
 	}
+	if m := e.GetMaintenance(); m != nil {
+		a.printf("Under maintenance: %s\n", a.maintenance(m))
+	}
 	var evidences []string
 	for _, ev := range e.GetEvidence() {
 		evidences = append(evidences, evidence(ev))

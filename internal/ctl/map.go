@@ -66,29 +66,47 @@ the edges the cables that lead round to the other side. A cable shows the worse 
 // summary counts states and lists what is not normal.
 func (a *app) summary(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse, p painter) string {
 	var b strings.Builder
-	nodeStates := map[lofamov1.State]int{}
+	nodeStates, placed, spares := map[lofamov1.State]int{}, 0, []string{}
 	for _, n := range nodes.GetNodes() {
+		if n.GetSpare() {
+			spares = append(spares, n.GetId())
+			continue
+		}
 		nodeStates[n.GetState()]++
+		placed++
 	}
 	linkStates := map[lofamov1.State]int{}
 	for _, l := range links.GetLinks() {
 		linkStates[l.GetState()]++
 	}
 	c := nodes.GetCluster()
-	fmt.Fprintf(&b, "nodes:     %s\nlink ends: %s\n", counts(len(nodes.GetNodes()), nodeStates, p), counts(len(links.GetLinks()), linkStates, p))
+	fmt.Fprintf(&b, "nodes:     %s\nlink ends: %s\n", counts(placed, nodeStates, p), counts(len(links.GetLinks()), linkStates, p))
 	fmt.Fprintf(&b, "%s torus at revision %d, leader %s, preset %s\n", c.GetDims(), nodes.GetRevision(), dash(c.GetLeader()), dash(c.GetPreset()))
 
+	if len(spares) > 0 {
+		fmt.Fprintf(&b, "spares:    %s\n", some(spares, 8))
+	}
 	rows := [][]string{}
 	for _, n := range nodes.GetNodes() {
-		if n.GetState() == lofamov1.State_NORMAL {
+		if n.GetState() == lofamov1.State_NORMAL || n.GetSpare() {
 			continue
 		}
 		rows = append(rows, []string{"  " + n.GetId(), stateName(n.GetState()), causeName(n.GetCause()), a.since(n.GetSince()), worst(n)})
 	}
-	if len(rows) > 0 {
-		b.WriteString("\nNot normal:\n")
-		_ = table(&b, rows) // a strings.Builder does not fail
+	list := func(head string, rows [][]string) {
+		if len(rows) > 0 {
+			b.WriteString("\n" + head + ":\n")
+			_ = table(&b, rows) // a strings.Builder does not fail
+		}
 	}
+	list("Not normal", rows)
+	marked := [][]string{}
+	for _, n := range nodes.GetNodes() {
+		if m := n.GetMaintenance(); m != nil {
+			marked = append(marked, []string{"  " + n.GetId(), a.maintenance(m)})
+		}
+	}
+	list("Under maintenance, drawn in round brackets", marked)
 	return b.String()
 }
 
@@ -146,6 +164,9 @@ func newTorusMap(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksRes
 		return dims.Rank(at), dims.Check(at)
 	}
 	for _, n := range nodes.GetNodes() {
+		if n.GetSpare() {
+			continue // it has no place
+		}
 		r, err := rankOf(n.GetCoord())
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", n.GetId(), err)

@@ -156,6 +156,9 @@ func (d *drawing) row(y, z int) {
 			state = n.GetState()
 		}
 		text := fmt.Sprintf("[%s%-*s%s", nodeMark(state), d.width, d.label(rank), d.close)
+		if d.nodes[rank].GetMaintenance() != nil {
+			text = "(" + strings.TrimSuffix(text[1:], "]") + ")"
+		}
 		line.WriteString(d.paint.state(state, text))
 		if x == d.to-1 {
 			break

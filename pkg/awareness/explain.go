@@ -320,6 +320,7 @@ func (x *explainer) ofLink() {
 		return
 	}
 	x.ends()
+	x.measured()
 	x.word("the near end", x.n, x.c)
 	x.word("the far end", p, fault.Link(d.Opposite()))
 	if near, far := badLinks(x.n), badLinks(p); x.n.cut(x.c) && near != far && max(near, far) > 1 {
@@ -386,10 +387,30 @@ func (x *explainer) word(who string, n *node, c fault.Component) {
 func (x *explainer) ofPart() {
 	x.ends()
 	x.word("the node itself", x.n, x.c)
+	x.measured()
 	if _, ok := describedIndex(x.c); ok {
 		if first, count, _ := x.describedFailed(x.n, x.c, x.now); count > 0 {
 			x.say("descriptors of %d of its neighbours say FAILED since %s; they count when its host is dead or was not heard for %s", count, x.ago(first.began), x.overdue())
 		}
+	}
+}
+
+// measured says what was last read of the component, and its threshold.
+func (x *explainer) measured() {
+	if x.cfg.Horizon == 0 {
+		return
+	}
+	for _, r := range x.n.readings {
+		if r.component != x.c {
+			continue
+		}
+		unit := r.quantity.Unit()
+		x.say("the newest reading, %s, is %s%s, and the threshold %s%s: a node sends those of values that move",
+			x.ago(x.clock.time(r.at)), figure(float64(r.value)), unit, figure(float64(r.threshold)), unit)
+		return
+	}
+	if ofDNP(x.c) && x.c != fault.ComponentDNPCore {
+		x.say("no reading of it has come since supervisor %s took over: a node sends those of values that move", x.cfg.Supervisor)
 	}
 }
 

@@ -65,6 +65,27 @@ func (m *Machine) foresees(n *node, d fault.Delivery, now time.Time) {
 		}
 		p := point{epoch: d.Report.ID.Epoch, seq: d.Report.ID.Seq, at: made(d, now).Add(-max(0, r.Age)), value: float64(r.Value)}
 		n.trend(r.Component, r.Quantity).add(p, float64(r.Threshold))
+		n.read(r, m.clock.instant(p.at))
+	}
+}
+
+// newest is the newest reading of a component: what is known of it when it moves no more.
+type newest struct {
+	component        fault.Component
+	quantity         fault.Quantity
+	value, threshold float32
+	at               instant
+}
+
+// read notes a reading, unless there is a newer one.
+func (n *node) read(r fault.Reading, at instant) {
+	now := newest{component: r.Component, quantity: r.Quantity, value: r.Value, threshold: r.Threshold, at: at}
+	i := slices.IndexFunc(n.readings, func(o newest) bool { return o.component == r.Component })
+	switch {
+	case i < 0:
+		n.readings = append(n.readings, now)
+	case n.readings[i].at < at || n.readings[i].at == at && n.readings[i].value < r.Value: // in whatever order they come
+		n.readings[i] = now
 	}
 }
 

@@ -186,7 +186,7 @@ func TestReadingsInAnyOrder(t *testing.T) {
 			for _, i := range order {
 				m.Step(epoch0.Add(time.Minute), Evidence{ds[i]})
 			}
-			return fmt.Sprint(m.nodes[0].trends[0].points, m.nodes[0].trends[0].threshold)
+			return fmt.Sprint(m.nodes[0].trends[0].points, m.nodes[0].trends[0].threshold, m.nodes[0].readings)
 		}
 		var inOrder []int
 		for i := range ds {

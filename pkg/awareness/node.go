@@ -57,6 +57,7 @@ type node struct {
 
 	standing          // among those that share its fate
 	trends   []*trend // of what moves, by component; mostly none
+	readings []newest // of what has moved; mostly none
 
 	mood  mood      // as neighbours last saw it
 	next  time.Time // when to look again; zero for never

@@ -1005,8 +1005,9 @@ type ExplainResponse struct {
 	// That it is a member of; of a group fault that one alone. Which nodes count as members and which of the same row,
 	// plane, block or label do not, and why it is this group that stands and no other, is told in because.
 	Groups        []*Group     `protobuf:"bytes,12,rep,name=groups,proto3" json:"groups,omitempty"`
-	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"` // of the map that it is of
-	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`    // stale: what was committed is told, and because and until say so
+	Revision      uint64       `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`      // of the map that it is of
+	Cluster       *ClusterInfo `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"`         // stale: what was committed is told, and because and until say so
+	Maintenance   *Maintenance `protobuf:"bytes,15,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // the node's mark; absent: it has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1135,6 +1136,13 @@ func (x *ExplainResponse) GetRevision() uint64 {
 func (x *ExplainResponse) GetCluster() *ClusterInfo {
 	if x != nil {
 		return x.Cluster
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetMaintenance() *Maintenance {
+	if x != nil {
+		return x.Maintenance
 	}
 	return nil
 }
@@ -3007,7 +3015,7 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\"\xe2\x03\n" +
+	"\x05group\x18\x03 \x01(\tR\x05group\"\x9c\x04\n" +
 	"\x0fExplainResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12\x1c\n" +
@@ -3023,7 +3031,8 @@ const file_lofamo_v1_fault_supervisor_proto_rawDesc = "" +
 	"\x05until\x18\v \x03(\tR\x05until\x12(\n" +
 	"\x06groups\x18\f \x03(\v2\x10.lofamo.v1.GroupR\x06groups\x12\x1a\n" +
 	"\brevision\x18\r \x01(\x04R\brevision\x120\n" +
-	"\acluster\x18\x0e \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\"\xa3\x01\n" +
+	"\acluster\x18\x0e \x01(\v2\x16.lofamo.v1.ClusterInfoR\acluster\x128\n" +
+	"\vmaintenance\x18\x0f \x01(\v2\x16.lofamo.v1.MaintenanceR\vmaintenance\"\xa3\x01\n" +
 	"\x11GetHistoryRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1c\n" +
 	"\tcomponent\x18\x02 \x01(\tR\tcomponent\x12\x14\n" +
@@ -3274,77 +3283,78 @@ var file_lofamo_v1_fault_supervisor_proto_depIdxs = []int32{
 	48, // 16: lofamo.v1.ExplainResponse.evidence:type_name -> lofamo.v1.Evidence
 	44, // 17: lofamo.v1.ExplainResponse.groups:type_name -> lofamo.v1.Group
 	30, // 18: lofamo.v1.ExplainResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	47, // 19: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
-	49, // 20: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
-	19, // 21: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
-	47, // 22: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
-	30, // 23: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	45, // 24: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
-	42, // 25: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
-	22, // 26: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
-	24, // 27: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
-	50, // 28: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
-	23, // 29: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
-	42, // 30: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
-	42, // 31: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
-	42, // 32: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
-	42, // 33: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
-	51, // 34: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
-	42, // 35: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
-	27, // 36: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
-	45, // 37: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
-	52, // 38: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
-	30, // 39: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	42, // 40: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
-	42, // 41: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
-	42, // 42: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
-	31, // 43: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
-	45, // 44: lofamo.v1.Region.state:type_name -> lofamo.v1.State
-	42, // 45: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
-	45, // 46: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
-	53, // 47: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
-	30, // 48: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	49, // 49: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
-	30, // 50: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
-	54, // 51: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
-	49, // 52: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
-	28, // 53: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
-	32, // 54: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
-	33, // 55: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
-	9,  // 56: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
-	11, // 57: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
-	15, // 58: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
-	35, // 59: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
-	17, // 60: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
-	37, // 61: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
-	39, // 62: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
-	5,  // 63: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
-	7,  // 64: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
-	2,  // 65: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
-	3,  // 66: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
-	20, // 67: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
-	25, // 68: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
-	29, // 69: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
-	52, // 70: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
-	34, // 71: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
-	10, // 72: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
-	12, // 73: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
-	16, // 74: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
-	36, // 75: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
-	18, // 76: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
-	38, // 77: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
-	40, // 78: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
-	6,  // 79: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
-	8,  // 80: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
-	0,  // 81: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
-	4,  // 82: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
-	21, // 83: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
-	26, // 84: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
-	69, // [69:85] is the sub-list for method output_type
-	53, // [53:69] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	43, // 19: lofamo.v1.ExplainResponse.maintenance:type_name -> lofamo.v1.Maintenance
+	47, // 20: lofamo.v1.GetHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	49, // 21: lofamo.v1.GetHistoryResponse.events:type_name -> lofamo.v1.Event
+	19, // 22: lofamo.v1.GetHistoryResponse.time_in:type_name -> lofamo.v1.TimeIn
+	47, // 23: lofamo.v1.GetHistoryResponse.from:type_name -> google.protobuf.Timestamp
+	30, // 24: lofamo.v1.GetHistoryResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	45, // 25: lofamo.v1.TimeIn.state:type_name -> lofamo.v1.State
+	42, // 26: lofamo.v1.TimeIn.time:type_name -> google.protobuf.Duration
+	22, // 27: lofamo.v1.ListReportsResponse.reports:type_name -> lofamo.v1.ReportStatus
+	24, // 28: lofamo.v1.ListReportsResponse.senders:type_name -> lofamo.v1.SenderStatus
+	50, // 29: lofamo.v1.ReportStatus.path:type_name -> lofamo.v1.Path
+	23, // 30: lofamo.v1.ReportStatus.hops:type_name -> lofamo.v1.ReportHop
+	42, // 31: lofamo.v1.ReportStatus.latency:type_name -> google.protobuf.Duration
+	42, // 32: lofamo.v1.ReportStatus.age:type_name -> google.protobuf.Duration
+	42, // 33: lofamo.v1.ReportStatus.commit:type_name -> google.protobuf.Duration
+	42, // 34: lofamo.v1.ReportHop.held:type_name -> google.protobuf.Duration
+	51, // 35: lofamo.v1.SenderStatus.delivery:type_name -> lofamo.v1.DeliveryStatus
+	42, // 36: lofamo.v1.SenderStatus.age:type_name -> google.protobuf.Duration
+	27, // 37: lofamo.v1.GetBundleResponse.progress:type_name -> lofamo.v1.BundleProgress
+	45, // 38: lofamo.v1.ListNodesRequest.states:type_name -> lofamo.v1.State
+	52, // 39: lofamo.v1.ListNodesResponse.nodes:type_name -> lofamo.v1.Node
+	30, // 40: lofamo.v1.ListNodesResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	42, // 41: lofamo.v1.ClusterInfo.half_bound:type_name -> google.protobuf.Duration
+	42, // 42: lofamo.v1.ClusterInfo.node_bound:type_name -> google.protobuf.Duration
+	42, // 43: lofamo.v1.ClusterInfo.stale_age:type_name -> google.protobuf.Duration
+	31, // 44: lofamo.v1.ClusterInfo.regions:type_name -> lofamo.v1.Region
+	45, // 45: lofamo.v1.Region.state:type_name -> lofamo.v1.State
+	42, // 46: lofamo.v1.Region.age:type_name -> google.protobuf.Duration
+	45, // 47: lofamo.v1.ListLinksRequest.states:type_name -> lofamo.v1.State
+	53, // 48: lofamo.v1.ListLinksResponse.links:type_name -> lofamo.v1.Link
+	30, // 49: lofamo.v1.ListLinksResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	49, // 50: lofamo.v1.ListEventsResponse.events:type_name -> lofamo.v1.Event
+	30, // 51: lofamo.v1.ListEventsResponse.cluster:type_name -> lofamo.v1.ClusterInfo
+	54, // 52: lofamo.v1.ListSupervisorsResponse.supervisors:type_name -> lofamo.v1.Supervisor
+	49, // 53: lofamo.v1.WatchResponse.events:type_name -> lofamo.v1.Event
+	28, // 54: lofamo.v1.FaultSupervisor.ListNodes:input_type -> lofamo.v1.ListNodesRequest
+	32, // 55: lofamo.v1.FaultSupervisor.GetNode:input_type -> lofamo.v1.GetNodeRequest
+	33, // 56: lofamo.v1.FaultSupervisor.ListLinks:input_type -> lofamo.v1.ListLinksRequest
+	9,  // 57: lofamo.v1.FaultSupervisor.ListGroups:input_type -> lofamo.v1.ListGroupsRequest
+	11, // 58: lofamo.v1.FaultSupervisor.GetSummary:input_type -> lofamo.v1.GetSummaryRequest
+	15, // 59: lofamo.v1.FaultSupervisor.Explain:input_type -> lofamo.v1.ExplainRequest
+	35, // 60: lofamo.v1.FaultSupervisor.ListEvents:input_type -> lofamo.v1.ListEventsRequest
+	17, // 61: lofamo.v1.FaultSupervisor.GetHistory:input_type -> lofamo.v1.GetHistoryRequest
+	37, // 62: lofamo.v1.FaultSupervisor.ListSupervisors:input_type -> lofamo.v1.ListSupervisorsRequest
+	39, // 63: lofamo.v1.FaultSupervisor.Watch:input_type -> lofamo.v1.WatchRequest
+	5,  // 64: lofamo.v1.FaultSupervisor.SetMaintenance:input_type -> lofamo.v1.SetMaintenanceRequest
+	7,  // 65: lofamo.v1.FaultSupervisor.EndMaintenance:input_type -> lofamo.v1.EndMaintenanceRequest
+	2,  // 66: lofamo.v1.FaultSupervisor.GetTopology:input_type -> lofamo.v1.GetTopologyRequest
+	3,  // 67: lofamo.v1.FaultSupervisor.ApplyTopology:input_type -> lofamo.v1.ApplyTopologyRequest
+	20, // 68: lofamo.v1.FaultSupervisor.ListReports:input_type -> lofamo.v1.ListReportsRequest
+	25, // 69: lofamo.v1.FaultSupervisor.GetBundle:input_type -> lofamo.v1.GetBundleRequest
+	29, // 70: lofamo.v1.FaultSupervisor.ListNodes:output_type -> lofamo.v1.ListNodesResponse
+	52, // 71: lofamo.v1.FaultSupervisor.GetNode:output_type -> lofamo.v1.Node
+	34, // 72: lofamo.v1.FaultSupervisor.ListLinks:output_type -> lofamo.v1.ListLinksResponse
+	10, // 73: lofamo.v1.FaultSupervisor.ListGroups:output_type -> lofamo.v1.ListGroupsResponse
+	12, // 74: lofamo.v1.FaultSupervisor.GetSummary:output_type -> lofamo.v1.GetSummaryResponse
+	16, // 75: lofamo.v1.FaultSupervisor.Explain:output_type -> lofamo.v1.ExplainResponse
+	36, // 76: lofamo.v1.FaultSupervisor.ListEvents:output_type -> lofamo.v1.ListEventsResponse
+	18, // 77: lofamo.v1.FaultSupervisor.GetHistory:output_type -> lofamo.v1.GetHistoryResponse
+	38, // 78: lofamo.v1.FaultSupervisor.ListSupervisors:output_type -> lofamo.v1.ListSupervisorsResponse
+	40, // 79: lofamo.v1.FaultSupervisor.Watch:output_type -> lofamo.v1.WatchResponse
+	6,  // 80: lofamo.v1.FaultSupervisor.SetMaintenance:output_type -> lofamo.v1.SetMaintenanceResponse
+	8,  // 81: lofamo.v1.FaultSupervisor.EndMaintenance:output_type -> lofamo.v1.EndMaintenanceResponse
+	0,  // 82: lofamo.v1.FaultSupervisor.GetTopology:output_type -> lofamo.v1.Topology
+	4,  // 83: lofamo.v1.FaultSupervisor.ApplyTopology:output_type -> lofamo.v1.ApplyTopologyResponse
+	21, // 84: lofamo.v1.FaultSupervisor.ListReports:output_type -> lofamo.v1.ListReportsResponse
+	26, // 85: lofamo.v1.FaultSupervisor.GetBundle:output_type -> lofamo.v1.GetBundleResponse
+	70, // [70:86] is the sub-list for method output_type
+	54, // [54:70] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_fault_supervisor_proto_init() }

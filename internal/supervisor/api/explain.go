@@ -88,6 +88,7 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 		if pos < snap.Len() {
 			resp.Coord = snap.Coord(pos).String()
 		}
+		resp.Maintenance = snap.marks(id)
 		resp.Groups, resp.Revision, resp.Cluster = snap.groups(id), snap.Revision, s.info(ctx, snap)
 		if !snap.Stale {
 			fillExplanation(resp, below(ctx, s, id, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {

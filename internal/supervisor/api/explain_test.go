@@ -105,6 +105,13 @@ func TestExplain(t *testing.T) {
 	if err != nil || x.GetComponent() != "node" || x.GetRule() != "quorum" || len(x.GetBecause()) != 2 || len(x.GetUntil()) != 1 || x.GetEvidence()[0].GetObserver() != "n1-0-0/dnp" || len(x.GetGroups()) != 1 || x.GetCoord() != "0,0,0" || x.GetSince().GetSeconds() != 7 {
 		t.Errorf("%v, %v", x, err)
 	}
+	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n0-0-0", Reason: "fan"}}, 9)
+	if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: "link/X+"}); err != nil || x.GetMaintenance().GetReason() != "fan" {
+		t.Errorf("%v, %v", x, err)
+	}
+	if x.GetMaintenance() != nil {
+		t.Errorf("marked before it was: %v", x)
+	}
 	if x, err = h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "spare-1"}); err != nil || x.GetState() != lofamov1.State_UNKNOWN || !strings.Contains(x.GetSummary(), "spare") || x.GetCoord() != "" {
 		t.Errorf("%v, %v", x, err)
 	}

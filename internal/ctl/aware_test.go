@@ -179,6 +179,7 @@ func TestSelectorsAreHandedOn(t *testing.T) {
 		{"summary --by region,dimension/Z -l power=a", `by:"region" by:"dimension/Z" label_selector:"power=a"`},
 		{"explain 0,0,0 link/X+", `node:"0,0,0" component:"link/X+"`},
 		{"explain n1 X+", `node:"n1" component:"link/X+"`},
+		{"explain n1 x+", `node:"n1" component:"link/X+"`}, // as inject takes it
 		{"explain label/rack=r1", `group:"label/rack=r1"`},
 		{"history west/label/rack=r1 --limit 9", `limit:9 group:"west/label/rack=r1"`},
 		{"history n1 Z-", `node:"n1" component:"link/Z-"`},

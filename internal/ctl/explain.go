@@ -143,7 +143,7 @@ const nodeOrGroup = "NODE (an id such as n1-0-1, or coordinates such as 1,0,1), 
 func subjectOf(args []string) (node, component, group string, err error) {
 	if len(args) > 1 {
 		component = args[1]
-		if d, err := grid.ParseDirection(component); err == nil {
+		if d, err := grid.ParseDirection(strings.ToUpper(component)); err == nil {
 			component = fault.Link(d).String()
 		}
 	}

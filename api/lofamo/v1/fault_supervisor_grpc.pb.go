@@ -92,7 +92,8 @@ type FaultSupervisorClient interface {
 	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
 	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
 	// They are UNAVAILABLE with the reason NO_LEADER when nobody leads or the leader is not reached: nothing was
-	// changed, and another replica may be asked.
+	// changed, and another replica may be asked. DEADLINE_EXCEEDED, also when the lead or the quorum was lost during the
+	// commit: whether it was changed is not known.
 	SetMaintenance(ctx context.Context, in *SetMaintenanceRequest, opts ...grpc.CallOption) (*SetMaintenanceResponse, error)
 	// EndMaintenance takes the marks away. NOT_FOUND when a node has none.
 	EndMaintenance(ctx context.Context, in *EndMaintenanceRequest, opts ...grpc.CallOption) (*EndMaintenanceResponse, error)
@@ -355,7 +356,8 @@ type FaultSupervisorServer interface {
 	// This, EndMaintenance and ApplyTopology are FAILED_PRECONDITION at a parent of regions, with the reason ASK_REGION:
 	// ErrorInfo's metadata has for each region that is concerned the addresses of its supervisors, who are to be asked.
 	// They are UNAVAILABLE with the reason NO_LEADER when nobody leads or the leader is not reached: nothing was
-	// changed, and another replica may be asked.
+	// changed, and another replica may be asked. DEADLINE_EXCEEDED, also when the lead or the quorum was lost during the
+	// commit: whether it was changed is not known.
 	SetMaintenance(context.Context, *SetMaintenanceRequest) (*SetMaintenanceResponse, error)
 	// EndMaintenance takes the marks away. NOT_FOUND when a node has none.
 	EndMaintenance(context.Context, *EndMaintenanceRequest) (*EndMaintenanceResponse, error)

@@ -128,6 +128,7 @@ func (t *term) ended(r result) error {
 	case w != nil && errors.Is(r.err, store.ErrConflict):
 		t.inflight = nil
 	default:
+		t.unsettle(r.err)
 		return r.err
 	}
 	if w != nil {

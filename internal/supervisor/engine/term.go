@@ -65,6 +65,15 @@ func (t *term) run(ctx context.Context) error {
 		cancel()
 		close(work)
 		<-stopped
+		select {
+		case r := <-results: // of what was under way when the context ended
+			if w := t.inflight.write; w != nil && r.err == nil {
+				w.reply <- written{revision: r.revision}
+			} else {
+				t.unsettle(r.err)
+			}
+		default:
+		}
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
@@ -20,9 +21,12 @@ type written struct {
 	err      error
 }
 
+// ErrUnsettled says that this replica lost its lead, or the quorum, while it committed: nobody knows what came of it.
+var ErrUnsettled = errors.New("the lead was lost while it was being committed")
+
 // Write commits what an operator changes, in order with the batches of evidence, and returns the revision of
 // the commit. It fails with ErrNotLeading, and with store.ErrConflict when a guard does not hold. When the
-// context ends first it may have been committed all the same.
+// context ends first, or the term does while it commits (ErrUnsettled), it may have been committed all the same.
 func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
 	t := e.term.Load()
 	if t == nil {
@@ -34,6 +38,14 @@ func (e *Engine) Write(ctx context.Context, w store.Write) (uint64, error) {
 		return 0, err
 	}
 	return res.revision, res.err
+}
+
+// unsettle tells who waits for the write under way that the term ends with a commit of which nobody knows. What the
+// fence has refused was not done, and nor was what had not been begun.
+func (t *term) unsettle(err error) {
+	if w := t.inflight.write; w != nil && !errors.Is(err, store.ErrNotLeader) {
+		w.reply <- written{err: ErrUnsettled}
+	}
 }
 
 // takeWrite puts a write behind what is to be committed before it.

@@ -1,0 +1,68 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+)
+
+// changing is a replica's part that changes things; it fails with the error.
+type changing struct{ err error }
+
+func (c changing) Change(context.Context, func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	return 0, c.err
+}
+
+// broken takes what it is asked, and breaks off.
+type broken struct {
+	lofamov1.UnimplementedFaultSupervisorServer
+	err error
+}
+
+func (b broken) SetMaintenance(context.Context, *lofamov1.SetMaintenanceRequest) (*lofamov1.SetMaintenanceResponse, error) {
+	return nil, b.err
+}
+
+// TestWhatBecameOfAChange: that nothing was changed is said only where it is known.
+func TestWhatBecameOfAChange(t *testing.T) {
+	names := newLeads(dimsOf(t, "2x1x1")).names
+	dead, err := grpc.NewClient("passthrough:///127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dead.Close() })
+	for name, c := range map[string]struct {
+		own      error
+		leader   *grpc.ClientConn
+		code     codes.Code
+		text     string
+		noLeader bool
+	}{
+		"no leader":             {engine.ErrNotLeading, nil, codes.Unavailable, "no leader: nothing was changed: none is known. ", true},
+		"a dead one":            {engine.ErrNotLeading, dead, codes.Unavailable, "no leader: nothing was changed: supervisor other, which led last, is not reached. ", true},
+		"one that did lead":     {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.FailedPrecondition, "x")}), codes.Unavailable, "nothing was changed: supervisor other does not lead any more. ", true},
+		"one that breaks off":   {engine.ErrNotLeading, dial(t, broken{err: status.Error(codes.Unavailable, "cut")}), codes.Unavailable, "cut", false},
+		"the lead is lost here": {engine.ErrUnsettled, nil, codes.DeadlineExceeded, "whether it was changed is not known", false},
+	} {
+		s := New(Config{Self: "s1", Names: names, Operators: changing{c.own}, Directory: led{conn: c.leader}})
+		_, err := s.SetMaintenance(asOperator(t), &lofamov1.SetMaintenanceRequest{Nodes: []string{"n0-0-0"}, Reason: "new fan"})
+		if status.Code(err) != c.code || !strings.Contains(fmt.Sprint(err), c.text) {
+			t.Errorf("%s: %v, want %s with %q", name, err, c.code, c.text)
+		}
+		details := status.Convert(err).Details()
+		if info, ok := append(details, nil)[0].(*errdetails.ErrorInfo); (ok && info.GetReason() == "NO_LEADER") != c.noLeader {
+			t.Errorf("%s: details %v", name, details)
+		}
+	}
+}

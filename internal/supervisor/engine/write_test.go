@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+)
+
+// TestUnsettledWrites: of a write that was with the store when the term ended nobody knows what came of it; what had
+// not been begun was not done.
+func TestUnsettledWrites(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	unblock := h.store.Block()
+	defer unblock()
+	errs := make(chan error, 2)
+	write := func() {
+		_, err := h.Write(t.Context(), store.Write{Puts: []store.KV{{Key: store.Prefix + "test", Value: []byte("x")}}})
+		errs <- err
+	}
+	go write()
+	for h.commitBegan.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	go write() // behind it, or after the end
+	h.stop()
+	first, second := <-errs, <-errs
+	if errors.Is(first, ErrNotLeading) {
+		first, second = second, first
+	}
+	if !errors.Is(first, ErrUnsettled) || errors.Is(first, ErrNotLeading) || !errors.Is(second, ErrNotLeading) {
+		t.Errorf("under way: %v; behind it: %v", first, second)
+	}
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,6 +149,48 @@ func TestRealServiceNetworkCut(t *testing.T) {
 	}
 }
 
+// flappingCable: row 5. Slower than the hold-off, both ends have each loss and each return in the map. Faster,
+// there is about one change in a hold-off. Neither node is ever FAILED.
+func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
+	t.Helper()
+	periods, err := t.Cluster.Periods()
+	t.must(err)
+	iface := "t" + strings.ToLower(strings.TrimPrefix(linkOfA, "link/"))
+	changes := func(round trial, node, component string, to ...lofamov1.State) (n int) {
+		for _, s := range t.Since(round.mark) {
+			if s.GetNode() == node && s.GetComponent() == component && (len(to) == 0 || slices.Contains(to, s.GetTo())) {
+				n++
+			}
+		}
+		return n
+	}
+	ends := map[string]string{a: linkOfA, b: linkOfB}
+
+	const slowly = 2
+	t.must(t.net.Flap(t.Context(), a, iface, 4*periods.LinkHoldOff, slowly))
+	t.settled()
+	for node, link := range ends {
+		if n := changes(t.trial, node, link, failed); n != slowly {
+			t.Errorf("the cable was lost %d times, and %s of %s FAILED %d times", slowly, link, node, n)
+		}
+	}
+
+	fast := t.trial
+	fast.mark = t.Mark()
+	begin, period := time.Now(), periods.LinkHoldOff/5
+	t.must(t.net.Flap(t.Context(), a, iface, period, 20))
+	t.settled()
+	for node, link := range ends {
+		// The first two come at once, and there may be one under way.
+		most := 3 + int(time.Since(begin)/periods.LinkHoldOff)
+		if n := changes(fast, node, link); n == 0 || n > most {
+			t.Errorf("the cable was lost every %s for %s, and %s of %s changed %d times: want 1 to %d", period, 20*period, link, node, n, most)
+		}
+	}
+	t.neverFailed()
+	t.othersWereSpared(a, b)
+}
+
 // TestRealNetwork tries what networks do to a cluster of real interfaces.
 func TestRealNetwork(t *testing.T) {
 	l := network(t, "2x2x2", 3, 1)
@@ -204,6 +248,8 @@ func TestRealNetwork(t *testing.T) {
 		t.neverFailed()
 		t.othersWereSpared("n1-0-1")
 	})
+
+	tryWired(t, l, "a cable flaps", func(t wired) { t.flappingCable("n1-1-1", "link/X+", "n0-1-1", "link/X-") })
 
 	tryWired(t, l, "carrier of a link lost", func(t wired) {
 		t.must(t.net.CarrierDown("n0-0-0", "ty+"))

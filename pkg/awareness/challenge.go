@@ -168,15 +168,16 @@ func (m *Machine) close(n *node, k fault.Half) {
 // begin opens the round, or opens it anew, and asks: by all rails, and once more so within the wait, and
 // straight at short intervals as long as the wait lasts, so that lost datagrams condemn nobody: not even
 // a node whose DNP hangs, so that the torus carries nothing, and whose only interface loses a third. Who is
-// only in doubt is asked straight first: when many die at once, most of those around them live and answer, and
-// every rail costs them and us.
+// only in doubt is asked straight first, and so is everybody while the shell is behind: when many die at once, most of
+// those around them live and answer, and every rail costs them and us.
 func (m *Machine) begin(n *node, k fault.Half, waits int, doubt bool, now time.Time) {
 	r := &m.try(n).rounds[k]
 	*r = round{open: true, since: m.mark(now), start: now, waits: waits, whole: m.caughtUp(now.Add(m.wait(k) / 2))}
-	if !doubt {
+	straight := doubt || m.isBehind(now)
+	if !straight {
 		r.sent = 1
 	}
-	m.challenge(n, k, doubt, now)
+	m.challenge(n, k, straight, now)
 	m.plan(r, k, now)
 }
 

@@ -117,6 +117,8 @@ func (m *Machine) caughtUp(t time.Time) time.Time {
 	return t
 }
 
+func (m *Machine) isBehind(now time.Time) bool { return m.caughtUp(now).After(now) }
+
 // respite lets the word of halves that fell silent while the machine slept count for one more period.
 func (m *Machine) respite(n *node) {
 	for _, h := range halves {

@@ -26,6 +26,7 @@ type copies struct {
 	mu            sync.Mutex
 	begun         time.Time // of latest
 	latest, older map[string]struct{}
+	crowd         time.Time // when something had last waited for long
 }
 
 // take notes that reports were taken.
@@ -41,13 +42,17 @@ func (c *copies) take(key string, now time.Time) {
 	}
 }
 
-// has says whether the same reports were taken lately.
-func (c *copies) has(key string, now time.Time) bool {
-	if key == "" {
-		return false
-	}
+// has says whether the same reports were taken lately, and too much comes to look at copies; waited is for how long
+// this one has waited.
+func (c *copies) has(key string, now time.Time, waited time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if waited > crowded {
+		c.crowd = now
+	}
+	if key == "" || now.Sub(c.crowd) > copyTime {
+		return false
+	}
 	c.turn(now)
 	_, latest := c.latest[key]
 	_, older := c.older[key]

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -30,13 +31,32 @@ func TestCopiesInACrowd(t *testing.T) {
 		{"another half's", report, other.reports(t, 5, 2, false, servicenet.SealOptions{}), 2 * crowded, 2, 0},
 	} {
 		r := a.replica(t, "s1", nil)
-		r.intake.handle(packet{from: eth0, data: tc.first, arrived: time.Now().Add(-2 * crowded)})
+		r.intake.handle(packet{from: eth0, data: tc.first, arrived: time.Now()})
 		r.intake.handle(packet{from: eth0, data: tc.second, arrived: time.Now().Add(-tc.waited)})
 		if got := len(r.leader.inputs()); got != tc.taken {
 			t.Errorf("%s: %d are taken, want %d", tc.what, got, tc.taken)
 		}
 		if got := value(r.metrics.Duplicates.WithLabelValues(fault.PathDirect.String())); got != tc.dropped {
 			t.Errorf("%s: %v are counted, want %v", tc.what, got, tc.dropped)
+		}
+	}
+}
+
+// TestForwardedCopiesInACrowd: a sender that is not answered in time asks another replica, which passes the same on.
+func TestForwardedCopiesInACrowd(t *testing.T) {
+	a := newAuthority(t)
+	h := a.half(t, host0)
+	for _, held := range []time.Duration{0, 2 * crowded} {
+		r := a.replica(t, "s1", nil)
+		report := h.reports(t, 5, 2, false, servicenet.SealOptions{})
+		r.get(eth0, 0, report)
+		req := &lofamov1.ForwardRequest{Envelope: report, Path: uint32(fault.PathDirect), HeldNs: uint64(held)}
+		if in := r.intake.Forwarded(req); (in == nil) != (held > 0) {
+			t.Errorf("held for %s: %+v", held, in)
+		}
+		req.Envelope = h.reports(t, 5, 2, false, servicenet.SealOptions{})
+		if in := r.intake.Forwarded(req); in == nil {
+			t.Errorf("held for %s: other reports are dropped", held)
 		}
 	}
 }
@@ -51,7 +71,7 @@ func TestCopiesAreForgotten(t *testing.T) {
 			after time.Duration
 			want  bool
 		}{{0, true}, {copyTime - 1, true}, {copyTime, true}, {2*copyTime - 1, true}, {2 * copyTime, false}} {
-			if got := c.has("a", now.Add(tc.after)); got != tc.want {
+			if got := c.has("a", now.Add(tc.after), 2*crowded); got != tc.want {
 				t.Errorf("after %s: %t", tc.after, got)
 			}
 		}
@@ -63,7 +83,7 @@ func TestCopiesAreForgotten(t *testing.T) {
 	if len(c.latest) != copiesMost {
 		t.Errorf("%d are remembered, want at most %d", len(c.latest), copiesMost)
 	}
-	if c.take("", now); c.has("", now) {
+	if c.take("", now); c.has("", now, 2*crowded) {
 		t.Error("what has no key is a copy")
 	}
 }

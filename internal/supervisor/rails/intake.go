@@ -187,7 +187,7 @@ func (in *Intake) handle(p packet) {
 	if p.from.IsValid() {
 		path, to, key = fault.PathDirect, engine.To{Addr: p.from.String(), Socket: p.socket}, copyKey(p.data)
 	}
-	if now := time.Now(); now.Sub(p.arrived) > crowded && in.copies.has(key, now) {
+	if now := time.Now(); in.copies.has(key, now, now.Sub(p.arrived)) {
 		in.cfg.Metrics.Duplicates.WithLabelValues(path.String()).Inc()
 		return
 	}
@@ -335,6 +335,11 @@ func (v vouched) VerifyMAC(uint64, []byte, []byte) (role, name string, err error
 
 // Forwarded takes in what another replica received, or returns nil. It counts what it refuses.
 func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
+	key := copyKey(req.GetEnvelope())
+	if in.copies.has(key, time.Now(), time.Duration(min(req.GetHeldNs(), math.MaxInt64))) {
+		in.cfg.Metrics.Duplicates.WithLabelValues(fault.Path(req.GetPath()).String()).Inc()
+		return nil
+	}
 	verifier := in.cfg.Verifier
 	if req.GetName() != "" {
 		verifier = vouched{in.cfg.Verifier, req.GetName()}
@@ -344,6 +349,7 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 		in.refused(err, req.GetFrom())
 		return nil
 	}
+	in.copies.take(key, time.Now())
 	return in.evidence(&a, engine.To{
 		Addr: req.GetFrom(), Socket: uint8(min(req.GetSocket(), math.MaxUint8)), Relayed: a.Path == fault.PathTorus,
 	})

@@ -443,6 +443,19 @@ func find(docs []*lofamov1.Node, id string) (*lofamov1.Node, bool) {
 	return docs[i], true
 }
 
+// TestSilentSinceBeforeTheTerm: a region that fell silent under another leader of the parent, and was not cut off by that
+// one, is so by the next.
+func TestSilentSinceBeforeTheTerm(t *testing.T) {
+	p, west := newParent(t), newChild(t, "west", 0)
+	west.change("n0-0-0", lofamov1.State_NORMAL)
+	west.connect(p)
+	p.shows(west)
+	p.present("west")
+	west.stop()
+	p.lead()
+	p.cutOff("west")
+}
+
 // TestCompacted: the region's store has compacted what came while it was cut off, and once trimmed its history.
 func TestCompacted(t *testing.T) {
 	p, west := newParent(t), newChild(t, "west", 10)

@@ -191,7 +191,8 @@ func (t *term) run(ctx context.Context) error {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	t.relabel() // since the term was made
+	t.relabel()          // since the term was made
+	t.all(region.Tick{}) // who is silent from the beginning is noticed too
 	for {
 		if t.inflight == nil && len(t.queue) > 0 {
 			t.inflight, t.queue, t.bytes = t.queue, nil, 0

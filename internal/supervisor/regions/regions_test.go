@@ -443,6 +443,33 @@ func find(docs []*lofamov1.Node, id string) (*lofamov1.Node, bool) {
 	return docs[i], true
 }
 
+// TestRegionThatIsNoMore: what was kept of a region that is no longer in the configuration is forgotten, and another region
+// may have its nodes.
+func TestRegionThatIsNoMore(t *testing.T) {
+	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
+	west.change("n0-0-0", lofamov1.State_SICK)
+	east.change("n2-0-0", lofamov1.State_FAILED)
+	west.connect(p)
+	east.connect(p)
+	p.shows(west, east)
+	p.present("east")
+	west.stop()
+	p.stop()
+	p.engine.cfg.Regions = []string{"east"}
+	p.lead()
+	p.shows(east)
+	if got := p.states()["n0-0-0"]; got != lofamov1.State_UNKNOWN {
+		t.Errorf("n0-0-0 is %s: want UNKNOWN", got)
+	}
+	entries, _, err := p.store.Tree(t.Context(), prefix+"west/", false)
+	if err != nil || len(entries) != 0 {
+		t.Errorf("of the region there is still %d keys, %v", len(entries), err)
+	}
+	if reasons := p.events("west"); !strings.HasPrefix(reasons[len(reasons)-1], "no longer in the configuration") {
+		t.Errorf("events %q", reasons)
+	}
+}
+
 // TestSilentSinceBeforeTheTerm: a region that fell silent under another leader of the parent, and was not cut off by that
 // one, is so by the next.
 func TestSilentSinceBeforeTheTerm(t *testing.T) {

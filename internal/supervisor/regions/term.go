@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/region"
@@ -84,6 +87,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	if err != nil {
 		return nil, err
 	}
+	if entries, err = e.forget(ctx, w, entries); err != nil {
+		return nil, err
+	}
 	have, err := read(entries, rev)
 	if err != nil {
 		return nil, err
@@ -123,6 +129,35 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	t.published.Store(&published{newer: make(chan struct{})})
 	t.publish()
 	return t, nil
+}
+
+// forget takes what is kept of regions that are no longer in the configuration out of the store, and returns the rest:
+// another region may have their nodes now.
+func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) ([]store.Entry, error) {
+	var kept []store.Entry
+	gone := make(map[string][]string)
+	for _, entry := range entries {
+		name, below, _ := strings.Cut(entry.Key, "/")
+		if slices.Contains(e.cfg.Regions, name) {
+			kept = append(kept, entry)
+		} else {
+			gone[name] = append(gone[name], key(name, below))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		events := []*lofamov1.Event{{
+			Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: lofamov1.State_UNKNOWN, To: lofamov1.State_UNKNOWN, Time: timestamppb.Now(),
+			Reason: "no longer in the configuration: what was kept of it is forgotten",
+		}}
+		for keys := range slices.Chunk(gone[name], max(1, e.cfg.Ops-1)) {
+			if _, err := w.Commit(ctx, store.Batch{Events: events, Deletes: keys}); err != nil {
+				return nil, fmt.Errorf("forget region %s: %w", name, err)
+			}
+			events = nil
+		}
+		e.cfg.Logger.Warn("region is no longer in the configuration: forgotten", "name", name, "keys", len(gone[name]))
+	}
+	return kept, nil
 }
 
 // set puts a node into the map as it is to be shown.

@@ -65,7 +65,7 @@ func drawReports(t *rapid.T) []fault.Report {
 	case 3:
 		r.ID.Origin.Node = "n9"
 	case 4:
-		r.ID.Origin.Node = "N"
+		r.ID.Origin.Node = "n/"
 	case 5:
 		r.ID.Origin.Half = 3 - r.ID.Origin.Half
 	case 6:
@@ -75,7 +75,7 @@ func drawReports(t *rapid.T) []fault.Report {
 	case 8:
 		r.ID.Seq = 0
 	case 9:
-		one.Node = "N"
+		one.Node = "n/"
 	case 10:
 		one.Component = 0
 	case 11:

@@ -18,7 +18,7 @@ const (
 	MaxCertificate  = 450  // bytes of DER for which MaxReportSize is made; longer ones may still fit
 	MaxObservations = 64   // in one report
 	MaxHops         = 16   // of one relayed message
-	MaxNodeID       = 64   // bytes of [a-z0-9.-]
+	MaxNodeID       = 64   // bytes of [A-Za-z0-9._-]
 	MaxAckSeqs      = 64   // report numbers in one ack
 	MaxAcks         = 8    // acks in one message
 	MaxReports      = 64   // in one message
@@ -350,17 +350,18 @@ func checkDuration(field string, ns uint64) error {
 // checkID checks the id of a node or supervisor.
 func checkID(field, id string) error {
 	if !ValidID(id) {
-		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [a-z0-9.-]", field, id, MaxNodeID)
+		return refuse(RefusedField, "%s: given %.80q: want 1 to %d bytes of [A-Za-z0-9._-]", field, id, MaxNodeID)
 	}
 	return nil
 }
 
-// ValidID says whether id can be the id of a node: 1 to MaxNodeID bytes of [a-z0-9.-].
+// ValidID says whether id can be the id of a node or supervisor: 1 to MaxNodeID bytes of [A-Za-z0-9._-]. All that the
+// configuration and the topology let pass are.
 func ValidID(id string) bool {
 	ok := len(id) >= 1 && len(id) <= MaxNodeID
 	for i := 0; ok && i < len(id); i++ {
 		c := id[i]
-		ok = c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '.' || c == '-'
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '-' || c == '_'
 	}
 	return ok
 }

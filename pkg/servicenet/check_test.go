@@ -72,7 +72,7 @@ func TestMessageRefusals(t *testing.T) {
 	}{
 		{"", report(func(*lofamov1.Report) {})},
 		{"id.node", report(func(r *lofamov1.Report) { r.Id = nil })},
-		{"id.node", report(func(r *lofamov1.Report) { r.Id.Node = "N0" })},
+		{"id.node", report(func(r *lofamov1.Report) { r.Id.Node = "n/0" })},
 		{"id.node", report(func(r *lofamov1.Report) { r.Id.Node = strings.Repeat("n", MaxNodeID+1) })},
 		{"id.half", report(func(r *lofamov1.Report) { r.Id.Half = 0 })},
 		{"id.half", report(func(r *lofamov1.Report) { r.Id.Half = 257 })},
@@ -179,7 +179,7 @@ func TestMessageRefusals(t *testing.T) {
 		{"bulk_request.max_size", bulkRequest(func(r *lofamov1.BulkRequest) { r.MaxSize = MaxBulk + 1 })},
 		{"bulk_request.key", bulkRequest(func(r *lofamov1.BulkRequest) { r.Key = nil })},
 		{"bulk_request.reply_to", bulkRequest(func(r *lofamov1.BulkRequest) { r.ReplyTo = "s0:7" })},
-		{"bulk_request.via", bulkRequest(func(r *lofamov1.BulkRequest) { r.Via = "N" })},
+		{"bulk_request.via", bulkRequest(func(r *lofamov1.BulkRequest) { r.Via = "n/" })},
 		{"", announce(func(*lofamov1.BulkAnnounce) {})},
 		{"", announce(func(a *lofamov1.BulkAnnounce) {
 			a.Name, a.Size, a.ChunkSize, a.Key, a.Error = "", 0, 0, nil, "unknown transfer"
@@ -211,7 +211,7 @@ func TestMessageRefusals(t *testing.T) {
 			}
 		})},
 		{"bulk_pull.reply_to", pull(func(p *lofamov1.BulkPull) { p.ReplyTo = "" })},
-		{"bulk_pull.via", pull(func(p *lofamov1.BulkPull) { p.Via = "N" })},
+		{"bulk_pull.via", pull(func(p *lofamov1.BulkPull) { p.Via = "n/" })},
 		{"", status(func(*lofamov1.DeliveryStatus) {})},
 		{"status.state", status(func(s *lofamov1.DeliveryStatus) { s.State = 5 })},
 		{"status.state", status(func(s *lofamov1.DeliveryStatus) { s.State = -1 })},
@@ -245,5 +245,23 @@ func TestMessageRefusals(t *testing.T) {
 		if _, sealErr := Seal(tt.msg, newSigner(RoleNode, "x/host")); (sealErr == nil) != (tt.want == "") {
 			t.Errorf("seal: %v, want refusal of %q", sealErr, tt.want)
 		}
+	}
+}
+
+// TestNamesAreIDs: whatever the configuration and the topology take for the id of a node can be said on the wire:
+// else its halves would refuse to start after `config check` has called the file good.
+func TestNamesAreIDs(t *testing.T) {
+	for c := range 256 {
+		if name := "n" + string([]byte{byte(c)}) + "0"; fault.IsName(name) != ValidID(name) {
+			t.Errorf("%q: a name: %t, an id on the wire: %t", name, fault.IsName(name), ValidID(name))
+		}
+	}
+	if longest := strings.Repeat("n", 63); !fault.IsName(longest) || !ValidID(longest) {
+		t.Error("the longest name is no id on the wire")
+	}
+	r := fault.Report{ID: fault.ReportID{Origin: fault.Origin{Node: "GPU_7.rack-A", Half: fault.HalfHost}, Epoch: 1, Seq: 1}}
+	got, err := DecodeReport(EncodeReport(r))
+	if err != nil || got.ID != r.ID {
+		t.Errorf("%v, %v", got.ID, err)
 	}
 }

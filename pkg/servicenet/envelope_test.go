@@ -217,7 +217,7 @@ func TestSealRefusals(t *testing.T) {
 	if _, err := SealDowncall("n0", nil, supSigner); RefusalOf(err) != RefusedMalformed {
 		t.Errorf("empty downcall: %v", err)
 	}
-	if _, err := SealDowncall("N", seal(t, ackMessage(), supSigner), supSigner); RefusalOf(err) != RefusedField {
+	if _, err := SealDowncall("n/", seal(t, ackMessage(), supSigner), supSigner); RefusalOf(err) != RefusedField {
 		t.Errorf("downcall to nobody: %v", err)
 	}
 }

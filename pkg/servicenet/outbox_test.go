@@ -45,7 +45,7 @@ func TestOutboxRefusals(t *testing.T) {
 	for want, err := range map[string]error{
 		"epoch":       second(NewOutbox(host, 0, good)),
 		"given 4611":  second(NewOutbox(host, MaxEpoch+1, good)),
-		"origin.node": second(NewOutbox(fault.Origin{Node: "N", Half: fault.HalfDNP}, 1, good)),
+		"origin.node": second(NewOutbox(fault.Origin{Node: "n/", Half: fault.HalfDNP}, 1, good)),
 		"origin.half": second(NewOutbox(fault.Origin{Node: "n"}, 1, good)),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -593,7 +593,7 @@ func (*Message_Interest) isMessage_Body() {}
 // ReportID identifies a report for ever.
 type ReportID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the origin: 1 to 64 bytes of [a-z0-9.-], as in its certificate
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                      // the origin: 1 to 64 bytes of [A-Za-z0-9._-], as in its certificate
 	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it, as in its certificate
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // boot epoch, from 1
 	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`                       // within the epoch, from 1

@@ -488,3 +488,12 @@ func TestLogLines(t *testing.T) {
 		t.Errorf("%d lines counted as skipped", w.skipped.Load())
 	}
 }
+
+// TestMetaNames: whatever is an id elsewhere is one here.
+func TestMetaNames(t *testing.T) {
+	for id, good := range map[string]bool{"n1-0-1": true, "GPU_7.rack-A": true, "": false, "n/0": false, "n 0": false} {
+		if err := (Meta{Role: RoleNode, ID: id}).Validate(); (err == nil) != good {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+}

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 
 	"github.com/hashicorp/memberlist"
 
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -30,16 +30,14 @@ type Meta struct {
 	Leader     bool   `json:"l,omitempty"` // a supervisor that leads
 }
 
-var idPattern = regexp.MustCompile(`^[a-z0-9.-]{1,64}$`)
-
 // Validate names every bad field at once. It is applied to what others send as well.
 func (m Meta) Validate() error {
 	var errs []error
 	if m.Role != RoleNode && m.Role != RoleSupervisor {
 		errs = append(errs, fmt.Errorf("meta.role: given %.80q: want node or supervisor", m.Role))
 	}
-	if !idPattern.MatchString(m.ID) {
-		errs = append(errs, fmt.Errorf("meta.id: given %.80q: want 1 to 64 bytes of [a-z0-9.-]", m.ID))
+	if !servicenet.ValidID(m.ID) {
+		errs = append(errs, fmt.Errorf("meta.id: given %.80q: want 1 to %d bytes of [A-Za-z0-9._-]", m.ID, servicenet.MaxNodeID))
 	}
 	if m.Coord != "" {
 		if _, err := grid.ParseCoord(m.Coord); err != nil {

@@ -99,9 +99,10 @@ func scrape(t *testing.T, addr string) metrics {
 	defer resp.Body.Close()
 	out := metrics{}
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		name, value, ok := strings.Cut(lines.Text(), " ")
-		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && name != "#" {
-			out[name] = v
+		line := lines.Text()
+		i := strings.LastIndexByte(line, ' ') // a label may have spaces too
+		if v, err := strconv.ParseFloat(line[i+1:], 64); i > 0 && err == nil && line[0] != '#' {
+			out[line[:i]] = v
 		}
 	}
 	return out

@@ -32,7 +32,13 @@ const patience = 20 * time.Second
 // binaries is where the programs under test are; main sets it once.
 var binaries string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) > 3 && os.Args[1] == slowly {
+		fmt.Fprintln(os.Stderr, runSlowly(os.Args[2], os.Args[3:]))
+		os.Exit(1)
+	}
+	os.Exit(run(m))
+}
 
 func run(m *testing.M) int {
 	binaries = os.Getenv(localcluster.EnvBinDir)

@@ -96,7 +96,8 @@ type PeripheralConfig struct {
 	// Device is a block device's kernel name, such as "nvme0n1". For kind block.
 	Device string `json:"device,omitempty"`
 	// Command is the program's absolute path and arguments; no shell is involved. Exit codes 0, 1, 2
-	// are NORMAL, SICK, FAILED. For kind script.
+	// are NORMAL, SICK, FAILED. For kind script. It is started by lofamo-agent run, or by lofamo-agent
+	// checks beside a host half that runs alone; without them the peripheral is UNKNOWN.
 	Command []string `json:"command,omitempty"`
 	// Interval between two checks. 100ms to 24h. Default 5s for a script, the sensor period else.
 	Interval Duration `json:"interval,omitempty"`

@@ -29,8 +29,8 @@ type Topology struct {
 	Dims     string                 `protobuf:"bytes,1,opt,name=dims,proto3" json:"dims,omitempty"`          // "2x2x2"
 	Nodes    []*TopologyNode        `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`        // one for each coordinate, by rank, then the spares by id
 	Revision uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // of its last change; set by the server
-	// Labels whose sharing makes nodes one failure domain, so that they do not confirm one another and
-	// may have a common cause: by default rack, switch and power.
+	// Labels whose sharing makes nodes one failure domain, so that they do not confirm one another and may have a
+	// common cause, at most 16; none: rack, switch and power.
 	DomainLabels []string `protobuf:"bytes,4,rep,name=domain_labels,json=domainLabels,proto3" json:"domain_labels,omitempty"`
 	// Of a region's own topology: its nodes have a part of the places, and the rest belongs to other regions.
 	// Empty: they have all of them.
@@ -107,7 +107,7 @@ func (x *Topology) GetRegion() string {
 // TopologyNode is one node of the topology.
 type TopologyNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`       // 1 to 63 letters, digits, '-', '_' and '.'
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`       // 1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit
 	Coord string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"` // "x,y,z"; empty: a spare
 	// Keys and values as in Kubernetes: 1 to 63 letters, digits, '-', '_', '.', the key with an optional
 	// prefix and '/'; a value may be empty. At most 64.
@@ -994,7 +994,7 @@ type ExplainResponse struct {
 	State     State                  `protobuf:"varint,4,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"` // that it has now
 	Cause     Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // NONE when it is NORMAL or UNKNOWN
 	Since     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`                       // when the state last changed; absent: not known
-	// The rule that led there: its name in the documentation, and one sentence.
+	// The rule that led there, by its name in docs/awareness.md; empty where nothing is known, as of a spare.
 	Rule    string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
 	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"` // what the rule says, for this case
 	// What was taken into account, in words, in the order of its weight.
@@ -2546,8 +2546,8 @@ func (x *ListLinksResponse) GetCluster() *ClusterInfo {
 // ListEventsRequest chooses among the events that are kept: all that is given must hold.
 type ListEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	AfterRevision uint64                 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"` // 0: from the oldest kept
-	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                                      // at most so many, the newest; 0: 1,000; the most is 10,000
+	AfterRevision uint64                 `protobuf:"varint,1,opt,name=after_revision,json=afterRevision,proto3" json:"after_revision,omitempty"` // only later ones; 0: all that are kept
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`                                      // at most so many (see continue); 0: 1,000; the most is 10,000
 	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                         // id or "x,y,z"; empty for all
 	LabelSelector string                 `protobuf:"bytes,4,opt,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`  // of the node's labels, as they were then
 	// Fields: node, component, kind, from, to, cause, path, region, group (id).

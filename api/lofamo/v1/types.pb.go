@@ -211,8 +211,8 @@ type GroupKind int32
 const (
 	GroupKind_GROUP_KIND_UNSPECIFIED GroupKind = 0 // never sent
 	GroupKind_ROW                    GroupKind = 1 // all nodes of a line of the torus
-	GroupKind_PLANE                  GroupKind = 2 // all nodes of a plane
-	GroupKind_BLOCK                  GroupKind = 3 // a connected set of nodes without a sign of life, its boundary accused from outside
+	GroupKind_PLANE                  GroupKind = 2 // all nodes of a plane, or (cause LINK) all cables from one plane to the next
+	GroupKind_BLOCK                  GroupKind = 3 // a connected set of dead nodes that fills a box, or whose inside nobody living sees
 	GroupKind_LABEL                  GroupKind = 4 // all nodes that share a label: rack, switch, power feed
 	GroupKind_PARTITION              GroupKind = 5 // a part of the torus to which no living path leads
 )
@@ -395,8 +395,9 @@ type Node struct {
 	State State `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`
 	// The gravest of what is at fault, in the order of the values; NONE when it is NORMAL or UNKNOWN.
 	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
-	// Components that the node has, in a fixed order: host, dnp, dnp-core, service-network, memory,
-	// peripheral/0, peripheral/1, temperature, power, voltage, then link/X+ and so on.
+	// In a fixed order: host, dnp, dnp-core, service-network, memory, peripheral/0, peripheral/1, temperature,
+	// power, voltage, also where the node has no such part (UNKNOWN then), and the links X+ X- Y+ Y- Z+ Z- that
+	// the torus gives it.
 	Components []*Component `protobuf:"bytes,5,rep,name=components,proto3" json:"components,omitempty"`
 	// Registers as the node last sent them; absent when none were received since this leader took over.
 	Registers *Registers `protobuf:"bytes,6,opt,name=registers,proto3" json:"registers,omitempty"`
@@ -422,7 +423,7 @@ type Node struct {
 	// Ids of the group faults that it is a member of, in order.
 	Groups   []string   `protobuf:"bytes,18,rep,name=groups,proto3" json:"groups,omitempty"`
 	Warnings []*Warning `protobuf:"bytes,19,rep,name=warnings,proto3" json:"warnings,omitempty"` // by component
-	// The rule that led to the state, in words.
+	// Name of the rule that led to the state, as in docs/awareness.md; Explain says it in words.
 	Reason string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
 	// UNKNOWN, and taken for dead: no living witness can see it, and all around it is dead or accuses.
 	Inferred bool `protobuf:"varint,21,opt,name=inferred,proto3" json:"inferred,omitempty"`
@@ -816,18 +817,21 @@ func (x *Warning) GetReason() string {
 // Group is one fault of many parts that share a cause. It stands above the faults of its members.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                               // stable while it lasts: "plane/X=3", "label/rack=r7", "block/0,0,0..9,9,9"
-	Kind  GroupKind              `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"` // what its members have in common
-	State State                  `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`   // FAILED or UNKNOWN; NORMAL only in the event that ends it
-	// What of the members is at fault: NODE, HOST, DNP, LINK, SERVICE_NETWORK.
+	// Stable while it lasts: "row/Y=1,Z=2", "plane/X=3", "label/rack=r7", "block/0,0,0..9,9,9" (as it was when it
+	// was found), "partition/0,0,4"; of another cause than NODE with that behind it,
+	// "label/rack=r7/SERVICE_NETWORK"; at a parent of regions with the region before it, "west/plane/X=3".
+	Id    string    `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind  GroupKind `protobuf:"varint,2,opt,name=kind,proto3,enum=lofamo.v1.GroupKind" json:"kind,omitempty"` // what its members have in common
+	State State     `protobuf:"varint,3,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`   // FAILED; UNKNOWN for a partition, and while the group's region is cut off; NORMAL only in the event that ends it
+	// What of the members is at fault: NODE, HOST, DNP, LINK, SERVICE_NETWORK; NONE for a partition.
 	Cause Cause `protobuf:"varint,4,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`
 	// Ids of the members by rank, at most 4,096 of them.
 	Members       []string               `protobuf:"bytes,5,rep,name=members,proto3" json:"members,omitempty"`
 	Size          uint32                 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`         // number of members
-	Of            uint32                 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`             // number of nodes that the row, plane or label has; the size for a block
+	Of            uint32                 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`             // number of nodes that the row, plane or label has; of a block the most that it ever had
 	Inferred      uint32                 `protobuf:"varint,8,opt,name=inferred,proto3" json:"inferred,omitempty"` // members that no living witness sees: UNKNOWN, inferred dead
 	Since         *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=since,proto3" json:"since,omitempty"`        // when it was found, by the wall clock of the supervisor that did
-	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // the rule, in words
+	Reason        string                 `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`     // name of the rule, as in docs/awareness.md
 	Region        string                 `protobuf:"bytes,11,opt,name=region,proto3" json:"region,omitempty"`     // whose supervisors found it; empty where there are no regions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1186,7 +1190,7 @@ type Component struct {
 	Cause    Cause                  `protobuf:"varint,5,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"` // its own kind (of memory MEMORY), or what explains it: of a link also DNP or NODE of the peer; else NONE
 	// It changed so often that its changes are held back; at most one in the hold-off time.
 	Flapping      bool   `protobuf:"varint,6,opt,name=flapping,proto3" json:"flapping,omitempty"`
-	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // the rule that led to the state, in words
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"` // name of the rule that led to the state, as in docs/awareness.md
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1440,7 +1444,7 @@ type Link struct {
 	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                          // when the state last changed, by the supervisor's wall clock
 	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`                    // what both ends say of it, newest first; empty in brief lists
 	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"`                  // see Component
-	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`                       // the rule that led to the state, in words
+	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`                       // name of the rule that led to the state, as in docs/awareness.md
 	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`                       // of the node; empty where there are no regions
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1579,8 +1583,11 @@ type Event struct {
 	Time             *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`                                         // of the commit, by the supervisor's wall clock
 	AsSeen           bool                   `protobuf:"varint,11,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`                      // not yet committed: only in a watch that asked for it; revision is 0
 	SingleWitness    bool                   `protobuf:"varint,12,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"` // as in Node: fewer living witnesses than the quorum
-	Observer         string                 `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"`                                 // whose evidence decided, "node/half"
-	Reason           string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`                                     // the rule that led here, in words
+	// Whose evidence decided, "node/half" or "supervisor/ID"; of a mark or the topology who changed it,
+	// "operator/NAME".
+	Observer string `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"`
+	// The rule that led here, in words; of group faults, and in an initial map, its name.
+	Reason string `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What changed. The fields above are those of COMPONENT_CHANGED; the others have node, coord and
 	// component where they make sense, from and to where there are states, and one of the fields below.
 	Kind        EventKind    `protobuf:"varint,15,opt,name=kind,proto3,enum=lofamo.v1.EventKind" json:"kind,omitempty"`
@@ -1796,9 +1803,8 @@ type Supervisor struct {
 	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`       // metrics and health
 	// Since this replica last had the word of a quorum; absent: it has it now, or it is not reached.
 	QuorumAge *durationpb.Duration `protobuf:"bytes,8,opt,name=quorum_age,json=quorumAge,proto3" json:"quorum_age,omitempty"`
-	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum",
-	// "region cut off: …"; empty: nothing, or it is not
-	// reached by the replica that answers (state).
+	// What it complains of: "store full", "store slow: …", "store corrupt", "no quorum", and the leader of a
+	// parent "region cut off: …"; empty: nothing, or it is not reached by the replica that answers (state).
 	Alarms        []string `protobuf:"bytes,9,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	EtcdMember    string   `protobuf:"bytes,10,opt,name=etcd_member,json=etcdMember,proto3" json:"etcd_member,omitempty"`     // its id in hexadecimal; empty with an outside etcd
 	EtcdLearner   bool     `protobuf:"varint,11,opt,name=etcd_learner,json=etcdLearner,proto3" json:"etcd_learner,omitempty"` // it catches up and has no vote yet

@@ -165,6 +165,9 @@ func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
 		return n
 	}
 	ends := map[string]string{a: linkOfA, b: linkOfB}
+	for node, link := range ends {
+		t.mayFail(node, link)
+	}
 
 	const slowly = 2
 	t.must(t.net.Flap(t.Context(), a, iface, 4*periods.LinkHoldOff, slowly))
@@ -177,14 +180,14 @@ func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
 
 	fast := t.trial
 	fast.mark = t.Mark()
-	begin, period := time.Now(), periods.LinkHoldOff/5
-	t.must(t.net.Flap(t.Context(), a, iface, period, 20))
+	begin, period := time.Now(), periods.LinkHoldOff*3/4 // each half of it is longer than what makes a link silent
+	t.must(t.net.Flap(t.Context(), a, iface, period, 6))
 	t.settled()
 	for node, link := range ends {
 		// The first two come at once, and there may be one under way.
 		most := 3 + int(time.Since(begin)/periods.LinkHoldOff)
 		if n := changes(fast, node, link); n == 0 || n > most {
-			t.Errorf("the cable was lost every %s for %s, and %s of %s changed %d times: want 1 to %d", period, 20*period, link, node, n, most)
+			t.Errorf("the cable was lost every %s for %s, and %s of %s changed %d times: want 1 to %d", period, 6*period, link, node, n, most)
 		}
 	}
 	t.neverFailed()

@@ -315,11 +315,10 @@ func (n *Network) setEndAddress(e end, have bool) error {
 	return ip(context.Background(), e.space, []string{fmt.Sprintf("addr %s %s dev %s", do, e.addr, e.dev)})
 }
 
-// Flap pulls the cable of an interface and puts it back so many times, one of each in a period. It
-// returns with the cable in place, when it is done or ctx ends.
+// Flap pulls the cable of an interface and puts it back so many times, one of each in a period, or longer where
+// that itself takes time: each lasts at least half a period. It returns with the cable in place, when it is done or
+// ctx ends.
 func (n *Network) Flap(ctx context.Context, member, iface string, period time.Duration, times int) error {
-	tick := time.NewTicker(period / 2)
-	defer tick.Stop()
 	for range times {
 		for _, set := range []func(string, string) error{n.CarrierDown, n.CarrierUp} {
 			if err := set(member, iface); err != nil {
@@ -328,7 +327,7 @@ func (n *Network) Flap(ctx context.Context, member, iface string, period time.Du
 			select {
 			case <-ctx.Done():
 				return errors.Join(ctx.Err(), n.CarrierUp(member, iface))
-			case <-tick.C:
+			case <-time.After(period / 2):
 			}
 		}
 	}

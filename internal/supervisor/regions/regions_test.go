@@ -457,6 +457,11 @@ func TestRegionThatIsNoMore(t *testing.T) {
 	p.stop()
 	p.engine.cfg.Regions = []string{"east"}
 	p.lead()
+	ctx, cancel := context.WithTimeout(t.Context(), wait/4)
+	defer cancel()
+	if _, err := p.engine.Map(ctx); err != nil {
+		t.Fatalf("the map waits for what was forgotten: %v", err)
+	}
 	p.shows(east)
 	if got := p.states()["n0-0-0"]; got != lofamov1.State_UNKNOWN {
 		t.Errorf("n0-0-0 is %s: want UNKNOWN", got)

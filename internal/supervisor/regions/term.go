@@ -87,9 +87,11 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	if err != nil {
 		return nil, err
 	}
-	if entries, err = e.forget(ctx, w, entries); err != nil {
+	entries, forgotten, err := e.forget(ctx, w, entries)
+	if err != nil {
 		return nil, err
 	}
+	rev = max(rev, forgotten)
 	have, err := read(entries, rev)
 	if err != nil {
 		return nil, err
@@ -131,10 +133,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	return t, nil
 }
 
-// forget takes what is kept of regions that are no longer in the configuration out of the store, and returns the rest:
-// another region may have their nodes now.
-func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) ([]store.Entry, error) {
-	var kept []store.Entry
+// forget takes what is kept of regions that are no longer in the configuration out of the store, and returns the rest, and
+// the revision of the last commit that took (0: none): another region may have their nodes now.
+func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
 	gone := make(map[string][]string)
 	for _, entry := range entries {
 		name, below, _ := strings.Cut(entry.Key, "/")
@@ -150,14 +151,14 @@ func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.
 			Reason: "no longer in the configuration: what was kept of it is forgotten",
 		}}
 		for keys := range slices.Chunk(gone[name], max(1, e.cfg.Ops-1)) {
-			if _, err := w.Commit(ctx, store.Batch{Events: events, Deletes: keys}); err != nil {
-				return nil, fmt.Errorf("forget region %s: %w", name, err)
+			if revision, err = w.Commit(ctx, store.Batch{Events: events, Deletes: keys}); err != nil {
+				return nil, 0, fmt.Errorf("forget region %s: %w", name, err)
 			}
 			events = nil
 		}
 		e.cfg.Logger.Warn("region is no longer in the configuration: forgotten", "name", name, "keys", len(gone[name]))
 	}
-	return kept, nil
+	return kept, revision, nil
 }
 
 // set puts a node into the map as it is to be shown.

@@ -54,7 +54,7 @@ type round struct {
 	since mark      // an answer counts when what it answers was asked after this
 	start time.Time // when it was first asked
 	next  time.Time // when to ask again
-	due   time.Time // when an unanswered one allows a verdict
+	due   time.Time // by when an answer is to have come; a verdict may fall when all that came by then is known
 	waits int       // how many times the wait for an answer, in due
 	sent  int       // by all rails
 	whole time.Time // when to ask by all rails again; until then straight only
@@ -100,7 +100,7 @@ type suspicion struct {
 func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	r := &m.try(n).rounds[k]
 	heard := n.heard(k)
-	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
+	r.due = m.answerBy(r.start, time.Duration(r.waits)*s.wait)
 	switch {
 	case !r.open:
 		m.begin(n, k, 1, s.doubt, now)
@@ -111,17 +111,17 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 		old := *r
 		m.begin(n, k, old.waits, s.doubt, now)
 		r.extended, r.checked = old.extended+1, old.checked
-	case s.latest.After(r.start) && !now.Before(r.due) && (heard.After(r.start) || s.latest.Sub(r.start) > m.cfg.ChallengeSingle):
+	case s.latest.After(r.start) && !now.Before(m.caughtUp(r.due)) && (heard.After(r.start) || s.latest.Sub(r.start) > m.cfg.ChallengeSingle):
 		// What it did not answer then has nothing to do with the new accusation.
 		m.begin(n, k, 1, s.doubt, now)
-	case s.enough && !now.Before(later(r.due, m.graceEnds())):
+	case s.enough && !now.Before(later(m.caughtUp(r.due), m.graceEnds())):
 		// The verdict falls.
 	case !r.next.IsZero() && !now.Before(r.next):
 		m.repeat(n, k, now)
 	}
-	r.due = m.deadline(r.start, time.Duration(r.waits)*s.wait)
+	r.due = m.answerBy(r.start, time.Duration(r.waits)*s.wait)
 	if !n.answered(k) {
-		n.wakeAt(r.due, now)
+		m.wakeWhenDue(n, m.caughtUp(r.due), now)
 		if !r.next.IsZero() {
 			n.wakeAt(r.next, now)
 		}

@@ -56,7 +56,7 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 		}
 		if p.dead.on { // its own word may be on its way: it need not have noticed as soon as the others
 			if notices := m.deadline(at, m.cfg.ChallengeNode); now.Before(notices) {
-				n.wakeAt(notices, now)
+				m.wakeWhenDue(n, notices, now)
 				continue
 			}
 		}
@@ -113,7 +113,7 @@ func (m *Machine) turnMute(n *node, around int, now time.Time) {
 		r.mute, r.owes = now, r.start
 	}
 	r.shared = !r.mute.IsZero() && around > 0
-	n.wakeAt(due, now)
+	m.wakeWhenDue(n, due, now)
 }
 
 // noteMute keeps the list of the mute nodes that are not judged yet.

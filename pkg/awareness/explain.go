@@ -257,8 +257,8 @@ func (x *explainer) asked(k fault.Half) {
 	case !r.open:
 	case x.n.answered(k):
 		x.say("asked whether it lives %s, it answered", x.ago(r.start))
-	case x.now.Before(r.due):
-		x.say("asked whether it lives %s, it has not answered yet; it has %s more", x.ago(r.start), roughly(r.due.Sub(x.now)))
+	case x.now.Before(x.caughtUp(r.due)):
+		x.say("asked whether it lives %s, it has not answered yet; it has %s more", x.ago(r.start), roughly(x.caughtUp(r.due).Sub(x.now)))
 	default:
 		x.say("asked whether it lives %s, it has not answered", x.ago(r.start))
 	}

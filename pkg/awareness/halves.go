@@ -144,9 +144,9 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	if !a.enough || n.answered(h) {
 		return
 	}
-	start, due := r.start, r.due
+	start, due := r.start, m.caughtUp(r.due)
 	if a.record.kind == fault.KindWatchdog {
-		due = m.promptDeadline(start, time.Duration(r.waits)*m.cfg.ChallengeHalf)
+		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*m.cfg.ChallengeHalf))
 	}
 	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && r.waits == 1 && !n.proven(h, n0.since) {
 		// A quorum of neighbours hears nothing, and the question to either half went out with the
@@ -156,7 +156,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 			due = m.deadline(start, m.cfg.ChallengeHalf)
 		}
 	}
-	n.wakeAt(due, now)
+	m.wakeWhenDue(n, due, now)
 	if now.Before(due) {
 		return
 	}

@@ -38,23 +38,31 @@ func (m *Machine) doubtIfLate(now time.Time) {
 
 // deadline is when a question asked at start may be judged, if it is waited for so long.
 func (m *Machine) deadline(start time.Time, wait time.Duration) time.Time {
-	due := m.promptDeadline(start, wait)
-	if !m.returned.IsZero() {
-		due = later(due, m.returned.Add(returnGrace))
-	}
-	return due
+	return m.caughtUp(m.answerBy(start, wait))
 }
 
-// promptDeadline is deadline where more than silence accuses: the way back need not have been found.
-func (m *Machine) promptDeadline(start time.Time, wait time.Duration) time.Time {
-	return later(m.caughtUp(later(start, m.doubt).Add(wait)), m.listens)
+// answerBy is by when the answer to a question asked at start is to have come, if it is waited for so long.
+func (m *Machine) answerBy(start time.Time, wait time.Duration) time.Time {
+	by := m.promptAnswerBy(start, wait)
+	if !m.returned.IsZero() {
+		by = later(by, m.returned.Add(returnGrace))
+	}
+	return by
+}
+
+// promptAnswerBy is answerBy where more than silence accuses: the way back need not have been found.
+func (m *Machine) promptAnswerBy(start time.Time, wait time.Duration) time.Time {
+	return later(later(start, m.doubt).Add(wait), m.listens)
 }
 
 // lag is how far behind the shell is.
 type lag struct {
-	by time.Duration // zero, slack, twice that, four times that, ...: what rests on it seldom changes
-	at time.Time     // when that was last so
+	by time.Duration // the most of late
+	at time.Time     // when that was so
 }
+
+// lagTime is how long the most counts. A shell that is behind tells it with everything that it hands over.
+const lagTime = 50 * time.Millisecond
 
 // Behind notes how far behind the shell is: what it hands over now came so long ago, and what the machine
 // sends now waits so long until it goes. Nobody is blamed for an answer that may still be in a queue: a
@@ -63,17 +71,9 @@ func (m *Machine) Behind(now time.Time, by time.Duration) {
 	if by <= m.slack() {
 		by = 0
 	}
-	is := &m.behind
-	if by <= is.by/2 {
-		if now.Sub(is.at) <= is.by {
-			return // what came between two late things may be later
-		}
-		is.by = 0
+	if by = min(by, m.cfg.DigestPeriod); by >= m.behind.by || now.Sub(m.behind.at) > lagTime {
+		m.behind = lag{by, now}
 	}
-	for by > is.by && is.by < m.cfg.DigestPeriod {
-		is.by = max(2*is.by, m.slack())
-	}
-	is.at = now
 }
 
 const (
@@ -101,7 +101,7 @@ func (m *Machine) tookLong(n *node, sent, now time.Time) {
 // it are behind, sockets and network included: when even that took longer than there was time, it is not the
 // others that are dead.
 func (m *Machine) doubtIfAllAreLate(now time.Time) {
-	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return now.Sub(t.at) > m.cfg.DigestPeriod })
+	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return now.Sub(t.at) > m.cfg.ChallengeSingle })
 	if len(m.trips) < fewAnswers {
 		return
 	}
@@ -111,10 +111,19 @@ func (m *Machine) doubtIfAllAreLate(now time.Time) {
 // caughtUp returns when what comes by t has been taken in. What was in the queues when the shell was last
 // behind is in so much later.
 func (m *Machine) caughtUp(t time.Time) time.Time {
-	if by := min(m.behind.by, m.cfg.DigestPeriod); t.Before(m.behind.at.Add(by)) {
+	if by := m.behind.by; t.Before(m.behind.at.Add(by)) {
 		return t.Add(by)
 	}
 	return t
+}
+
+// wakeWhenDue asks to look at the node again when something is due, as far as that is known: a shell that is behind
+// may catch up sooner.
+func (m *Machine) wakeWhenDue(n *node, due, now time.Time) {
+	if m.isBehind(now) {
+		due = now.Add(min(due.Sub(now), max(due.Sub(now)/2, m.slack())))
+	}
+	n.wakeAt(due, now)
 }
 
 func (m *Machine) isBehind(now time.Time) bool { return m.caughtUp(now).After(now) }

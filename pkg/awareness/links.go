@@ -77,7 +77,7 @@ func (m *Machine) settles(accused *node, r *record, now time.Time) time.Time {
 	var t time.Time
 	for _, k := range [...]fault.Half{0, fault.HalfDNP} {
 		if q := &accused.rounds[k]; q.open && !accused.answered(k) {
-			t = later(t, q.due) // it has been asked, and its answer is awaited
+			t = later(t, m.caughtUp(q.due)) // it has been asked, and its answer is awaited
 		}
 	}
 	if q := &accused.rounds[0]; q.shared {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -240,6 +241,7 @@ func (s *Sender) put(q question) {
 		s.behind.Store(int64(time.Since(q.since)))
 	}
 	s.challenge(q.Challenge)
+	runtime.Gosched() // as the intake does
 }
 
 // Behind implements engine.Challenger.

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -182,10 +181,8 @@ func (in *Intake) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// handle verifies, passes on, and answers RECEIVED for what was taken. Then it lets others run: when the queue is
-// long, a worker would keep its processor for ten milliseconds on end, from the machine, the lease, and raft.
+// handle verifies, passes on, and answers RECEIVED for what was taken.
 func (in *Intake) handle(p packet) {
-	defer runtime.Gosched()
 	path, to, key := fault.PathGossip, engine.To{}, ""
 	if p.from.IsValid() {
 		path, to, key = fault.PathDirect, engine.To{Addr: p.from.String(), Socket: p.socket}, copyKey(p.data)

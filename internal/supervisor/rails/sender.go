@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -241,7 +240,6 @@ func (s *Sender) put(q question) {
 		s.behind.Store(int64(time.Since(q.since)))
 	}
 	s.challenge(q.Challenge)
-	runtime.Gosched() // as the intake does
 }
 
 // Behind implements engine.Challenger.

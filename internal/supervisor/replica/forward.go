@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -427,7 +426,6 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 			in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
 			s.Engine.Submit(*in)
 		}
-		runtime.Gosched() // as the intake does
 	}
 }
 

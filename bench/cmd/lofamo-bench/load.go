@@ -70,12 +70,21 @@ func commits(ctx context.Context, o options) error {
 	return nil
 }
 
-// everybodySpeaks sends one digest of every node, in a second or more, and waits until all are NORMAL.
+// everybodySpeaks sends one digest of every node, in a second or more, and waits until all are NORMAL. A leader that has
+// more to do than it can drops digests, and lives by the next ones: so they are sent again.
 func everybodySpeaks(ctx context.Context, f *fleet.Fleet) error {
-	if err := f.SpeakOnce(ctx, max(time.Second, time.Duration(len(f.Nodes()))*100*time.Microsecond)); err != nil {
-		return err
+	const again = 5 * time.Second
+	for {
+		if err := f.SpeakOnce(ctx, max(time.Second, time.Duration(len(f.Nodes()))*100*time.Microsecond)); err != nil {
+			return err
+		}
+		soon, cancel := context.WithTimeout(ctx, again)
+		err := f.Normal(soon)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
 	}
-	return f.Normal(ctx)
 }
 
 func commit(ctx context.Context, o options, f *fleet.Fleet, under, count int) error {

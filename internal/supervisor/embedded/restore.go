@@ -12,7 +12,7 @@ import (
 )
 
 // The revisions of a restored store begin at a place that is that restore's alone: so many a second since the
-// epoch, far more than any store commits. Every restore, of whichever file and for the how manieth time, so goes on
+// epoch, far more than any store commits. Every restore, of whichever file and however often, so goes on
 // above all that was ever told of the cluster, and nothing of what went before need be kept to know it: whoever
 // watched the lost cluster is told to list again, where he would else wait for ever or miss changes.
 const perSecond = 10_000_000

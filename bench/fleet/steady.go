@@ -16,6 +16,9 @@ type Steady struct {
 	late time.Duration // the most that a digest was behind its time
 }
 
+// joining is how many nodes a second begin to speak: they are switched on one after the other.
+const joining = 1000
+
 // Steady begins. The digests' period is that of the supervisors.
 func (f *Fleet) Steady(ctx context.Context) *Steady {
 	ctx, cancel := context.WithCancel(ctx)
@@ -38,9 +41,11 @@ func (s *Steady) run(ctx context.Context, f *Fleet) error {
 	period := f.periods.DigestPeriod
 	for sent := 0; ctx.Err() == nil; {
 		due := int(float64(len(f.nodes)) * float64(time.Since(begun)) / float64(period))
+		joined := int(joining * time.Since(begun).Seconds())
 		for ; sent < due; sent++ {
-			n := f.nodes[sent%len(f.nodes)]
-			if n.dead.Load() {
+			rank := sent % len(f.nodes)
+			n := f.nodes[rank]
+			if n.dead.Load() || rank >= joined {
 				continue
 			}
 			b, err := n.digest()

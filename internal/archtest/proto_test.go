@@ -173,13 +173,14 @@ func (p *protoText) take(s []protoToken) {
 
 // declare notes where something is declared. Values are named beside their enum, and fields beside their oneof.
 func (p *protoText) declare(s []protoToken, name string) {
-	full := p.pkg
+	var full strings.Builder
+	full.WriteString(p.pkg)
 	for _, sc := range p.scopes {
 		if sc.kind != "enum" && sc.kind != "oneof" {
-			full += "." + sc.name
+			full.WriteString("." + sc.name)
 		}
 	}
-	p.at[protoreflect.FullName(full+"."+name)] = extent{s[0].line, s[len(s)-1].line}
+	p.at[protoreflect.FullName(full.String()+"."+name)] = extent{s[0].line, s[len(s)-1].line}
 }
 
 // comment is what stands right above the first line, and behind the last one.

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -29,12 +30,12 @@ func TestWhatRegionsSet(t *testing.T) {
 		{Topology: topology.New(dims, []topology.Node{node("x", 1, "r3"), spare("b", "r4")}, nil, 5)}, // x has taken b's place
 	}
 	topo, spares := mergeTopologies(own, names, all)
-	got := ""
+	var got strings.Builder
 	for _, n := range topo.Nodes {
-		got += fmt.Sprintf("%s at %s of %s; ", n.ID, n.Proto().GetCoord(), n.Labels["rack"])
+		fmt.Fprintf(&got, "%s at %s of %s; ", n.ID, n.Proto().GetCoord(), n.Labels["rack"])
 	}
-	if want := "a at 0,0,0 of r1; b at 1,0,0 of r4; s at  of r2; "; got != want || topo.Revision != 7 || len(spares) != 1 || spares["s"] != "west" {
-		t.Errorf("%s, revision %d, spares %v; want %s", got, topo.Revision, spares, want)
+	if want := "a at 0,0,0 of r1; b at 1,0,0 of r4; s at  of r2; "; got.String() != want || topo.Revision != 7 || len(spares) != 1 || spares["s"] != "west" {
+		t.Errorf("%s, revision %d, spares %v; want %s", got.String(), topo.Revision, spares, want)
 	}
 	of := func(id fault.NodeID) string {
 		if name := spares[id]; name != "" {

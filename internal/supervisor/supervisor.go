@@ -306,11 +306,11 @@ func (s *Supervisor) connect() error {
 // only repeated goes straight alone.
 type everywhere struct{ s *Supervisor }
 
-func (e everywhere) Challenge(c awareness.Challenge) {
-	e.s.sender.Challenge(c)
+func (e everywhere) Challenge(c awareness.Challenge) bool {
 	if !c.Again {
 		e.s.followers.Challenge(c)
 	}
+	return e.s.sender.Challenge(c)
 }
 
 // Behind implements engine.Challenger.

@@ -114,6 +114,10 @@ func (m *Machine) ask(n *node, k fault.Half, s suspicion, now time.Time) {
 	case s.latest.After(r.start) && !now.Before(m.caughtUp(r.due)) && (heard.After(r.start) || s.latest.Sub(r.start) > m.cfg.ChallengeSingle):
 		// What it did not answer then has nothing to do with the new accusation.
 		m.begin(n, k, 1, s.doubt, now)
+	case r.sent == 0 && !now.Before(m.caughtUp(r.due)):
+		// It was asked straight alone, for want of time: nobody is condemned who was not asked by all rails.
+		r.start = now
+		m.askWhole(n, k, now)
 	case s.enough && !now.Before(later(m.caughtUp(r.due), m.graceEnds())):
 		// The verdict falls.
 	case !r.next.IsZero() && !now.Before(r.next):
@@ -186,10 +190,9 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	r := &m.try(n).rounds[k]
 	switch {
 	case !now.Before(r.whole):
-		m.challenge(n, k, false, now)
-		r.sent++
-		r.whole = m.caughtUp(now.Add(m.wait(k)))
-	case m.affords(now):
+		m.askWhole(n, k, now)
+		return
+	case affords(&m.spent, now):
 		m.challenge(n, k, true, now)
 	default:
 		r.next = r.whole
@@ -198,13 +201,35 @@ func (m *Machine) repeat(n *node, k fault.Half, now time.Time) {
 	m.plan(r, k, now)
 }
 
-// affords bounds the challenges that only repeat one: repeatBurst at once, and one in every repeatEvery. Each
-// costs a signature, and when hundreds are accused at once it is not their interfaces that are bad.
-func (m *Machine) affords(now time.Time) bool {
-	if m.spent = later(m.spent, now); m.spent.Sub(now) >= repeatBurst*repeatEvery {
+// askWhole asks by all rails.
+func (m *Machine) askWhole(n *node, k fault.Half, now time.Time) {
+	r := &m.try(n).rounds[k]
+	m.challenge(n, k, false, now)
+	r.sent++
+	r.whole = m.caughtUp(now.Add(m.wait(k)))
+	m.plan(r, k, now)
+}
+
+// NotAsked says that a challenge of the last step could not be sent: it does not count.
+func (m *Machine) NotAsked(c Challenge) {
+	rank, ok := m.ranks[c.Node]
+	if !ok || c.Again {
+		return
+	}
+	if n := m.nodes[rank]; n.rounds[c.Half].open {
+		r := &m.try(n).rounds[c.Half]
+		r.sent = max(0, r.sent-1)
+	}
+}
+
+// affords bounds the challenges that only repeat one, and those to nodes in doubt, each by a time until when they are
+// paid for: repeatBurst at once, and one in every repeatEvery. Each costs a signature, and when hundreds are accused
+// at once it is not their interfaces that are bad.
+func affords(spent *time.Time, now time.Time) bool {
+	if *spent = later(*spent, now); spent.Sub(now) >= repeatBurst*repeatEvery {
 		return false
 	}
-	m.spent = m.spent.Add(repeatEvery)
+	*spent = spent.Add(repeatEvery)
 	return true
 }
 
@@ -281,7 +306,7 @@ func (m *Machine) answered(a Answered, now time.Time) {
 		if c.value == a.Nonce && (c.half == 0 || c.half == a.Origin.Half) {
 			v = n.voice(a.Origin.Half)
 			if c.serial > v.answered {
-				m.tookLong(n, c.sent, now)
+				m.took(n, c.sent, now)
 				v.answered, v.asked = c.serial, m.clock.instant(c.sent)
 			}
 			v.heard = later(v.heard, c.sent) // it lived at least then

@@ -72,10 +72,10 @@ func (m *Machine) doubted(n *node, now time.Time) time.Time {
 // putsOff says whether a node that is only in doubt is not asked yet: while the shell is behind, doubt spreads no
 // faster than it can ask, for those that live are many, and their answers would make it later still.
 func (m *Machine) putsOff(n *node, now time.Time) bool {
-	if !m.isBehind(now) || m.affords(now) {
+	if !m.isBehind(now) || affords(&m.doubts, now) {
 		return false
 	}
-	n.wakeAt(now.Add(m.behind.by), now)
+	m.wakeWhenDue(n, now.Add(m.behind.by), now)
 	return true
 }
 

@@ -148,7 +148,7 @@ func (m *Machine) judgeHalf(n *node, h fault.Half, now time.Time) {
 	if a.record.kind == fault.KindWatchdog {
 		due = m.caughtUp(m.promptAnswerBy(start, time.Duration(r.waits)*m.cfg.ChallengeHalf))
 	}
-	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && r.waits == 1 && !n.proven(h, n0.since) {
+	if n0 := &n.rounds[0]; h == fault.HalfDNP && n0.open && n0.sent > 0 && r.waits == 1 && !n.proven(h, n0.since) {
 		// A quorum of neighbours hears nothing, and the question to either half went out with the
 		// first of them: the wait has begun then.
 		if v := m.count(n, n0.start, m.forgiven(n, now, h), now); v.cast >= Quorum(len(n.neighbours)) && n0.start.Before(start) {

@@ -57,16 +57,17 @@ func (m *Machine) promptAnswerBy(start time.Time, wait time.Duration) time.Time 
 
 // lag is how far behind the shell is.
 type lag struct {
-	by time.Duration // the most of late
-	at time.Time     // when that was so
+	by time.Duration // the longest delay of the last lagTime
+	at time.Time     // when something was so late
 }
 
-// lagTime is how long the most counts. A shell that is behind tells it with everything that it hands over.
+// lagTime is how long a delay counts where nothing later is as late. A shell that is behind tells it with everything that it
+// hands over.
 const lagTime = 50 * time.Millisecond
 
-// Behind notes how far behind the shell is: what it hands over now came so long ago, and what the machine
-// sends now waits so long until it goes. Nobody is blamed for an answer that may still be in a queue: a
-// verdict waits until what came by its deadline has been taken in, though by DigestPeriod at most.
+// Behind notes how far behind the shell is: what it hands over in the next step came so long ago, and what the machine
+// sends then waits so long until it goes. Up to slack that is nothing. Nobody is blamed for an answer that may still be in a
+// queue: a verdict waits as long as the shell is behind, though by DigestPeriod at most.
 func (m *Machine) Behind(now time.Time, by time.Duration) {
 	if by <= m.slack() {
 		by = 0
@@ -88,8 +89,12 @@ type trip struct {
 	at   time.Time
 }
 
-// tookLong notes how long an answer took that just came.
-func (m *Machine) tookLong(n *node, sent, now time.Time) {
+// took notes how long an answer took that just came. That of a node which was stopped, and answers what it finds, tells
+// nothing of the others.
+func (m *Machine) took(n *node, sent, now time.Time) {
+	if n.dead.on || now.Sub(sent) > 2*m.cfg.DigestPeriod {
+		return
+	}
 	m.trips = slices.DeleteFunc(m.trips, func(t trip) bool { return t.rank == n.rank })
 	if len(m.trips) == manyAnswers {
 		m.trips = slices.Delete(m.trips, 0, 1)

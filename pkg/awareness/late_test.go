@@ -116,6 +116,48 @@ func accusedWorld(t *testing.T, behind time.Duration) *world {
 	return w
 }
 
+// TestNobodyIsCondemnedUnasked: before a verdict its node was asked by all rails, and had its time for an answer, however
+// far behind the shell is in between, and also when it drops questions.
+func TestNobodyIsCondemnedUnasked(t *testing.T) {
+	for _, behind := range []time.Duration{0, 15 * time.Millisecond, 40 * time.Millisecond, 400 * time.Millisecond} {
+		for _, until := range []time.Duration{time.Millisecond, 30 * time.Millisecond, 70 * time.Millisecond, time.Second} {
+			for _, dropped := range []bool{false, true} {
+				w := accusedWorld(t, behind)
+				start, asked, failed := w.now, time.Time{}, false
+				w.log = func(at time.Time, out Output) {
+					for _, c := range out.Challenges {
+						if c.Node != "n1-1-1" || c.Half != 0 || c.Again {
+							continue
+						}
+						if dropped && at.Sub(start) <= until {
+							w.m.NotAsked(c)
+							continue
+						}
+						if asked.IsZero() {
+							asked = at
+						}
+					}
+					for _, c := range out.Changes {
+						if c.Node != "n1-1-1" || c.Component != fault.ComponentNode || c.To != fault.Failed {
+							continue
+						}
+						failed = true
+						if asked.IsZero() || at.Sub(asked) < w.cfg.ChallengeNode/2 {
+							t.Errorf("behind by %s for %s, dropping %t: FAILED at %s, asked by all rails at %s", behind, until, dropped, at.Sub(start), asked.Sub(start))
+						}
+					}
+				}
+				w.run(until)
+				w.behind = 0
+				w.run(3 * time.Second)
+				if !failed {
+					t.Errorf("behind by %s for %s, dropping %t: not FAILED", behind, until, dropped)
+				}
+			}
+		}
+	}
+}
+
 // scatter draws so many nodes of which no two are neighbours.
 func scatter(w *world, count int, r *rand.Rand) (dead []grid.Coord) {
 	near := map[grid.Coord]bool{}

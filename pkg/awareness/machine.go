@@ -9,7 +9,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Machine is the fault map and what it rests on. It is owned by one goroutine.
+// Machine is the fault map and what it rests on. It is owned by one goroutine, which tells it before a step how far
+// behind it is (late.go), and after it what it could not do.
 //
 // A step takes in its event, then settles the nodes that it touches (challenges, votes and verdicts
 // that stay: challenge.go, votes.go, halves.go, doubt.go), then publishes them (components.go, links.go,
@@ -23,6 +24,7 @@ type Machine struct {
 	clock   clock
 	serial  uint64    // of the newest challenge
 	spent   time.Time // until when the challenges that only repeat one are paid for
+	doubts  time.Time // and those to nodes in doubt while the shell is behind
 	started time.Time // when this leader took over
 	now     time.Time // of this step: time never goes back
 	awake   time.Time // of the step before

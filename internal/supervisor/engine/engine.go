@@ -53,9 +53,10 @@ type Answerer interface {
 	Answer(to To, ack *lofamov1.Ack)
 }
 
-// Challenger sends challenges to nodes. It never blocks and may drop.
+// Challenger sends challenges to nodes. It never blocks.
 type Challenger interface {
-	Challenge(c awareness.Challenge)
+	// Challenge says false when it was dropped.
+	Challenge(c awareness.Challenge) bool
 	// Behind is how long a challenge waits at present until it is sent.
 	Behind() time.Duration
 }

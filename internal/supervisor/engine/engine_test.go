@@ -76,14 +76,14 @@ func (b *box) await(t *testing.T, n int) []*lofamov1.Ack {
 }
 
 // Challenge makes box a Challenger that leaves challenges unanswered.
-func (b *box) Challenge(awareness.Challenge) {}
-func (b *box) Behind() time.Duration         { return 0 }
+func (b *box) Challenge(awareness.Challenge) bool { return true }
+func (b *box) Behind() time.Duration              { return 0 }
 
 // asked is a Challenger that remembers the last challenge.
 type asked struct{ last awareness.Challenge }
 
-func (a *asked) Challenge(c awareness.Challenge) { a.last = c }
-func (a *asked) Behind() time.Duration           { return 0 }
+func (a *asked) Challenge(c awareness.Challenge) bool { a.last = c; return true }
+func (a *asked) Behind() time.Duration                { return 0 }
 
 type harness struct {
 	*Engine

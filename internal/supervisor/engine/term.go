@@ -159,7 +159,9 @@ func (t *term) asOf(now time.Time) time.Time {
 // take handles one input.
 func (t *term) take(now time.Time, in Input) {
 	if in.Answer != nil || in.Reports != nil && !in.Reports.digests() {
-		t.machine.Behind(now, now.Sub(in.Arrived)+in.Held+t.e.cfg.Challenger.Behind())
+		// What a follower kept for long, perhaps because it was stopped, tells little of the others.
+		held := min(in.Held, t.e.cfg.Awareness.ChallengeSingle)
+		t.machine.Behind(now, now.Sub(in.Arrived)+held+t.e.cfg.Challenger.Behind())
 	}
 	now = t.asOf(now)
 	t.e.cfg.Metrics.Depth.WithLabelValues("evidence").Set(float64(len(t.e.in) + len(t.e.digests)))
@@ -251,7 +253,9 @@ func (t *term) stepped(now time.Time, ev awareness.Event) (changed, unknown bool
 	out := t.machine.Step(now, ev)
 	t.wake = out.Wake
 	for _, c := range out.Challenges {
-		t.e.cfg.Challenger.Challenge(c)
+		if !t.e.cfg.Challenger.Challenge(c) {
+			t.machine.NotAsked(c)
+		}
 	}
 	for _, c := range out.Changes {
 		t.touch(c.Node)

@@ -5,23 +5,25 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 const (
-	// crowded is how long a datagram has waited for a worker when its sender is about to send it again.
+	// crowded is how long a datagram waits for a worker in a crowd: half of the time after which its sender tries again.
 	crowded = 15 * time.Millisecond
 	// copyTime is for how long, twice that at most, copies are known: then a sender that has heard nothing is
 	// answered again.
 	copyTime = 250 * time.Millisecond
-	// copiesMost bounds the datagrams that are remembered of one copyTime.
+	// copiesMost bounds the datagrams that are remembered of one copyTime; copies of more are verified.
 	copiesMost = 1 << 14
 )
 
 // copies remembers which reports were taken lately. When more come than can be verified in the time after which
-// their senders try again, the copies would make it later still for all. Only what was verified is remembered;
-// a copy is known by what it claims, and believed for nothing but that it may be dropped.
+// their senders try again, the copies would make it later still for all. Only what was verified is remembered, by what
+// was verified; a copy is known by what it claims, and believed for nothing but that it may be dropped.
 type copies struct {
 	mu            sync.Mutex
 	begun         time.Time // of latest
@@ -72,6 +74,26 @@ func (c *copies) turn(now time.Time) {
 	c.latest, c.begun = make(map[string]struct{}), now
 }
 
+// takenKey is the key of reports that were verified; empty for what is not remembered, digests.
+func takenKey(list []fault.Report) string {
+	var key []byte
+	for i := range list {
+		if list[i].Digest {
+			return ""
+		}
+		key = appendID(key, list[i].ID)
+	}
+	return string(key)
+}
+
+func appendID(key []byte, id fault.ReportID) []byte {
+	key = protowire.AppendString(key, string(id.Origin.Node))
+	for _, v := range [...]uint64{uint64(id.Origin.Half), uint64(id.Epoch), uint64(id.Seq)} {
+		key = protowire.AppendVarint(key, v)
+	}
+	return key
+}
+
 // The fields that lead from a message to the ids of its reports.
 var (
 	reportsField = fieldOf((*lofamov1.Message)(nil).ProtoReflect(), "reports")
@@ -80,10 +102,11 @@ var (
 	digestField  = fieldOf((*lofamov1.Report)(nil).ProtoReflect(), "digest")
 )
 
-// copyKey is what an envelope that nobody has verified yet says of whose reports it holds, and which; empty when it
-// holds none, or a digest. The same reports sent again have the same key unless they are bundled otherwise.
+// copyKey is takenKey of what an envelope that nobody has verified yet says it holds. The same reports sent again
+// have the same key unless they are bundled otherwise.
 func copyKey(envelope []byte) string {
 	var key []byte
+	var id lofamov1.ReportID
 	b := field(field(envelope, payloadField), reportsField)
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)
@@ -96,11 +119,13 @@ func copyKey(envelope []byte) string {
 		}
 		if num == listField && typ == protowire.BytesType {
 			report, _ := protowire.ConsumeBytes(b[n:])
-			if hasNumber(report, digestField) {
+			// What is left out is as in the one before.
+			if hasNumber(report, digestField) || (proto.UnmarshalOptions{Merge: true}).Unmarshal(field(report, idField), &id) != nil {
 				return ""
 			}
-			id := field(report, idField)
-			key = append(protowire.AppendVarint(key, uint64(len(id))), id...)
+			key = appendID(key, fault.ReportID{
+				Origin: fault.Origin{Node: fault.NodeID(id.GetNode()), Half: fault.Half(id.GetHalf())}, Epoch: fault.Epoch(id.GetEpoch()), Seq: fault.Seq(id.GetSeq()),
+			})
 		}
 		b = b[n+size:]
 	}

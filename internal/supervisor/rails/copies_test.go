@@ -88,6 +88,25 @@ func TestCopiesAreForgotten(t *testing.T) {
 	}
 }
 
+// TestKeys: what was verified is known again by what its copy claims.
+func TestKeys(t *testing.T) {
+	a := newAuthority(t)
+	h := a.half(t, host0)
+	for _, n := range []int{1, 2, 20} {
+		b := h.reports(t, 5, n, false, servicenet.SealOptions{})
+		got, err := servicenet.Unwrap(b, fault.PathDirect, a.verify)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key := takenKey(got.Reports); key == "" || copyKey(b) != key {
+			t.Errorf("%d reports: taken as %q, claimed as %q", n, key, copyKey(b))
+		}
+	}
+	if key := takenKey([]fault.Report{{ID: fault.ReportID{Origin: host0, Epoch: 1, Seq: 1}, Digest: true}}); key != "" {
+		t.Errorf("a digest is remembered as %q", key)
+	}
+}
+
 func FuzzCopyKey(f *testing.F) {
 	f.Add([]byte{0x0a, 2, 0x12, 0})
 	f.Add([]byte{0x0a, 0xff})

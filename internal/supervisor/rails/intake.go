@@ -224,8 +224,15 @@ func (in *Intake) handle(p packet) {
 		in.cfg.Border.Witness(from, request(p, path, &a, input), input.Reports, p.arrived)
 	}
 	if in.pass(p, path, &a, input) {
-		in.copies.take(key, time.Now())
+		in.Taken(input)
 		in.received(input)
+	}
+}
+
+// Taken implements replica.Verifier: copies of it need not be verified.
+func (in *Intake) Taken(input *engine.Input) {
+	if input.Reports != nil {
+		in.copies.take(takenKey(input.Reports.List), time.Now())
 	}
 }
 
@@ -335,8 +342,7 @@ func (v vouched) VerifyMAC(uint64, []byte, []byte) (role, name string, err error
 
 // Forwarded takes in what another replica received, or returns nil. It counts what it refuses.
 func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
-	key := copyKey(req.GetEnvelope())
-	if in.copies.has(key, time.Now(), time.Duration(min(req.GetHeldNs(), math.MaxInt64))) {
+	if in.copies.has(copyKey(req.GetEnvelope()), time.Now(), time.Duration(min(req.GetHeldNs(), math.MaxInt64))) {
 		in.cfg.Metrics.Duplicates.WithLabelValues(fault.Path(req.GetPath()).String()).Inc()
 		return nil
 	}
@@ -349,7 +355,6 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 		in.refused(err, req.GetFrom())
 		return nil
 	}
-	in.copies.take(key, time.Now())
 	return in.evidence(&a, engine.To{
 		Addr: req.GetFrom(), Socket: uint8(min(req.GetSocket(), math.MaxUint8)), Relayed: a.Path == fault.PathTorus,
 	})

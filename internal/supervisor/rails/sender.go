@@ -223,12 +223,14 @@ func (s *Sender) established(o fault.Origin, out paths.Output) {
 
 // Challenge implements engine.Challenger: straight to the accused by all its interfaces, and through its
 // neighbours.
-func (s *Sender) Challenge(c awareness.Challenge) {
+func (s *Sender) Challenge(c awareness.Challenge) bool {
 	s.cfg.Metrics.Challenges.Inc()
 	select {
 	case s.challenges <- question{c, time.Now()}:
+		return true
 	default:
 		s.cfg.Metrics.Dropped.WithLabelValues("send").Inc()
+		return false
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // challenges is a challenger that shows what it is given.
 type challenges chan awareness.Challenge
 
-func (a challenges) Challenge(c awareness.Challenge) { a <- c }
+func (a challenges) Challenge(c awareness.Challenge) bool { a <- c; return true }
 
 type leads struct{}
 

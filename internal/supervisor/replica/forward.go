@@ -44,9 +44,11 @@ type ForwarderConfig struct {
 	// Wanting hears whose digests the leader wants whole. May be nil.
 	Wanting engine.Wanting
 	// Challenger asks nodes for a sign of life where the leader wants that of its followers. May be nil.
-	Challenger interface{ Challenge(c awareness.Challenge) }
-	Metrics    *metrics.Metrics
-	Logger     *slog.Logger
+	Challenger interface {
+		Challenge(c awareness.Challenge) bool
+	}
+	Metrics *metrics.Metrics
+	Logger  *slog.Logger
 }
 
 // Forwarder is a follower's way to the leader. Run is its only goroutine.
@@ -318,6 +320,8 @@ func (f *Forwarder) send(s grpc.BidiStreamingClient[lofamov1.ForwardRequest, lof
 // Verifier opens and checks what another replica received. It returns nil for what is no evidence.
 type Verifier interface {
 	Forwarded(req *lofamov1.ForwardRequest) *engine.Input
+	// Taken says that the leader has taken it.
+	Taken(in *engine.Input)
 }
 
 // Server is the leader's end of the followers' streams.
@@ -424,7 +428,9 @@ func (s *Server) Forward(stream grpc.BidiStreamingServer[lofamov1.ForwardRequest
 		}
 		if in := s.Verifier.Forwarded(req); in != nil {
 			in.Answerer, in.Arrived, in.Held = back, time.Now(), time.Duration(min(req.GetHeldNs(), uint64(maxHeld)))
-			s.Engine.Submit(*in)
+			if s.Engine.Submit(*in) {
+				s.Verifier.Taken(in)
+			}
 		}
 	}
 }

@@ -151,6 +151,10 @@ func TestCheckStarterDies(t *testing.T) {
 	for parents := []int{0}; !slices.Contains(parents, cmd.Process.Pid); {
 		parents = lines(t, file("again"), len(parents)+1)
 	}
+	// The check that was killed is run again now, not after its interval.
+	if starter := lines(t, filepath.Join(dir, "again"), 1)[0]; starter != cmd.Process.Pid {
+		t.Errorf("the check that was killed is run by process %d: want %d", starter, cmd.Process.Pid)
+	}
 	refusal(t, 1, []string{"checks.lock", "another lofamo-agent run or checks"}, "checks", "--config", filepath.Join(dir, "agent.yaml"))
 	if dead(host.PID) || dead(dnp.PID) {
 		t.Error("a half died with the daemon")

@@ -10,6 +10,7 @@ package sensor
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -26,8 +27,12 @@ const (
 	defaultScriptTimeout  = 2 * time.Second
 )
 
+// ErrUnavailable is in the chain of a source's error when nobody was there to measure, or not until the end. The source
+// is asked again at the next period, however long its own interval.
+var ErrUnavailable = errors.New("no answer")
+
 // Check has the check program of a peripheral run, by another process, and returns what it says. It blocks until
-// then, or until ctx ends.
+// then, or until ctx ends. Its error has ErrUnavailable in its chain when that process is not there.
 type Check func(ctx context.Context, c fault.Component) (Reading, error)
 
 // HostSources returns what the host half measures: memory, the service network's interface, and

@@ -44,9 +44,11 @@ type answer struct {
 	index   int
 	reading Reading
 	askedAt time.Time
+	again   bool // nobody was there to measure: not to wait for the source's interval
 }
 
-// Run polls the sources every period, those with an interval of their own by that, until ctx ends.
+// Run polls the sources every period, those with an interval of their own by that, until ctx ends. One whose error is
+// ErrUnavailable is asked again at the next period.
 // It calls emit on its own goroutine with the readings of all sources, in their order: at once when
 // a state has changed, when all the sources asked at one time have answered, at each period's end
 // if some have not, and when a late one answers. emit owns the slice. A reading older than three intervals is replaced by
@@ -103,7 +105,7 @@ func (s *Set) start(ctx context.Context, period time.Duration, answers chan<- an
 					r.State, r.Detail = fault.Unknown, source.Detail(err.Error())
 				}
 				r.Component, r.Source = p.src.Component(), p.src.Name()
-				answers <- answer{i, r, askedAt}
+				answers <- answer{i, r, askedAt, errors.Is(err, ErrUnavailable)}
 			}
 		}()
 	}
@@ -128,6 +130,9 @@ func (s *Set) ask(polls []*poll) {
 func (p *poll) accept(a answer) (changed bool) {
 	changed = !p.readAt.IsZero() && p.reading.State != a.reading.State
 	p.busy, p.reading, p.readAt = false, a.reading, a.askedAt
+	if a.again {
+		p.due = time.Time{}
+	}
 	return changed
 }
 

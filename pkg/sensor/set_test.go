@@ -3,6 +3,7 @@ package sensor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -137,6 +138,39 @@ func TestSetChangeAtOnce(t *testing.T) {
 		}
 		if len(got) != 4 || at[0] != 300*time.Millisecond || at[1] != 1300*time.Millisecond || at[2] != 2*time.Second || at[3] != 2300*time.Millisecond {
 			t.Errorf("emissions at %v: want 300ms, 1.3s, 2s (the change), 2.3s", at)
+		}
+	})
+}
+
+// TestSetUnavailable: where nobody is there to measure, the source is asked again each period, not after its interval.
+// Any other error waits for that.
+func TestSetUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rare := &fake{component: fault.ComponentPeripheral0, interval: 24 * time.Hour, read: func(_ context.Context, n int) (Reading, error) {
+			switch n {
+			case 1:
+				return Reading{}, fmt.Errorf("check: %w", ErrUnavailable)
+			case 2: // ends long after the next period
+				time.Sleep(5500 * time.Millisecond)
+				return Reading{}, fmt.Errorf("check: %w", ErrUnavailable)
+			}
+			return Reading{State: fault.Normal}, nil
+		}}
+		wrong := &fake{component: fault.ComponentPeripheral1, interval: 24 * time.Hour, read: func(context.Context, int) (Reading, error) {
+			return Reading{}, errors.New("no such file")
+		}}
+		got, err := run(t, time.Second, 20500*time.Millisecond, rare, wrong)
+		if err != nil || rare.n != 3 || wrong.n != 1 {
+			t.Fatalf("%d and %d readings, %v: want 3 and 1", rare.n, wrong.n, err)
+		}
+		for _, e := range got {
+			want := fault.Unknown
+			if e.at >= 7*time.Second { // asked at 0 s and, until 6.5 s, at 1 s
+				want = fault.Normal
+			}
+			if r := e.readings[0]; r.State != want {
+				t.Errorf("at %v %s %q, want %s", e.at, r.State, r.Detail, want)
+			}
 		}
 	})
 }

@@ -98,16 +98,21 @@ func ask(ctx context.Context, client *http.Client, c fault.Component) (Answer, e
 	return a, nil
 }
 
+// unavailable adds sensor.ErrUnavailable to an error's chain and nothing to its text, which is to fit into a detail.
+type unavailable struct{ error }
+
+func (u unavailable) Unwrap() []error { return []error{u.error, sensor.ErrUnavailable} }
+
 // explain says in plain words why there is no answer.
 func explain(err error) error {
 	var dial *net.OpError
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return fmt.Errorf("%w (%w)", ErrNobody, dial.Err)
+		return unavailable{fmt.Errorf("%w (%w)", ErrNobody, dial.Err)}
 	case errors.Is(err, context.DeadlineExceeded):
 		return errors.New("who runs checks does not answer: is it stopped?")
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	return fmt.Errorf("who runs checks went away: %w", err)
+	return unavailable{fmt.Errorf("who runs checks went away: %w", err)}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/sensor"
 )
 
 // Whatever is wrong with who runs checks, the reading is UNKNOWN and says why: nothing is said of the peripheral.
@@ -20,17 +21,18 @@ func TestUnknown(t *testing.T) {
 		name   string
 		server http.HandlerFunc // nil: accepts, and says nothing
 		want   string
+		gone   bool // the half is to ask again soon
 	}{
-		{"stopped", nil, "does not answer: is it stopped?"},
-		{"died", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "went away"},
+		{"stopped", nil, "does not answer: is it stopped?", false},
+		{"died", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "went away", true},
 		{"refuses", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "no check of that name", http.StatusNotFound)
-		}, "no check of that name"},
-		{"babbles", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("what?")) }, "answer"},
-		{"no state", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"state":"WELL"}`)) }, "WELL"},
+		}, "no check of that name", false},
+		{"babbles", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("what?")) }, "answer", false},
+		{"no state", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"state":"WELL"}`)) }, "WELL", false},
 		{"no reading", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"state":"FAILED","error":"start check: no such file"}`))
-		}, "no such file"},
+		}, "no such file", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := socketDir(t)
@@ -53,9 +55,12 @@ func TestUnknown(t *testing.T) {
 			if r.State != fault.Unknown || err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%+v, %v: want UNKNOWN and %q", r, err, tc.want)
 			}
+			if errors.Is(err, sensor.ErrUnavailable) != tc.gone {
+				t.Errorf("%v: unavailable: want %t", err, tc.gone)
+			}
 		})
 	}
-	if r, err := Client(socketDir(t))(t.Context(), fault.ComponentPeripheral0); r.State != fault.Unknown || !errors.Is(err, ErrNobody) {
+	if r, err := Client(socketDir(t))(t.Context(), fault.ComponentPeripheral0); r.State != fault.Unknown || !errors.Is(err, ErrNobody) || !errors.Is(err, sensor.ErrUnavailable) {
 		t.Errorf("nobody: %+v, %v", r, err)
 	}
 }

@@ -81,8 +81,12 @@ func (s *Starter) handler() http.Handler {
 			http.Error(w, fmt.Sprintf("component %.40q has no check in this process's configuration", name), http.StatusNotFound)
 			return
 		}
+		a := c.run(r.Context())
+		if r.Context().Err() != nil {
+			panic(http.ErrAbortHandler) // the half went away, or we do: no answer, so that it asks the next one
+		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(c.run(r.Context())) // the half went away
+		_ = json.NewEncoder(w).Encode(a)
 	})
 	return mux
 }

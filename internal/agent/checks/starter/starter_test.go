@@ -174,7 +174,7 @@ func TestStarterEnds(t *testing.T) {
 	if err := syscall.Kill(pid, 0); err == nil {
 		t.Errorf("check %d outlives its starter", pid)
 	}
-	if a := <-got; a.State != fault.Unknown || a.error == nil {
+	if a := <-got; a.State != fault.Unknown || !errors.Is(a.error, sensor.ErrUnavailable) {
 		t.Errorf("%+v", a)
 	}
 	if r, err := w.ask(t.Context()); r.State != fault.Unknown || !errors.Is(err, checks.ErrNobody) {

@@ -47,6 +47,8 @@ const (
 	settled = time.Second
 	// stopWait is how long the halves may take to stop when asked.
 	stopWait = 5 * time.Second
+	// checksRetry is the time between two tries to run the checks.
+	checksRetry = 3 * time.Second
 )
 
 // RunConfig is what the daemon is given.
@@ -60,7 +62,8 @@ type RunConfig struct {
 }
 
 // daemon starts both halves as processes of their own and looks after them, and runs the host half's checks. The halves
-// do not need it: they go on when it dies, and peripherals with a check program are UNKNOWN.
+// do not need it: they go on when it dies, and peripherals with a check program are UNKNOWN
+// until it, or `lofamo-agent checks`, is there again.
 type daemon struct {
 	cfg    RunConfig
 	log    *slog.Logger
@@ -100,7 +103,7 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	for _, c := range d.halves {
 		g.Go(func() error { return d.tend(ctx, c) })
 	}
-	g.Go(func() error { d.serveChecks(ctx); return nil })
+	g.Go(func() error { d.serveChecks(ctx, serveChecks); return nil })
 	if cfg.Agent.Injection {
 		g.Go(func() error { return serveUnix(ctx, filepath.Join(cfg.Agent.StateDir, RunSocket), d.control()) })
 	}
@@ -122,10 +125,24 @@ func lockAlone(path, command string) (*os.File, error) {
 	return f, nil
 }
 
-// serveChecks runs the host half's checks until ctx ends. The halves go on where it cannot.
-func (d *daemon) serveChecks(ctx context.Context) {
-	if err := serveChecks(ctx, d.cfg.Agent); err != nil {
-		d.log.Warn("peripherals with a check program will be UNKNOWN", "err", err)
+// serveChecks runs the host half's checks until ctx ends. The halves go on where it cannot; it tries again, for a
+// `lofamo-agent checks` that is in the way may end. It warns of each reason once, not of each try.
+func (d *daemon) serveChecks(ctx context.Context, serve func(context.Context, config.Agent) error) {
+	warned := ""
+	for {
+		err := serve(ctx, d.cfg.Agent)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if err.Error() != warned {
+			warned = err.Error()
+			d.log.Warn("peripherals with a check program are UNKNOWN while nobody else runs their checks", "err", err, "try_again", checksRetry.String())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(checksRetry):
+		}
 	}
 }
 

@@ -2,14 +2,20 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 // Whoever asks twice for a half that is dead has it started once, and not again after its next end.
@@ -38,6 +44,44 @@ func TestStartIsNotLeftOver(t *testing.T) {
 	if asked() {
 		t.Error("a half that ran was asked for")
 	}
+}
+
+// A daemon that cannot run the checks tries again until it can, and warns of a reason once.
+func TestChecksAreTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		d := &daemon{log: slog.New(slog.NewTextHandler(&log, nil))}
+		ctx, cancel := context.WithCancel(t.Context())
+		start, tries := time.Now(), 0
+		go func() {
+			time.Sleep(time.Hour)
+			cancel()
+		}()
+		d.serveChecks(ctx, func(ctx context.Context, _ config.Agent) error {
+			tries++
+			switch {
+			case tries < 4:
+				return errors.New("another lofamo-agent")
+			case tries == 4:
+				return errors.New("accept")
+			}
+			if since := time.Since(start); since != 4*checksRetry {
+				t.Errorf("the fifth try after %v", since)
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if n := strings.Count(log.String(), "level=WARN"); tries != 5 || n != 2 {
+			t.Errorf("%d tries: want 5; %d warnings: want 2:\n%s", tries, n, log.String())
+		}
+		tries = 0 // and while it waits, it ends with ctx
+		ctx, cancel = context.WithTimeout(t.Context(), checksRetry/2)
+		defer cancel()
+		d.serveChecks(ctx, func(context.Context, config.Agent) error { tries++; return errors.New("never") })
+		if tries != 1 {
+			t.Errorf("%d tries until the end: want 1", tries)
+		}
+	})
 }
 
 func TestStateDirectoryOfOthers(t *testing.T) {

@@ -58,17 +58,23 @@ func (s *Starter) Serve(ctx context.Context, l net.Listener) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
 	err := srv.Serve(l)
+	s.wait()
+	if ctx.Err() != nil {
+		return nil // closed, as asked
+	}
+	return fmt.Errorf("serve %s: %w", l.Addr(), err)
+}
+
+// wait takes every turn, so that no check runs any more, or gives up after stopWait.
+func (s *Starter) wait() {
 	late := time.After(stopWait)
 	for _, c := range s.checks {
 		select {
 		case c.turn <- struct{}{}:
 		case <-late:
+			return
 		}
 	}
-	if ctx.Err() != nil {
-		return nil // closed, as asked
-	}
-	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
 func (s *Starter) handler() http.Handler {

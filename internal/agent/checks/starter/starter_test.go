@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -155,6 +156,22 @@ func TestClientGoesAway(t *testing.T) {
 		t.Errorf("the next: %+v, %v", r, err)
 	}
 	w.untilGone(pid)
+}
+
+// Checks that cannot be killed, however many, hold up the end for stopWait in all.
+func TestEndIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Starter{checks: map[fault.Component]*check{}}
+		for _, c := range []fault.Component{fault.ComponentPeripheral0, fault.ComponentPeripheral1} {
+			s.checks[c] = &check{turn: make(chan struct{}, 1)}
+			s.checks[c].turn <- struct{}{}
+		}
+		start := time.Now()
+		s.wait()
+		if took := time.Since(start); took != stopWait {
+			t.Errorf("waited %v: want %v", took, stopWait)
+		}
+	})
 }
 
 // A starter that ends kills its checks, and who waits for one has no reading.

@@ -50,14 +50,17 @@ func New(cfg sensor.Config) *Starter {
 // stopWait is how long Serve waits for checks that it kills.
 const stopWait = 2 * time.Second
 
-// Serve answers on l, which it closes, until ctx ends; then it kills the checks that run.
+// Serve answers on l, which it closes, until ctx ends or l fails; then it kills the checks that run.
 func (s *Starter) Serve(ctx context.Context, l net.Listener) error {
+	serving, end := context.WithCancel(ctx)
+	defer end()
 	srv := &http.Server{
 		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }, // ends every check
+		BaseContext: func(net.Listener) context.Context { return serving }, // ends every check
 	}
-	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	defer context.AfterFunc(serving, func() { _ = srv.Close() })()
 	err := srv.Serve(l)
+	end()
 	s.wait()
 	if ctx.Err() != nil {
 		return nil // closed, as asked

@@ -27,6 +27,8 @@ type world struct {
 	t    *testing.T
 	dir  string
 	stop func() // and waits
+	l    net.Listener
+	done chan error // what Serve has returned
 }
 
 func serve(t *testing.T, body string) *world {
@@ -49,7 +51,7 @@ func serve(t *testing.T, body string) *world {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- New(cfg).Serve(ctx, l) }()
-	w := &world{t: t, dir: dir}
+	w := &world{t: t, dir: dir, l: l, done: done}
 	w.stop = func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -135,6 +137,28 @@ func TestRefusals(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(w.dir, "ran")); err == nil {
 		t.Error("a check was run")
+	}
+}
+
+// A starter whose socket fails kills its checks as well, and says what failed.
+func TestSocketFails(t *testing.T) {
+	w := serve(t, `echo $$ > $1/pid; sleep 1000`)
+	got := make(chan error, 1)
+	go func() {
+		_, err := w.ask(t.Context())
+		got <- err
+	}()
+	pid := w.await("pid")
+	_ = w.l.Close()
+	if err := <-w.done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v: want %v", err, net.ErrClosed)
+	}
+	w.done <- nil
+	if err := syscall.Kill(pid, 0); err == nil {
+		t.Errorf("check %d outlives its starter", pid)
+	}
+	if err := <-got; !errors.Is(err, sensor.ErrUnavailable) {
+		t.Error(err)
 	}
 }
 

@@ -475,6 +475,38 @@ func TestRegionThatIsNoMore(t *testing.T) {
 	}
 }
 
+// brokenAfter commits so often, and then fails.
+type brokenAfter struct {
+	commits int
+	deleted []string
+}
+
+func (b *brokenAfter) Commit(_ context.Context, batch store.Batch) (uint64, error) {
+	if b.commits == 0 {
+		return 0, errors.New("broken")
+	}
+	b.commits--
+	b.deleted = append(b.deleted, batch.Deletes...)
+	return 1, nil
+}
+
+// TestForgottenHalf: a term ends amid the forgetting of a region, and the next one has the region again. The head is gone
+// with the first that is gone, so that the region passes everything on anew.
+func TestForgottenHalf(t *testing.T) {
+	var entries []store.Entry
+	for _, below := range []string{"groups/a", "groups/b", "groups/c", keyHead, "nodes/n0-0-0", "nodes/n1-0-0"} {
+		entries = append(entries, store.Entry{Key: "west/" + below})
+	}
+	e := New(Config{Regions: []string{"east"}, Region: regionOfTest, Ops: 3, Logger: slog.New(slog.DiscardHandler)}, nil)
+	w := &brokenAfter{commits: 1}
+	if _, _, err := e.forget(t.Context(), w, entries); err == nil {
+		t.Fatal("no error")
+	}
+	if !slices.Contains(w.deleted, key("west", keyHead)) || len(w.deleted) != 2 {
+		t.Errorf("deleted %q: want two keys, the head among them", w.deleted)
+	}
+}
+
 // TestSilentSinceBeforeTheTerm: a region that fell silent under another leader of the parent, and was not cut off by that
 // one, is so by the next.
 func TestSilentSinceBeforeTheTerm(t *testing.T) {

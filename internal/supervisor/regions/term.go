@@ -134,7 +134,8 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 }
 
 // forget takes what is kept of regions that are no longer in the configuration out of the store, and returns the rest, and
-// the revision of the last commit that took (0: none): another region may have their nodes now.
+// the revision of the last commit that took (0: none): another region may have their nodes now. The head goes first: with
+// it what is left would count as all that there is, should a term end amid this and the next one have the region again.
 func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
 	gone := make(map[string][]string)
 	for _, entry := range entries {
@@ -146,6 +147,9 @@ func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		if i := slices.Index(gone[name], key(name, keyHead)); i > 0 {
+			gone[name][0], gone[name][i] = gone[name][i], gone[name][0]
+		}
 		events := []*lofamov1.Event{{
 			Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: lofamov1.State_UNKNOWN, To: lofamov1.State_UNKNOWN, Time: timestamppb.Now(),
 			Reason: "no longer in the configuration: what was kept of it is forgotten",

@@ -507,6 +507,44 @@ func TestForgottenHalf(t *testing.T) {
 	}
 }
 
+// TestDividedAnew: a node is another region's from now on. Both regions begin with new stores; the one that lost the node
+// comes last, and does not take it from the map again.
+func TestDividedAnew(t *testing.T) {
+	p, west, east := newParent(t), newChild(t, "west", 0), newChild(t, "east", 0)
+	west.change("n0-0-0", lofamov1.State_NORMAL)
+	west.change("n1-0-0", lofamov1.State_SICK)
+	east.change("n2-0-0", lofamov1.State_NORMAL)
+	west.connect(p)
+	east.connect(p)
+	p.shows(west, east)
+	west.stop()
+	east.stop()
+	p.stop()
+	p.engine.cfg.Region = func(id fault.NodeID) string {
+		if id == "n1-0-0" {
+			return "east"
+		}
+		return regionOfTest(id)
+	}
+	west, east = newChild(t, "west", 0), newChild(t, "east", 0)
+	east.change("n1-0-0", lofamov1.State_FAILED)
+	east.change("n2-0-0", lofamov1.State_NORMAL)
+	west.change("n0-0-0", lofamov1.State_NORMAL)
+	p.lead()
+	east.connect(p)
+	p.present("east")
+	p.shows(east)
+	west.connect(p)
+	west.change("n0-0-0", lofamov1.State_SICK)
+	p.shows(west)
+	if got := p.states()["n1-0-0"]; got != lofamov1.State_FAILED {
+		t.Errorf("n1-0-0 is %s: want FAILED", got)
+	}
+	if docs, _, err := (Copy{p.store}).Nodes(t.Context()); err != nil || len(docs) != 3 {
+		t.Errorf("the copy: %v, %v", docs, err)
+	}
+}
+
 // TestSilentSinceBeforeTheTerm: a region that fell silent under another leader of the parent, and was not cut off by that
 // one, is so by the next.
 func TestSilentSinceBeforeTheTerm(t *testing.T) {

@@ -133,26 +133,40 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (*term, error) 
 	return t, nil
 }
 
-// forget takes what is kept of regions that are no longer in the configuration out of the store, and returns the rest, and
-// the revision of the last commit that took (0: none): another region may have their nodes now. The head goes first: with
-// it what is left would count as all that there is, should a term end amid this and the next one have the region again.
+// forget takes what is kept of regions that are no longer in the configuration out of the store, and of the others the
+// nodes that another region has now. It returns the rest, and the revision of the last commit that took (0: none). A
+// region's head goes too, so that it passes everything on anew, and goes first: with it what is left would count as all
+// that there is, should a term end amid this and the next one have the region as it was.
 func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.Entry) (kept []store.Entry, revision uint64, err error) {
+	reasons := make(map[string]string)
+	drop := func(name, below string) bool {
+		id, isNode := strings.CutPrefix(below, region.KindNodes)
+		return !slices.Contains(e.cfg.Regions, name) || isNode && !e.cfg.mayTell(name, fault.NodeID(id))
+	}
+	for _, entry := range entries {
+		if name, below, _ := strings.Cut(entry.Key, "/"); drop(name, below) {
+			reasons[name] = "some of its nodes are another region's now: what was kept of these is forgotten"
+			if !slices.Contains(e.cfg.Regions, name) {
+				reasons[name] = "no longer in the configuration: what was kept of it is forgotten"
+			}
+		}
+	}
 	gone := make(map[string][]string)
 	for _, entry := range entries {
 		name, below, _ := strings.Cut(entry.Key, "/")
-		if slices.Contains(e.cfg.Regions, name) {
-			kept = append(kept, entry)
-		} else {
+		switch {
+		case reasons[name] != "" && below == keyHead:
+			gone[name] = slices.Insert(gone[name], 0, key(name, below))
+		case drop(name, below):
 			gone[name] = append(gone[name], key(name, below))
+		default:
+			kept = append(kept, entry)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(gone)) {
-		if i := slices.Index(gone[name], key(name, keyHead)); i > 0 {
-			gone[name][0], gone[name][i] = gone[name][i], gone[name][0]
-		}
 		events := []*lofamov1.Event{{
-			Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: lofamov1.State_UNKNOWN, To: lofamov1.State_UNKNOWN, Time: timestamppb.Now(),
-			Reason: "no longer in the configuration: what was kept of it is forgotten",
+			Kind: lofamov1.EventKind_REGION_CHANGED, Region: name, From: lofamov1.State_UNKNOWN, To: lofamov1.State_UNKNOWN,
+			Time: timestamppb.Now(), Reason: reasons[name],
 		}}
 		for keys := range slices.Chunk(gone[name], max(1, e.cfg.Ops-1)) {
 			if revision, err = w.Commit(ctx, store.Batch{Events: events, Deletes: keys}); err != nil {
@@ -160,7 +174,7 @@ func (e *Engine) forget(ctx context.Context, w store.Committer, entries []store.
 			}
 			events = nil
 		}
-		e.cfg.Logger.Warn("region is no longer in the configuration: forgotten", "name", name, "keys", len(gone[name]))
+		e.cfg.Logger.Warn("region: "+reasons[name], "name", name, "keys", len(gone[name]))
 	}
 	return kept, revision, nil
 }

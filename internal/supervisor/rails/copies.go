@@ -44,21 +44,32 @@ func (c *copies) take(key string, now time.Time) {
 	}
 }
 
-// has says whether the same reports were taken lately, and too much comes to look at copies; waited is for how long
-// this one has waited.
-func (c *copies) has(key string, now time.Time, waited time.Duration) bool {
+// has says whether the reports that an envelope claims were taken lately, and too much comes to look at copies; waited is
+// for how long it has waited. Only in a crowd is the envelope looked at.
+func (c *copies) has(envelope []byte, now time.Time, waited time.Duration) bool {
+	if !c.crowds(now, waited) {
+		return false
+	}
+	key := copyKey(envelope)
+	if key == "" {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.turn(now)
+	_, latest := c.latest[key]
+	_, older := c.older[key]
+	return latest || older
+}
+
+// crowds notes for how long something has waited, and says whether there is a crowd.
+func (c *copies) crowds(now time.Time, waited time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if waited > crowded {
 		c.crowd = now
 	}
-	if key == "" || now.Sub(c.crowd) > copyTime {
-		return false
-	}
-	c.turn(now)
-	_, latest := c.latest[key]
-	_, older := c.older[key]
-	return latest || older
+	return now.Sub(c.crowd) <= copyTime
 }
 
 // turn forgets what is too old.

@@ -64,14 +64,15 @@ func TestForwardedCopiesInACrowd(t *testing.T) {
 // TestCopiesAreForgotten: who sends again later is answered again.
 func TestCopiesAreForgotten(t *testing.T) {
 	var c copies
+	report := newAuthority(t).half(t, host0).reports(t, 5, 1, false, servicenet.SealOptions{})
 	now := time.Unix(0, 0)
 	for range 3 {
-		c.take("a", now)
+		c.take(copyKey(report), now)
 		for _, tc := range []struct {
 			after time.Duration
 			want  bool
 		}{{0, true}, {copyTime - 1, true}, {copyTime, true}, {2*copyTime - 1, true}, {2 * copyTime, false}} {
-			if got := c.has("a", now.Add(tc.after), 2*crowded); got != tc.want {
+			if got := c.has(report, now.Add(tc.after), 2*crowded); got != tc.want {
 				t.Errorf("after %s: %t", tc.after, got)
 			}
 		}
@@ -83,7 +84,7 @@ func TestCopiesAreForgotten(t *testing.T) {
 	if len(c.latest) != copiesMost {
 		t.Errorf("%d are remembered, want at most %d", len(c.latest), copiesMost)
 	}
-	if c.take("", now); c.has("", now, 2*crowded) {
+	if c.take("", now); c.has(nil, now, 2*crowded) {
 		t.Error("what has no key is a copy")
 	}
 }

@@ -183,11 +183,11 @@ func (in *Intake) Run(ctx context.Context) {
 
 // handle verifies, passes on, and answers RECEIVED for what was taken.
 func (in *Intake) handle(p packet) {
-	path, to, key := fault.PathGossip, engine.To{}, ""
+	path, to, claims := fault.PathGossip, engine.To{}, []byte(nil)
 	if p.from.IsValid() {
-		path, to, key = fault.PathDirect, engine.To{Addr: p.from.String(), Socket: p.socket}, copyKey(p.data)
+		path, to, claims = fault.PathDirect, engine.To{Addr: p.from.String(), Socket: p.socket}, p.data
 	}
-	if now := time.Now(); in.copies.has(key, now, now.Sub(p.arrived)) {
+	if now := time.Now(); in.copies.has(claims, now, now.Sub(p.arrived)) {
 		in.cfg.Metrics.Duplicates.WithLabelValues(path.String()).Inc()
 		return
 	}
@@ -342,7 +342,7 @@ func (v vouched) VerifyMAC(uint64, []byte, []byte) (role, name string, err error
 
 // Forwarded takes in what another replica received, or returns nil. It counts what it refuses.
 func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
-	if in.copies.has(copyKey(req.GetEnvelope()), time.Now(), time.Duration(min(req.GetHeldNs(), math.MaxInt64))) {
+	if in.copies.has(req.GetEnvelope(), time.Now(), time.Duration(min(req.GetHeldNs(), math.MaxInt64))) {
 		in.cfg.Metrics.Duplicates.WithLabelValues(fault.Path(req.GetPath()).String()).Inc()
 		return nil
 	}

@@ -261,11 +261,18 @@ func (m *Machine) candidates(marked []*node, a likeness) []candidate {
 	return append(m.domainCandidates(in, dead, a.cause), m.blockCandidates(in, a.mark, a.cause)...)
 }
 
+// groupOrder is which of two explanations with as many members goes first: see choose.
+var groupOrder = map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
+
 // weightier orders explanations, those that go before others first: see choose.
 func weightier(a, b candidate) int {
-	order := map[GroupKind]int{GroupLabel: 0, GroupPlane: 1, GroupRow: 2, GroupBlock: 3}
-	loose := map[bool]int{true: 1}
-	return cmp.Or(loose[a.loose]-loose[b.loose], len(b.members)-len(a.members), order[a.kind]-order[b.kind], strings.Compare(a.id, b.id))
+	if a.loose != b.loose {
+		if a.loose {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Or(len(b.members)-len(a.members), groupOrder[a.kind]-groupOrder[b.kind], strings.Compare(a.id, b.id))
 }
 
 // choose takes explanations, the one with most members first, until no other explains two faults more. Of

@@ -235,7 +235,7 @@ func (x *groupExplainer) border() {
 	for n := range dead {
 		around = append(around, n)
 	}
-	slices.SortFunc(around, func(a, b *node) int { return a.rank - b.rank })
+	sortNodes(around)
 	if len(around) > 0 {
 		x.say("dead around it: %s", several(ids(around)))
 	}

@@ -16,6 +16,9 @@ type Detail struct {
 	Silent bool
 	// Handshake: the sending way is broken: the peer is heard, but it does not hear us.
 	Handshake bool
+	// Restarting: the receiving way is sick because the peer's DNP half is being restarted, as was
+	// announced; the time for that is not over.
+	Restarting bool
 	// HeardAge, of a silent link: the time from the last frame (or the start) to the verdict, in
 	// whole milliseconds. It does not grow afterwards.
 	HeardAge time.Duration
@@ -39,14 +42,16 @@ func (d Detail) State() LinkState {
 //
 //	bits 0-2  Rx, as LinkState     bit 8   Silent
 //	bits 4-6  Tx, as LinkState     bit 9   Handshake
+//	                               bit 10  Restarting
 //	                               bits 16-31  of a silent link HeardAge in ms, 0xffff for more;
 //	                                           of another one Loss
 const (
 	detailTxShift   = 4
 	detailSilent    = 1 << 8
 	detailHandshake = 1 << 9
+	detailRestart   = 1 << 10
 	detailAgeShift  = 16
-	detailMask      = 0xffff0377
+	detailMask      = 0xffff0777
 )
 
 // Encode returns the detail as a register word.
@@ -58,6 +63,9 @@ func (d Detail) Encode() uint32 {
 	if d.Handshake {
 		w |= detailHandshake
 	}
+	if d.Restarting {
+		w |= detailRestart
+	}
 	if !d.Silent {
 		return w | uint32(d.Loss)<<detailAgeShift
 	}
@@ -68,10 +76,11 @@ func (d Detail) Encode() uint32 {
 // DecodeDetail reads a register word and refuses what Encode cannot have made.
 func DecodeDetail(w uint32) (Detail, error) {
 	d := Detail{
-		Rx:        LinkState(w & 7),
-		Tx:        LinkState(w >> detailTxShift & 7),
-		Silent:    w&detailSilent != 0,
-		Handshake: w&detailHandshake != 0,
+		Rx:         LinkState(w & 7),
+		Tx:         LinkState(w >> detailTxShift & 7),
+		Silent:     w&detailSilent != 0,
+		Handshake:  w&detailHandshake != 0,
+		Restarting: w&detailRestart != 0,
 	}
 	if d.Silent {
 		d.HeardAge = time.Duration(w>>detailAgeShift) * time.Millisecond
@@ -98,6 +107,9 @@ func (d Detail) String() string {
 	}
 	if d.Handshake {
 		b.WriteString(" unheard")
+	}
+	if d.Restarting {
+		b.WriteString(" restarting")
 	}
 	if d.Loss > 0 {
 		fmt.Fprintf(&b, " losing %.2g %%", 100*float64(d.Loss)/LossUnits)

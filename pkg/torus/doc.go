@@ -34,6 +34,13 @@
 // ours are capped by default at DefaultMaxFrame, what one UDP datagram holds on a path with an
 // MTU of 1,500. At these lengths CRC-32 finds every error of up to three bits.
 //
+// # Restart of a half
+//
+// A half that is gone is announced by whoever holds its sockets and its copy: a frame of
+// TypeRestarting, of the half's session and with the next of its sequence numbers, says when the half
+// means to be back. The link is sick meanwhile and not broken, for MaxRestarting at most. An end that
+// does not know the type hears a frame and then silence, as ever.
+//
 // Types and flags that a receiver does not know are kept and ignored: a later version may add
 // them without a new version number.
 package torus

@@ -38,14 +38,15 @@ type FrameType uint8
 
 // The frame types.
 const (
-	TypeHeartbeat FrameType = iota + 1 // no payload
-	TypeMessage                        // relayed bytes: mailbox and envelope, see internal/agent
-	TypeTest                           // reserved: link self-test on demand
-	TypeEureka                         // reserved
-	TypeBarrier                        // reserved
+	TypeHeartbeat  FrameType = iota + 1 // no payload
+	TypeMessage                         // relayed bytes: mailbox and envelope, see internal/agent
+	TypeTest                            // reserved: link self-test on demand
+	TypeEureka                          // reserved
+	TypeBarrier                         // reserved
+	TypeRestarting                      // the sender's DNP half is being restarted: see Restarting
 )
 
-var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka", TypeBarrier: "barrier"}
+var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka", TypeBarrier: "barrier", TypeRestarting: "restarting"}
 
 // String returns the type's name.
 func (t FrameType) String() string {
@@ -64,7 +65,7 @@ const (
 	FlagHostDead Flags = 1 << iota
 	// FlagDeaf: the sender hears nothing authentic from the receiver. The link machine sets it.
 	FlagDeaf
-	// FlagRestart: the sender's DNP half is about to stop on purpose and means to be back.
+	// FlagRestart: the sender's DNP half is not there and means to be back.
 	FlagRestart
 )
 

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -210,13 +212,41 @@ func TestSequenceNumberIsUsedOnce(t *testing.T) {
 
 func TestEnumNames(t *testing.T) {
 	for want, v := range map[string]interface{ String() string }{
-		"heartbeat": TypeHeartbeat, "barrier": TypeBarrier, "FrameType(0)": FrameType(0), "FrameType(99)": FrameType(99),
+		"heartbeat": TypeHeartbeat, "barrier": TypeBarrier, "restarting": TypeRestarting, "FrameType(0)": FrameType(0), "FrameType(99)": FrameType(99),
 		"crc": BadCRC, "interface": BadInterface, "BadKind(0)": BadKind(0),
 		"UNKNOWN": LinkUnknown, "BROKEN": LinkBroken, "LinkState(0)": LinkState(0), "LinkState(5)": LinkState(5),
 	} {
 		if v.String() != want {
 			t.Errorf("%q, want %q", v.String(), want)
 		}
+	}
+}
+
+// TestRestarting: an announcement comes through as it was, what a later version adds is ignored, and what is
+// too short is refused and counted.
+func TestRestarting(t *testing.T) {
+	for given, want := range map[Restarting]Restarting{
+		{}: {},
+		{Back: 2500*time.Millisecond + 999, Attempt: 3}: {Back: 2500 * time.Millisecond, Attempt: 3},
+		{Back: -time.Second}:                            {},
+		{Back: 1 << 62, Attempt: math.MaxUint32}:        {Back: math.MaxUint32 * time.Millisecond, Attempt: math.MaxUint32},
+	} {
+		f := RestartingFrame(sample(), given)
+		if got, err := DecodeRestarting(append(f.Payload, 1, 2, 3)); err != nil || got != want {
+			t.Errorf("%+v becomes %+v, %v", given, got, err)
+		}
+		if f.Type != TypeRestarting || f.Flags != sample().Flags|FlagRestart || f.Seq != sample().Seq {
+			t.Errorf("frame %+v", f)
+		}
+	}
+	if _, err := DecodeRestarting(make([]byte, 7)); !errors.Is(err, ErrRestarting) {
+		t.Errorf("7 bytes: %v", err)
+	}
+	now := time.Unix(1000, 0)
+	l := NewLink(testConfig(), now)
+	out := l.Step(now, FrameReceived{Frame{Type: TypeRestarting, Direction: grid.XMinus, Src: testConfig().Dst, Seq: 1, Epoch: 1}})
+	if s := l.Stats(); out.Detail.Restarting || s.Malformed != 1 || s.Restarting != 0 {
+		t.Errorf("an announcement without a time: %s, %+v", out.Detail, s)
 	}
 }
 

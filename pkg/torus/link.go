@@ -16,7 +16,7 @@ type LinkState uint8
 const (
 	LinkUnknown LinkState = iota + 1 // nothing heard yet, within the start-up grace
 	LinkNormal
-	LinkSick   // errors over frames received passed the threshold (seed 001 §IV-B)
+	LinkSick   // errors over frames received passed the threshold (seed 001 §IV-B), or the peer restarts
 	LinkBroken // silent, or the peer does not hear us
 )
 
@@ -178,6 +178,7 @@ type LinkStats struct {
 	Sessions   uint64 // packets of a session unknown here
 	Malformed  uint64
 	OwnLate    uint64    // steps at which this machine had to doubt itself
+	Restarting uint64    // announcements that the peer's DNP half is being restarted
 	LastHeard  time.Time // zero: never
 
 	WindowFrames, WindowErrors int // what the sick ratio is computed from now
@@ -192,6 +193,9 @@ type LinkStats struct {
 //
 //	sending:    UNKNOWN ──ack moves──► NORMAL ──ack stands for (Misses+2)·Period──► BROKEN
 //	                                      ◄──────── HoldOff of moving acks ────────────┘
+//
+//	restart:    any ──announcement──► SICK (restarting) ──frame──► NORMAL, or SICK as before
+//	                                       └──until and silent──► BROKEN
 //
 // While a link is silent (and in the hold-off after), the sending way is UNKNOWN: only the peer
 // could tell. The link is broken when either way is, else what the receiving way is.
@@ -219,6 +223,7 @@ type Link struct {
 	cleanSince   time.Time // of a sick link: since when at or below ClearRatio; zero: not
 	seq          sequence
 	crcPending   uint64 // damaged frames since the last authentic one
+	restart      restart
 
 	// Sending way.
 	tx           LinkState
@@ -262,7 +267,7 @@ func (l *Link) State() LinkState { return l.Detail().State() }
 // Detail is the link way by way. A silent link says nothing of the sending way until it is good
 // again, so that a flapping one does not change with every flap.
 func (l *Link) Detail() Detail {
-	d := Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge}
+	d := Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge, Restarting: l.restart.on}
 	if l.silent {
 		d.Tx = LinkUnknown
 	}

@@ -8,7 +8,7 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 		l.stats.Misrouted++
 		return false
 	}
-	forgive := l.forgive || !l.hearing
+	forgive := l.forgive || !l.hearing || f.Type == TypeRestarting
 	gap, verdict := l.seq.accept(f.Session, f.Epoch, f.Seq, forgive)
 	switch verdict {
 	case seqDuplicate:
@@ -26,6 +26,23 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 		l.countCRC(gap)
 	}
 	l.stats.Received++
+	if verdict == seqNext && f.Type == TypeRestarting {
+		l.peer = peerStatus(f)
+		l.announced(now, f.Payload)
+		return true
+	}
+	if verdict == seqNext && !l.restart.first.IsZero() {
+		l.becomeRestarted()
+	}
+	l.heard(now, f, verdict)
+	return true
+}
+
+// heard takes a sign of life. One that was overtaken by the announcement of a restart is none.
+func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict) {
+	if l.restart.on || f.Type == TypeRestarting {
+		return
+	}
 	l.stats.LastHeard = now
 	if !l.hearing {
 		l.hearing, l.hearingSince = true, now
@@ -34,10 +51,13 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 		l.becomeNormalRx()
 	}
 	if verdict == seqNext {
-		l.peer = PeerStatus{DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Epoch: f.Epoch}
+		l.peer = peerStatus(f)
 		l.takeAck(now, f)
 	}
-	return true
+}
+
+func peerStatus(f *Frame) PeerStatus {
+	return PeerStatus{DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Epoch: f.Epoch}
 }
 
 // countCRC sorts the damaged frames seen since the last authentic one: as many as are missing
@@ -52,6 +72,12 @@ func (l *Link) countCRC(gap uint64) {
 // silenceAt is when the link is silent if nothing more comes; zero if it is so already.
 func (l *Link) silenceAt() time.Time {
 	switch {
+	case l.restart.on:
+		silent := l.stats.LastHeard.Add(l.silentAfter())
+		if l.stats.LastHeard.IsZero() {
+			silent = l.start.Add(l.cfg.grace())
+		}
+		return latest(latest(l.restart.until, silent), l.doubtUntil)
 	case l.hearing:
 		return latest(l.stats.LastHeard.Add(l.silentAfter()), l.doubtUntil)
 	case l.rx == LinkUnknown:
@@ -66,7 +92,7 @@ func (l *Link) rxClearAt() time.Time {
 	switch {
 	case l.rx == LinkBroken && l.hearing:
 		return l.hearingSince.Add(l.cfg.holdOff())
-	case l.rx == LinkSick && !l.cleanSince.IsZero():
+	case l.rx == LinkSick && !l.restart.on && !l.cleanSince.IsZero():
 		return l.cleanSince.Add(l.cfg.holdOff())
 	}
 	return time.Time{}
@@ -78,6 +104,9 @@ func (l *Link) judgeRx(now time.Time) {
 	if due(now, l.silenceAt()) {
 		l.becomeSilent(now)
 		return
+	}
+	if l.restart.on {
+		return // until a frame comes
 	}
 	frames, errors := l.seq.judged()
 	ratio := errorRatio(errors, frames)
@@ -121,7 +150,7 @@ func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }
 // becomeSilent breaks the receiving way, or finds a broken one silent again within its hold-off,
 // which is no change. What the peer hears of us is no longer known.
 func (l *Link) becomeSilent(now time.Time) {
-	l.hearing = false
+	l.hearing, l.restart.on = false, false
 	l.tx, l.ackingSince = LinkUnknown, time.Time{}
 	if l.rx == LinkBroken {
 		return

@@ -81,6 +81,7 @@ func TestDetail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := Detail{
 			Rx: states.Draw(t, "rx"), Tx: states.Draw(t, "tx"), Silent: rapid.Bool().Draw(t, "silent"), Handshake: rapid.Bool().Draw(t, "handshake"),
+			Restarting: rapid.Bool().Draw(t, "restarting"),
 		}
 		if n := rapid.IntRange(0, math.MaxUint16).Draw(t, "age or loss"); d.Silent {
 			d.HeardAge = time.Duration(n) * time.Millisecond
@@ -98,7 +99,7 @@ func TestDetail(t *testing.T) {
 	for _, tc := range []struct {
 		word  uint32
 		names string
-	}{{0, "receiving state is 0"}, {5, "receiving state is 5"}, {2, "sending state is 0"}, {0x72, "sending state is 7"}, {0x422, "mask"}, {0x2a, "mask"}} {
+	}{{0, "receiving state is 0"}, {5, "receiving state is 5"}, {2, "sending state is 0"}, {0x72, "sending state is 7"}, {0x822, "mask"}, {0x2a, "mask"}} {
 		if _, err := DecodeDetail(tc.word); err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("word %#x: %v, want an error that names %q", tc.word, err, tc.names)
 		}
@@ -107,6 +108,9 @@ func TestDetail(t *testing.T) {
 		t.Error(got)
 	}
 	if got := (Detail{Rx: LinkNormal, Tx: LinkNormal, Loss: LossUnits / 100}).String(); got != "rx NORMAL tx NORMAL losing 1 %" {
+		t.Error(got)
+	}
+	if got := (Detail{Rx: LinkSick, Tx: LinkNormal, Restarting: true}).String(); got != "rx SICK tx NORMAL restarting" {
 		t.Error(got)
 	}
 	if got := (Detail{Rx: LinkSick, Tx: LinkBroken, Handshake: true}).String(); got != "rx SICK tx BROKEN unheard" {
@@ -317,11 +321,11 @@ func TestLinkInvariants(t *testing.T) {
 		cfg := testConfig()
 		now := time.Unix(1000, 0)
 		l := NewLink(cfg, now)
-		heard, wake := now, time.Time{}
+		heard, back, wake := now, now, time.Time{}
 		session, seq := uint32(0), uint64(0)
 		was := l.Detail()
 		for range rapid.IntRange(1, 150).Draw(t, "steps") {
-			late := false
+			late, announced := false, time.Time{}
 			if rapid.Bool().Draw(t, "at wake") && wake.After(now) {
 				now = wake
 			} else {
@@ -329,23 +333,31 @@ func TestLinkInvariants(t *testing.T) {
 				late = !wake.IsZero() && now.Sub(wake) > cfg.Period // the first step was promised for no time
 			}
 			var ev LinkEvent = Tick{}
-			switch rapid.IntRange(0, 7).Draw(t, "event") {
+			switch rapid.IntRange(0, 8).Draw(t, "event") {
 			case 0:
 				session++
 				seq = 0
 				ev = SessionStarted{session}
 			case 1:
 				ev = FrameBad{Kind: BadKind(rapid.IntRange(0, 6).Draw(t, "kind"))}
-			case 2, 3, 4:
+			case 2, 3, 4, 5:
 				seq += uint64(rapid.IntRange(0, 4).Draw(t, "seq"))
-				ev = FrameReceived{Frame{
+				f := Frame{
 					Type: TypeHeartbeat, Direction: grid.XMinus, Src: cfg.Dst, Dst: cfg.Src, Session: session, Epoch: 1, Seq: seq,
 					Ack: rapid.Uint64Range(0, 10).Draw(t, "ack"), Flags: Flags(rapid.IntRange(0, 3).Draw(t, "flags")),
-				}}
+				}
+				if rapid.IntRange(0, 3).Draw(t, "restarting") == 0 {
+					r := Restarting{Back: time.Duration(rapid.IntRange(0, 300).Draw(t, "back")) * time.Millisecond}
+					f, announced = RestartingFrame(f, r), now.Add(r.Back)
+				}
+				ev = FrameReceived{f}
 			}
 			out := l.Step(now, ev)
-			if out.Accepted {
-				heard = now
+			switch {
+			case out.Accepted && !announced.IsZero():
+				back = announced
+			case out.Accepted:
+				heard, back = now, now
 			}
 			if out.SendHeartbeat {
 				l.NextFrame(Status{Epoch: 1})
@@ -357,11 +369,11 @@ func TestLinkInvariants(t *testing.T) {
 			if heard.Equal(time.Unix(1000, 0)) {
 				least = min(least, cfg.Grace)
 			}
-			if out.Detail.Silent && !was.Silent && (now.Sub(heard) < least || late) {
+			if out.Detail.Silent && !was.Silent && (now.Sub(heard) < least || now.Before(back) || late) {
 				t.Fatalf("silent %v after it heard (late %t): %s", now.Sub(heard), late, out.Detail)
 			}
 			if out.Changed != (out.Detail != was) || out.State != out.Detail.State() || out.Late != late ||
-				out.Detail.Handshake != (out.Detail.Tx == LinkBroken) || out.Detail.Silent != (out.Detail.Rx == LinkBroken) {
+				out.Detail.Restarting && out.Detail.Rx != LinkSick || out.Detail.Handshake != (out.Detail.Tx == LinkBroken) || out.Detail.Silent != (out.Detail.Rx == LinkBroken) {
 				t.Fatalf("%+v, was %s, late %t", out, was, late)
 			}
 			was, wake = out.Detail, out.Wake

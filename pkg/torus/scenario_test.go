@@ -18,7 +18,9 @@ import (
 //
 //	config KEY=VALUE…        periods and thresholds of both ends; first
 //	at TIME COMMAND …        of the wire a>b or b>a: cut, heal, drop, corrupt, dup or delay every N-th
-//	                         of an end: stop and cont (SIGSTOP, SIGCONT), kill, start, host-dead
+//	                         of an end: stop and cont (SIGSTOP, SIGCONT), kill, start, host-dead,
+//	                         revive (a killed one goes on with all that it knew), and announce N:
+//	                         whoever looks after a killed one says that it is back in N ms
 //	                         to an end: stranger N (noise), forge N (wrong key), replay N (of old frames)
 //	                         handshake: a new session for both
 //	end TIME                 and the counters that are not 0
@@ -64,6 +66,7 @@ type end struct {
 	queue   [][]byte // the socket buffer of a stopped process; the newest drops
 	tick    int      // only the timer of this serial number counts
 	out     pipe
+	attempt uint32 // of bringing it back
 }
 
 // pipe is one way of the wire. Every n-th packet meets what is set for it; 0 is none.
@@ -187,6 +190,10 @@ func (w *world) action(f []string) (func(), error) {
 		return func() { e.alive = false }, nil
 	case "start":
 		return func() { w.startEnd(e); w.redial(e) }, nil
+	case "revive":
+		return func() { e.alive = true; w.step(e, Tick{}) }, nil
+	case "announce":
+		return func() { w.announce(e, time.Duration(n)*time.Millisecond) }, nil
 	case "host-dead":
 		return func() { e.dead = true; w.send(e, e.link.NextFrame(e.status())) }, nil
 	case "stranger":
@@ -380,6 +387,13 @@ func (w *world) wakeUp(e *end) {
 	e.queue = nil
 }
 
+// announce is what the recovery daemon does with what it finds in a dead half's copy.
+func (w *world) announce(e *end, back time.Duration) {
+	e.attempt++
+	f := e.link.NextFrame(e.status())
+	w.send(e, RestartingFrame(f, Restarting{Back: back, Attempt: e.attempt}))
+}
+
 func (w *world) noise(e *end, n int) {
 	history := w.peer(e).out.history
 	for i := range n {
@@ -414,7 +428,7 @@ func summary(l *Link) string {
 		v    uint64
 	}{
 		{"lost", s.Lost}, {"late", s.Late}, {"duplicates", s.Duplicates}, {"replays", s.Replays}, {"misrouted", s.Misrouted}, {"crc", s.CRC},
-		{"crc-strange", s.CRCStrange}, {"mac", s.MAC}, {"sessions", s.Sessions}, {"malformed", s.Malformed}, {"own-late", s.OwnLate},
+		{"crc-strange", s.CRCStrange}, {"mac", s.MAC}, {"sessions", s.Sessions}, {"malformed", s.Malformed}, {"own-late", s.OwnLate}, {"restarting", s.Restarting},
 	} {
 		if c.v != 0 {
 			fmt.Fprintf(&out, " %s=%d", c.name, c.v)

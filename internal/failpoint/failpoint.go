@@ -1,0 +1,100 @@
+// Package failpoint marks the steps of the two halves and of the daemon at which the injection campaign
+// makes something go wrong: every send, receive, commit and restart step.
+//
+// In a program as it is delivered there are none: without the build tag lofamo_failpoint every function here
+// is empty and inlined away (off.go, and the tests that hold it). With it a point does what an Order says,
+// given through the injection socket of a half or of the daemon, or through a file in the state directory
+// that is read once at a start; both only where the configuration allows injection.
+package failpoint
+
+import "fmt"
+
+// Point is a step at which something may be made to go wrong.
+type Point string
+
+// The points of the halves.
+const (
+	LinkSend    Point = "link-send"    // a frame goes out by a torus link
+	LinkReceive Point = "link-receive" // a packet came by a torus link
+	HostSend    Point = "host-send"    // a datagram goes out by the service network
+	HostReceive Point = "host-receive" // a datagram came by the service network
+	MailSend    Point = "mail-send"    // a message goes to the other half
+	MailReceive Point = "mail-receive" // a message of the other half came
+
+	CommitBefore  Point = "commit-before"  // a cell of the copy is about to be stored
+	CommitBetween Point = "commit-between" // its first half is, its second is not
+	CommitAfter   Point = "commit-after"   // it is stored, and nothing rests on it yet
+	SpoolKeep     Point = "spool-keep"     // reports go to the disk's spool
+
+	StartOpened   Point = "start-opened"   // a half that starts has its register file and its mailbox
+	StartRestored Point = "start-restored" // and what its copy says
+	StartServing  Point = "start-serving"  // and has taken its first step
+)
+
+// The points of the daemon, in the order of a restart.
+const (
+	DaemonDetected  Point = "daemon-detected"  // a half is to be ended
+	DaemonGone      Point = "daemon-gone"      // it is gone for certain
+	DaemonAnnounced Point = "daemon-announced" // the neighbours were told
+	DaemonStarted   Point = "daemon-started"   // a new one was started
+)
+
+// Action is what a point does.
+type Action uint8
+
+// The actions. Those after Double happen inside Hit; the caller does Drop, Corrupt and Double.
+const (
+	Pass    Action = iota // nothing
+	Drop                  // the step is left out
+	Corrupt               // with a bit flipped
+	Double                // twice
+	Delay                 // later
+	Hang                  // never: the caller blocks for ever, with the locks that it holds
+	Spin                  // never: it computes for ever
+	Crash                 // the process is killed (signal 9)
+	Panic                 // the process panics
+	Exit                  // the process exits with a failure
+)
+
+var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang", Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit"}
+
+// String returns the action's name.
+func (a Action) String() string {
+	if int(a) < len(actionNames) {
+		return actionNames[a]
+	}
+	return fmt.Sprintf("Action(%d)", uint8(a))
+}
+
+// ParseAction reads the name of an action that does something.
+func ParseAction(s string) (Action, error) {
+	for a, name := range actionNames {
+		if name == s && Action(a) != Pass {
+			return Action(a), nil
+		}
+	}
+	return Pass, fmt.Errorf("action: given %q: want drop, corrupt, double, delay, hang, spin, crash, panic or exit", s)
+}
+
+// Order is what is wanted of a point, as JSON: {"point":"link-send","action":"delay","delay_ms":20,"skip":3,"times":2}.
+type Order struct {
+	Point   Point  `json:"point"`
+	Action  string `json:"action"`
+	DelayMS int    `json:"delay_ms,omitempty"` // with delay
+	Skip    int    `json:"skip,omitempty"`     // so many pass first
+	Times   int    `json:"times,omitempty"`    // how often; 0: once
+}
+
+// Points lists the points of the halves and of the daemon.
+func Points() (halves, daemon []Point) {
+	return []Point{
+			LinkSend, LinkReceive, HostSend, HostReceive, MailSend, MailReceive,
+			CommitBefore, CommitBetween, CommitAfter, SpoolKeep, StartOpened, StartRestored, StartServing,
+		}, []Point{
+			DaemonDetected, DaemonGone, DaemonAnnounced, DaemonStarted,
+		}
+}
+
+// File returns the name of the file in a state directory that arms the points of a process at its start:
+// of a half ("host", "dnp") or of the daemon ("run").
+func File(who string) string { return "failpoint." + who }

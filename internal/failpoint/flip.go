@@ -1,0 +1,133 @@
+//go:build lofamo_failpoint
+
+package failpoint
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"unsafe"
+)
+
+// Flipped is what a flip hit.
+type Flipped struct {
+	Path string // from the root, as Go writes it
+	Bit  int
+	Of   int // how many scalars there were to choose from
+}
+
+// scalar is a place in live memory.
+type scalar struct {
+	path string
+	at   unsafe.Pointer
+	size uintptr
+}
+
+// Flip flips one bit of one scalar that can be reached from the roots, chosen by seed among all of them.
+// Pointers, lengths, strings and what guards itself by a lock of its own are left out: a flip there is a fault
+// of the Go runtime's, which ends the process sooner or later.
+func Flip(roots map[string]any, seed uint64) (Flipped, error) {
+	w := walker{seen: map[visit]bool{}}
+	for _, name := range slices.Sorted(maps.Keys(roots)) {
+		w.walk(name, reflect.ValueOf(roots[name]), 0)
+	}
+	if len(w.found) == 0 {
+		return Flipped{}, errors.New("flip: nothing lives here")
+	}
+	r := rand.New(rand.NewPCG(seed, seed))
+	s := w.found[r.IntN(len(w.found))]
+	bit := r.IntN(int(s.size) * 8)
+	if w.isBool[s.at] {
+		bit = 0 // more would be no value of the language's
+	}
+	p := (*byte)(unsafe.Add(s.at, bit/8))
+	*p ^= 1 << (bit % 8)
+	return Flipped{s.path, bit, len(w.found)}, nil
+}
+
+type visit struct {
+	at unsafe.Pointer
+	t  reflect.Type
+}
+
+type walker struct {
+	seen   map[visit]bool
+	found  []scalar
+	isBool map[unsafe.Pointer]bool
+}
+
+// Bounds of a walk: no path is followed deeper, and of a slice no more elements are taken.
+const (
+	maxDepth    = 24
+	maxElements = 4096
+	maxFound    = 1 << 20
+)
+
+// walk is long: it takes apart every kind of value there is.
+func (w *walker) walk(path string, v reflect.Value, depth int) {
+	if depth > maxDepth || len(w.found) >= maxFound || !v.IsValid() || left(v.Type()) {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Bool:
+		if v.CanAddr() {
+			if w.isBool == nil {
+				w.isBool = map[unsafe.Pointer]bool{}
+			}
+			w.isBool[at(v)] = true
+		}
+		w.take(path, v)
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Float32, reflect.Float64:
+		w.take(path, v)
+	case reflect.Pointer:
+		if v.IsNil() || w.seen[visit{v.UnsafePointer(), v.Type()}] {
+			return
+		}
+		w.seen[visit{v.UnsafePointer(), v.Type()}] = true
+		w.walk(path, v.Elem(), depth+1)
+	case reflect.Interface:
+		if !v.IsNil() {
+			w.walk(path, v.Elem(), depth+1)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			w.walk(path+"."+v.Type().Field(i).Name, v.Field(i), depth+1)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			w.walk(fmt.Sprintf("%s[%d]", path, i), v.Index(i), depth+1)
+		}
+	case reflect.Slice:
+		if v.Len() == 0 || w.seen[visit{v.UnsafePointer(), v.Type()}] {
+			return
+		}
+		w.seen[visit{v.UnsafePointer(), v.Type()}] = true
+		for i := range min(v.Len(), maxElements) {
+			w.walk(fmt.Sprintf("%s[%d]", path, i), v.Index(i), depth+1)
+		}
+	case reflect.Map:
+		for it := v.MapRange(); it.Next(); { // only what lies behind pointers can be reached
+			w.walk(path+"[…]", it.Value(), depth+1)
+		}
+	default: // strings, functions, channels, unsafe pointers
+	}
+}
+
+func (w *walker) take(path string, v reflect.Value) {
+	if v.CanAddr() {
+		w.found = append(w.found, scalar{path, at(v), v.Type().Size()})
+	}
+}
+
+func at(v reflect.Value) unsafe.Pointer { return unsafe.Pointer(v.UnsafeAddr()) }
+
+// left says which types are left out.
+func left(t reflect.Type) bool {
+	p := t.PkgPath()
+	return p == "sync" || p == "sync/atomic" || p == "log/slog" || p == "time" && t.Name() == "Location" || p == "reflect" || p == "runtime" ||
+		strings.HasPrefix(p, "internal/") || strings.HasPrefix(p, "crypto/") || strings.HasPrefix(p, "google.golang.org/") || p == "net" || p == "os"
+}

@@ -1,0 +1,190 @@
+//go:build lofamo_failpoint
+
+package failpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Enabled says whether this build has failpoints.
+const Enabled = true
+
+// armed is the one place of this package's state: this build is for the campaign alone.
+var armed struct {
+	any   atomic.Bool // spares the lock where nothing is armed
+	mu    sync.Mutex
+	by    map[Point]*standing
+	roots map[string]any
+	hits  atomic.Uint64
+}
+
+type standing struct {
+	action Action
+	delay  time.Duration
+	skip   int
+	times  int
+}
+
+// Hit does what is wanted of the point, and returns what its caller is to do.
+func Hit(p Point) Action {
+	if !armed.any.Load() {
+		return Pass
+	}
+	s := take(p)
+	switch s.action {
+	case Delay:
+		time.Sleep(s.delay)
+	case Hang:
+		select {}
+	case Spin:
+		for {
+			armed.hits.Load()
+		}
+	case Crash:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {}
+	case Panic:
+		panic("failpoint " + string(p))
+	case Exit:
+		os.Exit(3)
+	case Drop, Corrupt, Double:
+		return s.action
+	default:
+	}
+	return Pass
+}
+
+// take counts a hit and returns what is to be done.
+func take(p Point) standing {
+	armed.mu.Lock()
+	defer armed.mu.Unlock()
+	s := armed.by[p]
+	switch {
+	case s == nil:
+		return standing{}
+	case s.skip > 0:
+		s.skip--
+		return standing{}
+	}
+	if s.times--; s.times <= 0 {
+		delete(armed.by, p)
+	}
+	armed.any.Store(len(armed.by) > 0)
+	armed.hits.Add(1)
+	return *s
+}
+
+// Packet makes what becomes of a packet go wrong: it returns how often the step is to be done, and may flip a bit of b.
+func Packet(p Point, b []byte) int {
+	switch Hit(p) {
+	case Drop:
+		return 0
+	case Corrupt:
+		if len(b) > 0 {
+			b[len(b)/2] ^= 0x10
+		}
+	case Double:
+		return 2
+	default:
+	}
+	return 1
+}
+
+// Arm arms a point.
+func Arm(o Order) error {
+	a, err := ParseAction(o.Action)
+	if err != nil {
+		return err
+	}
+	halves, daemon := Points()
+	if !slices.Contains(halves, o.Point) && !slices.Contains(daemon, o.Point) {
+		return fmt.Errorf("point: given %q: want one of %v %v", o.Point, halves, daemon)
+	}
+	armed.mu.Lock()
+	defer armed.mu.Unlock()
+	if armed.by == nil {
+		armed.by = map[Point]*standing{}
+	}
+	armed.by[o.Point] = &standing{a, time.Duration(o.DelayMS) * time.Millisecond, o.Skip, max(1, o.Times)}
+	armed.any.Store(true)
+	return nil
+}
+
+// ArmAtStart arms what the file of a process says, and removes the file first: the next start is without.
+func ArmAtStart(dir, who string) error {
+	path := filepath.Join(dir, File(who))
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err = errors.Join(err, os.Remove(path)); err != nil {
+		return fmt.Errorf("failpoints: %w", err)
+	}
+	var orders []Order
+	if err := json.Unmarshal(b, &orders); err != nil {
+		return fmt.Errorf("failpoints %s: %w", path, err)
+	}
+	for _, o := range orders {
+		if err := Arm(o); err != nil {
+			return fmt.Errorf("failpoints %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// Live names something that lives in this process, for flips.
+func Live(name string, root any) {
+	armed.mu.Lock()
+	defer armed.mu.Unlock()
+	if armed.roots == nil {
+		armed.roots = map[string]any{}
+	}
+	armed.roots[name] = root
+}
+
+// Mount serves POST /failpoint, whose body is an Order, GET /failpoint, which answers how many points were hit,
+// and POST /flip, whose body is a seed.
+func Mount(mux *http.ServeMux) {
+	mux.HandleFunc("POST /failpoint", func(w http.ResponseWriter, r *http.Request) {
+		var o Order
+		err := json.NewDecoder(io.LimitReader(r.Body, 4096)).Decode(&o)
+		if err == nil {
+			err = Arm(o)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+	})
+	mux.HandleFunc("GET /failpoint", func(w http.ResponseWriter, _ *http.Request) {
+		armed.mu.Lock()
+		defer armed.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(map[string]uint64{"hits": armed.hits.Load(), "armed": uint64(len(armed.by))})
+	})
+	mux.HandleFunc("POST /flip", func(w http.ResponseWriter, r *http.Request) {
+		var in struct{ Seed uint64 }
+		if err := json.NewDecoder(io.LimitReader(r.Body, 4096)).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		armed.mu.Lock()
+		defer armed.mu.Unlock()
+		f, err := Flip(armed.roots, in.Seed)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(f)
+	})
+}

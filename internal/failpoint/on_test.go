@@ -1,0 +1,126 @@
+//go:build lofamo_failpoint
+
+package failpoint
+
+import (
+	"errors"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func arm(t *testing.T, o Order) {
+	t.Helper()
+	if err := Arm(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestHitSkipsAndCounts(t *testing.T) {
+	arm(t, Order{Point: LinkSend, Action: "drop", Skip: 2, Times: 2})
+	for i, want := range []Action{Pass, Pass, Drop, Drop, Pass} {
+		if got := Hit(LinkSend); got != want {
+			t.Errorf("hit %d: %s, want %s", i, got, want)
+		}
+	}
+	if armed.any.Load() {
+		t.Error("something is armed still")
+	}
+}
+
+func TestPacket(t *testing.T) {
+	for action, want := range map[string]struct {
+		times int
+		b     string
+	}{"drop": {0, "ab"}, "double": {2, "ab"}, "corrupt": {1, "ar"}} {
+		arm(t, Order{Point: HostSend, Action: action})
+		b := []byte("ab")
+		if n := Packet(HostSend, b); n != want.times || string(b) != want.b {
+			t.Errorf("%s: %d times %q", action, n, b)
+		}
+	}
+	if n := Packet(HostSend, nil); n != 1 {
+		t.Errorf("%d times, and nothing armed", n)
+	}
+}
+
+func TestDelay(t *testing.T) {
+	arm(t, Order{Point: MailSend, Action: "delay", DelayMS: 20})
+	begin := time.Now()
+	if Hit(MailSend) != Pass || time.Since(begin) < 20*time.Millisecond {
+		t.Error("no delay")
+	}
+}
+
+func TestArmAtStart(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, File("dnp"))
+	if err := ArmAtStart(dir, "dnp"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(`[{"point":"start-opened","action":"double"}]`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ArmAtStart(dir, "dnp"); err != nil || Hit(StartOpened) != Double {
+		t.Errorf("not armed: %v", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the file would arm the next start too")
+	}
+}
+
+func TestArmRefuses(t *testing.T) {
+	for _, o := range []Order{{Point: "nowhere", Action: "drop"}, {Point: LinkSend, Action: "explode"}} {
+		if Arm(o) == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	mux := http.NewServeMux()
+	Mount(mux)
+	for body, want := range map[string]int{`{"point":"nowhere","action":"drop"}`: 400, `x`: 400, `{"point":"mail-receive","action":"drop"}`: 200} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest("POST", "/failpoint", strings.NewReader(body)))
+		if w.Code != want {
+			t.Errorf("%s: %d, want %d", body, w.Code, want)
+		}
+	}
+}
+
+// TestFlip: a flip changes one bit of what lives, whatever it hangs on.
+func TestFlip(t *testing.T) {
+	type inner struct{ n uint32 }
+	type root struct {
+		a    int64
+		ok   bool
+		p    *inner
+		list []inner
+		by   map[string]*inner
+		self *root
+		any  any
+		text string
+	}
+	r := &root{p: &inner{}, list: make([]inner, 3), by: map[string]*inner{"x": {}}, any: &inner{}, text: "abc"}
+	r.self = r
+	paths := map[string]bool{}
+	for seed := range uint64(400) {
+		f, err := Flip(map[string]any{"r": r}, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Of != 8 {
+			t.Fatalf("%d scalars, want 8", f.Of)
+		}
+		paths[f.Path] = true
+	}
+	if len(paths) != 8 || r.text != "abc" {
+		t.Errorf("flipped %v", paths)
+	}
+	if _, err := Flip(nil, 1); err == nil {
+		t.Error("nothing was flipped")
+	}
+}

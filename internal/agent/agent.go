@@ -30,6 +30,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -54,6 +55,7 @@ type common struct {
 	verifier *pki.Verifier
 	keeper   *keeper.Keeper
 	unkept   string // why reports are not kept, as the machine was told
+	debug    bool   // the log takes debug lines
 }
 
 // prepare checks the configuration and loads the half's keys.
@@ -75,7 +77,7 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 	}
 	c := common{
 		cfg: cfg, periods: periods, half: half, topo: topo.New(cfg.Node, coord, dims, peers),
-		log: log.With("node", string(cfg.Node), "half", half.String()),
+		log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
 	}
 	if c.signer, err = loadSigner(cfg, half); err != nil {
 		return common{}, &ConfigError{err}
@@ -86,6 +88,7 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 	if err := makeStateDir(cfg.StateDir); err != nil {
 		return common{}, err
 	}
+	armFailpoints(cfg, half.String(), c.log)
 	return c, nil
 }
 
@@ -199,7 +202,10 @@ func (c *common) carryOut(e delivery.Effects, p *page) {
 		}
 		p.setEpoch(e.NewEpoch)
 	}
-	c.keeper.Keep(e.Keep)
+	if failpoint.Hit(failpoint.SpoolKeep) != failpoint.Drop {
+		c.keeper.Keep(e.Keep)
+	}
+	c.traceKept(e.Keep)
 	c.keeper.Forget(e.Forget)
 	for _, n := range e.Told {
 		level := slog.LevelInfo

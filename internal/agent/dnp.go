@@ -27,6 +27,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -82,6 +83,7 @@ func (d *dnpHalf) open(cs *closers) error {
 		return err
 	}
 	cs.add(d.box.Close)
+	failpoint.Hit(failpoint.StartOpened)
 	for _, dir := range d.topo.Links {
 		l, err := d.listen(dir)
 		if err != nil {
@@ -131,6 +133,7 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 // begin starts the machine and steps it at the same moment, so that all its periods begin together
 // and share their wake-ups.
 func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
+	failpoint.Hit(failpoint.StartRestored)
 	now := inStep(d.periods.TWrite)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,6 +145,8 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	d.core = core
 	d.apply(now, core.Step(now, dnpcore.Tick{}))
+	failpoint.Hit(failpoint.StartServing)
+	failpoint.Live("dnp", d.core)
 	return nil
 }
 
@@ -234,6 +239,12 @@ func (d *dnpHalf) step(ev dnpcore.Event) {
 
 // OnPacket handles a packet. It is the path of every heartbeat, and allocates nothing.
 func (d *dnpHalf) OnPacket(dir grid.Direction, b []byte) {
+	for range failpoint.Packet(failpoint.LinkReceive, b) {
+		d.onPacket(dir, b)
+	}
+}
+
+func (d *dnpHalf) onPacket(dir grid.Direction, b []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
@@ -334,7 +345,9 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 		o := &frames[i]
 		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
 		if err == nil {
-			err = d.links[o.Dir.Index()].Send(b)
+			for range failpoint.Packet(failpoint.LinkSend, b) {
+				err = d.links[o.Dir.Index()].Send(b)
+			}
 		}
 		failed[o.Dir.Index()] = failed[o.Dir.Index()] || err != nil
 	}
@@ -354,6 +367,12 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 
 // onMail handles what the host half says: a doorbell, or an envelope for the torus.
 func (d *dnpHalf) onMail(m mailbox.Message) {
+	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
+		d.onMessage(m)
+	}
+}
+
+func (d *dnpHalf) onMessage(m mailbox.Message) {
 	switch m.Type {
 	case mailbox.Doorbell:
 		d.mu.Lock()

@@ -26,6 +26,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -110,6 +111,7 @@ func (h *hostHalf) open(cs *closers) error {
 		return err
 	}
 	cs.add(h.box.Close)
+	failpoint.Hit(failpoint.StartOpened)
 	for k, a := range h.cfg.Service.Interfaces() {
 		s, err := direct.Listen(a.Listen, direct.Options{
 			Interface: a.Interface, Late: true, MaxRate: maxDatagrams, OnError: func(to netip.AddrPort, err error) { h.onPathError(uint8(k), to, err) },
@@ -200,6 +202,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.StartRestored)
 	now := inStep(h.periods.TWrite)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,6 +217,8 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	h.core = core
 	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	h.apply(now, core.Step(now, hostcore.Tick{}))
+	failpoint.Hit(failpoint.StartServing)
+	failpoint.Live("host", h.core)
 	return nil
 }
 

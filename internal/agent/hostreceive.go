@@ -14,10 +14,17 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
 func (h *hostHalf) onMail(m mailbox.Message) {
+	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
+		h.onMessage(m)
+	}
+}
+
+func (h *hostHalf) onMessage(m mailbox.Message) {
 	if m.Type == mailbox.Doorbell {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -46,7 +53,9 @@ func (h *hostHalf) onMail(m mailbox.Message) {
 
 // onDatagram handles what came by a service interface.
 func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
-	h.receive(slices.Clone(b), hostcore.Received{Path: fault.PathDirect, Interface: k, From: from})
+	for range failpoint.Packet(failpoint.HostReceive, b) {
+		h.receive(slices.Clone(b), hostcore.Received{Path: fault.PathDirect, Interface: k, From: from})
+	}
 }
 
 // receive verifies an envelope, outside the mutex, and gives the message to the machine.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // rails are the ways of the host half, each behind the one narrow interface.
@@ -38,10 +39,12 @@ func (h *hostHalf) send(s *hostcore.Send) {
 		if int(s.Interface) >= len(h.nets) {
 			return // no such interface: cannot be
 		}
-		if s.Addr.IsValid() {
-			err = h.nets[s.Interface].Send(s.Addr, b)
-		} else {
-			err = h.rails.direct[s.Interface].Send(s.Target, b)
+		for range failpoint.Packet(failpoint.HostSend, b) {
+			if s.Addr.IsValid() {
+				err = h.nets[s.Interface].Send(s.Addr, b)
+			} else {
+				err = h.rails.direct[s.Interface].Send(s.Target, b)
+			}
 		}
 		if s.Target != "" {
 			h.noteSend(s.Interface, s.Target, err)

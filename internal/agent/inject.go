@@ -18,6 +18,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
+
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // maxBody bounds the body of a request to a control socket, in bytes.
@@ -163,6 +165,7 @@ func (h *hostHalf) injectHandler() http.Handler {
 		}
 		return nil, nil
 	}))
+	failpoint.Mount(mux)
 	return mux
 }
 
@@ -230,5 +233,6 @@ func (d *dnpHalf) injectHandler() http.Handler {
 		l.Mangle(m)
 		return nil, nil
 	}))
+	failpoint.Mount(mux)
 	return mux
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // sealAnswer signs the answer to a challenge.
@@ -29,7 +30,9 @@ func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
 		if m.Kind == relay.Back {
 			send = box.SendSpare
 		}
-		err = send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
+		for range failpoint.Packet(failpoint.MailSend, b) {
+			err = send(mailbox.Message{Type: mailbox.Envelope, Payload: b})
+		}
 	}
 	if err != nil && !errors.Is(err, mailbox.ErrAbsent) {
 		log.Debug("message not passed to the other half", "err", err)

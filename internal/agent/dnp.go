@@ -314,28 +314,10 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 // write puts registers and words into the page, the words last: who finds a word finds what
 // explains it.
 func (d *dnpHalf) write(now time.Time, out *dnpcore.Output) {
-	f := d.page.file
-	for _, s := range out.Stores {
-		d.page.note(f.Store(s.Addr, s.Value))
-		d.page.saw(now, s.Addr, s.Value)
-	}
-	for _, e := range out.Details {
-		d.page.note(f.SetLinkDetail(e.Dir, e.Value))
-	}
-	for _, e := range out.Causes {
-		d.page.note(f.SetNeighbourHost(e.Dir, e.Value))
-	}
-	if out.WriteDescriptor {
-		d.page.note(f.StoreDescriptor(out.Descriptor))
-		d.page.saw(now, watchdog.AddrRemoteFaultDescriptor, out.Descriptor.Encode())
-	}
-	if out.WriteDNP {
-		d.page.note(f.StoreDNP(out.DNP))
-		d.page.saw(now, watchdog.AddrDNPWatchdog, out.DNP.Encode())
-	}
+	d.page.writeDNP(now, out)
 	if out.Ring {
-		_ = f.CountDoorbell() // for people to look at
-		_ = d.box.Ring()      // the host half reads every TRead anyway
+		_ = d.page.file.CountDoorbell() // for people to look at
+		_ = d.box.Ring()                // the host half reads every TRead anyway
 	}
 }
 

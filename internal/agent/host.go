@@ -315,8 +315,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.alarm.wake = out.Wake
 	h.carryOut(out.Effects, h.page)
 	if out.WriteHost {
-		h.page.note(h.page.file.StoreHost(out.Host))
-		h.page.saw(now, watchdog.AddrHostWatchdog, out.Host.Encode())
+		h.page.writeHost(now, out.Host)
 	}
 	if out.Ring {
 		_ = h.page.file.CountDoorbell() // for people to look at

@@ -141,6 +141,34 @@ func (p *page) readDNP(now time.Time, take bool, links []grid.Direction) hostcor
 	return r
 }
 
+// writeDNP writes what the DNP half's machine wants written.
+func (p *page) writeDNP(now time.Time, out *dnpcore.Output) {
+	for _, s := range out.Stores {
+		p.note(p.file.Store(s.Addr, s.Value))
+		p.saw(now, s.Addr, s.Value)
+	}
+	for _, e := range out.Details {
+		p.note(p.file.SetLinkDetail(e.Dir, e.Value))
+	}
+	for _, e := range out.Causes {
+		p.note(p.file.SetNeighbourHost(e.Dir, e.Value))
+	}
+	if out.WriteDescriptor {
+		p.note(p.file.StoreDescriptor(out.Descriptor))
+		p.saw(now, watchdog.AddrRemoteFaultDescriptor, out.Descriptor.Encode())
+	}
+	if out.WriteDNP {
+		p.note(p.file.StoreDNP(out.DNP))
+		p.saw(now, watchdog.AddrDNPWatchdog, out.DNP.Encode())
+	}
+}
+
+// writeHost writes the host word.
+func (p *page) writeHost(now time.Time, w watchdog.HostWord) {
+	p.note(p.file.StoreHost(w))
+	p.saw(now, watchdog.AddrHostWatchdog, w.Encode())
+}
+
 // readHost reads the host word for the DNP half, taking it or only looking at it.
 func (p *page) readHost(now time.Time, take bool) dnpcore.Host {
 	h := dnpcore.Host{Taken: take}

@@ -119,9 +119,3 @@ func le64(v uint64) uint64 {
 	}
 	return v
 }
-
-// maps says whether an address lies in the mapping.
-func (f *File) maps(addr uintptr) bool {
-	base := uintptr(unsafe.Pointer(&f.mem[0]))
-	return addr >= base && addr < base+uintptr(len(f.mem))
-}

@@ -49,13 +49,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/mapfile"
 )
 
 // Size is the size of a register file in bytes.
@@ -74,9 +73,9 @@ var (
 	// ErrClosed is wrapped after Close.
 	ErrClosed = errors.New("register file is closed")
 	// ErrFault is wrapped when the mapping could not be accessed: the file was truncated.
-	ErrFault = errors.New("mapped page is gone (file truncated?)")
+	ErrFault = mapfile.ErrFault
 	// ErrReplaced is wrapped by Check when the path no longer leads to the mapped file.
-	ErrReplaced = errors.New("register file was unlinked or replaced")
+	ErrReplaced = mapfile.ErrReplaced
 )
 
 // File is a mapped register file, opened by one half or read-only. Its methods may be called from
@@ -169,19 +168,7 @@ func (f *File) prepare() error {
 	case f.half == 0:
 		return nil
 	}
-	fd := int(f.file.Fd())
-	switch err := unix.Fallocate(fd, 0, 0, Size); {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
-		// Not preallocated then: on a full file system the first write faults, which is an error.
-		if err := unix.Ftruncate(fd, Size); err != nil {
-			return fmt.Errorf("set its size to %d: %w", Size, err)
-		}
-		return nil
-	default:
-		return fmt.Errorf("allocate %d bytes: %w", Size, err)
-	}
+	return mapfile.Allocate(f.file, Size)
 }
 
 // checkMagic writes the magic into a new file, and refuses a file that has another.
@@ -241,19 +228,8 @@ func (f *File) Check() error {
 	if file == nil {
 		return fmt.Errorf("check register file %s: %w", f.path, ErrClosed)
 	}
-	mine, err := file.Stat()
-	if err != nil {
+	if err := mapfile.Check(file, f.path, Size); err != nil {
 		return fmt.Errorf("check register file %s: %w", f.path, err)
-	}
-	if mine.Size() != Size {
-		return fmt.Errorf("check register file %s: is %d bytes long: want %d: %w", f.path, mine.Size(), Size, ErrFault)
-	}
-	named, err := os.Stat(f.path)
-	if err != nil {
-		return fmt.Errorf("check register file %s: %w: %w", f.path, ErrReplaced, err)
-	}
-	if !os.SameFile(mine, named) {
-		return fmt.Errorf("check register file %s: %w", f.path, ErrReplaced)
 	}
 	return f.access("check magic", f.checkMagic)
 }
@@ -265,22 +241,7 @@ func (f *File) access(op string, fn func() error) (err error) {
 	if f.mem == nil {
 		return fmt.Errorf("%s: register file %s: %w", op, f.path, ErrClosed)
 	}
-	old := debug.SetPanicOnFault(true)
-	defer func() {
-		debug.SetPanicOnFault(old)
-		if r := recover(); r != nil {
-			// Memory faults are runtime errors with an address; anything else is a mistake in here.
-			if e, ok := r.(interface {
-				runtime.Error
-				Addr() uintptr
-			}); ok && f.maps(e.Addr()) {
-				err = fmt.Errorf("%s: register file %s: %w", op, f.path, ErrFault)
-				return
-			}
-			panic(r)
-		}
-	}()
-	if err := fn(); err != nil {
+	if err := mapfile.Access(f.mem, fn); err != nil {
 		return fmt.Errorf("%s: register file %s: %w", op, f.path, err)
 	}
 	return nil

@@ -1,0 +1,91 @@
+// Package mapfile is what files that live in mapped memory have in common: they are brought to their size so that a full
+// disk cannot take a page away, accessed so that a truncated file is an error and not the end of the process, and looked at
+// from outside, since truncation and replacement do not show in mapped memory.
+//
+// What lies in them is the business of the packages that use it: the registers (pkg/watchdog/regfile) and the halves' copies
+// (internal/agent/backup). It runs on Linux.
+package mapfile
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrFault is wrapped when the mapping could not be accessed: the file was truncated.
+	ErrFault = errors.New("mapped page is gone (file truncated?)")
+	// ErrReplaced is wrapped by Check when the path no longer leads to the mapped file.
+	ErrReplaced = errors.New("was unlinked or replaced")
+)
+
+// Allocate brings a file to its size without touching what is there, and takes the blocks for it where the file system can
+// promise them: else the first write to a full one faults, which Access turns into an error.
+func Allocate(file *os.File, size int64) error {
+	fd := int(file.Fd())
+	switch err := unix.Fallocate(fd, 0, 0, size); {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		if err := unix.Ftruncate(fd, size); err != nil {
+			return fmt.Errorf("set its size to %d: %w", size, err)
+		}
+		return nil
+	default:
+		return fmt.Errorf("allocate %d bytes: %w", size, err)
+	}
+}
+
+// Check finds that the file was truncated, or that path no longer leads to it. It makes two system calls.
+func Check(file *os.File, path string, size int64) error {
+	mine, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	if mine.Size() != size {
+		return fmt.Errorf("is %d bytes long: want %d: %w", mine.Size(), size, ErrFault)
+	}
+	named, err := os.Lstat(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrReplaced, err)
+	}
+	if !os.SameFile(mine, named) {
+		return ErrReplaced
+	}
+	return nil
+}
+
+// Access runs fn, which reads and writes mem, and turns a fault there into ErrFault. A fault elsewhere, or another panic, is a
+// mistake in fn and stays one.
+func Access(mem []byte, fn func() error) (err error) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if r := recover(); r != nil {
+			// Memory faults are runtime errors with an address.
+			if e, ok := r.(interface {
+				runtime.Error
+				Addr() uintptr
+			}); ok && contains(mem, e.Addr()) {
+				err = ErrFault
+				return
+			}
+			panic(r)
+		}
+	}()
+	return fn()
+}
+
+// contains says whether an address lies in the mapping.
+func contains(mem []byte, addr uintptr) bool {
+	if len(mem) == 0 {
+		return false
+	}
+	base := uintptr(unsafe.Pointer(&mem[0]))
+	return addr >= base && addr < base+uintptr(len(mem))
+}

@@ -29,12 +29,14 @@ type Session struct {
 	tx, rx   cipher.AEAD
 	lastSeq  uint64 // highest sealed
 	txN, rxN [nonceSize]byte
+
+	txKey, rxKey [KeySize]byte
 }
 
 // NewSession returns the session id, which both ends derive from the handshake together with the
 // keys: what is txKey here is rxKey there. A session id is not 0.
 func NewSession(id uint32, txKey, rxKey [KeySize]byte) *Session {
-	return &Session{id: id, tx: gmac(txKey), rx: gmac(rxKey)}
+	return &Session{id: id, tx: gmac(txKey), rx: gmac(rxKey), txKey: txKey, rxKey: rxKey}
 }
 
 // gmac returns AES-GCM, used without plaintext. It cannot fail for a key of this size.

@@ -1,0 +1,81 @@
+package torus
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// LinkSnapshot is what a link machine needs to go on after its process was killed: where the numbers of both ways stand, and
+// what was thought of them. It is stored before a frame that takes a number or acknowledges one is sent, so that the peer never sees what is
+// not in it (seed 000 §4.1). The sick ratio's window and the counters for people are not in it.
+type LinkSnapshot struct {
+	// Sending: the session, the last number given out, the highest acknowledged.
+	TxSession uint32
+	TxSeq     uint64
+	Acked     uint64
+	// Receiving: the session and epoch that are followed, the highest number, and a bit for each of those below that came; and the
+	// session that is awaited, when one is.
+	Started   bool
+	Awaiting  bool
+	RxSession uint32
+	Next      uint32
+	PeerEpoch fault.Epoch
+	High      uint64
+	Replay    uint64
+	// What was thought of either way.
+	Rx, Tx   LinkState
+	Silent   bool
+	HeardAge time.Duration
+}
+
+// Snapshot returns what ResumeLink goes on from.
+func (l *Link) Snapshot() LinkSnapshot {
+	s := &l.seq
+	return LinkSnapshot{
+		TxSession: l.txSession, TxSeq: l.txSeq, Acked: l.acked,
+		Started: s.started, Awaiting: s.awaiting, RxSession: s.session, Next: s.next, PeerEpoch: s.epoch, High: s.high, Replay: s.replay,
+		Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge,
+	}
+}
+
+// ResumeLink starts a machine at now that goes on where another one, of a process that is gone, was. What came in between is not held
+// against the peer: nobody read it. A way that was good counts as good until it has been silent, or unheard, from now on; a broken one is
+// broken until it is good again.
+func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
+	l := NewLink(cfg, now)
+	if !s.Rx.Valid() || !s.Tx.Valid() {
+		return l // not a snapshot: begin cold
+	}
+	l.txSession, l.txSeq, l.acked = s.TxSession, s.TxSeq, s.Acked
+	q := &l.seq
+	q.awaiting, q.next, q.session = s.Awaiting, s.Next, s.RxSession
+	if s.Started {
+		q.begin(s.PeerEpoch, s.High)
+		q.replay = s.Replay
+	}
+	l.rx, l.tx, l.silent, l.heardAge = s.Rx, s.Tx, s.Silent, s.HeardAge
+	if s.Rx == LinkNormal || s.Rx == LinkSick {
+		l.hearing, l.hearingSince, l.stats.LastHeard = true, now, now
+	}
+	l.doubtUntil, l.forgive = now.Add(cfg.Period), true
+	l.last = l.Detail()
+	return l
+}
+
+// ResumeSession returns a session whose last sealed sequence number is known: the next one must be above it.
+func ResumeSession(id uint32, txKey, rxKey [KeySize]byte, lastSeq uint64) *Session {
+	s := NewSession(id, txKey, rxKey)
+	s.lastSeq = lastSeq
+	return s
+}
+
+// Keys returns what ResumeSession needs besides the last sequence number. They are secret.
+func (s *Session) Keys() (tx, rx [KeySize]byte) { return s.txKey, s.rxKey }
+
+// LastSeq returns the highest sequence number sealed.
+func (s *Session) LastSeq() uint64 { return s.lastSeq }
+
+// String names the session without its keys.
+func (s *Session) String() string { return fmt.Sprintf("session %08x", s.id) }

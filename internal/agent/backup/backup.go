@@ -1,0 +1,368 @@
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/mapfile"
+)
+
+var (
+	// ErrInUse is wrapped when another process may write the file.
+	ErrInUse = errors.New("another process has it")
+	// ErrCold is wrapped when there is nothing in the file to go on from.
+	ErrCold = errors.New("nothing to go on from")
+	// ErrClosed is wrapped after Close.
+	ErrClosed = errors.New("is closed")
+	// ErrTooLong is wrapped when a payload does not fit its cell.
+	ErrTooLong = errors.New("does not fit")
+	// ErrGone is wrapped while there is no file: see Maintain.
+	ErrGone = errors.New("there is no file")
+)
+
+// Identity says whose copy it is.
+type Identity struct {
+	Node fault.NodeID
+	Half fault.Half
+	Boot [16]byte // the kernel's boot id
+}
+
+// File is the copy of one half. Its methods may be called from several goroutines; none of them allocates but those that make
+// or mend the file.
+type File struct {
+	path string
+	id   Identity
+	lay  layout
+
+	mu    sync.Mutex
+	cells []byte // what the file's copies hold or should hold, laid out as one of them
+	mem   []byte // nil: there is no file, or it is spoilt
+	file  *os.File
+	shut  bool
+	why   string // the half begins cold
+	stats Stats
+
+	reports reportSlots
+}
+
+// Stats count since Open, but for Reports.
+type Stats struct {
+	Lost    int    // cells that both copies had lost at Open
+	Mended  int    // copies of cells that were mended by the other one
+	Made    uint64 // times that the file was made anew
+	Failed  uint64 // stores that did not reach the file
+	NoRoom  uint64 // reports and messages that were not stored for want of a slot, or too long for one
+	Reports int    // held now
+}
+
+// busyFor is how long Open waits for a daemon that is about to let the file go.
+const busyFor = 250 * time.Millisecond
+
+// Open maps the copy of a half that starts, and takes its lock. It always returns one: Cold says what was wrong with a file that
+// could not be gone on from, and the error, if any, why there is none now.
+func Open(path string, id Identity) (*File, error) {
+	f := newFile(path, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.take()
+	for until := time.Now().Add(busyFor); errors.Is(err, ErrInUse) && time.Now().Before(until); err = f.take() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err == nil {
+		return f, nil
+	}
+	f.becomeCold(err.Error())
+	if errors.Is(err, fs.ErrNotExist) {
+		f.why = "there was none"
+	}
+	return f, f.make()
+}
+
+// OpenForDaemon maps the copy of a half that is gone, for its recovery daemon, and takes its lock. The error wraps ErrInUse when
+// the half lives, and ErrCold when there is nothing to go on from.
+func OpenForDaemon(path string, id Identity) (*File, error) {
+	f := newFile(path, id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.take(); err != nil {
+		return nil, fmt.Errorf("copy %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func newFile(path string, id Identity) *File {
+	f := &File{path: path, id: id, lay: newLayout(id.Half)}
+	f.cells = make([]byte, f.lay.half)
+	f.reports = newReportSlots()
+	return f
+}
+
+// becomeCold forgets whatever was taken.
+func (f *File) becomeCold(why string) {
+	f.why = why
+	clear(f.cells)
+	f.reports = newReportSlots()
+}
+
+// take opens the file that is there, takes its lock and loads it.
+func (f *File) take() error {
+	file, err := os.OpenFile(f.path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCold, err)
+	}
+	mem, err := f.load(file)
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	f.file, f.mem = file, mem
+	return nil
+}
+
+// load locks and maps a file, and takes its cells over. Without an error the mapping is returned.
+func (f *File) load(file *os.File) ([]byte, error) {
+	if err := lock(file); err != nil {
+		return nil, err
+	}
+	size := int64(2 * f.lay.half)
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() != size {
+		return nil, fmt.Errorf("it is no copy of this version: %w", errors.Join(ErrCold, err))
+	}
+	if err := mapfile.Check(file, f.path, size); err != nil { // replaced before it was locked
+		return nil, fmt.Errorf("%w: %w", ErrCold, err)
+	}
+	mem, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("%w: map: %w", ErrCold, err)
+	}
+	err = mapfile.Access(mem, func() error { return f.takeCells(mem) })
+	if err == nil {
+		err = f.checkHead(file)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrCold, err), unix.Munmap(mem))
+	}
+	f.takeReports()
+	return mem, nil
+}
+
+func lock(file *os.File) error {
+	err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return ErrInUse
+	}
+	return err
+}
+
+// takeCells reads all cells, and mends what one copy has lost.
+func (f *File) takeCells(mem []byte) error {
+	a, b := mem[:f.lay.half], mem[f.lay.half:]
+	for _, c := range f.lay.all {
+		ca, cb := c.in(a), c.in(b)
+		best, mendA, mendB := c.choose(ca, cb)
+		if best == nil && blank(ca) && blank(cb) {
+			continue
+		}
+		if best == nil {
+			f.stats.Lost++
+			clear(ca)
+			clear(cb)
+			continue
+		}
+		copy(c.in(f.cells), best)
+		if mendA {
+			f.stats.Mended++
+			copy(ca, best)
+		}
+		if mendB {
+			f.stats.Mended++
+			copy(cb, best)
+		}
+	}
+	return nil
+}
+
+// make makes the file anew, with all cells in it, in the place of what is there.
+func (f *File) make() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("make copy %s: %w", f.path, err)
+		}
+	}()
+	f.spoil() // whatever becomes of it, the old one must not be believed
+	tmp := f.path + ".new"
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	mem, err := f.fill(file)
+	if err == nil {
+		if err = os.Rename(tmp, f.path); err == nil {
+			f.file, f.mem = file, mem
+			f.stats.Made++
+			return nil
+		}
+		err = errors.Join(err, unix.Munmap(mem))
+	}
+	return errors.Join(err, file.Close(), os.Remove(tmp))
+}
+
+// fill makes an empty file a copy.
+func (f *File) fill(file *os.File) ([]byte, error) {
+	if err := lock(file); err != nil {
+		return nil, err
+	}
+	if err := mapfile.Allocate(file, int64(2*f.lay.half)); err != nil {
+		return nil, err
+	}
+	if err := f.setHead(file); err != nil {
+		return nil, err
+	}
+	mem, err := unix.Mmap(int(file.Fd()), 0, 2*f.lay.half, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map: %w", err)
+	}
+	err = mapfile.Access(mem, func() error {
+		for _, c := range slices.Backward(f.lay.all) { // the head last: without it there is no copy
+			if u, good := c.used(c.in(f.cells)); good {
+				copy(c.in(mem[f.lay.half:]), u)
+				copy(c.in(mem), u)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, unix.Munmap(mem))
+	}
+	return mem, nil
+}
+
+// spoil sees to it that nobody goes on from the file, and lets it go.
+func (f *File) spoil() {
+	if f.mem != nil {
+		for _, at := range [2]int{0, f.lay.half} {
+			_ = mapfile.Access(f.mem, func() error { clear(f.lay.head.in(f.mem[at:])); return nil })
+		}
+	}
+	_ = f.release()
+}
+
+func (f *File) release() error {
+	var errs []error
+	if f.mem != nil {
+		errs = append(errs, unix.Munmap(f.mem))
+		f.mem = nil
+	}
+	if f.file != nil {
+		errs = append(errs, f.file.Close())
+		f.file = nil
+	}
+	return errors.Join(errs...)
+}
+
+// store puts a payload into a cell: into both copies, one after the other.
+func (f *File) store(c cell, payload []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.storeLocked(c, payload)
+}
+
+func (f *File) storeLocked(c cell, payload []byte) error {
+	if len(payload) > c.room() {
+		f.stats.NoRoom++
+		return fmt.Errorf("cell %d of copy %s: %d bytes: %w", c.number, f.path, len(payload), ErrTooLong)
+	}
+	own := c.in(f.cells)
+	n := c.put(own, sequenceOf(own)+1, payload)
+	switch {
+	case f.shut:
+		return fmt.Errorf("copy %s: %w", f.path, ErrClosed)
+	case f.mem == nil:
+		f.stats.Failed++
+		return fmt.Errorf("copy %s: %w", f.path, ErrGone)
+	}
+	err := mapfile.Access(f.mem, func() error {
+		copy(f.mem[c.at:], own[:n])
+		copy(f.mem[f.lay.half+c.at:], own[:n])
+		return nil
+	})
+	if err != nil {
+		f.stats.Failed++
+		f.spoil()
+		return fmt.Errorf("copy %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// payload returns what a cell holds: nil for one that was never written, or was lost. It is the File's own, until the next
+// store into that cell.
+func (f *File) payload(c cell) []byte {
+	if c.size == 0 {
+		return nil
+	}
+	u, good := c.used(c.in(f.cells))
+	if !good {
+		return nil
+	}
+	return u[headerSize:]
+}
+
+// Maintain finds that the file was truncated, unlinked or replaced, and makes it anew with everything in it. It makes two system
+// calls when all is well: call it once a second. The error says why there is no file now.
+func (f *File) Maintain() (made bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shut {
+		return false, fmt.Errorf("copy %s: %w", f.path, ErrClosed)
+	}
+	if f.mem != nil {
+		if mapfile.Check(f.file, f.path, int64(2*f.lay.half)) == nil {
+			return false, nil
+		}
+	}
+	if err := f.make(); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// Cold says why the half begins as if it had never been; empty: it goes on.
+func (f *File) Cold() string { return f.why }
+
+// GoCold forgets all that the copy holds: it is of no use to the half, for the reason given.
+func (f *File) GoCold(why string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.becomeCold(why)
+	return f.make()
+}
+
+// Path returns the file's name.
+func (f *File) Path() string { return f.path }
+
+// Stats returns the counters.
+func (f *File) Stats() Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.stats
+	s.Reports = len(f.reports.at)
+	return s
+}
+
+// Close unmaps the file and gives its lock back. What it holds stays, for who opens it next. Closing twice does nothing.
+func (f *File) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.shut = true
+	return f.release()
+}

@@ -1,0 +1,84 @@
+package backup
+
+import (
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// version is that of the layout, and of what the payloads mean. A copy of another one is cold: an upgrade starts a half as if it
+// had never been.
+const version = 1
+
+// Bounds.
+const (
+	// NumReports is how many reports the copy holds: as many as an outbox does.
+	NumReports = 1024
+	// MaxReport is the longest report, marshalled. The outbox splits what is longer than servicenet.MaxReportSize.
+	MaxReport = 384 - headerSize - reportHeader
+	// NumRelay is how many messages the copy holds that are to be passed on.
+	NumRelay = 64
+	// MaxRelay is the longest of them, with what stands beside it in the slot.
+	MaxRelay = 1440 - headerSize
+	// MaxHop bounds what is kept of the hops of a link.
+	MaxHop = 256 - headerSize
+	// MaxBaselines bounds what the self-test keeps.
+	MaxBaselines = 4096 - headerSize
+)
+
+// Numbers of the cells. Append only.
+const (
+	numberHead     = 1
+	numberOutbox   = 2
+	numberBaseline = 3
+	numberSession  = 16
+	numberCounters = 32
+	numberHop      = 48
+	numberRelay    = 256
+	numberReport   = 4096
+)
+
+// layout says where the cells of a half are.
+type layout struct {
+	head, outbox, baselines cell
+	sessions, counters, hop [grid.NumDirections]cell // of size 0 for a host half, as are
+	relay                   []cell                   // none
+	reports                 []cell
+	all                     []cell
+	half                    int // of the file: where copy B begins
+}
+
+const pageSize = 4096
+
+func newLayout(half fault.Half) layout {
+	var l layout
+	next := 0
+	add := func(number uint32, size int) cell {
+		c := cell{number, next, size}
+		next += size
+		l.all = append(l.all, c)
+		return c
+	}
+	l.head = add(numberHead, 192)
+	l.outbox = add(numberOutbox, 64)
+	if half == fault.HalfDNP {
+		for i := range uint32(grid.NumDirections) {
+			l.sessions[i] = add(numberSession+i, 64)
+			l.counters[i] = add(numberCounters+i, 128)
+			l.hop[i] = add(numberHop+i, headerSize+MaxHop)
+		}
+	}
+	l.baselines = add(numberBaseline, headerSize+MaxBaselines)
+	if half == fault.HalfDNP {
+		for i := range uint32(NumRelay) {
+			l.relay = append(l.relay, add(numberRelay+i, headerSize+MaxRelay))
+		}
+	}
+	for i := range uint32(NumReports) {
+		l.reports = append(l.reports, add(numberReport+i, headerSize+reportHeader+MaxReport))
+	}
+	l.half = (next + pageSize - 1) / pageSize * pageSize
+	return l
+}
+
+// Size is the size of a half's file in bytes.
+func Size(half fault.Half) int { return 2 * newLayout(half).half }

@@ -1,0 +1,218 @@
+package backup
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+var le = binary.LittleEndian
+
+// headPayload says whose copy it is, and of which file: one that was copied to another place is not.
+func (f *File) headPayload(file *os.File) ([]byte, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil, errors.New("the file has no inode")
+	}
+	b := append([]byte{version, byte(f.id.Half)}, f.id.Boot[:]...)
+	b = le.AppendUint64(b, st.Dev)
+	b = le.AppendUint64(b, st.Ino)
+	return append(b, f.id.Node...), nil
+}
+
+func (f *File) setHead(file *os.File) error {
+	b, err := f.headPayload(file)
+	if err != nil {
+		return err
+	}
+	c := f.lay.head
+	if len(b) > c.room() {
+		return fmt.Errorf("node %q: %w", f.id.Node, ErrTooLong)
+	}
+	c.put(c.in(f.cells), sequenceOf(c.in(f.cells))+1, b)
+	return nil
+}
+
+// checkHead says what is wrong with the head that was loaded, if anything is.
+func (f *File) checkHead(file *os.File) error {
+	const bootAt, fileAt, nodeAt = 2, 18, 34
+	want, err := f.headPayload(file)
+	if err != nil {
+		return err
+	}
+	got := f.payload(f.lay.head)
+	switch {
+	case len(got) < nodeAt:
+		return errors.New("it has no head")
+	case got[0] != version:
+		return fmt.Errorf("it is of version %d: want %d", got[0], version)
+	case got[1] != byte(f.id.Half) || string(got[nodeAt:]) != string(f.id.Node):
+		return fmt.Errorf("it is that of the %s half of %s", fault.Half(got[1]), got[nodeAt:])
+	case string(got[bootAt:fileAt]) != string(want[bootAt:fileAt]):
+		return errors.New("it is of an earlier boot of the machine")
+	case string(got) != string(want):
+		return errors.New("it was copied from another file")
+	}
+	return nil
+}
+
+// Outbox is where the numbers of a half's reports stand.
+type Outbox struct {
+	Epoch    fault.Epoch
+	Seq      fault.Seq // last given
+	Exchange uint64    // id of the last path request
+}
+
+// Outbox returns what was stored; without it a half cannot go on.
+func (f *File) Outbox() (Outbox, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.payload(f.lay.outbox)
+	if len(b) != 24 {
+		return Outbox{}, false
+	}
+	return Outbox{fault.Epoch(le.Uint64(b)), fault.Seq(le.Uint64(b[8:])), le.Uint64(b[16:])}, true
+}
+
+// StoreOutbox comes before the numbers are used.
+func (f *File) StoreOutbox(o Outbox) error {
+	var b [24]byte
+	le.PutUint64(b[:], uint64(o.Epoch))
+	le.PutUint64(b[8:], uint64(o.Seq))
+	le.PutUint64(b[16:], o.Exchange)
+	return f.store(f.lay.outbox, b[:])
+}
+
+// Session is what a handshake has given.
+type Session struct {
+	ID     uint32
+	Tx, Rx [torus.KeySize]byte
+}
+
+// Session returns the session of a link. It is of use only with the counters that belong to it: see Link.
+func (f *File) session(d grid.Direction) (Session, bool) {
+	b := f.payload(f.lay.sessions[d.Index()])
+	if len(b) != 4+2*torus.KeySize {
+		return Session{}, false
+	}
+	return Session{le.Uint32(b), [torus.KeySize]byte(b[4:]), [torus.KeySize]byte(b[4+torus.KeySize:])}, true
+}
+
+// StoreSession comes before the first frame of a session.
+func (f *File) StoreSession(d grid.Direction, s Session) error {
+	var b [4 + 2*torus.KeySize]byte
+	le.PutUint32(b[:], s.ID)
+	copy(b[4:], s.Tx[:])
+	copy(b[4+torus.KeySize:], s.Rx[:])
+	return f.store(f.lay.sessions[d.Index()], b[:])
+}
+
+// Link returns a link's counters, and its session where the counters are that session's: without them no frame may be sealed in it, since
+// a number must never come twice under one key. ok says that there are counters.
+func (f *File) Link(d grid.Direction) (c torus.LinkSnapshot, s Session, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, ok = decodeCounters(f.payload(f.lay.counters[d.Index()]))
+	if !ok {
+		return torus.LinkSnapshot{}, Session{}, false
+	}
+	if s, ok := f.session(d); ok && s.ID == c.TxSession {
+		return c, s, true
+	}
+	return c, Session{}, true
+}
+
+// StoreCounters comes before a frame that takes a number, and before one that acknowledges.
+func (f *File) StoreCounters(d grid.Direction, c *torus.LinkSnapshot) error {
+	var b [countersSize]byte
+	encodeCounters(&b, c)
+	return f.store(f.lay.counters[d.Index()], b[:])
+}
+
+// TakeSeq gives the daemon the number of a frame that it sends in the half's place, stored before it is returned.
+func (f *File) TakeSeq(d grid.Direction) (seq uint64, c torus.LinkSnapshot, err error) {
+	c, _, ok := f.Link(d)
+	if !ok {
+		return 0, c, fmt.Errorf("link %s of copy %s: %w", d, f.path, ErrCold)
+	}
+	c.TxSeq++
+	return c.TxSeq, c, f.StoreCounters(d, &c)
+}
+
+const countersSize = 4*2 + 8*3 + 4*2 + 8*3 + 4
+
+func encodeCounters(b *[countersSize]byte, c *torus.LinkSnapshot) {
+	le.PutUint32(b[0:], c.TxSession)
+	le.PutUint32(b[4:], c.RxSession)
+	le.PutUint64(b[8:], c.TxSeq)
+	le.PutUint64(b[16:], c.Acked)
+	le.PutUint64(b[24:], uint64(c.HeardAge))
+	le.PutUint32(b[32:], c.Next)
+	le.PutUint64(b[40:], uint64(c.PeerEpoch))
+	le.PutUint64(b[48:], c.High)
+	le.PutUint64(b[56:], c.Replay)
+	b[64], b[65] = byte(c.Rx), byte(c.Tx)
+	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2
+}
+
+func flag(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func decodeCounters(b []byte) (torus.LinkSnapshot, bool) {
+	if len(b) != countersSize {
+		return torus.LinkSnapshot{}, false
+	}
+	return torus.LinkSnapshot{
+		TxSession: le.Uint32(b[0:]), RxSession: le.Uint32(b[4:]), TxSeq: le.Uint64(b[8:]), Acked: le.Uint64(b[16:]),
+		HeardAge: durationOf(b[24:]), Next: le.Uint32(b[32:]), PeerEpoch: fault.Epoch(le.Uint64(b[40:])),
+		High: le.Uint64(b[48:]), Replay: le.Uint64(b[56:]), Rx: torus.LinkState(b[64]), Tx: torus.LinkState(b[65]),
+		Silent: b[66]&1 != 0, Started: b[66]&2 != 0, Awaiting: b[66]&4 != 0,
+	}, true
+}
+
+// Hop returns what was stored of the hops of a link: nil: nothing. It is the File's own until the next StoreHop there.
+func (f *File) Hop(d grid.Direction) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.hop[d.Index()])
+}
+
+// StoreHop keeps at most MaxHop bytes.
+func (f *File) StoreHop(d grid.Direction, b []byte) error { return f.store(f.lay.hop[d.Index()], b) }
+
+// Baselines returns what was stored of the self-test: nil: nothing. It is the File's own until the next StoreBaselines.
+func (f *File) Baselines() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.baselines)
+}
+
+// StoreBaselines keeps at most MaxBaselines bytes.
+func (f *File) StoreBaselines(b []byte) error { return f.store(f.lay.baselines, b) }
+
+// Relay returns what a slot holds, 0 to NumRelay-1: empty: it is free. It is the File's own until the next store there.
+func (f *File) Relay(i int) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.relay[i])
+}
+
+// StoreRelay puts 1 to MaxRelay bytes into a slot. It comes before the acknowledgement of what is in it.
+func (f *File) StoreRelay(i int, b []byte) error { return f.store(f.lay.relay[i], b) }
+
+// FreeRelay frees a slot.
+func (f *File) FreeRelay(i int) error { return f.store(f.lay.relay[i], nil) }

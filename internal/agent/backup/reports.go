@@ -1,0 +1,122 @@
+package backup
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// reportHeader stands before a report in its slot: epoch, sequence number, and when it was logged.
+const reportHeader = 24
+
+func durationOf(b []byte) time.Duration { return time.Duration(le.Uint64(b)) }
+
+// Report is an undelivered report in the copy.
+type Report struct {
+	Epoch   fault.Epoch
+	Seq     fault.Seq
+	At      int64  // when it was logged, on the clock of the caller of PutReport
+	Payload []byte // marshalled
+}
+
+type reportKey struct {
+	epoch fault.Epoch
+	seq   fault.Seq
+}
+
+// reportSlots says where each report is.
+type reportSlots struct {
+	at   map[reportKey]int
+	free []int // the last one is taken next
+	room [headerSize + reportHeader + MaxReport]byte
+}
+
+func newReportSlots() reportSlots {
+	s := reportSlots{at: make(map[reportKey]int, NumReports), free: make([]int, 0, NumReports)}
+	for i := range NumReports {
+		s.free = append(s.free, NumReports-1-i)
+	}
+	return s
+}
+
+// takeReports finds the slots that are taken.
+func (f *File) takeReports() {
+	s := newReportSlots()
+	s.free = s.free[:0]
+	for i := NumReports - 1; i >= 0; i-- {
+		if r, ok := decodeReport(f.payload(f.lay.reports[i])); ok {
+			s.at[reportKey{r.Epoch, r.Seq}] = i
+		} else {
+			s.free = append(s.free, i)
+		}
+	}
+	f.reports = s
+}
+
+func decodeReport(b []byte) (Report, bool) {
+	if len(b) <= reportHeader {
+		return Report{}, false
+	}
+	return Report{fault.Epoch(le.Uint64(b)), fault.Seq(le.Uint64(b[8:])), int64(le.Uint64(b[16:])), b[reportHeader:]}, true
+}
+
+// Reports returns the reports held, in the order of their ids. Their payloads are the caller's.
+func (f *File) Reports() []Report {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Report
+	for _, i := range f.reports.at {
+		if r, ok := decodeReport(f.payload(f.lay.reports[i])); ok {
+			r.Payload = slices.Clone(r.Payload)
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b Report) int { return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.Seq, b.Seq)) })
+	return out
+}
+
+// PutReport keeps a report until FreeReport. It comes before the report's first datagram. One for which there is no room is counted,
+// and is not kept: the spool has it.
+func (f *File) PutReport(r Report) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &f.reports
+	key := reportKey{r.Epoch, r.Seq}
+	i, again := s.at[key]
+	if len(r.Payload) > MaxReport || !again && len(s.free) == 0 {
+		f.stats.NoRoom++
+		return nil
+	}
+	if !again {
+		i = s.free[len(s.free)-1]
+		s.free = s.free[:len(s.free)-1]
+		s.at[key] = i
+	}
+	b := s.room[:0]
+	b = le.AppendUint64(b, uint64(r.Epoch))
+	b = le.AppendUint64(b, uint64(r.Seq))
+	b = le.AppendUint64(b, uint64(r.At))
+	return f.storeLocked(f.lay.reports[i], append(b, r.Payload...))
+}
+
+// FreeReports frees the slots of reports. What is not held is left out.
+func (f *File) FreeReports(ids []fault.ReportID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var first error
+	for _, id := range ids {
+		key := reportKey{id.Epoch, id.Seq}
+		i, ok := f.reports.at[key]
+		if !ok {
+			continue
+		}
+		delete(f.reports.at, key)
+		f.reports.free = append(f.reports.free, i)
+		if err := f.storeLocked(f.lay.reports[i], nil); first == nil {
+			first = err
+		}
+	}
+	return first
+}

@@ -40,6 +40,7 @@ var layers = map[string][]string{
 	"pkg/servicenet/railtest": {"pkg/servicenet"},
 	"pkg/sensor":              {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":           {"pkg/fault", "pkg/torus/grid"},
+	"pkg/selftest":            {},
 	"internal/version":        {},
 	"internal/archtest":       {},
 	"internal/golden":         {},
@@ -48,7 +49,7 @@ var layers = map[string][]string{
 	"internal/failpoint":      {},
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},
-	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},
+	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},
 	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
 	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config", "internal/supervisor"},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
@@ -63,7 +64,7 @@ var layers = map[string][]string{
 
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
-	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness",
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"internal/supervisor/topology",

@@ -1,0 +1,266 @@
+package selftest
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLossBound(t *testing.T) {
+	for _, tc := range []struct {
+		n    int
+		p    float64
+		want int
+	}{
+		{32, 0, 2}, {3, 0, 2}, {32, 0.02, 10}, {32, 0.1, 18}, {32, 0.4, 30}, {3, 0.02, 4}, {8, 0.02, 7}, {32, 0.9, 33},
+	} {
+		if got := LossBound(tc.n, tc.p); got != tc.want {
+			t.Errorf("%d probes, loss %v: %d, want %d", tc.n, tc.p, got, tc.want)
+		}
+	}
+}
+
+func TestLossBoundIsThatOfTheBinomial(t *testing.T) {
+	for _, p := range []float64{0.001, 0.02, 0.1, 0.3, 0.6} {
+		for n := 2; n <= window; n++ {
+			k := LossBound(n, p)
+			tail := func(k int) (sum float64) { // slowly: products instead of logarithms
+				for i := k; i <= n; i++ {
+					c := 1.0
+					for j := range i {
+						c *= float64(n-j) / float64(i-j)
+					}
+					sum += c * math.Pow(p, float64(i)) * math.Pow(1-p, float64(n-i))
+				}
+				return sum
+			}
+			if tail(k) >= rare*1.0001 || k > 2 && tail(k-1) < rare*0.9999 {
+				t.Errorf("%d probes, loss %v: bound %d has the tail %g, and the one before %g", n, p, k, tail(k), tail(k-1))
+			}
+		}
+	}
+}
+
+func TestLimit(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tc := range []struct{ mean, dev, floor, want time.Duration }{
+		{1 * ms, 0, 20 * ms, 20 * ms}, {30 * ms, 1 * ms, 20 * ms, 60 * ms}, {30 * ms, 10 * ms, 20 * ms, 110 * ms},
+	} {
+		if got := Limit(tc.mean, tc.dev, tc.floor); got != tc.want {
+			t.Errorf("%v: %s, want %s", tc, got, tc.want)
+		}
+	}
+}
+
+func TestProbesDifferFromOneAnotherInEveryPattern(t *testing.T) {
+	seen := map[string]bool{}
+	for id := uint64(1000); id < 1000+patterns; id++ {
+		b := fill(nil, id, 64)
+		if len(b) != 64 || numberOf(b) != id {
+			t.Errorf("probe %d: %x", id, b)
+		}
+		if id%patterns != 4 {
+			seen[string(b[8:])] = true
+			continue
+		}
+		if ones := popcount(b[8:]); ones < 150 || ones > 300 {
+			t.Errorf("a mixed probe has %d ones of %d", ones, 8*56)
+		}
+	}
+	if len(seen) != 4 {
+		t.Errorf("%d plain patterns, want 4", len(seen))
+	}
+}
+
+func popcount(b []byte) int {
+	n := 0
+	for _, x := range b {
+		for ; x != 0; x &= x - 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// TestEveryFlippedBitIsFound flips each bit of a probe in turn.
+func TestEveryFlippedBitIsFound(t *testing.T) {
+	for bit := range 8 * 100 {
+		m := New(Config{Modules: []ModuleConfig{configs["reports"]}, Interval: interval, IdleAfter: idle, Tick: tick, First: 77}, t0)
+		m.Use(t0, Module{Kind: Reports})
+		out := m.Step(t0, Begin{})
+		for _, p := range out.Probes {
+			if len(p.Data) == 100 {
+				p.Data[bit/8] ^= 1 << (bit % 8)
+			}
+			m.Step(t0.Add(time.Millisecond), Returned{Module: p.Module, Data: p.Data})
+		}
+		if r := m.Results(t0)[0]; r.State != Failed || r.Fault != Altered || r.Altered != 1 {
+			t.Fatalf("bit %d: %+v", bit, r)
+		}
+	}
+}
+
+// TestNoFalseAlarmOverAMillionProbes has latencies with a heavy tail (Pareto, with stalls of the machine that
+// slow down whatever is then under way), losses as the way is known to have, and networks that double.
+func TestNoFalseAlarmOverAMillionProbes(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	cfg := Config{Interval: 500 * time.Millisecond, IdleAfter: time.Hour, Tick: tick, First: rnd.Uint64()}
+	for _, name := range []string{"reports", "mailbox", "link", "direct"} {
+		c := configs[name]
+		c.Always = true
+		cfg.Modules = append(cfg.Modules, c)
+	}
+	m := New(cfg, t0)
+	var flying []flown
+	probes, late := 0, 0
+	stall := t0 // what is under way comes after it
+	stallAt := t0.Add(time.Second)
+	for now := t0; probes < 1_000_000; now = now.Add(tick) {
+		if now.After(stallAt) {
+			stall = now.Add(time.Duration(rnd.ExpFloat64() * float64(60*time.Millisecond)))
+			stallAt = now.Add(time.Duration(rnd.ExpFloat64() * float64(2*time.Second)))
+		}
+		var out Output
+		step := func(at time.Time, ev Event) {
+			out = m.Step(at, ev)
+			for _, r := range out.Changed {
+				if r.State == Failed {
+					t.Fatalf("after %s and %d probes: %s %s", now.Sub(t0), probes, r.Name, r.Why)
+				}
+			}
+		}
+		slices.SortStableFunc(flying, func(a, b flown) int { return a.at.Compare(b.at) })
+		for len(flying) > 0 && !flying[0].at.After(now) {
+			ev := flying[0]
+			flying = flying[1:]
+			step(ev.at, ev.ev)
+		}
+		step(now, Tick{})
+		for _, p := range out.Probes {
+			probes++
+			kind := p.Module.Kind
+			if kind == Link && rnd.Float64() < 0.02 || kind == Direct && rnd.Float64() < 0.1 {
+				continue
+			}
+			took := time.Duration(float64(200*time.Microsecond) / math.Pow(1-rnd.Float64(), 1/1.3)) // no variance
+			at := now.Add(min(took, 900*time.Millisecond))
+			if at.Before(stall) {
+				at = stall
+			}
+			ev := Returned{Module: p.Module, Data: p.Data}
+			flying = append(flying, flown{at, ev})
+			if kind == Direct && rnd.Float64() < 0.05 {
+				flying = append(flying, flown{at, ev})
+			}
+		}
+	}
+	for _, r := range m.Results(t0) {
+		late += int(r.Late)
+		if r.State != Passed {
+			t.Errorf("%s: %s", r.Name, r.State)
+		}
+	}
+	if late < 1000 {
+		t.Errorf("only %d of %d probes were late: the tail is not heavy", late, probes)
+	}
+}
+
+func TestUseCostsNothing(t *testing.T) {
+	m := New(Config{Modules: []ModuleConfig{configs["link"], configs["relay"]}, Interval: interval, IdleAfter: idle, Tick: tick}, t0)
+	m.Use(t0, Module{Kind: Relay})
+	if n := testing.AllocsPerRun(100, func() { m.Use(t0, Module{Kind: Relay}) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if n := testing.AllocsPerRun(100, func() { m.Step(t0, Tick{}) }); n != 0 {
+		t.Errorf("a tick at which nothing is due: %v allocations", n)
+	}
+}
+
+func TestEchoesOfAnEarlierLifeAreNothing(t *testing.T) {
+	m := New(Config{Modules: []ModuleConfig{configs["link"]}, Interval: interval, IdleAfter: idle, Tick: tick, First: 1 << 40}, t0)
+	m.Use(t0, Module{Kind: Link})
+	m.Step(t0, Begin{})
+	for _, b := range [][]byte{nil, {1, 2, 3}, fill(nil, 99, 16), fill(nil, 99, 1200), bytes.Repeat([]byte{0xff}, 16)} {
+		if out := m.Step(t0, Returned{Module: Module{Kind: Link}, Data: b}); len(out.Changed) > 0 {
+			t.Errorf("%x: %+v", b, out.Changed)
+		}
+	}
+	if r := m.Results(t0)[0]; r.Altered+r.Doubled+r.Late != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestSnapshot(t *testing.T) {
+	mods := []ModuleConfig{configs["link"], configs["mailbox"], configs["reports"]}
+	cfg := Config{Modules: mods, Interval: interval, IdleAfter: idle, Tick: tick, First: 5}
+	m := New(cfg, t0)
+	m.Use(t0, Module{Kind: Link})
+	now := t0
+	for range 10 {
+		for _, p := range m.Step(now, Tick{}).Probes {
+			m.Step(now.Add(3*time.Millisecond), Returned{Module: p.Module, Data: p.Data})
+		}
+		m.Use(now, Module{Kind: Link})
+		now = now.Add(interval)
+	}
+	kept := m.Snapshot(nil)
+	if len(kept) > MaxSnapshot(len(mods)) {
+		t.Errorf("%d bytes, want at most %d", len(kept), MaxSnapshot(len(mods)))
+	}
+	again := New(cfg, now)
+	again.Restore(now, kept, true)
+	r := again.Results(now)
+	if r[0].Baseline != 3*time.Millisecond || !r[0].InUse || !r[0].Proving || r[1].InUse || r[1].Proving || !r[2].Proving {
+		t.Errorf("%+v", r)
+	}
+	if got := again.Snapshot(nil); !r[2].Proving || !bytes.Equal(got[:30], kept[:30]) {
+		t.Errorf("restored %x\nwant %x", got, kept)
+	}
+	for cut := range kept { // whatever is there is no reason to fail
+		New(cfg, now).Restore(now, kept[:cut], true)
+	}
+	plain := New(cfg, now)
+	plain.Restore(now, kept, false)
+	if plain.Proving() {
+		t.Error("there is something to prove without a restart")
+	}
+}
+
+func TestValidate(t *testing.T) {
+	good := Config{Modules: []ModuleConfig{configs["link"]}, Interval: interval, IdleAfter: idle, Tick: tick}
+	if err := good.Validate(); err != nil {
+		t.Error(err)
+	}
+	for want, spoil := range map[string]func(*Config){
+		"interval 0s":      func(c *Config) { c.Interval = 0 },
+		"idle after 1s":    func(c *Config) { c.IdleAfter = time.Second },
+		"tick 0s":          func(c *Config) { c.Tick = 0 },
+		"there twice":      func(c *Config) { c.Modules = append(c.Modules, c.Modules[0]) },
+		"of no kind":       func(c *Config) { c.Modules = []ModuleConfig{{}} },
+		"0 probes":         func(c *Config) { c.Modules[0].Sizes = nil },
+		"probe of 3 bytes": func(c *Config) { c.Modules[0].Sizes = []int{3} },
+		"floor 2s":         func(c *Config) { c.Modules[0].Floor = 2 * time.Second },
+		"loss 1":           func(c *Config) { c.Modules[0].Loss = 1 },
+	} {
+		c := good
+		c.Modules = slices.Clone(good.Modules)
+		spoil(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
+		}
+	}
+}
+
+func FuzzRestore(f *testing.F) {
+	m := New(Config{Modules: []ModuleConfig{configs["link"]}, Interval: interval, IdleAfter: idle, Tick: tick}, t0)
+	f.Add(m.Snapshot(nil))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		m := New(Config{Modules: []ModuleConfig{configs["link"], configs["relay"]}, Interval: interval, IdleAfter: idle, Tick: tick}, t0)
+		m.Restore(t0, b, true)
+		m.Step(t0, Tick{})
+	})
+}

@@ -1,0 +1,390 @@
+package selftest
+
+import (
+	"bytes"
+	"time"
+)
+
+// module is what the machine keeps of one.
+type module struct {
+	cfg    ModuleConfig
+	inUse  bool
+	usedAt time.Time
+	testAt time.Time // of the next test
+	began  time.Time // the test under way
+	ended  time.Time // the last test; zero: never
+
+	answered   bool // something has come back, in this life or an earlier one
+	unanswered int  // tests in a row that brought nothing, before that
+	proving    bool
+
+	flights []flight // of the test under way; empty: none is
+	past    [2 * MaxSlots]past
+	oldest  int // of past
+	slots   []slot
+	losses  lossWindow
+	doubles lossWindow // the same of probes that came twice
+	tally   tally      // of the test under way
+
+	state     State
+	fault     Fault
+	why       string
+	clean     int // tests in a row, of a failed module
+	lateSince time.Time
+	suspect   bool
+	cameLate  bool          // a probe that was given up came after all, since the last test ended
+	latency   time.Duration // of the last test
+	slowest   int           // slot of it
+
+	tests                        uint64
+	lost, altered, doubled, late uint64
+}
+
+// flight is a probe under way.
+type flight struct {
+	id   uint64
+	slot int
+	sent time.Time
+	fate fate
+}
+
+// fate is what became of a probe.
+type fate uint8
+
+const (
+	flying fate = iota
+	came
+	gaveUp
+	voided
+)
+
+// past is a probe of earlier, for what comes again or after all.
+type past struct {
+	id   uint64
+	slot int
+	fate fate
+	sent time.Time
+}
+
+// slot is what is known of one size.
+type slot struct {
+	base    baseline
+	late    int           // tests in a row
+	pending time.Duration // of the first late one: learned from if it was the only one
+}
+
+// tally counts the probes of a test.
+type tally struct {
+	came, altered, doubled, lost, void int
+	size                               int // of the last one that was not as it should be
+}
+
+// wanted says whether the module is to be tested when it is time.
+func (u *module) wanted() bool { return u.inUse || u.state == Failed || u.proving }
+
+// rest ends the tests of a module that is not used any more.
+func (u *module) rest(now time.Time, idleAfter time.Duration) {
+	if u.inUse && !u.cfg.Always && now.Sub(u.usedAt) >= idleAfter {
+		u.inUse = false
+	}
+}
+
+// returned takes a probe that has come back.
+func (u *module) returned(now time.Time, ev Returned, doubt bool) {
+	id := numberOf(ev.Data)
+	for i := range u.flights {
+		if f := &u.flights[i]; f.id == id && f.fate == flying {
+			took := ev.Took
+			if took <= 0 {
+				took = now.Sub(f.sent)
+			}
+			u.arrived(now, f, ev.Data, took, doubt)
+			return
+		}
+	}
+	if u.again(now, id, ev.Data) {
+		return
+	}
+	for i := range u.flights { // its number was altered
+		if f := &u.flights[i]; f.fate == flying && len(ev.Data) == u.cfg.Sizes[f.slot] && near(f.id, id) {
+			u.noteAltered(f)
+			return
+		}
+	}
+}
+
+func (u *module) arrived(now time.Time, f *flight, data []byte, took time.Duration, doubt bool) {
+	u.answered, u.unanswered = true, 0
+	size := u.cfg.Sizes[f.slot]
+	if !bytes.Equal(data, fill(make([]byte, 0, size), f.id, size)) {
+		u.noteAltered(f)
+		return
+	}
+	f.fate = came
+	u.tally.came++
+	u.losses.add(false)
+	u.doubles.add(false)
+	if doubt {
+		return // this half was late itself
+	}
+	s := &u.slots[f.slot]
+	if limit := s.base.limit(u.cfg.Floor); limit > 0 && took > limit {
+		u.noteLate(now, f.slot, took)
+	} else {
+		if s.pending > 0 {
+			s.base.learn(min(s.pending, limit))
+		}
+		s.base.learn(took)
+		s.late, s.pending = 0, 0
+	}
+	if took >= u.latency || u.tally.came == 1 {
+		u.latency, u.slowest = took, f.slot
+	}
+}
+
+// noteLate counts a late probe of a size. It is learned from only when the next is not late.
+func (u *module) noteLate(now time.Time, i int, took time.Duration) {
+	u.late++
+	u.tally.size = u.cfg.Sizes[i]
+	s := &u.slots[i]
+	s.late++
+	s.pending = took
+	if s.late == 1 && u.lateSince.IsZero() {
+		u.lateSince = now
+	}
+}
+
+// again takes a probe that had its fate already, of this test or of one before.
+func (u *module) again(now time.Time, id uint64, data []byte) bool {
+	for i := range u.flights {
+		if f := &u.flights[i]; f.id == id {
+			u.second(now, f.fate, f.slot, f.sent, data)
+			if f.fate == gaveUp {
+				f.fate = came
+			}
+			return true
+		}
+	}
+	for i := range u.past {
+		if p := &u.past[i]; p.id == id && id != 0 {
+			u.second(now, p.fate, p.slot, p.sent, data)
+			if p.fate == gaveUp {
+				p.fate = came
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func (u *module) second(now time.Time, was fate, i int, sent time.Time, data []byte) {
+	switch was {
+	case came:
+		u.doubled++
+		u.tally.doubled++
+		u.tally.size = len(data)
+		u.doubles.add(true)
+		if !u.cfg.Foreign || u.doubles.lost() >= LossBound(u.doubles.n, foreignDoubles) {
+			u.fail(Doubled, "a probe of %d bytes came twice", len(data))
+		}
+	case gaveUp:
+		u.answered = true
+		u.lost--
+		u.losses.found()
+		u.cameLate = true
+		u.noteLate(now, i, now.Sub(sent))
+		if u.slots[i].late >= LateTests || u.state == Failed && u.fault == Lost {
+			u.fail(Late, "probes of %d bytes came after %s", u.cfg.Sizes[i], now.Sub(sent).Round(time.Millisecond))
+		}
+	default: // of a test that was given up for our own sake
+	}
+}
+
+func (u *module) noteAltered(f *flight) {
+	f.fate = came
+	u.answered = true
+	u.altered++
+	u.tally.altered++
+	u.tally.size = u.cfg.Sizes[f.slot]
+}
+
+// refused takes a probe that the module's own code did not accept.
+func (u *module) refused(ev Refused) {
+	for i := range u.flights {
+		if f := &u.flights[i]; f.id == ev.ID && f.fate == flying {
+			u.noteAltered(f)
+		}
+	}
+}
+
+func (u *module) void(id uint64) {
+	for i := range u.flights {
+		if f := &u.flights[i]; f.id == id && f.fate == flying {
+			f.fate = voided
+			u.tally.void++
+		}
+	}
+}
+
+// abandon gives up the probes under way without holding it against the module.
+func (u *module) abandon() {
+	for i := range u.flights {
+		if f := &u.flights[i]; f.fate == flying {
+			f.fate = voided
+			u.tally.void++
+		}
+	}
+}
+
+// excuse forgets what was held against a module whose way is broken.
+func (u *module) excuse() {
+	u.abandon()
+	u.losses, u.doubles = lossWindow{}, lossWindow{}
+	for i := range u.slots {
+		u.slots[i].late, u.slots[i].pending = 0, 0
+	}
+	u.suspect, u.lateSince = false, time.Time{}
+	if u.state == Failed {
+		u.become(Untested, 0, "")
+	}
+}
+
+// renew forgets that the other end has ever answered.
+func (u *module) renew() {
+	u.excuse()
+	u.answered, u.unanswered = false, 0
+}
+
+// expire gives up probes that have not come in time.
+func (u *module) expire(now time.Time) {
+	for i := range u.flights {
+		if f := &u.flights[i]; f.fate == flying && now.Sub(f.sent) >= u.cfg.Timeout {
+			f.fate = gaveUp
+			u.lost++
+			u.tally.lost++
+			u.tally.size = u.cfg.Sizes[f.slot]
+			u.losses.add(true)
+		}
+	}
+}
+
+// done says whether each probe of the test under way has its fate.
+func (u *module) done() bool {
+	for i := range u.flights {
+		if u.flights[i].fate == flying {
+			return false
+		}
+	}
+	return len(u.flights) > 0
+}
+
+// finish ends a test, judges the module, and says when the next test is.
+func (u *module) finish(now time.Time, interval time.Duration) {
+	probes := len(u.flights)
+	for _, f := range u.flights {
+		u.past[u.oldest] = past{f.id, f.slot, f.fate, f.sent}
+		u.oldest = (u.oldest + 1) % len(u.past)
+	}
+	u.flights = u.flights[:0]
+	retry := u.began.Add(interval / 4)
+	if u.tally.void == probes {
+		if u.proving { // nothing was learned
+			u.testAt = retry
+		}
+		return
+	}
+	u.tests++
+	u.ended = now
+	if !u.answered {
+		u.unanswered++
+		u.losses = lossWindow{}
+		u.testAt = u.began.Add(min(interval<<min(u.unanswered, 10), maxBackoff))
+		u.proving = false // it never could be tested
+		return
+	}
+	u.judge(now, probes)
+	if u.suspect || u.state == Failed || u.proving {
+		u.testAt = retry
+	}
+}
+
+// judge draws the conclusions of a test.
+func (u *module) judge(now time.Time, probes int) {
+	t := u.tally
+	worst := 0
+	for i := range u.slots {
+		if u.slots[i].late > u.slots[worst].late {
+			worst = i
+		}
+	}
+	late, cameLate := u.slots[worst].late, u.cameLate
+	u.cameLate = false
+	if late == 0 {
+		u.lateSince = time.Time{}
+	}
+	u.suspect = late > 0 || 2*t.lost > probes || u.cfg.Loss == 0 && t.lost > 0
+	switch {
+	case t.altered > 0:
+		u.fail(Altered, "%d of %d probes, one of %d bytes", t.altered, probes, t.size)
+	case t.lost > 0 && u.losses.lost() >= LossBound(u.losses.n, u.cfg.Loss) && (u.fault != Late || !cameLate):
+		u.fail(Lost, "%d of the last %d probes, one of %d bytes", u.losses.lost(), u.losses.n, t.size)
+		u.losses = lossWindow{}
+	case late >= LateTests && now.Sub(u.lateSince) >= RelearnAfter:
+		u.relearn()
+	case late >= LateTests:
+		u.fail(Late, "%d tests in a row took longer than %s in %d bytes", late, u.limit(worst).Round(10*time.Microsecond), u.cfg.Sizes[worst])
+	case t.doubled > 0 && !u.cfg.Foreign:
+		u.clean = 0
+	case u.suspect || t.came == 0:
+		u.clean = 0 // not clean, and within the bounds
+	case u.state == Failed && (u.clean+1 < ClearTests || !u.regained()):
+		u.clean++
+	default:
+		if u.state == Failed {
+			u.losses, u.doubles = lossWindow{}, lossWindow{}
+		}
+		u.proving = false
+		u.become(Passed, 0, "")
+	}
+}
+
+// regained says whether a module that lost probes loses no more than its way may: after a few of them that
+// cannot be told of one that loses half.
+func (u *module) regained() bool {
+	return u.fault != Lost || u.cfg.Loss == 0 || u.losses.n >= regainProbes && 3*u.losses.lost() <= u.losses.n
+}
+
+// relearn takes for usual what has been so for long.
+func (u *module) relearn() {
+	for i := range u.slots {
+		u.slots[i] = slot{}
+	}
+	u.lateSince = time.Time{}
+}
+
+func (u *module) limit(i int) time.Duration { return u.slots[i].base.limit(u.cfg.Floor) }
+
+func (u *module) fail(f Fault, format string, args ...any) {
+	u.clean = 0
+	u.become(Failed, f, words(f, format, args...))
+}
+
+// become is the only writer of the state.
+func (u *module) become(s State, f Fault, why string) {
+	if s != Failed {
+		u.clean = 0
+	}
+	u.state, u.fault, u.why = s, f, why
+}
+
+func (u *module) result(now time.Time) Result {
+	r := Result{
+		Module: u.cfg.Module, Name: u.cfg.Name, State: u.state, Fault: u.fault, Why: u.why, InUse: u.inUse, Proving: u.proving,
+		Age: -1, Latency: u.latency, Baseline: u.slots[u.slowest].base.mean, Limit: u.limit(u.slowest),
+		Tests: u.tests, Lost: u.lost, Altered: u.altered, Doubled: u.doubled, Late: u.late,
+	}
+	if !u.ended.IsZero() {
+		r.Age = max(0, now.Sub(u.ended))
+	}
+	return r
+}

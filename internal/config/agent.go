@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -54,6 +55,8 @@ type Agent struct {
 	Supervisors []SupervisorAddr `json:"supervisors"`
 	// Sensors says what is measured.
 	Sensors sensor.Config `json:"sensors"`
+	// Recovery says when a half that ends or hangs is not started again.
+	Recovery RecoveryConfig `json:"recovery"`
 	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
 	// it. Default false.
 	Injection bool `json:"injection,omitempty"`
@@ -126,6 +129,18 @@ type SupervisorAddr struct {
 	Alternates []string `json:"alternates,omitempty"`
 }
 
+// RecoveryConfig is the budget of the recovery daemon, lofamo-agent run.
+type RecoveryConfig struct {
+	// Restarts are made of a half within Window; when one more is wanted the half is given up, and left to people. 1 to
+	// 100. Default 5.
+	Restarts int `json:"restarts"`
+	// Window is the time over which Restarts counts. 1s to 24h. Default 1m.
+	Window Duration `json:"window"`
+	// StartWithin is how long a half that is started may take to write its watchdog word for the first time before
+	// it is ended. Only time in which it could run counts. 1s to 10m. Default 5s.
+	StartWithin Duration `json:"startWithin"`
+}
+
 // LogConfig says what is logged and how.
 type LogConfig struct {
 	// Level is debug, info, warn or error. Default info.
@@ -144,6 +159,7 @@ func DefaultAgent() Agent {
 		MaxHops:  32,
 		Service:  ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
 		Sensors:  sensor.DefaultConfig(),
+		Recovery: RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
 		Log:      LogConfig{Level: "info", Format: "text"},
 	}
 }

@@ -44,6 +44,7 @@ func agentEnv(a *Agent) setters {
 		"SERVICE_CHECKSUMS":     list(&a.Service.Checksums),
 		"SENSORS_PROCFS":        str(&a.Sensors.Procfs),
 		"SENSORS_SYSFS":         str(&a.Sensors.Sysfs),
+		"RECOVERY_RESTARTS":     number(&a.Recovery.Restarts),
 		"HTTP":                  str(&a.HTTP),
 		"LOG_LEVEL":             str(&a.Log.Level),
 		"LOG_FORMAT":            str(&a.Log.Format),

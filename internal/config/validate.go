@@ -213,11 +213,24 @@ func (a Agent) Validate() error {
 	a.Service.validate(p)
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
+	a.Recovery.validate(p)
 	if a.HTTP != "" {
 		p.listen("http", a.HTTP)
 	}
 	p.log(a.Log)
 	return p.err()
+}
+
+func (r RecoveryConfig) validate(p *problems) {
+	if r.Restarts < 1 || r.Restarts > 100 {
+		p.bad("recovery.restarts", r.Restarts, "1 to 100")
+	}
+	if w := r.Window.D(); w < time.Second || w > 24*time.Hour {
+		p.bad("recovery.window", w, "1s to 24h")
+	}
+	if w := r.StartWithin.D(); w < time.Second || w > 10*time.Minute {
+		p.bad("recovery.startWithin", w, "1s to 10m")
+	}
 }
 
 // validateLinks checks that there is exactly one link for each direction of the torus, and that no

@@ -95,3 +95,23 @@ func (f *File) Doorbells(half fault.Half) uint32 {
 func (f *File) doorbell(half fault.Half) u32 {
 	return f.u32(pageSize + offDoorbells + 4*(int(half)-1))
 }
+
+// Progress returns a number that every store of a half's watchdog word changes, and nothing else: the recovery daemon
+// sees by it whether the half lives, without taking the word from the half that watches it. A word that is corrupt
+// has a number too.
+func (f *File) Progress(half fault.Half) (seq uint32, err error) {
+	c := hostCell
+	switch half {
+	case fault.HalfHost:
+	case fault.HalfDNP:
+		c = dnpCell
+	default:
+		return 0, fmt.Errorf("progress: register file %s: half is %d: want host or dnp", f.path, half)
+	}
+	err = f.access("progress", func() error {
+		s := f.state(c)
+		seq = max(s.a.seq(), s.b.seq())
+		return nil
+	})
+	return seq, err
+}

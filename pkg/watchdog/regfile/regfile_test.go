@@ -365,6 +365,52 @@ func TestEpochs(t *testing.T) {
 }
 
 // Truncated while mapped: the kernel answers with SIGBUS, which must not kill. (fault catalogue 10)
+// Each store of a half's word changes its number; what the other half does, and other words, do not.
+func TestProgress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "registers")
+	host, dnp := mustOpen(t, path, fault.HalfHost), mustOpen(t, path, fault.HalfDNP)
+	watcher, err := OpenReadOnly(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watcher.Close() }()
+	moved := func(half fault.Half, do func() error) bool {
+		t.Helper()
+		before, err := watcher.Progress(half)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		after, _ := watcher.Progress(half)
+		return after != before
+	}
+	storeHost := func() error { return host.StoreHost(watchdog.HostWord{}) }
+	storeDNP := func() error { return dnp.StoreDNP(watchdog.DNPWord{}) }
+	for range 3 {
+		if !moved(fault.HalfHost, storeHost) || !moved(fault.HalfDNP, storeDNP) {
+			t.Error("a store does not show")
+		}
+		if moved(fault.HalfHost, storeDNP) || moved(fault.HalfDNP, storeHost) {
+			t.Error("the other half's store shows")
+		}
+		if moved(fault.HalfHost, func() error { _, _, err := dnp.TakeHost(); return err }) ||
+			moved(fault.HalfDNP, func() error { return dnp.Store(watchdog.AddrMaxHops, 7) }) {
+			t.Error("what is no store of the word shows")
+		}
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watcher.Progress(fault.HalfDNP); !errors.Is(err, ErrFault) {
+		t.Errorf("truncated: %v", err)
+	}
+	if _, err := watcher.Progress(0); err == nil {
+		t.Error("no half has progress")
+	}
+}
+
 func TestTruncated(t *testing.T) {
 	for _, size := range []int64{0, pageSize} {
 		host, dnp, path := openBoth(t)

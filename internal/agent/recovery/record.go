@@ -1,0 +1,223 @@
+package recovery
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// State is what a half does, as its daemon sees it. The zero value is no state.
+type State uint8
+
+// The states.
+const (
+	Stopped    State = iota + 1 // it does not run, and is not to
+	Starting                    // started for the first time, and has written nothing yet
+	Running                     // it writes its watchdog word
+	Restarting                  // it ended or hung, and is being ended, waited for or started
+	GivenUp                     // it was restarted too often, and is left to people
+)
+
+var stateNames = [...]string{Stopped: "stopped", Starting: "starting", Running: "running", Restarting: "restarting", GivenUp: "given up"}
+
+// Valid says whether s is one of the states.
+func (s State) Valid() bool { return s >= Stopped && s <= GivenUp }
+
+// String returns the state's name.
+func (s State) String() string {
+	if !s.Valid() {
+		return fmt.Sprintf("State(%d)", uint8(s))
+	}
+	return stateNames[s]
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *State) UnmarshalText(b []byte) error {
+	for i, name := range stateNames {
+		if name == string(b) && i > 0 {
+			*s = State(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("state: given %q", b)
+}
+
+// CauseKind sorts why a half had to be started again. The zero value is no kind.
+type CauseKind uint8
+
+// The kinds.
+const (
+	Exited     CauseKind = iota + 1 // it ended by itself; Code is its exit code
+	Killed                          // a signal ended it; Code is the signal
+	Hung                            // it wrote nothing though it could have, and was ended
+	NotStarted                      // its program could not be executed
+	Unseen                          // it ended while no daemon looked, or nobody can say how
+)
+
+var causeNames = [...]string{Exited: "exited", Killed: "killed", Hung: "hung", NotStarted: "not-started", Unseen: "unseen"}
+
+// CauseKinds lists the kinds.
+func CauseKinds() []CauseKind { return []CauseKind{Exited, Killed, Hung, NotStarted, Unseen} }
+
+// Valid says whether k is one of the kinds.
+func (k CauseKind) Valid() bool { return k >= Exited && k <= Unseen }
+
+// String returns the kind's name, as metrics have it.
+func (k CauseKind) String() string {
+	if !k.Valid() {
+		return fmt.Sprintf("CauseKind(%d)", uint8(k))
+	}
+	return causeNames[k]
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (k CauseKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *CauseKind) UnmarshalText(b []byte) error {
+	for i, name := range causeNames {
+		if name == string(b) && i > 0 {
+			*k = CauseKind(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("cause: given %q", b)
+}
+
+// Cause is why a half had to be started again.
+type Cause struct {
+	Kind CauseKind `json:"kind"`
+	Code int       `json:"code,omitempty"` // of Exited and Killed
+	// Detail is more for people, of Hung and NotStarted. At most maxDetail bytes count.
+	Detail string `json:"detail,omitempty"`
+}
+
+// String says it in words that fit after "restarted:" and after "the last".
+func (c Cause) String() string {
+	switch c.Kind {
+	case Exited:
+		return fmt.Sprintf("ended with code %d", c.Code)
+	case Killed:
+		return fmt.Sprintf("ended by signal %d", c.Code)
+	case Hung:
+		return "hung" + after(" (", c.Detail, ")")
+	case NotStarted:
+		return "could not be started" + after(": ", c.Detail, "")
+	case Unseen:
+		return "ended unseen"
+	}
+	return c.Kind.String()
+}
+
+func after(before, s, behind string) string {
+	if s == "" {
+		return ""
+	}
+	return before + s + behind
+}
+
+// Recovery is one recovery's course (seed 000 §5.3, Figure 10). All steps count from the moment in which
+// the daemon knew that something was wrong; 0 is a step that has not been made.
+type Recovery struct {
+	Cause Cause `json:"cause"`
+	// At is when it was detected, CLOCK_MONOTONIC in ns, which all processes of the machine share.
+	At int64 `json:"at_ns"`
+	// Attempt counts the restarts since the half last ran well, from 1.
+	Attempt int           `json:"attempt"`
+	Gone    time.Duration `json:"gone_ns"`    // the old process is dead for certain
+	Started time.Duration `json:"started_ns"` // the new process exists; back-off and announcement are before this
+	Serving time.Duration `json:"serving_ns"` // its watchdog word was written: what was kept is restored, and it serves
+	Proven  time.Duration `json:"proven_ns"`  // its self-test has passed
+}
+
+// Record is what a daemon knows of one half. It goes to both halves as the payload of mailbox messages, to a half that
+// is started as an environment variable, and to people by recovery.json and the log.
+type Record struct {
+	Half     fault.Half    `json:"half"`
+	State    State         `json:"state"`
+	PID      int           `json:"pid,omitempty"`
+	Restarts int           `json:"restarts"`  // within Window
+	Budget   int           `json:"budget"`    // how many are made within Window
+	Window   time.Duration `json:"window_ns"` // over which Restarts counts
+	Total    uint64        `json:"total"`     // restarts since the machine was booted
+	// Causes counts all recoveries since then by their kind, CauseKind-1 being the index.
+	Causes [Unseen]uint64 `json:"causes"`
+	// Last is the recovery that is under way or was the last; nil: there was none.
+	Last *Recovery `json:"last,omitempty"`
+	// Until is when a half that is Restarting is meant to be back, CLOCK_MONOTONIC in ns; 0: nobody says.
+	Until int64 `json:"until_ns,omitempty"`
+	// Reason says why it was GivenUp, in words for people.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Count returns how many recoveries there were for causes of a kind.
+func (r Record) Count(k CauseKind) uint64 {
+	if !k.Valid() {
+		return 0
+	}
+	return r.Causes[k-1]
+}
+
+// MaxRecord bounds an encoded Record, in bytes.
+const MaxRecord = 2048
+
+// maxDetail bounds what a Cause and a Reason say, in bytes.
+const maxDetail = 200
+
+// ErrMalformed is wrapped when bytes are no Record.
+var ErrMalformed = errors.New("recovery record malformed")
+
+// Encode returns the bytes of a record: JSON, so that people can read it wherever it lies.
+func (r Record) Encode() ([]byte, error) {
+	if r.Last != nil {
+		last := *r.Last
+		last.Cause.Detail = cut(last.Cause.Detail)
+		r.Last = &last
+	}
+	r.Reason = cut(r.Reason)
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(r)
+}
+
+func cut(s string) string { return s[:min(len(s), maxDetail)] }
+
+// Decode reads the bytes of a record. What a later version adds is left out.
+func Decode(b []byte) (Record, error) {
+	if len(b) > MaxRecord {
+		return Record{}, fmt.Errorf("%w: %d bytes: want at most %d", ErrMalformed, len(b), MaxRecord)
+	}
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Record{}, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return r, r.validate()
+}
+
+func (r Record) validate() error {
+	switch {
+	case !r.Half.Valid():
+		return fmt.Errorf("%w: half is %d: want host or dnp", ErrMalformed, r.Half)
+	case !r.State.Valid():
+		return fmt.Errorf("%w: of the %s half: state is %d: want 1 to %d", ErrMalformed, r.Half, r.State, GivenUp)
+	case r.Last != nil && !r.Last.Cause.Kind.Valid():
+		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformed, r.Half, r.Last.Cause.Kind, Unseen)
+	}
+	return nil
+}
+
+// History is what a daemon keeps of one half for the daemon after it.
+type History struct {
+	Record Record `json:"record"`
+	// RestartsAt are the restarts within the window, CLOCK_MONOTONIC in ns.
+	RestartsAt []int64 `json:"restarts_at_ns,omitempty"`
+	// Failures are the restarts since the half last ran well.
+	Failures int `json:"failures,omitempty"`
+}

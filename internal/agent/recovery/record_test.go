@@ -1,0 +1,86 @@
+package recovery
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func TestRecordThereAndBack(t *testing.T) {
+	for _, r := range []Record{
+		{Half: fault.HalfHost, State: Stopped},
+		{
+			Half: fault.HalfDNP, State: GivenUp, PID: 12, Restarts: 5, Budget: 5, Window: time.Minute, Total: 1 << 40,
+			Causes: [Unseen]uint64{1, 2, 3, 4, 5}, Until: 7, Reason: "not started again",
+			Last: &Recovery{Cause: Cause{Kind: Killed, Code: 9}, At: 1, Attempt: 2, Gone: 3, Started: 4, Serving: 5, Proven: 6},
+		},
+	} {
+		b, err := r.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b) > MaxRecord {
+			t.Errorf("%d bytes", len(b))
+		}
+		got, err := Decode(b)
+		if err != nil || !reflect.DeepEqual(got, r) {
+			t.Errorf("%s: %+v, %v: want %+v", b, got, err, r)
+		}
+	}
+}
+
+func TestLongDetailsAreCut(t *testing.T) {
+	long := strings.Repeat("é\n", 2000)
+	r := Record{Half: fault.HalfHost, State: GivenUp, Reason: long, Last: &Recovery{Cause: Cause{Kind: NotStarted, Detail: long}}}
+	b, err := r.Encode()
+	if err != nil || len(b) > MaxRecord {
+		t.Fatalf("%d bytes, %v", len(b), err)
+	}
+	if _, err := Decode(b); err != nil {
+		t.Error(err)
+	}
+	if len(r.Last.Cause.Detail) != len(long) {
+		t.Error("the caller's record was changed")
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, s := range []string{
+		"", "x", "{}", `{"half":1}`, `{"half":3,"state":"running"}`, `{"half":1,"state":"flying"}`, `{"half":1,"state":""}`,
+		`{"half":1,"state":"running","last":{}}`, `{"half":1,"state":"running","last":{"cause":{"kind":"bored"}}}`,
+		`{"half":1,"state":"running","reason":"` + strings.Repeat("x", MaxRecord) + `"}`,
+	} {
+		if r, err := Decode([]byte(s)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%.40s: %+v, %v", s, r, err)
+		}
+	}
+}
+
+func TestWords(t *testing.T) {
+	for want, c := range map[string]Cause{
+		"ended by signal 9":                     {Kind: Killed, Code: 9},
+		"ended with code 0":                     {Kind: Exited},
+		"hung (nothing written for 150ms)":      {Kind: Hung, Detail: "nothing written for 150ms"},
+		"hung":                                  {Kind: Hung},
+		"could not be started: no such program": {Kind: NotStarted, Detail: "no such program"},
+		"ended unseen":                          {Kind: Unseen},
+		"CauseKind(0)":                          {},
+	} {
+		if got := c.String(); got != want {
+			t.Errorf("%q: want %q", got, want)
+		}
+	}
+	want := "not started again: 5 restarts within 1m0s, the last ended by signal 9"
+	if got := GivenUpReason(5, time.Minute, Cause{Kind: Killed, Code: 9}); got != want {
+		t.Errorf("%q: want %q", got, want)
+	}
+	for _, k := range CauseKinds() {
+		if !k.Valid() || strings.Contains(k.String(), "(") {
+			t.Error(k)
+		}
+	}
+}

@@ -1,0 +1,409 @@
+// Package recovery decides what the recovery daemon (lofamo-agent run) does about one half of a node: when it hangs,
+// when it is ended, when it is started again, and when that is given up and left to people (the fault tolerance daemon of
+// seed 000 §4.2, with a budget). It is a machine of time and events; processes, signals, /proc and files are the
+// daemon's, in internal/agent. What a half restores and how it tests itself is not decided here.
+package recovery
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// Config is what a machine is given.
+type Config struct {
+	Half   fault.Half
+	TRead  time.Duration // period of looks; Misses and it say when a half hangs
+	Misses int
+	// StartWithin is how long a process may take to its first word, in time in which it could run.
+	StartWithin time.Duration
+	Budget      int // restarts within Window; one more is not made
+	Window      time.Duration
+	// Leave says that a half that ends or hangs is left so, until somebody asks for it.
+	Leave bool
+}
+
+// Bounds of the wait before a restart, the one before having failed. The first does not wait.
+const (
+	MinBackoff = 100 * time.Millisecond
+	MaxBackoff = 5 * time.Second
+)
+
+const (
+	// settled is how long a half must have run well for its next end not to be a failed restart.
+	settled = time.Second
+	// startLook is the time between looks at a half that is being started: its first word ends the recovery.
+	startLook = 5 * time.Millisecond
+	// restartTime is announced to neighbours as the time that a restart takes, beside waiting: many times what it does,
+	// for past it they call the link broken.
+	restartTime = time.Second
+	// repeatAnnouncement is the time between announcements while a restart waits.
+	repeatAnnouncement = 300 * time.Millisecond
+	// rest is the time between steps where nothing is looked at.
+	rest = time.Minute
+)
+
+// Event is what happens to a half.
+type Event interface{ recoveryEvent() }
+
+// Look is a look at the half that runs, or, where none runs, says only that time has passed.
+type Look struct {
+	Stores   uint32 // sequence number of its watchdog word
+	Readable bool   // the register file could be read: Stores counts
+	Process  Process
+}
+
+// Began says that a process is there: because Output.Start asked for it, or adopted, having been started by a
+// daemon before or by hand. Stores is the sequence number of the watchdog word as it stands.
+type Began struct {
+	PID     int
+	Stores  uint32
+	Adopted bool
+}
+
+// Ended says that the process is dead for certain, or, with a cause of NotStarted, that there is none.
+type Ended struct{ Cause Cause }
+
+// Proven says that the half that runs has passed its self-test.
+type Proven struct{}
+
+// Asked says that a person wants the half to run: a half that does not is started, with a fresh budget.
+type Asked struct{}
+
+// Closed says that the daemon was asked to stop, and has stopped the half: what comes after begins with a fresh budget.
+type Closed struct{}
+
+func (Look) recoveryEvent()   {}
+func (Began) recoveryEvent()  {}
+func (Ended) recoveryEvent()  {}
+func (Proven) recoveryEvent() {}
+func (Asked) recoveryEvent()  {}
+func (Closed) recoveryEvent() {}
+
+// Output is what the daemon is to do now, in this order, and to call Step again, with a Look, at Wake at the latest.
+type Output struct {
+	Kill bool // SIGKILL; Ended follows once the process is gone
+	// Announce says to neighbours, if above 0, that the half means to be back within this time. Nobody but the daemon
+	// writes to the links then: the half is dead.
+	Announce time.Duration
+	Start    bool // start the half; Began or Ended follows
+	Tell     bool // the record has changed: tell the halves and keep it
+	// Recovered says that the half serves again (Record.Last tells how that went).
+	Recovered bool
+	Wake      time.Time
+}
+
+// phase is what a machine is at.
+//
+//	          Start              first word
+//	waiting ────────► starting ─────────────► running
+//	 │  ▲ ▲              │  │ no word in time    │ hangs
+//	 │  │ │ ended        │  └─────────┐          │
+//	 │  │ └──────────────┘            ▼          ▼
+//	 │  │          ended             killing ◄───┘
+//	 │  └──────────────────────────────┘  (and running ──ended──► waiting)
+//	 ▼ budget spent
+//	over ──Asked──► waiting
+type phase uint8
+
+const (
+	waiting phase = iota + 1 // for the end of back-off; at the beginning there is none
+	starting
+	running
+	killing
+	over // given up, or left
+)
+
+// Machine looks after one half.
+type Machine struct {
+	cfg   Config
+	phase phase
+	rec   Record
+	base  time.Time // with mono: how times become CLOCK_MONOTONIC
+	mono  int64
+
+	hang     hang
+	restarts []time.Time // within the window, oldest first
+	failures int         // restarts since the half last ran well
+	startAt  time.Time   // when waiting ends
+	announce time.Time   // when to announce again
+	began    time.Time   // the process
+	detected time.Time   // Record.Last
+	cause    *Cause      // why it is being killed
+}
+
+// New returns a machine. now is at the same moment mono on CLOCK_MONOTONIC, in ns. old is what the daemon before has
+// kept since the machine was booted, or nil. If adopted, its process still runs, and Began follows at once.
+func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Machine {
+	m := &Machine{
+		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, hang: hang{period: cfg.TRead},
+		rec: Record{Half: cfg.Half, State: Stopped, Budget: cfg.Budget, Window: cfg.Window},
+	}
+	if old == nil {
+		return m
+	}
+	m.rec.Total, m.rec.Causes, m.rec.Last, m.failures = old.Record.Total, old.Record.Causes, old.Record.Last, old.Failures
+	for _, at := range old.RestartsAt {
+		m.restarts = append(m.restarts, now.Add(time.Duration(at-mono)))
+	}
+	if m.rec.Last != nil {
+		m.detected = now.Add(time.Duration(m.rec.Last.At - mono))
+	}
+	m.prune(now)
+	switch old.Record.State {
+	case GivenUp:
+		m.phase, m.rec.State, m.rec.Reason = over, GivenUp, old.Record.Reason
+	case Running, Starting, Restarting:
+		if !adopted { // it ended when nobody looked
+			m.became(now, Cause{Kind: Unseen})
+		}
+	default:
+	}
+	return m
+}
+
+// Record returns what is known of the half.
+func (m *Machine) Record() Record {
+	r := m.rec
+	if r.Last != nil {
+		last := *r.Last
+		r.Last = &last
+	}
+	return r
+}
+
+// History returns what the next daemon is to know.
+func (m *Machine) History() History {
+	h := History{Record: m.Record(), Failures: m.failures}
+	for _, t := range m.restarts {
+		h.RestartsAt = append(h.RestartsAt, m.monotonic(t))
+	}
+	return h
+}
+
+func (m *Machine) monotonic(t time.Time) int64 { return m.mono + int64(t.Sub(m.base)) }
+
+// Step takes an event.
+func (m *Machine) Step(now time.Time, ev Event) Output {
+	var out Output
+	m.prune(now)
+	switch ev := ev.(type) {
+	case Look:
+		m.look(now, ev, &out)
+	case Began:
+		m.begin(now, ev)
+		out.Tell = true
+	case Ended:
+		m.ended(now, ev.Cause)
+		out.Tell = true
+	case Proven:
+		out.Tell = m.proven(now)
+	case Asked:
+		out.Tell = m.asked(now)
+	case Closed:
+		m.phase, m.rec.State, m.rec.PID, m.rec.Restarts, m.rec.Until, m.rec.Reason = over, Stopped, 0, 0, 0, ""
+		m.restarts, m.failures = nil, 0
+		out.Tell = true
+	}
+	m.start(now, &out)
+	out.Wake = m.wake(now)
+	return out
+}
+
+// look judges a process that runs.
+func (m *Machine) look(now time.Time, l Look, out *Output) {
+	switch m.phase {
+	case starting, running:
+	default:
+		return
+	}
+	late := now.Sub(m.hang.last) > 2*m.cfg.TRead
+	if m.hang.look(now, l) {
+		if m.phase == starting {
+			m.becomeRunning(now, out)
+		}
+		if m.failures > 0 && now.Sub(m.began) >= settled {
+			m.failures, out.Tell = 0, true
+		}
+		return
+	}
+	bound := watchdog.StaleBound(m.cfg.TRead, m.cfg.Misses)
+	if m.phase == starting {
+		bound = m.cfg.StartWithin
+	}
+	if m.hang.chance < bound || late || m.cfg.Leave {
+		return
+	}
+	m.cause = &Cause{Kind: Hung, Detail: m.hang.detail(l.Process)}
+	m.becomeKilling(now, out)
+}
+
+func (m *Machine) becomeRunning(now time.Time, out *Output) {
+	again := m.rec.State == Restarting
+	m.phase, m.rec.State, m.rec.Until = running, Running, 0
+	out.Tell = true
+	if again && m.rec.Last != nil && m.rec.Last.Serving == 0 {
+		m.rec.Last.Serving = now.Sub(m.detected)
+		out.Recovered = true
+	}
+}
+
+func (m *Machine) becomeKilling(now time.Time, out *Output) {
+	m.note(now, *m.cause)
+	m.phase, m.rec.State = killing, Restarting
+	out.Kill, out.Tell = true, true
+}
+
+// note begins a recovery.
+func (m *Machine) note(now time.Time, c Cause) {
+	m.detected = now
+	m.rec.Causes[c.Kind-1]++
+	m.rec.Last = &Recovery{Cause: c, At: m.monotonic(now), Attempt: m.failures + 1}
+}
+
+func (m *Machine) begin(now time.Time, ev Began) {
+	m.hang.begin(now, ev.Stores)
+	m.began, m.rec.PID, m.rec.Reason, m.cause = now, ev.PID, "", nil
+	switch {
+	case ev.Adopted && m.rec.State != Restarting: // it has been serving, or will say so
+		m.phase, m.rec.State = running, Running
+		return
+	case m.rec.State == Restarting && m.rec.Last != nil:
+		m.rec.Last.Started = now.Sub(m.detected)
+	default:
+		m.rec.State = Starting
+	}
+	m.phase = starting
+}
+
+// ended deals with the end of the process.
+func (m *Machine) ended(now time.Time, c Cause) {
+	m.rec.PID = 0
+	if m.phase == over {
+		return
+	}
+	if m.cfg.Leave {
+		m.phase, m.rec.State = over, Stopped
+		m.note(now, c)
+		return
+	}
+	if m.cause != nil { // we did that
+		m.cause = nil
+		m.rec.Last.Gone = now.Sub(m.detected)
+		m.again(now)
+		return
+	}
+	m.became(now, c)
+}
+
+// became begins the recovery of a half that is dead already.
+func (m *Machine) became(now time.Time, c Cause) {
+	m.note(now, c)
+	m.rec.Last.Gone = 1 // at the same moment; 0 would be: not yet
+	m.again(now)
+}
+
+// again sees whether the half is started again, and when.
+func (m *Machine) again(now time.Time) {
+	if len(m.restarts) >= m.cfg.Budget {
+		m.phase, m.rec.State, m.rec.Until = over, GivenUp, 0
+		m.rec.Reason = GivenUpReason(len(m.restarts), m.cfg.Window, m.rec.Last.Cause)
+		return
+	}
+	m.phase, m.rec.State = waiting, Restarting
+	m.startAt = now.Add(Backoff(m.failures))
+	m.announce = now
+	m.rec.Until = m.monotonic(m.startAt.Add(restartTime))
+}
+
+// GivenUpReason says why a half is not started again.
+func GivenUpReason(restarts int, window time.Duration, last Cause) string {
+	s := "s"
+	if restarts == 1 {
+		s = ""
+	}
+	return fmt.Sprintf("not started again: %d restart%s within %s, the last %s", restarts, s, window, last)
+}
+
+// Backoff is the wait before a restart after so many that failed in a row.
+func Backoff(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	return min(MinBackoff<<min(failures-1, 20), MaxBackoff)
+}
+
+func (m *Machine) proven(now time.Time) bool {
+	if m.phase != running || m.rec.Last == nil || m.rec.Last.Serving == 0 || m.rec.Last.Proven != 0 {
+		return false
+	}
+	m.rec.Last.Proven = now.Sub(m.detected)
+	return true
+}
+
+func (m *Machine) asked(now time.Time) bool {
+	if m.phase != over && m.phase != waiting {
+		return false
+	}
+	m.restarts, m.failures = nil, 0
+	m.rec.Restarts, m.rec.Reason = 0, ""
+	m.phase, m.startAt = waiting, now
+	return true
+}
+
+// start starts a half whose time has come, and announces one whose time is to come.
+func (m *Machine) start(now time.Time, out *Output) {
+	if m.phase != waiting {
+		return
+	}
+	again := m.rec.State == Restarting
+	due := !now.Before(m.startAt)
+	if again && (due || !now.Before(m.announce)) {
+		out.Announce = max(m.startAt.Sub(now), 0) + restartTime
+		m.announce = now.Add(repeatAnnouncement)
+	}
+	if !due {
+		return
+	}
+	out.Start, out.Tell = true, true
+	if m.rec.State == GivenUp || m.rec.State == Stopped {
+		m.rec.State = Starting
+	}
+	if again {
+		m.failures++
+		m.rec.Total++
+		m.restarts = append(m.restarts, now)
+		m.rec.Restarts = len(m.restarts)
+		m.rec.Until = m.monotonic(now.Add(restartTime))
+	}
+	m.phase, m.began = starting, now // Began or Ended is on its way
+	m.hang.begin(now, m.hang.stores)
+}
+
+func (m *Machine) prune(now time.Time) {
+	for len(m.restarts) > 0 && now.Sub(m.restarts[0]) >= m.cfg.Window {
+		m.restarts = m.restarts[1:]
+	}
+	m.rec.Restarts = len(m.restarts)
+}
+
+func (m *Machine) wake(now time.Time) time.Time {
+	switch m.phase {
+	case waiting:
+		if m.announce.After(now) && m.announce.Before(m.startAt) {
+			return m.announce
+		}
+		return m.startAt
+	case starting:
+		if now.Sub(m.began) < settled {
+			return now.Add(min(startLook, m.cfg.TRead))
+		}
+		return now.Add(m.cfg.TRead)
+	case running:
+		return now.Add(m.cfg.TRead)
+	default:
+		return now.Add(rest)
+	}
+}

@@ -95,7 +95,7 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	body := &lofamov1.Message{}
 	switch {
 	case s.Reports != nil:
-		how := servicenet.SealOptions{Checksum: s.Checksum}
+		how := servicenet.SealOptions{Checksum: s.Checksum, Health: s.Health}
 		if s.Session {
 			how.Session = h.keys.newest(s.Target) // without one it is signed
 		}

@@ -124,9 +124,10 @@ func drawStatus(t *rapid.T) *lofamov1.DeliveryStatus {
 func TestReportsAreProtobuf(t *testing.T) {
 	sealed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		rs, status := drawReports(t), drawStatus(t)
+		rs, status, health := drawReports(t), drawStatus(t), drawHealth(t)
 		msg := &lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports(rs, status)}}
-		got, err := appendReports(nil, rs, status)
+		msg.GetReports().Host, msg.GetReports().Dnp = health.Host, health.DNP
+		got, err := appendReports(nil, rs, status, health)
 		if i := epochMissing(rs); i >= 0 {
 			if RefusalOf(err) != RefusedField {
 				t.Fatalf("reports[%d] of no epoch: %v", i, err)
@@ -148,6 +149,12 @@ func TestReportsAreProtobuf(t *testing.T) {
 		o := Opened{Role: RoleNode, Name: rs[0].ID.Origin.String()}
 		if !o.readReports(got) || !reflect.DeepEqual(o.reports, read) || !proto.Equal(o.Msg.GetReports().GetStatus(), status) {
 			t.Fatalf("%+v, status %v\nwant %+v, status %v", o.reports, o.Msg.GetReports().GetStatus(), read, status)
+		}
+		if in := o.Msg.GetReports(); !proto.Equal(in.GetHost(), health.Host) || !proto.Equal(in.GetDnp(), health.DNP) {
+			t.Fatalf("health %v, %v\nwant %v", in.GetHost(), in.GetDnp(), health)
+		}
+		if n, want := healthSize(health), proto.Size(&lofamov1.Reports{Host: health.Host, Dnp: health.DNP}); n != want {
+			t.Errorf("a health of %d bytes: want %d", n, want)
 		}
 		if statusSize(status) != proto.Size(&lofamov1.Reports{Status: status}) {
 			t.Errorf("a status of %d bytes: want %d", statusSize(status), proto.Size(&lofamov1.Reports{Status: status}))
@@ -210,6 +217,9 @@ func TestNotCanonical(t *testing.T) {
 		"an unknown field behind":    append(report(), 0x78, 1),
 		"an empty body before":       append([]byte{0x0a, 0}, report()...),
 		"a status before a report":   protowire.AppendBytes([]byte{0x0a}, append([]byte{0x12, 0}, protowire.AppendBytes([]byte{0x0a}, id)...)),
+		"a health before a status":   protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x12, 2, 0x28, 1)),
+		"two healths, to be merged":  protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x22, 2, 0x20, 1)),
+		"a health of a later state":  protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 4, 0x0a, 2, 0x08, 3)),
 		"two statuses, to be merged": protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x12, 2, 0x20, 1, 0x12, 2, 0x28, 1)),
 	} {
 		msg := new(lofamov1.Message)
@@ -218,7 +228,7 @@ func TestNotCanonical(t *testing.T) {
 		}
 		want, err := checkMessage(msg)
 		a, err2 := Unwrap(rawSeal(b, nodeSigner), fault.PathDirect, fakeVerifier{})
-		if err != nil || err2 != nil || !reflect.DeepEqual(a.Reports, want) || !proto.Equal(a.Status, msg.GetReports().GetStatus()) {
+		if err != nil || err2 != nil || !reflect.DeepEqual(a.Reports, want) || !proto.Equal(a.Status, msg.GetReports().GetStatus()) || !proto.Equal(a.Health.DNP, msg.GetReports().GetDnp()) {
 			t.Errorf("%s: %+v, %v, %v", name, a.Reports, err, err2)
 		}
 	}
@@ -272,7 +282,45 @@ func checkCanonical(t *testing.T, b []byte, o Opened, msg *lofamov1.Message, rs 
 		t.Fatalf("%+v read from %x, which is refused: %v", o, b, err)
 	case !reflect.DeepEqual(o.reports, rs):
 		t.Fatalf("%+v\nwant %+v", o.reports, rs)
-	case len(rs) > 0 && !proto.Equal(o.Msg.GetReports().GetStatus(), msg.GetReports().GetStatus()), len(rs) == 0 && !proto.Equal(o.Msg, msg):
+	case len(rs) > 0 && !proto.Equal(beside(o.Msg), beside(msg)), len(rs) == 0 && !proto.Equal(o.Msg, msg):
 		t.Fatalf("%v\nwant %v", o.Msg, msg)
 	}
+}
+
+// beside is what a message of reports has beside them.
+func beside(m *lofamov1.Message) *lofamov1.Reports {
+	r := m.GetReports()
+	return &lofamov1.Reports{Status: r.GetStatus(), Host: r.GetHost(), Dnp: r.GetDnp()}
+}
+
+func drawHealth(t *rapid.T) Health {
+	var h Health
+	for _, half := range [...]**lofamov1.HalfHealth{&h.Host, &h.DNP} {
+		if rapid.Bool().Draw(t, "said") {
+			*half = drawHalf(t)
+		}
+	}
+	return h
+}
+
+// drawHalf draws what is said of a half, now and then what is refused.
+func drawHalf(t *rapid.T) *lofamov1.HalfHealth {
+	n, big, age := rapid.Uint32(), rapid.Uint64(), rapid.Uint64Range(0, uint64(MaxAge)+1)
+	h := &lofamov1.HalfHealth{Cut: rapid.Bool().Draw(t, "cut"), AgeNs: age.Draw(t, "age"), Old: rapid.Bool().Draw(t, "old")}
+	if rapid.Bool().Draw(t, "recovery") {
+		h.Recovery = &lofamov1.RecoveryStatus{
+			State: lofamov1.RecoveryState(rapid.IntRange(0, 4).Draw(t, "state")), Restarts: n.Draw(t, "restarts"), InWindow: n.Draw(t, "in window"),
+			Budget: n.Draw(t, "budget"), WindowMs: n.Draw(t, "window"), Cause: drawText(t), AgeNs: age.Draw(t, "age of it"), DeadUs: n.Draw(t, "dead"),
+			RestoredUs: n.Draw(t, "restored"), ServingUs: n.Draw(t, "serving"), Resumption: lofamov1.Resumption(rapid.IntRange(0, 3).Draw(t, "how")),
+			Cold: drawText(t), UntilMs: n.Draw(t, "until"),
+		}
+	}
+	for range rapid.SampledFrom([]int{0, 1, 3, MaxSelfTests, MaxSelfTests + 1}).Draw(t, "tests") {
+		h.Tests = append(h.Tests, &lofamov1.SelfTest{
+			Number: n.Draw(t, "number"), State: lofamov1.TestState(rapid.IntRange(0, 5).Draw(t, "test state")), AgeMs: n.Draw(t, "age of test"),
+			LatencyUs: n.Draw(t, "latency"), LearnedUs: n.Draw(t, "learned"), Tests: big.Draw(t, "count"), Lost: big.Draw(t, "lost"),
+			Altered: big.Draw(t, "altered"), Doubled: big.Draw(t, "doubled"), Late: big.Draw(t, "late"), Module: rapid.SampledFrom([]string{"", "link/X+"}).Draw(t, "module"),
+		})
+	}
+	return h
 }

@@ -48,7 +48,7 @@ func checkMessage(msg *lofamov1.Message) ([]fault.Report, error) {
 		return nil, refuse(RefusedField, "message.no_quorum_ms: given %d: want -1 to %d", ms, MaxAge.Milliseconds())
 	}
 	if b, ok := msg.GetBody().(*lofamov1.Message_Reports); ok {
-		if err := checkStatus(b.Reports.GetStatus()); err != nil {
+		if err := firstError(checkStatus(b.Reports.GetStatus()), checkHealth(healthOf(b.Reports))); err != nil {
 			return nil, err
 		}
 		return decodeReports(b.Reports)
@@ -68,6 +68,8 @@ func leaveOutLater(msg *lofamov1.Message) {
 			return o.GetComponent() >= uint32(fault.NumComponents) || o.GetKind() > uint32(fault.KindDigest) || o.GetState() > lofamov1.State_FAILED
 		})
 	}
+	leaveOutLaterHealth(msg.GetReports().GetHost())
+	leaveOutLaterHealth(msg.GetReports().GetDnp())
 }
 
 func checkBody(msg *lofamov1.Message) error {

@@ -65,6 +65,7 @@ func TestMessageRefusals(t *testing.T) {
 	announce := messageOf(func(m *lofamov1.Message) *lofamov1.BulkAnnounce { return m.GetBulkAnnounce() }, bulkAnnounce)
 	pull := messageOf(func(m *lofamov1.Message) *lofamov1.BulkPull { return m.GetBulkPull() }, bulkPull)
 	status := messageOf(func(m *lofamov1.Message) *lofamov1.DeliveryStatus { return m.GetReports().GetStatus() }, statusMessage)
+	health := messageOf(func(m *lofamov1.Message) *lofamov1.HalfHealth { return m.GetReports().GetDnp() }, healthMessage)
 	long := strings.Repeat("x", fault.MaxDetail+1)
 	tests := []struct {
 		want string // in the error; "" passes
@@ -230,6 +231,23 @@ func TestMessageRefusals(t *testing.T) {
 		{"rail.name", status(func(s *lofamov1.DeliveryStatus) { s.Rails[0].Name = long })},
 		{"rail.name", status(func(s *lofamov1.DeliveryStatus) { s.Rails[0].Name = "\x07" })},
 		{"rail.rtt_ns", status(func(s *lofamov1.DeliveryStatus) { s.Rails[0].RttNs = uint64(MaxAge) + 1 })},
+		{"", health(func(*lofamov1.HalfHealth) {})},
+		{"", health(func(h *lofamov1.HalfHealth) { h.Recovery = nil })},
+		{"dnp.age_ns", health(func(h *lofamov1.HalfHealth) { h.AgeNs = 1 << 63 })},
+		{"dnp.recovery.state", health(func(h *lofamov1.HalfHealth) { h.Recovery.State = 4 })},
+		{"dnp.recovery.state", health(func(h *lofamov1.HalfHealth) { h.Recovery.State = -1 })},
+		{"dnp.recovery.resumption", health(func(h *lofamov1.HalfHealth) { h.Recovery.Resumption = 3 })},
+		{"dnp.recovery.cause", health(func(h *lofamov1.HalfHealth) { h.Recovery.Cause = long })},
+		{"dnp.recovery.cold", health(func(h *lofamov1.HalfHealth) { h.Recovery.Cold = "\x1b[2J" })},
+		{"dnp.recovery.age_ns", health(func(h *lofamov1.HalfHealth) { h.Recovery.AgeNs = uint64(MaxAge) + 1 })},
+		{"dnp.tests", health(func(h *lofamov1.HalfHealth) {
+			for len(h.Tests) <= MaxSelfTests {
+				h.Tests = append(h.Tests, h.Tests[0])
+			}
+		})},
+		{"dnp.tests[1].number", health(func(h *lofamov1.HalfHealth) { h.Tests[1].Number = 0 })},
+		{"dnp.tests[0].state", health(func(h *lofamov1.HalfHealth) { h.Tests[0].State = 5 })},
+		{"dnp.tests.module", health(func(h *lofamov1.HalfHealth) { h.Tests[0].Module = long })},
 		{"message.body", &lofamov1.Message{}},
 	}
 	for _, tt := range tests {

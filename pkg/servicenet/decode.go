@@ -145,21 +145,23 @@ func (o *Opened) readReports(payload []byte) bool {
 			return false
 		}
 	}
-	if !body.done() || !isName(o.Name, rs[0].ID.Origin) {
+	var health Health
+	if !body.readHealth(&health) || !body.done() || !isName(o.Name, rs[0].ID.Origin) {
 		return false
 	}
-	o.reports, o.Msg = rs, reportsStandIn(status)
+	o.reports, o.Msg = rs, reportsStandIn(status, health)
 	return true
 }
 
 // reportsStandIn is the message that stands for reports that were read.
-func reportsStandIn(status *lofamov1.DeliveryStatus) *lofamov1.Message {
+func reportsStandIn(status *lofamov1.DeliveryStatus, health Health) *lofamov1.Message {
 	m := new(struct {
 		message lofamov1.Message
 		body    lofamov1.Message_Reports
 		reports lofamov1.Reports
 	})
 	m.message.Body, m.body.Reports, m.reports.Status = &m.body, &m.reports, status
+	m.reports.Host, m.reports.Dnp = health.Host, health.DNP
 	return &m.message
 }
 

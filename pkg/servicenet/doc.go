@@ -70,7 +70,8 @@
 //
 // An Outbox sends what waits, several reports in one datagram (batchLimit), on one path of the direct
 // rail, and on more rails for as long as no RECEIVED comes; it keeps each report until COMMITTED. How
-// its reports fare goes along with its digests, by the torus in numbers only (statusFor). Of
+// its reports fare goes along with its digests, by the torus in numbers only (statusFor), and behind it, where there
+// is room, how the halves fare (FitHealth). Of
 // the paths, one per service interface and supervisor, one is the primary and another a loaded
 // alternate (seed 004 §II-B), so that a switch needs no message. What a spool on disk kept over a
 // restart comes back by Outbox.Restore, under its old ids.

@@ -61,12 +61,12 @@ func appendText(b []byte, field protowire.Number, s string) []byte {
 }
 
 // appendReports writes a Message of reports of one origin, or refuses what no receiver would accept. The
-// status may be nil.
-func appendReports(b []byte, rs []fault.Report, status *lofamov1.DeliveryStatus) ([]byte, error) {
+// status may be nil, the health empty.
+func appendReports(b []byte, rs []fault.Report, status *lofamov1.DeliveryStatus, health Health) ([]byte, error) {
 	if n := len(rs); n < 1 || n > MaxReports {
 		return nil, refuse(RefusedField, "reports.reports: given %d: want 1 to %d", n, MaxReports)
 	}
-	if err := checkStatus(status); err != nil {
+	if err := firstError(checkStatus(status), checkHealth(health)); err != nil {
 		return nil, err
 	}
 	b, body := beginField(b, 1)
@@ -84,7 +84,7 @@ func appendReports(b []byte, rs []fault.Report, status *lofamov1.DeliveryStatus)
 		b, at = beginField(b, 2)
 		b = endField(appendStatus(b, status), at)
 	}
-	return endField(b, body), nil
+	return endField(appendHealth(b, health), body), nil
 }
 
 // checkOwn checks what is about to be written of the i-th report, the rest being cut to what is allowed.

@@ -32,7 +32,7 @@ type Verifier interface {
 
 // Opened is a verified message.
 type Opened struct {
-	// Msg is the message. Of Reports it has the status alone: Unwrap returns the reports.
+	// Msg is the message. Of Reports it has the status and the health alone: Unwrap returns the reports.
 	Msg        *lofamov1.Message
 	Role, Name string // of the signer
 	Session    uint64 // of the MAC; 0: signed
@@ -48,6 +48,8 @@ type SealOptions struct {
 	Checksum *lofamov1.Checksum
 	// Session proves the message with a MAC; nil: a signature does.
 	Session *SessionKey
+	// Health goes with reports, and with nothing else; see FitHealth.
+	Health Health
 }
 
 // Seal signs a message and returns the marshalled envelope, at most MaxDatagram bytes. What no
@@ -95,7 +97,7 @@ func SealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer, o
 
 func sealReports(rs []fault.Report, status *lofamov1.DeliveryStatus, s Signer, o SealOptions) ([]byte, error) {
 	b, at := beginField(make([]byte, 0, reportsRoom(rs, o)), fieldPayload)
-	b, err := appendReports(b, rs, status)
+	b, err := appendReports(b, rs, status, o.Health)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +116,7 @@ const sealedRoom = 512
 
 // reportsRoom is about as many bytes as will be sealed.
 func reportsRoom(rs []fault.Report, o SealOptions) int {
-	n := 200 // the status, MAC and checksum
+	n := 200 + healthSize(o.Health) // the status, MAC and checksum
 	if o.Session == nil {
 		n += signedSize
 	}
@@ -211,6 +213,7 @@ type Arrival struct {
 	Hops    []fault.Hop
 	Reports []fault.Report           // of a Reports message
 	Status  *lofamov1.DeliveryStatus // that came with them; nil: none
+	Health  Health                   // that came with them
 }
 
 // Delivery returns one of the reports together with how it came.
@@ -245,7 +248,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		}
 		o.Raw = b
 	}
-	a.Opened, a.Reports, a.Status = o, o.reports, o.Msg.GetReports().GetStatus()
+	a.Opened, a.Reports, a.Status, a.Health = o, o.reports, o.Msg.GetReports().GetStatus(), healthOf(o.Msg.GetReports())
 	return a, nil
 }
 
@@ -317,7 +320,7 @@ func (p *packet) open(v Verifier) (Opened, error) {
 		}
 	}
 	if o.reports != nil {
-		o.Msg = reportsStandIn(o.Msg.GetReports().GetStatus())
+		o.Msg = reportsStandIn(o.Msg.GetReports().GetStatus(), healthOf(o.Msg.GetReports()))
 	}
 	return o, nil
 }

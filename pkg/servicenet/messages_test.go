@@ -37,6 +37,32 @@ func statusMessage() *lofamov1.Message {
 	return &lofamov1.Message{Body: &lofamov1.Message_Reports{Reports: EncodeReports([]fault.Report{sampleDigest()}, sampleStatus())}}
 }
 
+func sampleHealth() Health {
+	return Health{
+		Host: &lofamov1.HalfHealth{
+			Recovery: &lofamov1.RecoveryStatus{
+				State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "killed by signal 9", AgeNs: uint64(90 * time.Second),
+				DeadUs: 1200, RestoredUs: 20_000, ServingUs: 43_000, Resumption: lofamov1.Resumption_RESUMED,
+			},
+			Tests: []*lofamov1.SelfTest{
+				{Number: 8, State: lofamov1.TestState_PASSED, AgeMs: 800, LatencyUs: 240, LearnedUs: 260, Tests: 912, Lost: 1},
+				{Number: 10, State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 90, LearnedUs: 80, Tests: 12, Altered: 3, Doubled: 1, Late: 2},
+			},
+		},
+		DNP: &lofamov1.HalfHealth{
+			Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1, Cause: "hung for 62 ms", Resumption: lofamov1.Resumption_COLD, Cold: "another kernel boot", UntilMs: 400},
+			Tests:    []*lofamov1.SelfTest{{Number: 1, State: lofamov1.TestState_UNTESTED}, {Number: 7, State: lofamov1.TestState_IDLE, AgeMs: 12_000, Tests: 3}},
+			AgeNs:    uint64(time.Second), Cut: true,
+		},
+	}
+}
+
+func healthMessage() *lofamov1.Message {
+	m := statusMessage()
+	m.GetReports().Host, m.GetReports().Dnp = sampleHealth().Host, sampleHealth().DNP
+	return m
+}
+
 func challengeMessage() *lofamov1.Message {
 	return &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
 		Nonce: make([]byte, NonceSize), Node: "n0-0-1", ReplyTo: "127.0.0.1:9"}}}

@@ -320,6 +320,165 @@ func (PathState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
+// RecoveryState is what the daemon that looks after a half makes of it.
+type RecoveryState int32
+
+const (
+	RecoveryState_RECOVERY_STATE_UNSPECIFIED RecoveryState = 0 // not said, or one of a later version
+	RecoveryState_RUNNING                    RecoveryState = 1 // it serves
+	RecoveryState_RESTARTING                 RecoveryState = 2 // it is down, or has not begun to serve
+	RecoveryState_GIVEN_UP                   RecoveryState = 3 // the budget of restarts is spent: it is left as it is until somebody acts
+)
+
+// Enum value maps for RecoveryState.
+var (
+	RecoveryState_name = map[int32]string{
+		0: "RECOVERY_STATE_UNSPECIFIED",
+		1: "RUNNING",
+		2: "RESTARTING",
+		3: "GIVEN_UP",
+	}
+	RecoveryState_value = map[string]int32{
+		"RECOVERY_STATE_UNSPECIFIED": 0,
+		"RUNNING":                    1,
+		"RESTARTING":                 2,
+		"GIVEN_UP":                   3,
+	}
+)
+
+func (x RecoveryState) Enum() *RecoveryState {
+	p := new(RecoveryState)
+	*p = x
+	return p
+}
+
+func (x RecoveryState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RecoveryState) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
+}
+
+func (RecoveryState) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[5]
+}
+
+func (x RecoveryState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RecoveryState.Descriptor instead.
+func (RecoveryState) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+}
+
+// Resumption is how a half that was restarted went on.
+type Resumption int32
+
+const (
+	Resumption_RESUMPTION_UNSPECIFIED Resumption = 0 // not said, or there was no restart yet
+	Resumption_RESUMED                Resumption = 1 // where it was, from the copy that is kept outside of it
+	Resumption_COLD                   Resumption = 2 // as a new one, with a new boot epoch
+)
+
+// Enum value maps for Resumption.
+var (
+	Resumption_name = map[int32]string{
+		0: "RESUMPTION_UNSPECIFIED",
+		1: "RESUMED",
+		2: "COLD",
+	}
+	Resumption_value = map[string]int32{
+		"RESUMPTION_UNSPECIFIED": 0,
+		"RESUMED":                1,
+		"COLD":                   2,
+	}
+)
+
+func (x Resumption) Enum() *Resumption {
+	p := new(Resumption)
+	*p = x
+	return p
+}
+
+func (x Resumption) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Resumption) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[6].Descriptor()
+}
+
+func (Resumption) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[6]
+}
+
+func (x Resumption) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Resumption.Descriptor instead.
+func (Resumption) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+// TestState is what the self-test of a module found.
+type TestState int32
+
+const (
+	TestState_TEST_STATE_UNSPECIFIED TestState = 0 // not said, or one of a later version
+	TestState_PASSED                 TestState = 1 // in use, and the tests find nothing wrong
+	TestState_FAILING                TestState = 2 // in use, and too many of the newest tests failed
+	TestState_UNTESTED               TestState = 3 // the other end does not answer tests: it is of an earlier version
+	TestState_IDLE                   TestState = 4 // not in use: the last test was when it was
+)
+
+// Enum value maps for TestState.
+var (
+	TestState_name = map[int32]string{
+		0: "TEST_STATE_UNSPECIFIED",
+		1: "PASSED",
+		2: "FAILING",
+		3: "UNTESTED",
+		4: "IDLE",
+	}
+	TestState_value = map[string]int32{
+		"TEST_STATE_UNSPECIFIED": 0,
+		"PASSED":                 1,
+		"FAILING":                2,
+		"UNTESTED":               3,
+		"IDLE":                   4,
+	}
+)
+
+func (x TestState) Enum() *TestState {
+	p := new(TestState)
+	*p = x
+	return p
+}
+
+func (x TestState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TestState) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_types_proto_enumTypes[7].Descriptor()
+}
+
+func (TestState) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_types_proto_enumTypes[7]
+}
+
+func (x TestState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TestState.Descriptor instead.
+func (TestState) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
 // EventKind says what changed.
 type EventKind int32
 
@@ -369,11 +528,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_types_proto_enumTypes[5].Descriptor()
+	return file_lofamo_v1_types_proto_enumTypes[8].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_types_proto_enumTypes[5]
+	return &file_lofamo_v1_types_proto_enumTypes[8]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -382,7 +541,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // Node is one tile: a host half and a DNP half.
@@ -431,7 +590,11 @@ type Node struct {
 	Unreachable bool   `protobuf:"varint,22,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
 	Region      string `protobuf:"bytes,23,opt,name=region,proto3" json:"region,omitempty"` // that it belongs to; empty in a cluster of one region
 	// A spare: it has no place in the torus (coord is empty) until the topology gives it one.
-	Spare         bool `protobuf:"varint,24,opt,name=spare,proto3" json:"spare,omitempty"`
+	Spare bool `protobuf:"varint,24,opt,name=spare,proto3" json:"spare,omitempty"`
+	// Recoveries and self-tests of the host half, by the newest digest of either half that had room for them;
+	// absent when none said so, as of agents of an earlier version.
+	HostHealth    *HalfHealth `protobuf:"bytes,25,opt,name=host_health,json=hostHealth,proto3" json:"host_health,omitempty"`
+	DnpHealth     *HalfHealth `protobuf:"bytes,26,opt,name=dnp_health,json=dnpHealth,proto3" json:"dnp_health,omitempty"` // the same of the DNP half
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -632,6 +795,20 @@ func (x *Node) GetSpare() bool {
 		return x.Spare
 	}
 	return false
+}
+
+func (x *Node) GetHostHealth() *HalfHealth {
+	if x != nil {
+		return x.HostHealth
+	}
+	return nil
+}
+
+func (x *Node) GetDnpHealth() *HalfHealth {
+	if x != nil {
+		return x.DnpHealth
+	}
+	return nil
 }
 
 // Maintenance marks a node on which somebody works: its faults are shown, and nothing answers them.
@@ -1180,6 +1357,362 @@ func (x *RailStatus) GetRttNs() uint64 {
 	return 0
 }
 
+// HalfHealth says how one half fares: its restarts, as the daemon that looks after it counts them, and what
+// its self-tests found.
+type HalfHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: nobody looks after the half, or it has not been told.
+	Recovery *RecoveryStatus `protobuf:"bytes,1,opt,name=recovery,proto3" json:"recovery,omitempty"`
+	// Of the modules that were in use at least once, by module; at most 32.
+	Tests []*SelfTest `protobuf:"bytes,2,rep,name=tests,proto3" json:"tests,omitempty"`
+	// There was no room for everything: of the tests that are there module and state alone, of those that PASSED
+	// or are IDLE perhaps nothing.
+	Cut bool `protobuf:"varint,3,opt,name=cut,proto3" json:"cut,omitempty"`
+	// Since the half or the daemon said so, nanoseconds. The ages of the restart and of the tests are counted on, as if
+	// nothing had happened meanwhile.
+	AgeNs uint64 `protobuf:"varint,4,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	// In the API: it said so longer ago than three digest periods, and it may be otherwise by now.
+	Old           bool `protobuf:"varint,5,opt,name=old,proto3" json:"old,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HalfHealth) Reset() {
+	*x = HalfHealth{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HalfHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HalfHealth) ProtoMessage() {}
+
+func (x *HalfHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HalfHealth.ProtoReflect.Descriptor instead.
+func (*HalfHealth) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *HalfHealth) GetRecovery() *RecoveryStatus {
+	if x != nil {
+		return x.Recovery
+	}
+	return nil
+}
+
+func (x *HalfHealth) GetTests() []*SelfTest {
+	if x != nil {
+		return x.Tests
+	}
+	return nil
+}
+
+func (x *HalfHealth) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *HalfHealth) GetAgeNs() uint64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
+func (x *HalfHealth) GetOld() bool {
+	if x != nil {
+		return x.Old
+	}
+	return false
+}
+
+// RecoveryStatus is what the daemon has done for one half. Times are of its last restart, from the moment in which
+// the daemon saw that the half was dead or hung.
+type RecoveryStatus struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	State      RecoveryState          `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.RecoveryState" json:"state,omitempty"`         // of the half, as the daemon has it
+	Restarts   uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`                                // in all, since the state directory was made
+	InWindow   uint32                 `protobuf:"varint,3,opt,name=in_window,json=inWindow,proto3" json:"in_window,omitempty"`                // of these in the last window_ms
+	Budget     uint32                 `protobuf:"varint,4,opt,name=budget,proto3" json:"budget,omitempty"`                                    // restarts that are allowed in window_ms; beyond it is GIVEN_UP
+	WindowMs   uint32                 `protobuf:"varint,5,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`                // milliseconds
+	Cause      string                 `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`                                       // of the last restart: "killed by signal 9", "hung for 62 ms", ...; empty: there was none
+	AgeNs      uint64                 `protobuf:"varint,7,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`                         // since the last restart began, nanoseconds; 0: there was none
+	DeadUs     uint32                 `protobuf:"varint,8,opt,name=dead_us,json=deadUs,proto3" json:"dead_us,omitempty"`                      // until its process was gone for certain, microseconds; 0: not yet
+	RestoredUs uint32                 `protobuf:"varint,9,opt,name=restored_us,json=restoredUs,proto3" json:"restored_us,omitempty"`          // until the new process had the state of the old one; 0: not yet, or it began cold
+	ServingUs  uint32                 `protobuf:"varint,10,opt,name=serving_us,json=servingUs,proto3" json:"serving_us,omitempty"`            // until it served again; 0: not yet
+	Resumption Resumption             `protobuf:"varint,11,opt,name=resumption,proto3,enum=lofamo.v1.Resumption" json:"resumption,omitempty"` // how it went on
+	Cold       string                 `protobuf:"bytes,12,opt,name=cold,proto3" json:"cold,omitempty"`                                        // why nothing could be restored; empty unless COLD
+	// While RESTARTING: until it means to be back, milliseconds; 0: it is late, or not known.
+	UntilMs       uint32 `protobuf:"varint,13,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecoveryStatus) Reset() {
+	*x = RecoveryStatus{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecoveryStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecoveryStatus) ProtoMessage() {}
+
+func (x *RecoveryStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecoveryStatus.ProtoReflect.Descriptor instead.
+func (*RecoveryStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RecoveryStatus) GetState() RecoveryState {
+	if x != nil {
+		return x.State
+	}
+	return RecoveryState_RECOVERY_STATE_UNSPECIFIED
+}
+
+func (x *RecoveryStatus) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetInWindow() uint32 {
+	if x != nil {
+		return x.InWindow
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetBudget() uint32 {
+	if x != nil {
+		return x.Budget
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetWindowMs() uint32 {
+	if x != nil {
+		return x.WindowMs
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *RecoveryStatus) GetAgeNs() uint64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetDeadUs() uint32 {
+	if x != nil {
+		return x.DeadUs
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetRestoredUs() uint32 {
+	if x != nil {
+		return x.RestoredUs
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetServingUs() uint32 {
+	if x != nil {
+		return x.ServingUs
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetResumption() Resumption {
+	if x != nil {
+		return x.Resumption
+	}
+	return Resumption_RESUMPTION_UNSPECIFIED
+}
+
+func (x *RecoveryStatus) GetCold() string {
+	if x != nil {
+		return x.Cold
+	}
+	return ""
+}
+
+func (x *RecoveryStatus) GetUntilMs() uint32 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+// SelfTest is what the self-tests of one module found (seed 000 §3).
+type SelfTest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the module: 1 to 6 the links X+ X- Y+ Y- Z+ Z-, 7 relay, 8 direct, 9 gossip, 10 report-path,
+	// 11 mailbox, 12 register-path, 13 bulk. Higher ones are of later versions.
+	Number    uint32    `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	State     TestState `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.TestState" json:"state,omitempty"` // by the newest tests
+	AgeMs     uint32    `protobuf:"varint,3,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`             // since the last test ended, milliseconds
+	LatencyUs uint32    `protobuf:"varint,4,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"` // of the last test that was answered, microseconds
+	LearnedUs uint32    `protobuf:"varint,5,opt,name=learned_us,json=learnedUs,proto3" json:"learned_us,omitempty"` // what the module has shown that it needs: smoothed, microseconds
+	Tests     uint64    `protobuf:"varint,6,opt,name=tests,proto3" json:"tests,omitempty"`                          // in all, as are the following; since the state directory was made where the copy was good
+	Lost      uint64    `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`                            // not answered in time
+	Altered   uint64    `protobuf:"varint,8,opt,name=altered,proto3" json:"altered,omitempty"`                      // answered with other bytes
+	Doubled   uint64    `protobuf:"varint,9,opt,name=doubled,proto3" json:"doubled,omitempty"`                      // answered more than once
+	Late      uint64    `protobuf:"varint,10,opt,name=late,proto3" json:"late,omitempty"`                           // answered later than learned_us allows
+	// In the API: the module's name, such as link/X+ or report-path.
+	Module        string `protobuf:"bytes,11,opt,name=module,proto3" json:"module,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SelfTest) Reset() {
+	*x = SelfTest{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SelfTest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SelfTest) ProtoMessage() {}
+
+func (x *SelfTest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SelfTest.ProtoReflect.Descriptor instead.
+func (*SelfTest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SelfTest) GetNumber() uint32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SelfTest) GetState() TestState {
+	if x != nil {
+		return x.State
+	}
+	return TestState_TEST_STATE_UNSPECIFIED
+}
+
+func (x *SelfTest) GetAgeMs() uint32 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *SelfTest) GetLatencyUs() uint32 {
+	if x != nil {
+		return x.LatencyUs
+	}
+	return 0
+}
+
+func (x *SelfTest) GetLearnedUs() uint32 {
+	if x != nil {
+		return x.LearnedUs
+	}
+	return 0
+}
+
+func (x *SelfTest) GetTests() uint64 {
+	if x != nil {
+		return x.Tests
+	}
+	return 0
+}
+
+func (x *SelfTest) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *SelfTest) GetAltered() uint64 {
+	if x != nil {
+		return x.Altered
+	}
+	return 0
+}
+
+func (x *SelfTest) GetDoubled() uint64 {
+	if x != nil {
+		return x.Doubled
+	}
+	return 0
+}
+
+func (x *SelfTest) GetLate() uint64 {
+	if x != nil {
+		return x.Late
+	}
+	return 0
+}
+
+func (x *SelfTest) GetModule() string {
+	if x != nil {
+		return x.Module
+	}
+	return ""
+}
+
 // Component is one part of a node.
 type Component struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1197,7 +1730,7 @@ type Component struct {
 
 func (x *Component) Reset() {
 	*x = Component{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1742,7 @@ func (x *Component) String() string {
 func (*Component) ProtoMessage() {}
 
 func (x *Component) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[6]
+	mi := &file_lofamo_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1755,7 @@ func (x *Component) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Component.ProtoReflect.Descriptor instead.
 func (*Component) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Component) GetName() string {
@@ -1291,7 +1824,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1836,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[7]
+	mi := &file_lofamo_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1849,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Evidence) GetKind() string {
@@ -1374,7 +1907,7 @@ type Registers struct {
 
 func (x *Registers) Reset() {
 	*x = Registers{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1919,7 @@ func (x *Registers) String() string {
 func (*Registers) ProtoMessage() {}
 
 func (x *Registers) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[8]
+	mi := &file_lofamo_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1932,7 @@ func (x *Registers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registers.ProtoReflect.Descriptor instead.
 func (*Registers) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Registers) GetDnpWatchdog() uint32 {
@@ -1452,7 +1985,7 @@ type Link struct {
 
 func (x *Link) Reset() {
 	*x = Link{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1997,7 @@ func (x *Link) String() string {
 func (*Link) ProtoMessage() {}
 
 func (x *Link) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[9]
+	mi := &file_lofamo_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +2010,7 @@ func (x *Link) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Link.ProtoReflect.Descriptor instead.
 func (*Link) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Link) GetNode() string {
@@ -1605,7 +2138,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +2150,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[10]
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +2163,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -1815,7 +2348,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +2360,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[11]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +2373,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Supervisor) GetId() string {
@@ -1931,7 +2464,7 @@ var File_lofamo_v1_types_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\a\n" +
+	"\x15lofamo/v1/types.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\b\n" +
 	"\x04Node\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12&\n" +
@@ -1960,7 +2493,11 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\binferred\x18\x15 \x01(\bR\binferred\x12 \n" +
 	"\vunreachable\x18\x16 \x01(\bR\vunreachable\x12\x16\n" +
 	"\x06region\x18\x17 \x01(\tR\x06region\x12\x14\n" +
-	"\x05spare\x18\x18 \x01(\bR\x05spare\x1a9\n" +
+	"\x05spare\x18\x18 \x01(\bR\x05spare\x126\n" +
+	"\vhost_health\x18\x19 \x01(\v2\x15.lofamo.v1.HalfHealthR\n" +
+	"hostHealth\x124\n" +
+	"\n" +
+	"dnp_health\x18\x1a \x01(\v2\x15.lofamo.v1.HalfHealthR\tdnpHealth\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x01\n" +
@@ -2020,7 +2557,48 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x12\n" +
 	"\x04sent\x18\x04 \x01(\x04R\x04sent\x12\x1a\n" +
 	"\banswered\x18\x05 \x01(\x04R\banswered\x12\x15\n" +
-	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\x86\x02\n" +
+	"\x06rtt_ns\x18\x06 \x01(\x04R\x05rttNs\"\xa9\x01\n" +
+	"\n" +
+	"HalfHealth\x125\n" +
+	"\brecovery\x18\x01 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12)\n" +
+	"\x05tests\x18\x02 \x03(\v2\x13.lofamo.v1.SelfTestR\x05tests\x12\x10\n" +
+	"\x03cut\x18\x03 \x01(\bR\x03cut\x12\x15\n" +
+	"\x06age_ns\x18\x04 \x01(\x04R\x05ageNs\x12\x10\n" +
+	"\x03old\x18\x05 \x01(\bR\x03old\"\x9a\x03\n" +
+	"\x0eRecoveryStatus\x12.\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x18.lofamo.v1.RecoveryStateR\x05state\x12\x1a\n" +
+	"\brestarts\x18\x02 \x01(\rR\brestarts\x12\x1b\n" +
+	"\tin_window\x18\x03 \x01(\rR\binWindow\x12\x16\n" +
+	"\x06budget\x18\x04 \x01(\rR\x06budget\x12\x1b\n" +
+	"\twindow_ms\x18\x05 \x01(\rR\bwindowMs\x12\x14\n" +
+	"\x05cause\x18\x06 \x01(\tR\x05cause\x12\x15\n" +
+	"\x06age_ns\x18\a \x01(\x04R\x05ageNs\x12\x17\n" +
+	"\adead_us\x18\b \x01(\rR\x06deadUs\x12\x1f\n" +
+	"\vrestored_us\x18\t \x01(\rR\n" +
+	"restoredUs\x12\x1d\n" +
+	"\n" +
+	"serving_us\x18\n" +
+	" \x01(\rR\tservingUs\x125\n" +
+	"\n" +
+	"resumption\x18\v \x01(\x0e2\x15.lofamo.v1.ResumptionR\n" +
+	"resumption\x12\x12\n" +
+	"\x04cold\x18\f \x01(\tR\x04cold\x12\x19\n" +
+	"\buntil_ms\x18\r \x01(\rR\auntilMs\"\xad\x02\n" +
+	"\bSelfTest\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\rR\x06number\x12*\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x14.lofamo.v1.TestStateR\x05state\x12\x15\n" +
+	"\x06age_ms\x18\x03 \x01(\rR\x05ageMs\x12\x1d\n" +
+	"\n" +
+	"latency_us\x18\x04 \x01(\rR\tlatencyUs\x12\x1d\n" +
+	"\n" +
+	"learned_us\x18\x05 \x01(\rR\tlearnedUs\x12\x14\n" +
+	"\x05tests\x18\x06 \x01(\x04R\x05tests\x12\x12\n" +
+	"\x04lost\x18\a \x01(\x04R\x04lost\x12\x18\n" +
+	"\aaltered\x18\b \x01(\x04R\aaltered\x12\x18\n" +
+	"\adoubled\x18\t \x01(\x04R\adoubled\x12\x12\n" +
+	"\x04late\x18\n" +
+	" \x01(\x04R\x04late\x12\x16\n" +
+	"\x06module\x18\v \x01(\tR\x06module\"\x86\x02\n" +
 	"\tComponent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x120\n" +
@@ -2141,7 +2719,25 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bMIGRATED\x10\x01\x12\t\n" +
 	"\x05REARM\x10\x02\x12\t\n" +
 	"\x05ARMED\x10\x03\x12\x12\n" +
-	"\x0eREESTABLISHING\x10\x04*\xa9\x01\n" +
+	"\x0eREESTABLISHING\x10\x04*Z\n" +
+	"\rRecoveryState\x12\x1e\n" +
+	"\x1aRECOVERY_STATE_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aRUNNING\x10\x01\x12\x0e\n" +
+	"\n" +
+	"RESTARTING\x10\x02\x12\f\n" +
+	"\bGIVEN_UP\x10\x03*?\n" +
+	"\n" +
+	"Resumption\x12\x1a\n" +
+	"\x16RESUMPTION_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aRESUMED\x10\x01\x12\b\n" +
+	"\x04COLD\x10\x02*X\n" +
+	"\tTestState\x12\x1a\n" +
+	"\x16TEST_STATE_UNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06PASSED\x10\x01\x12\v\n" +
+	"\aFAILING\x10\x02\x12\f\n" +
+	"\bUNTESTED\x10\x03\x12\b\n" +
+	"\x04IDLE\x10\x04*\xa9\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
@@ -2163,84 +2759,97 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_types_proto_rawDescData
 }
 
-var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Cause)(0),                    // 1: lofamo.v1.Cause
 	(Path)(0),                     // 2: lofamo.v1.Path
 	(GroupKind)(0),                // 3: lofamo.v1.GroupKind
 	(PathState)(0),                // 4: lofamo.v1.PathState
-	(EventKind)(0),                // 5: lofamo.v1.EventKind
-	(*Node)(nil),                  // 6: lofamo.v1.Node
-	(*Maintenance)(nil),           // 7: lofamo.v1.Maintenance
-	(*Warning)(nil),               // 8: lofamo.v1.Warning
-	(*Group)(nil),                 // 9: lofamo.v1.Group
-	(*DeliveryStatus)(nil),        // 10: lofamo.v1.DeliveryStatus
-	(*RailStatus)(nil),            // 11: lofamo.v1.RailStatus
-	(*Component)(nil),             // 12: lofamo.v1.Component
-	(*Evidence)(nil),              // 13: lofamo.v1.Evidence
-	(*Registers)(nil),             // 14: lofamo.v1.Registers
-	(*Link)(nil),                  // 15: lofamo.v1.Link
-	(*Event)(nil),                 // 16: lofamo.v1.Event
-	(*Supervisor)(nil),            // 17: lofamo.v1.Supervisor
-	nil,                           // 18: lofamo.v1.Node.LabelsEntry
-	nil,                           // 19: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(RecoveryState)(0),            // 5: lofamo.v1.RecoveryState
+	(Resumption)(0),               // 6: lofamo.v1.Resumption
+	(TestState)(0),                // 7: lofamo.v1.TestState
+	(EventKind)(0),                // 8: lofamo.v1.EventKind
+	(*Node)(nil),                  // 9: lofamo.v1.Node
+	(*Maintenance)(nil),           // 10: lofamo.v1.Maintenance
+	(*Warning)(nil),               // 11: lofamo.v1.Warning
+	(*Group)(nil),                 // 12: lofamo.v1.Group
+	(*DeliveryStatus)(nil),        // 13: lofamo.v1.DeliveryStatus
+	(*RailStatus)(nil),            // 14: lofamo.v1.RailStatus
+	(*HalfHealth)(nil),            // 15: lofamo.v1.HalfHealth
+	(*RecoveryStatus)(nil),        // 16: lofamo.v1.RecoveryStatus
+	(*SelfTest)(nil),              // 17: lofamo.v1.SelfTest
+	(*Component)(nil),             // 18: lofamo.v1.Component
+	(*Evidence)(nil),              // 19: lofamo.v1.Evidence
+	(*Registers)(nil),             // 20: lofamo.v1.Registers
+	(*Link)(nil),                  // 21: lofamo.v1.Link
+	(*Event)(nil),                 // 22: lofamo.v1.Event
+	(*Supervisor)(nil),            // 23: lofamo.v1.Supervisor
+	nil,                           // 24: lofamo.v1.Node.LabelsEntry
+	nil,                           // 25: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	1,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
-	12, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
-	14, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	20, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	21, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
-	10, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	21, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	18, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
-	7,  // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
-	8,  // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
-	20, // 11: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	20, // 12: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	21, // 13: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	20, // 14: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
-	3,  // 15: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
-	0,  // 16: lofamo.v1.Group.state:type_name -> lofamo.v1.State
-	1,  // 17: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	20, // 18: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
-	4,  // 19: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
-	11, // 20: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
-	0,  // 21: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	20, // 22: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
-	13, // 23: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
-	1,  // 24: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
-	2,  // 25: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	21, // 26: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
-	0,  // 27: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	21, // 28: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
-	0,  // 29: lofamo.v1.Link.state:type_name -> lofamo.v1.State
-	1,  // 30: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	20, // 31: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
-	13, // 32: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	0,  // 33: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 34: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	1,  // 35: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	2,  // 36: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	21, // 37: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	20, // 38: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	5,  // 39: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	9,  // 40: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	8,  // 41: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	7,  // 42: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	19, // 43: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	0,  // 44: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	21, // 45: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	18, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
+	20, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
+	26, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	27, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	13, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
+	27, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	24, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	10, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
+	11, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
+	15, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
+	15, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
+	26, // 13: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	26, // 14: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	27, // 15: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	26, // 16: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	3,  // 17: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
+	0,  // 18: lofamo.v1.Group.state:type_name -> lofamo.v1.State
+	1,  // 19: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
+	26, // 20: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	4,  // 21: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
+	14, // 22: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
+	16, // 23: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
+	17, // 24: lofamo.v1.HalfHealth.tests:type_name -> lofamo.v1.SelfTest
+	5,  // 25: lofamo.v1.RecoveryStatus.state:type_name -> lofamo.v1.RecoveryState
+	6,  // 26: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
+	7,  // 27: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
+	0,  // 28: lofamo.v1.Component.state:type_name -> lofamo.v1.State
+	26, // 29: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	19, // 30: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
+	1,  // 31: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
+	2,  // 32: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
+	27, // 33: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	0,  // 34: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
+	27, // 35: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	0,  // 36: lofamo.v1.Link.state:type_name -> lofamo.v1.State
+	1,  // 37: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
+	26, // 38: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	19, // 39: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
+	0,  // 40: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 41: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	1,  // 42: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	2,  // 43: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	27, // 44: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	26, // 45: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	8,  // 46: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	12, // 47: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	11, // 48: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	10, // 49: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	25, // 50: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	0,  // 51: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	27, // 52: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -2253,8 +2862,8 @@ func file_lofamo_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   14,
+			NumEnums:      9,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -666,7 +666,11 @@ type Reports struct {
 	// epoch mostly.
 	Reports []*Report `protobuf:"bytes,1,rep,name=reports,proto3" json:"reports,omitempty"`
 	// How the origin's reports fare. With digests, where there is room.
-	Status        *DeliveryStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	Status *DeliveryStatus `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
+	// Recoveries and self-tests of the halves of the origin's node, as the origin knows them. With digests, where
+	// there is room behind the status.
+	Host          *HalfHealth `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"` // of the host half
+	Dnp           *HalfHealth `protobuf:"bytes,4,opt,name=dnp,proto3" json:"dnp,omitempty"`   // of the DNP half
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -711,6 +715,20 @@ func (x *Reports) GetReports() []*Report {
 func (x *Reports) GetStatus() *DeliveryStatus {
 	if x != nil {
 		return x.Status
+	}
+	return nil
+}
+
+func (x *Reports) GetHost() *HalfHealth {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+func (x *Reports) GetDnp() *HalfHealth {
+	if x != nil {
+		return x.Dnp
 	}
 	return nil
 }
@@ -2479,10 +2497,12 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x10\n" +
-	"\x03seq\x18\x04 \x01(\x04R\x03seq\"i\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\"\xbd\x01\n" +
 	"\aReports\x12+\n" +
 	"\areports\x18\x01 \x03(\v2\x11.lofamo.v1.ReportR\areports\x121\n" +
-	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\"\xe8\x02\n" +
+	"\x06status\x18\x02 \x01(\v2\x19.lofamo.v1.DeliveryStatusR\x06status\x12)\n" +
+	"\x04host\x18\x03 \x01(\v2\x15.lofamo.v1.HalfHealthR\x04host\x12'\n" +
+	"\x03dnp\x18\x04 \x01(\v2\x15.lofamo.v1.HalfHealthR\x03dnp\"\xe8\x02\n" +
 	"\x06Report\x12#\n" +
 	"\x02id\x18\x01 \x01(\v2\x13.lofamo.v1.ReportIDR\x02id\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\bR\x06digest\x12:\n" +
@@ -2686,8 +2706,9 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*ToldFault)(nil),      // 26: lofamo.v1.ToldFault
 	(*Interest)(nil),       // 27: lofamo.v1.Interest
 	(*DeliveryStatus)(nil), // 28: lofamo.v1.DeliveryStatus
-	(State)(0),             // 29: lofamo.v1.State
-	(Cause)(0),             // 30: lofamo.v1.Cause
+	(*HalfHealth)(nil),     // 29: lofamo.v1.HalfHealth
+	(State)(0),             // 30: lofamo.v1.State
+	(Cause)(0),             // 31: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -2709,39 +2730,41 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	1,  // 16: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
 	7,  // 17: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
 	28, // 18: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	5,  // 19: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	9,  // 20: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	8,  // 21: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	29, // 22: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 23: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 24: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 25: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 26: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 27: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 28: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 29: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 30: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 31: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 32: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	18, // 33: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 34: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 35: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 36: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 37: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 38: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 39: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	23, // 40: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	25, // 41: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	29, // 42: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	30, // 43: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	26, // 44: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	29, // 45: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	30, // 46: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	29, // 19: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	29, // 20: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	5,  // 21: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	9,  // 22: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	8,  // 23: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	30, // 24: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 25: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 26: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 27: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 28: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 29: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 30: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 31: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 32: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 33: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 34: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	18, // 35: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 36: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 37: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 38: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 39: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 40: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 41: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	23, // 42: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	25, // 43: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	30, // 44: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	31, // 45: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	26, // 46: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	30, // 47: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	31, // 48: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }

@@ -38,6 +38,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
@@ -126,6 +127,7 @@ type Machine struct {
 	unreadable bool
 	late       bool
 
+	health      health.Keeper
 	bulkDropped uint64 // back messages that were not passed on
 
 	out    Output // of the step under way
@@ -201,10 +203,12 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
 	case Hint:
 		m.sender.Step(now, ev.Event)
+	case Health:
+		m.health.Set(now, ev.Half, ev.Health)
 	}
 	m.publish(now)
 	m.report(now)
-	m.deliver()
+	m.deliver(now)
 	m.out.Frames, m.out.Redial = m.frames, m.redial
 	m.out.Wake = m.wake()
 	return m.out
@@ -328,6 +332,9 @@ func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 
 // Epoch returns the boot epoch in use.
 func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }
+
+// Health returns how the halves of this node fare, as far as this half was told.
+func (m *Machine) Health(now time.Time) servicenet.Health { return m.health.As(now) }
 
 // OutboxStats returns the counters of the sender's log.
 func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.sender.Stats() }

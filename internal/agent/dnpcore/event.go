@@ -86,10 +86,18 @@ type Exception struct {
 // Refresh says that the register page is a fresh one: everything must be written again.
 type Refresh struct{}
 
+// Health says how a half of this node fares: this one, or the host half as its daemon said. Its ages are as of the
+// moment at which the machine is told. It is not changed any more; nil: nothing is known any more.
+type Health struct {
+	Half   fault.Half
+	Health *lofamov1.HalfHealth
+}
+
 // Hint is something about the rails that is the outbox' to judge: Damaged or SpoolState.
 type Hint struct{ Event servicenet.Event }
 
 func (Hint) dnpEvent()      {}
+func (Health) dnpEvent()    {}
 func (Tick) dnpEvent()      {}
 func (Refresh) dnpEvent()   {}
 func (Host) dnpEvent()      {}
@@ -126,6 +134,7 @@ type Extension struct {
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
+	Health  servicenet.Health        // to go with Reports
 	Answer  *lofamov1.Answer
 	Attempt int // from 1: the first of a report goes by the own host if that can send
 }

@@ -1,10 +1,12 @@
 package dnpcore
 
 import (
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
@@ -135,11 +137,16 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 }
 
 // deliver hands over what the outbox wants of this step.
-func (m *Machine) deliver() {
+func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.Effects = o.Effects
 	for i := range o.Send {
-		m.out.Seal = append(m.out.Seal, Seal{Reports: o.Send[i].Reports, Status: o.Send[i].Status, Attempt: o.Send[i].Attempt})
+		s := &o.Send[i]
+		seal := Seal{Reports: s.Reports, Status: s.Status, Attempt: s.Attempt}
+		if slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return r.Digest }) {
+			seal.Health = servicenet.FitHealth(s.Path, s.Reports, s.Status, m.health.As(now))
+		}
+		m.out.Seal = append(m.out.Seal, seal)
 	}
 }
 

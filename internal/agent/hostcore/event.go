@@ -90,6 +90,13 @@ type Hint struct{ Event servicenet.Event }
 // Watch says which nodes somebody on this node watches, besides its neighbours: those of its jobs.
 type Watch struct{ Nodes []fault.NodeID }
 
+// Health says how a half of this node fares: this one, or the other as it said by mailbox. Its ages are as of the
+// moment at which the machine is told. It is not changed any more; nil: nothing is known any more.
+type Health struct {
+	Half   fault.Half
+	Health *lofamov1.HalfHealth
+}
+
 // GossipHeard says that something came from another member of the gossip: the service network
 // lives, whatever the supervisors do.
 type GossipHeard struct{}
@@ -103,6 +110,7 @@ func (Supervisors) hostEvent() {}
 func (Hint) hostEvent()        {}
 func (GossipHeard) hostEvent() {}
 func (Watch) hostEvent()       {}
+func (Health) hostEvent()      {}
 
 // Send is one message to be signed with the host half's key and sent.
 type Send struct {
@@ -123,6 +131,7 @@ type Send struct {
 	Interest *lofamov1.Interest
 
 	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
+	Health servicenet.Health        // to go with Reports
 }
 
 // Answer echoes a challenge.

@@ -10,6 +10,7 @@ package hostcore
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/moves"
 	"github.com/lofamo/lofamo/internal/agent/told"
@@ -83,6 +85,7 @@ type Machine struct {
 
 	network fault.State // the sender's word that was last looked at
 	gossip  gossipSigns
+	health  health.Keeper
 	out     Output // of the step under way
 }
 
@@ -161,13 +164,15 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.told.Watch(ev.Nodes)
 	case GossipHeard:
 		m.gossip.heard = now
+	case Health:
+		m.health.Set(now, ev.Half, ev.Health)
 	case Hint:
 		m.onHint(now, ev.Event)
 	}
 	m.followNetwork(now)
 	m.report(now)
 	m.followNetwork(now) // told with the next report
-	m.deliver()
+	m.deliver(now)
 	m.out.Wake = m.wake()
 	return m.out
 }
@@ -232,7 +237,7 @@ func (m *Machine) add(now time.Time, r fault.Report) {
 }
 
 // deliver hands over what the outbox wants of this step.
-func (m *Machine) deliver() {
+func (m *Machine) deliver(now time.Time) {
 	o := m.sender.Take()
 	m.out.Effects = o.Effects
 	for i := range o.Send {
@@ -241,12 +246,21 @@ func (m *Machine) deliver() {
 			Path: s.Path, Interface: s.Interface, Target: s.Target, Session: s.Session, Checksum: s.Checksum,
 			Reports: s.Reports, Status: m.withTold(s.Path, s.Status),
 		})
+		if digests(s.Reports) {
+			last := &m.out.Send[len(m.out.Send)-1]
+			last.Health = servicenet.FitHealth(s.Path, s.Reports, last.Status, m.health.As(now))
+		}
 	}
 	for _, p := range o.Paths {
 		m.out.Send = append(m.out.Send, Send{
 			Path: fault.PathDirect, Interface: p.Path.Interface, Target: p.Path.Supervisor, Request: p.Request, Ack: p.Ack,
 		})
 	}
+}
+
+// digests says whether there is one among reports.
+func digests(rs []fault.Report) bool {
+	return slices.ContainsFunc(rs, func(r fault.Report) bool { return r.Digest })
 }
 
 // state states something about this node.
@@ -269,6 +283,9 @@ func (m *Machine) OutboxStats() servicenet.OutboxStats { return m.sender.Stats()
 
 // Delivery returns how this half's reports fare.
 func (m *Machine) Delivery(now time.Time) *lofamov1.DeliveryStatus { return m.sender.Status(now) }
+
+// Health returns how the halves of this node fare, as far as this half was told.
+func (m *Machine) Health(now time.Time) servicenet.Health { return m.health.As(now) }
 
 // Migrations returns how often the primary path has changed, by reason.
 func (m *Machine) Migrations() map[delivery.Reason]uint64 { return m.sender.Migrations() }

@@ -48,6 +48,7 @@ import (
 //	watch NODE...             somebody on this node watches them
 //	known NODE...             prints what is known of them; of none: of the node and its neighbours
 //	arrived COORD             another node's envelope, come by the torus
+//	health host|dnp RESTARTS TESTS   as the daemon and the self-tests have it; RESTARTS 0 and TESTS 0: nothing is known
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		var w *world
@@ -158,6 +159,7 @@ func (w *world) apply(out Output) {
 func (w *world) sent(s *Send) {
 	switch {
 	case s.Reports != nil:
+		w.sentHealth(s)
 		for _, r := range s.Reports {
 			w.sentReport(s, r)
 		}
@@ -298,6 +300,8 @@ func (w *world) do(args []string) {
 		}}})
 	case "told":
 		w.told(args[1:])
+	case "health":
+		w.health(args[1:])
 	case "watch":
 		var ids []fault.NodeID
 		for _, id := range args[1:] {

@@ -26,6 +26,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // ErrNotLeading says that this replica does not lead, or does so no longer.
@@ -68,6 +69,8 @@ type Reports struct {
 	Path   fault.Path
 	Hops   []fault.Hop
 	Status *lofamov1.DeliveryStatus
+	// Health is what the origin said of the halves of its node.
+	Health servicenet.Health
 	// Words is a number for a single whole digest by which its restatements are recognised; 0: none.
 	Words uint64
 }

@@ -26,10 +26,10 @@ type Wanting interface {
 // MaxRestated bounds the restated digests of one Input.
 const MaxRestated = 1024
 
-// Words is a number for what a digest says, and for what its sender says of its reports as far as that
-// matters at once: counters that only grow do not. 0 stands for a digest that must go whole: a part of one,
+// Words is a number for what a digest says, and for what its sender says of its reports and of its node's halves
+// as far as that matters at once: counters that only grow do not. 0 stands for a digest that must go whole: a part of one,
 // whose words the machine does not compare.
-func Words(r fault.Report, s *lofamov1.DeliveryStatus) uint64 {
+func Words(r fault.Report, s *lofamov1.DeliveryStatus, health servicenet.Health) uint64 {
 	if !r.Digest || r.Partial {
 		return 0
 	}
@@ -60,6 +60,9 @@ func Words(r fault.Report, s *lofamov1.DeliveryStatus) uint64 {
 	for _, r := range s.GetRails() {
 		text(r.GetName())
 		bit(r.GetDown())
+	}
+	if w := health.Words(); w != 0 { // else the words are those of a version that knows of no health
+		mix(w)
 	}
 	return max(1, h)
 }

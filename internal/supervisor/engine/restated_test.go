@@ -9,6 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
 // wants remembers whose digests are wanted whole.
@@ -38,7 +39,7 @@ func memoryDigest(node fault.NodeID, seq fault.Seq, st fault.State) fault.Report
 
 // whole submits a digest as the intake does.
 func (h *harness) whole(r fault.Report, status *lofamov1.DeliveryStatus) uint64 {
-	words := Words(r, status)
+	words := Words(r, status, servicenet.Health{})
 	r.Observations = slices.Clone(r.Observations)
 	h.Submit(Input{Reports: &Reports{Path: fault.PathDirect, List: []fault.Report{r}, Status: status, Words: words}, Answerer: h.box, Arrived: time.Now()})
 	return words
@@ -79,7 +80,7 @@ func TestRestatedDigests(t *testing.T) {
 	}
 
 	sick := memoryDigest("n1-0-0", 3, fault.Sick) // the whole was lost on its way
-	h.restate(w, sick, Words(sick, said))
+	h.restate(w, sick, Words(sick, said, servicenet.Health{}))
 	h.taken(t)
 	if got := w.take(); !slices.Equal(got, []fault.Origin{origin}) {
 		t.Errorf("wants %v whole, want %s", got, origin)
@@ -94,7 +95,7 @@ func TestRestatedDigests(t *testing.T) {
 
 	next := start(t, h.store, nil) // a new term knows of nothing
 	sick.ID.Seq = 5
-	next.restate(w, sick, Words(sick, said))
+	next.restate(w, sick, Words(sick, said, servicenet.Health{}))
 	next.taken(t)
 	if got := w.take(); !slices.Equal(got, []fault.Origin{origin}) || !next.node(t, "n1-0-0").Status.Life.IsZero() {
 		t.Errorf("a new term wants %v whole, want %s", got, origin)

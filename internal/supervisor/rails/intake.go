@@ -367,7 +367,7 @@ func (in *Intake) evidence(a *servicenet.Arrival, to engine.To) *engine.Input {
 		if !in.takes(a.Reports[0].ID.Origin.Node, to) {
 			return nil
 		}
-		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status, Words: words(a)}}
+		return &engine.Input{To: to, Reports: &engine.Reports{List: a.Reports, Path: a.Path, Hops: a.Hops, Status: a.Status, Health: a.Health, Words: words(a)}}
 	case *lofamov1.Message_Answer:
 		ans := body.Answer
 		if !in.takes(fault.NodeID(ans.GetNode()), to) {

@@ -145,5 +145,5 @@ func words(a *servicenet.Arrival) uint64 {
 	if len(a.Reports) != 1 {
 		return 0
 	}
-	return engine.Words(a.Reports[0], a.Status)
+	return engine.Words(a.Reports[0], a.Status, a.Health)
 }

@@ -15,7 +15,7 @@ func digest(seq fault.Seq, st fault.State, status *lofamov1.DeliveryStatus) *eng
 	r := fault.Report{ID: fault.ReportID{Origin: host0, Epoch: 5, Seq: seq}, Digest: true, Uptime: time.Duration(seq), Observations: []fault.Observation{
 		{Node: "n0", Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf, Age: time.Duration(seq)},
 	}}
-	return &engine.Reports{List: []fault.Report{r}, Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}, {Held: time.Second}}, Words: engine.Words(r, status)}
+	return &engine.Reports{List: []fault.Report{r}, Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}, {Held: time.Second}}, Words: engine.Words(r, status, servicenet.Health{})}
 }
 
 func TestRestater(t *testing.T) {
@@ -25,7 +25,7 @@ func TestRestater(t *testing.T) {
 	down := &lofamov1.DeliveryStatus{State: lofamov1.PathState_ARMED, Rails: []*lofamov1.RailStatus{{Name: "gossip", Down: true}}}
 	partial := digest(3, fault.Normal, nil)
 	partial.List[0].Partial = true
-	partial.Words = engine.Words(partial.List[0], nil)
+	partial.Words = engine.Words(partial.List[0], nil, servicenet.Health{})
 	two := digest(3, fault.Normal, nil)
 	two.List = append(two.List, two.List[0])
 	epoch := digest(3, fault.Normal, nil)

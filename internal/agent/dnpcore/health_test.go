@@ -1,0 +1,46 @@
+package dnpcore
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// While the host half is dead this half's digests say how both halves fare, as far as there is room.
+func TestHealthGoesWithDigests(t *testing.T) {
+	w := newWorld(t, "2x2x2", "0,0,0")
+	own := &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 3, Cause: "killed by signal 9"}}
+	w.step(Health{fault.HalfDNP, own})
+	w.step(Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6}}})
+	if h := w.m.Health(w.now).DNP; !proto.Equal(h, own) {
+		t.Errorf("known: %v, want %v", h, own)
+	}
+	w.hostAlive = false
+	digests := 0
+	for range 500 {
+		w.now = w.now.Add(10 * time.Millisecond)
+		out := w.m.Step(w.now, Tick{})
+		if out.TakeHost {
+			out = w.m.Step(w.now, Host{Taken: true})
+		}
+		for _, s := range out.Seal {
+			switch h := s.Health.Of(fault.HalfHost); {
+			case s.Reports == nil || !s.Reports[0].Digest:
+				if h != nil {
+					t.Errorf("a report of a change says how the halves fare: %v", h)
+				}
+			case h.GetRecovery().GetState() != lofamov1.RecoveryState_GIVEN_UP || s.Health.Of(fault.HalfDNP).GetRecovery().GetRestarts() != 3:
+				t.Errorf("a digest says %v", s.Health)
+			default:
+				digests++
+			}
+		}
+	}
+	if digests == 0 {
+		t.Error("no digest says how the halves fare")
+	}
+}

@@ -1,0 +1,322 @@
+package servicenet
+
+import (
+	"math"
+	"math/bits"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Health is what goes with digests of the recoveries and self-tests of a node's halves; nil: nothing is said of
+// that half.
+type Health struct {
+	Host, DNP *lofamov1.HalfHealth
+}
+
+// Of returns what is said of a half.
+func (h Health) Of(half fault.Half) *lofamov1.HalfHealth {
+	if half == fault.HalfHost {
+		return h.Host
+	}
+	return h.DNP
+}
+
+func (h Health) empty() bool { return h.Host == nil && h.DNP == nil }
+
+// healthOf is what came with reports.
+func healthOf(m *lofamov1.Reports) Health { return Health{m.GetHost(), m.GetDnp()} }
+
+// MaxSelfTests bounds the modules in what is said of one half.
+const MaxSelfTests = 32
+
+// FitHealth returns as much of h as there is room for beside the reports and the status of one datagram by path.
+// The messages of h are not changed. By the torus there is room for a few numbers at best.
+func FitHealth(path fault.Path, rs []fault.Report, status *lofamov1.DeliveryStatus, h Health) Health {
+	room := batchLimit(fault.PathTorus)
+	if path == fault.PathDirect {
+		room = batchLimit(fault.PathDirect)
+	}
+	room -= statusSize(status)
+	for i := range rs {
+		room -= reportSize(rs[i])
+	}
+	for cut := range nothing {
+		out := Health{cutHealth(h.Host, cut), cutHealth(h.DNP, cut)}
+		if healthSize(out) <= room {
+			return out
+		}
+	}
+	return Health{}
+}
+
+// cutting is how much of a half's health is left out; each step leaves out more than the one before.
+type cutting int
+
+const (
+	whole      cutting = iota
+	bare               // of the tests module and state
+	unwell             // of these only what is neither passed nor idle
+	noTests            // none
+	noTexts            // of the recoveries the numbers
+	justCounts         // and of these state and restarts
+	nothing
+)
+
+func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
+	if h == nil || cut == whole {
+		return h
+	}
+	out := &lofamov1.HalfHealth{Recovery: h.GetRecovery(), Cut: h.GetCut() || len(h.GetTests()) > 0, AgeNs: h.GetAgeNs()}
+	for _, t := range h.GetTests() {
+		well := t.GetState() == lofamov1.TestState_PASSED || t.GetState() == lofamov1.TestState_IDLE
+		if cut == bare || cut == unwell && !well {
+			out.Tests = append(out.Tests, &lofamov1.SelfTest{Number: t.GetNumber(), State: t.GetState()})
+		}
+	}
+	r := h.GetRecovery()
+	switch {
+	case r == nil:
+	case cut == noTexts:
+		out.Recovery = &lofamov1.RecoveryStatus{
+			State: r.GetState(), Restarts: r.GetRestarts(), InWindow: r.GetInWindow(), Budget: r.GetBudget(), WindowMs: r.GetWindowMs(), AgeNs: r.GetAgeNs(),
+			DeadUs: r.GetDeadUs(), RestoredUs: r.GetRestoredUs(), ServingUs: r.GetServingUs(), Resumption: r.GetResumption(), UntilMs: r.GetUntilMs(),
+		}
+		out.Cut = true
+	case cut == justCounts:
+		out.Recovery, out.Cut, out.AgeNs = &lofamov1.RecoveryStatus{State: r.GetState(), Restarts: r.GetRestarts()}, true, 0
+	}
+	return out
+}
+
+// healthSize returns how many bytes h adds to an encoded Reports message.
+func healthSize(h Health) int {
+	n := 0
+	for _, half := range [...]*lofamov1.HalfHealth{h.Host, h.DNP} {
+		if half != nil {
+			var room [512]byte // enough for most
+			n += 1 + protowire.SizeBytes(len(appendHalf(room[:0], half)))
+		}
+	}
+	return n
+}
+
+func appendHealth(b []byte, h Health) []byte {
+	for i, half := range [...]*lofamov1.HalfHealth{h.Host, h.DNP} {
+		if half != nil {
+			var at int
+			b, at = beginField(b, protowire.Number(3+i))
+			b = endField(appendHalf(b, half), at)
+		}
+	}
+	return b
+}
+
+func appendHalf(b []byte, h *lofamov1.HalfHealth) []byte {
+	var at int
+	if h.GetRecovery() != nil {
+		b, at = beginField(b, 1)
+		b = endField(appendRecovery(b, h.GetRecovery()), at)
+	}
+	for _, t := range h.GetTests() {
+		b, at = beginField(b, 2)
+		b = endField(appendTest(b, t), at)
+	}
+	b = appendFlag(b, 3, h.GetCut())
+	b = appendUint(b, 4, h.GetAgeNs())
+	return appendFlag(b, 5, h.GetOld())
+}
+
+func appendRecovery(b []byte, r *lofamov1.RecoveryStatus) []byte {
+	b = appendUint(b, 1, uint64(r.GetState()))
+	b = appendUint(b, 2, uint64(r.GetRestarts()))
+	b = appendUint(b, 3, uint64(r.GetInWindow()))
+	b = appendUint(b, 4, uint64(r.GetBudget()))
+	b = appendUint(b, 5, uint64(r.GetWindowMs()))
+	b = appendText(b, 6, r.GetCause())
+	b = appendUint(b, 7, r.GetAgeNs())
+	b = appendUint(b, 8, uint64(r.GetDeadUs()))
+	b = appendUint(b, 9, uint64(r.GetRestoredUs()))
+	b = appendUint(b, 10, uint64(r.GetServingUs()))
+	b = appendUint(b, 11, uint64(r.GetResumption()))
+	b = appendText(b, 12, r.GetCold())
+	return appendUint(b, 13, uint64(r.GetUntilMs()))
+}
+
+func appendTest(b []byte, t *lofamov1.SelfTest) []byte {
+	b = appendUint(b, 1, uint64(t.GetNumber()))
+	b = appendUint(b, 2, uint64(t.GetState()))
+	b = appendUint(b, 3, uint64(t.GetAgeMs()))
+	b = appendUint(b, 4, uint64(t.GetLatencyUs()))
+	b = appendUint(b, 5, uint64(t.GetLearnedUs()))
+	b = appendUint(b, 6, t.GetTests())
+	b = appendUint(b, 7, t.GetLost())
+	b = appendUint(b, 8, t.GetAltered())
+	b = appendUint(b, 9, t.GetDoubled())
+	b = appendUint(b, 10, t.GetLate())
+	return appendText(b, 11, t.GetModule())
+}
+
+// readHealth reads what is said of the halves; false: it is not canonical.
+func (c *canonical) readHealth(h *Health) bool {
+	for i, half := range [...]**lofamov1.HalfHealth{&h.Host, &h.DNP} {
+		if !c.next(protowire.Number(3 + i)) {
+			continue
+		}
+		m := c.message(protowire.Number(3 + i))
+		m.text = string(m.b)
+		if *half = m.readHalf(); *half == nil || checkHalfHealth(healthFields[i], *half) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *canonical) readHalf() *lofamov1.HalfHealth {
+	h := &lofamov1.HalfHealth{}
+	if c.next(1) {
+		r := c.message(1)
+		h.Recovery = r.readRecovery()
+		if !r.done() {
+			return nil
+		}
+	}
+	if c.next(2) {
+		n := c.count(2)
+		if n > MaxSelfTests {
+			return nil
+		}
+		all := make([]lofamov1.SelfTest, n)
+		h.Tests = make([]*lofamov1.SelfTest, n)
+		for i := range all {
+			m := c.message(2)
+			m.readTest(&all[i])
+			if h.Tests[i] = &all[i]; !m.done() {
+				return nil
+			}
+		}
+	}
+	h.Cut, h.AgeNs, h.Old = c.flag(3), uint64(c.age(4)), c.flag(5)
+	if !c.done() {
+		return nil
+	}
+	return h
+}
+
+func (c *canonical) readRecovery() *lofamov1.RecoveryStatus {
+	return &lofamov1.RecoveryStatus{
+		State:    lofamov1.RecoveryState(c.uint(1, uint64(lofamov1.RecoveryState_GIVEN_UP))),
+		Restarts: uint32(c.uint(2, math.MaxUint32)), InWindow: uint32(c.uint(3, math.MaxUint32)),
+		Budget: uint32(c.uint(4, math.MaxUint32)), WindowMs: uint32(c.uint(5, math.MaxUint32)), Cause: c.string(6), AgeNs: uint64(c.age(7)),
+		DeadUs: uint32(c.uint(8, math.MaxUint32)), RestoredUs: uint32(c.uint(9, math.MaxUint32)), ServingUs: uint32(c.uint(10, math.MaxUint32)),
+		Resumption: lofamov1.Resumption(c.uint(11, uint64(lofamov1.Resumption_COLD))), Cold: c.string(12), UntilMs: uint32(c.uint(13, math.MaxUint32)),
+	}
+}
+
+func (c *canonical) readTest(t *lofamov1.SelfTest) {
+	t.Number, t.State = uint32(c.uint(1, math.MaxUint32)), lofamov1.TestState(c.uint(2, uint64(lofamov1.TestState_IDLE)))
+	t.AgeMs, t.LatencyUs, t.LearnedUs = uint32(c.uint(3, math.MaxUint32)), uint32(c.uint(4, math.MaxUint32)), uint32(c.uint(5, math.MaxUint32))
+	t.Tests, t.Lost, t.Altered = c.uint(6, math.MaxUint64), c.uint(7, math.MaxUint64), c.uint(8, math.MaxUint64)
+	t.Doubled, t.Late, t.Module = c.uint(9, math.MaxUint64), c.uint(10, math.MaxUint64), c.string(11)
+}
+
+var healthFields = [...]string{"host", "dnp"}
+
+func checkHealth(h Health) error {
+	return firstError(checkHalfHealth(healthFields[0], h.Host), checkHalfHealth(healthFields[1], h.DNP))
+}
+
+// checkHalfHealth bounds what is said of a half, which may be nil. Nothing in it need be set: states that are 0
+// are not said.
+func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
+	r := h.GetRecovery()
+	switch s, how := r.GetState(), r.GetResumption(); {
+	case s < 0 || s > lofamov1.RecoveryState_GIVEN_UP:
+		return refuse(RefusedField, "%s.recovery.state: given %d: want 0 to %d", field, s, lofamov1.RecoveryState_GIVEN_UP)
+	case how < 0 || how > lofamov1.Resumption_COLD:
+		return refuse(RefusedField, "%s.recovery.resumption: given %d: want 0 to %d", field, how, lofamov1.Resumption_COLD)
+	}
+	if n := len(h.GetTests()); n > MaxSelfTests {
+		return refuse(RefusedField, "%s.tests: given %d: want at most %d", field, n, MaxSelfTests)
+	}
+	for i, t := range h.GetTests() {
+		switch s := t.GetState(); {
+		case t.GetNumber() == 0:
+			return refuse(RefusedField, "%s.tests[%d].number: given 0: want at least 1", field, i)
+		case s < 0 || s > lofamov1.TestState_IDLE:
+			return refuse(RefusedField, "%s.tests[%d].state: given %d: want 0 to %d", field, i, s, lofamov1.TestState_IDLE)
+		}
+		if err := checkText(field+".tests.module", t.GetModule()); err != nil {
+			return err
+		}
+	}
+	return firstError(
+		checkDuration(field+".age_ns", h.GetAgeNs()),
+		checkText(field+".recovery.cause", r.GetCause()),
+		checkText(field+".recovery.cold", r.GetCold()),
+		checkDuration(field+".recovery.age_ns", r.GetAgeNs()),
+	)
+}
+
+// leaveOutLaterHealth takes states that have a number beyond all that are known here for not said.
+func leaveOutLaterHealth(h *lofamov1.HalfHealth) {
+	if r := h.GetRecovery(); r != nil {
+		if r.GetState() > lofamov1.RecoveryState_GIVEN_UP {
+			r.State = lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED
+		}
+		if r.GetResumption() > lofamov1.Resumption_COLD {
+			r.Resumption = lofamov1.Resumption_RESUMPTION_UNSPECIFIED
+		}
+	}
+	for _, t := range h.GetTests() {
+		if t.GetState() > lofamov1.TestState_IDLE {
+			t.State = lofamov1.TestState_TEST_STATE_UNSPECIFIED
+		}
+	}
+}
+
+// Words is a number for what h says as far as that matters at once: what moves in every digest (ages, latencies,
+// counts of tests) does not change it, and counts of faults only as they double, so that digests that say the same
+// go on as deltas. 0: nothing is said.
+func (h Health) Words() uint64 {
+	if h.empty() {
+		return 0
+	}
+	sum := uint64(14695981039346656037)
+	mix := func(vs ...uint64) {
+		for _, v := range vs {
+			sum = (sum ^ v) * 1099511628211 // FNV-1a, by words
+		}
+	}
+	text := func(t string) {
+		mix(uint64(len(t)))
+		for i := range len(t) {
+			mix(uint64(t[i]))
+		}
+	}
+	for _, half := range [...]*lofamov1.HalfHealth{h.Host, h.DNP} {
+		if half == nil {
+			mix(0)
+			continue
+		}
+		r := half.GetRecovery()
+		mix(1, uint64(r.GetState()), uint64(r.GetRestarts()), uint64(r.GetBudget()), uint64(r.GetWindowMs()),
+			uint64(r.GetDeadUs()), uint64(r.GetRestoredUs()), uint64(r.GetServingUs()), uint64(r.GetResumption()))
+		text(r.GetCause())
+		text(r.GetCold())
+		cut := uint64(0)
+		if half.GetCut() {
+			cut = 1
+		}
+		mix(cut, uint64(len(half.GetTests())))
+		for _, t := range half.GetTests() {
+			mix(uint64(t.GetNumber()), uint64(t.GetState()))
+			for _, n := range [...]uint64{t.GetLost(), t.GetAltered(), t.GetDoubled(), t.GetLate()} {
+				mix(uint64(bits.Len64(n)))
+			}
+		}
+	}
+	return max(1, sum)
+}

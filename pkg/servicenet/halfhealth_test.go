@@ -1,0 +1,178 @@
+package servicenet
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// fullHealth is as much as a node says that has all modules and long words.
+func fullHealth() Health {
+	h := sampleHealth()
+	for _, half := range [...]*lofamov1.HalfHealth{h.Host, h.DNP} {
+		half.Tests = nil
+		half.Recovery.Cold, half.Recovery.Cause = "the cell of the outbox was damaged in both copies", "killed by signal 11 (segmentation fault)"
+		for n := range uint32(13) {
+			half.Tests = append(half.Tests, &lofamov1.SelfTest{
+				Number: 1 + n, State: lofamov1.TestState_PASSED, AgeMs: 4000, LatencyUs: 2000, LearnedUs: 2100, Tests: 1 << 30, Lost: 200,
+			})
+		}
+	}
+	h.DNP.Tests[3].State = lofamov1.TestState_FAILING
+	return h
+}
+
+// usualHealth is what a node says that uses all that it has, and of which both halves were restarted.
+func usualHealth() Health {
+	h := sampleHealth()
+	test := func(numbers ...uint32) (out []*lofamov1.SelfTest) {
+		for _, n := range numbers {
+			out = append(out, &lofamov1.SelfTest{Number: n, State: lofamov1.TestState_PASSED, AgeMs: 2000, LatencyUs: 900, LearnedUs: 1000, Tests: 40_000})
+		}
+		return out
+	}
+	h.Host.Tests, h.DNP.Tests = test(8, 9, 10, 11, 12, 13), test(1, 2, 3, 4, 5, 6, 7, 11, 12)
+	return h
+}
+
+// Whatever is wrong with a node, a digest with status and health fits its datagram; what is most telling is left out last.
+func TestHealthFits(t *testing.T) {
+	signer := newSignerSize(RoleNode, "n0-0-1/host", MaxCertificate)
+	for _, tt := range []struct {
+		name  string
+		path  fault.Path
+		give  Health
+		rails int
+		say   func(Health) bool
+	}{
+		{"a node in order", fault.PathDirect, sampleHealth(), 3, func(h Health) bool { return proto.Equal(h.DNP, sampleHealth().DNP) }},
+		{"a node that uses everything", fault.PathDirect, usualHealth(), 3, func(h Health) bool {
+			return proto.Equal(h.Host, usualHealth().Host) && proto.Equal(h.DNP, usualHealth().DNP)
+		}},
+		{"nothing to say", fault.PathDirect, Health{}, 3, Health.empty},
+		{"one half", fault.PathDirect, Health{DNP: sampleHealth().DNP}, 3, func(h Health) bool { return h.Host == nil && len(h.DNP.GetTests()) == 2 }},
+		{"every module", fault.PathDirect, fullHealth(), 3, func(h Health) bool {
+			return len(h.Host.GetTests()) == 13 && h.Host.GetTests()[0].GetTests() == 0 && h.Host.GetCut() && h.Host.GetRecovery().GetCause() != ""
+		}},
+		{"every module and rail", fault.PathDirect, fullHealth(), MaxRails, func(h Health) bool { return h.DNP.GetRecovery().GetRestarts() == 1 && h.DNP.GetCut() }},
+		{"by the torus", fault.PathTorus, sampleHealth(), 0, func(h Health) bool {
+			return h.Host.GetRecovery().GetRestarts() == 7 && h.DNP.GetRecovery().GetState() == lofamov1.RecoveryState_RESTARTING && h.DNP.GetCut()
+		}},
+	} {
+		r := splitReport(nil, healthyDigest("n0-0-1"))[0]
+		if tt.path == fault.PathTorus {
+			r.Observations = r.Observations[:6] // of all there would be no room at all
+		}
+		status := sampleStatus()
+		status.Rails = nil
+		for range tt.rails {
+			status.Rails = append(status.Rails, &lofamov1.RailStatus{Name: "direct/eth0", Sent: 1 << 20, Answered: 1 << 20, RttNs: uint64(time.Millisecond)})
+		}
+		if tt.path == fault.PathTorus {
+			status = nil
+		}
+		fits := FitHealth(tt.path, []fault.Report{r}, status, tt.give)
+		if !tt.say(fits) {
+			t.Errorf("%s: %v", tt.name, fits)
+		}
+		b, err := SealReports([]fault.Report{r}, status, signer, SealOptions{Health: fits})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		a, err := Unwrap(b, fault.PathDirect, fakeVerifier{})
+		if err != nil || !proto.Equal(a.Health.Of(fault.HalfHost), fits.Host) || !proto.Equal(a.Health.Of(fault.HalfDNP), fits.DNP) {
+			t.Errorf("%s: read %v, %v; want %v", tt.name, a.Health, err, fits)
+		}
+	}
+	if h := fullHealth(); len(h.Host.GetTests()) != 13 || h.Host.GetCut() {
+		t.Error("what was given was changed")
+	}
+}
+
+// Each step of cutting leaves less, and the last ones still say that a half was restarted.
+func TestHealthCut(t *testing.T) {
+	before := healthSize(fullHealth()) + 1
+	for cut := range nothing {
+		h := Health{cutHealth(fullHealth().Host, cut), cutHealth(fullHealth().DNP, cut)}
+		if n := healthSize(h); n >= before {
+			t.Errorf("step %d leaves %d bytes of %d", cut, n, before)
+		} else {
+			before = n
+		}
+		if h.Host.GetRecovery().GetRestarts() != 7 || h.DNP.GetRecovery().GetState() != lofamov1.RecoveryState_RESTARTING {
+			t.Errorf("step %d: %v", cut, h)
+		}
+		if cut == unwell && (len(h.Host.GetTests()) != 0 || len(h.DNP.GetTests()) != 1) {
+			t.Errorf("what is not well: %v", h)
+		}
+	}
+	if before > 40 {
+		t.Errorf("the least takes %d bytes: want at most 40", before)
+	}
+}
+
+// What moves in every digest must not make it a new one; what people should know at once must.
+func TestHealthWords(t *testing.T) {
+	want := sampleHealth().Words()
+	if want == 0 || (Health{}).Words() != 0 {
+		t.Fatalf("words %d, of nothing %d", want, Health{}.Words())
+	}
+	for name, change := range map[string]func(h *lofamov1.HalfHealth){
+		"ages": func(h *lofamov1.HalfHealth) { h.AgeNs++; h.Recovery.AgeNs++; h.Tests[0].AgeMs++; h.Recovery.UntilMs-- },
+		"counts": func(h *lofamov1.HalfHealth) {
+			h.Tests[1].Tests++
+			h.Tests[1].LatencyUs++
+			h.Tests[1].LearnedUs++
+			h.Recovery.InWindow++
+		},
+	} {
+		h := sampleHealth()
+		if change(h.DNP); h.Words() != want {
+			t.Errorf("%s change the words", name)
+		}
+	}
+	for name, change := range map[string]func(h *lofamov1.HalfHealth){
+		"a restart":        func(h *lofamov1.HalfHealth) { h.Recovery.Restarts++ },
+		"a state":          func(h *lofamov1.HalfHealth) { h.Recovery.State = lofamov1.RecoveryState_RUNNING },
+		"a cause":          func(h *lofamov1.HalfHealth) { h.Recovery.Cause = "stopped" },
+		"serving":          func(h *lofamov1.HalfHealth) { h.Recovery.ServingUs = 50_000 },
+		"a test's state":   func(h *lofamov1.HalfHealth) { h.Tests[0].State = lofamov1.TestState_PASSED },
+		"the first loss":   func(h *lofamov1.HalfHealth) { h.Tests[0].Lost = 1 },
+		"a module":         func(h *lofamov1.HalfHealth) { h.Tests = h.Tests[:1] },
+		"what is left out": func(h *lofamov1.HalfHealth) { h.Cut = false },
+		"no recovery":      func(h *lofamov1.HalfHealth) { h.Recovery = nil },
+	} {
+		h := sampleHealth()
+		if change(h.DNP); h.Words() == want {
+			t.Errorf("%s does not change the words", name)
+		}
+	}
+	lossy := sampleHealth()
+	lossy.DNP.Tests[0].Lost = 100
+	more := sampleHealth()
+	if more.DNP.Tests[0].Lost = 127; lossy.Words() != more.Words() {
+		t.Error("every loss of a lossy link makes a new digest")
+	}
+	if (Health{Host: sampleHealth().Host}).Words() == (Health{DNP: sampleHealth().Host}).Words() {
+		t.Error("the halves are not told apart")
+	}
+}
+
+// A later version's states are not known here; what else it says counts.
+func TestHealthOfLaterVersion(t *testing.T) {
+	m := healthMessage()
+	m.GetReports().Dnp.Recovery.State, m.GetReports().Dnp.Recovery.Resumption, m.GetReports().Dnp.Tests[1].State = 9, 9, 9
+	m.GetReports().Dnp.Tests[1].Number = 99
+	a, err := Unwrap(rawSeal(marshal(t, m), nodeSigner), fault.PathDirect, fakeVerifier{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := a.Health.DNP
+	if r := d.GetRecovery(); r.GetState() != 0 || r.GetResumption() != 0 || r.GetRestarts() != 1 || d.GetTests()[1].GetState() != 0 || d.GetTests()[1].GetNumber() != 99 {
+		t.Errorf("%v", d)
+	}
+}

@@ -162,6 +162,8 @@ func harmed(t *testing.T) *clienttest.Map {
 	link := m.Links.Links[0]
 	link.State, link.Cause, link.Since = lofamov1.State_SICK, lofamov1.Cause_LINK, ago(4*time.Second)
 	link.Evidence = []*lofamov1.Evidence{{Kind: "ERROR_RATIO", Observer: "n0-0-0/host", Path: lofamov1.Path_DIRECT, Age: durationpb.New(4 * time.Second), State: lofamov1.State_SICK, Detail: "17 of 100 frames"}}
+	link = m.Links.Links[7]
+	link.State, link.Cause, link.Since, link.Reason = lofamov1.State_SICK, lofamov1.Cause_DNP, ago(time.Second), "peer-restarting"
 	for _, l := range m.Links.Links {
 		if l.GetPeer() == "n0-1-0" {
 			l.State, l.Cause = lofamov1.State_FAILED, lofamov1.Cause_NODE

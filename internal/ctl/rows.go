@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
@@ -100,9 +101,14 @@ func (a *app) linkRows(links []*lofamov1.Link, wide bool) [][]string {
 	rows := [][]string{head}
 	for _, l := range links {
 		r := []string{l.GetNode(), l.GetCoord(), l.GetDirection(), l.GetPeer(), stateName(l.GetState()), causeName(l.GetCause()), a.since(l.GetSince()), "-"}
-		if l.GetFlapping() {
-			r[7] = "flapping"
+		var notes []string
+		if l.GetReason() == awareness.RulePeerRestarting {
+			notes = append(notes, "peer restarting")
 		}
+		if l.GetFlapping() {
+			notes = append(notes, "flapping")
+		}
+		r[7] = dash(strings.Join(notes, ", "))
 		if wide {
 			why := "-"
 			if e := deciding(l.GetEvidence(), l.GetState()); e != nil {

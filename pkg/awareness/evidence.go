@@ -39,6 +39,12 @@ func (r *record) silent() bool {
 	return r != nil && r.state == fault.Failed && r.kind == fault.KindSilence
 }
 
+// restarting says whether it is of a link whose far end's DNP half has announced that it is being
+// restarted: the one thing that a descriptor can say of a link.
+func (r *record) restarting() bool {
+	return r != nil && r.state == fault.Sick && r.kind == fault.KindDescriptor
+}
+
 // described are the components on which a neighbour has a word: those of the remote fault
 // descriptor (seed 001, Table V) and the host itself.
 var described = [...]fault.Component{
@@ -88,7 +94,8 @@ func made(d fault.Delivery, now time.Time) time.Time {
 }
 
 // wellFormed says whether the observation is one that its observer can make: of its own node
-// anything but the node as such, of a neighbour what the descriptor can say.
+// anything but the node as such, of a neighbour what the descriptor can say; and of an own link what the
+// neighbour has announced of its DNP half.
 func wellFormed(about int, o fault.Observation) bool {
 	if !o.Component.Valid() || o.Component == fault.ComponentNode || !o.State.Valid() {
 		return false
@@ -96,6 +103,9 @@ func wellFormed(about int, o fault.Observation) bool {
 	if about >= 0 {
 		_, ok := describedIndex(o.Component)
 		return ok && o.Kind == fault.KindDescriptor
+	}
+	if _, link := o.Component.LinkDirection(); link && o.Kind == fault.KindDescriptor {
+		return o.State == fault.Sick
 	}
 	return slices.Contains(ownKinds[:], o.Kind)
 }

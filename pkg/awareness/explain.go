@@ -441,6 +441,8 @@ func (x *explainer) until() []string {
 		return []string{"a report of it, or of a node that it is linked to"}
 	case rulePeerDead, ruleNodeDead, ruleHostDead, ruleDNPDead, ruleLastWord:
 		return []string{"the verdict is lifted by a sign of life, and it is reported on anew"}
+	case ruleRestarting:
+		return []string{"the half is back: then as before", "it is not back when it meant to be: then silence, and FAILED"}
 	case ruleNearEnd, ruleFarEnd:
 		return []string{"that end says that it hears the other again", fmt.Sprintf("that end is not heard for %s: then UNKNOWN", window)}
 	case ruleDescribed, ruleDescribedOne:

@@ -40,6 +40,8 @@ func (m *Machine) findLink(n *node, d grid.Direction, now time.Time) finding {
 		return finding{keep: true}
 	}
 	switch {
+	case own.restarting():
+		return restarting(p, own, by)
 	case own != nil && own.state != fault.Unknown:
 		return m.told(own, c, by)
 	case far != nil && far.state == fault.Normal:
@@ -107,5 +109,13 @@ func explained(p *node, own *record, by fault.Origin) finding {
 	if own.silent() {
 		f.kind, f.path, f.from, f.began, f.detail = own.kind, own.path, by, own.began, own.detail
 	}
+	return f
+}
+
+// restarting is the finding for a link whose peer's DNP half is being restarted: neither the cable is to
+// blame nor the node that says so.
+func restarting(p *node, own *record, by fault.Origin) finding {
+	f := own.finding(fault.Sick, fault.ComponentDNP, by)
+	f.name, f.rule = ruleRestarting, "the DNP half of "+string(p.id)+" is being restarted"
 	return f
 }

@@ -23,6 +23,7 @@ const (
 	ruleNearEnd                          // the near end's view of the link
 	ruleFarEnd                           // the far end's view of the link
 	rulePeerDead                         // the peer's death explains the link
+	ruleRestarting                       // the peer's DNP half is being restarted, as was announced
 	ruleNodeDead                         // the node is dead: nothing is known of its parts
 	ruleDNPDead                          // its DNP is dead
 	ruleHostDead                         // its host is dead
@@ -43,8 +44,11 @@ const (
 // RuleCutOff is what a parent of regions says of the nodes and group faults of a region that is not heard. No machine does.
 const RuleCutOff = "cut-off"
 
+// RulePeerRestarting is the rule of a link that is sick because its peer's DNP half is being restarted.
+const RulePeerRestarting = "peer-restarting"
+
 var ruleNames = [...]string{"", "quorum", "single-witness", "both-halves", "watchdog", "descriptors", "answers", "speaks", "own-word",
-	"last-word", "described", "described-by-one", "near-end", "far-end", "peer-dead", "node-dead", "dnp-dead", "host-dead", "inferred",
+	"last-word", "described", "described-by-one", "near-end", "far-end", "peer-dead", RulePeerRestarting, "node-dead", "dnp-dead", "host-dead", "inferred",
 	"unreachable", "unheard", "restored", "row", "plane", "bundle", "block", "enclosed", "label", "partition", RuleCutOff}
 
 // String returns the name, or "" for none.

@@ -1810,7 +1810,8 @@ func (x *Component) GetReason() string {
 // Evidence is one observation that a verdict rests on.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST.
+	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST. Of a link, DESCRIPTOR
+	// says that the neighbour has announced a restart of its DNP half.
 	Kind     string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Observer string `protobuf:"bytes,2,opt,name=observer,proto3" json:"observer,omitempty"` // "node/half", or "supervisor/ID"
 	// By which the observation came; unspecified for what the supervisors themselves found.
@@ -1973,7 +1974,7 @@ type Link struct {
 	Peer          string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`                            // id of the neighbour
 	PeerCoord     string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"` // of the neighbour; it has a place even when no node is there
 	State         State                  `protobuf:"varint,6,opt,name=state,proto3,enum=lofamo.v1.State" json:"state,omitempty"`    // the fault map's verdict on this end
-	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`    // LINK, or what explains the silence: DNP or NODE of the peer
+	Cause         Cause                  `protobuf:"varint,7,opt,name=cause,proto3,enum=lofamo.v1.Cause" json:"cause,omitempty"`    // LINK, or what explains it: DNP or NODE of the peer
 	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                          // when the state last changed, by the supervisor's wall clock
 	Evidence      []*Evidence            `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`                    // what both ends say of it, newest first; empty in brief lists
 	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"`                  // see Component

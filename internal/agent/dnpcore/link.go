@@ -51,8 +51,11 @@ func (l *link) extension() Extension {
 	return Extension{l.dir, d.Encode()}
 }
 
-// usable says whether a message sent by the link is likely to arrive.
-func (l *link) usable() bool { return l.session && l.detail.State() != torus.LinkBroken }
+// usable says whether a message sent by the link is likely to arrive soon: over one whose neighbour is
+// being restarted it lies before its door.
+func (l *link) usable() bool {
+	return l.session && l.detail.State() != torus.LinkBroken && !l.detail.Restarting
+}
 
 // informed says whether what the neighbour says of itself is known now.
 func (l *link) informed() bool {
@@ -159,12 +162,15 @@ func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {
 
 // stateLink states the link for the time when this half speaks; the host half does otherwise.
 func (m *Machine) stateLink(now time.Time, l *link) {
-	state, kind, age := fault.Unknown, fault.KindSelf, time.Duration(0)
+	state, kind, detail, age := fault.Unknown, fault.KindSelf, "", time.Duration(0)
 	switch l.detail.State() {
 	case torus.LinkNormal:
 		state = fault.Normal
 	case torus.LinkSick:
 		state, kind = fault.Sick, fault.KindErrorRatio
+		if l.detail.Restarting { // the neighbour said so
+			kind, detail = fault.KindDescriptor, "restarting"
+		}
 	case torus.LinkBroken:
 		state, kind = fault.Failed, fault.KindHandshake
 		if l.detail.Silent {
@@ -172,7 +178,7 @@ func (m *Machine) stateLink(now time.Time, l *link) {
 		}
 	default:
 	}
-	m.state(now, fault.Link(l.dir), state, kind, "", age)
+	m.state(now, fault.Link(l.dir), state, kind, detail, age)
 }
 
 // linkHealth is the field of Table III. It has no word for unknown; the detail has.

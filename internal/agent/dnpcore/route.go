@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"slices"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -178,10 +179,15 @@ func (m *Machine) flood(now time.Time, msg relay.Message, from *link) {
 			return
 		}
 		// With one neighbour only there may be nowhere to pass it on to: that is no fault.
-		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace {
+		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace && !m.awaits() {
 			m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
 		}
 	}
+}
+
+// awaits says whether a neighbour is being restarted: then there is a way soon.
+func (m *Machine) awaits() bool {
+	return slices.ContainsFunc(m.links[:], func(l *link) bool { return l != nil && l.detail.Restarting })
 }
 
 // linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is
@@ -200,15 +206,17 @@ func (m *Machine) linkTo(n topo.Neighbour, usable bool) *link {
 }
 
 func rank(l *link) int {
-	switch l.detail.State() {
-	case torus.LinkNormal:
+	switch s := l.detail.State(); {
+	case l.detail.Restarting && s != torus.LinkBroken:
+		return 3
+	case s == torus.LinkNormal:
 		return 0
-	case torus.LinkSick:
+	case s == torus.LinkSick:
 		return 1
-	case torus.LinkUnknown:
+	case s == torus.LinkUnknown:
 		return 2
 	default:
-		return 3
+		return 4
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 //	host alive|dead|corrupt
 //	host word none|memory|service-network|peripheral/0    broken in the host word
 //	peer DIR alive|dead|host-dead|memory|ok     the neighbour there: what it is and says
+//	announce DIR DURATION     the neighbour there, dead, is being restarted and back by then
 //	cut DIR in|out|both|none  frames that do not pass
 //	lose DIR PERCENT          of incoming frames damaged, evenly
 //	drop DIR PERCENT          the same, but the interface drops them: nobody sees them
@@ -338,6 +339,11 @@ func (w *world) do(args []string) {
 		w.setHost(args[1:])
 	case "peer":
 		w.setPeer(w.peerOf(args[1]), args[2])
+	case "announce":
+		p := w.peerOf(args[1])
+		d, err := time.ParseDuration(args[2])
+		w.must(err)
+		w.receive(p, torus.RestartingFrame(p.machine.NextFrame(p.status), torus.Restarting{Back: d, Attempt: 1}))
 	case "cut":
 		p := w.peerOf(args[1])
 		p.in, p.out = args[2] == "out" || args[2] == "none", args[2] == "in" || args[2] == "none"

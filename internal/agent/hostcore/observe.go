@@ -144,6 +144,10 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 			state = fault.Unknown
 		}
 	case fault.Sick:
+		if det.Restarting { // its neighbour said so
+			kind, detail = fault.KindDescriptor, "restarting"
+			break
+		}
 		kind, detail = fault.KindErrorRatio, sides(det, torus.LinkSick)
 	case fault.Failed:
 		switch {

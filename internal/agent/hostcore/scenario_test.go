@@ -28,7 +28,7 @@ import (
 //	                          interface; the DNP half runs, supervisors answer
 //	run DURATION              time passes
 //	dnp alive|dead|corrupt
-//	link DIR normal|sick|silent|unheard|unknown
+//	link DIR normal|sick|restarting|silent|unheard|unknown
 //	neighbour DIR ok|dead|service-network|memory|peripheral/0|peripheral/1 [cause MASK]
 //	core|temperature|power|voltage normal|sick|broken|absent
 //	sensor COMPONENT STATE    of the host's own sensors
@@ -424,11 +424,12 @@ func (w *world) link(d grid.Direction, state string) {
 		det torus.Detail
 	}
 	v, ok := map[string]view{
-		"normal":  {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}},
-		"sick":    {watchdog.HealthSick, torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal}},
-		"silent":  {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true, HeardAge: 75 * time.Millisecond}},
-		"unheard": {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkBroken, Handshake: true}},
-		"unknown": {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}},
+		"normal":     {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkNormal}},
+		"sick":       {watchdog.HealthSick, torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal}},
+		"restarting": {watchdog.HealthSick, torus.Detail{Rx: torus.LinkSick, Tx: torus.LinkNormal, Restarting: true}},
+		"silent":     {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkBroken, Tx: torus.LinkUnknown, Silent: true, HeardAge: 75 * time.Millisecond}},
+		"unheard":    {watchdog.HealthBroken, torus.Detail{Rx: torus.LinkNormal, Tx: torus.LinkBroken, Handshake: true}},
+		"unknown":    {watchdog.HealthNormal, torus.Detail{Rx: torus.LinkUnknown, Tx: torus.LinkUnknown}},
 	}[state]
 	if !ok {
 		w.t.Fatalf("unknown state of a link %q", state)

@@ -139,8 +139,8 @@ func (o *Outbox) Stats() OutboxStats {
 }
 
 // Restore takes over reports of earlier lives, under their old ids. To be called before the first Add.
-// What the log cannot take, or is no report of this half, or cannot be sent, is forgotten. If one is of the present epoch
-// or a later one, the epoch file is older than the spool, and a new epoch is begun.
+// What the log cannot take, or is no report of this half, or cannot be sent, is forgotten. If one has a number of the present epoch
+// that was not given yet, or is of a later epoch, what the half knows of its numbers is older than the spool, and a new epoch is begun.
 func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 	var out Output
 	for _, k := range kept {
@@ -149,8 +149,9 @@ func (o *Outbox) Restore(now time.Time, kept []Kept) Output {
 			out.Forget = append(out.Forget, id)
 			continue
 		}
-		if id.Epoch >= o.epoch {
+		if id.Epoch > o.epoch || id.Epoch == o.epoch && id.Seq > o.seq {
 			o.epoch = id.Epoch + 1
+			o.seq, o.seqAcked = 0, 0
 			out.NewEpoch = o.epoch
 		}
 		i, found := o.search(id)

@@ -28,6 +28,7 @@ type LinkSnapshot struct {
 	Rx, Tx   LinkState
 	Silent   bool
 	HeardAge time.Duration
+	Peer     PeerStatus // by the newest frame
 }
 
 // Snapshot returns what ResumeLink goes on from.
@@ -36,7 +37,7 @@ func (l *Link) Snapshot() LinkSnapshot {
 	return LinkSnapshot{
 		TxSession: l.txSession, TxSeq: l.txSeq, Acked: l.acked,
 		Started: s.started, Awaiting: s.awaiting, RxSession: s.session, Next: s.next, PeerEpoch: s.epoch, High: s.high, Replay: s.replay,
-		Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge,
+		Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge, Peer: l.peer,
 	}
 }
 
@@ -55,7 +56,7 @@ func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 		q.begin(s.PeerEpoch, s.High)
 		q.replay = s.Replay
 	}
-	l.rx, l.tx, l.silent, l.heardAge = s.Rx, s.Tx, s.Silent, s.HeardAge
+	l.rx, l.tx, l.silent, l.heardAge, l.peer = s.Rx, s.Tx, s.Silent, s.HeardAge, s.Peer
 	if s.Rx == LinkNormal || s.Rx == LinkSick {
 		l.hearing, l.hearingSince, l.stats.LastHeard = true, now, now
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -42,7 +43,7 @@ func open(t testing.TB, path string, half fault.Half) *File {
 
 // everything is what a copy holds, to be compared.
 type everything struct {
-	Outbox    Outbox
+	Outbox    servicenet.OutboxSnapshot
 	Counters  [grid.NumDirections]torus.LinkSnapshot
 	Sessions  [grid.NumDirections]Session
 	Hops      [grid.NumDirections]string
@@ -71,7 +72,7 @@ func read(f *File) everything {
 // fill stores something everywhere.
 func fill(t testing.TB, f *File) everything {
 	t.Helper()
-	must(t, f.StoreOutbox(Outbox{Epoch: 7, Seq: 1 << 40, Exchange: 5}))
+	must(t, f.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 7, Seq: 1 << 40, Exchange: 5}))
 	must(t, f.StoreBaselines([]byte("baselines")))
 	for i := range NumReports {
 		must(t, f.PutReport(Report{Epoch: 7, Seq: fault.Seq(i + 1), At: int64(-i), Payload: bytes.Repeat([]byte{byte(i + 1)}, 1+i%MaxReport)}))
@@ -92,7 +93,7 @@ func fill(t testing.TB, f *File) everything {
 
 func snapshot(i int) torus.LinkSnapshot {
 	return torus.LinkSnapshot{
-		TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(i), Acked: 1 << 32, Started: true, Awaiting: i%2 == 0, RxSession: 9, Next: 10,
+		TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(i), Acked: 1 << 32, Started: true, Awaiting: i%2 == 0, Peer: torus.PeerStatus{DNP: 1, Host: 3, HostDead: i%2 == 1, Epoch: 4}, RxSession: 9, Next: 10,
 		PeerEpoch: 11, High: 1 << 35, Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick, Silent: i%3 == 0, HeardAge: time.Duration(i),
 	}
 }
@@ -111,7 +112,7 @@ func TestGoesOn(t *testing.T) {
 		want := fill(t, f)
 		must(t, f.Close())
 		must(t, f.Close())
-		if err := f.StoreOutbox(Outbox{}); !errors.Is(err, ErrClosed) {
+		if err := f.StoreOutbox(servicenet.OutboxSnapshot{}); !errors.Is(err, ErrClosed) {
 			t.Errorf("store after close: %v", err)
 		}
 		g := open(t, path, half)
@@ -264,7 +265,7 @@ func without(got, want everything) bool {
 		}
 		return same || gone
 	}
-	ok := note(got.Outbox == want.Outbox, got.Outbox == Outbox{}) && note(got.Baselines == want.Baselines, got.Baselines == "")
+	ok := note(got.Outbox == want.Outbox, got.Outbox == servicenet.OutboxSnapshot{}) && note(got.Baselines == want.Baselines, got.Baselines == "")
 	for i := range want.Counters {
 		noLink, noSession := got.Counters[i] == torus.LinkSnapshot{}, got.Sessions[i] == Session{}
 		sameC, sameS := got.Counters[i] == want.Counters[i], got.Sessions[i] == want.Sessions[i]
@@ -378,7 +379,7 @@ func TestOneWriter(t *testing.T) {
 	if !strings.Contains(h.Cold(), ErrInUse.Error()) {
 		t.Errorf("cold for %q", h.Cold())
 	}
-	must(t, h.StoreOutbox(Outbox{Epoch: 9}))
+	must(t, h.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 9}))
 	if made, err := g.Maintain(); !made || err != nil { // it finds its file replaced, as it would by anybody
 		t.Error(made, err)
 	}
@@ -461,7 +462,7 @@ func TestFileSystemFull(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("open on a full disk: %v", err)
 	}
-	if err := f.StoreOutbox(Outbox{Epoch: 3, Seq: 4}); !errors.Is(err, ErrGone) {
+	if err := f.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 3, Seq: 4}); !errors.Is(err, ErrGone) {
 		t.Errorf("store without a file: %v", err)
 	}
 	if made, err := f.Maintain(); made || !errors.Is(err, unix.ENOSPC) {
@@ -509,7 +510,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	ids := []fault.ReportID{{Epoch: 1, Seq: 1}}
 	if n := testing.AllocsPerRun(100, func() {
 		must(t, f.StoreCounters(grid.XPlus, &c))
-		must(t, f.StoreOutbox(Outbox{Epoch: 1}))
+		must(t, f.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 1}))
 		must(t, f.StoreRelay(3, payload))
 		must(t, f.FreeRelay(3))
 		must(t, f.PutReport(Report{Epoch: 1, Seq: 1, Payload: payload}))

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -66,26 +67,19 @@ func (f *File) checkHead(file *os.File) error {
 	return nil
 }
 
-// Outbox is where the numbers of a half's reports stand.
-type Outbox struct {
-	Epoch    fault.Epoch
-	Seq      fault.Seq // last given
-	Exchange uint64    // id of the last path request
-}
-
 // Outbox returns what was stored; without it a half cannot go on.
-func (f *File) Outbox() (Outbox, bool) {
+func (f *File) Outbox() (servicenet.OutboxSnapshot, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b := f.payload(f.lay.outbox)
 	if len(b) != 24 {
-		return Outbox{}, false
+		return servicenet.OutboxSnapshot{}, false
 	}
-	return Outbox{fault.Epoch(le.Uint64(b)), fault.Seq(le.Uint64(b[8:])), le.Uint64(b[16:])}, true
+	return servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])), Exchange: le.Uint64(b[16:])}, true
 }
 
 // StoreOutbox comes before the numbers are used.
-func (f *File) StoreOutbox(o Outbox) error {
+func (f *File) StoreOutbox(o servicenet.OutboxSnapshot) error {
 	var b [24]byte
 	le.PutUint64(b[:], uint64(o.Epoch))
 	le.PutUint64(b[8:], uint64(o.Seq))
@@ -149,7 +143,7 @@ func (f *File) TakeSeq(d grid.Direction) (seq uint64, c torus.LinkSnapshot, err 
 	return c.TxSeq, c, f.StoreCounters(d, &c)
 }
 
-const countersSize = 4*2 + 8*3 + 4*2 + 8*3 + 4
+const countersSize = 96
 
 func encodeCounters(b *[countersSize]byte, c *torus.LinkSnapshot) {
 	le.PutUint32(b[0:], c.TxSession)
@@ -162,7 +156,10 @@ func encodeCounters(b *[countersSize]byte, c *torus.LinkSnapshot) {
 	le.PutUint64(b[48:], c.High)
 	le.PutUint64(b[56:], c.Replay)
 	b[64], b[65] = byte(c.Rx), byte(c.Tx)
-	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2
+	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3
+	le.PutUint32(b[72:], c.Peer.DNP)
+	le.PutUint32(b[76:], c.Peer.Host)
+	le.PutUint64(b[80:], uint64(c.Peer.Epoch))
 }
 
 func flag(v bool) byte {
@@ -181,6 +178,7 @@ func decodeCounters(b []byte) (torus.LinkSnapshot, bool) {
 		HeardAge: durationOf(b[24:]), Next: le.Uint32(b[32:]), PeerEpoch: fault.Epoch(le.Uint64(b[40:])),
 		High: le.Uint64(b[48:]), Replay: le.Uint64(b[56:]), Rx: torus.LinkState(b[64]), Tx: torus.LinkState(b[65]),
 		Silent: b[66]&1 != 0, Started: b[66]&2 != 0, Awaiting: b[66]&4 != 0,
+		Peer: torus.PeerStatus{DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Epoch: fault.Epoch(le.Uint64(b[80:]))},
 	}, true
 }
 

@@ -49,6 +49,7 @@ func TestEveryReportIsCommittedOnce(t *testing.T) {
 		w.delay = rapid.IntRange(1, 200).Draw(t, "delay ms")
 		w.commit = rapid.IntRange(1, 1000).Draw(t, "commit ms")
 		w.lazy = rapid.Bool().Draw(t, "lazy spool")
+		w.warm = rapid.Bool().Draw(t, "goes on in its epoch")
 		every := func(what string) time.Duration {
 			if rapid.Bool().Draw(t, what) {
 				return time.Duration(rapid.IntRange(1000, 20000).Draw(t, "ms")) * time.Millisecond
@@ -61,6 +62,20 @@ func TestEveryReportIsCommittedOnce(t *testing.T) {
 		w.generate(n)
 		w.finish(n)
 	})
+}
+
+// TestGoesOnInItsEpoch plays a half that dies often, at any step, and goes on from its copy: every report is committed once, no
+// number is used for two things, and the supervisors never see another epoch.
+func TestGoesOnInItsEpoch(t *testing.T) {
+	w := newWorld(t, 3)
+	w.warm, w.loss, w.dup, w.delay, w.commit = true, 0.2, 0.05, 5, 20
+	w.trouble = trouble{leader: 5 * time.Second, blackout: 30 * time.Second, agent: 150 * time.Millisecond}
+	w.generate(20_000)
+	w.finish(20_000)
+	if w.epoch != 1 || w.life < 50 {
+		t.Errorf("epoch %d after %d lives", w.epoch, w.life)
+	}
+	t.Logf("%d lives: %+v", w.life, w.count)
 }
 
 // TestModelReplays: the same seed gives the same run, or a failure could not be looked into.

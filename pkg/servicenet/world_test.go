@@ -37,6 +37,9 @@ type world struct {
 	wanted  []bool          // by number: kept, so that it must arrive
 	created []time.Duration // by number
 	lazy    bool
+	warm    bool // a life goes on from copied
+	copied  OutboxSnapshot
+	told    map[fault.ReportID]string // what went out under each number, while warm
 	dead    bool
 	crashAt int // the stage of the next output at which the process dies; 0: it does not
 
@@ -100,7 +103,7 @@ func newWorld(t interface {
 }, seed uint64,
 ) *world {
 	w := &world{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), inbox: NewInbox(nil),
-		spool: map[fault.ReportID]kept{}, pending: map[fault.ReportID]fault.Report{}}
+		spool: map[fault.ReportID]kept{}, told: map[fault.ReportID]string{}, pending: map[fault.ReportID]fault.Report{}}
 	return w
 }
 
@@ -129,7 +132,9 @@ func (w *world) alive(d time.Duration, f func()) {
 // start begins a life of the half.
 func (w *world) start() {
 	w.life++
-	w.epoch++
+	if !w.warm || w.life == 1 {
+		w.epoch++
+	}
 	cfg := DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus)
 	cfg.Interfaces = []string{"if0", "if1"}
 	o, err := NewOutbox(origin("n0-0-0/host"), w.epoch, cfg)
@@ -144,6 +149,9 @@ func (w *world) start() {
 	slices.SortFunc(back, func(a, b Kept) int {
 		return cmp.Or(cmp.Compare(a.Report.ID.Epoch, b.Report.ID.Epoch), cmp.Compare(a.Report.ID.Seq, b.Report.ID.Seq))
 	})
+	if w.warm && w.life > 1 {
+		o.Resume(w.copied)
+	}
 	w.take(o.Restore(w.at(), back))
 	w.step(Supervisors{Targets: modelSupervisors, Leader: "s0"})
 	w.digest()
@@ -289,7 +297,7 @@ func (w *world) crashed(stage int) bool {
 		return false
 	}
 	for id := range w.spool {
-		if w.epoch-id.Epoch >= EarlierEpochs {
+		if !w.warm && w.epoch-id.Epoch >= EarlierEpochs {
 			w.crashAt = 0
 			return false
 		}

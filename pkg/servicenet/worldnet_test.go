@@ -26,6 +26,7 @@ func (w *world) take(out Output) {
 	if w.crashed(1) {
 		return
 	}
+	w.copied = w.o.Snapshot()
 	for _, r := range out.Keep {
 		w.spool[r.ID] = kept{r, w.now}
 		w.wanted[number(r)] = true
@@ -47,9 +48,27 @@ func (w *world) take(out Output) {
 		w.sendPath(m)
 	}
 	for _, s := range out.Send {
+		w.checkNumbers(s)
 		w.send(s)
 	}
 	w.crashed(4)
+}
+
+// checkNumbers sees to it that a half that goes on in its epoch never tells two things under one number.
+func (w *world) checkNumbers(s Send) {
+	if !w.warm {
+		return
+	}
+	for _, r := range s.Reports {
+		what := "digest " + strconv.Itoa(w.life)
+		if !r.Digest {
+			what = strconv.Itoa(number(r))
+		}
+		if was, ok := w.told[r.ID]; ok && was != what {
+			w.failf("%s was %s and is %s", r.ID, was, what)
+		}
+		w.told[r.ID] = what
+	}
 }
 
 func (w *world) note(out Output) {

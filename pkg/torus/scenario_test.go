@@ -19,7 +19,8 @@ import (
 //	config KEY=VALUE…        periods and thresholds of both ends; first
 //	at TIME COMMAND …        of the wire a>b or b>a: cut, heal, drop, corrupt, dup or delay every N-th
 //	                         of an end: stop and cont (SIGSTOP, SIGCONT), kill, start, host-dead,
-//	                         revive (a killed one goes on with all that it knew), and announce N:
+//	                         revive (a killed one goes on with all that it knew), resume (with what it
+//	                         keeps outside its process), and announce N:
 //	                         whoever looks after a killed one says that it is back in N ms
 //	                         to an end: stranger N (noise), forge N (wrong key), replay N (of old frames)
 //	                         handshake: a new session for both
@@ -190,6 +191,8 @@ func (w *world) action(f []string) (func(), error) {
 		return func() { e.alive = false }, nil
 	case "start":
 		return func() { w.startEnd(e); w.redial(e) }, nil
+	case "resume":
+		return func() { w.resumeEnd(e) }, nil
 	case "revive":
 		return func() { e.alive = true; w.step(e, Tick{}) }, nil
 	case "announce":
@@ -273,6 +276,18 @@ func (w *world) startEnd(e *end) {
 		cfg.Dir, cfg.Src, cfg.Dst = grid.XMinus, cfg.Dst, cfg.Src
 	}
 	e.link, e.keys, e.queue, e.alive, e.stopped = NewLink(cfg, w.now), &Keyring{}, nil, true, false
+	w.step(e, Tick{})
+}
+
+// resumeEnd starts an end from what it keeps of its link and its session.
+func (w *world) resumeEnd(e *end) {
+	e.link = ResumeLink(e.link.Config(), w.now, e.link.Snapshot())
+	if s := e.keys.current; s != nil {
+		tx, rx := s.Keys()
+		e.keys = &Keyring{}
+		e.keys.Add(w.now, ResumeSession(s.ID(), tx, rx, e.link.Snapshot().TxSeq))
+	}
+	e.queue, e.alive, e.stopped = nil, true, false
 	w.step(e, Tick{})
 }
 

@@ -1,0 +1,52 @@
+package servicenet
+
+import (
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// A half that goes on takes the reports of its epoch under their ids, and the next one has the next number; to a half that begins
+// cold the same reports say that its epoch was used before.
+func TestRestoreOfThePresentEpoch(t *testing.T) {
+	kept := func(seq fault.Seq) Kept {
+		r := sick(fault.ComponentMemory)
+		r.ID = fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: 1, Seq: seq}
+		r.Observations[0].Node = "n0-0-0"
+		return Kept{Report: r}
+	}
+	sent := func(out Output) (seqs []fault.Seq) {
+		for _, r := range reportsOf(out) {
+			seqs = append(seqs, r.ID.Seq)
+		}
+		return seqs
+	}
+	o := newTestOutbox(t)
+	o.Resume(OutboxSnapshot{Epoch: 1, Seq: 57, Exchange: 9})
+	out := o.Restore(epochStart, []Kept{kept(55), kept(57)})
+	if got := sent(out); out.NewEpoch != 0 || len(got) != 2 || got[0] != 55 || got[1] != 57 {
+		t.Errorf("new epoch %d, sent %d", out.NewEpoch, got)
+	}
+	id, _ := o.Add(epochStart, sick(fault.ComponentMemory))
+	if want := (fault.ReportID{Origin: id.Origin, Epoch: 1, Seq: 58}); id != want || o.Snapshot().Seq != 58 {
+		t.Errorf("%s, want %s", id, want)
+	}
+	if s := o.Snapshot(); s.Exchange < 9 {
+		t.Errorf("%+v: an id of a path request is used again", s)
+	}
+
+	ahead := newTestOutbox(t)
+	ahead.Resume(OutboxSnapshot{Epoch: 1, Seq: 56})
+	if out := ahead.Restore(epochStart, []Kept{kept(55), kept(57)}); out.NewEpoch != 2 || ahead.Snapshot() != (OutboxSnapshot{Epoch: 2}) {
+		t.Errorf("a number that was not given: epoch %d, %+v", out.NewEpoch, ahead.Snapshot())
+	}
+	cold := newTestOutbox(t)
+	if out := cold.Restore(epochStart, []Kept{kept(55)}); out.NewEpoch != 2 {
+		t.Errorf("cold: epoch %d", out.NewEpoch)
+	}
+	absurd := newTestOutbox(t)
+	absurd.Resume(OutboxSnapshot{Epoch: MaxEpoch + 1, Seq: 5})
+	if s := absurd.Snapshot(); s != (OutboxSnapshot{Epoch: 1}) {
+		t.Errorf("%+v", s)
+	}
+}

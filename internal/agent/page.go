@@ -30,6 +30,24 @@ type page struct {
 	checkAt time.Time
 	broken  condition
 	history *bundle.History // of what was written and read; nil: none
+	recent  map[pageWord]recentWord
+}
+
+// rememberFor is for how long a word that reads as corrupt counts as it was: its owner looks after its words every
+// checkEvery, and writes again what was damaged.
+const rememberFor = 2*checkEvery + checkEvery/2
+
+// pageWord is a word beside the other half's watchdog word: a register, or one of the extension page.
+type pageWord struct {
+	register watchdog.Addr
+	sensor   fault.Component
+	detail   grid.Direction
+	cause    grid.Direction
+}
+
+type recentWord struct {
+	value uint32
+	at    time.Time
 }
 
 func openPage(path string, half fault.Half, log *slog.Logger) (*page, error) {
@@ -37,7 +55,7 @@ func openPage(path string, half fault.Half, log *slog.Logger) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &page{path: path, half: half, log: log, file: f}, nil
+	return &page{path: path, half: half, log: log, file: f, recent: map[pageWord]recentWord{}}, nil
 }
 
 // maintain looks after the file once a second. It says whether there is a fresh page that must be
@@ -47,10 +65,11 @@ func (p *page) maintain(now time.Time) (fresh bool) {
 		return false
 	}
 	p.checkAt = now.Add(checkEvery)
+	lost := p.scrub()
 	err := p.file.Check()
 	p.broken.set(p.log, "register file", err)
 	if err == nil {
-		return false
+		return lost
 	}
 	_ = p.file.Close() // it is of no use any more
 	f, err := regfile.Open(p.path, p.half)
@@ -61,6 +80,20 @@ func (p *page) maintain(now time.Time) (fresh bool) {
 	p.note(f.SetEpoch(p.half, p.epoch))
 	p.note(f.Check())
 	return true
+}
+
+// scrub mends flipped guards and copies before a second flip makes a word of it that nobody knows. It says whether
+// there are such words, which must be written again.
+func (p *page) scrub() (lost bool) {
+	mended, n, err := p.file.Scrub()
+	p.note(err)
+	if mended+n > 0 {
+		p.log.Warn("bits of the register file were flipped", "mended", mended, "written_again", n)
+	}
+	if n > 0 {
+		p.note(p.file.SetEpoch(p.half, p.epoch))
+	}
+	return n > 0
 }
 
 // note remembers whether the page works. A corrupt word is not the page's fault.
@@ -76,12 +109,21 @@ func (p *page) setEpoch(e fault.Epoch) {
 	p.note(p.file.SetEpoch(p.half, e))
 }
 
-func (p *page) load(a watchdog.Addr) uint32 {
+func (p *page) load(now time.Time, a watchdog.Addr) uint32 {
 	v, err := p.file.Load(a)
-	if err != nil {
-		return 0
+	return p.recall(now, pageWord{register: a}, v, err)
+}
+
+// recall returns what was read; for some time what was read before, when it is damaged; else 0.
+func (p *page) recall(now time.Time, w pageWord, v uint32, err error) uint32 {
+	if err == nil {
+		p.recent[w] = recentWord{v, now}
+		return v
 	}
-	return v
+	if r, ok := p.recent[w]; ok && errors.Is(err, regfile.ErrCorrupt) && now.Sub(r.at) <= rememberFor {
+		return r.value
+	}
+	return 0
 }
 
 // saw notes what a register holds.
@@ -92,10 +134,10 @@ func (p *page) saw(now time.Time, a watchdog.Addr, v uint32) {
 }
 
 // sensed reads the finer value of a sensor, and what it is judged by.
-func (p *page) sensed(c fault.Component, thresholds watchdog.Addr) hostcore.Sensed {
+func (p *page) sensed(now time.Time, c fault.Component, thresholds watchdog.Addr) hostcore.Sensed {
 	v, err := p.file.Sensor(c)
 	p.note(err)
-	return hostcore.Sensed{Thousandths: v, Thresholds: p.load(thresholds)}
+	return hostcore.Sensed{Thousandths: int32(p.recall(now, pageWord{sensor: c}, uint32(v), err)), Thresholds: p.load(now, thresholds)}
 }
 
 // readDNP reads what the host half wants to know, taking the DNP word or only looking at it.
@@ -116,27 +158,32 @@ func (p *page) readDNP(now time.Time, take bool, links []grid.Direction) hostcor
 	r.DNP.Valid = true
 	r.DNPRaw = r.DNP.Encode()
 	p.saw(now, watchdog.AddrDNPWatchdog, r.DNPRaw)
-	if r.Descriptor, r.DescriptorRaw, err = p.file.LoadDescriptor(); err != nil {
-		r.Sample.Corrupt = true
+	// A damaged descriptor says nothing against the DNP half, whose word is good.
+	_, raw, err := p.file.LoadDescriptor()
+	r.DescriptorRaw = p.recall(now, pageWord{register: watchdog.AddrRemoteFaultDescriptor}, raw, err)
+	if r.Descriptor, err = watchdog.DecodeDescriptorWord(r.DescriptorRaw); err != nil {
+		r.Sample.Corrupt = true // cannot be: it was decoded
 		return r
 	}
 	p.saw(now, watchdog.AddrRemoteFaultDescriptor, r.DescriptorRaw)
 	for _, d := range links {
-		if det, err := torus.DecodeDetail(p.file.LinkDetail(d)); err == nil {
+		v, err := p.file.LoadLinkDetail(d)
+		if det, err := torus.DecodeDetail(p.recall(now, pageWord{detail: d}, v, err)); err == nil {
 			r.Details[d.Index()] = det
 		}
 		if r.DNP.NeighbourHostFailed[d.Index()] {
-			r.Causes[d.Index()] = p.file.NeighbourHost(d)
+			v, err := p.file.LoadNeighbourHost(d)
+			r.Causes[d.Index()] = p.recall(now, pageWord{cause: d}, v, err)
 		}
 	}
 	r.Sensed = [3]hostcore.Sensed{
-		p.sensed(fault.ComponentTemperature, watchdog.AddrTemperatureThresholds), p.sensed(fault.ComponentPower, watchdog.AddrPowerThresholds),
-		p.sensed(fault.ComponentVoltage, watchdog.AddrVoltageThresholds),
+		p.sensed(now, fault.ComponentTemperature, watchdog.AddrTemperatureThresholds), p.sensed(now, fault.ComponentPower, watchdog.AddrPowerThresholds),
+		p.sensed(now, fault.ComponentVoltage, watchdog.AddrVoltageThresholds),
 	}
-	r.Temperature, r.Power, r.Voltage = p.load(watchdog.AddrTemperature), p.load(watchdog.AddrPower), p.load(watchdog.AddrVoltage)
+	r.Temperature, r.Power, r.Voltage = p.load(now, watchdog.AddrTemperature), p.load(now, watchdog.AddrPower), p.load(now, watchdog.AddrVoltage)
 	if r.DNP.Core != watchdog.HealthNormal {
-		r.Router0, r.Router1 = p.load(watchdog.AddrRouter0), p.load(watchdog.AddrRouter1)
-		r.RDMA, r.Engine = p.load(watchdog.AddrRDMA), p.load(watchdog.AddrEngine)
+		r.Router0, r.Router1 = p.load(now, watchdog.AddrRouter0), p.load(now, watchdog.AddrRouter1)
+		r.RDMA, r.Engine = p.load(now, watchdog.AddrRDMA), p.load(now, watchdog.AddrEngine)
 	}
 	return r
 }

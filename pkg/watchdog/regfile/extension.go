@@ -14,6 +14,7 @@ func (f *File) SetEpoch(half fault.Half, e fault.Epoch) error {
 		return err
 	}
 	return f.access(op, func() error {
+		f.wroteEpoch = true
 		// Copy by copy: whatever instruction is the last, one copy agrees with itself. The second
 		// is first made equal to what reads now, which may rest on the first alone.
 		f.writeEpoch(half, 1, f.readEpoch(half))

@@ -90,6 +90,9 @@ type File struct {
 	lock    *os.File
 	locked  bool
 	corrupt uint64
+	// wrote are the words that this File has written, and so looks after; wroteEpoch is the same of the boot epoch.
+	wrote      [maxCells]bool
+	wroteEpoch bool
 }
 
 // Open maps the register file for one half, creating it if there is none, and takes the half's lock

@@ -167,6 +167,7 @@ func (f *File) store(op string, c cell, v uint32) error {
 		return err
 	}
 	return f.access(op, func() error {
+		f.wrote[c.number()] = true
 		plan, n := planStore(c, f.state(c), v)
 		for _, w := range plan[:n] {
 			f.write(c, w)
@@ -267,7 +268,16 @@ func (f *File) SetLinkDetail(d grid.Direction, v uint32) error {
 
 // LinkDetail returns the detail word of a link: 0, which is no detail, also when it cannot be read.
 func (f *File) LinkDetail(d grid.Direction) uint32 {
-	return f.loadExt("link detail", extLinkDetail+d.Index())
+	v, err := f.LoadLinkDetail(d)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// LoadLinkDetail is LinkDetail for those to whom it matters that it cannot be read.
+func (f *File) LoadLinkDetail(d grid.Direction) (uint32, error) {
+	return f.load("link detail", extCell(extLinkDetail+d.Index()))
 }
 
 // SetNeighbourHost writes the last known host word of a neighbour, the cause that is left when that
@@ -279,16 +289,16 @@ func (f *File) SetNeighbourHost(d grid.Direction, v uint32) error {
 // NeighbourHost returns the last known host word of a neighbour: 0, which is nothing known, also
 // when it cannot be read.
 func (f *File) NeighbourHost(d grid.Direction) uint32 {
-	return f.loadExt("neighbour host word", extNeighbourHost+d.Index())
-}
-
-// loadExt returns an extension word, or 0: Check and Corrupt tell of what is wrong.
-func (f *File) loadExt(op string, i int) uint32 {
-	v, err := f.load(op, extCell(i))
+	v, err := f.LoadNeighbourHost(d)
 	if err != nil {
 		return 0
 	}
 	return v
+}
+
+// LoadNeighbourHost is NeighbourHost for those to whom it matters that it cannot be read.
+func (f *File) LoadNeighbourHost(d grid.Direction) (uint32, error) {
+	return f.load("neighbour host word", extCell(extNeighbourHost+d.Index()))
 }
 
 // SetSensor writes the last value of a sensor (temperature, power or voltage) in thousandths of °C,

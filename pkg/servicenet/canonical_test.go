@@ -219,7 +219,6 @@ func TestNotCanonical(t *testing.T) {
 		"a status before a report":   protowire.AppendBytes([]byte{0x0a}, append([]byte{0x12, 0}, protowire.AppendBytes([]byte{0x0a}, id)...)),
 		"a health before a status":   protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x12, 2, 0x28, 1)),
 		"two healths, to be merged":  protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 2, 0x18, 1, 0x22, 2, 0x20, 1)),
-		"a health of a later state":  protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x22, 4, 0x0a, 2, 0x08, 3)),
 		"two statuses, to be merged": protowire.AppendBytes([]byte{0x0a}, append(protowire.AppendBytes([]byte{0x0a}, id), 0x12, 2, 0x20, 1, 0x12, 2, 0x28, 1)),
 	} {
 		msg := new(lofamov1.Message)
@@ -309,9 +308,9 @@ func drawHalf(t *rapid.T) *lofamov1.HalfHealth {
 	h := &lofamov1.HalfHealth{Cut: rapid.Bool().Draw(t, "cut"), AgeNs: age.Draw(t, "age"), Old: rapid.Bool().Draw(t, "old")}
 	if rapid.Bool().Draw(t, "recovery") {
 		h.Recovery = &lofamov1.RecoveryStatus{
-			State: lofamov1.RecoveryState(rapid.IntRange(0, 4).Draw(t, "state")), Restarts: n.Draw(t, "restarts"), InWindow: n.Draw(t, "in window"),
-			Budget: n.Draw(t, "budget"), WindowMs: n.Draw(t, "window"), Cause: drawText(t), AgeNs: age.Draw(t, "age of it"), DeadUs: n.Draw(t, "dead"),
-			RestoredUs: n.Draw(t, "restored"), ServingUs: n.Draw(t, "serving"), Resumption: lofamov1.Resumption(rapid.IntRange(0, 3).Draw(t, "how")),
+			State: lofamov1.RecoveryState(rapid.IntRange(0, 6).Draw(t, "state")), Restarts: n.Draw(t, "restarts"), InWindow: n.Draw(t, "in window"),
+			Budget: n.Draw(t, "budget"), WindowMs: n.Draw(t, "window"), Cause: drawText(t), AgeNs: age.Draw(t, "age of it"), GoneUs: n.Draw(t, "gone"),
+			StartedUs: n.Draw(t, "started"), ServingUs: n.Draw(t, "serving"), ProvenUs: n.Draw(t, "proven"), Reason: drawText(t), Resumption: lofamov1.Resumption(rapid.IntRange(0, 3).Draw(t, "how")),
 			Cold: drawText(t), UntilMs: n.Draw(t, "until"),
 		}
 	}
@@ -320,6 +319,7 @@ func drawHalf(t *rapid.T) *lofamov1.HalfHealth {
 			Number: n.Draw(t, "number"), State: lofamov1.TestState(rapid.IntRange(0, 5).Draw(t, "test state")), AgeMs: n.Draw(t, "age of test"),
 			LatencyUs: n.Draw(t, "latency"), LearnedUs: n.Draw(t, "learned"), Tests: big.Draw(t, "count"), Lost: big.Draw(t, "lost"),
 			Altered: big.Draw(t, "altered"), Doubled: big.Draw(t, "doubled"), Late: big.Draw(t, "late"), Module: rapid.SampledFrom([]string{"", "link/X+"}).Draw(t, "module"),
+			Why: rapid.SampledFrom([]string{"", "late: 4 tests over 20ms", "\n"}).Draw(t, "why"), Proving: rapid.Bool().Draw(t, "proving"),
 		})
 	}
 	return h

@@ -234,7 +234,7 @@ func TestMessageRefusals(t *testing.T) {
 		{"", health(func(*lofamov1.HalfHealth) {})},
 		{"", health(func(h *lofamov1.HalfHealth) { h.Recovery = nil })},
 		{"dnp.age_ns", health(func(h *lofamov1.HalfHealth) { h.AgeNs = 1 << 63 })},
-		{"dnp.recovery.state", health(func(h *lofamov1.HalfHealth) { h.Recovery.State = 4 })},
+		{"dnp.recovery.state", health(func(h *lofamov1.HalfHealth) { h.Recovery.State = 6 })},
 		{"dnp.recovery.state", health(func(h *lofamov1.HalfHealth) { h.Recovery.State = -1 })},
 		{"dnp.recovery.resumption", health(func(h *lofamov1.HalfHealth) { h.Recovery.Resumption = 3 })},
 		{"dnp.recovery.cause", health(func(h *lofamov1.HalfHealth) { h.Recovery.Cause = long })},
@@ -247,6 +247,8 @@ func TestMessageRefusals(t *testing.T) {
 		})},
 		{"dnp.tests[1].number", health(func(h *lofamov1.HalfHealth) { h.Tests[1].Number = 0 })},
 		{"dnp.tests[0].state", health(func(h *lofamov1.HalfHealth) { h.Tests[0].State = 5 })},
+		{"dnp.recovery.reason", health(func(h *lofamov1.HalfHealth) { h.Recovery.Reason = long })},
+		{"dnp.tests.why", health(func(h *lofamov1.HalfHealth) { h.Tests[0].Why = long })},
 		{"dnp.tests.module", health(func(h *lofamov1.HalfHealth) { h.Tests[0].Module = long })},
 		{"message.body", &lofamov1.Message{}},
 	}

@@ -82,7 +82,7 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 	case cut == noTexts:
 		out.Recovery = &lofamov1.RecoveryStatus{
 			State: r.GetState(), Restarts: r.GetRestarts(), InWindow: r.GetInWindow(), Budget: r.GetBudget(), WindowMs: r.GetWindowMs(), AgeNs: r.GetAgeNs(),
-			DeadUs: r.GetDeadUs(), RestoredUs: r.GetRestoredUs(), ServingUs: r.GetServingUs(), Resumption: r.GetResumption(), UntilMs: r.GetUntilMs(),
+			GoneUs: r.GetGoneUs(), StartedUs: r.GetStartedUs(), ServingUs: r.GetServingUs(), ProvenUs: r.GetProvenUs(), Resumption: r.GetResumption(), UntilMs: r.GetUntilMs(),
 		}
 		out.Cut = true
 	case cut == justCounts:
@@ -137,12 +137,14 @@ func appendRecovery(b []byte, r *lofamov1.RecoveryStatus) []byte {
 	b = appendUint(b, 5, uint64(r.GetWindowMs()))
 	b = appendText(b, 6, r.GetCause())
 	b = appendUint(b, 7, r.GetAgeNs())
-	b = appendUint(b, 8, uint64(r.GetDeadUs()))
-	b = appendUint(b, 9, uint64(r.GetRestoredUs()))
+	b = appendUint(b, 8, uint64(r.GetGoneUs()))
+	b = appendUint(b, 9, uint64(r.GetStartedUs()))
 	b = appendUint(b, 10, uint64(r.GetServingUs()))
-	b = appendUint(b, 11, uint64(r.GetResumption()))
-	b = appendText(b, 12, r.GetCold())
-	return appendUint(b, 13, uint64(r.GetUntilMs()))
+	b = appendUint(b, 11, uint64(r.GetProvenUs()))
+	b = appendUint(b, 12, uint64(r.GetResumption()))
+	b = appendText(b, 13, r.GetCold())
+	b = appendUint(b, 14, uint64(r.GetUntilMs()))
+	return appendText(b, 15, r.GetReason())
 }
 
 func appendTest(b []byte, t *lofamov1.SelfTest) []byte {
@@ -156,7 +158,9 @@ func appendTest(b []byte, t *lofamov1.SelfTest) []byte {
 	b = appendUint(b, 8, t.GetAltered())
 	b = appendUint(b, 9, t.GetDoubled())
 	b = appendUint(b, 10, t.GetLate())
-	return appendText(b, 11, t.GetModule())
+	b = appendText(b, 11, t.GetModule())
+	b = appendText(b, 12, t.GetWhy())
+	return appendFlag(b, 13, t.GetProving())
 }
 
 // readHealth reads what is said of the halves; false: it is not canonical.
@@ -210,8 +214,10 @@ func (c *canonical) readRecovery() *lofamov1.RecoveryStatus {
 		State:    lofamov1.RecoveryState(c.uint(1, uint64(lofamov1.RecoveryState_GIVEN_UP))),
 		Restarts: uint32(c.uint(2, math.MaxUint32)), InWindow: uint32(c.uint(3, math.MaxUint32)),
 		Budget: uint32(c.uint(4, math.MaxUint32)), WindowMs: uint32(c.uint(5, math.MaxUint32)), Cause: c.string(6), AgeNs: uint64(c.age(7)),
-		DeadUs: uint32(c.uint(8, math.MaxUint32)), RestoredUs: uint32(c.uint(9, math.MaxUint32)), ServingUs: uint32(c.uint(10, math.MaxUint32)),
-		Resumption: lofamov1.Resumption(c.uint(11, uint64(lofamov1.Resumption_COLD))), Cold: c.string(12), UntilMs: uint32(c.uint(13, math.MaxUint32)),
+		GoneUs: uint32(c.uint(8, math.MaxUint32)), StartedUs: uint32(c.uint(9, math.MaxUint32)),
+		ServingUs: uint32(c.uint(10, math.MaxUint32)), ProvenUs: uint32(c.uint(11, math.MaxUint32)),
+		Resumption: lofamov1.Resumption(c.uint(12, uint64(lofamov1.Resumption_COLD))), Cold: c.string(13),
+		UntilMs: uint32(c.uint(14, math.MaxUint32)), Reason: c.string(15),
 	}
 }
 
@@ -220,6 +226,7 @@ func (c *canonical) readTest(t *lofamov1.SelfTest) {
 	t.AgeMs, t.LatencyUs, t.LearnedUs = uint32(c.uint(3, math.MaxUint32)), uint32(c.uint(4, math.MaxUint32)), uint32(c.uint(5, math.MaxUint32))
 	t.Tests, t.Lost, t.Altered = c.uint(6, math.MaxUint64), c.uint(7, math.MaxUint64), c.uint(8, math.MaxUint64)
 	t.Doubled, t.Late, t.Module = c.uint(9, math.MaxUint64), c.uint(10, math.MaxUint64), c.string(11)
+	t.Why, t.Proving = c.string(12), c.flag(13)
 }
 
 var healthFields = [...]string{"host", "dnp"}
@@ -248,7 +255,7 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 		case s < 0 || s > lofamov1.TestState_IDLE:
 			return refuse(RefusedField, "%s.tests[%d].state: given %d: want 0 to %d", field, i, s, lofamov1.TestState_IDLE)
 		}
-		if err := checkText(field+".tests.module", t.GetModule()); err != nil {
+		if err := firstError(checkText(field+".tests.module", t.GetModule()), checkText(field+".tests.why", t.GetWhy())); err != nil {
 			return err
 		}
 	}
@@ -256,6 +263,7 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 		checkDuration(field+".age_ns", h.GetAgeNs()),
 		checkText(field+".recovery.cause", r.GetCause()),
 		checkText(field+".recovery.cold", r.GetCold()),
+		checkText(field+".recovery.reason", r.GetReason()),
 		checkDuration(field+".recovery.age_ns", r.GetAgeNs()),
 	)
 }
@@ -296,6 +304,12 @@ func (h Health) Words() uint64 {
 			mix(uint64(t[i]))
 		}
 	}
+	bit := func(is bool) uint64 {
+		if is {
+			return 1
+		}
+		return 0
+	}
 	for _, half := range [...]*lofamov1.HalfHealth{h.Host, h.DNP} {
 		if half == nil {
 			mix(0)
@@ -303,16 +317,13 @@ func (h Health) Words() uint64 {
 		}
 		r := half.GetRecovery()
 		mix(1, uint64(r.GetState()), uint64(r.GetRestarts()), uint64(r.GetBudget()), uint64(r.GetWindowMs()),
-			uint64(r.GetDeadUs()), uint64(r.GetRestoredUs()), uint64(r.GetServingUs()), uint64(r.GetResumption()))
+			uint64(r.GetGoneUs()), uint64(r.GetStartedUs()), uint64(r.GetServingUs()), uint64(r.GetProvenUs()), uint64(r.GetResumption()))
 		text(r.GetCause())
 		text(r.GetCold())
-		cut := uint64(0)
-		if half.GetCut() {
-			cut = 1
-		}
-		mix(cut, uint64(len(half.GetTests())))
+		text(r.GetReason())
+		mix(bit(half.GetCut()), uint64(len(half.GetTests())))
 		for _, t := range half.GetTests() {
-			mix(uint64(t.GetNumber()), uint64(t.GetState()))
+			mix(uint64(t.GetNumber()), uint64(t.GetState()), bit(t.GetProving()))
 			for _, n := range [...]uint64{t.GetLost(), t.GetAltered(), t.GetDoubled(), t.GetLate()} {
 				mix(uint64(bits.Len64(n)))
 			}

@@ -35,7 +35,7 @@ func usualHealth() Health {
 		}
 		return out
 	}
-	h.Host.Tests, h.DNP.Tests = test(8, 9, 10, 11, 12, 13), test(1, 2, 3, 4, 5, 6, 7, 11, 12)
+	h.Host.Tests, h.DNP.Tests = test(8, 9, 10, 11, 12, 16), test(1, 2, 3, 4, 5, 6, 7, 10, 11)
 	return h
 }
 
@@ -136,6 +136,8 @@ func TestHealthWords(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(h *lofamov1.HalfHealth){
+		"why":              func(h *lofamov1.HalfHealth) { h.Recovery.Reason = "spent" },
+		"proving":          func(h *lofamov1.HalfHealth) { h.Tests[0].Proving = true },
 		"a restart":        func(h *lofamov1.HalfHealth) { h.Recovery.Restarts++ },
 		"a state":          func(h *lofamov1.HalfHealth) { h.Recovery.State = lofamov1.RecoveryState_RUNNING },
 		"a cause":          func(h *lofamov1.HalfHealth) { h.Recovery.Cause = "stopped" },

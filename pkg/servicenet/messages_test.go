@@ -42,7 +42,7 @@ func sampleHealth() Health {
 		Host: &lofamov1.HalfHealth{
 			Recovery: &lofamov1.RecoveryStatus{
 				State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "killed by signal 9", AgeNs: uint64(90 * time.Second),
-				DeadUs: 1200, RestoredUs: 20_000, ServingUs: 43_000, Resumption: lofamov1.Resumption_RESUMED,
+				GoneUs: 1200, StartedUs: 20_000, ServingUs: 43_000, ProvenUs: 90_000, Resumption: lofamov1.Resumption_RESUMED,
 			},
 			Tests: []*lofamov1.SelfTest{
 				{Number: 8, State: lofamov1.TestState_PASSED, AgeMs: 800, LatencyUs: 240, LearnedUs: 260, Tests: 912, Lost: 1},

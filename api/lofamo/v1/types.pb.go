@@ -320,29 +320,35 @@ func (PathState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
-// RecoveryState is what the daemon that looks after a half makes of it.
+// RecoveryState is what a half does, as the daemon that looks after it has it.
 type RecoveryState int32
 
 const (
 	RecoveryState_RECOVERY_STATE_UNSPECIFIED RecoveryState = 0 // not said, or one of a later version
-	RecoveryState_RUNNING                    RecoveryState = 1 // it serves
-	RecoveryState_RESTARTING                 RecoveryState = 2 // it is down, or has not begun to serve
-	RecoveryState_GIVEN_UP                   RecoveryState = 3 // the budget of restarts is spent: it is left as it is until somebody acts
+	RecoveryState_STOPPED                    RecoveryState = 1 // it does not run, and is not to
+	RecoveryState_STARTING                   RecoveryState = 2 // started for the first time; it has said nothing yet
+	RecoveryState_RUNNING                    RecoveryState = 3 // it serves
+	RecoveryState_RESTARTING                 RecoveryState = 4 // it ended or hung, and is being ended, waited for or started
+	RecoveryState_GIVEN_UP                   RecoveryState = 5 // the budget of restarts is spent: it is left as it is until somebody acts
 )
 
 // Enum value maps for RecoveryState.
 var (
 	RecoveryState_name = map[int32]string{
 		0: "RECOVERY_STATE_UNSPECIFIED",
-		1: "RUNNING",
-		2: "RESTARTING",
-		3: "GIVEN_UP",
+		1: "STOPPED",
+		2: "STARTING",
+		3: "RUNNING",
+		4: "RESTARTING",
+		5: "GIVEN_UP",
 	}
 	RecoveryState_value = map[string]int32{
 		"RECOVERY_STATE_UNSPECIFIED": 0,
-		"RUNNING":                    1,
-		"RESTARTING":                 2,
-		"GIVEN_UP":                   3,
+		"STOPPED":                    1,
+		"STARTING":                   2,
+		"RUNNING":                    3,
+		"RESTARTING":                 4,
+		"GIVEN_UP":                   5,
 	}
 )
 
@@ -373,11 +379,11 @@ func (RecoveryState) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
-// Resumption is how a half that was restarted went on.
+// Resumption is how a half that was started went on.
 type Resumption int32
 
 const (
-	Resumption_RESUMPTION_UNSPECIFIED Resumption = 0 // not said, or there was no restart yet
+	Resumption_RESUMPTION_UNSPECIFIED Resumption = 0 // not said
 	Resumption_RESUMED                Resumption = 1 // where it was, from the copy that is kept outside of it
 	Resumption_COLD                   Resumption = 2 // as a new one, with a new boot epoch
 )
@@ -429,9 +435,9 @@ type TestState int32
 const (
 	TestState_TEST_STATE_UNSPECIFIED TestState = 0 // not said, or one of a later version
 	TestState_PASSED                 TestState = 1 // in use, and the tests find nothing wrong
-	TestState_FAILING                TestState = 2 // in use, and too many of the newest tests failed
-	TestState_UNTESTED               TestState = 3 // the other end does not answer tests: it is of an earlier version
-	TestState_IDLE                   TestState = 4 // not in use: the last test was when it was
+	TestState_FAILING                TestState = 2 // tests found faults past the bounds
+	TestState_UNTESTED               TestState = 3 // no test was answered yet; where it stays so the other end is of an earlier version
+	TestState_IDLE                   TestState = 4 // not in use, so it is not tested; what is said is of when it was
 )
 
 // Enum value maps for TestState.
@@ -1442,24 +1448,26 @@ func (x *HalfHealth) GetOld() bool {
 	return false
 }
 
-// RecoveryStatus is what the daemon has done for one half. Times are of its last restart, from the moment in which
-// the daemon saw that the half was dead or hung.
+// RecoveryStatus is what the daemon has done for one half. The course of the last restart is counted from the moment
+// in which the daemon knew that something was wrong; 0 is a step that has not been made.
 type RecoveryStatus struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
-	State      RecoveryState          `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.RecoveryState" json:"state,omitempty"`         // of the half, as the daemon has it
-	Restarts   uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`                                // in all, since the state directory was made
+	State      RecoveryState          `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.RecoveryState" json:"state,omitempty"`         // of the half
+	Restarts   uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`                                // in all, since the machine was booted
 	InWindow   uint32                 `protobuf:"varint,3,opt,name=in_window,json=inWindow,proto3" json:"in_window,omitempty"`                // of these in the last window_ms
-	Budget     uint32                 `protobuf:"varint,4,opt,name=budget,proto3" json:"budget,omitempty"`                                    // restarts that are allowed in window_ms; beyond it is GIVEN_UP
+	Budget     uint32                 `protobuf:"varint,4,opt,name=budget,proto3" json:"budget,omitempty"`                                    // restarts that are made in window_ms; one more would be: GIVEN_UP
 	WindowMs   uint32                 `protobuf:"varint,5,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`                // milliseconds
-	Cause      string                 `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`                                       // of the last restart: "killed by signal 9", "hung for 62 ms", ...; empty: there was none
-	AgeNs      uint64                 `protobuf:"varint,7,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`                         // since the last restart began, nanoseconds; 0: there was none
-	DeadUs     uint32                 `protobuf:"varint,8,opt,name=dead_us,json=deadUs,proto3" json:"dead_us,omitempty"`                      // until its process was gone for certain, microseconds; 0: not yet
-	RestoredUs uint32                 `protobuf:"varint,9,opt,name=restored_us,json=restoredUs,proto3" json:"restored_us,omitempty"`          // until the new process had the state of the old one; 0: not yet, or it began cold
-	ServingUs  uint32                 `protobuf:"varint,10,opt,name=serving_us,json=servingUs,proto3" json:"serving_us,omitempty"`            // until it served again; 0: not yet
-	Resumption Resumption             `protobuf:"varint,11,opt,name=resumption,proto3,enum=lofamo.v1.Resumption" json:"resumption,omitempty"` // how it went on
-	Cold       string                 `protobuf:"bytes,12,opt,name=cold,proto3" json:"cold,omitempty"`                                        // why nothing could be restored; empty unless COLD
-	// While RESTARTING: until it means to be back, milliseconds; 0: it is late, or not known.
-	UntilMs       uint32 `protobuf:"varint,13,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	Cause      string                 `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`                                       // of the last one: "ended by signal 9", "hung (...)", ...; empty: there was none
+	AgeNs      uint64                 `protobuf:"varint,7,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`                         // since something was known to be wrong, nanoseconds; 0: there was no restart
+	GoneUs     uint32                 `protobuf:"varint,8,opt,name=gone_us,json=goneUs,proto3" json:"gone_us,omitempty"`                      // until the old process was dead for certain, microseconds
+	StartedUs  uint32                 `protobuf:"varint,9,opt,name=started_us,json=startedUs,proto3" json:"started_us,omitempty"`             // until there was a new process; waits between failed restarts are in this
+	ServingUs  uint32                 `protobuf:"varint,10,opt,name=serving_us,json=servingUs,proto3" json:"serving_us,omitempty"`            // until what was kept was restored, and the half served
+	ProvenUs   uint32                 `protobuf:"varint,11,opt,name=proven_us,json=provenUs,proto3" json:"proven_us,omitempty"`               // until its self-test had passed
+	Resumption Resumption             `protobuf:"varint,12,opt,name=resumption,proto3,enum=lofamo.v1.Resumption" json:"resumption,omitempty"` // how the half that runs went on when it was started
+	Cold       string                 `protobuf:"bytes,13,opt,name=cold,proto3" json:"cold,omitempty"`                                        // why nothing could be restored; empty unless COLD
+	// While RESTARTING: until it means to be back, milliseconds; 0: it is late, or nobody says.
+	UntilMs       uint32 `protobuf:"varint,14,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"`
+	Reason        string `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // why it was GIVEN_UP, in words; empty otherwise
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1543,16 +1551,16 @@ func (x *RecoveryStatus) GetAgeNs() uint64 {
 	return 0
 }
 
-func (x *RecoveryStatus) GetDeadUs() uint32 {
+func (x *RecoveryStatus) GetGoneUs() uint32 {
 	if x != nil {
-		return x.DeadUs
+		return x.GoneUs
 	}
 	return 0
 }
 
-func (x *RecoveryStatus) GetRestoredUs() uint32 {
+func (x *RecoveryStatus) GetStartedUs() uint32 {
 	if x != nil {
-		return x.RestoredUs
+		return x.StartedUs
 	}
 	return 0
 }
@@ -1560,6 +1568,13 @@ func (x *RecoveryStatus) GetRestoredUs() uint32 {
 func (x *RecoveryStatus) GetServingUs() uint32 {
 	if x != nil {
 		return x.ServingUs
+	}
+	return 0
+}
+
+func (x *RecoveryStatus) GetProvenUs() uint32 {
+	if x != nil {
+		return x.ProvenUs
 	}
 	return 0
 }
@@ -1585,23 +1600,33 @@ func (x *RecoveryStatus) GetUntilMs() uint32 {
 	return 0
 }
 
+func (x *RecoveryStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // SelfTest is what the self-tests of one module found (seed 000 §3).
 type SelfTest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the module: 1 to 6 the links X+ X- Y+ Y- Z+ Z-, 7 relay, 8 direct, 9 gossip, 10 report-path,
-	// 11 mailbox, 12 register-path, 13 bulk. Higher ones are of later versions.
+	// Number of the module: 1 to 6 the links X+ X- Y+ Y- Z+ Z-, 7 relay, 8 gossip, 9 report-path, 10 mailbox,
+	// 11 register-path, 12 bulk, 16 and up the direct rail by the service interfaces 0 and up. Others are of later
+	// versions.
 	Number    uint32    `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	State     TestState `protobuf:"varint,2,opt,name=state,proto3,enum=lofamo.v1.TestState" json:"state,omitempty"` // by the newest tests
 	AgeMs     uint32    `protobuf:"varint,3,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`             // since the last test ended, milliseconds
-	LatencyUs uint32    `protobuf:"varint,4,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"` // of the last test that was answered, microseconds
-	LearnedUs uint32    `protobuf:"varint,5,opt,name=learned_us,json=learnedUs,proto3" json:"learned_us,omitempty"` // what the module has shown that it needs: smoothed, microseconds
-	Tests     uint64    `protobuf:"varint,6,opt,name=tests,proto3" json:"tests,omitempty"`                          // in all, as are the following; since the state directory was made where the copy was good
-	Lost      uint64    `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`                            // not answered in time
+	LatencyUs uint32    `protobuf:"varint,4,opt,name=latency_us,json=latencyUs,proto3" json:"latency_us,omitempty"` // of the last test that was answered: of its slowest message, microseconds
+	LearnedUs uint32    `protobuf:"varint,5,opt,name=learned_us,json=learnedUs,proto3" json:"learned_us,omitempty"` // what the module has shown to be usual, microseconds; 0: nothing yet
+	Tests     uint64    `protobuf:"varint,6,opt,name=tests,proto3" json:"tests,omitempty"`                          // since the half started, as are the following
+	Lost      uint64    `protobuf:"varint,7,opt,name=lost,proto3" json:"lost,omitempty"`                            // test messages that were not answered in time
 	Altered   uint64    `protobuf:"varint,8,opt,name=altered,proto3" json:"altered,omitempty"`                      // answered with other bytes
 	Doubled   uint64    `protobuf:"varint,9,opt,name=doubled,proto3" json:"doubled,omitempty"`                      // answered more than once
-	Late      uint64    `protobuf:"varint,10,opt,name=late,proto3" json:"late,omitempty"`                           // answered later than learned_us allows
-	// In the API: the module's name, such as link/X+ or report-path.
+	Late      uint64    `protobuf:"varint,10,opt,name=late,proto3" json:"late,omitempty"`                           // answered later than is usual for the module
+	// In the API: the module's name, such as link/X+, direct/0 or report-path.
 	Module        string `protobuf:"bytes,11,opt,name=module,proto3" json:"module,omitempty"`
+	Why           string `protobuf:"bytes,12,opt,name=why,proto3" json:"why,omitempty"`          // what is wrong, in words; empty unless FAILING
+	Proving       bool   `protobuf:"varint,13,opt,name=proving,proto3" json:"proving,omitempty"` // it was in use before the last restart, and has not passed since
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1711,6 +1736,20 @@ func (x *SelfTest) GetModule() string {
 		return x.Module
 	}
 	return ""
+}
+
+func (x *SelfTest) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *SelfTest) GetProving() bool {
+	if x != nil {
+		return x.Proving
+	}
+	return false
 }
 
 // Component is one part of a node.
@@ -2565,7 +2604,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x05tests\x18\x02 \x03(\v2\x13.lofamo.v1.SelfTestR\x05tests\x12\x10\n" +
 	"\x03cut\x18\x03 \x01(\bR\x03cut\x12\x15\n" +
 	"\x06age_ns\x18\x04 \x01(\x04R\x05ageNs\x12\x10\n" +
-	"\x03old\x18\x05 \x01(\bR\x03old\"\x9a\x03\n" +
+	"\x03old\x18\x05 \x01(\bR\x03old\"\xcd\x03\n" +
 	"\x0eRecoveryStatus\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.lofamo.v1.RecoveryStateR\x05state\x12\x1a\n" +
 	"\brestarts\x18\x02 \x01(\rR\brestarts\x12\x1b\n" +
@@ -2574,17 +2613,19 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\twindow_ms\x18\x05 \x01(\rR\bwindowMs\x12\x14\n" +
 	"\x05cause\x18\x06 \x01(\tR\x05cause\x12\x15\n" +
 	"\x06age_ns\x18\a \x01(\x04R\x05ageNs\x12\x17\n" +
-	"\adead_us\x18\b \x01(\rR\x06deadUs\x12\x1f\n" +
-	"\vrestored_us\x18\t \x01(\rR\n" +
-	"restoredUs\x12\x1d\n" +
+	"\agone_us\x18\b \x01(\rR\x06goneUs\x12\x1d\n" +
+	"\n" +
+	"started_us\x18\t \x01(\rR\tstartedUs\x12\x1d\n" +
 	"\n" +
 	"serving_us\x18\n" +
-	" \x01(\rR\tservingUs\x125\n" +
+	" \x01(\rR\tservingUs\x12\x1b\n" +
+	"\tproven_us\x18\v \x01(\rR\bprovenUs\x125\n" +
 	"\n" +
-	"resumption\x18\v \x01(\x0e2\x15.lofamo.v1.ResumptionR\n" +
+	"resumption\x18\f \x01(\x0e2\x15.lofamo.v1.ResumptionR\n" +
 	"resumption\x12\x12\n" +
-	"\x04cold\x18\f \x01(\tR\x04cold\x12\x19\n" +
-	"\buntil_ms\x18\r \x01(\rR\auntilMs\"\xad\x02\n" +
+	"\x04cold\x18\r \x01(\tR\x04cold\x12\x19\n" +
+	"\buntil_ms\x18\x0e \x01(\rR\auntilMs\x12\x16\n" +
+	"\x06reason\x18\x0f \x01(\tR\x06reason\"\xd9\x02\n" +
 	"\bSelfTest\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12*\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x14.lofamo.v1.TestStateR\x05state\x12\x15\n" +
@@ -2599,7 +2640,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\adoubled\x18\t \x01(\x04R\adoubled\x12\x12\n" +
 	"\x04late\x18\n" +
 	" \x01(\x04R\x04late\x12\x16\n" +
-	"\x06module\x18\v \x01(\tR\x06module\"\x86\x02\n" +
+	"\x06module\x18\v \x01(\tR\x06module\x12\x10\n" +
+	"\x03why\x18\f \x01(\tR\x03why\x12\x18\n" +
+	"\aproving\x18\r \x01(\bR\aproving\"\x86\x02\n" +
 	"\tComponent\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x120\n" +
@@ -2720,13 +2763,15 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bMIGRATED\x10\x01\x12\t\n" +
 	"\x05REARM\x10\x02\x12\t\n" +
 	"\x05ARMED\x10\x03\x12\x12\n" +
-	"\x0eREESTABLISHING\x10\x04*Z\n" +
+	"\x0eREESTABLISHING\x10\x04*u\n" +
 	"\rRecoveryState\x12\x1e\n" +
 	"\x1aRECOVERY_STATE_UNSPECIFIED\x10\x00\x12\v\n" +
-	"\aRUNNING\x10\x01\x12\x0e\n" +
+	"\aSTOPPED\x10\x01\x12\f\n" +
+	"\bSTARTING\x10\x02\x12\v\n" +
+	"\aRUNNING\x10\x03\x12\x0e\n" +
 	"\n" +
-	"RESTARTING\x10\x02\x12\f\n" +
-	"\bGIVEN_UP\x10\x03*?\n" +
+	"RESTARTING\x10\x04\x12\f\n" +
+	"\bGIVEN_UP\x10\x05*?\n" +
 	"\n" +
 	"Resumption\x12\x1a\n" +
 	"\x16RESUMPTION_UNSPECIFIED\x10\x00\x12\v\n" +

@@ -1,5 +1,6 @@
-// Package health keeps what a half knows of how the halves of its node fare (recoveries, self-tests), so that it
-// can be said with the half's digests, and turns what the daemon and the self-tests know into it. It judges nothing.
+// Package health holds what a half knows of how the halves of its node fare: what their daemon says of its recoveries,
+// and what their self-tests found. It turns that into what goes with the half's digests, with ages as of then. It judges
+// nothing.
 package health
 
 import (
@@ -13,21 +14,60 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Keeper holds what was last said of each half, and counts its ages on. The zero value knows nothing.
+// TellEvery is how often what has not changed is said again by mailbox, by the daemon and by the halves.
+const TellEvery = 5 * time.Second
+
+// testsFor is how long what the self-tests found is told on where nothing newer comes: the half is dead, or stopped.
+const testsFor = 3 * TellEvery
+
+// Keeper holds the newest word of each half. The zero value knows nothing.
 type Keeper struct {
-	halves [2]said
+	halves [2]half
 }
 
-// said is what was said of a half, as of a time.
-type said struct {
-	at     time.Time
-	health *lofamov1.HalfHealth
+// half is what is known of one.
+type half struct {
+	recovery   *lofamov1.RecoveryStatus
+	recoveryAt time.Time
+	tests      []*lofamov1.SelfTest
+	testsAt    time.Time
 }
 
-// Set replaces what is known of a half. h is not changed any more; nil: nothing is known.
-func (k *Keeper) Set(now time.Time, half fault.Half, h *lofamov1.HalfHealth) {
-	if half.Valid() {
-		k.halves[half-fault.HalfHost] = said{now, h}
+// Set takes what is said of a half, in part: no recovery and no tests stand for nothing new, and a recovery of no state
+// says only how the half went on when it was started, which the daemon does not know. h is not changed any more; nil:
+// nothing is known any more.
+func (k *Keeper) Set(now time.Time, of fault.Half, h *lofamov1.HalfHealth) {
+	if !of.Valid() {
+		return
+	}
+	s := &k.halves[of-fault.HalfHost]
+	if h == nil {
+		*s = half{}
+		return
+	}
+	if r := h.GetRecovery(); r != nil {
+		s.setRecovery(now, r)
+	}
+	if h.GetTests() != nil {
+		s.tests, s.testsAt = h.GetTests(), now
+	}
+}
+
+func (s *half) setRecovery(now time.Time, r *lofamov1.RecoveryStatus) {
+	old := s.recovery
+	switch {
+	case old == nil:
+		s.recovery, s.recoveryAt = r, now
+	case r.GetState() == lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED:
+		s.recovery = proto.CloneOf(old)
+		s.recovery.Resumption, s.recovery.Cold = r.GetResumption(), r.GetCold()
+	default:
+		s.recovery, s.recoveryAt = r, now
+		// Of the process before nothing holds.
+		if r.GetResumption() == lofamov1.Resumption_RESUMPTION_UNSPECIFIED && r.GetRestarts() == old.GetRestarts() {
+			s.recovery = proto.CloneOf(r)
+			s.recovery.Resumption, s.recovery.Cold = old.GetResumption(), old.GetCold()
+		}
 	}
 }
 
@@ -36,27 +76,36 @@ func (k *Keeper) As(now time.Time) servicenet.Health {
 	return servicenet.Health{Host: k.halves[0].as(now), DNP: k.halves[1].as(now)}
 }
 
-// as counts all ages on to now, but for AgeNs: since then nothing else was said, which is to be seen.
-func (s *said) as(now time.Time) *lofamov1.HalfHealth {
-	if s.health == nil {
+func (s *half) as(now time.Time) *lofamov1.HalfHealth {
+	h := &lofamov1.HalfHealth{}
+	if s.recovery != nil {
+		h.Recovery = proto.CloneOf(s.recovery)
+		OlderRecovery(h.Recovery, now.Sub(s.recoveryAt))
+	}
+	if passed := now.Sub(s.testsAt); s.tests != nil && passed < testsFor {
+		for _, t := range s.tests {
+			t = proto.CloneOf(t)
+			OlderTest(t, passed)
+			h.Tests = append(h.Tests, t)
+		}
+		h.AgeNs = uint64(max(0, passed))
+	}
+	if h.Recovery == nil && h.Tests == nil {
 		return nil
 	}
-	passed := max(0, now.Sub(s.at))
-	h := proto.CloneOf(s.health)
-	Older(h, passed)
-	h.AgeNs = min(h.GetAgeNs()+uint64(passed), uint64(servicenet.MaxAge))
 	return h
 }
 
-// Older adds to the ages of the last restart and of the tests, and takes from the time until a restart is over.
-func Older(h *lofamov1.HalfHealth, by time.Duration) {
-	if r := h.GetRecovery(); r != nil {
-		if r.GetAgeNs() > 0 {
-			r.AgeNs = min(r.GetAgeNs()+uint64(by), uint64(servicenet.MaxAge))
-		}
-		r.UntilMs -= uint32(min(int64(r.GetUntilMs()), by.Milliseconds()))
+// OlderRecovery counts the age of the last restart on, and the time until one is over down.
+func OlderRecovery(r *lofamov1.RecoveryStatus, by time.Duration) {
+	by = max(0, by)
+	if r.GetAgeNs() > 0 {
+		r.AgeNs = min(r.GetAgeNs()+uint64(by), uint64(servicenet.MaxAge))
 	}
-	for _, t := range h.GetTests() {
-		t.AgeMs = uint32(min(int64(t.GetAgeMs())+by.Milliseconds(), math.MaxUint32))
-	}
+	r.UntilMs -= uint32(min(int64(r.GetUntilMs()), by.Milliseconds()))
+}
+
+// OlderTest counts the age of a test on.
+func OlderTest(t *lofamov1.SelfTest, by time.Duration) {
+	t.AgeMs = uint32(min(int64(t.GetAgeMs())+max(0, by).Milliseconds(), math.MaxUint32))
 }

@@ -1,0 +1,108 @@
+package health
+
+import (
+	"math"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// Recovery turns a daemon's record into what is said of it. mono is CLOCK_MONOTONIC now, in ns.
+func Recovery(r recovery.Record, mono int64) *lofamov1.RecoveryStatus {
+	out := &lofamov1.RecoveryStatus{
+		State: lofamov1.RecoveryState(r.State), Restarts: uint32(min(r.Total, math.MaxUint32)), InWindow: count(r.Restarts), Budget: count(r.Budget),
+		WindowMs: uint32(within(r.Window.Milliseconds())), Reason: text(r.Reason),
+	}
+	if r.Until > mono {
+		out.UntilMs = uint32(within((r.Until - mono) / int64(time.Millisecond)))
+	}
+	if l := r.Last; l != nil {
+		out.Cause = text(l.Cause.String())
+		out.AgeNs = uint64(min(max(1, mono-l.At), int64(servicenet.MaxAge)))
+		out.GoneUs, out.StartedUs, out.ServingUs, out.ProvenUs = step(l.Gone), step(l.Started), step(l.Serving), step(l.Proven)
+	}
+	return out
+}
+
+// step is a time from the beginning of a recovery in microseconds; 0 stays not yet.
+func step(d time.Duration) uint32 {
+	if d <= 0 {
+		return 0
+	}
+	return uint32(max(1, within(d.Microseconds())))
+}
+
+func count(n int) uint32 { return uint32(within(int64(n))) }
+
+func within(n int64) int64 { return min(max(0, n), math.MaxUint32) }
+
+// Numbers of modules, as in SelfTest.
+const (
+	numberLink   = 1 // and the five after it
+	numberDirect = 16
+)
+
+var numbers = map[selftest.Kind]uint32{
+	selftest.Relay: 7, selftest.Gossip: 8, selftest.Reports: 9, selftest.Mailbox: 10, selftest.Register: 11, selftest.Bulk: 12,
+}
+
+// Number is the number of a module, as in SelfTest; 0: it has none.
+func Number(m selftest.Module) uint32 {
+	switch m.Kind {
+	case selftest.Link:
+		return numberLink + uint32(m.Index)
+	case selftest.Direct:
+		return numberDirect + uint32(m.Index)
+	}
+	return numbers[m.Kind]
+}
+
+// Tests turns the results of the modules that were tested at least once into what is said of them.
+func Tests(results []selftest.Result) []*lofamov1.SelfTest {
+	out := make([]*lofamov1.SelfTest, 0, len(results))
+	for i := range results {
+		r := &results[i]
+		if number := Number(r.Module); number != 0 && r.Age >= 0 && len(out) < servicenet.MaxSelfTests {
+			out = append(out, &lofamov1.SelfTest{
+				Number: number, State: state(r), AgeMs: uint32(within(r.Age.Milliseconds())), LatencyUs: step(r.Latency), LearnedUs: step(r.Baseline),
+				Tests: r.Tests, Lost: r.Lost, Altered: r.Altered, Doubled: r.Doubled, Late: r.Late, Why: text(r.Why), Proving: r.Proving,
+			})
+		}
+	}
+	return out
+}
+
+func state(r *selftest.Result) lofamov1.TestState {
+	switch {
+	case r.State == selftest.Failed:
+		return lofamov1.TestState_FAILING
+	case !r.InUse:
+		return lofamov1.TestState_IDLE
+	case r.State == selftest.Untested:
+		return lofamov1.TestState_UNTESTED
+	}
+	return lofamov1.TestState_PASSED
+}
+
+// text cuts what people will read to what may be sent: UTF-8 without control characters.
+func text(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	for len(s) > fault.MaxDetail {
+		_, n := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-n]
+	}
+	return s
+}

@@ -41,6 +41,7 @@ type dnpHalf struct {
 
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *dnpcore.Machine
+	fares  fares
 	alarm  *alarm
 	bulk   *dnpBulk
 	keys   [grid.NumDirections]torus.Keyring
@@ -144,6 +145,9 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		return err
 	}
 	d.core = core
+	if half, known := given(); known != nil {
+		d.do(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
+	}
 	d.apply(now, core.Step(now, dnpcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
 	failpoint.Live("dnp", d.core)
@@ -209,6 +213,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 		return
 	}
 	d.lookAt = now.Add(checkEvery)
+	d.lookAtFares(now)
 	if ev, changed := d.spoolState(); changed {
 		d.do(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
 	}
@@ -368,6 +373,10 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 			return
 		}
 		d.step(dnpcore.FromHost{Message: msg, Held: held})
+	case mailbox.Recovery, mailbox.Health:
+		if half, h := heard(m, fault.HalfHost); h != nil {
+			d.step(dnpcore.Health{Half: half, Health: h})
+		}
 	default: // of a later version
 	}
 }

@@ -52,6 +52,7 @@ type hostHalf struct {
 
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *hostcore.Machine
+	fares  fares
 	alarm  *alarm
 	bulk   *hostBulk
 	local  *local.Server                    // of the jobs on this node
@@ -216,6 +217,9 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	h.core = core
 	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
+	if half, known := given(); known != nil {
+		h.do(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
+	}
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
 	failpoint.Live("host", h.core)
@@ -290,6 +294,7 @@ func (h *hostHalf) maintain(now time.Time) {
 		return
 	}
 	h.lookAt = now.Add(checkEvery)
+	h.lookAtFares(now)
 	if ev, changed := h.spoolState(); changed {
 		h.do(now, h.core.Step(now, hostcore.Hint{Event: ev}))
 	}

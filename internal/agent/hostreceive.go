@@ -32,6 +32,12 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.apply(now, h.core.Step(now, h.page.readDNP(now, false, h.topo.Links)))
 		return
 	}
+	if m.Type == mailbox.Recovery || m.Type == mailbox.Health {
+		if half, known := heard(m, fault.HalfDNP); known != nil {
+			h.step(hostcore.Health{Half: half, Health: known})
+		}
+		return
+	}
 	if m.Type != mailbox.Envelope {
 		return
 	}

@@ -268,6 +268,9 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 	)
 }
 
+// CheckHalfHealth refuses what no digest may say of a half.
+func CheckHalfHealth(h *lofamov1.HalfHealth) error { return checkHalfHealth("health", h) }
+
 // leaveOutLaterHealth takes states that have a number beyond all that are known here for not said.
 func leaveOutLaterHealth(h *lofamov1.HalfHealth) {
 	if r := h.GetRecovery(); r != nil {

@@ -61,8 +61,9 @@ func Number(m selftest.Module) uint32 {
 		return numberLink + uint32(m.Index)
 	case selftest.Direct:
 		return numberDirect + uint32(m.Index)
+	default:
+		return numbers[m.Kind]
 	}
-	return numbers[m.Kind]
 }
 
 // Tests turns the results of the modules that were tested at least once into what is said of them.

@@ -21,6 +21,7 @@ const (
 	Doorbell Type = iota + 1 // no payload: look at the registers
 	Envelope                 // host to DNP: send by the torus; DNP to host: arrived by the torus
 	Recovery                 // from the recovery daemon to a half: what it knows of one half
+	Health                   // to the other half: how this one went on when it started, and what its self-tests found
 )
 
 // String returns the type's name.
@@ -32,12 +33,14 @@ func (t Type) String() string {
 		return "Envelope"
 	case Recovery:
 		return "Recovery"
+	case Health:
+		return "Health"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid says whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Recovery }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Health }
 
 // Message is what goes through the mailbox.
 type Message struct {
@@ -70,7 +73,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 func (m Message) validate() error {
 	switch {
 	case !m.Type.Valid():
-		return fmt.Errorf("%w: type is %d: want 1 to 3", ErrMalformed, uint8(m.Type))
+		return fmt.Errorf("%w: type is %d: want 1 to 4", ErrMalformed, uint8(m.Type))
 	case len(m.Payload) > MaxPayload:
 		return fmt.Errorf("%w: payload of %d bytes: want at most %d", ErrTooLong, len(m.Payload), MaxPayload)
 	case m.Type == Doorbell && len(m.Payload) > 0:

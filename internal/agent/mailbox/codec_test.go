@@ -14,6 +14,7 @@ func TestCodec(t *testing.T) {
 		{Type: Envelope, Payload: bytes.Repeat([]byte{0xa5}, MaxPayload)},
 		{Type: Envelope},
 		{Type: Recovery, Payload: []byte("{}")},
+		{Type: Health, Payload: []byte{0x18, 1}},
 	} {
 		b, err := m.Append([]byte("before"))
 		if err != nil || !bytes.HasPrefix(b, []byte("before")) {
@@ -35,7 +36,7 @@ func TestCodecRefuses(t *testing.T) {
 		is   error
 		want string
 	}{
-		{Message{}, ErrMalformed, "type is 0: want 1 to 3"},
+		{Message{}, ErrMalformed, "type is 0: want 1 to 4"},
 		{Message{Type: 99}, ErrMalformed, "type is 99"},
 		{Message{Type: Doorbell, Payload: []byte{1}}, ErrMalformed, "doorbell with a payload of 1 bytes"},
 		{Message{Type: Envelope, Payload: make([]byte, MaxPayload+1)}, ErrTooLong, "8193 bytes: want at most 8192"},
@@ -58,7 +59,7 @@ func TestCodecRefuses(t *testing.T) {
 	if _, err := Decode(make([]byte, overhead+MaxPayload+1)); !errors.Is(err, ErrTooLong) {
 		t.Errorf("too long: %v", err)
 	}
-	if Envelope.String() != "Envelope" || Recovery.String() != "Recovery" || Type(9).String() != "Type(9)" {
+	if Envelope.String() != "Envelope" || Recovery.String() != "Recovery" || Health.String() != "Health" || Type(9).String() != "Type(9)" {
 		t.Error("names")
 	}
 }

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"os"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/health"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// How a half fares is known in three places: the daemon counts its restarts and tells both halves (mailbox.Recovery, and
+// the environment of a half that starts), the half itself knows how it went on and what its self-tests found, and tells
+// the other one (mailbox.Health). Each half's machine says all of it with its digests.
+
+// fares is what a half itself says of how it fares. It is under the half's mutex.
+type fares struct {
+	// results are those of the self-tests; nil: there are none.
+	results func(now time.Time) []selftest.Result
+	// resumption says how the half went on when it was started, and cold why it could not.
+	resumption lofamov1.Resumption
+	cold       string
+
+	told   uint64 // words of what was last told
+	tellAt time.Time
+}
+
+// own is what the half says of itself. Of its restarts it knows nothing.
+func (f *fares) own(now time.Time) *lofamov1.HalfHealth {
+	h := &lofamov1.HalfHealth{}
+	if f.resumption != lofamov1.Resumption_RESUMPTION_UNSPECIFIED {
+		h.Recovery = &lofamov1.RecoveryStatus{Resumption: f.resumption, Cold: f.cold}
+	}
+	if f.results != nil {
+		h.Tests = health.Tests(f.results(now))
+	}
+	return h
+}
+
+// look returns what the half says of itself, and whether the other half is to be told now: when it says something new,
+// and every health.TellEvery.
+func (f *fares) look(now time.Time) (h *lofamov1.HalfHealth, tell bool) {
+	h = f.own(now)
+	if h.GetRecovery() == nil && len(h.GetTests()) == 0 {
+		return nil, false
+	}
+	words := servicenet.Health{Host: h}.Words()
+	if tell = words != f.told || !now.Before(f.tellAt); tell {
+		f.told, f.tellAt = words, now.Add(health.TellEvery)
+	}
+	return h, tell
+}
+
+// tellOther tells the other half, where it is there and has room. What is lost is told again.
+func tellOther(box *mailbox.Box, h *lofamov1.HalfHealth) {
+	if b, err := proto.Marshal(h); err == nil && len(b) <= mailbox.MaxPayload {
+		_ = box.SendSpare(mailbox.Message{Type: mailbox.Health, Payload: b})
+	}
+}
+
+// heard reads what the daemon or the other half says; nil: nothing that could be understood.
+func heard(m mailbox.Message, other fault.Half) (fault.Half, *lofamov1.HalfHealth) {
+	if m.Type == mailbox.Recovery {
+		return ofRecord(m.Payload)
+	}
+	h := &lofamov1.HalfHealth{}
+	if err := proto.Unmarshal(m.Payload, h); err != nil || servicenet.CheckHalfHealth(h) != nil {
+		return 0, nil
+	}
+	return other, h
+}
+
+// ofRecord reads a record of the daemon's.
+func ofRecord(b []byte) (fault.Half, *lofamov1.HalfHealth) {
+	r, err := recovery.Decode(b)
+	if err != nil {
+		return 0, nil
+	}
+	return r.Half, &lofamov1.HalfHealth{Recovery: health.Recovery(r, monotonic())}
+}
+
+// given is what the daemon that started this half knew of it.
+func given() (fault.Half, *lofamov1.HalfHealth) {
+	return ofRecord([]byte(os.Getenv("LOFAMO_RECOVERY")))
+}
+
+// lookAtFares is called once a second.
+func (h *hostHalf) lookAtFares(now time.Time) {
+	own, tell := h.fares.look(now)
+	if own == nil {
+		return
+	}
+	if tell {
+		tellOther(h.box, own)
+	}
+	h.do(now, h.core.Step(now, hostcore.Health{Half: fault.HalfHost, Health: own}))
+}
+
+func (d *dnpHalf) lookAtFares(now time.Time) {
+	own, tell := d.fares.look(now)
+	if own == nil {
+		return
+	}
+	if tell {
+		tellOther(d.box, own)
+	}
+	d.do(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
+}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/pkg/fault"
+
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/logqueue"
 	"github.com/lofamo/lofamo/internal/config"
@@ -62,6 +64,7 @@ type options struct {
 	logLevel   string
 	scheduling string
 	restart    string
+	half       string
 	logDir     string
 }
 
@@ -98,8 +101,13 @@ func noArgs(_ *cobra.Command, args []string) error {
 func (o *options) runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
-		Short: "Start both halves as processes of their own, and restart them when they end",
-		Args:  noArgs,
+		Short: "Start both halves as processes of their own, and restart them when they end or hang",
+		Long: "Start both halves as processes of their own, and restart them when they end or hang: the recovery daemon.\n\n" +
+			"A half that exits, is killed, or writes nothing though it could is ended for certain and started again, at once the first time. One that had to be\n" +
+			"restarted recovery.restarts times within recovery.window is given up: the log and the fault map say why, and SIGHUP to this process, or a stop and a\n" +
+			"new start of it, starts the half with a fresh budget. Halves go on when this process is killed; the next one adopts them.\n" +
+			"Where the halves are two containers, each runs this with --half.",
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			restart, err := agent.ParseRestart(o.restart)
 			if err != nil {
@@ -112,18 +120,35 @@ func (o *options) runCommand() *cobra.Command {
 			if err := agent.Check(cfg); err != nil {
 				return err
 			}
+			half, err := parseHalf(o.half)
+			if err != nil {
+				return fmt.Errorf("%w: --half: %w", errUsage, err)
+			}
+			again := make(chan os.Signal, 1)
+			signal.Notify(again, syscall.SIGHUP)
+			defer signal.Stop(again)
 			program, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("find the own program: %w", err)
 			}
 			return agent.Run(c.Context(), agent.RunConfig{
 				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
+				Half: half, Again: again,
 			}, logger(cfg.Log, o.stderr))
 		},
 	}
-	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends: always (start it again, with back-off) or never")
+	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends or hangs: always (start it again, within its budget) or never")
+	c.Flags().StringVar(&o.half, "half", "", "look after this half alone: host or dnp (default both)")
 	c.Flags().StringVar(&o.logDir, "log-dir", "", "directory for host.log and dnp.log (default: the halves log to standard error; in a local cluster, beside the configuration)")
 	return c
+}
+
+// parseHalf reads host or dnp; nothing is both, 0.
+func parseHalf(s string) (fault.Half, error) {
+	if s == "" {
+		return 0, nil
+	}
+	return fault.ParseHalf(s)
 }
 
 // halfArgs are the flags that the halves get as well.

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/checks"
 	"github.com/lofamo/lofamo/internal/agent/checks/starter"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -41,8 +41,6 @@ func ParseRestart(s string) (Restart, error) {
 
 // Times of the daemon.
 const (
-	minBackoff = 100 * time.Millisecond
-	maxBackoff = 5 * time.Second
 	// settled is how long a half must have run for its end to be an end and not a failed start.
 	settled = time.Second
 	// stopWait is how long the halves may take to stop when asked.
@@ -59,56 +57,105 @@ type RunConfig struct {
 	Restart Restart
 	// LogDir gets host.log and dnp.log, appended to; empty: the halves write to our own stderr.
 	LogDir string
+	// Half is the one half that is looked after; 0: both.
+	Half fault.Half
+	// Again says that a person wants the halves that were given up to be started; nil: never.
+	Again <-chan os.Signal
 }
 
-// daemon starts both halves as processes of their own and looks after them, and runs the host half's checks. The halves
-// do not need it: they go on when it dies, and peripherals with a check program are UNKNOWN
+// halves lists the halves that are looked after.
+func (c RunConfig) halves() []fault.Half {
+	if c.Half != 0 {
+		return []fault.Half{c.Half}
+	}
+	return []fault.Half{fault.HalfHost, fault.HalfDNP}
+}
+
+// daemon starts the halves as processes of their own and looks after them, and runs the host half's checks: the recovery
+// daemon (seed 000 §4.2). What it does about a half is internal/agent/recovery's. The halves
+// do not need it: they go on when it dies, the next daemon adopts them, and peripherals with a check program are UNKNOWN
 // until it, or `lofamo-agent checks`, is there again.
 type daemon struct {
-	cfg    RunConfig
-	log    *slog.Logger
-	halves map[fault.Half]*child
+	cfg     RunConfig
+	periods config.Periods
+	log     *slog.Logger
+	halves  map[fault.Half]*child
+
+	mu     sync.Mutex
+	unkept condition // histories cannot be written
 }
 
-// child is one half as the daemon sees it. Its goroutine (tend) owns the process; the mutex guards
-// what the control socket asks for.
-type child struct {
-	half  fault.Half
-	start chan struct{} // asks a half that has ended to be started
-
-	mu      sync.Mutex
-	process *os.Process // nil while none runs
-	since   int64       // CLOCK_MONOTONIC of the last start or end, in ns
-}
-
-// Run runs the daemon until ctx ends; then it stops both halves. It fails when a half cannot be
-// started the first time.
+// Run runs the daemon until ctx ends; then it stops the halves. It fails when a half refuses its configuration at its
+// first start.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := cfg.Agent.Validate(); err != nil {
+		return invalid(err)
+	}
+	periods, err := cfg.Agent.Timing()
+	if err != nil {
 		return invalid(err)
 	}
 	if err := makeStateDir(cfg.Agent.StateDir); err != nil {
 		return err
 	}
-	lock, err := lockAlone(filepath.Join(cfg.Agent.StateDir, "run.lock"), "run")
-	if err != nil {
-		return err
+	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}}
+	for _, h := range cfg.halves() {
+		lock, err := lockAlone(d.statePath(h.String()+".run.lock"), "run")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = lock.Close() }()
+		d.halves[h] = newChild(d, h)
 	}
-	defer func() { _ = lock.Close() }()
-	d := &daemon{cfg: cfg, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}}
-	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		d.halves[h] = &child{half: h, start: make(chan struct{}, 1), since: monotonic()}
+	// What was opened before this program began is not for the halves.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	if err := setSlice(); err != nil {
+		d.log.Debug("no short slice: a loaded machine may delay this daemon", "err", err)
 	}
+	armFailpoints(cfg.Agent, "run", d.log)
+	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within", recovery.HangBound(periods.TRead, periods.ReadMisses).String(),
+		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
+	return d.serve(ctx)
+}
+
+func (d *daemon) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, c := range d.halves {
-		g.Go(func() error { return d.tend(ctx, c) })
+		g.Go(func() error { return c.tend(ctx) })
 	}
-	g.Go(func() error { d.serveChecks(ctx, serveChecks); return nil })
-	if cfg.Agent.Injection {
-		g.Go(func() error { return serveUnix(ctx, filepath.Join(cfg.Agent.StateDir, RunSocket), d.control()) })
+	g.Go(func() error { d.remind(ctx); return nil })
+	if d.halves[fault.HalfHost] != nil {
+		g.Go(func() error { d.serveChecks(ctx, serveChecks); return nil })
+	}
+	if d.cfg.Agent.Injection {
+		name := RunSocket
+		if d.cfg.Half != 0 {
+			name = d.cfg.Half.String() + "." + RunSocket
+		}
+		g.Go(func() error { return serveUnix(ctx, d.statePath(name), d.control()) })
 	}
 	return g.Wait()
 }
+
+// remind tells the halves every now and then, and starts those that were given up when a person asks for it.
+func (d *daemon) remind(ctx context.Context) {
+	t := time.NewTicker(tellEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			d.tell()
+		case <-d.cfg.Again:
+			for _, c := range d.halves {
+				c.ask()
+			}
+		}
+	}
+}
+
+func (d *daemon) statePath(name string) string { return filepath.Join(d.cfg.Agent.StateDir, name) }
 
 // lockAlone keeps a second process that runs command off the same state directory.
 func lockAlone(path, command string) (*os.File, error) {
@@ -174,122 +221,6 @@ func serveChecks(ctx context.Context, cfg config.Agent) error {
 		return err
 	}
 	return s.Serve(ctx, l)
-}
-
-// tend keeps one half as the policy wants it, until ctx ends.
-func (d *daemon) tend(ctx context.Context, c *child) error {
-	backoff := minBackoff
-	for first := true; ; first = false {
-		began := time.Now()
-		err := d.runOnce(ctx, c)
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // asked to stop: how the half took that is its own log's matter
-		}
-		ran := time.Since(began)
-		d.log.Warn("half ended", "half", c.half.String(), "after", ran.Round(time.Millisecond).String(), "err", err)
-		var exit *exec.ExitError
-		failed := err != nil && (!errors.As(err, &exit) || exit.Exited())
-		if first && failed && ran < settled && (d.cfg.Restart == RestartNever || exit != nil && exit.ExitCode() == ExitConfig) {
-			return fmt.Errorf("start the %s half: %w", c.half, err)
-		}
-		if ran >= settled {
-			backoff = minBackoff
-		}
-		if !d.pause(ctx, c, backoff) {
-			return nil
-		}
-		backoff = min(2*backoff, maxBackoff)
-	}
-}
-
-// pause waits until the half is to be started again, and says whether it is.
-func (d *daemon) pause(ctx context.Context, c *child, backoff time.Duration) bool {
-	var retry <-chan time.Time
-	if d.cfg.Restart == RestartAlways {
-		t := time.NewTimer(backoff)
-		defer t.Stop()
-		retry = t.C
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-retry:
-	case <-c.start:
-	}
-	return true
-}
-
-// runOnce starts a half and waits for its end. When ctx ends it asks the half to stop.
-func (d *daemon) runOnce(ctx context.Context, c *child) error {
-	cmd := exec.Command(d.cfg.Program, append([]string{c.half.String()}, d.cfg.Args...)...)
-	// A group of its own: Ctrl-C is for the daemon, which passes it on. Nothing ties the half's life
-	// to the daemon's.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if f := d.openLog(c); f != nil {
-		defer func() { _ = f.Close() }()
-		cmd.Stdout, cmd.Stderr = f, f
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	c.set(cmd.Process)
-	d.log.Info("half started", "half", c.half.String(), "pid", cmd.Process.Pid)
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // ends with the process
-	select {
-	case err := <-ended:
-		c.set(nil)
-		return err
-	case <-ctx.Done():
-	}
-	err := stop(cmd.Process, ended)
-	c.set(nil)
-	return err
-}
-
-// openLog opens the half's log file; nil: its log goes to standard error. A disk that fails, or is full,
-// keeps no half from running.
-func (d *daemon) openLog(c *child) *os.File {
-	if d.cfg.LogDir == "" {
-		return nil
-	}
-	f, err := os.OpenFile(filepath.Join(d.cfg.LogDir, c.half.String()+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		d.log.Warn("half logs to standard error: its log file cannot be opened", "half", c.half.String(), "err", err)
-		return nil
-	}
-	return f
-}
-
-// stop ends a process: asked first, by force after stopWait.
-func stop(p *os.Process, ended <-chan error) error {
-	_ = p.Signal(syscall.SIGTERM)
-	_ = p.Signal(syscall.SIGCONT) // a stopped process cannot obey
-	t := time.NewTimer(stopWait)
-	defer t.Stop()
-	select {
-	case err := <-ended:
-		return err
-	case <-t.C:
-		_ = p.Kill()
-		return <-ended
-	}
-}
-
-// set notes the process that runs, or nil. One that runs is what was asked for, by however many: a
-// request left over would start the half again after its next end.
-func (c *child) set(p *os.Process) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.process, c.since = p, monotonic()
-	if p == nil {
-		return
-	}
-	select {
-	case <-c.start:
-	default:
-	}
 }
 
 // monotonic returns CLOCK_MONOTONIC in nanoseconds, which all processes of a machine share.

@@ -13,38 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lofamo/lofamo/pkg/fault"
-
 	"github.com/lofamo/lofamo/internal/config"
 )
-
-// Whoever asks twice for a half that is dead has it started once, and not again after its next end.
-func TestStartIsNotLeftOver(t *testing.T) {
-	c := &child{half: fault.HalfHost, start: make(chan struct{}, 1)}
-	asked := func() bool {
-		select {
-		case <-c.start:
-			return true
-		default:
-			return false
-		}
-	}
-	c.ask()
-	c.ask()
-	if !asked() || asked() {
-		t.Error("asked for twice: want one start")
-	}
-	c.ask() // while it is being started
-	c.set(&os.Process{Pid: 1})
-	if asked() {
-		t.Error("a request is left over when the half runs")
-	}
-	c.ask()
-	c.set(nil)
-	if asked() {
-		t.Error("a half that ran was asked for")
-	}
-}
 
 // A daemon that cannot run the checks tries again until it can, and warns of a reason once.
 func TestChecksAreTriedAgain(t *testing.T) {

@@ -1,12 +1,13 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"syscall"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 )
 
 // halfStatus is what the control socket says of a half.
@@ -14,6 +15,8 @@ type halfStatus struct {
 	PID     int   `json:"pid"`
 	Running bool  `json:"running"`
 	SinceNS int64 `json:"since_ns"` // CLOCK_MONOTONIC of its start or end
+
+	Recovery recovery.Record `json:"recovery"`
 }
 
 type nodeStatus struct {
@@ -39,7 +42,15 @@ type killAnswer struct {
 func (d *daemon) control() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, nodeStatus{Host: d.halves[fault.HalfHost].status(), DNP: d.halves[fault.HalfDNP].status()})
+		var s nodeStatus
+		for h, c := range d.halves {
+			if h == fault.HalfHost {
+				s.Host = c.status()
+			} else {
+				s.DNP = c.status()
+			}
+		}
+		writeJSON(w, s)
 	})
 	mux.Handle("/start", post(func(in startRequest) (any, error) {
 		c, err := d.child(in.Half)
@@ -68,41 +79,8 @@ func (d *daemon) child(name string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.halves[h], nil
-}
-
-// ask asks for a half that does not run to be started.
-func (c *child) ask() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.process != nil {
-		return
+	if c := d.halves[h]; c != nil {
+		return c, nil
 	}
-	select {
-	case c.start <- struct{}{}:
-	default: // asked for already
-	}
-}
-
-func (c *child) status() halfStatus {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := halfStatus{SinceNS: c.since}
-	if c.process != nil {
-		s.PID, s.Running = c.process.Pid, true
-	}
-	return s
-}
-
-func (c *child) signal(sig syscall.Signal) (any, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.process == nil {
-		return nil, errors.New("the " + c.half.String() + " half does not run")
-	}
-	t := monotonic()
-	if err := c.process.Signal(sig); err != nil {
-		return nil, fmt.Errorf("signal the %s half: %w", c.half, err)
-	}
-	return killAnswer{t}, nil
+	return nil, fmt.Errorf("the %s half is another daemon's", h)
 }

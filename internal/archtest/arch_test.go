@@ -310,7 +310,7 @@ func TestNoInit(t *testing.T) {
 }
 
 // daemonFiles are what of internal/agent is not a half: the daemon that starts the halves and their checks.
-var daemonFiles = []string{"internal/agent/run.go", "internal/agent/runctl.go"}
+var daemonFiles = []string{"internal/agent/run.go", "internal/agent/runctl.go", "internal/agent/runhalf.go", "internal/agent/runprocess.go"}
 
 // TestHalvesStartNoProcesses: a half is real-time, and to start a process keeps all of it waiting until a process of the
 // ordinary class has run, on a loaded machine for longer than it may be silent. So nothing of ours that a half is made of does.

@@ -207,6 +207,41 @@ func (b *Box) SendSpare(m Message) error {
 	return b.Send(m)
 }
 
+// Tell sends a message to a half from a process that is neither half: the recovery daemon. It never waits; see Send for its
+// errors.
+func Tell(dir string, half fault.Half, m Message) (err error) {
+	path := socketPath(dir, half)
+	fail := func(err error) error { return fmt.Errorf("tell mailbox %s: %s: %w", path, m.Type, err) }
+	buf, err := m.Append(make([]byte, 0, overhead+len(m.Payload)))
+	if err != nil {
+		return fail(err)
+	}
+	to := unix.SockaddrUnix{Name: path}
+	if len(path) > maxSocketPath {
+		d, err := os.Open(dir)
+		if err != nil {
+			return fail(err)
+		}
+		defer func() { _ = d.Close() }()
+		to.Name = socketPath(fmt.Sprintf("/proc/self/fd/%d", d.Fd()), half)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	switch err := unix.Sendto(fd, buf, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, &to); {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
+		return fail(ErrDropped)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		return fail(ErrAbsent)
+	default:
+		return fail(err)
+	}
+}
+
 // Ring rings the other half's doorbell. A full queue is no error: it holds a reason to look already.
 func (b *Box) Ring() error {
 	if err := b.Send(Message{Type: Doorbell}); err != nil && !errors.Is(err, ErrDropped) {

@@ -93,6 +93,38 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
+// A third process tells either half, also where the paths are long.
+func TestTell(t *testing.T) {
+	for _, name := range []string{"d", strings.Repeat("d", 120)} {
+		dir := filepath.Join(t.TempDir(), name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		m := Message{Type: Recovery, Payload: []byte("{}")}
+		if err := Tell(dir, fault.HalfDNP, m); !errors.Is(err, ErrAbsent) || !strings.Contains(err.Error(), "dnp.mbox: Recovery") {
+			t.Errorf("nobody there: %v", err)
+		}
+		got := run(t, mustOpen(t, dir, fault.HalfDNP))
+		if err := Tell(dir, fault.HalfDNP, m); err != nil {
+			t.Fatal(err)
+		}
+		if got := next(t, got); got.Type != Recovery || string(got.Payload) != "{}" {
+			t.Errorf("%+v", got)
+		}
+		if err := Tell(dir, fault.HalfDNP, Message{Type: Recovery, Payload: make([]byte, MaxPayload+1)}); !errors.Is(err, ErrTooLong) {
+			t.Errorf("too long: %v", err)
+		}
+		_ = mustOpen(t, dir, fault.HalfHost) // reads nothing: its queue fills
+		err := error(nil)
+		for n := 0; err == nil && n < 100_000; n++ {
+			err = Tell(dir, fault.HalfHost, m)
+		}
+		if !errors.Is(err, ErrDropped) {
+			t.Errorf("a full mailbox: %v", err)
+		}
+	}
+}
+
 func TestFullNeverBlocks(t *testing.T) {
 	dir := t.TempDir()
 	host, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)

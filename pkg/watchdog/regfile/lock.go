@@ -1,6 +1,7 @@
 package regfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -28,18 +29,92 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
 	}
-	// The process id is there for people only; a lock without it is as good.
+	// Who holds it is for people, and for a recovery daemon that comes later; a lock without it is as good.
 	if file.Truncate(0) == nil {
-		_, _ = file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		h := Holder{PID: os.Getpid()}
+		h.Start, _ = StartTime(h.PID)
+		_, _ = file.WriteAt(h.append(nil), 0)
 	}
 	return file, nil
 }
 
 func holder(file *os.File) string {
-	b, err := io.ReadAll(io.LimitReader(file, 20))
-	pid, perr := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || perr != nil {
+	h, err := readHolder(file)
+	if err != nil {
 		return "another process"
 	}
-	return fmt.Sprintf("process %d", pid)
+	return fmt.Sprintf("process %d", h.PID)
+}
+
+// Holder is the process that serves a half of a register file, as it has said itself.
+type Holder struct {
+	PID   int
+	Start uint64 // StartTime of it; 0: it did not know
+}
+
+func (h Holder) append(b []byte) []byte { return fmt.Appendf(b, "%d %d\n", h.PID, h.Start) }
+
+func readHolder(file *os.File) (Holder, error) {
+	b, err := io.ReadAll(io.LimitReader(file, 60))
+	if err != nil {
+		return Holder{}, err
+	}
+	pid, start, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	var h Holder
+	if h.PID, err = strconv.Atoi(pid); err != nil {
+		return Holder{}, fmt.Errorf("given %.20q: want a process", b)
+	}
+	if start != "" {
+		h.Start, err = strconv.ParseUint(start, 10, 64)
+	}
+	return h, err
+}
+
+// HolderOf returns the process that holds the lock of a half, and false where none does. It tries the lock for a moment to
+// know: whoever would start that half must not do so at the same time.
+func HolderOf(path string, half fault.Half) (Holder, bool, error) {
+	name := path + "." + half.String()
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return Holder{}, false, nil
+	}
+	if err != nil {
+		return Holder{}, false, fmt.Errorf("lock of the %s half: %w", half, err)
+	}
+	defer func() { _ = file.Close() }()
+	switch err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
+	case err == nil:
+		return Holder{}, false, nil
+	case !errors.Is(err, unix.EWOULDBLOCK):
+		return Holder{}, false, fmt.Errorf("lock %s: %w", name, err)
+	}
+	h, err := readHolder(file)
+	if err != nil {
+		return Holder{}, true, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return h, true, nil
+}
+
+// StartTime returns when a process was started, in clock ticks since the machine was: with the process id it names a process
+// for good. To execute another program does not change it.
+func StartTime(pid int) (uint64, error) {
+	f, err := StatFields(pid)
+	if err != nil {
+		return 0, err
+	}
+	const startTime = 22 - 3
+	if len(f) <= startTime {
+		return 0, fmt.Errorf("stat of process %d: given %d fields", pid, len(f))
+	}
+	return strconv.ParseUint(f[startTime], 10, 64)
+}
+
+// StatFields returns what /proc/PID/stat says of a process, from the third field on, its state: before it is the name of the
+// program in parentheses, which may hold anything.
+func StatFields(pid int) ([]string, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])), nil
 }

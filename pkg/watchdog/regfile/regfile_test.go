@@ -137,6 +137,47 @@ func TestSecondAgentRefused(t *testing.T) {
 	must(t, Poke(path, watchdog.AddrMaxHops, 9))
 }
 
+// The lock says which process serves a half, for good: another one may get its id.
+func TestHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "registers")
+	if h, held, err := HolderOf(path, fault.HalfDNP); held || err != nil {
+		t.Errorf("never served: %+v, %t, %v", h, held, err)
+	}
+	f := mustOpen(t, path, fault.HalfDNP)
+	start, err := StartTime(os.Getpid())
+	if err != nil || start == 0 {
+		t.Fatal(start, err)
+	}
+	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{os.Getpid(), start}) {
+		t.Errorf("served: %+v, %t, %v: want process %d of %d", h, held, err, os.Getpid(), start)
+	}
+	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {12, 34}} {
+		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != want {
+			t.Errorf("%q: %+v, %t, %v: want %+v", text, h, held, err, want)
+		}
+	}
+	for _, text := range []string{"", "x", "12 y", "-"} {
+		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, held, err := HolderOf(path, fault.HalfDNP); !held || err == nil {
+			t.Errorf("%q: %t, %v", text, held, err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if h, held, err := HolderOf(path, fault.HalfDNP); held || err != nil {
+		t.Errorf("no longer served: %+v, %t, %v", h, held, err)
+	}
+	if _, err := StartTime(-1); err == nil {
+		t.Error("no such process has a start time")
+	}
+}
+
 func TestOwnersOnly(t *testing.T) {
 	host, dnp, path := openBoth(t)
 	ro, err := OpenReadOnly(path)

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// awaitRecord polls what the daemon keeps of a half until it fits.
+func awaitRecord(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.Record) bool) recovery.Record {
+	t.Helper()
+	var last *recovery.History
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		got, err := agent.ReadRecovery(c.StateDir, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last = got; got != nil && fits(got.Record) {
+			return got.Record
+		}
+	}
+	t.Fatalf("not within %s: %s; %+v", bound, what, last)
+	return recovery.Record{}
+}
+
+func signalTo(t *testing.T, pid int, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runs(r recovery.Record) bool { return r.State == recovery.Running }
+
+// A half that is killed, or stopped, is found within the bound and serves again, alone.
+func TestHalvesAreRecovered(t *testing.T) {
+	c := node(t)
+	startDaemon(t, c)
+	p, err := c.Timing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hang := recovery.HangBound(p.TRead, p.ReadMisses)
+	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
+	pids := map[fault.Half]int{}
+	for _, h := range halves {
+		pids[h] = awaitRecord(t, c, h, "it runs", runs).PID
+	}
+	total := uint64(0)
+	for _, tc := range []struct {
+		signal syscall.Signal
+		within time.Duration // until it is detected; 0: as soon as the kernel tells
+		kind   recovery.CauseKind
+	}{
+		{syscall.SIGKILL, 0, recovery.Killed},
+		{syscall.SIGSTOP, hang, recovery.Hung},
+	} {
+		total++
+		for _, h := range halves {
+			before := time.Now()
+			mono := monotonic(t)
+			signalTo(t, pids[h], tc.signal)
+			r := awaitRecord(t, c, h, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != pids[h] })
+			took := time.Since(before)
+			l := r.Last
+			detected := time.Duration(l.At - mono)
+			t.Logf("%s half, %v: detected after %s, gone %s, started %s, serving %s; seen after %s", h, tc.signal, detected, l.Gone, l.Started, l.Serving, took)
+			if l.Cause.Kind != tc.kind || r.Total != total || r.Restarts != int(total) || l.Attempt != 1 || l.Serving <= l.Started || l.Started < l.Gone || l.Gone <= 0 {
+				t.Errorf("%s half, %v: %+v, %+v", h, tc.signal, r, l)
+			}
+			// A loaded machine may make looks late, which begins the count anew.
+			if detected > tc.within+time.Second {
+				t.Errorf("%s half, %v: detected after %s: want %s", h, tc.signal, detected, tc.within)
+			}
+			if !gone(pids[h]) {
+				t.Errorf("process %d is still there", pids[h])
+			}
+			pids[h] = r.PID
+			if other := h.Other(); awaitRecord(t, c, other, "it runs", runs).PID != pids[other] {
+				t.Errorf("the %s half was restarted as well", other)
+			}
+			// It has settled: the next restart is the first of its series.
+			awaitHistory(t, c, h, "it has settled", func(x recovery.History) bool { return x.Failures == 0 })
+		}
+	}
+}
+
+func awaitHistory(t *testing.T, c config.Agent, h fault.Half, what string, fits func(recovery.History) bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if got, err := agent.ReadRecovery(c.StateDir, h); err == nil && got != nil && fits(*got) {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", bound, what)
+}
+
+func monotonic(t *testing.T) int64 {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return ts.Nano()
+}
+
+// kill ends the daemon alone, by surprise.
+func (d *daemon) kill() {
+	_ = d.cmd.Process.Kill()
+	_ = d.cmd.Wait()
+}
+
+// The daemon is killed: the halves go on, the next daemon adopts them, looks after them, and counts on.
+func TestDaemonDiesAndComesBack(t *testing.T) {
+	c := node(t)
+	d := startDaemon(t, c)
+	host, dnp := awaitRecord(t, c, fault.HalfHost, "it runs", runs), awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	signalTo(t, host.PID, syscall.SIGKILL)
+	host = awaitRecord(t, c, fault.HalfHost, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != host.PID })
+	for round := range 2 {
+		d.kill()
+		d = startDaemon(t, c)
+		h, n := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+		if h.PID != host.PID || n.PID != dnp.PID {
+			t.Fatalf("round %d: halves %d and %d were not adopted: %d and %d run", round, host.PID, dnp.PID, h.PID, n.PID)
+		}
+	}
+	// Adopted halves are looked after: one that ends, and one that hangs.
+	signalTo(t, host.PID, syscall.SIGKILL)
+	r := awaitRecord(t, c, fault.HalfHost, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != host.PID })
+	if r.Total != 2 || r.Restarts != 2 {
+		t.Errorf("the new daemon does not count on: %+v", r)
+	}
+	if k := r.Last.Cause.Kind; k != recovery.Killed && k != recovery.Unseen { // its parent may be faster than we are
+		t.Errorf("cause %s", r.Last.Cause)
+	}
+	signalTo(t, dnp.PID, syscall.SIGSTOP)
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x recovery.Record) bool {
+		return runs(x) && x.PID != dnp.PID && x.Last.Cause.Kind == recovery.Hung
+	})
+	// One that dies while there is no daemon is restarted by the next, and counted.
+	d.kill()
+	signalTo(t, r.PID, syscall.SIGKILL)
+	for end := time.Now().Add(bound); !gone(r.PID) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	d = startDaemon(t, c)
+	r = awaitRecord(t, c, fault.HalfHost, "it runs again", func(x recovery.Record) bool { return runs(x) && x.PID != r.PID })
+	if r.Total != 3 || r.Last.Cause.Kind != recovery.Unseen {
+		t.Errorf("%+v, %+v", r, r.Last)
+	}
+	h, n := d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	if code := d.stop(); code != 0 || !gone(h.PID) || !gone(n.PID) {
+		t.Errorf("exit code %d; adopted halves are stopped as well: %t, %t", code, gone(h.PID), gone(n.PID))
+	}
+}
+
+// A half that ends as soon as it is started is given up with the reason, and started again when a person asks for it.
+func TestCrashLoopIsGivenUp(t *testing.T) {
+	c := node(t)
+	log := filepath.Join(t.TempDir(), "daemon.log")
+	d := startDaemonLogging(t, c, log)
+	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // what is in the place of its socket keeps the half from starting
+	if err := errors.Join(os.Remove(mailbox), os.Mkdir(mailbox, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	signalTo(t, r.PID, syscall.SIGKILL)
+	r = awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r recovery.Record) bool { return r.State == recovery.GivenUp })
+	want := "not started again: 5 restarts within 1m0s, the last ended with code 1"
+	if r.Reason != want || r.Restarts != 5 || r.Total != 5 || r.Count(recovery.Exited) != 5 || r.Count(recovery.Killed) != 1 {
+		t.Errorf("%+v: want %q", r, want)
+	}
+	d.awaitLog(log, want)
+	// A daemon that is killed and comes back leaves it so.
+	d.kill()
+	d = startDaemonLogging(t, c, log)
+	d.awaitLog(log, "half is left as it was given up")
+	if err := os.Remove(mailbox); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	r = awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	if r.Restarts != 0 || r.Total != 5 || r.Reason != "" {
+		t.Errorf("%+v", r)
+	}
+	// And so does one that was asked to stop, for what comes after.
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	r = awaitRecord(t, c, fault.HalfDNP, "it is stopped", func(r recovery.Record) bool { return r.State == recovery.Stopped })
+	if r.Restarts != 0 || r.Total != 5 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func startDaemonLogging(t *testing.T, c config.Agent, log string) *daemon {
+	t.Helper()
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	return startDaemonTo(t, c, f)
+}
+
+// A daemon each for two halves that share a state directory, as two containers do; none takes the other's half, nor is there
+// a second one for a half.
+func TestDaemonOfOneHalf(t *testing.T) {
+	c := node(t)
+	startDaemon(t, c, "--half", "host")
+	host := awaitRecord(t, c, fault.HalfHost, "it runs", runs)
+	file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
+	refusal(t, 1, []string{"host.run.lock", "another lofamo-agent run"}, "run", "--config", file, "--half", "host")
+	refusal(t, 1, []string{"host.run.lock", "another lofamo-agent run"}, "run", "--config", file)
+	refusal(t, 2, []string{"--half", "both"}, "run", "--config", file, "--half", "both")
+	if got, err := agent.ReadRecovery(c.StateDir, fault.HalfDNP); got != nil || err != nil {
+		t.Errorf("it looks after the DNP half: %+v, %v", got, err)
+	}
+	other := startDaemon(t, c, "--half", "dnp")
+	dnp := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	signalTo(t, dnp.PID, syscall.SIGKILL)
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != dnp.PID })
+	if code := other.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if gone(host.PID) {
+		t.Error("the host half was stopped by the other's daemon")
+	}
+}
+
+// A half that gets 5 % of a processor is slow, and is not ended for it; one that hangs then is.
+func TestStarvedHalvesAreLeft(t *testing.T) {
+	const group = "/sys/fs/cgroup/cpu"
+	dir, err := os.MkdirTemp(group, "lofamo-test-")
+	if err != nil {
+		t.Skip("no cgroup with a CPU quota (v1) here: ", err)
+	}
+	pids := filepath.Join(dir, "cgroup.procs")
+	t.Cleanup(func() {
+		if b, err := os.ReadFile(pids); err == nil {
+			for pid := range strings.FieldsSeq(string(b)) {
+				_ = os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(pid), 0)
+			}
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, value := range map[string]string{"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "5000"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0); err != nil {
+			t.Skip("no CPU quota here: ", err)
+		}
+	}
+	c := node(t)
+	c.Preset = config.PresetFast // some 2 ms of each 16: more than the quota
+	startDaemon(t, c, "--scheduling=default")
+	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	burn := exec.Command("sh", "-c", "while :; do :; done")
+	if err := burn.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = burn.Process.Kill()
+		_ = burn.Wait()
+	})
+	for _, pid := range []int{r.PID, burn.Process.Pid} {
+		if err := os.WriteFile(pids, []byte(strconv.Itoa(pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	registers, err := regfile.OpenReadOnly(filepath.Join(c.StateDir, "registers"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = registers.Close() }()
+	// It is starved for real: there are gaps in what it writes above what is judged to be a hang in one that is not.
+	longest, since, before := time.Duration(0), time.Now(), uint32(0)
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		n, err := registers.Progress(fault.HalfDNP)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n != before {
+			longest, since, before = max(longest, time.Since(since)), time.Now(), n
+		}
+	}
+	p, _ := c.Timing()
+	t.Logf("longest gap %s; bound %s", longest, recovery.HangBound(p.TRead, p.ReadMisses))
+	if longest < recovery.HangBound(p.TRead, p.ReadMisses) {
+		t.Skip("the quota does not starve it here")
+	}
+	if now := awaitRecord(t, c, fault.HalfDNP, "it runs", runs); now.PID != r.PID || now.Total != 0 {
+		t.Errorf("it was restarted: %+v, %+v", now, now.Last)
+	}
+	signalTo(t, r.PID, syscall.SIGSTOP)
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x recovery.Record) bool {
+		return runs(x) && x.PID != r.PID && x.Last.Cause.Kind == recovery.Hung
+	})
+}

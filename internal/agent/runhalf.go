@@ -1,0 +1,331 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// child is one half as the daemon sees it. Its goroutine (tend) owns the machine and the process; the mutex guards
+// what others look at.
+type child struct {
+	d     *daemon
+	half  fault.Half
+	log   *slog.Logger
+	asked chan struct{} // somebody wants the half to run
+
+	machine   *recovery.Machine
+	registers *regfile.File // read-only; nil while there is none
+	checkAt   time.Time     // when to see whether it is still the one that has the name
+	stores    uint32        // as last read
+	first     bool          // no process of this daemon's has been seen to work
+	timer     *time.Timer
+
+	mu      sync.Mutex
+	process *process // nil while none runs
+	since   int64    // CLOCK_MONOTONIC of the last start or end, in ns
+	record  recovery.Record
+}
+
+func newChild(d *daemon, h fault.Half) *child {
+	return &child{
+		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), first: true,
+		timer: time.NewTimer(0), since: monotonic(), record: recovery.Record{Half: h, State: recovery.Stopped},
+	}
+}
+
+// tend looks after one half until ctx ends, and then stops it.
+func (c *child) tend(ctx context.Context) error {
+	defer c.timer.Stop()
+	defer func() {
+		c.stop()
+		_ = c.step(recovery.Closed{}) // starts nothing
+		if c.registers != nil {
+			_ = c.registers.Close()
+		}
+	}()
+	if err := c.begin(); err != nil {
+		return err
+	}
+	for {
+		var ended <-chan recovery.Cause
+		if p := c.running(); p != nil {
+			ended = p.ended
+		}
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.timer.C:
+			err = c.step(c.look())
+		case cause := <-ended:
+			err = c.gone(cause)
+		case <-c.asked:
+			err = c.step(recovery.Asked{})
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// begin makes the machine, and adopts a half that runs already.
+func (c *child) begin() error {
+	old, err := c.d.loadHistory(c.half)
+	if err != nil {
+		c.log.Warn("what is known of earlier restarts is lost", "err", err)
+	}
+	p := c.adopt()
+	cfg := c.d.cfg.Agent.Recovery
+	c.machine = recovery.New(recovery.Config{
+		Half: c.half, TRead: c.d.periods.TRead, Misses: c.d.periods.ReadMisses, StartWithin: cfg.StartWithin.D(),
+		Budget: cfg.Restarts, Window: cfg.Window.D(), Leave: c.d.cfg.Restart == RestartNever,
+	}, time.Now(), monotonic(), old, p != nil)
+	if p != nil {
+		c.first = false
+		return c.began(p, true)
+	}
+	if r := c.machine.Record(); r.State == recovery.GivenUp {
+		c.log.Error("half is left as it was given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+	}
+	return c.step(c.look())
+}
+
+// adopt takes over the process that serves the half already, or returns nil.
+func (c *child) adopt() *process {
+	p, err := adopt(c.d.statePath(RegisterFile), c.half)
+	if err != nil {
+		c.log.Warn("half is served by somebody else", "err", err)
+	}
+	if p != nil {
+		c.log.Info("half adopted", "pid", p.pid)
+	}
+	return p
+}
+
+// step gives the machine an event, and does what it says.
+func (c *child) step(ev recovery.Event) error {
+	now := time.Now()
+	out := c.machine.Step(now, ev)
+	c.timer.Reset(time.Until(out.Wake))
+	r := c.machine.Record()
+	if out.Kill {
+		c.log.Error("half hangs: it is ended", "cause", r.Last.Cause.String())
+		failpoint.Hit(failpoint.DaemonDetected)
+		if p := c.running(); p != nil {
+			_ = p.signal(syscall.SIGKILL)
+		}
+	}
+	if out.Recovered {
+		l := r.Last
+		c.log.Warn("half serves again", "cause", l.Cause.String(), "attempt", l.Attempt, "detected_ns", l.At, "gone", micros(l.Gone), "started", micros(l.Started),
+			"serving", micros(l.Serving), "restarts", r.Restarts, "total", r.Total)
+	}
+	if out.Tell {
+		c.publish(r)
+	}
+	if !out.Start {
+		return nil
+	}
+	return c.start()
+}
+
+func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
+
+// publish keeps and tells what is known of the half.
+func (c *child) publish(r recovery.Record) {
+	c.mu.Lock()
+	before := c.record.State
+	c.record = r
+	c.mu.Unlock()
+	if r.State == recovery.GivenUp && before != recovery.GivenUp {
+		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+	}
+	c.d.keepHistory(c.half, c.machine.History())
+	c.d.tell()
+}
+
+// start starts the half, or adopts it: a daemon that was killed may just have started it.
+func (c *child) start() error {
+	if p := c.adopt(); p != nil {
+		return c.began(p, true)
+	}
+	p, err := c.launch()
+	if err != nil {
+		if c.first && c.d.cfg.Restart == RestartNever {
+			return fmt.Errorf("start the %s half: %w", c.half, err)
+		}
+		c.log.Error("half cannot be started", "err", err)
+		return c.step(recovery.Ended{Cause: recovery.Cause{Kind: recovery.NotStarted, Detail: err.Error()}})
+	}
+	c.log.Info("half started", "pid", p.pid)
+	failpoint.Hit(failpoint.DaemonStarted)
+	return c.began(p, false)
+}
+
+func (c *child) began(p *process, adopted bool) error {
+	c.set(p)
+	c.look() // for the number of its word as it stands
+	return c.step(recovery.Began{PID: p.pid, Stores: c.stores, Adopted: adopted})
+}
+
+// gone deals with the end of the half's process.
+func (c *child) gone(cause recovery.Cause) error {
+	failpoint.Hit(failpoint.DaemonGone)
+	c.running().close()
+	ran := time.Duration(monotonic() - c.set(nil))
+	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
+	failed := cause.Kind == recovery.Exited && cause.Code != 0
+	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == ExitConfig) {
+		return fmt.Errorf("start the %s half: it %s", c.half, cause)
+	}
+	c.first = false
+	return c.step(recovery.Ended{Cause: cause})
+}
+
+// launch starts the half's process.
+func (c *child) launch() (*process, error) {
+	cmd := exec.Command(c.d.cfg.Program, append([]string{c.half.String()}, c.d.cfg.Args...)...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if f := c.openLog(); f != nil {
+		defer func() { _ = f.Close() }()
+		cmd.Stdout, cmd.Stderr = f, f
+	}
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, recoveryEnv+"=") })
+	if b, err := c.machine.Record().Encode(); err == nil {
+		cmd.Env = append(cmd.Env, recoveryEnv+"="+string(b))
+	}
+	return startProcess(cmd)
+}
+
+// openLog opens the half's log file; nil: its log goes to standard error. A disk that fails, or is full,
+// keeps no half from running.
+func (c *child) openLog() *os.File {
+	if c.d.cfg.LogDir == "" {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(c.d.cfg.LogDir, c.half.String()+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		c.log.Warn("half logs to standard error: its log file cannot be opened", "err", err)
+		return nil
+	}
+	return f
+}
+
+// look looks at the half: at its word, and at its process where the word has not moved.
+func (c *child) look() recovery.Look {
+	var l recovery.Look
+	before := c.stores
+	l.Stores, l.Readable = c.readStores()
+	if p := c.running(); p != nil {
+		l.Process = p.look(!l.Readable || l.Stores == before)
+	}
+	return l
+}
+
+// readStores reads the number of the half's word, from the file that has the name now.
+func (c *child) readStores() (uint32, bool) {
+	now := time.Now()
+	if c.registers != nil && !now.Before(c.checkAt) {
+		c.checkAt = now.Add(checkEvery)
+		if err := c.registers.Check(); err != nil {
+			_ = c.registers.Close()
+			c.registers = nil
+		}
+	}
+	if c.registers == nil {
+		f, err := regfile.OpenReadOnly(c.d.statePath(RegisterFile))
+		if err != nil {
+			return c.stores, false
+		}
+		c.registers, c.checkAt = f, now.Add(checkEvery)
+	}
+	n, err := c.registers.Progress(c.half)
+	if err != nil {
+		return c.stores, false
+	}
+	c.stores = n
+	return n, true
+}
+
+// stop ends the half's process, if there is one: asked first, by force after stopWait.
+func (c *child) stop() {
+	p := c.running()
+	if p == nil {
+		return
+	}
+	_ = p.signal(syscall.SIGTERM)
+	_ = p.signal(syscall.SIGCONT) // a stopped process cannot obey
+	t := time.NewTimer(stopWait)
+	defer t.Stop()
+	select {
+	case <-p.ended:
+	case <-t.C:
+		_ = p.signal(syscall.SIGKILL)
+		<-p.ended
+	}
+	c.set(nil)
+	p.close()
+}
+
+// running returns the process that runs, or nil.
+func (c *child) running() *process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process
+}
+
+// set notes the process that runs, or nil, and returns since when the one before, or none, did.
+func (c *child) set(p *process) (since int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since = c.since
+	c.process, c.since = p, monotonic()
+	return since
+}
+
+// ask asks for a half that does not run to be started. One that runs is what was asked for.
+func (c *child) ask() {
+	select {
+	case c.asked <- struct{}{}:
+	default: // asked for already
+	}
+}
+
+func (c *child) status() halfStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := halfStatus{SinceNS: c.since, Recovery: c.record}
+	if c.process != nil {
+		s.PID, s.Running = c.process.pid, true
+	}
+	return s
+}
+
+func (c *child) signal(sig syscall.Signal) (any, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil {
+		return nil, errors.New("the " + c.half.String() + " half does not run")
+	}
+	t := monotonic()
+	if err := c.process.signal(sig); err != nil {
+		return nil, fmt.Errorf("signal the %s half: %w", c.half, err)
+	}
+	return killAnswer{t}, nil
+}

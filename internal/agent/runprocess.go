@@ -1,0 +1,186 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// process is a half's process, held by a process descriptor: whatever becomes of its id, a signal reaches it or
+// nobody, and its end is seen at once, whoever's child it is.
+type process struct {
+	pid   int
+	fd    int
+	ended chan recovery.Cause // gets one value, when it is gone for certain
+}
+
+// startProcess starts the command of a half. Nothing ties its life to the daemon's: the daemon may die, and Ctrl-C, which is
+// for the daemon, is not for its group.
+func startProcess(cmd *exec.Cmd) (*process, error) {
+	fd := -1
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: &fd}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	if fd < 0 {
+		err := errors.New("the kernel has no process descriptors: want Linux 5.4 or later")
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	p := &process{pid: cmd.Process.Pid, fd: fd, ended: make(chan recovery.Cause, 1)}
+	go func() { // ends with the process
+		_ = cmd.Wait()
+		p.ended <- causeOf(cmd.ProcessState)
+	}()
+	return p, nil
+}
+
+func causeOf(s *os.ProcessState) recovery.Cause {
+	if s != nil {
+		if ws, ok := s.Sys().(syscall.WaitStatus); ok {
+			return causeOfStatus(ws)
+		}
+	}
+	return recovery.Cause{Kind: recovery.Unseen}
+}
+
+func causeOfStatus(ws syscall.WaitStatus) recovery.Cause {
+	if ws.Exited() {
+		return recovery.Cause{Kind: recovery.Exited, Code: ws.ExitStatus()}
+	}
+	return recovery.Cause{Kind: recovery.Killed, Code: int(ws.Signal())}
+}
+
+// adopt takes over the process that serves a half already: a daemon before this one has started it, or somebody by hand. nil:
+// there is none. An error: somebody serves the half, and is not to be taken for its process.
+func adopt(registers string, half fault.Half) (*process, error) {
+	h, held, err := regfile.HolderOf(registers, half)
+	if err != nil || !held {
+		return nil, err
+	}
+	fd, err := unix.PidfdOpen(h.PID, 0)
+	if err != nil {
+		return nil, fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err)
+	}
+	// From here on the id is this process' as long as it lives: what is said of it now is said of the one that fd is of.
+	start, err := regfile.StartTime(h.PID)
+	if err == nil && (h.Start != start || h.PID == os.Getpid()) {
+		err = errors.New("is another than the one that took the lock")
+	}
+	if err == nil && !isHalf(h.PID, half) {
+		err = errors.New("is not lofamo-agent " + half.String())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("adopt the %s half, process %d: %w", half, h.PID, err), unix.Close(fd))
+	}
+	p := &process{pid: h.PID, fd: fd, ended: make(chan recovery.Cause, 1)}
+	go func() { // ends with the process
+		p.ended <- p.await()
+	}()
+	return p, nil
+}
+
+// isHalf says whether a process was started as that half, by its command line: a test that holds the lock is not to be
+// ended, however it behaves.
+func isHalf(pid int, half fault.Half) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	args := bytes.Split(b, []byte{0})
+	return err == nil && slices.ContainsFunc(args[min(1, len(args)):], func(a []byte) bool { return string(a) == half.String() })
+}
+
+// await waits for the end of a process that is not our child.
+func (p *process) await() recovery.Cause {
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return recovery.Cause{Kind: recovery.Unseen, Detail: err.Error()}
+		}
+		if fds[0].Revents != 0 {
+			break
+		}
+	}
+	return p.howEnded()
+}
+
+// howEnded says how a process ended that is not our child. Until its parent has taken notice /proc says so, and then, from
+// Linux 6.15 on, the descriptor.
+func (p *process) howEnded() recovery.Cause {
+	const exitCode = 52 - 3 // the field, of those from the third on
+	if f, err := regfile.StatFields(p.pid); err == nil && len(f) > exitCode && f[0] == "Z" {
+		if n, err := strconv.ParseUint(f[exitCode], 10, 32); err == nil {
+			return causeOfStatus(syscall.WaitStatus(n))
+		}
+	}
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	if err := unix.IoctlPidfdInfo(p.fd, &info); err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+		return recovery.Cause{Kind: recovery.Unseen}
+	}
+	return causeOfStatus(syscall.WaitStatus(uint32(info.Exit_code)))
+}
+
+func (p *process) signal(s syscall.Signal) error { return unix.PidfdSendSignal(p.fd, s, nil, 0) }
+
+// close lets go of a process that has ended.
+func (p *process) close() { _ = unix.Close(p.fd) }
+
+// ranFor returns the CPU time of all threads of a process.
+func (p *process) ranFor() time.Duration {
+	var ts unix.Timespec
+	// The clock of another process, as clock_getcpuclockid(3) makes it.
+	if err := unix.ClockGettime(int32(^p.pid<<3|2), &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// moment is how far apart two looks at threads are: who waits for a processor at both was not just woken.
+const moment = 2 * time.Millisecond
+
+// look says what the kernel knows of the process. With threads it says what they wait for, too: that costs some files of /proc.
+func (p *process) look(threads bool) recovery.Process {
+	out := recovery.Process{}
+	if threads {
+		out.Waits, out.Stopped = p.threads()
+		if out.Waits {
+			time.Sleep(moment)
+			out.Waits, out.Stopped = p.threads()
+		}
+	}
+	out.Ran = p.ranFor()
+	return out
+}
+
+// threads says whether a thread waits for a processor or a disk, and whether all are stopped.
+func (p *process) threads() (waits, stopped bool) {
+	stats, err := filepath.Glob("/proc/" + strconv.Itoa(p.pid) + "/task/*/stat")
+	if err != nil {
+		return false, false
+	}
+	stopped = len(stats) > 0
+	for _, name := range stats {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // has just ended
+		}
+		state := byte(0)
+		if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 0 {
+			state = f[0][0]
+		}
+		waits = waits || state == 'R' || state == 'D'
+		stopped = stopped && (state == 'T' || state == 't')
+	}
+	return waits, stopped
+}

@@ -55,7 +55,7 @@ var layers = map[string][]string{
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/version"},
 	"internal/lab":            {"api", "internal/localcluster"},
-	"internal/campaign":       {},
+	"internal/campaign":       {"pkg/servicenet", "internal/supervisor"},
 	"internal/udpmangle":      {"pkg/mangle"},
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
 	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/campaign/account"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
@@ -333,15 +334,15 @@ func TestEveryReportOnce(t *testing.T) {
 }
 
 // audit reads what the supervisors' logs say.
-func (c *campaign) audit(t *testing.T) *audit {
+func (c *campaign) audit(t *testing.T) *account.Audit {
 	t.Helper()
-	a := newAudit()
+	a := account.NewAudit()
 	logs, err := filepath.Glob(filepath.Join(c.dir, "s?.*.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range logs {
-		if err := a.read(path); err != nil {
+		if err := a.Read(path); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -352,7 +353,7 @@ func (c *campaign) audit(t *testing.T) *audit {
 func (c *campaign) check(t *testing.T, total int) int {
 	t.Helper()
 	a := c.audit(t)
-	accepted := a.accepted()
+	accepted := a.Accepted()
 	made, kept := map[string]string{}, 0
 	for id := range c.orders {
 		j, err := readJournal(journalPath(c.orders[id].Dir))
@@ -379,13 +380,13 @@ func (c *campaign) check(t *testing.T, total int) int {
 		t.Errorf("%d reports were kept, want %d", kept, total)
 	}
 	c.checkNetwork(t, a)
-	t.Logf("made %d, kept %d, accepted %d, in %d terms; %d packets were damaged, refused %v", len(made), kept, len(accepted), len(a.terms), a.damaged, a.refusals)
+	t.Logf("made %d, kept %d, accepted %d, in %d terms; %d packets were damaged, refused %v", len(made), kept, len(accepted), a.Terms(), a.Damaged, a.Refusals)
 	return len(accepted)
 }
 
 // checkNetwork checks that the network was as bad as it was told to be, and that nothing of what it
 // damaged was taken for a forgery.
-func (c *campaign) checkNetwork(t *testing.T, a *audit) {
+func (c *campaign) checkNetwork(t *testing.T, a *account.Audit) {
 	t.Helper()
 	for i, l := range c.lines {
 		for _, d := range []udpmangle.Direction{udpmangle.ToTarget, udpmangle.FromTarget} {
@@ -396,10 +397,10 @@ func (c *campaign) checkNetwork(t *testing.T, a *audit) {
 			}
 		}
 	}
-	if a.damaged == 0 {
+	if a.Damaged == 0 {
 		t.Error("no supervisor has met damage")
 	}
-	for class, n := range a.refusals {
+	for class, n := range a.Refusals {
 		if class == "signature" || class == "role" || class == "field" {
 			t.Errorf("%d packets were refused as %s: nobody has forged any", n, class)
 		}

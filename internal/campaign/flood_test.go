@@ -78,9 +78,9 @@ func (c *campaign) checkLast(t *testing.T, client lofamov1.FaultSupervisorClient
 
 // checkFlood checks that of what was made as much is missing as was left out at most, and that an
 // accepted report says so.
-func (c *campaign) checkFlood(t *testing.T, j account) {
+func (c *campaign) checkFlood(t *testing.T, j journalAccount) {
 	t.Helper()
-	accepted := c.audit(t).accepted()
+	accepted := c.audit(t).Accepted()
 	for id, contents := range accepted {
 		if len(contents) != 1 || contents[0] != j.made[id] {
 			t.Errorf("%s was accepted as %v, made as %q", id, contents, j.made[id])

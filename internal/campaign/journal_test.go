@@ -60,8 +60,8 @@ func (j *journal) goOn(found []int) (made, kept int, err error) {
 	return a.last, len(a.kept) + len(found), nil
 }
 
-// account is what a journal says.
-type account struct {
+// journalAccount is what a journal says.
+type journalAccount struct {
 	made map[string]string // fingerprint by id
 	ids  map[int]string    // by number
 	kept map[int]bool      // by number
@@ -70,8 +70,8 @@ type account struct {
 	leftOut map[string]int
 }
 
-func readJournal(path string) (account, error) {
-	a := account{made: map[string]string{}, ids: map[int]string{}, kept: map[int]bool{}, leftOut: map[string]int{}}
+func readJournal(path string) (journalAccount, error) {
+	a := journalAccount{made: map[string]string{}, ids: map[int]string{}, kept: map[int]bool{}, leftOut: map[string]int{}}
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return a, err
@@ -85,7 +85,7 @@ func readJournal(path string) (account, error) {
 	return a, lines.Err()
 }
 
-func (a *account) read(words []string) error {
+func (a *journalAccount) read(words []string) error {
 	if len(words) == 0 {
 		return errors.New("an empty line")
 	}

@@ -57,6 +57,11 @@ type Options struct {
 	LogLevel string
 	// Supervisor changes the configuration of each replica before it is written; nil: not. For tests.
 	Supervisor func(*config.Supervisor)
+	// Agent changes the configuration of each node before it is written; nil: not. For tests.
+	Agent func(*config.Agent)
+	// Restart says what the nodes' daemons do when a half ends: "never" when empty, so that faults stay until
+	// they are healed, or "always". It is not kept on disk.
+	Restart string
 	// Force replaces a stopped cluster in Dir by a new one.
 	Force bool
 	// Addresses is where everything listens; nil: free ports of 127.0.0.1. Whoever gives a plan sees
@@ -119,7 +124,7 @@ func Create(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a local cluster in %s: %w", o.Dir, err)
 	}
-	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir, command: o.Command}
+	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir, command: o.Command, restart: o.Restart}
 	c.plan(o)
 	if err := c.checkPaths(); err != nil {
 		return nil, err
@@ -389,6 +394,9 @@ func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
 	cfg.Sensors = c.sensorConfig(n, checkInterval(o.Preset))
 	cfg.Injection = true
 	cfg.Log.Level = o.LogLevel
+	if o.Agent != nil {
+		o.Agent(&cfg)
+	}
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("configuration of node %s: %w", n.ID, err)
 	}

@@ -99,6 +99,8 @@ type Cluster struct {
 	planned bool
 	// command wraps the programs' command lines; nil: as they are.
 	command func(member string, argv []string) []string
+	// restart is the daemons' policy; empty: never.
+	restart string
 	// exited gets the name of every process that this Cluster started and that ended, for
 	// Exited; nil when loaded from disk.
 	exited chan Exit

@@ -1,6 +1,7 @@
 package localcluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (c *Cluster) startNode(i int) error {
 	n := &c.info.Nodes[i]
 	dir := c.nodeDir(n.ID)
 	pid, started, err := c.spawn(member{"node", string(n.ID)}, filepath.Join(dir, "run.log"), agentProgram,
-		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart=never")
+		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart="+cmp.Or(c.restart, "never"))
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,10 @@
-package campaign
+package account
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -36,17 +34,17 @@ func TestAudit(t *testing.T) {
 		{"twice, once untold", []string{taken1, knows + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},
 		{"a last line cut off", []string{taken1 + "\n" + commit1 + "\n" + `{"msg":"rep`}, map[string][]string{"n/host@2#7": {"aa"}}},
 	} {
-		a := newAudit()
+		a := NewAudit()
 		for _, text := range tc.logs {
 			path := filepath.Join(t.TempDir(), "log")
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := a.read(path); err != nil {
+			if err := a.Read(path); err != nil {
 				t.Errorf("%s: %v", tc.name, err)
 			}
 		}
-		if got := a.accepted(); !reflect.DeepEqual(got, tc.want) {
+		if got := a.Accepted(); !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: accepted %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -57,37 +55,25 @@ func TestAuditRefusesGarbage(t *testing.T) {
 	if err := os.WriteFile(path, []byte("garbage\n{}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := newAudit().read(path); err == nil {
+	if err := NewAudit().Read(path); err == nil {
 		t.Error("a garbled line in the middle passes")
 	}
 }
 
-func TestJournal(t *testing.T) {
-	for _, tc := range []struct {
-		text, err string
-		made      int
-		kept      []int
-	}{
-		{"made 1 n/host@1#1 aa 0\nmade 2 n/host@1#2 bb 2\nkept 1\nmade 3 n/host@2#1 cc 0\nkept 2 3\n", "", 3, []int{1, 2, 3}},
-		{"", "", 0, nil},
-		{"made 1 n/host@1#1 aa 0\nmade 1 n/host@2#1 aa 0\n", "was made as", 0, nil},
-		{"kept 1 x\n", "expected integer", 0, nil},
-		{"lost 1\n", "what is that", 0, nil},
-		{"\n", "empty", 0, nil},
-	} {
-		dir := t.TempDir()
-		if err := os.WriteFile(journalPath(dir), []byte(tc.text), 0o600); err != nil {
+func TestBalance(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "host.log")
+	text := `{"msg":"reports kept","reports":["n/host@1#1","n/host@1#2"]}` + "\n" + `{"msg":"host half runs"}` + "\n" + `{"msg":"reports kept","reports":["n/host@1#3"]}` + "\n" + `{"msg":"rep`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kept := map[string]bool{}
+	for _, p := range []string{path, path + ".none"} {
+		if err := ReadKept(p, kept); err != nil {
 			t.Fatal(err)
 		}
-		a, err := readJournal(journalPath(dir))
-		if err != nil || tc.err != "" {
-			if err == nil || tc.err == "" || !strings.Contains(err.Error(), tc.err) {
-				t.Errorf("%q: %v, want %q", tc.text, err, tc.err)
-			}
-			continue
-		}
-		if kept := slices.Sorted(maps.Keys(a.kept)); a.last != tc.made || !slices.Equal(kept, tc.kept) {
-			t.Errorf("%q: last %d, kept %v", tc.text, a.last, kept)
-		}
+	}
+	lost, doubled := Balance(kept, map[string][]string{"n/host@1#1": {"aa"}, "n/host@1#2": {"bb", "bb"}})
+	if len(kept) != 3 || !slices.Equal(lost, []string{"n/host@1#3"}) || !slices.Equal(doubled, []string{"n/host@1#2, 2 times"}) {
+		t.Errorf("kept %v, lost %v, doubled %v", kept, lost, doubled)
 	}
 }

@@ -1,4 +1,7 @@
-package campaign
+// Package account is the accounting of the campaigns: what the logs of halves and supervisors say, at debug level, of
+// which reports were kept, taken and committed, over all restarts and terms of leadership. It reads logs alone,
+// asks nobody and judges nothing.
+package account
 
 import (
 	"bufio"
@@ -11,11 +14,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// audit is what the supervisors' logs say of reports, over all terms.
-type audit struct {
-	terms    map[int64]*term
-	refusals map[string]int // by class
-	damaged  int
+// Audit is what the supervisors' logs say of reports, over all terms.
+type Audit struct {
+	terms map[int64]*term
+	// Refusals are packets refused, by class; Damaged those that came damaged.
+	Refusals map[string]int
+	Damaged  int
 }
 
 // term is one term of leadership.
@@ -27,7 +31,7 @@ type term struct {
 
 type taking struct{ id, content string }
 
-// line is a line of a supervisor's log, as far as it is wanted.
+// line is a line of a log, as far as it is wanted.
 type line struct {
 	Msg      string
 	Term     int64
@@ -38,15 +42,19 @@ type line struct {
 	Class    string
 }
 
-func newAudit() *audit { return &audit{terms: map[int64]*term{}, refusals: map[string]int{}} }
+// NewAudit returns one that knows of nothing.
+func NewAudit() *Audit { return &Audit{terms: map[int64]*term{}, Refusals: map[string]int{}} }
 
-// read takes a log in. The last line of a process that was killed may be cut off.
-func (a *audit) read(path string) error {
+// Read takes the log of a supervisor in. The last line of a process that was killed may be cut off.
+func (a *Audit) Read(path string) error { return readLines(path, a.take) }
+
+// readLines reads a log in JSON, line by line.
+func readLines(path string, take func(line)) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 16<<20)
 	var garbled error
@@ -59,18 +67,18 @@ func (a *audit) read(path string) error {
 			garbled = fmt.Errorf("log %s, line %d: %w: %.200s", path, n, err, lines.Text())
 			continue
 		}
-		a.take(l)
+		take(l)
 	}
 	return lines.Err()
 }
 
-func (a *audit) take(l line) {
+func (a *Audit) take(l line) {
 	switch l.Msg {
 	case "refused":
-		a.refusals[l.Class]++
+		a.Refusals[l.Class]++
 		return
 	case "damaged":
-		a.damaged++
+		a.Damaged++
 		return
 	}
 	if l.Term == 0 {
@@ -93,10 +101,13 @@ func (a *audit) take(l line) {
 	}
 }
 
-// accepted returns the contents with which every id was accepted. What was taken in a term counts when
+// Terms returns how many terms of leadership there were.
+func (a *Audit) Terms() int { return len(a.terms) }
+
+// Accepted returns the contents with which every id was accepted. What was taken in a term counts when
 // its commit was told, or when the next term began with a position that knows it: then it was committed,
 // and the replica killed before it told.
-func (a *audit) accepted() map[string][]string {
+func (a *Audit) Accepted() map[string][]string {
 	var order []int64
 	for n := range a.terms {
 		order = append(order, n)

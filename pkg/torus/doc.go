@@ -34,6 +34,13 @@
 // ours are capped by default at DefaultMaxFrame, what one UDP datagram holds on a path with an
 // MTU of 1,500. At these lengths CRC-32 finds every error of up to three bits.
 //
+// # Hops
+//
+// What is passed on for others goes in frames of TypeHop to a neighbour that says FlagHops: numbered,
+// acknowledged when it is where it outlives the neighbour's process, and sent again until then (HopHeader,
+// Hop). A neighbour of an earlier version gets frames of TypeMessage, which nobody acknowledges. Heartbeats
+// are no longer than they were, and a link without messages carries nothing else.
+//
 // # Restart of a half
 //
 // A half that is gone is announced by whoever holds its sockets and its copy: a frame of

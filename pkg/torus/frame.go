@@ -44,9 +44,10 @@ const (
 	TypeEureka                          // reserved
 	TypeBarrier                         // reserved
 	TypeRestarting                      // the sender's DNP half is being restarted: see Restarting
+	TypeHop                             // relayed bytes that are acknowledged, or the acknowledgement: see HopHeader
 )
 
-var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka", TypeBarrier: "barrier", TypeRestarting: "restarting"}
+var frameTypeNames = [...]string{TypeHeartbeat: "heartbeat", TypeMessage: "message", TypeTest: "test", TypeEureka: "eureka", TypeBarrier: "barrier", TypeRestarting: "restarting", TypeHop: "hop"}
 
 // String returns the type's name.
 func (t FrameType) String() string {
@@ -67,6 +68,8 @@ const (
 	FlagDeaf
 	// FlagRestart: the sender's DNP half is not there and means to be back.
 	FlagRestart
+	// FlagHops: the sender understands frames of TypeHop. Who does not say so is sent messages as TypeMessage.
+	FlagHops
 )
 
 // Frame is one decoded packet of a link. Direction, Src and Dst are the sender's: Direction is

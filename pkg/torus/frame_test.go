@@ -212,7 +212,7 @@ func TestSequenceNumberIsUsedOnce(t *testing.T) {
 
 func TestEnumNames(t *testing.T) {
 	for want, v := range map[string]interface{ String() string }{
-		"heartbeat": TypeHeartbeat, "barrier": TypeBarrier, "restarting": TypeRestarting, "FrameType(0)": FrameType(0), "FrameType(99)": FrameType(99),
+		"heartbeat": TypeHeartbeat, "barrier": TypeBarrier, "restarting": TypeRestarting, "hop": TypeHop, "late": HopLate, "HopVerdict(9)": HopVerdict(9), "FrameType(0)": FrameType(0), "FrameType(99)": FrameType(99),
 		"crc": BadCRC, "interface": BadInterface, "BadKind(0)": BadKind(0),
 		"UNKNOWN": LinkUnknown, "BROKEN": LinkBroken, "LinkState(0)": LinkState(0), "LinkState(5)": LinkState(5),
 	} {

@@ -108,12 +108,14 @@ type Status struct {
 	Epoch     fault.Epoch // boot epoch of this DNP half
 	DNP, Host uint32      // watchdog words
 	HostDead  bool        // this node's host half is stale
+	Hops      bool        // this half understands hops
 }
 
 // PeerStatus is what the neighbour said of itself in its newest frame.
 type PeerStatus struct {
 	DNP, Host uint32
 	HostDead  bool
+	Hops      bool
 	Epoch     fault.Epoch
 }
 
@@ -296,12 +298,15 @@ func (l *Link) Fill(f *Frame) {
 	l.txSeq++
 	l.stats.Sent++
 	f.Direction, f.Src, f.Dst = l.cfg.Dir, l.cfg.Src, l.cfg.Dst
-	f.Flags &^= FlagHostDead | FlagDeaf
+	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops
 	if l.status.HostDead {
 		f.Flags |= FlagHostDead
 	}
 	if l.deaf() {
 		f.Flags |= FlagDeaf
+	}
+	if l.status.Hops {
+		f.Flags |= FlagHops
 	}
 	f.Session, f.Seq, f.Ack = l.txSession, l.txSeq, 0
 	if l.seq.session == l.txSession {

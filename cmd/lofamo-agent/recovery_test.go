@@ -2,9 +2,11 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -313,4 +315,47 @@ func TestStarvedHalvesAreLeft(t *testing.T) {
 	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(x recovery.Record) bool {
 		return runs(x) && x.PID != r.PID && x.Last.Cause.Kind == recovery.Hung
 	})
+}
+
+// What neighbours send while the DNP half is dead waits in the sockets of the links: they are the same in every process of the
+// half's, also when the daemon was another one meanwhile.
+func TestLinkSocketsAreHeld(t *testing.T) {
+	c := node(t)
+	d := startDaemon(t, c)
+	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	sockets := linkSockets(t, r.PID)
+	restarted := func() {
+		t.Helper()
+		before := r.PID
+		signalTo(t, before, syscall.SIGKILL)
+		r = awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != before })
+		if got := linkSockets(t, r.PID); got != sockets {
+			t.Errorf("sockets %v: want those of before, %v", got, sockets)
+		}
+	}
+	restarted()
+	d.kill()
+	d = startDaemon(t, c)
+	d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+	restarted()
+	// They are no other's.
+	host := awaitRecord(t, c, fault.HalfHost, "it runs", runs)
+	for fd := range 20 {
+		name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", host.PID, fd))
+		if slices.Contains(sockets[:], name) {
+			t.Errorf("the host half has %s", name)
+		}
+	}
+}
+
+// linkSockets names the two sockets that a DNP half was passed.
+func linkSockets(t *testing.T, pid int) (names [2]string) {
+	t.Helper()
+	for i := range names {
+		var err error
+		if names[i], err = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, 3+i)); err != nil || !strings.HasPrefix(names[i], "socket:") {
+			t.Fatalf("descriptor %d is %q, %v", 3+i, names[i], err)
+		}
+	}
+	return names
 }

@@ -126,7 +126,8 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 	dst, _ := d.topo.Dims.Neighbour(d.topo.Coord, dir)
 	return udplink.Listen(udplink.Config{
 		Dir: dir, Src: d.topo.Coord, Dst: dst, Local: local, Peer: peer, Interface: addr.Interface, Dialer: dir.Positive(),
-		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, node, fault.HalfDNP)),
+		Socket: inherited(dir, local),
+		TLS:    tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, node, fault.HalfDNP)),
 		MTU: d.cfg.MTU, Logger: d.log,
 	})
 }

@@ -35,6 +35,7 @@ type child struct {
 	stores    uint32        // as last read
 	first     bool          // no process of this daemon's has been seen to work
 	timer     *time.Timer
+	links     *links // of a DNP half that is restarted; nil: none are held
 
 	mu      sync.Mutex
 	process *process // nil while none runs
@@ -43,10 +44,14 @@ type child struct {
 }
 
 func newChild(d *daemon, h fault.Half) *child {
-	return &child{
+	c := &child{
 		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), first: true,
 		timer: time.NewTimer(0), since: monotonic(), record: recovery.Record{Half: h, State: recovery.Stopped},
 	}
+	if h == fault.HalfDNP && d.cfg.Restart != RestartNever {
+		c.links = newLinks(d.cfg.Agent, c.log)
+	}
+	return c
 }
 
 // tend looks after one half until ctx ends, and then stops it.
@@ -57,6 +62,9 @@ func (c *child) tend(ctx context.Context) error {
 		_ = c.step(recovery.Closed{}) // starts nothing
 		if c.registers != nil {
 			_ = c.registers.Close()
+		}
+		if c.links != nil {
+			c.links.close()
 		}
 	}()
 	if err := c.begin(); err != nil {
@@ -114,6 +122,9 @@ func (c *child) adopt() *process {
 	}
 	if p != nil {
 		c.log.Info("half adopted", "pid", p.pid)
+		if c.links != nil {
+			c.links.adopt(p)
+		}
 	}
 	return p
 }
@@ -139,10 +150,29 @@ func (c *child) step(ev recovery.Event) error {
 	if out.Tell {
 		c.publish(r)
 	}
+	if out.Announce > 0 {
+		c.announce(out.Announce, r)
+	}
 	if !out.Start {
 		return nil
 	}
 	return c.start()
+}
+
+// announce tells the neighbours of a DNP half's restart.
+func (c *child) announce(back time.Duration, r recovery.Record) {
+	if c.links == nil || c.running() != nil || failpoint.Hit(failpoint.DaemonAnnounced) == failpoint.Drop {
+		return
+	}
+	hostDead := false
+	if host := c.d.halves[fault.HalfHost]; host != nil {
+		hostDead = host.running() == nil
+	}
+	c.links.open()
+	c.readStores() // the register file as it is now
+	if err := c.links.announce(c.registers, back, r.Last.Attempt, hostDead); err != nil {
+		c.log.Info("restart not announced to the neighbours", "err", err)
+	}
 }
 
 func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
@@ -155,6 +185,9 @@ func (c *child) publish(r recovery.Record) {
 	c.mu.Unlock()
 	if r.State == recovery.GivenUp && before != recovery.GivenUp {
 		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
+		if c.links != nil {
+			c.links.close() // for whoever starts it by hand
+		}
 	}
 	c.d.keepHistory(c.half, c.machine.History())
 	c.d.tell()
@@ -164,6 +197,9 @@ func (c *child) publish(r recovery.Record) {
 func (c *child) start() error {
 	if p := c.adopt(); p != nil {
 		return c.began(p, true)
+	}
+	if c.links != nil {
+		c.links.open()
 	}
 	p, err := c.launch()
 	if err != nil {
@@ -206,7 +242,18 @@ func (c *child) launch() (*process, error) {
 		defer func() { _ = f.Close() }()
 		cmd.Stdout, cmd.Stderr = f, f
 	}
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, recoveryEnv+"=") })
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		return strings.HasPrefix(kv, recoveryEnv+"=") || strings.HasPrefix(kv, linksEnv+"=")
+	})
+	if c.links != nil {
+		files, env := c.links.pass()
+		cmd.ExtraFiles, cmd.Env = files, append(cmd.Env, linksEnv+"="+env)
+		defer func() {
+			for _, f := range files {
+				_ = f.Close()
+			}
+		}()
+	}
 	if b, err := c.machine.Record().Encode(); err == nil {
 		cmd.Env = append(cmd.Env, recoveryEnv+"="+string(b))
 	}

@@ -64,6 +64,8 @@ type Config struct {
 	Local, Peer netip.AddrPort // UDP flow, and TCP for the handshake; port 0 of Local picks one
 	Interface   string         // bind to this interface (SO_BINDTODEVICE); empty: any
 	Dialer      bool           // this end dials; by convention the one whose Dir is positive
+	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind); the Link closes it. nil: Listen opens one.
+	Socket *net.UDPConn
 
 	// TLS is the configuration of a client for the dialer, of a server that demands client
 	// certificates for the other. Both check the peer's chain; VerifyPeer says whether it is the
@@ -146,7 +148,7 @@ func Listen(cfg Config) (*Link, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	to, err := sockaddr(cfg.Peer)
+	to, err := Sockaddr(cfg.Peer)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: peer address %s: %w", cfg.Dir, cfg.Peer, err)
 	}
@@ -206,15 +208,9 @@ func (l *Link) open() error {
 	if l.cfg.Local.Addr().Is4() {
 		family = "4"
 	}
-	lc := net.ListenConfig{Control: bindTo(l.cfg.Interface)}
-	pc, err := lc.ListenPacket(context.Background(), "udp"+family, l.cfg.Local.String())
+	err := l.bind()
 	if err != nil {
-		return fmt.Errorf("link %s: listen on UDP %s: %w", l.cfg.Dir, l.cfg.Local, err)
-	}
-	l.udp = pc.(*net.UDPConn)
-	l.local = unmap(l.udp.LocalAddr().(*net.UDPAddr).AddrPort())
-	if err := l.udp.SetReadBuffer(receiveBuffer); err != nil {
-		return fmt.Errorf("link %s: receive buffer of UDP %s: %w", l.cfg.Dir, l.local, err)
+		return err
 	}
 	if l.raw, err = l.udp.SyscallConn(); err != nil {
 		return fmt.Errorf("link %s: UDP %s: %w", l.cfg.Dir, l.local, err)
@@ -226,6 +222,7 @@ func (l *Link) open() error {
 	if l.cfg.Dialer {
 		return nil
 	}
+	lc := net.ListenConfig{Control: bindTo(l.cfg.Interface)}
 	if l.tcp, err = lc.Listen(context.Background(), "tcp"+family, l.local.String()); err != nil {
 		return fmt.Errorf("link %s: listen on TCP %s for handshakes: %w", l.cfg.Dir, l.local, err)
 	}
@@ -249,7 +246,8 @@ func bindTo(iface string) func(network, address string, c syscall.RawConn) error
 	}
 }
 
-func sockaddr(a netip.AddrPort) (unix.Sockaddr, error) {
+// Sockaddr returns an address as system calls take it.
+func Sockaddr(a netip.AddrPort) (unix.Sockaddr, error) {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}, nil
 	}

@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/udplink"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+func TestLinksVariable(t *testing.T) {
+	got := parseLinks(formatLinks([]grid.Direction{grid.XPlus, grid.ZMinus}))
+	if want := map[grid.Direction]int{grid.XPlus: 3, grid.ZMinus: 4}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v: want %v", got, want)
+	}
+	for _, s := range []string{"", "X+", "X+=", "X+=x", "W+=3", "X+=2", "X+=-1", ",,"} {
+		if got := parseLinks(s); len(got) > 0 {
+			t.Errorf("%q: %v", s, got)
+		}
+	}
+}
+
+// A socket that was inherited is taken over if it is that of the link, and nothing else.
+func TestInherited(t *testing.T) {
+	conn, err := udplink.Bind(netip.MustParseAddrPort("127.0.0.1:0"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	fd := duplicate(conn)
+	f := os.NewFile(uintptr(fd), "link")
+	defer func() { _ = f.Close() }()
+	local := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	set := func(dir grid.Direction, fd int) {
+		t.Setenv(linksEnv, dir.String()+"="+netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(fd)).String()[len("0.0.0.0:"):])
+	}
+	set(grid.XPlus, fd)
+	for range 2 { // the descriptor stays
+		got := inherited(grid.XPlus, local)
+		if got == nil || got.LocalAddr().String() != local.String() {
+			t.Fatalf("%v", got)
+		}
+		if err := got.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if inherited(grid.XMinus, local) != nil || inherited(grid.XPlus, netip.AddrPortFrom(local.Addr(), local.Port()^1)) != nil {
+		t.Error("another link's socket, or one of another address, is taken")
+	}
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	set(grid.XPlus, int(file.Fd()))
+	if inherited(grid.XPlus, local) != nil {
+		t.Error("what is no socket is taken")
+	}
+}
+
+// The daemon announces a restart with the numbers that follow the half's, stored before they are used, by the links
+// that have a session.
+func TestRestartIsAnnounced(t *testing.T) {
+	dir := t.TempDir()
+	hear, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hear.Close() }()
+	cfg := config.DefaultAgent()
+	cfg.Node, cfg.Coord, cfg.Dims, cfg.StateDir = "n0-0-0", "0,0,0", "2x1x1", dir
+	cfg.Links = map[string]config.LinkAddr{
+		"X+": {Local: "127.0.0.1:0", Peer: hear.LocalAddr().String()}, "X-": {Local: "127.0.0.1:0", Peer: hear.LocalAddr().String()},
+	}
+	boot, err := keeper.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := backup.Identity{Node: cfg.Node, Half: fault.HalfDNP, Boot: boot}
+	path := filepath.Join(dir, "dnp.backup")
+	l := newLinks(cfg, slog.New(slog.DiscardHandler))
+	l.open()
+	defer l.close()
+	if err := l.announce(nil, time.Second, 1, false); err == nil {
+		t.Error("announced without a copy")
+	}
+	half, err := backup.Open(path, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := backup.Session{ID: 7, Tx: [torus.KeySize]byte{1}, Rx: [torus.KeySize]byte{2}}
+	counters := torus.LinkSnapshot{TxSession: 7, TxSeq: 100, Started: true, RxSession: 7, High: 55, Rx: torus.LinkNormal, Tx: torus.LinkNormal}
+	if err := half.StoreSession(grid.XPlus, session); err != nil {
+		t.Fatal(err)
+	}
+	if err := half.StoreCounters(grid.XPlus, &counters); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.announce(nil, time.Second, 1, false); err == nil {
+		t.Error("announced while the half has its copy")
+	}
+	if err := half.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.announce(nil, 1500*time.Millisecond, 2, true); err != nil {
+		t.Fatal(err)
+	}
+	peer := torus.NewSession(7, session.Rx, session.Tx)
+	var keys torus.Keyring
+	keys.Add(time.Now(), peer)
+	buf := make([]byte, 2000)
+	for i := range announcements {
+		if err := hear.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := hear.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := torus.Decode(buf[:n], torus.DefaultMaxFrame, &keys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := torus.DecodeRestarting(f.Payload)
+		if err != nil || r != (torus.Restarting{Back: 1500 * time.Millisecond, Attempt: 2}) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if f.Type != torus.TypeRestarting || f.Flags != torus.FlagRestart|torus.FlagHostDead || f.Seq != 101+uint64(i) || f.Ack != 55 ||
+			f.Direction != grid.XPlus || f.Dst != (grid.Coord{X: 1}) {
+			t.Errorf("frame %d: %+v", i, f)
+		}
+	}
+	half, err = backup.Open(path, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = half.Close() }()
+	if c, _, ok := half.Link(grid.XPlus); !ok || c.TxSeq != 100+announcements {
+		t.Errorf("the half would go on from %d: want %d", c.TxSeq, 100+announcements)
+	}
+}

@@ -170,6 +170,7 @@ func harmed(t *testing.T) *clienttest.Map {
 		}
 	}
 	deliveries(m)
+	health(m)
 	m.Commit(40, &lofamov1.Event{
 		Node: "n1-0-1", Coord: "1,0,1", Component: "host", From: lofamov1.State_NORMAL, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_HOST,
 		Path: lofamov1.Path_TORUS, AwarenessLatency: durationpb.New(143 * time.Millisecond), Time: ago(12 * time.Second), Observer: "n1-0-1/dnp", Reason: "watchdog, and no answer to a challenge",
@@ -182,6 +183,43 @@ func harmed(t *testing.T) *clienttest.Map {
 		Time: ago(25 * time.Hour), SingleWitness: true,
 	})
 	return m
+}
+
+// health adds recoveries and self-tests: the DNP half of n0-0-0 was restarted, that of n1-0-0 is being, of n1-0-1 the
+// host half was given up. n0-1-1 has agents of an earlier version.
+func health(m *clienttest.Map) {
+	at := func(i int) *lofamov1.Node { return m.Nodes.Nodes[i] }
+	at(0).HostHealth = &lofamov1.HalfHealth{
+		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Budget: 5, WindowMs: 60_000},
+		Tests: []*lofamov1.SelfTest{
+			{Number: 9, Module: "report-path", State: lofamov1.TestState_PASSED, AgeMs: 800, LatencyUs: 310, LearnedUs: 290, Tests: 4410},
+			{Number: 12, Module: "bulk", State: lofamov1.TestState_IDLE, AgeMs: 7_200_000, LatencyUs: 9100, LearnedUs: 9000, Tests: 3},
+			{Number: 16, Module: "direct/eth0", State: lofamov1.TestState_UNTESTED, AgeMs: 400, Tests: 12, Lost: 12},
+		},
+		AgeNs: uint64(800 * time.Millisecond),
+	}
+	at(0).DnpHealth = &lofamov1.HalfHealth{
+		Recovery: &lofamov1.RecoveryStatus{
+			State: lofamov1.RecoveryState_RUNNING, Restarts: 7, InWindow: 1, Budget: 5, WindowMs: 60_000, Cause: "ended by signal 9", AgeNs: uint64(42 * time.Second),
+			GoneUs: 1, StartedUs: 3200, ServingUs: 43_000, ProvenUs: 61_000, Resumption: lofamov1.Resumption_RESUMED,
+		},
+		Tests: []*lofamov1.SelfTest{
+			{Number: 1, Module: "link/X+", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2, Altered: 1, Late: 4, Why: "altered: 1 of 3\x1b[2J"},
+			{Number: 10, Module: "mailbox", State: lofamov1.TestState_PASSED, AgeMs: 300, LatencyUs: 60, LearnedUs: 70, Tests: 4, Proving: true},
+		},
+		AgeNs: uint64(2 * time.Second),
+	}
+	at(1).DnpHealth = &lofamov1.HalfHealth{
+		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 3, InWindow: 3, Budget: 5, WindowMs: 60_000,
+			Cause: "hung (no word for 62ms)", AgeNs: uint64(210 * time.Millisecond), GoneUs: 2100, UntilMs: 790},
+		Cut: true, AgeNs: uint64(100 * time.Millisecond),
+	}
+	at(5).HostHealth = &lofamov1.HalfHealth{
+		Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6, InWindow: 5, Budget: 5, WindowMs: 60_000, Cause: "ended with code 1",
+			AgeNs: uint64(12 * time.Second), GoneUs: 1, Resumption: lofamov1.Resumption_COLD, Cold: "the copy is of another kernel boot",
+			Reason: "not started again: 5 restarts within 1m0s, the last ended with code 1"},
+		AgeNs: uint64(72 * time.Second), Old: true,
+	}
 }
 
 // deliveries adds reports on their way: n0-0-0 goes by its second interface, n1-0-1 reaches nobody.

@@ -45,6 +45,11 @@ func change(e *lofamov1.Event) (from, to string) {
 		return ended("marked")
 	case lofamov1.EventKind_TOPOLOGY_CHANGED:
 		return "-", "changed"
+	case lofamov1.EventKind_RECOVERY_CHANGED:
+		if e.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP {
+			return "-", "given up"
+		}
+		return "-", "recovered"
 	default:
 	}
 	return stateName(e.GetFrom()), stateName(e.GetTo())
@@ -65,7 +70,7 @@ func (a *app) eventNotes(e *lofamov1.Event) []string {
 			out = append(out, fmt.Sprintf("%d inferred dead", g.GetInferred()))
 		}
 	}
-	if e.GetKind() == lofamov1.EventKind_TOPOLOGY_CHANGED && e.GetReason() != "" {
+	if k := e.GetKind(); (k == lofamov1.EventKind_TOPOLOGY_CHANGED || k == lofamov1.EventKind_RECOVERY_CHANGED) && e.GetReason() != "" {
 		out = append(out, printable(e.GetReason()))
 	}
 	if w := e.GetWarning(); w != nil && !e.GetEnded() {

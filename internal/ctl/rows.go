@@ -16,7 +16,7 @@ import (
 func (a *app) nodeRows(nodes []*lofamov1.Node, wide bool) [][]string {
 	head := []string{"NODE", "COORD", "STATE", "CAUSE", "SINCE", "HEARD", "NOTES", "NOT NORMAL"}
 	if wide {
-		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "RULE", "LABELS", "NOTES", "NOT NORMAL")
+		head = append(head[:6:6], "HOST EPOCH", "DNP EPOCH", "REVISION", "WITNESSES", "DELIVERY", "RESTARTS", "SELF-TESTS", "RULE", "LABELS", "NOTES", "NOT NORMAL")
 	}
 	regions := wide && slices.ContainsFunc(nodes, func(n *lofamov1.Node) bool { return n.GetRegion() != "" })
 	if regions {
@@ -30,7 +30,7 @@ func (a *app) nodeRows(nodes []*lofamov1.Node, wide bool) [][]string {
 		}
 		if wide {
 			r = append(r, strconv.FormatUint(n.GetHostEpoch(), 10), strconv.FormatUint(n.GetDnpEpoch(), 10), strconv.FormatUint(n.GetRevision(), 10),
-				witnesses(n), delivery(n), dash(printable(n.GetReason())), dash(labels(n.GetLabels())))
+				witnesses(n), delivery(n), restarts(n), tested(n), dash(printable(n.GetReason())), dash(labels(n.GetLabels())))
 		}
 		rows = append(rows, append(r, dash(strings.Join(notes(n), ", ")), dash(notNormal(n))))
 	}
@@ -240,6 +240,9 @@ func (a *app) printNode(n *lofamov1.Node, wide bool) error {
 		return err
 	}
 	if err := a.printDelivery(n); err != nil {
+		return err
+	}
+	if err := a.printHealth(n); err != nil {
 		return err
 	}
 	a.printRegisters(n)

@@ -1982,7 +1982,7 @@ type ListNodesRequest struct {
 	FieldSelector string `protobuf:"bytes,3,opt,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	Limit         uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`      // nodes in one page; 0: all; the most is 10,000
 	Continue      string `protobuf:"bytes,5,opt,name=continue,proto3" json:"continue,omitempty"` // from the page before; the other fields must be the same
-	// Leave out components, registers, evidence and delivery.
+	// Leave out components, registers, evidence, delivery and health.
 	Brief bool `protobuf:"varint,6,opt,name=brief,proto3" json:"brief,omitempty"`
 	// Only nodes that are not NORMAL, or have warnings or a component that is SICK or FAILED. Spares and
 	// sensors that a node does not have do not count.

@@ -499,6 +499,9 @@ const (
 	// the same). It stands for all of its nodes: while the region is cut off they are UNKNOWN, and when it is back what the
 	// last event of each says. No event tells of each, so whoever shows nodes lists them anew.
 	EventKind_REGION_CHANGED EventKind = 6
+	// A half was restarted by its daemon and serves again, or was given up: one event for every recovery that was heard
+	// of, also where no state has changed. Component is host or dnp, and from and to are the state that it has.
+	EventKind_RECOVERY_CHANGED EventKind = 7
 )
 
 // Enum value maps for EventKind.
@@ -511,6 +514,7 @@ var (
 		4: "MAINTENANCE_CHANGED",
 		5: "TOPOLOGY_CHANGED",
 		6: "REGION_CHANGED",
+		7: "RECOVERY_CHANGED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -520,6 +524,7 @@ var (
 		"MAINTENANCE_CHANGED":    4,
 		"TOPOLOGY_CHANGED":       5,
 		"REGION_CHANGED":         6,
+		"RECOVERY_CHANGED":       7,
 	}
 )
 
@@ -2172,6 +2177,7 @@ type Event struct {
 	Region        string            `protobuf:"bytes,20,opt,name=region,proto3" json:"region,omitempty"`
 	Flapping      bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
 	Labels        map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
+	Recovery      *RecoveryStatus   `protobuf:"bytes,23,opt,name=recovery,proto3" json:"recovery,omitempty"`                                                                       // of RECOVERY_CHANGED: as the daemon had it then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2356,6 +2362,13 @@ func (x *Event) GetFlapping() bool {
 func (x *Event) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
+	}
+	return nil
+}
+
+func (x *Event) GetRecovery() *RecoveryStatus {
+	if x != nil {
+		return x.Recovery
 	}
 	return nil
 }
@@ -2677,7 +2690,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bflapping\x18\n" +
 	" \x01(\bR\bflapping\x12\x16\n" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
-	"\x06region\x18\f \x01(\tR\x06region\"\xe1\x06\n" +
+	"\x06region\x18\f \x01(\tR\x06region\"\x98\a\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -2701,7 +2714,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\vmaintenance\x18\x13 \x01(\v2\x16.lofamo.v1.MaintenanceR\vmaintenance\x12\x16\n" +
 	"\x06region\x18\x14 \x01(\tR\x06region\x12\x1a\n" +
 	"\bflapping\x18\x15 \x01(\bR\bflapping\x124\n" +
-	"\x06labels\x18\x16 \x03(\v2\x1c.lofamo.v1.Event.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x16 \x03(\v2\x1c.lofamo.v1.Event.LabelsEntryR\x06labels\x125\n" +
+	"\brecovery\x18\x17 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
@@ -2783,7 +2797,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06PASSED\x10\x01\x12\v\n" +
 	"\aFAILING\x10\x02\x12\f\n" +
 	"\bUNTESTED\x10\x03\x12\b\n" +
-	"\x04IDLE\x10\x04*\xa9\x01\n" +
+	"\x04IDLE\x10\x04*\xbf\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
@@ -2791,7 +2805,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x0fWARNING_CHANGED\x10\x03\x12\x17\n" +
 	"\x13MAINTENANCE_CHANGED\x10\x04\x12\x14\n" +
 	"\x10TOPOLOGY_CHANGED\x10\x05\x12\x12\n" +
-	"\x0eREGION_CHANGED\x10\x06B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x0eREGION_CHANGED\x10\x06\x12\x14\n" +
+	"\x10RECOVERY_CHANGED\x10\aB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once
@@ -2889,13 +2904,14 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	11, // 48: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
 	10, // 49: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
 	25, // 50: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	0,  // 51: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	27, // 52: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	16, // 51: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	0,  // 52: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	27, // 53: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }

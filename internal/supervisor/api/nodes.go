@@ -253,6 +253,7 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 			e := entries[i]
 			if brief {
 				e.Status.Components, e.Status.RegistersAt, e.Delivery, e.DeliveryAt, e.DeliveryOldAt = nil, time.Time{}, nil, time.Time{}, time.Time{}
+				e.Health = [2]view.Health{}
 			}
 			out[i] = view.Node(e, now)
 		}

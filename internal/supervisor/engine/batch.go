@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -19,8 +20,10 @@ type timedChange struct {
 	awareness.Change
 	group   *groupChange
 	warning *awareness.WarningStatus
-	at      time.Time
-	merged  int // changes of the same thing that came before and were not committed
+	// recovered is a recovery of a half.
+	recovered *recovered
+	at        time.Time
+	merged    int // changes of the same thing that came before and were not committed
 }
 
 // groupChange is a group fault as it is now, and its state before.
@@ -35,6 +38,7 @@ type subject struct {
 	component fault.Component
 	quantity  fault.Quantity // of a warning
 	group     string
+	recovery  fault.Half
 }
 
 func (c *timedChange) subject() subject {
@@ -43,6 +47,8 @@ func (c *timedChange) subject() subject {
 		return subject{group: c.group.ID}
 	case c.warning != nil:
 		return subject{node: c.warning.Node, component: c.warning.Component, quantity: c.warning.Quantity}
+	case c.recovered != nil:
+		return subject{node: c.recovered.node, recovery: c.recovered.half}
 	}
 	return subject{node: c.Node, component: c.Component}
 }
@@ -62,6 +68,7 @@ type batch struct {
 
 	// From here on set when sealed.
 	statuses   []awareness.NodeStatus
+	told       map[fault.NodeID]recoveries // of those nodes that had any
 	inbox      []store.InboxPosition
 	commitTime time.Duration // what a commit takes nowadays
 
@@ -69,7 +76,7 @@ type batch struct {
 }
 
 func newBatch() *batch {
-	return &batch{hasNode: make(map[fault.NodeID]bool), hasOrigin: make(map[fault.Origin]bool)}
+	return &batch{hasNode: make(map[fault.NodeID]bool), hasOrigin: make(map[fault.Origin]bool), told: make(map[fault.NodeID]recoveries)}
 }
 
 func (b *batch) empty() bool { return b.ops() == 0 }
@@ -113,8 +120,12 @@ func (b *batch) merge(later *batch) (twice []fault.NodeID) {
 		if c.group != nil {
 			c.group.was = old.group.was
 		}
+		if c.recovered != nil {
+			c.recovered.since += old.recovered.since
+		}
 		*old = c
 	}
+	maps.Copy(b.told, later.told)
 	index := make(map[fault.NodeID]int, len(b.statuses))
 	for i := range b.statuses {
 		index[b.statuses[i].ID] = i
@@ -169,7 +180,9 @@ func (b *batch) render(now time.Time, names *view.Names) (store.Batch, error) {
 		}
 	}
 	for _, st := range b.statuses {
-		out.Nodes = append(out.Nodes, view.Stored(st))
+		doc := view.Stored(st)
+		b.told[st.ID].into(doc)
+		out.Nodes = append(out.Nodes, doc)
 	}
 	return out, nil
 }
@@ -193,6 +206,9 @@ func (c *timedChange) render(now time.Time, commitTime time.Duration, names *vie
 		if !c.warning.Ended {
 			above[key], err = proto.Marshal(view.Warning(*c.warning))
 		}
+	case c.recovered != nil:
+		ev = c.recovered.event(now, names)
+		ev.AwarenessLatency = durationpb.New(c.recovered.age + now.Sub(c.at) + commitTime)
 	default:
 		coord, _ := names.Coord(c.Node)
 		ev = view.Event(c.Change, coord, now)

@@ -38,6 +38,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
 		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
+		health: make(map[fault.NodeID][2]health), told: make(map[fault.NodeID]recoveries),
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}
@@ -56,6 +57,9 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 			continue
 		}
 		saved = append(saved, entry.Status)
+		if r := recoveriesOf(doc); r != (recoveries{}) {
+			t.told[entry.Status.ID] = r
+		}
 	}
 	if t.machine, err = awareness.New(e.awareness(snap.Topology.Topology), now, saved); err != nil {
 		return nil, err

@@ -66,6 +66,9 @@ func (t *term) seal() {
 	for _, id := range b.nodes {
 		if st, ok := t.machine.Node(id); ok {
 			b.statuses = append(b.statuses, st)
+			if r, ok := t.told[id]; ok {
+				b.told[id] = r
+			}
 		}
 	}
 	for _, o := range b.origins {
@@ -161,6 +164,9 @@ func (t *term) finish(r result) {
 			continue
 		case c.warning != nil:
 			t.committed.SetWarning(*c.warning)
+			continue
+		case c.recovered != nil:
+			m.Recoveries.WithLabelValues(c.recovered.half.String(), c.recovered.outcome()).Add(float64(max(1, c.recovered.since)))
 			continue
 		}
 		m.Changes.WithLabelValues(c.To.String()).Inc()

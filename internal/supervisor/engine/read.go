@@ -220,6 +220,7 @@ func (t *term) detail(ids []fault.NodeID) []view.Entry {
 		}
 		said := t.senders[id]
 		entry.Delivery, entry.DeliveryAt, entry.DeliveryOldAt = said.Status, said.At, said.OldAt
+		entry.Health = t.healthOf(id)
 		out = append(out, entry)
 	}
 	return out

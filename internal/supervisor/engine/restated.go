@@ -119,6 +119,7 @@ func (t *term) restated(now time.Time, r *Restated) bool {
 	if unknown {
 		return false
 	}
+	t.restateHealth(r.ID, arrived)
 	t.log.add(Received{ID: r.ID, Digest: true, Path: r.Path, Arrived: r.Arrived, Copies: 1})
 	if said, ok := t.senders[origin.Node]; ok && origin.Half == fault.HalfHost {
 		said.At, said.OldAt, said.by = arrived, arrived.Add(statusMisses*t.e.cfg.Awareness.DigestPeriod), r.ID

@@ -23,9 +23,11 @@ type term struct {
 	inbox     *servicenet.Inbox
 	log       *reportLog
 	trace     *tracer
-	senders   map[fault.NodeID]Sender // by the newest digest of the host half
-	groups    map[string]fault.State  // the state of those that stand, by id
-	words     map[fault.Origin]spoken // of the newest digest, where that may be restated
+	senders   map[fault.NodeID]Sender     // by the newest digest of the host half
+	health    map[fault.NodeID][2]health  // by the newest digests
+	told      map[fault.NodeID]recoveries // of which there are events; of most nodes none
+	groups    map[string]fault.State      // the state of those that stand, by id
+	words     map[fault.Origin]spoken     // of the newest digest, where that may be restated
 	wake      time.Time
 	verdicts  [servicenet.EpochJump + 1]prometheus.Counter
 
@@ -224,6 +226,7 @@ func (t *term) takeReport(now time.Time, in Input, rep *fault.Report, to answerT
 		rep.Observations[i].Age = max(0, rep.Observations[i].Age+held)
 	}
 	changed := t.step(now, awareness.Evidence{Delivery: d})
+	changed = t.noteHealth(now, arrived, &d, in.Reports.Health) || changed
 	if rep.Digest {
 		t.noteWords(rep.ID, in.Reports.Words)
 	}

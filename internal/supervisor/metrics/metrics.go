@@ -41,6 +41,7 @@ type Metrics struct {
 	BatchOps      prometheus.Histogram
 	Awareness     *prometheus.HistogramVec // cause
 	Changes       *prometheus.CounterVec   // to
+	Recoveries    *prometheus.CounterVec   // half, outcome
 
 	Alarm      *prometheus.GaugeVec // alarm
 	Depth      *prometheus.GaugeVec // queue
@@ -101,6 +102,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		Awareness: histogram("awareness_latency_seconds",
 			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
+		Recoveries: counter("recoveries_total",
+			"Restarts of halves by their daemons of which events were committed (outcome serving), and halves given up (outcome given-up).", "half", "outcome"),
 
 		Alarm:       gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum, region cut off.", "alarm"),
 		Depth:       gauge("queue_depth", "Entries in a queue.", "queue"),
@@ -177,6 +180,11 @@ func (m *Metrics) preset() {
 	}
 	for s := fault.Unknown; s.Valid(); s++ {
 		m.Changes.WithLabelValues(s.String())
+	}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		for _, outcome := range []string{"serving", "given-up"} {
+			m.Recoveries.WithLabelValues(h.String(), outcome)
+		}
 	}
 }
 

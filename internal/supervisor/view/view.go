@@ -27,6 +27,8 @@ type Entry struct {
 	Delivery *lofamov1.DeliveryStatus
 	// DeliveryAt is when it said so, DeliveryOldAt from when on that is old.
 	DeliveryAt, DeliveryOldAt time.Time
+	// Health is what was said of the host half and of the DNP half.
+	Health [2]Health
 }
 
 // Node renders one node as of now.
@@ -39,6 +41,7 @@ func Node(e Entry, now time.Time) *lofamov1.Node {
 		HostEpoch: uint64(st.HostEpoch), DnpEpoch: uint64(st.DNPEpoch), Revision: e.Revision,
 		Inferred: st.Inferred, Unreachable: st.Unreachable, Groups: st.Groups, Reason: st.Rule,
 		Delivery: e.Delivery, DeliveryAge: Age(e.DeliveryAt, now), DeliveryOld: Old(e.DeliveryOldAt, now),
+		HostHealth: e.Health[0].render(now, e.Delivery), DnpHealth: e.Health[1].render(now, e.Delivery),
 	}
 	for _, c := range st.Components {
 		n.Components = append(n.Components, &lofamov1.Component{

@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// served is what a daemon says once a half serves again.
+func served(restarts uint32) *lofamov1.RecoveryStatus {
+	return &lofamov1.RecoveryStatus{
+		State: lofamov1.RecoveryState_RUNNING, Restarts: restarts, Cause: "ended by signal 9", AgeNs: uint64(2 * time.Second), GoneUs: 1, ServingUs: 43_210, ProvenUs: 90_400,
+		Resumption: lofamov1.Resumption_RESUMED,
+	}
+}
+
+// healthy submits a digest that says how the halves fare.
+func (h *harness) healthy(seq fault.Seq, health servicenet.Health) fault.Report {
+	d := memoryDigest("n1-0-0", seq, fault.Normal)
+	h.Submit(Input{
+		Reports:  &Reports{Path: fault.PathTorus, Hops: []fault.Hop{{Held: time.Second}}, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)},
+		Answerer: h.box, Arrived: time.Now(),
+	})
+	return d
+}
+
+// recoveriesTold are the events of recoveries, oldest first, once there are so many of them.
+func recoveriesTold(t *testing.T, h *harness, want int) (out []*lofamov1.Event) {
+	t.Helper()
+	for events := 1; len(out) < want; events++ {
+		out = nil
+		for _, ev := range awaitEvents(t, h, events) {
+			if ev.GetKind() == lofamov1.EventKind_RECOVERY_CHANGED {
+				out = append(out, ev)
+			}
+		}
+	}
+	return out
+}
+
+// Every recovery that is heard of is one event, although no state changes; a later leader tells none of them again.
+func TestRecoveriesAreEvents(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	dnp := func(s *lofamov1.RecoveryStatus) servicenet.Health { return servicenet.Health{DNP: &lofamov1.HalfHealth{Recovery: s}} }
+	h.healthy(1, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING}))
+	h.healthy(2, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1}))
+	h.healthy(3, dnp(served(1)))
+	told := recoveriesTold(t, h, 1)
+	if len(told) != 1 {
+		t.Fatalf("%d events of recoveries: %v", len(told), told)
+	}
+	ev := told[0]
+	if want := "restarted (ended by signal 9): serving again after 43ms, self-test passed after 90ms; it went on where it was"; ev.GetReason() != want {
+		t.Errorf("said %q, want %q", ev.GetReason(), want)
+	}
+	if age := ev.GetAwarenessLatency().AsDuration(); age < 3*time.Second || age > time.Minute {
+		t.Errorf("aware after %s: want the 2s that it was old and the 1s that it was held", age)
+	}
+	if ev.GetNode() != "n1-0-0" || ev.GetCoord() != "1,0,0" || ev.GetComponent() != "dnp" || ev.GetFrom() != ev.GetTo() || ev.GetObserver() != "n1-0-0/host" ||
+		ev.GetPath() != lofamov1.Path_TORUS || !proto.Equal(ev.GetRecovery(), served(1)) {
+		t.Errorf("%v", ev)
+	}
+
+	h.healthy(4, dnp(served(1))) // says nothing new
+	h.healthy(5, servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: served(1)}, DNP: &lofamov1.HalfHealth{Recovery: served(4)}})
+	if told = recoveriesTold(t, h, 3)[1:]; len(told) != 2 || told[0].GetComponent() != "host" ||
+		!strings.HasPrefix(told[1].GetReason(), "restarted 3 times since this was last told, the last time (ended by signal 9): serving") {
+		t.Errorf("%v", told)
+	}
+
+	next := start(t, h.store, nil)
+	next.healthy(6, servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: served(1)}, DNP: &lofamov1.HalfHealth{Recovery: served(4)}})
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 9, Reason: "not started again: 5 restarts within 1m0s"}
+	next.healthy(7, dnp(given))
+	next.healthy(8, dnp(given))
+	if told = recoveriesTold(t, next, 4)[3:]; len(told) != 1 || told[0].GetReason() != "given up: not started again: 5 restarts within 1m0s" {
+		t.Errorf("%v", told)
+	}
+
+	last := start(t, h.store, nil)
+	last.healthy(9, dnp(given))
+	last.healthy(10, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 9, Resumption: lofamov1.Resumption_COLD, Cold: "no copy"}))
+	if told = recoveriesTold(t, last, 5)[4:]; len(told) != 1 || told[0].GetReason() != "started again after it was given up; it began cold: no copy" {
+		t.Errorf("%v", told)
+	}
+}
+
+func TestFollow(t *testing.T) {
+	status := func(s lofamov1.RecoveryState, restarts uint32) *lofamov1.RecoveryStatus {
+		return &lofamov1.RecoveryStatus{State: s, Restarts: restarts}
+	}
+	running, restarting, given := lofamov1.RecoveryState_RUNNING, lofamov1.RecoveryState_RESTARTING, lofamov1.RecoveryState_GIVEN_UP
+	for _, tt := range []struct {
+		name  string
+		was   told
+		give  *lofamov1.RecoveryStatus
+		want  told
+		since uint32
+		tell  bool
+	}{
+		{"nothing was said", told{restarts: 1}, nil, told{}, 0, false},
+		{"never restarted", told{}, status(running, 0), told{}, 0, false},
+		{"once", told{}, status(running, 1), told{restarts: 1}, 1, true},
+		{"told already", told{restarts: 1}, status(running, 1), told{restarts: 1}, 0, false},
+		{"under way", told{restarts: 1}, status(restarting, 2), told{restarts: 1}, 0, false},
+		{"over", told{restarts: 1}, status(running, 3), told{restarts: 3}, 2, true},
+		{"booted anew", told{restarts: 5}, status(running, 0), told{}, 0, false},
+		{"booted anew, and restarted", told{restarts: 5}, status(running, 2), told{restarts: 2}, 2, true},
+		{"given up", told{restarts: 1}, status(given, 6), told{6, true}, 0, true},
+		{"given up still", told{6, true}, status(given, 6), told{6, true}, 0, false},
+		{"being started by hand", told{6, true}, status(lofamov1.RecoveryState_STARTING, 6), told{6, true}, 0, false},
+		{"started by hand", told{6, true}, status(running, 6), told{restarts: 6}, 0, true},
+	} {
+		is, since, tell := follow(tt.was, tt.give)
+		if is != tt.want || since != tt.since || tell != tt.tell {
+			t.Errorf("%s: %+v, %d, %v; want %+v, %d, %v", tt.name, is, since, tell, tt.want, tt.since, tt.tell)
+		}
+	}
+}
+
+// While the store takes nothing, what is to be told of a half's recoveries is put together.
+func TestRecoveriesAreMerged(t *testing.T) {
+	a, b := newBatch(), newBatch()
+	of := func(since uint32) timedChange {
+		return timedChange{recovered: &recovered{node: "n1-0-0", half: fault.HalfDNP, status: served(since), since: since}}
+	}
+	a.changes, b.changes = append(a.changes, of(1)), append(b.changes, of(2))
+	a.told["n1-0-0"], b.told["n1-0-0"] = recoveries{1: {restarts: 1}}, recoveries{1: {restarts: 3}}
+	a.merge(b)
+	if len(a.changes) != 1 || a.changes[0].recovered.since != 3 || a.told["n1-0-0"][1].restarts != 3 {
+		t.Errorf("%+v, %+v", a.changes, a.told)
+	}
+}
+
+// What is said of the halves is kept while it is restated, and known to no later term.
+func TestHealthIsVolatile(t *testing.T) {
+	h, w := start(t, memstore.New(100), nil), new(wants)
+	said := servicenet.Health{Host: &lofamov1.HalfHealth{
+		Recovery: served(1), Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_PASSED, AgeMs: 100}, {Number: 12, State: lofamov1.TestState_IDLE, AgeMs: 100}},
+	}}
+	d := h.healthy(1, said)
+	awaitEvents(t, h, 2)
+	h.taken(t)
+	first := h.node(t, "n1-0-0").Health[0]
+	if !proto.Equal(first.Said, said.Host) || first.At.IsZero() || !first.Heard.Equal(first.At) || !first.OldAt.After(first.At) {
+		t.Fatalf("%+v", first)
+	}
+	d.ID.Seq = 2
+	h.restate(w, d, Words(d, nil, said))
+	h.taken(t)
+	if second := h.node(t, "n1-0-0").Health[0]; !second.At.Equal(first.At) || !second.Heard.After(first.Heard) || !second.OldAt.After(first.OldAt) || len(w.take()) > 0 {
+		t.Errorf("%+v after %+v", second, first)
+	}
+	more := proto.CloneOf(said.Host)
+	more.Tests[0].State = lofamov1.TestState_FAILING
+	d.ID.Seq = 3
+	h.restate(w, d, Words(d, nil, servicenet.Health{Host: more}))
+	h.taken(t)
+	if len(w.take()) != 1 {
+		t.Error("a digest of which nobody has the words is not wanted whole")
+	}
+	d = memoryDigest("n1-0-0", 4, fault.Normal) // no room, or an agent of an earlier version
+	h.whole(d, nil)
+	h.taken(t)
+	if e := h.node(t, "n1-0-0"); !proto.Equal(e.Health[0].Said, said.Host) || e.Health[1] != (view.Health{}) {
+		t.Errorf("%+v", e.Health)
+	}
+	if e := start(t, h.store, nil).node(t, "n1-0-0"); e.Health != ([2]view.Health{}) {
+		t.Errorf("a new term knows %+v", e.Health)
+	}
+}

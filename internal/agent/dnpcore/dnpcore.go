@@ -204,7 +204,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Hint:
 		m.sender.Step(now, ev.Event)
 	case Health:
-		m.health.Set(now, ev.Half, ev.Health)
+		m.onHealth(now, ev)
 	}
 	m.publish(now)
 	m.report(now)

@@ -44,3 +44,53 @@ func TestHealthGoesWithDigests(t *testing.T) {
 		t.Error("no digest says how the halves fare")
 	}
 }
+
+// A host half that its daemon has given up has failed for the reason that the daemon gives, whether that is known before its
+// word is stale or after; one that is started again is NORMAL as ever.
+func TestGivenUpIsTheReason(t *testing.T) {
+	const reason = "not started again: 5 restarts within 1m0s, the last ended by signal 9"
+	record := func(s lofamov1.RecoveryState, reason string) Health {
+		return Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: s, Reason: reason}}}
+	}
+	for _, before := range []bool{true, false} {
+		w := newWorld(t, "2x2x2", "0,0,0")
+		w.hostAlive = false
+		if before {
+			w.step(record(lofamov1.RecoveryState_GIVEN_UP, reason))
+		}
+		last := func() (detail string) {
+			for range 300 {
+				w.now = w.now.Add(10 * time.Millisecond)
+				out := w.m.Step(w.now, Tick{})
+				if out.TakeHost {
+					out = w.m.Step(w.now, Host{Taken: true})
+				}
+				for _, s := range out.Seal {
+					for _, r := range s.Reports {
+						for _, o := range r.Observations {
+							if o.Node == "n0-0-0" && o.Component == fault.ComponentHost && o.State == fault.Failed {
+								detail = o.Detail
+							}
+						}
+					}
+				}
+			}
+			return detail
+		}
+		if !before {
+			_ = last()
+			w.step(record(lofamov1.RecoveryState_GIVEN_UP, reason))
+		}
+		for range 3 {
+			if got := last(); got == "" {
+				continue // within the grace, or nothing was due
+			} else if got != reason {
+				t.Errorf("known before %t: %q: want %q", before, got, reason)
+			}
+		}
+		w.step(record(lofamov1.RecoveryState_RESTARTING, ""))
+		if got := last(); got != "watchdog word not valid" {
+			t.Errorf("it is being started again: %q", got)
+		}
+	}
+}

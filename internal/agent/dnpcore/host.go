@@ -8,6 +8,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/health"
 )
 
 // onHost lets the reader judge a taken word, and takes over what the word says.
@@ -66,9 +68,25 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.verdict = watchdog.Stale
 	m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	m.ledger.Changes(now) // told by the host half while it lived
-	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, "watchdog word not valid", age)
+	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
 	m.speaking, m.digestAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}
 	m.beatAll()
+}
+
+// whyStale says why the host half has failed: what its daemon says, if that has given it up.
+func (m *Machine) whyStale(now time.Time) string {
+	if why := health.GivenUp(m.health.As(now).Host); why != "" {
+		return why
+	}
+	return "watchdog word not valid"
+}
+
+// onHealth takes what is known of a half.
+func (m *Machine) onHealth(now time.Time, ev Health) {
+	m.health.Set(now, ev.Half, ev.Health)
+	if ev.Half == fault.HalfHost && m.verdict == watchdog.Stale {
+		m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), 0)
+	}
 }
 
 // becomeAlive ends the host's breakdown: the host half speaks again. It needs a moment until its

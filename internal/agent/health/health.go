@@ -109,3 +109,15 @@ func OlderRecovery(r *lofamov1.RecoveryStatus, by time.Duration) {
 func OlderTest(t *lofamov1.SelfTest, by time.Duration) {
 	t.AgeMs = uint32(min(int64(t.GetAgeMs())+max(0, by).Milliseconds(), math.MaxUint32))
 }
+
+// GivenUp says why a half is left to people, in words; empty: it is not.
+func GivenUp(h *lofamov1.HalfHealth) string {
+	r := h.GetRecovery()
+	switch {
+	case r.GetState() != lofamov1.RecoveryState_GIVEN_UP:
+		return ""
+	case r.GetReason() == "":
+		return "not started again"
+	}
+	return r.GetReason()
+}

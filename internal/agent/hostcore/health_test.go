@@ -13,6 +13,12 @@ import (
 func (w *world) health(args []string) {
 	half, err := fault.ParseHalf(args[0])
 	w.must(err)
+	if args[1] == "given-up" {
+		w.step(Health{Half: half, Health: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{
+			State: lofamov1.RecoveryState_GIVEN_UP, Reason: strings.Join(args[2:], " "),
+		}}})
+		return
+	}
 	restarts, tests := w.number(args[1]), w.number(args[2])
 	if restarts == 0 && tests == 0 {
 		w.step(Health{Half: half})

@@ -165,7 +165,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case GossipHeard:
 		m.gossip.heard = now
 	case Health:
-		m.health.Set(now, ev.Half, ev.Health)
+		m.onHealth(now, ev)
 	case Hint:
 		m.onHint(now, ev.Event)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/moves"
 	"github.com/lofamo/lofamo/internal/agent/topo"
@@ -76,10 +77,25 @@ func (m *Machine) becomeAlive(now time.Time) {
 func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.verdict = watchdog.Stale
 	m.note(NoteDNP, "the DNP half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
-	m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog,
-		fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1), age)
+	m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
 	m.forgetDNP(now)
 	m.setRail(now, fault.PathTorus, 0, false, "the DNP half is dead")
+}
+
+// whyStale says why the DNP half has failed: what its daemon says, if that has given it up.
+func (m *Machine) whyStale(now time.Time) string {
+	if why := health.GivenUp(m.health.As(now).DNP); why != "" {
+		return why
+	}
+	return fmt.Sprintf("watchdog word not valid for %d reads", m.cfg.Periods.ReadMisses+1)
+}
+
+// onHealth takes what is known of a half.
+func (m *Machine) onHealth(now time.Time, ev Health) {
+	m.health.Set(now, ev.Half, ev.Health)
+	if ev.Half == fault.HalfDNP && m.verdict == watchdog.Stale {
+		m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog, m.whyStale(now), 0)
+	}
 }
 
 // forgetDNP states as unknown whatever comes from the DNP half.

@@ -49,6 +49,7 @@ import (
 //	known NODE...             prints what is known of them; of none: of the node and its neighbours
 //	arrived COORD             another node's envelope, come by the torus
 //	health host|dnp RESTARTS TESTS   as the daemon and the self-tests have it; RESTARTS 0 and TESTS 0: nothing is known
+//	health host|dnp given-up WORDS   by its daemon
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
 		var w *world

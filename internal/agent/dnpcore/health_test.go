@@ -58,6 +58,7 @@ func TestGivenUpIsTheReason(t *testing.T) {
 		if before {
 			w.step(record(lofamov1.RecoveryState_GIVEN_UP, reason))
 		}
+		newest := fault.Seq(0) // older ones are repeated: nobody acknowledges
 		last := func() (detail string) {
 			for range 300 {
 				w.now = w.now.Add(10 * time.Millisecond)
@@ -68,8 +69,8 @@ func TestGivenUpIsTheReason(t *testing.T) {
 				for _, s := range out.Seal {
 					for _, r := range s.Reports {
 						for _, o := range r.Observations {
-							if o.Node == "n0-0-0" && o.Component == fault.ComponentHost && o.State == fault.Failed {
-								detail = o.Detail
+							if o.Node == "n0-0-0" && o.Component == fault.ComponentHost && o.State == fault.Failed && r.ID.Seq > newest {
+								newest, detail = r.ID.Seq, o.Detail
 							}
 						}
 					}

@@ -150,7 +150,7 @@ func TestReportsOutliveKill(t *testing.T) {
 	l := listen(t, c)
 	d.post("/start", `{"half":"host"}`)
 	awaitStatus(t, file, "all is delivered", func(s status.Status) bool {
-		return s.Host.Epoch == first+1 && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0
+		return s.Host.Epoch == first && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0
 	})
 	died := l.reports(func(r fault.Report) bool {
 		return uint64(r.ID.Epoch) == first && len(r.Observations) > 0 && r.Observations[0].Component == fault.ComponentDNP && r.Observations[0].State == fault.Failed
@@ -189,6 +189,6 @@ func TestStopKeepsReports(t *testing.T) {
 	})
 	stop(p)
 	p = start()
-	awaitStatus(t, file, "it waits on", func(s status.Status) bool { return s.Host.Epoch == first+1 && int(s.Delivery.GetLogged()) >= logged })
+	awaitStatus(t, file, "it waits on", func(s status.Status) bool { return s.Host.Epoch == first && int(s.Delivery.GetLogged()) >= logged })
 	stop(p)
 }

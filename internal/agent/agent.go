@@ -24,6 +24,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
@@ -54,6 +55,7 @@ type common struct {
 	signer   *pki.Signer
 	verifier *pki.Verifier
 	keeper   *keeper.Keeper
+	copy     *resumption
 	unkept   string // why reports are not kept, as the machine was told
 	debug    bool   // the log takes debug lines
 }
@@ -176,8 +178,9 @@ func (c *common) openKeeper(cs *closers) []servicenet.Kept {
 	}
 	k, kept := keeper.Open(keeper.Config{
 		Path: c.statePath(c.half.String() + spoolFileSuffix), Size: c.cfg.Service.SpoolBytes, Origin: c.self(),
-		Logger: c.log, Boot: boot, Now: keeper.SinceBoot,
+		Logger: c.log, Boot: boot, Now: keeper.SinceBoot, Copy: c.copy.file, Rescued: c.copy.rescued,
 	})
+	c.copy.rescued = nil
 	c.keeper = k
 	cs.add(k.Close)
 	return kept
@@ -195,14 +198,17 @@ func (c *common) spoolState() (servicenet.SpoolState, bool) {
 
 // carryOut does what a step asks for besides sending: before that, for a report that is sent under an
 // epoch which is lost would come to be another's.
-func (c *common) carryOut(e delivery.Effects, p *page) {
+func (c *common) carryOut(e delivery.Effects, numbers backup.Numbers, p *page) {
 	if e.NewEpoch != 0 {
 		if err := epoch.Set(c.epochPath(), e.NewEpoch); err != nil {
 			c.log.Error("boot epoch not kept: the next start will ask the supervisors again", "err", err)
 		}
 		p.setEpoch(e.NewEpoch)
 	}
-	if failpoint.Hit(failpoint.SpoolKeep) != failpoint.Drop {
+	c.storeNumbers(numbers) // before the reports: one with a number that was not given is of a later life
+	if failpoint.Hit(failpoint.SpoolKeep) == failpoint.Drop {
+		c.keeper.KeepCopied(e.Keep)
+	} else {
 		c.keeper.Keep(e.Keep)
 	}
 	c.traceKept(e.Keep)

@@ -22,6 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
@@ -50,6 +51,7 @@ type dnpHalf struct {
 	mail   mailbox.Stats // at the last look
 	lookAt time.Time     // at the mailbox' counters
 
+	linkCopy linkCopy
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
 }
 
@@ -80,6 +82,8 @@ func (d *dnpHalf) open(cs *closers) error {
 		return err
 	}
 	cs.add(func() error { return d.page.file.Close() })
+	d.openCopy(cs)
+	d.linkCopy.resume, d.linkCopy.sessions = d.copy.links()
 	if d.box, err = mailbox.Open(d.cfg.StateDir, d.half); err != nil {
 		return err
 	}
@@ -96,7 +100,7 @@ func (d *dnpHalf) open(cs *closers) error {
 	if d.sources, err = d.dnpSources(); err != nil {
 		return err
 	}
-	e, err := d.nextEpoch()
+	e, err := d.beginEpoch()
 	if err != nil {
 		return err
 	}
@@ -126,8 +130,8 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 	dst, _ := d.topo.Dims.Neighbour(d.topo.Coord, dir)
 	return udplink.Listen(udplink.Config{
 		Dir: dir, Src: d.topo.Coord, Dst: dst, Local: local, Peer: peer, Interface: addr.Interface, Dialer: dir.Positive(),
-		Socket: inherited(dir, local),
-		TLS:    tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, node, fault.HalfDNP)),
+		Socket: inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()],
+		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, node, fault.HalfDNP)),
 		MTU: d.cfg.MTU, Logger: d.log,
 	})
 }
@@ -140,10 +144,16 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
-		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept,
+		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
 	}, now, e)
 	if err != nil {
 		return err
+	}
+	for i, s := range d.linkCopy.sessions {
+		if s != nil {
+			d.keys[i].Add(now, s)
+			d.linkCopy.stored[i] = d.linkCopy.resume.Links[i]
+		}
 	}
 	d.core = core
 	if half, known := given(); known != nil {
@@ -210,6 +220,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 		d.log.Info("register file mended")
 		d.do(now, d.core.Step(now, dnpcore.Refresh{}))
 	}
+	d.maintainCopy(now)
 	if now.Before(d.lookAt) {
 		return
 	}
@@ -271,6 +282,7 @@ func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	defer d.mu.Unlock()
 	now := time.Now()
 	d.keys[dir.Index()].Add(now, s)
+	d.storeSession(dir, s)
 	d.apply(now, d.core.Step(now, dnpcore.Session{Dir: dir, ID: s.ID()}))
 }
 
@@ -284,7 +296,8 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 // anything that steps the machine again, for they are the machine's own.
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
-	d.carryOut(out.Effects, d.page)
+	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers()}, d.page)
+	d.storeLinks()
 	d.write(now, &out)
 	for _, dir := range out.Redial {
 		d.links[dir.Index()].Redial()

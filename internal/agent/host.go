@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
+	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/checks"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
@@ -108,6 +109,11 @@ func (h *hostHalf) open(cs *closers) error {
 		return err
 	}
 	cs.add(func() error { return h.page.file.Close() })
+	h.openCopy(cs)
+	if h.copy.numbers.Epoch != 0 {
+		h.keys.resume(h.copy.file.PathSessions())
+	}
+	h.keys.store = func(b []byte) { h.copy.note(h.log, h.copy.file.StorePathSessions(b)) }
 	if h.box, err = mailbox.Open(h.cfg.StateDir, h.half); err != nil {
 		return err
 	}
@@ -128,7 +134,7 @@ func (h *hostHalf) open(cs *closers) error {
 		}
 	}
 	h.rails.torus = torusrail.New(h.box, h.maxHops())
-	e, err := h.nextEpoch()
+	e, err := h.beginEpoch()
 	if err != nil {
 		return err
 	}
@@ -210,6 +216,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	core, err := hostcore.New(hostcore.Config{
 		Topo: h.topo, Periods: h.periods, MaxHops: h.maxHops(), Rails: rails,
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
+		Resume:        hostcore.Numbers(h.copy.numbers),
 		GossipSilence: gossipMisses * gossipTiming(h.periods).ProbeInterval,
 	}, now, e)
 	if err != nil {
@@ -290,6 +297,7 @@ func (h *hostHalf) maintain(now time.Time) {
 	if h.page.maintain(now) {
 		h.log.Info("register file mended")
 	}
+	h.maintainCopy(now)
 	if now.Before(h.lookAt) {
 		return
 	}
@@ -318,7 +326,7 @@ func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
 // do is apply but for the alarm, which is set once all is done.
 func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.alarm.wake = out.Wake
-	h.carryOut(out.Effects, h.page)
+	h.carryOut(out.Effects, backup.Numbers(h.core.Numbers()), h.page)
 	if out.WriteHost {
 		h.page.writeHost(now, out.Host)
 	}

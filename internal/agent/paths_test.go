@@ -185,7 +185,7 @@ func TestUndeliveredReportsOutliveTheHalf(t *testing.T) {
 	n.super.forget()
 	n.super.set(func(f *fakeSupervisor) { f.mute, f.reports = false, map[fault.ReportID]int{} })
 	n.start(at0, fault.HalfHost)
-	n.super.awaitThat("a report of the epoch before", func() bool {
+	n.super.awaitThat("a report of its epoch", func() bool {
 		for id := range n.super.reports {
 			if id.Origin == host0 && uint64(id.Epoch) == first {
 				return true
@@ -198,7 +198,7 @@ func TestUndeliveredReportsOutliveTheHalf(t *testing.T) {
 		t.Errorf("it is %s old and was %s when it was first said: want it to have aged", s.obs.Age, told.obs.Age)
 	}
 	n.awaitStatus(at0, "an empty log, and an empty spool", func(s status.Status) bool {
-		return s.Host.Epoch == first+1 && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0 && s.Spool.Error == ""
+		return s.Host.Epoch == first && s.Delivery.GetLogged() == 0 && s.Spool.Records == 0 && s.Spool.Error == ""
 	})
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"crypto/ecdh"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -26,7 +27,20 @@ type sessionKeys struct {
 
 	mu    sync.Mutex
 	asked []exchange // oldest first
+	kept  []keptSession
+	// store keeps the sessions over a restart; nil: nothing does.
+	store func([]byte)
 }
+
+// keptSession is one that a later life of the half must still understand: its supervisors go on to use it.
+type keptSession struct {
+	id         uint64
+	secret     [32]byte
+	supervisor string
+}
+
+// maxKept is how many sessions are kept, the newest: one a path would be 40.
+const maxKept = 32
 
 // exchange is one path request: one key, however often and by however many paths it is sent.
 type exchange struct {
@@ -87,7 +101,41 @@ func (k *sessionKeys) agree(supervisor string, r *lofamov1.PathReply) error {
 	if !k.table.Put(supervisor, servicenet.RoleSupervisor, servicenet.NewSession(r.GetSession(), secret)) {
 		return fmt.Errorf("session %#x with %s: its name is taken", r.GetSession(), supervisor)
 	}
+	k.keep(keptSession{r.GetSession(), secret, supervisor})
 	return nil
+}
+
+// keep stores a new session before anything is said under it.
+func (k *sessionKeys) keep(s keptSession) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept = append(slices.DeleteFunc(k.kept, func(o keptSession) bool { return o.id == s.id }), s)
+	k.kept = k.kept[max(0, len(k.kept)-maxKept):]
+	if k.store == nil {
+		return
+	}
+	var b []byte
+	for _, s := range k.kept {
+		b = binary.LittleEndian.AppendUint64(b, s.id)
+		b = append(b, s.secret[:]...)
+		b = append(b, byte(len(s.supervisor)))
+		b = append(b, s.supervisor...)
+	}
+	k.store(b)
+}
+
+// resume takes over the sessions of an earlier life. What is said here goes under new ones.
+func (k *sessionKeys) resume(b []byte) {
+	const fixed = 8 + 32 + 1
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(b) >= fixed && len(b) >= fixed+int(b[fixed-1]) {
+		s := keptSession{binary.LittleEndian.Uint64(b), [32]byte(b[8:]), string(b[fixed : fixed+int(b[fixed-1])])}
+		if k.table.Put(s.supervisor, servicenet.RoleSupervisor, servicenet.NewSession(s.id, s.secret)) {
+			k.kept = append(k.kept, s)
+		}
+		b = b[fixed+len(s.supervisor):]
+	}
 }
 
 // newest returns the key of the last session with a supervisor; nil: there is none, and a signature must do.

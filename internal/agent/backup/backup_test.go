@@ -30,6 +30,10 @@ func identity(half fault.Half) Identity {
 	return Identity{Node: "n1", Half: half, Boot: [16]byte{1, 2, 3}}
 }
 
+func numbers(e fault.Epoch, seq fault.Seq) Numbers {
+	return Numbers{servicenet.OutboxSnapshot{Epoch: e, Seq: seq, Exchange: 5}, 6}
+}
+
 func pathIn(t testing.TB) string { return filepath.Join(t.TempDir(), "dnp.backup") }
 
 // open opens a copy that can be had.
@@ -43,7 +47,8 @@ func open(t testing.TB, path string, half fault.Half) *File {
 
 // everything is what a copy holds, to be compared.
 type everything struct {
-	Outbox    servicenet.OutboxSnapshot
+	Outbox    Numbers
+	Paths     string
 	Counters  [grid.NumDirections]torus.LinkSnapshot
 	Sessions  [grid.NumDirections]Session
 	Hops      [grid.NumDirections]string
@@ -54,9 +59,10 @@ type everything struct {
 
 func read(f *File) everything {
 	var e everything
-	e.Outbox, _ = f.Outbox()
+	e.Outbox, _ = f.Numbers()
 	e.Baselines, e.Reports = string(f.Baselines()), f.Reports()
 	if f.id.Half != fault.HalfDNP {
+		e.Paths = string(f.PathSessions())
 		return e
 	}
 	for i, d := range grid.Directions() {
@@ -72,7 +78,7 @@ func read(f *File) everything {
 // fill stores something everywhere.
 func fill(t testing.TB, f *File) everything {
 	t.Helper()
-	must(t, f.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 7, Seq: 1 << 40, Exchange: 5}))
+	must(t, f.StoreNumbers(numbers(7, 1<<40)))
 	must(t, f.StoreBaselines([]byte("baselines")))
 	for i := range NumReports {
 		must(t, f.PutReport(Report{Epoch: 7, Seq: fault.Seq(i + 1), At: int64(-i), Payload: bytes.Repeat([]byte{byte(i + 1)}, 1+i%MaxReport)}))
@@ -87,6 +93,8 @@ func fill(t testing.TB, f *File) everything {
 		for i := range NumRelay {
 			must(t, f.StoreRelay(i, bytes.Repeat([]byte{byte(i), 3}, 1+i*11)))
 		}
+	} else {
+		must(t, f.StorePathSessions([]byte("sessions")))
 	}
 	return read(f)
 }
@@ -106,14 +114,19 @@ func TestGoesOn(t *testing.T) {
 		if f.Cold() != "there was none" {
 			t.Errorf("a new copy is cold for %q", f.Cold())
 		}
-		if _, ok := f.Outbox(); ok {
+		if _, ok := f.Numbers(); ok {
 			t.Error("a new copy has an outbox")
 		}
 		want := fill(t, f)
 		must(t, f.Close())
 		must(t, f.Close())
-		if err := f.StoreOutbox(servicenet.OutboxSnapshot{}); !errors.Is(err, ErrClosed) {
+		if err := f.StoreNumbers(Numbers{}); !errors.Is(err, ErrClosed) {
 			t.Errorf("store after close: %v", err)
+		}
+		look, err := Look(path, identity(half))
+		must(t, err)
+		if got := read(look); !reflect.DeepEqual(got, want) {
+			t.Errorf("looked at: %+v", got)
 		}
 		g := open(t, path, half)
 		if got := read(g); g.Cold() != "" || !reflect.DeepEqual(got, want) || len(got.Reports) != NumReports {
@@ -265,7 +278,7 @@ func without(got, want everything) bool {
 		}
 		return same || gone
 	}
-	ok := note(got.Outbox == want.Outbox, got.Outbox == servicenet.OutboxSnapshot{}) && note(got.Baselines == want.Baselines, got.Baselines == "")
+	ok := note(got.Outbox == want.Outbox, got.Outbox == Numbers{}) && note(got.Baselines == want.Baselines, got.Baselines == "")
 	for i := range want.Counters {
 		noLink, noSession := got.Counters[i] == torus.LinkSnapshot{}, got.Sessions[i] == Session{}
 		sameC, sameS := got.Counters[i] == want.Counters[i], got.Sessions[i] == want.Sessions[i]
@@ -379,7 +392,7 @@ func TestOneWriter(t *testing.T) {
 	if !strings.Contains(h.Cold(), ErrInUse.Error()) {
 		t.Errorf("cold for %q", h.Cold())
 	}
-	must(t, h.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 9}))
+	must(t, h.StoreNumbers(numbers(9, 0)))
 	if made, err := g.Maintain(); !made || err != nil { // it finds its file replaced, as it would by anybody
 		t.Error(made, err)
 	}
@@ -462,7 +475,7 @@ func TestFileSystemFull(t *testing.T) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("open on a full disk: %v", err)
 	}
-	if err := f.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 3, Seq: 4}); !errors.Is(err, ErrGone) {
+	if err := f.StoreNumbers(numbers(3, 4)); !errors.Is(err, ErrGone) {
 		t.Errorf("store without a file: %v", err)
 	}
 	if made, err := f.Maintain(); made || !errors.Is(err, unix.ENOSPC) {
@@ -510,7 +523,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	ids := []fault.ReportID{{Epoch: 1, Seq: 1}}
 	if n := testing.AllocsPerRun(100, func() {
 		must(t, f.StoreCounters(grid.XPlus, &c))
-		must(t, f.StoreOutbox(servicenet.OutboxSnapshot{Epoch: 1}))
+		must(t, f.StoreNumbers(numbers(1, 0)))
 		must(t, f.StoreRelay(3, payload))
 		must(t, f.FreeRelay(3))
 		must(t, f.PutReport(Report{Epoch: 1, Seq: 1, Payload: payload}))

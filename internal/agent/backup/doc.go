@@ -24,11 +24,15 @@
 // what rests on it begins cold. A cell of zeros was never written.
 //
 //	head         layout version, half, node, kernel's boot, the file's own inode: a copy of this file is none
-//	outbox       boot epoch, last sequence number given, last id of a path request
+//	numbers      boot epoch, last sequence number given, last id of a path request, number of the jobs' list
 //	baselines    what the self-test has learned
 //	reports      1,024: undelivered, each with the time when it was logged
 //
-// and of a DNP half besides
+// of a host half besides
+//
+//	paths        the sessions with the supervisors, so that what they say under them is understood
+//
+// and of a DNP half
 //
 //	sessions     a link: id and keys
 //	counters     a link: torus.LinkSnapshot

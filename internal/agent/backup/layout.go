@@ -21,6 +21,8 @@ const (
 	MaxRelay = 1440 - headerSize
 	// MaxHop bounds what is kept of the hops of a link.
 	MaxHop = 256 - headerSize
+	// MaxPathSessions bounds what is kept of a host half's sessions with supervisors.
+	MaxPathSessions = 4096 - headerSize
 	// MaxBaselines bounds what the self-test keeps.
 	MaxBaselines = 4096 - headerSize
 )
@@ -28,8 +30,9 @@ const (
 // Numbers of the cells. Append only.
 const (
 	numberHead     = 1
-	numberOutbox   = 2
+	numberNumbers  = 2
 	numberBaseline = 3
+	numberPaths    = 4
 	numberSession  = 16
 	numberCounters = 32
 	numberHop      = 48
@@ -39,12 +42,13 @@ const (
 
 // layout says where the cells of a half are.
 type layout struct {
-	head, outbox, baselines cell
-	sessions, counters, hop [grid.NumDirections]cell // of size 0 for a host half, as are
-	relay                   []cell                   // none
-	reports                 []cell
-	all                     []cell
-	half                    int // of the file: where copy B begins
+	head, numbers, baselines cell
+	paths                    cell                     // of size 0 for a DNP half
+	sessions, counters, hop  [grid.NumDirections]cell // of size 0 for a host half, as are
+	relay                    []cell                   // none
+	reports                  []cell
+	all                      []cell
+	half                     int // of the file: where copy B begins
 }
 
 const pageSize = 4096
@@ -59,7 +63,7 @@ func newLayout(half fault.Half) layout {
 		return c
 	}
 	l.head = add(numberHead, 192)
-	l.outbox = add(numberOutbox, 64)
+	l.numbers = add(numberNumbers, 64)
 	if half == fault.HalfDNP {
 		for i := range uint32(grid.NumDirections) {
 			l.sessions[i] = add(numberSession+i, 64)
@@ -68,6 +72,9 @@ func newLayout(half fault.Half) layout {
 		}
 	}
 	l.baselines = add(numberBaseline, headerSize+MaxBaselines)
+	if half == fault.HalfHost {
+		l.paths = add(numberPaths, headerSize+MaxPathSessions)
+	}
 	if half == fault.HalfDNP {
 		for i := range uint32(NumRelay) {
 			l.relay = append(l.relay, add(numberRelay+i, headerSize+MaxRelay))

@@ -67,25 +67,46 @@ func (f *File) checkHead(file *os.File) error {
 	return nil
 }
 
-// Outbox returns what was stored; without it a half cannot go on.
-func (f *File) Outbox() (servicenet.OutboxSnapshot, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	b := f.payload(f.lay.outbox)
-	if len(b) != 24 {
-		return servicenet.OutboxSnapshot{}, false
-	}
-	return servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])), Exchange: le.Uint64(b[16:])}, true
+// Numbers is what a half must not use for a second thing: its boot epoch, and the numbers in it.
+type Numbers struct {
+	servicenet.OutboxSnapshot
+	List uint32 // of a host half: the number of its jobs' list of nodes
 }
 
-// StoreOutbox comes before the numbers are used.
-func (f *File) StoreOutbox(o servicenet.OutboxSnapshot) error {
-	var b [24]byte
-	le.PutUint64(b[:], uint64(o.Epoch))
-	le.PutUint64(b[8:], uint64(o.Seq))
-	le.PutUint64(b[16:], o.Exchange)
-	return f.store(f.lay.outbox, b[:])
+// Numbers returns what was stored; without it a half cannot go on.
+func (f *File) Numbers() (Numbers, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.payload(f.lay.numbers)
+	if len(b) != numbersSize {
+		return Numbers{}, false
+	}
+	return Numbers{
+		servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])), Exchange: le.Uint64(b[16:])}, le.Uint32(b[24:]),
+	}, true
 }
+
+const numbersSize = 28
+
+// StoreNumbers comes before the numbers are used.
+func (f *File) StoreNumbers(n Numbers) error {
+	var b [numbersSize]byte
+	le.PutUint64(b[:], uint64(n.Epoch))
+	le.PutUint64(b[8:], uint64(n.Seq))
+	le.PutUint64(b[16:], n.Exchange)
+	le.PutUint32(b[24:], n.List)
+	return f.store(f.lay.numbers, b[:])
+}
+
+// PathSessions returns what was stored of the sessions with the supervisors, for whoever encodes them: nil: nothing.
+func (f *File) PathSessions() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.paths)
+}
+
+// StorePathSessions keeps at most MaxPathSessions bytes.
+func (f *File) StorePathSessions(b []byte) error { return f.store(f.lay.paths, b) }
 
 // Session is what a handshake has given.
 type Session struct {

@@ -75,6 +75,12 @@ func New(self fault.Origin, epoch fault.Epoch, cfg servicenet.OutboxConfig) (*Se
 	return &Sender{self: self, outbox: box, network: fault.Unknown, migrations: map[Reason]uint64{}}, nil
 }
 
+// Resume goes on where the outbox of a life before was. It comes before Restore.
+func (s *Sender) Resume(at servicenet.OutboxSnapshot) { s.outbox.Resume(at) }
+
+// Snapshot returns where the numbers stand: what Resume goes on from, to be stored before anything is sent.
+func (s *Sender) Snapshot() servicenet.OutboxSnapshot { return s.outbox.Snapshot() }
+
 // Restore takes over the reports of earlier lives. It comes before the first Add.
 func (s *Sender) Restore(now time.Time, kept []servicenet.Kept) {
 	if len(kept) == 0 {

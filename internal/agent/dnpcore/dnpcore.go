@@ -63,6 +63,8 @@ type Config struct {
 	RelayRate int
 	// Kept are undelivered reports of earlier lives.
 	Kept []servicenet.Kept
+	// Resume is where the half goes on; its zero: it begins cold.
+	Resume Resume
 	// BulkRate bounds the back messages relayed, a second, for each link; 0: 250. They have no part in
 	// RelayRate, so that reports never wait for them. BulkBurst is how many may come at once; 0: 64.
 	BulkRate, BulkBurst int
@@ -160,9 +162,13 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 			return nil, err
 		}
 	}
+	m.resumeLinks(now)
 	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
 	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "", 0)
+	if cfg.Resume.Outbox.Epoch == epoch {
+		m.sender.Resume(cfg.Resume.Outbox)
+	}
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})
 	return m, nil

@@ -26,6 +26,19 @@ import (
 // once in 16,000 losses.
 const maxFirst = 1 << 16
 
+// Read returns the number on disk; 0: there is none, or none that can be understood.
+func Read(path string) fault.Epoch {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	e, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63)
+	if err != nil {
+		return 0
+	}
+	return fault.Epoch(e)
+}
+
 // Next counts one start: it reads the file, adds one and has the result on disk before it returns.
 // Without a file the result is drawn, from 1 to maxFirst. garbled tells of one that could not be understood and
 // was taken for lost; it is no failure.

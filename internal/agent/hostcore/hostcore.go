@@ -38,6 +38,8 @@ type Config struct {
 	Sensed     uint8               // number of the interface that the service network's sensor looks at
 	Checksums  []lofamov1.Checksum // offered to supervisors, the preferred first; none: the outbox' default
 	Kept       []servicenet.Kept   // undelivered reports of earlier lives
+	// Resume is where the half goes on; its zero: it begins cold, or in a new boot epoch.
+	Resume Numbers
 	// GossipSilence is how long gossip that was heard counts once it alone speaks for the service
 	// network; less than NetworkDeadAfter of the outbox counts as that.
 	GossipSilence time.Duration
@@ -121,6 +123,10 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter)},
 	}
 	m.stateInitially(now)
+	if cfg.Resume.Epoch == epoch {
+		m.sender.Resume(cfg.Resume.OutboxSnapshot)
+		m.told.Resume(cfg.Resume.List)
+	}
 	m.sender.Restore(now, cfg.Kept)
 	return m, nil
 }
@@ -274,6 +280,15 @@ func (m *Machine) note(k NoteKind, format string, args ...any) {
 
 // Verdict returns what the machine holds of the other half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
+
+// Numbers is what a half that goes on must not use for a second thing.
+type Numbers struct {
+	servicenet.OutboxSnapshot
+	List uint32 // of the nodes of the jobs here
+}
+
+// Numbers returns where they stand: to be stored before anything of the step is sent.
+func (m *Machine) Numbers() Numbers { return Numbers{m.sender.Snapshot(), m.told.Serial()} }
 
 // Epoch returns the boot epoch in use.
 func (m *Machine) Epoch() fault.Epoch { return m.sender.Epoch() }

@@ -1,16 +1,18 @@
-// Package keeper gives a half's undelivered reports to its spool, and takes those of earlier lives back
-// out of it: how a report lies in a record, and how old it is after a restart. The file itself is
+// Package keeper gives a half's undelivered reports to its copy and its spool, and takes those of earlier lives back
+// out of them: how a report lies in a record, and how old it is after a restart. The file itself is
 // pkg/servicenet/spool's business, what is kept and when it is freed the outbox's.
 //
 // A half that has no spool, or one whose disk fails, goes on without it and says why.
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +23,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/spool"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
 )
 
 // Config sets a keeper.
@@ -32,6 +36,18 @@ type Config struct {
 	// Boot and Now are the kernel's boot id, and the time since it booted in ns (CLOCK_BOOTTIME).
 	Boot [16]byte
 	Now  func() int64
+	// Copy keeps the reports over a kill, at once and whatever the disk does; the spool keeps them over a boot. Rescued are those of a
+	// copy that the half could not go on from otherwise.
+	Copy    Copy
+	Rescued []backup.Report
+}
+
+// Copy is the half's copy (internal/agent/backup). None of its methods waits for anything. What it cannot take it counts, and says to
+// who maintains it.
+type Copy interface {
+	Reports() []backup.Report
+	PutReport(backup.Report) error
+	FreeReports([]fault.ReportID) error
 }
 
 // Keeper is the spool of one half, or what is there in its place. Its methods may be called from any
@@ -45,9 +61,15 @@ type Keeper struct {
 // Open returns a keeper, always, and the reports of earlier lives, in the order of their ids.
 func Open(cfg Config) (*Keeper, []servicenet.Kept) {
 	k := &Keeper{cfg: cfg}
+	return k, k.merge(k.openSpool())
+}
+
+// openSpool opens the spool where one is configured, and returns what it has kept.
+func (k *Keeper) openSpool() []servicenet.Kept {
+	cfg := k.cfg
 	if cfg.Size == 0 {
 		k.why = "none is configured"
-		return k, nil
+		return nil
 	}
 	s, records, err := spool.Open(spool.Config{
 		Path: cfg.Path, Size: cfg.Size, Origin: cfg.Origin, Boot: cfg.Boot, Logger: cfg.Logger, Now: cfg.Now,
@@ -55,23 +77,78 @@ func Open(cfg Config) (*Keeper, []servicenet.Kept) {
 	if err != nil {
 		cfg.Logger.Warn("undelivered reports will be lost when this half ends", "err", err)
 		k.why = err.Error()
-		return k, nil
+		return nil
 	}
 	k.spool = s
-	return k, k.restore(records)
+	return k.restore(records)
+}
+
+// merge adds what the copy has kept: a report that is in both is one report. From then on each of them has all.
+func (k *Keeper) merge(kept []servicenet.Kept) []servicenet.Kept {
+	if k.cfg.Copy == nil {
+		return kept
+	}
+	spooled := make(map[fault.ReportID]bool, len(kept))
+	for _, s := range kept {
+		spooled[s.Report.ID] = true
+	}
+	copied := make(map[fault.ReportID]bool)
+	own := k.cfg.Copy.Reports()
+	for i, c := range slices.Concat(own, k.cfg.Rescued) {
+		id := fault.ReportID{Origin: k.cfg.Origin, Epoch: c.Epoch, Seq: c.Seq}
+		report, err := decode(id, c.Payload)
+		if err != nil {
+			k.cfg.Logger.Warn("a kept report cannot be read", "id", id.String(), "err", err)
+			_ = k.cfg.Copy.FreeReports([]fault.ReportID{id}) // counted there
+			continue
+		}
+		if i >= len(own) {
+			_ = k.cfg.Copy.PutReport(c)
+		}
+		copied[id] = true
+		if !spooled[id] {
+			kept = append(kept, servicenet.Kept{Report: report, Age: time.Duration(max(k.cfg.Now()-c.At, 0))})
+			k.spoolOne(id, c.Payload, c.At)
+		}
+	}
+	for _, s := range kept {
+		if id := s.Report.ID; !copied[id] {
+			if b, err := proto.Marshal(servicenet.EncodeReport(s.Report)); err == nil {
+				_ = k.cfg.Copy.PutReport(backup.Report{Epoch: id.Epoch, Seq: id.Seq, At: k.cfg.Now() - int64(s.Age), Payload: b})
+			}
+		}
+	}
+	slices.SortFunc(kept, func(a, b servicenet.Kept) int {
+		x, y := a.Report.ID, b.Report.ID
+		return cmp.Or(cmp.Compare(x.Epoch, y.Epoch), cmp.Compare(x.Seq, y.Seq))
+	})
+	return kept
+}
+
+func decode(id fault.ReportID, payload []byte) (fault.Report, error) {
+	m := new(lofamov1.Report)
+	if err := proto.Unmarshal(payload, m); err != nil {
+		return fault.Report{}, err
+	}
+	r, err := servicenet.DecodeReport(m)
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("it says that it is %s", r.ID)
+	}
+	return r, err
+}
+
+func (k *Keeper) spoolOne(id fault.ReportID, payload []byte, at int64) {
+	if k.spool != nil {
+		k.spool.Append(spool.Record{ID: id, Payload: payload, Boot: k.cfg.Boot, At: at})
+	}
 }
 
 // restore reads the records. What cannot be read is freed: it never will be.
 func (k *Keeper) restore(records []spool.Record) []servicenet.Kept {
 	var out []servicenet.Kept
 	for _, r := range records {
-		m := new(lofamov1.Report)
-		err := proto.Unmarshal(r.Payload, m)
-		var report fault.Report
-		if err == nil {
-			report, err = servicenet.DecodeReport(m)
-		}
-		if err != nil || report.ID != r.ID {
+		report, err := decode(r.ID, r.Payload)
+		if err != nil {
 			k.cfg.Logger.Warn("a kept report cannot be read", "id", r.ID.String(), "err", err)
 			k.spool.Free([]fault.ReportID{r.ID})
 			continue
@@ -91,9 +168,14 @@ func (k *Keeper) age(r spool.Record) time.Duration {
 	return time.Duration(max(age, 0))
 }
 
-// Keep appends reports that entered the log.
-func (k *Keeper) Keep(reports []fault.Report) {
-	if k.spool == nil {
+// Keep appends reports that entered the log. They are in the copy when it returns, and on disk soon after.
+func (k *Keeper) Keep(reports []fault.Report) { k.keep(reports, true) }
+
+// KeepCopied is Keep with a spool that loses them: a fault to be injected.
+func (k *Keeper) KeepCopied(reports []fault.Report) { k.keep(reports, false) }
+
+func (k *Keeper) keep(reports []fault.Report, spooled bool) {
+	if k.spool == nil && k.cfg.Copy == nil {
 		return
 	}
 	for _, r := range reports {
@@ -102,13 +184,25 @@ func (k *Keeper) Keep(reports []fault.Report) {
 			k.cfg.Logger.Warn("a report is not kept", "id", r.ID.String(), "err", err)
 			continue
 		}
-		k.spool.Append(spool.Record{ID: r.ID, Payload: b, Boot: k.cfg.Boot, At: k.cfg.Now()})
+		at := k.cfg.Now()
+		if k.cfg.Copy != nil {
+			_ = k.cfg.Copy.PutReport(backup.Report{Epoch: r.ID.Epoch, Seq: r.ID.Seq, At: at, Payload: b})
+		}
+		if spooled {
+			k.spoolOne(r.ID, b, at)
+		}
 	}
 }
 
 // Forget frees reports that left the log.
 func (k *Keeper) Forget(ids []fault.ReportID) {
-	if k.spool != nil && len(ids) > 0 {
+	if len(ids) == 0 {
+		return
+	}
+	if k.cfg.Copy != nil {
+		_ = k.cfg.Copy.FreeReports(ids)
+	}
+	if k.spool != nil {
 		k.spool.Free(ids)
 	}
 }

@@ -62,6 +62,14 @@ func (m *Machine) Told() uint64 {
 	return m.revision
 }
 
+// Resume goes on after a list of an earlier life with the same boot epoch: supervisors may have that list, and it does not hold any
+// more. 0 is none.
+func (m *Machine) Resume(serial uint32) {
+	if serial > 0 {
+		m.list.serial = serial + 1
+	}
+}
+
 // Serial is the number of the half's own list of nodes; 0: it has none.
 func (m *Machine) Serial() uint32 { return m.list.serial }
 

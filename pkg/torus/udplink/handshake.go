@@ -96,6 +96,9 @@ func (p *pacer) attempt(now time.Time) time.Duration {
 // keepDialling makes a session, and another whenever that is asked for or Rekey has passed.
 func (l *Link) keepDialling(ctx context.Context, h Handler) {
 	var pace pacer
+	if l.cfg.Resumed {
+		l.awaitNeed(ctx)
+	}
 	for {
 		sleep(ctx, pace.attempt(time.Now()))
 		if ctx.Err() != nil {
@@ -112,13 +115,18 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 		case <-l.redial:
 		default:
 		}
-		rekey := time.NewTimer(l.cfg.Rekey)
-		select {
-		case <-l.redial:
-		case <-rekey.C:
-		case <-ctx.Done():
-		}
-		rekey.Stop()
+		l.awaitNeed(ctx)
+	}
+}
+
+// awaitNeed waits until a new session is asked for, or due.
+func (l *Link) awaitNeed(ctx context.Context) {
+	rekey := time.NewTimer(l.cfg.Rekey)
+	defer rekey.Stop()
+	select {
+	case <-l.redial:
+	case <-rekey.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+)
+
+// copyFileSuffix follows the half's name in the name of its copy.
+const copyFileSuffix = ".backup"
+
+// CopyPath is the name of a half's copy.
+func CopyPath(stateDir string, half fault.Half) string {
+	return stateDir + "/" + half.String() + copyFileSuffix
+}
+
+// resumption is a half's copy, and where the half goes on: nowhere, if numbers has no epoch.
+type resumption struct {
+	file    *backup.File
+	numbers backup.Numbers // as last stored
+	checkAt time.Time
+	rescued []backup.Report // of a copy that is no good otherwise
+
+	mu     sync.Mutex // for broken: supervisors' sessions are stored from elsewhere
+	broken condition
+}
+
+// openCopy opens the half's copy and decides whether it goes on from it. It must be called under the half's lock on the register
+// file.
+func (c *common) openCopy(cs *closers) {
+	boot, bootErr := keeper.BootID()
+	file, err := backup.Open(CopyPath(c.cfg.StateDir, c.half), backup.Identity{Node: c.cfg.Node, Half: c.half, Boot: boot})
+	c.copy = &resumption{file: file}
+	c.copy.judge(c.log, err)
+	cs.add(file.Close)
+	if why := file.Cold(); why != "" {
+		c.log.Info("beginning cold", "why", why)
+		return
+	}
+	n, known := file.Numbers()
+	last := epoch.Read(c.epochPath())
+	why := ""
+	switch {
+	case bootErr != nil:
+		why = bootErr.Error()
+	case !known || n.Epoch < 1 || n.Epoch > servicenet.MaxEpoch:
+		why = "the copy's numbers are lost"
+	case last > n.Epoch:
+		why = fmt.Sprintf("a later life had boot epoch %d, the copy is of %d", last, n.Epoch)
+	}
+	if why != "" {
+		c.copy.rescued = file.Reports()
+		c.log.Warn("beginning cold", "why", why)
+		c.copy.judge(c.log, file.GoCold(why))
+		return
+	}
+	c.copy.numbers = n
+	if s := file.Stats(); s.Lost > 0 || s.Mended > 0 {
+		c.log.Warn("the copy was damaged", "mended", s.Mended, "lost", s.Lost)
+	}
+}
+
+// beginEpoch says in which boot epoch the half lives: the one of its copy, or the next one.
+func (c *common) beginEpoch() (fault.Epoch, error) {
+	if e := c.copy.numbers.Epoch; e != 0 {
+		c.log.Info("going on where an earlier life was", "epoch", e, "seq", c.copy.numbers.Seq)
+		if epoch.Read(c.epochPath()) != e {
+			if err := epoch.Set(c.epochPath(), e); err != nil {
+				c.log.Warn("boot epoch not kept", "err", err)
+			}
+		}
+		return e, nil
+	}
+	e, err := c.nextEpoch()
+	if err == nil {
+		c.storeNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: e}})
+	}
+	return e, err
+}
+
+// storeNumbers comes before whatever carries one of them is sent.
+func (c *common) storeNumbers(n backup.Numbers) {
+	if n != c.copy.numbers {
+		c.copy.numbers = n
+		c.copy.note(c.log, c.copy.file.StoreNumbers(n))
+	}
+}
+
+// judge remembers whether the copy works.
+func (r *resumption) judge(log *slog.Logger, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken.set(log, "copy", err)
+}
+
+// note remembers a store that failed. That one went well says nothing of the others.
+func (r *resumption) note(log *slog.Logger, err error) {
+	if err != nil {
+		r.judge(log, err)
+	}
+}
+
+// maintainCopy looks after the file once a second.
+func (c *common) maintainCopy(now time.Time) {
+	if now.Before(c.copy.checkAt) {
+		return
+	}
+	c.copy.checkAt = now.Add(checkEvery)
+	made, err := c.copy.file.Maintain()
+	c.copy.judge(c.log, err)
+	if made {
+		c.log.Info("copy made anew")
+	}
+}
+
+// links is where the links go on, and their sessions.
+func (r *resumption) links() (out dnpcore.Resume, sessions [grid.NumDirections]*torus.Session) {
+	out.Outbox = r.numbers.OutboxSnapshot
+	if r.numbers.Epoch == 0 {
+		return dnpcore.Resume{}, sessions
+	}
+	for i, d := range grid.Directions() {
+		if c, s, ok := r.file.Link(d); ok && s.ID != 0 {
+			out.Links[i], out.Has[i] = c, true
+			sessions[i] = torus.ResumeSession(s.ID, s.Tx, s.Rx, c.TxSeq)
+		}
+	}
+	return out, sessions
+}
+
+// linkCopy is what the DNP half's copy holds of the links.
+type linkCopy struct {
+	resume   dnpcore.Resume
+	sessions [grid.NumDirections]*torus.Session
+	stored   [grid.NumDirections]torus.LinkSnapshot
+}
+
+// storeLinks stores what has changed of the links. It comes before frames are sent: a number that was seen must not be used
+// again, nor one be taken twice that was acknowledged.
+func (d *dnpHalf) storeLinks() {
+	for _, dir := range d.topo.Links {
+		i := dir.Index()
+		s := d.core.LinkSnapshot(dir)
+		if s != d.linkCopy.stored[i] {
+			d.linkCopy.stored[i] = s
+			d.copy.note(d.log, d.copy.file.StoreCounters(dir, &s))
+		}
+	}
+}
+
+// storeSession comes before the session's first frame.
+func (d *dnpHalf) storeSession(dir grid.Direction, s *torus.Session) {
+	tx, rx := s.Keys()
+	d.copy.note(d.log, d.copy.file.StoreSession(dir, backup.Session{ID: s.ID(), Tx: tx, Rx: rx}))
+}

@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/epoch"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+func copyIdentity(t *testing.T, cfg config.Agent, h fault.Half) backup.Identity {
+	t.Helper()
+	boot, err := keeper.BootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return backup.Identity{Node: cfg.Node, Half: h, Boot: boot}
+}
+
+func (n *testNet) look(c grid.Coord, h fault.Half) *backup.File {
+	n.t.Helper()
+	f, err := backup.Look(CopyPath(n.cfgs[c].StateDir, h), copyIdentity(n.t, n.cfgs[c], h))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return f
+}
+
+// at is how far the half of a copy has come: the number of its reports, or of its frames.
+func at(f *backup.File, h fault.Half) (fault.Epoch, uint64) {
+	n, _ := f.Numbers()
+	if h == fault.HalfHost {
+		return n.Epoch, uint64(n.Seq)
+	}
+	c, _, _ := f.Link(grid.XPlus)
+	return n.Epoch, c.TxSeq
+}
+
+// peerEnd plays the neighbour of a link, with a session that nobody shook hands for.
+type peerEnd struct {
+	t    *testing.T
+	conn *net.UDPConn
+	to   netip.AddrPort
+	keys torus.Keyring
+}
+
+// A half whose copy has sessions sends by them at once: nobody shakes hands, the numbers go on, the boot epoch is the same; and no frame comes
+// whose number was not in the copy before, nor one that acknowledges what the copy does not have.
+func TestLinksGoOnFromTheCopy(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	cfg := n.cfgs[at0]
+	dir := grid.XPlus
+	tx, rx := [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
+	local, peer := netip.MustParseAddrPort(cfg.Links[dir.String()].Local), netip.MustParseAddrPort(cfg.Links[dir.String()].Peer)
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(peer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+
+	const before, heard = 1000, 500
+	f, err := backup.Open(CopyPath(cfg.StateDir, fault.HalfDNP), copyIdentity(t, cfg, fault.HalfDNP))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77, Seq: 12}}),
+		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
+		f.StoreCounters(dir, &torus.LinkSnapshot{
+			TxSession: 9, TxSeq: before, Acked: before, Started: true, RxSession: 9, PeerEpoch: 3, High: heard, Replay: 1, Rx: torus.LinkNormal, Tx: torus.LinkNormal,
+		}),
+		f.Close(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.start(at0, fault.HalfDNP)
+
+	p := &peerEnd{t: t, conn: conn, to: local}
+	now := time.Now()
+	p.keys.Add(now, torus.ResumeSession(9, rx, tx, heard))
+	buf := make([]byte, 2048)
+	for want := uint64(before + 1); want <= before+20; want++ {
+		if err := conn.SetReadDeadline(time.Now().Add(bound)); err != nil {
+			t.Fatal(err)
+		}
+		size, err := conn.Read(buf)
+		if err != nil {
+			t.Fatalf("frame %d does not come: %v", want, err)
+		}
+		g, err := torus.Decode(buf[:size], cfg.MTU, &p.keys)
+		if err != nil || g.Seq != want || g.Session != 9 || g.Epoch != 77 {
+			t.Fatalf("frame %+v, %v: want number %d of session 9, epoch 77", g, err, want)
+		}
+		is, _, ok := n.look(at0, fault.HalfDNP).Link(dir)
+		if !ok || is.TxSeq < g.Seq || is.High < g.Ack {
+			t.Fatalf("frame %d, which acknowledges %d, was sent before it was stored: the copy is at %d and %d", g.Seq, g.Ack, is.TxSeq, is.High)
+		}
+		p.send(dir.Opposite(), g.Dst, g.Src, heard+want-before, g.Seq)
+	}
+	if len(n.look(at0, fault.HalfDNP).Reports()) > 0 {
+		t.Error("there are reports of a half that has nothing to say")
+	}
+}
+
+func (p *peerEnd) send(dir grid.Direction, src, dst grid.Coord, seq, ack uint64) {
+	p.t.Helper()
+	f := torus.Frame{Type: torus.TypeHeartbeat, Direction: dir, Src: src, Dst: dst, Session: 9, Epoch: 3, Seq: seq, Ack: ack, DNP: 1, Host: 1}
+	b, err := f.Append(nil, &p.keys)
+	if err == nil {
+		_, err = p.conn.WriteToUDPAddrPort(b, p.to)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// Halves that die and come back are in the same epoch, on the same sessions, and their neighbours miss nothing.
+func TestHalvesGoOn(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	n.startAll()
+	n.awaitHealthy()
+	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
+		was := n.look(at0, h)
+		n.halt(at0, h)
+		n.super.forget()
+		n.start(at0, h)
+		before, number := at(was, h)
+		n.awaitRegister("numbers that go on", func() bool {
+			_, now := at(n.look(at0, h), h)
+			return now > number
+		})
+		n.awaitHealthy()
+		is := n.look(at0, h)
+		if now, _ := at(is, h); now != before {
+			t.Errorf("%s half: epoch %d, was %d", h, now, before)
+		}
+		if h == fault.HalfDNP {
+			for _, d := range n.dims.Links() {
+				a, s, _ := was.Link(d)
+				b, r, _ := is.Link(d)
+				if s != r || s.ID == 0 || b.TxSeq <= a.TxSeq || b.High <= a.High {
+					t.Errorf("link %s: session %08x at %d and %d, was %08x at %d and %d", d, r.ID, b.TxSeq, b.High, s.ID, a.TxSeq, a.High)
+				}
+			}
+		}
+	}
+}
+
+// A copy from which nothing may be gone on from: a new boot epoch, and the reports in it are delivered all the same.
+func TestColdStarts(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, cfg config.Agent, path string){
+		"no copy": func(t *testing.T, _ config.Agent, path string) {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"truncated": func(t *testing.T, _ config.Agent, path string) {
+			if err := os.Truncate(path, 100); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a later epoch on disk": func(t *testing.T, cfg config.Agent, _ string) {
+			p := filepath.Join(cfg.StateDir, "host.epoch")
+			if err := epoch.Set(p, epoch.Read(p)+5); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newTestNet(t, pair, nil)
+			n.start(at0, fault.HalfHost)
+			first := n.awaitStatus(at0, "its epoch", func(s status.Status) bool { return s.Host.Epoch > 0 }).Host.Epoch
+			n.halt(at0, fault.HalfHost)
+			path := CopyPath(n.cfgs[at0].StateDir, fault.HalfHost)
+			spoil(t, n.cfgs[at0], path)
+			n.start(at0, fault.HalfHost)
+			n.awaitStatus(at0, "a new epoch", func(s status.Status) bool { return s.Host.Epoch > first })
+		})
+	}
+}
+
+// The copy taken away from a running half is there again within a second or so, with all that the next life needs.
+func TestCopyTakenAway(t *testing.T) {
+	n := newTestNet(t, pair, nil)
+	n.startAll()
+	n.awaitHealthy()
+	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {
+		path := CopyPath(n.cfgs[at0].StateDir, h)
+		epoch, number := at(n.look(at0, h), h)
+		for _, take := range []func() error{func() error { return os.Truncate(path, 0) }, func() error { return os.Remove(path) }} {
+			if err := take(); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitRegister("a copy again", func() bool {
+				f, err := backup.Look(path, copyIdentity(t, n.cfgs[at0], h))
+				if err != nil {
+					return false
+				}
+				e, now := at(f, h)
+				return e == epoch && now > number
+			})
+		}
+		n.halt(at0, h)
+		n.start(at0, h)
+		n.awaitRegister("numbers that go on", func() bool {
+			e, now := at(n.look(at0, h), h)
+			return e == epoch && now > number
+		})
+	}
+}

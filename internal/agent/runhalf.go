@@ -80,7 +80,9 @@ func (c *child) tend(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.timer.C:
-			err = c.step(c.look())
+			if err = c.step(c.look()); err == nil && c.proven() {
+				err = c.step(recovery.Proven{})
+			}
 		case cause := <-ended:
 			err = c.gone(cause)
 		case <-c.asked:
@@ -146,6 +148,9 @@ func (c *child) step(ev recovery.Event) error {
 		l := r.Last
 		c.log.Warn("half serves again", "cause", l.Cause.String(), "attempt", l.Attempt, "detected_ns", l.At, "gone", micros(l.Gone), "started", micros(l.Started),
 			"serving", micros(l.Serving), "restarts", r.Restarts, "total", r.Total)
+	}
+	if _, ok := ev.(recovery.Proven); ok && out.Tell {
+		c.log.Info("half has passed its self-test", "proven", micros(r.Last.Proven))
 	}
 	if out.Tell {
 		c.publish(r)
@@ -308,6 +313,16 @@ func (c *child) readStores() (uint32, bool) {
 	}
 	c.stores = n
 	return n, true
+}
+
+// proven says whether a half that was restarted has passed its self-test, which it says in the file of its lock.
+func (c *child) proven() bool {
+	l := c.record.Last // its goroutine alone writes it
+	if c.record.State != recovery.Running || l == nil || l.Serving == 0 || l.Proven != 0 {
+		return false
+	}
+	h, err := regfile.LastHolder(c.d.statePath(RegisterFile), c.half)
+	return err == nil && h.Proven && h.PID == c.record.PID
 }
 
 // stop ends the half's process, if there is one: asked first, by force after stopWait.

@@ -48,11 +48,18 @@ func holder(file *os.File) string {
 
 // Holder is the process that serves a half of a register file, as it has said itself.
 type Holder struct {
-	PID   int
-	Start uint64 // StartTime of it; 0: it did not know
+	PID    int
+	Start  uint64 // StartTime of it; 0: it did not know
+	Proven bool   // it has passed its self-test: see NoteProven
 }
 
-func (h Holder) append(b []byte) []byte { return fmt.Appendf(b, "%d %d\n", h.PID, h.Start) }
+func (h Holder) append(b []byte) []byte {
+	b = fmt.Appendf(b, "%d %d", h.PID, h.Start)
+	if h.Proven {
+		b = append(b, " proven"...)
+	}
+	return append(b, '\n')
+}
 
 func readHolder(file *os.File) (Holder, error) {
 	b, err := io.ReadAll(io.LimitReader(file, 60))
@@ -61,6 +68,7 @@ func readHolder(file *os.File) (Holder, error) {
 	}
 	pid, start, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
 	var h Holder
+	start, h.Proven = strings.CutSuffix(start, " proven")
 	if h.PID, err = strconv.Atoi(pid); err != nil {
 		return Holder{}, fmt.Errorf("given %.20q: want a process", b)
 	}
@@ -68,6 +76,36 @@ func readHolder(file *os.File) (Holder, error) {
 		h.Start, err = strconv.ParseUint(start, 10, 64)
 	}
 	return h, err
+}
+
+// NoteProven tells the recovery daemon, by the lock's file, that this half has passed its self-test since it was started.
+func (f *File) NoteProven() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lock == nil {
+		return fmt.Errorf("note proven: register file %s: %w", f.path, ErrClosed)
+	}
+	h := Holder{PID: os.Getpid(), Proven: true}
+	h.Start, _ = StartTime(h.PID)
+	if _, err := f.lock.WriteAt(h.append(nil), 0); err != nil { // longer than what is there
+		return fmt.Errorf("note proven: register file %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// LastHolder returns the process that took the lock of a half last, whether it still holds it or not.
+func LastHolder(path string, half fault.Half) (Holder, error) {
+	name := path + "." + half.String()
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return Holder{}, fmt.Errorf("lock of the %s half: %w", half, err)
+	}
+	defer func() { _ = file.Close() }()
+	h, err := readHolder(file)
+	if err != nil {
+		return Holder{}, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return h, nil
 }
 
 // HolderOf returns the process that holds the lock of a half, and false where none does. It tries the lock for a moment to

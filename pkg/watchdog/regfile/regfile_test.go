@@ -148,10 +148,16 @@ func TestHolder(t *testing.T) {
 	if err != nil || start == 0 {
 		t.Fatal(start, err)
 	}
-	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{os.Getpid(), start}) {
+	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{PID: os.Getpid(), Start: start}) {
 		t.Errorf("served: %+v, %t, %v: want process %d of %d", h, held, err, os.Getpid(), start)
 	}
-	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {12, 34}} {
+	if err := f.NoteProven(); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Proven: true}) {
+		t.Errorf("proven: %+v, %v", h, err)
+	}
+	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Proven: true}} {
 		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -172,6 +178,9 @@ func TestHolder(t *testing.T) {
 	}
 	if h, held, err := HolderOf(path, fault.HalfDNP); held || err != nil {
 		t.Errorf("no longer served: %+v, %t, %v", h, held, err)
+	}
+	if err := f.NoteProven(); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
 	}
 	if _, err := StartTime(-1); err == nil {
 		t.Error("no such process has a start time")

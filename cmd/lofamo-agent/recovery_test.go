@@ -16,11 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
 )
 
 // awaitRecord polls what the daemon keeps of a half until it fits.
@@ -358,4 +361,87 @@ func linkSockets(t *testing.T, pid int) (names [2]string) {
 		}
 	}
 	return names
+}
+
+// pair makes two nodes that are one another's only neighbours.
+func pair(t *testing.T) [2]config.Agent {
+	t.Helper()
+	a := node(t)
+	b := a
+	dir := t.TempDir()
+	b.Node, b.Coord, b.StateDir = "n1-0-0", "1,0,0", filepath.Join(dir, "state")
+	b.Service.Listen = freePort(t)
+	b.TLS.HostCert, b.TLS.HostKey = filepath.Join(dir, "host.pem"), filepath.Join(dir, "host.key")
+	b.TLS.DNPCert, b.TLS.DNPKey = filepath.Join(dir, "dnp.pem"), filepath.Join(dir, "dnp.key")
+	ca, err := pki.LoadCA(a.TLS.CA, filepath.Join(filepath.Dir(a.TLS.CA), "ca.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := ca.IssueTo(filepath.Join(dir, h.String()+".pem"), filepath.Join(dir, h.String()+".key"), pki.NodeIdentity("test", b.Node, h), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Links = map[string]config.LinkAddr{}
+	for dir, l := range a.Links {
+		d, err := grid.ParseDirection(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Links[d.Opposite().String()] = config.LinkAddr{Local: l.Peer, Peer: l.Local}
+	}
+	return [2]config.Agent{a, b}
+}
+
+// While a DNP half is restarted, and that takes several attempts, its neighbour's links to it are sick (restarting), and never
+// broken; when it is back they are good, in the sessions of before.
+func TestNeighboursKnowOfARestart(t *testing.T) {
+	nodes := pair(t)
+	startDaemon(t, nodes[1])
+	startDaemon(t, nodes[0])
+	var registers *regfile.File
+	for end := time.Now().Add(bound); registers == nil; time.Sleep(5 * time.Millisecond) {
+		registers, _ = regfile.OpenReadOnly(filepath.Join(nodes[1].StateDir, "registers"))
+		if time.Now().After(end) {
+			t.Fatal("no register file")
+		}
+	}
+	defer func() { _ = registers.Close() }()
+	details := func() (out [2]torus.Detail) {
+		for i, dir := range []grid.Direction{grid.XPlus, grid.XMinus} {
+			out[i], _ = torus.DecodeDetail(registers.LinkDetail(dir))
+		}
+		return out
+	}
+	await := func(what string, never torus.LinkState, fits func(torus.Detail) bool) {
+		t.Helper()
+		for end := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+			now := details()
+			if slices.ContainsFunc(now[:], func(d torus.Detail) bool { return never != 0 && d.State() == never }) {
+				t.Fatalf("%s: a link is %s: %+v", what, never, now)
+			}
+			if fits(now[0]) && fits(now[1]) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("not within %s: %s: %+v", bound, what, now)
+			}
+		}
+	}
+	good := func(d torus.Detail) bool { return d.State() == torus.LinkNormal }
+	await("links are good", 0, good)
+	dnp := awaitRecord(t, nodes[0], fault.HalfDNP, "it runs", runs)
+	mailbox := filepath.Join(nodes[0].StateDir, "dnp.mbox") // what is in the place of its socket keeps the half from starting
+	if err := errors.Join(os.Remove(mailbox), os.Mkdir(mailbox, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	signalTo(t, dnp.PID, syscall.SIGKILL)
+	await("links are restarting", torus.LinkBroken, func(d torus.Detail) bool { return d.Restarting && d.State() == torus.LinkSick })
+	for awaitRecord(t, nodes[0], fault.HalfDNP, "it is tried", func(recovery.Record) bool { return true }).Total < 3 {
+		await("links are restarting", torus.LinkBroken, func(d torus.Detail) bool { return d.Restarting })
+	}
+	if err := os.Remove(mailbox); err != nil {
+		t.Fatal(err)
+	}
+	await("links are good again", torus.LinkBroken, good)
 }

@@ -90,7 +90,7 @@ func ofRecord(b []byte) (fault.Half, *lofamov1.HalfHealth) {
 
 // given is what the daemon that started this half knew of it.
 func given() (fault.Half, *lofamov1.HalfHealth) {
-	return ofRecord([]byte(os.Getenv("LOFAMO_RECOVERY")))
+	return ofRecord([]byte(os.Getenv(recoveryEnv)))
 }
 
 // lookAtFares is called once a second.

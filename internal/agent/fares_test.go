@@ -77,7 +77,7 @@ func TestHeard(t *testing.T) {
 			t.Errorf("%s: %s half: %v; want %s half: %v", name, half, h, tt.half, tt.want)
 		}
 	}
-	t.Setenv("LOFAMO_RECOVERY", string(rec))
+	t.Setenv(recoveryEnv, string(rec))
 	if half, h := given(); half != fault.HalfDNP || h.GetRecovery().GetReason() != "spent" {
 		t.Errorf("given to a half that starts: %s half: %v", half, h)
 	}

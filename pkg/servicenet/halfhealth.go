@@ -61,7 +61,8 @@ const (
 	unwell             // of these only what is neither passed nor idle
 	noTests            // none
 	noTexts            // of the recoveries the numbers
-	justCounts         // and of these state and restarts
+	onlyCauses         // state and restarts, and why of a half that does not run
+	justCounts         // state and restarts
 	nothing
 )
 
@@ -85,8 +86,11 @@ func cutHealth(h *lofamov1.HalfHealth, cut cutting) *lofamov1.HalfHealth {
 			GoneUs: r.GetGoneUs(), StartedUs: r.GetStartedUs(), ServingUs: r.GetServingUs(), ProvenUs: r.GetProvenUs(), Resumption: r.GetResumption(), UntilMs: r.GetUntilMs(),
 		}
 		out.Cut = true
-	case cut == justCounts:
+	case cut >= onlyCauses:
 		out.Recovery, out.Cut, out.AgeNs = &lofamov1.RecoveryStatus{State: r.GetState(), Restarts: r.GetRestarts()}, true, 0
+		if cut == onlyCauses && r.GetState() != lofamov1.RecoveryState_RUNNING {
+			out.Recovery.Cause = r.GetCause()
+		}
 	}
 	return out
 }

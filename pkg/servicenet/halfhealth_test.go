@@ -110,6 +110,10 @@ func TestHealthCut(t *testing.T) {
 			t.Errorf("what is not well: %v", h)
 		}
 	}
+	given := Health{Host: &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Cause: "ended by signal 9", Reason: "budget"}}}
+	if h := cutHealth(given.Host, onlyCauses); h.GetRecovery().GetCause() != "ended by signal 9" || h.GetRecovery().GetReason() != "" {
+		t.Errorf("of a half that was given up: %v", h)
+	}
 	if before > 40 {
 		t.Errorf("the least takes %d bytes: want at most 40", before)
 	}

@@ -194,6 +194,9 @@ func follow(was told, s *lofamov1.RecoveryStatus) (is told, since uint32, tell b
 func (r *recovered) words() string {
 	s := r.status
 	if s.GetState() == lofamov1.RecoveryState_GIVEN_UP {
+		if s.GetReason() == "" && s.GetCause() != "" { // there was no room for it
+			return fmt.Sprintf("given up after %d restarts, the last cause: %s", s.GetRestarts(), s.GetCause())
+		}
 		return "given up" + behind(": ", s.GetReason())
 	}
 	var b strings.Builder

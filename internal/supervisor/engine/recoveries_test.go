@@ -49,7 +49,9 @@ func recoveriesTold(t *testing.T, h *harness, want int) (out []*lofamov1.Event) 
 // Every recovery that is heard of is one event, although no state changes; a later leader tells none of them again.
 func TestRecoveriesAreEvents(t *testing.T) {
 	h := start(t, memstore.New(100), nil)
-	dnp := func(s *lofamov1.RecoveryStatus) servicenet.Health { return servicenet.Health{DNP: &lofamov1.HalfHealth{Recovery: s}} }
+	dnp := func(s *lofamov1.RecoveryStatus) servicenet.Health {
+		return servicenet.Health{DNP: &lofamov1.HalfHealth{Recovery: s}}
+	}
 	h.healthy(1, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING}))
 	h.healthy(2, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1}))
 	h.healthy(3, dnp(served(1)))
@@ -123,6 +125,16 @@ func TestFollow(t *testing.T) {
 		if is != tt.want || since != tt.since || tell != tt.tell {
 			t.Errorf("%s: %+v, %d, %v; want %+v, %d, %v", tt.name, is, since, tell, tt.want, tt.since, tt.tell)
 		}
+	}
+}
+
+func TestWordsWithoutRoom(t *testing.T) {
+	r := recovered{status: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Cause: "ended by signal 9"}}
+	if want := "given up after 5 restarts, the last cause: ended by signal 9"; r.words() != want {
+		t.Errorf("%q, want %q", r.words(), want)
+	}
+	if r.status.Cause = ""; r.words() != "given up" {
+		t.Errorf("%q", r.words())
 	}
 }
 

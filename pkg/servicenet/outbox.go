@@ -318,7 +318,7 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 		}
 		i, found := o.search(id)
 		committed := a.GetStatus() == lofamov1.Ack_COMMITTED
-		if found && (committed || !o.log[i].received) || o.awaits(id) {
+		if found && (committed || !o.log[i].received) || o.awaits(id, ev) {
 			o.answered(now, id, ev, out)
 		}
 		if !found {
@@ -348,13 +348,15 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 }
 
 // awaits says whether an answer is news although the log does not wait for it: a digest may have been
-// replaced before its answer came.
-func (o *Outbox) awaits(id fault.ReportID) bool {
+// replaced before its answer came. Of a digest that was sent by several paths, each is to bring an answer of its own.
+func (o *Outbox) awaits(id fault.ReportID, ev Acked) bool {
 	if id.Epoch == o.epoch && id.Seq > o.seqAcked && id.Seq <= o.seq {
 		return true
 	}
 	for i := range o.direct.flights {
-		if f := &o.direct.flights[i]; !f.answered && f.has(id) {
+		f := &o.direct.flights[i]
+		stranger := f.digest && ev.Path == fault.PathDirect && f.path.id != PathID{ev.Interface, ev.Supervisor}
+		if !f.answered && !stranger && f.has(id) {
 			return true
 		}
 	}

@@ -40,6 +40,7 @@ type world struct {
 	warm    bool // a life goes on from copied
 	copied  OutboxSnapshot
 	told    map[fault.ReportID]string // what went out under each number, while warm
+	changed func(fault.State)         // of the service network
 	dead    bool
 	crashAt int // the stage of the next output at which the process dies; 0: it does not
 
@@ -48,8 +49,11 @@ type world struct {
 	silent             bool // no checksum: what is damaged is refused by its signature, in silence
 	delay, commit      int  // at most, in ms
 	cut                [2]bool
+	clean              bool // torus and gossip lose nothing
 
 	// The supervisors.
+	set        func(*OutboxConfig, *Supervisors)
+	slow       func(supervisor int) time.Duration // to answer; nil: they are not
 	down       [3]bool
 	leader     int
 	term       int
@@ -137,6 +141,10 @@ func (w *world) start() {
 	}
 	cfg := DefaultOutboxConfig(fault.PathDirect, fault.PathGossip, fault.PathTorus)
 	cfg.Interfaces = []string{"if0", "if1"}
+	supervisors := Supervisors{Targets: modelSupervisors, Leader: "s0"}
+	if w.set != nil {
+		w.set(&cfg, &supervisors)
+	}
 	o, err := NewOutbox(origin("n0-0-0/host"), w.epoch, cfg)
 	if err != nil {
 		w.failf("%v", err)
@@ -153,7 +161,7 @@ func (w *world) start() {
 		o.Resume(w.copied)
 	}
 	w.take(o.Restore(w.at(), back))
-	w.step(Supervisors{Targets: modelSupervisors, Leader: "s0"})
+	w.step(supervisors)
 	w.digest()
 }
 

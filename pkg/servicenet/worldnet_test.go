@@ -80,6 +80,9 @@ func (w *world) note(out Output) {
 			w.count.reestablished++
 		}
 	}
+	if out.Changed && w.changed != nil {
+		w.changed(out.ServiceNetwork)
+	}
 	if out.Changed && out.ServiceNetwork == fault.Failed {
 		w.count.dead++
 	}
@@ -104,7 +107,7 @@ type route struct {
 func (w *world) transmit(r route, f, harm func()) {
 	w.count.sent++
 	n := 1
-	if w.rng.Float64() < w.loss || r.path == fault.PathDirect && w.cut[r.iface] || w.down[r.sup] {
+	if w.rng.Float64() < w.loss && (r.path == fault.PathDirect || !w.clean) || r.path == fault.PathDirect && w.cut[r.iface] || w.down[r.sup] {
 		w.count.lost++
 		n = 0
 	} else if w.rng.Float64() < w.dup {
@@ -168,9 +171,11 @@ func (w *world) sendPath(m PathMessage) {
 	req := m.Request
 	w.transmit(r, func() {
 		w.count.replies++
-		w.toHalf(r, func() Event {
-			return Replied{Interface: r.iface, Supervisor: m.Path.Supervisor, Reply: &lofamov1.PathReply{
-				Node: req.GetNode(), Half: req.GetHalf(), Epoch: req.GetEpoch(), Id: req.GetId()}}
+		w.after(w.slowness(r.sup), func() {
+			w.toHalf(r, func() Event {
+				return Replied{Interface: r.iface, Supervisor: m.Path.Supervisor, Reply: &lofamov1.PathReply{
+					Node: req.GetNode(), Half: req.GetHalf(), Epoch: req.GetEpoch(), Id: req.GetId()}}
+			})
 		})
 	}, func() {})
 }
@@ -185,8 +190,8 @@ func (w *world) arrive(s Send, r route) {
 		ids = append(ids, rep.ID)
 		w.checkAge(rep)
 	}
-	w.ack(r, lofamov1.Ack_RECEIVED, ids)
-	w.after(time.Millisecond, func() {
+	w.after(w.slowness(r.sup), func() { w.ack(r, lofamov1.Ack_RECEIVED, ids) })
+	w.after(w.slowness(w.leader)+time.Millisecond, func() {
 		if w.down[w.leader] {
 			return
 		}
@@ -197,6 +202,14 @@ func (w *world) arrive(s Send, r route) {
 		w.ack(route{w.back(r).path, r.iface, w.leader}, lofamov1.Ack_COMMITTED, again)
 		w.flush(r)
 	})
+}
+
+// slowness is how long a supervisor waits before it answers.
+func (w *world) slowness(supervisor int) time.Duration {
+	if w.slow == nil {
+		return 0
+	}
+	return w.slow(supervisor)
 }
 
 // checkAge: the age is that at the time of sending, over all restarts.

@@ -140,7 +140,12 @@ func (t trial) inject(node string, f localcluster.Fault) {
 // becomes waits for a change and returns it.
 func (t trial) becomes(node, component string, states ...lofamov1.State) lab.Seen {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	return t.becomesWithin(patience, node, component, states...)
+}
+
+func (t trial) becomesWithin(d time.Duration, node, component string, states ...lofamov1.State) lab.Seen {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	s, err := t.Wait(ctx, t.mark, lab.Becomes(node, component, states...))
 	if err != nil {

@@ -117,7 +117,6 @@ func (l lossyLine) spoil(w *world) {
 // TestLossyNetworkIsSick: where three packets of ten are lost each way, half of the datagrams stay unanswered,
 // whatever the retries save. That is SICK within lossyBound, and stays so.
 func TestLossyNetworkIsSick(t *testing.T) {
-	const seeds = 100
 	for _, l := range []lossyLine{
 		{name: "three supervisors", supervisors: 3, interfaces: 1},
 		{name: "two interfaces", supervisors: 3, interfaces: 2},
@@ -130,6 +129,10 @@ func TestLossyNetworkIsSick(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
 			l.loss = 0.3
+			seeds := 100
+			if l.reports > 0 {
+				seeds = 30 // they take longer
+			}
 			var took []time.Duration
 			for seed := range uint64(seeds) {
 				r := l.play(t, seed, lossyBound, true)
@@ -179,7 +182,7 @@ func TestLossyNetworkOnTheBorder(t *testing.T) {
 
 // TestNetworkIsNotLossy: what loses little, or is slow, or has a supervisor that is down, is not SICK.
 func TestNetworkIsNotLossy(t *testing.T) {
-	const seeds, short, long = 10, 2 * time.Minute, 20 * time.Minute
+	const seeds, brief, short, long = 10, 20 * time.Second, 2 * time.Minute, 20 * time.Minute
 	for _, l := range []struct {
 		lossyLine
 		each time.Duration
@@ -193,7 +196,7 @@ func TestNetworkIsNotLossy(t *testing.T) {
 		{lossyLine{name: "two supervisors are down", supervisors: 3, interfaces: 1, down: 2}, short},
 		{lossyLine{name: "slow, three supervisors", supervisors: 3, interfaces: 1, slow: 480 * time.Millisecond}, short},
 		{lossyLine{name: "slow, one path", supervisors: 1, interfaces: 1, slow: 480 * time.Millisecond}, short},
-		{lossyLine{name: "slow and busy, one path", supervisors: 1, interfaces: 1, slow: 200 * time.Millisecond, reports: 50 * time.Millisecond}, short},
+		{lossyLine{name: "slow and busy, one path", supervisors: 1, interfaces: 1, slow: 200 * time.Millisecond, reports: 50 * time.Millisecond}, brief},
 		{lossyLine{name: "one supervisor is slow", supervisors: 3, interfaces: 1, slow: 800 * time.Millisecond, only: true}, short},
 		{lossyLine{name: "now fast now slow, three supervisors", supervisors: 3, interfaces: 1, delay: 250}, short},
 		{lossyLine{name: "now fast now slow, one path", supervisors: 1, interfaces: 1, delay: 250}, short},

@@ -29,6 +29,10 @@ const (
 // tests.
 const patience = 20 * time.Second
 
+// settling bounds the wait for a map in which all is NORMAL: a service network that lost much takes 12 s for it
+// after the last loss.
+const settling = 2 * patience
+
 // binaries is where the programs under test are; main sets it once.
 var binaries string
 
@@ -116,7 +120,7 @@ func begin(t *testing.T, l *lab.Lab) trial { return trial{t, l, l.Mark(), &sync.
 func try(t *testing.T, l *lab.Lab, name string, do func(trial)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), settling)
 		defer cancel()
 		if err := l.Settle(ctx); err != nil {
 			t.Fatal(err)
@@ -171,7 +175,7 @@ func (t trial) heal(node string) {
 
 func (t trial) settled() {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), settling)
 	defer cancel()
 	if err := t.Settle(ctx); err != nil {
 		t.Fatal(err)

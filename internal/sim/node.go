@@ -71,22 +71,51 @@ func (n *node) process(h fault.Half) *process {
 	return &n.dnp
 }
 
-// start starts a dead half with the next boot epoch.
+// goesOn says whether a half that starts finds a good copy of its former life: every other one does.
+func (n *node) goesOn(h fault.Half) bool {
+	started := n.hostCore != nil
+	if h == fault.HalfDNP {
+		started = n.dnpCore != nil
+	}
+	return started && n.w.chance(0.5)
+}
+
+// resumeDNP is what the copy of the DNP half's former life holds.
+func (n *node) resumeDNP() (r dnpcore.Resume) {
+	r.Outbox = n.dnpCore.Numbers()
+	for _, d := range n.topo.Links {
+		i := d.Index()
+		r.Links[i] = n.dnpCore.LinkSnapshot(d)
+		r.Has[i] = r.Links[i].TxSession != 0
+	}
+	return r
+}
+
+// start starts a dead half: from its copy, or with the next boot epoch.
 func (n *node) start(h fault.Half) {
 	p := n.process(h)
 	if p.running {
 		return
 	}
+	goesOn := n.goesOn(h)
+	var host hostcore.Numbers
+	var dnp dnpcore.Resume
 	if h == fault.HalfHost {
-		p.become(func() { n.stepHost(hostcore.Tick{}) })
+		p.become(func() { n.stepHost(hostcore.Tick{}) }, goesOn)
+		if goesOn {
+			host = n.hostCore.Numbers()
+		}
 	} else {
-		p.become(func() { n.stepDNP(dnpcore.Tick{}) })
+		p.become(func() { n.stepDNP(dnpcore.Tick{}) }, goesOn)
+		if goesOn {
+			dnp = n.resumeDNP()
+		}
 	}
 	var err error
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
 			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
-			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(),
+			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host,
 		}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepHost(hostcore.Supervisors{Targets: supervisorIDs(n.w.cfg.Supervisors)})
@@ -95,7 +124,7 @@ func (n *node) start(h fault.Half) {
 			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.hearGossip)
 		}
 	} else {
-		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h)}, p.clock(), p.epoch)
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h), Resume: dnp}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
 			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)

@@ -51,11 +51,13 @@ type process struct {
 // clock is the process' own time.
 func (p *process) clock() time.Time { return p.w.now.Add(p.base) }
 
-// become starts the process; tick is what its timer does.
-func (p *process) become(tick func()) {
+// become starts the process; tick is what its timer does. One that goes on is in the epoch of the life before.
+func (p *process) become(tick func(), goesOn bool) {
 	p.running, p.started, p.tick = true, p.w.now, tick
 	p.life++
-	p.epoch++
+	if !goesOn {
+		p.epoch++
+	}
 	p.base, p.armed, p.wake = p.wall, false, time.Time{}
 }
 

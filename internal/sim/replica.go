@@ -67,7 +67,7 @@ func (r *replica) start() {
 	if r.running {
 		return
 	}
-	r.become(r.tick)
+	r.become(r.tick, false)
 	r.session, r.term, r.leader, r.backlog = nil, nil, "", nil
 	r.again(r.w.between(0, keepAliveEvery), keepAliveEvery, r.keepAlive)
 	r.again(r.w.between(0, deadlineEvery), deadlineEvery, r.checkLease)

@@ -32,7 +32,7 @@ func TestCampaign(t *testing.T) {
 	switch {
 	case n > 0:
 	case raceEnabled || testing.Short():
-		n = 40
+		n = 10
 	default:
 		n = 400
 	}

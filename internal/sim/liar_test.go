@@ -14,7 +14,11 @@ import (
 // called dead while it lives, with its service network or without; and when it dies, the honest ones are
 // believed and the replays are not. (faults.md row 17)
 func TestEverySetOfLiars(t *testing.T) {
-	for _, dims := range []grid.Dims{{X: 3, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 2, Y: 2, Z: 2}} {
+	tori := []grid.Dims{{X: 3, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 2, Y: 2, Z: 2}}
+	if raceEnabled {
+		tori = tori[:2]
+	}
+	for _, dims := range tori {
 		near := dims.Neighbours(grid.Coord{})
 		for set := 1; set < 1<<len(near); set++ {
 			var liars []string

@@ -2,5 +2,6 @@
 
 package sim
 
-// raceEnabled says that the race detector makes everything slower.
+// raceEnabled says that the race detector makes everything slower. A world is one goroutine: it has little to find here,
+// so only some is played under it. make test plays the whole without.
 const raceEnabled = true

@@ -12,7 +12,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// TestScenarios plays every scenario of testdata on every torus that it names, with several seeds.
+// TestScenarios plays every scenario of testdata on every torus that it names, with several seeds; under the race
+// detector on the smallest, with one.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -29,11 +30,15 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
-			for _, d := range s.Tori {
+			tori := s.Tori
+			if raceEnabled {
+				tori = tori[:1]
+			}
+			for _, d := range tori {
 				t.Run(d.String(), func(t *testing.T) {
 					t.Parallel()
 					seeds := uint64(3)
-					if d.Nodes() > 10 {
+					if d.Nodes() > 10 || raceEnabled {
 						seeds = 1 // time grows with the nodes
 					}
 					for seed := uint64(1); seed <= seeds; seed++ {

@@ -596,6 +596,7 @@ func (c *linearCluster) work(t *testing.T, writeAt ...int) (end func()) {
 // and killed, and followers stopped. What any of them reads and does not call old agrees with one order of all that
 // was done.
 func TestLinearizable(t *testing.T) {
+	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -652,6 +653,7 @@ func (c *linearCluster) explain(t *testing.T) {
 
 // TestPlantedBugs: the same checks find programs that are made with a defect, by what brings it to light.
 func TestPlantedBugs(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		tag     string // with which the program is built
 		writeAt []int
@@ -665,6 +667,7 @@ func TestPlantedBugs(t *testing.T) {
 		{"planted_own_copy", []int{0, 1, 2}, func(c *linearCluster, t *testing.T, _ int) { c.followerStops(t) }},
 	} {
 		t.Run(tc.tag, func(t *testing.T) {
+			t.Parallel()
 			program := filepath.Join(t.TempDir(), "supervisor")
 			if out, err := exec.Command("go", "build", "-tags", tc.tag, "-o", program, ".").CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)

@@ -61,6 +61,7 @@ func report(t *testing.T, a *supervisortest.Agent, comp fault.Component) (fault.
 // TestLeaderKilled kills the leading process in the middle of a storm of reports: another takes
 // over, nothing acknowledged is lost and nothing happens twice. The killed one comes back.
 func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetRelaxed})
 	var procs []*exec.Cmd
 	var targets []string
@@ -131,6 +132,7 @@ func TestLeaderKilled(t *testing.T) {
 
 // TestEtcdOutside runs a second replica on the first one's etcd, as one outside.
 func TestEtcdOutside(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 2})
 	first, second := c.Configs[0], c.Configs[1]
 	first.Etcd.InitialCluster = "s1=" + first.Etcd.PeerURL
@@ -149,6 +151,7 @@ func TestEtcdOutside(t *testing.T) {
 
 // TestAllStopAtOnce: that no peer is left to take over from, or to say farewell to, is no failure.
 func TestAllStopAtOnce(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Gossip: true})
 	var procs []*exec.Cmd
 	for _, cfg := range c.Configs {
@@ -173,6 +176,7 @@ func TestAllStopAtOnce(t *testing.T) {
 }
 
 func TestExitCodes(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	good := c.WriteConfig(t, c.Configs[0])
 	write := func(name, text string) string {

@@ -87,6 +87,7 @@ func wantExit(t *testing.T, code int, text string, args ...string) {
 // is there; what was acknowledged since is not, and comes back with the halves' next words; whoever watched
 // is told to list again; a replica with the old data does not mix with the new ones.
 func TestDisaster(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Replicas: 3, Preset: config.PresetRelaxed})
 	var procs []*exec.Cmd
 	for _, cfg := range c.Configs {
@@ -178,6 +179,7 @@ func TestDisaster(t *testing.T) {
 // seen what was done in between, which nobody has any more, is told to list again: also when the store has by
 // then committed as much as there was in between.
 func TestRestoredTwice(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	cfg, file := c.Configs[0], c.WriteConfig(t, c.Configs[0])
 	a := c.Agents["n0-0-0"]
@@ -244,6 +246,7 @@ func stateOf(n *lofamov1.Node, component string) lofamov1.State {
 }
 
 func TestRestoreRefuses(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	p := process(t, c, cfg)

@@ -52,6 +52,7 @@ func follow(t testing.TB, stream grpc.ServerStreamingClient[lofamov1.MemberProgr
 // TestReplicaReplaced: the disk of a replica is lost while evidence comes in. Its successor has the same
 // name and addresses and an empty directory; nothing acknowledged is lost, and it can lead.
 func TestReplicaReplaced(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	lost, asked := (leader+1)%3, (leader+2)%3
 	admin := adminOf(t, c, asked)
@@ -122,6 +123,7 @@ func sameMembers(a, b string) bool {
 
 // TestThreeFiveThree: replicas come and go without a change of the others' configurations.
 func TestThreeFiveThree(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	admin := adminOf(t, c, leader)
 	for range 2 {
@@ -199,6 +201,7 @@ func TestThreeFiveThree(t *testing.T) {
 
 // TestLearnerThatNeverStarts: a change of members that does not come to its end harms nobody, and is taken back.
 func TestLearnerThatNeverStarts(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	start(t, c.Configs[0])
 	c.AwaitLeader(t)
@@ -261,6 +264,7 @@ func snapshot(t testing.TB, admin lofamov1.SupervisorAdminClient) (*lofamov1.Sna
 }
 
 func TestSnapshotWithoutAQuorum(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{})
 	left := (leader + 1) % 3
 	admin := adminOf(t, c, left)

@@ -55,6 +55,7 @@ func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*
 }
 
 func TestAnyReplicaServes(t *testing.T) {
+	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{})
 	follower := (leader + 1) % 3
 	cfg := c.Configs[follower]
@@ -101,6 +102,7 @@ func TestAnyReplicaServes(t *testing.T) {
 }
 
 func TestLeaderStops(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	follower := (leader + 1) % 3
 	client := c.Client(t, c.Configs[follower].GRPC)
@@ -139,6 +141,7 @@ func TestLeaderStops(t *testing.T) {
 }
 
 func TestQuorumLostAndBack(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	a := c.Agents["n0-0-0"]
 	id, b := a.Report(t, fault.HalfHost, false, temperature(fault.Sick))
@@ -182,6 +185,7 @@ func TestQuorumLostAndBack(t *testing.T) {
 // TestHealthTellsApart: who leads is the leader's health alone; without a quorum the store serves nobody, and the
 // replica still does: it says how old its answers are.
 func TestHealthTellsApart(t *testing.T) {
+	t.Parallel()
 	const serving, not = healthpb.HealthCheckResponse_SERVING, healthpb.HealthCheckResponse_NOT_SERVING
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	are := func(what string, i int, leads, store healthpb.HealthCheckResponse_ServingStatus) {
@@ -220,6 +224,7 @@ func TestHealthTellsApart(t *testing.T) {
 }
 
 func TestRestartRestoresTheMap(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	cfg := c.Configs[0]
 	s := start(t, cfg)

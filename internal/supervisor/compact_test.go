@@ -13,6 +13,7 @@ import (
 // TestCompactionKeepsHistory: old revisions of the store are forgotten, and the replica has started since, so that
 // nothing is in its memory. A watch from the beginning still has every event.
 func TestCompactionKeepsHistory(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	cfg := c.Configs[0]
 	s := start(t, cfg)

@@ -14,6 +14,7 @@ import (
 )
 
 func TestGossip(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Gossip: true})
 	cfg := c.Configs[0]
 	start(t, cfg)

@@ -53,6 +53,7 @@ func swapped(top *lofamov1.Topology, spare, node string) *lofamov1.Topology {
 }
 
 func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
+	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Spares: 1})
 	follower := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	first := topologyOf(t, follower)
@@ -124,6 +125,7 @@ func TestTopologyIsChangedAtAnyReplica(t *testing.T) {
 // TestLabelsAreSetWhileAllIsHeard: nothing that the leader has heard is forgotten for it, be the change small or one of
 // more nodes than a transaction takes.
 func TestLabelsAreSetWhileAllIsHeard(t *testing.T) {
+	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Dims: "8x8x1", Preset: config.PresetRelaxed})
 	operator := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	a := c.Agents["n0-0-0"]
@@ -190,6 +192,7 @@ func concurrentApplies(t *testing.T, c *supervisortest.Cluster, from *lofamov1.T
 // TestSpareIsSwappedIn while reports come in at all replicas: none of them is lost, nobody who stays is taken
 // for another or for dead, and the spare is heard at its place.
 func TestSpareIsSwappedIn(t *testing.T) {
+	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Spares: 1, Preset: config.PresetRelaxed})
 	operator := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	events, _ := watch(t, operator, &lofamov1.WatchRequest{})
@@ -259,6 +262,7 @@ func TestSpareIsSwappedIn(t *testing.T) {
 
 // TestTopologyAndMarksSurvive the leader, and the stop of all replicas, whose files by then say something else.
 func TestTopologyAndMarksSurvive(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Spares: 1})
 	follower := (leader + 1) % 3
 	operator := c.Operator(t, c.Configs[follower].GRPC)
@@ -307,6 +311,7 @@ func TestTopologyAndMarksSurvive(t *testing.T) {
 }
 
 func TestMaintenance(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Spares: 1})
 	operator := c.Operator(t, c.Configs[(leader+1)%3].GRPC)
 	events, _ := watch(t, operator, &lofamov1.WatchRequest{})

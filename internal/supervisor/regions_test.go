@@ -67,6 +67,7 @@ func startAll(t *testing.T, list ...config.Supervisor) []*supervisor.Supervisor 
 // other, and it takes the word of both that it is dead. The parent shows what both regions say; one that is cut off
 // is UNKNOWN there, and comes back.
 func TestBorder(t *testing.T) {
+	t.Parallel()
 	r := supervisortest.NewRegions(t, supervisortest.Options{Dims: "4x1x1", Preset: config.PresetDefault}, 1, "west", "east")
 	west := startAll(t, r.Region["west"]...)[0]
 	startAll(t, r.Region["east"]...)

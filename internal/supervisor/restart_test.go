@@ -39,6 +39,7 @@ func forget(n *lofamov1.Node) *lofamov1.Node {
 // TestAllReplicasRestart at once, and the history is lost meanwhile: the map is what was committed, to the
 // last field, and of nothing the age is known until somebody speaks.
 func TestAllReplicasRestart(t *testing.T) {
+	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	c.Storm(t, []string{c.Configs[0].Report, c.Configs[1].Report, c.Configs[2].Report}, func() {})
 	before := committed(t, c, leader)

@@ -36,6 +36,7 @@ func etcdClient(t *testing.T, cfg config.Supervisor) *clientv3.Client {
 // TestStoreFull (row 12 of the fault catalogue): an alarm of its own, reports stay with their senders, halves
 // are heard as ever, nobody is found dead for it; and when there is space again all is committed.
 func TestStoreFull(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{Preset: config.PresetRelaxed})
 	cfg := c.Configs[0]
 	cfg.Etcd.QuotaBytes = 16 << 20

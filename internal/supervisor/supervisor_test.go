@@ -143,6 +143,7 @@ func wantCode(t testing.TB, what string, err error, want codes.Code, text string
 }
 
 func TestReportToWatch(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	start(t, cfg)
@@ -203,6 +204,7 @@ func TestReportToWatch(t *testing.T) {
 }
 
 func TestRelayedAndOldEpoch(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	start(t, cfg)
@@ -233,6 +235,7 @@ func TestRelayedAndOldEpoch(t *testing.T) {
 }
 
 func TestRolesAndBadRequests(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	start(t, cfg)
@@ -283,6 +286,7 @@ func TestRolesAndBadRequests(t *testing.T) {
 }
 
 func TestForgedAndForeignReports(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	other := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
@@ -355,6 +359,7 @@ func get(t testing.TB, url string, want int) string {
 }
 
 func TestHealthAndMetrics(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	start(t, cfg)
@@ -384,6 +389,7 @@ func TestHealthAndMetrics(t *testing.T) {
 }
 
 func TestStartRefusals(t *testing.T) {
+	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	good := c.Configs[0]
 	for name, tc := range map[string]struct {

@@ -60,7 +60,7 @@ func (c *Cluster) agent(t testing.TB, id fault.NodeID) *Agent {
 	var err error
 	a.verify, err = pki.LoadVerifier(c.path("ca.pem"), Name)
 	must(t, err)
-	a.socket, err = direct.Listen("127.0.0.1:0", direct.Options{})
+	a.socket, err = direct.Listen(c.host+":0", direct.Options{})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,9 +52,14 @@ type Cluster struct {
 	Configs []config.Supervisor
 	Agents  map[fault.NodeID]*Agent
 
+	host   string
 	ca     *pki.CA
 	spares []config.SpareEntry
 }
+
+// clusters counts those of this process. Each has a loopback address of its own, so that the ports of clusters of
+// tests that run in parallel are never the same.
+var clusters atomic.Uint32
 
 // New makes keys, configurations and agents; it starts no replica.
 func New(t testing.TB, o Options) *Cluster {
@@ -67,7 +73,8 @@ func New(t testing.TB, o Options) *Cluster {
 	}
 	dims, err := grid.ParseDims(o.Dims)
 	must(t, err)
-	c := &Cluster{Dir: t.TempDir(), Dims: dims, Agents: make(map[fault.NodeID]*Agent)}
+	n := clusters.Add(1)
+	c := &Cluster{Dir: t.TempDir(), Dims: dims, Agents: make(map[fault.NodeID]*Agent), host: fmt.Sprintf("127.1.%d.%d", n>>8, n&255)}
 	c.ca, err = pki.NewCA(Name)
 	must(t, err)
 	must(t, c.ca.Save(c.path("ca.pem"), c.path("ca.key")))
@@ -114,7 +121,7 @@ func (c *Cluster) issue(t testing.TB, id pki.Identity, name string, ips ...net.I
 // configure makes the replicas' configurations.
 func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 	t.Helper()
-	ports := &ports{t: t}
+	ports := &ports{t: t, host: c.host}
 	defer ports.free()
 	var replicas []config.ReplicaEntry
 	var members, join []string
@@ -138,7 +145,8 @@ func (c *Cluster) configure(t testing.TB, o Options, nodes []config.NodeEntry) {
 func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, ports *ports) config.Supervisor {
 	t.Helper()
 	id := fmt.Sprintf("s%d", len(c.Configs)+1)
-	c.issue(t, pki.SupervisorIdentity(Name, id), id, net.IPv4(127, 0, 0, 1))
+	// What it says comes from 127.0.0.1, and etcd looks at that too.
+	c.issue(t, pki.SupervisorIdentity(Name, id), id, net.ParseIP(c.host), net.IPv4(127, 0, 0, 1))
 	cfg := config.DefaultSupervisor()
 	cfg.Cluster, cfg.ID, cfg.Dims, cfg.Nodes, cfg.Preset = Name, id, c.Dims.String(), nodes, o.Preset
 	cfg.Spares = c.spares
@@ -165,7 +173,7 @@ func entry(cfg config.Supervisor) config.ReplicaEntry {
 // be taken in as a member before it is started.
 func (c *Cluster) Grow(t testing.TB) config.Supervisor {
 	t.Helper()
-	ports := &ports{t: t}
+	ports := &ports{t: t, host: c.host}
 	defer ports.free()
 	first := c.Configs[0]
 	cfg := c.replica(t, Options{Preset: first.Preset}, first.Nodes, ports)
@@ -179,18 +187,19 @@ func (c *Cluster) Grow(t testing.TB) config.Supervisor {
 // ports finds free ports, each held until all are found.
 type ports struct {
 	t    testing.TB
+	host string
 	held []interface{ Close() error }
 }
 
 func (p *ports) tcp() string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	ln, err := net.Listen("tcp", p.host+":0")
 	must(p.t, err)
 	p.held = append(p.held, ln)
 	return ln.Addr().String()
 }
 
 func (p *ports) udp() string {
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	pc, err := net.ListenPacket("udp", p.host+":0")
 	must(p.t, err)
 	p.held = append(p.held, pc)
 	return pc.LocalAddr().String()

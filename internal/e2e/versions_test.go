@@ -41,7 +41,8 @@ func buildPrevious(t *testing.T) string {
 	for _, cmd := range []*exec.Cmd{
 		exec.Command("git", "-C", root, "archive", "-o", archive, previous),
 		exec.Command("tar", "-C", source, "-xf", archive),
-		{Path: "", Args: []string{"go", "build", "-o", bin + "/", "./cmd/lofamo-agent", "./cmd/supervisor"}, Dir: source},
+		// Without the paths in them, what is compiled is the same every time, and cached.
+		{Path: "", Args: []string{"go", "build", "-trimpath", "-o", bin + "/", "./cmd/lofamo-agent", "./cmd/supervisor"}, Dir: source},
 	} {
 		if cmd.Path == "" {
 			if cmd.Path, err = exec.LookPath(cmd.Args[0]); err != nil {

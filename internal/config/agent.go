@@ -57,6 +57,8 @@ type Agent struct {
 	Sensors sensor.Config `json:"sensors"`
 	// Recovery says when a half that ends or hangs is not started again.
 	Recovery RecoveryConfig `json:"recovery"`
+	// SelfTest says how often the modules in use are tested.
+	SelfTest SelfTestConfig `json:"selfTest"`
 	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
 	// it. Default false.
 	Injection bool `json:"injection,omitempty"`
@@ -141,6 +143,14 @@ type RecoveryConfig struct {
 	StartWithin Duration `json:"startWithin"`
 }
 
+// SelfTestConfig is how the halves test the modules that are in use.
+type SelfTestConfig struct {
+	// Interval is between two tests of a module. 500ms to 5s, or 0s for no self-tests. Default 2s.
+	Interval Duration `json:"interval"`
+	// IdleAfter is how long a module must not have been used to be tested no more. Interval to 10m. Default 10s.
+	IdleAfter Duration `json:"idleAfter"`
+}
+
 // LogConfig says what is logged and how.
 type LogConfig struct {
 	// Level is debug, info, warn or error. Default info.
@@ -160,6 +170,7 @@ func DefaultAgent() Agent {
 		Service:  ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
 		Sensors:  sensor.DefaultConfig(),
 		Recovery: RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
+		SelfTest: SelfTestConfig{Interval: Duration(2 * time.Second), IdleAfter: Duration(10 * time.Second)},
 		Log:      LogConfig{Level: "info", Format: "text"},
 	}
 }

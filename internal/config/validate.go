@@ -214,6 +214,7 @@ func (a Agent) Validate() error {
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
+	a.SelfTest.validate(p)
 	if a.HTTP != "" {
 		p.listen("http", a.HTTP)
 	}
@@ -230,6 +231,16 @@ func (r RecoveryConfig) validate(p *problems) {
 	}
 	if w := r.StartWithin.D(); w < time.Second || w > 10*time.Minute {
 		p.bad("recovery.startWithin", w, "1s to 10m")
+	}
+}
+
+func (s SelfTestConfig) validate(p *problems) {
+	every, idle := s.Interval.D(), s.IdleAfter.D()
+	if every != 0 && (every < 500*time.Millisecond || every > 5*time.Second) {
+		p.bad("selfTest.interval", every, "500ms to 5s, or 0s for no self-tests")
+	}
+	if every != 0 && (idle < every || idle > 10*time.Minute) {
+		p.bad("selfTest.idleAfter", idle, "selfTest.interval (%v) to 10m", every)
 	}
 }
 

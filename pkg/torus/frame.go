@@ -40,7 +40,7 @@ type FrameType uint8
 const (
 	TypeHeartbeat  FrameType = iota + 1 // no payload
 	TypeMessage                         // relayed bytes: mailbox and envelope, see internal/agent
-	TypeTest                            // reserved: link self-test on demand
+	TypeTest                            // a probe of the self-test, or its echo: see internal/agent/dnpcore
 	TypeEureka                          // reserved
 	TypeBarrier                         // reserved
 	TypeRestarting                      // the sender's DNP half is being restarted: see Restarting

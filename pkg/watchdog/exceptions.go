@@ -11,8 +11,9 @@ const (
 	RouterNoRoute                         // no live link leads on towards the destination: the links' fault, not the core's
 	RouterMalformed                       // a message that the router could not read came on an authentic frame
 	RouterCacheFull                       // the memory of messages already forwarded overflowed
+	RouterSelfTest                        // the self-test finds that relayed messages do not come through as they went
 
-	RouterKnown = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull
+	RouterKnown = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull | RouterSelfTest
 )
 
 // RouterQueueFull returns the bit of AddrRouter1 that says that messages for one direction were
@@ -38,8 +39,9 @@ const (
 const (
 	RDMAMailboxFull uint32 = 1 << iota // messages for the host were dropped, its mailbox being full
 	RDMAMailboxBad                     // messages from the host could not be read
+	RDMASelfTest                       // the self-test finds that the mailbox does not carry what it is given
 
-	RDMAKnown = RDMAMailboxFull | RDMAMailboxBad
+	RDMAKnown = RDMAMailboxFull | RDMAMailboxBad | RDMASelfTest
 )
 
 // Bits of AddrEngine: the DNP half's own machinery.
@@ -49,8 +51,10 @@ const (
 	EngineLate                            // the DNP half runs later than its periods allow
 	EngineSensor                          // a sensor did not answer
 	EngineRecovered                       // an internal error was caught and survived
+	EngineSelfTest                        // the self-test finds a link, the registers, the reports or the bulk path wrong
+	EngineRestarted                       // the DNP half was restarted, and has not passed its self-test yet
 
-	EngineKnown = EngineRegisterFile | EngineRegisterBad | EngineLate | EngineSensor | EngineRecovered
+	EngineKnown = EngineRegisterFile | EngineRegisterBad | EngineLate | EngineSensor | EngineRecovered | EngineSelfTest | EngineRestarted
 )
 
 // CoreHealth is the DNP core's health by the exception registers of the core: "we consider sick a

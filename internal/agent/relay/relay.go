@@ -10,7 +10,7 @@
 //
 //	offset  size  field
 //	0       1     version, 1
-//	1       1     kind: 1 up, 2 down, 3 back
+//	1       1     kind: 1 up, 2 down, 3 back, 4 test
 //	2       1     hops made so far
 //	3       1     hops allowed
 //	4       6     destination x, y, z, 16 bits each, big endian; zero in up messages
@@ -18,7 +18,7 @@
 //	11      15 n  hops: x, y, z, 16 bits each; half, 8 bits; time held in ns, 64 bits
 //	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk)
 //
-// Version 1 knew no kind 3 at first: a relay of that time refuses such messages as malformed, and the
+// In test messages the envelope is a probe of the self-test. Version 1 knew no kinds 3 and 4 at first: a relay of that time refuses such messages as malformed, and the
 // supervisor asks through another node.
 //
 // Hops after the eighth add their time to the eighth's: the sum of the ages stays right.
@@ -44,6 +44,9 @@ const (
 	// Back goes to the host half of the node Dst, which passes it to the supervisors. It has a budget of
 	// its own at every relay and one way at a time: what is lost is asked for again.
 	Back
+	// Test goes to the node Dst, which sent it, by a neighbour: the self-test of the relay. Relays of before
+	// this kind refuse it, so that it goes by neighbours alone that have answered a test of the link.
+	Test
 )
 
 // String returns "up", "down" or "back".
@@ -55,12 +58,14 @@ func (k Kind) String() string {
 		return "down"
 	case Back:
 		return "back"
+	case Test:
+		return "test"
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
 // Valid says whether k is one of the kinds.
-func (k Kind) Valid() bool { return k >= Up && k <= Back }
+func (k Kind) Valid() bool { return k >= Up && k <= Test }
 
 // KindOf returns the kind of an encoded message before anything else of it is looked at; 0 for none.
 func KindOf(b []byte) Kind {
@@ -128,7 +133,7 @@ func (m Message) AddHop(h Hop) Message {
 func (m Message) Append(dst []byte) ([]byte, error) {
 	switch {
 	case !m.Kind.Valid():
-		return dst, fmt.Errorf("%w: kind %d: want 1 to 3", ErrField, m.Kind)
+		return dst, fmt.Errorf("%w: kind %d: want 1 to 4", ErrField, m.Kind)
 	case len(m.Envelope) == 0 || len(m.Envelope) > MaxEnvelope:
 		return dst, fmt.Errorf("%w: envelope of %d bytes: want 1 to %d", ErrTooLong, len(m.Envelope), MaxEnvelope)
 	case len(m.Hops) > MaxRecorded:

@@ -62,7 +62,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"header only", good[:headerSize], ErrShort},
 		{"hops only", good[:headerSize+2*hopSize], ErrShort},
 		{"version", edit(0, 2), ErrVersion},
-		{"kind", edit(1, 4), ErrField}, {"no kind", edit(1, 0), ErrField},
+		{"kind", edit(1, 5), ErrField}, {"no kind", edit(1, 0), ErrField},
 		{"hop count", edit(10, 9), ErrField},
 		{"hop half", edit(headerSize+6, 3), ErrField},
 		{"hop time", edit(headerSize+7, 0x7f), ErrField},

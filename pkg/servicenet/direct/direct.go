@@ -161,6 +161,9 @@ func bindToDevice(c syscall.RawConn, name string) error {
 	return nil
 }
 
+// Blocked says whether the socket is blocked by fault injection, or has no endpoint yet.
+func (s *Socket) Blocked() bool { return s.blocked.Load() || s.cur.Load() == nil }
+
 // LocalAddr returns the address that the socket is bound to.
 func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
 

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"hash/maphash"
@@ -31,6 +32,12 @@ func (d *delegate) NodeMeta(int) []byte { return *d.meta.Load() }
 // NotifyMsg implements memberlist.Delegate: it keeps what it has not seen, and passes it on.
 func (d *delegate) NotifyMsg(b []byte) {
 	n := (*Net)(d)
+	if data, own := bytes.CutPrefix(b, loopMark[:]); own {
+		if n.cfg.OnLoop != nil {
+			n.cfg.OnLoop(slices.Clone(data))
+		}
+		return
+	}
 	n.heard()
 	if len(b) == 0 || len(b) > servicenet.MaxDatagram {
 		n.stats.dropped.Add(1)

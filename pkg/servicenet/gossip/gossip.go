@@ -117,7 +117,10 @@ type Config struct {
 	// least as often as probes are answered. It is called from memberlist's goroutines and must
 	// neither block nor call this package. May be nil.
 	OnHeard func(now time.Time)
-	Timing  Timing
+	// OnLoop is told what Loop has sent, as it came back. It is called from memberlist's goroutines and must neither
+	// block nor call this package; it owns the slice. May be nil.
+	OnLoop func([]byte)
+	Timing Timing
 	// MaxPackets is how many packets per second are read; 0: all. Beyond it, and a burst of as many
 	// again, reading rests, and the kernel drops what has no room. A process of real-time class that
 	// never rests is killed by its limit (RLIMIT_RTTIME).
@@ -314,6 +317,21 @@ func (n *Net) Broadcast(b []byte) error {
 	n.enqueue(slices.Clone(b))
 	n.stats.broadcast.Add(1)
 	return nil
+}
+
+// loopMark begins what a member sends to itself. No envelope begins so.
+var loopMark = [...]byte{0, 'L', 'F', 'T'}
+
+// Loop sends b to this member itself, by its own socket and under the key, as all packets go: for its self-test. It
+// may be lost.
+func (n *Net) Loop(b []byte) error {
+	if n.closed.Load() {
+		return ErrClosed
+	}
+	if len(b) > servicenet.MaxDatagram-len(loopMark) {
+		return sizeError(len(b))
+	}
+	return n.list.SendBestEffort(n.list.LocalNode(), append(loopMark[:], b...))
 }
 
 // enqueue takes over b.

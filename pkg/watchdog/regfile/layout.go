@@ -31,7 +31,8 @@ const (
 	extLinkDetail    = 0
 	extNeighbourHost = extLinkDetail + grid.NumDirections
 	extSensor        = extNeighbourHost + grid.NumDirections
-	numExtWords      = extSensor + 3
+	extTest          = extSensor + 3 // of the host half and of the DNP half
+	numExtWords      = extTest + 2
 )
 
 // guardedRegisters says which guard is whose. Append only: two versions of the agent may share a
@@ -76,13 +77,17 @@ var (
 	descriptorCell, _ = registerCell(watchdog.AddrRemoteFaultDescriptor)
 )
 
-// extCell returns the cell of an extension word. All of them are the DNP half's.
+// extCell returns the cell of an extension word. All of them are the DNP half's but the first test word.
 func extCell(i int) cell {
-	return cell{
+	c := cell{
 		word:   pageSize + offWords + 4*i,
 		guards: pageSize + offWordGuards + guardStride*i,
 		owner:  fault.HalfDNP,
 	}
+	if i == extTest {
+		c.owner = fault.HalfHost
+	}
+	return c
 }
 
 // u32 and u64 are words of the mapping, little-endian whatever the machine.

@@ -301,6 +301,19 @@ func (f *File) LoadNeighbourHost(d grid.Direction) (uint32, error) {
 	return f.load("neighbour host word", extCell(extNeighbourHost+d.Index()))
 }
 
+// Test stores a word in the caller's own test word, as any other is stored, and returns what is read there then: the
+// self-test of the way of words through the page. Nobody else reads it.
+func (f *File) Test(v uint32) (uint32, error) {
+	if f.half == 0 {
+		return 0, fmt.Errorf("test: register file %s is open read-only", f.path)
+	}
+	c := extCell(extTest + int(f.half) - int(fault.HalfHost))
+	if err := f.store("test", c, v); err != nil {
+		return 0, err
+	}
+	return f.load("test", c)
+}
+
 // SetSensor writes the last value of a sensor (temperature, power or voltage) in thousandths of °C,
 // W or V, for which the paper's registers are too coarse. DNP half only.
 func (f *File) SetSensor(c fault.Component, thousandths int32) error {

@@ -15,12 +15,14 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/bundle"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/rendezvous"
 	"github.com/lofamo/lofamo/internal/version"
@@ -80,6 +82,7 @@ type hostBulk struct {
 	history *bundle.History
 
 	mu    sync.Mutex
+	used  time.Time        // when the machine was last told so
 	heard map[string]uint8 // by supervisor: the service interface by which its last message came
 }
 
@@ -123,6 +126,7 @@ func (b *hostBulk) interfaceTo(supervisor string) uint8 {
 
 // Announce implements rendezvous.Ways.
 func (b *hostBulk) Announce(to bulk.Route, supervisor string, m *lofamov1.BulkAnnounce) {
+	b.use()
 	if e := b.h.sealAnnounce(m); e != nil {
 		b.send(to, supervisor, e)
 	}
@@ -130,7 +134,22 @@ func (b *hostBulk) Announce(to bulk.Route, supervisor string, m *lofamov1.BulkAn
 
 // Chunk implements rendezvous.Ways.
 func (b *hostBulk) Chunk(to bulk.Route, supervisor string, packet []byte) {
+	b.use()
 	b.send(to, supervisor, packet)
+}
+
+// use tells the self-test, once a second at most, that large objects are sent.
+func (b *hostBulk) use() {
+	now := time.Now()
+	b.mu.Lock()
+	fresh := now.Sub(b.used) >= time.Second
+	if fresh {
+		b.used = now
+	}
+	b.mu.Unlock()
+	if fresh {
+		b.h.step(hostcore.Used{Kind: selftest.Bulk})
+	}
 }
 
 func (b *hostBulk) send(to bulk.Route, supervisor string, packet []byte) {

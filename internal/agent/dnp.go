@@ -14,6 +14,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -43,6 +44,7 @@ type dnpHalf struct {
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *dnpcore.Machine
 	fares  fares
+	tests  *prober
 	alarm  *alarm
 	bulk   *dnpBulk
 	keys   [grid.NumDirections]torus.Keyring
@@ -63,6 +65,7 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 		return fmt.Errorf("DNP half: %w", err)
 	}
 	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU)}
+	d.tests = newProber(ctx, &d.common)
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
 	if err := d.open(&open); err != nil {
@@ -145,6 +148,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
 		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
+		SelfTest: d.selfTest(),
 	}, now, e)
 	if err != nil {
 		return err
@@ -155,7 +159,8 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 			d.linkCopy.stored[i] = d.linkCopy.resume.Links[i]
 		}
 	}
-	d.core = core
+	d.core, d.fares.results = core, core.SelfTests
+	d.tests.begin(d.testResults)
 	if half, known := given(); known != nil {
 		d.do(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
 	}
@@ -171,6 +176,10 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	g.Go(func() error { d.ring(ctx); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
 	g.Go(func() error { return d.bulk.server.Run(ctx) })
+	g.Go(func() error {
+		d.tests.run(ctx, func(ev selftest.Event) { d.step(dnpcore.Test{Event: ev}) })
+		return nil
+	})
 	g.Go(func() error { return sensor.NewSet(d.sources).Run(ctx, d.periods.SensorPeriod, d.onReadings) })
 	for _, l := range d.links {
 		if l != nil {
@@ -298,14 +307,26 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
 	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers()}, d.page)
 	d.storeLinks()
+	if out.Tested {
+		d.tellTests(now)
+	}
+	if out.SaveTests {
+		d.saveTests(d.core.Baselines(nil))
+	}
 	d.write(now, &out)
 	for _, dir := range out.Redial {
 		d.links[dir.Index()].Redial()
 	}
 	d.sendFrames(now, out.Frames)
 	d.logNotes(out.Notes)
+	for _, t := range out.TestMail {
+		d.sendTest(t)
+	}
 	for _, m := range out.ToHost {
 		sendMail(d.box, m, d.log)
+	}
+	for _, p := range out.Probes {
+		d.carry(now, p)
 	}
 	for _, s := range out.Seal {
 		if b, err := d.seal(s); err != nil {
@@ -344,6 +365,7 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 	var failed [grid.NumDirections]bool
 	for i := range frames {
 		o := &frames[i]
+		d.testFrame(o)
 		b, err := o.Frame.Append(d.packet[:0], &d.keys[o.Dir.Index()])
 		if err == nil {
 			for range failpoint.Packet(failpoint.LinkSend, b) {
@@ -380,6 +402,9 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 		defer d.mu.Unlock()
 		now := time.Now()
 		d.apply(now, d.core.Step(now, d.page.readHost(now, false)))
+	case mailbox.Test:
+		echo, data := testMail(m)
+		d.step(dnpcore.TestMail{Echo: echo, Data: data})
 	case mailbox.Envelope:
 		msg, held, err := torusrail.ReadMail(m.Payload, monotonic())
 		if err != nil {
@@ -459,13 +484,13 @@ func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
 	for _, n := range notes {
 		level := slog.LevelInfo
 		switch n.Kind {
-		case dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale:
+		case dnpcore.NoteSelfTest, dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale:
 			level = slog.LevelWarn
 		case dnpcore.NoteHost:
 			if d.core.Verdict() == watchdog.Stale {
 				level = slog.LevelWarn
 			}
-		case dnpcore.NoteRefused, dnpcore.NoteNeighbour:
+		case dnpcore.NoteSelfTested, dnpcore.NoteRefused, dnpcore.NoteNeighbour:
 			level = slog.LevelDebug
 		default:
 		}

@@ -34,7 +34,7 @@ type said struct {
 }
 
 func (s said) String() string {
-	return fmt.Sprintf("%s says by %s (%d hops): %s %s %s %s", s.by, s.path, len(s.hops), s.obs.Node, s.obs.Component, s.obs.State, s.obs.Kind)
+	return fmt.Sprintf("%s says by %s (%d hops): %s %s %s %s %q", s.by, s.path, len(s.hops), s.obs.Node, s.obs.Component, s.obs.State, s.obs.Kind, s.obs.Detail)
 }
 
 // fakeSupervisor acknowledges everything and remembers what it heard.

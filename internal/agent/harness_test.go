@@ -33,6 +33,7 @@ type testNet struct {
 	super *fakeSupervisor   // sup-0
 	more  []*fakeSupervisor // sup-1 and so on
 	halts map[fault.Origin]func()
+	seam  *seam // of halves that start from now on
 }
 
 // newTestNet makes the network with one supervisor, sup-0, and as many more as are named.
@@ -148,7 +149,7 @@ func (n *testNet) config(c grid.Coord, ca *pki.CA, links map[linkEnd]string) con
 func (n *testNet) start(c grid.Coord, h fault.Half) {
 	n.t.Helper()
 	cfg := n.cfgs[c]
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), seamKey{}, n.seam))
 	done := make(chan error, 1)
 	log := slog.New(slog.NewTextHandler(testWriter{n.t}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	run := RunHost

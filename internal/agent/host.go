@@ -54,6 +54,7 @@ type hostHalf struct {
 	mu     sync.Mutex // the half's one mutex: see the package comment
 	core   *hostcore.Machine
 	fares  fares
+	tests  *prober
 	alarm  *alarm
 	bulk   *hostBulk
 	local  *local.Server                    // of the jobs on this node
@@ -73,6 +74,7 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
 	h.local = local.New(h)
 	h.opens = sessions.With(c.verifier, h.keys.table)
+	h.tests = newProber(ctx, &h.common)
 	h.setTargets()
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
@@ -163,7 +165,7 @@ func (h *hostHalf) openGossip(cs *closers) error {
 			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},
 		Logger: h.log, OnMember: h.onMember, OnHeard: func(time.Time) { h.step(hostcore.GossipHeard{}) }, Timing: gossipTiming(h.periods),
-		MaxPackets: maxGossip,
+		MaxPackets: maxGossip, OnLoop: h.onLoop,
 	})
 	if err != nil && h.nets[0].Absent() != nil {
 		h.log.Warn("going on without gossip until service interface 0 is there", "err", err)
@@ -218,11 +220,13 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		Resume:        hostcore.Numbers(h.copy.numbers),
 		GossipSilence: gossipMisses * gossipTiming(h.periods).ProbeInterval,
+		SelfTest:      h.selfTest(),
 	}, now, e)
 	if err != nil {
 		return err
 	}
-	h.core = core
+	h.core, h.fares.results = core, core.SelfTests
+	h.tests.begin(h.testResults)
 	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	if half, known := given(); known != nil {
 		h.do(now, core.Step(now, hostcore.Health{Half: half, Health: known}))
@@ -256,6 +260,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.ring(ctx); return nil })
 	g.Go(func() error { return h.box.Run(ctx, h.onMail) })
 	g.Go(func() error { return h.bulk.server.Run(ctx) })
+	g.Go(func() error { h.tests.run(ctx, h.tested); return nil })
 	for k, s := range h.nets {
 		g.Go(func() error {
 			return s.Run(ctx, func(from netip.AddrPort, b []byte) { h.onDatagram(uint8(k), from, b) })
@@ -341,6 +346,15 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	if out.Aged {
 		h.local.Aged()
 	}
+	if out.SaveTests {
+		h.saveTests(h.core.Baselines(nil))
+	}
+	for _, t := range out.TestMail {
+		h.sendTest(t)
+	}
+	for _, p := range out.Probes {
+		h.carry(now, p)
+	}
 	for i := range out.Send {
 		h.send(&out.Send[i])
 	}
@@ -356,13 +370,13 @@ func (h *hostHalf) logNotes(notes []hostcore.Note) {
 	for _, n := range notes {
 		level := slog.LevelInfo
 		switch n.Kind {
-		case hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteSensorStale:
+		case hostcore.NoteSelfTest, hostcore.NoteLate, hostcore.NoteCorrupt, hostcore.NoteUnreadable, hostcore.NoteSensorStale:
 			level = slog.LevelWarn
 		case hostcore.NoteDNP:
 			if h.core.Verdict() == watchdog.Stale {
 				level = slog.LevelWarn
 			}
-		case hostcore.NoteRefused:
+		case hostcore.NoteSelfTested, hostcore.NoteRefused:
 			level = slog.LevelDebug
 		default:
 		}

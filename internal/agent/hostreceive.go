@@ -32,6 +32,11 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.apply(now, h.core.Step(now, h.page.readDNP(now, false, h.topo.Links)))
 		return
 	}
+	if m.Type == mailbox.Test {
+		echo, data := testMail(m)
+		h.step(hostcore.TestMail{Echo: echo, Data: data})
+		return
+	}
 	if m.Type == mailbox.Recovery || m.Type == mailbox.Health {
 		if half, known := heard(m, fault.HalfDNP); known != nil {
 			h.step(hostcore.Health{Half: half, Health: known})
@@ -60,6 +65,9 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 // onDatagram handles what came by a service interface.
 func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
 	for range failpoint.Packet(failpoint.HostReceive, b) {
+		if h.takesProbe(k, from, b) {
+			continue
+		}
 		h.receive(slices.Clone(b), hostcore.Received{Path: fault.PathDirect, Interface: k, From: from})
 	}
 }

@@ -263,6 +263,12 @@ func (m *Machine) Results(now time.Time) []Result {
 	return out
 }
 
+// Answered says whether something has ever come back in a module whose other end is not known to have begun anew.
+func (m *Machine) Answered(id Module) bool {
+	u := m.find(id)
+	return u != nil && u.answered
+}
+
 // Proving says whether modules that were in use before the restart still have to pass.
 func (m *Machine) Proving() bool {
 	for _, u := range m.modules {

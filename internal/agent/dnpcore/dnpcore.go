@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -41,6 +42,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/tests"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -68,6 +70,7 @@ type Config struct {
 	// BulkRate bounds the back messages relayed, a second, for each link; 0: 250. They have no part in
 	// RelayRate, so that reports never wait for them. BulkBurst is how many may come at once; 0: 64.
 	BulkRate, BulkBurst int
+	SelfTest            tests.Config // the zero value: off
 }
 
 func (c Config) withDefaults() Config {
@@ -130,6 +133,7 @@ type Machine struct {
 	late       bool
 
 	health      health.Keeper
+	selfTest    selfTest
 	bulkDropped uint64 // back messages that were not passed on
 
 	out    Output // of the step under way
@@ -169,6 +173,8 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if cfg.Resume.Outbox.Epoch == epoch {
 		m.sender.Resume(cfg.Resume.Outbox)
 	}
+	m.selfTest = newSelfTest(cfg, now)
+	m.beginProof(now)
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})
 	return m, nil
@@ -204,17 +210,23 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Sealed:
 		m.onSealed(now, ev)
 	case Back:
+		m.use(now, selftest.Module{Kind: selftest.Bulk})
 		m.beginBack(now, ev.Message, 0)
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
 	case Hint:
 		m.sender.Step(now, ev.Event)
+	case Test:
+		m.test(now, ev.Event)
+	case TestMail:
+		m.onTestMail(now, ev)
 	case Health:
 		m.onHealth(now, ev)
 	}
 	m.publish(now)
 	m.report(now)
 	m.deliver(now)
+	m.useOutput(now)
 	m.out.Frames, m.out.Redial = m.frames, m.redial
 	m.out.Wake = m.wake()
 	return m.out
@@ -248,6 +260,7 @@ func (m *Machine) tick(now time.Time) {
 		m.watchChannels(now)
 	}
 	m.checkSensors(now)
+	m.tickTests(now)
 	m.sender.Tick(now)
 }
 
@@ -284,11 +297,14 @@ func (m *Machine) publish(now time.Time) {
 		m.out.Ring = true
 		detail := ""
 		if core != watchdog.HealthNormal {
-			detail = m.exceptions.String()
+			detail = m.coreDetail()
 		}
 		m.note(NoteCore, "DNP core %s %s", core, detail)
 		m.state(now, fault.ComponentDNPCore, ledger.StateOf(core), fault.KindSelf, detail, 0)
+	} else if m.selfTest.changed && core != watchdog.HealthNormal {
+		m.state(now, fault.ComponentDNPCore, ledger.StateOf(core), fault.KindSelf, m.coreDetail(), 0)
 	}
+	m.selfTest.changed = false
 	m.out.WriteDNP = m.out.WriteDNP || m.out.Ring
 	if m.out.WriteDNP {
 		m.word.Valid = true

@@ -5,6 +5,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -153,6 +154,8 @@ const (
 	NoteNeighbour                       // what is known of a neighbour's host changed
 	NoteCore                            // the core's health changed
 	NoteSensorStale                     // the sensors stopped answering
+	NoteSelfTest                        // a module failed the self-test
+	NoteSelfTested                      // a module passed it, again or for the first time
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the
@@ -181,6 +184,10 @@ type Output struct {
 	Open            [][]byte // envelopes to verify
 	Seal            []Seal
 	Redial          []grid.Direction // handshakes to ask for; the shell limits their rate
+	Probes          []selftest.Probe // for the modules register path, report path and bulk: results come by Test
+	TestMail        []TestMail       // for the mailbox
+	SaveTests       bool             // Baselines goes into the copy
+	Tested          bool             // a module fails, or does no more: the host half is told before it is rung
 	Notes           []Note
 	Wake            time.Time
 }

@@ -6,6 +6,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -69,6 +70,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.note(NoteHost, "the host half does not validate its word: last valid %s ago", age.Round(time.Millisecond))
 	m.ledger.Changes(now) // told by the host half while it lived
 	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
+	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 	m.speaking, m.digestAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}
 	m.beatAll()
 }

@@ -108,6 +108,9 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 	if out.Accepted && ev.Frame.Type == torus.TypeMessage {
 		m.onMessage(now, l, ev.Frame.Payload)
 	}
+	if out.Accepted && ev.Frame.Type == torus.TypeTest {
+		m.onTestFrame(now, l, ev.Frame.Payload)
+	}
 }
 
 func (m *Machine) onBad(now time.Time, ev Bad) {

@@ -6,6 +6,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -33,8 +34,11 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte) {
 	if !m.seen.First(now, msg) {
 		return
 	}
+	m.useLink(now, from, msg.Kind)
 	msg.Envelope = append([]byte(nil), msg.Envelope...)
 	switch {
+	case msg.Kind == relay.Test:
+		m.onTestMessage(now, from, msg)
 	case msg.Kind == relay.Up && m.hostCarries():
 		m.out.ToHost = append(m.out.ToHost, msg.AddHop(m.hop(0)))
 	case msg.Kind == relay.Up:
@@ -53,6 +57,7 @@ func (m *Machine) hop(held time.Duration) relay.Hop {
 // onFromHost takes a message of the own host half. Its envelopes go up by the torus, for it asks
 // only when its own service network failed it.
 func (m *Machine) onFromHost(now time.Time, ev FromHost) {
+	m.use(now, selftest.Module{Kind: selftest.Mailbox})
 	msg := ev.Message
 	if msg.Kind == relay.Back {
 		m.beginBack(now, msg, ev.Held)
@@ -236,6 +241,7 @@ func (m *Machine) forward(now time.Time, l *link, msg relay.Message) {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
 		return
 	}
+	m.useLink(now, l, msg.Kind)
 	f := torus.Frame{Type: torus.TypeMessage, Payload: payload}
 	l.machine.Fill(&f)
 	m.frames = append(m.frames, Outgoing{l.dir, f})

@@ -6,6 +6,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -158,6 +159,8 @@ const (
 	NoteRefused                         // a message that is not for this half, or not sensible
 	NoteServiceNet                      // the service network's state changed
 	NoteSensorStale                     // the sensors stopped answering
+	NoteSelfTest                        // a module failed the self-test
+	NoteSelfTested                      // a module passed it, again or for the first time
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the
@@ -168,13 +171,16 @@ type Note struct {
 }
 
 // Output is what the shell is to do now, in this order: the effects, write the host word, ring, take,
-// send, relay; and to call Step again at Wake at the latest.
+// probes and test mail, send, relay; and to call Step again at Wake at the latest.
 type Output struct {
 	delivery.Effects
 	WriteHost bool
 	Host      watchdog.HostWord
-	Ring      bool // wake the DNP half: the host word says something new
-	TakeDNP   bool // read and invalidate the DNP word, and give the result to Step
+	Ring      bool             // wake the DNP half: the host word says something new
+	TakeDNP   bool             // read and invalidate the DNP word, and give the result to Step
+	Probes    []selftest.Probe // for the modules but the mailbox: results come by Test
+	TestMail  []TestMail       // for the mailbox
+	SaveTests bool             // Baselines goes into the copy
 	Send      []Send
 	Relay     []relay.Message // to the DNP half by mailbox
 	Notes     []Note

@@ -15,6 +15,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/health"
 	"github.com/lofamo/lofamo/internal/agent/ledger"
 	"github.com/lofamo/lofamo/internal/agent/moves"
+	"github.com/lofamo/lofamo/internal/agent/tests"
 	"github.com/lofamo/lofamo/internal/agent/told"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
@@ -43,6 +45,7 @@ type Config struct {
 	// GossipSilence is how long gossip that was heard counts once it alone speaks for the service
 	// network; less than NetworkDeadAfter of the outbox counts as that.
 	GossipSilence time.Duration
+	SelfTest      tests.Config // the zero value: off
 }
 
 // Machine is one host half. One goroutine owns it.
@@ -85,10 +88,11 @@ type Machine struct {
 	heard   map[string]contact             // supervisors' last answers on the direct rail
 	down    [servicenet.MaxInterfaces]bool // service interfaces that are known not to work
 
-	network fault.State // the sender's word that was last looked at
-	gossip  gossipSigns
-	health  health.Keeper
-	out     Output // of the step under way
+	network  fault.State // the sender's word that was last looked at
+	gossip   gossipSigns
+	selfTest selfTest
+	health   health.Keeper
+	out      Output // of the step under way
 }
 
 // contact is the last answer of a supervisor on the direct rail.
@@ -122,6 +126,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		sensors: map[fault.Component]Reading{}, network: fault.Unknown, heard: map[string]contact{},
 		gossip: gossipSigns{fresh: box.NetworkDeadAfter, silence: max(cfg.GossipSilence, box.NetworkDeadAfter)},
 	}
+	m.selfTest = newSelfTest(cfg, now)
 	m.stateInitially(now)
 	if cfg.Resume.Epoch == epoch {
 		m.sender.Resume(cfg.Resume.OutboxSnapshot)
@@ -140,7 +145,7 @@ func AnnounceAfter(p config.Periods) time.Duration { return 2*p.TRead + p.Sensor
 
 // stateInitially states every component of the node, so that nothing is missing from a digest.
 func (m *Machine) stateInitially(now time.Time) {
-	m.state(now, fault.ComponentHost, fault.Normal, fault.KindSelf, "", 0)
+	m.stateSelf(now)
 	m.state(now, fault.ComponentDNP, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
 	for _, c := range []fault.Component{
 		fault.ComponentServiceNetwork, fault.ComponentMemory, fault.ComponentPeripheral0, fault.ComponentPeripheral1,
@@ -170,8 +175,15 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.told.Watch(ev.Nodes)
 	case GossipHeard:
 		m.gossip.heard = now
+	case Test:
+		m.test(now, ev.Event)
+	case Used:
+		m.use(now, ev.Kind, 0)
+	case TestMail:
+		m.onTestMail(now, ev)
 	case Health:
 		m.onHealth(now, ev)
+		m.stateSelf(now)
 	case Hint:
 		m.onHint(now, ev.Event)
 	}
@@ -179,6 +191,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.report(now)
 	m.followNetwork(now) // told with the next report
 	m.deliver(now)
+	m.useOutput(now)
 	m.out.Wake = m.wake()
 	return m.out
 }
@@ -194,6 +207,7 @@ func (m *Machine) tick(now time.Time) {
 		m.out.TakeDNP = true
 	}
 	m.checkSensors(now)
+	m.test(now, selftest.Tick{})
 	m.sender.Tick(now)
 }
 
@@ -231,6 +245,7 @@ func (m *Machine) report(now time.Time) {
 	if !now.Before(m.digestAt) {
 		m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
 		m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now), Readings: m.moves.Due(now, readingsAtOnce)})
+		m.saidRestarted(now)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -80,6 +81,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.state(now, fault.ComponentDNP, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
 	m.forgetDNP(now)
 	m.setRail(now, fault.PathTorus, 0, false, "the DNP half is dead")
+	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
 }
 
 // whyStale says why the DNP half has failed: what its daemon says, if that has given it up.
@@ -115,7 +117,7 @@ func (m *Machine) observeDNP(now time.Time) {
 	r := &m.registers
 	detail := ""
 	if r.DNP.Core != watchdog.HealthNormal {
-		detail = fmt.Sprintf("exceptions: router %#x %#x, RDMA %#x, engine %#x", r.Router0, r.Router1, r.RDMA, r.Engine)
+		detail = m.dnpWhy(now)
 	}
 	m.state(now, fault.ComponentDNPCore, ledger.StateOf(r.DNP.Core), fault.KindSelf, detail, 0)
 	m.observeSensor(now, fault.ComponentTemperature, r.DNP.Temperature, r.Temperature)

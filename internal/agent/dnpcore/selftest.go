@@ -1,0 +1,305 @@
+package dnpcore
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/tests"
+)
+
+// Test is an event of the self-test: what became of a probe of Output.Probes or Output.TestMail.
+type Test struct{ Event selftest.Event }
+
+// TestMail is a test message of the host half, by mailbox: a probe of its own, to be sent back, or ours that it
+// sends back.
+type TestMail struct {
+	Echo bool
+	Data []byte
+}
+
+func (Test) dnpEvent()     {}
+func (TestMail) dnpEvent() {}
+
+// The first byte of a test frame's payload.
+const (
+	testAsks byte = 1 // a probe, to be sent back
+	testEcho byte = 2 // a probe of the receiver's, sent back
+)
+
+// echoRate bounds the test frames that are sent back, a second, for each link.
+const echoRate = 100
+
+// A message in the torus makes two hops to a neighbour and back.
+const testHops = 2
+
+// selfTest is what the machine keeps of its self-test.
+type selfTest struct {
+	machine *selftest.Machine // nil: off
+	echoes  [grid.NumDirections]bucket
+	epochs  [grid.NumDirections]fault.Epoch // of the neighbours, at their last echoes
+	excused [grid.NumDirections]bool
+	changed bool // since the last publish
+	by      int  // neighbour that the last relay probe went by
+}
+
+// linkModule names a link's module.
+func linkModule(d grid.Direction) selftest.Module {
+	return selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}
+}
+
+// newSelfTest makes the tests of the modules that the half has.
+func newSelfTest(cfg Config, now time.Time) selfTest {
+	var s selfTest
+	if cfg.SelfTest.Interval <= 0 {
+		return s
+	}
+	mods := []selftest.ModuleConfig{
+		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Local(selftest.Bulk), tests.Mailbox(),
+	}
+	for _, d := range cfg.Topo.Links {
+		mods = append(mods, tests.Link(d))
+		s.echoes[d.Index()] = newBucket(echoRate, echoRate, now)
+	}
+	if len(cfg.Topo.Links) > 0 && cfg.MaxHops >= testHops {
+		mods = append(mods, tests.Relay())
+	}
+	s.machine = tests.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
+	return s
+}
+
+// use notes that a module is used, and tests it first if it has been idle.
+func (m *Machine) use(now time.Time, id selftest.Module) {
+	if s := m.selfTest.machine; s != nil && s.Use(now, id) {
+		m.test(now, selftest.Begin{})
+	}
+}
+
+// useLink notes that a message goes by a link, or came: heartbeats, tests and their echoes are no use.
+func (m *Machine) useLink(now time.Time, l *link, k relay.Kind) {
+	if k == relay.Test {
+		return
+	}
+	m.use(now, linkModule(l.dir))
+	m.use(now, selftest.Module{Kind: selftest.Relay})
+}
+
+// useOutput notes which modules what the shell is to do goes through. It gives the probes to them before that.
+func (m *Machine) useOutput(now time.Time) {
+	if m.selfTest.machine == nil {
+		return
+	}
+	if len(m.out.ToHost) > 0 || m.out.Ring {
+		m.use(now, selftest.Module{Kind: selftest.Mailbox})
+	}
+	for i := range m.out.Seal {
+		if m.out.Seal[i].Reports != nil {
+			m.use(now, selftest.Module{Kind: selftest.Reports})
+		}
+	}
+}
+
+// beginProof says that this half was restarted, until it has passed.
+func (m *Machine) beginProof(now time.Time) {
+	if m.cfg.SelfTest.Prove {
+		m.exceptions.raise(now.Add(m.restartedFor()), watchdog.AddrEngine, watchdog.EngineRestarted)
+	}
+	if s := m.selfTest.machine; s != nil {
+		m.exceptions.level(watchdog.AddrEngine, watchdog.EngineRestarted, s.Proving())
+	}
+}
+
+// tickTests does what is due of the self-test. It wants no wake-up of its own.
+func (m *Machine) tickTests(now time.Time) {
+	if m.selfTest.machine == nil {
+		return
+	}
+	for _, l := range m.links {
+		if l != nil {
+			m.excuse(now, l)
+		}
+	}
+	m.test(now, selftest.Tick{})
+}
+
+// excuse keeps the self-test from blaming this half for a link of which either end says that it is not well, and
+// from expecting an answer of a neighbour that began anew.
+func (m *Machine) excuse(now time.Time, l *link) {
+	i := l.dir.Index()
+	bad := !l.session || l.detail.State() != torus.LinkNormal
+	if w, err := watchdog.DecodeDNPWord(l.peer.DNP); err == nil && w.Links[l.dir.Opposite().Index()] != watchdog.HealthNormal {
+		bad = true
+	}
+	if bad != m.selfTest.excused[i] {
+		m.selfTest.excused[i] = bad
+		m.test(now, selftest.Excused{Module: linkModule(l.dir)})
+		m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Relay}})
+	}
+	if e := l.peer.Epoch; e != m.selfTest.epochs[i] && e != 0 {
+		if m.selfTest.epochs[i] != 0 {
+			m.test(now, selftest.Renewed{Module: linkModule(l.dir)})
+		}
+		m.selfTest.epochs[i] = e
+	}
+}
+
+// test steps the self-test, and gives its probes to their modules.
+func (m *Machine) test(now time.Time, ev selftest.Event) {
+	if m.selfTest.machine == nil {
+		return
+	}
+	out := m.selfTest.machine.Step(now, ev)
+	for _, p := range out.Probes {
+		switch p.Module.Kind {
+		case selftest.Link:
+			m.testLink(now, p)
+		case selftest.Relay:
+			m.testRelay(now, p)
+		case selftest.Mailbox:
+			if m.verdict != watchdog.Alive {
+				m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
+				continue
+			}
+			m.out.TestMail = append(m.out.TestMail, TestMail{Data: p.Data})
+		default:
+			m.out.Probes = append(m.out.Probes, p)
+		}
+	}
+	for _, r := range out.Changed {
+		m.tested(r)
+	}
+	if out.Save {
+		m.out.SaveTests = true
+	}
+}
+
+// testLink sends a probe to the neighbour, whose DNP half sends it back.
+func (m *Machine) testLink(now time.Time, p selftest.Probe) {
+	l := m.links[p.Module.Index]
+	if m.selfTest.excused[p.Module.Index] || !l.usable() {
+		m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
+		return
+	}
+	m.sendTest(l, testAsks, p.Data)
+}
+
+func (m *Machine) sendTest(l *link, what byte, data []byte) {
+	f := torus.Frame{Type: torus.TypeTest, Payload: append([]byte{what}, data...)}
+	l.machine.Fill(&f)
+	m.frames = append(m.frames, Outgoing{l.dir, f})
+}
+
+// testRelay sends a message to this node by a neighbour that has answered a test, another one each time.
+func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
+	dirs := m.cfg.Topo.Links
+	for n := range dirs {
+		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
+		if i := l.dir.Index(); l.usable() && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
+			m.selfTest.by = slices.Index(dirs, l.dir)
+			m.forward(now, l, relay.Message{Kind: relay.Test, Made: 1, Limit: testHops, Dst: m.cfg.Topo.Coord, Envelope: p.Data})
+			return
+		}
+	}
+	m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
+}
+
+// onTestFrame sends a neighbour's probe back, or takes one of ours.
+func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
+	switch {
+	case len(payload) <= 1:
+	case payload[0] == testAsks && m.selfTest.machine != nil && m.selfTest.echoes[l.dir.Index()].take(now):
+		m.sendTest(l, testEcho, payload[1:])
+	case payload[0] == testEcho:
+		m.test(now, selftest.Returned{Module: linkModule(l.dir), Data: payload[1:]})
+	}
+}
+
+// onTestMessage takes a relay probe: ours that is back, or a neighbour's that goes back to it.
+func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
+	switch {
+	case msg.Dst == m.cfg.Topo.Coord:
+		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Relay}, Data: msg.Envelope})
+	case msg.Dst == from.dst && m.mayHop(now, msg):
+		msg.Made++
+		m.forward(now, from, msg)
+	}
+}
+
+// onTestMail sends the host half's probe back, or takes one of ours.
+func (m *Machine) onTestMail(now time.Time, ev TestMail) {
+	if ev.Echo {
+		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Mailbox}, Data: ev.Data})
+		return
+	}
+	m.out.TestMail = append(m.out.TestMail, TestMail{Echo: true, Data: ev.Data})
+}
+
+// tested draws the conclusions: a failed module is an exception of the register that it belongs to, as long as it
+// fails, and so the core is sick (seed 001 §IV-B). So is a half that was restarted, until it has passed.
+func (m *Machine) tested(r selftest.Result) {
+	switch r.State {
+	case selftest.Failed:
+		m.note(NoteSelfTest, "self-test: %s %s", r.Name, r.Why)
+	case selftest.Passed:
+		m.note(NoteSelfTested, "self-test: %s passed", r.Name)
+	default:
+	}
+	m.selfTest.changed, m.out.Tested = true, true
+	var engine, router, rdma bool
+	for _, f := range m.selfTest.machine.Failed() {
+		switch f.Module.Kind {
+		case selftest.Relay:
+			router = true
+		case selftest.Mailbox:
+			rdma = true
+		default:
+			engine = true
+		}
+	}
+	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineSelfTest, engine)
+	m.exceptions.level(watchdog.AddrRouter0, watchdog.RouterSelfTest, router)
+	m.exceptions.level(watchdog.AddrRDMA, watchdog.RDMASelfTest, rdma)
+	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineRestarted, m.selfTest.machine.Proving())
+}
+
+// restartedFor is how long at least a half that was restarted says so: the host half has to see it.
+func (m *Machine) restartedFor() time.Duration {
+	return max(4*m.cfg.Periods.TRead, 200*time.Millisecond)
+}
+
+// coreDetail is why the core is sick.
+func (m *Machine) coreDetail() string {
+	var words []string
+	if m.exceptions.at(watchdog.AddrEngine).value&watchdog.EngineRestarted != 0 {
+		words = append(words, "restarted")
+	}
+	if s := m.selfTest.machine; s != nil {
+		for _, r := range s.Failed() {
+			words = append(words, "self-test: "+r.Name+" "+r.Why)
+		}
+	}
+	return strings.Join(append(words, m.exceptions.String()), "; ")
+}
+
+// SelfTests returns what the self-test says of each module; none when it is off.
+func (m *Machine) SelfTests(now time.Time) []selftest.Result {
+	if m.selfTest.machine == nil {
+		return nil
+	}
+	return m.selfTest.machine.Results(now)
+}
+
+// Baselines appends what the self-test has to have after a restart.
+func (m *Machine) Baselines(dst []byte) []byte {
+	if m.selfTest.machine == nil {
+		return dst
+	}
+	return m.selfTest.machine.Snapshot(dst)
+}

@@ -1,0 +1,233 @@
+package hostcore
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/health"
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/tests"
+)
+
+// Test is an event of the self-test: what became of a probe of Output.Probes or Output.TestMail.
+type Test struct{ Event selftest.Event }
+
+// TestMail is a test message of the DNP half, by mailbox: a probe of its own, to be sent back, or ours that it
+// sends back.
+type TestMail struct {
+	Echo bool
+	Data []byte
+}
+
+// Used says that a module is used of which the machine sees nothing.
+type Used struct{ Kind selftest.Kind }
+
+func (Used) hostEvent()     {}
+func (Test) hostEvent()     {}
+func (TestMail) hostEvent() {}
+
+// selfTest is what the machine keeps of its self-test.
+type selfTest struct {
+	machine *selftest.Machine // nil: off
+	asked   bool              // the DNP half has sent a test message: it knows them
+	unsaid  bool              // no digest has said yet that this half was restarted
+}
+
+// newSelfTest makes the tests of the modules that the half has.
+func newSelfTest(cfg Config, now time.Time) selfTest {
+	s := selfTest{unsaid: cfg.SelfTest.Prove}
+	if cfg.SelfTest.Interval <= 0 {
+		return s
+	}
+	mods := []selftest.ModuleConfig{
+		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Local(selftest.Bulk), tests.Mailbox(),
+	}
+	for k, name := range cfg.Interfaces {
+		mods = append(mods, tests.Direct(uint8(k), name))
+	}
+	for _, p := range cfg.Rails {
+		if p == fault.PathGossip {
+			mods = append(mods, tests.Gossip())
+		}
+	}
+	s.machine = tests.New(cfg.SelfTest, mods, cfg.Periods.TWrite, now)
+	return s
+}
+
+// use notes that a module is used, and tests it first if it has been idle.
+func (m *Machine) use(now time.Time, k selftest.Kind, index uint8) {
+	if s := m.selfTest.machine; s != nil && s.Use(now, selftest.Module{Kind: k, Index: index}) {
+		m.test(now, selftest.Begin{})
+	}
+}
+
+// useOutput notes which modules what is sent goes through. The shell gives the probes to them before that.
+func (m *Machine) useOutput(now time.Time) {
+	if m.selfTest.machine == nil {
+		return
+	}
+	for i := range m.out.Send {
+		s := &m.out.Send[i]
+		if s.Reports != nil {
+			m.use(now, selftest.Reports, 0)
+		}
+		switch s.Path {
+		case fault.PathDirect:
+			m.use(now, selftest.Direct, s.Interface)
+		case fault.PathGossip:
+			m.use(now, selftest.Gossip, 0)
+		default:
+			m.use(now, selftest.Mailbox, 0)
+		}
+	}
+	if len(m.out.Relay) > 0 || m.out.Ring {
+		m.use(now, selftest.Mailbox, 0)
+	}
+	for _, r := range m.out.Relay {
+		if r.Kind == relay.Back {
+			m.use(now, selftest.Bulk, 0)
+		}
+	}
+}
+
+// test steps the self-test, and gives its probes to their modules.
+func (m *Machine) test(now time.Time, ev selftest.Event) {
+	if m.selfTest.machine == nil {
+		return
+	}
+	out := m.selfTest.machine.Step(now, ev)
+	for _, p := range out.Probes {
+		switch {
+		case p.Module.Kind != selftest.Mailbox:
+			m.out.Probes = append(m.out.Probes, p)
+		case m.verdict != watchdog.Alive || !m.selfTest.asked: // a DNP half of before would find it unreadable
+			m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
+		default:
+			m.out.TestMail = append(m.out.TestMail, TestMail{Data: p.Data})
+		}
+	}
+	for _, r := range out.Changed {
+		m.tested(now, r)
+	}
+	if out.Save {
+		m.out.SaveTests = true
+	}
+}
+
+// onTestMail sends the DNP half's probe back, or takes one of ours.
+func (m *Machine) onTestMail(now time.Time, ev TestMail) {
+	if ev.Echo {
+		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Mailbox}, Data: ev.Data})
+		return
+	}
+	m.selfTest.asked = true
+	m.out.TestMail = append(m.out.TestMail, TestMail{Echo: true, Data: ev.Data})
+}
+
+// tested draws the conclusions: a half with a failed module is sick, and so is one that was restarted, until it
+// has passed.
+func (m *Machine) tested(now time.Time, r selftest.Result) {
+	switch r.State {
+	case selftest.Failed:
+		m.note(NoteSelfTest, "self-test: %s %s", r.Name, r.Why)
+	case selftest.Passed:
+		m.note(NoteSelfTested, "self-test: %s passed", r.Name)
+	default:
+	}
+	m.stateSelf(now)
+}
+
+// stateSelf states this half.
+func (m *Machine) stateSelf(now time.Time) {
+	var why []string
+	s := m.selfTest.machine
+	if m.selfTest.unsaid || s != nil && s.Proving() {
+		why = append(why, m.restarted(now))
+	}
+	if s != nil {
+		for _, r := range s.Failed() {
+			why = append(why, "self-test: "+r.Name+" "+r.Why)
+		}
+	}
+	state := fault.Normal
+	if len(why) > 0 {
+		state = fault.Sick
+	}
+	m.state(now, fault.ComponentHost, state, fault.KindSelf, strings.Join(why, "; "), 0)
+}
+
+// saidRestarted notes that a digest has gone out: a restart is told of, however quickly it was over.
+func (m *Machine) saidRestarted(now time.Time) {
+	if m.selfTest.unsaid {
+		m.selfTest.unsaid = false
+		m.stateSelf(now)
+	}
+}
+
+// dnpWhy is why the DNP core is sick: its exceptions, and what is behind those of its self-test.
+func (m *Machine) dnpWhy(now time.Time) string {
+	r := &m.registers
+	var words []string
+	if r.Engine&watchdog.EngineRestarted != 0 {
+		words = append(words, becauseOf(m.health.As(now).DNP))
+	}
+	if r.Router0&watchdog.RouterSelfTest|r.RDMA&watchdog.RDMASelfTest|r.Engine&watchdog.EngineSelfTest != 0 {
+		for _, t := range m.health.As(now).DNP.GetTests() {
+			if t.GetState() == lofamov1.TestState_FAILING {
+				words = append(words, "self-test: "+moduleName(t.GetNumber())+" "+t.GetWhy())
+			}
+		}
+	}
+	words = append(words, fmt.Sprintf("exceptions: router %#x %#x, RDMA %#x, engine %#x", r.Router0, r.Router1, r.RDMA, r.Engine))
+	return strings.Join(words, "; ")
+}
+
+// moduleName names a module by its number in lofamov1.SelfTest.
+func moduleName(number uint32) string {
+	for _, d := range grid.Directions() {
+		if health.Number(selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}) == number {
+			return "link " + d.String()
+		}
+	}
+	for k := selftest.Relay; k.Valid(); k++ {
+		if health.Number(selftest.Module{Kind: k}) == number {
+			return k.String()
+		}
+	}
+	return fmt.Sprintf("module %d", number)
+}
+
+func becauseOf(h *lofamov1.HalfHealth) string {
+	if c := h.GetRecovery().GetCause(); c != "" {
+		return "restarted (" + c + ")"
+	}
+	return "restarted"
+}
+
+// restarted says why this half was, as far as it was told.
+func (m *Machine) restarted(now time.Time) string {
+	return becauseOf(m.health.As(now).Host)
+}
+
+// SelfTests returns what the self-test says of each module; none when it is off.
+func (m *Machine) SelfTests(now time.Time) []selftest.Result {
+	if m.selfTest.machine == nil {
+		return nil
+	}
+	return m.selfTest.machine.Results(now)
+}
+
+// Baselines appends what the self-test has to have after a restart.
+func (m *Machine) Baselines(dst []byte) []byte {
+	if m.selfTest.machine == nil {
+		return dst
+	}
+	return m.selfTest.machine.Snapshot(dst)
+}

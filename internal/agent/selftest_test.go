@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// spoiler stands between halves and their modules.
+type spoiler struct {
+	mu      sync.Mutex
+	what    map[fault.Origin]selftest.Fault // of all modules of a half; 0: nothing
+	spared  map[selftest.Kind]bool
+	results map[fault.Origin]func() []selftest.Result
+}
+
+func newSpoiler() *spoiler {
+	return &spoiler{what: map[fault.Origin]selftest.Fault{}, spared: map[selftest.Kind]bool{}, results: map[fault.Origin]func() []selftest.Result{}}
+}
+
+func (s *spoiler) seam() *seam {
+	return &seam{instead: s.instead, began: func(of fault.Origin, results func() []selftest.Result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.results[of] = results
+	}}
+}
+
+func (s *spoiler) set(of fault.Origin, f selftest.Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.what[of] = f
+}
+
+// late is longer than any module's floor, and shorter than its time-out.
+const late = 300 * time.Millisecond
+
+func (s *spoiler) instead(of fault.Origin, m selftest.Module, data []byte) ([][]byte, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.spared[m.Kind] {
+		return [][]byte{data}, 0
+	}
+	switch s.what[of] {
+	case selftest.Lost:
+		return nil, 0
+	case selftest.Altered:
+		b := bytes.Clone(data)
+		b[len(b)-1] ^= 1
+		return [][]byte{b}, 0
+	case selftest.Doubled:
+		return [][]byte{data, data}, 0
+	case selftest.Late:
+		if m.Kind != selftest.Register && m.Kind != selftest.Link { // done within the half's mutex
+			return [][]byte{data}, late
+		}
+	}
+	return [][]byte{data}, 0
+}
+
+// of returns the results of a half that are as they should be.
+func (s *spoiler) of(o fault.Origin, fits func(selftest.Result) bool) (names []string) {
+	s.mu.Lock()
+	results := s.results[o]
+	s.mu.Unlock()
+	if results == nil {
+		return nil
+	}
+	for _, r := range results() {
+		if fits(r) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// await waits until these modules of a half fit, in the order in which the half has them.
+func (s *spoiler) await(n *testNet, o fault.Origin, what string, fits func(selftest.Result) bool, want ...string) {
+	n.t.Helper()
+	n.keepBusyUntil(func() bool {
+		got := s.of(o, fits)
+		return !slices.ContainsFunc(want, func(name string) bool { return !slices.Contains(got, name) })
+	}, func() string {
+		return fmt.Sprintf("%s: %s: %v, want %v\n%+v", o, what, s.of(o, fits), want, s.all(o))
+	})
+}
+
+func (s *spoiler) all(o fault.Origin) (out []string) {
+	s.of(o, func(r selftest.Result) bool { out = append(out, fmt.Sprintf("%+v", r)); return false })
+	return out
+}
+
+// keepBusyUntil sends challenges through the torus, which use links, relays and mailboxes, until something holds.
+func (n *testNet) keepBusyUntil(holds func() bool, complaint func() string) {
+	n.t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	var nonce uint32
+	for end := time.Now().Add(bound); time.Now().Before(end); <-tick.C {
+		if holds() {
+			return
+		}
+		for _, way := range []struct {
+			via grid.Coord
+			to  fault.NodeID
+		}{{at1, "n0-0-0"}, {at0, "n1-0-0"}} {
+			nonce++
+			c := &lofamov1.Challenge{Nonce: make([]byte, 16), Node: string(way.to), Half: lofamov1.Half_HALF_HOST, ReplyTo: n.super.net.LocalAddr().String()}
+			copy(c.Nonce, fmt.Sprintf("%p %d", tick, nonce))
+			n.super.send(netip.MustParseAddrPort(n.cfgs[way.via].Service.Listen), way.to, fault.PathTorus, &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
+		}
+	}
+	n.t.Fatalf("not within %s: %s", bound, complaint())
+}
+
+// newTestedNet has two nodes whose self-tests come as often as they may.
+func newTestedNet(t *testing.T) (*testNet, *spoiler) {
+	key := filepath.Join(t.TempDir(), "gossip.key")
+	if err := pki.NewGossipKey(key); err != nil {
+		t.Fatal(err)
+	}
+	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
+		c.SelfTest.Interval = config.Duration(500 * time.Millisecond)
+		c.Service.GossipListen, c.Service.GossipKeyFile = freePort(t), key
+	})
+	s := newSpoiler()
+	n.seam = s.seam()
+	return n, s
+}
+
+func passed(r selftest.Result) bool { return r.State == selftest.Passed && r.InUse && !r.Proving }
+
+var (
+	hostModules = []string{"register path", "report path", "mailbox", "direct rail service"}
+	dnpModules  = []string{"register path", "mailbox", "link X+", "link X-", "relay"}
+)
+
+// TestSelfTestNamesWhatIsWrong: in each module of a running half probes are lost, altered, doubled and delayed, each is
+// named, the half is sick for it with the module's name, and well again when it passes.
+func TestSelfTestNamesWhatIsWrong(t *testing.T) {
+	n, s := newTestedNet(t)
+	n.startAll()
+	n.awaitHealthy()
+	s.await(n, host0, "passed", passed, hostModules...)
+	s.await(n, dnp0, "passed", passed, dnpModules...)
+	hostFaults := map[selftest.Fault][]string{
+		selftest.Altered: hostModules, selftest.Lost: hostModules, selftest.Doubled: {"report path", "mailbox", "register path"}, selftest.Late: {"report path", "mailbox", "direct rail service"},
+	}
+	// A link drops copies of frames itself; what one loses is called lost after more probes than others need.
+	dnpFaults := map[selftest.Fault][]string{
+		selftest.Altered: {"register path", "mailbox", "link X+", "link X-"}, selftest.Lost: {"register path", "mailbox", "link X+", "link X-"},
+		selftest.Doubled: {"register path", "mailbox"}, selftest.Late: {"mailbox"},
+	}
+	for f := selftest.Altered; f <= selftest.Late; f++ {
+		failed := func(r selftest.Result) bool { return r.State == selftest.Failed && r.Fault == f }
+		n.super.forget()
+		s.set(host0, f)
+		s.await(n, host0, f.String(), failed, hostFaults[f]...)
+		sick := n.super.awaitState(host0, "n0-0-0", fault.ComponentHost, fault.Sick, fault.KindSelf)
+		if !strings.Contains(sick.obs.Detail, "self-test: ") {
+			t.Errorf("the host half is sick for %q", sick.obs.Detail)
+		}
+		s.set(host0, 0)
+		s.await(n, host0, "passed again", passed, hostModules...)
+		n.super.forget()
+		n.super.awaitState(host0, "n0-0-0", fault.ComponentHost, fault.Normal, fault.KindSelf)
+		if len(dnpFaults[f]) == 0 {
+			continue
+		}
+		s.set(dnp0, f)
+		s.await(n, dnp0, f.String(), failed, dnpFaults[f]...)
+		n.super.await("DNP core sick, and why", func(x said) bool {
+			return x.by == host0 && x.obs.Component == fault.ComponentDNPCore && x.obs.State == fault.Sick && strings.Contains(x.obs.Detail, "self-test: ")
+		})
+		s.set(dnp0, 0)
+		s.await(n, dnp0, "passed again", passed, dnpModules...)
+		n.super.forget()
+		n.super.awaitState(host0, "n0-0-0", fault.ComponentDNPCore, fault.Normal, fault.KindSelf)
+	}
+}

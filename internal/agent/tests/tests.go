@@ -1,0 +1,93 @@
+// Package tests is how the two halves test their modules alike: the sizes, times and bounds of each, and how a
+// machine of pkg/selftest is made for a half. What a probe does in a module is the half's own business.
+//
+// It is pure.
+package tests
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Config sets the self-test of a half.
+type Config struct {
+	Interval  time.Duration // between tests of a module in use; 0: off
+	IdleAfter time.Duration // without use, after which a module is tested no more
+	First     uint64        // random: see selftest.Config
+	Kept      []byte        // of an earlier life: its Snapshot
+	Prove     bool          // this half was restarted, and has to pass before it is called normal
+}
+
+// New returns the machine of a half that ticks so often.
+func New(cfg Config, mods []selftest.ModuleConfig, tick time.Duration, now time.Time) *selftest.Machine {
+	m := selftest.New(selftest.Config{Modules: mods, Interval: cfg.Interval, IdleAfter: max(cfg.IdleAfter, cfg.Interval), Tick: tick, First: cfg.First}, now)
+	m.Restore(now, cfg.Kept, cfg.Prove)
+	return m
+}
+
+// What is waited for a probe, and below what none is late. The floors are far above what a busy machine makes of
+// a wake-up or two: a module that has gone wrong is slower by whole retransmissions.
+const (
+	timeout       = 500 * time.Millisecond
+	localTimeout  = 2 * time.Second // what is done by this half itself is done when it comes to run
+	localFloor    = 50 * time.Millisecond
+	linkFloor     = 100 * time.Millisecond
+	networkFloor  = 250 * time.Millisecond
+	linkLoss      = 0.15 // there and back, by a link that either end calls good
+	networkLoss   = 0.15
+	mailboxLoss   = 0.05 // the kernel drops what the other half does not come to read
+	smallestProbe = 16
+)
+
+// Local returns how a module within the half is tested.
+func Local(k selftest.Kind) selftest.ModuleConfig {
+	c := selftest.ModuleConfig{Module: selftest.Module{Kind: k}, Timeout: localTimeout, Floor: localFloor, Local: true}
+	switch k {
+	case selftest.Register: // the watchdog uses it always; a word has 32 bits, and probes are made of words
+		c.Sizes, c.Always = []int{smallestProbe, 64}, true
+	case selftest.Reports: // one observation, and a whole digest
+		c.Sizes = []int{smallestProbe, 400}
+	default: // of one chunk, and of many with the last one short
+		c.Sizes = []int{100, 5000}
+	}
+	return c
+}
+
+// Mailbox returns how the mailbox is tested: doorbells have no payload, envelopes up to a datagram's.
+func Mailbox() selftest.ModuleConfig {
+	return selftest.ModuleConfig{
+		Module: selftest.Module{Kind: selftest.Mailbox}, Sizes: []int{smallestProbe, 300, 1200}, Timeout: timeout, Floor: linkFloor, Loss: mailboxLoss,
+	}
+}
+
+// Link returns how a link is tested: from the least frame to the largest envelope.
+func Link(d grid.Direction) selftest.ModuleConfig {
+	return selftest.ModuleConfig{
+		Module: selftest.Module{Kind: selftest.Link, Index: uint8(d.Index())}, Name: "link " + d.String(),
+		Sizes: []int{smallestProbe, 250, 1100}, Timeout: timeout, Floor: linkFloor, Loss: linkLoss,
+	}
+}
+
+// Relay returns how the relay is tested.
+func Relay() selftest.ModuleConfig {
+	return selftest.ModuleConfig{
+		Module: selftest.Module{Kind: selftest.Relay}, Sizes: []int{smallestProbe, 1000}, Timeout: timeout, Floor: networkFloor, Loss: linkLoss,
+	}
+}
+
+// Direct returns how the direct rail by a service interface is tested.
+func Direct(k uint8, name string) selftest.ModuleConfig {
+	return selftest.ModuleConfig{
+		Module: selftest.Module{Kind: selftest.Direct, Index: k}, Name: "direct rail " + name,
+		Sizes: []int{smallestProbe, 300, 1200}, Timeout: timeout, Floor: networkFloor, Loss: networkLoss, Foreign: true,
+	}
+}
+
+// Gossip returns how the gossip rail is tested.
+func Gossip() selftest.ModuleConfig {
+	return selftest.ModuleConfig{
+		Module: selftest.Module{Kind: selftest.Gossip}, Sizes: []int{smallestProbe, 1000}, Timeout: timeout, Floor: networkFloor, Loss: networkLoss, Foreign: true,
+	}
+}

@@ -133,7 +133,7 @@ func (o *options) runCommand() *cobra.Command {
 			}
 			return agent.Run(c.Context(), agent.RunConfig{
 				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
-				Half: half, Again: again,
+				Realtime: o.scheduling == string(agent.SchedulingAuto), Half: half, Again: again,
 			}, logger(cfg.Log, o.stderr))
 		},
 	}

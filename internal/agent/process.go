@@ -90,17 +90,25 @@ func beRealtime() error {
 	if attr.Policy == unix.SCHED_FIFO {
 		return nil
 	}
-	limit := unix.Rlimit{Cur: realtimeLimit, Max: realtimeLimit}
-	if err := unix.Prlimit(0, unix.RLIMIT_RTTIME, &limit, nil); err != nil {
-		return fmt.Errorf("limit real-time CPU time: %w", err)
-	}
 	ordinary := *attr
-	attr = &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: realtimePriority}
-	if err := unix.SchedSetAttr(0, attr, 0); err != nil {
-		return fmt.Errorf("set SCHED_FIFO: %w", err)
+	if err := makeRealtime(0); err != nil {
+		return err
 	}
 	err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 	return errors.Join(fmt.Errorf("execute this program anew: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
+}
+
+// makeRealtime puts one thread, and with it all that it makes later, under SCHED_FIFO. 0 is the calling thread.
+func makeRealtime(tid int) error {
+	limit := unix.Rlimit{Cur: realtimeLimit, Max: realtimeLimit}
+	if err := unix.Prlimit(tid, unix.RLIMIT_RTTIME, &limit, nil); err != nil {
+		return fmt.Errorf("limit real-time CPU time: %w", err)
+	}
+	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: realtimePriority}
+	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {
+		return fmt.Errorf("set SCHED_FIFO: %w", err)
+	}
+	return nil
 }
 
 // slice is what a half asks for at a time. The kernel's scheduler (EEVDF, with slices by task from

@@ -57,6 +57,8 @@ type RunConfig struct {
 	Restart Restart
 	// LogDir gets host.log and dnp.log, appended to; empty: the halves write to our own stderr.
 	LogDir string
+	// Realtime starts the halves in real time, where that is permitted.
+	Realtime bool
 	// Half is the one half that is looked after; 0: both.
 	Half fault.Half
 	// Again says that a person wants the halves that were given up to be started; nil: never.

@@ -262,7 +262,7 @@ func (c *child) launch() (*process, error) {
 	if b, err := c.machine.Record().Encode(); err == nil {
 		cmd.Env = append(cmd.Env, recoveryEnv+"="+string(b))
 	}
-	return startProcess(cmd)
+	return startProcess(cmd, c.d.cfg.Realtime)
 }
 
 // openLog opens the half's log file; nil: its log goes to standard error. A disk that fails, or is full,

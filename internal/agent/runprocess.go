@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
@@ -30,10 +31,14 @@ type process struct {
 
 // startProcess starts the command of a half. Nothing ties its life to the daemon's: the daemon may die, and Ctrl-C, which is
 // for the daemon, is not for its group.
-func startProcess(cmd *exec.Cmd) (*process, error) {
+func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 	fd := -1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: &fd}
-	if err := cmd.Start(); err != nil {
+	start := cmd.Start
+	if realtime {
+		start = func() error { return startRealtime(cmd) }
+	}
+	if err := start(); err != nil {
 		return nil, err
 	}
 	if fd < 0 {
@@ -47,6 +52,38 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 	}()
 	return p, nil
 }
+
+// startRealtime starts a half that is real-time from its first instruction on, where that is permitted: it need not execute
+// itself anew then (beRealtime), and a loaded machine does not delay its start. The kernel stops a process that is traced
+// right after it has executed its program, when it has one thread; its class is set then, and it is let go. This process stays
+// an ordinary one (ADR 15). Where any of it is not permitted the half is started all the same, and sees to its class itself.
+func startRealtime(cmd *exec.Cmd) error {
+	runtime.LockOSThread() // who traces is a thread
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr.Ptrace = true
+	if err := cmd.Start(); err != nil {
+		cmd.SysProcAttr.Ptrace = false
+		return cmd.Start()
+	}
+	pid := cmd.Process.Pid
+	var info unix.Siginfo
+	for {
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if info.Code == cldTrapped {
+		_ = makeRealtime(pid)
+		// It runs on whatever becomes of this: a tracer that ends lets go of what it traced.
+		_ = unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED, nil)
+		_ = unix.PtraceDetach(pid)
+	}
+	return nil
+}
+
+// cldTrapped is CLD_TRAPPED: a traced process has stopped.
+const cldTrapped = 4
 
 func causeOf(s *os.ProcessState) recovery.Cause {
 	if s != nil {

@@ -75,6 +75,22 @@ func TestStatusRefusals(t *testing.T) {
 type listener struct {
 	mu   sync.Mutex
 	came map[fault.ReportID]fault.Report
+	each func(fault.Report) // of all that comes; nil: nothing
+	dnp  fault.State        // of the DNP half, by what came last
+}
+
+// await polls until something has come.
+func (l *listener) await(t *testing.T, what string, there func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		l.mu.Lock()
+		ok := there()
+		l.mu.Unlock()
+		if ok {
+			return
+		}
+	}
+	t.Fatalf("not within %s: %s", bound, what)
 }
 
 func (l *listener) reports(fits func(fault.Report) bool) (out []fault.ReportID) {
@@ -116,6 +132,14 @@ func listen(t *testing.T, c config.Agent) *listener {
 			defer l.mu.Unlock()
 			for _, r := range a.Reports {
 				l.came[r.ID] = r
+				if l.each != nil {
+					l.each(r)
+				}
+				for _, o := range r.Observations {
+					if o.Component == fault.ComponentDNP {
+						l.dnp = o.State
+					}
+				}
 				if b, err := servicenet.Seal(&lofamov1.Message{Acks: servicenet.NewAcks(lofamov1.Ack_COMMITTED, r.ID)}, signer); err == nil {
 					_ = s.Send(from, b)
 				}

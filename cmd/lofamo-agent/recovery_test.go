@@ -99,6 +99,9 @@ func TestHalvesAreRecovered(t *testing.T) {
 			if other := h.Other(); awaitRecord(t, c, other, "it runs", runs).PID != pids[other] {
 				t.Errorf("the %s half was restarted as well", other)
 			}
+			if l := awaitRecord(t, c, h, "it is proven", func(r recovery.Record) bool { return r.Last.Proven > 0 }).Last; l.Proven < l.Serving {
+				t.Errorf("proven before it served: %+v", l)
+			}
 			// It has settled: the next restart is the first of its series.
 			awaitHistory(t, c, h, "it has settled", func(x recovery.History) bool { return x.Failures == 0 })
 		}

@@ -56,6 +56,7 @@ type common struct {
 	verifier *pki.Verifier
 	keeper   *keeper.Keeper
 	copy     *resumption
+	proven   bool   // as the daemon was told
 	unkept   string // why reports are not kept, as the machine was told
 	debug    bool   // the log takes debug lines
 }

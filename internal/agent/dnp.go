@@ -218,6 +218,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 			d.alarm.rang()
 			d.maintain(now)
 			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
+			d.noteProven(d.page, d.core.Proving())
 			d.mu.Unlock()
 		}
 	}

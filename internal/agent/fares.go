@@ -115,3 +115,12 @@ func (d *dnpHalf) lookAtFares(now time.Time) {
 	}
 	d.do(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
 }
+
+// noteProven tells the daemon, once, that the half has passed the self-test that follows a restart.
+func (c *common) noteProven(p *page, proving bool) {
+	if c.proven || proving {
+		return
+	}
+	c.proven = true
+	p.note(p.file.NoteProven())
+}

@@ -292,6 +292,7 @@ func (h *hostHalf) ring(ctx context.Context) {
 			h.alarm.rang()
 			h.maintain(now)
 			h.apply(now, h.core.Step(now, hostcore.Tick{}))
+			h.noteProven(h.page, h.core.Proving())
 			h.mu.Unlock()
 		}
 	}

@@ -216,6 +216,9 @@ func (m *Machine) restarted(now time.Time) string {
 	return becauseOf(m.health.As(now).Host)
 }
 
+// Proving says whether this half was restarted and has modules that have not passed their tests since.
+func (m *Machine) Proving() bool { return m.selfTest.machine != nil && m.selfTest.machine.Proving() }
+
 // SelfTests returns what the self-test says of each module; none when it is off.
 func (m *Machine) SelfTests(now time.Time) []selftest.Result {
 	if m.selfTest.machine == nil {

@@ -14,9 +14,10 @@ func (o *options) statusCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Ask the running host half of this node how its reports fare",
+		Short: "Ask the running host half of this node how its reports and both halves fare",
 		Long: `Asks the running host half of this node how its reports fare: which path they go by, which rails work,
-how many wait, and whether any supervisor can be reached at all. It asks no supervisor, and so answers
+how many wait, and whether any supervisor can be reached at all; and how both halves fare: how often their
+recovery daemon has restarted them, and what their self-tests found. It asks no supervisor, and so answers
 where none can be reached. It must run as the user who runs the halves, on their node.
 
 It fails when the host half does not run or does not answer, not when the half's news are bad.`,

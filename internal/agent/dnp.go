@@ -161,6 +161,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	d.core, d.fares.results = core, core.SelfTests
 	d.tests.begin(d.testResults)
+	d.fares.wentOn(d.copy.file.Cold())
 	if half, known := given(); known != nil {
 		d.do(now, core.Step(now, dnpcore.Health{Half: half, Health: known}))
 	}

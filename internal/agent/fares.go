@@ -46,6 +46,14 @@ func (f *fares) own(now time.Time) *lofamov1.HalfHealth {
 	return h
 }
 
+// wentOn takes how the half went on when it was started: from its copy, or not, and why.
+func (f *fares) wentOn(cold string) {
+	f.resumption, f.cold = lofamov1.Resumption_RESUMED, health.Text(cold)
+	if cold != "" {
+		f.resumption = lofamov1.Resumption_COLD
+	}
+}
+
 // look returns what the half says of itself, and whether the other half is to be told now: when it says something new,
 // and every health.TellEvery.
 func (f *fares) look(now time.Time) (h *lofamov1.HalfHealth, tell bool) {

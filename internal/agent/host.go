@@ -25,6 +25,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -51,15 +52,16 @@ type hostHalf struct {
 	bindMu     sync.Mutex   // for bind
 	gossipLate func() error // opens the gossip, which waits for service interface 0; nil: does not
 
-	mu     sync.Mutex // the half's one mutex: see the package comment
-	core   *hostcore.Machine
-	fares  fares
-	tests  *prober
-	alarm  *alarm
-	bulk   *hostBulk
-	local  *local.Server                    // of the jobs on this node
-	lookAt time.Time                        // at the spool
-	sends  map[servicenet.PathID]*condition // of the configured supervisors alone
+	mu      sync.Mutex // the half's one mutex: see the package comment
+	core    *hostcore.Machine
+	fares   fares
+	records [2]recovery.Record // of both halves, as the daemon said last
+	tests   *prober
+	alarm   *alarm
+	bulk    *hostBulk
+	local   *local.Server                    // of the jobs on this node
+	lookAt  time.Time                        // at the spool
+	sends   map[servicenet.PathID]*condition // of the configured supervisors alone
 	// failed are the errors of sends that the machine has not been told yet.
 	failed []servicenet.PathFailed
 }
@@ -227,6 +229,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	h.core, h.fares.results = core, core.SelfTests
 	h.tests.begin(h.testResults)
+	h.fares.wentOn(h.copy.file.Cold())
 	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
 	if half, known := given(); known != nil {
 		h.do(now, core.Step(now, hostcore.Health{Half: half, Health: known}))

@@ -37,6 +37,9 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.step(hostcore.TestMail{Echo: echo, Data: data})
 		return
 	}
+	if m.Type == mailbox.Recovery {
+		h.onRecord(m.Payload)
+	}
 	if m.Type == mailbox.Recovery || m.Type == mailbox.Health {
 		if half, known := heard(m, fault.HalfDNP); known != nil {
 			h.step(hostcore.Health{Half: half, Health: known})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 
 	"github.com/lofamo/lofamo/internal/agent/status"
 )
@@ -41,7 +42,9 @@ func (h *hostHalf) status() status.Status {
 			s.ServiceNetwork = c.State.String()
 		}
 	}
-	s.Delivery.DeliveryStatus = h.core.Delivery(time.Now())
+	now := time.Now()
+	s.Delivery.DeliveryStatus = h.core.Delivery(now)
+	h.statusOfHalves(now, &s)
 	s.Migrations = map[string]uint64{}
 	for why, n := range h.core.Migrations() {
 		s.Migrations[why.String()] = n
@@ -54,4 +57,20 @@ func (c *common) spoolStatus() status.Spool {
 	return status.Spool{
 		Path: c.keeper.Path(), Capacity: c.keeper.Size(), Used: s.Bytes, Records: s.Depth, Lost: s.Lost, Error: s.Err,
 	}
+}
+
+// statusOfHalves runs under the mutex.
+func (h *hostHalf) statusOfHalves(now time.Time, s *status.Status) {
+	known := h.core.Health(now)
+	s.Health = map[string]status.Health{}
+	for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if is := known.Of(half); is != nil {
+			for _, t := range is.GetTests() {
+				t.Module = servicenet.ModuleName(t.GetNumber(), s.Delivery.DeliveryStatus)
+			}
+			s.Health[half.String()] = status.Health{HalfHealth: is}
+		}
+	}
+	heard := h.heardFares(now)
+	s.Copy = status.Copy{Path: h.copy.file.Path(), Failing: heard.failing, Cold: h.fares.cold, Reports: heard.copy.Reports}
 }

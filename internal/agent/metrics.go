@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -70,7 +71,7 @@ type hostMetrics struct {
 func newHostMetrics(h *hostHalf) *hostMetrics {
 	labels := prometheus.Labels{"node": string(h.cfg.Node), "platform": h.cfg.Platform}
 	m := &hostMetrics{h: h, desc: map[string]*prometheus.Desc{}}
-	for _, d := range families() {
+	for _, d := range slices.Concat(families(), faresFamilies()) {
 		m.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
 	}
 	return m
@@ -108,7 +109,9 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	states := h.core.States()
 	corrupt := h.page.file.Corrupt()
 	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
+	halves := h.heardFares(time.Now())
 	h.mu.Unlock()
+	halves.rails = fares
 
 	s.gauge("lofamo_agent_epoch", float64(e))
 	s.gauge("lofamo_agent_dnp_alive", one(verdict == watchdog.Alive))
@@ -124,6 +127,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 		s.counter("lofamo_agent_path_migrations_total", moved[r], r.String())
 	}
 	s.delivery(fares)
+	s.fares(halves)
 	s.spool(h)
 	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
 	for r := range servicenet.NumRefusals {

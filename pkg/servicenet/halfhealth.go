@@ -1,13 +1,16 @@
 package servicenet
 
 import (
+	"fmt"
 	"math"
 	"math/bits"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // Health is what goes with digests of the recoveries and self-tests of a node's halves; nil: nothing is said of
@@ -337,4 +340,28 @@ func (h Health) Words() uint64 {
 		}
 	}
 	return max(1, sum)
+}
+
+// modules are the names of self-tested modules by their number, but for links and the direct rail.
+var modules = map[uint32]string{7: "relay", 8: "gossip", 9: "report-path", 10: "mailbox", 11: "register-path", 12: "bulk"}
+
+// directNumber is the number of the direct rail by service interface 0.
+const directNumber = 16
+
+// ModuleName is how people know a module: the direct rail by the name of its interface, where the node has said it.
+func ModuleName(number uint32, d *lofamov1.DeliveryStatus) string {
+	if dirs := grid.Directions(); number >= 1 && int(number) <= len(dirs) {
+		return fault.Link(dirs[number-1]).String()
+	}
+	if name, ok := modules[number]; ok {
+		return name
+	}
+	if number < directNumber || number >= directNumber+MaxInterfaces {
+		return fmt.Sprintf("module/%d", number)
+	}
+	k := int(number - directNumber)
+	if rails := d.GetRails(); k < len(rails) && strings.HasPrefix(rails[k].GetName(), "direct/") {
+		return rails[k].GetName()
+	}
+	return fmt.Sprintf("direct/%d", k)
 }

@@ -182,3 +182,15 @@ func TestHealthOfLaterVersion(t *testing.T) {
 		t.Errorf("%v", d)
 	}
 }
+
+func TestModuleNames(t *testing.T) {
+	rails := &lofamov1.DeliveryStatus{Rails: []*lofamov1.RailStatus{{Name: "direct/eth0"}, {Name: "gossip"}}}
+	if a, b := ModuleName(16, rails), ModuleName(17, rails); a != "direct/eth0" || b != "direct/1" {
+		t.Errorf("the direct rails are %q and %q", a, b)
+	}
+	for number, want := range map[uint32]string{1: "link/X+", 6: "link/Z-", 7: "relay", 8: "gossip", 9: "report-path", 10: "mailbox", 11: "register-path", 16: "direct/0", 23: "direct/7", 24: "module/24", 0: "module/0"} {
+		if got := ModuleName(number, nil); got != want {
+			t.Errorf("module %d is %q, want %q", number, got, want)
+		}
+	}
+}

@@ -19,13 +19,13 @@ import (
 func Recovery(r recovery.Record, mono int64) *lofamov1.RecoveryStatus {
 	out := &lofamov1.RecoveryStatus{
 		State: lofamov1.RecoveryState(r.State), Restarts: uint32(min(r.Total, math.MaxUint32)), InWindow: count(r.Restarts), Budget: count(r.Budget),
-		WindowMs: uint32(within(r.Window.Milliseconds())), Reason: text(r.Reason),
+		WindowMs: uint32(within(r.Window.Milliseconds())), Reason: Text(r.Reason),
 	}
 	if r.Until > mono {
 		out.UntilMs = uint32(within((r.Until - mono) / int64(time.Millisecond)))
 	}
 	if l := r.Last; l != nil {
-		out.Cause = text(l.Cause.String())
+		out.Cause = Text(l.Cause.String())
 		out.AgeNs = uint64(min(max(1, mono-l.At), int64(servicenet.MaxAge)))
 		out.GoneUs, out.StartedUs, out.ServingUs, out.ProvenUs = step(l.Gone), step(l.Started), step(l.Serving), step(l.Proven)
 	}
@@ -74,7 +74,7 @@ func Tests(results []selftest.Result) []*lofamov1.SelfTest {
 		if number := Number(r.Module); number != 0 && r.Age >= 0 && len(out) < servicenet.MaxSelfTests {
 			out = append(out, &lofamov1.SelfTest{
 				Number: number, State: state(r), AgeMs: uint32(within(r.Age.Milliseconds())), LatencyUs: step(r.Latency), LearnedUs: step(r.Baseline),
-				Tests: r.Tests, Lost: r.Lost, Altered: r.Altered, Doubled: r.Doubled, Late: r.Late, Why: text(r.Why), Proving: r.Proving,
+				Tests: r.Tests, Lost: r.Lost, Altered: r.Altered, Doubled: r.Doubled, Late: r.Late, Why: Text(r.Why), Proving: r.Proving,
 			})
 		}
 	}
@@ -93,8 +93,8 @@ func state(r *selftest.Result) lofamov1.TestState {
 	return lofamov1.TestState_PASSED
 }
 
-// text cuts what people will read to what may be sent: UTF-8 without control characters.
-func text(s string) string {
+// Text cuts what people will read to what may be sent: UTF-8 without control characters.
+func Text(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '

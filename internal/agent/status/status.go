@@ -46,7 +46,10 @@ type Status struct {
 	// "unanswered" or "interface-down"; reasons that never came are left out.
 	Migrations map[string]uint64 `json:"migrations,omitempty"`
 	Spool      Spool             `json:"spool"`
-	Damaged    uint64            `json:"damaged"` // packets that came damaged
+	// Health is how the halves fare, by "host" and "dnp": recoveries and self-tests, as far as the host half was told.
+	Health  map[string]Health `json:"health,omitempty"`
+	Copy    Copy              `json:"copy"`
+	Damaged uint64            `json:"damaged"` // packets that came damaged
 	Refused    uint64            `json:"refused"` // messages refused
 }
 
@@ -75,6 +78,28 @@ func (d Delivery) MarshalJSON() ([]byte, error) {
 func (d *Delivery) UnmarshalJSON(b []byte) error {
 	d.DeliveryStatus = &lofamov1.DeliveryStatus{}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, d.DeliveryStatus)
+}
+
+// Health is how a half fares. In JSON it is the API's own message.
+type Health struct{ *lofamov1.HalfHealth }
+
+// MarshalJSON implements json.Marshaler.
+func (h Health) MarshalJSON() ([]byte, error) {
+	return protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(h.HalfHealth)
+}
+
+// UnmarshalJSON implements json.Unmarshaler. What a later version adds is left out.
+func (h *Health) UnmarshalJSON(b []byte) error {
+	h.HalfHealth = &lofamov1.HalfHealth{}
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, h.HalfHealth)
+}
+
+// Copy is the file from which the host half would go on if it were restarted.
+type Copy struct {
+	Path    string `json:"path"`
+	Failing bool   `json:"failing"` // it does not work: a restart would begin cold
+	Cold    string `json:"cold"`    // why the half began cold; empty: it went on from the copy
+	Reports int    `json:"reports"` // held
 }
 
 // Spool is the file that keeps undelivered reports over a restart.

@@ -37,6 +37,7 @@ func example() Status {
 			},
 		}},
 		Migrations: map[string]uint64{"unanswered": 1, "interface-down": 1},
+		Copy:       Copy{Path: "/var/lib/lofamo/agent/host.backup", Reports: 3},
 		Spool:      Spool{Path: "/var/lib/lofamo/agent/host.spool", Capacity: 4 << 20, Used: 1152, Records: 3},
 	}
 }
@@ -60,6 +61,23 @@ func TestTables(t *testing.T) {
 		"spool-fails":  func(s *Status) { s.Spool.Error, s.Spool.Lost = "no space left on device", 2 },
 		"spool-lost":   func(s *Status) { s.Spool.Lost, s.Spool.Records = 2, 1 },
 		"damaged":      func(s *Status) { s.Damaged, s.Refused = 5, 9 },
+		"restarted": func(s *Status) {
+			s.Copy.Cold = "no copy"
+			s.Health = map[string]Health{
+				"host": {&lofamov1.HalfHealth{
+					Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Budget: 5, WindowMs: 60_000, Resumption: lofamov1.Resumption_COLD, Cold: "no copy"},
+					Tests: []*lofamov1.SelfTest{
+						{Module: "report-path", State: lofamov1.TestState_PASSED, AgeMs: 800, LatencyUs: 310, LearnedUs: 290, Tests: 4410},
+						{Module: "direct/eth0", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2, Late: 4, Why: "late: 4 tests over 20ms", Proving: true},
+					},
+				}},
+				"dnp": {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{
+					State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 6, InWindow: 5, Budget: 5, WindowMs: 60_000, Cause: "ended with code 1", AgeNs: uint64(12 * time.Second),
+					Reason: "not started again: 5 restarts within 1m0s, the last ended with code 1",
+				}}},
+			}
+		},
+		"copy-fails":   func(s *Status) { s.Copy.Failing = true },
 		"just-started": func(s *Status) { s.Delivery = Delivery{&lofamov1.DeliveryStatus{}}; s.DNP = Half{State: "WAITING"} },
 	}
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -101,6 +119,13 @@ func TestJSON(t *testing.T) {
 	}
 	if !maps.Equal(got.Migrations, want.Migrations) {
 		t.Errorf("migrations %v, want %v", got.Migrations, want.Migrations)
+	}
+	want.Health = map[string]Health{"dnp": {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{Restarts: 3}}}}
+	if b, err = json.Marshal(want); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &got); err != nil || !proto.Equal(got.Health["dnp"], want.Health["dnp"]) {
+		t.Errorf("health %v, %v; want %v", got.Health, err, want.Health)
 	}
 	got.Delivery, want.Delivery = Delivery{}, Delivery{}
 	if g, w := got, want; g.Node != w.Node || g.Host != w.Host || g.Spool != w.Spool || len(g.Interfaces) != 2 {

@@ -38,10 +38,12 @@ func WriteTable(out io.Writer, s Status) error {
 	}
 	_ = t.Flush()
 	b.WriteString("\n")
+	writeHealth(&b, s)
 	writeRails(&b, d.GetRails())
 	fmt.Fprintf(&b, "\nlog: %s", logged(d))
 	fmt.Fprintf(&b, "\n     %s, %s%s, %d left out because the log was full\n", countOf(d.GetRetries(), "retry", "retries"), count(d.GetMigrations(), "migration"), reasons(s.Migrations), d.GetShortened())
 	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
+	fmt.Fprintf(&b, "copy: %s\n", s.Copy)
 	if s.Damaged > 0 || s.Refused > 0 {
 		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
 	}

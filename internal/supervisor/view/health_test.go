@@ -37,9 +37,4 @@ func TestHealthRendered(t *testing.T) {
 	if !proto.Equal(n.GetDnpHealth(), want) || n.GetHostHealth() != nil {
 		t.Errorf("%v\nwant %v", n.GetDnpHealth(), want)
 	}
-	for number, want := range map[uint32]string{1: "link/X+", 6: "link/Z-", 7: "relay", 8: "gossip", 9: "report-path", 10: "mailbox", 11: "register-path", 16: "direct/0", 23: "direct/7", 24: "module/24", 0: "module/0"} {
-		if got := moduleName(number, nil); got != want {
-			t.Errorf("module %d is %q, want %q", number, got, want)
-		}
-	}
 }

@@ -1,0 +1,126 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// writeHealth tells of recoveries and self-tests, where anything is known of them.
+func writeHealth(b *strings.Builder, s Status) {
+	known, tested := false, false
+	recoveries := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(recoveries, "HALF\tDAEMON SAYS\tRESTARTS\tLAST\tSERVING AFTER\tWENT ON") // a Builder never fails
+	var notes []string
+	for _, half := range []string{"host", "dnp"} {
+		r := s.Health[half].GetRecovery()
+		tested = tested || len(s.Health[half].GetTests()) > 0
+		if r == nil {
+			continue
+		}
+		known = true
+		last := "-"
+		if r.GetCause() != "" {
+			last = r.GetCause() + ", " + round(r.GetAgeNs()).String() + " ago"
+		}
+		_, _ = fmt.Fprintf(recoveries, "%s\t%s\t%s\t%s\t%s\t%s\n", half, daemonSays(r), restarts(r), last, micros(r.GetServingUs()), wentOn(r))
+		if r.GetReason() != "" {
+			notes = append(notes, half+": "+r.GetReason())
+		}
+	}
+	if known {
+		_ = recoveries.Flush()
+		for _, n := range notes {
+			b.WriteString(n + "\n")
+		}
+		b.WriteString("\n")
+	}
+	if !tested {
+		return
+	}
+	t := tabwriter.NewWriter(b, 0, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "HALF\tMODULE\tSELF-TEST\tAGE\tLATENCY\tUSUAL\tTESTS\tFAULTS")
+	for _, half := range []string{"host", "dnp"} {
+		for _, m := range s.Health[half].GetTests() {
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", half, m.GetModule(), m.GetState(), round(uint64(m.GetAgeMs())*uint64(time.Millisecond)),
+				micros(m.GetLatencyUs()), micros(m.GetLearnedUs()), m.GetTests(), faults(m))
+		}
+	}
+	_ = t.Flush()
+	b.WriteString("\n")
+}
+
+func daemonSays(r *lofamov1.RecoveryStatus) string {
+	if r.GetState() == lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED {
+		return "-"
+	}
+	return strings.ReplaceAll(r.GetState().String(), "_", " ")
+}
+
+func restarts(r *lofamov1.RecoveryStatus) string {
+	if r.GetBudget() == 0 {
+		return fmt.Sprint(r.GetRestarts())
+	}
+	return fmt.Sprintf("%d (%d of %d within %s)", r.GetRestarts(), r.GetInWindow(), r.GetBudget(), time.Duration(r.GetWindowMs())*time.Millisecond)
+}
+
+func wentOn(r *lofamov1.RecoveryStatus) string {
+	switch r.GetResumption() {
+	case lofamov1.Resumption_RESUMED:
+		return "where it was"
+	case lofamov1.Resumption_COLD:
+		return "cold: " + r.GetCold()
+	default:
+		return "-"
+	}
+}
+
+func micros(us uint32) string {
+	if us == 0 {
+		return "-"
+	}
+	return round(uint64(us) * uint64(time.Microsecond)).String()
+}
+
+// faults says what went wrong, and what is wrong still.
+func faults(t *lofamov1.SelfTest) string {
+	var parts []string
+	for _, f := range []struct {
+		n    uint64
+		name string
+	}{{t.GetLost(), "lost"}, {t.GetAltered(), "altered"}, {t.GetDoubled(), "doubled"}, {t.GetLate(), "late"}} {
+		if f.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", f.n, f.name))
+		}
+	}
+	if t.GetWhy() != "" {
+		parts = append(parts, t.GetWhy())
+	}
+	if t.GetProving() {
+		parts = append(parts, "has yet to pass since the restart")
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// String says it in words.
+func (c Copy) String() string {
+	s := c.Path
+	if c.Path == "" {
+		return "none"
+	}
+	if c.Failing {
+		s += " FAILS: a restart would begin cold"
+	} else {
+		s += fmt.Sprintf(", %d reports", c.Reports)
+	}
+	if c.Cold != "" {
+		s += "; this half began cold: " + c.Cold
+	}
+	return s
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // halfStatus is what the control socket says of a half.
@@ -71,6 +72,7 @@ func (d *daemon) control() http.Handler {
 		}
 		return c.signal(sig)
 	}))
+	failpoint.Mount(mux)
 	return mux
 }
 

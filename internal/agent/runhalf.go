@@ -152,6 +152,9 @@ func (c *child) step(ev recovery.Event) error {
 	if _, ok := ev.(recovery.Proven); ok && out.Tell {
 		c.log.Info("half has passed its self-test", "proven", micros(r.Last.Proven))
 	}
+	if r.State == recovery.Running {
+		c.first = false // also one that panics soon ends with the code of a refused configuration
+	}
 	if out.Tell {
 		c.publish(r)
 	}

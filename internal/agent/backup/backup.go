@@ -14,6 +14,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/watchdog/mapfile"
+
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 var (
@@ -315,8 +317,11 @@ func (f *File) storeLocked(c cell, payload []byte) error {
 		return fmt.Errorf("copy %s: %w", f.path, ErrGone)
 	}
 	err := mapfile.Access(f.mem, func() error {
+		failpoint.Hit(failpoint.CommitBefore)
 		copy(f.mem[c.at:], own[:n])
+		failpoint.Hit(failpoint.CommitBetween)
 		copy(f.mem[f.lay.half+c.at:], own[:n])
+		failpoint.Hit(failpoint.CommitAfter)
 		return nil
 	})
 	if err != nil {

@@ -1,0 +1,55 @@
+package backup
+
+import (
+	"fmt"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Area is a cell of a half's file, for tools and the injection campaign.
+type Area struct {
+	Name    string
+	Offsets [2]int // of both copies, in the file, in bytes
+	Size    int
+}
+
+// Areas lists the cells of a half's file.
+func Areas(half fault.Half) []Area {
+	l := newLayout(half)
+	out := make([]Area, 0, len(l.all))
+	for _, c := range l.all {
+		out = append(out, Area{cellName(c.number), [2]int{c.at, l.half + c.at}, c.size})
+	}
+	return out
+}
+
+// Used returns how many bytes of a cell count, its own length field being right.
+func Used(cell []byte) int {
+	if blank(cell) {
+		return 0
+	}
+	return min(headerSize+int(le.Uint32(cell[4:])), len(cell))
+}
+
+func cellName(number uint32) string {
+	switch {
+	case number == numberHead:
+		return "head"
+	case number == numberNumbers:
+		return "numbers"
+	case number == numberPaths:
+		return "path sessions"
+	case number == numberBaseline:
+		return "baselines"
+	case number >= numberReport:
+		return fmt.Sprintf("report %d", number-numberReport)
+	case number >= numberRelay:
+		return fmt.Sprintf("relay %d", number-numberRelay)
+	case number >= numberHop:
+		return fmt.Sprintf("hop %d", number-numberHop)
+	case number >= numberCounters:
+		return fmt.Sprintf("counters %d", number-numberCounters)
+	default:
+		return fmt.Sprintf("session %d", number-numberSession)
+	}
+}

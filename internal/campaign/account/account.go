@@ -46,10 +46,11 @@ type line struct {
 func NewAudit() *Audit { return &Audit{terms: map[int64]*term{}, Refusals: map[string]int{}} }
 
 // Read takes the log of a supervisor in. The last line of a process that was killed may be cut off.
-func (a *Audit) Read(path string) error { return readLines(path, a.take) }
+func (a *Audit) Read(path string) error { return readLines(path, false, a.take) }
 
-// readLines reads a log in JSON, line by line.
-func readLines(path string, take func(line)) error {
+// readLines reads a log in JSON, line by line. A half that panics says why in lines of another form, and one that was
+// killed leaves a line cut off before those of its next life: foreign lets such lines be.
+func readLines(path string, foreign bool, take func(line)) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -63,7 +64,11 @@ func readLines(path string, take func(line)) error {
 			return garbled
 		}
 		var l line
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+		err := json.Unmarshal(lines.Bytes(), &l)
+		if err != nil && foreign {
+			continue
+		}
+		if err != nil {
 			garbled = fmt.Errorf("log %s, line %d: %w: %.200s", path, n, err, lines.Text())
 			continue
 		}

@@ -11,7 +11,7 @@ const Kept = "reports kept"
 
 // ReadKept adds to ids those of the reports that a half's log says were kept. A log that is not there says nothing.
 func ReadKept(path string, ids map[string]bool) error {
-	err := readLines(path, func(l line) {
+	err := readLines(path, true, func(l line) {
 		if l.Msg == Kept {
 			for _, id := range l.Reports {
 				ids[id] = true

@@ -1,0 +1,311 @@
+package inject
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// copyWorld is the copy of one half at rest, which is what a half that starts again finds.
+type copyWorld struct {
+	t     *testing.T
+	path  string
+	id    backup.Identity
+	mem   []byte // the file, mapped by us as well: where faults are put
+	whole []byte // as it should be
+	truth held
+	gen   int
+	stuck func()
+	areas []backup.Area
+	cells int // lost in both copies, which was found
+}
+
+// held is what a copy holds.
+type held struct {
+	Numbers   backup.Numbers
+	Paths     string
+	Counters  [grid.NumDirections]torus.LinkSnapshot
+	Sessions  [grid.NumDirections]backup.Session
+	Hops      [grid.NumDirections]string
+	Relay     [backup.NumRelay]string
+	Baselines string
+	Reports   []backup.Report
+}
+
+func newCopyWorld(t *testing.T, half fault.Half) *copyWorld {
+	t.Helper()
+	w := &copyWorld{t: t, path: filepath.Join(t.TempDir(), half.String()+".backup"), id: backup.Identity{Node: "n0-0-0", Half: half, Boot: [16]byte{1, 2, 3}}, areas: backup.Areas(half)}
+	f := w.open()
+	w.store(f)
+	w.close(f)
+	w.remap()
+	t.Cleanup(func() { _ = unix.Munmap(w.mem) })
+	w.whole = bytes.Clone(w.mem)
+	return w
+}
+
+// remap maps the file that has the name now: a half that begins cold makes it anew.
+func (w *copyWorld) remap() {
+	w.t.Helper()
+	if w.mem != nil {
+		_ = unix.Munmap(w.mem)
+	}
+	raw, err := os.OpenFile(w.path, os.O_RDWR, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer raw.Close()
+	if w.mem, err = unix.Mmap(int(raw.Fd()), 0, backup.Size(w.id.Half), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *copyWorld) open() *backup.File {
+	f, err := backup.Open(w.path, w.id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return f
+}
+
+func (w *copyWorld) close(f *backup.File) {
+	if err := f.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// again puts what is stuck back to where it is stuck.
+func (w *copyWorld) again() {
+	if w.stuck != nil {
+		w.stuck()
+	}
+}
+
+// store puts something new everywhere, cell by cell, and notes what.
+func (w *copyWorld) store(f *backup.File) {
+	w.gen++
+	g := w.gen
+	do := func(err error) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.again()
+	}
+	do(f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7, Seq: fault.Seq(1000 + g), Exchange: uint64(g)}, List: 3}))
+	if w.id.Half == fault.HalfHost {
+		do(f.StorePathSessions(bytes.Repeat([]byte{byte(g), 5}, 50)))
+	}
+	do(f.StoreBaselines(bytes.Repeat([]byte{byte(g), 2, 3}, 40)))
+	for i := range 4 {
+		do(f.PutReport(backup.Report{Epoch: 7, Seq: fault.Seq(10 + i), At: int64(g), Payload: bytes.Repeat([]byte{byte(g + i), 7}, 30+20*i)}))
+	}
+	if w.id.Half == fault.HalfDNP {
+		for i, d := range grid.Directions() {
+			do(f.StoreSession(d, backup.Session{ID: uint32(i + 1), Tx: [16]byte{1, byte(i)}, Rx: [16]byte{2, byte(i)}}))
+			c := torus.LinkSnapshot{TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(g), Acked: 1 << 32, Started: true, RxSession: 9, Next: 10, PeerEpoch: 11, High: 1<<35 + uint64(g), Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick}
+			do(f.StoreCounters(d, &c))
+			do(f.StoreHop(d, bytes.Repeat([]byte{byte(g), byte(i)}, 20)))
+		}
+		for i := range 4 {
+			do(f.StoreRelay(i, bytes.Repeat([]byte{byte(g), byte(i)}, 60+40*i)))
+		}
+	}
+	w.truth = w.read(f)
+}
+
+func (w *copyWorld) read(f *backup.File) held {
+	var h held
+	h.Numbers, _ = f.Numbers()
+	h.Baselines, h.Reports = string(f.Baselines()), f.Reports()
+	if w.id.Half == fault.HalfHost {
+		h.Paths = string(f.PathSessions())
+	}
+	if w.id.Half == fault.HalfDNP {
+		for i, d := range grid.Directions() {
+			h.Counters[i], h.Sessions[i], _ = f.Link(d)
+			h.Hops[i] = string(f.Hop(d))
+		}
+		for i := range h.Relay {
+			h.Relay[i] = string(f.Relay(i))
+		}
+	}
+	return h
+}
+
+// cellBit is a bit of the file.
+type cellBit struct {
+	area string
+	copy int
+	bit  int // of the file
+}
+
+func (b cellBit) String() string {
+	return fmt.Sprintf("%s, copy %c, bit %d", b.area, 'A'+b.copy, b.bit)
+}
+
+// bits are those of the file that count, both copies: of relay and report slots those that are taken.
+func (w *copyWorld) bits() []cellBit {
+	var out []cellBit
+	for _, a := range w.areas {
+		for i, at := range a.Offsets {
+			for b := range backup.Used(w.whole[at:at+a.Size]) * 8 {
+				out = append(out, cellBit{a.Name, i, at*8 + b})
+			}
+		}
+	}
+	return out
+}
+
+// try has a half start with a damaged copy and, where the damage stays, store and start again. What it then goes on from
+// is compared with the truth.
+func (w *copyWorld) try(bits []cellBit, stuck int) sample {
+	begin := time.Now()
+	s := sample{what: fmt.Sprint(bits), touched: true, category: catControl}
+	apply := func() {
+		for _, b := range bits {
+			m := byte(1) << (b.bit % 8)
+			if was := w.mem[b.bit/8]&m != 0; stuck < 0 || was != (stuck == 1) {
+				w.mem[b.bit/8] ^= m
+				s.applied = true
+			}
+		}
+	}
+	apply()
+	if stuck >= 0 {
+		w.stuck = apply
+		s.what += " stuck at " + strconv.Itoa(stuck)
+	}
+	if !s.applied {
+		w.stuck = nil
+		return s
+	}
+	w.start(&s, begin)
+	if stuck < 0 && !s.prober && w.intact(bits) {
+		s.healed, s.recover = true, time.Since(begin)
+		return s
+	}
+	if stuck >= 0 {
+		f := w.open()
+		if f.Cold() != "" {
+			w.remap()
+		}
+		w.again()
+		w.store(f)
+		w.close(f)
+		w.again()
+		w.start(&s, begin)
+		w.stuck = nil
+	}
+	// Whatever it was, the next but one start finds a copy that is as it should be; that is what healed means.
+	f := w.open()
+	w.store(f)
+	w.close(f)
+	w.remap()
+	g := w.open()
+	s.healed = reflect.DeepEqual(w.read(g), w.truth) && g.Cold() == "" && g.Stats().Lost == 0
+	w.close(g)
+	s.recover = time.Since(begin)
+	return s
+}
+
+// intact says whether the cells of some bits are alike in both copies.
+func (w *copyWorld) intact(bits []cellBit) bool {
+	for _, a := range w.areas {
+		for _, b := range bits {
+			if b.area == a.Name && !bytes.Equal(w.mem[a.Offsets[0]:a.Offsets[0]+a.Size], w.mem[a.Offsets[1]:a.Offsets[1]+a.Size]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// start is a half that starts: it says whether it found damage, and what it goes on from.
+func (w *copyWorld) start(s *sample, begin time.Time) {
+	f := w.open()
+	defer w.close(f)
+	if f.Cold() != "" {
+		w.remap()
+	}
+	st := f.Stats()
+	found := st.Mended > 0 || st.Lost > 0 || f.Cold() != ""
+	if found && s.ours == "" {
+		s.ours, s.detect = byGuard, time.Since(begin)
+	}
+	got := w.read(f)
+	if reflect.DeepEqual(got, w.truth) && f.Cold() == "" {
+		return
+	}
+	s.prober = true
+	if st.Lost == 0 && f.Cold() == "" {
+		s.ours = "" // it goes on from something else, and does not know
+	}
+	w.cells += st.Lost
+	s.what += ": goes on from something else"
+	if why := f.Cold(); why != "" {
+		s.what += ": " + why
+	}
+}
+
+func TestBackupPage(t *testing.T) {
+	every, pairs := 60, 200
+	if *full {
+		every, pairs = 1, 6000
+	}
+	for _, x := range []struct {
+		name  string
+		stuck int
+	}{{"flips", -1}, {"stuck at 0", 0}, {"stuck at 1", 1}} {
+		t.Run(strings.ReplaceAll(x.name, " ", "-"), func(t *testing.T) {
+			runClass(t, "backup page, "+x.name, func(c *class) {
+				for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+					w := newCopyWorld(t, half)
+					bits := w.bits()
+					r := rand.New(rand.NewPCG(*seed, uint64(x.stuck+10)))
+					for i := r.IntN(every); i < len(bits); i += every {
+						c.add(w.try(bits[i:i+1], x.stuck))
+					}
+				}
+			})
+		})
+	}
+	t.Run("double-flips", func(t *testing.T) {
+		runClass(t, "backup page, double flips", func(c *class) {
+			for _, half := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+				w := newCopyWorld(t, half)
+				bits := w.bits()
+				by := map[string][]cellBit{}
+				for _, b := range bits {
+					by[b.area] = append(by[b.area], b)
+				}
+				r := rand.New(rand.NewPCG(*seed, 20))
+				for i := range pairs / 2 {
+					a := bits[r.IntN(len(bits))]
+					pool := bits
+					if i%2 == 0 {
+						pool = by[a.area] // of one cell: the other copy may not help
+					}
+					if b := pool[r.IntN(len(pool))]; b != a {
+						c.add(w.try([]cellBit{a, b}, -1))
+					}
+				}
+				c.notes = append(c.notes, fmt.Sprintf("%s half: %d cells were lost in both copies; each loss was found, and what depends on it begins cold", half, w.cells))
+			}
+		})
+	})
+}

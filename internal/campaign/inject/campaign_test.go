@@ -1,0 +1,37 @@
+package inject
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// done are the classes that were run, in their order, for the document.
+var done struct {
+	mu      sync.Mutex
+	classes []*class
+	courses []course // one after the other
+	kept    int      // reports, and what became of them
+	lost    int
+	doubled int
+}
+
+// runClass runs a class, and fails the test for what was missed or is still wrong.
+func runClass(t *testing.T, name string, run func(*class)) {
+	t.Helper()
+	c, begin := newClass(name, *seed), time.Now()
+	run(c)
+	c.took = time.Since(begin)
+	finish(t, c)
+}
+
+// finish takes a class into the document.
+func finish(t *testing.T, c *class) {
+	t.Helper()
+	t.Logf("%s: %d samples in %s: %v by %s; effective %d, covered %d, prober %d; not healed %d; lost %d, doubled %d",
+		c.name, c.n, c.took.Round(time.Millisecond), c.outcomes, c.byWhom(), c.effective, c.covered, c.proberOf, len(c.unhealed), c.lost, c.doubled)
+	report(t, c)
+	done.mu.Lock()
+	defer done.mu.Unlock()
+	done.classes = append(done.classes, c)
+}

@@ -1,0 +1,170 @@
+package inject
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// loaded says whether a component changes its state because of the load.
+func loaded(component string) bool { return component == "temperature" || component == "node" }
+
+// watchFor is how long a flip in live data is watched before the half is started anew.
+const watchFor = 1200 * time.Millisecond
+
+// tryFlip flips one bit of what lives in a half, watches it, and starts the half anew, as the paper reloads the
+// network processor after each run.
+func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, error) {
+	s := sample{applied: true, touched: true, category: catNoImpact}
+	h := w.half()
+	before, err := f.running(n, h)
+	if err != nil {
+		return s, err
+	}
+	if err := f.wellAgain(n); err != nil {
+		return s, err
+	}
+	var hit struct {
+		Path    string
+		Bit, Of int
+	}
+	mark, at := f.Mark(), localcluster.Monotonic()
+	if err := f.ask(n, w, "POST", "/flip", map[string]uint64{"Seed": seed}, &hit); err != nil {
+		return s, err
+	}
+	s.what = fmt.Sprintf("%s, bit %d (of %d scalars)", hit.Path, hit.Bit, hit.Of)
+	time.Sleep(watchFor)
+	if r, err := f.running(n, h); err != nil {
+		s.what += ": " + err.Error()
+	} else if r.Total > before.Total && r.Last != nil {
+		s.ours, s.category = byExit, catCrash
+		if r.Last.Cause.Kind == recovery.Hung {
+			s.ours, s.category = byWatchdog, catHang
+		}
+		s.detect, s.recover = time.Duration(r.Last.At-at), time.Duration(r.Last.At-at)+r.Last.Serving
+	}
+	f.judgeFlip(n, mark, at, &s)
+	r, err := f.running(n, h)
+	if err != nil {
+		return s, nil //nolint:nilerr // it is not healed, which the sample says
+	}
+	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
+		return s, err
+	}
+	if _, err := f.await(n, h, func(x recovery.Record) bool {
+		return x.State == recovery.Running && x.PID != r.PID && x.PID != 0
+	}); err != nil {
+		s.what += ": " + err.Error()
+		return s, nil //nolint:nilerr // see above
+	}
+	if err := f.wellAgain(n); err != nil {
+		s.what += ": " + err.Error()
+		return s, nil //nolint:nilerr // see above
+	}
+	s.healed = true
+	return s, nil
+}
+
+// judgeFlip asks both observers of a flip that did not end the half.
+func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample) {
+	var said []string
+	for _, e := range f.Since(mark) {
+		if e.GetNode() != string(n.ID) || loaded(e.GetComponent()) || e.GetTo() == lofamov1.State_NORMAL {
+			continue
+		}
+		said = append(said, e.String())
+		if own := e.GetComponent() == "host" || e.GetComponent() == "dnp-core"; own && e.GetTo() == lofamov1.State_SICK && s.ours == "" {
+			s.ours, s.detect = bySelfTest, time.Duration(e.At-at) // a half says of itself that something is wrong with it
+		}
+		if e.GetComponent() == "dnp" && s.ours == "" {
+			s.ours, s.detect = byWatchdog, time.Duration(e.At-at)
+		}
+	}
+	s.prober = len(said) > 0 || f.noticed(n, mark, at, localcluster.Monotonic())
+	if s.prober {
+		s.what += ": " + strings.Join(said[:min(2, len(said))], "; ")
+		if s.category == catNoImpact {
+			s.category = catControl
+		}
+	}
+}
+
+// wellAgain waits until the map calls everything of a node NORMAL but what the load changes.
+func (f *field) wellAgain(n localcluster.NodeInfo) error {
+	deadline := time.Now().Add(patience)
+	for {
+		node, err := f.Client.GetNode(f.t.Context(), string(n.ID))
+		bad := ""
+		if err == nil {
+			for _, c := range node.GetComponents() {
+				if !loaded(c.GetName()) && c.GetState() != lofamov1.State_NORMAL && !strings.HasPrefix(c.GetName(), "peripheral/") {
+					bad = c.GetName() + " is " + c.GetState().String()
+				}
+			}
+			if bad == "" {
+				return nil
+			}
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s is not well again: %s %w", n.ID, bad, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// liveData flips bits in the live state of running halves: counters, states, times, buffers. The paper left data structures
+// out; here they are reported apart, and what is asked for is that a restart heals whatever it was. Only nodes that
+// are no neighbours are tried at a time: a neighbour that is restarted shows in the links.
+func liveData(t *testing.T, fields []*field) {
+	flips := 8
+	if *full {
+		flips = 1200
+	}
+	c, begin := newClass("live data, random flips", *seed), time.Now()
+	c.apart = true
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	left := flips
+	for i, f := range fields {
+		f.startLoad()
+		nodes := f.Cluster.Info().Nodes
+		for j, n := range []localcluster.NodeInfo{nodes[0], nodes[3]} { // (0,0) and (1,1)
+			r := rand.New(rand.NewPCG(*seed, uint64(i*10+j)))
+			all.Go(func() {
+				for {
+					mu.Lock()
+					left--
+					stop := left < 0
+					mu.Unlock()
+					if stop {
+						return
+					}
+					s, err := f.tryFlip(n, []who{host, dnp}[r.IntN(2)], r.Uint64())
+					mu.Lock()
+					if err != nil {
+						t.Error(err)
+					}
+					c.add(s)
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	all.Wait()
+	c.took = time.Since(begin)
+	for _, f := range fields {
+		kept, lost, doubled := f.settle(t)
+		c.lost += len(lost)
+		c.doubled += len(doubled)
+		c.notes = append(c.notes, fmt.Sprintf("%d reports were kept meanwhile, with what had been before", kept))
+	}
+	finish(t, c)
+}

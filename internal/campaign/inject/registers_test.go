@@ -1,0 +1,270 @@
+package inject
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+)
+
+var (
+	full = flag.Bool("campaign.full", false, "the whole campaign")
+	seed = flag.Uint64("campaign.seed", 1, "seed of what is sampled")
+	out  = flag.String("campaign.out", "", "file for the results")
+)
+
+// bitOf is one bit of the register file and what it belongs to.
+type bitOf struct {
+	bit  int
+	area regfile.Area
+}
+
+// registerBits are all bits of both pages that have a meaning.
+func registerBits() []bitOf {
+	var out []bitOf
+	for _, a := range regfile.Areas() {
+		for i := range a.Size * 8 {
+			out = append(out, bitOf{a.Offset*8 + i, a})
+		}
+	}
+	return out
+}
+
+// inUse says whether somebody reads an area while nothing is wrong; the others are for people, or for when the
+// DNP core is sick.
+func inUse(area string) bool {
+	area, _, _ = strings.Cut(area, ",")
+	for _, a := range []watchdog.Addr{
+		watchdog.AddrDNPWatchdog, watchdog.AddrHostWatchdog, watchdog.AddrRemoteFaultDescriptor, watchdog.AddrTemperature, watchdog.AddrTemperatureThresholds,
+		watchdog.AddrPower, watchdog.AddrPowerThresholds, watchdog.AddrVoltage, watchdog.AddrVoltageThresholds,
+	} {
+		if area == "register "+a.String() {
+			return true
+		}
+	}
+	return area == "magic" || strings.HasPrefix(area, "link detail") || strings.HasPrefix(area, "sensor value") || area == "neighbour host Y-"
+}
+
+// fault in the page: which bits, and whether they are flipped once or stuck.
+type pageFault struct {
+	bits  []bitOf
+	stuck int // 0 or 1: at that; -1: flipped once
+}
+
+func (f pageFault) String() string {
+	var parts []string
+	for _, b := range f.bits {
+		parts = append(parts, fmt.Sprintf("%s, bit %d", b.area.Name, b.bit-b.area.Offset*8))
+	}
+	how := "flipped"
+	if f.stuck >= 0 {
+		how = fmt.Sprintf("stuck at %d", f.stuck)
+	}
+	return strings.Join(parts, " and ") + " " + how
+}
+
+// rounds of a sample: what the node has to say changes at two moments, so that stores and changes meet the fault.
+const (
+	beforeChange = 300 * time.Millisecond
+	afterChange  = 900 * time.Millisecond // a digest and a look at the file lie in it
+	settling     = 700 * time.Millisecond // a change, or the end of a fault, has reached everybody
+	step         = 5 * time.Millisecond
+)
+
+// quiet and changed are what the world says in its two states.
+type baseline struct{ quiet, changed string }
+
+// change makes something new true, or true no more: the host's memory turns sick, a neighbour's is mended.
+func (w *world) change(on bool) {
+	w.memory = fault.Normal
+	broken := watchdog.HealthBroken
+	if on {
+		w.memory, broken = fault.Sick, watchdog.HealthNormal
+	}
+	for _, p := range w.peers {
+		if p.dir == grid.XPlus {
+			p.status.Host = watchdog.HostWord{Valid: true, Memory: broken}.Encode()
+		}
+	}
+	w.sensorsAt = w.now
+}
+
+func (w *world) baseline() baseline {
+	b := baseline{quiet: w.public()}
+	w.change(true)
+	w.run(settling)
+	b.changed = w.public()
+	w.change(false)
+	w.run(settling)
+	if again := w.public(); again != b.quiet {
+		w.t.Fatalf("the world does not come back:\n%s\n%s", b.quiet, again)
+	}
+	return b
+}
+
+// try puts one fault into the page of a world that is as it should be, and watches both observers.
+func (w *world) try(f pageFault, b baseline, jitter time.Duration) sample {
+	w.run(jitter)
+	s := sample{what: f.String(), category: catMailbox}
+	for _, x := range f.bits {
+		s.touched = s.touched || inUse(x.area.Name)
+	}
+	before, start := w.detections(), w.now
+	apply := func() {
+		for _, x := range f.bits {
+			if was := w.bit(x.bit); f.stuck < 0 || was != (f.stuck == 1) {
+				w.flip(x.bit)
+				s.applied = true
+			}
+		}
+	}
+	apply()
+	if f.stuck >= 0 {
+		w.stuck = apply
+	}
+	// Either state may be seen while one becomes the other.
+	watch := func(d time.Duration, allowed ...string) {
+		for end := w.now.Add(d); w.now.Before(end); {
+			w.run(step)
+			w.observe(&s, before, start, allowed)
+		}
+	}
+	watch(beforeChange, b.quiet)
+	w.change(true)
+	watchBoth := func() { watch(settling, b.quiet, b.changed, "") }
+	watchBoth()
+	watch(afterChange-settling, b.changed)
+	w.stuck = nil
+	w.change(false)
+	watchBoth()
+	s.healed = w.heals(b, start, &s)
+	return s
+}
+
+// observe asks both observers. Where "" is allowed, the prober waits.
+func (w *world) observe(s *sample, before map[detector]uint64, start time.Time, allowed []string) {
+	if s.ours == "" {
+		now := w.detections()
+		switch {
+		case w.stale():
+			s.ours = byWatchdog
+		case now[byFile] > before[byFile]:
+			s.ours = byFile
+		case now[byGuard] > before[byGuard]:
+			s.ours = byGuard
+		}
+		s.detect = w.now.Sub(start)
+	}
+	said := w.public()
+	for _, a := range allowed {
+		if a == said || a == "" && !strings.Contains(said, "Stale") {
+			return
+		}
+	}
+	if !s.prober {
+		s.prober = true
+		s.what += ": " + difference(allowed[0], said)
+	}
+}
+
+// difference is where two public states differ first.
+func difference(want, got string) string {
+	w, g := strings.Split(want, "|"), strings.Split(got, "|")
+	for i := range g {
+		if i >= len(w) || w[i] != g[i] {
+			return fmt.Sprintf("said %.120q, not %.120q", g[i], w[min(i, len(w)-1)])
+		}
+	}
+	return "said less"
+}
+
+// heals waits until everything is said as it should be and no part of the page is bad.
+func (w *world) heals(b baseline, start time.Time, s *sample) bool {
+	for range 100 {
+		if w.public() == b.quiet && w.sound() {
+			s.recover = w.now.Sub(start)
+			return true
+		}
+		w.run(100 * time.Millisecond)
+	}
+	return false
+}
+
+// sound says whether the whole page reads as it should.
+func (w *world) sound() bool {
+	f := w.hostPage.File()
+	if f.Check() != nil {
+		return false
+	}
+	for _, r := range watchdog.Registers() {
+		if _, err := f.Load(r.Addr); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// pages tries faults in the register page; a world that does not heal is left.
+type pages struct {
+	t *testing.T
+	w *world
+	b baseline
+	r *rand.Rand
+}
+
+func newPages(t *testing.T, stream uint64) *pages {
+	w := newWorld(t)
+	return &pages{t, w, w.baseline(), rand.New(rand.NewPCG(*seed, stream))}
+}
+
+func (p *pages) try(f pageFault) sample {
+	s := p.w.try(f, p.b, time.Duration(p.r.Int64N(int64(p.w.periods.TRead))))
+	if !s.healed {
+		p.w = newWorld(p.t)
+		p.b = p.w.baseline()
+	}
+	return s
+}
+
+func TestRegisterPage(t *testing.T) {
+	every, pairs := 40, 100
+	if *full {
+		every, pairs = 1, 6000
+	}
+	bits := registerBits()
+	for _, x := range []struct {
+		name  string
+		stuck int
+	}{{"flips", -1}, {"stuck at 0", 0}, {"stuck at 1", 1}} {
+		t.Run(strings.ReplaceAll(x.name, " ", "-"), func(t *testing.T) {
+			runClass(t, "register page, "+x.name, func(c *class) {
+				p := newPages(t, uint64(x.stuck+2))
+				for i := p.r.IntN(every); i < len(bits); i += every {
+					c.add(p.try(pageFault{bits[i : i+1], x.stuck}))
+				}
+			})
+		})
+	}
+	t.Run("double-flips", func(t *testing.T) {
+		runClass(t, "register page, double flips", func(c *class) {
+			p := newPages(t, 9)
+			for n := range pairs {
+				i := p.r.IntN(len(bits))
+				j := p.r.IntN(len(bits))
+				if n%2 == 0 { // near by: of one word, or of its guards
+					j = (i + 1 + p.r.IntN(63)) % len(bits)
+				}
+				if i != j {
+					c.add(p.try(pageFault{[]bitOf{bits[i], bits[j]}, -1}))
+				}
+			}
+		})
+	})
+}

@@ -146,7 +146,8 @@ func TestFaults(t *testing.T) {
 
 // TestSensors drives every sensor of one node beyond its thresholds and back.
 func TestSensors(t *testing.T) {
-	l := cluster(t, "2x1x1", 1)
+	t.Parallel()
+	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
 	for _, tc := range []struct {
 		sensor    string
 		value     float64

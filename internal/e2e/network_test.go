@@ -52,7 +52,8 @@ func network(t *testing.T, dims string, supervisors, serviceNetworks int) *netla
 	return l
 }
 
-// patient is for tests of networks: a half that a busy machine keeps waiting is not what they are about.
+// patient is for tests of networks, and for others that are not about how fast a half is missed: one that a busy machine
+// keeps waiting is not missed. Such a test may run beside another one.
 func patient() *config.PeriodsOverride {
 	misses, heartbeats := 16, 16
 	challenge := config.Duration(250 * time.Millisecond)
@@ -124,6 +125,7 @@ func (t wired) byTorus(node, component string) {
 // TestRealServiceNetworkCut cuts a node off a service network of real interfaces: it goes on being
 // known by the torus, while nothing passes its service interface.
 func TestRealServiceNetworkCut(t *testing.T) {
+	t.Parallel()
 	for _, tc := range []struct {
 		dims        string
 		supervisors int
@@ -196,6 +198,7 @@ func (t wired) flappingCable(a, linkOfA, b, linkOfB string) {
 
 // TestRealNetwork tries what networks do to a cluster of real interfaces.
 func TestRealNetwork(t *testing.T) {
+	t.Parallel()
 	l := network(t, "2x2x2", 3, 1)
 
 	tryWired(t, l, "node and all its neighbours cut off the service network", func(t wired) {
@@ -295,6 +298,7 @@ func TestRealNetwork(t *testing.T) {
 
 // TestRealServiceNetworks cuts one of a node's two service networks: the other carries its reports.
 func TestRealServiceNetworks(t *testing.T) {
+	t.Parallel()
 	l := network(t, "2x1x1", 1, 2)
 	tryWired(t, l, "the first of two cut", func(t wired) {
 		t.must(t.net.Cut("n1-0-0", "svc0", netlab.Both))
@@ -318,6 +322,7 @@ func TestRealServiceNetworks(t *testing.T) {
 
 // TestKeptNetworkLogs checks that what a failed test leaves can be read.
 func TestKeptNetworkLogs(t *testing.T) {
+	t.Parallel()
 	l := network(t, "2x1x1", 1, 1)
 	dir, err := l.CloseAndKeep()
 	if err != nil {

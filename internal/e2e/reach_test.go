@@ -111,6 +111,7 @@ func (t trial) cameThrough(says, node string) {
 
 // TestRealRelay tries what leaves the torus as the only way.
 func TestRealRelay(t *testing.T) {
+	t.Parallel()
 	l := network(t, "2x2x2", 3, 1)
 
 	tryWired(t, l, "all but one node cut off the service network", func(t wired) {
@@ -241,6 +242,7 @@ func (t trial) leader() string {
 // TestRealSupervisorsGone cuts all supervisors off the service network for a minute: nobody is accused,
 // every half says that it reaches nobody, and what happened meanwhile is told afterwards.
 func TestRealSupervisorsGone(t *testing.T) {
+	t.Parallel()
 	gone := time.Minute
 	if testing.Short() {
 		gone = 20 * time.Second
@@ -332,6 +334,7 @@ func (t trial) toldOnce(says string, waited time.Duration) bool {
 // TestRealInterfaceTaken takes one of two service interfaces away in every way that the kernel tells of:
 // the reports change to the other before any time-out, and the interface is used again when it is back.
 func TestRealInterfaceTaken(t *testing.T) {
+	t.Parallel()
 	const node = "n1-0-0"
 	l := network(t, "2x1x1", 1, 2)
 	for _, tc := range []struct {

@@ -139,7 +139,8 @@ func TestNodesAreTold(t *testing.T) {
 // TestForesight: a temperature that rises is warned of before it is a fault, with the time that is left, and no
 // more once it rests.
 func TestForesight(t *testing.T) {
-	l := cluster(t, "2x1x1", 1)
+	t.Parallel()
+	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "a fan fails", func(t trial) {
 		var w *lofamov1.Warning
 		for celsius := 50.0; w == nil; celsius += 0.6 {

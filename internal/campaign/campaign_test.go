@@ -300,6 +300,7 @@ func (c *campaign) ends() string {
 // of its packets, damages one of a hundred, doubles and reorders, while senders and supervisors are
 // killed with signal 9. None is lost, none accepted twice, none altered.
 func TestEveryReportOnce(t *testing.T) {
+	t.Parallel()
 	total := 50000
 	if testing.Short() {
 		total = 5000

@@ -15,6 +15,7 @@ import (
 // does not fit is coalesced and said to be left out, and afterwards every report is either accepted, once
 // and unaltered, or was left out; what was said last counts.
 func TestFloodWithoutQuorum(t *testing.T) {
+	t.Parallel()
 	const node = fault.NodeID("n0-0-0")
 	c := newCampaign(t, 0)
 	o := c.orders[node]

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
@@ -356,14 +357,18 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	for _, t := range out.TestMail {
 		h.sendTest(t)
 	}
+	var tested []selftest.Event
 	for _, p := range out.Probes {
-		h.carry(now, p)
+		tested = append(tested, h.carry(p)...)
 	}
 	for i := range out.Send {
 		h.send(&out.Send[i])
 	}
 	for _, m := range out.Relay {
 		h.toDNP(m)
+	}
+	for _, ev := range tested {
+		h.do(now, h.core.Step(now, hostcore.Test{Event: ev}))
 	}
 	if out.TakeDNP {
 		h.do(now, h.core.Step(now, h.page.readDNP(now, true, h.topo.Links)))

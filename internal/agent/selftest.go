@@ -217,6 +217,7 @@ func carryBulk(self fault.Origin, data []byte) ([]byte, error) {
 // carryRegister stores a probe word by word in the half's test word, and reads each back. It is done within the
 // mutex: some microseconds.
 func carryRegister(f *regfile.File, p selftest.Probe, data []byte) selftest.Event {
+	began := time.Now()
 	back := make([]byte, 0, len(data))
 	for i := 0; i < len(data); i += 4 {
 		var word [4]byte
@@ -230,7 +231,7 @@ func carryRegister(f *regfile.File, p selftest.Probe, data []byte) selftest.Even
 		}
 		back = binary.BigEndian.AppendUint32(back, v)
 	}
-	return selftest.Returned{Module: p.Module, Data: back[:len(data)]}
+	return selftest.Returned{Module: p.Module, Data: back[:len(data)], Took: time.Since(began)}
 }
 
 // sendTestMail puts a test message into the mailbox, unless the other half is behind.

@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -190,5 +191,86 @@ func TestSelfTestNamesWhatIsWrong(t *testing.T) {
 		s.await(n, dnp0, "passed again", passed, dnpModules...)
 		n.super.forget()
 		n.super.awaitState(host0, "n0-0-0", fault.ComponentDNPCore, fault.Normal, fault.KindSelf)
+	}
+}
+
+// TestRestartedHalvesProveThemselves: a half that goes on where an earlier life was is sick, for that reason, until what
+// was in use has passed; its baselines are those of before.
+func TestRestartedHalvesProveThemselves(t *testing.T) {
+	n, s := newTestedNet(t)
+	n.startAll()
+	n.awaitHealthy()
+	learned := func(r selftest.Result) bool { return passed(r) && r.Limit > 0 }
+	s.await(n, host0, "learned", learned, hostModules...)
+	s.await(n, dnp0, "learned", learned, dnpModules...)
+	for _, o := range []fault.Origin{dnp0, host0} {
+		s.mu.Lock()
+		s.spared[selftest.Register] = true
+		s.mu.Unlock()
+		s.set(o, selftest.Altered) // it is restarted, and its modules are bad
+		n.halt(at0, o.Half)
+		n.super.forget()
+		n.start(at0, o.Half)
+		component := fault.ComponentHost
+		if o == dnp0 {
+			component = fault.ComponentDNPCore
+		}
+		sick := n.super.awaitState(host0, "n0-0-0", component, fault.Sick, fault.KindSelf)
+		if !strings.Contains(sick.obs.Detail, "restarted") {
+			t.Errorf("%s of %s is sick for %q", component, o, sick.obs.Detail)
+		}
+		s.await(n, o, "bad and not proven", func(r selftest.Result) bool { return r.State == selftest.Failed && r.Proving }, "mailbox")
+		s.set(o, 0)
+		s.await(n, o, "passed", passed, "mailbox", "register path")
+		n.super.forget()
+		n.super.awaitState(host0, "n0-0-0", component, fault.Normal, fault.KindSelf)
+	}
+}
+
+// A half costs no more for its own tests than some signatures: what takes its time is not done under the mutex.
+func BenchmarkCarry(b *testing.B) {
+	dir := b.TempDir()
+	ca, err := pki.NewCA(testCluster)
+	if err != nil {
+		b.Fatal(err)
+	}
+	files := [3]string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
+	if err := ca.Save(files[0], filepath.Join(dir, "ca.key")); err != nil {
+		b.Fatal(err)
+	}
+	if err := ca.IssueTo(files[1], files[2], pki.NodeIdentity(testCluster, "n0-0-0", fault.HalfHost), nil, nil); err != nil {
+		b.Fatal(err)
+	}
+	signer, err := pki.LoadSigner(files[1], files[2])
+	if err != nil {
+		b.Fatal(err)
+	}
+	verifier, err := pki.LoadVerifier(files[0], testCluster)
+	if err != nil {
+		b.Fatal(err)
+	}
+	page, err := regfile.Open(filepath.Join(dir, "registers"), fault.HalfHost)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = page.Close() }()
+	probe := bytes.Repeat([]byte{0x5a}, 400)
+	for name, carry := range map[string]func() error{
+		"report": func() error { _, err := carryReport(host0, probe, signer, verifier); return err },
+		"bulk":   func() error { _, err := carryBulk(host0, bytes.Repeat(probe, 10)); return err },
+		"register": func() error {
+			if _, ok := carryRegister(page, selftest.Probe{}, probe[:64]).(selftest.Returned); !ok {
+				return fmt.Errorf("not returned")
+			}
+			return nil
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := carry(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

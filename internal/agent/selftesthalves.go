@@ -61,14 +61,12 @@ func (p *prober) mail(box *mailbox.Box, echo bool, data []byte) {
 	p.each(selftest.Module{Kind: selftest.Mailbox}, data, func(b []byte) { sendTestMail(box, echo, b) })
 }
 
-// carry gives a probe to a module of the host half.
-func (h *hostHalf) carry(now time.Time, p selftest.Probe) {
+// carry gives a probe to a module of the host half, and returns what is known of it at once.
+func (h *hostHalf) carry(p selftest.Probe) (known []selftest.Event) {
 	sent := true
 	switch p.Module.Kind {
 	case selftest.Register:
-		h.tests.each(p.Module, p.Data, func(b []byte) {
-			h.do(now, h.core.Step(now, hostcore.Test{Event: carryRegister(h.page.file, p, b)}))
-		})
+		h.tests.each(p.Module, p.Data, func(b []byte) { known = append(known, carryRegister(h.page.file, p, b)) })
 	case selftest.Direct:
 		sent = h.testDirect(p)
 	case selftest.Gossip:
@@ -77,8 +75,9 @@ func (h *hostHalf) carry(now time.Time, p selftest.Probe) {
 		sent = h.tests.take(p)
 	}
 	if !sent {
-		h.do(now, h.core.Step(now, hostcore.Test{Event: selftest.Void{Module: p.Module, ID: p.ID}}))
+		known = append(known, selftest.Void{Module: p.Module, ID: p.ID})
 	}
+	return known
 }
 
 // testDirect sends a probe from the socket of a service interface to itself, as everything else is sent. What lies

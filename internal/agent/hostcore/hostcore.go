@@ -237,7 +237,7 @@ func (m *Machine) report(now time.Time) {
 			return
 		}
 		m.announced, m.digestAt = true, now
-		m.ledger.Changes(now) // everything is new: the digest says it all
+		m.beginSaying(now, m.ledger.Changes(now)) // everything is new: the digest says it all
 	}
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})

@@ -163,6 +163,15 @@ func (m *Machine) stateSelf(now time.Time) {
 	m.state(now, fault.ComponentHost, state, fault.KindSelf, strings.Join(why, "; "), 0)
 }
 
+// beginSaying says before the first digest why this half was restarted: digests have no room for why.
+func (m *Machine) beginSaying(now time.Time, all []fault.Observation) {
+	for i, o := range all {
+		if m.selfTest.unsaid && o.Component == fault.ComponentHost && o.Node == m.self {
+			m.add(now, fault.Report{Observations: all[i : i+1]})
+		}
+	}
+}
+
 // saidRestarted notes that a digest has gone out: a restart is told of, however quickly it was over.
 func (m *Machine) saidRestarted(now time.Time) {
 	if m.selfTest.unsaid {

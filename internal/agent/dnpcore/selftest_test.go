@@ -1,0 +1,377 @@
+package dnpcore
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/tests"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// pair is two DNP halves whose links lead to one another, with hosts that live and send back what they are sent.
+type pair struct {
+	t      *testing.T
+	now    time.Time
+	halves [2]*Machine
+	wakes  [2]time.Time
+	flying []flying
+	wakeUp int // ticks of the first
+	// spoil changes what a half sends; nil frames are lost.
+	spoil func(half int, f torus.Frame) []torus.Frame
+	// slow is how long frames of a half take besides a millisecond.
+	slow     func(f torus.Frame) time.Duration
+	noMail   bool // the hosts' mailboxes send nothing back
+	messages int  // message frames of the first
+	tests    int  // test frames of the first
+	text     [2]string
+}
+
+type flying struct {
+	at time.Time
+	to int
+	ev Event
+}
+
+var testing2s = tests.Config{Interval: 2 * time.Second, IdleAfter: 10 * time.Second, First: 42}
+
+func newPair(t *testing.T, first, second tests.Config) *pair {
+	t.Helper()
+	p := &pair{t: t, now: start}
+	periods, err := config.Preset(config.PresetDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dims := grid.Dims{X: 2, Y: 1, Z: 1}
+	for i, cfg := range []tests.Config{first, second} {
+		c := grid.Coord{X: i}
+		p.halves[i], err = New(Config{Topo: topo.New(fault.DefaultNodeID(c), c, dims, nil), Periods: periods, MaxHops: 3, SelfTest: cfg}, p.now, fault.Epoch(7+i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.step(i, Tick{})
+	}
+	for i := range p.halves {
+		for n, d := range dims.Links() {
+			id := uint32(1 + n)
+			if i == 1 {
+				id = uint32(2 - n) // the other end of X+ is X-
+			}
+			p.step(i, Session{Dir: d, ID: id})
+		}
+	}
+	p.run(time.Second)
+	return p
+}
+
+func (p *pair) step(i int, ev Event) {
+	out := p.halves[i].Step(p.now, ev)
+	p.wakes[i] = out.Wake
+	for _, o := range slices.Clone(out.Frames) {
+		p.send(i, o)
+	}
+	for _, n := range out.Notes {
+		if n.Kind == NoteCore {
+			p.text[i] = n.Text
+		}
+	}
+	for _, m := range out.TestMail {
+		if !m.Echo && !p.noMail {
+			p.flying = append(p.flying, flying{p.now.Add(time.Millisecond), i, TestMail{Echo: true, Data: m.Data}})
+		}
+	}
+	for _, probe := range out.Probes {
+		p.flying = append(p.flying, flying{p.now.Add(time.Millisecond), i, Test{selftest.Returned{Module: probe.Module, Data: probe.Data}}})
+	}
+	if out.TakeHost {
+		p.step(i, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})
+	}
+}
+
+func (p *pair) send(i int, o Outgoing) {
+	frames := []torus.Frame{o.Frame}
+	if p.spoil != nil {
+		frames = p.spoil(i, o.Frame)
+	}
+	for _, f := range frames {
+		f.Payload = slices.Clone(f.Payload)
+		at := p.now.Add(time.Millisecond)
+		if p.slow != nil {
+			at = at.Add(p.slow(f))
+		}
+		if i == 0 && f.Type == torus.TypeTest {
+			p.tests++
+		}
+		if i == 0 && f.Type != torus.TypeTest && len(f.Payload) > 0 {
+			p.messages++
+		}
+		p.flying = append(p.flying, flying{at, 1 - i, &Frame{Dir: o.Dir.Opposite(), Frame: f}})
+	}
+}
+
+func (p *pair) run(d time.Duration) {
+	for end := p.now.Add(d); p.now.Before(end); {
+		p.now = p.now.Add(time.Millisecond)
+		for i := 0; i < len(p.flying); {
+			if f := p.flying[i]; !f.at.After(p.now) {
+				p.flying = slices.Delete(p.flying, i, i+1)
+				p.step(f.to, f.ev)
+				continue
+			}
+			i++
+		}
+		for i := range p.halves {
+			if !p.wakes[i].After(p.now) {
+				if i == 0 {
+					p.wakeUp++
+				}
+				p.step(i, Tick{})
+			}
+		}
+		if p.now.Sub(start)%(500*time.Millisecond) == 0 {
+			p.step(0, Readings{})
+			p.step(1, Readings{})
+		}
+	}
+}
+
+// busy has the first half's host send down to the second node for so long.
+func (p *pair) busy(d time.Duration) {
+	for end := p.now.Add(d); p.now.Before(end); p.run(100 * time.Millisecond) {
+		text := p.now.String()
+		p.step(0, FromHost{Message: relay.Message{Kind: relay.Down, Dst: grid.Coord{X: 1}, Envelope: []byte(text)}})
+	}
+}
+
+func (p *pair) result(i int, name string) selftest.Result {
+	p.t.Helper()
+	for _, r := range p.halves[i].SelfTests(p.now) {
+		if r.Name == name {
+			return r
+		}
+	}
+	p.t.Fatalf("half %d has no module %q", i, name)
+	return selftest.Result{}
+}
+
+func (p *pair) core(i int) watchdog.Health { return p.halves[i].word.Core }
+
+// Heartbeats are no use of a link. A message is: it is preceded by a test, and tests go on until nothing was sent for
+// a while. Neither tests nor the neighbour's tests are use.
+func TestModulesAreTestedWhileUsed(t *testing.T) {
+	p := newPair(t, testing2s, testing2s)
+	p.run(time.Minute)
+	if p.tests != 0 || p.messages != 0 {
+		t.Fatalf("idle: %d test frames, %d message frames", p.tests, p.messages)
+	}
+	var order []torus.FrameType
+	p.spoil = func(half int, f torus.Frame) []torus.Frame {
+		if half == 0 && len(f.Payload) > 0 {
+			order = append(order, f.Type)
+		}
+		return []torus.Frame{f}
+	}
+	p.step(0, FromHost{Message: relay.Message{Kind: relay.Down, Dst: grid.Coord{X: 1}, Envelope: []byte("first")}})
+	if len(order) != 4 || order[0] != torus.TypeTest || order[2] != torus.TypeTest || order[3] == torus.TypeTest {
+		t.Errorf("the first message and its test go as %v", order)
+	}
+	p.busy(30 * time.Second)
+	for _, name := range []string{"link X+", "relay", "mailbox", "register path"} {
+		if r := p.result(0, name); r.State != selftest.Passed || r.Tests < 12 || r.Lost+r.Altered+r.Doubled+r.Late != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r := p.result(0, "bulk"); r.Tests != 0 {
+		t.Errorf("nothing large was sent: %+v", r)
+	}
+	p.run(13 * time.Second)
+	p.tests, p.messages = 0, 0
+	p.run(time.Minute)
+	if p.tests != 0 || p.messages != 0 {
+		t.Errorf("idle again: %d test frames, %d message frames", p.tests, p.messages)
+	}
+}
+
+// A half that tests itself wakes up when it would wake up anyway.
+func TestIdleHalfWakesNoMoreOften(t *testing.T) {
+	with, without := newPair(t, testing2s, testing2s), newPair(t, tests.Config{}, tests.Config{})
+	with.run(time.Minute)
+	without.run(time.Minute)
+	if with.wakeUp != without.wakeUp || with.wakeUp == 0 {
+		t.Errorf("%d wake-ups with self-tests, %d without", with.wakeUp, without.wakeUp)
+	}
+	m := with.halves[0]
+	if n := testing.AllocsPerRun(100, func() {
+		with.now = with.now.Add(100 * time.Microsecond)
+		m.Step(with.now, Tick{})
+	}); n != 0 {
+		t.Errorf("%v allocations a tick", n)
+	}
+}
+
+// What goes wrong with relayed messages alone is the relay's fault, and named; the core is sick as long as it lasts.
+func TestRelayFaultsAreNamed(t *testing.T) {
+	for _, tc := range []struct {
+		want  selftest.Fault
+		spoil func(f torus.Frame) []torus.Frame
+		slow  time.Duration
+	}{
+		{selftest.Lost, func(f torus.Frame) []torus.Frame { // behind the link's own count
+			f.Type, f.Payload = torus.TypeHeartbeat, nil
+			return []torus.Frame{f}
+		}, 0},
+		{selftest.Altered, func(f torus.Frame) []torus.Frame {
+			f.Payload = slices.Clone(f.Payload)
+			f.Payload[len(f.Payload)-1] ^= 1
+			return []torus.Frame{f}
+		}, 0},
+		{selftest.Late, nil, 300 * time.Millisecond},
+	} {
+		p := newPair(t, testing2s, testing2s)
+		p.busy(20 * time.Second)
+		isProbe := func(f torus.Frame) bool {
+			at := strings.Index(string(f.Payload), string([]byte{1, byte(relay.Test)}))
+			return f.Type != torus.TypeTest && at >= 0 && at < 32
+		}
+		p.spoil = func(half int, f torus.Frame) []torus.Frame {
+			if half == 1 && isProbe(f) && tc.spoil != nil {
+				return tc.spoil(f)
+			}
+			return []torus.Frame{f}
+		}
+		p.slow = func(f torus.Frame) time.Duration {
+			if isProbe(f) {
+				return tc.slow
+			}
+			return 0
+		}
+		p.busy(20 * time.Second)
+		if r := p.result(0, "relay"); r.State != selftest.Failed || r.Fault != tc.want {
+			t.Errorf("%s: %+v", tc.want, r)
+		}
+		if p.core(0) != watchdog.HealthSick || !strings.Contains(p.text[0], "self-test: relay "+tc.want.String()) {
+			t.Errorf("%s: the core is %s: %s", tc.want, p.core(0), p.text[0])
+		}
+		p.spoil, p.slow = nil, nil
+		p.busy(20 * time.Second)
+		if r := p.result(0, "relay"); r.State != selftest.Passed || p.core(0) != watchdog.HealthNormal {
+			t.Errorf("%s, and good again: %+v, core %s", tc.want, r, p.core(0))
+		}
+	}
+}
+
+// A frame may come twice, and the link drops the copy; a probe that comes in two frames is the neighbour's or ours.
+func TestLinkFaultsAreNamed(t *testing.T) {
+	for want, payloads := range map[selftest.Fault]func([]byte) [][]byte{
+		selftest.Altered: func(b []byte) [][]byte { b[9] ^= 4; return [][]byte{b} },
+		selftest.Lost:    func([]byte) [][]byte { return [][]byte{nil} },
+		selftest.Doubled: func(b []byte) [][]byte { return [][]byte{b, b} },
+	} {
+		p := newPair(t, testing2s, testing2s)
+		p.busy(10 * time.Second)
+		second := p.halves[1]
+		p.spoil = func(half int, f torus.Frame) (out []torus.Frame) {
+			if half == 0 || f.Type != torus.TypeTest || f.Payload[0] != testEcho {
+				return []torus.Frame{f}
+			}
+			for i, b := range payloads(slices.Clone(f.Payload)) {
+				g := f
+				g.Payload = b
+				if i > 0 {
+					second.links[f.Direction.Index()].machine.Fill(&g)
+				}
+				out = append(out, g)
+			}
+			return out
+		}
+		p.busy(20 * time.Second)
+		if r := p.result(0, "link X+"); r.State != selftest.Failed || r.Fault != want {
+			t.Errorf("%s: %+v", want, r)
+		}
+	}
+}
+
+// A link that loses frames is sick itself, and nothing of ours is at fault; nor is anything when it is cut.
+func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
+	for _, every := range []int{1, 2, 5, 30} {
+		p := newPair(t, testing2s, testing2s)
+		p.busy(10 * time.Second)
+		n := 0
+		p.spoil = func(half int, f torus.Frame) []torus.Frame {
+			if n++; n%every == 0 {
+				return nil
+			}
+			return []torus.Frame{f}
+		}
+		for range 60 {
+			p.busy(time.Second)
+			for i := range p.halves {
+				for _, r := range p.halves[i].SelfTests(p.now) {
+					if r.State == selftest.Failed {
+						t.Fatalf("one frame of %d lost: half %d: %+v", every, i, r)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A neighbour of before sends nothing back, and must not get messages that it would find malformed.
+func TestNeighbourOfBefore(t *testing.T) {
+	p := newPair(t, testing2s, tests.Config{})
+	p.busy(time.Minute)
+	for _, name := range []string{"link X+", "relay"} {
+		if r := p.result(0, name); r.State != selftest.Untested {
+			t.Errorf("%+v", r)
+		}
+	}
+	if p.core(0) != watchdog.HealthNormal || p.core(1) != watchdog.HealthNormal {
+		t.Errorf("cores %s and %s: %v", p.core(0), p.core(1), p.text)
+	}
+	if p.tests > 2*3*8 {
+		t.Errorf("%d test frames in a minute to one who never answers", p.tests)
+	}
+}
+
+// A half that was restarted is sick until all that was in use has passed, and long enough to be seen.
+func TestRestartedHalfProvesItself(t *testing.T) {
+	p := newPair(t, testing2s, testing2s)
+	p.busy(10 * time.Second)
+	again := testing2s
+	again.Kept, again.Prove = p.halves[0].Baselines(nil), true
+	q := newPair(t, again, testing2s)
+	if q.core(0) != watchdog.HealthNormal || q.result(0, "link X+").Tests == 0 || q.result(0, "report path").Tests == 0 {
+		t.Errorf("after a second: %+v", q.halves[0].SelfTests(q.now))
+	}
+	if !strings.Contains(q.text[0], "normal") {
+		t.Errorf("the core says %q", q.text[0])
+	}
+	m, err := New(q.halves[0].cfg, q.now, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := m.Step(q.now, Tick{}); out.DNP.Core != watchdog.HealthSick || !out.Ring || !strings.Contains(m.coreDetail(), "restarted") {
+		t.Errorf("at the start: core %s, %s", out.DNP.Core, m.coreDetail())
+	}
+	// Its mailbox does not work any more.
+	r := newPair(t, again, testing2s)
+	r.noMail = true
+	r.halves[0], err = New(r.halves[0].cfg, r.now, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.step(0, Tick{})
+	r.run(3 * time.Second)
+	if r.core(0) != watchdog.HealthSick || !strings.Contains(r.halves[0].coreDetail(), "self-test: mailbox lost") {
+		t.Errorf("with a mailbox that loses everything: core %s, %s", r.core(0), r.halves[0].coreDetail())
+	}
+}

@@ -36,6 +36,8 @@ type HalfConfig struct {
 	// locked, and must not block. Either may be nil.
 	Sealed func(at time.Time, s *servicenet.Send)
 	Heard  func(h *Heard)
+	// Keep is given what is to be kept, before anything of the same step is sent; nil: nothing is kept.
+	Keep func(e delivery.Effects, at servicenet.OutboxSnapshot)
 }
 
 // Heard is a message of a supervisor.
@@ -162,6 +164,9 @@ func (h *Half) apply(now time.Time) {
 	out := h.box.Take()
 	for _, n := range out.Told {
 		h.notes = append(h.notes, Note{now, n.Text})
+	}
+	if h.cfg.Keep != nil {
+		h.cfg.Keep(out.Effects, h.box.Snapshot())
 	}
 	for i := range out.Send {
 		h.send(&out.Send[i])

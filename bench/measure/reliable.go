@@ -36,6 +36,32 @@ type Reliable struct {
 // NewReliable connects the two and, where the report is a digest, waits until they share a session, so
 // that a MAC stands for the signature. The report has no id yet: the outbox numbers it.
 func NewReliable(ids Identities, origin fault.Origin, report fault.Report) (*Reliable, error) {
+	return NewKeeping(ids, origin, report, Keeping{})
+}
+
+// NewKeeping is NewReliable with a half that keeps its reports.
+func NewKeeping(ids Identities, origin fault.Origin, report fault.Report, keeping Keeping) (_ *Reliable, err error) {
+	kept, err := NewKept(keeping, origin)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil && kept != nil {
+			err = errors.Join(err, kept.Close())
+		}
+	}()
+	r, err := newReliable(ids, origin, report, kept)
+	if err != nil {
+		return nil, err
+	}
+	if kept != nil {
+		stop := r.stop
+		r.stop = func() error { return errors.Join(stop(), kept.Close()) }
+	}
+	return r, nil
+}
+
+func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept *Kept) (*Reliable, error) {
 	r := &Reliable{report: report, back: make(chan time.Time, 1<<16), waiting: map[uint64]struct{}{}}
 	var err error
 	r.replica, err = NewReplica(ReplicaConfig{ID: ReplicaName, Signer: ids.Supervisor, Verifier: ids.Verifier, Took: r.took})
@@ -43,11 +69,15 @@ func NewReliable(ids Identities, origin fault.Origin, report fault.Report) (*Rel
 		return nil, err
 	}
 	cfg := servicenet.DefaultOutboxConfig(fault.PathDirect)
-	r.half, err = NewHalf(HalfConfig{
+	half := HalfConfig{
 		Origin: origin, Epoch: 1, Outbox: cfg, Listen: []string{"127.0.0.1:0"},
 		Supervisors: []map[string]netip.AddrPort{{ReplicaName: r.replica.Addr()}},
 		Signer:      ids.Half, Verifier: ids.Verifier, Sealed: r.sealed, Heard: r.heard,
-	})
+	}
+	if kept != nil {
+		half.Keep = kept.Keep
+	}
+	r.half, err = NewHalf(half)
 	if err != nil {
 		return nil, errors.Join(err, r.replica.sock.Close())
 	}

@@ -26,6 +26,28 @@ func identities(t *testing.T) Identities {
 	return ids
 }
 
+// TestKeeping: what is kept is kept while it is measured, and nothing goes wrong unseen.
+func TestKeeping(t *testing.T) {
+	ids := identities(t)
+	for _, k := range []Keeping{{Spool: true}, {Copy: true}, {Spool: true, Copy: true}} {
+		r, err := NewKeeping(ids, half, sick(false), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			if s, err := r.Once(); err != nil || s.Sender <= 0 {
+				t.Errorf("%+v, %v", s, err)
+			}
+		}
+		if _, err := r.Saturate(10*time.Millisecond, 8); err != nil {
+			t.Error(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestReliable: what is measured is what it says: digests under a MAC, reports signed, each taken once.
 func TestReliable(t *testing.T) {
 	ids := identities(t)

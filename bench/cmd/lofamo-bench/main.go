@@ -131,6 +131,7 @@ func run(ctx context.Context, o options) error {
 func sections() []named {
 	return []named{
 		{"delivery", deliveries},
+		{"copy", copies},
 		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
 		{"stream", streams},
 		{"relay", relays},

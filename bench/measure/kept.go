@@ -1,0 +1,89 @@
+package measure
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
+	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// Keeping says what a half keeps of its reports outside its process.
+type Keeping struct {
+	Spool bool // on disk, for the next boot
+	Copy  bool // in mapped memory, for the next life
+}
+
+// Kept keeps as the agent does. It is for one goroutine.
+type Kept struct {
+	dir    string
+	keeper *keeper.Keeper
+	copy   *backup.File // nil: none
+	last   servicenet.OutboxSnapshot
+	err    error // the first store that failed, which would spoil the figures
+}
+
+// NewKept opens what is kept, in a directory of its own; nil when nothing is.
+func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
+	if k == (Keeping{}) {
+		return nil, nil //nolint:nilnil // nothing is kept
+	}
+	dir, err := os.MkdirTemp("", "lofamo-bench-kept-")
+	if err != nil {
+		return nil, err
+	}
+	out := &Kept{dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, out.Close())
+		}
+	}()
+	cfg := keeper.Config{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler), Now: keeper.SinceBoot}
+	if cfg.Boot, err = keeper.BootID(); err != nil {
+		return nil, err
+	}
+	if k.Spool {
+		cfg.Size = 1 << 20
+	}
+	if k.Copy {
+		if out.copy, err = backup.Open(filepath.Join(dir, "copy"), backup.Identity{Node: origin.Node, Half: origin.Half, Boot: cfg.Boot}); err != nil {
+			return nil, err
+		}
+		cfg.Copy = out.copy
+	}
+	out.keeper, _ = keeper.Open(cfg)
+	if why := out.keeper.Why(); k.Spool && why != "" {
+		return nil, errors.New("no spool: " + why)
+	}
+	return out, nil
+}
+
+// Keep keeps what a step asks for, before anything is sent.
+func (k *Kept) Keep(e delivery.Effects, at servicenet.OutboxSnapshot) {
+	if k.copy != nil && at != k.last {
+		k.last = at
+		k.err = errors.Join(k.err, k.copy.StoreNumbers(backup.Numbers{OutboxSnapshot: at}))
+	}
+	k.keeper.Keep(e.Keep)
+	k.keeper.Forget(e.Forget)
+}
+
+// Close closes and removes it. It fails if anything could not be kept.
+func (k *Kept) Close() error {
+	err := k.err
+	if k.copy != nil {
+		if s := k.copy.Stats(); s.Failed+s.NoRoom > 0 {
+			err = errors.Join(err, errors.New("the copy missed stores"))
+		}
+		err = errors.Join(err, k.copy.Close())
+	}
+	if k.keeper != nil {
+		err = errors.Join(err, k.keeper.Close())
+	}
+	return errors.Join(err, os.RemoveAll(k.dir))
+}

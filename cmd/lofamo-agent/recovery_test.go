@@ -448,3 +448,25 @@ func TestNeighboursKnowOfARestart(t *testing.T) {
 	}
 	await("links are good again", torus.LinkBroken, good)
 }
+
+// A half that says that it goes wrong quietly is ended and restarted.
+func TestFailedSelfTestIsRecovered(t *testing.T) {
+	c := node(t)
+	startDaemon(t, c)
+	r := awaitRecord(t, c, fault.HalfHost, "it runs", runs)
+	start, err := regfile.StartTime(r.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As the half says it (NoteTests).
+	lock := filepath.Join(c.StateDir, "registers.host")
+	if err := os.WriteFile(lock, fmt.Appendf(nil, "%d %d report path: altered\n", r.PID, start), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := awaitRecord(t, c, fault.HalfHost, "it is proven again", func(x recovery.Record) bool {
+		return runs(x) && x.PID != r.PID && x.Last.Proven > 0
+	})
+	if got, want := again.Last.Cause.String(), "failed its self-test (report path: altered)"; got != want || again.Count(recovery.FailedTest) != 1 {
+		t.Errorf("%q, %+v: want %q", got, again, want)
+	}
+}

@@ -56,7 +56,7 @@ type common struct {
 	verifier *pki.Verifier
 	keeper   *keeper.Keeper
 	copy     *resumption
-	proven   bool   // as the daemon was told
+	tests    string // what the daemon was told of the self-test
 	unkept   string // why reports are not kept, as the machine was told
 	debug    bool   // the log takes debug lines
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/health"
@@ -103,6 +104,7 @@ func given() (fault.Half, *lofamov1.HalfHealth) {
 
 // lookAtFares is called once a second.
 func (h *hostHalf) lookAtFares(now time.Time) {
+	h.noteWrong(h.page, h.core.SelfTests(now))
 	own, tell := h.fares.look(now)
 	if own == nil {
 		return
@@ -114,6 +116,7 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 }
 
 func (d *dnpHalf) lookAtFares(now time.Time) {
+	d.noteWrong(d.page, d.core.SelfTests(now))
 	own, tell := d.fares.look(now)
 	if own == nil {
 		return
@@ -126,9 +129,36 @@ func (d *dnpHalf) lookAtFares(now time.Time) {
 
 // noteProven tells the daemon, once, that the half has passed the self-test that follows a restart.
 func (c *common) noteProven(p *page, proving bool) {
-	if c.proven || proving {
-		return
+	if !proving && c.tests == "" {
+		c.noteTests(p, regfile.Proven)
 	}
-	c.proven = true
-	p.note(p.file.NoteProven())
+}
+
+// noteWrong tells the daemon when the self-test fails in what is this half's own alone, whatever others do: then a restart is
+// likely to help. What is late only is not ended for it.
+func (c *common) noteWrong(p *page, results []selftest.Result) {
+	what := ""
+	for i := range results {
+		r := &results[i]
+		switch r.Module.Kind {
+		case selftest.Reports, selftest.Bulk, selftest.Register:
+			if r.State == selftest.Failed && r.Fault != selftest.Late && what == "" {
+				what = r.Name + ": " + r.Why
+			}
+		default:
+		}
+	}
+	switch {
+	case what != "":
+		c.noteTests(p, what)
+	case c.tests != "" && c.tests != regfile.Proven:
+		c.noteTests(p, regfile.Proven)
+	}
+}
+
+func (c *common) noteTests(p *page, what string) {
+	if c.tests != what {
+		c.tests = what
+		p.note(p.file.NoteTests(what))
+	}
 }

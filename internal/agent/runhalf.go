@@ -33,6 +33,7 @@ type child struct {
 	registers *regfile.File // read-only; nil while there is none
 	checkAt   time.Time     // when to see whether it is still the one that has the name
 	stores    uint32        // as last read
+	testsAt   time.Time     // when to see what it says of its self-test
 	first     bool          // no process of this daemon's has been seen to work
 	timer     *time.Timer
 	links     *links // of a DNP half that is restarted; nil: none are held
@@ -80,8 +81,9 @@ func (c *child) tend(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-c.timer.C:
-			if err = c.step(c.look()); err == nil && c.proven() {
-				err = c.step(recovery.Proven{})
+			err = c.step(c.look())
+			if ev := c.tests(); err == nil && ev != nil {
+				err = c.step(ev)
 			}
 		case cause := <-ended:
 			err = c.gone(cause)
@@ -138,7 +140,7 @@ func (c *child) step(ev recovery.Event) error {
 	c.timer.Reset(time.Until(out.Wake))
 	r := c.machine.Record()
 	if out.Kill {
-		c.log.Error("half hangs: it is ended", "cause", r.Last.Cause.String())
+		c.log.Error("half is ended", "cause", r.Last.Cause.String())
 		failpoint.Hit(failpoint.DaemonDetected)
 		if p := c.running(); p != nil {
 			_ = p.signal(syscall.SIGKILL)
@@ -318,14 +320,25 @@ func (c *child) readStores() (uint32, bool) {
 	return n, true
 }
 
-// proven says whether a half that was restarted has passed its self-test, which it says in the file of its lock.
-func (c *child) proven() bool {
+// tests returns what the half says of its self-test in the file of its lock, if that is news.
+func (c *child) tests() recovery.Event {
+	now := time.Now()
 	l := c.record.Last // its goroutine alone writes it
-	if c.record.State != recovery.Running || l == nil || l.Serving == 0 || l.Proven != 0 {
-		return false
+	proving := l != nil && l.Serving != 0 && l.Proven == 0
+	if c.record.State != recovery.Running || !proving && now.Before(c.testsAt) {
+		return nil
 	}
+	c.testsAt = now.Add(checkEvery)
 	h, err := regfile.LastHolder(c.d.statePath(RegisterFile), c.half)
-	return err == nil && h.Proven && h.PID == c.record.PID
+	switch {
+	case err != nil || h.PID != c.record.PID || h.Tests == "":
+		return nil
+	case h.Tests == regfile.Proven && proving:
+		return recovery.Proven{}
+	case h.Tests != regfile.Proven:
+		return recovery.Wrong{Why: h.Tests}
+	}
+	return nil
 }
 
 // stop ends the half's process, if there is one: asked first, by force after stopWait.

@@ -274,3 +274,25 @@ func BenchmarkCarry(b *testing.B) {
 		})
 	}
 }
+
+// What goes wrong in a half alone is told to its daemon, in the file of the lock, and that it is well again.
+func TestDaemonIsToldOfTheSelfTest(t *testing.T) {
+	n, s := newTestedNet(t)
+	n.startAll()
+	n.awaitHealthy()
+	says := func(words string) {
+		t.Helper()
+		n.keepBusyUntil(func() bool {
+			h, err := regfile.LastHolder(filepath.Join(n.cfgs[at0].StateDir, RegisterFile), fault.HalfHost)
+			return err == nil && strings.HasPrefix(h.Tests, words)
+		}, func() string { return "the host half says " + words })
+	}
+	says(regfile.Proven)
+	s.mu.Lock()
+	s.spared[selftest.Register] = true
+	s.mu.Unlock()
+	s.set(host0, selftest.Altered)
+	says("report path: altered")
+	s.set(host0, 0)
+	says(regfile.Proven)
+}

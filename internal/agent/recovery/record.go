@@ -58,15 +58,18 @@ const (
 	Hung                            // it wrote nothing though it could have, and was ended
 	NotStarted                      // its program could not be executed
 	Unseen                          // it ended while no daemon looked, or nobody can say how
+	FailedTest                      // its self-test failed in what is its own, and it was ended
 )
 
-var causeNames = [...]string{Exited: "exited", Killed: "killed", Hung: "hung", NotStarted: "not-started", Unseen: "unseen"}
+var causeNames = [...]string{Exited: "exited", Killed: "killed", Hung: "hung", NotStarted: "not-started", Unseen: "unseen", FailedTest: "failed-test"}
 
 // CauseKinds lists the kinds.
-func CauseKinds() []CauseKind { return []CauseKind{Exited, Killed, Hung, NotStarted, Unseen} }
+func CauseKinds() []CauseKind {
+	return []CauseKind{Exited, Killed, Hung, NotStarted, Unseen, FailedTest}
+}
 
 // Valid says whether k is one of the kinds.
-func (k CauseKind) Valid() bool { return k >= Exited && k <= Unseen }
+func (k CauseKind) Valid() bool { return k >= Exited && k <= FailedTest }
 
 // String returns the kind's name, as metrics have it.
 func (k CauseKind) String() string {
@@ -94,7 +97,7 @@ func (k *CauseKind) UnmarshalText(b []byte) error {
 type Cause struct {
 	Kind CauseKind `json:"kind"`
 	Code int       `json:"code,omitempty"` // of Exited and Killed
-	// Detail is more for people, of Hung and NotStarted. At most maxDetail bytes count.
+	// Detail is more for people, of Hung, NotStarted and FailedTest. At most maxDetail bytes count.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -111,6 +114,8 @@ func (c Cause) String() string {
 		return "could not be started" + after(": ", c.Detail, "")
 	case Unseen:
 		return "ended unseen"
+	case FailedTest:
+		return "failed its self-test" + after(" (", c.Detail, ")")
 	}
 	return c.Kind.String()
 }
@@ -147,7 +152,7 @@ type Record struct {
 	Window   time.Duration `json:"window_ns"` // over which Restarts counts
 	Total    uint64        `json:"total"`     // restarts since the machine was booted
 	// Causes counts all recoveries since then by their kind, CauseKind-1 being the index.
-	Causes [Unseen]uint64 `json:"causes"`
+	Causes [FailedTest]uint64 `json:"causes"`
 	// Last is the recovery that is under way or was the last; nil: there was none.
 	Last *Recovery `json:"last,omitempty"`
 	// Until is when a half that is Restarting is meant to be back, CLOCK_MONOTONIC in ns; 0: nobody says.
@@ -208,7 +213,7 @@ func (r Record) validate() error {
 	case !r.State.Valid():
 		return fmt.Errorf("%w: of the %s half: state is %d: want 1 to %d", ErrMalformed, r.Half, r.State, GivenUp)
 	case r.Last != nil && !r.Last.Cause.Kind.Valid():
-		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformed, r.Half, r.Last.Cause.Kind, Unseen)
+		return fmt.Errorf("%w: of the %s half: cause is %d: want 1 to %d", ErrMalformed, r.Half, r.Last.Cause.Kind, FailedTest)
 	}
 	return nil
 }

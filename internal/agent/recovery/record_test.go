@@ -15,7 +15,7 @@ func TestRecordThereAndBack(t *testing.T) {
 		{Half: fault.HalfHost, State: Stopped},
 		{
 			Half: fault.HalfDNP, State: GivenUp, PID: 12, Restarts: 5, Budget: 5, Window: time.Minute, Total: 1 << 40,
-			Causes: [Unseen]uint64{1, 2, 3, 4, 5}, Until: 7, Reason: "not started again",
+			Causes: [FailedTest]uint64{1, 2, 3, 4, 5, 6}, Until: 7, Reason: "not started again",
 			Last: &Recovery{Cause: Cause{Kind: Killed, Code: 9}, At: 1, Attempt: 2, Gone: 3, Started: 4, Serving: 5, Proven: 6},
 		},
 	} {
@@ -62,13 +62,14 @@ func TestDecodeRefuses(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for want, c := range map[string]Cause{
-		"ended by signal 9":                     {Kind: Killed, Code: 9},
-		"ended with code 0":                     {Kind: Exited},
-		"hung (nothing written for 150ms)":      {Kind: Hung, Detail: "nothing written for 150ms"},
-		"hung":                                  {Kind: Hung},
-		"could not be started: no such program": {Kind: NotStarted, Detail: "no such program"},
-		"ended unseen":                          {Kind: Unseen},
-		"CauseKind(0)":                          {},
+		"ended by signal 9":                          {Kind: Killed, Code: 9},
+		"ended with code 0":                          {Kind: Exited},
+		"hung (nothing written for 150ms)":           {Kind: Hung, Detail: "nothing written for 150ms"},
+		"hung":                                       {Kind: Hung},
+		"could not be started: no such program":      {Kind: NotStarted, Detail: "no such program"},
+		"failed its self-test (report path altered)": {Kind: FailedTest, Detail: "report path altered"},
+		"ended unseen":                               {Kind: Unseen},
+		"CauseKind(0)":                               {},
 	} {
 		if got := c.String(); got != want {
 			t.Errorf("%q: want %q", got, want)

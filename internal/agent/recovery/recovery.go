@@ -69,6 +69,10 @@ type Ended struct{ Cause Cause }
 // Proven says that the half that runs has passed its self-test.
 type Proven struct{}
 
+// Wrong says that the half fails its self-test in what is its own alone, and so why. A restart that did not help is not made
+// again: a half that is sick serves better than one that is given up.
+type Wrong struct{ Why string }
+
 // Asked says that a person wants the half to run: a half that does not is started, with a fresh budget.
 type Asked struct{}
 
@@ -79,6 +83,7 @@ func (Look) recoveryEvent()   {}
 func (Began) recoveryEvent()  {}
 func (Ended) recoveryEvent()  {}
 func (Proven) recoveryEvent() {}
+func (Wrong) recoveryEvent()  {}
 func (Asked) recoveryEvent()  {}
 func (Closed) recoveryEvent() {}
 
@@ -101,7 +106,7 @@ type Output struct {
 //	waiting ────────► starting ─────────────► running
 //	 │  ▲ ▲              │  │ no word in time    │ hangs
 //	 │  │ │ ended        │  └─────────┐          │
-//	 │  │ └──────────────┘            ▼          ▼
+//	 │  │ └──────────────┘            ▼          ▼ or goes wrong
 //	 │  │          ended             killing ◄───┘
 //	 │  └──────────────────────────────┘  (and running ──ended──► waiting)
 //	 ▼ budget spent
@@ -200,6 +205,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		out.Tell = true
 	case Proven:
 		out.Tell = m.proven(now)
+	case Wrong:
+		m.wrong(now, ev.Why, &out)
 	case Asked:
 		out.Tell = m.asked(now)
 	case Closed:
@@ -341,6 +348,15 @@ func (m *Machine) proven(now time.Time) bool {
 	}
 	m.rec.Last.Proven = now.Sub(m.detected)
 	return true
+}
+
+func (m *Machine) wrong(now time.Time, why string, out *Output) {
+	l := m.rec.Last
+	if m.phase != running || m.cfg.Leave || l != nil && l.Cause.Kind == FailedTest && l.Proven == 0 {
+		return
+	}
+	m.cause = &Cause{Kind: FailedTest, Detail: why}
+	m.becomeKilling(now, out)
 }
 
 func (m *Machine) asked(now time.Time) bool {

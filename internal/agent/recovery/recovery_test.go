@@ -23,7 +23,7 @@ import (
 //	half takes DURATION                 to its first word; never: it writes none
 //	program ends signal N | code N | fails | runs   whatever is started
 //	file readable | unreadable
-//	ask | prove
+//	ask | prove | wrong WORDS
 //	run DURATION                        and print what happens
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -97,6 +97,8 @@ func (w *world) command(f []string) error {
 		w.readable = arg(1) == "readable"
 	case "ask":
 		w.step(Asked{})
+	case "wrong":
+		w.step(Wrong{strings.Join(f[1:], " ")})
 	case "prove":
 		w.step(Proven{})
 	case "run":

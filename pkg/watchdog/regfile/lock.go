@@ -50,25 +50,29 @@ func holder(file *os.File) string {
 type Holder struct {
 	PID    int
 	Start  uint64 // StartTime of it; 0: it did not know
-	Proven bool   // it has passed its self-test: see NoteProven
+	// Tests is what it has said of its self-test: see NoteTests.
+	Tests string
 }
+
+// Proven is what a half says of its self-test that has passed.
+const Proven = "proven"
 
 func (h Holder) append(b []byte) []byte {
 	b = fmt.Appendf(b, "%d %d", h.PID, h.Start)
-	if h.Proven {
-		b = append(b, " proven"...)
+	if h.Tests != "" {
+		b = append(append(b, ' '), h.Tests...)
 	}
 	return append(b, '\n')
 }
 
 func readHolder(file *os.File) (Holder, error) {
-	b, err := io.ReadAll(io.LimitReader(file, 60))
+	b, err := io.ReadAll(io.LimitReader(file, 60+maxTests))
 	if err != nil {
 		return Holder{}, err
 	}
 	pid, start, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
 	var h Holder
-	start, h.Proven = strings.CutSuffix(start, " proven")
+	start, h.Tests, _ = strings.Cut(start, " ")
 	if h.PID, err = strconv.Atoi(pid); err != nil {
 		return Holder{}, fmt.Errorf("given %.20q: want a process", b)
 	}
@@ -78,17 +82,26 @@ func readHolder(file *os.File) (Holder, error) {
 	return h, err
 }
 
-// NoteProven tells the recovery daemon, by the lock's file, that this half has passed its self-test since it was started.
-func (f *File) NoteProven() error {
+// maxTests bounds what NoteTests notes, in bytes.
+const maxTests = 200
+
+// NoteTests tells the recovery daemon, by the lock's file, what has become of this half's self-test: Proven once it has passed
+// since the half was started, else one line that says what is wrong.
+func (f *File) NoteTests(what string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.lock == nil {
-		return fmt.Errorf("note proven: register file %s: %w", f.path, ErrClosed)
+		return fmt.Errorf("note tests: register file %s: %w", f.path, ErrClosed)
 	}
-	h := Holder{PID: os.Getpid(), Proven: true}
+	h := Holder{PID: os.Getpid(), Tests: strings.Join(strings.Fields(what[:min(len(what), maxTests)]), " ")}
 	h.Start, _ = StartTime(h.PID)
-	if _, err := f.lock.WriteAt(h.append(nil), 0); err != nil { // longer than what is there
-		return fmt.Errorf("note proven: register file %s: %w", f.path, err)
+	b := h.append(nil)
+	_, err := f.lock.WriteAt(b, 0)
+	if err == nil {
+		err = f.lock.Truncate(int64(len(b)))
+	}
+	if err != nil {
+		return fmt.Errorf("note tests: register file %s: %w", f.path, err)
 	}
 	return nil
 }

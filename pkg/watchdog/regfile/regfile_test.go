@@ -151,13 +151,18 @@ func TestHolder(t *testing.T) {
 	if h, held, err := HolderOf(path, fault.HalfDNP); !held || err != nil || h != (Holder{PID: os.Getpid(), Start: start}) {
 		t.Errorf("served: %+v, %t, %v: want process %d of %d", h, held, err, os.Getpid(), start)
 	}
-	if err := f.NoteProven(); err != nil {
-		t.Fatal(err)
+	for _, what := range []string{"report path:\naltered " + strings.Repeat("x", maxTests), Proven} {
+		if err := f.NoteTests(what); err != nil {
+			t.Fatal(err)
+		}
+		if h, err := LastHolder(path, fault.HalfDNP); err != nil || !strings.HasPrefix(what, h.Tests[:min(len(h.Tests), len("report path:"))]) || len(h.Tests) > maxTests {
+			t.Errorf("%+v, %v", h, err)
+		}
 	}
-	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Proven: true}) {
+	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Tests: Proven}) {
 		t.Errorf("proven: %+v, %v", h, err)
 	}
-	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Proven: true}} {
+	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Tests: Proven}} {
 		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +184,7 @@ func TestHolder(t *testing.T) {
 	if h, held, err := HolderOf(path, fault.HalfDNP); held || err != nil {
 		t.Errorf("no longer served: %+v, %t, %v", h, held, err)
 	}
-	if err := f.NoteProven(); !errors.Is(err, ErrClosed) {
+	if err := f.NoteTests(Proven); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 	if _, err := StartTime(-1); err == nil {

@@ -50,7 +50,7 @@ type Status struct {
 	Health  map[string]Health `json:"health,omitempty"`
 	Copy    Copy              `json:"copy"`
 	Damaged uint64            `json:"damaged"` // packets that came damaged
-	Refused    uint64            `json:"refused"` // messages refused
+	Refused uint64            `json:"refused"` // messages refused
 }
 
 // Half is one half.

@@ -57,10 +57,10 @@ func TestTables(t *testing.T) {
 			s.Delivery.IsolatedNs, s.Delivery.Logged = uint64(2*time.Second), 0
 			s.Delivery.Rails = s.Delivery.Rails[:1]
 		},
-		"no-spool":     func(s *Status) { s.Spool = Spool{Error: "none is configured"} },
-		"spool-fails":  func(s *Status) { s.Spool.Error, s.Spool.Lost = "no space left on device", 2 },
-		"spool-lost":   func(s *Status) { s.Spool.Lost, s.Spool.Records = 2, 1 },
-		"damaged":      func(s *Status) { s.Damaged, s.Refused = 5, 9 },
+		"no-spool":    func(s *Status) { s.Spool = Spool{Error: "none is configured"} },
+		"spool-fails": func(s *Status) { s.Spool.Error, s.Spool.Lost = "no space left on device", 2 },
+		"spool-lost":  func(s *Status) { s.Spool.Lost, s.Spool.Records = 2, 1 },
+		"damaged":     func(s *Status) { s.Damaged, s.Refused = 5, 9 },
 		"restarted": func(s *Status) {
 			s.Copy.Cold = "no copy"
 			s.Health = map[string]Health{

@@ -141,7 +141,7 @@ func (a *app) printHealth(n *lofamov1.Node) error {
 			more = append(more, fmt.Sprintf("the %s half: %s", h.name, printable(r.GetReason())))
 		}
 		if r.GetCold() != "" {
-			more = append(more, fmt.Sprintf("the %s half began cold: %s", h.name, printable(r.GetCold())))
+			more = append(more, fmt.Sprintf("the %s half began cold, its copy: %s", h.name, printable(r.GetCold())))
 		}
 		if h.GetCut() {
 			more = append(more, fmt.Sprintf("of the %s half not everything is known: there was no room for it in the digest", h.name))

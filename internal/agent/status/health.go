@@ -72,7 +72,7 @@ func wentOn(r *lofamov1.RecoveryStatus) string {
 	case lofamov1.Resumption_RESUMED:
 		return "where it was"
 	case lofamov1.Resumption_COLD:
-		return "cold: " + r.GetCold()
+		return "cold, its copy: " + r.GetCold()
 	default:
 		return "-"
 	}
@@ -120,7 +120,7 @@ func (c Copy) String() string {
 		s += fmt.Sprintf(", %d reports", c.Reports)
 	}
 	if c.Cold != "" {
-		s += "; this half began cold: " + c.Cold
+		s += "; this half began cold, its copy: " + c.Cold
 	}
 	return s
 }

@@ -62,10 +62,10 @@ func TestTables(t *testing.T) {
 		"spool-lost":  func(s *Status) { s.Spool.Lost, s.Spool.Records = 2, 1 },
 		"damaged":     func(s *Status) { s.Damaged, s.Refused = 5, 9 },
 		"restarted": func(s *Status) {
-			s.Copy.Cold = "no copy"
+			s.Copy.Cold = "there was none"
 			s.Health = map[string]Health{
 				"host": {&lofamov1.HalfHealth{
-					Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Budget: 5, WindowMs: 60_000, Resumption: lofamov1.Resumption_COLD, Cold: "no copy"},
+					Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Budget: 5, WindowMs: 60_000, Resumption: lofamov1.Resumption_COLD, Cold: "there was none"},
 					Tests: []*lofamov1.SelfTest{
 						{Module: "report-path", State: lofamov1.TestState_PASSED, AgeMs: 800, LatencyUs: 310, LearnedUs: 290, Tests: 4410},
 						{Module: "direct/eth0", State: lofamov1.TestState_FAILING, AgeMs: 300, LatencyUs: 88_000, LearnedUs: 900, Tests: 40, Lost: 2, Late: 4, Why: "late: 4 tests over 20ms", Proving: true},

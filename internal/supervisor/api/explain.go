@@ -87,6 +87,11 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 		resp := explanation(x, time.Now())
 		if pos < snap.Len() {
 			resp.Coord = snap.Coord(pos).String()
+			entries, err := s.entries(ctx, snap, []int{pos}, true)
+			if err != nil {
+				return nil, err
+			}
+			resp.Because = append(resp.Because, view.Fares(entries[0], c, time.Now())...)
 		}
 		resp.Maintenance = snap.marks(id)
 		resp.Groups, resp.Revision, resp.Cluster = snap.groups(id), snap.Revision, s.info(ctx, snap)

@@ -221,7 +221,7 @@ func (r *recovered) words() string {
 	case lofamov1.Resumption_RESUMED:
 		b.WriteString("; it went on where it was")
 	case lofamov1.Resumption_COLD:
-		b.WriteString("; it began cold" + behind(": ", s.GetCold()))
+		b.WriteString("; it began cold" + behind(", its copy: ", s.GetCold()))
 	default:
 	}
 	return b.String()

@@ -90,7 +90,7 @@ func TestRecoveriesAreEvents(t *testing.T) {
 	last := start(t, h.store, nil)
 	last.healthy(9, dnp(given))
 	last.healthy(10, dnp(&lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 9, Resumption: lofamov1.Resumption_COLD, Cold: "no copy"}))
-	if told = recoveriesTold(t, last, 5)[4:]; len(told) != 1 || told[0].GetReason() != "started again after it was given up; it began cold: no copy" {
+	if told = recoveriesTold(t, last, 5)[4:]; len(told) != 1 || told[0].GetReason() != "started again after it was given up; it began cold, its copy: no copy" {
 		t.Errorf("%v", told)
 	}
 }

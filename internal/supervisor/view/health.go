@@ -1,11 +1,15 @@
 package view
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
@@ -41,4 +45,75 @@ func (h Health) render(now time.Time, d *lofamov1.DeliveryStatus) *lofamov1.Half
 	out.AgeNs = min(out.GetAgeNs()+uint64(heard), uint64(servicenet.MaxAge))
 	out.Old = Old(h.OldAt, now)
 	return out
+}
+
+// Fares says in words what of the health of a node's halves bears on a component: nothing of a half that was never
+// restarted and whose tests find nothing.
+func Fares(e Entry, c fault.Component, now time.Time) []string {
+	half, ok := e.Health[1], c == fault.ComponentDNP || c == fault.ComponentDNPCore
+	if c == fault.ComponentHost {
+		half, ok = e.Health[0], true
+	}
+	h := half.render(now, e.Delivery)
+	if !ok || h == nil {
+		return nil
+	}
+	name := map[bool]string{true: "host", false: "DNP"}[c == fault.ComponentHost]
+	var out []string
+	if r := h.GetRecovery(); r.GetRestarts() > 0 || r.GetReason() != "" || r.GetState() == lofamov1.RecoveryState_RESTARTING {
+		out = append(out, "its daemon "+recoveryWords(r, name))
+	}
+	var proving []string
+	for _, t := range h.GetTests() {
+		switch {
+		case t.GetState() == lofamov1.TestState_FAILING:
+			out = append(out, fmt.Sprintf("the %s half's self-test of %s fails: %s", name, t.GetModule(), cmp.Or(t.GetWhy(), "there was no room to say why")))
+		case t.GetProving():
+			proving = append(proving, t.GetModule())
+		}
+	}
+	if len(proving) > 0 {
+		out = append(out, fmt.Sprintf("since its restart the %s half has yet to pass the self-test of %s", name, strings.Join(proving, ", ")))
+	}
+	if h.GetOld() && len(out) > 0 {
+		out = append(out, fmt.Sprintf("that is of %s ago, and may be otherwise by now", round(time.Duration(h.GetAgeNs()))))
+	}
+	return out
+}
+
+// recoveryWords begin with what the daemon does or did.
+func recoveryWords(r *lofamov1.RecoveryStatus, half string) string {
+	last := ""
+	if r.GetAgeNs() > 0 {
+		last = fmt.Sprintf(", the last %s ago", round(time.Duration(r.GetAgeNs())))
+		if r.GetCause() != "" {
+			last += ": " + r.GetCause()
+		}
+		if us := r.GetServingUs(); us > 0 {
+			last += fmt.Sprintf(", serving again after %s", round(time.Duration(us)*time.Microsecond))
+		}
+	}
+	times := fmt.Sprintf("%d times since the machine was booted", r.GetRestarts())
+	if r.GetRestarts() == 1 {
+		times = "once since the machine was booted"
+	}
+	switch r.GetState() {
+	case lofamov1.RecoveryState_GIVEN_UP:
+		return fmt.Sprintf("has given the %s half up: %s", half, cmp.Or(r.GetReason(), r.GetCause()))
+	case lofamov1.RecoveryState_RESTARTING:
+		return fmt.Sprintf("is restarting the %s half; before that it did so %s%s", half, times, last)
+	default:
+		return fmt.Sprintf("restarted the %s half %s%s", half, times, last)
+	}
+}
+
+func round(d time.Duration) time.Duration {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond)
+	default:
+		return d.Round(100 * time.Microsecond)
+	}
 }

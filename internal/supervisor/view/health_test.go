@@ -1,12 +1,14 @@
 package view
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Ages are those of the moment of asking: of what happened once since it was said, of what is tested all the time since
@@ -36,5 +38,46 @@ func TestHealthRendered(t *testing.T) {
 	n := Node(Entry{Health: [2]Health{1: h}, Delivery: rails}, at.Add(10*time.Second))
 	if !proto.Equal(n.GetDnpHealth(), want) || n.GetHostHealth() != nil {
 		t.Errorf("%v\nwant %v", n.GetDnpHealth(), want)
+	}
+}
+
+func TestFares(t *testing.T) {
+	now := time.Unix(1000, 0)
+	entry := func(h *lofamov1.HalfHealth) Entry {
+		return Entry{Health: [2]Health{1: {Said: h, At: now, Heard: now, OldAt: now.Add(time.Second)}}}
+	}
+	restarted := &lofamov1.RecoveryStatus{
+		State: lofamov1.RecoveryState_RUNNING, Restarts: 3, Cause: "ended by signal 9", AgeNs: uint64(42 * time.Second), ServingUs: 43_000,
+	}
+	given := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_GIVEN_UP, Restarts: 5, Reason: "not started again: 5 restarts"}
+	under := &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 1, Cause: "hung", AgeNs: uint64(time.Second)}
+	tests := []*lofamov1.SelfTest{
+		{Number: 1, State: lofamov1.TestState_FAILING, Why: "altered: 1 of 3"}, {Number: 7, State: lofamov1.TestState_FAILING},
+		{Number: 10, State: lofamov1.TestState_PASSED, Proving: true}, {Number: 11, State: lofamov1.TestState_PASSED},
+	}
+	for name, tt := range map[string]struct {
+		give *lofamov1.HalfHealth
+		of   fault.Component
+		at   time.Time
+		want []string
+	}{
+		"nothing is known":  {nil, fault.ComponentDNP, now, nil},
+		"nothing to tell":   {&lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING}, Tests: tests[3:]}, fault.ComponentDNP, now, nil},
+		"another component": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentMemory, now, nil},
+		"of the other half": {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentHost, now, nil},
+		"restarted":         {&lofamov1.HalfHealth{Recovery: restarted}, fault.ComponentDNP, now, []string{"its daemon restarted the DNP half 3 times since the machine was booted, the last 42s ago: ended by signal 9, serving again after 43ms"}},
+		"given up":          {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now, []string{"its daemon has given the DNP half up: not started again: 5 restarts"}},
+		"restarting":        {&lofamov1.HalfHealth{Recovery: under}, fault.ComponentDNPCore, now, []string{"its daemon is restarting the DNP half; before that it did so once since the machine was booted, the last 1s ago: hung"}},
+		"failing and proving": {&lofamov1.HalfHealth{Tests: tests}, fault.ComponentDNPCore, now, []string{
+			"the DNP half's self-test of link/X+ fails: altered: 1 of 3", "the DNP half's self-test of relay fails: there was no room to say why",
+			"since its restart the DNP half has yet to pass the self-test of mailbox",
+		}},
+		"old": {&lofamov1.HalfHealth{Recovery: given}, fault.ComponentDNP, now.Add(time.Hour), []string{
+			"its daemon has given the DNP half up: not started again: 5 restarts", "that is of 1h0m0s ago, and may be otherwise by now",
+		}},
+	} {
+		if got := Fares(entry(tt.give), tt.of, tt.at); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q\nwant %q", name, got, tt.want)
+		}
 	}
 }

@@ -101,13 +101,20 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		return err
 	}
 	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}}
+	var locks []string
+	if cfg.Half == 0 {
+		locks = append(locks, "run.lock") // which is all that versions before --half took
+	}
 	for _, h := range cfg.halves() {
-		lock, err := lockAlone(d.statePath(h.String()+".run.lock"), "run")
+		locks = append(locks, h.String()+".run.lock")
+		d.halves[h] = newChild(d, h)
+	}
+	for _, name := range locks {
+		lock, err := lockAlone(d.statePath(name), "run")
 		if err != nil {
 			return err
 		}
 		defer func() { _ = lock.Close() }()
-		d.halves[h] = newChild(d, h)
 	}
 	// What was opened before this program began is not for the halves.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)

@@ -358,8 +358,8 @@ func get(t testing.TB, url string, want int) string {
 	return string(b)
 }
 
+// TestHealthAndMetrics is alone: etcd's metrics are of the process.
 func TestHealthAndMetrics(t *testing.T) {
-	t.Parallel()
 	c := supervisortest.New(t, supervisortest.Options{})
 	cfg := c.Configs[0]
 	start(t, cfg)

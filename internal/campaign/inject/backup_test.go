@@ -263,7 +263,7 @@ func (w *copyWorld) start(s *sample, begin time.Time) {
 }
 
 func TestBackupPage(t *testing.T) {
-	every, pairs := 60, 200
+	every, pairs := 60*slower+1, 200/slower
 	if *full {
 		every, pairs = 1, 6000
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -68,9 +69,12 @@ var started bool // the programs were built
 // field is a local cluster of real processes under report load, into which faults are injected.
 type field struct {
 	*lab.Lab
-	t   *testing.T
-	dir string
-	mu  sync.Mutex // for what of the cluster is not for several goroutines
+	t     *testing.T
+	dir   string
+	nodes []localcluster.NodeInfo
+	// other is the same cluster, for who puts load on it while daemons are started: a Cluster is not for both.
+	other *localcluster.Cluster
+	mu    sync.Mutex // for what of the cluster is not for several goroutines
 	// loadStop ends the load, stop the prober as well.
 	loadStop, stop context.CancelFunc
 	load, probers  sync.WaitGroup
@@ -113,11 +117,14 @@ func newField(t *testing.T, dims string) *field {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &field{Lab: l, t: t, dir: dir, unwell: map[string][]int64{}}
+	f := &field{Lab: l, t: t, dir: dir, nodes: slices.Clone(l.Cluster.Info().Nodes), unwell: map[string][]int64{}}
+	if f.other, err = localcluster.Load(l.Cluster.Dir()); err != nil {
+		t.Fatal(errors.Join(err, l.Close()))
+	}
 	run, stop := context.WithCancel(context.Background())
 	f.stop = stop
 	t.Cleanup(f.close)
-	for _, n := range l.Cluster.Info().Nodes {
+	for _, n := range f.nodes {
 		f.probers.Go(func() { f.probe(run, n) })
 	}
 	f.startLoad()
@@ -128,7 +135,7 @@ func newField(t *testing.T, dims string) *field {
 func (f *field) startLoad() {
 	loaded, stop := context.WithCancel(context.Background())
 	f.loadStop = stop
-	for _, n := range f.Cluster.Info().Nodes {
+	for _, n := range f.nodes {
 		f.load.Go(func() { f.report(loaded, n) })
 	}
 }
@@ -160,7 +167,7 @@ func (f *field) report(ctx context.Context, n localcluster.NodeInfo) {
 			return
 		case <-tick.C:
 		}
-		if _, err := f.Cluster.Inject(ctx, string(n.ID), localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: []float64{45, 80}[i%2]}); err != nil && ctx.Err() == nil {
+		if _, err := f.other.Inject(ctx, string(n.ID), localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: []float64{45, 80}[i%2]}); err != nil && ctx.Err() == nil {
 			f.t.Error(err)
 			return
 		}
@@ -420,8 +427,8 @@ func (f *field) settle(t *testing.T) (kept int, lost, doubled []string) {
 	t.Helper()
 	f.loadStop()
 	f.load.Wait()
-	for _, n := range f.Cluster.Info().Nodes {
-		if _, err := f.Cluster.Inject(f.t.Context(), string(n.ID), localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: 45}); err != nil {
+	for _, n := range f.nodes {
+		if _, err := f.other.Inject(f.t.Context(), string(n.ID), localcluster.Fault{Kind: localcluster.SensorValue, Sensor: "temperature", Value: 45}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -436,7 +443,7 @@ func (f *field) settle(t *testing.T) (kept int, lost, doubled []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
 		all := map[string]bool{}
 		audit := account.NewAudit()
-		for _, n := range f.Cluster.Info().Nodes {
+		for _, n := range f.nodes {
 			for _, h := range []string{"host", "dnp"} {
 				if err := account.ReadKept(f.Cluster.Log(n, h), all); err != nil {
 					t.Fatal(err)
@@ -462,6 +469,7 @@ type results struct {
 	courses   []course
 	bad       []string
 	remaining map[string]int
+	until     time.Time // zero: until there is enough
 }
 
 // course is one recovery's timeline.
@@ -484,6 +492,9 @@ func (r *results) want(name string, n int) {
 func (r *results) take(x *rand.Rand) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.until.IsZero() && time.Now().After(r.until) {
+		return ""
+	}
 	var open []string
 	for name, n := range r.remaining {
 		if n > 0 {
@@ -543,7 +554,7 @@ func (f *field) rage(n localcluster.NodeInfo, r *results, x *rand.Rand) {
 func rageAll(fields []*field, r *results) {
 	var all sync.WaitGroup
 	for i, f := range fields {
-		for j, n := range f.Cluster.Info().Nodes {
+		for j, n := range f.nodes {
 			all.Go(func() { f.rage(n, r, rand.New(rand.NewPCG(*seed, uint64(i*100+j)))) })
 		}
 	}
@@ -554,7 +565,7 @@ func rageAll(fields []*field, r *results) {
 // from, and every report arrives once. Every step of theirs goes wrong in every way it can, and bits flip in what lives in
 // them.
 func TestProcesses(t *testing.T) {
-	clusters, hung, crashed, daemon := 1, 16, 16, 6
+	clusters, hung, crashed, daemon := 1, 32, 32, 12
 	if *full {
 		clusters, hung, crashed, daemon = 3, 3000, 3000, 300
 	}
@@ -567,6 +578,9 @@ func TestProcesses(t *testing.T) {
 	t.Run("recovery-timeline", func(t *testing.T) { timeline(t, fields[0]) })
 	r := newResults()
 	t.Run("hangs-and-crashes", func(t *testing.T) {
+		if *rageFor > 0 {
+			r.until, hung, crashed, daemon = time.Now().Add(*rageFor), math.MaxInt, math.MaxInt, math.MaxInt
+		}
 		r.want(hangs, hung)
 		r.want(crashes, crashed)
 		r.want(daemons, daemon)
@@ -610,7 +624,7 @@ func timeline(t *testing.T, f *field) {
 		n = 200
 	}
 	r := rand.New(rand.NewPCG(*seed, 5))
-	nodes := f.Cluster.Info().Nodes
+	nodes := f.nodes
 	for i := range n {
 		x := harms[0]
 		if i%2 == 1 {

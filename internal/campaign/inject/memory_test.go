@@ -135,7 +135,7 @@ func liveData(t *testing.T, fields []*field) {
 	left := flips
 	for i, f := range fields {
 		f.startLoad()
-		nodes := f.Cluster.Info().Nodes
+		nodes := f.nodes
 		for j, n := range []localcluster.NodeInfo{nodes[0], nodes[3]} { // (0,0) and (1,1)
 			r := rand.New(rand.NewPCG(*seed, uint64(i*10+j)))
 			all.Go(func() {

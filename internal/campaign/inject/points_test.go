@@ -291,7 +291,7 @@ func failpoints(t *testing.T, fields []*field) {
 	}
 	var all sync.WaitGroup
 	for _, f := range fields {
-		for _, n := range f.Cluster.Info().Nodes {
+		for _, n := range f.nodes {
 			all.Go(func() {
 				for {
 					p, more := take()

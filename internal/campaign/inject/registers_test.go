@@ -18,6 +18,8 @@ var (
 	full = flag.Bool("campaign.full", false, "the whole campaign")
 	seed = flag.Uint64("campaign.seed", 1, "seed of what is sampled")
 	out  = flag.String("campaign.out", "", "file for the results")
+	// With it, TestProcesses/hangs-and-crashes goes on for so long, whatever it comes to.
+	rageFor = flag.Duration("campaign.for", 0, "how long halves and daemons are killed and stopped at random moments")
 )
 
 // bitOf is one bit of the register file and what it belongs to.
@@ -234,7 +236,7 @@ func (p *pages) try(f pageFault) sample {
 }
 
 func TestRegisterPage(t *testing.T) {
-	every, pairs := 40, 100
+	every, pairs := 40*slower+1, 100/slower
 	if *full {
 		every, pairs = 1, 6000
 	}

@@ -36,6 +36,7 @@ test: build ## all tests, with the race detector and real processes
 	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(BESIDE)
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(BESIDE)))
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/sim
+	go test -count=1 -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestMillionReports ./pkg/servicenet -model.reports 1000000
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
@@ -50,6 +51,7 @@ check-format:
 .PHONY: check-vet
 check-vet:
 	go vet ./...
+	go vet -tags lofamo_failpoint ./internal/failpoint ./internal/agent/...
 	cd bench && go vet ./...
 
 .PHONY: check-lint
@@ -79,6 +81,11 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 .PHONY: bench
 bench: build ## the published figures, on this machine: about 50 minutes; BENCH_FLAGS to narrow
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)
+
+# The short form is among the tests. SEED chooses what is sampled.
+.PHONY: campaign
+campaign: ## the fault-injection campaign in full, with docs/campaign.md made anew: about 40 minutes, on a quiet machine
+	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME each

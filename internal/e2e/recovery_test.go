@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// TestRecoveriesAreSeen kills halves that their daemons start again at once, mostly before anybody could call them FAILED:
+// each recovery is a committed event, stands in get node, and is told by explain.
+func TestRecoveriesAreSeen(t *testing.T) {
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Restart: "always"})
+	for _, tt := range []struct {
+		half string
+		kill localcluster.Kind
+	}{{"dnp", localcluster.KillDNP}, {"host", localcluster.KillHost}} {
+		t.Run(tt.half, func(t *testing.T) {
+			tr := begin(t, l)
+			tr.settled()
+			tr.inject("1,0,0", simple(tt.kill))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			s, err := l.Wait(ctx, tr.mark, func(s lab.Seen) bool {
+				return s.GetKind() == lofamov1.EventKind_RECOVERY_CHANGED && s.GetNode() == "n1-0-0" && s.GetComponent() == tt.half
+			})
+			if err != nil {
+				t.Fatalf("no event of the recovery: %v", err)
+			}
+			const begins = "restarted (ended by signal 9): serving again after "
+			if r := s.GetRecovery(); !strings.HasPrefix(s.GetReason(), begins) || r.GetRestarts() != 1 || r.GetServingUs() == 0 || s.GetAwarenessLatency() == nil {
+				t.Errorf("%q: want %q…; %v", s.GetReason(), begins, s.Event)
+			}
+			tr.settled()
+			n := tr.node("n1-0-0")
+			h := n.GetDnpHealth()
+			if tt.half == "host" {
+				h = n.GetHostHealth()
+			}
+			if r := h.GetRecovery(); r.GetState() != lofamov1.RecoveryState_RUNNING || r.GetRestarts() != 1 || r.GetCause() != "ended by signal 9" || h.GetOld() || len(h.GetTests()) == 0 {
+				t.Errorf("%v", h)
+			}
+			x, err := l.Client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "n1-0-0", Component: tt.half})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(x.GetBecause(), func(b string) bool { return strings.Contains(b, "once since the machine was booted") }) {
+				t.Errorf("explained by %q: nothing of the restart", x.GetBecause())
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package ctl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ type upFlags struct {
 	supervisors int
 	regions     int
 	interfaces  int
+	restart     string
 	preset      string
 	binDir      string
 	logLevel    string
@@ -44,6 +46,7 @@ until 'lofamoctl down'. A stopped cluster in the directory is started again as i
 heard, and names those that are not NORMAL. What was injected into processes, links and networks ended with them.`,
 		Example: `  lofamoctl up
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
+  lofamoctl up --restart always
   lofamoctl up --force-new --dims 4x4 --supervisors 5
   lofamoctl up --dims 4x2x2 --regions 2 --supervisors 1`,
 		Args: exactly(),
@@ -53,6 +56,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
 	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into so many regions with supervisors of their own, below a parent of all")
 	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
+	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), always (its recovery daemon starts it again)")
 	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
 	fl.BoolVar(&f.detach, "detach", false, "return when the cluster is up, and let it run on")
 	fl.BoolVar(&f.forceNew, "force-new", false, "replace a stopped cluster in the directory by a new one")
@@ -60,6 +64,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	fl.StringVar(&f.binDir, "bin-dir", "", "directory of the programs lofamo-agent and supervisor (default $"+localcluster.EnvBinDir+", else that of lofamoctl)")
 	fl.StringVar(&f.logLevel, "log-level", "info", "of agents and supervisors: debug, info, warn, error")
 	_ = cmd.RegisterFlagCompletionFunc("preset", cobra.FixedCompletions(config.PresetNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("restart", cobra.FixedCompletions([]string{"never", "always"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("supervisors", cobra.FixedCompletions([]string{"1", "3", "5"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f.changed = cmd.Flags().Changed
@@ -86,6 +91,9 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	if f.interfaces < 1 || f.interfaces > localcluster.MaxServiceInterfaces {
 		return localcluster.Options{}, usagef("--service-interfaces %d: want 1 to %d", f.interfaces, localcluster.MaxServiceInterfaces)
 	}
+	if !slices.Contains([]string{"never", "always"}, f.restart) {
+		return localcluster.Options{}, usagef("--restart %q: want never or always", f.restart)
+	}
 	if _, err := config.Preset(f.preset); err != nil {
 		return localcluster.Options{}, usageError{fmt.Errorf("--%w", err)}
 	}
@@ -97,7 +105,7 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	}
 	return localcluster.Options{
 		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
-		LogLevel: f.logLevel, Force: f.forceNew,
+		Restart: f.restart, LogLevel: f.logLevel, Force: f.forceNew,
 	}, nil
 }
 
@@ -179,6 +187,7 @@ func (f *upFlags) differs(old *localcluster.Cluster) error {
 		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(old.Serving("")))},
 		{"regions", fmt.Sprint(f.regions), fmt.Sprint(info.Regions)},
 		{"service-interfaces", fmt.Sprint(f.interfaces), fmt.Sprint(max(1, info.ServiceInterfaces))},
+		{"restart", f.restart, cmp.Or(info.Restart, "never")},
 		{"preset", f.preset, info.Preset},
 	} {
 		if f.changed(d.flag) && d.given != d.have {

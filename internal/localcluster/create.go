@@ -60,7 +60,7 @@ type Options struct {
 	// Agent changes the configuration of each node before it is written; nil: not. For tests.
 	Agent func(*config.Agent)
 	// Restart says what the nodes' daemons do when a half ends: "never" when empty, so that faults stay until
-	// they are healed, or "always". It is not kept on disk.
+	// they are healed, or "always": they start it again.
 	Restart string
 	// Force replaces a stopped cluster in Dir by a new one.
 	Force bool
@@ -107,6 +107,9 @@ func (o *Options) complete() error {
 	if o.Addresses != nil {
 		errs = append(errs, o.Addresses.check(o.Dims, o.Supervisors+o.Regions*o.Supervisors, o.ServiceInterfaces))
 	}
+	if !slices.Contains([]string{"", "never", "always"}, o.Restart) {
+		errs = append(errs, fmt.Errorf("restart: given %q: want never or always", o.Restart))
+	}
 	if p, err := config.Preset(o.Preset); err != nil {
 		errs = append(errs, err)
 	} else if err := o.Periods.Apply(p).Validate(); err != nil {
@@ -124,7 +127,7 @@ func Create(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a local cluster in %s: %w", o.Dir, err)
 	}
-	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir, command: o.Command, restart: o.Restart}
+	c := &Cluster{dir: dir, dims: o.Dims, binDir: o.BinDir, command: o.Command}
 	c.plan(o)
 	if err := c.checkPaths(); err != nil {
 		return nil, err
@@ -194,7 +197,7 @@ func SupervisorID(i int) string { return fmt.Sprintf("sup-%d", i) }
 func (c *Cluster) plan(o Options) {
 	c.info = Info{
 		Version: infoVersion, Cluster: clusterName, Dims: c.dims.String(), Preset: o.Preset, ServiceInterfaces: o.ServiceInterfaces,
-		Regions: o.Regions, Created: time.Now().UTC().Truncate(time.Second),
+		Restart: o.Restart, Regions: o.Regions, Created: time.Now().UTC().Truncate(time.Second),
 	}
 	c.planSupervisors(o.Supervisors)
 	for r := range c.dims.Nodes() {

@@ -51,9 +51,11 @@ type Info struct {
 	Dims    string `json:"dims"`
 	Preset  string `json:"preset"`
 	// ServiceInterfaces of every node; 0, in clusters made before there were several: 1.
-	ServiceInterfaces int       `json:"serviceInterfaces,omitempty"`
-	Created           time.Time `json:"created"`
-	Complete          bool      `json:"complete"` // false while it is being made
+	ServiceInterfaces int `json:"serviceInterfaces,omitempty"`
+	// Restart says what the nodes' daemons do when a half ends: "always", or "never" when empty.
+	Restart  string    `json:"restart,omitempty"`
+	Created  time.Time `json:"created"`
+	Complete bool      `json:"complete"` // false while it is being made
 	// Regions into which the torus is divided; 0: it is not. Their parent's replicas stand first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`
 	Supervisors []SupervisorInfo `json:"supervisors"`
@@ -99,8 +101,6 @@ type Cluster struct {
 	planned bool
 	// command wraps the programs' command lines; nil: as they are.
 	command func(member string, argv []string) []string
-	// restart is the daemons' policy; empty: never.
-	restart string
 	// exited gets the name of every process that this Cluster started and that ended, for
 	// Exited; nil when loaded from disk.
 	exited chan Exit

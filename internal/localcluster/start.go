@@ -168,7 +168,7 @@ func (c *Cluster) startNode(i int) error {
 	n := &c.info.Nodes[i]
 	dir := c.nodeDir(n.ID)
 	pid, started, err := c.spawn(member{"node", string(n.ID)}, filepath.Join(dir, "run.log"), agentProgram,
-		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart="+cmp.Or(c.restart, "never"))
+		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart="+cmp.Or(c.info.Restart, "never"))
 	if err != nil {
 		return err
 	}

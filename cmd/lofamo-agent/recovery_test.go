@@ -470,3 +470,72 @@ func TestFailedSelfTestIsRecovered(t *testing.T) {
 		t.Errorf("%q, %+v: want %q", got, again, want)
 	}
 }
+
+// A register file that is unlinked, replaced or truncated is no hang: the halves make it anew, each when it looks after it,
+// and the daemon looks at the one that counts.
+func TestSpoiltRegisterFileIsNoHang(t *testing.T) {
+	c := node(t)
+	startDaemon(t, c)
+	host, dnp := awaitRecord(t, c, fault.HalfHost, "it runs", runs), awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	path := filepath.Join(c.StateDir, "registers")
+	for what, spoil := range map[string]func() error{
+		"unlinked":  func() error { return os.Remove(path) },
+		"truncated": func() error { return os.Truncate(path, 100) },
+		"replaced":  func() error { return errors.Join(os.Rename(path, path+".old"), os.WriteFile(path, nil, 0o600)) },
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		// Both halves write into the file of that name again.
+		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+			end, first := time.Now().Add(bound), uint32(0)
+			for moved := false; !moved; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatalf("%s: the %s half does not write any more", what, h)
+				}
+				f, err := regfile.OpenReadOnly(path)
+				if err != nil {
+					continue
+				}
+				n, err := f.Progress(h)
+				_ = f.Close()
+				moved = err == nil && first != 0 && n != first
+				if err == nil && first == 0 {
+					first = n
+				}
+			}
+		}
+	}
+	time.Sleep(2 * time.Second) // the daemon has looked at the last one, for long enough to find it still
+	for _, was := range []recovery.Record{host, dnp} {
+		if r := awaitRecord(t, c, was.Half, "it runs", runs); r.PID != was.PID || r.Total != 0 {
+			t.Errorf("the %s half was restarted: %+v, %+v", was.Half, r, r.Last)
+		}
+	}
+}
+
+// Who has the lock of a half and is no half is not adopted, nor ended: this test.
+func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
+	c := node(t)
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := regfile.Open(filepath.Join(c.StateDir, "registers"), fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(t.TempDir(), "daemon.log")
+	d := startDaemonLogging(t, c, log)
+	r := awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r recovery.Record) bool { return r.State == recovery.GivenUp })
+	if !strings.HasSuffix(r.Reason, "the last ended with code 1") {
+		t.Errorf("%q", r.Reason)
+	}
+	d.awaitLog(log, "half is served by somebody else")
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+}

@@ -31,12 +31,13 @@ type child struct {
 
 	machine   *recovery.Machine
 	registers *regfile.File // read-only; nil while there is none
-	checkAt   time.Time     // when to see whether it is still the one that has the name
-	stores    uint32        // as last read
-	testsAt   time.Time     // when to see what it says of its self-test
-	first     bool          // no process of this daemon's has been seen to work
-	timer     *time.Timer
-	links     *links // of a DNP half that is restarted; nil: none are held
+	// doubtUntil: the register file was spoilt, and the half may have another.
+	doubtUntil time.Time
+	stores     uint32    // as last read
+	testsAt    time.Time // when to see what it says of its self-test
+	first      bool      // no process of this daemon's has been seen to work
+	timer      *time.Timer
+	links      *links // of a DNP half that is restarted; nil: none are held
 
 	mu      sync.Mutex
 	process *process // nil while none runs
@@ -295,29 +296,42 @@ func (c *child) look() recovery.Look {
 	return l
 }
 
-// readStores reads the number of the half's word, from the file that has the name now.
-func (c *child) readStores() (uint32, bool) {
-	now := time.Now()
-	if c.registers != nil && !now.Before(c.checkAt) {
-		c.checkAt = now.Add(checkEvery)
-		if err := c.registers.Check(); err != nil {
-			_ = c.registers.Close()
-			c.registers = nil
-		}
+// mendWithin is how long after the register file was spoilt a half may still write into the one of before, or into none.
+const mendWithin = 3 * checkEvery
+
+// readStores reads the number of the half's word, from the file that has the name now. It cannot be read while that may not be
+// the one that the half writes, unless it moves.
+func (c *child) readStores() (n uint32, readable bool) {
+	before := c.stores
+	n, ok := c.progress()
+	if ok && n == before && c.registers.Check() != nil { // perhaps the half has another
+		_ = c.registers.Close()
+		c.registers, c.doubtUntil = nil, time.Now().Add(mendWithin)
+		n, ok = c.progress()
 	}
+	if !ok {
+		c.doubtUntil = time.Now().Add(mendWithin)
+		return before, false
+	}
+	c.stores = n
+	return n, n != before || time.Now().After(c.doubtUntil)
+}
+
+// progress reads the number from the file that is open, or else from the one that has the name.
+func (c *child) progress() (uint32, bool) {
 	if c.registers == nil {
 		f, err := regfile.OpenReadOnly(c.d.statePath(RegisterFile))
 		if err != nil {
-			return c.stores, false
+			return 0, false
 		}
-		c.registers, c.checkAt = f, now.Add(checkEvery)
+		c.registers = f
 	}
 	n, err := c.registers.Progress(c.half)
 	if err != nil {
-		return c.stores, false
+		_ = c.registers.Close()
+		c.registers = nil
 	}
-	c.stores = n
-	return n, true
+	return n, err == nil
 }
 
 // tests returns what the half says of its self-test in the file of its lock, if that is news.

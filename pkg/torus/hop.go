@@ -304,9 +304,9 @@ func (v HopVerdict) String() string {
 
 // Receive judges a message whose header DecodeHop has accepted.
 func (h *Hop) Receive(hd HopHeader) HopVerdict {
-	switch {
-	case hd.Stream == h.rx:
-	case hd.Stream == h.before:
+	switch hd.Stream {
+	case h.rx:
+	case h.before:
 		return HopLate
 	default: // the other end has begun cold
 		h.before, h.rx = h.rx, hd.Stream

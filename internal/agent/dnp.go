@@ -54,6 +54,7 @@ type dnpHalf struct {
 	lookAt time.Time     // at the mailbox' counters
 
 	linkCopy linkCopy
+	held     heldMessages
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
 }
 
@@ -148,7 +149,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
 		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
-		SelfTest: d.selfTest(),
+		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(),
 	}, now, e)
 	if err != nil {
 		return err
@@ -309,6 +310,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
 	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers()}, d.page)
 	d.storeLinks()
+	d.keepHops(out.Keep)
 	if out.Tested {
 		d.tellTests(now)
 	}
@@ -325,8 +327,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.sendTest(t)
 	}
 	for _, m := range out.ToHost {
-		sendMail(d.box, m, d.log)
+		_ = sendMail(d.box, m, d.log)
 	}
+	d.hand(now, out.Hand)
 	for _, p := range out.Probes {
 		d.carry(now, p)
 	}

@@ -117,4 +117,4 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 	return servicenet.Seal(body, h.signer)
 }
 
-func (h *hostHalf) toDNP(m relay.Message) { sendMail(h.box, m, h.log) }
+func (h *hostHalf) toDNP(m relay.Message) { _ = sendMail(h.box, m, h.log) }

@@ -21,9 +21,9 @@ func sealAnswer(nonce []byte, who fault.Origin, e fault.Epoch, s servicenet.Sign
 	}}}, s)
 }
 
-// sendMail passes an envelope to the other half. When that is dead or does not empty its mailbox,
-// the message is lost, and its origin sends it again. Messages back leave room for all others.
-func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
+// sendMail passes an envelope to the other half, and says when that is dead or does not empty its mailbox: then the message
+// is lost, and its origin sends it again, unless somebody holds it. Messages back leave room for all others.
+func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) error {
 	b, err := torusrail.AppendMail(nil, monotonic(), m)
 	if err == nil {
 		send := box.Send
@@ -37,4 +37,5 @@ func sendMail(box *mailbox.Box, m relay.Message, log *slog.Logger) {
 	if err != nil && !errors.Is(err, mailbox.ErrAbsent) {
 		log.Debug("message not passed to the other half", "err", err)
 	}
+	return err
 }

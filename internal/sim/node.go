@@ -29,6 +29,7 @@ type node struct {
 	hostCore *hostcore.Machine
 	dnp      process
 	dnpCore  *dnpcore.Machine
+	copy     backup // of the DNP half
 
 	rank    int
 	liar    bool // its processes say what is not so
@@ -109,6 +110,8 @@ func (n *node) start(h fault.Half) {
 		p.become(func() { n.stepDNP(dnpcore.Tick{}) }, goesOn)
 		if goesOn {
 			dnp = n.resumeDNP()
+		} else {
+			n.copy = backup{}
 		}
 	}
 	var err error
@@ -124,7 +127,7 @@ func (n *node) start(h fault.Half) {
 			n.host.again(n.w.between(0, n.gossipPeriod()), n.gossipPeriod(), n.hearGossip)
 		}
 	} else {
-		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h), Resume: dnp}, p.clock(), p.epoch)
+		n.dnpCore, err = dnpcore.New(dnpcore.Config{Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Kept: n.kept(h), Resume: dnp, Hops: n.copy.resume(n.w.now)}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepDNP(dnpcore.Tick{})
 			n.dnp.again(0, n.w.cfg.Periods.SensorPeriod, n.readDNPSensors)
@@ -266,6 +269,7 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 	if out.Ring {
 		n.host.deliver(n.w.between(wakeDelayMin, wakeDelayMax), func() { n.stepHost(n.look(false, watchdog.Sample{})) })
 	}
+	n.copy.keep(n.w.now, out.Keep)
 	for _, f := range out.Frames {
 		n.sendFrame(f)
 	}
@@ -277,7 +281,14 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 	}
 	n.dnp.sleepUntil(out.Wake)
 	// What follows steps the machine again, so everything of this output is done by now.
-	open, seals, take := out.Open, out.Seal, out.TakeHost
+	hand, open, seals, take := out.Hand, out.Open, out.Seal, out.TakeHost
+	for _, h := range hand {
+		if n.host.running {
+			n.toHost(h.Message)
+		} else {
+			n.stepDNP(dnpcore.NotTaken{Slot: h.Slot})
+		}
+	}
 	for _, b := range open {
 		if o, err := servicenet.Open(b, verifier{}); err == nil {
 			n.stepDNP(dnpcore.Opened{Opened: o})

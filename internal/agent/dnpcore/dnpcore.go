@@ -35,6 +35,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -71,6 +72,12 @@ type Config struct {
 	// RelayRate, so that reports never wait for them. BulkBurst is how many may come at once; 0: 64.
 	BulkRate, BulkBurst int
 	SelfTest            tests.Config // the zero value: off
+	// Hops is what an earlier life has kept of messages that are passed on.
+	Hops Hops
+	// NoHops makes a half of an earlier version, for tests: it does not acknowledge messages, nor wait for it.
+	NoHops bool
+	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
+	MaxFrame int
 }
 
 func (c Config) withDefaults() Config {
@@ -88,6 +95,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.BulkBurst == 0 {
 		c.BulkBurst = 64
+	}
+	if c.MaxFrame == 0 {
+		c.MaxFrame = torus.DefaultMaxFrame
 	}
 	return c
 }
@@ -134,6 +144,7 @@ type Machine struct {
 
 	health      health.Keeper
 	selfTest    selfTest
+	hops        hops
 	bulkDropped uint64 // back messages that were not passed on
 
 	out    Output // of the step under way
@@ -167,6 +178,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		}
 	}
 	m.resumeLinks(now)
+	m.resumeHops(now, cfg.Hops)
 	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
 	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "", 0)
@@ -187,7 +199,7 @@ const seenFor = 250 * time.Millisecond
 // Step handles one event.
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{}
-	m.frames, m.redial = m.frames[:0], m.redial[:0]
+	m.frames, m.redial, m.hops.keep = m.frames[:0], m.redial[:0], m.hops.keep[:0]
 	switch ev := ev.(type) {
 	case Tick:
 		m.tick(now)
@@ -214,6 +226,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.beginBack(now, ev.Message, 0)
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
+	case NotTaken:
+		m.onNotTaken(now, ev.Slot)
 	case Hint:
 		m.sender.Step(now, ev.Event)
 	case Test:
@@ -227,6 +241,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.report(now)
 	m.deliver(now)
 	m.useOutput(now)
+	m.commit()
 	m.out.Frames, m.out.Redial = m.frames, m.redial
 	m.out.Wake = m.wake()
 	return m.out
@@ -242,9 +257,10 @@ func (m *Machine) tick(now time.Time) {
 		m.begun = true
 		m.fillPage()
 	}
-	due, wake := m.writer.Step(now)
+	m.tickHeld(now)
+	write, wake := m.writer.Step(now)
 	m.writerWake = wake
-	if due {
+	if write {
 		m.out.WriteDNP = true
 	}
 	if !now.Before(m.readerWake) {

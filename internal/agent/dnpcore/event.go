@@ -165,11 +165,12 @@ type Note struct {
 	Text string
 }
 
-// Output is what the shell is to do now, in this order: the effects, write registers and
+// Output is what the shell is to do now, in this order: the effects, keep, write registers and
 // words, ring, take, send frames, pass to the host, open, seal, redial; and to call Step
 // again at Wake at the latest. Its slices are the machine's own and last until the next Step.
 type Output struct {
 	delivery.Effects
+	Keep            []Keep
 	Stores          []Store
 	Details         []Extension // torus.Detail words
 	Causes          []Extension // host words of neighbours whose host is dead
@@ -180,8 +181,9 @@ type Output struct {
 	Ring            bool // wake the host half: something but Valid changed
 	TakeHost        bool // read and invalidate the host word, and give the result to Step
 	Frames          []Outgoing
-	ToHost          []relay.Message
-	Open            [][]byte // envelopes to verify
+	ToHost          []relay.Message // lost if the mailbox does not take them
+	Hand            []HostMail      // held here: tell NotTaken if it does not
+	Open            [][]byte        // envelopes to verify
 	Seal            []Seal
 	Redial          []grid.Direction // handshakes to ask for; the shell limits their rate
 	Probes          []selftest.Probe // for the modules register path, report path and bulk: results come by Test

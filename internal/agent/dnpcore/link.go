@@ -23,6 +23,8 @@ type link struct {
 	bucket  bucket
 	bulk    bucket // for back messages
 	cause   uint32 // as last written
+	hop     *torus.Hop
+	ackDue  bool // what came by the hop is acknowledged with this step
 }
 
 func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
@@ -68,6 +70,7 @@ func (m *Machine) status() torus.Status {
 	w.Valid = true
 	return torus.Status{
 		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
+		Hops: !m.cfg.NoHops,
 	}
 }
 
@@ -80,6 +83,7 @@ func (m *Machine) tickLink(now time.Time, l *link) {
 	if out.Redial || !l.session {
 		m.redial = append(m.redial, l.dir)
 	}
+	m.resend(now, l)
 }
 
 // beat sends the status by a link.
@@ -105,11 +109,17 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 	}
 	out := l.machine.Step(now, torus.FrameReceived{Frame: ev.Frame})
 	m.afterLink(now, l, &out)
-	if out.Accepted && ev.Frame.Type == torus.TypeMessage {
-		m.onMessage(now, l, ev.Frame.Payload)
+	if !out.Accepted {
+		return
 	}
-	if out.Accepted && ev.Frame.Type == torus.TypeTest {
+	switch ev.Frame.Type {
+	case torus.TypeMessage:
+		m.onMessage(now, l, ev.Frame.Payload, torus.HopHeader{})
+	case torus.TypeHop:
+		m.onHop(now, l, ev.Frame.Payload)
+	case torus.TypeTest:
 		m.onTestFrame(now, l, ev.Frame.Payload)
+	default: // they have no payload, or one that is not known here
 	}
 }
 
@@ -142,11 +152,13 @@ func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
 	if !out.Changed && !out.PeerChanged {
 		return
 	}
+	was, knew := l.detail, l.peer.Hops
 	if out.Changed {
 		m.linkChanged(now, l, out.Detail)
 	}
 	l.peer = out.Peer
 	m.neighbourChanged(l)
+	m.hopChanged(now, l, was, knew)
 }
 
 func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {

@@ -15,39 +15,40 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
-// onMessage handles a message that a neighbour sent. The payload lies in the packet and is copied
-// by whatever keeps it.
-func (m *Machine) onMessage(now time.Time, from *link, payload []byte) {
+// onMessage handles a message that a neighbour sent, under the header hd if it acknowledges; and says whether it was
+// taken, or is to come again. The payload lies in the packet and is copied by whatever keeps it.
+func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.HopHeader) bool {
 	if relay.KindOf(payload) == relay.Back {
 		m.onBack(now, from, payload)
-		return
+		return true
 	}
 	if !from.bucket.take(now) {
 		m.raise(now, watchdog.AddrRouter1, watchdog.RouterQueueFull(from.dir.Index()))
-		return
+		return false
+	}
+	if hd.Stream != 0 && m.full() {
+		m.hops.stats.Refused++
+		return false
 	}
 	msg, err := relay.Decode(payload)
 	if err != nil || (msg.Kind == relay.Down && !m.cfg.Topo.Dims.Contains(msg.Dst)) {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
-		return
+		return true
 	}
 	if !m.seen.First(now, msg) {
-		return
+		return true
 	}
 	m.useLink(now, from, msg.Kind)
 	msg.Envelope = append([]byte(nil), msg.Envelope...)
-	switch {
-	case msg.Kind == relay.Test:
+	if msg.Kind == relay.Test {
 		m.onTestMessage(now, from, msg)
-	case msg.Kind == relay.Up && m.hostCarries():
-		m.out.ToHost = append(m.out.ToHost, msg.AddHop(m.hop(0)))
-	case msg.Kind == relay.Up:
-		m.flood(now, msg.AddHop(m.hop(0)), from)
-	case msg.Dst == m.cfg.Topo.Coord:
-		m.out.Open = append(m.out.Open, msg.Envelope)
-	default:
-		m.route(now, msg, from)
+		return true
 	}
+	if msg.Kind == relay.Up {
+		msg = msg.AddHop(m.hop(0))
+	}
+	m.pass(now, m.hold(now, msg, from, hd), msg, from)
+	return true
 }
 
 func (m *Machine) hop(held time.Duration) relay.Hop {
@@ -74,9 +75,9 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 		m.out.Open = append(m.out.Open, msg.Envelope)
 	case !m.seen.First(now, msg):
 	case msg.Kind == relay.Down:
-		m.route(now, msg, nil)
+		m.pass(now, m.hold(now, msg, nil, torus.HopHeader{}), msg, nil)
 	default:
-		m.flood(now, msg.AddHop(m.hop(ev.Held)), nil)
+		m.floodOwn(now, msg.AddHop(m.hop(ev.Held)))
 	}
 }
 
@@ -91,8 +92,15 @@ func (m *Machine) onSealed(now time.Time, ev Sealed) {
 		m.out.ToHost = append(m.out.ToHost, msg.AddHop(m.hop(0)))
 	}
 	if !byHost || ev.Seal.Attempt > 1 || ev.Seal.Answer != nil {
-		m.flood(now, msg.AddHop(m.hop(0)), nil)
+		m.floodOwn(now, msg.AddHop(m.hop(0)))
 	}
+}
+
+// floodOwn sends what is of this node itself to all neighbours.
+func (m *Machine) floodOwn(now time.Time, msg relay.Message) {
+	i := m.hold(now, msg, nil, torus.HopHeader{})
+	m.flood(now, i, msg, nil)
+	m.settle(now, i)
 }
 
 // onOpened handles a verified envelope that came down for this node.
@@ -134,38 +142,38 @@ func (m *Machine) toHost(envelope []byte) {
 // to all neighbours when no link that leads there works. What is for a neighbour goes by its own link all
 // the same: one that was broken is called so until it has been good for its hold-off, and a node that
 // has just come back may have no other way to be asked whether it lives.
-func (m *Machine) route(now time.Time, msg relay.Message, from *link) {
-	if !m.mayHop(now, msg) {
+func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
+	if !m.mayHop(now, i, msg) {
 		return
 	}
 	for _, d := range m.cfg.Topo.Towards(msg.Dst) {
 		if l := m.links[d.Index()]; l.usable() && l != from {
 			msg.Made++
-			m.forward(now, l, msg)
+			m.send(now, i, l, msg)
 			return
 		}
 	}
-	m.knock(now, msg, from)
-	m.flood(now, msg, from)
+	m.knock(now, i, msg, from)
+	m.flood(now, i, msg, from)
 }
 
 // knock sends a message that is for a neighbour by a link to it, whatever is thought of that link.
-func (m *Machine) knock(now time.Time, msg relay.Message, from *link) {
+func (m *Machine) knock(now time.Time, i int, msg relay.Message, from *link) {
 	for _, n := range m.cfg.Topo.Neighbours {
 		if n.Coord != msg.Dst || from != nil && n.Coord == from.dst {
 			continue
 		}
 		if l := m.linkTo(n, false); l != nil {
 			msg.Made++
-			m.forward(now, l, msg)
+			m.send(now, i, l, msg)
 		}
 	}
 }
 
 // flood sends a message to all distinct neighbours but the one it came from, by a link that
 // works; by any link when none does.
-func (m *Machine) flood(now time.Time, msg relay.Message, from *link) {
-	if !m.mayHop(now, msg) {
+func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
+	if !m.mayHop(now, i, msg) {
 		return
 	}
 	msg.Made++
@@ -176,7 +184,7 @@ func (m *Machine) flood(now time.Time, msg relay.Message, from *link) {
 				continue
 			}
 			if l := m.linkTo(n, usable); l != nil {
-				m.forward(now, l, msg)
+				m.send(now, i, l, msg)
 				sent++
 			}
 		}
@@ -227,11 +235,14 @@ func rank(l *link) int {
 
 // mayHop checks the hop limit: more hops than allowed are the paper's own example of a router
 // exception (§IV-B, DNP core sick).
-func (m *Machine) mayHop(now time.Time, msg relay.Message) bool {
+func (m *Machine) mayHop(now time.Time, i int, msg relay.Message) bool {
 	if msg.Made < min(msg.Limit, m.cfg.MaxHops) {
 		return true
 	}
 	m.raise(now, watchdog.AddrRouter0, watchdog.RouterHopsExceeded)
+	if i != none {
+		m.hops.slots[i].passed = true // as far as it could go
+	}
 	return false
 }
 

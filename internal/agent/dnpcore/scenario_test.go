@@ -22,7 +22,13 @@ import (
 // A scenario is a list of commands, each followed by what the DNP half did because of it, one line
 // a deed, beginning with "  ".
 //
-//	torus DIMS COORD          a new DNP half at default periods; host and neighbours live, links are up
+//	torus DIMS COORD [earlier]    a new DNP half at default periods, or of an earlier version that knows no hops; host
+//	                          and neighbours live, links are up
+//	hops DIR yes|mute|no      the neighbour there knows hops, and acknowledges, or does not, or knows none
+//	mailbox full|empty        the host half's
+//	restart                   this half is killed and goes on with what it kept, under new sessions
+//	again DIR                 the neighbour there sends again all that it has sent to be acknowledged
+//	held                      what became of the messages that are held
 //	run DURATION              time passes
 //	host alive|dead|corrupt
 //	host word none|memory|service-network|peripheral/0    broken in the host word
@@ -48,7 +54,7 @@ func TestScenarios(t *testing.T) {
 		var w *world
 		return golden.Lines(t, text, "  ", func(args []string) ([]string, error) {
 			if args[0] == "torus" {
-				w = newWorld(t, args[1], args[2])
+				w = newWorld(t, args[1], args[2], args[3:]...)
 			} else {
 				w.do(args)
 			}
@@ -70,6 +76,9 @@ type peer struct {
 	lose    int  // per cent
 	drops   bool // what is lost is not seen either
 	lost    int  // running sum, so that losses are even
+	hop     *torus.Hop
+	mute    bool     // it acknowledges nothing
+	sent    [][]byte // payloads of TypeHop
 }
 
 // world is what surrounds one DNP half.
@@ -85,11 +94,15 @@ type world struct {
 	hostDead   map[grid.Direction]bool // last said in frames
 	sensorsAt  time.Time               // when they answer next
 	deeds      []string
+	cfg        Config
+	kept       Hops
+	mailFull   bool
+	sessions   uint32
 }
 
 var start = time.Unix(1000, 0)
 
-func newWorld(t *testing.T, dims, at string) *world {
+func newWorld(t *testing.T, dims, at string, options ...string) *world {
 	d, err := grid.ParseDims(dims)
 	if err != nil {
 		t.Fatal(err)
@@ -103,9 +116,11 @@ func newWorld(t *testing.T, dims, at string) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}}
-	w.m, err = New(Config{
+	w.cfg = Config{
 		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second, RelayRate: 5, BulkRate: 10, BulkBurst: 3,
-	}, w.now, 7)
+		NoHops: len(options) > 0,
+	}
+	w.m, err = New(w.cfg, w.now, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,18 +128,41 @@ func newWorld(t *testing.T, dims, at string) *world {
 		n, _ := d.Neighbour(c, dir)
 		lc := w.m.links[dir.Index()].machine.Config()
 		lc.Dir, lc.Src, lc.Dst = dir.Opposite(), n, c
-		w.peers = append(w.peers, &peer{dir: dir, machine: torus.NewLink(lc, w.now), wake: w.now, alive: true, in: true, out: true,
+		w.peers = append(w.peers, &peer{dir: dir, hop: torus.NewHop(w.m.hopConfig(), 40+uint32(dir)), machine: torus.NewLink(lc, w.now), wake: w.now, alive: true, in: true, out: true,
 			status: torus.Status{Epoch: 1, Host: watchdog.HostWord{Valid: true}.Encode()}})
 	}
 	w.step(Tick{})
-	for i, p := range w.peers {
-		id := uint32(i + 1)
-		p.machine.Step(w.now, torus.SessionStarted{ID: id})
-		w.step(Session{Dir: p.dir, ID: id})
-	}
+	w.handshakes()
 	w.run(time.Second)
 	w.deeds = nil
 	return w
+}
+
+func (w *world) handshakes() {
+	for _, p := range w.peers {
+		w.sessions++
+		p.machine.Step(w.now, torus.SessionStarted{ID: w.sessions})
+		w.step(Session{Dir: p.dir, ID: w.sessions})
+	}
+}
+
+// restart kills this half and starts it with its copy.
+func (w *world) restart() {
+	w.cfg.Hops = w.kept
+	m, err := New(w.cfg, w.now, 7)
+	w.must(err)
+	w.m, w.wake = m, w.now
+	w.step(Tick{})
+	w.handshakes()
+}
+
+// keep is the copy.
+func (w *world) keep(k Keep) {
+	if k.Dir.Valid() {
+		w.kept.Links[k.Dir.Index()] = k.Bytes
+	} else {
+		w.kept.Held[k.Slot] = Held{Bytes: k.Bytes}
+	}
 }
 
 func (w *world) say(format string, args ...any) {
@@ -147,6 +185,9 @@ func (w *world) step(ev Event) { w.apply(w.m.Step(w.now, ev)) }
 func (w *world) apply(out Output) {
 	w.wake = out.Wake
 	frames := append([]Outgoing(nil), out.Frames...)
+	for _, k := range out.Keep {
+		w.keep(k)
+	}
 	if out.Ring {
 		w.say("rings: %s", describe(out.DNP, w.m.descriptor))
 	}
@@ -165,6 +206,13 @@ func (w *world) apply(out Output) {
 	}
 	for _, msg := range out.ToHost {
 		w.say("to host: %s %q%s", msg.Kind, msg.Envelope, hopText(msg))
+	}
+	for _, h := range append([]HostMail(nil), out.Hand...) {
+		if w.mailFull {
+			w.step(NotTaken{h.Slot})
+			continue
+		}
+		w.say("to host: %s %q%s", h.Message.Kind, h.Message.Envelope, hopText(h.Message))
 	}
 	for _, b := range out.Open {
 		w.say("opens %q", b)
@@ -217,8 +265,34 @@ func (w *world) transmit(o *Outgoing) {
 		}
 		w.say("to %s: %s %q hop %d of %d%s", o.Dir, m.Kind, m.Envelope, m.Made, m.Limit, hopText(m))
 	}
+	if o.Frame.Type == torus.TypeHop {
+		w.hop(o)
+	}
 	if p := w.peer(o.Dir); p.alive && p.out {
 		p.machine.Step(w.now, torus.FrameReceived{Frame: o.Frame})
+	}
+}
+
+// hop takes a frame of TypeHop to the neighbour, which acknowledges at the next tick of its link, as a frame of its
+// own: it would not come within the same step.
+func (w *world) hop(o *Outgoing) {
+	hd, b, err := torus.DecodeHop(o.Frame.Payload)
+	w.must(err)
+	p := w.peer(o.Dir)
+	if hd.Stream == 0 {
+		w.say("acknowledges to %s: %d taken %b", o.Dir, hd.Ack, hd.Taken)
+	} else {
+		m, err := relay.Decode(b)
+		w.must(err)
+		w.say("to %s: %s %q hop %d of %d%s, number %d on %d", o.Dir, m.Kind, m.Envelope, m.Made, m.Limit, hopText(m), hd.Number, hd.Base)
+	}
+	if !p.alive || !p.out || p.mute {
+		return
+	}
+	for _, ok := p.hop.Acked(hd); ok; _, ok = p.hop.Acked(hd) {
+	}
+	if hd.Stream != 0 && p.hop.Receive(hd) == torus.HopNew {
+		p.hop.Take(hd.Number)
 	}
 }
 
@@ -282,6 +356,9 @@ func (w *world) tickPeer(p *peer) {
 	p.wake = out.Wake
 	if out.SendHeartbeat {
 		w.receive(p, p.machine.NextFrame(p.status))
+		if p.status.Hops && !p.mute {
+			w.frame(p, torus.TypeHop, p.hop.Ack().Append(nil))
+		}
 	}
 }
 
@@ -304,7 +381,17 @@ func (w *world) receive(p *peer, f torus.Frame) {
 func (w *world) message(p *peer, m relay.Message) {
 	b, err := m.Append(nil)
 	w.must(err)
-	f := torus.Frame{Type: torus.TypeMessage, Payload: b}
+	if p.status.Hops {
+		hd, _ := p.hop.Send(w.now, 0)
+		p.sent = append(p.sent, append(hd.Append(nil), b...))
+		w.frame(p, torus.TypeHop, p.sent[len(p.sent)-1])
+		return
+	}
+	w.frame(p, torus.TypeMessage, b)
+}
+
+func (w *world) frame(p *peer, t torus.FrameType, payload []byte) {
+	f := torus.Frame{Type: t, Payload: payload}
 	p.machine.Fill(&f)
 	w.receive(p, f)
 }
@@ -339,6 +426,21 @@ func (w *world) do(args []string) {
 		w.setHost(args[1:])
 	case "peer":
 		w.setPeer(w.peerOf(args[1]), args[2])
+	case "hops":
+		p := w.peerOf(args[1])
+		p.status.Hops, p.mute = args[2] != "no", args[2] == "mute"
+		w.receive(p, p.machine.NextFrame(p.status))
+	case "mailbox":
+		w.mailFull = args[1] == "full"
+	case "restart":
+		w.restart()
+	case "again":
+		p := w.peerOf(args[1])
+		for _, b := range p.sent {
+			w.frame(p, torus.TypeHop, b)
+		}
+	case "held":
+		w.say("%+v", w.m.HopStats())
 	case "announce":
 		p := w.peerOf(args[1])
 		d, err := time.ParseDuration(args[2])

@@ -96,7 +96,7 @@ func (m *Machine) useOutput(now time.Time) {
 	if m.selfTest.machine == nil {
 		return
 	}
-	if len(m.out.ToHost) > 0 || m.out.Ring {
+	if len(m.out.ToHost) > 0 || len(m.out.Hand) > 0 || m.out.Ring {
 		m.use(now, selftest.Module{Kind: selftest.Mailbox})
 	}
 	for i := range m.out.Seal {
@@ -226,7 +226,7 @@ func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
 	switch {
 	case msg.Dst == m.cfg.Topo.Coord:
 		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Relay}, Data: msg.Envelope})
-	case msg.Dst == from.dst && m.mayHop(now, msg):
+	case msg.Dst == from.dst && m.mayHop(now, none, msg):
 		msg.Made++
 		m.forward(now, from, msg)
 	}

@@ -1,0 +1,506 @@
+package dnpcore
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// Messages that are passed on are held: each stands in a slot, here and in the copy, from when it is taken until
+// somebody else has taken it: the neighbours that it was sent to, or the host half's mailbox. Only then its place is
+// free; and the neighbour that it came from gets its acknowledgement only when the slot and the window are in the copy
+// (seed 000 §4.1). So this half may be killed at any instruction, and goes on with what it had taken.
+//
+// When all slots are full a message is not taken: who sent it tries again. Its own half's messages, and those of
+// neighbours that know no hops, go on without a slot then, as do back messages always.
+
+const (
+	// NumHeld is how many messages are held at once.
+	NumHeld = 64
+	// hopLife is how long one is tried: by then its origin has long found another way.
+	hopLife = 5 * time.Second
+	// hopRetry is the time between attempts to get rid of a message that has no way.
+	hopRetry = 100 * time.Millisecond
+	// mailRetry is that for the host half's mailbox.
+	mailRetry = 20 * time.Millisecond
+)
+
+// Hops is what the machine needs to go on with the messages of an earlier life. The zero value: there was none.
+type Hops struct {
+	// Stream names the numbers of a link that begins cold; it was never used before, and 0 is made of the boot epoch.
+	Stream uint32
+	// Links is what was kept of each link.
+	Links [grid.NumDirections][]byte
+	// Held is what was kept in the slots; nil: they are free.
+	Held [NumHeld]Held
+}
+
+// Held is a message that an earlier life had taken.
+type Held struct {
+	Bytes []byte
+	Age   time.Duration // since it was kept for the first time
+}
+
+// Keep is a part of the copy to store now: the hops of a link, or with an invalid Dir a slot; nil Bytes free it.
+type Keep struct {
+	Dir   grid.Direction
+	Slot  int
+	New   bool // what was in the slot is another message, or nothing: Held.Age counts from now
+	Bytes []byte
+}
+
+// HostMail is a message for the host half's mailbox that is held: tell NotTaken when the mailbox does not take it.
+type HostMail struct {
+	Slot    int
+	Message relay.Message
+}
+
+// NotTaken says that the mailbox did not take the message of a slot. It comes before the next Tick.
+type NotTaken struct{ Slot int }
+
+func (NotTaken) dnpEvent() {}
+
+// HopStats count what became of messages.
+type HopStats struct {
+	Held    int    // now
+	Again   uint64 // sent again
+	Seen    uint64 // came again, and were dropped
+	Refused uint64 // not taken, for all slots were full
+	Expired uint64 // given up after hopLife
+}
+
+// hops are the messages that are held.
+type hops struct {
+	slots   [NumHeld]slot
+	on      uint64 // bit i: slot i is in use
+	changed uint64 // differs from what is kept
+	freed   uint64 // is kept and in use no more
+	keep    []Keep // of the step under way
+	stats   HopStats
+}
+
+// slot is a message that is held.
+type slot struct {
+	kept   bool           // there is something in the copy's slot
+	fresh  bool           // and it is not this
+	msg    relay.Message  // this station is among its hops
+	from   grid.Direction // by which it came; invalid: from the host half, or this one
+	stream uint32         // of the hop by which it came; 0: none
+	number uint64
+	wait   [grid.NumDirections]uint64 // its numbers where it is on its way
+	passed bool                       // it has gone on to somebody
+	mail   mailState
+	own    bool      // it is for this half, which handles it until the next tick
+	at     time.Time // when it was taken
+	again  time.Time // when it is tried again; zero: it is under way
+}
+
+// mailState is what became of a message for the host half.
+type mailState uint8
+
+const (
+	mailNone    mailState = iota
+	mailHanded            // the mailbox has it, if it does not say otherwise before the next tick
+	mailRefused           // tried again
+)
+
+// none is the slot of a message that is not held.
+const none = -1
+
+func (m *Machine) hopConfig() torus.HopConfig {
+	p := m.cfg.Periods.LinkPeriod
+	return torus.HopConfig{Again: p, Most: 8 * p}
+}
+
+// resumeHops takes over what an earlier life has kept, and is to be called once, with all links made.
+func (m *Machine) resumeHops(now time.Time, of Hops) {
+	stream := of.Stream
+	if stream == 0 {
+		stream = uint32(m.sender.Epoch())<<1 | 1
+	}
+	for i, l := range m.links {
+		if l == nil {
+			continue
+		}
+		if s, ok := torus.DecodeHopSnapshot(of.Links[i]); ok {
+			l.hop = torus.ResumeHop(m.hopConfig(), s)
+		} else {
+			l.hop = torus.NewHop(m.hopConfig(), stream)
+		}
+	}
+	for i, h := range of.Held {
+		s, ok := decodeSlot(h.Bytes)
+		if !ok {
+			continue
+		}
+		s.kept, s.at, s.again = true, now.Add(-h.Age), now
+		if from := m.link(s.from); from != nil && s.stream != 0 {
+			from.hop.Took(s.stream, s.number)
+		}
+		for d, n := range s.wait {
+			if l := m.links[d]; n != 0 && l != nil && l.hop.Restore(now, n, i) {
+				s.again = time.Time{}
+			} else {
+				s.wait[d] = 0
+			}
+		}
+		m.hops.slots[i] = s
+		m.hops.on |= 1 << i
+		m.seen.First(now, s.msg)
+	}
+}
+
+// link returns the link in a direction, nil for an invalid one.
+func (m *Machine) link(d grid.Direction) *link {
+	if !d.Valid() {
+		return nil
+	}
+	return m.links[d.Index()]
+}
+
+// full says whether no slot is free.
+func (m *Machine) full() bool { return m.hops.on == 1<<NumHeld-1 }
+
+// hold puts a message into a slot. Its envelope must be the machine's own.
+func (m *Machine) hold(now time.Time, msg relay.Message, from *link, hd torus.HopHeader) int {
+	h := &m.hops
+	if m.full() {
+		return none
+	}
+	i := bits.TrailingZeros64(^h.on)
+	h.slots[i] = slot{kept: h.slots[i].kept, fresh: true, msg: msg, stream: hd.Stream, number: hd.Number, at: now}
+	if from != nil {
+		h.slots[i].from = from.dir
+	}
+	h.on |= 1 << i
+	h.changed |= 1 << i
+	h.freed &^= 1 << i
+	return i
+}
+
+func (m *Machine) release(i int) {
+	h := &m.hops
+	for d, n := range h.slots[i].wait {
+		if n != 0 {
+			m.links[d].hop.Abandon(n)
+		}
+	}
+	kept := h.slots[i].kept
+	h.slots[i] = slot{kept: kept}
+	h.on &^= 1 << i
+	h.changed &^= 1 << i
+	if kept {
+		h.freed |= 1 << i
+	}
+}
+
+// pass sends a message on its way: to the supervisors by the own host half or through the neighbours, to this node, or
+// nearer to another one.
+func (m *Machine) pass(now time.Time, i int, msg relay.Message, from *link) {
+	switch {
+	case msg.Kind == relay.Up && m.hostCarries():
+		m.hand(i, msg)
+	case msg.Kind == relay.Up:
+		m.flood(now, i, msg, from)
+	case msg.Dst == m.cfg.Topo.Coord:
+		m.out.Open = append(m.out.Open, msg.Envelope)
+		if i != none {
+			m.hops.slots[i].own = true
+		}
+	default:
+		m.route(now, i, msg, from)
+	}
+	m.settle(now, i)
+}
+
+// hand puts a message into the host half's mailbox.
+func (m *Machine) hand(i int, msg relay.Message) {
+	if i == none {
+		m.out.ToHost = append(m.out.ToHost, msg)
+		return
+	}
+	s := &m.hops.slots[i]
+	s.mail, s.again = mailHanded, time.Time{}
+	m.out.Hand = append(m.out.Hand, HostMail{i, msg})
+}
+
+func (m *Machine) onNotTaken(now time.Time, i int) {
+	if s := &m.hops.slots[i]; s.mail == mailHanded {
+		s.mail, s.again = mailRefused, now.Add(mailRetry)
+	}
+}
+
+// settle frees the slot of a message that is on nobody's way any more, or says when it is tried again.
+func (m *Machine) settle(now time.Time, i int) {
+	if i == none || m.hops.on>>i&1 == 0 {
+		return
+	}
+	s := &m.hops.slots[i]
+	switch {
+	case s.own || s.mail != mailNone || s.waits():
+	case s.passed:
+		m.release(i)
+	case s.again.IsZero():
+		s.again = now.Add(hopRetry)
+	}
+}
+
+func (s *slot) waits() bool { return s.wait != [grid.NumDirections]uint64{} }
+
+// tickHeld looks at all messages that are held: what the mailbox and this half have had since the last tick is done.
+func (m *Machine) tickHeld(now time.Time) {
+	for on := m.hops.on; on != 0; on &= on - 1 {
+		i := bits.TrailingZeros64(on)
+		s := &m.hops.slots[i]
+		if s.own || s.mail == mailHanded {
+			s.own, s.mail, s.passed = false, mailNone, true
+		}
+		switch {
+		case now.Sub(s.at) > hopLife:
+			m.hops.stats.Expired++
+			m.release(i)
+		case due(now, s.again):
+			s.again, s.mail = time.Time{}, mailNone
+			m.pass(now, i, m.aged(s, now), m.link(s.from))
+		default:
+			m.settle(now, i)
+		}
+	}
+}
+
+func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// aged returns the message with the time that it was held here.
+func (m *Machine) aged(s *slot, now time.Time) relay.Message {
+	held := now.Sub(s.at)
+	if held <= 0 || len(s.msg.Hops) == 0 {
+		return s.msg
+	}
+	msg := s.msg
+	msg.Hops = append([]relay.Hop(nil), msg.Hops...)
+	last := &msg.Hops[len(msg.Hops)-1]
+	last.Held = min(last.Held+held, relay.MaxHeld)
+	return msg
+}
+
+// send sends a message by a link; a hop has been counted. The neighbour acknowledges it if it can, and is worth waiting for.
+func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
+	if i == none {
+		m.forward(now, l, msg)
+		return
+	}
+	s := &m.hops.slots[i]
+	if s.wait[l.dir.Index()] != 0 {
+		return
+	}
+	if m.reliable(l) {
+		if hd, ok := l.hop.Send(now, i); ok {
+			if m.sendHop(now, l, hd, msg) {
+				s.wait[l.dir.Index()] = hd.Number
+				m.hops.changed |= 1 << i
+				return
+			}
+			l.hop.Abandon(hd.Number)
+		}
+	}
+	s.passed = true
+	m.forward(now, l, msg)
+}
+
+// reliable says whether the neighbour acknowledges, and can be waited for.
+func (m *Machine) reliable(l *link) bool {
+	return !m.cfg.NoHops && l.session && l.peer.Hops && l.detail.State() != torus.LinkBroken
+}
+
+// sendHop sends a message under a number, and says whether it fits.
+func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg relay.Message) bool {
+	payload, err := msg.Append(hd.Append(make([]byte, 0, torus.HopHeaderSize+relay.MaxSize)))
+	if err != nil {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return false
+	}
+	if len(payload) > torus.MaxPayload(m.cfg.MaxFrame) {
+		return false
+	}
+	m.useLink(now, l, msg.Kind)
+	f := torus.Frame{Type: torus.TypeHop, Payload: payload}
+	l.machine.Fill(&f)
+	m.frames = append(m.frames, Outgoing{l.dir, f})
+	return true
+}
+
+// resend sends again what the neighbour has not acknowledged. It rides on the link's heartbeats.
+func (m *Machine) resend(now time.Time, l *link) {
+	if l.hop.InFlight() == 0 || !l.session || l.detail.Restarting {
+		return
+	}
+	for hd, i, ok := l.hop.Due(now); ok; hd, i, ok = l.hop.Due(now) {
+		msg := m.aged(&m.hops.slots[i], now)
+		msg.Made++
+		m.sendHop(now, l, hd, msg)
+		m.hops.stats.Again++
+	}
+}
+
+// onHop handles a message that is acknowledged, or an acknowledgement.
+func (m *Machine) onHop(now time.Time, l *link, payload []byte) {
+	if m.cfg.NoHops {
+		return
+	}
+	hd, msg, err := torus.DecodeHop(payload)
+	if err != nil {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return
+	}
+	for i, ok := l.hop.Acked(hd); ok; i, ok = l.hop.Acked(hd) {
+		s := &m.hops.slots[i]
+		s.wait[l.dir.Index()], s.passed = 0, true
+		m.settle(now, i)
+	}
+	if hd.Stream == 0 {
+		return
+	}
+	switch l.hop.Receive(hd) {
+	case torus.HopNew:
+		m.keepHop(l) // a stream that has begun is known before any message of it is
+		if m.onMessage(now, l, msg, hd) {
+			l.hop.Take(hd.Number)
+			l.ackDue = true
+		}
+	case torus.HopSeen:
+		m.hops.stats.Seen++
+		l.ackDue = true
+	default: // late
+	}
+}
+
+// reroute has messages that wait for a neighbour go another way: it is not heard, or not there for a while. What is
+// for a neighbour that will be back waits for it.
+func (m *Machine) reroute(now time.Time, l *link) {
+	for on := m.hops.on; on != 0; on &= on - 1 {
+		i := bits.TrailingZeros64(on)
+		s := &m.hops.slots[i]
+		n := s.wait[l.dir.Index()]
+		if n == 0 || m.reliable(l) && s.msg.Kind == relay.Down && s.msg.Dst == l.dst {
+			continue
+		}
+		l.hop.Abandon(n)
+		s.wait[l.dir.Index()] = 0
+		m.hops.changed |= 1 << i
+		if s.waits() || s.passed || s.own || s.mail != mailNone {
+			m.settle(now, i)
+			continue
+		}
+		m.pass(now, i, m.aged(s, now), m.link(s.from))
+	}
+}
+
+// hopChanged draws the conclusions of a change of the link or the neighbour for what waits there.
+func (m *Machine) hopChanged(now time.Time, l *link, was torus.Detail, knew bool) {
+	broken := func(d torus.Detail) bool { return d.State() == torus.LinkBroken }
+	d := l.detail
+	switch {
+	case broken(d) && !broken(was), d.Restarting && !was.Restarting, knew && !l.peer.Hops:
+		m.reroute(now, l)
+	case was.Restarting && !d.Restarting: // it finds what lay before its door first
+		l.hop.Put(now.Add(m.cfg.Periods.LinkPeriod))
+	}
+}
+
+// keepHop has the state of a link's hop kept, if it has changed.
+func (m *Machine) keepHop(l *link) {
+	if l.hop.Changed() {
+		m.hops.keep = append(m.hops.keep, Keep{Dir: l.dir, Bytes: l.hop.Snapshot().Append(nil)})
+	}
+}
+
+// commit asks for everything to be kept that has changed, in the order in which it must be: messages before the windows that
+// say that they were taken, and both before slots are free; and acknowledges then what was taken.
+func (m *Machine) commit() {
+	h := &m.hops
+	for c := h.changed & h.on; c != 0; c &= c - 1 {
+		i := bits.TrailingZeros64(c)
+		b, err := h.slots[i].append(nil)
+		if err != nil {
+			continue // it could not be sent either
+		}
+		h.keep = append(h.keep, Keep{Slot: i, New: h.slots[i].fresh, Bytes: b})
+		h.slots[i].kept, h.slots[i].fresh = true, false
+	}
+	for _, l := range m.links {
+		if l != nil {
+			m.keepHop(l)
+		}
+	}
+	for f := h.freed; f != 0; f &= f - 1 {
+		i := bits.TrailingZeros64(f)
+		h.slots[i].kept = false
+		h.keep = append(h.keep, Keep{Slot: i})
+	}
+	h.changed, h.freed = 0, 0
+	m.out.Keep = h.keep
+	for _, l := range m.links {
+		if l == nil || !l.ackDue {
+			continue
+		}
+		l.ackDue = false
+		if l.session {
+			f := torus.Frame{Type: torus.TypeHop, Payload: l.hop.Ack().Append(nil)}
+			l.machine.Fill(&f)
+			m.frames = append(m.frames, Outgoing{l.dir, f})
+		}
+	}
+}
+
+// HopStats returns the counters.
+func (m *Machine) HopStats() HopStats {
+	s := m.hops.stats
+	s.Held = bits.OnesCount64(m.hops.on)
+	return s
+}
+
+// A slot in the copy, big endian; the message is as package relay encodes it, with the hops made before this one.
+//
+//	0    1     direction by which it came, 0: none
+//	1    4     stream by which it came, 0: none
+//	5    8     number
+//	13   6·8   its numbers on the links X+ X- Y+ Y- Z+ Z-, 0: not on its way there
+//	61         the message
+const slotHeader = 1 + 4 + 8 + grid.NumDirections*8
+
+// MaxKept bounds what is kept of a message.
+const MaxKept = slotHeader + relay.MaxSize
+
+func (s *slot) append(dst []byte) ([]byte, error) {
+	dst = append(dst, byte(s.from))
+	dst = binary.BigEndian.AppendUint32(dst, s.stream)
+	dst = binary.BigEndian.AppendUint64(dst, s.number)
+	for _, n := range s.wait {
+		dst = binary.BigEndian.AppendUint64(dst, n)
+	}
+	return s.msg.Append(dst)
+}
+
+// decodeSlot reads what append wrote, and says whether it is that. What it returns is its own.
+func decodeSlot(b []byte) (slot, bool) {
+	if len(b) < slotHeader {
+		return slot{}, false
+	}
+	s := slot{from: grid.Direction(b[0]), stream: binary.BigEndian.Uint32(b[1:]), number: binary.BigEndian.Uint64(b[5:])}
+	for i := range s.wait {
+		s.wait[i] = binary.BigEndian.Uint64(b[13+8*i:])
+	}
+	msg, err := relay.Decode(b[slotHeader:])
+	if err != nil || s.from != 0 && !s.from.Valid() {
+		return slot{}, false
+	}
+	msg.Envelope = append([]byte(nil), msg.Envelope...)
+	s.msg = msg
+	return s, true
+}

@@ -1,0 +1,160 @@
+package dnpcore
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// What is kept is asked for in the order that lets this half be killed between any two of it: a stream before the first
+// message of it, the message before the window that says that it was taken, and no acknowledgement before all of that.
+func TestKeptBeforeAcknowledged(t *testing.T) {
+	w := newWorld(t, "2x2x1", "0,0,0")
+	p := w.peer(grid.YPlus)
+	for _, p := range w.peers {
+		p.status.Hops, p.mute = true, true
+		w.receive(p, p.machine.NextFrame(p.status))
+	}
+	w.setHost([]string{"word", "service-network"})
+	hd, _ := p.hop.Send(w.now, 0)
+	b, err := relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte("rise")}.Append(hd.Append(nil))
+	w.must(err)
+	f := torus.Frame{Type: torus.TypeHop, Payload: b}
+	p.machine.Fill(&f)
+	out := w.m.Step(w.now, &Frame{Dir: p.dir, Frame: f})
+	var order []string
+	for _, k := range out.Keep {
+		if !k.Dir.Valid() {
+			order = append(order, fmt.Sprintf("slot %d", k.Slot))
+			continue
+		}
+		s, ok := torus.DecodeHopSnapshot(k.Bytes)
+		if !ok {
+			t.Fatalf("hop of %s: %x", k.Dir, k.Bytes)
+		}
+		order = append(order, fmt.Sprintf("hop %s taken %d", k.Dir, s.Ack))
+	}
+	if got := fmt.Sprint(order); got != "[hop Y+ taken 0 slot 0 hop X+ taken 0 hop Y+ taken 1]" {
+		t.Error(got)
+	}
+	last := out.Frames[len(out.Frames)-1]
+	if ack, _, err := torus.DecodeHop(last.Frame.Payload); err != nil || last.Dir != grid.YPlus || ack.Ack != 1 {
+		t.Errorf("%+v, %v", last, err)
+	}
+}
+
+// When all slots are full a message is neither taken nor acknowledged, and it is taken when it comes again and there is
+// room. What comes in the own half's name goes on all the same.
+func TestNoRoom(t *testing.T) {
+	w := newWorld(t, "2x2x1", "0,0,0")
+	w.m.cfg.RelayRate = 1000
+	for _, p := range w.peers {
+		p.status.Hops, p.mute = true, true
+		w.receive(p, p.machine.NextFrame(p.status))
+		l := w.m.links[p.dir.Index()]
+		l.bucket = newBucket(1000, 1000, w.now)
+	}
+	w.setHost([]string{"word", "service-network"})
+	p := w.peer(grid.YPlus)
+	up := func(i int) {
+		w.message(p, relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: fmt.Append(nil, i), Hops: []relay.Hop{{Half: fault.HalfDNP}}})
+	}
+	for i := range NumHeld {
+		up(i)
+	}
+	if s := w.m.HopStats(); s.Held != NumHeld || s.Refused != 0 {
+		t.Fatalf("%+v", s)
+	}
+	last := p.hop
+	p.hop = torus.NewHop(w.m.hopConfig(), 99) // whose window is free
+	up(1000)
+	if s := w.m.HopStats(); s.Held != NumHeld || s.Refused != 1 {
+		t.Errorf("%+v", s)
+	}
+	w.deeds = nil
+	w.step(FromHost{Message: relay.Message{Kind: relay.Up, Envelope: []byte("own")}})
+	if len(w.deeds) == 0 {
+		t.Error("an own message waits for room")
+	}
+	p.hop = last
+	w.run(hopLife + 100*time.Millisecond)
+	if s := w.m.HopStats(); s.Held != 0 || s.Expired != NumHeld {
+		t.Fatalf("%+v", s)
+	}
+	w.frame(p, torus.TypeHop, p.sent[len(p.sent)-1])
+	if s := w.m.HopStats(); s.Held != 1 {
+		t.Errorf("it is not taken when there is room: %+v", s)
+	}
+}
+
+// The time that a message is held counts, also across a restart.
+func TestHeldTimeCounts(t *testing.T) {
+	w := newWorld(t, "2x2x1", "0,0,0")
+	p := w.peer(grid.XPlus)
+	p.status.Hops, p.mute = true, true
+	w.receive(p, p.machine.NextFrame(p.status))
+	w.setHost([]string{"word", "service-network"})
+	w.message(w.peer(grid.YPlus), relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: []byte("rise"), Hops: []relay.Hop{{Half: fault.HalfDNP, Held: time.Second}}})
+	if w.kept.Held[0].Bytes == nil {
+		t.Fatal("not kept")
+	}
+	w.kept.Held[0].Age = 300 * time.Millisecond
+	w.cfg.Hops = w.kept
+	m, err := New(w.cfg, w.now, 7)
+	w.must(err)
+	m.Step(w.now, Tick{})
+	m.Step(w.now, Session{Dir: grid.XPlus, ID: 50})
+	out := m.Step(w.now.Add(100*time.Millisecond), Tick{})
+	for _, f := range out.Frames {
+		if f.Frame.Type != torus.TypeHop || f.Dir != grid.XPlus {
+			continue
+		}
+		_, b, err := torus.DecodeHop(f.Frame.Payload)
+		w.must(err)
+		msg, err := relay.Decode(b)
+		w.must(err)
+		if n := len(msg.Hops); msg.Made != 2 || n != 2 || msg.Hops[0].Held != time.Second || msg.Hops[1].Held != 400*time.Millisecond {
+			t.Errorf("%+v", msg)
+		}
+		return
+	}
+	t.Errorf("not sent again: %+v", out.Frames)
+}
+
+// A frame of TypeHop that makes no sense is the neighbour's fault, and not taken to be a message.
+func TestHopMalformed(t *testing.T) {
+	w := newWorld(t, "2x2x1", "0,0,0")
+	w.frame(w.peer(grid.XPlus), torus.TypeHop, []byte("short"))
+	if r := w.m.exceptions.at(watchdog.AddrRouter0); r.value&watchdog.RouterMalformed == 0 {
+		t.Errorf("router %#x", r.value)
+	}
+}
+
+func FuzzDecodeSlot(f *testing.F) {
+	s := slot{from: grid.YMinus, stream: 7, number: 9, msg: relay.Message{Kind: relay.Down, Limit: 3, Dst: grid.Coord{X: 1}, Envelope: []byte("x")}}
+	s.wait[2] = 1 << 40
+	b, err := s.append(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(b[:slotHeader])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, ok := decodeSlot(b)
+		if !ok {
+			return
+		}
+		again, err := s.append(nil)
+		if err != nil || !bytes.Equal(again, b) || len(b) > MaxKept {
+			t.Fatalf("%x becomes %x, %v", b, again, err)
+		}
+	})
+}

@@ -58,7 +58,7 @@ func buildPrevious(t *testing.T) string {
 
 // newer are the keys that version N-1 has not in its configurations and refuses. Whoever upgrades has its files
 // still; here they are written by version N.
-var newer = []string{"domainLabels", "foresight", "historyAge", "historyBytes", "keepEvents", "labels", "spares", "region", "neighbours", "upstream", "readings"}
+var newer = []string{"domainLabels", "foresight", "historyAge", "historyBytes", "keepEvents", "labels", "spares", "region", "neighbours", "upstream", "readings", "recovery", "selfTest"}
 
 // previousConfig writes a configuration as version N-1 knows it, and returns the new file's name.
 func previousConfig(t *testing.T, path string) string {
@@ -143,4 +143,11 @@ func TestVersionsMixed(t *testing.T) {
 		}
 	}
 	stage("supervisors N, nodes mixed")
+	tr := begin(t, l)
+	if n := tr.node("n1-0-0"); n.GetHostHealth() != nil || n.GetDnpHealth() != nil {
+		t.Errorf("of a node of N-1: %v, %v", n.GetHostHealth(), n.GetDnpHealth())
+	}
+	if n := tr.node("n0-1-0"); n.GetHostHealth() == nil || n.GetDnpHealth() == nil {
+		t.Errorf("of a node of N: %v, %v", n.GetHostHealth(), n.GetDnpHealth())
+	}
 }

@@ -2,9 +2,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/lab"
@@ -51,6 +56,50 @@ func TestRecoveriesAreSeen(t *testing.T) {
 			if !slices.ContainsFunc(x.GetBecause(), func(b string) bool { return strings.Contains(b, "once since the machine was booted") }) {
 				t.Errorf("explained by %q: nothing of the restart", x.GetBecause())
 			}
+		})
+	}
+}
+
+// TestGivenUpIsTheReason lets a half end as often as it is started, until its daemon gives it up: the map says FAILED, and why,
+// by the half that lives. SIGHUP to the daemon starts it again.
+func TestGivenUpIsTheReason(t *testing.T) {
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Restart: "always"})
+	for _, tt := range []struct {
+		half string
+		kill localcluster.Kind
+	}{{"dnp", localcluster.KillDNP}, {"host", localcluster.KillHost}} {
+		t.Run(tt.half, func(t *testing.T) {
+			tr := begin(t, l)
+			tr.settled()
+			i := slices.IndexFunc(l.Cluster.Info().Nodes, func(n localcluster.NodeInfo) bool { return n.ID == "n1-0-0" })
+			n := l.Cluster.Info().Nodes[i]
+			// What is in the place of its mailbox keeps the half from starting.
+			mailbox := filepath.Join(n.StateDir, tt.half+".mbox")
+			if err := errors.Join(os.Remove(mailbox), os.Mkdir(mailbox, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			tr.inject("1,0,0", simple(tt.kill))
+			tr.becomes("n1-0-0", tt.half, failed)
+			const why = "not started again: 5 restarts within 1m0s, the last ended with code 1"
+			deadline := time.After(patience)
+			for {
+				c := tr.component(tr.node("n1-0-0"), tt.half)
+				if c.GetState() == failed && slices.ContainsFunc(c.GetEvidence(), func(e *lofamov1.Evidence) bool { return e.GetDetail() == why }) {
+					break
+				}
+				select {
+				case <-deadline:
+					t.Fatalf("nothing of %q in %v", why, c)
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+			if err := os.Remove(mailbox); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(n.RunPID, syscall.SIGHUP); err != nil {
+				t.Fatal(err)
+			}
+			tr.settled()
 		})
 	}
 }

@@ -124,6 +124,10 @@ func (c *common) maintainCopy(now time.Time) {
 	}
 }
 
+// opinionsFor is how long a half may have been gone that still thinks of its links what it thought. Restarts by a daemon take less. After
+// more, its neighbours may have been restarted as well, as when a whole cluster is, and what it saw last was their end.
+const opinionsFor = time.Second
+
 // links is where the links go on, and their sessions.
 func (r *resumption) links() (out dnpcore.Resume, sessions [grid.NumDirections]*torus.Session) {
 	out.Outbox = r.numbers.OutboxSnapshot
@@ -132,6 +136,9 @@ func (r *resumption) links() (out dnpcore.Resume, sessions [grid.NumDirections]*
 	}
 	for i, d := range grid.Directions() {
 		if c, s, ok := r.file.Link(d); ok && s.ID != 0 {
+			if r.file.LinkAge(d) > opinionsFor {
+				c = c.Forget()
+			}
 			out.Links[i], out.Has[i] = c, true
 			sessions[i] = torus.ResumeSession(s.ID, s.Tx, s.Rx, c.TxSeq)
 		}

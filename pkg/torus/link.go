@@ -226,6 +226,7 @@ type Link struct {
 	seq          sequence
 	crcPending   uint64 // damaged frames since the last authentic one
 	restart      restart
+	resumed      bool // this machine goes on from another one, and has heard nothing yet
 
 	// Sending way.
 	tx           LinkState
@@ -340,7 +341,7 @@ func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 	out.Changed = out.Detail != l.last
 	out.Peer, out.PeerChanged = l.peer, l.peer != peer
 	_, tick := ev.(Tick)
-	out.Redial = tick && !l.hearing && l.rx == LinkBroken
+	out.Redial = tick && !l.hearing && (l.rx == LinkBroken || l.resumed && l.rx == LinkUnknown && now.Sub(l.start) >= l.silentAfter())
 	l.last = out.Detail
 	l.wake = l.nextWake()
 	out.Wake = l.wake

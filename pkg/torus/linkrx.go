@@ -26,6 +26,7 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 		l.countCRC(gap)
 	}
 	l.stats.Received++
+	l.resumed = false
 	if verdict == seqNext && f.Type == TypeRestarting {
 		hops := l.peer.Hops // who announces knows nothing of them
 		l.peer = peerStatus(f)
@@ -84,6 +85,8 @@ func (l *Link) silenceAt() time.Time {
 		return latest(l.stats.LastHeard.Add(l.silentAfter()), l.doubtUntil)
 	case l.rx == LinkUnknown:
 		return latest(l.start.Add(l.cfg.grace()), l.doubtUntil)
+	case l.resumed && l.rx != LinkBroken:
+		return latest(l.start.Add(l.silentAfter()), l.doubtUntil)
 	}
 	return time.Time{}
 }
@@ -104,7 +107,11 @@ func due(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
 func (l *Link) judgeRx(now time.Time) {
 	if due(now, l.silenceAt()) {
-		l.becomeSilent(now)
+		if l.resumed && !l.restart.on && l.rx != LinkUnknown {
+			l.becomeUnknown()
+		} else {
+			l.becomeSilent(now)
+		}
 		return
 	}
 	if l.restart.on {
@@ -145,6 +152,10 @@ func errorRatio(errors, frames int) float64 {
 	}
 	return float64(errors) / float64(frames)
 }
+
+// becomeUnknown gives up what an earlier life thought of a link by which nothing is heard any more: the peer may have gone with
+// us, as when a whole cluster is started again, and has the grace of a start.
+func (l *Link) becomeUnknown() { l.setRx(LinkUnknown, false, 0) }
 
 func (l *Link) becomeNormalRx() { l.setRx(LinkNormal, false, 0) }
 func (l *Link) becomeSick()     { l.setRx(LinkSick, false, 0) }

@@ -33,17 +33,26 @@ type LinkSnapshot struct {
 
 // Snapshot returns what ResumeLink goes on from.
 func (l *Link) Snapshot() LinkSnapshot {
-	s := &l.seq
+	s, rx := &l.seq, l.rx
+	if l.restart.on {
+		rx = l.restart.was
+	}
 	return LinkSnapshot{
 		TxSession: l.txSession, TxSeq: l.txSeq, Acked: l.acked,
 		Started: s.started, Awaiting: s.awaiting, RxSession: s.session, Next: s.next, PeerEpoch: s.epoch, High: s.high, Replay: s.replay,
-		Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge, Peer: l.peer,
+		Rx: rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge, Peer: l.peer,
 	}
 }
 
+// Forget leaves the numbers alone: what was thought of the link is too long ago.
+func (s LinkSnapshot) Forget() LinkSnapshot {
+	s.Rx, s.Tx, s.Silent, s.HeardAge, s.Peer = LinkUnknown, LinkUnknown, false, 0, PeerStatus{}
+	return s
+}
+
 // ResumeLink starts a machine at now that goes on where another one, of a process that is gone, was. What came in between is not held
-// against the peer: nobody read it. A way that was good counts as good until it has been silent, or unheard, from now on; a broken one is
-// broken until it is good again.
+// against the peer: nobody read it. A way that was good counts as good until it has been silent for as long as makes a link silent; from then on nothing
+// is known of it, as at a start. A broken one is broken until it is good again.
 func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 	l := NewLink(cfg, now)
 	if !s.Rx.Valid() || !s.Tx.Valid() {
@@ -57,9 +66,7 @@ func ResumeLink(cfg LinkConfig, now time.Time, s LinkSnapshot) *Link {
 		q.replay = s.Replay
 	}
 	l.rx, l.tx, l.silent, l.heardAge, l.peer = s.Rx, s.Tx, s.Silent, s.HeardAge, s.Peer
-	if s.Rx == LinkNormal || s.Rx == LinkSick {
-		l.hearing, l.hearingSince, l.stats.LastHeard = true, now, now
-	}
+	l.resumed = true
 	l.doubtUntil, l.forgive = now.Add(cfg.Period), true
 	l.last = l.Detail()
 	return l

@@ -36,6 +36,19 @@ func TestResumeFromNothing(t *testing.T) {
 	}
 }
 
+// Of what was thought of a link nothing is left when it is forgotten, and all the numbers are.
+func TestForget(t *testing.T) {
+	s := LinkSnapshot{
+		TxSession: 5, TxSeq: 8, Acked: 7, Started: true, RxSession: 5, PeerEpoch: 3, High: 9, Replay: 1,
+		Rx: LinkBroken, Tx: LinkBroken, Silent: true, HeardAge: time.Second, Peer: PeerStatus{Host: 2, HostDead: true},
+	}
+	now := time.Unix(1000, 0)
+	l := ResumeLink(testConfig(), now, s.Forget())
+	if f := l.NextFrame(Status{}); l.Detail() != NewLink(testConfig(), now).Detail() || f.Seq != 9 || f.Ack != 9 || f.Session != 5 {
+		t.Errorf("%s, frame %+v", l.Detail(), f)
+	}
+}
+
 // A snapshot of a resumed machine is the same one, whatever stood in it.
 func TestSnapshotOfAResumedLink(t *testing.T) {
 	for _, s := range []LinkSnapshot{

@@ -102,8 +102,18 @@ func OpenForDaemon(path string, id Identity) (*File, error) {
 }
 
 // Look reads the copy as it is now, for people and tests, whoever writes it. It takes no lock and changes nothing; what the File holds
-// is nobody's but the caller's, and stores into it go nowhere.
+// is nobody's but the caller's, and stores into it go nowhere. A cell may be stored while either of its places is read: what seems lost is looked
+// at again.
 func Look(path string, id Identity) (*File, error) {
+	for range 4 {
+		if f, err := look(path, id); err != nil || f.stats.Lost == 0 {
+			return f, err
+		}
+	}
+	return look(path, id)
+}
+
+func look(path string, id Identity) (*File, error) {
 	f := newFile(path, id)
 	f.shut = true
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)

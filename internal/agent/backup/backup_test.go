@@ -101,7 +101,7 @@ func fill(t testing.TB, f *File) everything {
 
 func snapshot(i int) torus.LinkSnapshot {
 	return torus.LinkSnapshot{
-		TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(i), Acked: 1 << 32, Started: true, Awaiting: i%2 == 0, Peer: torus.PeerStatus{DNP: 1, Host: 3, HostDead: i%2 == 1, Epoch: 4}, RxSession: 9, Next: 10,
+		TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(i), Acked: 1 << 32, Started: true, Awaiting: i%2 == 0, Peer: torus.PeerStatus{DNP: 1, Host: 3, HostDead: i%2 == 1, Hops: i%2 == 0, Epoch: 4}, RxSession: 9, Next: 10,
 		PeerEpoch: 11, High: 1 << 35, Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick, Silent: i%3 == 0, HeardAge: time.Duration(i),
 	}
 }
@@ -371,11 +371,18 @@ func TestOneWriter(t *testing.T) {
 	d, err := OpenForDaemon(path, identity(fault.HalfDNP))
 	must(t, err)
 	was, session, _ := d.Link(grid.XPlus)
+	before := d.LinkAge(grid.XPlus)
+	if before <= 0 || d.LinkAge(grid.XMinus) <= 0 || before > time.Minute {
+		t.Errorf("stored %v ago", before)
+	}
 	for i := range uint64(3) {
 		seq, c, err := d.TakeSeq(grid.XPlus)
 		if err != nil || seq != was.TxSeq+1+i || c.TxSeq != seq || session.ID != c.TxSession {
 			t.Errorf("%d %+v %v", seq, c, err)
 		}
+	}
+	if age := d.LinkAge(grid.XPlus); age < before {
+		t.Errorf("the daemon's sending makes the half seem alive: %v ago, before %v", age, before)
 	}
 	released := make(chan error)
 	go func() { // the half waits for a daemon that is about to let go

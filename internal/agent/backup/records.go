@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -147,10 +150,42 @@ func (f *File) Link(d grid.Direction) (c torus.LinkSnapshot, s Session, ok bool)
 	return c, Session{}, true
 }
 
+// LinkAge is how long ago the half stored a link's counters; 0: it has not.
+func (f *File) LinkAge(d grid.Direction) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if at := f.storedAt(d); at != 0 {
+		return time.Duration(max(1, sinceBoot()-at))
+	}
+	return 0
+}
+
+func (f *File) storedAt(d grid.Direction) int64 {
+	b := f.payload(f.lay.counters[d.Index()])
+	if len(b) != countersSize {
+		return 0
+	}
+	return int64(le.Uint64(b[88:]))
+}
+
+// sinceBoot is CLOCK_BOOTTIME, in ns: a copy is of one boot.
+func sinceBoot() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0 // cannot fail for this clock
+	}
+	return ts.Nano()
+}
+
 // StoreCounters comes before a frame that takes a number, and before one that acknowledges.
 func (f *File) StoreCounters(d grid.Direction, c *torus.LinkSnapshot) error {
+	return f.storeCounters(d, c, sinceBoot())
+}
+
+func (f *File) storeCounters(d grid.Direction, c *torus.LinkSnapshot, at int64) error {
 	var b [countersSize]byte
 	encodeCounters(&b, c)
+	le.PutUint64(b[88:], uint64(at))
 	return f.store(f.lay.counters[d.Index()], b[:])
 }
 
@@ -160,8 +195,11 @@ func (f *File) TakeSeq(d grid.Direction) (seq uint64, c torus.LinkSnapshot, err 
 	if !ok {
 		return 0, c, fmt.Errorf("link %s of copy %s: %w", d, f.path, ErrCold)
 	}
+	f.mu.Lock()
+	at := f.storedAt(d)
+	f.mu.Unlock()
 	c.TxSeq++
-	return c.TxSeq, c, f.StoreCounters(d, &c)
+	return c.TxSeq, c, f.storeCounters(d, &c, at)
 }
 
 const countersSize = 96
@@ -177,7 +215,7 @@ func encodeCounters(b *[countersSize]byte, c *torus.LinkSnapshot) {
 	le.PutUint64(b[48:], c.High)
 	le.PutUint64(b[56:], c.Replay)
 	b[64], b[65] = byte(c.Rx), byte(c.Tx)
-	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3
+	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3 | flag(c.Peer.Hops)<<4
 	le.PutUint32(b[72:], c.Peer.DNP)
 	le.PutUint32(b[76:], c.Peer.Host)
 	le.PutUint64(b[80:], uint64(c.Peer.Epoch))
@@ -199,7 +237,7 @@ func decodeCounters(b []byte) (torus.LinkSnapshot, bool) {
 		HeardAge: durationOf(b[24:]), Next: le.Uint32(b[32:]), PeerEpoch: fault.Epoch(le.Uint64(b[40:])),
 		High: le.Uint64(b[48:]), Replay: le.Uint64(b[56:]), Rx: torus.LinkState(b[64]), Tx: torus.LinkState(b[65]),
 		Silent: b[66]&1 != 0, Started: b[66]&2 != 0, Awaiting: b[66]&4 != 0,
-		Peer: torus.PeerStatus{DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Epoch: fault.Epoch(le.Uint64(b[80:]))},
+		Peer: torus.PeerStatus{DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Hops: b[66]&16 != 0, Epoch: fault.Epoch(le.Uint64(b[80:]))},
 	}, true
 }
 

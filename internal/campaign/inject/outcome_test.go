@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
 // detector is who noticed a fault. The zero value is nobody.
@@ -19,15 +21,16 @@ const (
 	bySelfTest detector = "self-test"
 	byExit     detector = "exit"
 	byPeer     detector = "peer"
-	byFile     detector = "file check"
+	byFile     detector = "owner's look"
 )
 
 // sample is one fault and what became of it.
 type sample struct {
-	what     string // for people: where and how
-	applied  bool   // it changed something; a bit that stands stuck where it was does not
-	touched  bool   // what was hit was in use
-	harmed   bool   // it is effective by its nature, whether or not somebody was quick enough to notice
+	what     string                // for people: where and how
+	node     localcluster.NodeInfo // of a real process
+	applied  bool                  // it changed something; a bit that stands stuck where it was does not
+	touched  bool                  // what was hit was in use
+	harmed   bool                  // it is effective by its nature, whether or not somebody was quick enough to notice
 	ours     detector
 	prober   bool          // the prober noticed something that is not so, or that something is gone
 	detect   time.Duration // from the injection, when we noticed

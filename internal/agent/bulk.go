@@ -280,7 +280,7 @@ func (b *dnpBulk) Chunk(to bulk.Route, _ string, packet []byte) {
 // linksText is what the links have counted and their sessions.
 func (d *dnpHalf) linksText() ([]byte, error) {
 	d.mu.Lock()
-	stats, dropped, now := d.core.LinkStats(), d.core.BulkDropped(), time.Now()
+	stats, hops, dropped, now := d.core.LinkStats(), d.core.HopStats(), d.core.BulkDropped(), time.Now()
 	var out bytes.Buffer
 	for i, dir := range grid.Directions() {
 		if d.links[i] == nil {
@@ -295,7 +295,7 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 		fmt.Fprintf(&out, "  machine  %+v\n", stats[i])
 		fmt.Fprintf(&out, "  socket   %+v\n", d.links[i].Stats())
 	}
-	fmt.Fprintf(&out, "messages back dropped: %d\nmailbox: %+v\n", dropped, d.box.Stats())
+	fmt.Fprintf(&out, "messages passed on: %+v\nmessages back dropped: %d\nmailbox: %+v\n", hops, dropped, d.box.Stats())
 	d.mu.Unlock()
 	return out.Bytes(), nil
 }

@@ -55,7 +55,6 @@ func three(t *testing.T, o supervisortest.Options) (*supervisortest.Cluster, []*
 }
 
 func TestAnyReplicaServes(t *testing.T) {
-	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{})
 	follower := (leader + 1) % 3
 	cfg := c.Configs[follower]

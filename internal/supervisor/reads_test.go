@@ -16,7 +16,6 @@ import (
 // TestReadsAtAnyReplica: pages are of one revision wherever each is asked for, a watch that begins with the map loses
 // nothing, and many watchers at all replicas see each change once, in order, across a change of the leader.
 func TestReadsAtAnyReplica(t *testing.T) {
-	t.Parallel()
 	c, sups, leader := three(t, supervisortest.Options{})
 	followers := []int{(leader + 1) % 3, (leader + 2) % 3}
 	clients := make([]lofamov1.FaultSupervisorClient, 3)

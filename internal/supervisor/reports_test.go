@@ -10,7 +10,6 @@ import (
 
 // TestTwoReportAddresses: what comes at one is answered from it, by the leader and by a follower.
 func TestTwoReportAddresses(t *testing.T) {
-	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Sockets: 2})
 	a := c.Agents["n0-0-0"]
 	for i, comp := range []fault.Component{fault.ComponentMemory, fault.ComponentPower, fault.ComponentVoltage} {
@@ -28,7 +27,6 @@ func TestTwoReportAddresses(t *testing.T) {
 
 // TestListReports: every replica tells what the leader received, and what the senders say of theirs.
 func TestListReports(t *testing.T) {
-	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{})
 	follower := (leader + 1) % 3
 	a, relay := c.Agents["n0-1-0"], c.Agents["n1-1-0"]

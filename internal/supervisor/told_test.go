@@ -11,7 +11,6 @@ import (
 // TestNodesAreTold: a node is told what concerns it by the replica that has its digests, which need not lead:
 // itself and its neighbours at first, then what changes of them, and of the nodes of its jobs once it asks.
 func TestNodesAreTold(t *testing.T) {
-	t.Parallel()
 	c, _, leader := three(t, supervisortest.Options{Dims: "4x1x1"})
 	cfg := c.Configs[(leader+1)%3]
 	a, neighbour, far := c.Agents["n0-0-0"], c.Agents["n1-0-0"], c.Agents["n2-0-0"]

@@ -86,7 +86,9 @@ func (n *node) resumeDNP() (r dnpcore.Resume) {
 	r.Outbox = n.dnpCore.Numbers()
 	for _, d := range n.topo.Links {
 		i := d.Index()
-		r.Links[i] = n.dnpCore.LinkSnapshot(d)
+		if r.Links[i] = n.dnpCore.LinkSnapshot(d); n.w.now.Sub(n.dnp.lived) > time.Second {
+			r.Links[i] = r.Links[i].Forget()
+		}
 		r.Has[i] = r.Links[i].TxSession != 0
 	}
 	return r

@@ -38,6 +38,9 @@ type HalfConfig struct {
 	Heard  func(h *Heard)
 	// Keep is given what is to be kept, before anything of the same step is sent; nil: nothing is kept.
 	Keep func(e delivery.Effects, at servicenet.OutboxSnapshot)
+	// SelfTest is how often the half tests itself, 0 not at all, while its timer rings all the same; nil: it
+	// has no such timer.
+	SelfTest *time.Duration
 }
 
 // Heard is a message of a supervisor.
@@ -60,6 +63,7 @@ type Half struct {
 	box   *delivery.Sender
 	asked map[uint64]*ecdh.PrivateKey // of path requests, by their ids
 	timer *time.Timer
+	tests *selfTest // nil: see HalfConfig
 	armed time.Time // when the timer rings; zero: it does not
 	notes []Note
 	err   error
@@ -85,6 +89,11 @@ func NewHalf(cfg HalfConfig) (*Half, error) {
 			return nil, errors.Join(err, h.close())
 		}
 		h.socks, h.rails = append(h.socks, s), append(h.rails, direct.NewRail(s, cfg.Supervisors[k]))
+	}
+	if cfg.SelfTest != nil {
+		if h.tests, err = newSelfTest(h, *cfg.SelfTest); err != nil {
+			return nil, errors.Join(err, h.close())
+		}
 	}
 	return h, nil
 }
@@ -112,7 +121,10 @@ func (h *Half) Run(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error { h.ring(ctx); return nil })
-	err := g.Wait()
+	if h.tests != nil {
+		g.Go(func() error { h.tests.run(ctx); return nil })
+	}
+	err := errors.Join(g.Wait(), h.tests.close())
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return errors.Join(err, h.err)
@@ -181,6 +193,7 @@ func (h *Half) apply(now time.Time) {
 }
 
 func (h *Half) send(s *servicenet.Send) {
+	h.tests.use(time.Now())
 	how := servicenet.SealOptions{Checksum: s.Checksum}
 	if s.Session {
 		how.Session = h.table.Newest(s.Target)
@@ -224,6 +237,9 @@ func (h *Half) sendPath(m *servicenet.PathMessage) {
 
 func (h *Half) receive(k uint8, from netip.AddrPort, b []byte) {
 	arrived := time.Now()
+	if h.tests.takes(from, b) {
+		return
+	}
 	o, err := servicenet.Open(b, h.opens)
 	if err != nil {
 		return // of somebody who is not a supervisor, or damaged: sent again

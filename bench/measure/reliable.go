@@ -50,7 +50,7 @@ func NewKeeping(ids Identities, origin fault.Origin, report fault.Report, keepin
 			err = errors.Join(err, kept.Close())
 		}
 	}()
-	r, err := newReliable(ids, origin, report, kept)
+	r, err := newReliable(ids, origin, report, kept, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func NewKeeping(ids Identities, origin fault.Origin, report fault.Report, keepin
 	return r, nil
 }
 
-func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept *Kept) (*Reliable, error) {
+func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept *Kept, selfTest *time.Duration) (*Reliable, error) {
 	r := &Reliable{report: report, back: make(chan time.Time, 1<<16), waiting: map[uint64]struct{}{}}
 	var err error
 	r.replica, err = NewReplica(ReplicaConfig{ID: ReplicaName, Signer: ids.Supervisor, Verifier: ids.Verifier, Took: r.took})
@@ -72,7 +72,7 @@ func newReliable(ids Identities, origin fault.Origin, report fault.Report, kept 
 	half := HalfConfig{
 		Origin: origin, Epoch: 1, Outbox: cfg, Listen: []string{"127.0.0.1:0"},
 		Supervisors: []map[string]netip.AddrPort{{ReplicaName: r.replica.Addr()}},
-		Signer:      ids.Half, Verifier: ids.Verifier, Sealed: r.sealed, Heard: r.heard,
+		Signer:      ids.Half, Verifier: ids.Verifier, Sealed: r.sealed, Heard: r.heard, SelfTest: selfTest,
 	}
 	if kept != nil {
 		half.Keep = kept.Keep

@@ -227,54 +227,6 @@ func TestRestartedHalvesProveThemselves(t *testing.T) {
 	}
 }
 
-// A half costs no more for its own tests than some signatures: what takes its time is not done under the mutex.
-func BenchmarkCarry(b *testing.B) {
-	dir := b.TempDir()
-	ca, err := pki.NewCA(testCluster)
-	if err != nil {
-		b.Fatal(err)
-	}
-	files := [3]string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
-	if err := ca.Save(files[0], filepath.Join(dir, "ca.key")); err != nil {
-		b.Fatal(err)
-	}
-	if err := ca.IssueTo(files[1], files[2], pki.NodeIdentity(testCluster, "n0-0-0", fault.HalfHost), nil, nil); err != nil {
-		b.Fatal(err)
-	}
-	signer, err := pki.LoadSigner(files[1], files[2])
-	if err != nil {
-		b.Fatal(err)
-	}
-	verifier, err := pki.LoadVerifier(files[0], testCluster)
-	if err != nil {
-		b.Fatal(err)
-	}
-	page, err := regfile.Open(filepath.Join(dir, "registers"), fault.HalfHost)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = page.Close() }()
-	probe := bytes.Repeat([]byte{0x5a}, 400)
-	for name, carry := range map[string]func() error{
-		"report": func() error { _, err := carryReport(host0, probe, signer, verifier); return err },
-		"bulk":   func() error { _, err := carryBulk(host0, bytes.Repeat(probe, 10)); return err },
-		"register": func() error {
-			if _, ok := carryRegister(page, selftest.Probe{}, probe[:64]).(selftest.Returned); !ok {
-				return fmt.Errorf("not returned")
-			}
-			return nil
-		},
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if err := carry(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // What goes wrong in a half alone is told to its daemon, in the file of the lock, and that it is well again.
 func TestDaemonIsToldOfTheSelfTest(t *testing.T) {
 	n, s := newTestedNet(t)

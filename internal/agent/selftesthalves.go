@@ -12,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/probes"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -22,7 +23,7 @@ var testMark = [...]byte{0, 'L', 'F', 'T'}
 func (d *dnpHalf) carry(now time.Time, p selftest.Probe) {
 	if p.Module.Kind == selftest.Register {
 		d.tests.each(p.Module, p.Data, func(b []byte) {
-			d.do(now, d.core.Step(now, dnpcore.Test{Event: carryRegister(d.page.file, p, b)}))
+			d.do(now, d.core.Step(now, dnpcore.Test{Event: probes.Register(d.page.file, p, b)}))
 		})
 	} else if !d.tests.take(p) {
 		d.do(now, d.core.Step(now, dnpcore.Test{Event: selftest.Void{Module: p.Module, ID: p.ID}}))
@@ -66,7 +67,7 @@ func (h *hostHalf) carry(p selftest.Probe) (known []selftest.Event) {
 	sent := true
 	switch p.Module.Kind {
 	case selftest.Register:
-		h.tests.each(p.Module, p.Data, func(b []byte) { known = append(known, carryRegister(h.page.file, p, b)) })
+		h.tests.each(p.Module, p.Data, func(b []byte) { known = append(known, probes.Register(h.page.file, p, b)) })
 	case selftest.Direct:
 		sent = h.testDirect(p)
 	case selftest.Gossip:

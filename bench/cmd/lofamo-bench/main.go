@@ -135,6 +135,7 @@ func sections() []named {
 		{"checksums", func(_ context.Context, o options) error { return checksums(o) }},
 		{"stream", streams},
 		{"relay", relays},
+		{"selftest", selfTests},
 	}
 }
 

@@ -1,0 +1,121 @@
+// Package probes takes probes of the self-test through the modules that lie within a half: the report path, bulk, and
+// the register path. It says what comes out at the end, and judges nothing (pkg/selftest does).
+package probes
+
+import (
+	"crypto/ecdh"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
+	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+)
+
+// perDetail is how many bytes of a probe the detail of one observation carries.
+const perDetail = fault.MaxDetail / 2
+
+// Report makes reports of a probe, seals them as all reports are, and opens what comes of that as a supervisor
+// does.
+func Report(self fault.Origin, data []byte, s servicenet.Signer, v servicenet.Verifier) ([]byte, error) {
+	r := fault.Report{ID: fault.ReportID{Origin: self, Epoch: 1, Seq: 1}}
+	all := fault.Components()
+	for i := 0; len(data) > i*perDetail; i++ {
+		part := data[i*perDetail : min(len(data), (i+1)*perDetail)]
+		r.Observations = append(r.Observations, fault.Observation{
+			Node: self.Node, Component: all[1+i], State: fault.Normal, Kind: fault.KindSelf, Detail: hex.EncodeToString(part),
+		})
+	}
+	b, err := servicenet.SealReports([]fault.Report{r}, nil, s, servicenet.SealOptions{})
+	if err != nil {
+		return nil, err
+	}
+	a, err := servicenet.Unwrap(b, fault.PathDirect, v)
+	if err != nil {
+		return nil, err
+	}
+	if len(a.Reports) != 1 || a.Reports[0].ID != r.ID || len(a.Reports[0].Observations) != len(r.Observations) {
+		return nil, fmt.Errorf("%d reports, not one of %d observations", len(a.Reports), len(r.Observations))
+	}
+	var back []byte
+	for i, o := range a.Reports[0].Observations {
+		if o.Component != all[1+i] || o.State != fault.Normal || o.Kind != fault.KindSelf || o.Node != self.Node {
+			return nil, fmt.Errorf("observation %d is %s %s of %s", i, o.Component, o.State, o.Node)
+		}
+		if back, err = hex.AppendDecode(back, []byte(o.Detail)); err != nil {
+			return nil, err
+		}
+	}
+	return back, nil
+}
+
+// Bulk takes a probe for a large object: it is cut into chunks, which are sealed and opened, put together again
+// and summed.
+func Bulk(self fault.Origin, data []byte) ([]byte, error) {
+	const target = "self-test"
+	mine, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	theirs, err := ecdh.X25519().GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	var id bulk.Transfer
+	seal, err := bulk.NewKey(mine, theirs.PublicKey().Bytes(), id, self, target)
+	if err != nil {
+		return nil, err
+	}
+	open, err := bulk.NewKey(theirs, mine.PublicKey().Bytes(), id, self, target)
+	if err != nil {
+		return nil, err
+	}
+	sum := checksum.New(checksum.Default)
+	var back, packet []byte
+	for i := 0; i*bulk.ChunkSize < len(data); i++ {
+		part := data[i*bulk.ChunkSize : min(len(data), (i+1)*bulk.ChunkSize)]
+		_, _ = sum.Write(part) // never fails
+		if packet, err = seal.Seal(packet[:0], uint32(i), part); err != nil {
+			return nil, err
+		}
+		n, chunk, err := open.Open(packet)
+		if err != nil {
+			return nil, err
+		}
+		if int(n) != i {
+			return nil, fmt.Errorf("chunk %d came as %d", i, n)
+		}
+		back = append(back, chunk...)
+	}
+	if checksum.Sum(checksum.Default, back) != sum.Sum64() {
+		return nil, errors.New("the checksum of the object put together is another")
+	}
+	return back, nil
+}
+
+// Register stores a probe word by word in the half's test word, and reads each back: some microseconds. data is what is
+// stored for the probe.
+func Register(f *regfile.File, p selftest.Probe, data []byte) selftest.Event {
+	began := time.Now()
+	back := make([]byte, 0, len(data))
+	for i := 0; i < len(data); i += 4 {
+		var word [4]byte
+		copy(word[:], data[i:])
+		v, err := f.Test(binary.BigEndian.Uint32(word[:]))
+		if errors.Is(err, regfile.ErrCorrupt) {
+			return selftest.Refused{Module: p.Module, ID: p.ID, Why: err.Error()}
+		}
+		if err != nil {
+			return selftest.Void{Module: p.Module, ID: p.ID} // there is no page: that is told elsewhere
+		}
+		back = binary.BigEndian.AppendUint32(back, v)
+	}
+	return selftest.Returned{Module: p.Module, Data: back[:len(data)], Took: time.Since(began)}
+}

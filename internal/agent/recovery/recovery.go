@@ -32,7 +32,7 @@ const (
 )
 
 const (
-	// settled is how long a half must have run well for its next end not to be a failed restart.
+	// settled is how long a half that has not passed its self-test must have run well for its next end not to be a failed restart.
 	settled = time.Second
 	// startLook is the time between looks at a half that is being started: its first word ends the recovery.
 	startLook = 5 * time.Millisecond
@@ -347,6 +347,7 @@ func (m *Machine) proven(now time.Time) bool {
 		return false
 	}
 	m.rec.Last.Proven = now.Sub(m.detected)
+	m.failures = 0
 	return true
 }
 

@@ -15,14 +15,18 @@
 //	          no route           no link that works leads on, links having had time to come up
 //	          malformed          an authentic frame held a message that does not decode
 //	          cache full         not raised: the memory of messages forgets the oldest instead
+//	          self-test          relayed messages to this node itself do not come as they went
 //	router 1  queue full         more messages came by that link than Config.RelayRate allows
 //	RDMA      mailbox full       the host half does not empty its mailbox (shell)
 //	          mailbox unreadable a mailbox message failed its checksum or its decoder (shell)
+//	          self-test          the mailbox does not carry what it is given
 //	engine    register file      the register page could not be read or written
 //	          host word corrupt  the host word did not agree with its guard
 //	          late               this half did not run for LateException: stopped, or starved
 //	          sensor silent      the sensors stopped answering
 //	          error survived     not raised yet
+//	          self-test          a link, the registers, the report path or the bulk path is wrong
+//	          restarted          not all that was in use has passed its self-test yet
 //	channel   CRC (the interface's own count included), MAC, malformed, gaps, replays: counters
 //	          that moved within the last sensor period; handshake, silence: as the link is now;
 //	          send: the kernel refused (shell)

@@ -74,6 +74,7 @@ func Link(d grid.Direction) selftest.ModuleConfig {
 func Relay() selftest.ModuleConfig {
 	return selftest.ModuleConfig{
 		Module: selftest.Module{Kind: selftest.Relay}, Sizes: []int{smallestProbe, 1000}, Timeout: timeout, Floor: networkFloor, Loss: linkLoss,
+		Foreign: true, // a message whose acknowledgement is lost goes another way as well
 	}
 }
 

@@ -51,6 +51,7 @@ type File struct {
 	file  *os.File
 	shut  bool
 	why   string // the half begins cold
+	stamp stamp
 	stats Stats
 
 	reports reportSlots

@@ -177,16 +177,34 @@ func sinceBoot() int64 {
 	return ts.Nano()
 }
 
+// stampEvery is how old the time may be with which counters are stored: to ask for it costs more than to store them.
+const stampEvery = 50 * time.Millisecond
+
+// stamp is when counters are stored, not exactly.
+type stamp struct {
+	asked time.Time
+	at    int64
+}
+
+func (s *stamp) now() int64 {
+	if now := time.Now(); s.asked.IsZero() || now.Sub(s.asked) >= stampEvery {
+		s.asked, s.at = now, sinceBoot()
+	}
+	return s.at
+}
+
 // StoreCounters comes before a frame that takes a number, and before one that acknowledges.
 func (f *File) StoreCounters(d grid.Direction, c *torus.LinkSnapshot) error {
-	return f.storeCounters(d, c, sinceBoot())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.storeCounters(d, c, f.stamp.now())
 }
 
 func (f *File) storeCounters(d grid.Direction, c *torus.LinkSnapshot, at int64) error {
 	var b [countersSize]byte
 	encodeCounters(&b, c)
 	le.PutUint64(b[88:], uint64(at))
-	return f.store(f.lay.counters[d.Index()], b[:])
+	return f.storeLocked(f.lay.counters[d.Index()], b[:])
 }
 
 // TakeSeq gives the daemon the number of a frame that it sends in the half's place, stored before it is returned.
@@ -196,10 +214,9 @@ func (f *File) TakeSeq(d grid.Direction) (seq uint64, c torus.LinkSnapshot, err 
 		return 0, c, fmt.Errorf("link %s of copy %s: %w", d, f.path, ErrCold)
 	}
 	f.mu.Lock()
-	at := f.storedAt(d)
-	f.mu.Unlock()
+	defer f.mu.Unlock()
 	c.TxSeq++
-	return c.TxSeq, c, f.storeCounters(d, &c, at)
+	return c.TxSeq, c, f.storeCounters(d, &c, f.storedAt(d))
 }
 
 const countersSize = 96

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"time"
 
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 
@@ -48,10 +47,10 @@ func (c *common) selfTest() tests.Config {
 	cfg := tests.Config{
 		Interval: time.Duration(c.cfg.SelfTest.Interval), IdleAfter: time.Duration(c.cfg.SelfTest.IdleAfter),
 	}
-	if c.copy.numbers.Epoch != 0 { // it goes on where an earlier life was
+	if c.copy.file.Cold() == "" { // it goes on where an earlier life was
 		cfg.Kept, cfg.Prove = c.copy.file.Baselines(), true
 	}
-	if of, h := given(); of == c.half && (h.GetRecovery().GetAgeNs() > 0 || h.GetRecovery().GetState() == lofamov1.RecoveryState_RESTARTING) {
+	if of, h := given(); of == c.half && h.GetRecovery().GetAgeNs() > 0 { // there was a recovery: it is of this start
 		cfg.Prove = true
 	}
 	var first [8]byte

@@ -256,3 +256,18 @@ func TestDaemonIsToldOfTheSelfTest(t *testing.T) {
 	s.set(host0, 0)
 	says(regfile.Proven)
 }
+
+// A half that starts for the first time has nothing to prove, and says nothing of a restart.
+func TestFirstStartIsNoRestart(t *testing.T) {
+	n, s := newTestedNet(t)
+	n.startAll()
+	n.awaitHealthy()
+	s.await(n, host0, "passed", passed, hostModules...)
+	n.super.set(func(f *fakeSupervisor) {
+		for _, x := range f.heard {
+			if (x.obs.Component == fault.ComponentHost || x.obs.Component == fault.ComponentDNPCore) && x.obs.State == fault.Sick {
+				t.Errorf("%s", x)
+			}
+		}
+	})
+}

@@ -9,6 +9,9 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/keys"
+	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+
+	"github.com/lofamo/lofamo/internal/agent/backup"
 )
 
 // reply is the supervisor's end of an exchange: its reply, and the key that it has then.
@@ -117,5 +120,39 @@ func TestSessionKeysAreBounded(t *testing.T) {
 	}
 	if len(k.asked) != maxExchanges {
 		t.Errorf("%d exchanges are kept, want %d", len(k.asked), maxExchanges)
+	}
+}
+
+// The next life of a half understands what supervisors say under the sessions of this one, and says nothing under them until
+// it has asked.
+func TestSessionsOfAnEarlierLife(t *testing.T) {
+	k := newSessionKeys(host0)
+	var stored []byte
+	k.store = func(b []byte) { stored = b }
+	theirs := map[uint64]*servicenet.SessionKey{}
+	for i := range uint64(maxKept + 3) {
+		r, key := reply(t, fill(t, k, i+1), "sup-0", 100+i)
+		if err := k.agree("sup-0", r); err != nil {
+			t.Fatal(err)
+		}
+		theirs[100+i] = key
+	}
+	if len(stored) > backup.MaxPathSessions {
+		t.Errorf("%d bytes do not fit the copy", len(stored))
+	}
+	next := newSessionKeys(host0)
+	next.resume(stored)
+	for id, key := range theirs {
+		mac := key.MAC([]byte("ack"))
+		role, name, err := next.table.VerifyMAC(id, []byte("ack"), mac[:])
+		switch newest := id >= 100+maxKept+3-sessions.MaxPerName; {
+		case newest && (err != nil || role != servicenet.RoleSupervisor || name != "sup-0"):
+			t.Errorf("session %d: %s %s, %v", id, role, name, err)
+		case id < 103 && err == nil:
+			t.Errorf("session %d is too old to be kept", id)
+		}
+	}
+	for _, b := range [][]byte{nil, {1}, stored[:len(stored)-1], bytes.Repeat([]byte{0xff}, 100)} {
+		newSessionKeys(host0).resume(b) // of a version that means something else, if it were not for the CRC
 	}
 }

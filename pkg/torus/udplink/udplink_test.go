@@ -224,6 +224,30 @@ func TestRedialsBeforeTheSessionAreOne(t *testing.T) {
 	a.untilLog(func(line string) bool { return strings.Contains(line, "established") })
 }
 
+// TestResumed: a link that goes on with a session makes none until it is asked to, or Rekey has passed.
+func TestResumed(t *testing.T) {
+	for name, ask := range map[string]func(*Link){"asked": (*Link).Redial, "rekey": nil} {
+		a, b := pairOf(t)
+		a.cfg.Resumed, a.cfg.Rekey = true, time.Hour
+		if ask == nil {
+			a.cfg.Rekey = 300 * time.Millisecond
+		}
+		la, _ := wires(t, a.cfg, b.cfg, make(sink, 1), make(sink, 1))
+		sleep(t.Context(), 100*time.Millisecond) // time for what must not happen
+		if n := la.Stats().Handshakes; n != 0 {
+			t.Errorf("%s: %d handshakes before that", name, n)
+		}
+		if ask != nil {
+			ask(la)
+		}
+		for end := time.Now().Add(bound); la.Stats().Handshakes == 0; sleep(t.Context(), time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: no handshake", name)
+			}
+		}
+	}
+}
+
 // TestStalledHandshakes: strangers that connect and say nothing hold the acceptor up for no more
 // than the time-out.
 func TestStalledHandshakes(t *testing.T) {

@@ -1,0 +1,66 @@
+package dnpcore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// A half that goes on writes what it knew into the registers at once, sends by its links with the next numbers, and asks
+// for no handshake but where it has no session.
+func TestGoesOn(t *testing.T) {
+	w := newWorld(t, "2x2x2", "0,0,0")
+	w.peer(grid.XPlus).in = false // broken by silence
+	w.peer(grid.YPlus).status.HostDead = true
+	w.run(time.Second)
+	cfg := w.cfg
+	cfg.Resume.Outbox = servicenet.OutboxSnapshot{Epoch: 7, Seq: 40}
+	for _, d := range cfg.Topo.Links {
+		if d != grid.ZMinus {
+			cfg.Resume.Links[d.Index()], cfg.Resume.Has[d.Index()] = w.m.LinkSnapshot(d), true
+		}
+	}
+	m, err := New(cfg, w.now, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := m.Numbers(); n.Epoch != 7 || n.Seq != 40 {
+		t.Errorf("%+v", n)
+	}
+	out := m.Step(w.now, Tick{})
+	was, is := w.m.word, out.DNP
+	was.Valid, is.Valid = true, true
+	if !out.WriteDNP || is != was || is.Links[grid.XPlus.Index()] != watchdog.HealthBroken || !is.NeighbourHostFailed[grid.YPlus.Index()] {
+		t.Errorf("word %+v, was %+v", is, was)
+	}
+	numbers := map[grid.Direction]uint64{}
+	for _, f := range out.Frames {
+		numbers[f.Dir] = max(numbers[f.Dir], f.Frame.Seq)
+	}
+	for _, d := range cfg.Topo.Links {
+		before := w.m.LinkSnapshot(d)
+		switch after := m.LinkSnapshot(d); {
+		case d == grid.ZMinus:
+			if numbers[d] != 0 || after.TxSession != 0 {
+				t.Errorf("%s: frame %d without a session: %+v", d, numbers[d], after)
+			}
+		case numbers[d] != before.TxSeq+1 || after.TxSeq != numbers[d] || after.TxSession != before.TxSession || after.High != before.High:
+			t.Errorf("%s: frame %d after %d: %+v", d, numbers[d], before.TxSeq, after)
+		}
+	}
+	if len(out.Redial) == 0 {
+		t.Error("no handshake is asked for where there is no session")
+	}
+	for _, d := range out.Redial {
+		if d != grid.ZMinus && d != grid.XPlus {
+			t.Errorf("a handshake is asked for on %s", d)
+		}
+	}
+	if d := m.links[grid.XPlus.Index()].detail; !d.Silent || d.State() != torus.LinkBroken {
+		t.Errorf("%s", d)
+	}
+}

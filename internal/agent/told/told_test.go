@@ -1,0 +1,24 @@
+package told
+
+import (
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// A half that goes on in its boot epoch has another list than the one that supervisors may remember: none, under a new number.
+func TestListAfterAnEarlierLife(t *testing.T) {
+	m := New("n0", nil)
+	m.Resume(0)
+	if m.Serial() != 0 || m.Interest(3) != nil {
+		t.Errorf("a list that nobody made: %d", m.Serial())
+	}
+	m.Resume(5)
+	msgs := m.Interest(3)
+	if m.Serial() != 6 || len(msgs) != 1 || msgs[0].GetSerial() != 6 || len(msgs[0].GetNodes()) != 0 {
+		t.Errorf("serial %d, %v", m.Serial(), msgs)
+	}
+	if m.Watch([]fault.NodeID{"n7"}); m.Serial() != 7 || !m.Pending() {
+		t.Errorf("serial %d, pending %t", m.Serial(), m.Pending())
+	}
+}

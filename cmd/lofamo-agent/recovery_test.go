@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -547,4 +548,76 @@ func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+}
+
+// Halves are killed and stopped, and daemons killed, at random moments: in the end everything runs, looked after, in the boot
+// epochs of the beginning, and the links between the nodes are good.
+func TestKilledAtRandomMoments(t *testing.T) {
+	nodes := pair(t)
+	daemons := [2]*daemon{}
+	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}
+	epochs := func() (out []fault.Epoch) {
+		for _, n := range nodes {
+			f, err := regfile.OpenReadOnly(filepath.Join(n.StateDir, "registers"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Close() }()
+			out = append(out, f.Epoch(fault.HalfHost), f.Epoch(fault.HalfDNP))
+		}
+		return out
+	}
+	for i := range nodes {
+		nodes[i].Recovery.Restarts = 100
+		daemons[i] = startDaemon(t, nodes[i])
+		for _, h := range halves {
+			awaitRecord(t, nodes[i], h, "it runs", runs)
+		}
+	}
+	began := epochs()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); {
+		n := rng.IntN(2)
+		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP}[rng.IntN(2)]
+		if rng.IntN(4) == 0 {
+			daemons[n].kill()
+		}
+		for _, h := range halves {
+			if r, err := agent.ReadRecovery(nodes[n].StateDir, h); err == nil && r != nil && r.Record.PID > 1 && rng.IntN(2) == 0 {
+				_ = syscall.Kill(r.Record.PID, signal) // it may have ended meanwhile
+			}
+		}
+		time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
+		if daemons[n].cmd.ProcessState != nil {
+			daemons[n] = startDaemon(t, nodes[n])
+		}
+		time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
+	}
+	for _, n := range nodes {
+		for _, h := range halves {
+			r := awaitRecord(t, n, h, "it runs", func(r recovery.Record) bool { return runs(r) && !gone(r.PID) })
+			t.Logf("%s half of %s: %d restarts", h, n.Node, r.Total)
+		}
+	}
+	for _, n := range nodes {
+		f, err := regfile.OpenReadOnly(filepath.Join(n.StateDir, "registers"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		for _, dir := range []grid.Direction{grid.XPlus, grid.XMinus} {
+			var d torus.Detail
+			for end := time.Now().Add(bound); d.State() != torus.LinkNormal; time.Sleep(5 * time.Millisecond) {
+				d, _ = torus.DecodeDetail(f.LinkDetail(dir))
+				if time.Now().After(end) {
+					t.Fatalf("link %s of %s is %s: %+v", dir, n.Node, d.State(), d)
+				}
+			}
+		}
+	}
+	if now := epochs(); !slices.Equal(now, began) {
+		t.Errorf("boot epochs %v: want those of the beginning, %v", now, began)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 )
 
@@ -49,6 +50,9 @@ func TestSocketCounters(t *testing.T) {
 	}
 	if want := []socketCounters{{Sent: 2}, {Sent: 1, Blocked: 1}}; !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if !h.nets[1].Blocked() || h.nets[0].Blocked() || h.testDirect(selftest.Probe{Module: selftest.Module{Kind: selftest.Direct, Index: 1}}) {
+		t.Error("a rail that is cut on purpose is tested")
 	}
 	if w := serve(http.MethodPut, "{}"); w.Code != http.StatusMethodNotAllowed {
 		t.Errorf("PUT: %d, want %d", w.Code, http.StatusMethodNotAllowed)

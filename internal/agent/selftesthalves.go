@@ -113,7 +113,7 @@ func loop(local netip.AddrPort) netip.AddrPort {
 
 // testGossip sends a probe as a member of the gossip to itself, by its socket and under the key.
 func (h *hostHalf) testGossip(p selftest.Probe) (sent bool) {
-	if h.gossip == nil {
+	if h.gossip == nil || h.gossip.Blocked() {
 		return false
 	}
 	sent = true

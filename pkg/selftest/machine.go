@@ -16,7 +16,7 @@ const (
 	regainProbes = 12
 	// foreignDoubles is what share of probes a network that is not ours may double.
 	foreignDoubles = 0.05
-	// ownLate is how late a tick may come until the half doubts itself, where the ticks are not more frequent.
+	// ownLate is how late a tick may come until the half doubts itself.
 	ownLate = 20 * time.Millisecond
 	// RelearnAfter is how long a module may be late, and nothing worse, until that is the usual: a way that
 	// has become a longer one.
@@ -150,7 +150,7 @@ func later(at, now time.Time, holds bool) time.Time {
 
 // Step takes one event at one time. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
-	late := now.Sub(m.lastTick) > m.cfg.Tick+min(m.cfg.Tick, ownLate)
+	late := now.Sub(m.lastTick) > m.cfg.Tick+ownLate
 	switch ev := ev.(type) {
 	case Tick:
 		m.tick(now, late)

@@ -364,6 +364,9 @@ func (n *Net) UpdateMeta(m Meta) error {
 	return nil
 }
 
+// Blocked says whether this member's traffic is dropped by fault injection.
+func (n *Net) Blocked() bool { return n.transport.blocked.Load() }
+
 // Block drops all of this member's traffic both ways, for fault injection.
 func (n *Net) Block(on bool) { n.transport.block(on) }
 

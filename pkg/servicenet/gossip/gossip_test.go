@@ -401,6 +401,39 @@ func TestNewRefusals(t *testing.T) {
 	}
 }
 
+// What a member sends to itself comes back to it alone, by its socket, and is no news of anybody.
+func TestLoop(t *testing.T) {
+	back := make(chan []byte, 10)
+	heard := make(chan struct{}, 10)
+	n, err := New(Config{
+		Name: "a", Bind: "127.0.0.1:0", Key: key(1), Meta: Meta{Role: RoleNode, ID: "a"}, Logger: slog.New(slog.DiscardHandler),
+		OnLoop: func(b []byte) { back <- b }, OnHeard: func(time.Time) { heard <- struct{}{} },
+		OnBroadcast: func(b []byte) { t.Errorf("broadcast %q", b) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = n.Close() }()
+	for _, size := range []int{1, 1000} {
+		b := bytes.Repeat([]byte{7}, size)
+		if err := n.Loop(b); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-back; !bytes.Equal(got, b) {
+			t.Errorf("%d bytes came back as %x", size, got)
+		}
+	}
+	if len(heard) > 0 || n.Blocked() {
+		t.Errorf("heard %d, blocked %t", len(heard), n.Blocked())
+	}
+	if n.Block(true); !n.Blocked() {
+		t.Error("not blocked")
+	}
+	if err := n.Loop(make([]byte, servicenet.MaxDatagram)); err == nil {
+		t.Error("a probe longer than a datagram goes")
+	}
+}
+
 func TestClosedMemberRefuses(t *testing.T) {
 	a := start(t, "a", key(1))
 	if err := a.Close(); err != nil {

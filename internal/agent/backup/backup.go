@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +61,7 @@ type File struct {
 // Stats count since Open, but for Reports.
 type Stats struct {
 	Lost    int    // cells that both copies had lost at Open
-	Mended  int    // copies of cells that were mended by the other one
+	Mended  int    // places of cells that were mended by another one
 	Made    uint64 // times that the file was made anew
 	Failed  uint64 // stores that did not reach the file
 	NoRoom  uint64 // reports and messages that were not stored for want of a slot, or too long for one
@@ -356,8 +357,9 @@ func (f *File) payload(c cell) []byte {
 	return u[headerSize:]
 }
 
-// Maintain finds that the file was truncated, unlinked or replaced, and makes it anew with everything in it. It makes two system
-// calls when all is well: call it once a second. The error says why there is no file now.
+// Maintain finds that the file was truncated, unlinked or replaced, and makes it anew with everything in it. Of a file that is well it mends
+// what has flipped, before a second flip takes the other place too. It makes two system calls then, and looks at some hundred
+// kilobytes at most: call it once a second. The error says why there is no file now.
 func (f *File) Maintain() (made bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -365,7 +367,7 @@ func (f *File) Maintain() (made bool, err error) {
 		return false, fmt.Errorf("copy %s: %w", f.path, ErrClosed)
 	}
 	if f.mem != nil {
-		if mapfile.Check(f.file, f.path, int64(2*f.lay.half)) == nil {
+		if mapfile.Check(f.file, f.path, int64(2*f.lay.half)) == nil && mapfile.Access(f.mem, f.mend) == nil {
 			return false, nil
 		}
 	}
@@ -373,6 +375,32 @@ func (f *File) Maintain() (made bool, err error) {
 		return false, err
 	}
 	return true, nil
+}
+
+// mend makes the three places of every cell alike: the two of the file, and the one in our own memory, which may have flipped as well.
+func (f *File) mend() error {
+	for _, c := range f.lay.all {
+		own := c.in(f.cells)
+		a, b := c.in(f.mem), c.in(f.mem[f.lay.half:])
+		if blank(own) && blank(a) && blank(b) {
+			continue
+		}
+		u, good := c.used(own)
+		if !good {
+			if u, _, _ = c.choose(a, b); u == nil {
+				continue // all are lost, or none was ever written
+			}
+			f.stats.Mended++
+			copy(own, u)
+		}
+		for _, place := range [2][]byte{a, b} {
+			if !bytes.Equal(place[:len(u)], u) {
+				f.stats.Mended++
+				copy(place, u)
+			}
+		}
+	}
+	return nil
 }
 
 // Cold says why the half begins as if it had never been; empty: it goes on.

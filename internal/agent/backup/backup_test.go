@@ -307,6 +307,38 @@ func overwrite(t *testing.T, path string, b []byte) {
 	must(t, errors.Join(err, file.Close()))
 }
 
+// A flip is mended within the second, wherever it is: in either place of the file, or in the memory of the half itself. So flips that
+// come one after the other never add up.
+func TestFlipsAreMended(t *testing.T) {
+	path := pathIn(t)
+	f, err := Open(path, identity(fault.HalfDNP))
+	must(t, err)
+	want := fill(t, f)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range 600 {
+		c := f.lay.all[rng.IntN(len(f.lay.all))]
+		u, _ := c.used(c.in(f.cells))
+		bit := rng.IntN(8 * len(u))
+		in := [][]byte{f.mem, f.mem[f.lay.half:], f.cells}[i%3]
+		c.in(in)[bit/8] ^= 1 << (bit % 8)
+		before := f.Stats().Mended
+		if made, err := f.Maintain(); made || err != nil {
+			t.Fatal(made, err)
+		}
+		if n := f.Stats().Mended; n != before+1 {
+			t.Fatalf("flip %d, cell %d, bit %d: %d mended", i, c.number, bit, n-before)
+		}
+	}
+	if got := read(f); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	must(t, f.Close())
+	g := open(t, path, fault.HalfDNP)
+	if got := read(g); !reflect.DeepEqual(got, want) || g.Stats().Mended+g.Stats().Lost != 0 {
+		t.Errorf("%+v, %+v", g.Stats(), got)
+	}
+}
+
 // A session is of use only with the counters that are its own: else a number could come twice under one key.
 func TestSessionWithoutItsCounters(t *testing.T) {
 	f := open(t, pathIn(t), fault.HalfDNP)
@@ -569,6 +601,17 @@ func BenchmarkStoreRelay(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		must(b, f.StoreRelay(3, payload))
+	}
+}
+
+func BenchmarkMaintain(b *testing.B) {
+	f := open(b, pathIn(b), fault.HalfDNP)
+	fill(b, f)
+	b.ReportAllocs()
+	for b.Loop() {
+		if made, err := f.Maintain(); made || err != nil {
+			b.Fatal(made, err)
+		}
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/logqueue"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/version"
 )
@@ -244,8 +245,10 @@ func (o *options) configCommand() *cobra.Command {
 				return err
 			}
 			_, err = fmt.Fprintf(c.OutOrStdout(), "configuration ok: node %s at %s of %s, preset %s\n"+
-				"death of one half is in the fault map within %s, of the whole node within %s\n",
-				cfg.Node, cfg.Coord, cfg.Dims, cfg.Preset, p.HalfBound().Round(time.Millisecond), p.NodeBound().Round(time.Millisecond))
+				"death of one half is in the fault map within %s, of the whole node within %s\n"+
+				"a half that hangs is ended by its daemon within %s\n",
+				cfg.Node, cfg.Coord, cfg.Dims, cfg.Preset, p.HalfBound().Round(time.Millisecond), p.NodeBound().Round(time.Millisecond),
+				recovery.HangBound(p.TRead, p.ReadMisses).Round(time.Millisecond))
 			return err
 		},
 	})

@@ -219,7 +219,8 @@ func TestTakenThings(t *testing.T) {
 func TestConfigCheckAndVersion(t *testing.T) {
 	file := write(t, node(t), "")
 	out, err := program(t, "config", "check", "--config", file).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "configuration ok: node n0-0-0 at 0,0,0 of 2x1x1") {
+	if err != nil || !strings.Contains(string(out), "configuration ok: node n0-0-0 at 0,0,0 of 2x1x1") ||
+		!strings.Contains(string(out), "a half that hangs is ended by its daemon within 300ms") {
 		t.Errorf("config check: %v\n%s", err, out)
 	}
 	out, err = program(t, "version").CombinedOutput()

@@ -88,6 +88,9 @@ func (d *dnpHalf) open(cs *closers) error {
 	cs.add(func() error { return d.page.file.Close() })
 	d.openCopy(cs)
 	d.linkCopy.resume, d.linkCopy.sessions = d.copy.links()
+	if d.copy.numbers.Epoch != 0 {
+		d.linkCopy.resume.Sensors = d.page.lastSensed()
+	}
 	if d.box, err = mailbox.Open(d.cfg.StateDir, d.half); err != nil {
 		return err
 	}

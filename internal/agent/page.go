@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -112,6 +113,29 @@ func (p *page) setEpoch(e fault.Epoch) {
 func (p *page) load(now time.Time, a watchdog.Addr) uint32 {
 	v, err := p.file.Load(a)
 	return p.recall(now, pageWord{register: a}, v, err)
+}
+
+// lastSensed is what the registers say of the sensors, as an earlier life of the DNP half left it.
+func (p *page) lastSensed() (out [3]dnpcore.Sensed) {
+	w, _, err := p.file.LoadDNP()
+	if err != nil {
+		return out
+	}
+	for i, at := range [...]struct {
+		value, thresholds watchdog.Addr
+		health            watchdog.Health
+	}{
+		{watchdog.AddrTemperature, watchdog.AddrTemperatureThresholds, w.Temperature},
+		{watchdog.AddrPower, watchdog.AddrPowerThresholds, w.Power},
+		{watchdog.AddrVoltage, watchdog.AddrVoltageThresholds, w.Voltage},
+	} {
+		value, err := p.file.Load(at.value)
+		thresholds, err2 := p.file.Load(at.thresholds)
+		if err == nil && err2 == nil && value <= math.MaxUint8 {
+			out[i] = dnpcore.Sensed{Value: byte(value), Thresholds: thresholds, Health: at.health}
+		}
+	}
+	return out
 }
 
 // recall returns what was read; for some time what was read before, when it is damaged; else 0.

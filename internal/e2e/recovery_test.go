@@ -41,6 +41,11 @@ func TestRecoveriesAreSeen(t *testing.T) {
 				t.Errorf("%q: want %q…; %v", s.GetReason(), begins, s.Event)
 			}
 			tr.settled()
+			for _, s := range l.Since(tr.mark) {
+				if tt.half == "dnp" && s.GetNode() == "n1-0-0" && s.GetComponent() == "temperature" {
+					t.Errorf("a restart is taken for a sensor that is gone: %s", s)
+				}
+			}
 			n := tr.node("n1-0-0")
 			h := n.GetDnpHealth()
 			if tt.half == "host" {

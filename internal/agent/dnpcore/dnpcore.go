@@ -183,6 +183,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	}
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
+	m.resumeSensors(now)
 	m.state(now, fault.ComponentHost, fault.Unknown, fault.KindWatchdog, "not seen yet", 0)
 	m.state(now, fault.ComponentDNP, fault.Normal, fault.KindSelf, "", 0)
 	m.state(now, fault.ComponentDNPCore, fault.Normal, fault.KindSelf, "", 0)

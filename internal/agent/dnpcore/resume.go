@@ -3,10 +3,13 @@ package dnpcore
 import (
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/ledger"
 )
 
 // Resume is where a half goes on: what its copy held.
@@ -15,6 +18,29 @@ type Resume struct {
 	// Links are those that have a session; Has says which.
 	Links [grid.NumDirections]torus.LinkSnapshot
 	Has   [grid.NumDirections]bool
+	// Sensors are temperature, power and voltage as the registers have them: until they answer, what they said last holds.
+	Sensors [3]Sensed
+}
+
+// Sensed is what the registers say of a sensor.
+type Sensed struct {
+	Value      byte   // 0: no reading
+	Thresholds uint32 // the register
+	Health     watchdog.Health
+}
+
+// resumeSensors lets the sensors' registers and fields be what they were, so that nobody takes a restart for sensors that
+// are gone.
+func (m *Machine) resumeSensors(now time.Time) {
+	for i, was := range m.cfg.Resume.Sensors {
+		if was.Value == 0 {
+			continue
+		}
+		s := &m.sensors[i]
+		s.value, s.thresholds = was.Value, was.Thresholds
+		*m.sensorField(s.component) = was.Health
+		m.state(now, s.component, ledger.StateOf(was.Health), fault.KindSelf, "", 0)
+	}
 }
 
 // resumeLinks lets the links go on. What the registers say of them, and of the neighbours' hosts, is what it was.

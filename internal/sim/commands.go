@@ -223,6 +223,12 @@ func (r *runner) harm(n *node, a []string) error {
 	switch a[0] {
 	case "kill", "hang", "continue", "start":
 		return r.signal(n, a[0], at(a, 2))
+	case "recover":
+		d, err := time.ParseDuration(at(a, 2))
+		if err == nil {
+			n.recover(d)
+		}
+		return err
 	case "cut-service", "mend-service":
 		return r.cutService(n, a)
 	case "lose-service", "corrupt-service":

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
 )
 
 // backup is the copy of a DNP half: it outlives the half, and dies with the machine. How it lies in a file, and what becomes of
@@ -34,4 +36,34 @@ func (b *backup) resume(now time.Time) dnpcore.Hops {
 		b.hops.Held[i].Age = now.Sub(b.since[i])
 	}
 	return b.hops
+}
+
+// recover is what the recovery daemon does with a DNP half that hangs: it ends it, says on its links when it will be back, and
+// starts it from its copy.
+func (n *node) recover(within time.Duration) {
+	const announcements = 3
+	if !n.dnp.running {
+		return
+	}
+	n.dnp.kill()
+	for _, d := range n.topo.Links {
+		s := n.dnpCore.LinkSnapshot(d)
+		if s.TxSession == 0 {
+			continue
+		}
+		dst, _ := n.w.cfg.Dims.Neighbour(n.topo.Coord, d)
+		for range announcements {
+			n.announced[d.Index()]++
+			n.sendFrame(dnpcore.Outgoing{Dir: d, Frame: torus.RestartingFrame(torus.Frame{
+				Direction: d, Src: n.topo.Coord, Dst: dst, Session: s.TxSession, Epoch: n.dnp.epoch, Seq: s.TxSeq + n.announced[d.Index()], Ack: s.High,
+				DNP: n.page.dnp.Encode(), Host: n.page.host.Encode(),
+			}, torus.Restarting{Back: within + time.Second, Attempt: 1})})
+		}
+	}
+	n.w.after(within, func() {
+		if !n.dnp.running {
+			n.recovers = true
+			n.start(fault.HalfDNP)
+		}
+	})
 }

@@ -31,6 +31,9 @@ type node struct {
 	dnpCore  *dnpcore.Machine
 	copy     backup // of the DNP half
 
+	recovers  bool                       // the next start is from the copy
+	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
+
 	rank    int
 	liar    bool // its processes say what is not so
 	future  bool // they are of a later version
@@ -74,6 +77,10 @@ func (n *node) process(h fault.Half) *process {
 
 // goesOn says whether a half that starts finds a good copy of its former life: every other one does.
 func (n *node) goesOn(h fault.Half) bool {
+	if n.recovers {
+		n.recovers = false
+		return true
+	}
 	started := n.hostCore != nil
 	if h == fault.HalfDNP {
 		started = n.dnpCore != nil
@@ -90,7 +97,9 @@ func (n *node) resumeDNP() (r dnpcore.Resume) {
 			r.Links[i] = r.Links[i].Forget()
 		}
 		r.Has[i] = r.Links[i].TxSession != 0
+		r.Links[i].TxSeq += n.announced[i]
 	}
+	n.announced = [grid.NumDirections]uint64{}
 	return r
 }
 

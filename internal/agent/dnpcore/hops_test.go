@@ -129,6 +129,35 @@ func TestHeldTimeCounts(t *testing.T) {
 	t.Errorf("not sent again: %+v", out.Frames)
 }
 
+// A link on which nothing is passed on carries heartbeats, and they are no longer for all that.
+func TestIdleLinksCarryHeartbeatsAlone(t *testing.T) {
+	w := newWorld(t, "2x2x1", "0,0,0")
+	for _, p := range w.peers {
+		p.status.Hops = true
+		w.receive(p, p.machine.NextFrame(p.status))
+	}
+	frames := 0
+	for end := w.now.Add(time.Second); w.now.Before(end); {
+		w.now = w.wake
+		out := w.m.Step(w.now, Tick{})
+		for _, f := range out.Frames {
+			if frames++; f.Frame.Type != torus.TypeHeartbeat || len(f.Frame.Payload) > 0 || f.Frame.Flags&torus.FlagHops == 0 {
+				t.Fatalf("%+v", f.Frame)
+			}
+		}
+		if len(out.Keep) > 0 {
+			t.Fatalf("kept: %+v", out.Keep)
+		}
+		w.apply(out)
+		for _, p := range w.peers {
+			w.tickPeer(p)
+		}
+	}
+	if frames == 0 {
+		t.Error("none at all")
+	}
+}
+
 // A frame of TypeHop that makes no sense is the neighbour's fault, and not taken to be a message.
 func TestHopMalformed(t *testing.T) {
 	w := newWorld(t, "2x2x1", "0,0,0")

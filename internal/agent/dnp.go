@@ -137,7 +137,7 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 	dst, _ := d.topo.Dims.Neighbour(d.topo.Coord, dir)
 	return udplink.Listen(udplink.Config{
 		Dir: dir, Src: d.topo.Coord, Dst: dst, Local: local, Peer: peer, Interface: addr.Interface, Dialer: dir.Positive(),
-		Socket: inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()],
+		Socket: inherited(dir, local), Resumed: d.linkCopy.resume.Has[dir.Index()], SessionAge: d.copy.file.SessionAge(dir),
 		TLS: tls, VerifyPeer: pki.VerifyPeerIdentity(pki.NodeIdentity(d.cfg.Cluster, node, fault.HalfDNP)),
 		MTU: d.cfg.MTU, Logger: d.log,
 	})

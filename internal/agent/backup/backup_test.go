@@ -413,6 +413,9 @@ func TestOneWriter(t *testing.T) {
 			t.Errorf("%d %+v %v", seq, c, err)
 		}
 	}
+	if age := d.SessionAge(grid.XPlus); age <= 0 || age > time.Minute || d.SessionAge(grid.XPlus) < age {
+		t.Errorf("the session is %v old", age)
+	}
 	if age := d.LinkAge(grid.XPlus); age < before {
 		t.Errorf("the daemon's sending makes the half seem alive: %v ago, before %v", age, before)
 	}

@@ -120,15 +120,29 @@ type Session struct {
 // Session returns the session of a link. It is of use only with the counters that belong to it: see Link.
 func (f *File) session(d grid.Direction) (Session, bool) {
 	b := f.payload(f.lay.sessions[d.Index()])
-	if len(b) != 4+2*torus.KeySize {
+	if len(b) != sessionSize {
 		return Session{}, false
 	}
 	return Session{le.Uint32(b), [torus.KeySize]byte(b[4:]), [torus.KeySize]byte(b[4+torus.KeySize:])}, true
 }
 
+const sessionSize = 4 + 2*torus.KeySize + 8
+
+// SessionAge is how long ago a link's session was stored: it must be replaced some time, however often its half is started.
+func (f *File) SessionAge(d grid.Direction) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.payload(f.lay.sessions[d.Index()])
+	if len(b) != sessionSize {
+		return 0
+	}
+	return time.Duration(max(0, sinceBoot()-int64(le.Uint64(b[sessionSize-8:]))))
+}
+
 // StoreSession comes before the first frame of a session.
 func (f *File) StoreSession(d grid.Direction, s Session) error {
-	var b [4 + 2*torus.KeySize]byte
+	var b [sessionSize]byte
+	le.PutUint64(b[sessionSize-8:], uint64(sinceBoot()))
 	le.PutUint32(b[:], s.ID)
 	copy(b[4:], s.Tx[:])
 	copy(b[4+torus.KeySize:], s.Rx[:])

@@ -97,7 +97,7 @@ func (p *pacer) attempt(now time.Time) time.Duration {
 func (l *Link) keepDialling(ctx context.Context, h Handler) {
 	var pace pacer
 	if l.cfg.Resumed {
-		l.awaitNeed(ctx)
+		l.awaitNeed(ctx, l.cfg.SessionAge)
 	}
 	for {
 		sleep(ctx, pace.attempt(time.Now()))
@@ -115,13 +115,13 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 		case <-l.redial:
 		default:
 		}
-		l.awaitNeed(ctx)
+		l.awaitNeed(ctx, 0)
 	}
 }
 
-// awaitNeed waits until a new session is asked for, or due.
-func (l *Link) awaitNeed(ctx context.Context) {
-	rekey := time.NewTimer(l.cfg.Rekey)
+// awaitNeed waits until a new session is asked for, or due, the one that there is being so old.
+func (l *Link) awaitNeed(ctx context.Context, age time.Duration) {
+	rekey := time.NewTimer(l.cfg.Rekey - age)
 	defer rekey.Stop()
 	select {
 	case <-l.redial:

@@ -66,8 +66,9 @@ type Config struct {
 	Dialer      bool           // this end dials; by convention the one whose Dir is positive
 	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind); the Link closes it. nil: Listen opens one.
 	Socket *net.UDPConn
-	// Resumed: there is a session, of an earlier process: none is made until that is asked for, or Rekey has passed.
-	Resumed bool
+	// Resumed: there is a session, of an earlier process, and so old: none is made until that is asked for, or Rekey has passed.
+	Resumed    bool
+	SessionAge time.Duration
 
 	// TLS is the configuration of a client for the dialer, of a server that demands client
 	// certificates for the other. Both check the peer's chain; VerifyPeer says whether it is the

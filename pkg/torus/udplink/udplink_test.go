@@ -230,7 +230,7 @@ func TestResumed(t *testing.T) {
 		a, b := pairOf(t)
 		a.cfg.Resumed, a.cfg.Rekey = true, time.Hour
 		if ask == nil {
-			a.cfg.Rekey = 300 * time.Millisecond
+			a.cfg.SessionAge = time.Hour - 300*time.Millisecond
 		}
 		la, _ := wires(t, a.cfg, b.cfg, make(sink, 1), make(sink, 1))
 		sleep(t.Context(), 100*time.Millisecond) // time for what must not happen

@@ -98,12 +98,24 @@ func TestGivenUpIsTheReason(t *testing.T) {
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
+			told := func(state lofamov1.RecoveryState, words string) {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				if s, err := l.Wait(ctx, tr.mark, func(s lab.Seen) bool { return s.GetComponent() == tt.half && s.GetRecovery().GetState() == state }); err != nil {
+					t.Errorf("no event of %s: %v", state, err)
+				} else if !strings.HasPrefix(s.GetReason(), words) {
+					t.Errorf("%q: want %q…", s.GetReason(), words)
+				}
+			}
+			told(lofamov1.RecoveryState_GIVEN_UP, "given up")
 			if err := os.Remove(mailbox); err != nil {
 				t.Fatal(err)
 			}
 			if err := syscall.Kill(n.RunPID, syscall.SIGHUP); err != nil {
 				t.Fatal(err)
 			}
+			told(lofamov1.RecoveryState_RUNNING, "started again after it was given up")
 			tr.settled()
 		})
 	}

@@ -134,6 +134,10 @@ func newField(t *testing.T, dims string) *field {
 
 // startLoad has the nodes report, until settle or the end.
 func (f *field) startLoad() {
+	if f.loadStop != nil { // it may be there still
+		f.loadStop()
+		f.load.Wait()
+	}
 	loaded, stop := context.WithCancel(context.Background())
 	f.loadStop = stop
 	for _, n := range f.nodes {

@@ -25,7 +25,9 @@ const watchFor = 1200 * time.Millisecond
 func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, error) {
 	s := sample{applied: true, touched: true, category: catNoImpact}
 	h := w.half()
-	before, err := f.running(n, h)
+	before, err := f.await(n, h, func(x recovery.Record) bool { // nothing of an earlier sample is under way
+		return x.State == recovery.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0)
+	})
 	if err != nil {
 		return s, err
 	}
@@ -60,7 +62,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 		return s, err
 	}
 	if _, err := f.await(n, h, func(x recovery.Record) bool {
-		return x.State == recovery.Running && x.PID != r.PID && x.PID != 0
+		return x.State == recovery.Running && x.PID != r.PID && x.PID != 0 && x.Last != nil && x.Last.Proven > 0
 	}); err != nil {
 		s.what += ": " + err.Error()
 		return s, nil //nolint:nilerr // see above
@@ -126,7 +128,7 @@ func (f *field) wellAgain(n localcluster.NodeInfo) error {
 func liveData(t *testing.T, fields []*field) {
 	flips := 8
 	if *full {
-		flips = 1200
+		flips = 900
 	}
 	c, begin := newClass("live data, random flips", *seed), time.Now()
 	c.apart = true

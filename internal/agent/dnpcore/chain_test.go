@@ -1,0 +1,175 @@
+package dnpcore
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// chain is a row of DNP halves, of which the second is killed at random between any two things that it stores, and goes on
+// from its copy 10 ms later; and frames of hops are lost on all links.
+type chain struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	now   time.Time
+	cfg   Config
+	dims  grid.Dims
+	nodes []*chainNode
+	air   []underWay
+	crash float64
+	loss  float64
+	kills int
+}
+
+type chainNode struct {
+	at     grid.Coord
+	m      *Machine // nil: it is dead
+	wake   time.Time
+	back   time.Time
+	hops   Hops
+	links  Resume
+	opened map[string]int
+}
+
+type underWay struct {
+	at    time.Time
+	to    *chainNode
+	frame Frame
+}
+
+func newChain(t *testing.T, seed uint64) *chain {
+	p, err := config.Preset(config.PresetDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &chain{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: start, dims: grid.Dims{X: 5, Y: 1, Z: 1}}
+	c.cfg = Config{Periods: p, MaxHops: 4, LinkGrace: time.Second}
+	for i := range c.dims.Nodes() {
+		n := &chainNode{at: c.dims.At(i), opened: map[string]int{}}
+		c.nodes = append(c.nodes, n)
+	}
+	for _, n := range c.nodes {
+		c.begin(n)
+	}
+	for _, n := range c.nodes {
+		for _, d := range c.dims.Links() {
+			c.step(n, Session{Dir: d, ID: 1})
+		}
+	}
+	c.run(time.Second)
+	return c
+}
+
+func (c *chain) begin(n *chainNode) {
+	cfg := c.cfg
+	cfg.Topo = topo.New(fault.DefaultNodeID(n.at), n.at, c.dims, nil)
+	cfg.Hops, cfg.Resume = n.hops, n.links
+	m, err := New(cfg, c.now, 7)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n.m = m
+	c.step(n, Tick{})
+}
+
+func (c *chain) step(n *chainNode, ev Event) {
+	if n.m != nil {
+		c.apply(n, n.m.Step(c.now, ev))
+	}
+}
+
+// apply is the shell: what is kept first, at any of which the process may die, and then the frames.
+func (c *chain) apply(n *chainNode, out Output) {
+	n.wake = out.Wake
+	for _, d := range c.dims.Links() {
+		i := d.Index()
+		n.links.Links[i] = n.m.LinkSnapshot(d)
+		n.links.Has[i] = n.links.Links[i].TxSession != 0
+	}
+	for _, k := range out.Keep {
+		if n == c.nodes[1] && c.rnd.Float64() < c.crash {
+			n.m, n.back = nil, c.now.Add(10*time.Millisecond)
+			c.kills++
+			return
+		}
+		if k.Dir.Valid() {
+			n.hops.Links[k.Dir.Index()] = bytes.Clone(k.Bytes)
+		} else {
+			n.hops.Held[k.Slot] = Held{Bytes: bytes.Clone(k.Bytes)}
+		}
+	}
+	for _, f := range out.Frames {
+		if f.Frame.Type == torus.TypeHop && c.rnd.Float64() < c.loss {
+			continue
+		}
+		to, _ := c.dims.Neighbour(n.at, f.Dir)
+		f.Frame.Payload = bytes.Clone(f.Frame.Payload)
+		c.air = append(c.air, underWay{c.now.Add(time.Millisecond), c.nodes[c.dims.Rank(to)], Frame{f.Dir.Opposite(), f.Frame}})
+	}
+	for _, b := range out.Open {
+		n.opened[string(b)]++
+	}
+	if out.TakeHost {
+		c.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})
+	}
+}
+
+func (c *chain) run(d time.Duration) {
+	for end := c.now.Add(d); c.now.Before(end); c.now = c.now.Add(time.Millisecond) {
+		for len(c.air) > 0 && !c.air[0].at.After(c.now) {
+			f := c.air[0]
+			c.air = c.air[1:]
+			c.step(f.to, &f.frame)
+		}
+		for _, n := range c.nodes {
+			switch {
+			case n.m == nil && !c.now.Before(n.back):
+				c.begin(n)
+			case n.m != nil && !n.wake.After(c.now):
+				c.step(n, Tick{})
+			}
+		}
+	}
+}
+
+// TestKilledBetweenAnyTwoStores: what is passed on through a half that dies again and again arrives, and once.
+func TestKilledBetweenAnyTwoStores(t *testing.T) {
+	kills := 0
+	for seed := range uint64(20) {
+		c := newChain(t, seed)
+		c.crash, c.loss = 0.1, 0.2
+		const messages = 60
+		dst := c.nodes[2]
+		for i := range messages {
+			c.step(c.nodes[0], FromHost{Message: relay.Message{Kind: relay.Down, Dst: dst.at, Envelope: fmt.Append(nil, i)}})
+			c.run(time.Duration(5+c.rnd.IntN(10)) * time.Millisecond)
+		}
+		c.crash, c.loss = 0, 0
+		c.run(2 * time.Second)
+		kills += c.kills
+		for i := range messages {
+			if n := dst.opened[fmt.Sprint(i)]; n != 1 {
+				t.Errorf("seed %d: message %d arrived %d times", seed, i, n)
+			}
+		}
+		for i, n := range c.nodes {
+			if s := n.m.HopStats(); s.Held != 0 || s.Expired != 0 {
+				t.Errorf("seed %d: half %d: %+v", seed, i, s)
+			}
+		}
+	}
+	if kills < 100 {
+		t.Errorf("%d kills: the test tests nothing", kills)
+	}
+}

@@ -381,14 +381,14 @@ func (f *File) Maintain() (made bool, err error) {
 func (f *File) mend() error {
 	for _, c := range f.lay.all {
 		own := c.in(f.cells)
-		a, b := c.in(f.mem), c.in(f.mem[f.lay.half:])
-		if blank(own) && blank(a) && blank(b) {
-			continue
+		if blank(own) {
+			continue // never used: its pages of the file need not be resident
 		}
+		a, b := c.in(f.mem), c.in(f.mem[f.lay.half:])
 		u, good := c.used(own)
 		if !good {
 			if u, _, _ = c.choose(a, b); u == nil {
-				continue // all are lost, or none was ever written
+				continue // all are lost
 			}
 			f.stats.Mended++
 			copy(own, u)

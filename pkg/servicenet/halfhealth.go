@@ -262,9 +262,15 @@ func checkHalfHealth(field string, h *lofamov1.HalfHealth) error {
 		case s < 0 || s > lofamov1.TestState_IDLE:
 			return refuse(RefusedField, "%s.tests[%d].state: given %d: want 0 to %d", field, i, s, lofamov1.TestState_IDLE)
 		}
-		if err := firstError(checkText(field+".tests.module", t.GetModule()), checkText(field+".tests.why", t.GetWhy())); err != nil {
-			return err
+		if !validText(t.GetModule()) {
+			return checkText(field+".tests.module", t.GetModule())
 		}
+		if !validText(t.GetWhy()) {
+			return checkText(field+".tests.why", t.GetWhy())
+		}
+	}
+	if h.GetAgeNs() <= uint64(MaxAge) && r.GetAgeNs() <= uint64(MaxAge) && validText(r.GetCause()) && validText(r.GetCold()) && validText(r.GetReason()) {
+		return nil // without making the names of fields
 	}
 	return firstError(
 		checkDuration(field+".age_ns", h.GetAgeNs()),

@@ -194,3 +194,25 @@ func TestModuleNames(t *testing.T) {
 		}
 	}
 }
+
+// What a digest costs that says how the halves fare, beside one that does not.
+func BenchmarkHealth(b *testing.B) {
+	v := newSessions()
+	rs := splitReport(nil, healthyDigest("n0-0-1"))[:1]
+	for name, h := range map[string]Health{"without": {}, "usual": usualHealth()} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				e, err := SealReports(rs, sampleStatus(), nil, SealOptions{Session: testKey(1), Health: h})
+				if err != nil {
+					b.Fatal(err)
+				}
+				a, err := Unwrap(e, fault.PathDirect, freeVerifier{v})
+				if err != nil {
+					b.Fatal(err)
+				}
+				a.Health.Words()
+			}
+		})
+	}
+}

@@ -48,15 +48,35 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		if was.by.Origin == id.Origin && (id.Epoch < was.by.Epoch || id.Epoch == was.by.Epoch && id.Seq < was.by.Seq) {
 			continue // was long on its way
 		}
+		oldAt := arrived.Add(statusMisses * t.e.cfg.Awareness.DigestPeriod)
+		if addsNothing(*was, h) {
+			was.by, was.oldAt = id, oldAt
+			t.health[id.Origin.Node] = n
+			continue
+		}
 		b, err := proto.Marshal(h)
 		if err != nil {
 			continue // cannot be: it was read
 		}
-		*was = health{said: b, by: id, at: arrived, heard: arrived, oldAt: arrived.Add(statusMisses * t.e.cfg.Awareness.DigestPeriod)}
+		*was = health{said: b, by: id, at: arrived, heard: arrived, oldAt: oldAt}
 		t.health[id.Origin.Node] = n
 		changed = t.noteRecovery(now, arrived, d, half, h.GetRecovery()) || changed
 	}
 	return changed
+}
+
+// addsNothing says whether what is said for want of room, state and number of restarts alone as by the torus, is less than
+// what was said before and still holds: that stays, with the ages that it had.
+func addsNothing(was health, h *lofamov1.HalfHealth) bool {
+	if !h.GetCut() || len(h.GetTests()) > 0 || was.said == nil {
+		return false
+	}
+	before := &lofamov1.HalfHealth{}
+	if err := proto.Unmarshal(was.said, before); err != nil {
+		return false
+	}
+	a, b := before.GetRecovery(), h.GetRecovery()
+	return a.GetState() == b.GetState() && a.GetRestarts() == b.GetRestarts() && (b.GetCause() == "" || b.GetCause() == a.GetCause())
 }
 
 // restateHealth notes that an origin says what it said.

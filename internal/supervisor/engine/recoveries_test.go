@@ -189,3 +189,30 @@ func TestHealthIsVolatile(t *testing.T) {
 		t.Errorf("a new term knows %+v", e.Health)
 	}
 }
+
+// A digest by the torus has room for a few numbers only: what was said in whole holds while they are the same.
+func TestHealthOutlivesShorterWords(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	whole := servicenet.Health{Host: &lofamov1.HalfHealth{
+		Recovery: served(1), Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_PASSED, AgeMs: 100}},
+	}}
+	short := func(restarts uint32) servicenet.Health {
+		return servicenet.Health{Host: &lofamov1.HalfHealth{
+			Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: restarts}, Cut: true,
+		}}
+	}
+	h.healthy(1, whole)
+	awaitEvents(t, h, 2)
+	h.taken(t)
+	first := h.node(t, "n1-0-0").Health[0]
+	h.healthy(2, short(1))
+	h.taken(t)
+	if second := h.node(t, "n1-0-0").Health[0]; !proto.Equal(second.Said, whole.Host) || !second.At.Equal(first.At) || !second.OldAt.After(first.OldAt) {
+		t.Errorf("%+v after %+v", second, first)
+	}
+	h.healthy(3, short(2))
+	h.taken(t)
+	if third := h.node(t, "n1-0-0").Health[0]; !proto.Equal(third.Said, short(2).Host) {
+		t.Errorf("after another restart %+v, want what is said now", third)
+	}
+}

@@ -79,7 +79,7 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 	PATH=$(TOOLS)/bin:$$PATH $(TOOLS)/buf-$(BUF_VERSION)/buf generate
 
 .PHONY: bench
-bench: build ## the published figures, on this machine: about 50 minutes; BENCH_FLAGS to narrow
+bench: build ## the published figures, on this machine: about 75 minutes; BENCH_FLAGS to narrow
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)
 
 # The short form is among the tests. SEED chooses what is sampled.

@@ -48,8 +48,8 @@ func holder(file *os.File) string {
 
 // Holder is the process that serves a half of a register file, as it has said itself.
 type Holder struct {
-	PID    int
-	Start  uint64 // StartTime of it; 0: it did not know
+	PID   int
+	Start uint64 // StartTime of it; 0: it did not know
 	// Tests is what it has said of its self-test: see NoteTests.
 	Tests string
 }

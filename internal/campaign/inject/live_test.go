@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -263,7 +264,16 @@ func (f *field) do(n localcluster.NodeInfo, h fault.Half, x harm, pid int) (int6
 	if x.signal != 0 {
 		return at, syscall.Kill(pid, x.signal)
 	}
-	return at, f.ask(n, whoOf(h), "POST", "/failpoint", failpoint.Order{Point: often(h), Action: x.action.String()}, nil)
+	return at, f.arm(n, whoOf(h), failpoint.Order{Point: often(h), Action: x.action.String()})
+}
+
+// arm arms a failpoint. The process may end before it has answered.
+func (f *field) arm(n localcluster.NodeInfo, w who, o failpoint.Order) error {
+	err := f.ask(n, w, "POST", "/failpoint", o, nil)
+	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
 }
 
 // ask asks an injection socket; one of a process that has just been started is not there yet.
@@ -391,19 +401,21 @@ func (f *field) hurtDaemon(n localcluster.NodeInfo, hang bool, gap time.Duration
 	return s, nil
 }
 
-// startDaemon starts a daemon in the place of one that was killed; the dead one's end may not be known yet.
+// startDaemon starts a daemon in the place of one that was killed, as systemd would: again, until it stays. The dead
+// one's locks may be there for a moment longer than its process.
 func (f *field) startDaemon(n localcluster.NodeInfo) error {
-	var err error
-	for range 200 {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		f.mu.Lock()
-		err = f.Cluster.StartRun(string(n.ID))
+		err := f.Cluster.StartRun(string(n.ID)) // refuses while one runs
 		f.mu.Unlock()
-		if err == nil {
+		ask := n.Control(f.t.Context(), agent.RunSocket, "GET", "/status", nil, nil)
+		if ask == nil {
 			return nil
 		}
-		time.Sleep(5 * time.Millisecond)
+		if time.Now().After(deadline) {
+			return errors.Join(err, ask)
+		}
 	}
-	return err
 }
 
 // answered waits until the daemon of a node answers, and looks after a half that runs.

@@ -153,6 +153,7 @@ func liveData(t *testing.T, fields []*field) {
 					mu.Lock()
 					if err != nil {
 						t.Error(err)
+						s.applied = false
 					}
 					c.add(s)
 					mu.Unlock()

@@ -116,7 +116,7 @@ func (f *field) tryPoint(n localcluster.NodeInfo, p pointFault) (sample, error) 
 			return s, err
 		}
 	default:
-		if err := f.ask(n, p.who, "POST", "/failpoint", o, nil); err != nil {
+		if err := f.arm(n, p.who, o); err != nil {
 			return s, err
 		}
 	}
@@ -194,7 +194,7 @@ func (f *field) armAtStart(n localcluster.NodeInfo, w who, o failpoint.Order) er
 // disarm has a point that nobody came by do nothing: it is hit for as long as it may be without effect.
 func (f *field) disarm(n localcluster.NodeInfo, p pointFault) error {
 	o := failpoint.Order{Point: p.point, Action: failpoint.Delay.String(), Times: 1}
-	return f.ask(n, p.who, "POST", "/failpoint", o, nil)
+	return f.arm(n, p.who, o)
 }
 
 // awaitPoint waits until a point was hit: the process says so, or ends, or hangs.
@@ -232,7 +232,7 @@ func (f *field) tryDaemonPoint(n localcluster.NodeInfo, p pointFault, o failpoin
 	if err != nil {
 		return s, err
 	}
-	if err := f.ask(n, daemon, "POST", "/failpoint", o, nil); err != nil {
+	if err := f.arm(n, daemon, o); err != nil {
 		return s, err
 	}
 	at, pid := localcluster.Monotonic(), f.daemonPID(n)
@@ -302,6 +302,7 @@ func failpoints(t *testing.T, fields []*field) {
 					mu.Lock()
 					if err != nil {
 						t.Error(err)
+						s.applied = false
 					}
 					c.add(s)
 					if !s.applied {

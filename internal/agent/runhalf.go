@@ -58,17 +58,21 @@ func newChild(d *daemon, h fault.Half) *child {
 
 // tend looks after one half until ctx ends, and then stops it.
 func (c *child) tend(ctx context.Context) error {
-	defer c.timer.Stop()
-	defer func() {
-		c.stop()
-		_ = c.step(recovery.Closed{}) // starts nothing
-		if c.registers != nil {
-			_ = c.registers.Close()
-		}
-		if c.links != nil {
-			c.links.close()
-		}
-	}()
+	err := c.tendUntil(ctx)
+	// Not deferred: a daemon that panics leaves the half, and what is known of it, to the next one.
+	c.stop()
+	_ = c.step(recovery.Closed{}) // starts nothing
+	c.timer.Stop()
+	if c.registers != nil {
+		_ = c.registers.Close()
+	}
+	if c.links != nil {
+		c.links.close()
+	}
+	return err
+}
+
+func (c *child) tendUntil(ctx context.Context) error {
 	if err := c.begin(); err != nil {
 		return err
 	}

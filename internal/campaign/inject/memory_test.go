@@ -26,7 +26,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 	s := sample{applied: true, touched: true, category: catNoImpact}
 	h := w.half()
 	before, err := f.await(n, h, func(x recovery.Record) bool { // nothing of an earlier sample is under way
-		return x.State == recovery.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0)
+		return x.State == recovery.Running && x.PID != 0 && (x.Last == nil || x.Last.Proven > 0 || x.Last.Serving == 0)
 	})
 	if err != nil {
 		return s, err

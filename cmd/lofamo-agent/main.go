@@ -37,7 +37,7 @@ func main() {
 var errUsage = errors.New("usage")
 
 // execute runs the command line and returns the exit code: 0, 1 for a failure, 2 for a command line
-// or configuration that is refused.
+// or configuration that is refused; 78 instead where the daemon has started this.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ, stderr)
 	root.SetArgs(args)
@@ -50,7 +50,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	_, _ = fmt.Fprintf(stderr, "lofamo-agent: %s\n", strings.TrimPrefix(err.Error(), errUsage.Error()+": "))
 	var bad *agent.ConfigError
 	if errors.Is(err, errUsage) || errors.As(err, &bad) {
-		return agent.ExitConfig
+		return agent.RefusalCode(environ)
 	}
 	return 1
 }

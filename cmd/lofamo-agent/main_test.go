@@ -177,6 +177,12 @@ func TestRefusedCommandLines(t *testing.T) {
 	}
 }
 
+// A half that its daemon has started tells a refusal from a panic.
+func TestRefusalOfADaemonsHalf(t *testing.T) {
+	t.Setenv("LOFAMO_RECOVERY", "{}")
+	refusal(t, 78, []string{"absent", "no such file"}, "dnp", "--config", filepath.Join(t.TempDir(), "absent"))
+}
+
 // TestLogFileCannotBeOpened: halves run all the same.
 func TestLogFileCannotBeOpened(t *testing.T) {
 	c := node(t)

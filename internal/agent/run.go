@@ -8,6 +8,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/checks"
 	"github.com/lofamo/lofamo/internal/agent/checks/starter"
@@ -87,8 +90,8 @@ type daemon struct {
 	unkept condition // histories cannot be written
 }
 
-// Run runs the daemon until ctx ends; then it stops the halves. It fails when a half refuses its configuration at its
-// first start.
+// Run runs the daemon until ctx ends; then it stops the halves. It fails when a half refuses its configuration at the
+// first start of all.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := cfg.Agent.Validate(); err != nil {
 		return invalid(err)
@@ -116,6 +119,11 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		}
 		defer func() { _ = lock.Close() }()
 	}
+	if d.goesOn() {
+		for _, c := range d.halves {
+			c.first = false
+		}
+	}
 	// What was opened before this program began is not for the halves.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	if err := setSlice(); err != nil {
@@ -125,6 +133,20 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within", recovery.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	return d.serve(ctx)
+}
+
+// goesOn says whether this daemon takes the place of one that was not asked to stop, or of whoever has started a half: a half that
+// refuses its configuration then is no reason to stop the other.
+func (d *daemon) goesOn() bool {
+	for h := range d.halves {
+		if old, err := d.loadHistory(h); err == nil && old != nil && old.Record.State != recovery.Stopped {
+			return true
+		}
+		if _, held, _ := regfile.HolderOf(d.statePath(RegisterFile), h); held {
+			return true
+		}
+	}
+	return false
 }
 
 func (d *daemon) serve(ctx context.Context) error {
@@ -241,8 +263,21 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// ExitConfig is the exit code for a configuration or command line that is refused.
-const ExitConfig = 2
+// Exit codes for a configuration or command line that is refused.
+const (
+	ExitConfig = 2
+	// ExitRefused is that of a half that its daemon has started, EX_CONFIG of sysexits.h: with 2 ends a program of Go that
+	// panics, too, and the daemon is to start that one again.
+	ExitRefused = 78
+)
+
+// RefusalCode returns the exit code for a configuration or command line that is refused.
+func RefusalCode(environ []string) int {
+	if slices.ContainsFunc(environ, func(kv string) bool { return strings.HasPrefix(kv, recoveryEnv+"=") }) {
+		return ExitRefused
+	}
+	return ExitConfig
+}
 
 // ConfigError is the error for a configuration that is refused.
 type ConfigError struct{ Err error }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,6 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -52,6 +57,59 @@ func TestChecksAreTriedAgain(t *testing.T) {
 			t.Errorf("%d tries until the end: want 1", tries)
 		}
 	})
+}
+
+// A half that refuses its configuration at the first start of all ends the daemon. One that panics does not, with the same code
+// as a refusal on a terminal has, nor one that refuses when the other half may be well.
+func TestFirstStart(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		code  int
+		old   recovery.State // of the host half; 0: there is no history
+		fails bool
+	}{
+		{"refused", ExitRefused, 0, true},
+		{"refused after a stop", ExitRefused, recovery.Stopped, true},
+		{"refused, and a daemon was killed", ExitRefused, recovery.Running, false},
+		{"panics", ExitConfig, 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, nil).cfgs[grid.Coord{}]
+			cfg.Recovery.Restarts = 1
+			if err := makeStateDir(cfg.StateDir); err != nil {
+				t.Fatal(err)
+			}
+			if tc.old != 0 {
+				d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.DiscardHandler)}
+				d.keepHistory(fault.HalfHost, recovery.History{Record: recovery.Record{Half: fault.HalfHost, State: tc.old}})
+			}
+			program := filepath.Join(t.TempDir(), "halves")
+			script := fmt.Sprintf("#!/bin/sh\n[ $1 = dnp ] && exit %d\nexec sleep 1000\n", tc.code)
+			if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+			}()
+			if tc.fails {
+				if err := <-done; err == nil || !strings.Contains(err.Error(), "start the dnp half: it ended with code 78") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			(&testNet{t: t}).awaitRegister("the DNP half is given up", func() bool {
+				h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
+				return err == nil && h != nil && h.Record.State == recovery.GivenUp
+			})
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("the daemon has ended: %v", err)
+			}
+		})
+	}
 }
 
 func TestStateDirectoryOfOthers(t *testing.T) {

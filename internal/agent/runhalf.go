@@ -36,7 +36,7 @@ type child struct {
 	doubtUntil time.Time
 	stores     uint32    // as last read
 	testsAt    time.Time // when to see what it says of its self-test
-	first      bool      // no process of this daemon's has been seen to work
+	first      bool      // a process that does not even start ends the daemon: none has been seen to work
 	timer      *time.Timer
 	links      *links // of a DNP half that is restarted; nil: none are held
 
@@ -166,7 +166,7 @@ func (c *child) step(ev recovery.Event) error {
 		c.log.Info("half has passed its self-test", "proven", micros(r.Last.Proven))
 	}
 	if r.State == recovery.Running {
-		c.first = false // also one that panics soon ends with the code of a refused configuration
+		c.first = false
 	}
 	if out.Tell {
 		c.publish(r)
@@ -266,7 +266,7 @@ func (c *child) gone(cause recovery.Cause) error {
 	p.close() // nobody else has it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
 	failed := cause.Kind == recovery.Exited && cause.Code != 0
-	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == ExitConfig) {
+	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == ExitRefused) {
 		return fmt.Errorf("start the %s half: it %s", c.half, cause)
 	}
 	c.first = false

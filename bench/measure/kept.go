@@ -43,7 +43,7 @@ func NewKept(k Keeping, origin fault.Origin) (_ *Kept, err error) {
 			err = errors.Join(err, out.Close())
 		}
 	}()
-	cfg := keeper.Config{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler), Now: keeper.SinceBoot}
+	cfg := keeper.Config{Path: filepath.Join(dir, "spool"), Origin: origin, Logger: slog.New(slog.DiscardHandler), Now: backup.SinceBoot}
 	if cfg.Boot, err = keeper.BootID(); err != nil {
 		return nil, err
 	}

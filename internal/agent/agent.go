@@ -179,7 +179,7 @@ func (c *common) openKeeper(cs *closers) []servicenet.Kept {
 	}
 	k, kept := keeper.Open(keeper.Config{
 		Path: c.statePath(c.half.String() + spoolFileSuffix), Size: c.cfg.Service.SpoolBytes, Origin: c.self(),
-		Logger: c.log, Boot: boot, Now: keeper.SinceBoot, Copy: c.copy.file, Rescued: c.copy.rescued,
+		Logger: c.log, Boot: boot, Now: backup.SinceBoot, Copy: c.copy.file, Rescued: c.copy.rescued,
 	})
 	c.copy.rescued = nil
 	c.keeper = k

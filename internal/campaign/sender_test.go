@@ -18,6 +18,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
@@ -154,7 +155,7 @@ func (s *sender) begin(e fault.Epoch, supervisors []string) error {
 	}
 	var kept []servicenet.Kept
 	s.keeper, kept = keeper.Open(keeper.Config{
-		Path: filepath.Join(s.Dir, "spool"), Size: spoolBytes, Origin: s.id, Logger: s.log, Boot: boot, Now: keeper.SinceBoot,
+		Path: filepath.Join(s.Dir, "spool"), Size: spoolBytes, Origin: s.id, Logger: s.log, Boot: boot, Now: backup.SinceBoot,
 	})
 	if why := s.keeper.Why(); why != "" {
 		return fmt.Errorf("spool: %s", why)

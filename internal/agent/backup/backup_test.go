@@ -387,6 +387,12 @@ func TestWhoseCopyItIs(t *testing.T) {
 	}
 }
 
+func TestSinceBoot(t *testing.T) {
+	if a, b := SinceBoot(), SinceBoot(); a <= 0 || b < a {
+		t.Errorf("since boot %d, then %d", a, b)
+	}
+}
+
 // One writer: the half while it lives, its daemon then, and the half again.
 func TestOneWriter(t *testing.T) {
 	path := pathIn(t)

@@ -136,13 +136,13 @@ func (f *File) SessionAge(d grid.Direction) time.Duration {
 	if len(b) != sessionSize {
 		return 0
 	}
-	return time.Duration(max(0, sinceBoot()-int64(le.Uint64(b[sessionSize-8:]))))
+	return time.Duration(max(0, SinceBoot()-int64(le.Uint64(b[sessionSize-8:]))))
 }
 
 // StoreSession comes before the first frame of a session.
 func (f *File) StoreSession(d grid.Direction, s Session) error {
 	var b [sessionSize]byte
-	le.PutUint64(b[sessionSize-8:], uint64(sinceBoot()))
+	le.PutUint64(b[sessionSize-8:], uint64(SinceBoot()))
 	le.PutUint32(b[:], s.ID)
 	copy(b[4:], s.Tx[:])
 	copy(b[4+torus.KeySize:], s.Rx[:])
@@ -169,7 +169,7 @@ func (f *File) LinkAge(d grid.Direction) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if at := f.storedAt(d); at != 0 {
-		return time.Duration(max(1, sinceBoot()-at))
+		return time.Duration(max(1, SinceBoot()-at))
 	}
 	return 0
 }
@@ -182,8 +182,8 @@ func (f *File) storedAt(d grid.Direction) int64 {
 	return int64(le.Uint64(b[88:]))
 }
 
-// sinceBoot is CLOCK_BOOTTIME, in ns: a copy is of one boot.
-func sinceBoot() int64 {
+// SinceBoot returns CLOCK_BOOTTIME in ns: a copy is of one boot.
+func SinceBoot() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 0 // cannot fail for this clock
@@ -202,7 +202,7 @@ type stamp struct {
 
 func (s *stamp) now() int64 {
 	if now := time.Now(); s.asked.IsZero() || now.Sub(s.asked) >= stampEvery {
-		s.asked, s.at = now, sinceBoot()
+		s.asked, s.at = now, SinceBoot()
 	}
 	return s.at
 }

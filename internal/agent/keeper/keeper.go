@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -266,13 +265,4 @@ func parseBootID(s string) (id [16]byte, err error) {
 		return id, fmt.Errorf("boot id: given %.60q: want a UUID", s)
 	}
 	return [16]byte(raw), nil
-}
-
-// SinceBoot returns CLOCK_BOOTTIME in ns.
-func SinceBoot() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0 // cannot fail for this clock
-	}
-	return ts.Nano()
 }

@@ -26,7 +26,7 @@ func faresFamilies() []metric {
 		},
 		{"lofamo_agent_resumed", "1 when a half went on from its copy when it was started, 0 when it began cold or has not said so.", half},
 		{"lofamo_agent_copy_failing", "1 while the host half's copy does not work: a restart would begin cold.", nil},
-		{"lofamo_agent_copy_mended", "Damaged cells of the host half's copy that were mended when it started.", nil},
+		{"lofamo_agent_copy_mended_total", "Damaged places in the host half's copy that were mended since it started, then included.", nil},
 		{"lofamo_agent_copy_lost", "Cells of the host half's copy that were lost when it started.", nil},
 		{"lofamo_agent_copy_remade_total", "Times that the host half's copy was made anew since it started.", nil},
 		{"lofamo_agent_copy_failed_stores_total", "Stores that did not reach the host half's copy.", nil},
@@ -90,7 +90,7 @@ func (s sink) fares(f heardFares) {
 		}
 	}
 	s.gauge("lofamo_agent_copy_failing", one(f.failing))
-	s.gauge("lofamo_agent_copy_mended", float64(f.copy.Mended))
+	s.counter("lofamo_agent_copy_mended_total", uint64(f.copy.Mended))
 	s.gauge("lofamo_agent_copy_lost", float64(f.copy.Lost))
 	s.counter("lofamo_agent_copy_remade_total", f.copy.Made)
 	s.counter("lofamo_agent_copy_failed_stores_total", f.copy.Failed)

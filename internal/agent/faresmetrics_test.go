@@ -59,6 +59,7 @@ func TestFaresMetrics(t *testing.T) {
 		"lofamo_agent_copy_failing":             {` 1`},
 		"lofamo_agent_copy_remade_total":        {` 2`},
 		"lofamo_agent_copy_reports":             {` 7`},
+		"lofamo_agent_copy_mended_total":        {` 1`},
 		"lofamo_agent_selftest_state":           {`{half="dnp",module="direct/eth0",state="FAILING"} 1`, `{half="dnp",module="direct/eth0",state="PASSED"} 0`},
 		"lofamo_agent_selftest_proving":         {`{half="dnp",module="direct/eth0"} 1`},
 		"lofamo_agent_selftest_latency_seconds": {`{half="dnp",module="direct/eth0"} 0.00025`},

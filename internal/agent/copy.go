@@ -3,6 +3,8 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 )
 
 // copyFileSuffix follows the half's name in the name of its copy.
@@ -22,7 +25,7 @@ const copyFileSuffix = ".backup"
 
 // CopyPath is the name of a half's copy.
 func CopyPath(stateDir string, half fault.Half) string {
-	return stateDir + "/" + half.String() + copyFileSuffix
+	return filepath.Join(stateDir, half.String()+copyFileSuffix)
 }
 
 // resumption is a half's copy, and where the half goes on: nowhere, if numbers has no epoch.
@@ -50,7 +53,7 @@ func (c *common) openCopy(cs *closers) {
 	}
 	n, known := file.Numbers()
 	last := epoch.Read(c.epochPath())
-	why := ""
+	var why string
 	switch {
 	case bootErr != nil:
 		why = bootErr.Error()
@@ -58,6 +61,8 @@ func (c *common) openCopy(cs *closers) {
 		why = "the copy's numbers are lost"
 	case last > n.Epoch:
 		why = fmt.Sprintf("a later life had boot epoch %d, the copy is of %d", last, n.Epoch)
+	default:
+		why = c.distrust()
 	}
 	if why != "" {
 		c.copy.rescued = file.Reports()
@@ -68,6 +73,37 @@ func (c *common) openCopy(cs *closers) {
 	c.copy.numbers = n
 	if s := file.Stats(); s.Lost > 0 || s.Mended > 0 {
 		c.log.Warn("the copy was damaged", "mended", s.Mended, "lost", s.Lost)
+	}
+}
+
+// coldAttempt is the restart in a row from which on a half begins cold. One that failed may be another's doing, as a second signal 9 is. With a
+// budget of fewer restarts it is the start after the half was given up.
+const coldAttempt = 3
+
+// distrust says why the half must not go on from its copy though every cell of it is good; empty: it may. What was wrong before it was
+// stored, and makes the half crash, is in there with a good checksum, and would make each life after it crash as well.
+func (c *common) distrust() string {
+	r, err := recovery.Decode([]byte(os.Getenv(recoveryEnv)))
+	if err != nil || r.Half != c.half || r.Last == nil || r.Last.Serving != 0 { // no daemon, or what failed has been mended since
+		return ""
+	}
+	failed := r.Last.Attempt - 1
+	if failed < min(coldAttempt-1, r.Budget) || !crashed(r.Last.Cause) {
+		return ""
+	}
+	return fmt.Sprintf("restarts that failed: %d in a row", failed)
+}
+
+// crashed says whether an end of the half may be the work of what is in its copy: one that could not be started has not read it, and one
+// that ended by itself with code 1 or ExitConfig has said what else it lacks. A panic ends it with code 2.
+func crashed(c recovery.Cause) bool {
+	switch c.Kind {
+	case recovery.NotStarted:
+		return false
+	case recovery.Exited:
+		return c.Code > 1 && c.Code != ExitConfig
+	default:
+		return true
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -220,36 +221,119 @@ func TestHalvesGoOn(t *testing.T) {
 	}
 }
 
-// A copy from which nothing may be gone on from: a new boot epoch, and the reports in it are delivered all the same.
+// A copy that is not gone on from: a new boot epoch, and the reports of before are delivered all the same. They come from the spool where
+// the copy is no more, and from the copy where there is no spool.
 func TestColdStarts(t *testing.T) {
-	for name, spoil := range map[string]func(t *testing.T, cfg config.Agent, path string){
-		"no copy": func(t *testing.T, _ config.Agent, path string) {
+	for name, tt := range map[string]struct {
+		spool bool
+		spoil func(t *testing.T, cfg config.Agent, path string)
+	}{
+		"no copy": {true, func(t *testing.T, _ config.Agent, path string) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-		},
-		"truncated": func(t *testing.T, _ config.Agent, path string) {
+		}},
+		"truncated": {true, func(t *testing.T, _ config.Agent, path string) {
 			if err := os.Truncate(path, 100); err != nil {
 				t.Fatal(err)
 			}
-		},
-		"a later epoch on disk": func(t *testing.T, cfg config.Agent, _ string) {
+		}},
+		"a later epoch on disk": {false, func(t *testing.T, cfg config.Agent, _ string) {
 			p := filepath.Join(cfg.StateDir, "host.epoch")
 			if err := epoch.Set(p, epoch.Read(p)+5); err != nil {
 				t.Fatal(err)
 			}
-		},
+		}},
+		"it makes the half crash": {false, func(t *testing.T, _ config.Agent, _ string) {
+			setRecord(t, recovery.Record{
+				Half: fault.HalfHost, State: recovery.Restarting, Budget: 5,
+				Last: &recovery.Recovery{Cause: recovery.Cause{Kind: recovery.Exited, Code: 2}, Attempt: 3, Gone: 1},
+			})
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newTestNet(t, pair, nil)
+			n := newTestNet(t, pair, func(cfg *config.Agent) {
+				if !tt.spool {
+					cfg.Service.SpoolBytes = 0
+				}
+			})
+			n.super.set(func(f *fakeSupervisor) { f.mute = true })
 			n.start(at0, fault.HalfHost)
 			first := n.awaitStatus(at0, "its epoch", func(s status.Status) bool { return s.Host.Epoch > 0 }).Host.Epoch
+			n.start(at0, fault.HalfDNP)
+			n.awaitStatus(at0, "both halves", func(s status.Status) bool { return s.DNP.State == "ALIVE" })
+			n.halt(at0, fault.HalfDNP) // something to report
+			n.awaitRegister("a report", func() bool { return len(n.look(at0, fault.HalfHost).Reports()) > 0 })
 			n.halt(at0, fault.HalfHost)
-			path := CopyPath(n.cfgs[at0].StateDir, fault.HalfHost)
-			spoil(t, n.cfgs[at0], path)
+			held := n.look(at0, fault.HalfHost).Reports()
+			tt.spoil(t, n.cfgs[at0], CopyPath(n.cfgs[at0].StateDir, fault.HalfHost))
+			n.super.set(func(f *fakeSupervisor) {
+				f.mute = false
+				clear(f.reports)
+			})
 			n.start(at0, fault.HalfHost)
-			n.awaitStatus(at0, "a new epoch", func(s status.Status) bool { return s.Host.Epoch > first })
+			n.awaitStatus(at0, "a new epoch", func(s status.Status) bool { return s.Host.Epoch > first && s.Copy.Cold != "" })
+			for _, r := range held {
+				id := fault.ReportID{Origin: fault.Origin{Node: n.cfgs[at0].Node, Half: fault.HalfHost}, Epoch: r.Epoch, Seq: r.Seq}
+				n.super.awaitThat(id.String(), func() bool { return n.super.reports[id] > 0 })
+			}
 		})
+	}
+}
+
+// setRecord is what a daemon gives to the halves that the test starts.
+func setRecord(t *testing.T, r recovery.Record) {
+	t.Helper()
+	b, err := r.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(recoveryEnv, string(b))
+}
+
+// A copy is given up when the restarts from it failed in a way that may be its own fault, and only while they do.
+func TestDistrust(t *testing.T) {
+	panicked := recovery.Cause{Kind: recovery.Exited, Code: 2}
+	at := func(attempt int, c recovery.Cause) *recovery.Recovery {
+		return &recovery.Recovery{Cause: c, Attempt: attempt, Gone: 1}
+	}
+	served := at(3, panicked)
+	served.Serving = 1
+	for name, tt := range map[string]struct {
+		half   fault.Half
+		state  recovery.State
+		budget int
+		last   *recovery.Recovery
+		want   string
+	}{
+		"the first start":               {fault.HalfDNP, recovery.Starting, 5, nil, ""},
+		"the first restart":             {fault.HalfDNP, recovery.Restarting, 5, at(1, panicked), ""},
+		"one failed":                    {fault.HalfDNP, recovery.Restarting, 5, at(2, panicked), ""},
+		"two failed":                    {fault.HalfDNP, recovery.Restarting, 5, at(3, panicked), "restarts that failed: 2 in a row"},
+		"three failed":                  {fault.HalfDNP, recovery.Restarting, 5, at(4, panicked), "restarts that failed: 3 in a row"},
+		"killed":                        {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Killed, Code: 9}), "restarts that failed: 2 in a row"},
+		"hung":                          {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Hung}), "restarts that failed: 2 in a row"},
+		"it said what it lacks":         {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: 1}), ""},
+		"its configuration is refused":  {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: ExitConfig}), ""},
+		"it was never there":            {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.NotStarted}), ""},
+		"the other half":                {fault.HalfHost, recovery.Restarting, 5, at(3, panicked), ""},
+		"given up, and asked for":       {fault.HalfDNP, recovery.Starting, 5, at(6, panicked), "restarts that failed: 5 in a row"},
+		"given up after one":            {fault.HalfDNP, recovery.Starting, 1, at(2, panicked), "restarts that failed: 1 in a row"},
+		"a budget of one, the first":    {fault.HalfDNP, recovery.Restarting, 1, at(1, panicked), ""},
+		"left as it died, and asked":    {fault.HalfDNP, recovery.Starting, 5, at(1, panicked), ""},
+		"stopped long after it was":     {fault.HalfDNP, recovery.Starting, 5, served, ""},
+		"stopped while it was starting": {fault.HalfDNP, recovery.Starting, 5, at(3, panicked), "restarts that failed: 2 in a row"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			setRecord(t, recovery.Record{Half: tt.half, State: tt.state, Budget: tt.budget, Last: tt.last})
+			if got := (&common{half: fault.HalfDNP}).distrust(); got != tt.want {
+				t.Errorf("%q: want %q", got, tt.want)
+			}
+		})
+	}
+	t.Setenv(recoveryEnv, "")
+	if got := (&common{half: fault.HalfDNP}).distrust(); got != "" {
+		t.Errorf("without a daemon: %q", got)
 	}
 }
 

@@ -58,6 +58,9 @@ func linkModule(d grid.Direction) selftest.Module {
 // newSelfTest makes the tests of the modules that the half has.
 func newSelfTest(cfg Config, now time.Time) selfTest {
 	var s selfTest
+	for _, d := range cfg.Topo.Links {
+		s.echoes[d.Index()] = newBucket(echoRate, echoRate, now)
+	}
 	if cfg.SelfTest.Interval <= 0 {
 		return s
 	}
@@ -66,7 +69,6 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 	}
 	for _, d := range cfg.Topo.Links {
 		mods = append(mods, tests.Link(d))
-		s.echoes[d.Index()] = newBucket(echoRate, echoRate, now)
 	}
 	if len(cfg.Topo.Links) > 0 && cfg.MaxHops >= testHops {
 		mods = append(mods, tests.Relay())
@@ -210,11 +212,12 @@ func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 	m.test(now, selftest.Void{Module: p.Module, ID: p.ID})
 }
 
-// onTestFrame sends a neighbour's probe back, or takes one of ours.
+// onTestFrame sends a neighbour's probe back, also when this half tests nothing itself: the neighbour would take it for
+// a loss. Or it takes one of ours.
 func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
 	switch {
 	case len(payload) <= 1:
-	case payload[0] == testAsks && m.selfTest.machine != nil && m.selfTest.echoes[l.dir.Index()].take(now):
+	case payload[0] == testAsks && m.selfTest.echoes[l.dir.Index()].take(now):
 		m.sendTest(l, testEcho, payload[1:])
 	case payload[0] == testEcho:
 		m.test(now, selftest.Returned{Module: linkModule(l.dir), Data: payload[1:]})

@@ -328,6 +328,12 @@ func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
 // A neighbour of before sends nothing back, and must not get messages that it would find malformed.
 func TestNeighbourOfBefore(t *testing.T) {
 	p := newPair(t, testing2s, tests.Config{})
+	p.spoil = func(half int, f torus.Frame) []torus.Frame {
+		if half == 1 && f.Type == torus.TypeTest {
+			return nil
+		}
+		return []torus.Frame{f}
+	}
 	p.busy(time.Minute)
 	for _, name := range []string{"link X+", "relay"} {
 		if r := p.result(0, name); r.State != selftest.Untested {
@@ -339,6 +345,25 @@ func TestNeighbourOfBefore(t *testing.T) {
 	}
 	if p.tests > 2*3*8 {
 		t.Errorf("%d test frames in a minute to one who never answers", p.tests)
+	}
+}
+
+// A neighbour whose own tests are switched off, while it goes on in the same epoch, sends back all the same: nobody takes
+// that for a loss.
+func TestNeighbourThatTestsNoMore(t *testing.T) {
+	p := newPair(t, testing2s, testing2s)
+	p.busy(10 * time.Second)
+	off := p.halves[1].cfg
+	off.SelfTest = tests.Config{}
+	p.halves[1].cfg, p.halves[1].selfTest = off, newSelfTest(off, p.now)
+	p.busy(time.Minute)
+	for _, name := range []string{"link X+", "relay"} {
+		if r := p.result(0, name); r.State != selftest.Passed || r.Lost > 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if p.core(0) != watchdog.HealthNormal {
+		t.Errorf("core %s: %s", p.core(0), p.text[0])
 	}
 }
 

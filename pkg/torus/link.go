@@ -287,13 +287,17 @@ func (l *Link) Loss() uint16 {
 // NextFrame returns the heartbeat to send now. It may be called at any time, to tell an urgent
 // change of status, not only when Step asks for it.
 func (l *Link) NextFrame(st Status) Frame {
-	l.status = st
+	l.SetStatus(st)
 	f := Frame{Type: TypeHeartbeat}
 	l.Fill(&f)
 	return f
 }
 
-// Fill sets everything in f but its type and payload, with the status last given to NextFrame.
+// SetStatus says what frames say of this node that Fill fills before the first NextFrame. Without an epoch the peer of a
+// session that goes on takes them for replays.
+func (l *Link) SetStatus(st Status) { l.status = st }
+
+// Fill sets everything in f but its type and payload, with the status last given to NextFrame or SetStatus.
 // Every frame filled takes a sequence number: send it, or the peer counts it as lost.
 func (l *Link) Fill(f *Frame) {
 	l.txSeq++

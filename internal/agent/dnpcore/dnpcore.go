@@ -194,6 +194,9 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.beginProof(now)
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})
+	for _, d := range cfg.Topo.Links {
+		m.links[d.Index()].machine.SetStatus(m.status()) // messages that are held may go before the first heartbeat
+	}
 	return m, nil
 }
 

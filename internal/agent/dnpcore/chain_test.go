@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// chain is a row of DNP halves, of which the second is killed at random between any two things that it stores, and goes on
-// from its copy 10 ms later; and frames of hops are lost on all links.
+// chain is a ring of DNP halves, of which the second is killed at random before and after anything that it stores, and goes on
+// from its copy 10 ms later; and frames of hops are lost on all links. Its link to the third may be cut.
 type chain struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -29,11 +29,13 @@ type chain struct {
 	air   []underWay
 	crash float64
 	loss  float64
+	cut   bool
 	kills int
 }
 
 type chainNode struct {
 	at     grid.Coord
+	before bool     // it is of an earlier version, that knows no hops
 	m      *Machine // nil: it is dead
 	wake   time.Time
 	back   time.Time
@@ -48,7 +50,7 @@ type underWay struct {
 	frame Frame
 }
 
-func newChain(t *testing.T, seed uint64) *chain {
+func newChain(t *testing.T, seed uint64, before bool) *chain {
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +60,9 @@ func newChain(t *testing.T, seed uint64) *chain {
 	for i := range c.dims.Nodes() {
 		n := &chainNode{at: c.dims.At(i), opened: map[string]int{}}
 		c.nodes = append(c.nodes, n)
+	}
+	if c.nodes[2].before = before; before {
+		c.cfg.RelayRate = 1000 // what is over it does not come again
 	}
 	for _, n := range c.nodes {
 		c.begin(n)
@@ -74,7 +79,7 @@ func newChain(t *testing.T, seed uint64) *chain {
 func (c *chain) begin(n *chainNode) {
 	cfg := c.cfg
 	cfg.Topo = topo.New(fault.DefaultNodeID(n.at), n.at, c.dims, nil)
-	cfg.Hops, cfg.Resume = n.hops, n.links
+	cfg.Hops, cfg.Resume, cfg.NoHops = n.hops, n.links, n.before
 	m, err := New(cfg, c.now, 7)
 	if err != nil {
 		c.t.Fatal(err)
@@ -89,18 +94,21 @@ func (c *chain) step(n *chainNode, ev Event) {
 	}
 }
 
-// apply is the shell: what is kept first, at any of which the process may die, and then the frames.
+// apply is the shell: what is kept first, each a store of its own before and after which the process may die, and then the
+// frames.
 func (c *chain) apply(n *chainNode, out Output) {
 	n.wake = out.Wake
+	m := n.m
 	for _, d := range c.dims.Links() {
+		if c.dies(n) {
+			return
+		}
 		i := d.Index()
-		n.links.Links[i] = n.m.LinkSnapshot(d)
+		n.links.Links[i] = m.LinkSnapshot(d)
 		n.links.Has[i] = n.links.Links[i].TxSession != 0
 	}
 	for _, k := range out.Keep {
-		if n == c.nodes[1] && c.rnd.Float64() < c.crash {
-			n.m, n.back = nil, c.now.Add(10*time.Millisecond)
-			c.kills++
+		if c.dies(n) {
 			return
 		}
 		if k.Dir.Valid() {
@@ -109,11 +117,17 @@ func (c *chain) apply(n *chainNode, out Output) {
 			n.hops.Held[k.Slot] = Held{Bytes: bytes.Clone(k.Bytes)}
 		}
 	}
+	if len(out.Keep) > 0 && c.dies(n) {
+		return
+	}
 	for _, f := range out.Frames {
 		if f.Frame.Type == torus.TypeHop && c.rnd.Float64() < c.loss {
 			continue
 		}
 		to, _ := c.dims.Neighbour(n.at, f.Dir)
+		if c.cut && n.at.X+to.X == 3 && n.at.X*to.X == 2 {
+			continue
+		}
 		f.Frame.Payload = bytes.Clone(f.Frame.Payload)
 		c.air = append(c.air, underWay{c.now.Add(time.Millisecond), c.nodes[c.dims.Rank(to)], Frame{f.Dir.Opposite(), f.Frame}})
 	}
@@ -123,6 +137,16 @@ func (c *chain) apply(n *chainNode, out Output) {
 	if out.TakeHost {
 		c.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})
 	}
+}
+
+// dies kills the second half, if so it happens.
+func (c *chain) dies(n *chainNode) bool {
+	if n != c.nodes[1] || c.rnd.Float64() >= c.crash {
+		return false
+	}
+	n.m, n.back = nil, c.now.Add(10*time.Millisecond)
+	c.kills++
+	return true
 }
 
 func (c *chain) run(d time.Duration) {
@@ -143,33 +167,47 @@ func (c *chain) run(d time.Duration) {
 	}
 }
 
-// TestKilledBetweenAnyTwoStores: what is passed on through a half that dies again and again arrives, and once.
+// TestKilledBetweenAnyTwoStores: what is passed on through a half that dies again and again arrives, and once; also when the
+// only way on is broken for a while, or leads to a half of an earlier version.
 func TestKilledBetweenAnyTwoStores(t *testing.T) {
-	kills := 0
-	for seed := range uint64(20) {
-		c := newChain(t, seed)
-		c.crash, c.loss = 0.1, 0.2
-		const messages = 60
-		dst := c.nodes[2]
-		for i := range messages {
-			c.step(c.nodes[0], FromHost{Message: relay.Message{Kind: relay.Down, Dst: dst.at, Envelope: fmt.Append(nil, i)}})
-			c.run(time.Duration(5+c.rnd.IntN(10)) * time.Millisecond)
-		}
-		c.crash, c.loss = 0, 0
-		c.run(2 * time.Second)
-		kills += c.kills
-		for i := range messages {
-			if n := dst.opened[fmt.Sprint(i)]; n != 1 {
-				t.Errorf("seed %d: message %d arrived %d times", seed, i, n)
+	for _, test := range []struct {
+		name        string
+		cut, before bool
+	}{{name: "hops"}, {name: "broken link", cut: true}, {name: "neighbour of before", before: true}} {
+		t.Run(test.name, func(t *testing.T) {
+			kills := 0
+			for seed := range uint64(20) {
+				c := newChain(t, seed, test.before)
+				kills += c.killed(seed, test.cut)
 			}
-		}
-		for i, n := range c.nodes {
-			if s := n.m.HopStats(); s.Held != 0 || s.Expired != 0 {
-				t.Errorf("seed %d: half %d: %+v", seed, i, s)
+			if kills < 100 {
+				t.Errorf("%d kills: the test tests nothing", kills)
 			}
+		})
+	}
+}
+
+// killed sends messages through the half that is killed, and returns how often it was.
+func (c *chain) killed(seed uint64, cut bool) int {
+	c.crash, c.loss = 0.03, 0.2
+	const messages = 60
+	dst := c.nodes[2]
+	for i := range messages {
+		c.cut = cut && i >= 20 && i < 40
+		c.step(c.nodes[0], FromHost{Message: relay.Message{Kind: relay.Down, Dst: dst.at, Envelope: fmt.Append(nil, i)}})
+		c.run(time.Duration(5+c.rnd.IntN(10)) * time.Millisecond)
+	}
+	c.crash, c.loss = 0, 0
+	c.run(2 * time.Second)
+	for i := range messages {
+		if n := dst.opened[fmt.Sprint(i)]; n != 1 {
+			c.t.Errorf("seed %d: message %d arrived %d times", seed, i, n)
 		}
 	}
-	if kills < 100 {
-		t.Errorf("%d kills: the test tests nothing", kills)
+	for i, n := range c.nodes {
+		if s := n.m.HopStats(); s.Held != 0 || s.Expired != 0 {
+			c.t.Errorf("seed %d: half %d: %+v", seed, i, s)
+		}
 	}
+	return c.kills
 }

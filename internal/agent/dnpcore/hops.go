@@ -1,7 +1,6 @@
 package dnpcore
 
 import (
-	"encoding/binary"
 	"math/bits"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 // free; and the neighbour that it came from gets its acknowledgement only when the slot and the window are in the copy
 // (seed 000 §4.1). So this half may be killed at any instruction, and goes on with what it had taken.
 //
+// A message that has no way but broken links waits there, for at most hopLife, and for any other way that there comes to be.
 // When all slots are full a message is not taken: who sent it tries again. Its own half's messages, and those of
 // neighbours that know no hops, go on without a slot then, as do back messages always.
 
@@ -96,7 +96,7 @@ type slot struct {
 	wait   [grid.NumDirections]uint64 // its numbers where it is on its way
 	passed bool                       // it has gone on to somebody
 	mail   mailState
-	own    bool      // it is for this half, which handles it until the next tick
+	leaves bool      // with this step, to somebody who acknowledges nothing: done at the next tick
 	at     time.Time // when it was taken
 	again  time.Time // when it is tried again; zero: it is under way
 }
@@ -211,7 +211,7 @@ func (m *Machine) pass(now time.Time, i int, msg relay.Message, from *link) {
 	case msg.Dst == m.cfg.Topo.Coord:
 		m.out.Open = append(m.out.Open, msg.Envelope)
 		if i != none {
-			m.hops.slots[i].own = true
+			m.hops.slots[i].leaves = true
 		}
 	default:
 		m.route(now, i, msg, from)
@@ -243,7 +243,9 @@ func (m *Machine) settle(now time.Time, i int) {
 	}
 	s := &m.hops.slots[i]
 	switch {
-	case s.own || s.mail != mailNone || s.waits():
+	case s.leaves || s.mail != mailNone:
+	case m.underWay(s):
+		s.again = time.Time{}
 	case s.passed:
 		m.release(i)
 	case s.again.IsZero():
@@ -251,21 +253,30 @@ func (m *Machine) settle(now time.Time, i int) {
 	}
 }
 
-func (s *slot) waits() bool { return s.wait != [grid.NumDirections]uint64{} }
+// underWay says whether a message waits for a neighbour that can be waited for. One that waits at broken links alone is
+// tried by other ways all the while: who takes it first has it.
+func (m *Machine) underWay(s *slot) bool {
+	for d, n := range s.wait {
+		if n != 0 && m.links[d].detail.State() != torus.LinkBroken {
+			return true
+		}
+	}
+	return false
+}
 
 // tickHeld looks at all messages that are held: what the mailbox and this half have had since the last tick is done.
 func (m *Machine) tickHeld(now time.Time) {
 	for on := m.hops.on; on != 0; on &= on - 1 {
 		i := bits.TrailingZeros64(on)
 		s := &m.hops.slots[i]
-		if s.own || s.mail == mailHanded {
-			s.own, s.mail, s.passed = false, mailNone, true
+		if s.leaves || s.mail == mailHanded {
+			s.leaves, s.mail, s.passed = false, mailNone, true
 		}
 		switch {
 		case now.Sub(s.at) > hopLife:
 			m.hops.stats.Expired++
 			m.release(i)
-		case due(now, s.again):
+		case due(now, s.again) && !m.underWay(s):
 			s.again, s.mail = time.Time{}, mailNone
 			m.pass(now, i, m.aged(s, now), m.link(s.from))
 		default:
@@ -289,7 +300,8 @@ func (m *Machine) aged(s *slot, now time.Time) relay.Message {
 	return msg
 }
 
-// send sends a message by a link; a hop has been counted. The neighbour acknowledges it if it can, and is worth waiting for.
+// send sends a message by a link; a hop has been counted. A neighbour that knows hops has it when it says so, also over
+// a link that is broken: what the one before was told is taken is not dropped on a guess. One that knows none has it at once.
 func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
 	if i == none {
 		m.forward(now, l, msg)
@@ -299,24 +311,24 @@ func (m *Machine) send(now time.Time, i int, l *link, msg relay.Message) {
 	if s.wait[l.dir.Index()] != 0 {
 		return
 	}
-	if m.reliable(l) {
-		if hd, ok := l.hop.Send(now, i); ok {
-			if m.sendHop(now, l, hd, msg) {
-				s.wait[l.dir.Index()] = hd.Number
-				m.hops.changed |= 1 << i
-				return
-			}
-			l.hop.Abandon(hd.Number)
+	if m.acknowledges(l) {
+		hd, ok := l.hop.Send(now, i)
+		if !ok {
+			return // too many are on their way: it is tried again
 		}
+		if m.sendHop(now, l, hd, msg) {
+			s.wait[l.dir.Index()] = hd.Number
+			m.hops.changed |= 1 << i
+			return
+		}
+		l.hop.Abandon(hd.Number)
 	}
-	s.passed = true
+	s.leaves = true
 	m.forward(now, l, msg)
 }
 
-// reliable says whether the neighbour acknowledges, and can be waited for.
-func (m *Machine) reliable(l *link) bool {
-	return !m.cfg.NoHops && l.session && l.peer.Hops && l.detail.State() != torus.LinkBroken
-}
+// acknowledges says whether the neighbour does.
+func (m *Machine) acknowledges(l *link) bool { return !m.cfg.NoHops && l.session && l.peer.Hops }
 
 // sendHop sends a message under a number, and says whether it fits.
 func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg relay.Message) bool {
@@ -381,23 +393,43 @@ func (m *Machine) onHop(now time.Time, l *link, payload []byte) {
 }
 
 // reroute has messages that wait for a neighbour go another way: it is not heard, or not there for a while. What is
-// for a neighbour that will be back waits for it.
+// for a neighbour that will be back waits for it, and what has no other way goes on waiting under its number.
 func (m *Machine) reroute(now time.Time, l *link) {
+	d, broken := l.dir.Index(), l.detail.State() == torus.LinkBroken
 	for on := m.hops.on; on != 0; on &= on - 1 {
 		i := bits.TrailingZeros64(on)
 		s := &m.hops.slots[i]
-		n := s.wait[l.dir.Index()]
-		if n == 0 || m.reliable(l) && s.msg.Kind == relay.Down && s.msg.Dst == l.dst {
+		n := s.wait[d]
+		switch {
+		case n == 0, m.acknowledges(l) && !broken && s.msg.Kind == relay.Down && s.msg.Dst == l.dst:
 			continue
+		case !m.acknowledges(l):
+			m.giveUp(i, l)
 		}
-		l.hop.Abandon(n)
-		s.wait[l.dir.Index()] = 0
+		if !s.elsewhere(d) {
+			m.pass(now, i, m.aged(s, now), m.link(s.from))
+		}
+		if s.elsewhere(d) {
+			m.giveUp(i, l)
+		}
+		m.settle(now, i)
+	}
+}
+
+// elsewhere says whether a message has gone on, or is on its way, by another way than a link.
+func (s *slot) elsewhere(link int) bool {
+	wait := s.wait
+	wait[link] = 0
+	return wait != [grid.NumDirections]uint64{} || s.passed || s.leaves || s.mail != mailNone
+}
+
+// giveUp has a message wait at a link no more.
+func (m *Machine) giveUp(i int, l *link) {
+	n := &m.hops.slots[i].wait[l.dir.Index()]
+	if *n != 0 {
+		l.hop.Abandon(*n)
+		*n = 0
 		m.hops.changed |= 1 << i
-		if s.waits() || s.passed || s.own || s.mail != mailNone {
-			m.settle(now, i)
-			continue
-		}
-		m.pass(now, i, m.aged(s, now), m.link(s.from))
 	}
 }
 
@@ -463,44 +495,4 @@ func (m *Machine) HopStats() HopStats {
 	s := m.hops.stats
 	s.Held = bits.OnesCount64(m.hops.on)
 	return s
-}
-
-// A slot in the copy, big endian; the message is as package relay encodes it, with the hops made before this one.
-//
-//	0    1     direction by which it came, 0: none
-//	1    4     stream by which it came, 0: none
-//	5    8     number
-//	13   6·8   its numbers on the links X+ X- Y+ Y- Z+ Z-, 0: not on its way there
-//	61         the message
-const slotHeader = 1 + 4 + 8 + grid.NumDirections*8
-
-// MaxKept bounds what is kept of a message.
-const MaxKept = slotHeader + relay.MaxSize
-
-func (s *slot) append(dst []byte) ([]byte, error) {
-	dst = append(dst, byte(s.from))
-	dst = binary.BigEndian.AppendUint32(dst, s.stream)
-	dst = binary.BigEndian.AppendUint64(dst, s.number)
-	for _, n := range s.wait {
-		dst = binary.BigEndian.AppendUint64(dst, n)
-	}
-	return s.msg.Append(dst)
-}
-
-// decodeSlot reads what append wrote, and says whether it is that. What it returns is its own.
-func decodeSlot(b []byte) (slot, bool) {
-	if len(b) < slotHeader {
-		return slot{}, false
-	}
-	s := slot{from: grid.Direction(b[0]), stream: binary.BigEndian.Uint32(b[1:]), number: binary.BigEndian.Uint64(b[5:])}
-	for i := range s.wait {
-		s.wait[i] = binary.BigEndian.Uint64(b[13+8*i:])
-	}
-	msg, err := relay.Decode(b[slotHeader:])
-	if err != nil || s.from != 0 && !s.from.Valid() {
-		return slot{}, false
-	}
-	msg.Envelope = append([]byte(nil), msg.Envelope...)
-	s.msg = msg
-	return s, true
 }

@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,42 @@ func TestNoRoom(t *testing.T) {
 	w.frame(p, torus.TypeHop, p.sent[len(p.sent)-1])
 	if s := w.m.HopStats(); s.Held != 1 {
 		t.Errorf("it is not taken when there is room: %+v", s)
+	}
+}
+
+// When too many are on their way over a link a message that was acknowledged waits until there is room, and goes then.
+func TestWindowFull(t *testing.T) {
+	w := newWorld(t, "3x1x1", "0,0,0")
+	for _, p := range w.peers {
+		p.status.Hops, p.mute = true, p.dir == grid.XPlus
+		w.receive(p, p.machine.NextFrame(p.status))
+	}
+	down := func(text string) {
+		w.message(w.peer(grid.XMinus), relay.Message{Kind: relay.Down, Limit: 9, Made: 1, Dst: grid.Coord{X: 1}, Envelope: []byte(text)})
+	}
+	down("first")
+	for hop := w.m.links[grid.XPlus.Index()].hop; ; {
+		hd, ok := hop.Send(w.now, 0)
+		if !ok {
+			break
+		}
+		hop.Abandon(hd.Number)
+	}
+	w.deeds = nil
+	down("second")
+	if got := strings.Join(w.deeds, "\n"); strings.Contains(got, "second") || !strings.Contains(got, "acknowledges to X-: 2") {
+		t.Errorf("sent where there is no room, or not acknowledged:\n%s", got)
+	}
+	if s := w.m.HopStats(); s.Held != 2 {
+		t.Errorf("%+v", s)
+	}
+	w.peer(grid.XPlus).mute = false
+	w.run(time.Second)
+	if got := strings.Join(w.deeds, "\n"); strings.Count(got, `"second"`) != 1 || !strings.Contains(got, "number 65 on 65") {
+		t.Errorf("it goes when there is room, and once:\n%s", got)
+	}
+	if s := w.m.HopStats(); s.Held != 0 || s.Expired != 0 {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -94,11 +94,8 @@ func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
 func (d *daemon) tell() {
 	for _, c := range d.halves {
 		c.mu.Lock()
-		r, known := c.record, c.begun || c.record.State != recovery.Stopped
+		r := c.record
 		c.mu.Unlock()
-		if !known {
-			continue
-		}
 		b, err := r.Encode()
 		if err != nil {
 			continue

@@ -49,7 +49,7 @@ const (
 	Test
 )
 
-// String returns "up", "down" or "back".
+// String returns "up", "down", "back" or "test".
 func (k Kind) String() string {
 	switch k {
 	case Up:

@@ -95,13 +95,13 @@ func (c *common) distrust() string {
 }
 
 // crashed says whether an end of the half may be the work of what is in its copy: one that could not be started has not read it, and one
-// that ended by itself with code 1 or ExitConfig has said what else it lacks. A panic ends it with code 2.
+// that ended by itself with code 1 or ExitRefused has said what else it lacks. A panic ends it with code 2.
 func crashed(c recovery.Cause) bool {
 	switch c.Kind {
 	case recovery.NotStarted:
 		return false
 	case recovery.Exited:
-		return c.Code > 1 && c.Code != ExitConfig
+		return c.Code > 1 && c.Code != ExitRefused
 	default:
 		return true
 	}

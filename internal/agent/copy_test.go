@@ -314,7 +314,7 @@ func TestDistrust(t *testing.T) {
 		"killed":                        {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Killed, Code: 9}), "restarts that failed: 2 in a row"},
 		"hung":                          {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Hung}), "restarts that failed: 2 in a row"},
 		"it said what it lacks":         {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: 1}), ""},
-		"its configuration is refused":  {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: ExitConfig}), ""},
+		"its configuration is refused":  {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: ExitRefused}), ""},
 		"it was never there":            {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.NotStarted}), ""},
 		"the other half":                {fault.HalfHost, recovery.Restarting, 5, at(3, panicked), ""},
 		"given up, and asked for":       {fault.HalfDNP, recovery.Starting, 5, at(6, panicked), "restarts that failed: 5 in a row"},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/recovery"
@@ -43,6 +44,8 @@ type child struct {
 	process *process // nil while none runs
 	since   int64    // CLOCK_MONOTONIC of the last start or end, in ns
 	record  recovery.Record
+	begun   bool  // record counts: it is known whether the half runs already
+	silent  int64 // CLOCK_MONOTONIC since when it has not been serving, in ns; 0: it serves
 }
 
 func newChild(d *daemon, h fault.Half) *child {
@@ -76,6 +79,9 @@ func (c *child) tendUntil(ctx context.Context) error {
 	if err := c.begin(); err != nil {
 		return err
 	}
+	c.mu.Lock()
+	c.record, c.begun = c.machine.Record(), true // of a half that stays given up nothing was published
+	c.mu.Unlock()
 	for {
 		var ended <-chan recovery.Cause
 		if p := c.running(); p != nil {
@@ -179,15 +185,27 @@ func (c *child) announce(back time.Duration, r recovery.Record) {
 	if c.links == nil || c.running() != nil || failpoint.Hit(failpoint.DaemonAnnounced) == failpoint.Drop {
 		return
 	}
-	hostDead := false
-	if host := c.d.halves[fault.HalfHost]; host != nil {
-		hostDead = host.running() == nil
-	}
+	host := c.d.halves[fault.HalfHost]
+	hostDead := host != nil && host.dead(monotonic())
 	c.links.open()
 	c.readStores() // the register file as it is now
 	if err := c.links.announce(c.registers, back, r.Last.Attempt, hostDead); err != nil {
 		c.log.Info("restart not announced to the neighbours", "err", err)
 	}
+}
+
+// dead says whether the neighbours are to take the half for dead, at a time of CLOCK_MONOTONIC: it is left or given up, or has not
+// served for as long as makes a word stale. One that is about to be adopted, or is back soon, is not dead.
+func (c *child) dead(now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.begun || c.record.State == recovery.Running:
+		return false
+	case c.record.State == recovery.GivenUp || c.record.State == recovery.Stopped:
+		return true
+	}
+	return time.Duration(now-c.silent) > watchdog.StaleBound(c.d.periods.TRead, c.d.periods.ReadMisses)
 }
 
 func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
@@ -197,6 +215,11 @@ func (c *child) publish(r recovery.Record) {
 	c.mu.Lock()
 	before := c.record.State
 	c.record = r
+	if r.State == recovery.Running {
+		c.silent = 0
+	} else if c.silent == 0 {
+		c.silent = monotonic()
+	}
 	c.mu.Unlock()
 	if r.State == recovery.GivenUp && before != recovery.GivenUp {
 		c.log.Error("half is given up: SIGHUP to this daemon starts it", "reason", r.Reason)
@@ -238,8 +261,9 @@ func (c *child) began(p *process, adopted bool) error {
 // gone deals with the end of the half's process.
 func (c *child) gone(cause recovery.Cause) error {
 	failpoint.Hit(failpoint.DaemonGone)
-	c.running().close()
+	p := c.running()
 	ran := time.Duration(monotonic() - c.set(nil))
+	p.close() // nobody else has it any more
 	c.log.Warn("half ended", "after", ran.Round(time.Millisecond).String(), "cause", cause.String())
 	failed := cause.Kind == recovery.Exited && cause.Code != 0
 	if c.first && failed && ran < settled && (c.d.cfg.Restart == RestartNever || cause.Code == ExitRefused) {

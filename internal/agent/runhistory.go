@@ -94,8 +94,11 @@ func (d *daemon) keepHistory(h fault.Half, history recovery.History) {
 func (d *daemon) tell() {
 	for _, c := range d.halves {
 		c.mu.Lock()
-		r := c.record
+		r, known := c.record, c.begun || c.record.State != recovery.Stopped
 		c.mu.Unlock()
+		if !known {
+			continue
+		}
 		b, err := r.Encode()
 		if err != nil {
 			continue

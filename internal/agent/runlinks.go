@@ -169,8 +169,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 	}
 	if registers != nil {
 		of.Epoch = registers.Epoch(fault.HalfDNP)
-		_, of.DNP, _ = registers.LoadDNP()
-		_, of.Host, _ = registers.LoadHost()
+		of.DNP, of.Host = goodWords(registers)
 	}
 	l.each(func(dir grid.Direction, _, peer netip.AddrPort) {
 		of.Direction = dir
@@ -180,6 +179,20 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 		}
 	})
 	return errors.Join(append(errs, copied.Close())...)
+}
+
+// goodWords returns the watchdog words as they stand; 0, which says nothing, for one that nobody can have written: what is
+// announced is sealed, and neighbours believe it.
+func goodWords(registers *regfile.File) (dnp, host uint32) {
+	_, dnp, dnpErr := registers.LoadDNP()
+	if dnpErr != nil {
+		dnp = 0
+	}
+	_, host, hostErr := registers.LoadHost()
+	if hostErr != nil {
+		host = 0
+	}
+	return dnp, host
 }
 
 // announceBy sends the announcement by one link.

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,9 +16,12 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -67,6 +72,94 @@ func TestInherited(t *testing.T) {
 	set(grid.XPlus, int(file.Fd()))
 	if inherited(grid.XPlus, local) != nil {
 		t.Error("what is no socket is taken")
+	}
+}
+
+// A word whose bits have flipped is not announced.
+func TestFlippedWordsAreNotAnnounced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "registers")
+	open := func(h fault.Half) *regfile.File {
+		f, err := regfile.Open(path, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	host, dnp := open(fault.HalfHost), open(fault.HalfDNP)
+	hostWord, dnpWord := watchdog.HostWord{Valid: true, Memory: watchdog.HealthSick}, watchdog.DNPWord{Valid: true}
+	dnpWord.Links[0] = watchdog.HealthBroken
+	if err := errors.Join(host.StoreHost(hostWord), dnp.StoreDNP(dnpWord)); err != nil {
+		t.Fatal(err)
+	}
+	check := func(wantDNP, wantHost uint32) {
+		t.Helper()
+		if d, h := goodWords(host); d != wantDNP || h != wantHost {
+			t.Errorf("DNP word 0x%x, host word 0x%x: want 0x%x and 0x%x", d, h, wantDNP, wantHost)
+		}
+	}
+	check(dnpWord.Encode(), hostWord.Encode())
+	flipWord(t, path, watchdog.AddrHostWatchdog)
+	check(dnpWord.Encode(), 0)
+	flipWord(t, path, watchdog.AddrDNPWatchdog)
+	check(0, 0)
+}
+
+// What a daemon says of the host half: it is dead if it is left or given up, or has not served for long enough to be found dead
+// by its word. Not while it is not known yet whether it runs, nor while it is restarted at once.
+func TestHostIsCalledDead(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.StateDir = t.TempDir()
+	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1}, log: slog.New(slog.DiscardHandler)}
+	for _, tc := range []struct {
+		name  string
+		begun bool
+		was   []recovery.State
+		after time.Duration
+		dead  bool
+	}{
+		{"not looked at yet", false, nil, time.Hour, false},
+		{"begins to be looked at", false, []recovery.State{recovery.Starting}, time.Hour, false},
+		{"adopted", true, []recovery.State{recovery.Running}, time.Hour, false},
+		{"killed just now", true, []recovery.State{recovery.Running, recovery.Restarting}, 100 * time.Millisecond, false},
+		{"killed, and not back", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.Restarting}, 5 * time.Second, true},
+		{"back", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.Running}, time.Hour, false},
+		{"killed a second time", true, []recovery.State{recovery.Restarting, recovery.Running, recovery.Restarting}, 100 * time.Millisecond, false},
+		{"given up", true, []recovery.State{recovery.Running, recovery.Restarting, recovery.GivenUp}, 0, true},
+		{"left", true, []recovery.State{recovery.Running, recovery.Stopped}, 0, true},
+	} {
+		c := newChild(d, fault.HalfHost)
+		c.begun, c.machine = tc.begun, recovery.New(recovery.Config{Half: fault.HalfHost}, time.Now(), monotonic(), nil, false)
+		for _, s := range tc.was {
+			c.publish(recovery.Record{Half: fault.HalfHost, State: s})
+		}
+		now := monotonic()
+		if c.silent != 0 {
+			now = c.silent
+		}
+		if got := c.dead(now + int64(tc.after)); got != tc.dead {
+			t.Errorf("%s: dead is %t", tc.name, got)
+		}
+	}
+}
+
+// A daemon that begins with a half that was given up knows so.
+func TestGivenUpIsKnownFromTheBeginning(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.StateDir = t.TempDir()
+	d := &daemon{cfg: RunConfig{Agent: cfg}, periods: config.Periods{TRead: 50 * time.Millisecond, ReadMisses: 1}, log: slog.New(slog.DiscardHandler)}
+	d.keepHistory(fault.HalfHost, recovery.History{Record: recovery.Record{Half: fault.HalfHost, State: recovery.GivenUp, Total: 5}})
+	c := newChild(d, fault.HalfHost)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.tendUntil(ctx) }()
+	(&testNet{t: t}).awaitRegister("the host half is called dead", func() bool { return c.dead(0) })
+	if r := c.status().Recovery; r.State != recovery.GivenUp || r.Total != 5 {
+		t.Errorf("%+v", r)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -34,11 +34,8 @@ type process struct {
 func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 	fd := -1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, PidFD: &fd}
-	start := cmd.Start
-	if realtime {
-		start = func() error { return startRealtime(cmd) }
-	}
-	if err := start(); err != nil {
+	cmd, err := start(cmd, realtime)
+	if err != nil {
 		return nil, err
 	}
 	if fd < 0 {
@@ -53,17 +50,39 @@ func startProcess(cmd *exec.Cmd, realtime bool) (*process, error) {
 	return p, nil
 }
 
+// start starts a command, in real time if that is asked for and permitted, and returns the one that runs: a command is started
+// once, so that a second try is another.
+func start(cmd *exec.Cmd, realtime bool) (*exec.Cmd, error) {
+	if !realtime {
+		return cmd, cmd.Start()
+	}
+	again := anew(cmd)
+	err := startRealtime(cmd)
+	if err == nil || again.Start() != nil {
+		return cmd, err
+	}
+	return again, nil
+}
+
+// anew returns a command that was not started, of one that may be.
+func anew(cmd *exec.Cmd) *exec.Cmd {
+	attr := *cmd.SysProcAttr
+	return &exec.Cmd{
+		Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		ExtraFiles: cmd.ExtraFiles, SysProcAttr: &attr, Err: cmd.Err,
+	}
+}
+
 // startRealtime starts a half that is real-time from its first instruction on, where that is permitted: it need not execute
 // itself anew then (beRealtime), and a loaded machine does not delay its start. The kernel stops a process that is traced
 // right after it has executed its program, when it has one thread; its class is set then, and it is let go. This process stays
-// an ordinary one (ADR 15). Where any of it is not permitted the half is started all the same, and sees to its class itself.
+// an ordinary one (ADR 15). Where no tracing is permitted it fails. Where the class is not, the half sees to that itself.
 func startRealtime(cmd *exec.Cmd) error {
 	runtime.LockOSThread() // who traces is a thread
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Ptrace = true
 	if err := cmd.Start(); err != nil {
-		cmd.SysProcAttr.Ptrace = false
-		return cmd.Start()
+		return err
 	}
 	pid := cmd.Process.Pid
 	var info unix.Siginfo

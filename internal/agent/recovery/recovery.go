@@ -157,14 +157,18 @@ func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Mac
 		m.detected = now.Add(time.Duration(m.rec.Last.At - mono))
 	}
 	m.prune(now)
-	switch old.Record.State {
-	case GivenUp:
+	last := m.rec.Last
+	switch state := old.Record.State; {
+	case state == GivenUp:
 		m.phase, m.rec.State, m.rec.Reason = over, GivenUp, old.Record.Reason
-	case Running, Starting, Restarting:
-		if !adopted { // it ended when nobody looked
-			m.became(now, Cause{Kind: Unseen})
-		}
-	default:
+	case adopted && (state == Starting || state == Restarting && last != nil && last.Gone > 0):
+		m.rec.State, m.rec.Until = state, old.Record.Until // it was being started, and has not served yet
+	case adopted || state == Stopped:
+	case state == Restarting && last != nil && last.Started == 0: // it was to be started again: no cause more
+		last.Gone = max(last.Gone, 1)
+		m.again(now)
+	default: // it ended when nobody looked
+		m.became(now, Cause{Kind: Unseen})
 	}
 	return m
 }
@@ -192,8 +196,7 @@ func (m *Machine) monotonic(t time.Time) int64 { return m.mono + int64(t.Sub(m.b
 
 // Step takes an event.
 func (m *Machine) Step(now time.Time, ev Event) Output {
-	var out Output
-	m.prune(now)
+	out := Output{Tell: m.prune(now)}
 	switch ev := ev.(type) {
 	case Look:
 		m.look(now, ev, &out)
@@ -204,11 +207,11 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.ended(now, ev.Cause)
 		out.Tell = true
 	case Proven:
-		out.Tell = m.proven(now)
+		out.Tell = m.proven(now) || out.Tell
 	case Wrong:
 		m.wrong(now, ev.Why, &out)
 	case Asked:
-		out.Tell = m.asked(now)
+		out.Tell = m.asked(now) || out.Tell
 	case Closed:
 		m.phase, m.rec.State, m.rec.PID, m.rec.Restarts, m.rec.Until, m.rec.Reason = over, Stopped, 0, 0, 0, ""
 		m.restarts, m.failures = nil, 0
@@ -252,7 +255,7 @@ func (m *Machine) becomeRunning(now time.Time, out *Output) {
 	m.phase, m.rec.State, m.rec.Until = running, Running, 0
 	out.Tell = true
 	if again && m.rec.Last != nil && m.rec.Last.Serving == 0 {
-		m.rec.Last.Serving = now.Sub(m.detected)
+		m.rec.Last.Serving = m.after(now)
 		out.Recovered = true
 	}
 }
@@ -270,15 +273,20 @@ func (m *Machine) note(now time.Time, c Cause) {
 	m.rec.Last = &Recovery{Cause: c, At: m.monotonic(now), Attempt: m.failures + 1}
 }
 
+// after returns when a step of the recovery was made: never 0, which would be not yet.
+func (m *Machine) after(now time.Time) time.Duration { return max(now.Sub(m.detected), 1) }
+
 func (m *Machine) begin(now time.Time, ev Began) {
 	m.hang.begin(now, ev.Stores)
 	m.began, m.rec.PID, m.rec.Reason, m.cause = now, ev.PID, "", nil
 	switch {
-	case ev.Adopted && m.rec.State != Restarting: // it has been serving, or will say so
+	case ev.Adopted && m.rec.State != Restarting && m.rec.State != Starting: // it has been serving, or will say so
 		m.phase, m.rec.State = running, Running
 		return
 	case m.rec.State == Restarting && m.rec.Last != nil:
-		m.rec.Last.Started = now.Sub(m.detected)
+		if !ev.Adopted || m.rec.Last.Started == 0 {
+			m.rec.Last.Started = m.after(now)
+		}
 	default:
 		m.rec.State = Starting
 	}
@@ -298,7 +306,7 @@ func (m *Machine) ended(now time.Time, c Cause) {
 	}
 	if m.cause != nil { // we did that
 		m.cause = nil
-		m.rec.Last.Gone = now.Sub(m.detected)
+		m.rec.Last.Gone = m.after(now)
 		m.again(now)
 		return
 	}
@@ -308,7 +316,7 @@ func (m *Machine) ended(now time.Time, c Cause) {
 // became begins the recovery of a half that is dead already.
 func (m *Machine) became(now time.Time, c Cause) {
 	m.note(now, c)
-	m.rec.Last.Gone = 1 // at the same moment; 0 would be: not yet
+	m.rec.Last.Gone = m.after(now)
 	m.again(now)
 }
 
@@ -346,7 +354,7 @@ func (m *Machine) proven(now time.Time) bool {
 	if m.phase != running || m.rec.Last == nil || m.rec.Last.Serving == 0 || m.rec.Last.Proven != 0 {
 		return false
 	}
-	m.rec.Last.Proven = now.Sub(m.detected)
+	m.rec.Last.Proven = m.after(now)
 	m.failures = 0
 	return true
 }
@@ -354,6 +362,9 @@ func (m *Machine) proven(now time.Time) bool {
 func (m *Machine) wrong(now time.Time, why string, out *Output) {
 	l := m.rec.Last
 	if m.phase != running || m.cfg.Leave || l != nil && l.Cause.Kind == FailedTest && l.Proven == 0 {
+		return
+	}
+	if len(m.restarts) >= m.cfg.Budget { // it would be given up
 		return
 	}
 	m.cause = &Cause{Kind: FailedTest, Detail: why}
@@ -399,11 +410,14 @@ func (m *Machine) start(now time.Time, out *Output) {
 	m.hang.begin(now, m.hang.stores)
 }
 
-func (m *Machine) prune(now time.Time) {
+// prune forgets restarts that have left the window, and says whether there were any.
+func (m *Machine) prune(now time.Time) bool {
+	before := len(m.restarts)
 	for len(m.restarts) > 0 && now.Sub(m.restarts[0]) >= m.cfg.Window {
 		m.restarts = m.restarts[1:]
 	}
 	m.rec.Restarts = len(m.restarts)
+	return len(m.restarts) < before
 }
 
 func (m *Machine) wake(now time.Time) time.Time {

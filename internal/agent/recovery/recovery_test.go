@@ -24,6 +24,7 @@ import (
 //	program ends signal N | code N | fails | runs   whatever is started
 //	file readable | unreadable
 //	ask | prove | wrong WORDS
+//	causes                              print how often there was which
 //	run DURATION                        and print what happens
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -95,6 +96,12 @@ func (w *world) command(f []string) error {
 		return err
 	case "file":
 		w.readable = arg(1) == "readable"
+	case "causes":
+		for _, k := range CauseKinds() {
+			if n := w.m.Record().Count(k); n > 0 {
+				w.say("%s: %d", k, n)
+			}
+		}
 	case "ask":
 		w.step(Asked{})
 	case "wrong":

@@ -30,11 +30,9 @@ func takeLock(path string, half fault.Half) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", name, err), file.Close())
 	}
 	// Who holds it is for people, and for a recovery daemon that comes later; a lock without it is as good.
-	if file.Truncate(0) == nil {
-		h := Holder{PID: os.Getpid()}
-		h.Start, _ = StartTime(h.PID)
-		_, _ = file.WriteAt(h.append(nil), 0)
-	}
+	h := Holder{PID: os.Getpid()}
+	h.Start, _ = StartTime(h.PID)
+	_ = h.writeTo(file)
 	return file, nil
 }
 
@@ -65,12 +63,26 @@ func (h Holder) append(b []byte) []byte {
 	return append(b, '\n')
 }
 
+// writeTo writes over what stands there, and only then cuts off what is left of that: on a full disk there is room for what is
+// there, and none for what was cut off before.
+func (h Holder) writeTo(file interface {
+	io.WriterAt
+	Truncate(size int64) error
+}) error {
+	b := h.append(nil)
+	if _, err := file.WriteAt(b, 0); err != nil {
+		return err
+	}
+	return file.Truncate(int64(len(b)))
+}
+
 func readHolder(file *os.File) (Holder, error) {
 	b, err := io.ReadAll(io.LimitReader(file, 60+maxTests))
 	if err != nil {
 		return Holder{}, err
 	}
-	pid, start, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	line, _, _ := strings.Cut(string(b), "\n") // under it may stand what is left of the one before
+	pid, start, _ := strings.Cut(strings.TrimSpace(line), " ")
 	var h Holder
 	start, h.Tests, _ = strings.Cut(start, " ")
 	if h.PID, err = strconv.Atoi(pid); err != nil {
@@ -95,12 +107,7 @@ func (f *File) NoteTests(what string) error {
 	}
 	h := Holder{PID: os.Getpid(), Tests: strings.Join(strings.Fields(what[:min(len(what), maxTests)]), " ")}
 	h.Start, _ = StartTime(h.PID)
-	b := h.append(nil)
-	_, err := f.lock.WriteAt(b, 0)
-	if err == nil {
-		err = f.lock.Truncate(int64(len(b)))
-	}
-	if err != nil {
+	if err := h.writeTo(f.lock); err != nil {
 		return fmt.Errorf("note tests: register file %s: %w", f.path, err)
 	}
 	return nil

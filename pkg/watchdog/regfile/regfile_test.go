@@ -137,6 +137,31 @@ func TestSecondAgentRefused(t *testing.T) {
 	must(t, Poke(path, watchdog.AddrMaxHops, 9))
 }
 
+// fullDisk is a file that cannot grow.
+type fullDisk struct{ b []byte }
+
+func (d *fullDisk) WriteAt(b []byte, at int64) (int, error) {
+	n := copy(d.b[at:], b)
+	if n < len(b) {
+		return n, unix.ENOSPC
+	}
+	return n, nil
+}
+
+func (d *fullDisk) Truncate(size int64) error {
+	d.b = d.b[:size]
+	return nil
+}
+
+// Who takes a lock on a full disk is known all the same, where there was a holder before it.
+func TestHolderOnAFullDisk(t *testing.T) {
+	d := &fullDisk{[]byte("4711 123456 proven\n")}
+	must(t, Holder{PID: 815, Start: 2345}.writeTo(d))
+	if got, want := string(d.b), "815 2345\n"; got != want {
+		t.Errorf("%q: want %q", got, want)
+	}
+}
+
 // The lock says which process serves a half, for good: another one may get its id.
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "registers")
@@ -162,7 +187,7 @@ func TestHolder(t *testing.T) {
 	if h, err := LastHolder(path, fault.HalfDNP); err != nil || h != (Holder{PID: os.Getpid(), Start: start, Tests: Proven}) {
 		t.Errorf("proven: %+v, %v", h, err)
 	}
-	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Tests: Proven}} {
+	for text, want := range map[string]Holder{"12\n": {PID: 12}, "12 34\n": {PID: 12, Start: 34}, "12 34 proven\n": {PID: 12, Start: 34, Tests: Proven}, "12 34\n6 7 proven\n": {PID: 12, Start: 34}} {
 		if err := os.WriteFile(path+".dnp", []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -524,7 +525,8 @@ func TestSpoiltRegisterFileIsNoHang(t *testing.T) {
 	}
 }
 
-// Who has the lock of a half and is no half is not adopted, nor ended: this test.
+// Who has the lock of a half and is no half, this test, is not adopted, nor ended, and nothing is started against him: the half
+// waits for his end.
 func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 	c := node(t)
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
@@ -536,18 +538,50 @@ func TestWhoIsNoHalfIsNotAdopted(t *testing.T) {
 	}
 	log := filepath.Join(t.TempDir(), "daemon.log")
 	d := startDaemonLogging(t, c, log)
-	r := awaitRecord(t, c, fault.HalfDNP, "it is given up", func(r recovery.Record) bool { return r.State == recovery.GivenUp })
-	if !strings.HasSuffix(r.Reason, "the last ended with code 1") {
-		t.Errorf("%q", r.Reason)
-	}
+	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r recovery.Record) bool { return runs(r) && r.PID == 0 })
 	d.awaitLog(log, "half is served by somebody else")
+	time.Sleep(3 * recovery.ServedWait)                          // it looks again, and nothing happens
+	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil { // nor does it for a person
+		t.Fatal(err)
+	}
+	time.Sleep(3 * recovery.ServedWait)
+	if b, err := os.ReadFile(log); err != nil || bytes.Contains(b, []byte("half ended")) || bytes.Count(b, []byte("served by somebody else, and")) != 1 {
+		t.Errorf("%v: want one warning and no start:\n%s", err, b)
+	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+	if r := awaitRecord(t, c, fault.HalfDNP, "it runs", func(r recovery.Record) bool { return runs(r) && r.PID != 0 }); r.Total != 0 || r.Last != nil {
+		t.Errorf("%+v, %+v: want no restart", r, r.Last)
+	}
+}
+
+// A half whose lock does not say who has it (the disk was full) is left alone by the next daemon, and nothing is told of it that is
+// not so.
+func TestLockWithoutAHolder(t *testing.T) {
+	c := node(t)
+	d := startDaemon(t, c)
+	r := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	lock := filepath.Join(c.StateDir, "registers.dnp")
+	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) { // it writes there once more
+		if h, err := regfile.LastHolder(filepath.Join(c.StateDir, "registers"), fault.HalfDNP); err == nil && h.Tests == regfile.Proven {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: the half says that it is well", bound)
+		}
+	}
+	d.kill()
+	if err := os.Truncate(lock, 0); err != nil {
 		t.Fatal(err)
 	}
-	awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	startDaemon(t, c)
+	awaitRecord(t, c, fault.HalfDNP, "it is known to be served", func(r recovery.Record) bool { return runs(r) && r.PID == 0 })
+	signalTo(t, r.PID, syscall.SIGKILL)
+	again := awaitRecord(t, c, fault.HalfDNP, "it runs", func(x recovery.Record) bool { return runs(x) && x.PID != 0 && x.PID != r.PID })
+	if again.Total != 0 || again.Last != nil {
+		t.Errorf("%+v, %+v: want no restart", again, again.Last)
+	}
 }
 
 // Halves are killed and stopped, and daemons killed, at random moments: in the end everything runs, looked after, in the boot

@@ -36,6 +36,7 @@ type child struct {
 	doubtUntil time.Time
 	stores     uint32    // as last read
 	testsAt    time.Time // when to see what it says of its self-test
+	served     string    // why it is not known who serves the half, as was warned of
 	first      bool      // a process that does not even start ends the daemon: none has been seen to work
 	timer      *time.Timer
 	links      *links // of a DNP half that is restarted; nil: none are held
@@ -113,15 +114,18 @@ func (c *child) begin() error {
 	if err != nil {
 		c.log.Warn("what is known of earlier restarts is lost", "err", err)
 	}
-	p := c.adopt()
+	p, served := c.adopt()
 	cfg := c.d.cfg.Agent.Recovery
 	c.machine = recovery.New(recovery.Config{
 		Half: c.half, TRead: c.d.periods.TRead, Misses: c.d.periods.ReadMisses, StartWithin: cfg.StartWithin.D(),
 		Budget: cfg.Restarts, Window: cfg.Window.D(), Leave: c.d.cfg.Restart == RestartNever,
-	}, time.Now(), monotonic(), old, p != nil)
-	if p != nil {
+	}, time.Now(), monotonic(), old, p != nil || served)
+	switch {
+	case p != nil:
 		c.first = false
 		return c.began(p, true)
+	case served:
+		return c.step(recovery.Served{})
 	}
 	if r := c.machine.Record(); r.State == recovery.GivenUp {
 		c.log.Error("half is left as it was given up: SIGHUP to this daemon starts it", "reason", r.Reason)
@@ -129,25 +133,43 @@ func (c *child) begin() error {
 	return c.step(c.look())
 }
 
-// adopt takes over the process that serves the half already, or returns nil.
-func (c *child) adopt() *process {
+// adopt takes over the process that serves the half already, or returns nil; then it says whether somebody serves it who
+// cannot be taken over.
+func (c *child) adopt() (*process, bool) {
 	p, err := adopt(c.d.statePath(RegisterFile), c.half)
+	served, why := errors.Is(err, errServed), ""
 	if err != nil {
-		c.log.Warn("half is served by somebody else", "err", err)
+		why = err.Error()
 	}
+	switch {
+	case why == c.served: // as it was
+	case served:
+		c.log.Warn("half is served by somebody else, and left alone until he ends", "err", err)
+	case err != nil:
+		c.log.Warn("whether the half runs already cannot be told", "err", err)
+	}
+	c.served = why
 	if p != nil {
 		c.log.Info("half adopted", "pid", p.pid)
 		if c.links != nil {
 			c.links.adopt(p)
 		}
 	}
-	return p
+	return p, served
 }
 
 // step gives the machine an event, and does what it says.
 func (c *child) step(ev recovery.Event) error {
 	now := time.Now()
 	out := c.machine.Step(now, ev)
+	var adopted *process
+	if out.Start { // a daemon that was killed may just have started it
+		p, served := c.adopt()
+		if served {
+			return c.step(recovery.Served{})
+		}
+		adopted = p
+	}
 	c.timer.Reset(time.Until(out.Wake))
 	r := c.machine.Record()
 	if out.Kill {
@@ -171,13 +193,16 @@ func (c *child) step(ev recovery.Event) error {
 	if out.Tell {
 		c.publish(r)
 	}
-	if out.Announce > 0 {
+	if out.Announce > 0 && adopted == nil {
 		c.announce(out.Announce, r)
 	}
-	if !out.Start {
-		return nil
+	switch {
+	case adopted != nil:
+		return c.began(adopted, true)
+	case out.Start:
+		return c.start()
 	}
-	return c.start()
+	return nil
 }
 
 // announce tells the neighbours of a DNP half's restart.
@@ -231,11 +256,8 @@ func (c *child) publish(r recovery.Record) {
 	c.d.tell()
 }
 
-// start starts the half, or adopts it: a daemon that was killed may just have started it.
+// start starts the half.
 func (c *child) start() error {
-	if p := c.adopt(); p != nil {
-		return c.began(p, true)
-	}
 	if c.links != nil {
 		c.links.open()
 	}

@@ -120,11 +120,31 @@ func causeOfStatus(ws syscall.WaitStatus) recovery.Cause {
 	return recovery.Cause{Kind: recovery.Killed, Code: int(ws.Signal())}
 }
 
+// errServed is wrapped when somebody serves a half who is not to be taken for its process, or cannot be told.
+var errServed = errors.New("is served by somebody else")
+
 // adopt takes over the process that serves a half already: a daemon before this one has started it, or somebody by hand. nil:
-// there is none. An error: somebody serves the half, and is not to be taken for its process.
+// there is none. An error that does not wrap errServed: nobody can say.
 func adopt(registers string, half fault.Half) (*process, error) {
 	h, held, err := regfile.HolderOf(registers, half)
-	if err != nil || !held {
+	if !held {
+		return nil, err
+	}
+	p, err := adoptHolder(h, half, err)
+	if errors.Is(err, unix.ESRCH) {
+		if _, held, err := regfile.HolderOf(registers, half); !held {
+			return nil, err // it has ended just now
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the %s half %w: %w", half, errServed, err)
+	}
+	return p, nil
+}
+
+// adoptHolder takes over the holder of a half's lock, unless err says that it cannot be told.
+func adoptHolder(h regfile.Holder, half fault.Half, err error) (*process, error) {
+	if err != nil {
 		return nil, err
 	}
 	fd, err := unix.PidfdOpen(h.PID, 0)

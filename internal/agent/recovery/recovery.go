@@ -31,6 +31,9 @@ const (
 	MaxBackoff = 5 * time.Second
 )
 
+// ServedWait is the wait before it is seen again whether somebody serves the half.
+const ServedWait = 100 * time.Millisecond
+
 const (
 	// settled is how long a half that has not passed its self-test must have run well for its next end not to be a failed restart.
 	settled = time.Second
@@ -63,6 +66,10 @@ type Began struct {
 	Adopted bool
 }
 
+// Served takes the place of Began where somebody serves the half whose process cannot be told, or is not to be touched: nothing is
+// started against him, nor ended. It is asked again by Output.Start every ServedWait.
+type Served struct{}
+
 // Ended says that the process is dead for certain, or, with a cause of NotStarted, that there is none.
 type Ended struct{ Cause Cause }
 
@@ -81,6 +88,7 @@ type Closed struct{}
 
 func (Look) recoveryEvent()   {}
 func (Began) recoveryEvent()  {}
+func (Served) recoveryEvent() {}
 func (Ended) recoveryEvent()  {}
 func (Proven) recoveryEvent() {}
 func (Wrong) recoveryEvent()  {}
@@ -93,7 +101,7 @@ type Output struct {
 	// Announce says to neighbours, if above 0, that the half means to be back within this time. Nobody but the daemon
 	// writes to the links then: the half is dead.
 	Announce time.Duration
-	Start    bool // start the half; Began or Ended follows
+	Start    bool // start the half; Began, Served or Ended follows
 	Tell     bool // the record has changed: tell the halves and keep it
 	// Recovered says that the half serves again (Record.Last tells how that went).
 	Recovered bool
@@ -109,7 +117,7 @@ type Output struct {
 //	 │  │ └──────────────┘            ▼          ▼ or goes wrong
 //	 │  │          ended             killing ◄───┘
 //	 │  └──────────────────────────────┘  (and running ──ended──► waiting)
-//	 ▼ budget spent
+//	 ▼ budget spent          (starting ──served by another──► waiting)
 //	over ──Asked──► waiting
 type phase uint8
 
@@ -140,7 +148,7 @@ type Machine struct {
 }
 
 // New returns a machine. now is at the same moment mono on CLOCK_MONOTONIC, in ns. old is what the daemon before has
-// kept since the machine was booted, or nil. If adopted, its process still runs, and Began follows at once.
+// kept since the machine was booted, or nil. If adopted, it still runs, and Began or Served follows at once.
 func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Machine {
 	m := &Machine{
 		cfg: cfg, phase: waiting, base: now, mono: mono, startAt: now, hang: hang{period: cfg.TRead},
@@ -203,6 +211,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Began:
 		m.begin(now, ev)
 		out.Tell = true
+	case Served:
+		out.Tell = m.served(now) || out.Tell
 	case Ended:
 		m.ended(now, ev.Cause)
 		out.Tell = true
@@ -291,6 +301,20 @@ func (m *Machine) begin(now time.Time, ev Began) {
 		m.rec.State = Starting
 	}
 	m.phase = starting
+}
+
+// served deals with a half that runs, and is nobody's to look after: no restart was made. It says whether that is news.
+func (m *Machine) served(now time.Time) bool {
+	if m.phase == starting && m.rec.State == Restarting { // start has counted one
+		m.failures--
+		m.rec.Total--
+		m.restarts = m.restarts[:len(m.restarts)-1]
+		m.rec.Restarts = len(m.restarts)
+	}
+	news := m.rec.State != Running
+	m.phase, m.startAt = waiting, now.Add(ServedWait)
+	m.rec.State, m.rec.PID, m.rec.Until, m.rec.Reason = Running, 0, 0, ""
+	return news
 }
 
 // ended deals with the end of the process.
@@ -395,7 +419,8 @@ func (m *Machine) start(now time.Time, out *Output) {
 	if !due {
 		return
 	}
-	out.Start, out.Tell = true, true
+	out.Start = true
+	out.Tell = out.Tell || m.rec.State != Running // of one that somebody serves it is only seen whether he still does
 	if m.rec.State == GivenUp || m.rec.State == Stopped {
 		m.rec.State = Starting
 	}

@@ -22,6 +22,7 @@ import (
 //	half ends signal N | code N
 //	half takes DURATION                 to its first word; never: it writes none
 //	program ends signal N | code N | fails | runs   whatever is started
+//	other serves | ends                 somebody who cannot be adopted
 //	file readable | unreadable
 //	ask | prove | wrong WORDS
 //	causes                              print how often there was which
@@ -59,6 +60,7 @@ type world struct {
 	ran      time.Duration
 	readable bool
 	program  *Cause // how whatever is started ends at once
+	other    bool   // somebody else serves the half
 	log      []string
 }
 
@@ -94,6 +96,8 @@ func (w *world) command(f []string) error {
 			w.program = &Cause{Kind: NotStarted, Detail: "exec: no such file"}
 		}
 		return err
+	case "other":
+		w.other = arg(1) == "serves"
 	case "file":
 		w.readable = arg(1) == "readable"
 	case "causes":
@@ -143,10 +147,13 @@ func (w *world) config(args []string) (err error) {
 func (w *world) daemon(verb, arg string) (err error) {
 	switch verb {
 	case "start":
-		w.m = New(w.cfg, at(w.now), int64(w.now), w.history, w.pid != 0)
-		if w.pid != 0 {
+		w.m = New(w.cfg, at(w.now), int64(w.now), w.history, w.pid != 0 || w.other)
+		switch {
+		case w.pid != 0:
 			w.step(Began{PID: w.pid, Stores: w.stores, Adopted: true})
-		} else {
+		case w.other:
+			w.step(Served{})
+		default:
 			w.wake = w.now
 		}
 	case "kill":
@@ -208,6 +215,10 @@ func (w *world) end(c Cause) {
 // step gives the machine an event and does what it says.
 func (w *world) step(ev Event) {
 	out := w.m.Step(at(w.now), ev)
+	if out.Start && w.other {
+		w.step(Served{})
+		return
+	}
 	w.wake = out.Wake.Sub(at(0))
 	r := w.m.Record()
 	if out.Kill {

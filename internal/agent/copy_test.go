@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -364,5 +368,46 @@ func TestCopyTakenAway(t *testing.T) {
 			e, now := at(n.look(at0, h), h)
 			return e == epoch && now > number
 		})
+	}
+}
+
+// What the daemon gives to a half that crashes whenever it is started says when the copy is to blame: also to the next daemon's.
+func TestCrashLoopLeavesTheCopy(t *testing.T) {
+	cfg := newTestNet(t, pair, nil).cfgs[at0]
+	cfg.Recovery.Restarts = 3
+	dir := t.TempDir()
+	program, given := filepath.Join(dir, "halves"), filepath.Join(dir, "given")
+	script := fmt.Sprintf("#!/bin/sh\n[ $1 = host ] && exec sleep 1000\necho \"$%s\" >> %s\nexit 2\n", recoveryEnv, given)
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			done <- Run(ctx, RunConfig{Agent: cfg, Program: program, Restart: RestartAlways}, slog.New(slog.DiscardHandler))
+		}()
+		(&testNet{t: t}).awaitRegister("the DNP half is given up", func() bool {
+			h, err := ReadRecovery(cfg.StateDir, fault.HalfDNP)
+			return err == nil && h != nil && h.Record.State == recovery.GivenUp
+		})
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the daemon has ended: %v", err)
+		}
+	}
+	b, err := os.ReadFile(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(string(b)) {
+		t.Setenv(recoveryEnv, strings.TrimSpace(line))
+		got = append(got, (&common{half: fault.HalfDNP}).distrust())
+	}
+	const two, three = "restarts that failed: 2 in a row", "restarts that failed: 3 in a row"
+	if want := []string{"", "", "", two, three, "", "", two}; !slices.Equal(got, want) {
+		t.Errorf("%q: want %q", got, want)
 	}
 }

@@ -188,7 +188,7 @@ func (r *runner) coldStart(within string) error {
 	for _, n := range r.nodes {
 		n.host.kill()
 		n.dnp.kill()
-		n.copy = backup{}
+		n.host.cold, n.dnp.cold = true, true
 	}
 	for _, s := range r.replicas {
 		s.kill()

@@ -75,8 +75,11 @@ func (n *node) process(h fault.Half) *process {
 	return &n.dnp
 }
 
-// goesOn says whether a half that starts finds a good copy of its former life: every other one does.
+// goesOn says whether a half that starts finds a good copy of its former life: every other one does, if there is one of this boot.
 func (n *node) goesOn(h fault.Half) bool {
+	if n.process(h).cold {
+		return false
+	}
 	if n.recovers {
 		n.recovers = false
 		return true

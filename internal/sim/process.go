@@ -31,6 +31,7 @@ type process struct {
 	life    uint64 // of this start: events of an earlier one find nobody
 	waiting []func()
 	epoch   fault.Epoch
+	cold    bool // nothing of the life before is left but what is on disk
 	name    string
 	wall    time.Duration // by how much the wall clock of its machine is wrong now
 	base    time.Duration // by how much it was when the process started
@@ -53,7 +54,7 @@ func (p *process) clock() time.Time { return p.w.now.Add(p.base) }
 
 // become starts the process; tick is what its timer does. One that goes on is in the epoch of the life before.
 func (p *process) become(tick func(), goesOn bool) {
-	p.running, p.started, p.tick = true, p.w.now, tick
+	p.running, p.started, p.tick, p.cold = true, p.w.now, tick, false
 	p.life++
 	if !goesOn {
 		p.epoch++

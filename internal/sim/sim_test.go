@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -98,6 +99,31 @@ func TestScriptRefuses(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("%q: %v; want an error that names %q", tc.script, err, tc.names)
+		}
+	}
+}
+
+// TestColdStartIsABoot: copies are of one boot of the machine, and so nothing goes on in the epoch that it had.
+func TestColdStartIsABoot(t *testing.T) {
+	p := preset(t, config.PresetDefault)
+	w, err := New(Config{Dims: grid.Dims{X: 2, Y: 2, Z: 2}, Periods: p, Seed: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Run(2 * time.Second)
+	type epochs struct{ host, dnp fault.Epoch }
+	before := map[fault.NodeID]epochs{}
+	for _, n := range w.nodes {
+		before[n.id()] = epochs{n.host.epoch, n.dnp.epoch}
+	}
+	r := &runner{World: w, periods: p}
+	if err := r.coldStart("1s"); err != nil {
+		t.Fatal(err)
+	}
+	w.Run(2 * time.Second)
+	for _, n := range w.nodes {
+		if was := before[n.id()]; n.host.epoch <= was.host || n.dnp.epoch <= was.dnp {
+			t.Errorf("%s goes on in epochs %d and %d", n.id(), n.host.epoch, n.dnp.epoch)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 		committed: view.NewBuilder(e.cfg.Names, now), touched: make(map[fault.NodeID]int),
 		confirmer: &confirmer{ctx: ctx, store: e.store, fence: fence},
 		log:       newReportLog(reportsKept), trace: newTracer(e.cfg.Logger, fence), senders: make(map[fault.NodeID]Sender),
-		health: make(map[fault.NodeID][2]health), told: make(map[fault.NodeID]recoveries),
+		health: make(map[fault.NodeID][2]health), told: make(map[fault.NodeID]recoveries), toldLast: make(map[fault.NodeID][2]time.Time), began: now,
 		words: make(map[fault.Origin]spoken), groups: make(map[string]fault.State),
 		open: newBatch(), waiting: make(map[fault.ReportID][]answerTo), done: make(chan struct{}),
 	}

@@ -48,6 +48,9 @@ func (t *term) noteHealth(now, arrived time.Time, d *fault.Delivery, said servic
 		if was.by.Origin == id.Origin && (id.Epoch < was.by.Epoch || id.Epoch == was.by.Epoch && id.Seq < was.by.Seq) {
 			continue // was long on its way
 		}
+		if outdated(*was, h, half, id.Origin, arrived) {
+			continue
+		}
 		oldAt := arrived.Add(statusMisses * t.e.cfg.Awareness.DigestPeriod)
 		if addsNothing(*was, h) {
 			was.by, was.oldAt = id, oldAt
@@ -77,6 +80,24 @@ func addsNothing(was health, h *lofamov1.HalfHealth) bool {
 	}
 	a, b := before.GetRecovery(), h.GetRecovery()
 	return a.GetState() == b.GetState() && a.GetRestarts() == b.GetRestarts() && (b.GetCause() == "" || b.GetCause() == a.GetCause())
+}
+
+// outdated says whether what one half says of half is from before what the other one said: the words of two halves may overtake
+// each other, and one may not have been told yet. What is old gives way to anything, for a machine that was booted counts anew.
+func outdated(was health, h *lofamov1.HalfHealth, half fault.Half, by fault.Origin, arrived time.Time) bool {
+	if was.said == nil || h.GetRecovery() == nil || was.by.Origin == by || !arrived.Before(was.oldAt) {
+		return false
+	}
+	before := &lofamov1.HalfHealth{}
+	if err := proto.Unmarshal(was.said, before); err != nil {
+		return false
+	}
+	a, b := before.GetRecovery(), h.GetRecovery()
+	if a.GetRestarts() != b.GetRestarts() {
+		return b.GetRestarts() < a.GetRestarts()
+	}
+	underWay := b.GetState() == lofamov1.RecoveryState_STARTING || b.GetState() == lofamov1.RecoveryState_RESTARTING
+	return was.by.Origin.Half == half && a.GetState() == lofamov1.RecoveryState_RUNNING && underWay
 }
 
 // restateHealth notes that an origin says what it said.
@@ -157,7 +178,11 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	node := d.Report.ID.Origin.Node
 	all := t.told[node]
 	was := all[halfOf(half)]
-	is, since, tell := follow(was, s)
+	age := time.Duration(min(s.GetAgeNs(), uint64(servicenet.MaxAge))) + now.Sub(arrived)
+	for _, h := range d.Hops {
+		age += h.Held
+	}
+	is, since, tell := follow(was, s, s.GetAgeNs() > 0 && now.Add(-age).After(t.toldAt(node, half)))
 	if is == was {
 		return false
 	}
@@ -166,10 +191,9 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	if !tell {
 		return false // it is written when there is something to tell
 	}
-	age := time.Duration(min(s.GetAgeNs(), uint64(servicenet.MaxAge))) + now.Sub(arrived)
-	for _, h := range d.Hops {
-		age += h.Held
-	}
+	at := t.toldLast[node]
+	at[halfOf(half)] = now
+	t.toldLast[node] = at
 	t.touch(node)
 	r := &recovered{node: node, half: half, status: s, was: fault.Unknown, since: since, path: d.Path, by: d.Report.ID.Origin, age: age}
 	if st, ok := t.machine.Node(node); ok {
@@ -183,6 +207,14 @@ func (t *term) noteRecovery(now, arrived time.Time, d *fault.Delivery, half faul
 	return true
 }
 
+// toldAt is when the last recovery of a half was told; earlier terms told theirs before this one began.
+func (t *term) toldAt(node fault.NodeID, half fault.Half) time.Time {
+	if at := t.toldLast[node][halfOf(half)]; !at.IsZero() {
+		return at
+	}
+	return t.began
+}
+
 func halfComponent(h fault.Half) fault.Component {
 	if h == fault.HalfHost {
 		return fault.ComponentHost
@@ -191,11 +223,18 @@ func halfComponent(h fault.Half) fault.Component {
 }
 
 // follow says what has been told once it is told what s says, how many restarts that are, and whether there is something
-// to tell at all.
-func follow(was told, s *lofamov1.RecoveryStatus) (is told, since uint32, tell bool) {
+// to tell at all. A count may go back: the machine was booted, or its daemon was killed and had not been able to write. Then it
+// is the new base; young says that at least the last restart came after what was told, and it alone is told.
+func follow(was told, s *lofamov1.RecoveryStatus, young bool) (is told, since uint32, tell bool) {
 	is = was
-	if s.GetRestarts() < was.restarts { // the machine was booted, and counts anew
-		is.restarts = 0
+	if s.GetState() == lofamov1.RecoveryState_RECOVERY_STATE_UNSPECIFIED {
+		return is, 0, false // nothing is said
+	}
+	if n := s.GetRestarts(); n < was.restarts {
+		is.restarts = n
+		if young && n > 0 {
+			is.restarts--
+		}
 	}
 	switch s.GetState() {
 	case lofamov1.RecoveryState_GIVEN_UP:
@@ -205,7 +244,7 @@ func follow(was told, s *lofamov1.RecoveryStatus) (is told, since uint32, tell b
 		since = s.GetRestarts() - is.restarts
 		tell = since > 0 || was.givenUp
 		is.givenUp, is.restarts = false, s.GetRestarts()
-	default: // not said, or under way
+	default: // under way
 	}
 	return is, since, tell
 }

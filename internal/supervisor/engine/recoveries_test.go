@@ -104,27 +104,68 @@ func TestFollow(t *testing.T) {
 		name  string
 		was   told
 		give  *lofamov1.RecoveryStatus
+		young bool
 		want  told
 		since uint32
 		tell  bool
 	}{
-		{"nothing was said", told{restarts: 1}, nil, told{}, 0, false},
-		{"never restarted", told{}, status(running, 0), told{}, 0, false},
-		{"once", told{}, status(running, 1), told{restarts: 1}, 1, true},
-		{"told already", told{restarts: 1}, status(running, 1), told{restarts: 1}, 0, false},
-		{"under way", told{restarts: 1}, status(restarting, 2), told{restarts: 1}, 0, false},
-		{"over", told{restarts: 1}, status(running, 3), told{restarts: 3}, 2, true},
-		{"booted anew", told{restarts: 5}, status(running, 0), told{}, 0, false},
-		{"booted anew, and restarted", told{restarts: 5}, status(running, 2), told{restarts: 2}, 2, true},
-		{"given up", told{restarts: 1}, status(given, 6), told{6, true}, 0, true},
-		{"given up still", told{6, true}, status(given, 6), told{6, true}, 0, false},
-		{"being started by hand", told{6, true}, status(lofamov1.RecoveryState_STARTING, 6), told{6, true}, 0, false},
-		{"started by hand", told{6, true}, status(running, 6), told{restarts: 6}, 0, true},
+		{"nothing was said", told{restarts: 1}, nil, false, told{restarts: 1}, 0, false},
+		{"never restarted", told{}, status(running, 0), false, told{}, 0, false},
+		{"once", told{}, status(running, 1), true, told{restarts: 1}, 1, true},
+		{"once, of a former term", told{}, status(running, 1), false, told{restarts: 1}, 1, true},
+		{"told already", told{restarts: 1}, status(running, 1), false, told{restarts: 1}, 0, false},
+		{"under way", told{restarts: 1}, status(restarting, 2), true, told{restarts: 1}, 0, false},
+		{"over", told{restarts: 1}, status(running, 3), true, told{restarts: 3}, 2, true},
+		{"booted anew", told{restarts: 5}, status(running, 0), false, told{}, 0, false},
+		{"booted anew, and restarted", told{restarts: 5}, status(running, 2), true, told{restarts: 2}, 1, true},
+		{"the count goes back", told{restarts: 5}, status(running, 4), false, told{restarts: 4}, 0, false},
+		{"the count goes back, late", told{restarts: 5}, status(restarting, 4), false, told{restarts: 4}, 0, false},
+		{"the count has gone back, and it is restarted", told{restarts: 5}, status(restarting, 4), true, told{restarts: 3}, 0, false},
+		{"given up", told{restarts: 1}, status(given, 6), true, told{6, true}, 0, true},
+		{"given up still", told{6, true}, status(given, 6), false, told{6, true}, 0, false},
+		{"being started by hand", told{6, true}, status(lofamov1.RecoveryState_STARTING, 6), false, told{6, true}, 0, false},
+		{"started by hand", told{6, true}, status(running, 6), false, told{restarts: 6}, 0, true},
 	} {
-		is, since, tell := follow(tt.was, tt.give)
+		is, since, tell := follow(tt.was, tt.give, tt.young)
 		if is != tt.want || since != tt.since || tell != tt.tell {
 			t.Errorf("%s: %+v, %d, %v; want %+v, %d, %v", tt.name, is, since, tell, tt.want, tt.since, tt.tell)
 		}
+	}
+}
+
+// What one half was told of the other, and says later than that half itself, makes no recovery of it, and is not shown. Nor is a
+// count that goes back taken for new restarts: of one that came since the last event there is an event.
+func TestLateWordsOfTheOtherHalf(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	say := func(seq fault.Seq, by fault.Half, s *lofamov1.RecoveryStatus) {
+		health := servicenet.Health{Host: &lofamov1.HalfHealth{Recovery: s}}
+		d := memoryDigest("n1-0-0", seq, fault.Normal)
+		d.ID.Origin.Half = by
+		h.Submit(Input{Reports: &Reports{Path: fault.PathTorus, List: []fault.Report{d}, Health: health, Words: Words(d, nil, health)}, Answerer: h.box, Arrived: time.Now()})
+	}
+	say(1, fault.HalfHost, served(5))
+	recoveriesTold(t, h, 1)
+	h.taken(t)
+	old := served(4)
+	old.AgeNs = uint64(time.Hour)
+	for seq, s := range []*lofamov1.RecoveryStatus{
+		old, {State: lofamov1.RecoveryState_RESTARTING, Restarts: 4, AgeNs: 1}, {State: lofamov1.RecoveryState_RESTARTING, Restarts: 5, AgeNs: 1},
+	} {
+		say(fault.Seq(1+seq), fault.HalfDNP, s)
+		h.taken(t)
+		if got := h.node(t, "n1-0-0").Health[0].Said.GetRecovery(); !proto.Equal(got, served(5)) {
+			t.Errorf("after the DNP half's late %v: %v", s, got)
+		}
+	}
+	say(2, fault.HalfHost, old) // the daemon was killed, and had not been able to write
+	say(3, fault.HalfHost, &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RESTARTING, Restarts: 5, AgeNs: 1})
+	again := served(5)
+	again.AgeNs = 1
+	say(4, fault.HalfHost, again)
+	told := recoveriesTold(t, h, 2)
+	h.taken(t)
+	if len(told) != 2 || !strings.HasPrefix(told[0].GetReason(), "restarted 5 times") || !strings.HasPrefix(told[1].GetReason(), "restarted (ended") {
+		t.Errorf("%v", told)
 	}
 }
 

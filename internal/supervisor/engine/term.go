@@ -23,11 +23,13 @@ type term struct {
 	inbox     *servicenet.Inbox
 	log       *reportLog
 	trace     *tracer
-	senders   map[fault.NodeID]Sender     // by the newest digest of the host half
-	health    map[fault.NodeID][2]health  // by the newest digests
-	told      map[fault.NodeID]recoveries // of which there are events; of most nodes none
-	groups    map[string]fault.State      // the state of those that stand, by id
-	words     map[fault.Origin]spoken     // of the newest digest, where that may be restated
+	senders   map[fault.NodeID]Sender       // by the newest digest of the host half
+	health    map[fault.NodeID][2]health    // by the newest digests
+	told      map[fault.NodeID]recoveries   // of which there are events; of most nodes none
+	toldLast  map[fault.NodeID][2]time.Time // when that was, in this term
+	began     time.Time
+	groups    map[string]fault.State  // the state of those that stand, by id
+	words     map[fault.Origin]spoken // of the newest digest, where that may be restated
 	wake      time.Time
 	verdicts  [servicenet.EpochJump + 1]prometheus.Counter
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -76,8 +77,8 @@ func (c *common) openCopy(cs *closers) {
 	}
 }
 
-// coldAttempt is the restart in a row from which on a half begins cold. One that failed may be another's doing, as a second signal 9 is. With a
-// budget of fewer restarts it is the start after the half was given up.
+// coldAttempt is the restart in a row from which on a half that crashes begins cold. With a budget of fewer restarts it is the start after
+// the half was given up.
 const coldAttempt = 3
 
 // distrust says why the half must not go on from its copy though every cell of it is good; empty: it may. What was wrong before it was
@@ -88,22 +89,25 @@ func (c *common) distrust() string {
 		return ""
 	}
 	failed := r.Last.Attempt - 1
-	if failed < min(coldAttempt-1, r.Budget) || !crashed(r.Last.Cause) {
+	if failed < min(coldAttempt-1, r.Budget) || !mayBlameCopy(r.Last.Cause, r.State == recovery.Restarting) {
 		return ""
 	}
 	return fmt.Sprintf("restarts that failed: %d in a row", failed)
 }
 
-// crashed says whether an end of the half may be the work of what is in its copy: one that could not be started has not read it, and one
-// that ended by itself with code 1 or ExitRefused has said what else it lacks. A panic ends it with code 2.
-func crashed(c recovery.Cause) bool {
+// mayBlameCopy says whether an end of the half may be the work of what is in its copy. One that could not be started has not read it, and
+// one that ended by itself with code 1 or ExitRefused has said what else it lacks; a panic ends it with code 2. Who sends signal 9, or stops it
+// until it hangs, may do so at any moment, several times in a row: that is held against the copy only once the half was given up for it.
+func mayBlameCopy(c recovery.Cause, restarting bool) bool {
 	switch c.Kind {
 	case recovery.NotStarted:
 		return false
 	case recovery.Exited:
 		return c.Code > 1 && c.Code != ExitRefused
+	case recovery.Killed:
+		return !restarting || c.Code != int(syscall.SIGKILL)
 	default:
-		return true
+		return !restarting
 	}
 }
 

@@ -297,7 +297,7 @@ func setRecord(t *testing.T, r recovery.Record) {
 
 // A copy is given up when the restarts from it failed in a way that may be its own fault, and only while they do.
 func TestDistrust(t *testing.T) {
-	panicked := recovery.Cause{Kind: recovery.Exited, Code: 2}
+	panicked, killed, hung := recovery.Cause{Kind: recovery.Exited, Code: 2}, recovery.Cause{Kind: recovery.Killed, Code: 9}, recovery.Cause{Kind: recovery.Hung}
 	at := func(attempt int, c recovery.Cause) *recovery.Recovery {
 		return &recovery.Recovery{Cause: c, Attempt: attempt, Gone: 1}
 	}
@@ -315,8 +315,13 @@ func TestDistrust(t *testing.T) {
 		"one failed":                    {fault.HalfDNP, recovery.Restarting, 5, at(2, panicked), ""},
 		"two failed":                    {fault.HalfDNP, recovery.Restarting, 5, at(3, panicked), "restarts that failed: 2 in a row"},
 		"three failed":                  {fault.HalfDNP, recovery.Restarting, 5, at(4, panicked), "restarts that failed: 3 in a row"},
-		"killed":                        {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Killed, Code: 9}), "restarts that failed: 2 in a row"},
-		"hung":                          {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Hung}), "restarts that failed: 2 in a row"},
+		"two failed by a fault":         {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Killed, Code: 11}), "restarts that failed: 2 in a row"},
+		"killed by somebody":            {fault.HalfDNP, recovery.Restarting, 5, at(5, killed), ""},
+		"hung":                          {fault.HalfDNP, recovery.Restarting, 5, at(5, hung), ""},
+		"nobody saw it":                 {fault.HalfDNP, recovery.Restarting, 5, at(5, recovery.Cause{Kind: recovery.Unseen}), ""},
+		"given up as it was killed":     {fault.HalfDNP, recovery.Starting, 5, at(6, killed), "restarts that failed: 5 in a row"},
+		"given up as it hung":           {fault.HalfDNP, recovery.Starting, 5, at(6, hung), "restarts that failed: 5 in a row"},
+		"given up for what it lacks":    {fault.HalfDNP, recovery.Starting, 5, at(6, recovery.Cause{Kind: recovery.Exited, Code: 1}), ""},
 		"it said what it lacks":         {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: 1}), ""},
 		"its configuration is refused":  {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.Exited, Code: ExitRefused}), ""},
 		"it was never there":            {fault.HalfDNP, recovery.Restarting, 5, at(3, recovery.Cause{Kind: recovery.NotStarted}), ""},

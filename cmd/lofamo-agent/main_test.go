@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -81,14 +82,26 @@ func node(t *testing.T) config.Agent {
 	return c
 }
 
+// givenPorts are the addresses that freePort has returned: one that is closed is the kernel's to give again at once.
+var givenPorts sync.Map
+
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		if addr := l.Addr().String(); !given(addr) {
+			return addr
+		}
 	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+}
+
+func given(addr string) bool {
+	_, ok := givenPorts.LoadOrStore(addr, true)
+	return ok
 }
 
 func write(t *testing.T, c config.Agent, extra string) string {

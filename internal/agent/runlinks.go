@@ -171,6 +171,9 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 		of.Epoch = registers.Epoch(fault.HalfDNP)
 		of.DNP, of.Host = goodWords(registers)
 	}
+	if n, ok := copied.Numbers(); ok { // the register page may be gone, or a new one, and to neighbours an earlier epoch is a replay
+		of.Epoch = n.Epoch
+	}
 	l.each(func(dir grid.Direction, _, peer netip.AddrPort) {
 		of.Direction = dir
 		of.Dst, _ = dims.Neighbour(src, dir)

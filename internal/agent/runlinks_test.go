@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
@@ -201,6 +202,9 @@ func TestRestartIsAnnounced(t *testing.T) {
 	if err := half.StoreCounters(grid.XPlus, &counters); err != nil {
 		t.Fatal(err)
 	}
+	if err := half.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 7}}); err != nil {
+		t.Fatal(err)
+	}
 	if err := l.announce(nil, time.Second, 1, false); err == nil {
 		t.Error("announced while the half has its copy")
 	}
@@ -213,6 +217,13 @@ func TestRestartIsAnnounced(t *testing.T) {
 	peer := torus.NewSession(7, session.Rx, session.Tx)
 	var keys torus.Keyring
 	keys.Add(time.Now(), peer)
+	// The neighbour has heard the half in that epoch; the register page is gone.
+	at := grid.Coord{X: 1}
+	heard := torus.NewLink(torus.LinkConfig{
+		Dir: grid.XMinus, Src: at, Period: 25 * time.Millisecond, Misses: 2, SickRatio: 0.05, ClearRatio: 0.01, Window: 100, MinErrors: 3, HoldOff: time.Second,
+	}, time.Now())
+	heard.Step(time.Now(), torus.SessionStarted{ID: 7})
+	heard.Step(time.Now(), torus.FrameReceived{Frame: torus.Frame{Type: torus.TypeHeartbeat, Direction: grid.XPlus, Dst: at, Session: 7, Epoch: 7, Seq: 100}})
 	buf := make([]byte, 2000)
 	for i := range announcements {
 		if err := hear.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
@@ -233,6 +244,9 @@ func TestRestartIsAnnounced(t *testing.T) {
 		if f.Type != torus.TypeRestarting || f.Flags != torus.FlagRestart|torus.FlagHostDead || f.Seq != 101+uint64(i) || f.Ack != 55 ||
 			f.Direction != grid.XPlus || f.Dst != (grid.Coord{X: 1}) {
 			t.Errorf("frame %d: %+v", i, f)
+		}
+		if out := heard.Step(time.Now(), torus.FrameReceived{Frame: f}); !out.Accepted || !heard.Detail().Restarting {
+			t.Errorf("frame %d of epoch %d: accepted %t, link %s", i, f.Epoch, out.Accepted, heard.Detail())
 		}
 	}
 	half, err = backup.Open(path, id)

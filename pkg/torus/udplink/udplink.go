@@ -64,7 +64,8 @@ type Config struct {
 	Local, Peer netip.AddrPort // UDP flow, and TCP for the handshake; port 0 of Local picks one
 	Interface   string         // bind to this interface (SO_BINDTODEVICE); empty: any
 	Dialer      bool           // this end dials; by convention the one whose Dir is positive
-	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind); the Link closes it. nil: Listen opens one.
+	// Socket is a UDP socket that is bound to Local, and to Interface, already (see Bind); the Link closes it, and Listen when it
+	// refuses. nil: Listen opens one.
 	Socket *net.UDPConn
 	// Resumed: there is a session, of an earlier process, and so old: none is made until that is asked for, or Rekey has passed.
 	Resumed    bool
@@ -149,10 +150,12 @@ func Listen(cfg Config) (*Link, error) {
 	}
 	cfg.Local, cfg.Peer = unmap(cfg.Local), unmap(cfg.Peer)
 	if err := cfg.validate(); err != nil {
+		cfg.closeSocket()
 		return nil, err
 	}
 	to, err := Sockaddr(cfg.Peer)
 	if err != nil {
+		cfg.closeSocket()
 		return nil, fmt.Errorf("link %s: peer address %s: %w", cfg.Dir, cfg.Peer, err)
 	}
 	l := &Link{
@@ -171,6 +174,12 @@ func Listen(cfg Config) (*Link, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+func (c Config) closeSocket() {
+	if c.Socket != nil {
+		_ = c.Socket.Close()
+	}
 }
 
 func unmap(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }

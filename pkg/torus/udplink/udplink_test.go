@@ -313,6 +313,34 @@ func TestInterface(t *testing.T) {
 	a.untilNormal()
 }
 
+// A socket that was given is closed whatever comes of it.
+func TestRefusedConfigClosesTheSocket(t *testing.T) {
+	a, _ := pairOf(t)
+	for _, tt := range []struct {
+		name  string
+		spoil func(*Config)
+	}{
+		{"invalid", func(c *Config) { c.Rekey = -1 }},
+		{"a peer in a zone that is not there", func(c *Config) {
+			c.Local, c.Peer = netip.MustParseAddrPort("[::1]:0"), netip.MustParseAddrPort("[fe80::1%nosuchif0]:9")
+		}},
+	} {
+		s, err := Bind(netip.MustParseAddrPort("127.0.0.1:0"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := a.cfg
+		cfg.Socket = s
+		tt.spoil(&cfg)
+		if _, err := Listen(cfg); err == nil {
+			t.Errorf("%s: not refused", tt.name)
+		}
+		if err := s.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s: the socket was left open: %v", tt.name, err)
+		}
+	}
+}
+
 func TestConfigNamesAllBadFields(t *testing.T) {
 	_, err := Listen(Config{
 		Dir: 7, Local: netip.MustParseAddrPort("[::1]:0"), Peer: netip.MustParseAddrPort("127.0.0.1:0"), MTU: 75, Rekey: -1,

@@ -63,24 +63,17 @@ type Void struct {
 // Excused says that the way of a module is known to be broken: what is under way there counts for nothing.
 type Excused struct{ Module Module }
 
-// LossKnown says what share of probes a way loses now, as others have found: 0 to 1.
-type LossKnown struct {
-	Module Module
-	Ratio  float64
-}
-
 // Renewed says that the other end of a module began anew, and may be of another version: whether it answers
 // is not known any more.
 type Renewed struct{ Module Module }
 
-func (Tick) selftestEvent()      {}
-func (Begin) selftestEvent()     {}
-func (Returned) selftestEvent()  {}
-func (Refused) selftestEvent()   {}
-func (Void) selftestEvent()      {}
-func (Excused) selftestEvent()   {}
-func (LossKnown) selftestEvent() {}
-func (Renewed) selftestEvent()   {}
+func (Tick) selftestEvent()     {}
+func (Begin) selftestEvent()    {}
+func (Returned) selftestEvent() {}
+func (Refused) selftestEvent()  {}
+func (Void) selftestEvent()     {}
+func (Excused) selftestEvent()  {}
+func (Renewed) selftestEvent()  {}
 
 // Probe is a message to give to a module now, in this order. Its Data is the shell's.
 type Probe struct {
@@ -175,10 +168,6 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Renewed:
 		if u := m.find(ev.Module); u != nil && !u.cfg.Local {
 			m.after(now, u, u.renew)
-		}
-	case LossKnown:
-		if u := m.find(ev.Module); u != nil {
-			u.cfg.Loss = min(max(ev.Ratio, 0), 0.9)
 		}
 	}
 	out := m.out

@@ -208,9 +208,6 @@ func TestSnapshot(t *testing.T) {
 		now = now.Add(interval)
 	}
 	kept := m.Snapshot(nil)
-	if len(kept) > MaxSnapshot(len(mods)) {
-		t.Errorf("%d bytes, want at most %d", len(kept), MaxSnapshot(len(mods)))
-	}
 	again := New(cfg, now)
 	again.Restore(now, kept, true)
 	r := again.Results(now)

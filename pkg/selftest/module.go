@@ -67,7 +67,7 @@ type ModuleConfig struct {
 	// Floor is what no probe is late below, however steady the module is.
 	Floor time.Duration
 	// Loss is what share of probes the way may lose without any fault of ours, 0 for one within the
-	// machine; LossKnown changes it.
+	// machine.
 	Loss float64
 	// Foreign ways lead through networks that are not ours, which may double what they carry.
 	Foreign bool

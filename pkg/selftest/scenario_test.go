@@ -17,7 +17,6 @@ import (
 //	leave MODULE              it is not used any more
 //	way MODULE ok|gone|absent|alter|number|refuse|double    what becomes of probes in it from now on
 //	way MODULE delay DURATION, lose N    so long on the way; of N probes one is lost
-//	knows MODULE PERCENT      the way is known to lose so many
 //	excuse MODULE, renew MODULE
 //	stop DURATION             this half does not run; what comes meanwhile waits
 //	restart                   a new life, which has to prove itself
@@ -126,10 +125,6 @@ func (w *world) do(f []string) error {
 		if f[2] == "lose" {
 			fmt.Sscan(f[3], &v.lose)
 		}
-	case "knows":
-		var percent float64
-		fmt.Sscan(f[2], &percent)
-		w.step(LossKnown{c.Module, percent / 100})
 	case "excuse":
 		w.step(Excused{c.Module})
 	case "renew":

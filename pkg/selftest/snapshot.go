@@ -14,7 +14,7 @@ const (
 )
 
 // Snapshot appends what a restart needs: which modules are in use, whose other end has ever answered, and
-// what has been learned of each size; some tens of bytes a module (MaxSnapshot).
+// what has been learned of each size; some tens of bytes a module.
 //
 //	0    version, 1
 //	1    number of modules, and of each:
@@ -42,9 +42,6 @@ func (m *Machine) Snapshot(dst []byte) []byte {
 	}
 	return dst
 }
-
-// MaxSnapshot is what the snapshot of so many modules has at most, in bytes.
-func MaxSnapshot(modules int) int { return 2 + modules*(4+8*MaxSlots) }
 
 // micros is at least 1: 0 says that nothing was learned.
 func micros(d time.Duration) uint32 {

@@ -82,8 +82,5 @@ func ResumeSession(id uint32, txKey, rxKey [KeySize]byte, lastSeq uint64) *Sessi
 // Keys returns what ResumeSession needs besides the last sequence number. They are secret.
 func (s *Session) Keys() (tx, rx [KeySize]byte) { return s.txKey, s.rxKey }
 
-// LastSeq returns the highest sequence number sealed.
-func (s *Session) LastSeq() uint64 { return s.lastSeq }
-
 // String names the session without its keys.
 func (s *Session) String() string { return fmt.Sprintf("session %08x", s.id) }

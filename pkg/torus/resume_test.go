@@ -15,7 +15,7 @@ func TestResumedSessionUsesNoNumberTwice(t *testing.T) {
 	f.Session, f.Seq = 7, 41
 	encode(t, f, a)
 	tx, rx := a.Keys()
-	again := ResumeSession(7, tx, rx, a.LastSeq())
+	again := ResumeSession(7, tx, rx, f.Seq)
 	if _, err := f.Append(nil, again); !errors.Is(err, ErrSequenceReused) {
 		t.Errorf("number 41 again: %v", err)
 	}

@@ -1,6 +1,9 @@
 package inject
 
 import (
+	"flag"
+	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -34,4 +37,39 @@ func finish(t *testing.T, c *class) {
 	done.mu.Lock()
 	defer done.mu.Unlock()
 	done.classes = append(done.classes, c)
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	c := conditions{began: time.Now(), load: loadavg()}
+	code := m.Run()
+	if c.failed = code != 0; *out != "" {
+		if err := c.write(*out); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	if started {
+		dir, _ := binaries()
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// report fails a test for what was missed or is still wrong.
+func report(t *testing.T, c *class) {
+	t.Helper()
+	const most = 15
+	for i, s := range c.missed {
+		if c.apart {
+			t.Logf("missed: %s", s)
+		} else if i < most {
+			t.Errorf("missed: %s", s)
+		}
+	}
+	for i, s := range c.unhealed {
+		if i < most {
+			t.Errorf("not healed: %s", s)
+		}
+	}
 }

@@ -171,7 +171,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	d.apply(now, core.Step(now, dnpcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
-	failpoint.Live("dnp", d.core)
+	failpoint.Live("dnp", d.core, &d.mu)
 	return nil
 }
 

@@ -237,7 +237,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	}
 	h.apply(now, core.Step(now, hostcore.Tick{}))
 	failpoint.Hit(failpoint.StartServing)
-	failpoint.Live("host", h.core)
+	failpoint.Live("host", h.core, &h.mu)
 	return nil
 }
 

@@ -29,7 +29,7 @@ type scalar struct {
 
 // Flip flips one bit of one scalar that can be reached from the roots, chosen by seed among all of them.
 // Pointers, lengths, strings and what guards itself by a lock of its own are left out: a flip there is a fault
-// of the Go runtime's, which ends the process sooner or later.
+// of the Go runtime's, which ends the process sooner or later. Nobody else may use what the roots lead to meanwhile.
 func Flip(roots map[string]any, seed uint64) (Flipped, error) {
 	w := walker{seen: map[visit]bool{}}
 	for _, name := range slices.Sorted(maps.Keys(roots)) {

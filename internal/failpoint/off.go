@@ -2,7 +2,10 @@
 
 package failpoint
 
-import "net/http"
+import (
+	"net/http"
+	"sync"
+)
 
 // Enabled says whether this build has failpoints.
 const Enabled = false
@@ -17,7 +20,7 @@ func Packet(Point, []byte) int { return 1 }
 func Mount(*http.ServeMux) {}
 
 // Live names nothing.
-func Live(string, any) {}
+func Live(string, any, sync.Locker) {}
 
 // ArmAtStart does nothing.
 func ArmAtStart(string, string) error { return nil }

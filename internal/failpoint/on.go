@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -26,8 +27,14 @@ var armed struct {
 	any   atomic.Bool // spares the lock where nothing is armed
 	mu    sync.Mutex
 	by    map[Point]*standing
-	roots map[string]any
+	roots map[string]living
 	hits  atomic.Uint64
+}
+
+// living is what flips may hit, and the lock of who works on it.
+type living struct {
+	root  any
+	owner sync.Locker
 }
 
 type standing struct {
@@ -144,18 +151,33 @@ func ArmAtStart(dir, who string) error {
 	return nil
 }
 
-// Live names something that lives in this process, for flips.
-func Live(name string, root any) {
+// Live names something that lives in this process, for flips. They hold its owner's lock: a flip is a fault of the memory, and
+// no race of ours with who works on it.
+func Live(name string, root any, owner sync.Locker) {
 	armed.mu.Lock()
 	defer armed.mu.Unlock()
 	if armed.roots == nil {
-		armed.roots = map[string]any{}
+		armed.roots = map[string]living{}
 	}
-	armed.roots[name] = root
+	armed.roots[name] = living{root, owner}
 }
 
-// Mount serves POST /failpoint, whose body is an Order, GET /failpoint, which answers how many points were hit,
-// and POST /flip, whose body is a seed.
+// flipLive flips a bit of what lives. The owners' locks are not taken under armed's: owners come by points with theirs held.
+func flipLive(seed uint64) (Flipped, error) {
+	armed.mu.Lock()
+	all := maps.Clone(armed.roots)
+	armed.mu.Unlock()
+	roots := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		all[name].owner.Lock()
+		defer all[name].owner.Unlock()
+		roots[name] = all[name].root
+	}
+	return Flip(roots, seed)
+}
+
+// Mount serves POST /failpoint, whose body is an Order, DELETE /failpoint, after which nothing is armed, GET /failpoint, which
+// answers how many points were hit and how many are armed, and POST /flip, whose body is a seed.
 func Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST /failpoint", func(w http.ResponseWriter, r *http.Request) {
 		var o Order
@@ -166,6 +188,12 @@ func Mount(mux *http.ServeMux) {
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
+	})
+	mux.HandleFunc("DELETE /failpoint", func(http.ResponseWriter, *http.Request) {
+		armed.mu.Lock()
+		defer armed.mu.Unlock()
+		clear(armed.by)
+		armed.any.Store(false)
 	})
 	mux.HandleFunc("GET /failpoint", func(w http.ResponseWriter, _ *http.Request) {
 		armed.mu.Lock()
@@ -178,9 +206,7 @@ func Mount(mux *http.ServeMux) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		armed.mu.Lock()
-		defer armed.mu.Unlock()
-		f, err := Flip(armed.roots, in.Seed)
+		f, err := flipLive(in.Seed)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return

@@ -124,3 +124,51 @@ func TestFlip(t *testing.T) {
 		t.Error("nothing was flipped")
 	}
 }
+
+// gate is a lock that says that it is wanted, and is given when the test says so.
+type gate struct{ wanted, given, back chan struct{} }
+
+func (g gate) Lock()   { close(g.wanted); <-g.given }
+func (g gate) Unlock() { close(g.back) }
+
+// TestFlipHoldsTheOwnersLock: nothing is looked at before the owner has given its lock, and what it does with the lock held, points
+// among it, goes on.
+func TestFlipHoldsTheOwnersLock(t *testing.T) {
+	owned := map[string]*uint64{}
+	g := gate{make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	Live("owned", owned, g)
+	defer func() { armed.roots = nil }()
+	mux := http.NewServeMux()
+	Mount(mux)
+	w, served := httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		defer close(served)
+		mux.ServeHTTP(w, httptest.NewRequest("POST", "/flip", strings.NewReader(`{"Seed":1}`)))
+	}()
+	select {
+	case <-g.wanted:
+	case <-served:
+		t.Fatal("the lock was not taken")
+	}
+	arm(t, Order{Point: LinkSend, Action: "drop"})
+	if Hit(LinkSend) != Drop {
+		t.Error("the owner comes by a point, and nothing is done")
+	}
+	owned["x"] = new(uint64)
+	close(g.given)
+	<-served
+	<-g.back
+	if w.Code != http.StatusOK || *owned["x"] == 0 {
+		t.Errorf("%d %s: nothing was flipped", w.Code, w.Body)
+	}
+}
+
+func TestNothingIsArmed(t *testing.T) {
+	arm(t, Order{Point: LinkSend, Action: "drop"})
+	mux := http.NewServeMux()
+	Mount(mux)
+	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("DELETE", "/failpoint", nil))
+	if Hit(LinkSend) != Pass || armed.any.Load() {
+		t.Error("something is armed still")
+	}
+}

@@ -41,17 +41,18 @@ type dnpHalf struct {
 	links   [grid.NumDirections]*udplink.Link // nil where the torus has none
 	sources []sensor.Source
 
-	mu     sync.Mutex // the half's one mutex: see the package comment
-	core   *dnpcore.Machine
-	fares  fares
-	tests  *prober
-	alarm  *alarm
-	bulk   *dnpBulk
-	keys   [grid.NumDirections]torus.Keyring
-	frame  dnpcore.Frame // of the packet under way: handed over by pointer, never kept
-	packet []byte        // being sent
-	mail   mailbox.Stats // at the last look
-	lookAt time.Time     // at the mailbox' counters
+	mu      sync.Mutex // the half's one mutex: see the package comment
+	core    *dnpcore.Machine
+	fares   fares
+	tests   *prober
+	readers readers
+	alarm   *alarm
+	bulk    *dnpBulk
+	keys    [grid.NumDirections]torus.Keyring
+	frame   dnpcore.Frame // of the packet under way: handed over by pointer, never kept
+	packet  []byte        // being sent
+	mail    mailbox.Stats // at the last look
+	lookAt  time.Time     // at the mailbox' counters
 
 	linkCopy linkCopy
 	held     heldMessages
@@ -271,6 +272,9 @@ func (d *dnpHalf) step(ev dnpcore.Event) {
 
 // OnPacket handles a packet. It is the path of every heartbeat, and allocates nothing.
 func (d *dnpHalf) OnPacket(dir grid.Direction, b []byte) {
+	r := &d.readers.ways[dir.Index()]
+	r.begin()
+	defer r.end()
 	for range failpoint.Packet(failpoint.LinkReceive, b) {
 		d.onPacket(dir, b)
 	}
@@ -398,6 +402,8 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 
 // onMail handles what the host half says: a doorbell, or an envelope for the torus.
 func (d *dnpHalf) onMail(m mailbox.Message) {
+	d.readers.mail.begin()
+	defer d.readers.mail.end()
 	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
 		d.onMessage(m)
 	}

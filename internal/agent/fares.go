@@ -104,7 +104,7 @@ func given() (fault.Half, *lofamov1.HalfHealth) {
 
 // lookAtFares is called once a second.
 func (h *hostHalf) lookAtFares(now time.Time) {
-	h.noteWrong(h.page, h.core.SelfTests(now))
+	h.noteWrong(h.page, h.readers.stuck(), h.core.SelfTests(now))
 	own, tell := h.fares.look(now)
 	if own == nil {
 		return
@@ -116,7 +116,7 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 }
 
 func (d *dnpHalf) lookAtFares(now time.Time) {
-	d.noteWrong(d.page, d.core.SelfTests(now))
+	d.noteWrong(d.page, d.readers.stuck(), d.core.SelfTests(now))
 	own, tell := d.fares.look(now)
 	if own == nil {
 		return
@@ -134,10 +134,10 @@ func (c *common) noteProven(p *page, proving bool) {
 	}
 }
 
-// noteWrong tells the daemon when the self-test fails in what is this half's own alone, whatever others do: then a restart is
+// noteWrong tells the daemon when the self-test fails in what is this half's own alone, whatever others do, or a reader of its own is stuck: then a restart is
 // likely to help. What is late only is not ended for it.
-func (c *common) noteWrong(p *page, results []selftest.Result) {
-	what := ""
+func (c *common) noteWrong(p *page, stuck string, results []selftest.Result) {
+	what := stuck
 	for i := range results {
 		r := &results[i]
 		switch r.Module.Kind {

@@ -58,6 +58,7 @@ type hostHalf struct {
 	fares   fares
 	records [2]recovery.Record // of both halves, as the daemon said last
 	tests   *prober
+	readers readers
 	alarm   *alarm
 	bulk    *hostBulk
 	local   *local.Server                    // of the jobs on this node

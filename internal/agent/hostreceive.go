@@ -19,6 +19,8 @@ import (
 
 // onMail handles what the DNP half says: a doorbell, or an envelope that came by the torus.
 func (h *hostHalf) onMail(m mailbox.Message) {
+	h.readers.mail.begin()
+	defer h.readers.mail.end()
 	for range failpoint.Packet(failpoint.MailReceive, m.Payload) {
 		h.onMessage(m)
 	}
@@ -67,6 +69,8 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 
 // onDatagram handles what came by a service interface.
 func (h *hostHalf) onDatagram(k uint8, from netip.AddrPort, b []byte) {
+	h.readers.ways[k].begin()
+	defer h.readers.ways[k].end()
 	for range failpoint.Packet(failpoint.HostReceive, b) {
 		if h.takesProbe(k, from, b) {
 			continue

@@ -176,7 +176,7 @@ func flipLive(seed uint64) (Flipped, error) {
 	return Flip(roots, seed)
 }
 
-// Mount serves POST /failpoint, whose body is an Order, DELETE /failpoint, after which nothing is armed, GET /failpoint, which
+// Mount serves POST /failpoint, whose body is an Order, DELETE /failpoint, after which nothing is armed and which answers what was, GET /failpoint, which
 // answers how many points were hit and how many are armed, and POST /flip, whose body is a seed.
 func Mount(mux *http.ServeMux) {
 	mux.HandleFunc("POST /failpoint", func(w http.ResponseWriter, r *http.Request) {
@@ -189,9 +189,10 @@ func Mount(mux *http.ServeMux) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 		}
 	})
-	mux.HandleFunc("DELETE /failpoint", func(http.ResponseWriter, *http.Request) {
+	mux.HandleFunc("DELETE /failpoint", func(w http.ResponseWriter, _ *http.Request) {
 		armed.mu.Lock()
 		defer armed.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(map[string]uint64{"armed": uint64(len(armed.by))})
 		clear(armed.by)
 		armed.any.Store(false)
 	})

@@ -164,11 +164,15 @@ func TestFlipHoldsTheOwnersLock(t *testing.T) {
 }
 
 func TestNothingIsArmed(t *testing.T) {
+	clear(armed.by) // what other tests have left
 	arm(t, Order{Point: LinkSend, Action: "drop"})
 	mux := http.NewServeMux()
 	Mount(mux)
-	mux.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("DELETE", "/failpoint", nil))
-	if Hit(LinkSend) != Pass || armed.any.Load() {
-		t.Error("something is armed still")
+	for _, want := range []string{`{"armed":1}`, `{"armed":0}`} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest("DELETE", "/failpoint", nil))
+		if got := strings.TrimSpace(w.Body.String()); got != want || Hit(LinkSend) != Pass || armed.any.Load() {
+			t.Errorf("%s was armed, want %s; still: %t", got, want, armed.any.Load())
+		}
 	}
 }

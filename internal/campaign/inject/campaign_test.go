@@ -56,12 +56,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// tolerated says whether what is missed is within what is promised of the whole campaign: where a machine has its chances. Elsewhere
+// nothing may be missed.
+func (c *class) tolerated() bool {
+	return *full && c.chances && float64(c.covered) >= promisedCoverage*float64(c.effective)
+}
+
 // report fails a test for what was missed or is still wrong.
 func report(t *testing.T, c *class) {
 	t.Helper()
 	const most = 15
 	for i, s := range c.missed {
-		if c.apart {
+		if c.apart || c.tolerated() {
 			t.Logf("missed: %s", s)
 		} else if i < most {
 			t.Errorf("missed: %s", s)

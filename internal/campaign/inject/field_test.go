@@ -59,7 +59,8 @@ type field struct {
 	load, probers  sync.WaitGroup
 
 	proberMu sync.Mutex
-	unwell   map[string][]int64 // by node: when the prober found it so, localcluster.Monotonic
+	vain     map[string][]look // by node: the looks of the prober that found nobody
+	pace     pace              // of this process, the prober's
 }
 
 // newField starts a cluster of the programs with failpoints.
@@ -96,13 +97,14 @@ func newField(t *testing.T, dims string) *field {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &field{Lab: l, t: t, dir: dir, nodes: slices.Clone(l.Cluster.Info().Nodes), unwell: map[string][]int64{}}
+	f := &field{Lab: l, t: t, dir: dir, nodes: slices.Clone(l.Cluster.Info().Nodes), vain: map[string][]look{}}
 	if f.other, err = localcluster.Load(l.Cluster.Dir()); err != nil {
 		t.Fatal(errors.Join(err, l.Close()))
 	}
 	run, stop := context.WithCancel(context.Background())
 	f.stop = stop
 	t.Cleanup(f.close)
+	f.probers.Go(func() { f.pace.run(run) })
 	for _, n := range f.nodes {
 		f.probers.Go(func() { f.probe(run, n) })
 	}
@@ -169,18 +171,25 @@ func (f *field) record(n localcluster.NodeInfo, h fault.Half) recovery.Record {
 // arm arms a failpoint. The process may end before it has answered.
 func (f *field) arm(n localcluster.NodeInfo, w who, o failpoint.Order) error {
 	err := f.ask(n, w, "POST", "/failpoint", o, nil)
-	if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+	if ended(err) {
 		return nil
 	}
 	return err
+}
+
+// ended says of an error of Control that the process ended meanwhile.
+func ended(err error) bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) }
+
+// absent says of an error of Control that nobody was there.
+func absent(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
 }
 
 // ask asks an injection socket; one of a process that has just been started is not there yet.
 func (f *field) ask(n localcluster.NodeInfo, w who, method, path string, in, out any) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		err := n.Control(f.t.Context(), w.socket(), method, path, in, out)
-		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
-		if !absent || time.Now().After(deadline) {
+		if !absent(err) || time.Now().After(deadline) {
 			return err
 		}
 	}

@@ -14,5 +14,6 @@
 // # Short and full
 //
 // `go test` runs every class with few samples and fails on anything that is not as it must be; `make campaign` runs
-// all of them and writes docs/campaign.md.
+// all of them, asserts what is promised (how soon a hang is found, how soon a half serves again, coverage, nothing lost) and
+// writes docs/campaign.md.
 package inject

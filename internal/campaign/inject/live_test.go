@@ -70,17 +70,14 @@ func (f *field) hurt(n localcluster.NodeInfo, h fault.Half, x harm) (sample, rec
 		return r.Total > before.Total && r.State == recovery.Running && r.PID != before.PID && r.Last != nil && r.Last.Serving > 0
 	})
 	end := localcluster.Monotonic()
-	s.prober = f.noticed(n, mark, at, end)
+	s.prober = f.noticed(n, mark, at, end).any()
 	if err != nil {
 		s.what += ": " + err.Error()
 		return s, recovery.Recovery{}, nil //nolint:nilerr // the sample says so: it is not healed
 	}
 	l := *after.Last
-	s.healed, s.detect, s.recover = true, time.Duration(l.At-at), time.Duration(l.At-at)+l.Serving
-	s.ours = byExit
-	if l.Cause.Kind == recovery.Hung {
-		s.ours = byWatchdog
-	}
+	s.healed = true
+	s.found(l, at)
 	if x.hang && s.ours != byWatchdog {
 		s.what += ", found as " + l.Cause.String()
 	}
@@ -135,7 +132,6 @@ func (f *field) hurtDaemon(n localcluster.NodeInfo, hang bool, gap time.Duration
 type results struct {
 	mu        sync.Mutex
 	classes   map[string]*class
-	courses   []course
 	bad       []string
 	remaining map[string]int
 	until     time.Time // zero: until there is enough
@@ -172,7 +168,7 @@ func (r *results) take(x *rand.Rand) string {
 	return name
 }
 
-func (r *results) add(name string, s sample, c *course, err error) {
+func (r *results) add(name string, s sample, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
@@ -180,9 +176,6 @@ func (r *results) add(name string, s sample, c *course, err error) {
 		return
 	}
 	r.classes[name].add(s)
-	if c != nil {
-		r.courses = append(r.courses, *c)
-	}
 }
 
 const (
@@ -201,14 +194,14 @@ func (f *field) rage(n localcluster.NodeInfo, r *results, x *rand.Rand) {
 			return
 		case daemons:
 			s, err := f.hurtDaemon(n, x.IntN(2) == 0, time.Duration(x.Int64N(int64(800*time.Millisecond))))
-			r.add(name, s, nil, err)
+			r.add(name, s, err)
 			continue
 		}
 		kinds := slices.DeleteFunc(slices.Clone(harms), func(h harm) bool { return h.hang != (name == hangs) })
 		k := kinds[max(0, x.IntN(len(kinds)+1)-1)] // signals twice as often
 		half := []fault.Half{fault.HalfHost, fault.HalfDNP}[x.IntN(2)]
-		s, l, err := f.hurt(n, half, k)
-		r.add(name, s, &course{k, s.detect, l}, err)
+		s, _, err := f.hurt(n, half, k)
+		r.add(name, s, err)
 	}
 }
 
@@ -229,7 +222,7 @@ func rageAll(fields []*field, r *results) {
 func TestProcesses(t *testing.T) {
 	clusters, hung, crashed, daemon := 1, 32, 32, 12
 	if *full {
-		clusters, hung, crashed, daemon = 3, 3000, 3000, 300
+		clusters, hung, crashed, daemon = 3, 3000, 3000, 3000
 	}
 	at := time.Now()
 	var fields []*field
@@ -259,6 +252,7 @@ func TestProcesses(t *testing.T) {
 	t.Run("failpoints", func(t *testing.T) { failpoints(t, fields) })
 	t.Run("reports", func(t *testing.T) { accounts(t, fields) })
 	t.Run("live-data", func(t *testing.T) { liveData(t, fields) })
+	t.Run("promises", promises)
 }
 
 // accounts ends the load, and accounts for every report.

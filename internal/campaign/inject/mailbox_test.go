@@ -80,13 +80,16 @@ func (p *postbox) put(t *testing.T, b []byte) (got mailbox.Message, refused bool
 	if _, err := p.to.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	for {
+	for deadline := time.Now().Add(5 * time.Second); ; {
 		select {
 		case m := <-p.came:
 			return m, false
 		case <-time.After(50 * time.Microsecond):
 			if p.box.Stats().Bad > bad {
 				return got, true
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("a datagram of %d bytes neither came out nor was refused", len(b))
 			}
 		}
 	}

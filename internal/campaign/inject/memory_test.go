@@ -14,8 +14,8 @@ import (
 	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
-// loaded says whether a component changes its state because of the load.
-func loaded(component string) bool { return component == "temperature" || component == "node" }
+// unloaded says whether a component does not change its state because of the load.
+func unloaded(component string) bool { return component != "temperature" && component != "node" }
 
 // watchFor is how long a flip in live data is watched before the half is started anew.
 const watchFor = 1200 * time.Millisecond
@@ -31,7 +31,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 	if err != nil {
 		return s, err
 	}
-	if err := f.wellAgain(n); err != nil {
+	if err := f.wellAgain(n, unloaded); err != nil {
 		return s, err
 	}
 	var hit struct {
@@ -47,11 +47,10 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 	if r, err := f.running(n, h); err != nil {
 		s.what += ": " + err.Error()
 	} else if r.Total > before.Total && r.Last != nil {
-		s.ours, s.category = byExit, catCrash
-		if r.Last.Cause.Kind == recovery.Hung {
-			s.ours, s.category = byWatchdog, catHang
+		s.found(*r.Last, at)
+		if s.category = catCrash; s.ours == byWatchdog {
+			s.category = catHang
 		}
-		s.detect, s.recover = time.Duration(r.Last.At-at), time.Duration(r.Last.At-at)+r.Last.Serving
 	}
 	f.judgeFlip(n, mark, at, &s)
 	r, err := f.running(n, h)
@@ -67,7 +66,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 		s.what += ": " + err.Error()
 		return s, nil //nolint:nilerr // see above
 	}
-	if err := f.wellAgain(n); err != nil {
+	if err := f.wellAgain(n, unloaded); err != nil {
 		s.what += ": " + err.Error()
 		return s, nil //nolint:nilerr // see above
 	}
@@ -79,7 +78,7 @@ func (f *field) tryFlip(n localcluster.NodeInfo, w who, seed uint64) (sample, er
 func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample) {
 	var said []string
 	for _, e := range f.Since(mark) {
-		if e.GetNode() != string(n.ID) || loaded(e.GetComponent()) || e.GetTo() == lofamov1.State_NORMAL {
+		if e.GetNode() != string(n.ID) || !unloaded(e.GetComponent()) || e.GetTo() == lofamov1.State_NORMAL {
 			continue
 		}
 		said = append(said, e.String())
@@ -90,7 +89,7 @@ func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample
 			s.ours, s.detect = byWatchdog, time.Duration(e.At-at)
 		}
 	}
-	s.prober = len(said) > 0 || f.noticed(n, mark, at, localcluster.Monotonic())
+	s.prober = len(said) > 0 || f.noticed(n, mark, at, localcluster.Monotonic()).certain()
 	if s.prober {
 		s.what += ": " + strings.Join(said[:min(2, len(said))], "; ")
 		if s.category == catNoImpact {
@@ -99,15 +98,15 @@ func (f *field) judgeFlip(n localcluster.NodeInfo, mark int, at int64, s *sample
 	}
 }
 
-// wellAgain waits until the map calls everything of a node NORMAL but what the load changes.
-func (f *field) wellAgain(n localcluster.NodeInfo) error {
+// wellAgain waits until the map calls those components of a node NORMAL that count.
+func (f *field) wellAgain(n localcluster.NodeInfo, counts func(component string) bool) error {
 	deadline := time.Now().Add(patience)
 	for {
 		node, err := f.Client.GetNode(f.t.Context(), string(n.ID))
 		bad := ""
 		if err == nil {
 			for _, c := range node.GetComponents() {
-				if !loaded(c.GetName()) && c.GetState() != lofamov1.State_NORMAL && !strings.HasPrefix(c.GetName(), "peripheral/") {
+				if counts(c.GetName()) && c.GetState() != lofamov1.State_NORMAL && !strings.HasPrefix(c.GetName(), "peripheral/") {
 					bad = c.GetName() + " is " + c.GetState().String()
 				}
 			}
@@ -128,7 +127,7 @@ func (f *field) wellAgain(n localcluster.NodeInfo) error {
 func liveData(t *testing.T, fields []*field) {
 	flips := 8
 	if *full {
-		flips = 900
+		flips = 1200
 	}
 	c, begin := newClass("live data, random flips", *seed), time.Now()
 	c.apart = true

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,7 +64,11 @@ func (p pointFault) ends() bool { return p.action >= failpoint.Hang }
 
 func (p pointFault) hangs() bool { return p.action == failpoint.Hang || p.action == failpoint.Spin }
 
-// pointFaults are all points with all that they can do. What drops, doubles or alters is for packets and stores.
+// restarts says whether a half is restarted for it.
+func (p pointFault) restarts() bool { return p.who == daemon || p.ends() || p.atStart() }
+
+// pointFaults are all points with all that they can do, first what restarts nothing: a restart shows in the map for seconds, and what
+// comes after it must wait. What drops, doubles or alters is for packets and stores.
 func pointFaults() []pointFault {
 	var out []pointFault
 	halves, daemons := failpoint.Points()
@@ -88,39 +93,39 @@ func pointFaults() []pointFault {
 			}
 		}
 	}
+	slices.SortStableFunc(out, func(a, b pointFault) int {
+		switch {
+		case a.restarts() == b.restarts():
+			return 0
+		case b.restarts():
+			return -1
+		}
+		return 1
+	})
 	return out
 }
 
-// tryPoint arms one failpoint and watches what becomes of it.
+// try arms one failpoint.
+func (f *field) try(n localcluster.NodeInfo, p pointFault) (sample, error) {
+	if p.who == daemon {
+		return f.tryDaemonPoint(n, p)
+	}
+	return f.tryPoint(n, p)
+}
+
+// tryPoint arms one failpoint of a half and watches what becomes of it.
 func (f *field) tryPoint(n localcluster.NodeInfo, p pointFault) (sample, error) {
 	s := sample{what: p.String() + " on " + string(n.ID), applied: true, touched: true, harmed: p.ends(), category: pointCategory(p)}
-	before := map[fault.Half]recovery.Record{}
-	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
-		r, err := f.running(n, h)
-		if err != nil {
-			return s, fmt.Errorf("before %s: %w", s.what, err)
-		}
-		before[h] = r
+	h := p.who.half()
+	before, err := f.beforePoint(n, p)
+	if err != nil {
+		return s, fmt.Errorf("before %s: %w", s.what, err)
 	}
 	mark, at := f.Mark(), localcluster.Monotonic()
-	o := failpoint.Order{Point: p.point, Action: p.action.String(), DelayMS: 60}
-	h := p.who.half()
-	switch {
-	case p.who == daemon:
-		return f.tryDaemonPoint(n, p, o, s)
-	case p.atStart():
-		if err := f.armAtStart(n, p.who, o); err != nil {
-			return s, err
-		}
-		if err := syscall.Kill(before[h].PID, syscall.SIGKILL); err != nil {
-			return s, err
-		}
-	default:
-		if err := f.arm(n, p.who, o); err != nil {
-			return s, err
-		}
+	if err := f.armPoint(n, p, before.PID); err != nil {
+		return s, err
 	}
-	wantTotal := before[h].Total
+	wantTotal := before.Total
 	switch {
 	case p.atStart() && p.ends():
 		wantTotal += 2
@@ -133,32 +138,92 @@ func (f *field) tryPoint(n localcluster.NodeInfo, p pointFault) (sample, error) 
 	}
 	if !hit {
 		s.applied = false
-		return s, f.disarm(n, p)
+		return s, nil
 	}
-	after, err := f.await(n, h, func(r recovery.Record) bool {
-		return r.State == recovery.Running && r.PID != 0 && r.Total >= wantTotal && (r.Last == nil || r.Last.Serving > 0 || r.Total == before[h].Total)
-	})
-	if err == nil && wantTotal > before[h].Total && after.Last != nil {
-		s.detect, s.recover = time.Duration(after.Last.At-at), time.Duration(after.Last.At-at)+after.Last.Serving
-		s.ours = byExit
-		if after.Last.Cause.Kind == recovery.Hung {
-			s.ours = byWatchdog
-		}
-	}
-	if err != nil {
-		s.what += ": " + err.Error()
-	}
-	s.healed = err == nil
 	if !p.ends() {
 		time.Sleep(200 * time.Millisecond) // what was done to a packet has its effect, if it has one
 	}
-	if !p.atStart() {
-		s.prober = f.noticed(n, mark, at, localcluster.Monotonic())
+	after, err := f.await(n, h, func(r recovery.Record) bool {
+		return r.State == recovery.Running && r.PID != 0 && r.Total >= wantTotal && (r.Last == nil || r.Last.Serving > 0 || r.Total == before.Total)
+	})
+	s.healed = err == nil
+	if err != nil {
+		s.what += ": " + err.Error()
+	} else if after.Total > before.Total && after.Last != nil {
+		s.found(*after.Last, at)
 	}
-	if s.prober && !p.ends() && s.ours == "" {
-		s.ours = byPeer // the map says so: somebody's watchdog or link test found it
+	if !p.atStart() {
+		f.judgePoint(n, p, mark, at, &s)
 	}
 	return s, nil
+}
+
+// found books a restart.
+func (s *sample) found(l recovery.Recovery, at int64) {
+	s.ours = byExit
+	switch l.Cause.Kind {
+	case recovery.Hung:
+		s.ours = byWatchdog
+	case recovery.FailedTest:
+		s.ours = bySelfTest
+	default:
+	}
+	s.detect, s.recover = time.Duration(l.At-at), time.Duration(l.At-at)+l.Serving
+}
+
+// beforePoint waits until both halves run, and nothing of an earlier sample shows that could be taken for this one's.
+func (f *field) beforePoint(n localcluster.NodeInfo, p pointFault) (recovery.Record, error) {
+	var of recovery.Record
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		r, err := f.running(n, h)
+		if err != nil {
+			return of, err
+		}
+		if h == p.who.half() {
+			of = r
+		}
+	}
+	if p.restarts() {
+		return of, nil
+	}
+	return of, f.rested(n)
+}
+
+// armPoint arms a point of a half. One that is passed at a start only is passed at once.
+func (f *field) armPoint(n localcluster.NodeInfo, p pointFault, pid int) error {
+	o := p.order()
+	if !p.atStart() {
+		return f.arm(n, p.who, o)
+	}
+	if err := f.armAtStart(n, p.who, o); err != nil {
+		return err
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func (p pointFault) order() failpoint.Order {
+	return failpoint.Order{Point: p.point, Action: p.action.String(), DelayMS: 60}
+}
+
+// judgePoint asks both observers of what was no restart. Only what the map says is a finding of ours: somebody's watchdog or link
+// test has made it. That nobody answers is what users see.
+func (f *field) judgePoint(n localcluster.NodeInfo, p pointFault, mark int, at int64, s *sample) {
+	v := f.noticed(n, mark, at, localcluster.Monotonic())
+	if p.ends() {
+		s.prober = v.any()
+		return
+	}
+	s.prober = v.certain()
+	if v.any() && s.ours == "" {
+		s.what += ": " + v.String()
+	}
+	switch {
+	case v.mapped == "" || s.ours != "":
+	case strings.Contains(v.mapped, "self-test"):
+		s.ours = bySelfTest
+	default:
+		s.ours = byPeer
+	}
 }
 
 func pointCategory(p pointFault) category {
@@ -191,95 +256,54 @@ func (f *field) armAtStart(n localcluster.NodeInfo, w who, o failpoint.Order) er
 	return os.Rename(path+".new", path)
 }
 
-// disarm has a point that nobody came by do nothing: it is hit for as long as it may be without effect.
-func (f *field) disarm(n localcluster.NodeInfo, p pointFault) error {
-	o := failpoint.Order{Point: p.point, Action: failpoint.Delay.String(), Times: 1}
-	return f.arm(n, p.who, o)
+// disarm has a point that nobody came by do nothing. It says whether somebody has come by all the same.
+func (f *field) disarm(n localcluster.NodeInfo, w who) (hit bool, err error) {
+	var st struct{ Armed uint64 }
+	err = f.ask(n, w, "DELETE", "/failpoint", nil, &st)
+	if ended(err) {
+		return true, nil
+	}
+	return st.Armed == 0, err
 }
 
-// awaitPoint waits until a point was hit: the process says so, or ends, or hangs.
+// awaitPoint waits until a point was hit, which the process says while it can, or has ended of.
 func (f *field) awaitPoint(n localcluster.NodeInfo, p pointFault, h fault.Half, total uint64) (bool, error) {
-	deadline := time.Now().Add(2 * time.Second)
 	if p.atStart() {
-		deadline = time.Now().Add(patience)
-	}
-	for {
-		if p.atStart() {
-			_, err := os.Stat(filepath.Join(n.StateDir, failpoint.File(string(p.who))))
-			if errors.Is(err, fs.ErrNotExist) {
+		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(n.StateDir, failpoint.File(string(p.who)))); errors.Is(err, fs.ErrNotExist) {
 				return true, nil
 			}
-		} else if r := f.record(n, h); p.ends() && r.Total >= total {
+		}
+		return false, fmt.Errorf("%s of %s was not started: its failpoints were not taken", p.who, n.ID)
+	}
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		var st struct{ Armed uint64 }
+		if err := f.get(n, p.who, &st); err == nil && st.Armed == 0 {
 			return true, nil
-		} else if !p.ends() {
-			var st struct{ Hits, Armed uint64 }
-			if err := n.Control(f.t.Context(), p.who.socket(), "GET", "/failpoint", nil, &st); err == nil && st.Armed == 0 {
-				return true, nil
-			}
 		}
-		if time.Now().After(deadline) {
-			return false, nil
+		if p.ends() && f.record(n, h).Total >= total {
+			return true, nil
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
+	return f.disarm(n, p.who)
 }
 
-// tryDaemonPoint has the daemon come by one of its points: a half is stopped or killed, which the daemon does not survive;
-// a new daemon must go on where it was.
-func (f *field) tryDaemonPoint(n localcluster.NodeInfo, p pointFault, o failpoint.Order, s sample) (sample, error) {
-	h := fault.HalfDNP
-	before, err := f.running(n, h)
-	if err != nil {
-		return s, err
-	}
-	if err := f.arm(n, daemon, o); err != nil {
-		return s, err
-	}
-	at, pid := localcluster.Monotonic(), f.daemonPID(n)
-	signal := syscall.SIGKILL
-	if p.point == failpoint.DaemonDetected {
-		signal = syscall.SIGSTOP
-	}
-	if err := syscall.Kill(before.PID, signal); err != nil {
-		return s, err
-	}
-	if p.ends() { // somebody restarts it: systemd, a kubelet; here we do
-		s.ours = byExit
-		if p.hangs() {
-			s.ours = byPeer // its halves live; systemd's watchdog or a person ends it
-		}
-		time.Sleep(400 * time.Millisecond)
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-		if err := f.startDaemon(n); err != nil {
-			return s, err
-		}
-	}
-	after, err := f.await(n, h, func(r recovery.Record) bool {
-		return r.State == recovery.Running && r.PID != before.PID && r.PID != 0
-	})
-	if err != nil {
-		s.what += ": " + err.Error()
-		return s, nil //nolint:nilerr // the sample says so: it is not healed
-	}
-	if _, err := f.answered(n, h); err != nil {
-		s.what += ": " + err.Error()
-		return s, nil //nolint:nilerr // the sample says so: it is not healed
-	}
-	s.healed, s.recover = true, time.Duration(localcluster.Monotonic()-at)
-	if after.Last != nil {
-		s.detect = time.Duration(after.Last.At - at)
-	}
-	return s, nil
+// get asks for what is armed, once.
+func (f *field) get(n localcluster.NodeInfo, w who, out any) error {
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Second)
+	defer cancel()
+	return n.Control(ctx, w.socket(), "GET", "/failpoint", nil, out)
 }
 
 // failpoints has every step of halves and daemon go wrong in every way, under report load.
 func failpoints(t *testing.T, fields []*field) {
 	rounds, stride := 1, 7
 	if *full {
-		rounds, stride = 3, 1
+		rounds, stride = 17, 1
 	}
 	faults := pointFaults()
 	c, begin := newClass("failpoints", *seed), time.Now()
+	c.chances = true
 	var mu sync.Mutex
 	next, idle := 0, map[string]int{}
 	take := func() (pointFault, bool) {
@@ -298,13 +322,16 @@ func failpoints(t *testing.T, fields []*field) {
 					if !more {
 						return
 					}
-					s, err := f.tryPoint(n, p)
+					s, err := f.try(n, p)
 					mu.Lock()
 					if err != nil {
 						t.Error(err)
 						s.applied = false
 					}
 					c.add(s)
+					if s.ours == byPeer || s.ours == bySelfTest {
+						t.Logf("found: %s", s.what)
+					}
 					if !s.applied {
 						idle[fmt.Sprintf("%s of the %s", p.point, p.who)]++
 					}

@@ -2,53 +2,223 @@ package inject
 
 import (
 	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
+
+// Of the prober. It waits for an answer no longer than answerWithin, and doubts itself where its own process stood still for longer than
+// stoodStill meanwhile.
+const (
+	askEvery     = 25 * time.Millisecond
+	answerWithin = 150 * time.Millisecond
+	stoodStill   = 50 * time.Millisecond
+)
+
+// look is one that the prober took in vain.
+type look struct {
+	at, end int64 // localcluster.Monotonic
+	gone    bool  // nobody was there; else there was no answer in time
+	again   bool  // and none to the look before
+}
 
 // probe is the application-level prober of a node: it asks the status socket, as `lofamo-agent status` does. What the map
 // says is looked up afterwards (noticed).
 func (f *field) probe(ctx context.Context, n localcluster.NodeInfo) {
-	tick := time.NewTicker(25 * time.Millisecond)
+	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
-	for {
+	for again := false; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 		at := localcluster.Monotonic()
-		bound, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
+		bound, cancel := context.WithTimeout(ctx, answerWithin)
 		_, err := status.Ask(bound, n.StateDir)
+		late := errors.Is(bound.Err(), context.DeadlineExceeded)
 		cancel()
-		if err != nil && ctx.Err() == nil {
-			f.proberMu.Lock()
-			f.unwell[string(n.ID)] = append(f.unwell[string(n.ID)], at)
-			f.proberMu.Unlock()
+		if err == nil || ctx.Err() != nil {
+			again = false
+			continue
+		}
+		l := look{at: at, end: localcluster.Monotonic(), gone: !late, again: again}
+		again = true
+		f.proberMu.Lock()
+		f.vain[string(n.ID)] = append(f.vain[string(n.ID)], l)
+		f.proberMu.Unlock()
+	}
+}
+
+// notice is what the prober saw of a node.
+type notice struct {
+	late   bool   // its host half did not answer in time
+	silent bool   // nor when it was asked once more: what ends by itself sooner is no fault that users notice
+	gone   bool   // nobody was there to answer
+	mapped string // what the map said of one of its halves, other than NORMAL
+}
+
+// any says whether there was anything to notice.
+func (v notice) any() bool { return v.late || v.certain() }
+
+// certain says whether there was what no busy machine makes.
+func (v notice) certain() bool { return v.silent || v.gone || v.mapped != "" }
+
+func (v notice) String() string {
+	var parts []string
+	for _, x := range []struct {
+		is   bool
+		name string
+	}{{v.gone, "nobody answered"}, {v.silent, "no answer twice in a row"}, {v.late && !v.silent, "no answer once"}, {v.mapped != "", v.mapped}} {
+		if x.is {
+			parts = append(parts, x.name)
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// noticed says what the prober saw of a node between two times. Links are not looked at: those of a node whose neighbour is
+// restarted say so.
+func (f *field) noticed(n localcluster.NodeInfo, mark int, from, to int64) notice {
+	var v notice
+	f.proberMu.Lock()
+	v.take(f.vain[string(n.ID)], from, to, func(l look) bool { return f.pace.longest(l.at, l.end) >= stoodStill })
+	f.proberMu.Unlock()
+	for _, s := range f.Since(mark) {
+		if s.GetNode() == string(n.ID) && s.At <= to && v.mapped == "" && ofHalf(s) {
+			v.mapped = s.String()
+		}
+	}
+	return v
+}
+
+// take adds the looks in vain that began between two times and are not doubted.
+func (v *notice) take(looks []look, from, to int64, doubted func(look) bool) {
+	before := false // the look before was in vain, began here, and is not doubted
+	for _, l := range looks {
+		if l.at < from || l.at > to || doubted(l) {
+			before = false
+			continue
+		}
+		v.gone = v.gone || l.gone
+		v.late = v.late || !l.gone
+		v.silent = v.silent || !l.gone && l.again && before
+		before = true
+	}
+}
+
+// isHalf says whether a component of the map is one of a node's halves.
+func isHalf(c string) bool { return c == "host" || c == "dnp" || c == "dnp-core" }
+
+// ofHalf says whether a change of the map calls a half something else than NORMAL.
+func ofHalf(s lab.Seen) bool {
+	return isHalf(s.GetComponent()) && s.GetTo() != lofamov1.State_NORMAL || s.GetComponent() == "node" && s.GetTo() == lofamov1.State_FAILED
+}
+
+func TestNotice(t *testing.T) {
+	looks := []look{{at: 1, gone: true}, {at: 10}, {at: 20, again: true}, {at: 40}, {at: 50}, {at: 60, again: true}}
+	for _, tc := range []struct {
+		from, to int64
+		doubted  int64
+		want     notice
+	}{
+		{from: 0, to: 5, want: notice{gone: true}},
+		{from: 2, to: 9},
+		{from: 2, to: 15, want: notice{late: true}},
+		{from: 2, to: 25, want: notice{late: true, silent: true}},
+		{from: 2, to: 25, doubted: 10, want: notice{late: true}},
+		{from: 15, to: 55, want: notice{late: true}}, // the first of the two was before, and the next two had an answer between them
+		{from: 0, to: 99, doubted: 20, want: notice{gone: true, late: true, silent: true}},
+	} {
+		var got notice
+		got.take(looks, tc.from, tc.to, func(l look) bool { return l.at == tc.doubted })
+		if got != tc.want {
+			t.Errorf("%d to %d: %+v, want %+v", tc.from, tc.to, got, tc.want)
 		}
 	}
 }
 
-// noticed says whether the prober found the node unwell between two times: its host half did not answer, or the map called
-// one of its halves or of its links something else than NORMAL.
-func (f *field) noticed(n localcluster.NodeInfo, mark int, from, to int64) bool {
-	f.proberMu.Lock()
-	for _, at := range f.unwell[string(n.ID)] {
-		if at >= from && at <= to {
-			f.proberMu.Unlock()
-			return true
+// pace knows when this process stood still: what it takes for a fault then may be the machine's lateness, or its own.
+type pace struct {
+	mu     sync.Mutex
+	stalls []stall
+	last   int64
+}
+
+type stall struct{ from, to int64 }
+
+const paceEvery = 5 * time.Millisecond
+
+// run notes every moment at which the next came late, until ctx ends.
+func (p *pace) run(ctx context.Context) {
+	tick := time.NewTicker(paceEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		p.beat(localcluster.Monotonic())
+		<-tick.C
+	}
+}
+
+func (p *pace) beat(now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last != 0 && now-p.last >= int64(4*paceEvery) {
+		p.stalls = append(p.stalls, stall{p.last, now})
+	}
+	p.last = now
+}
+
+// longest returns for how long at most this process stood still at some time of an interval.
+func (p *pace) longest(from, to int64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var most int64
+	for i := len(p.stalls) - 1; i >= 0 && p.stalls[i].to >= from; i-- {
+		if s := p.stalls[i]; s.from <= to {
+			most = max(most, s.to-s.from)
 		}
 	}
-	f.proberMu.Unlock()
-	for _, s := range f.Since(mark) {
-		c := s.GetComponent()
-		half := c == "host" || c == "dnp" || c == "dnp-core" || c == "node" && s.GetTo() == lofamov1.State_FAILED
-		if s.GetNode() == string(n.ID) && half && s.GetTo() != lofamov1.State_NORMAL && s.At <= to {
-			return true
+	return time.Duration(most)
+}
+
+func TestPace(t *testing.T) {
+	var p pace
+	const ms = int64(time.Millisecond)
+	for _, at := range []int64{100, 105, 112, 180, 185, 300, 305} {
+		p.beat(at * ms)
+	}
+	for _, tc := range []struct{ from, to, want int64 }{{100, 111, 0}, {100, 112, 68}, {150, 160, 68}, {181, 184, 0}, {150, 200, 115}, {301, 400, 0}} {
+		if got := p.longest(tc.from*ms, tc.to*ms); int64(got) != tc.want*ms {
+			t.Errorf("%d to %d: %s, want %d ms", tc.from, tc.to, got, tc.want)
 		}
 	}
-	return false
+}
+
+// restartShows is for how long after its self-test has passed a restart may come to the map.
+const restartShows = 2 * time.Second
+
+// rested waits until nothing of what a node went through before can be taken for something new: no half of it was restarted lately,
+// and the map calls them NORMAL.
+func (f *field) rested(n localcluster.NodeInfo) error {
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if _, err := f.await(n, h, func(r recovery.Record) bool {
+			if r.State != recovery.Running || r.PID == 0 {
+				return false
+			}
+			l := r.Last
+			return l == nil || l.Serving == 0 || l.Proven > 0 && time.Duration(localcluster.Monotonic()-l.At) >= l.Proven+restartShows
+		}); err != nil {
+			return err
+		}
+	}
+	return f.wellAgain(n, isHalf)
 }

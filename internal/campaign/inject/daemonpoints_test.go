@@ -99,7 +99,7 @@ func (f *field) watchHung(n localcluster.NodeInfo, mark int, at int64, s *sample
 			}
 		}
 	}
-	if v := f.noticed(n, mark, at, localcluster.Monotonic()); v.certain() {
+	if v := f.noticed(n, mark, at, localcluster.Monotonic()); v.gone || v.silent { // the map tells of the half that we have ended
 		s.prober = true
 		s.what += ": " + v.String()
 	}

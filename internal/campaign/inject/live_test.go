@@ -252,7 +252,9 @@ func TestProcesses(t *testing.T) {
 	t.Run("failpoints", func(t *testing.T) { failpoints(t, fields) })
 	t.Run("reports", func(t *testing.T) { accounts(t, fields) })
 	t.Run("live-data", func(t *testing.T) { liveData(t, fields) })
-	t.Run("promises", promises)
+	if *full { // in short there are too few samples
+		t.Run("promises", promises)
+	}
 }
 
 // accounts ends the load, and accounts for every report.

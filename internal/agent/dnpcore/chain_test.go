@@ -168,7 +168,8 @@ func (c *chain) run(d time.Duration) {
 }
 
 // TestKilledBetweenAnyTwoStores: what is passed on through a half that dies again and again arrives, and once; also when the
-// only way on is broken for a while, or leads to a half of an earlier version.
+// only way on is broken for a while. Over a hop to a half of an earlier version, which acknowledges nothing, it arrives at least once:
+// such a half takes what comes again for another message when it has forgotten the first.
 func TestKilledBetweenAnyTwoStores(t *testing.T) {
 	for _, test := range []struct {
 		name        string
@@ -200,7 +201,7 @@ func (c *chain) killed(seed uint64, cut bool) int {
 	c.crash, c.loss = 0, 0
 	c.run(2 * time.Second)
 	for i := range messages {
-		if n := dst.opened[fmt.Sprint(i)]; n != 1 {
+		if n := dst.opened[fmt.Sprint(i)]; n < 1 || n > 1 && !dst.before {
 			c.t.Errorf("seed %d: message %d arrived %d times", seed, i, n)
 		}
 	}

@@ -84,7 +84,7 @@ bench: build ## the published figures, on this machine: about 75 minutes; BENCH_
 
 # The short form is among the tests. SEED chooses what is sampled.
 .PHONY: campaign
-campaign: ## the fault-injection campaign in full, with docs/campaign.md made anew: about 40 minutes, on a quiet machine
+campaign: ## the fault-injection campaign in full, with docs/campaign.md made anew: about 45 minutes, on a quiet machine
 	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md
 
 .PHONY: fuzz

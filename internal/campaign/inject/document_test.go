@@ -238,8 +238,8 @@ func (c conditions) method(b *bytes.Buffer) {
 - *Failpoints*: every send, receive, commit and restart step of halves and daemon drops, alters, doubles, delays, hangs, spins, is killed, panics, exits (build tag lofamo_failpoint; programs as
   delivered have none). What ends no process is found when the map calls a half something else than NORMAL; it is noticed by that, or when nobody answers, or nobody answers in time twice in a row. A
   daemon that ends is found by who started it; one that hangs, when the map misses the half that it has not started again; where both halves live, nobody has any harm, and it is masked.
-- *How many*: in the whole campaign 3,000 or more of each class. Live data stays at 1,200, six at a time: each is watched, healed by a restart and waited for, some 2.5 s, and 3,000 would be a quarter of an
-  hour more.
+- *How many*: in the whole campaign 3,000 or more of each class. Live data stays at 900, two nodes of a cluster at a time: each is watched, healed by a restart and waited for, some 2.5 s, and 3,000 would
+  be another quarter of an hour.
 - *Reports*: what the halves' logs say was kept is compared with what the supervisors' logs say was committed, and how often.
 
 `)

@@ -125,9 +125,9 @@ func (f *field) wellAgain(n localcluster.NodeInfo, counts func(component string)
 // out; here they are reported apart, and what is asked for is that a restart heals whatever it was. Only nodes that
 // are no neighbours are tried at a time: a neighbour that is restarted shows in the links.
 func liveData(t *testing.T, fields []*field) {
-	flips := 8
+	flips := 6
 	if *full {
-		flips = 1200
+		flips = 900
 	}
 	c, begin := newClass("live data, random flips", *seed), time.Now()
 	c.apart = true

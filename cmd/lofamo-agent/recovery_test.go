@@ -423,6 +423,10 @@ func pair(t *testing.T) [2]config.Agent {
 // broken; when it is back they are good, in the sessions of before.
 func TestNeighboursKnowOfARestart(t *testing.T) {
 	nodes := pair(t)
+	misses := 64 // on a loaded machine the daemon may need more than the 75 ms after which a link is silent
+	for i := range nodes {
+		nodes[i].Periods = &config.PeriodsOverride{LinkMisses: &misses}
+	}
 	startDaemon(t, nodes[1])
 	startDaemon(t, nodes[0])
 	var registers *regfile.File

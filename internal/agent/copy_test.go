@@ -195,7 +195,9 @@ func (p *peerEnd) send(dir grid.Direction, src, dst grid.Coord, seq, ack uint64)
 
 // Halves that die and come back are in the same epoch, on the same sessions, and their neighbours miss nothing.
 func TestHalvesGoOn(t *testing.T) {
-	n := newTestNet(t, pair, nil)
+	// A link that is silent for as long as a half takes to stop and start here would be given a new session.
+	misses := 64
+	n := newTestNet(t, pair, func(cfg *config.Agent) { cfg.Periods = &config.PeriodsOverride{LinkMisses: &misses} })
 	n.startAll()
 	n.awaitHealthy()
 	for _, h := range []fault.Half{fault.HalfDNP, fault.HalfHost} {

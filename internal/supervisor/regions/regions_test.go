@@ -669,6 +669,8 @@ func TestNothingTwice(t *testing.T) {
 			west.connect(p)
 		}
 	}
+	// The map alone does not say that all has arrived: it was the same before.
+	eventually(t, "the region's last event", func() bool { return slices.Contains(p.events("west"), "300") })
 	p.shows(west)
 	p.present("west")
 	var got []string

@@ -62,6 +62,29 @@ type peerEnd struct {
 	keys torus.Keyring
 }
 
+// copyWithSession makes the copy of a DNP half that had session 9 by a link, the link being as at says, and boot epoch 77. It returns the
+// half's keys.
+func copyWithSession(t testing.TB, cfg config.Agent, dir grid.Direction, seq fault.Seq, at torus.LinkSnapshot) (tx, rx [torus.KeySize]byte) {
+	t.Helper()
+	tx, rx = [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
+	f, err := backup.Open(CopyPath(cfg.StateDir, fault.HalfDNP), copyIdentity(t, cfg, fault.HalfDNP))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.TxSession, at.Started, at.RxSession, at.PeerEpoch, at.Rx, at.Tx = 9, true, 9, 3, torus.LinkNormal, torus.LinkNormal
+	for _, err := range []error{
+		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77, Seq: seq}}),
+		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
+		f.StoreCounters(dir, &at),
+		f.Close(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tx, rx
+}
+
 // halfWithSession opens a DNP half whose copy has a session, and returns it with the keys of its neighbour.
 func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHalf, *torus.Session) {
 	t.Helper()
@@ -69,21 +92,7 @@ func halfWithSession(t testing.TB, cfg config.Agent, dir grid.Direction) (*dnpHa
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx, rx := [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
-	f, err := backup.Open(CopyPath(cfg.StateDir, fault.HalfDNP), copyIdentity(t, cfg, fault.HalfDNP))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{
-		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77}}),
-		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
-		f.StoreCounters(dir, &torus.LinkSnapshot{TxSession: 9, Started: true, RxSession: 9, PeerEpoch: 3, Replay: 1, Rx: torus.LinkNormal, Tx: torus.LinkNormal}),
-		f.Close(),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	tx, rx := copyWithSession(t, cfg, dir, 0, torus.LinkSnapshot{Replay: 1})
 	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU)}
 	d.tests = newProber(t.Context(), &d.common)
 	var open closers
@@ -127,7 +136,6 @@ func TestLinksGoOnFromTheCopy(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	cfg := n.cfgs[at0]
 	dir := grid.XPlus
-	tx, rx := [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
 	local, peer := netip.MustParseAddrPort(cfg.Links[dir.String()].Local), netip.MustParseAddrPort(cfg.Links[dir.String()].Peer)
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(peer))
 	if err != nil {
@@ -136,22 +144,7 @@ func TestLinksGoOnFromTheCopy(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 
 	const before, heard = 1000, 500
-	f, err := backup.Open(CopyPath(cfg.StateDir, fault.HalfDNP), copyIdentity(t, cfg, fault.HalfDNP))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{
-		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77, Seq: 12}}),
-		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
-		f.StoreCounters(dir, &torus.LinkSnapshot{
-			TxSession: 9, TxSeq: before, Acked: before, Started: true, RxSession: 9, PeerEpoch: 3, High: heard, Replay: 1, Rx: torus.LinkNormal, Tx: torus.LinkNormal,
-		}),
-		f.Close(),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	tx, rx := copyWithSession(t, cfg, dir, 12, torus.LinkSnapshot{TxSeq: before, Acked: before, High: heard, Replay: 1})
 	n.start(at0, fault.HalfDNP)
 
 	p := &peerEnd{t: t, conn: conn, to: local}

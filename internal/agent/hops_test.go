@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
-	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
@@ -21,29 +20,13 @@ func TestAcknowledgedIsInTheCopy(t *testing.T) {
 	n := newTestNet(t, pair, nil)
 	cfg := n.cfgs[at0]
 	dir := grid.XPlus
-	tx, rx := [torus.KeySize]byte{1}, [torus.KeySize]byte{2}
 	local, peer := netip.MustParseAddrPort(cfg.Links[dir.String()].Local), netip.MustParseAddrPort(cfg.Links[dir.String()].Peer)
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(peer))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	f, err := backup.Open(CopyPath(cfg.StateDir, fault.HalfDNP), copyIdentity(t, cfg, fault.HalfDNP))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{
-		f.StoreNumbers(backup.Numbers{OutboxSnapshot: servicenet.OutboxSnapshot{Epoch: 77, Seq: 12}}),
-		f.StoreSession(dir, backup.Session{ID: 9, Tx: tx, Rx: rx}),
-		f.StoreCounters(dir, &torus.LinkSnapshot{
-			TxSession: 9, Started: true, RxSession: 9, PeerEpoch: 3, Rx: torus.LinkNormal, Tx: torus.LinkNormal,
-		}),
-		f.Close(),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	tx, rx := copyWithSession(t, cfg, dir, 12, torus.LinkSnapshot{})
 	p := &peerEnd{t: t, conn: conn, to: local}
 	p.keys.Add(time.Now(), torus.ResumeSession(9, rx, tx, 0))
 

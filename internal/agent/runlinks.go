@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -157,7 +156,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 	if id.Boot, err = keeper.BootID(); err != nil {
 		return err
 	}
-	copied, err := backup.OpenForDaemon(filepath.Join(l.cfg.StateDir, fault.HalfDNP.String()+".backup"), id)
+	copied, err := backup.OpenForDaemon(CopyPath(l.cfg.StateDir, fault.HalfDNP), id)
 	if err != nil {
 		return err
 	}

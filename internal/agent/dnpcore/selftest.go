@@ -283,11 +283,7 @@ func (m *Machine) coreDetail() string {
 	if m.exceptions.at(watchdog.AddrEngine).value&watchdog.EngineRestarted != 0 {
 		words = append(words, "restarted")
 	}
-	if s := m.selfTest.machine; s != nil {
-		for _, r := range s.Failed() {
-			words = append(words, "self-test: "+r.Name+" "+r.Why)
-		}
-	}
+	words = append(words, tests.Failing(m.selfTest.machine)...)
 	return strings.Join(append(words, m.exceptions.String()), "; ")
 }
 

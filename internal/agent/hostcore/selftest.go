@@ -147,15 +147,10 @@ func (m *Machine) tested(now time.Time, r selftest.Result) {
 // stateSelf states this half.
 func (m *Machine) stateSelf(now time.Time) {
 	var why []string
-	s := m.selfTest.machine
-	if m.selfTest.unsaid || s != nil && s.Proving() {
+	if m.selfTest.unsaid || m.Proving() {
 		why = append(why, m.restarted(now))
 	}
-	if s != nil {
-		for _, r := range s.Failed() {
-			why = append(why, "self-test: "+r.Name+" "+r.Why)
-		}
-	}
+	why = append(why, tests.Failing(m.selfTest.machine)...)
 	state := fault.Normal
 	if len(why) > 0 {
 		state = fault.Sick

@@ -27,6 +27,17 @@ func New(cfg Config, mods []selftest.ModuleConfig, tick time.Duration, now time.
 	return m
 }
 
+// Failing says of each module that fails what is wrong with it; m may be nil, which tests nothing.
+func Failing(m *selftest.Machine) (words []string) {
+	if m == nil {
+		return nil
+	}
+	for _, r := range m.Failed() {
+		words = append(words, "self-test: "+r.Name+" "+r.Why)
+	}
+	return words
+}
+
 // What is waited for a probe, and below what none is late. The floors are far above what a busy machine makes of
 // a wake-up or two: a module that has gone wrong is slower by whole retransmissions.
 const (

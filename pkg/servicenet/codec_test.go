@@ -44,6 +44,23 @@ func TestReportRoundTrip(t *testing.T) {
 	}
 }
 
+// What is kept of a report is what EncodeReport makes, for restarts read it with protobuf.
+func TestAppendReportIsEncodeReport(t *testing.T) {
+	long := sampleReport()
+	long.Digest, long.Partial = true, true
+	long.Observations[0].Detail = "a\x1b[31m\n" + strings.Repeat("é", 200)
+	long.Readings = []fault.Reading{{Component: fault.ComponentTemperature, Quantity: 1, Value: 71.5, Threshold: 80, Age: time.Second}}
+	for _, r := range []fault.Report{sampleReport(), long} {
+		got := new(lofamov1.Report)
+		if err := proto.Unmarshal(AppendReport([]byte{}, &r), got); err != nil {
+			t.Fatal(err)
+		}
+		if want := EncodeReport(r); !proto.Equal(got, want) {
+			t.Errorf("got  %v\nwant %v", got, want)
+		}
+	}
+}
+
 func TestEncodeClampsAndCuts(t *testing.T) {
 	r := sampleReport()
 	r.Uptime = -1

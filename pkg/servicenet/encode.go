@@ -127,9 +127,16 @@ func checkOwn(i int, r *fault.Report, before fault.ReportID) error {
 	return nil
 }
 
-// appendReport is EncodeReport; before is the id of the report before it, if any.
+// AppendReport appends the bytes of EncodeReport to b, without the message: for what is kept of every report that is sent.
+func AppendReport(b []byte, r *fault.Report) []byte { return appendFields(b, r, fault.ReportID{}) }
+
+// appendReport appends a report of a list; before is the id of the report before it, if any.
 func appendReport(b []byte, r *fault.Report, before fault.ReportID) []byte {
 	b, report := beginField(b, 1)
+	return endField(appendFields(b, r, before), report)
+}
+
+func appendFields(b []byte, r *fault.Report, before fault.ReportID) []byte {
 	b, id := beginField(b, 1)
 	if before.Seq == 0 { // the first
 		b = appendText(b, 1, string(r.ID.Origin.Node))
@@ -152,7 +159,7 @@ func appendReport(b []byte, r *fault.Report, before fault.ReportID) []byte {
 	for i := range r.Readings {
 		b = appendReading(b, &r.Readings[i])
 	}
-	return endField(b, report)
+	return b
 }
 
 func appendReading(b []byte, r *fault.Reading) []byte {

@@ -112,9 +112,7 @@ func (k *Keeper) merge(kept []servicenet.Kept) []servicenet.Kept {
 	}
 	for _, s := range kept {
 		if id := s.Report.ID; !copied[id] {
-			if b, err := proto.Marshal(servicenet.EncodeReport(s.Report)); err == nil {
-				_ = k.cfg.Copy.PutReport(backup.Report{Epoch: id.Epoch, Seq: id.Seq, At: k.cfg.Now() - int64(s.Age), Payload: b})
-			}
+			_ = k.cfg.Copy.PutReport(backup.Report{Epoch: id.Epoch, Seq: id.Seq, At: k.cfg.Now() - int64(s.Age), Payload: servicenet.AppendReport(nil, &s.Report)})
 		}
 	}
 	slices.SortFunc(kept, func(a, b servicenet.Kept) int {
@@ -167,6 +165,9 @@ func (k *Keeper) age(r spool.Record) time.Duration {
 	return time.Duration(max(age, 0))
 }
 
+// usualReport is the room that most reports need, in bytes.
+const usualReport = 192
+
 // Keep appends reports that entered the log. They are in the copy when it returns, and on disk soon after.
 func (k *Keeper) Keep(reports []fault.Report) { k.keep(reports, true) }
 
@@ -177,12 +178,9 @@ func (k *Keeper) keep(reports []fault.Report, spooled bool) {
 	if k.spool == nil && k.cfg.Copy == nil {
 		return
 	}
-	for _, r := range reports {
-		b, err := proto.Marshal(servicenet.EncodeReport(r))
-		if err != nil {
-			k.cfg.Logger.Warn("a report is not kept", "id", r.ID.String(), "err", err)
-			continue
-		}
+	for i := range reports {
+		r := &reports[i]
+		b := servicenet.AppendReport(make([]byte, 0, usualReport), r)
 		at := k.cfg.Now()
 		if k.cfg.Copy != nil {
 			_ = k.cfg.Copy.PutReport(backup.Report{Epoch: r.ID.Epoch, Seq: r.ID.Seq, At: at, Payload: b})

@@ -27,6 +27,7 @@ var layers = map[string][]string{
 	"pkg/watchdog/regfile":    {"pkg/watchdog", "pkg/watchdog/mapfile", "pkg/fault", "pkg/torus/grid"},
 	"pkg/torus":               {"pkg/fault", "pkg/torus/grid"},
 	"pkg/mangle":              {},
+	"pkg/torus/diagnosis":     {"pkg/torus/grid"},
 	"pkg/torus/udplink":       {"pkg/torus", "pkg/fault", "pkg/torus/grid", "pkg/mangle"},
 	"pkg/servicenet":          {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet/checksum"},
 	"pkg/servicenet/checksum": {"api"},
@@ -50,7 +51,7 @@ var layers = map[string][]string{
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},
-	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
+	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
 	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config", "internal/supervisor"},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/version"},
@@ -64,7 +65,7 @@ var layers = map[string][]string{
 
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
-	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/diagnosis", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"internal/supervisor/topology",

@@ -100,6 +100,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkTold(b.Told)
 	case *lofamov1.Message_Interest:
 		return checkInterest(b.Interest)
+	case *lofamov1.Message_DiagnosisOrder:
+		return checkDiagnosisOrder(b.DiagnosisOrder)
+	case *lofamov1.Message_DiagnosisFindings:
+		return checkDiagnosisFindings(b.DiagnosisFindings)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

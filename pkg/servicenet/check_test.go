@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -64,6 +66,12 @@ func TestMessageRefusals(t *testing.T) {
 	bulkRequest := messageOf(func(m *lofamov1.Message) *lofamov1.BulkRequest { return m.GetBulkRequest() }, bulkRequest)
 	announce := messageOf(func(m *lofamov1.Message) *lofamov1.BulkAnnounce { return m.GetBulkAnnounce() }, bulkAnnounce)
 	pull := messageOf(func(m *lofamov1.Message) *lofamov1.BulkPull { return m.GetBulkPull() }, bulkPull)
+	order := messageOf(func(m *lofamov1.Message) *lofamov1.DiagnosisOrder { return m.GetDiagnosisOrder() }, diagnosisOrder)
+	findings := messageOf(func(m *lofamov1.Message) *lofamov1.DiagnosisFindings { return m.GetDiagnosisFindings() }, func() *lofamov1.Message {
+		m := diagnosisFindings()
+		m.GetDiagnosisFindings().Half = lofamov1.Half_HALF_DNP
+		return m
+	})
 	status := messageOf(func(m *lofamov1.Message) *lofamov1.DeliveryStatus { return m.GetReports().GetStatus() }, statusMessage)
 	health := messageOf(func(m *lofamov1.Message) *lofamov1.HalfHealth { return m.GetReports().GetDnp() }, healthMessage)
 	long := strings.Repeat("x", fault.MaxDetail+1)
@@ -169,6 +177,35 @@ func TestMessageRefusals(t *testing.T) {
 		{"path_ack.epoch", pathAck(func(a *lofamov1.PathAck) { a.Epoch = 0 })},
 		{"path_ack.id", pathAck(func(a *lofamov1.PathAck) { a.Id = 0 })},
 		{"", again()},
+		{"", order(func(*lofamov1.DiagnosisOrder) {})},
+		{"diagnosis_order.number.term", order(func(o *lofamov1.DiagnosisOrder) { o.Number = nil })},
+		{"diagnosis_order.number.count", order(func(o *lofamov1.DiagnosisOrder) { o.Number.Count = 0 })},
+		{"diagnosis_order.node", order(func(o *lofamov1.DiagnosisOrder) { o.Node = "" })},
+		{"diagnosis_order.links", order(func(o *lofamov1.DiagnosisOrder) { o.Links = 0 })},
+		{"diagnosis_order.links", order(func(o *lofamov1.DiagnosisOrder) { o.Links = 64 })},
+		{"diagnosis_order.known", order(func(o *lofamov1.DiagnosisOrder) { o.Known = 64 })},
+		{"diagnosis_order.rounds", order(func(o *lofamov1.DiagnosisOrder) { o.Rounds = 0 })},
+		{"diagnosis_order.rounds", order(func(o *lofamov1.DiagnosisOrder) { o.Rounds = 11 })},
+		{"diagnosis_order.reply_to", order(func(o *lofamov1.DiagnosisOrder) { o.ReplyTo = "s0:7" })},
+		{"", findings(func(*lofamov1.DiagnosisFindings) {})},
+		{"", findings(func(f *lofamov1.DiagnosisFindings) { f.Link, f.Error = nil, "there is no such link" })},
+		{"", findings(func(f *lofamov1.DiagnosisFindings) { f.Link, f.Half = nil, lofamov1.Half_HALF_HOST })},
+		{"diagnosis_findings.number.term", findings(func(f *lofamov1.DiagnosisFindings) { f.Number.Term = 0 })},
+		{"diagnosis_findings.node", findings(func(f *lofamov1.DiagnosisFindings) { f.Node = "n/0" })},
+		{"diagnosis_findings.half", findings(func(f *lofamov1.DiagnosisFindings) { f.Half = 0 })},
+		{"diagnosis_findings.epoch", findings(func(f *lofamov1.DiagnosisFindings) { f.Epoch = 0 })},
+		{"diagnosis_findings.epoch", findings(func(f *lofamov1.DiagnosisFindings) { f.Epoch = uint64(MaxEpoch) + 1 })},
+		{"diagnosis_findings.dnp", findings(func(f *lofamov1.DiagnosisFindings) { f.Half, f.Dnp = lofamov1.Half_HALF_HOST, 0 })},
+		{"diagnosis_findings.links", findings(func(f *lofamov1.DiagnosisFindings) { f.Links = 64 })},
+		{"diagnosis_findings.link", findings(func(f *lofamov1.DiagnosisFindings) { f.Link = nil })},
+		{"diagnosis_findings.link.direction", findings(func(f *lofamov1.DiagnosisFindings) { f.Link.Direction = 7 })},
+		{"diagnosis_findings.link.direction", findings(func(f *lofamov1.DiagnosisFindings) { f.Links = 31 })},
+		{"diagnosis_findings.error", findings(func(f *lofamov1.DiagnosisFindings) { f.Error = long })},
+		{"diagnosis_findings.link.dnp.answered", findings(func(f *lofamov1.DiagnosisFindings) { f.Link.Dnp.Answered = 361 })},
+		{"diagnosis_findings.link.host.altered", findings(func(f *lofamov1.DiagnosisFindings) { f.Link.Host.Altered = 360 })},
+		{"diagnosis_findings.link.through.late", findings(func(f *lofamov1.DiagnosisFindings) { f.Link.Through.Late = 360 })},
+		{"diagnosis_findings.own_host", findings(func(f *lofamov1.DiagnosisFindings) { f.OwnHost.MaxUs = 60_000_001 })},
+		{"diagnosis_findings.own_host", findings(func(f *lofamov1.DiagnosisFindings) { f.OwnHost.MinUs = 2_500_001 })},
 		{"", bulkRequest(func(*lofamov1.BulkRequest) {})},
 		{"", bulkRequest(func(r *lofamov1.BulkRequest) { r.Via = "n1-0-0" })},
 		{"bulk_request.transfer", bulkRequest(func(r *lofamov1.BulkRequest) { r.Transfer = nil })},
@@ -283,5 +320,21 @@ func TestNamesAreIDs(t *testing.T) {
 	got, err := DecodeReport(EncodeReport(r))
 	if err != nil || got.ID != r.ID {
 		t.Errorf("%v, %v", got.ID, err)
+	}
+}
+
+// Findings of one link fit what is relayed, whatever they say: a half cannot split them.
+func TestFindingsFitRelayed(t *testing.T) {
+	m := diagnosisFindings()
+	f := m.GetDiagnosisFindings()
+	f.Node, f.Half, f.Epoch, f.Number = strings.Repeat("n", MaxNodeID), lofamov1.Half_HALF_DNP, uint64(MaxEpoch), &lofamov1.OrderNumber{Term: 1 << 62, Count: 1 << 40}
+	for _, test := range []*lofamov1.DiagnosisTest{f.GetOwnHost(), f.GetLink().GetDnp(), f.GetLink().GetHost(), f.GetLink().GetThrough()} {
+		test.MinUs, test.MedianUs, test.MaxUs = maxTripUs, maxTripUs, maxTripUs
+	}
+	if _, err := checkMessage(m); err != nil {
+		t.Fatal(err)
+	}
+	if n := proto.Size(m); n > MaxReportSize+8 { // a report has a frame of 8 bytes more within a message
+		t.Errorf("findings of %d bytes: want at most %d", n, MaxReportSize+8)
 	}
 }

@@ -21,7 +21,8 @@
 //	body or acks                who may say it                  a MAC will do
 //	Reports                     the half itself                 when all are digests
 //	Answer, PathRequest,
-//	PathAck, BulkAnnounce       the half itself                 no
+//	PathAck, BulkAnnounce,
+//	DiagnosisFindings           the half itself                 no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
 //	                            last hop
@@ -29,9 +30,9 @@
 //	Told                        a supervisor                    yes
 //	Downcall { node, inner }    a supervisor                    yes; inner is signed
 //	PathReply, BulkRequest,
-//	BulkPull                    a supervisor                    no
+//	BulkPull, DiagnosisOrder    a supervisor                    no
 //
-// A Relayed holds reports, an answer or an announcement; a Downcall whatever a supervisor says. What
+// A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What
 // stands within is an envelope of its own, with the checksum and the signature that its origin gave
 // it. No message is allowed to both roles, so one thrown back at its sender is refused even where both
 // ends have the same key.

@@ -186,7 +186,7 @@ func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
 }
 
 // Open verifies an envelope: its size, its checksum, the signature or MAC, the fields of the message,
-// and that the signer may say it: reports, an answer, PathRequest, PathAck or BulkAnnounce only the
+// and that the signer may say it: reports, an answer, findings, PathRequest, PathAck or BulkAnnounce only the
 // half itself, Relayed only the host half that is the last hop, everything else only a supervisor;
 // under a MAC only digests and what checkUnderMAC lists of a supervisor's words. Of a Relayed or
 // Downcall only the wrapper is verified; see Unwrap and InnerOf. Whom a supervisor's message is for
@@ -242,9 +242,9 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 			return Arrival{}, err
 		}
 		switch o.Msg.GetBody().(type) {
-		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce:
+		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce, *lofamov1.Message_DiagnosisFindings:
 		default:
-			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer or a bulk announcement", o.Msg.GetBody())
+			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings or a bulk announcement", o.Msg.GetBody())
 		}
 		o.Raw = b
 	}
@@ -356,6 +356,8 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.PathAck), RoleNode
 	case *lofamov1.Message_BulkAnnounce:
 		return OriginOf(b.BulkAnnounce), RoleNode
+	case *lofamov1.Message_DiagnosisFindings:
+		return OriginOf(b.DiagnosisFindings), RoleNode
 	case *lofamov1.Message_Interest:
 		return fault.Origin{Node: fault.NodeID(b.Interest.GetNode()), Half: fault.HalfHost}, RoleNode
 	}

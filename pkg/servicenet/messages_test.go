@@ -119,6 +119,20 @@ func bulkPull() *lofamov1.Message {
 		Ranges: []*lofamov1.ChunkRange{{First: 0, Count: 8}, {First: 65535, Count: 1}}}}}
 }
 
+func diagnosisOrder() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_DiagnosisOrder{DiagnosisOrder: &lofamov1.DiagnosisOrder{
+		Number: &lofamov1.OrderNumber{Term: 7, Count: 2}, Node: "n0-0-1", Links: 63, Rounds: 1, ReplyTo: "127.0.0.1:9", Known: 5}}}
+}
+
+func diagnosisFindings() *lofamov1.Message {
+	test := func() *lofamov1.DiagnosisTest {
+		return &lofamov1.DiagnosisTest{Sent: 360, Answered: 359, Altered: 300, Late: 301, MinUs: 400_000, MedianUs: 2_500_000, MaxUs: 3_000_000}
+	}
+	return &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
+		Number: &lofamov1.OrderNumber{Term: 7, Count: 2}, Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Dnp: lofamov1.State_NORMAL, Links: 63,
+		OwnHost: test(), Link: &lofamov1.LinkFinding{Direction: 6, Dnp: test(), Host: test(), Through: test(), Heard: 100_000, Missed: 100_000, Damaged: 100_000}}}}
+}
+
 // said is a message, who says it, and whether a MAC is enough.
 type said struct {
 	name   string
@@ -140,6 +154,8 @@ func everything(t testing.TB) []said {
 		{"path request", pathRequest(), nodeSigner, false},
 		{"path ack", pathAck(), nodeSigner, false},
 		{"bulk announce", bulkAnnounce(), nodeSigner, false},
+		{"diagnosis findings", diagnosisFindings(), nodeSigner, false},
+		{"diagnosis order", diagnosisOrder(), supSigner, false},
 		{"acks", ackMessage(), supSigner, true},
 		{"acks without a quorum", &lofamov1.Message{Acks: ackMessage().GetAcks(), NoQuorumMs: 2500}, supSigner, true},
 		{"challenge", challengeMessage(), supSigner, true},

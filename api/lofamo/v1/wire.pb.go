@@ -314,6 +314,8 @@ type Message struct {
 	//	*Message_BulkPull
 	//	*Message_Told
 	//	*Message_Interest
+	//	*Message_DiagnosisOrder
+	//	*Message_DiagnosisFindings
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -488,6 +490,24 @@ func (x *Message) GetInterest() *Interest {
 	return nil
 }
 
+func (x *Message) GetDiagnosisOrder() *DiagnosisOrder {
+	if x != nil {
+		if x, ok := x.Body.(*Message_DiagnosisOrder); ok {
+			return x.DiagnosisOrder
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetDiagnosisFindings() *DiagnosisFindings {
+	if x != nil {
+		if x, ok := x.Body.(*Message_DiagnosisFindings); ok {
+			return x.DiagnosisFindings
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -562,6 +582,14 @@ type Message_Interest struct {
 	Interest *Interest `protobuf:"bytes,16,opt,name=interest,proto3,oneof"` // of a host half, always signed
 }
 
+type Message_DiagnosisOrder struct {
+	DiagnosisOrder *DiagnosisOrder `protobuf:"bytes,19,opt,name=diagnosis_order,json=diagnosisOrder,proto3,oneof"` // of a supervisor, always signed
+}
+
+type Message_DiagnosisFindings struct {
+	DiagnosisFindings *DiagnosisFindings `protobuf:"bytes,20,opt,name=diagnosis_findings,json=diagnosisFindings,proto3,oneof"` // of a half, always signed
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -589,6 +617,10 @@ func (*Message_BulkPull) isMessage_Body() {}
 func (*Message_Told) isMessage_Body() {}
 
 func (*Message_Interest) isMessage_Body() {}
+
+func (*Message_DiagnosisOrder) isMessage_Body() {}
+
+func (*Message_DiagnosisFindings) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -2459,6 +2491,447 @@ func (x *Interest) GetNodes() []string {
 	return nil
 }
 
+// OrderNumber says which of two orders is the newer. A half refuses one that is older than the last that it took.
+type OrderNumber struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Revision of the store at which the supervisor that ordered was elected, at least 1: no later leader has a lower one.
+	Term          uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"` // within the term, from 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderNumber) Reset() {
+	*x = OrderNumber{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderNumber) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderNumber) ProtoMessage() {}
+
+func (x *OrderNumber) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderNumber.ProtoReflect.Descriptor instead.
+func (*OrderNumber) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *OrderNumber) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *OrderNumber) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// DiagnosisOrder has a node test its links (seed 003 §5.2.2), while everything goes on as usual. The host half answers at once
+// that it lives, and passes the order on to the DNP half, which answers link by link when the test is over. The same order
+// again is no new test: what has been found is said again.
+type DiagnosisOrder struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"` // of this order
+	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`     // who is to test, as in its certificate
+	// Links to test: bit 0 X+, bit 1 X-, and so on to bit 5 Z-; 1 to 63. What the node has not got is passed over.
+	Links   uint32 `protobuf:"varint,3,opt,name=links,proto3" json:"links,omitempty"`
+	Rounds  uint32 `protobuf:"varint,4,opt,name=rounds,proto3" json:"rounds,omitempty"`                 // how often everything is sent, 1 to 10; one takes a second at most
+	ReplyTo string `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
+	// Of links: those whose findings have come already, and need not be said again.
+	Known         uint32 `protobuf:"varint,6,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnosisOrder) Reset() {
+	*x = DiagnosisOrder{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnosisOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnosisOrder) ProtoMessage() {}
+
+func (x *DiagnosisOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnosisOrder.ProtoReflect.Descriptor instead.
+func (*DiagnosisOrder) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *DiagnosisOrder) GetNumber() *OrderNumber {
+	if x != nil {
+		return x.Number
+	}
+	return nil
+}
+
+func (x *DiagnosisOrder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DiagnosisOrder) GetLinks() uint32 {
+	if x != nil {
+		return x.Links
+	}
+	return 0
+}
+
+func (x *DiagnosisOrder) GetRounds() uint32 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *DiagnosisOrder) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+func (x *DiagnosisOrder) GetKnown() uint32 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+// DiagnosisFindings is what a half says to an order: the host half that it lives; the DNP half one link at a time, for more does
+// not fit what is relayed.
+type DiagnosisFindings struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Number *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                  // of the order
+	Node   string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // who says it, as in its certificate
+	Half   Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"` // which half of it
+	Epoch  uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                   // its boot epoch, from 1
+	// Of the host half: what its DNP half's watchdog word says: NORMAL, FAILED when it is stale, UNKNOWN before the first.
+	Dnp           State          `protobuf:"varint,5,opt,name=dnp,proto3,enum=lofamo.v1.State" json:"dnp,omitempty"`
+	Links         uint32         `protobuf:"varint,6,opt,name=links,proto3" json:"links,omitempty"`                   // of the DNP half: the links that were tested, as in the order; each is in a message of its own
+	Link          *LinkFinding   `protobuf:"bytes,7,opt,name=link,proto3" json:"link,omitempty"`                      // of the DNP half: one of them; none, with an error
+	OwnHost       *DiagnosisTest `protobuf:"bytes,8,opt,name=own_host,json=ownHost,proto3" json:"own_host,omitempty"` // of the DNP half: its own host half, by its mailbox
+	Error         string         `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`                    // why there was no test; empty: there was one. At most 120 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnosisFindings) Reset() {
+	*x = DiagnosisFindings{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnosisFindings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnosisFindings) ProtoMessage() {}
+
+func (x *DiagnosisFindings) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnosisFindings.ProtoReflect.Descriptor instead.
+func (*DiagnosisFindings) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DiagnosisFindings) GetNumber() *OrderNumber {
+	if x != nil {
+		return x.Number
+	}
+	return nil
+}
+
+func (x *DiagnosisFindings) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DiagnosisFindings) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *DiagnosisFindings) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *DiagnosisFindings) GetDnp() State {
+	if x != nil {
+		return x.Dnp
+	}
+	return State_STATE_UNSPECIFIED
+}
+
+func (x *DiagnosisFindings) GetLinks() uint32 {
+	if x != nil {
+		return x.Links
+	}
+	return 0
+}
+
+func (x *DiagnosisFindings) GetLink() *LinkFinding {
+	if x != nil {
+		return x.Link
+	}
+	return nil
+}
+
+func (x *DiagnosisFindings) GetOwnHost() *DiagnosisTest {
+	if x != nil {
+		return x.OwnHost
+	}
+	return nil
+}
+
+func (x *DiagnosisFindings) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// LinkFinding is what one end of a link found.
+type LinkFinding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Direction     uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the node: 1 X+, 2 X-, and so on to 6 Z-
+	Dnp           *DiagnosisTest         `protobuf:"bytes,2,opt,name=dnp,proto3" json:"dnp,omitempty"`              // the neighbour's DNP half, one hop (Figure 12(a))
+	Host          *DiagnosisTest         `protobuf:"bytes,3,opt,name=host,proto3" json:"host,omitempty"`            // the neighbour's host half, through its DNP half and its mailbox
+	Through       *DiagnosisTest         `protobuf:"bytes,4,opt,name=through,proto3" json:"through,omitempty"`      // the DNP half behind the neighbour, two hops in one dimension (Figure 12(b))
+	Heard         uint32                 `protobuf:"varint,5,opt,name=heard,proto3" json:"heard,omitempty"`         // authentic frames that came by the link during the test
+	Missed        uint32                 `protobuf:"varint,6,opt,name=missed,proto3" json:"missed,omitempty"`       // frames that never came, by the gaps between those
+	Damaged       uint32                 `protobuf:"varint,7,opt,name=damaged,proto3" json:"damaged,omitempty"`     // frames that came damaged
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkFinding) Reset() {
+	*x = LinkFinding{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkFinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkFinding) ProtoMessage() {}
+
+func (x *LinkFinding) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkFinding.ProtoReflect.Descriptor instead.
+func (*LinkFinding) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *LinkFinding) GetDirection() uint32 {
+	if x != nil {
+		return x.Direction
+	}
+	return 0
+}
+
+func (x *LinkFinding) GetDnp() *DiagnosisTest {
+	if x != nil {
+		return x.Dnp
+	}
+	return nil
+}
+
+func (x *LinkFinding) GetHost() *DiagnosisTest {
+	if x != nil {
+		return x.Host
+	}
+	return nil
+}
+
+func (x *LinkFinding) GetThrough() *DiagnosisTest {
+	if x != nil {
+		return x.Through
+	}
+	return nil
+}
+
+func (x *LinkFinding) GetHeard() uint32 {
+	if x != nil {
+		return x.Heard
+	}
+	return 0
+}
+
+func (x *LinkFinding) GetMissed() uint32 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+func (x *LinkFinding) GetDamaged() uint32 {
+	if x != nil {
+		return x.Damaged
+	}
+	return 0
+}
+
+// DiagnosisTest is what became of the probes of one kind.
+type DiagnosisTest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Sent     uint32                 `protobuf:"varint,1,opt,name=sent,proto3" json:"sent,omitempty"`         // probes; 0: there was no such test
+	Answered uint32                 `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"` // at most as many
+	Altered  uint32                 `protobuf:"varint,3,opt,name=altered,proto3" json:"altered,omitempty"`   // of those answered: came back otherwise than they went
+	Late     uint32                 `protobuf:"varint,4,opt,name=late,proto3" json:"late,omitempty"`         // of those answered: after 200 ms
+	// Round trips of those answered, microseconds; 0 without any.
+	MinUs         uint32 `protobuf:"varint,5,opt,name=min_us,json=minUs,proto3" json:"min_us,omitempty"`          // the fastest
+	MedianUs      uint32 `protobuf:"varint,6,opt,name=median_us,json=medianUs,proto3" json:"median_us,omitempty"` // half of them were faster
+	MaxUs         uint32 `protobuf:"varint,7,opt,name=max_us,json=maxUs,proto3" json:"max_us,omitempty"`          // the slowest
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnosisTest) Reset() {
+	*x = DiagnosisTest{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnosisTest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnosisTest) ProtoMessage() {}
+
+func (x *DiagnosisTest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnosisTest.ProtoReflect.Descriptor instead.
+func (*DiagnosisTest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *DiagnosisTest) GetSent() uint32 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *DiagnosisTest) GetAnswered() uint32 {
+	if x != nil {
+		return x.Answered
+	}
+	return 0
+}
+
+func (x *DiagnosisTest) GetAltered() uint32 {
+	if x != nil {
+		return x.Altered
+	}
+	return 0
+}
+
+func (x *DiagnosisTest) GetLate() uint32 {
+	if x != nil {
+		return x.Late
+	}
+	return 0
+}
+
+func (x *DiagnosisTest) GetMinUs() uint32 {
+	if x != nil {
+		return x.MinUs
+	}
+	return 0
+}
+
+func (x *DiagnosisTest) GetMedianUs() uint32 {
+	if x != nil {
+		return x.MedianUs
+	}
+	return 0
+}
+
+func (x *DiagnosisTest) GetMaxUs() uint32 {
+	if x != nil {
+		return x.MaxUs
+	}
+	return 0
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
@@ -2471,7 +2944,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xa7\x06\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xbc\a\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -2488,7 +2961,9 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\rbulk_announce\x18\f \x01(\v2\x17.lofamo.v1.BulkAnnounceH\x00R\fbulkAnnounce\x122\n" +
 	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12%\n" +
 	"\x04told\x18\x0e \x01(\v2\x0f.lofamo.v1.ToldH\x00R\x04told\x121\n" +
-	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12\"\n" +
+	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12D\n" +
+	"\x0fdiagnosis_order\x18\x13 \x01(\v2\x19.lofamo.v1.DiagnosisOrderH\x00R\x0ediagnosisOrder\x12M\n" +
+	"\x12diagnosis_findings\x18\x14 \x01(\v2\x1c.lofamo.v1.DiagnosisFindingsH\x00R\x11diagnosisFindings\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -2648,7 +3123,43 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x06serial\x18\x03 \x01(\rR\x06serial\x12\x12\n" +
 	"\x04part\x18\x04 \x01(\rR\x04part\x12\x14\n" +
 	"\x05parts\x18\x05 \x01(\rR\x05parts\x12\x14\n" +
-	"\x05nodes\x18\x06 \x03(\tR\x05nodes*\xa0\x01\n" +
+	"\x05nodes\x18\x06 \x03(\tR\x05nodes\"7\n" +
+	"\vOrderNumber\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\xb3\x01\n" +
+	"\x0eDiagnosisOrder\x12.\n" +
+	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
+	"\x05links\x18\x03 \x01(\rR\x05links\x12\x16\n" +
+	"\x06rounds\x18\x04 \x01(\rR\x06rounds\x12\x19\n" +
+	"\breply_to\x18\x05 \x01(\tR\areplyTo\x12\x14\n" +
+	"\x05known\x18\x06 \x01(\rR\x05known\"\xc3\x02\n" +
+	"\x11DiagnosisFindings\x12.\n" +
+	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\"\n" +
+	"\x03dnp\x18\x05 \x01(\x0e2\x10.lofamo.v1.StateR\x03dnp\x12\x14\n" +
+	"\x05links\x18\x06 \x01(\rR\x05links\x12*\n" +
+	"\x04link\x18\a \x01(\v2\x16.lofamo.v1.LinkFindingR\x04link\x123\n" +
+	"\bown_host\x18\b \x01(\v2\x18.lofamo.v1.DiagnosisTestR\aownHost\x12\x14\n" +
+	"\x05error\x18\t \x01(\tR\x05error\"\x81\x02\n" +
+	"\vLinkFinding\x12\x1c\n" +
+	"\tdirection\x18\x01 \x01(\rR\tdirection\x12*\n" +
+	"\x03dnp\x18\x02 \x01(\v2\x18.lofamo.v1.DiagnosisTestR\x03dnp\x12,\n" +
+	"\x04host\x18\x03 \x01(\v2\x18.lofamo.v1.DiagnosisTestR\x04host\x122\n" +
+	"\athrough\x18\x04 \x01(\v2\x18.lofamo.v1.DiagnosisTestR\athrough\x12\x14\n" +
+	"\x05heard\x18\x05 \x01(\rR\x05heard\x12\x16\n" +
+	"\x06missed\x18\x06 \x01(\rR\x06missed\x12\x18\n" +
+	"\adamaged\x18\a \x01(\rR\adamaged\"\xb8\x01\n" +
+	"\rDiagnosisTest\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\rR\x04sent\x12\x1a\n" +
+	"\banswered\x18\x02 \x01(\rR\banswered\x12\x18\n" +
+	"\aaltered\x18\x03 \x01(\rR\aaltered\x12\x12\n" +
+	"\x04late\x18\x04 \x01(\rR\x04late\x12\x15\n" +
+	"\x06min_us\x18\x05 \x01(\rR\x05minUs\x12\x1b\n" +
+	"\tmedian_us\x18\x06 \x01(\rR\bmedianUs\x12\x15\n" +
+	"\x06max_us\x18\a \x01(\rR\x05maxUs*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
@@ -2675,40 +3186,45 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_lofamo_v1_wire_proto_goTypes = []any{
-	(Checksum)(0),          // 0: lofamo.v1.Checksum
-	(Half)(0),              // 1: lofamo.v1.Half
-	(Ack_Status)(0),        // 2: lofamo.v1.Ack.Status
-	(*Envelope)(nil),       // 3: lofamo.v1.Envelope
-	(*Message)(nil),        // 4: lofamo.v1.Message
-	(*ReportID)(nil),       // 5: lofamo.v1.ReportID
-	(*Reports)(nil),        // 6: lofamo.v1.Reports
-	(*Report)(nil),         // 7: lofamo.v1.Report
-	(*Reading)(nil),        // 8: lofamo.v1.Reading
-	(*Observation)(nil),    // 9: lofamo.v1.Observation
-	(*Ack)(nil),            // 10: lofamo.v1.Ack
-	(*PathRequest)(nil),    // 11: lofamo.v1.PathRequest
-	(*PathReply)(nil),      // 12: lofamo.v1.PathReply
-	(*PathAck)(nil),        // 13: lofamo.v1.PathAck
-	(*Again)(nil),          // 14: lofamo.v1.Again
-	(*Challenge)(nil),      // 15: lofamo.v1.Challenge
-	(*Answer)(nil),         // 16: lofamo.v1.Answer
-	(*Relayed)(nil),        // 17: lofamo.v1.Relayed
-	(*Hop)(nil),            // 18: lofamo.v1.Hop
-	(*Downcall)(nil),       // 19: lofamo.v1.Downcall
-	(*BulkRequest)(nil),    // 20: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),   // 21: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),       // 22: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),     // 23: lofamo.v1.ChunkRange
-	(*Told)(nil),           // 24: lofamo.v1.Told
-	(*ToldNode)(nil),       // 25: lofamo.v1.ToldNode
-	(*ToldFault)(nil),      // 26: lofamo.v1.ToldFault
-	(*Interest)(nil),       // 27: lofamo.v1.Interest
-	(*DeliveryStatus)(nil), // 28: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),     // 29: lofamo.v1.HalfHealth
-	(State)(0),             // 30: lofamo.v1.State
-	(Cause)(0),             // 31: lofamo.v1.Cause
+	(Checksum)(0),             // 0: lofamo.v1.Checksum
+	(Half)(0),                 // 1: lofamo.v1.Half
+	(Ack_Status)(0),           // 2: lofamo.v1.Ack.Status
+	(*Envelope)(nil),          // 3: lofamo.v1.Envelope
+	(*Message)(nil),           // 4: lofamo.v1.Message
+	(*ReportID)(nil),          // 5: lofamo.v1.ReportID
+	(*Reports)(nil),           // 6: lofamo.v1.Reports
+	(*Report)(nil),            // 7: lofamo.v1.Report
+	(*Reading)(nil),           // 8: lofamo.v1.Reading
+	(*Observation)(nil),       // 9: lofamo.v1.Observation
+	(*Ack)(nil),               // 10: lofamo.v1.Ack
+	(*PathRequest)(nil),       // 11: lofamo.v1.PathRequest
+	(*PathReply)(nil),         // 12: lofamo.v1.PathReply
+	(*PathAck)(nil),           // 13: lofamo.v1.PathAck
+	(*Again)(nil),             // 14: lofamo.v1.Again
+	(*Challenge)(nil),         // 15: lofamo.v1.Challenge
+	(*Answer)(nil),            // 16: lofamo.v1.Answer
+	(*Relayed)(nil),           // 17: lofamo.v1.Relayed
+	(*Hop)(nil),               // 18: lofamo.v1.Hop
+	(*Downcall)(nil),          // 19: lofamo.v1.Downcall
+	(*BulkRequest)(nil),       // 20: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),      // 21: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),          // 22: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),        // 23: lofamo.v1.ChunkRange
+	(*Told)(nil),              // 24: lofamo.v1.Told
+	(*ToldNode)(nil),          // 25: lofamo.v1.ToldNode
+	(*ToldFault)(nil),         // 26: lofamo.v1.ToldFault
+	(*Interest)(nil),          // 27: lofamo.v1.Interest
+	(*OrderNumber)(nil),       // 28: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),    // 29: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil), // 30: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),       // 31: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),     // 32: lofamo.v1.DiagnosisTest
+	(*DeliveryStatus)(nil),    // 33: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),        // 34: lofamo.v1.HalfHealth
+	(State)(0),                // 35: lofamo.v1.State
+	(Cause)(0),                // 36: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -2726,45 +3242,56 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	22, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
 	24, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
 	27, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	10, // 15: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 16: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	7,  // 17: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	28, // 18: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	29, // 19: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	29, // 20: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	5,  // 21: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	9,  // 22: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	8,  // 23: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	30, // 24: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 25: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 26: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 27: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 28: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 29: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 30: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 31: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 32: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 33: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 34: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	18, // 35: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 36: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 37: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 38: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 39: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 40: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 41: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	23, // 42: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	25, // 43: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	30, // 44: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	31, // 45: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	26, // 46: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	30, // 47: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	31, // 48: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	29, // 15: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	30, // 16: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	10, // 17: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 18: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	7,  // 19: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	33, // 20: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	34, // 21: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	34, // 22: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	5,  // 23: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	9,  // 24: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	8,  // 25: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	35, // 26: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 27: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 28: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 29: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 30: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 31: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 32: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 33: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 34: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 35: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 36: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	18, // 37: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 38: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 39: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 40: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 41: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 42: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 43: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	23, // 44: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	25, // 45: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	35, // 46: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	36, // 47: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	26, // 48: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	35, // 49: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	36, // 50: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	28, // 51: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	28, // 52: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 53: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	35, // 54: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	31, // 55: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	32, // 56: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	32, // 57: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	32, // 58: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	32, // 59: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -2788,6 +3315,8 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_BulkPull)(nil),
 		(*Message_Told)(nil),
 		(*Message_Interest)(nil),
+		(*Message_DiagnosisOrder)(nil),
+		(*Message_DiagnosisFindings)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2795,7 +3324,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   25,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

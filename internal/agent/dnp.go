@@ -397,6 +397,9 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Reports != nil {
 		return servicenet.SealReports(s.Reports, s.Status, d.signer, servicenet.SealOptions{Health: s.Health})
 	}
+	if s.Findings != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}}, d.signer)
+	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }
 

@@ -111,6 +111,8 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 		body.Body = &lofamov1.Message_PathRequest{PathRequest: s.Request}
 	case s.Interest != nil:
 		body.Body = &lofamov1.Message_Interest{Interest: s.Interest}
+	case s.Findings != nil:
+		body.Body = &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}
 	case s.Ack != nil:
 		body.Body = &lofamov1.Message_PathAck{PathAck: s.Ack}
 	}

@@ -70,6 +70,8 @@ const (
 	FlagRestart
 	// FlagHops: the sender understands frames of TypeHop. Who does not say so is sent messages as TypeMessage.
 	FlagHops
+	// FlagDiagnosis: the sender passes the probes of a diagnosis on (seed 003 §5.2.2). The bits between are others'.
+	FlagDiagnosis Flags = 1 << 6
 )
 
 // Frame is one decoded packet of a link. Direction, Src and Dst are the sender's: Direction is

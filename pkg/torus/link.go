@@ -109,6 +109,7 @@ type Status struct {
 	DNP, Host uint32      // watchdog words
 	HostDead  bool        // this node's host half is stale
 	Hops      bool        // this half understands hops
+	Diagnosis bool        // this half passes probes on
 }
 
 // PeerStatus is what the neighbour said of itself in its newest frame.
@@ -116,6 +117,7 @@ type PeerStatus struct {
 	DNP, Host uint32
 	HostDead  bool
 	Hops      bool
+	Diagnosis bool
 	Epoch     fault.Epoch
 }
 
@@ -303,7 +305,7 @@ func (l *Link) Fill(f *Frame) {
 	l.txSeq++
 	l.stats.Sent++
 	f.Direction, f.Src, f.Dst = l.cfg.Dir, l.cfg.Src, l.cfg.Dst
-	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops
+	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops | FlagDiagnosis
 	if l.status.HostDead {
 		f.Flags |= FlagHostDead
 	}
@@ -312,6 +314,9 @@ func (l *Link) Fill(f *Frame) {
 	}
 	if l.status.Hops {
 		f.Flags |= FlagHops
+	}
+	if l.status.Diagnosis {
+		f.Flags |= FlagDiagnosis
 	}
 	f.Session, f.Seq, f.Ack = l.txSession, l.txSeq, 0
 	if l.seq.session == l.txSession {

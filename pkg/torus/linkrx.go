@@ -28,9 +28,9 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 	l.stats.Received++
 	l.resumed = false
 	if verdict == seqNext && f.Type == TypeRestarting {
-		hops := l.peer.Hops // who announces knows nothing of them
+		was := l.peer // who announces knows nothing of what the half can
 		l.peer = peerStatus(f)
-		l.peer.Hops = hops
+		l.peer.Hops, l.peer.Diagnosis = was.Hops, was.Diagnosis
 		l.announced(now, f.Payload)
 		return true
 	}
@@ -60,7 +60,9 @@ func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict) {
 }
 
 func peerStatus(f *Frame) PeerStatus {
-	return PeerStatus{DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Hops: f.Flags&FlagHops != 0, Epoch: f.Epoch}
+	return PeerStatus{
+		DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Hops: f.Flags&FlagHops != 0, Diagnosis: f.Flags&FlagDiagnosis != 0, Epoch: f.Epoch,
+	}
 }
 
 // countCRC sorts the damaged frames seen since the last authentic one: as many as are missing

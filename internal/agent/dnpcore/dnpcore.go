@@ -148,6 +148,7 @@ type Machine struct {
 
 	health      health.Keeper
 	selfTest    selfTest
+	exam        examination
 	hops        hops
 	bulkDropped uint64 // back messages that were not passed on
 
@@ -285,6 +286,7 @@ func (m *Machine) tick(now time.Time) {
 	}
 	m.checkSensors(now)
 	m.tickTests(now)
+	m.tickDiagnosis(now)
 	m.sender.Tick(now)
 }
 
@@ -348,6 +350,9 @@ func (m *Machine) wake() time.Time {
 		}
 	}
 	if at := m.sender.Wake(); !at.IsZero() {
+		w = earliest(w, at)
+	}
+	if at := m.exam.wake; !at.IsZero() {
 		w = earliest(w, at)
 	}
 	return w

@@ -131,13 +131,15 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports and Answer is set.
+// one of Reports, Answer and Findings is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Health  servicenet.Health        // to go with Reports
 	Answer  *lofamov1.Answer
-	Attempt int // from 1: the first of a report goes by the own host if that can send
+	// Findings are what a diagnosis found of one link.
+	Findings *lofamov1.DiagnosisFindings
+	Attempt  int // from 1: the first of a report goes by the own host if that can send
 }
 
 // NoteKind sorts what is worth a line in the log.
@@ -156,6 +158,7 @@ const (
 	NoteSensorStale                     // the sensors stopped answering
 	NoteSelfTest                        // a module failed the self-test
 	NoteSelfTested                      // a module passed it, again or for the first time
+	NoteDiagnosis                       // a diagnosis was ordered, or found something
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the

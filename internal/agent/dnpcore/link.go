@@ -70,7 +70,7 @@ func (m *Machine) status() torus.Status {
 	w.Valid = true
 	return torus.Status{
 		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
-		Hops: !m.cfg.NoHops,
+		Hops: !m.cfg.NoHops, Diagnosis: !m.cfg.NoHops,
 	}
 }
 

@@ -122,6 +122,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		if c.GetHalf() != lofamov1.Half_HALF_DNP {
 			m.toHost(o.Raw)
 		}
+	case *lofamov1.Message_DiagnosisOrder:
+		m.onDiagnosisOrder(now, body.DiagnosisOrder, o.Name)
 	case *lofamov1.Message_BulkRequest:
 		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:

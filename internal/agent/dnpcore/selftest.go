@@ -32,6 +32,7 @@ func (TestMail) dnpEvent() {}
 const (
 	testAsks byte = 1 // a probe, to be sent back
 	testEcho byte = 2 // a probe of the receiver's, sent back
+	testPass byte = 3 // a probe of a diagnosis, to be passed on; to neighbours that say torus.FlagDiagnosis alone
 )
 
 // echoRate bounds the test frames that are sent back, a second, for each link.
@@ -219,6 +220,9 @@ func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
 	case len(payload) <= 1:
 	case payload[0] == testAsks && m.selfTest.echoes[l.dir.Index()].take(now):
 		m.sendTest(l, testEcho, payload[1:])
+	case payload[0] == testPass:
+		m.onPass(now, l, payload[1:])
+	case payload[0] == testEcho && m.onDiagnosisEcho(now, l, payload[1:]):
 	case payload[0] == testEcho:
 		m.test(now, selftest.Returned{Module: linkModule(l.dir), Data: payload[1:]})
 	}
@@ -238,6 +242,9 @@ func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
 // onTestMail sends the host half's probe back, or takes one of ours.
 func (m *Machine) onTestMail(now time.Time, ev TestMail) {
 	if ev.Echo {
+		if m.onDiagnosisMail(ev.Data) {
+			return
+		}
 		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Mailbox}, Data: ev.Data})
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/torus"
@@ -34,6 +35,10 @@ type pair struct {
 	messages int  // message frames of the first
 	tests    int  // test frames of the first
 	text     [2]string
+	notes    []Note                        // of the first
+	found    []*lofamov1.DiagnosisFindings // said by the first
+	attempts int                           // with which
+	probes   int                           // test frames of the first that ask for something
 }
 
 type flying struct {
@@ -83,6 +88,14 @@ func (p *pair) step(i int, ev Event) {
 		if n.Kind == NoteCore {
 			p.text[i] = n.Text
 		}
+		if i == 0 {
+			p.notes = append(p.notes, n)
+		}
+	}
+	for _, s := range out.Seal {
+		if i == 0 && s.Findings != nil {
+			p.found, p.attempts = append(p.found, s.Findings), s.Attempt
+		}
 	}
 	for _, m := range out.TestMail {
 		if !m.Echo && !p.noMail {
@@ -110,6 +123,9 @@ func (p *pair) send(i int, o Outgoing) {
 		}
 		if i == 0 && f.Type == torus.TypeTest {
 			p.tests++
+			if f.Payload[0] != testEcho {
+				p.probes++
+			}
 		}
 		if i == 0 && f.Type != torus.TypeTest && len(f.Payload) > 0 {
 			p.messages++

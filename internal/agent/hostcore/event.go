@@ -130,6 +130,8 @@ type Send struct {
 	Ack     *lofamov1.PathAck
 	// Interest is the list of the nodes of the jobs here.
 	Interest *lofamov1.Interest
+	// Findings say to a diagnosis order that this half lives.
+	Findings *lofamov1.DiagnosisFindings
 
 	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Health servicenet.Health        // to go with Reports

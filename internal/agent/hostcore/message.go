@@ -8,6 +8,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
 )
@@ -28,6 +29,8 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onChallenge(ev, body.Challenge)
 	case *lofamov1.Message_Downcall:
 		m.onDowncall(ev)
+	case *lofamov1.Message_DiagnosisOrder:
+		m.onDiagnosisOrder(ev, body.DiagnosisOrder)
 	case *lofamov1.Message_Told:
 		m.onTold(ev, body.Told)
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
@@ -73,20 +76,48 @@ func (m *Machine) onChallenge(ev Received, c *lofamov1.Challenge) {
 		}
 		return
 	}
-	answer := &Answer{Nonce: c.GetNonce(), Epoch: m.Epoch()}
-	// Back the way it came, and to where the supervisor wants it: one of them may be the way that fails.
-	k := m.interfaceTo(ev.Opened.Name)
+	m.reply(ev, c.GetReplyTo(), Send{Answer: &Answer{Nonce: c.GetNonce(), Epoch: m.Epoch()}})
+}
+
+// onDiagnosisOrder says that this half lives, and what its DNP half's word says; the DNP half does the tests.
+func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
+	if o.GetNode() != string(m.self) {
+		m.note(NoteRefused, "a diagnosis order to %q", o.GetNode())
+		return
+	}
+	if ev.Path != fault.PathTorus { // else it came from there
+		m.passDown(m.self, ev.Opened.Raw)
+	}
+	dnp := lofamov1.State_UNKNOWN
+	switch m.verdict {
+	case watchdog.Alive:
+		dnp = lofamov1.State_NORMAL
+	case watchdog.Stale:
+		dnp = lofamov1.State_FAILED
+	default:
+	}
+	m.reply(ev, o.GetReplyTo(), Send{Findings: &lofamov1.DiagnosisFindings{
+		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()), Dnp: dnp,
+	}})
+}
+
+// reply sends something back the way that a supervisor's word came, and to where the supervisor wants it: one of them may be the
+// way that fails.
+func (m *Machine) reply(ev Received, replyTo string, s Send) {
+	s.Path, s.Interface = fault.PathDirect, m.interfaceTo(ev.Opened.Name)
 	if ev.Path == fault.PathDirect {
-		k = ev.Interface
-		if ev.From.IsValid() {
-			m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Interface: k, Addr: ev.From, Answer: answer})
+		s.Interface = ev.Interface
+		if s.Addr = ev.From; ev.From.IsValid() {
+			m.out.Send = append(m.out.Send, s)
 		}
 	}
-	if to, err := netip.ParseAddrPort(c.GetReplyTo()); err == nil && to != ev.From {
-		m.out.Send = append(m.out.Send, Send{Path: fault.PathDirect, Interface: k, Addr: to, Answer: answer})
+	if to, err := netip.ParseAddrPort(replyTo); err == nil && to != ev.From {
+		s.Addr = to
+		m.out.Send = append(m.out.Send, s)
 	}
 	if ev.Path == fault.PathTorus || m.sender.Network() == fault.Failed || m.ledger.State(m.self, fault.ComponentServiceNetwork) == fault.Failed {
-		m.out.Send = append(m.out.Send, Send{Path: fault.PathTorus, Answer: answer})
+		s.Path, s.Interface, s.Addr = fault.PathTorus, 0, netip.AddrPort{}
+		m.out.Send = append(m.out.Send, s)
 	}
 }
 

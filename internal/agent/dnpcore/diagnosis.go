@@ -1,0 +1,291 @@
+package dnpcore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// A supervisor has this half test its links (seed 003 §5.2.2): probes go as test frames by the real way, and what was found goes up as
+// an answer does. Nothing else waits for it: heartbeats, messages and challenges go on. Nobody but a supervisor begins it, and no
+// more than one run a second, so that neither the neighbours' budgets of echoes nor the links are used up by it.
+//
+//	none ──order──► waiting ──Every since the last──► running ──done──► said
+//	                   ▲                                 │               │
+//	                   └──────────── newer order ────────┴───────────────┘
+//
+// The same order again has what was found said again. An older one is refused: a supervisor that led once.
+
+const (
+	// diagnoseEvery is from the beginning of one run to the beginning of the next.
+	diagnoseEvery = time.Second
+	// ownProbes go to the own host half by its mailbox, one each ownPace.
+	ownProbes = 6
+	ownPace   = 2 * diagnosis.Pace
+)
+
+// ownMark begins a probe to the own host half; the run and a number follow.
+var ownMark = [...]byte{'L', 'F', 'D', 'O'}
+
+// examination is what the machine keeps of the diagnosis that it was last asked for.
+type examination struct {
+	order   *lofamov1.DiagnosisOrder // nil: none yet
+	machine *diagnosis.Machine       // nil: not running
+	run     uint64
+	beginAt time.Time // while waiting; zero: not waiting
+	began   time.Time // the last run
+	wake    time.Time // while waiting or running
+
+	before [grid.NumDirections]torus.LinkStats // when it began
+	own    diagnosis.Test                      // the own host half
+	ownHas uint64                              // bit i: the own probe i was answered
+	ownAt  time.Time                           // the next own probe
+
+	found []diagnosis.Finding // of the order, once done
+}
+
+// older says whether an order is one from before the last.
+func older(a, than *lofamov1.OrderNumber) bool {
+	return a.GetTerm() < than.GetTerm() || a.GetTerm() == than.GetTerm() && a.GetCount() < than.GetCount()
+}
+
+func same(a, b *lofamov1.OrderNumber) bool { return !older(a, b) && !older(b, a) }
+
+// onDiagnosisOrder takes a verified order of a supervisor.
+func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by string) {
+	x := &m.exam
+	last := x.order.GetNumber()
+	switch {
+	case o.GetNode() != string(m.self):
+		m.note(NoteRefused, "a diagnosis order to %q", o.GetNode())
+	case x.order != nil && older(o.GetNumber(), last):
+		m.note(NoteRefused, "a diagnosis order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
+	case x.order != nil && same(o.GetNumber(), last):
+		if x.found != nil {
+			m.sayFindings(2, o.GetKnown())
+		}
+	default:
+		x.order, x.machine, x.found = o, nil, nil
+		x.beginAt = now
+		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {
+			x.beginAt = next
+		}
+		x.wake = x.beginAt
+		m.note(NoteDiagnosis, "diagnosis %d of term %d, ordered by %s", o.GetNumber().GetCount(), o.GetNumber().GetTerm(), by)
+		m.tickDiagnosis(now)
+	}
+}
+
+// tickDiagnosis does what is due.
+func (m *Machine) tickDiagnosis(now time.Time) {
+	x := &m.exam
+	if !x.beginAt.IsZero() && !now.Before(x.beginAt) {
+		m.beginDiagnosis(now)
+	}
+	if x.machine == nil {
+		return
+	}
+	if x.own.Sent < ownProbes && !now.Before(x.ownAt) {
+		m.probeOwn(now)
+	}
+	m.examine(now, diagnosis.Tick{})
+}
+
+// beginDiagnosis begins the run of the last order.
+func (m *Machine) beginDiagnosis(now time.Time) {
+	x := &m.exam
+	x.beginAt, x.began, x.own, x.ownHas, x.ownAt = time.Time{}, now, diagnosis.Test{}, 0, now
+	x.run++
+	cfg := diagnosis.Config{Sizes: m.probeSizes(), Rounds: int(x.order.GetRounds()), Run: m.runName()}
+	for i, l := range m.links {
+		if l != nil && x.order.GetLinks()>>i&1 == 1 {
+			cfg.Links = append(cfg.Links, diagnosis.LinkConfig{Dir: l.dir, Knows: l.peer.Diagnosis, Able: l.session})
+			x.before[i] = l.machine.Stats()
+		}
+	}
+	if err := cfg.Validate(); err != nil { // none of these links is here: the order may be of an older topology
+		x.wake = time.Time{}
+		m.seal(Seal{Attempt: 1, Findings: m.findings(&lofamov1.DiagnosisFindings{Error: err.Error()})})
+		return
+	}
+	x.machine = diagnosis.New(cfg, now)
+}
+
+// runName tells this run's probes from those of all others that may still come.
+func (m *Machine) runName() uint64 {
+	n := m.exam.order.GetNumber()
+	return max(1, n.GetTerm()<<20^n.GetCount()<<8^m.exam.run^uint64(m.Epoch())<<40)
+}
+
+// probeSizes are a small frame, a middle one, and as large a one as fits a link, wrapped.
+func (m *Machine) probeSizes() []int {
+	largest := torus.MaxPayload(m.cfg.MaxFrame) - 1 - diagnosis.Overhead
+	return []int{64, min(512, largest), min(1200, largest)}
+}
+
+// probeOwn tests the own host half's mailbox.
+func (m *Machine) probeOwn(now time.Time) {
+	x := &m.exam
+	data := binary.BigEndian.AppendUint64(ownMark[:len(ownMark):len(ownMark)], m.runName())
+	m.out.TestMail = append(m.out.TestMail, TestMail{Data: append(data, byte(x.own.Sent))})
+	x.own.Sent++
+	x.ownAt = now.Add(ownPace)
+}
+
+// onOwnEcho takes a probe that the own host half sent back, and says whether it is that.
+func (m *Machine) onOwnEcho(data []byte) bool {
+	x := &m.exam
+	rest, ok := bytes.CutPrefix(data, ownMark[:])
+	if !ok {
+		return false
+	}
+	if len(rest) == 9 && x.machine != nil && binary.BigEndian.Uint64(rest) == m.runName() {
+		if bit := uint64(1) << (rest[8] & 63); uint32(rest[8]) < x.own.Sent && x.ownHas&bit == 0 {
+			x.ownHas |= bit
+			x.own.Answered++
+		}
+	}
+	return true
+}
+
+// examine steps the run.
+func (m *Machine) examine(now time.Time, ev diagnosis.Event) {
+	x := &m.exam
+	if x.machine == nil {
+		return
+	}
+	out := x.machine.Step(now, ev)
+	x.wake = out.Wake
+	for _, s := range out.Send {
+		l := m.links[s.Dir.Index()]
+		if !l.session {
+			continue
+		}
+		what := testAsks
+		if s.Kind != diagnosis.DNP {
+			what = testPass
+		}
+		m.sendTest(l, what, s.Data)
+	}
+	if out.Done {
+		m.endDiagnosis()
+	}
+}
+
+// endDiagnosis says what was found.
+func (m *Machine) endDiagnosis() {
+	x := &m.exam
+	x.found = x.machine.Findings()
+	x.machine, x.wake = nil, time.Time{}
+	for i := range x.found {
+		f := &x.found[i]
+		now, was := m.links[f.Dir.Index()].machine.Stats(), x.before[f.Dir.Index()]
+		f.Heard = uint32(now.Received - was.Received)
+		f.Missed = uint32(now.Lost - min(was.Lost, now.Lost)) // less, where what was thought lost came late
+		f.Damaged = uint32(now.CRC - was.CRC)
+	}
+	for i := range x.found {
+		if v := diagnosis.Judge(x.found[i], x.found); v != diagnosis.Good {
+			m.note(NoteDiagnosis, "diagnosis: link %s: %s", x.found[i].Dir, v)
+		}
+	}
+	m.sayFindings(1, 0)
+}
+
+// sayFindings sends up what was found, but of the links that are known already.
+func (m *Machine) sayFindings(attempt int, known uint32) {
+	x := &m.exam
+	for i := range x.found {
+		if f := &x.found[i]; known>>f.Dir.Index()&1 == 0 {
+			m.seal(Seal{Attempt: attempt, Findings: m.findings(&lofamov1.DiagnosisFindings{
+				Links: x.links(), OwnHost: encodeTest(&x.own), Link: encodeFinding(f),
+			})})
+		}
+	}
+}
+
+// links are those that were tested.
+func (x *examination) links() (mask uint32) {
+	for i := range x.found {
+		mask |= 1 << x.found[i].Dir.Index()
+	}
+	return mask
+}
+
+func (m *Machine) findings(f *lofamov1.DiagnosisFindings) *lofamov1.DiagnosisFindings {
+	f.Number, f.Node, f.Half, f.Epoch = m.exam.order.GetNumber(), string(m.self), lofamov1.Half_HALF_DNP, uint64(m.Epoch())
+	return f
+}
+
+func (m *Machine) seal(s Seal) { m.out.Seal = append(m.out.Seal, s) }
+
+func encodeFinding(f *diagnosis.Finding) *lofamov1.LinkFinding {
+	return &lofamov1.LinkFinding{
+		Direction: uint32(f.Dir), Dnp: encodeTest(&f.DNP), Host: encodeTest(&f.Host), Through: encodeTest(&f.Through),
+		Heard: f.Heard, Missed: f.Missed, Damaged: f.Damaged,
+	}
+}
+
+func encodeTest(t *diagnosis.Test) *lofamov1.DiagnosisTest {
+	if t.Sent == 0 {
+		return nil
+	}
+	return &lofamov1.DiagnosisTest{
+		Sent: t.Sent, Answered: t.Answered, Altered: t.Altered, Late: t.Late,
+		MinUs: uint32(t.Min.Microseconds()), MedianUs: uint32(t.Median.Microseconds()), MaxUs: uint32(t.Max.Microseconds()),
+	}
+}
+
+// onPass passes a neighbour's probe on: to the own host half, or through this half to the node behind it in the same dimension.
+// Nothing of it is kept: the wrapper knows where the echo goes.
+func (m *Machine) onPass(now time.Time, l *link, probe []byte) {
+	kind, ok := diagnosis.KindOf(probe)
+	if !ok || !m.selfTest.echoes[l.dir.Index()].take(now) {
+		return
+	}
+	switch kind {
+	case diagnosis.Host:
+		if m.verdict != watchdog.Stale {
+			m.out.TestMail = append(m.out.TestMail, TestMail{Data: diagnosis.Wrap(nil, kind, l.dir, probe)})
+		}
+	case diagnosis.Through:
+		if on := m.links[l.dir.Opposite().Index()]; on != nil && on.session {
+			m.sendTest(on, testAsks, diagnosis.Wrap(nil, kind, l.dir, probe))
+		}
+	default: // a DNP half answers that itself
+	}
+}
+
+// onDiagnosisEcho takes a test frame that came back: of a run of this half, or one that it passed on. It says whether it is
+// either; else it is the self-test's.
+func (m *Machine) onDiagnosisEcho(now time.Time, l *link, data []byte) bool {
+	if kind, back, probe, ok := diagnosis.Unwrap(data); ok {
+		if to := m.links[back.Index()]; kind == diagnosis.Through && back == l.dir.Opposite() && to != nil && to.session {
+			m.sendTest(to, testEcho, probe)
+		}
+		return true
+	}
+	if !diagnosis.IsProbe(data) {
+		return false
+	}
+	m.examine(now, diagnosis.Answer{Dir: l.dir, Data: data})
+	return true
+}
+
+// onDiagnosisMail takes a probe that the own host half sent back: a neighbour's, or this half's own. It says whether it is
+// either; else it is the self-test's.
+func (m *Machine) onDiagnosisMail(data []byte) bool {
+	if kind, back, probe, ok := diagnosis.Unwrap(data); ok {
+		if to := m.links[back.Index()]; kind == diagnosis.Host && to != nil && to.session {
+			m.sendTest(to, testEcho, probe)
+		}
+		return true
+	}
+	return m.onOwnEcho(data)
+}

@@ -1,0 +1,169 @@
+package dnpcore
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/tests"
+)
+
+// order gives a half an order, and returns what it notes.
+func (p *pair) order(half int, term, count uint64, known uint32) []Note {
+	p.t.Helper()
+	return p.ordered(half, &lofamov1.DiagnosisOrder{
+		Number: &lofamov1.OrderNumber{Term: term, Count: count}, Node: string(p.halves[half].self), Links: 63, Rounds: 1, ReplyTo: "127.0.0.1:9", Known: known,
+	})
+}
+
+func (p *pair) ordered(half int, o *lofamov1.DiagnosisOrder) []Note {
+	msg := &lofamov1.Message{Body: &lofamov1.Message_DiagnosisOrder{DiagnosisOrder: o}}
+	p.notes = nil
+	p.step(half, Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "s1", Msg: msg}})
+	return p.notes
+}
+
+// directions are the links of which findings have come, in order.
+func directions(found []*lofamov1.DiagnosisFindings) (out []grid.Direction) {
+	for _, f := range found {
+		out = append(out, grid.Direction(f.GetLink().GetDirection()))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestDiagnosisOfHealthyLinks(t *testing.T) {
+	p := newPair(t, tests.Config{}, tests.Config{})
+	p.order(0, 5, 1, 0)
+	began := p.now
+	for len(p.found) < 2 && p.now.Sub(began) < 2*time.Second {
+		p.run(10 * time.Millisecond)
+	}
+	if took := p.now.Sub(began); took > 300*time.Millisecond {
+		t.Errorf("it took %s", took)
+	}
+	if got := directions(p.found); !slices.Equal(got, []grid.Direction{grid.XPlus, grid.XMinus}) {
+		t.Fatalf("findings of %v", got)
+	}
+	for _, f := range p.found {
+		l := f.GetLink()
+		if f.GetNumber().GetTerm() != 5 || f.GetNumber().GetCount() != 1 || f.GetHalf() != lofamov1.Half_HALF_DNP || f.GetLinks() != 3 || f.GetNode() != "n0-0-0" {
+			t.Errorf("%v", f)
+		}
+		if l.GetDnp().GetAnswered() != 36 || l.GetHost().GetAnswered() != 6 || l.GetThrough().GetAnswered() != 12 || f.GetOwnHost().GetAnswered() != 6 {
+			t.Errorf("%v", f)
+		}
+		if l.GetDnp().GetAltered()+l.GetMissed()+l.GetDamaged()+l.GetDnp().GetLate() != 0 || l.GetHeard() < 54 {
+			t.Errorf("%v", l)
+		}
+	}
+	wakes := p.wakeUp
+	p.run(time.Second)
+	if p.halves[0].exam.machine != nil || !p.halves[0].exam.wake.IsZero() {
+		t.Error("it goes on")
+	}
+	if more := p.wakeUp - wakes; more > 300 {
+		t.Errorf("%d wake-ups in the second after it", more)
+	}
+}
+
+func TestDiagnosisOfBadLinks(t *testing.T) {
+	p := newPair(t, tests.Config{}, tests.Config{})
+	n := 0
+	p.spoil = func(half int, f torus.Frame) []torus.Frame {
+		n++
+		switch {
+		case f.Type != torus.TypeTest:
+		case half == 0 && f.Direction == grid.XPlus && n%3 == 0:
+			return nil
+		case half == 1 && f.Direction == grid.XPlus && len(f.Payload) > 20: // what comes back to X-
+			f.Payload = slices.Clone(f.Payload)
+			f.Payload[len(f.Payload)-1] ^= 1
+		}
+		return []torus.Frame{f}
+	}
+	p.noMail = true
+	p.order(0, 5, 1, 0)
+	p.run(2 * time.Second)
+	if len(p.found) != 2 {
+		t.Fatalf("%d findings", len(p.found))
+	}
+	for _, f := range p.found {
+		l := f.GetLink()
+		if f.GetOwnHost().GetSent() != 6 || f.GetOwnHost().GetAnswered() != 0 || l.GetHost().GetAnswered() != 0 {
+			t.Errorf("no host half sends anything back: %v", f)
+		}
+		if d := l.GetDnp(); grid.Direction(l.GetDirection()) == grid.XPlus && (d.GetAnswered() == 36 || d.GetAnswered() == 0 || d.GetAltered() != 0) ||
+			grid.Direction(l.GetDirection()) == grid.XMinus && (d.GetAnswered() != 36 || d.GetAltered() != 36) {
+			t.Errorf("%v", l)
+		}
+	}
+}
+
+// A half takes an order once, says again what it found when it is asked again, does nothing for who led once, and not more than
+// a run a second.
+func TestDiagnosisOrders(t *testing.T) {
+	p := newPair(t, tests.Config{}, tests.Config{})
+	p.order(0, 5, 7, 0)
+	p.run(100 * time.Millisecond)
+	p.order(0, 5, 7, 0) // while it is under way
+	p.run(400 * time.Millisecond)
+	if len(p.found) != 2 || p.attempts != 1 {
+		t.Fatalf("%d findings at attempt %d", len(p.found), p.attempts)
+	}
+	p.found = nil
+	p.order(0, 5, 7, 1)
+	if got := directions(p.found); !slices.Equal(got, []grid.Direction{grid.XMinus}) || p.attempts != 2 {
+		t.Errorf("asked again for all but X+: %v at attempt %d", got, p.attempts)
+	}
+	for name, notes := range map[string][]Note{
+		"an older count": p.order(0, 5, 6, 0), "an older term": p.order(0, 4, 9, 0),
+		"another's": p.ordered(0, &lofamov1.DiagnosisOrder{Number: &lofamov1.OrderNumber{Term: 9, Count: 1}, Node: "n1-0-0", Links: 1, Rounds: 1}),
+	} {
+		if len(notes) != 1 || notes[0].Kind != NoteRefused {
+			t.Errorf("%s: %v", name, notes)
+		}
+	}
+	p.found, p.probes = nil, 0
+	p.order(0, 6, 1, 0)
+	p.run(300 * time.Millisecond)
+	if p.probes > 0 {
+		t.Error("a run that begins within a second of the last")
+	}
+	p.run(700 * time.Millisecond)
+	if len(p.found) != 2 || p.found[0].GetNumber().GetTerm() != 6 {
+		t.Errorf("%v", p.found)
+	}
+	p.found = nil
+	p.run(time.Second)
+	p.ordered(0, &lofamov1.DiagnosisOrder{Number: &lofamov1.OrderNumber{Term: 6, Count: 2}, Node: "n0-0-0", Links: 1 << 5, Rounds: 1})
+	if len(p.found) != 1 || p.found[0].GetError() == "" {
+		t.Errorf("of a link that is not there: %v", p.found)
+	}
+}
+
+// A neighbour of an earlier version sends back what it is sent, and passes nothing on.
+func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
+	p := newPair(t, tests.Config{}, tests.Config{})
+	for _, l := range p.halves[0].links {
+		if l != nil {
+			l.peer.Diagnosis = false
+		}
+	}
+	p.halves[1].cfg.NoHops = true
+	p.order(0, 5, 1, 0)
+	p.run(400 * time.Millisecond)
+	for _, f := range p.found {
+		if l := f.GetLink(); l.GetDnp().GetAnswered() != 36 || l.GetHost() != nil || l.GetThrough() != nil {
+			t.Errorf("%v", l)
+		}
+	}
+	if len(p.found) != 2 {
+		t.Errorf("%d findings", len(p.found))
+	}
+}

@@ -152,7 +152,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	f.StringVar(&a.key, "key", "", "with --server: PEM file of its key")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.watchCommand(),
-		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.supervisorCommand(), a.versionCommand())
+		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.diagnoseCommand(), a.supervisorCommand(), a.versionCommand())
 	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand())
 	return root
 }

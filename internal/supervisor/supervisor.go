@@ -28,6 +28,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/border"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/lead"
@@ -82,6 +83,7 @@ type Supervisor struct {
 	sender   *rails.Sender
 	intake   *rails.Intake
 	bulk     *bulk.Manager
+	diagnose *diagnose.Manager // nil: of a parent of regions
 	teller   *teller.Teller
 	forward  *replica.Forwarder
 	local    *replica.Copy
@@ -286,6 +288,9 @@ func (s *Supervisor) connect() error {
 		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
+	s.diagnose = diagnose.New(diagnose.Config{
+		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer, Logger: s.logger,
+	})
 	s.teller = teller.New(teller.Config{
 		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
 		Metrics: s.metrics,
@@ -295,7 +300,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Teller: s.teller, Border: border,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}
@@ -344,6 +349,7 @@ func (s *Supervisor) serve() error {
 	s.api = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
+	lofamov1.RegisterManageServer(s.grpc, s.manage())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -363,6 +369,14 @@ func (s *Supervisor) serve() error {
 		s.serveHTTP()
 	}
 	return nil
+}
+
+// manage is the service by which an operator has the nodes do something.
+func (s *Supervisor) manage() *api.Manage {
+	if s.diagnose == nil {
+		return api.NewManage(s.api, nil)
+	}
+	return api.NewManage(s.api, s.diagnose)
 }
 
 // serveHTTP starts metrics and health.

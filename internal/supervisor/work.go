@@ -278,10 +278,12 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 		}
 		cancel()
 	}
-	switch {
-	case s.parent != nil:
+	if s.parent != nil {
 		return s.parent.Lead(ctx, fence)
-	case s.border != nil:
+	}
+	s.diagnose.Lead(uint64(fence.Rev))
+	defer s.diagnose.Lead(0)
+	if s.border != nil {
 		return s.leadRegion(ctx, fence)
 	}
 	return s.engine.Lead(ctx, fence)

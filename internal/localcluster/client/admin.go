@@ -16,10 +16,14 @@ import (
 // admin has one supervisor after the other do something, until one can. What is done may take long; that
 // the supervisor answers at all is found out first, within TryTimeout.
 func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClient) error) error {
+	return c.atOne(ctx, func(conn *grpc.ClientConn) error { return do(lofamov1.NewSupervisorAdminClient(conn)) })
+}
+
+func (c *Client) atOne(ctx context.Context, do func(*grpc.ClientConn) error) error {
 	var tried []Try
 	for n := range c.cfg.Targets {
 		i := (c.start() + n) % len(c.cfg.Targets)
-		err := c.adminAt(ctx, i, do)
+		err := c.atThis(ctx, i, do)
 		var begun begunError
 		if err == nil || ctx.Err() != nil || errors.As(err, &begun) || !otherMayAnswer(err) {
 			return err
@@ -29,7 +33,7 @@ func (c *Client) admin(ctx context.Context, do func(lofamov1.SupervisorAdminClie
 	return &NoAnswerError{tried}
 }
 
-func (c *Client) adminAt(ctx context.Context, i int, do func(lofamov1.SupervisorAdminClient) error) error {
+func (c *Client) atThis(ctx context.Context, i int, do func(*grpc.ClientConn) error) error {
 	conn, err := c.conn(i)
 	if err != nil {
 		return err
@@ -39,7 +43,7 @@ func (c *Client) adminAt(ctx context.Context, i int, do func(lofamov1.Supervisor
 	}); err != nil {
 		return err
 	}
-	return do(lofamov1.NewSupervisorAdminClient(conn))
+	return do(conn)
 }
 
 // ListMembers returns the members of the supervisors' embedded etcd.

@@ -85,12 +85,13 @@ func rights(method string) []pki.Role {
 	switch method {
 	case lofamov1.FaultSupervisor_GetBundle_FullMethodName, // it holds logs and addresses
 		lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
-		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName:
+		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName,
+		lofamov1.Manage_Diagnose_FullMethodName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // replicas pass on what operators ask for
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
-	case lofamov1.FaultSupervisor_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName,
+	case lofamov1.FaultSupervisor_ServiceDesc.ServiceName, lofamov1.Manage_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName,
 		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection":
 		return readers
 	case lofamov1.SupervisorAdmin_ServiceDesc.ServiceName:

@@ -42,6 +42,11 @@ type Bulk interface {
 	Announced(a *servicenet.Arrival, from netip.AddrPort)
 }
 
+// Diagnoses take what halves found of their links, where this replica leads. It does not block.
+type Diagnoses interface {
+	Findings(f *lofamov1.DiagnosisFindings)
+}
+
 // Teller tells nodes what concerns them. It does not block.
 type Teller interface {
 	Digest(d downflow.Digest)
@@ -67,6 +72,7 @@ type IntakeConfig struct {
 	Leader    Leader
 	Forwarder Forwarder
 	Bulk      Bulk
+	Diagnoses Diagnoses
 	Teller    Teller
 	Border    Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
@@ -205,6 +211,10 @@ func (in *Intake) handle(p packet) {
 		in.cfg.Bulk.Announced(&a, p.from)
 		return
 	}
+	if a.Msg.GetDiagnosisFindings() != nil {
+		in.findings(p, path, &a)
+		return
+	}
 	to.Relayed = a.Path == fault.PathTorus
 	input := in.evidence(&a, to)
 	if input == nil {
@@ -227,6 +237,20 @@ func (in *Intake) handle(p packet) {
 		in.Taken(input)
 		in.received(input)
 	}
+}
+
+// findings hands what a half found to whoever leads, and has ordered the diagnosis.
+func (in *Intake) findings(p packet, path fault.Path, a *servicenet.Arrival) {
+	f := a.Msg.GetDiagnosisFindings()
+	if !in.known(fault.NodeID(f.GetNode()), engine.To{Addr: p.from.String()}) {
+		return
+	}
+	if in.cfg.Leader.Term() != 0 {
+		in.cfg.Diagnoses.Findings(f)
+		return
+	}
+	req := &lofamov1.ForwardRequest{Envelope: p.data, From: p.from.String(), Socket: uint32(p.socket), Path: uint32(path)}
+	in.cfg.Forwarder.Forward(req, nil, p.arrived)
 }
 
 // Taken implements replica.Verifier: copies of it need not be verified.
@@ -353,6 +377,12 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 	a, err := servicenet.Unwrap(req.GetEnvelope(), fault.Path(req.GetPath()), verifier)
 	if err != nil {
 		in.refused(err, req.GetFrom())
+		return nil
+	}
+	if f := a.Msg.GetDiagnosisFindings(); f != nil {
+		if in.known(fault.NodeID(f.GetNode()), engine.To{Addr: req.GetFrom()}) {
+			in.cfg.Diagnoses.Findings(f)
+		}
 		return nil
 	}
 	return in.evidence(&a, engine.To{

@@ -1,0 +1,315 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// torusNames are nodes of the default names, with addresses that count their ranks as ports.
+type torusNames struct{ dims grid.Dims }
+
+func (n torusNames) Dims() grid.Dims { return n.dims }
+
+func (n torusNames) All() (out []fault.NodeID) {
+	for i := range n.dims.Nodes() {
+		out = append(out, fault.DefaultNodeID(n.dims.At(i)))
+	}
+	return out
+}
+
+func (n torusNames) Coord(id fault.NodeID) (grid.Coord, bool) {
+	for i := range n.dims.Nodes() {
+		if fault.DefaultNodeID(n.dims.At(i)) == id {
+			return n.dims.At(i), true
+		}
+	}
+	return grid.Coord{}, false
+}
+
+func (n torusNames) addr(id fault.NodeID) netip.AddrPort {
+	c, _ := n.Coord(id)
+	return netip.AddrPortFrom(netip.IPv6Loopback(), uint16(1+n.dims.Rank(c)))
+}
+
+func (n torusNames) Services(id fault.NodeID) []netip.AddrPort { return []netip.AddrPort{n.addr(id)} }
+
+func (n torusNames) Owner(at netip.AddrPort) (fault.NodeID, bool) {
+	return n.All()[at.Port()-1], true
+}
+
+type signer struct{}
+
+func (signer) Cert() []byte       { return []byte("s1") }
+func (signer) Sign([]byte) []byte { return make([]byte, 64) }
+
+// believer takes every signature for the supervisor's.
+type believer struct{}
+
+func (believer) VerifyName([]byte, []byte, []byte) (role, name string, err error) {
+	return servicenet.RoleSupervisor, "s1", nil
+}
+
+// nodes answer orders as the test says, at once.
+type nodes struct {
+	t     *testing.T
+	names torusNames
+	m     *Manager
+
+	mu     sync.Mutex
+	orders []*lofamov1.DiagnosisOrder // that came, straight or not
+	via    []fault.NodeID             // by which those came that were not straight
+	// dead DNP halves and host halves; with both the node is cut off too.
+	dnp, host map[fault.NodeID]bool
+	lose      int // findings that are lost yet
+}
+
+func newNodes(t *testing.T, dims grid.Dims) *nodes {
+	n := &nodes{t: t, names: torusNames{dims}, dnp: map[fault.NodeID]bool{}, host: map[fault.NodeID]bool{}}
+	n.m = New(Config{
+		Self: "s1", ReplyTo: "[::1]:9", Names: n.names, Signer: signer{}, Logger: slog.New(slog.DiscardHandler),
+		Straight: func(id fault.NodeID) (bulk.Place, bool) {
+			return bulk.Place{Addr: n.names.addr(id), Socket: n, ReplyTo: "[::1]:10"}, true
+		},
+		Timing: Timing{Again: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, Least: 200 * time.Millisecond, Most: time.Second},
+	})
+	return n
+}
+
+// Send implements bulk.Socket: it is the network.
+func (n *nodes) Send(to netip.AddrPort, b []byte) error {
+	at, _ := n.names.Owner(to)
+	o, err := servicenet.Open(b, believer{})
+	if err != nil {
+		n.t.Errorf("to %s: %v", at, err)
+		return nil
+	}
+	if o.Msg.GetDowncall() != nil {
+		node, inner, err := servicenet.InnerOf(o)
+		if err != nil || n.host[at] {
+			return err
+		}
+		n.mu.Lock()
+		n.via = append(n.via, at)
+		n.mu.Unlock()
+		if o, err = servicenet.Open(inner, believer{}); err != nil {
+			n.t.Errorf("down to %s: %v", node, err)
+		}
+		n.tested(o.Msg.GetDiagnosisOrder())
+		return nil
+	}
+	order := o.Msg.GetDiagnosisOrder()
+	if fault.NodeID(order.GetNode()) != at {
+		n.t.Errorf("an order for %s is sent to %s", order.GetNode(), at)
+	}
+	if n.host[at] {
+		return nil
+	}
+	dnp := lofamov1.State_NORMAL
+	if n.dnp[at] {
+		dnp = lofamov1.State_FAILED
+	}
+	n.m.Findings(&lofamov1.DiagnosisFindings{Number: order.GetNumber(), Node: string(at), Half: lofamov1.Half_HALF_HOST, Epoch: 1, Dnp: dnp})
+	n.tested(order)
+	return nil
+}
+
+// tested is a DNP half that has the order.
+func (n *nodes) tested(o *lofamov1.DiagnosisOrder) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.orders = append(n.orders, o)
+	at := fault.NodeID(o.GetNode())
+	if n.dnp[at] {
+		return
+	}
+	c, _ := n.names.Coord(at)
+	test := func(sent uint32, answers bool) *lofamov1.DiagnosisTest {
+		t := &lofamov1.DiagnosisTest{Sent: sent}
+		if answers {
+			t.Answered, t.MinUs, t.MedianUs, t.MaxUs = sent, 100, 200, 300
+		}
+		return t
+	}
+	for _, d := range grid.Directions() {
+		if (o.GetLinks()&^o.GetKnown())>>d.Index()&1 == 0 {
+			continue
+		}
+		if n.lose > 0 {
+			n.lose--
+			continue
+		}
+		peer, _ := n.names.dims.Neighbour(c, d)
+		id := fault.DefaultNodeID(peer)
+		l := &lofamov1.LinkFinding{Direction: uint32(d), Dnp: test(36, !n.dnp[id]), Host: test(6, !n.dnp[id] && !n.host[id]), Through: test(12, !n.dnp[id])}
+		if !n.dnp[id] {
+			l.Heard = 60
+		}
+		n.m.Findings(&lofamov1.DiagnosisFindings{
+			Number: o.GetNumber(), Node: string(at), Half: lofamov1.Half_HALF_DNP, Epoch: 1, Links: o.GetLinks(), Link: l, OwnHost: test(6, !n.host[at]),
+		})
+	}
+}
+
+func (n *nodes) run(req Request) (*lofamov1.DiagnosisReport, []*lofamov1.DiagnosisProgress, error) {
+	if req.Rounds == 0 {
+		req.Rounds = 1
+	}
+	var said []*lofamov1.DiagnosisProgress
+	r, err := n.m.Run(n.t.Context(), req, func(p *lofamov1.DiagnosisProgress) error {
+		said = append(said, p)
+		return nil
+	})
+	return r, said, err
+}
+
+func (n *nodes) must(req Request) *lofamov1.DiagnosisReport {
+	n.t.Helper()
+	r, _, err := n.run(req)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return r
+}
+
+func faults(r *lofamov1.DiagnosisReport) (out []string) {
+	for _, f := range r.GetFaults() {
+		out = append(out, fmt.Sprintf("%s %s%s", f.GetPart(), f.GetNode(), f.GetDirection()))
+	}
+	return out
+}
+
+func TestWhoIsAsked(t *testing.T) {
+	for _, tc := range []struct {
+		req          Request
+		nodes, links int
+		scope        string
+	}{
+		{Request{}, 8, 24, "all"},
+		{Request{Node: "n1-0-1"}, 4, 6, "node n1-0-1"},
+		{Request{Node: "n1-0-1", Link: grid.YMinus}, 2, 1, "link n1-0-1 Y-"},
+	} {
+		n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 2})
+		n.m.Lead(7)
+		r, said, err := n.run(tc.req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int(r.GetNodes()) != tc.nodes || len(r.GetLinks()) != tc.links || r.GetScope() != tc.scope || len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) > 0 {
+			t.Errorf("%s: %v", tc.scope, r)
+		}
+		for _, l := range r.GetLinks() {
+			if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD || l.GetHere().GetDnp().GetSent() != 36 || l.GetThere().GetThrough().GetSent() != 12 {
+				t.Errorf("%s: %v", tc.scope, l)
+			}
+		}
+		if last := said[len(said)-1]; last.GetAnswered() != last.GetNodes() || int(last.GetNodes()) != tc.nodes {
+			t.Errorf("%s: the last progress is %v", tc.scope, last)
+		}
+		for _, o := range n.orders {
+			if o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 || o.GetReplyTo() != "[::1]:10" {
+				t.Errorf("%v", o)
+			}
+		}
+		if kept, err := n.m.Last(); err != nil || kept != r {
+			t.Errorf("the last report is %v, %v", kept, err)
+		}
+	}
+}
+
+func TestWhatIsFound(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 3, Y: 3, Z: 1})
+	n.m.Lead(7)
+	n.lose = 9 // asked for again
+	n.dnp["n0-0-0"], n.host["n0-0-0"] = true, true
+	n.host["n2-1-0"] = true // reached by its neighbours
+	n.dnp["n1-2-0"] = true
+	r := n.must(Request{})
+	if got := faults(r); !slices.Equal(got, []string{"PART_NODE n0-0-0", "PART_HOST_HALF n2-1-0", "PART_DNP_HALF n1-2-0"}) {
+		t.Errorf("found %v", got)
+	}
+	if !slices.Equal(r.GetSilent(), []string{"n0-0-0"}) {
+		t.Errorf("silent %v", r.GetSilent())
+	}
+	if len(n.via) == 0 || slices.Contains(n.via, "n2-1-0") {
+		t.Errorf("nodes that are not reached are asked by way of %v", n.via)
+	}
+	for _, o := range n.orders {
+		if o.GetKnown()&^o.GetLinks() != 0 {
+			t.Errorf("known %b of %b", o.GetKnown(), o.GetLinks())
+		}
+	}
+}
+
+func TestWhoMayDiagnose(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	if _, _, err := n.run(Request{}); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("not leading: %v", err)
+	}
+	if _, err := n.m.Last(); !errors.Is(err, ErrNotLeading) {
+		t.Errorf("not leading: %v", err)
+	}
+	n.m.Lead(3)
+	if _, err := n.m.Last(); !errors.Is(err, ErrNone) {
+		t.Errorf("no report yet: %v", err)
+	}
+	for _, bad := range []Request{{Node: "n9-9-9"}, {Node: "n0-0-0", Link: grid.ZPlus}} {
+		if _, _, err := n.run(bad); err == nil {
+			t.Errorf("%s is diagnosed", bad)
+		}
+	}
+	var second error
+	_, err := n.m.Run(t.Context(), Request{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
+		_, _, second = n.run(Request{})
+		return nil
+	})
+	if err != nil || !errors.Is(second, ErrBusy) {
+		t.Errorf("%v, and one within it %v", err, second)
+	}
+	n.m.Lead(0)
+	n.m.Lead(4)
+	if _, err := n.m.Last(); !errors.Is(err, ErrNone) {
+		t.Errorf("a report of an earlier term: %v", err)
+	}
+}
+
+// Neither a term that ends nor a caller who goes away keeps it from ending, and findings to another order count for nothing.
+func TestItEnds(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	for _, id := range n.names.All() {
+		n.host[id] = true
+	}
+	n.m.Lead(3)
+	_, err := n.m.Run(t.Context(), Request{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
+		n.m.Lead(0)
+		return nil
+	})
+	if !errors.Is(err, ErrNotLeading) {
+		t.Errorf("the term ended: %v", err)
+	}
+	n.m.Lead(4)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = n.m.Run(ctx, Request{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error { cancel(); return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller went away: %v", err)
+	}
+	r, err := n.m.Run(t.Context(), Request{Rounds: 1}, func(*lofamov1.DiagnosisProgress) error {
+		n.m.Findings(&lofamov1.DiagnosisFindings{Number: &lofamov1.OrderNumber{Term: 4, Count: 1}, Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Dnp: lofamov1.State_NORMAL})
+		return nil
+	})
+	if err != nil || len(r.GetSilent()) != 4 || len(r.GetFaults()) > 0 {
+		t.Errorf("nobody answers: %v, %v", r, err)
+	}
+}

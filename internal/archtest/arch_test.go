@@ -53,6 +53,7 @@ var layers = map[string][]string{
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},
 	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
 	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config", "internal/supervisor"},
+	"internal/sim/chaos":      {},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
 	"internal/ctl":            {"api", "pkg", "internal/localcluster", "internal/config", "internal/pki", "internal/version"},
 	"internal/lab":            {"api", "internal/localcluster"},
@@ -68,7 +69,7 @@ var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/diagnosis", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
-	"internal/supervisor/topology",
+	"internal/supervisor/topology", "internal/sim/chaos",
 }
 
 // impureImports must not appear in a pure package.

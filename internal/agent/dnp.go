@@ -153,7 +153,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
 		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
-		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(),
+		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 	}, now, e)
 	if err != nil {
 		return err
@@ -315,9 +315,10 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 // anything that steps the machine again, for they are the machine's own.
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
-	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers()}, d.page)
+	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
 	d.storeLinks()
 	d.keepHops(out.Keep)
+	d.keepExpress(&out)
 	if out.Tested {
 		d.tellTests(now)
 	}

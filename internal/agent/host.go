@@ -222,7 +222,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	core, err := hostcore.New(hostcore.Config{
 		Topo: h.topo, Periods: h.periods, MaxHops: h.maxHops(), Rails: rails,
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
-		Resume:        hostcore.Numbers(h.copy.numbers),
+		Resume:        hostcore.Numbers{OutboxSnapshot: h.copy.numbers.OutboxSnapshot, List: h.copy.numbers.List},
 		GossipSilence: gossipMisses * gossipTiming(h.periods).ProbeInterval,
 		SelfTest:      h.selfTest(),
 	}, now, e)
@@ -337,7 +337,8 @@ func (h *hostHalf) apply(now time.Time, out hostcore.Output) {
 // do is apply but for the alarm, which is set once all is done.
 func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	h.alarm.wake = out.Wake
-	h.carryOut(out.Effects, backup.Numbers(h.core.Numbers()), h.page)
+	n := h.core.Numbers()
+	h.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: n.OutboxSnapshot, List: n.List}, h.page)
 	if out.WriteHost {
 		h.page.writeHost(now, out.Host)
 	}

@@ -19,6 +19,9 @@ type Detail struct {
 	// Restarting: the receiving way is sick because the peer's DNP half is being restarted, as was
 	// announced; the time for that is not over.
 	Restarting bool
+	// ExpressDeaf: the link carries heartbeats both ways, and no express broadcasts: the neighbour does not
+	// answer their pings (seed 003 §7.2). A link that is otherwise normal is sick then.
+	ExpressDeaf bool
 	// HeardAge, of a silent link: the time from the last frame (or the start) to the verdict, in
 	// whole milliseconds. It does not grow afterwards.
 	HeardAge time.Duration
@@ -27,13 +30,20 @@ type Detail struct {
 	Loss uint16
 }
 
+// DeafDetail is what reports say of a link that is sick for nothing but ExpressDeaf.
+const DeafDetail = "carries heartbeats but no broadcasts"
+
 // LossUnits is how many units of Detail.Loss are all frames.
 const LossUnits = 1 << 16
 
-// State is the link as a whole: broken when either way is, else what the receiving way is.
+// State is the link as a whole: broken when either way is, else what the receiving way is, but sick
+// at best when it is deaf to broadcasts.
 func (d Detail) State() LinkState {
-	if d.Tx == LinkBroken {
+	switch {
+	case d.Tx == LinkBroken:
 		return LinkBroken
+	case d.Rx == LinkNormal && d.ExpressDeaf:
+		return LinkSick
 	}
 	return d.Rx
 }
@@ -43,6 +53,7 @@ func (d Detail) State() LinkState {
 //	bits 0-2  Rx, as LinkState     bit 8   Silent
 //	bits 4-6  Tx, as LinkState     bit 9   Handshake
 //	                               bit 10  Restarting
+//	                               bit 11  ExpressDeaf
 //	                               bits 16-31  of a silent link HeardAge in ms, 0xffff for more;
 //	                                           of another one Loss
 const (
@@ -50,8 +61,9 @@ const (
 	detailSilent    = 1 << 8
 	detailHandshake = 1 << 9
 	detailRestart   = 1 << 10
+	detailExpress   = 1 << 11
 	detailAgeShift  = 16
-	detailMask      = 0xffff0777
+	detailMask      = 0xffff0f77
 )
 
 // Encode returns the detail as a register word.
@@ -65,6 +77,9 @@ func (d Detail) Encode() uint32 {
 	}
 	if d.Restarting {
 		w |= detailRestart
+	}
+	if d.ExpressDeaf {
+		w |= detailExpress
 	}
 	if !d.Silent {
 		return w | uint32(d.Loss)<<detailAgeShift
@@ -81,6 +96,8 @@ func DecodeDetail(w uint32) (Detail, error) {
 		Silent:     w&detailSilent != 0,
 		Handshake:  w&detailHandshake != 0,
 		Restarting: w&detailRestart != 0,
+
+		ExpressDeaf: w&detailExpress != 0,
 	}
 	if d.Silent {
 		d.HeardAge = time.Duration(w>>detailAgeShift) * time.Millisecond
@@ -110,6 +127,9 @@ func (d Detail) String() string {
 	}
 	if d.Restarting {
 		b.WriteString(" restarting")
+	}
+	if d.ExpressDeaf {
+		b.WriteString(" deaf to broadcasts")
 	}
 	if d.Loss > 0 {
 		fmt.Fprintf(&b, " losing %.2g %%", 100*float64(d.Loss)/LossUnits)

@@ -39,7 +39,8 @@
 // What is passed on for others goes in frames of TypeHop to a neighbour that says FlagHops: numbered,
 // acknowledged when it is where it outlives the neighbour's process, and sent again until then (HopHeader,
 // Hop). A neighbour of an earlier version gets frames of TypeMessage, which nobody acknowledges. Heartbeats
-// are no longer than they were, and a link without messages carries nothing else.
+// are no longer than they were, and a link without messages carries nothing else but a ping a second each way, of the
+// express broadcast (pkg/torus/express), to a neighbour that says FlagExpress.
 //
 // # Restart of a half
 //

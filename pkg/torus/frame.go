@@ -41,8 +41,8 @@ const (
 	TypeHeartbeat  FrameType = iota + 1 // no payload
 	TypeMessage                         // relayed bytes: mailbox and envelope, see internal/agent
 	TypeTest                            // a probe of the self-test, or its echo: see internal/agent/dnpcore
-	TypeEureka                          // reserved
-	TypeBarrier                         // reserved
+	TypeEureka                          // express broadcast: see pkg/torus/express
+	TypeBarrier                         // state of a barrier: see pkg/torus/express
 	TypeRestarting                      // the sender's DNP half is being restarted: see Restarting
 	TypeHop                             // relayed bytes that are acknowledged, or the acknowledgement: see HopHeader
 )
@@ -70,6 +70,8 @@ const (
 	FlagRestart
 	// FlagHops: the sender understands frames of TypeHop. Who does not say so is sent messages as TypeMessage.
 	FlagHops
+	// FlagExpress: the sender understands frames of TypeEureka and TypeBarrier. Who does not say so is sent none.
+	FlagExpress
 	// FlagDiagnosis: the sender passes the probes of a diagnosis on (seed 003 §5.2.2). The bits between are others'.
 	FlagDiagnosis Flags = 1 << 6
 )

@@ -110,6 +110,7 @@ type Status struct {
 	HostDead  bool        // this node's host half is stale
 	Hops      bool        // this half understands hops
 	Diagnosis bool        // this half passes probes on
+	Express   bool        // and express broadcasts
 }
 
 // PeerStatus is what the neighbour said of itself in its newest frame.
@@ -118,10 +119,11 @@ type PeerStatus struct {
 	HostDead  bool
 	Hops      bool
 	Diagnosis bool
+	Express   bool
 	Epoch     fault.Epoch
 }
 
-// LinkEvent is something that happens to a link: Tick, FrameReceived, FrameBad or SessionStarted.
+// LinkEvent is something that happens to a link: Tick, FrameReceived, FrameBad, SessionStarted or ExpressDeaf.
 type LinkEvent interface{ linkEvent() }
 
 // Tick is the passing of time. The owner steps every link with it at LinkOutput.Wake or before;
@@ -141,6 +143,11 @@ type FrameBad struct {
 // the one before are heard until the first of the new one comes.
 type SessionStarted struct{ ID uint32 }
 
+// ExpressDeaf says whether the neighbour leaves the pings of the express broadcast unanswered, though the link carries
+// heartbeats.
+type ExpressDeaf struct{ Deaf bool }
+
+func (ExpressDeaf) linkEvent()    {}
 func (Tick) linkEvent()           {}
 func (FrameReceived) linkEvent()  {}
 func (FrameBad) linkEvent()       {}
@@ -239,6 +246,8 @@ type Link struct {
 	ackingSince  time.Time // of a broken tx: since when acks move again; zero: they do not
 	peerDeaf     bool      // by the newest frame
 
+	expressDeaf bool // the owner says so
+
 	peer  PeerStatus
 	last  Detail
 	stats LinkStats
@@ -272,7 +281,7 @@ func (l *Link) State() LinkState { return l.Detail().State() }
 // Detail is the link way by way. A silent link says nothing of the sending way until it is good
 // again, so that a flapping one does not change with every flap.
 func (l *Link) Detail() Detail {
-	d := Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge, Restarting: l.restart.on}
+	d := Detail{Rx: l.rx, Tx: l.tx, Silent: l.silent, HeardAge: l.heardAge, Restarting: l.restart.on, ExpressDeaf: l.expressDeaf}
 	if l.silent {
 		d.Tx = LinkUnknown
 	}
@@ -305,7 +314,7 @@ func (l *Link) Fill(f *Frame) {
 	l.txSeq++
 	l.stats.Sent++
 	f.Direction, f.Src, f.Dst = l.cfg.Dir, l.cfg.Src, l.cfg.Dst
-	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops | FlagDiagnosis
+	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops | FlagDiagnosis | FlagExpress
 	if l.status.HostDead {
 		f.Flags |= FlagHostDead
 	}
@@ -317,6 +326,9 @@ func (l *Link) Fill(f *Frame) {
 	}
 	if l.status.Diagnosis {
 		f.Flags |= FlagDiagnosis
+	}
+	if l.status.Express {
+		f.Flags |= FlagExpress
 	}
 	f.Session, f.Seq, f.Ack = l.txSession, l.txSeq, 0
 	if l.seq.session == l.txSession {
@@ -341,6 +353,8 @@ func (l *Link) Step(now time.Time, ev LinkEvent) LinkOutput {
 		l.bad(ev)
 	case SessionStarted:
 		l.newSession(ev.ID)
+	case ExpressDeaf:
+		l.expressDeaf = ev.Deaf
 	}
 	l.judgeRx(now)
 	l.judgeTx(now)

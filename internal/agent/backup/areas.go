@@ -39,10 +39,14 @@ func cellName(number uint32) string {
 		return "numbers"
 	case number == numberPaths:
 		return "path sessions"
+	case number == numberSeen:
+		return "seen broadcasts"
 	case number == numberBaseline:
 		return "baselines"
 	case number >= numberReport:
 		return fmt.Sprintf("report %d", number-numberReport)
+	case number >= numberExpress:
+		return fmt.Sprintf("express %d", number-numberExpress)
 	case number >= numberRelay:
 		return fmt.Sprintf("relay %d", number-numberRelay)
 	case number >= numberHop:

@@ -31,7 +31,7 @@ func identity(half fault.Half) Identity {
 }
 
 func numbers(e fault.Epoch, seq fault.Seq) Numbers {
-	return Numbers{servicenet.OutboxSnapshot{Epoch: e, Seq: seq, Exchange: 5}, 6}
+	return Numbers{servicenet.OutboxSnapshot{Epoch: e, Seq: seq, Exchange: 5}, 6, 7}
 }
 
 func pathIn(t testing.TB) string { return filepath.Join(t.TempDir(), "dnp.backup") }
@@ -53,6 +53,8 @@ type everything struct {
 	Sessions  [grid.NumDirections]Session
 	Hops      [grid.NumDirections]string
 	Relay     [NumRelay]string
+	Express   [NumExpress]string
+	Seen      string
 	Baselines string
 	Reports   []Report
 }
@@ -72,6 +74,10 @@ func read(f *File) everything {
 	for i := range e.Relay {
 		e.Relay[i] = string(f.Relay(i))
 	}
+	for i := range e.Express {
+		e.Express[i] = string(f.Express(i))
+	}
+	e.Seen = string(f.ExpressSeen())
 	return e
 }
 
@@ -93,6 +99,10 @@ func fill(t testing.TB, f *File) everything {
 		for i := range NumRelay {
 			must(t, f.StoreRelay(i, bytes.Repeat([]byte{byte(i), 3}, 1+i*11)))
 		}
+		for i := range NumExpress {
+			must(t, f.StoreExpress(i, bytes.Repeat([]byte{byte(i), 5}, 1+i*9)))
+		}
+		must(t, f.StoreExpressSeen([]byte("seen")))
 	} else {
 		must(t, f.StorePathSessions([]byte("sessions")))
 	}
@@ -101,7 +111,7 @@ func fill(t testing.TB, f *File) everything {
 
 func snapshot(i int) torus.LinkSnapshot {
 	return torus.LinkSnapshot{
-		TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(i), Acked: 1 << 32, Started: true, Awaiting: i%2 == 0, Peer: torus.PeerStatus{DNP: 1, Host: 3, HostDead: i%2 == 1, Hops: i%2 == 0, Epoch: 4}, RxSession: 9, Next: 10,
+		TxSession: uint32(i + 1), TxSeq: 1<<33 + uint64(i), Acked: 1 << 32, Started: true, Awaiting: i%2 == 0, Peer: torus.PeerStatus{DNP: 1, Host: 3, HostDead: i%2 == 1, Hops: i%2 == 0, Express: i%3 == 0, Epoch: 4}, RxSession: 9, Next: 10,
 		PeerEpoch: 11, High: 1 << 35, Replay: 0xffff_0000_1111_0001, Rx: torus.LinkNormal, Tx: torus.LinkSick, Silent: i%3 == 0, HeardAge: time.Duration(i),
 	}
 }
@@ -287,6 +297,10 @@ func without(got, want everything) bool {
 	for i := range want.Relay {
 		ok = ok && note(got.Relay[i] == want.Relay[i], got.Relay[i] == "")
 	}
+	for i := range want.Express {
+		ok = ok && note(got.Express[i] == want.Express[i], got.Express[i] == "")
+	}
+	ok = ok && note(got.Seen == want.Seen, got.Seen == "")
 	j := 0
 	for _, r := range want.Reports {
 		if j < len(got.Reports) && reflect.DeepEqual(got.Reports[j], r) {

@@ -38,6 +38,8 @@
 //	counters     a link: torus.LinkSnapshot
 //	hops         a link: numbers and windows of messages that wait for their acknowledgement
 //	relay slots  64: messages that were accepted and not yet passed on
+//	express      64: broadcasts that not all neighbours are known to have
+//	seen         the last broadcasts that were seen
 //
 // # The order
 //

@@ -7,7 +7,7 @@ import (
 
 // version is that of the layout, and of what the payloads mean. A copy of another one is cold: an upgrade starts a half as if it
 // had never been.
-const version = 1
+const version = 2
 
 // Bounds.
 const (
@@ -19,6 +19,12 @@ const (
 	NumRelay = 64
 	// MaxRelay is the longest of them, with what stands beside it in the slot.
 	MaxRelay = 1440 - headerSize
+	// NumExpress is how many broadcasts the copy holds that are to be passed on.
+	NumExpress = 64
+	// MaxExpress is the longest of them, with what stands beside it in the place.
+	MaxExpress = 1280 - headerSize
+	// MaxExpressSeen bounds what is kept of the broadcasts that were seen.
+	MaxExpressSeen = 4096 - headerSize
 	// MaxHop bounds what is kept of the hops of a link.
 	MaxHop = 256 - headerSize
 	// MaxPathSessions bounds what is kept of a host half's sessions with supervisors.
@@ -33,10 +39,12 @@ const (
 	numberNumbers  = 2
 	numberBaseline = 3
 	numberPaths    = 4
+	numberSeen     = 5
 	numberSession  = 16
 	numberCounters = 32
 	numberHop      = 48
 	numberRelay    = 256
+	numberExpress  = 512
 	numberReport   = 4096
 )
 
@@ -45,7 +53,8 @@ type layout struct {
 	head, numbers, baselines cell
 	paths                    cell                     // of size 0 for a DNP half
 	sessions, counters, hop  [grid.NumDirections]cell // of size 0 for a host half, as are
-	relay                    []cell                   // none
+	relay, express           []cell                   // none
+	seen                     cell                     // of size 0 for a host half
 	reports                  []cell
 	all                      []cell
 	half                     int // of the file: where copy B begins
@@ -79,6 +88,10 @@ func newLayout(half fault.Half) layout {
 		for i := range uint32(NumRelay) {
 			l.relay = append(l.relay, add(numberRelay+i, headerSize+MaxRelay))
 		}
+		for i := range uint32(NumExpress) {
+			l.express = append(l.express, add(numberExpress+i, headerSize+MaxExpress))
+		}
+		l.seen = add(numberSeen, headerSize+MaxExpressSeen)
 	}
 	for i := range uint32(NumReports) {
 		l.reports = append(l.reports, add(numberReport+i, headerSize+reportHeader+MaxReport))

@@ -74,6 +74,8 @@ func (f *File) checkHead(file *os.File) error {
 type Numbers struct {
 	servicenet.OutboxSnapshot
 	List uint32 // of a host half: the number of its jobs' list of nodes
+	// Express, of a DNP half, is the number of the last broadcast that it has raised.
+	Express uint64
 }
 
 // Numbers returns what was stored; without it a half cannot go on.
@@ -85,11 +87,11 @@ func (f *File) Numbers() (Numbers, bool) {
 		return Numbers{}, false
 	}
 	return Numbers{
-		servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])), Exchange: le.Uint64(b[16:])}, le.Uint32(b[24:]),
+		servicenet.OutboxSnapshot{Epoch: fault.Epoch(le.Uint64(b)), Seq: fault.Seq(le.Uint64(b[8:])), Exchange: le.Uint64(b[16:])}, le.Uint32(b[24:]), le.Uint64(b[28:]),
 	}, true
 }
 
-const numbersSize = 28
+const numbersSize = 36
 
 // StoreNumbers comes before the numbers are used.
 func (f *File) StoreNumbers(n Numbers) error {
@@ -98,6 +100,7 @@ func (f *File) StoreNumbers(n Numbers) error {
 	le.PutUint64(b[8:], uint64(n.Seq))
 	le.PutUint64(b[16:], n.Exchange)
 	le.PutUint32(b[24:], n.List)
+	le.PutUint64(b[28:], n.Express)
 	return f.store(f.lay.numbers, b[:])
 }
 
@@ -246,7 +249,7 @@ func encodeCounters(b *[countersSize]byte, c *torus.LinkSnapshot) {
 	le.PutUint64(b[48:], c.High)
 	le.PutUint64(b[56:], c.Replay)
 	b[64], b[65] = byte(c.Rx), byte(c.Tx)
-	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3 | flag(c.Peer.Hops)<<4
+	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3 | flag(c.Peer.Hops)<<4 | flag(c.Peer.Express)<<5
 	le.PutUint32(b[72:], c.Peer.DNP)
 	le.PutUint32(b[76:], c.Peer.Host)
 	le.PutUint64(b[80:], uint64(c.Peer.Epoch))
@@ -268,7 +271,7 @@ func decodeCounters(b []byte) (torus.LinkSnapshot, bool) {
 		HeardAge: durationOf(b[24:]), Next: le.Uint32(b[32:]), PeerEpoch: fault.Epoch(le.Uint64(b[40:])),
 		High: le.Uint64(b[48:]), Replay: le.Uint64(b[56:]), Rx: torus.LinkState(b[64]), Tx: torus.LinkState(b[65]),
 		Silent: b[66]&1 != 0, Started: b[66]&2 != 0, Awaiting: b[66]&4 != 0,
-		Peer: torus.PeerStatus{DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Hops: b[66]&16 != 0, Epoch: fault.Epoch(le.Uint64(b[80:]))},
+		Peer: torus.PeerStatus{DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Hops: b[66]&16 != 0, Express: b[66]&32 != 0, Epoch: fault.Epoch(le.Uint64(b[80:]))},
 	}, true
 }
 
@@ -304,3 +307,25 @@ func (f *File) StoreRelay(i int, b []byte) error { return f.store(f.lay.relay[i]
 
 // FreeRelay frees a slot.
 func (f *File) FreeRelay(i int) error { return f.store(f.lay.relay[i], nil) }
+
+// Express returns what a place for a broadcast holds, 0 to NumExpress-1: empty: it is free. It is the File's own until the next
+// store there.
+func (f *File) Express(i int) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.express[i])
+}
+
+// StoreExpress puts 1 to MaxExpress bytes into a place, or frees it with none. It comes before the acknowledgement of what is in it.
+func (f *File) StoreExpress(i int, b []byte) error { return f.store(f.lay.express[i], b) }
+
+// ExpressSeen returns what was stored of the broadcasts that were seen: nil: nothing. It is the File's own until the next
+// StoreExpressSeen.
+func (f *File) ExpressSeen() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.payload(f.lay.seen)
+}
+
+// StoreExpressSeen keeps at most MaxExpressSeen bytes.
+func (f *File) StoreExpressSeen(b []byte) error { return f.store(f.lay.seen, b) }

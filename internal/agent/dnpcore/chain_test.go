@@ -9,6 +9,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -42,6 +43,9 @@ type chainNode struct {
 	hops   Hops
 	links  Resume
 	opened map[string]int
+	heard  map[string]int // jobs' broadcasts, by their body
+	kept   express.Resume
+	stored [express.MaxHeld]time.Time
 }
 
 type underWay struct {
@@ -58,7 +62,7 @@ func newChain(t *testing.T, seed uint64, before bool) *chain {
 	c := &chain{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: start, dims: grid.Dims{X: 5, Y: 1, Z: 1}}
 	c.cfg = Config{Periods: p, MaxHops: 4, LinkGrace: time.Second}
 	for i := range c.dims.Nodes() {
-		n := &chainNode{at: c.dims.At(i), opened: map[string]int{}}
+		n := &chainNode{at: c.dims.At(i), opened: map[string]int{}, heard: map[string]int{}}
 		c.nodes = append(c.nodes, n)
 	}
 	if c.nodes[2].before = before; before {
@@ -79,7 +83,11 @@ func newChain(t *testing.T, seed uint64, before bool) *chain {
 func (c *chain) begin(n *chainNode) {
 	cfg := c.cfg
 	cfg.Topo = topo.New(fault.DefaultNodeID(n.at), n.at, c.dims, nil)
-	cfg.Hops, cfg.Resume, cfg.NoHops = n.hops, n.links, n.before
+	cfg.Hops, cfg.Resume, cfg.NoHops, cfg.NoExpress = n.hops, n.links, n.before, n.before
+	for i := range n.kept.Held {
+		n.kept.Held[i].Age = c.now.Sub(n.stored[i])
+	}
+	cfg.Express = n.kept
 	m, err := New(cfg, c.now, 7)
 	if err != nil {
 		c.t.Fatal(err)
@@ -107,6 +115,18 @@ func (c *chain) apply(n *chainNode, out Output) {
 		n.links.Links[i] = m.LinkSnapshot(d)
 		n.links.Has[i] = n.links.Links[i].TxSession != 0
 	}
+	if n.kept.Number = m.ExpressNumber(); c.dies(n) {
+		return
+	}
+	for _, k := range out.KeepExpress {
+		n.kept.Held[k.Place], n.stored[k.Place] = express.Kept{Bytes: bytes.Clone(k.Bytes)}, c.now
+		if c.dies(n) {
+			return
+		}
+	}
+	if out.KeepSeen != nil {
+		n.kept.Seen = bytes.Clone(out.KeepSeen)
+	}
 	for _, k := range out.Keep {
 		if c.dies(n) {
 			return
@@ -121,7 +141,7 @@ func (c *chain) apply(n *chainNode, out Output) {
 		return
 	}
 	for _, f := range out.Frames {
-		if f.Frame.Type == torus.TypeHop && c.rnd.Float64() < c.loss {
+		if (f.Frame.Type == torus.TypeHop || f.Frame.Type == torus.TypeEureka) && c.rnd.Float64() < c.loss {
 			continue
 		}
 		to, _ := c.dims.Neighbour(n.at, f.Dir)
@@ -130,6 +150,9 @@ func (c *chain) apply(n *chainNode, out Output) {
 		}
 		f.Frame.Payload = bytes.Clone(f.Frame.Payload)
 		c.air = append(c.air, underWay{c.now.Add(time.Millisecond), c.nodes[c.dims.Rank(to)], Frame{f.Dir.Opposite(), f.Frame}})
+	}
+	for _, msg := range out.Eurekas {
+		n.heard[string(msg.Body)]++
 	}
 	for _, b := range out.Open {
 		n.opened[string(b)]++

@@ -40,6 +40,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -80,6 +81,10 @@ type Config struct {
 	Hops Hops
 	// NoHops makes a half of an earlier version, for tests: it does not acknowledge messages, nor wait for it.
 	NoHops bool
+	// Express is what an earlier life has kept of broadcasts.
+	Express express.Resume
+	// NoExpress makes a half of an earlier version, for tests: it knows no broadcasts.
+	NoExpress bool
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 }
@@ -150,6 +155,7 @@ type Machine struct {
 	selfTest    selfTest
 	exam        examination
 	hops        hops
+	express     expressHalf
 	bulkDropped uint64 // back messages that were not passed on
 
 	out    Output // of the step under way
@@ -182,6 +188,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 			return nil, err
 		}
 	}
+	m.express = newExpress(cfg, now, epoch)
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
 	m.resumeSensors(now)
@@ -230,6 +237,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onOpened(now, ev.Opened)
 	case Sealed:
 		m.onSealed(now, ev)
+	case RaiseEureka:
+		m.onRaiseEureka(now, ev)
 	case Back:
 		m.use(now, selftest.Module{Kind: selftest.Bulk})
 		m.beginBack(now, ev.Message, 0)
@@ -266,6 +275,7 @@ func (m *Machine) tick(now time.Time) {
 		m.begun = true
 		m.fillPage()
 	}
+	m.tickExpress(now)
 	m.tickHeld(now)
 	write, wake := m.writer.Step(now)
 	m.writerWake = wake

@@ -8,6 +8,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -174,6 +175,8 @@ type Note struct {
 type Output struct {
 	delivery.Effects
 	Keep            []Keep
+	KeepExpress     []express.Keep // places of broadcasts to store or free
+	KeepSeen        []byte         // the broadcasts that were seen, to store after KeepExpress; nil: as before
 	Stores          []Store
 	Details         []Extension // torus.Detail words
 	Causes          []Extension // host words of neighbours whose host is dead
@@ -188,11 +191,13 @@ type Output struct {
 	Hand            []HostMail      // held here: tell NotTaken if it does not
 	Open            [][]byte        // envelopes to verify
 	Seal            []Seal
-	Redial          []grid.Direction // handshakes to ask for; the shell limits their rate
-	Probes          []selftest.Probe // for the modules register path, report path and bulk: results come by Test
-	TestMail        []TestMail       // for the mailbox
-	SaveTests       bool             // Baselines goes into the copy
-	Tested          bool             // a module fails, or does no more: the host half is told before it is rung
+	Redial          []grid.Direction  // handshakes to ask for; the shell limits their rate
+	Eurekas         []express.Message // jobs' broadcasts, for the host half
+	EurekasRaised   []EurekaRaised    // answers to RaiseEureka
+	Probes          []selftest.Probe  // for the modules register path, report path and bulk: results come by Test
+	TestMail        []TestMail        // for the mailbox
+	SaveTests       bool              // Baselines goes into the copy
+	Tested          bool              // a module fails, or does no more: the host half is told before it is rung
 	Notes           []Note
 	Wake            time.Time
 }

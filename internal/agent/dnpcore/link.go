@@ -70,7 +70,7 @@ func (m *Machine) status() torus.Status {
 	w.Valid = true
 	return torus.Status{
 		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
-		Hops: !m.cfg.NoHops, Diagnosis: !m.cfg.NoHops,
+		Hops: !m.cfg.NoHops, Diagnosis: !m.cfg.NoHops, Express: m.express.machine != nil,
 	}
 }
 
@@ -117,6 +117,8 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 		m.onMessage(now, l, ev.Frame.Payload, torus.HopHeader{})
 	case torus.TypeHop:
 		m.onHop(now, l, ev.Frame.Payload)
+	case torus.TypeEureka:
+		m.onExpress(now, l, ev.Frame.Payload)
 	case torus.TypeTest:
 		m.onTestFrame(now, l, ev.Frame.Payload)
 	default: // they have no payload, or one that is not known here
@@ -140,6 +142,7 @@ func (m *Machine) onSession(now time.Time, ev Session) {
 	l.session = true
 	m.afterLink(now, l, &out)
 	m.beat(l)
+	m.waysChanged(now)
 }
 
 // afterLink draws the conclusions of a step of a link machine.
@@ -159,6 +162,7 @@ func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
 	l.peer = out.Peer
 	m.neighbourChanged(l)
 	m.hopChanged(now, l, was, knew)
+	m.waysChanged(now)
 }
 
 func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {
@@ -185,6 +189,8 @@ func (m *Machine) stateLink(now time.Time, l *link) {
 		state, kind = fault.Sick, fault.KindErrorRatio
 		if l.detail.Restarting { // the neighbour said so
 			kind, detail = fault.KindDescriptor, "restarting"
+		} else if l.detail.ExpressDeaf && l.detail.Rx == torus.LinkNormal {
+			detail = torus.DeafDetail
 		}
 	case torus.LinkBroken:
 		state, kind = fault.Failed, fault.KindHandshake

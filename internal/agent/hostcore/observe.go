@@ -167,6 +167,9 @@ func (m *Machine) observeLink(now time.Time, d grid.Direction) {
 			break
 		}
 		kind, detail = fault.KindErrorRatio, sides(det, torus.LinkSick)
+		if det.ExpressDeaf && det.Rx == torus.LinkNormal {
+			detail = torus.DeafDetail
+		}
 	case fault.Failed:
 		switch {
 		case det.Silent:

@@ -1,0 +1,176 @@
+package dnpcore
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// The express broadcast (seed 003 §4, package express) in a DNP half. It needs neither the service network nor the host half: the
+// flooding is done here, between two links. What comes by a frame goes on before anything else of the step, and what is due is
+// sent first at each tick. Nothing of it wakes this half: repeats and pings ride on the ticks that come anyway.
+//
+// Other parts of the machine use two things:
+//
+//	m.raiseEureka(now, topic, priority, body)   says something to all that are connected
+//	m.onEureka(now, message)                    has a case for each topic: what others have said
+//
+// What this half raises is not given to its own onEureka: who raises it knows. Jobs' broadcasts alone come back to their own node,
+// since its other jobs listen too, and since their ID says that they were raised.
+
+// RaiseEureka is a broadcast that the host half asks for, by mailbox. Token names it in the answer, EurekaRaised.
+type RaiseEureka struct {
+	Token uint64
+	express.Raise
+}
+
+func (RaiseEureka) dnpEvent() {}
+
+// EurekaRaised answers RaiseEureka: with the broadcast's ID, or with why there is none.
+type EurekaRaised struct {
+	Token uint64
+	ID    express.ID
+	Err   error
+}
+
+// expressHalf is what the machine keeps of it.
+type expressHalf struct {
+	machine *express.Machine // nil: of an earlier version
+	rx      express.Received // handed over by pointer, never kept
+	ways    express.Ways
+	deaf    express.Mask
+}
+
+func newExpress(cfg Config, now time.Time, epoch fault.Epoch) expressHalf {
+	if cfg.NoExpress {
+		return expressHalf{}
+	}
+	return expressHalf{machine: express.New(express.Config{
+		Self: cfg.Topo.Coord, Epoch: epoch, Links: express.MaskOf(cfg.Topo.Links...), Period: cfg.Periods.LinkPeriod,
+		MaxPayload: torus.MaxPayload(cfg.MaxFrame), Resume: cfg.Express,
+	}, now)}
+}
+
+// raiseEureka says something to all nodes that are connected with this one. The body is the machine's from then on.
+func (m *Machine) raiseEureka(now time.Time, topic express.Topic, prio express.Priority, body []byte) (express.ID, error) {
+	if m.express.machine == nil {
+		return express.ID{}, express.ErrInvalid
+	}
+	m.express.machine.SetEpoch(m.Epoch())
+	return m.stepExpress(now, express.Raise{Topic: topic, Priority: prio, Body: body})
+}
+
+// onEureka takes what another node has said, once.
+func (m *Machine) onEureka(_ time.Time, msg express.Message) {
+	switch msg.Topic {
+	case express.TopicJob:
+		m.out.Eurekas = append(m.out.Eurekas, msg)
+	default: // of a later version: it was passed on
+	}
+}
+
+func (m *Machine) onRaiseEureka(now time.Time, ev RaiseEureka) {
+	id, err := m.raiseEureka(now, ev.Topic, ev.Priority, ev.Body)
+	m.out.EurekasRaised = append(m.out.EurekasRaised, EurekaRaised{ev.Token, id, err})
+}
+
+// onExpress takes the payload of a frame of TypeEureka.
+func (m *Machine) onExpress(now time.Time, l *link, payload []byte) {
+	if m.express.machine == nil {
+		return
+	}
+	m.express.rx = express.Received{Dir: l.dir, Payload: payload}
+	_, _ = m.stepExpress(now, &m.express.rx)
+	m.express.rx.Payload = nil
+}
+
+// tickExpress does what is due. It comes before the rest of a tick.
+func (m *Machine) tickExpress(now time.Time) {
+	if m.express.machine == nil {
+		return
+	}
+	m.waysChanged(now)
+	_, _ = m.stepExpress(now, express.Tick{})
+}
+
+// waysChanged looks which links carry broadcasts, after a link or what its neighbour says has changed.
+func (m *Machine) waysChanged(now time.Time) {
+	if m.express.machine == nil {
+		return
+	}
+	var w express.Ways
+	for _, l := range m.links {
+		if l == nil || !l.session || !l.peer.Express {
+			continue
+		}
+		w.Open |= express.MaskOf(l.dir)
+		if l.usable() {
+			w.Good |= express.MaskOf(l.dir)
+		}
+	}
+	if w != m.express.ways {
+		m.express.ways = w
+		_, _ = m.stepExpress(now, w)
+	}
+}
+
+// stepExpress steps the machine and does what it says. What is delivered may raise more.
+func (m *Machine) stepExpress(now time.Time, ev express.Event) (express.ID, error) {
+	out := m.express.machine.Step(now, ev)
+	if out.Bad {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+	}
+	m.out.KeepExpress = append(m.out.KeepExpress, out.Keep...)
+	if out.KeepSeen != nil {
+		m.out.KeepSeen = out.KeepSeen
+	}
+	for _, s := range out.Send {
+		m.sendExpress(m.links[s.Dir.Index()], torus.TypeEureka, s.Payload)
+	}
+	if out.Deaf != m.express.deaf {
+		m.express.deaf = out.Deaf
+		m.deafChanged(now)
+	}
+	for _, msg := range out.Deliver {
+		if own := msg.Origin == m.cfg.Topo.Coord && msg.Epoch == m.Epoch(); !own || msg.Topic == express.TopicJob {
+			m.onEureka(now, msg)
+		}
+	}
+	return out.Raised, out.Err
+}
+
+func (m *Machine) sendExpress(l *link, t torus.FrameType, payload []byte) {
+	f := torus.Frame{Type: t, Payload: payload}
+	l.machine.Fill(&f)
+	m.frames = append(m.frames, Outgoing{l.dir, f})
+}
+
+// deafChanged has the links say which of them carry no broadcasts though they carry heartbeats (seed 003 §7.2).
+func (m *Machine) deafChanged(now time.Time) {
+	for _, d := range grid.Directions() {
+		if l := m.links[d.Index()]; l != nil {
+			out := l.machine.Step(now, torus.ExpressDeaf{Deaf: m.express.deaf.Has(d)})
+			m.afterLink(now, l, &out)
+		}
+	}
+}
+
+// ExpressNumber returns the number of the last broadcast of this node: to be stored before any frame of the step is sent.
+func (m *Machine) ExpressNumber() uint64 {
+	if m.express.machine == nil {
+		return 0
+	}
+	return m.express.machine.Number()
+}
+
+// ExpressStats returns the counters of the express broadcast.
+func (m *Machine) ExpressStats() express.Stats {
+	if m.express.machine == nil {
+		return express.Stats{}
+	}
+	return m.express.machine.Stats()
+}

@@ -1,0 +1,516 @@
+package express
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Barrier names an all-to-all wait (seed 003 §4.2, §4.4.3): it is complete when each of its members has arrived, at whatever node.
+// Generations of a name follow each other: when one is complete, all before it count as complete. A name is never used for
+// something else.
+type Barrier struct {
+	Topic      Topic  // who gets the result at a node: TopicJob or TopicManage
+	Name       string // 1 to MaxBarrierName bytes; of a job's it begins with the job
+	Generation uint64
+}
+
+// String returns "topic name/generation".
+func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Name, b.Generation) }
+
+// The paper's barrier is complete when nobody speaks against it for two Network Delays. Over links that lose packets silence
+// says nothing, so here it is the other way: those who have arrived say so, and what is said only grows. Each node keeps the
+// set of members that have arrived, as far as it knows, and those that are gone; merges with it what its neighbours send, and
+// sends it to each neighbour that is not known to have all of it, until that one has answered. Since sets are merged by OR,
+// nothing is lost by what comes twice, late or in any order. All nodes pass sets on, also those without members.
+//
+// A node where somebody waits asks its neighbours once in AskEvery besides: so what a node forgot, that began anew, is told
+// again. A member that is gone is not waited for: whoever waits is told its rank, and the barrier has failed.
+//
+// The payload of frames of TypeBarrier, big endian:
+//
+//	offset  size  field
+//	  0      1    kind: 1 a set, to be answered; 2 an answer: the set of who answers, merged
+//	  1      1    topic
+//	  2      2    members, 1 to MaxMembers: their ranks are 0 to members-1
+//	  4      8    generation
+//	 12      1    n, length of the name, 1 to MaxBarrierName
+//	 13      1    g, members that are gone, at most MaxGone: those of the lowest ranks
+//	 14      n    name
+//	       2·g    their ranks, ascending
+//	  (members+7)/8  who has arrived: rank r is bit r%8, from the lowest, of byte r/8
+const (
+	// MaxMembers bounds the members of a barrier.
+	MaxMembers = 8192
+	// MaxBarrierName bounds its name, in bytes.
+	MaxBarrierName = 64
+	// MaxGone is how many members that are gone are named.
+	MaxGone = 16
+	// MaxBarriers is how many a node knows at once. When there are more, those that are over are forgotten first, then those for
+	// which nobody waits here.
+	MaxBarriers = 256
+	// AskEvery is the time between questions of a node where somebody waits.
+	AskEvery = time.Second
+	// forgetOver is how long a barrier that is over is known in full, forgetIdle one that nobody waits for here and nobody speaks of.
+	forgetOver, forgetIdle = time.Minute, 2 * time.Minute
+	// maxPassed is how many names are remembered with the last generation that was completed.
+	maxPassed = 4096
+	// barrierRate bounds the sets a second that are sent by a link, unless one is complete; barrierBurst how many may be at once. What is
+	// held back is merged.
+	barrierRate, barrierBurst = 200, 64
+	// heardRate and heardBurst bound those that are taken of one.
+	heardRate, heardBurst = 1000, 500
+)
+
+// Events of Barriers, besides *Received (of frames of TypeBarrier), Tick and Ways.
+type (
+	// Arrive says that members have arrived at this node and wait; with no ranks it only waits. It may be repeated, and must be once in
+	// a second or so by whoever waits, since this half may begin anew. Gone are members that are known to be gone.
+	Arrive struct {
+		Barrier
+		Members     int // 1 to MaxMembers, the same everywhere
+		Ranks, Gone []int
+	}
+	// Leave says that nobody waits here any more. Who has arrived stays so.
+	Leave struct{ Barrier }
+)
+
+func (Arrive) expressEvent() {}
+func (Leave) expressEvent()  {}
+
+// BarrierResult ends a wait. It is complete if nobody is Gone.
+type BarrierResult struct {
+	Barrier
+	Gone []int // ranks that are gone and had not arrived, ascending, at most MaxGone
+}
+
+// BarrierOutput is what is to be done: send frames of TypeBarrier, tell who waits, call Step at Wake.
+type BarrierOutput struct {
+	Send    []Send
+	Results []BarrierResult // each wait ends once
+	Bad     bool
+	Err     error // of Arrive
+	Wake    time.Time
+}
+
+// ErrBarrier refuses an Arrive. Test with errors.Is.
+var ErrBarrier = errors.New("not a barrier")
+
+// BarrierStats count.
+type BarrierStats struct {
+	Known, Waiting               int // now
+	Completed, Failed            uint64
+	Sent, Repeated, Dropped, Bad uint64 // frames; dropped were more than heardRate
+}
+
+// Barriers are the barriers of one node. One goroutine owns it.
+type Barriers struct {
+	links   Mask
+	period  time.Duration
+	ways    Ways
+	all     map[Barrier]*barrier
+	order   []*barrier // as they began
+	passed  map[passedKey]uint64
+	buckets [grid.NumDirections]bucket
+	heard   [grid.NumDirections]bucket
+	out     BarrierOutput
+	stats   BarrierStats
+}
+
+type passedKey struct {
+	topic Topic
+	name  string
+}
+
+type barrier struct {
+	of      Barrier
+	members int
+	arrived set
+	gone    []int // ascending
+	waits   bool
+	over    bool
+	heardAt time.Time // or arrived here
+	askAt   time.Time // while somebody waits
+	peers   [grid.NumDirections]barrierPeer
+}
+
+// barrierPeer is what is known of what a neighbour knows.
+type barrierPeer struct {
+	has   set
+	gone  []int
+	asked bool // it was sent a set, and nothing has come from it since
+	must  bool // it is to be asked whatever it has
+	again time.Time
+	step  time.Duration
+
+	toldOver bool
+}
+
+// set is a set of ranks.
+type set []uint64
+
+func newSet(members int) set { return make(set, (members+63)/64) }
+
+func (s set) has(r int) bool { return s[r/64]>>(r%64)&1 != 0 }
+func (s set) add(r int)      { s[r/64] |= 1 << (r % 64) }
+
+func (s set) count() int {
+	n := 0
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// within says whether all of s is in o.
+func (s set) within(o set) bool {
+	for i, w := range s {
+		if w&^o[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s set) merge(o set) {
+	for i, w := range o {
+		s[i] |= w
+	}
+}
+
+// NewBarriers returns the barriers of a node with these links, whose heartbeats have this period. No way is open.
+func NewBarriers(links Mask, period time.Duration) *Barriers {
+	return &Barriers{links: links, period: period, all: map[Barrier]*barrier{}, passed: map[passedKey]uint64{}}
+}
+
+// Step handles one event: Arrive, Leave, *Received, Tick or Ways.
+func (b *Barriers) Step(now time.Time, ev Event) BarrierOutput {
+	b.out = BarrierOutput{Send: b.out.Send[:0]}
+	switch ev := ev.(type) {
+	case Tick:
+		b.tick(now)
+	case *Received:
+		b.receive(now, ev)
+	case Arrive:
+		b.out.Err = b.arrive(now, ev)
+	case Leave:
+		if k := b.all[ev.Barrier]; k != nil {
+			k.waits = false
+		}
+	case Ways:
+		b.setWays(ev)
+	}
+	for _, k := range b.order {
+		b.tell(now, k)
+	}
+	b.out.Wake = b.wake(now)
+	return b.out
+}
+
+func (a *Arrive) check() error {
+	switch {
+	case a.Topic == 0:
+		return fmt.Errorf("barrier %s: topic 0, want 1 to 255: %w", a.Barrier, ErrBarrier)
+	case len(a.Name) == 0 || len(a.Name) > MaxBarrierName:
+		return fmt.Errorf("barrier %s: name of %d bytes, want 1 to %d: %w", a.Barrier, len(a.Name), MaxBarrierName, ErrBarrier)
+	case a.Members < 1 || a.Members > MaxMembers:
+		return fmt.Errorf("barrier %s: %d members, want 1 to %d: %w", a.Barrier, a.Members, MaxMembers, ErrBarrier)
+	}
+	for _, r := range slices.Concat(a.Ranks, a.Gone) {
+		if r < 0 || r >= a.Members {
+			return fmt.Errorf("barrier %s: rank %d, want 0 to %d: %w", a.Barrier, r, a.Members-1, ErrBarrier)
+		}
+	}
+	return nil
+}
+
+func (b *Barriers) arrive(now time.Time, a Arrive) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	k := b.all[a.Barrier]
+	if k == nil && b.hasPassed(a.Barrier) {
+		b.out.Results = append(b.out.Results, BarrierResult{Barrier: a.Barrier})
+		return nil
+	}
+	if k == nil {
+		if k = b.begin(now, a.Barrier, a.Members); k == nil {
+			return fmt.Errorf("barrier %s: somebody waits for %d others: %w", a.Barrier, MaxBarriers, ErrNoRoom)
+		}
+	}
+	if k.members != a.Members {
+		return fmt.Errorf("barrier %s: %d members, others say %d: %w", a.Barrier, a.Members, k.members, ErrBarrier)
+	}
+	if !k.waits && !k.over {
+		k.askAt = now.Add(AskEvery)
+	}
+	k.waits, k.heardAt = true, now
+	for _, r := range a.Ranks {
+		k.arrived.add(r)
+	}
+	k.leave(a.Gone)
+	if k.over {
+		b.result(k)
+		return nil
+	}
+	b.judge(k)
+	return nil
+}
+
+// leave notes members that are gone. The lowest ranks are kept, so that all nodes come to keep the same.
+func (k *barrier) leave(ranks []int) {
+	for _, r := range ranks {
+		if i, known := slices.BinarySearch(k.gone, r); !known {
+			k.gone = slices.Insert(k.gone, i, r)
+		}
+	}
+	k.gone = k.gone[:min(len(k.gone), MaxGone)]
+}
+
+// begin makes a barrier known. It returns nil when there is no room.
+func (b *Barriers) begin(now time.Time, of Barrier, members int) *barrier {
+	if len(b.order) >= MaxBarriers {
+		i := slices.IndexFunc(b.order, func(k *barrier) bool { return k.over })
+		if i < 0 {
+			i = slices.IndexFunc(b.order, func(k *barrier) bool { return !k.waits })
+		}
+		if i < 0 {
+			return nil
+		}
+		b.forget(b.order[i])
+	}
+	k := &barrier{of: of, members: members, arrived: newSet(members), heardAt: now}
+	for i := range k.peers {
+		k.peers[i] = barrierPeer{has: newSet(members), must: true}
+	}
+	b.all[of] = k
+	b.order = append(b.order, k)
+	return k
+}
+
+func (b *Barriers) forget(k *barrier) {
+	delete(b.all, k.of)
+	b.order = slices.DeleteFunc(b.order, func(o *barrier) bool { return o == k })
+}
+
+func (b *Barriers) hasPassed(of Barrier) bool {
+	g, known := b.passed[passedKey{of.Topic, of.Name}]
+	return known && of.Generation <= g
+}
+
+// judge ends a barrier that is complete, or cannot become so.
+func (b *Barriers) judge(k *barrier) {
+	switch {
+	case k.over:
+	case k.complete():
+		b.becomeComplete(k)
+	case len(k.missing()) > 0:
+		b.becomeFailed(k)
+	}
+}
+
+func (b *Barriers) becomeComplete(k *barrier) {
+	k.over = true
+	b.stats.Completed++
+	key := passedKey{k.of.Topic, k.of.Name}
+	if _, known := b.passed[key]; !known && len(b.passed) >= maxPassed {
+		b.passed = map[passedKey]uint64{} // their last generations are still known in full for a minute
+	}
+	b.passed[key] = max(b.passed[key], k.of.Generation)
+	b.result(k)
+}
+
+func (b *Barriers) becomeFailed(k *barrier) {
+	k.over = true
+	b.stats.Failed++
+	b.result(k)
+}
+
+// missing are the members that are gone and had not arrived.
+func (k *barrier) missing() []int {
+	return slices.DeleteFunc(slices.Clone(k.gone), func(r int) bool { return k.arrived.has(r) })
+}
+
+// result tells who waits, once.
+func (b *Barriers) result(k *barrier) {
+	if !k.waits {
+		return
+	}
+	k.waits = false
+	res := BarrierResult{Barrier: k.of}
+	if !k.complete() {
+		res.Gone = k.missing()
+	}
+	b.out.Results = append(b.out.Results, res)
+}
+
+func (b *Barriers) receive(now time.Time, r *Received) {
+	f, err := decodeSet(r.Payload)
+	if err != nil || !b.links.Has(r.Dir) {
+		b.out.Bad = true
+		b.stats.Bad++
+		return
+	}
+	i := r.Dir.Index()
+	b.heard[i].settle(now, heardRate)
+	if !b.heard[i].has(heardBurst) {
+		b.stats.Dropped++
+		return
+	}
+	b.heard[i].spent++
+	k := b.all[f.of]
+	switch {
+	case k != nil:
+	case b.hasPassed(f.of):
+		if f.kind == setTold {
+			full := newSet(f.members)
+			for r := range f.members {
+				full.add(r)
+			}
+			b.send(r.Dir, setFrame{setAnswer, f.of, f.members, full, nil})
+		}
+		return
+	default:
+		if k = b.begin(now, f.of, f.members); k == nil {
+			b.stats.Dropped++
+			return
+		}
+	}
+	if k.members != f.members { // one of us is wrong; the own members are told when they arrive
+		b.out.Bad = true
+		b.stats.Bad++
+		return
+	}
+	k.heardAt = now
+	k.arrived.merge(f.arrived)
+	k.leave(f.gone)
+	p := &k.peers[i]
+	p.has, p.gone, p.must, p.asked = f.arrived, f.gone, false, false
+	b.judge(k)
+	if f.kind == setTold {
+		b.answer(k, r.Dir)
+	}
+}
+
+// answer sends a neighbour all that is known. It asks again if that is lost, so that it counts as known to it.
+func (b *Barriers) answer(k *barrier, d grid.Direction) {
+	p := &k.peers[d.Index()]
+	p.has, p.gone = slices.Clone(k.arrived), slices.Clone(k.gone)
+	b.send(d, setFrame{setAnswer, k.of, k.members, k.arrived, k.gone})
+}
+
+func (b *Barriers) setWays(w Ways) {
+	w.Open &= b.links
+	opened := w.Open &^ b.ways.Open
+	b.ways = Ways{Open: w.Open, Good: w.Good & w.Open}
+	for _, k := range b.order {
+		opened.each(func(i int) { k.peers[i].asked, k.peers[i].must = false, true })
+	}
+}
+
+// tick has those who wait ask again, and forgets what is over.
+func (b *Barriers) tick(now time.Time) {
+	for _, k := range slices.Clone(b.order) {
+		quiet := now.Sub(k.heardAt)
+		switch {
+		case k.over && quiet >= forgetOver, !k.waits && quiet >= forgetIdle:
+			b.forget(k)
+		case k.waits && !now.Before(k.askAt):
+			k.askAt = now.Add(AskEvery)
+			for i := range k.peers {
+				k.peers[i].must = true
+			}
+		}
+	}
+}
+
+// tell sends a barrier's set to the neighbours that are not known to have it, as far as it is their turn: one that has not answered
+// is asked again after a while, but told at once that the barrier is over.
+func (b *Barriers) tell(now time.Time, k *barrier) {
+	b.ways.Open.each(func(i int) {
+		p := &k.peers[i]
+		urgent := k.over && !p.toldOver
+		if !k.news(p) || p.asked && now.Before(p.again) && !urgent {
+			return
+		}
+		q := &b.buckets[i]
+		q.settle(now, barrierRate)
+		if !urgent && !q.has(barrierBurst) {
+			return
+		}
+		q.spent = min(q.spent+1, barrierBurst)
+		if p.asked && !urgent {
+			p.step = min(2*p.step, mostSteps*b.period)
+			b.stats.Repeated++
+		} else {
+			p.step = b.period
+			b.stats.Sent++
+		}
+		p.asked, p.toldOver, p.again = true, k.over, now.Add(p.step)
+		b.send(grid.Directions()[i], setFrame{setTold, k.of, k.members, k.arrived, k.gone})
+	})
+}
+
+func (k *barrier) complete() bool { return k.arrived.count() == k.members }
+
+// news says whether a neighbour is to be told.
+func (k *barrier) news(p *barrierPeer) bool {
+	return p.must || !k.arrived.within(p.has) || !slices.Equal(k.gone, p.gone) && !k.complete()
+}
+
+func (b *Barriers) send(d grid.Direction, f setFrame) {
+	b.out.Send = append(b.out.Send, Send{d, f.append(nil)})
+}
+
+func (b *Barriers) wake(now time.Time) time.Time {
+	var w time.Time
+	for _, k := range b.order {
+		if k.waits {
+			w = earliest(w, k.askAt)
+		}
+		if k.over {
+			w = earliest(w, k.heardAt.Add(forgetOver))
+		} else if !k.waits {
+			w = earliest(w, k.heardAt.Add(forgetIdle))
+		}
+		b.ways.Open.each(func(i int) {
+			if k.news(&k.peers[i]) {
+				w = earliest(w, now.Add(b.period))
+			}
+		})
+	}
+	return w
+}
+
+// Busy says whether a Tick may do something.
+func (b *Barriers) Busy() bool { return len(b.order) > 0 }
+
+// Arrived returns the members that are known to have arrived, and false for a barrier that is not known here.
+func (b *Barriers) Arrived(of Barrier) (ranks []int, ok bool) {
+	k := b.all[of]
+	if k == nil {
+		return nil, false
+	}
+	for r := range k.members {
+		if k.arrived.has(r) {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks, true
+}
+
+// Stats returns the counters.
+func (b *Barriers) Stats() BarrierStats {
+	s := b.stats
+	s.Known = len(b.order)
+	for _, k := range b.order {
+		if k.waits {
+			s.Waiting++
+		}
+	}
+	return s
+}

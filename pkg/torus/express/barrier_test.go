@@ -1,0 +1,239 @@
+package express
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// TestBarrierCompletesIffAllHaveArrived: over any torus, with links that lose, double and overtake, and nodes that are killed and
+// forget all about it, nobody is told that a barrier is complete before the last member has arrived; and in a component in which
+// all members are, all are told. Where one is missing nobody ever is.
+func TestBarrierCompletesIffAllHaveArrived(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
+		w.noPing = true
+		w.cutAtRandom(rapid.Float64Range(0, 0.5).Draw(t, "dead"), 0)
+		w.loss, w.double = rapid.Float64Range(0, 0.3).Draw(t, "loss"), rapid.Float64Range(0, 0.2).Draw(t, "double")
+		w.jitter = time.Duration(rapid.IntRange(0, 20).Draw(t, "jitter")) * time.Millisecond
+		of := Barrier{Topic: TopicJob, Name: "job/step", Generation: rapid.Uint64Range(0, 3).Draw(t, "generation")}
+		members := rapid.SliceOfNDistinct(rapid.IntRange(0, len(w.nodes)-1), 1, min(len(w.nodes), 8), rapid.ID).Draw(t, "members")
+		arrived := map[int]bool{}
+		w.judge = func(n *station, r BarrierResult) {
+			if r.Barrier != of || len(r.Gone) > 0 || len(arrived) < len(members) {
+				t.Fatalf("%s was told %+v with %d of %d there", w.dims.At(n.rank), r, len(arrived), len(members))
+			}
+		}
+		w.begin()
+		for range rapid.IntRange(0, 6).Draw(t, "kills") {
+			n, away := w.nodes[w.rnd.IntN(len(w.nodes))], time.Duration(w.rnd.IntN(100))*time.Millisecond
+			w.after(time.Duration(w.rnd.IntN(1000))*time.Millisecond, func() { w.kill(n, away) })
+		}
+		for rank, at := range members {
+			w.after(time.Duration(w.rnd.IntN(800))*time.Millisecond, func() {
+				arrived[rank] = true
+				if err := w.arrive(w.nodes[at], Arrive{Barrier: of, Members: len(members), Ranks: []int{rank}}); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+		w.run(15 * time.Second)
+		near := w.distances(members[0])
+		together := !slices.ContainsFunc(members, func(at int) bool { return near[at] < 0 })
+		for _, at := range members {
+			if got := len(w.nodes[at].results[of]); got != 1 && together || got > 0 && !together {
+				t.Fatalf("%s: %d results; members together: %t", w.dims.At(at), got, together)
+			}
+		}
+	})
+}
+
+// line is a row of nodes, which are members 0 to n-1 of a barrier.
+func line(n int) *world {
+	w := newWorld(grid.Dims{X: n, Y: 1, Z: 1}, 1)
+	w.noPing = true
+	return w.begin()
+}
+
+func TestBarrierGenerations(t *testing.T) {
+	w := line(5)
+	for g := range uint64(50) {
+		of := Barrier{TopicJob, "job/step", g}
+		for i, n := range w.nodes {
+			if err := w.arrive(n, Arrive{Barrier: of, Members: 5, Ranks: []int{i}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.run(100 * time.Millisecond)
+		for i, n := range w.nodes {
+			if r := n.results[of]; len(r) != 1 || len(r[0].Gone) > 0 {
+				t.Fatalf("generation %d, node %d: %+v", g, i, r)
+			}
+		}
+	}
+	// A late joiner is told, also of what all but the last number is forgotten of, and by a neighbour if it has begun anew.
+	w.run(2 * forgetOver)
+	w.kill(w.nodes[2], time.Millisecond)
+	w.run(time.Second)
+	late := Barrier{TopicJob, "job/step", 7}
+	w.nodes[2].results = map[Barrier][]BarrierResult{}
+	if err := w.arrive(w.nodes[2], Arrive{Barrier: late, Members: 5}); err != nil {
+		t.Fatal(err)
+	}
+	w.run(time.Second)
+	if r := w.nodes[2].results[late]; len(r) != 1 || len(r[0].Gone) > 0 {
+		t.Errorf("late joiner: %+v", r)
+	}
+	for i, n := range w.nodes {
+		if s := n.bars.Stats(); s.Known > 2 || s.Waiting > 0 {
+			t.Errorf("node %d: %+v", i, s)
+		}
+	}
+}
+
+// A member that is gone is an error that names it, wherever somebody waits, and no completion; unless it had arrived.
+func TestBarrierMemberGone(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		gone []int
+		all  bool
+		want []int
+	}{
+		{"one that had not arrived", []int{4}, false, []int{4}},
+		{"one that had", []int{1}, true, nil},
+		{"both kinds", []int{1, 4}, false, []int{4}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := line(5)
+			of := Barrier{TopicJob, "job/step", 1}
+			for i, n := range w.nodes[:4] {
+				if err := w.arrive(n, Arrive{Barrier: of, Members: 5, Ranks: []int{i}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.run(time.Second)
+			for i, n := range w.nodes {
+				if len(n.results) > 0 {
+					t.Fatalf("node %d was told %+v", i, n.results)
+				}
+			}
+			again := Arrive{Barrier: of, Members: 5, Ranks: []int{2}, Gone: tc.gone}
+			if err := w.arrive(w.nodes[2], again); err != nil {
+				t.Fatal(err)
+			}
+			if tc.all {
+				w.run(100 * time.Millisecond)
+				if err := w.arrive(w.nodes[4], Arrive{Barrier: of, Members: 5, Ranks: []int{4}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.run(100 * time.Millisecond)
+			for i, n := range w.nodes[:4] {
+				if r := n.results[of]; len(r) != 1 || !slices.Equal(r[0].Gone, tc.want) {
+					t.Errorf("node %d: %+v", i, r)
+				}
+			}
+		})
+	}
+}
+
+// Who leaves waits no more, but has arrived.
+func TestBarrierLeave(t *testing.T) {
+	w := line(3)
+	of := Barrier{TopicManage, "drain", 1}
+	for i, n := range w.nodes[:2] {
+		if err := w.arrive(n, Arrive{Barrier: of, Members: 3, Ranks: []int{i}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delete(w.nodes[0].waits, of)
+	w.stepBarriers(w.nodes[0], Leave{of})
+	w.run(100 * time.Millisecond)
+	if err := w.arrive(w.nodes[2], Arrive{Barrier: of, Members: 3, Ranks: []int{2}}); err != nil {
+		t.Fatal(err)
+	}
+	w.run(100 * time.Millisecond)
+	if a, b, c := len(w.nodes[0].results), len(w.nodes[1].results), len(w.nodes[2].results); a != 0 || b != 1 || c != 1 {
+		t.Errorf("%d %d %d results", a, b, c)
+	}
+}
+
+func TestArriveRefused(t *testing.T) {
+	ok := Barrier{TopicJob, "job/step", 1}
+	long := string(make([]byte, MaxBarrierName+1))
+	for _, tc := range []struct {
+		name string
+		ev   Arrive
+		want error
+	}{
+		{"no topic", Arrive{Barrier: Barrier{0, "x", 1}, Members: 2}, ErrBarrier},
+		{"no name", Arrive{Barrier: Barrier{TopicJob, "", 1}, Members: 2}, ErrBarrier},
+		{"long name", Arrive{Barrier: Barrier{TopicJob, long, 1}, Members: 2}, ErrBarrier},
+		{"no members", Arrive{Barrier: ok}, ErrBarrier},
+		{"too many", Arrive{Barrier: ok, Members: MaxMembers + 1}, ErrBarrier},
+		{"rank", Arrive{Barrier: ok, Members: 2, Ranks: []int{2}}, ErrBarrier},
+		{"rank gone", Arrive{Barrier: ok, Members: 2, Gone: []int{-1}}, ErrBarrier},
+		{"other members", Arrive{Barrier: Barrier{TopicJob, "other", 1}, Members: 3}, ErrBarrier},
+		{"largest", Arrive{Barrier: Barrier{TopicJob, long[1:], 1}, Members: MaxMembers, Ranks: []int{MaxMembers - 1}}, nil},
+	} {
+		w := line(2)
+		if err := w.arrive(w.nodes[0], Arrive{Barrier: Barrier{TopicJob, "other", 1}, Members: 2}); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.arrive(w.nodes[0], tc.ev); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+// A node knows a bounded number of barriers: those that are over go first, then those for which nobody waits there; and who waits
+// is never forgotten.
+func TestBarriersBounded(t *testing.T) {
+	w := line(2)
+	n := w.nodes[0]
+	for i := range 3 * MaxBarriers {
+		f := setFrame{setTold, Barrier{TopicJob, fmt.Sprint(i), 1}, 2, newSet(2), nil}
+		w.now = w.now.Add(10 * time.Millisecond)
+		w.stepBarriers(n, &Received{Dir: grid.XPlus, Payload: f.append(nil)})
+	}
+	if s := n.bars.Stats(); s.Known != MaxBarriers {
+		t.Errorf("%+v", s)
+	}
+	for i := range MaxBarriers {
+		if err := w.stepBarriers(n, Arrive{Barrier: Barrier{TopicJob, fmt.Sprint("own ", i), 1}, Members: 2}).Err; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.stepBarriers(n, Arrive{Barrier: Barrier{TopicJob, "one more", 1}, Members: 2}).Err; !errors.Is(err, ErrNoRoom) {
+		t.Error(err)
+	}
+	if s := n.bars.Stats(); s.Waiting != MaxBarriers {
+		t.Errorf("%+v", s)
+	}
+}
+
+func FuzzDecodeSet(f *testing.F) {
+	s := newSet(70)
+	s.add(3)
+	s.add(69)
+	seed := setFrame{setAnswer, Barrier{TopicJob, "job/step", 9}, 70, s, []int{1, 5}}
+	f.Add(seed.append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := decodeSet(b)
+		if err != nil {
+			if !errors.Is(err, ErrPayload) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if again := got.append(nil); !slices.Equal(again, b) {
+			t.Fatalf("%x became %x", b, again)
+		}
+	})
+}

@@ -1,0 +1,493 @@
+package express
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const (
+	// Life is for how long a broadcast is tried, from when it was raised.
+	Life = 5 * time.Second
+	// Remember is for how long its ID is remembered at least.
+	Remember = 2 * Life
+	// LinkRate bounds the new broadcasts a second that come by a link, LinkBurst how many may at once.
+	LinkRate, LinkBurst = 400, 256
+	// OriginRate and OriginBurst bound those of an origin. It keeps to a little less itself.
+	OriginRate, OriginBurst = 50, 64
+	ownRate, ownBurst       = 40, 48
+	// maxOrigins is of how many origins the budgets are kept apart: more do not begin within a second or two in a cluster
+	// that is well.
+	maxOrigins = 4096
+	// mostSteps bounds the wait between repeats, in link periods.
+	mostSteps = 16
+)
+
+// Machine floods the broadcasts of one node. One goroutine owns it. It is small as long as it holds nothing.
+type Machine struct {
+	cfg    Config
+	number uint64 // last used
+	ways   Ways
+	seen   seen
+	budget budgets
+
+	held   []*held // the highest priority first, then by age here
+	places uint64  // that are taken
+	flight [grid.NumDirections]uint8
+	moved  bool // there may be something to send
+	untold int  // held that are not known to be delivered
+
+	pings *pings
+	ackBy grid.Direction // of the step under way: valid if ackOf is to be acknowledged
+	ackOf ID
+	out   Output
+	stats Stats
+}
+
+// held is a broadcast that not all neighbours are known to have.
+type held struct {
+	msg   Message
+	at    time.Time      // when it came
+	age   time.Duration  // then
+	from  grid.Direction // its parent in the tree; invalid: raised here
+	place int
+	told  bool // the copy knows that it was delivered
+	owed  bool // an earlier life did not get to that
+	wait  Mask // who is not known to have it
+	sent  Mask // where it is on its way
+	step  time.Duration
+	again time.Time // zero: it is nowhere on its way
+}
+
+func (h *held) ageAt(now time.Time) time.Duration { return h.age + max(0, now.Sub(h.at)) }
+
+// New returns a machine that begins at now. No way is open.
+func New(cfg Config, now time.Time) *Machine {
+	if cfg.Period <= 0 || cfg.Links>>grid.NumDirections != 0 {
+		panic(fmt.Sprintf("express: New(%+v)", cfg))
+	}
+	if cfg.MaxPayload == 0 {
+		cfg.MaxPayload = MaxPayload
+	}
+	m := &Machine{cfg: cfg, number: cfg.Resume.Number}
+	m.budget.links = cfg.Links
+	m.seen.restore(now, cfg.Resume.Seen)
+	for i, k := range cfg.Resume.Held {
+		m.restore(now, i, k)
+	}
+	m.cfg.Resume = Resume{}
+	return m
+}
+
+// restore takes over what an earlier life held. All neighbours but the parent get it again: they ignore what they have.
+func (m *Machine) restore(now time.Time, place int, k Kept) {
+	if len(k.Bytes) < keepHeader {
+		return
+	}
+	told, from := k.Bytes[0]&1 != 0, grid.Direction(k.Bytes[1])
+	msg, age, err := decodeMessage(k.Bytes[keepHeader:])
+	if err != nil || from != 0 && !from.Valid() {
+		return
+	}
+	msg.Body = bytes.Clone(msg.Body)
+	h := &held{msg: msg, at: now, age: age + max(0, k.Age), from: from, place: place, told: told, owed: !told, wait: m.cfg.Links}
+	if from.Valid() {
+		h.wait &^= MaskOf(from)
+	}
+	m.places |= 1 << place
+	m.insert(h)
+	m.seen.add(now, msg.ID)
+	if !told {
+		m.untold++
+	}
+}
+
+// Step handles one event.
+func (m *Machine) Step(now time.Time, ev Event) Output {
+	m.out = Output{Send: m.out.Send[:0], Keep: m.out.Keep[:0]}
+	if m.untold > 0 {
+		m.tell(now)
+	}
+	switch ev := ev.(type) {
+	case Tick:
+		m.expire(now)
+	case *Received:
+		m.receive(now, ev)
+	case Raise:
+		m.out.Raised, m.out.Err = m.raise(now, ev)
+	case Ways:
+		m.setWays(now, ev)
+	}
+	if m.moved {
+		m.pump(now)
+	}
+	m.sendAck()
+	if _, tick := ev.(Tick); tick {
+		m.ping(now)
+		m.repeat(now)
+	}
+	m.out.KeepSeen = m.seen.changes()
+	m.out.Deaf = m.pings.deafness()
+	m.out.Wake = m.wake()
+	return m.out
+}
+
+// tell notes in the copy what steps before have delivered; what an earlier life did not get to deliver is delivered now.
+func (m *Machine) tell(now time.Time) {
+	m.untold = 0
+	for _, h := range m.held {
+		switch {
+		case h.told:
+		case h.owed:
+			h.owed = false
+			m.untold++
+			m.out.Deliver = append(m.out.Deliver, h.msg)
+		default:
+			h.told = true
+			m.keep(now, h)
+		}
+	}
+}
+
+func (m *Machine) raise(now time.Time, r Raise) (ID, error) {
+	switch {
+	case r.Topic == 0:
+		return ID{}, fmt.Errorf("raise a broadcast: topic 0, want 1 to 255: %w", ErrInvalid)
+	case r.Priority > MaxPriority:
+		return ID{}, fmt.Errorf("raise a broadcast on %s: priority %d, want 0 to %d: %w", r.Topic, r.Priority, MaxPriority, ErrInvalid)
+	case headerSize+len(r.Body) > min(MaxPayload, m.cfg.MaxPayload):
+		return ID{}, fmt.Errorf("raise a broadcast on %s: body of %d bytes, want at most %d: %w", r.Topic, len(r.Body), min(MaxPayload, m.cfg.MaxPayload)-headerSize, ErrInvalid)
+	case !m.budget.own(now):
+		m.stats.Refused[r.Topic.index()]++
+		return ID{}, fmt.Errorf("raise a broadcast on %s: %d a second: %w", r.Topic, ownRate, ErrRate)
+	}
+	place, ok := m.admit(r.Priority)
+	if !ok {
+		m.stats.Refused[r.Topic.index()]++
+		return ID{}, fmt.Errorf("raise a broadcast on %s: priority %d: %w", r.Topic, r.Priority, ErrNoRoom)
+	}
+	m.budget.takeOwn()
+	m.number++
+	id := ID{Origin: m.cfg.Self, Epoch: m.cfg.Epoch, Number: m.number}
+	m.stats.Raised[r.Topic.index()]++
+	m.take(now, &held{msg: Message{ID: id, Topic: r.Topic, Priority: r.Priority, Body: r.Body}, at: now, place: place, wait: m.cfg.Links})
+	return id, nil
+}
+
+// take holds a new broadcast, and delivers it.
+func (m *Machine) take(now time.Time, h *held) {
+	m.seen.add(now, h.msg.ID)
+	m.out.Deliver = append(m.out.Deliver, h.msg)
+	if h.wait == 0 {
+		m.places &^= 1 << h.place
+		return
+	}
+	m.insert(h)
+	m.keep(now, h)
+	m.untold++
+}
+
+func (m *Machine) insert(h *held) {
+	i, _ := slices.BinarySearchFunc(m.held, h, func(a, b *held) int {
+		if a.msg.Priority < b.msg.Priority {
+			return 1
+		}
+		return -1 // before it, also where it is of the same priority
+	})
+	m.held = slices.Insert(m.held, i, h)
+	m.moved = true
+}
+
+func (m *Machine) receive(now time.Time, r *Received) {
+	p, err := decode(r.Payload)
+	if err != nil || !m.cfg.Links.Has(r.Dir) {
+		m.bad()
+		return
+	}
+	switch p.kind {
+	case kindMessage:
+		m.onMessage(now, r.Dir, &p)
+	case kindAck:
+		for b := p.acks; len(b) > 0; b = b[idSize:] {
+			if h := m.find(idAt(b)); h != nil {
+				m.reached(h, MaskOf(r.Dir))
+			}
+		}
+	case kindPing:
+		m.send(r.Dir, appendPing(make([]byte, 0, pingSize), kindEcho, p.ping))
+	case kindEcho:
+		m.echoed(r.Dir, p.ping)
+	default: // of a later version
+	}
+}
+
+func (m *Machine) bad() {
+	m.out.Bad = true
+	m.stats.Bad++
+}
+
+func (m *Machine) onMessage(now time.Time, d grid.Direction, p *payload) {
+	id := p.msg.ID
+	own := id.Origin == m.cfg.Self && id.Epoch == m.cfg.Epoch
+	switch {
+	case own && id.Number > m.number: // nobody has said that
+		m.bad()
+	case own || m.seen.has(id):
+		m.stats.Duplicates++
+		m.again(d, id)
+	case p.age >= Life:
+		m.ack(d, id) // so that it ends there as well
+	default:
+		m.onNew(now, d, p)
+	}
+}
+
+// again takes a broadcast that was here before. If it is on its way to where it comes from, that says to both ends that
+// the other one has it; otherwise it must be said.
+func (m *Machine) again(d grid.Direction, id ID) {
+	h := m.find(id)
+	crossed := h != nil && h.wait.Has(d) && h.sent.Has(d)
+	if h != nil {
+		m.reached(h, MaskOf(d))
+	}
+	if !crossed {
+		m.ack(d, id)
+	}
+}
+
+func (m *Machine) onNew(now time.Time, d grid.Direction, p *payload) {
+	topic := p.msg.Topic.index()
+	budget := m.budget.take(now, d, p.msg.Origin)
+	if budget == nil {
+		m.stats.Refused[topic]++
+		return
+	}
+	place, ok := m.admit(p.msg.Priority)
+	if !ok {
+		m.stats.Refused[topic]++
+		return
+	}
+	budget()
+	m.ack(d, p.msg.ID)
+	m.stats.Delivered[topic]++
+	msg := p.msg
+	msg.Body = bytes.Clone(msg.Body)
+	m.take(now, &held{msg: msg, at: now, age: p.age, from: d, place: place, wait: m.cfg.Links &^ MaskOf(d)})
+}
+
+// admit finds a place for a broadcast, and says whether there is one. What waits for broken links alone, and is of no higher
+// priority, makes room.
+func (m *Machine) admit(p Priority) (int, bool) {
+	for len(m.held) >= Room(p) {
+		i := -1
+		for j, h := range m.held { // the last one found is of the lowest priority; of those the oldest
+			if h.wait&m.ways.Good == 0 && h.msg.Priority <= p && (i < 0 || h.msg.Priority < m.held[i].msg.Priority) {
+				i = j
+			}
+		}
+		if i < 0 {
+			return 0, false
+		}
+		m.stats.Evicted[m.held[i].msg.Topic.index()]++
+		m.release(i)
+	}
+	place := bits.TrailingZeros64(^m.places)
+	m.places |= 1 << place
+	return place, true
+}
+
+func (m *Machine) find(id ID) *held {
+	for _, h := range m.held {
+		if h.msg.ID == id {
+			return h
+		}
+	}
+	return nil
+}
+
+// reached notes that neighbours have a broadcast.
+func (m *Machine) reached(h *held, who Mask) {
+	m.land(h, who)
+	h.wait &^= who
+	if h.wait == 0 {
+		m.release(slices.Index(m.held, h))
+	}
+	m.moved = true
+}
+
+// land notes that a broadcast is not on its way to neighbours any more.
+func (m *Machine) land(h *held, who Mask) {
+	(h.wait & h.sent & who).each(func(i int) { m.flight[i]-- })
+	h.sent &^= who
+}
+
+func (m *Machine) release(i int) {
+	h := m.held[i]
+	m.land(h, h.wait)
+	m.held = slices.Delete(m.held, i, i+1)
+	m.places &^= 1 << h.place
+	m.out.Keep = append(m.out.Keep, Keep{Place: h.place})
+	m.moved = true
+}
+
+func (m *Machine) setWays(now time.Time, w Ways) {
+	w.Open &= m.cfg.Links
+	w.Good &= w.Open
+	closed := m.ways.Open &^ w.Open
+	m.ways = w
+	for _, h := range m.held {
+		m.land(h, closed)
+	}
+	m.pings.begin(now, w)
+	m.moved = true
+}
+
+// pump sends what is to go and may go, the highest priority first.
+func (m *Machine) pump(now time.Time) {
+	m.moved = false
+	for _, h := range m.held {
+		var b []byte
+		(h.wait &^ h.sent & m.ways.Open).each(func(i int) {
+			if m.flight[i] >= Window && !m.displace(i, h.msg.Priority) {
+				return
+			}
+			if b == nil {
+				b = m.encode(now, h)
+			}
+			m.send(grid.Directions()[i], b)
+			m.stats.Sent[h.msg.Topic.index()]++
+			m.flight[i]++
+			h.sent |= 1 << i
+			h.step, h.again = m.cfg.Period, earliest(h.again, now.Add(m.cfg.Period))
+		})
+	}
+}
+
+// displace has a broadcast of the lowest priority that is on its way by a link wait for one of a higher priority, if there is one.
+func (m *Machine) displace(i int, p Priority) bool {
+	for _, h := range slices.Backward(m.held) {
+		if h.msg.Priority >= p {
+			return false
+		}
+		if w := h.wait & h.sent & (1 << i); w != 0 {
+			m.land(h, w)
+			m.stats.Preempted[h.msg.Topic.index()]++
+			m.moved = true
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Machine) encode(now time.Time, h *held) []byte {
+	hops := h.msg.Hops
+	if hops < 1<<16-1 {
+		hops++
+	}
+	return appendMessage(make([]byte, 0, headerSize+len(h.msg.Body)), &h.msg, hops, h.ageAt(now))
+}
+
+func (m *Machine) send(d grid.Direction, b []byte) { m.out.Send = append(m.out.Send, Send{d, b}) }
+
+// repeat sends again what was not acknowledged.
+func (m *Machine) repeat(now time.Time) {
+	for _, h := range m.held {
+		if h.again.IsZero() || now.Before(h.again) {
+			continue
+		}
+		who := h.wait & h.sent & m.ways.Open
+		if who == 0 {
+			h.again = time.Time{}
+			continue
+		}
+		b := m.encode(now, h)
+		who.each(func(i int) {
+			m.send(grid.Directions()[i], b)
+			m.stats.Repeated[h.msg.Topic.index()]++
+		})
+		h.step = min(2*h.step, mostSteps*m.cfg.Period)
+		h.again = now.Add(h.step)
+	}
+}
+
+// expire gives up what is too old.
+func (m *Machine) expire(now time.Time) {
+	for i := len(m.held) - 1; i >= 0; i-- {
+		h := m.held[i]
+		if h.ageAt(now) < Life {
+			continue
+		}
+		if h.wait&m.ways.Good != 0 {
+			m.stats.Expired[h.msg.Topic.index()]++
+		}
+		m.release(i)
+	}
+}
+
+// ack has a broadcast acknowledged with this step: there is one at most.
+func (m *Machine) ack(d grid.Direction, id ID) { m.ackBy, m.ackOf = d, id }
+
+func (m *Machine) sendAck() {
+	if m.ackBy.Valid() {
+		m.send(m.ackBy, appendAcks(make([]byte, 0, 2+idSize), m.ackOf))
+		m.ackBy = 0
+	}
+}
+
+// keep has a broadcast stored.
+func (m *Machine) keep(now time.Time, h *held) {
+	b := make([]byte, 0, keepHeader+headerSize+len(h.msg.Body))
+	var told byte
+	if h.told {
+		told = 1
+	}
+	b = append(b, told, byte(h.from))
+	m.out.Keep = append(m.out.Keep, Keep{h.place, appendMessage(b, &h.msg, h.msg.Hops, h.ageAt(now))})
+}
+
+func (m *Machine) wake() time.Time {
+	w := m.pings.wake()
+	for _, h := range m.held {
+		w = earliest(w, h.again)
+		w = earliest(w, h.at.Add(Life-h.age))
+	}
+	return w
+}
+
+// earliest returns the earlier of two times, of which zero is never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// SetEpoch changes the boot epoch of the broadcasts that are raised from now on. The numbers go on.
+func (m *Machine) SetEpoch(e fault.Epoch) { m.cfg.Epoch = e }
+
+// Number returns the last number used: to be stored before anything of the step is sent.
+func (m *Machine) Number() uint64 { return m.number }
+
+// Busy says whether a Tick may do something before the next ping.
+func (m *Machine) Busy() bool { return len(m.held) > 0 }
+
+// Parent returns the direction by which a broadcast came that is still held: the way to its origin in the tree that it has
+// built (§4.3.5). It is invalid for one of this node, and one that is not held.
+func (m *Machine) Parent(id ID) grid.Direction {
+	if h := m.find(id); h != nil {
+		return h.from
+	}
+	return 0
+}
+
+// Stats returns the counters.
+func (m *Machine) Stats() Stats {
+	s := m.stats
+	s.Held = len(m.held)
+	return s
+}

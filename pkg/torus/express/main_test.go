@@ -1,0 +1,10 @@
+package express
+
+import (
+	"os"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/fixedseed"
+)
+
+func TestMain(m *testing.M) { os.Exit(fixedseed.Main(m)) }

@@ -1,0 +1,111 @@
+package express
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Broadcasts are rare: that a link carries none of them would show only when one is lost (seed 003 §7.2). So each open link
+// is asked by a ping once in PingEvery. When the echo does not come, the ping is repeated every two link periods; a link that carries heartbeats both ways and has left DeafAfter pings in a row unanswered is deaf. It is so until an echo
+// comes, or its heartbeats end: then it is said of the link anyway.
+
+const (
+	// PingEvery is the time between pings of a link that answers.
+	PingEvery = time.Second
+	// DeafAfter is how many in a row must go unanswered: on a link that loses three frames of ten, each way, that happens by
+	// chance about once in three minutes; on one that loses one of ten, once in a week.
+	DeafAfter = 8
+)
+
+// pings are those of all links; nil as long as no way was open.
+type pings struct {
+	number uint64 // last given
+	links  [grid.NumDirections]pinged
+	open   Mask
+	good   Mask
+	deaf   Mask
+}
+
+type pinged struct {
+	number uint64 // last sent; 0: it was answered
+	missed int
+	sent   time.Time
+	at     time.Time // of the next one
+}
+
+func (p *pings) deafness() Mask {
+	if p == nil {
+		return 0
+	}
+	return p.deaf
+}
+
+func (p *pings) wake() time.Time {
+	var w time.Time
+	if p == nil {
+		return w
+	}
+	p.open.each(func(i int) { w = earliest(w, p.links[i].at) })
+	return w
+}
+
+// begin takes the ways that are open. What is not good is not deaf: it is worse.
+func (p *pings) begin(now time.Time, w Ways) {
+	if p == nil {
+		return
+	}
+	(w.Open &^ p.open).each(func(i int) { p.links[i] = pinged{at: now} })
+	(p.good &^ w.Good).each(func(i int) { p.links[i].missed = 0 })
+	p.open, p.good = w.Open, w.Good
+	p.deaf &= w.Good
+}
+
+// ping asks the links whose turn it is.
+func (m *Machine) ping(now time.Time) {
+	if m.pings == nil {
+		if m.ways.Open == 0 || m.cfg.NoPings {
+			return
+		}
+		m.pings = &pings{}
+		m.pings.begin(now, m.ways)
+	}
+	p := m.pings
+	for open := p.open; open != 0; open &= open - 1 {
+		i := bits.TrailingZeros8(uint8(open))
+		l := &p.links[i]
+		if now.Before(l.at) {
+			continue
+		}
+		if l.number != 0 {
+			m.stats.Unanswered++
+			if p.good>>i&1 != 0 {
+				l.missed++
+			}
+			if l.missed >= DeafAfter {
+				p.deaf |= 1 << i
+			}
+		}
+		p.number++
+		l.number = p.number
+		l.sent, l.at = now, now.Add(2*m.cfg.Period)
+		if l.missed >= DeafAfter {
+			l.at = now.Add(PingEvery)
+		}
+		m.stats.Pings++
+		m.send(grid.Directions()[i], appendPing(make([]byte, 0, pingSize), kindPing, l.number))
+	}
+}
+
+// echoed takes the answer to the last ping of a link.
+func (m *Machine) echoed(d grid.Direction, number uint64) {
+	p, i := m.pings, d.Index()
+	if p == nil || number == 0 || p.links[i].number != number {
+		return
+	}
+	l := &p.links[i]
+	l.at = l.sent.Add(PingEvery)
+	l.number, l.missed = 0, 0
+	p.deaf &^= 1 << i
+}

@@ -81,7 +81,7 @@ func TestDetail(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := Detail{
 			Rx: states.Draw(t, "rx"), Tx: states.Draw(t, "tx"), Silent: rapid.Bool().Draw(t, "silent"), Handshake: rapid.Bool().Draw(t, "handshake"),
-			Restarting: rapid.Bool().Draw(t, "restarting"),
+			Restarting: rapid.Bool().Draw(t, "restarting"), ExpressDeaf: rapid.Bool().Draw(t, "deaf"),
 		}
 		if n := rapid.IntRange(0, math.MaxUint16).Draw(t, "age or loss"); d.Silent {
 			d.HeardAge = time.Duration(n) * time.Millisecond
@@ -99,7 +99,7 @@ func TestDetail(t *testing.T) {
 	for _, tc := range []struct {
 		word  uint32
 		names string
-	}{{0, "receiving state is 0"}, {5, "receiving state is 5"}, {2, "sending state is 0"}, {0x72, "sending state is 7"}, {0x822, "mask"}, {0x2a, "mask"}} {
+	}{{0, "receiving state is 0"}, {5, "receiving state is 5"}, {2, "sending state is 0"}, {0x72, "sending state is 7"}, {0x1022, "mask"}, {0x2a, "mask"}} {
 		if _, err := DecodeDetail(tc.word); err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("word %#x: %v, want an error that names %q", tc.word, err, tc.names)
 		}

@@ -29,7 +29,7 @@ func TestEurekaThroughAHalfThatDies(t *testing.T) {
 			c.run(time.Duration(20+c.rnd.IntN(30)) * time.Millisecond)
 		}
 		c.crash, c.loss = 0, 0
-		c.run(express.Life) // until what waits for the link that is cut is given up
+		c.run(express.Life + time.Second) // until what waits for the link that is cut is given up
 		kills += c.kills
 		for i := range eurekas {
 			for j, n := range c.nodes {

@@ -43,6 +43,7 @@ var layers = map[string][]string{
 	"pkg/sensor":              {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":           {"pkg/fault", "pkg/torus/grid"},
 	"pkg/selftest":            {},
+	"pkg/reliability":         {},
 	"internal/version":        {},
 	"internal/archtest":       {},
 	"internal/golden":         {},
@@ -71,7 +72,7 @@ var pure = []string{
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"internal/supervisor/topology", "internal/sim/chaos",
-	"internal/sim/diameter",
+	"internal/sim/diameter", "pkg/reliability",
 }
 
 // impureImports must not appear in a pure package.

@@ -154,6 +154,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.watchCommand(),
 		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.diagnoseCommand(), a.supervisorCommand(), a.versionCommand())
 	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand())
+	root.AddCommand(a.reliabilityCommand())
 	return root
 }
 

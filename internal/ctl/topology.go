@@ -153,25 +153,34 @@ const maxTopologyFile = 64 << 20
 // position is what protojson says of where in its JSON something is, which is not the file that people see.
 var position = regexp.MustCompile(`^proto:\s*(\(line \d+:\d+\): )?`)
 
-// readTopology reads a file strictly: unknown and double keys are refused.
-func readTopology(file string, stdin io.Reader) (*lofamov1.Topology, error) {
+// readBounded reads a file, or the standard input for "-", and returns it with its name for errors.
+func readBounded(file string, stdin io.Reader, most int) (content []byte, name string, err error) {
 	in := stdin
 	if file == "-" {
 		file = stdinName
 	} else {
 		f, err := os.Open(file)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, file, usageError{err}
 		}
 		defer func() { _ = f.Close() }()
 		in = f
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxTopologyFile+1))
+	b, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
+		return nil, file, fmt.Errorf("read %s: %w", file, err)
 	}
-	if len(b) > maxTopologyFile {
-		return nil, usagef("%s: more than %d bytes", file, maxTopologyFile)
+	if len(b) > most {
+		return nil, file, usagef("%s: more than %d bytes", file, most)
+	}
+	return b, file, nil
+}
+
+// readTopology reads a file strictly: unknown and double keys are refused.
+func readTopology(file string, stdin io.Reader) (*lofamov1.Topology, error) {
+	b, file, err := readBounded(file, stdin, maxTopologyFile)
+	if err != nil {
+		return nil, err
 	}
 	js, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {

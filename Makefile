@@ -82,6 +82,11 @@ generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/proto
 bench: build ## the published figures, on this machine: about 75 minutes; BENCH_FLAGS to narrow
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)
 
+.PHONY: figures
+figures: ## plots and tables of docs/papers/chaos.md; FIGURES_FLAGS to narrow (-only table3), SEED to change
+	mkdir -p docs/papers/figures
+	cd bench && go run ./cmd/lofamo-figures -out $(CURDIR)/docs/papers/figures -seed $${SEED:-1} $(FIGURES_FLAGS)
+
 # The short form is among the tests. SEED chooses what is sampled.
 .PHONY: campaign
 campaign: ## the fault-injection campaign in full, with docs/campaign.md made anew: about 45 minutes, on a quiet machine

@@ -1,0 +1,80 @@
+package routing
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// A peak is not told of; what lasts is, again and again while it lasts; and there is a wide way between full and not so full.
+func TestFlowHysteresis(t *testing.T) {
+	var f Flow
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	for _, step := range []struct {
+		ms, used int
+		tell     bool
+		level    Level
+	}{
+		{0, 50, false, Free},
+		{40, 50, false, Free},
+		{45, 20, false, Free}, // a peak
+		{60, 48, false, Free},
+		{100, 50, false, Free},
+		{110, 50, true, Stop},
+		{120, 58, false, Stop},
+		{600, 47, false, Stop}, // neither full nor empty: as before
+		{610, 30, true, Stop},
+		{1110, 24, true, Stop},
+		{1200, 20, false, Slow}, // empty enough, and the last word still counts
+		{1620, 20, false, Slow},
+		{2109, 20, false, Slow},
+		{2110, 20, false, Free},
+		{2120, 43, false, Free}, // below what begins it anew
+	} {
+		if tell := f.Look(at(step.ms), step.used, 58); tell != step.tell {
+			t.Errorf("%d ms, %d held: tells %t", step.ms, step.used, tell)
+		}
+		if l := f.Level(at(step.ms)); l != step.level {
+			t.Errorf("%d ms, %d held: %s, want %s", step.ms, step.used, l, step.level)
+		}
+	}
+}
+
+// What another node says counts for as long as it says and no longer than it may; later words are not cut short by it.
+func TestFlowHeard(t *testing.T) {
+	var f Flow
+	if f.Level(start) != Free {
+		t.Error("not free at first")
+	}
+	f.Heard(start, time.Hour)
+	f.Heard(start, time.Millisecond)
+	if a, b := f.Level(start.Add(maxFlowLife-1)), f.Level(start.Add(maxFlowLife)); a != Slow || b != Free {
+		t.Errorf("%s and %s", a, b)
+	}
+	if f.Overloaded() {
+		t.Error("overloaded by hearsay")
+	}
+}
+
+func TestFlowBody(t *testing.T) {
+	for _, d := range []time.Duration{time.Millisecond, FlowLife, maxFlowLife} {
+		if got, err := DecodeFlow(AppendFlow(nil, d)); got != d || err != nil {
+			t.Errorf("%s becomes %s, %v", d, got, err)
+		}
+	}
+	for _, b := range [][]byte{nil, {1}, {2, 0, 1}, {1, 0, 0}, {1, 0xff, 0xff}, {1, 0, 1, 0}} {
+		if d, err := DecodeFlow(b); !errors.Is(err, ErrFlow) {
+			t.Errorf("%x is %s", b, d)
+		}
+	}
+}
+
+func FuzzDecodeFlow(f *testing.F) {
+	f.Add(AppendFlow(nil, FlowLife))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := DecodeFlow(b)
+		if err == nil && string(AppendFlow(nil, d)) != string(b) {
+			t.Fatalf("%x is %s", b, d)
+		}
+	})
+}

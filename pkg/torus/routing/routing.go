@@ -1,0 +1,250 @@
+// Package routing decides which way a message takes through the torus (seed 003 §1.3, §2, §5.2.3.1), puts messages of
+// several pieces together again (§5.2.1.3), and says when senders are to slow down (§4.4.2).
+//
+// # Ways
+//
+// A node knows its own links and nothing else. A channel is *profitable* for a message when it leads nearer to the destination
+// on a shortest way, and *functional* when messages may go by it now. Three algorithms choose among them:
+//
+//	dimension order    the first dimension that is not done, in one direction; if that channel is not functional the message is stuck
+//	minimal adaptive   any channel that is profitable and functional; if there is none the message is stuck
+//	chaos              the same; if there is none, *fast derouting*: any functional channel, at random
+//
+// The criterion *No Routeback* takes away the channel by which the message came, unless nothing else is functional. Without it a
+// message that was derouted is brought back by the next node, for there the way back is the profitable one.
+//
+// Of several channels the one with the fewest messages waiting is taken, and one at random of those that are equal.
+// Chance is what makes chaos free of livelock: where a way out exists from everywhere, a message is still under way after n
+// hops with a probability that falls to 0 as n grows (§2). It is not free of it in *concave* regions, where every way out
+// has to be left again by what is locally profitable (§5.2.3.2, Figure 16): so hops are bounded, by HopBound.
+//
+// Beyond the thesis, a node that remembers the message (Query.Again) makes a detour at random, every other time: what comes
+// again goes round in a circle. The thesis did not want a history in the packet; this one is in the nodes, and they need it anyway to end
+// floods. With it a message leaves every concave region in the end, and arrives wherever a way is.
+//
+// Decide is a function of its arguments; chance is the caller's. What a node does with messages that are stuck, or have no
+// hops left, is not decided here, nor how they are kept: see internal/agent/dnpcore.
+package routing
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Algorithm is a way of choosing. The zero value is none.
+type Algorithm uint8
+
+// The algorithms.
+const (
+	DimensionOrder Algorithm = iota + 1
+	MinimalAdaptive
+	Chaos
+)
+
+var algorithmNames = [...]string{DimensionOrder: "dimension-order", MinimalAdaptive: "minimal-adaptive", Chaos: "chaos"}
+
+// String returns the algorithm's name, as Parse reads it.
+func (a Algorithm) String() string {
+	if a >= 1 && int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return fmt.Sprintf("Algorithm(%d)", uint8(a))
+}
+
+// Parse reads the name of an algorithm.
+func Parse(s string) (Algorithm, error) {
+	if i := slices.Index(algorithmNames[1:], s); i >= 0 {
+		return Algorithm(i + 1), nil
+	}
+	return 0, fmt.Errorf("routing %q: want chaos, minimal-adaptive or dimension-order", s)
+}
+
+// Set is a set of channels: bit i is the direction of Index i.
+type Set uint8
+
+// SetOf returns the set of the directions given.
+func SetOf(ds ...grid.Direction) (s Set) {
+	for _, d := range ds {
+		s |= 1 << d.Index()
+	}
+	return s
+}
+
+// Has says whether d, a valid direction, is in the set.
+func (s Set) Has(d grid.Direction) bool { return s>>d.Index()&1 != 0 }
+
+// Profitable returns the channels that lead from one node nearer to another on a shortest way: in every dimension that is not
+// done one, or both where both ways round are equally long.
+func Profitable(dims grid.Dims, at, dst grid.Coord) (s Set) {
+	from, to, size := [3]int{at.X, at.Y, at.Z}, [3]int{dst.X, dst.Y, dst.Z}, [3]int{dims.X, dims.Y, dims.Z}
+	for axis := range 3 {
+		up := (to[axis] - from[axis] + size[axis]) % size[axis]
+		down := (size[axis] - up) % size[axis]
+		if up == 0 {
+			continue
+		}
+		if up <= down {
+			s |= 1 << (2 * axis)
+		}
+		if down <= up {
+			s |= 2 << (2 * axis)
+		}
+	}
+	return s
+}
+
+// Distance is the number of hops of a shortest way between two nodes of a torus without faults.
+func Distance(dims grid.Dims, a, b grid.Coord) (n int) {
+	from, to, size := [3]int{a.X, a.Y, a.Z}, [3]int{b.X, b.Y, b.Z}, [3]int{dims.X, dims.Y, dims.Z}
+	for axis := range 3 {
+		up := (to[axis] - from[axis] + size[axis]) % size[axis]
+		n += min(up, size[axis]-up)
+	}
+	return n
+}
+
+// Diameter is the longest Distance in a torus.
+func Diameter(dims grid.Dims) int { return dims.X/2 + dims.Y/2 + dims.Z/2 }
+
+// Hops that a message is allowed by default.
+const (
+	minBound   = 32  // what a torus without a bound of its own has always had
+	maxBound   = 255 // the register has 8 bits (watchdog.AddrMaxHops)
+	slackBound = 20  // for derouting, besides a second way across
+)
+
+// HopBound is how many hops a message of a torus is allowed when nothing else is configured: twice the diameter, so that it may
+// be led astray all the way once, and some for the deroutes themselves. Of 32 to 255.
+func HopBound(dims grid.Dims) uint8 {
+	return uint8(min(max(2*Diameter(dims)+slackBound, minBound), maxBound))
+}
+
+// Query is what a node knows when it has to send a message on.
+type Query struct {
+	Dims    grid.Dims
+	At, Dst grid.Coord     // inside Dims, and not the same
+	From    grid.Direction // channel by which the message came; invalid: it begins here
+	// Functional channels may be used at all; Ready ones can take a message now.
+	Functional, Ready Set
+	// Load is how many messages wait at each channel, or any other cost that grows with the wait.
+	Load [grid.NumDirections]int
+	// Again: this node remembers that the message was here before.
+	Again bool
+	// Routeback is to do without No Routeback, to compare.
+	Routeback bool
+}
+
+// Outcome says what Decide found.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Route   Outcome = iota + 1 // nearer, by the direction
+	Deroute                    // not nearer, by the direction
+	Wait                       // a channel would do, and cannot take a message now
+	Stuck                      // the algorithm has no way
+)
+
+var outcomeNames = [...]string{Route: "route", Deroute: "deroute", Wait: "wait", Stuck: "stuck"}
+
+// String returns the outcome's name.
+func (o Outcome) String() string {
+	if o >= 1 && int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return fmt.Sprintf("Outcome(%d)", uint8(o))
+}
+
+// Decide returns the channel that a message takes. The direction is valid with Route and Deroute. chance returns a number from
+// 0 to n-1, each as likely as the others; it is asked only when there is something to choose.
+func (a Algorithm) Decide(q *Query, chance func(n int) int) (grid.Direction, Outcome) {
+	profitable := Profitable(q.Dims, q.At, q.Dst)
+	if a == DimensionOrder { // oblivious: neither load nor where it came from counts
+		return q.pick(profitable&-profitable&q.Functional, Route, chance)
+	}
+	allowed := q.allowed()
+	s := profitable & allowed
+	if a == Chaos && (s == 0 || q.Again && allowed != s && chance(2) == 0) {
+		s = allowed
+	}
+	d, how := q.pick(s, Route, chance)
+	if how == Route && !profitable.Has(d) {
+		how = Deroute
+	}
+	return d, how
+}
+
+// Swap says whether a message that waits here may go by a channel, profitable or not, because the neighbour there has one for
+// this node and neither has room: the deroute under pressure of traffic (§2) by which every channel gets on. Only chaos may deroute,
+// and then by any channel: what is swapped back is another message than the one that comes.
+func (a Algorithm) Swap(q *Query, d grid.Direction) (Outcome, bool) {
+	switch {
+	case Profitable(q.Dims, q.At, q.Dst).Has(d):
+		return Route, a != DimensionOrder
+	case a == Chaos:
+		return Deroute, q.Functional.Has(d)
+	}
+	return Stuck, false
+}
+
+// allowed is the functional channels with No Routeback applied. In a dimension of size 2 both channels lead back.
+func (q *Query) allowed() Set {
+	if q.Routeback || !q.From.Valid() {
+		return q.Functional
+	}
+	back := SetOf(q.From)
+	if [3]int{q.Dims.X, q.Dims.Y, q.Dims.Z}[q.From.Axis()] == 2 {
+		back |= SetOf(q.From.Opposite())
+	}
+	if q.Functional&^back == 0 {
+		return q.Functional
+	}
+	return q.Functional &^ back
+}
+
+// pick returns the channel of s where the fewest wait.
+func (q *Query) pick(s Set, as Outcome, chance func(n int) int) (grid.Direction, Outcome) {
+	if s == 0 {
+		return 0, Stuck
+	}
+	var best Set
+	least := 0
+	for r := s & q.Ready; r != 0; r &= r - 1 {
+		i := bits.TrailingZeros8(uint8(r))
+		switch load := q.Load[i]; {
+		case best == 0 || load < least:
+			best, least = 1<<i, load
+		case load == least:
+			best |= 1 << i
+		}
+	}
+	n := bits.OnesCount8(uint8(best))
+	if n == 0 {
+		return 0, Wait
+	}
+	if n > 1 {
+		for range chance(n) {
+			best &= best - 1
+		}
+	}
+	return grid.Direction(bits.TrailingZeros8(uint8(best)) + 1), as
+}
+
+// Random is a source of chance for one owner (SplitMix64). It is no secret: who sees enough of it can tell what comes.
+type Random struct{ state uint64 }
+
+// NewRandom returns a source; the same seed gives the same numbers.
+func NewRandom(seed uint64) *Random { return &Random{seed} }
+
+// IntN returns a number from 0 to n-1; n is at least 1, and so small that the bias of 2^-32·n does not matter.
+func (r *Random) IntN(n int) int {
+	r.state += 0x9e3779b97f4a7c15
+	z := r.state
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	z ^= z >> 31
+	return int(z >> 32 * uint64(n) >> 32)
+}

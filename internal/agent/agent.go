@@ -28,7 +28,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
-	"github.com/lofamo/lofamo/internal/agent/relay"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -155,7 +154,7 @@ func Check(cfg config.Agent) error {
 func (c *common) self() fault.Origin { return fault.Origin{Node: c.cfg.Node, Half: c.half} }
 
 // maxHops is what a message of this half may make in the torus.
-func (c *common) maxHops() uint8 { return uint8(min(c.cfg.MaxHops, relay.MaxHops)) }
+func (c *common) maxHops() uint8 { return c.cfg.HopLimit() }
 
 func (c *common) statePath(name string) string { return filepath.Join(c.cfg.StateDir, name) }
 

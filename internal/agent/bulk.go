@@ -281,6 +281,7 @@ func (b *dnpBulk) Chunk(to bulk.Route, _ string, packet []byte) {
 func (d *dnpHalf) linksText() ([]byte, error) {
 	d.mu.Lock()
 	stats, hops, dropped, now := d.core.LinkStats(), d.core.HopStats(), d.core.BulkDropped(), time.Now()
+	broken := d.core.ProtocolStats()
 	var out bytes.Buffer
 	for i, dir := range grid.Directions() {
 		if d.links[i] == nil {
@@ -294,8 +295,13 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 		fmt.Fprintf(&out, "  heard    %s\n", heard)
 		fmt.Fprintf(&out, "  machine  %+v\n", stats[i])
 		fmt.Fprintf(&out, "  socket   %+v\n", d.links[i].Stats())
+		for r := range dnpcore.Rule(dnpcore.Rules) {
+			if n := broken[i][r]; n > 0 {
+				fmt.Fprintf(&out, "  broken   rule %s of the channel protocol %d times\n", r, n)
+			}
+		}
 	}
-	fmt.Fprintf(&out, "messages passed on: %+v\nmessages back dropped: %d\nmailbox: %+v\n", hops, dropped, d.box.Stats())
+	fmt.Fprintf(&out, "messages passed on: %+v\nrouting (%s): %+v\nflow control: %+v\nin pieces: %+v\nmessages back dropped: %d\nmailbox: %+v\n", hops, d.cfg.Routing, d.core.RouteStats(), d.core.FlowStats(now), d.core.ReorderStats(), dropped, d.box.Stats())
 	d.mu.Unlock()
 	return out.Bytes(), nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -148,12 +149,17 @@ func (d *dnpHalf) listen(dir grid.Direction) (*udplink.Link, error) {
 // and share their wake-ups.
 func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	failpoint.Hit(failpoint.StartRestored)
+	algorithm, err := routing.Parse(d.cfg.Routing)
+	if err != nil {
+		return err
+	}
 	now := inStep(d.periods.TWrite)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	core, err := dnpcore.New(dnpcore.Config{
 		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
 		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
+		Routing: algorithm, Seed: randomSeed(),
 	}, now, e)
 	if err != nil {
 		return err

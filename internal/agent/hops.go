@@ -41,6 +41,13 @@ func (d *dnpHalf) resumeHops() (out dnpcore.Hops) {
 	return out
 }
 
+// randomSeed is that of the chance by which ways are chosen: two lives do not choose alike.
+func randomSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:])
+}
+
 // keepHops stores what a step wants kept. It comes before its frames: what is acknowledged is in the copy.
 func (d *dnpHalf) keepHops(all []dnpcore.Keep) {
 	for _, k := range all {

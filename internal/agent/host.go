@@ -19,6 +19,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
 	"github.com/lofamo/lofamo/pkg/servicenet/sessions"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
@@ -47,7 +48,8 @@ type hostHalf struct {
 	keys    *sessionKeys
 	opens   servicenet.Verifier // of certificates, and of the sessions with supervisors
 	refused [servicenet.NumRefusals]atomic.Uint64
-	damaged atomic.Uint64 // packets that came damaged
+	damaged atomic.Uint64   // packets that came damaged
+	pieces  routing.Reorder // of envelopes that the DNP half passes on; the mailbox' goroutine alone uses it
 
 	unbound    chan uint8   // service interfaces whose sockets wait to be bound
 	bindMu     sync.Mutex   // for bind

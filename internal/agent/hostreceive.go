@@ -9,6 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/gossip"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
@@ -64,7 +65,25 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.step(hostcore.Arrived{Message: msg, Held: held})
 		return
 	}
-	h.receive(msg.Envelope, hostcore.Received{Path: fault.PathTorus})
+	if b := h.whole(time.Now(), msg.Envelope); b != nil {
+		h.receive(b, hostcore.Received{Path: fault.PathTorus})
+	}
+}
+
+// whole returns an envelope that the mailbox has brought, of several pieces when the last has come. The mailbox' goroutine alone calls it.
+func (h *hostHalf) whole(now time.Time, b []byte) []byte {
+	if !routing.IsPiece(b) {
+		return b
+	}
+	missing := h.pieces.Tick(now)
+	b, more, err := h.pieces.Take(now, b)
+	for _, m := range append(missing, more...) {
+		h.log.Warn("message from the DNP half given up", "why", m.String())
+	}
+	if err != nil {
+		h.log.Debug("message from the DNP half refused", "err", err)
+	}
+	return b
 }
 
 // onDatagram handles what came by a service interface.

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor"
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
 // The platforms: what a node's DNP half runs on.
@@ -47,8 +48,12 @@ type Agent struct {
 	Links map[string]LinkAddr `json:"links"`
 	// MTU caps a torus frame, in bytes of UDP payload. 1280 to 8224. Default 1472: Ethernet's.
 	MTU int `json:"mtu"`
-	// MaxHops is how far a message may travel in the torus, in links. 1 to 255. Default 32.
+	// MaxHops is how far a message may travel in the torus, in links: 1 to 255, or 0 for twice the torus' diameter and 20 more, of
+	// 32 to 255, which is what detours around what is broken may take. Default 0.
 	MaxHops int `json:"maxHops"`
+	// Routing says how messages find their way through the torus: chaos goes around what is broken, minimal-adaptive takes shortest ways
+	// only, dimension-order one of them only. What has no way by it goes to all neighbours. Nodes may differ. Default chaos.
+	Routing string `json:"routing"`
 	// Service is the node's side of the service network.
 	Service ServiceConfig `json:"service"`
 	// Supervisors are the replicas to report to, the preferred first. At least one.
@@ -166,7 +171,7 @@ func DefaultAgent() Agent {
 		Platform: PlatformSharedKernel,
 		Preset:   PresetDefault,
 		MTU:      1472,
-		MaxHops:  32,
+		Routing:  routing.Chaos.String(),
 		Service:  ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
 		Sensors:  sensor.DefaultConfig(),
 		Recovery: RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
@@ -189,6 +194,15 @@ func (a Agent) Topology() (grid.Coord, grid.Dims, error) {
 		return grid.Coord{}, grid.Dims{}, err
 	}
 	return c, d, d.Check(c)
+}
+
+// HopLimit returns MaxHops, or what it stands for where it is 0. It needs what Validate accepts.
+func (a Agent) HopLimit() uint8 {
+	if a.MaxHops > 0 {
+		return uint8(min(a.MaxHops, 255))
+	}
+	_, dims, _ := a.Topology()
+	return routing.HopBound(dims)
 }
 
 // Interfaces returns all service interfaces by their numbers.

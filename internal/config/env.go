@@ -35,6 +35,7 @@ func agentEnv(a *Agent) setters {
 		"TLS_DNPKEY":            str(&a.TLS.DNPKey),
 		"MTU":                   number(&a.MTU),
 		"MAXHOPS":               number(&a.MaxHops),
+		"ROUTING":               str(&a.Routing),
 		"SERVICE_LISTEN":        str(&a.Service.Listen),
 		"SERVICE_GOSSIPLISTEN":  str(&a.Service.GossipListen),
 		"SERVICE_GOSSIPJOIN":    list(&a.Service.GossipJoin),

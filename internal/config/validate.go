@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 	"github.com/lofamo/lofamo/pkg/servicenet/spool"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 )
 
 // maxStateDir leaves room for the longest socket name below it: sun_path is 108 bytes with its
@@ -207,9 +208,10 @@ func (a Agent) Validate() error {
 	if a.MTU < minMTU || a.MTU > maxMTU {
 		p.bad("mtu", a.MTU, "%d to %d bytes", minMTU, maxMTU)
 	}
-	if a.MaxHops < 1 || a.MaxHops > 255 {
-		p.bad("maxHops", a.MaxHops, "1 to 255")
+	if a.MaxHops < 0 || a.MaxHops > 255 {
+		p.bad("maxHops", a.MaxHops, "1 to 255, or 0 for what the torus needs")
 	}
+	p.oneOf("routing", a.Routing, routing.Chaos.String(), routing.MinimalAdaptive.String(), routing.DimensionOrder.String())
 	a.Service.validate(p)
 	a.validateSupervisors(p)
 	p.add(a.Sensors.Validate("sensors."))

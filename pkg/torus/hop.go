@@ -194,9 +194,12 @@ func (h *Hop) Changed() bool {
 // InFlight is how many messages are on their way.
 func (h *Hop) InFlight() int { return h.count }
 
+// Full says whether too many are on their way for another.
+func (h *Hop) Full() bool { return h.next-h.base >= HopWindow }
+
 // Send gives a message the next number. It returns false when too many are on their way.
 func (h *Hop) Send(now time.Time, tag int) (HopHeader, bool) {
-	if h.next-h.base >= HopWindow {
+	if h.Full() {
 		return HopHeader{}, false
 	}
 	n := h.next
@@ -264,6 +267,24 @@ func (h *Hop) Acked(hd HopHeader) (tag int, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// Impossible says whether the other end acknowledges numbers of this stream that were never given to any message: no loss, delay or
+// restart makes that (a channel protocol check, seed 003 §5.2.1.2).
+func (h *Hop) Impossible(hd HopHeader) bool {
+	if hd.AckStream != h.stream {
+		return false
+	}
+	if hd.Ack >= h.next {
+		return true
+	}
+	known := h.next - hd.Ack - 1 // numbers above the acknowledgement that were given
+	return known < 64 && hd.Taken>>known != 0
+}
+
+// Renamed says whether a message begins a stream while another one is followed: the other end has begun cold.
+func (h *Hop) Renamed(hd HopHeader) bool {
+	return h.rx != 0 && hd.Stream != 0 && hd.Stream != h.rx && hd.Stream != h.before
 }
 
 // Abandon gives up a message that is on its way: it goes another way, or nowhere. Whether the other end has taken

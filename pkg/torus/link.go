@@ -189,6 +189,7 @@ type LinkStats struct {
 	Sessions   uint64 // packets of a session unknown here
 	Malformed  uint64
 	OwnLate    uint64    // steps at which this machine had to doubt itself
+	Ahead      uint64    // frames that acknowledge numbers that this end has not sent: impossible
 	Restarting uint64    // announcements that the peer's DNP half is being restarted
 	LastHeard  time.Time // zero: never
 

@@ -10,6 +10,9 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 	if deaf {
 		l.ackingSince = time.Time{}
 	}
+	if f.Session == l.txSession && f.Ack > l.txSeq {
+		l.stats.Ahead++
+	}
 	if deaf || f.Session != l.txSession || f.Ack <= l.acked || f.Ack > l.txSeq {
 		return
 	}

@@ -13,7 +13,16 @@ const (
 	RouterCacheFull                       // the memory of messages already forwarded overflowed
 	RouterSelfTest                        // the self-test finds that relayed messages do not come through as they went
 
-	RouterKnown = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull | RouterSelfTest
+	// Channel protocol checks (seed 003 §5.2.1.2): a neighbour did what no loss, delay or restart makes.
+	RouterProtocolAck     // acknowledged messages that were never sent
+	RouterProtocolOrder   // acknowledged frames that were never sent
+	RouterProtocolStream  // counted its messages anew without a restart
+	RouterProtocolHops    // sent a message that made no hop, or more than it may
+	RouterProtocolOutside // sent a message for a place outside the torus
+	RouterProtocolBack    // sent a message of a flood back to where it had come from
+
+	RouterProtocol = RouterProtocolAck | RouterProtocolOrder | RouterProtocolStream | RouterProtocolHops | RouterProtocolOutside | RouterProtocolBack
+	RouterKnown    = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull | RouterSelfTest | RouterProtocol
 )
 
 // RouterQueueFull returns the bit of AddrRouter1 that says that messages for one direction were
@@ -58,10 +67,10 @@ const (
 )
 
 // CoreHealth is the DNP core's health by the exception registers of the core: "we consider sick a
-// DNP that has raised an exception" (§IV-B). The channels' registers and RouterNoRoute are left out,
-// since a link has a health of its own, and a dead destination is nobody's fault on the way to it.
+// DNP that has raised an exception" (§IV-B). The channels' registers, RouterNoRoute and RouterProtocol are left out, since a link
+// has a health of its own, a dead destination is nobody's fault on the way to it, and what a neighbour does is not this node's.
 func CoreHealth(router0, router1, rdma, engine uint32) Health {
-	if router0&^RouterNoRoute|router1|rdma|engine != 0 {
+	if router0&^(RouterNoRoute|RouterProtocol)|router1|rdma|engine != 0 {
 		return HealthSick
 	}
 	return HealthNormal

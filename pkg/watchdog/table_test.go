@@ -88,7 +88,7 @@ func TestDescribeAgreesWithEncode(t *testing.T) {
 		{AddrVoltage, 192, "12 V"},
 		{AddrMaxHops, 12, "Max hops=12 12"},
 		{AddrRouter0, RouterHopsExceeded | 1<<31, "Hops exceeded=1 raised"},
-		{AddrRouter0, 1 << 31, "Unassigned=67108864 0x4000000"},
+		{AddrRouter0, 1 << 31, "Unassigned=1048576 0x100000"},
 		{AddrRouter1, RouterQueueFull(grid.XPlus.Index()), "Queue full X+=1 raised"},
 		{AddrRouter1, RouterQueueFull(grid.ZMinus.Index()), "0-0 Queue full Z-=1 raised"},
 		{AddrChannel(grid.YPlus), ChannelSend, "Send errors=1 raised"},
@@ -229,10 +229,10 @@ func TestThresholds(t *testing.T) {
 
 func TestCoreHealth(t *testing.T) {
 	if CoreHealth(0, 0, 0, 0) != HealthNormal || CoreHealth(0, 0, 0, 1) != HealthSick || CoreHealth(RouterHopsExceeded, 0, 0, 0) != HealthSick ||
-		CoreHealth(RouterNoRoute, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick || CoreHealth(0, 0, 1, 0) != HealthSick {
+		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick || CoreHealth(0, 0, 1, 0) != HealthSick {
 		t.Error("core health by exceptions")
 	}
-	if RouterKnown != 0x1f || RDMAKnown != 7 || EngineKnown != 0x7f {
+	if RouterKnown != 0x7ff || RDMAKnown != 7 || EngineKnown != 0x7f {
 		t.Error("known bits")
 	}
 }

@@ -24,8 +24,11 @@ func (m *Machine) onBack(now time.Time, from *link, payload []byte) {
 		return
 	}
 	msg, err := relay.Decode(payload)
-	if err != nil || !m.cfg.Topo.Dims.Contains(msg.Dst) {
+	if err != nil {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return
+	}
+	if !m.lawful(now, from, &msg) {
 		return
 	}
 	m.passBack(now, msg.AddHop(m.hop(0)), from)
@@ -42,13 +45,15 @@ func (m *Machine) beginBack(now time.Time, msg relay.Message, held time.Duration
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 		return
 	}
+	if !m.mayInject(now) {
+		return // it is asked for again
+	}
 	msg.Made, msg.Limit = 0, m.cfg.MaxHops
 	m.passBack(now, msg.AddHop(m.hop(held)), nil)
 }
 
-// passBack hands a message to the own host when it has arrived, and else sends it a hop nearer: by the
-// first link that works of those that lead there, in the order of the dimensions, or by any other that
-// works. The envelope lies in the packet and is copied by whatever keeps it.
+// passBack hands a message to the own host when it has arrived, and else sends it a hop on, as Config.Routing has it. It waits for
+// nothing. The envelope lies in the packet and is copied by whatever keeps it.
 func (m *Machine) passBack(now time.Time, msg relay.Message, from *link) {
 	if msg.Dst == m.cfg.Topo.Coord {
 		if m.verdict == watchdog.Alive {
@@ -59,30 +64,15 @@ func (m *Machine) passBack(now time.Time, msg relay.Message, from *link) {
 		}
 		return
 	}
-	l := m.backLink(msg, from)
+	q := m.query(&msg, from)
+	q.Ready = q.Functional
+	l, _ := m.decide(m.cfg.Routing, &q)
 	if l == nil || msg.Made >= min(msg.Limit, m.cfg.MaxHops) {
 		m.bulkDropped++
 		return
 	}
 	msg.Made++
 	m.forward(now, l, msg)
-}
-
-func (m *Machine) backLink(msg relay.Message, from *link) *link {
-	for _, d := range m.cfg.Topo.Towards(msg.Dst) {
-		if l := m.links[d.Index()]; l.usable() && l != from {
-			return l
-		}
-	}
-	for _, n := range m.cfg.Topo.Neighbours {
-		if from != nil && n.Coord == from.dst {
-			continue
-		}
-		if l := m.linkTo(n, true); l != nil {
-			return l
-		}
-	}
-	return nil
 }
 
 // onBulk passes a verified bulk message that came down for the host half on to it. One for this half is

@@ -60,7 +60,7 @@ func newChain(t *testing.T, seed uint64, before bool) *chain {
 		t.Fatal(err)
 	}
 	c := &chain{t: t, rnd: rand.New(rand.NewPCG(seed, 7)), now: start, dims: grid.Dims{X: 5, Y: 1, Z: 1}}
-	c.cfg = Config{Periods: p, MaxHops: 4, LinkGrace: time.Second}
+	c.cfg = Config{Periods: p, MaxHops: 12, LinkGrace: time.Second}
 	for i := range c.dims.Nodes() {
 		n := &chainNode{at: c.dims.At(i), opened: map[string]int{}, heard: map[string]int{}}
 		c.nodes = append(c.nodes, n)

@@ -12,7 +12,9 @@
 // sick while any bit of router, RDMA or engine is up; channel bits explain the links' own fields.
 //
 //	router 0  hops exceeded      a message had made all the torus hops allowed to it
-//	          no route           no link that works leads on, links having had time to come up
+//	          no route           no link that works leads on, links having had time to come up; or a message
+//	                             has made all its hops and has not arrived
+//	          protocol           a neighbour did what no loss, delay or restart makes: see Rule
 //	          malformed          an authentic frame held a message that does not decode
 //	          cache full         not raised: the memory of messages forgets the oldest instead
 //	          self-test          relayed messages to this node itself do not come as they went
@@ -42,6 +44,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
@@ -87,6 +90,12 @@ type Config struct {
 	NoExpress bool
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
+	// NoFlow has a half heed no flow control, for tests.
+	NoFlow bool
+	// Routing chooses the way of messages that have a destination; 0: routing.Chaos.
+	Routing routing.Algorithm
+	// Seed is that of the chance by which ways are chosen among equals; 0: made of boot epoch and coordinate. It need not be secret.
+	Seed uint64
 }
 
 func (c Config) withDefaults() Config {
@@ -107,6 +116,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxFrame == 0 {
 		c.MaxFrame = torus.DefaultMaxFrame
+	}
+	if c.Routing == 0 {
+		c.Routing = routing.Chaos
 	}
 	return c
 }
@@ -157,6 +169,12 @@ type Machine struct {
 	hops        hops
 	express     expressHalf
 	bulkDropped uint64 // back messages that were not passed on
+	random      *routing.Random
+	routed      RouteStats
+	reorder     routing.Reorder
+	flow        routing.Flow
+	flowStats   FlowStats
+	inject      bucket // for chunks of this node while another is overloaded
 
 	out    Output // of the step under way
 	frames []Outgoing
@@ -166,6 +184,9 @@ type Machine struct {
 // New returns a machine that starts now with the given boot epoch. Its first Tick is due now.
 func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	cfg = cfg.withDefaults()
+	if cfg.Seed == 0 {
+		cfg.Seed = uint64(epoch)<<32 ^ uint64(cfg.Topo.Dims.Rank(cfg.Topo.Coord))
+	}
 	p := cfg.Periods
 	if err := watchdog.CheckPeriods(p.TWrite, p.TRead); err != nil {
 		return nil, err
@@ -182,6 +203,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now, lookAt: now, sensedAt: now, lastTick: now,
 		exceptions: newExceptions(), sensors: newSensorRegisters(),
+		random: routing.NewRandom(cfg.Seed), inject: newBucket(max(1, cfg.BulkRate/trickle), 1, now),
 	}
 	for _, d := range cfg.Topo.Links {
 		if m.links[d.Index()], err = newLink(cfg, d, now); err != nil {
@@ -277,6 +299,8 @@ func (m *Machine) tick(now time.Time) {
 	}
 	m.tickExpress(now)
 	m.tickHeld(now)
+	m.tickFlow(now)
+	m.missing(m.reorder.Tick(now))
 	write, wake := m.writer.Step(now)
 	m.writerWake = wake
 	if write {

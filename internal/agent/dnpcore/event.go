@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
@@ -160,6 +161,8 @@ const (
 	NoteSelfTest                        // a module failed the self-test
 	NoteSelfTested                      // a module passed it, again or for the first time
 	NoteDiagnosis                       // a diagnosis was ordered, or found something
+	NoteProtocol                        // a neighbour breaks a rule of the channel protocol
+	NoteMissing                         // pieces of a message are missing, or were altered on the way
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the
@@ -198,6 +201,7 @@ type Output struct {
 	TestMail        []TestMail        // for the mailbox
 	SaveTests       bool              // Baselines goes into the copy
 	Tested          bool              // a module fails, or does no more: the host half is told before it is rung
+	Missing         []routing.Missing // messages of several pieces that did not come whole: evidence of a fault on the way
 	Notes           []Note
 	Wake            time.Time
 }

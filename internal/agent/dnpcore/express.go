@@ -65,10 +65,12 @@ func (m *Machine) raiseEureka(now time.Time, topic express.Topic, prio express.P
 }
 
 // onEureka takes what another node has said, once.
-func (m *Machine) onEureka(_ time.Time, msg express.Message) {
+func (m *Machine) onEureka(now time.Time, msg express.Message) {
 	switch msg.Topic {
 	case express.TopicJob:
 		m.out.Eurekas = append(m.out.Eurekas, msg)
+	case express.TopicFlow:
+		m.onFlow(now, msg.Body)
 	default: // of a later version: it was passed on
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
@@ -17,7 +18,7 @@ import (
 // (seed 000 §4.1). So this half may be killed at any instruction, and goes on with what it had taken.
 //
 // A message that has no way but broken links waits there, for at most hopLife, and for any other way that there comes to be.
-// When all slots are full a message is not taken: who sent it tries again. Its own half's messages, and those of
+// When there is no room a message is not taken: who sent it tries again. Its own half's messages, and those of
 // neighbours that know no hops, go on without a slot then, as do back messages always.
 
 const (
@@ -164,13 +165,10 @@ func (m *Machine) link(d grid.Direction) *link {
 	return m.links[d.Index()]
 }
 
-// full says whether no slot is free.
-func (m *Machine) full() bool { return m.hops.on == 1<<NumHeld-1 }
-
-// hold puts a message into a slot. Its envelope must be the machine's own.
+// hold puts a message into a slot. Its envelope must be the machine's own. Who comes with a number was admitted.
 func (m *Machine) hold(now time.Time, msg relay.Message, from *link, hd torus.HopHeader) int {
 	h := &m.hops
-	if m.full() {
+	if hd.Stream == 0 && m.full() {
 		return none
 	}
 	i := bits.TrailingZeros64(^h.on)
@@ -209,7 +207,7 @@ func (m *Machine) pass(now time.Time, i int, msg relay.Message, from *link) {
 	case msg.Kind == relay.Up:
 		m.flood(now, i, msg, from)
 	case msg.Dst == m.cfg.Topo.Coord:
-		m.out.Open = append(m.out.Open, msg.Envelope)
+		m.arrive(now, msg.Envelope)
 		if i != none {
 			m.hops.slots[i].leaves = true
 		}
@@ -361,7 +359,7 @@ func (m *Machine) resend(now time.Time, l *link) {
 }
 
 // onHop handles a message that is acknowledged, or an acknowledgement.
-func (m *Machine) onHop(now time.Time, l *link, payload []byte) {
+func (m *Machine) onHop(now time.Time, l *link, epoch fault.Epoch, payload []byte) {
 	if m.cfg.NoHops {
 		return
 	}
@@ -370,7 +368,9 @@ func (m *Machine) onHop(now time.Time, l *link, payload []byte) {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
 		return
 	}
+	m.checkHop(now, l, epoch, hd)
 	for i, ok := l.hop.Acked(hd); ok; i, ok = l.hop.Acked(hd) {
+		l.swap = false
 		s := &m.hops.slots[i]
 		s.wait[l.dir.Index()], s.passed = 0, true
 		m.settle(now, i)

@@ -68,16 +68,17 @@ func TestNoRoom(t *testing.T) {
 	up := func(i int) {
 		w.message(p, relay.Message{Kind: relay.Up, Limit: 9, Made: 1, Envelope: fmt.Append(nil, i), Hops: []relay.Hop{{Half: fault.HalfDNP}}})
 	}
-	for i := range NumHeld {
+	room := w.m.room()
+	for i := range room {
 		up(i)
 	}
-	if s := w.m.HopStats(); s.Held != NumHeld || s.Refused != 0 {
+	if s := w.m.HopStats(); s.Held != room || s.Refused != 0 {
 		t.Fatalf("%+v", s)
 	}
 	last := p.hop
 	p.hop = torus.NewHop(w.m.hopConfig(), 99) // whose window is free
 	up(1000)
-	if s := w.m.HopStats(); s.Held != NumHeld || s.Refused != 1 {
+	if s := w.m.HopStats(); s.Held != room || s.Refused != 1 {
 		t.Errorf("%+v", s)
 	}
 	w.deeds = nil
@@ -87,7 +88,7 @@ func TestNoRoom(t *testing.T) {
 	}
 	p.hop = last
 	w.run(hopLife + 100*time.Millisecond)
-	if s := w.m.HopStats(); s.Held != 0 || s.Expired != NumHeld {
+	if s := w.m.HopStats(); s.Held != 0 || int(s.Expired) != room {
 		t.Fatalf("%+v", s)
 	}
 	w.frame(p, torus.TypeHop, p.sent[len(p.sent)-1])

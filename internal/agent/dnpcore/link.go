@@ -11,20 +11,23 @@ import (
 
 // link is what the machine keeps of one direction.
 type link struct {
-	dir     grid.Direction
-	dst     grid.Coord
-	machine *torus.Link
-	session bool         // a handshake has been: frames can be sent
-	detail  torus.Detail // without the loss
-	loss    uint16       // as last written
-	peer    torus.PeerStatus
-	wake    time.Time
-	stats   torus.LinkStats // at the last look
-	bucket  bucket
-	bulk    bucket // for back messages
-	cause   uint32 // as last written
-	hop     *torus.Hop
-	ackDue  bool // what came by the hop is acknowledged with this step
+	dir      grid.Direction
+	dst      grid.Coord
+	machine  *torus.Link
+	session  bool         // a handshake has been: frames can be sent
+	detail   torus.Detail // without the loss
+	loss     uint16       // as last written
+	peer     torus.PeerStatus
+	wake     time.Time
+	stats    torus.LinkStats // at the last look
+	bucket   bucket
+	bulk     bucket // for back messages
+	cause    uint32 // as last written
+	hop      *torus.Hop
+	ackDue   bool        // what came by the hop is acknowledged with this step
+	swap     bool        // a message has the place of one that is on its way there
+	rxEpoch  fault.Epoch // the neighbour's, when its present stream began; 0: not known
+	protocol [numRules]uint64
 }
 
 func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {
@@ -116,7 +119,7 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 	case torus.TypeMessage:
 		m.onMessage(now, l, ev.Frame.Payload, torus.HopHeader{})
 	case torus.TypeHop:
-		m.onHop(now, l, ev.Frame.Payload)
+		m.onHop(now, l, ev.Frame.Epoch, ev.Frame.Payload)
 	case torus.TypeEureka:
 		m.onExpress(now, l, ev.Frame.Payload)
 	case torus.TypeTest:
@@ -278,6 +281,9 @@ func (m *Machine) watchChannels(now time.Time) {
 		}
 		if bits != 0 {
 			m.raise(now, watchdog.AddrChannel(l.dir), bits)
+		}
+		if n := s.Ahead - was.Ahead; n > 0 {
+			m.breaks(now, l, RuleOrder, n)
 		}
 	}
 }

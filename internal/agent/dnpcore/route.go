@@ -9,6 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
@@ -24,18 +25,19 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 	}
 	if !from.bucket.take(now) {
 		m.raise(now, watchdog.AddrRouter1, watchdog.RouterQueueFull(from.dir.Index()))
+		from.protocol[RuleRate]++
 		return false
 	}
-	if hd.Stream != 0 && m.full() {
+	if hd.Stream != 0 && !m.admit(now, from) {
 		m.hops.stats.Refused++
 		return false
 	}
 	msg, err := relay.Decode(payload)
-	if err != nil || (msg.Kind == relay.Down && !m.cfg.Topo.Dims.Contains(msg.Dst)) {
+	if err != nil {
 		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
 		return true
 	}
-	if !m.seen.First(now, msg) {
+	if !m.lawful(now, from, &msg) || !m.fresh(now, msg) {
 		return true
 	}
 	m.useLink(now, from, msg.Kind)
@@ -49,6 +51,14 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 	}
 	m.pass(now, m.hold(now, msg, from, hd), msg, from)
 	return true
+}
+
+// fresh says whether a message is not a copy of one that was here: one that is on its way to another node may come by again.
+func (m *Machine) fresh(now time.Time, msg relay.Message) bool {
+	if msg.Kind == relay.Down && msg.Dst != m.cfg.Topo.Coord {
+		return m.seen.Visit(now, msg)
+	}
+	return m.seen.First(now, msg)
 }
 
 func (m *Machine) hop(held time.Duration) relay.Hop {
@@ -72,7 +82,7 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 	case msg.Kind == relay.Down && !m.cfg.Topo.Dims.Contains(msg.Dst):
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 	case msg.Kind == relay.Down && msg.Dst == m.cfg.Topo.Coord:
-		m.out.Open = append(m.out.Open, msg.Envelope)
+		m.arrive(now, msg.Envelope)
 	case !m.seen.First(now, msg):
 	case msg.Kind == relay.Down:
 		m.pass(now, m.hold(now, msg, nil, torus.HopHeader{}), msg, nil)
@@ -80,6 +90,34 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 		m.floodOwn(now, msg.AddHop(m.hop(ev.Held)))
 	}
 }
+
+// arrive takes what came down for this node: an envelope, or a piece of one (seed 003 §5.2.1.3).
+func (m *Machine) arrive(now time.Time, b []byte) {
+	if !routing.IsPiece(b) {
+		m.out.Open = append(m.out.Open, b)
+		return
+	}
+	whole, missing, err := m.reorder.Take(now, b)
+	if err != nil {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		return
+	}
+	m.missing(missing)
+	if whole != nil {
+		m.out.Open = append(m.out.Open, whole)
+	}
+}
+
+// missing says that messages were given up incomplete.
+func (m *Machine) missing(all []routing.Missing) {
+	for _, l := range all {
+		m.note(NoteMissing, "%s", l)
+	}
+	m.out.Missing = append(m.out.Missing, all...)
+}
+
+// ReorderStats returns the counters of messages of several pieces that came here.
+func (m *Machine) ReorderStats() routing.ReorderStats { return m.reorder.Stats() }
 
 // onSealed sends an envelope of this half on its way up: by the own host if that can send, through
 // the neighbours if it cannot, and by both when the first attempt went unanswered. Answers to a
@@ -133,31 +171,110 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 	}
 }
 
+// What does not fit a relayed message can be split.
+const _ = uint(routing.MaxPiece-relay.MaxEnvelope) + uint(relay.MaxEnvelope-routing.MaxPiece)
+
 // toHost passes an envelope that came down to the host half, which verifies it again itself.
 func (m *Machine) toHost(envelope []byte) {
-	if m.verdict != watchdog.Stale {
-		m.out.ToHost = append(m.out.ToHost, relay.Message{Kind: relay.Down, Dst: m.cfg.Topo.Coord, Envelope: envelope})
+	if m.verdict == watchdog.Stale {
+		return
+	}
+	parts := [][]byte{envelope}
+	if len(envelope) > relay.MaxEnvelope {
+		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope) // it came in pieces: it can go in pieces
+	}
+	for _, b := range parts {
+		m.out.ToHost = append(m.out.ToHost, relay.Message{Kind: relay.Down, Dst: m.cfg.Topo.Coord, Envelope: b})
 	}
 }
 
-// route sends a message a hop nearer to its destination (dimension order, as the DNP routes), and
-// to all neighbours when no link that leads there works. What is for a neighbour goes by its own link all
-// the same: one that was broken is called so until it has been good for its hold-off, and a node that
-// has just come back may have no other way to be asked whether it lives.
+// functional says whether messages may go by a link now.
+func (m *Machine) functional(l *link) bool { return l.usable() }
+
+// query is what routing has to know of the channels. A link that loses frames counts as one with a full window: of two that lead on
+// the other is taken.
+func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
+	q := routing.Query{Dims: m.cfg.Topo.Dims, At: m.cfg.Topo.Coord, Dst: msg.Dst}
+	if from != nil {
+		q.From = from.dir
+	}
+	for i, l := range m.links {
+		if l == nil || !m.functional(l) {
+			continue
+		}
+		q.Functional |= 1 << i
+		q.Load[i] = l.hop.InFlight()
+		if l.detail.State() == torus.LinkSick {
+			q.Load[i] += torus.HopWindow
+		}
+		if !m.acknowledges(l) || !l.hop.Full() {
+			q.Ready |= 1 << i
+		}
+	}
+	return q
+}
+
+// decide returns the link that a message to another node takes, or nil and why there is none.
+func (m *Machine) decide(a routing.Algorithm, q *routing.Query) (*link, routing.Outcome) {
+	d, how := a.Decide(q, m.random.IntN)
+	switch how {
+	case routing.Route:
+		m.routed.Routed++
+	case routing.Deroute:
+		m.routed.Derouted++
+	default:
+		return nil, how
+	}
+	return m.links[d.Index()], how
+}
+
+// route sends a message a hop on towards its destination, as Config.Routing has it. When that has no way any more, or hops are left only for
+// the last resort, it goes to all neighbours. What is for a neighbour goes by its own link all the same: one that was broken is called so until
+// it has been good for its hold-off, and a node that has just come back may have no other way to be asked whether it lives.
 func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
 	}
-	for _, d := range m.cfg.Topo.Towards(msg.Dst) {
-		if l := m.links[d.Index()]; l.usable() && l != from {
-			msg.Made++
-			m.send(now, i, l, msg)
-			return
-		}
+	q := m.query(&msg, from)
+	q.Again = m.seen.Again(msg)
+	if i == none {
+		q.Ready = q.Functional // it cannot wait
 	}
-	m.knock(now, i, msg, from)
+	a := m.cfg.Routing
+	if msg.Made >= derouteHops(min(msg.Limit, m.cfg.MaxHops)) {
+		a = routing.MinimalAdaptive
+	}
+	l, how := m.decide(a, &q)
+	if how == routing.Wait {
+		return // for room: it is tried again
+	}
+	if how != routing.Route {
+		m.knock(now, i, msg, from)
+	}
+	if l != nil {
+		msg.Made++
+		m.send(now, i, l, msg)
+		return
+	}
+	m.routed.Flooded++
+	m.seen.Spread(now, msg)
 	m.flood(now, i, msg, from)
 }
+
+// derouteHops is how many of the hops that a message is allowed may go by detours; the rest is for the last resort, the flood.
+func derouteHops(limit uint8) uint8 { return limit - limit/4 }
+
+// RouteStats count what became of messages that have a destination.
+type RouteStats struct {
+	Routed   uint64 // sent nearer
+	Derouted uint64 // sent where it is no nearer, for all that is was not functional
+	Flooded  uint64 // sent to all neighbours
+	Swapped  uint64 // sent where there was no room, for one that came from there
+	Ended    uint64 // had no hops left
+}
+
+// RouteStats returns the counters.
+func (m *Machine) RouteStats() RouteStats { return m.routed }
 
 // knock sends a message that is for a neighbour by a link to it, whatever is thought of that link.
 func (m *Machine) knock(now time.Time, i int, msg relay.Message, from *link) {
@@ -236,12 +353,18 @@ func rank(l *link) int {
 }
 
 // mayHop checks the hop limit: more hops than allowed are the paper's own example of a router
-// exception (§IV-B, DNP core sick).
+// exception (§IV-B, DNP core sick). A message to a node that nothing leads to ends so too, by rights: after all its
+// detours it has no way, and that is nobody's fault on it.
 func (m *Machine) mayHop(now time.Time, i int, msg relay.Message) bool {
 	if msg.Made < min(msg.Limit, m.cfg.MaxHops) {
 		return true
 	}
-	m.raise(now, watchdog.AddrRouter0, watchdog.RouterHopsExceeded)
+	if msg.Kind == relay.Down {
+		m.routed.Ended++
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
+	} else {
+		m.raise(now, watchdog.AddrRouter0, watchdog.RouterHopsExceeded)
+	}
 	if i != none {
 		m.hops.slots[i].passed = true // as far as it could go
 	}

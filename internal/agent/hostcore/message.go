@@ -8,6 +8,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/relay"
@@ -151,11 +152,17 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 		m.note(NoteRefused, "downcall to %q, which is no node of this torus", node)
 		return
 	}
-	if len(envelope) == 0 || len(envelope) > relay.MaxEnvelope {
-		m.note(NoteRefused, "downcall to %s of %d bytes: want 1 to %d", node, len(envelope), relay.MaxEnvelope)
+	if len(envelope) == 0 || len(envelope) > routing.MaxMessage {
+		m.note(NoteRefused, "downcall to %s of %d bytes: want 1 to %d", node, len(envelope), routing.MaxMessage)
 		return
 	}
-	m.out.Relay = append(m.out.Relay, relay.Message{Kind: relay.Down, Limit: m.cfg.MaxHops, Dst: dst, Envelope: envelope})
+	parts := [][]byte{envelope}
+	if len(envelope) > relay.MaxEnvelope { // a DNP half of an earlier version refuses the pieces, as this one refused the whole
+		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope) // of a length that it takes
+	}
+	for _, b := range parts {
+		m.out.Relay = append(m.out.Relay, relay.Message{Kind: relay.Down, Limit: m.cfg.MaxHops, Dst: dst, Envelope: b})
+	}
 }
 
 // onArrived passes another origin's envelope to the supervisors, signed by this half with the

@@ -16,7 +16,8 @@
 //	4       6     destination x, y, z, 16 bits each, big endian; zero in up messages
 //	10      1     number n of recorded hops, at most 8
 //	11      15 n  hops: x, y, z, 16 bits each; half, 8 bits; time held in ns, 64 bits
-//	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk)
+//	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk), in down
+//	              messages also a piece of an envelope that is longer (package routing)
 //
 // In test messages the envelope is a probe of the self-test. Version 1 knew no kinds 3 and 4 at first: a relay of that time refuses such messages as malformed, and the
 // supervisor asks through another node.

@@ -138,6 +138,39 @@ func TestSeen(t *testing.T) {
 	}
 }
 
+// A routed message may come by again with more hops, not with as many, not without end, and not when it went to all neighbours from here.
+func TestSeenVisits(t *testing.T) {
+	now := time.Unix(0, 0)
+	msg := func(id string, made uint8) Message { return Message{Kind: Down, Made: made, Envelope: []byte(id)} }
+	s := NewSeen(10, time.Second)
+	for _, step := range []struct {
+		made uint8
+		want bool
+	}{{3, true}, {3, false}, {2, false}, {5, true}, {4, false}, {7, true}, {8, true}, {9, true}, {10, true}, {11, true}, {12, true}, {13, false}} {
+		if got := s.Visit(now, msg("a", step.made)); got != step.want {
+			t.Errorf("with %d hops: %t", step.made, got)
+		}
+	}
+	if s.Visit(now, msg("d", 1)); !s.Again(msg("a", 0)) || s.Again(msg("d", 0)) || s.Again(msg("e", 0)) {
+		t.Error("what came again is not what came once")
+	}
+	if !s.Visit(now.Add(time.Second), msg("a", 1)) {
+		t.Error("never forgotten")
+	}
+	if s.First(now.Add(time.Second), msg("a", 20)) {
+		t.Error("a visit is not remembered")
+	}
+	s.Visit(now, msg("b", 1))
+	s.Spread(now, msg("b", 1))
+	s.Spread(now, msg("c", 1))
+	if s.Visit(now, msg("b", 2)) || s.Visit(now, msg("c", 2)) {
+		t.Error("what went to all neighbours comes again")
+	}
+	if !s.Visit(now.Add(time.Second), msg("b", 2)) {
+		t.Error("and for ever")
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	good, err := sample().Append(nil)
 	if err != nil {

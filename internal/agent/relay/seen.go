@@ -16,35 +16,82 @@ type seenKey [16]byte
 // receivers' own sequence numbers and the hop limit bear.
 type Seen struct {
 	ttl  time.Duration
-	at   map[seenKey]time.Time
+	at   map[seenKey]sight
 	ring []seenKey
 	next int
 }
 
+// sight is what is remembered of a message.
+type sight struct {
+	at     time.Time
+	made   uint8 // hops at its last visit
+	visits uint8
+	spread bool // it was sent to all neighbours from here
+}
+
+// maxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
+// obstacle, and copies that a flood elsewhere has made must end all the same.
+const maxVisits = 8
+
 // NewSeen returns a memory of size messages for ttl each.
 func NewSeen(size int, ttl time.Duration) *Seen {
-	return &Seen{ttl: ttl, at: make(map[seenKey]time.Time, size), ring: make([]seenKey, 0, size)}
+	return &Seen{ttl: ttl, at: make(map[seenKey]sight, size), ring: make([]seenKey, 0, size)}
 }
 
 // First says whether m was not seen within the last ttl, and remembers it.
 func (s *Seen) First(now time.Time, m Message) bool {
 	k := key(m)
-	at, known := s.at[k]
-	if known && now.Sub(at) < s.ttl {
+	was, known := s.at[k]
+	if known && now.Sub(was.at) < s.ttl {
 		return false
 	}
-	s.at[k] = now
-	if known {
-		return true
-	}
-	if len(s.ring) < cap(s.ring) {
-		s.ring = append(s.ring, k)
-		return true
-	}
-	delete(s.at, s.ring[s.next])
-	s.ring[s.next] = k
-	s.next = (s.next + 1) % len(s.ring)
+	s.add(k, known, sight{at: now, made: m.Made, visits: 1})
 	return true
+}
+
+// Visit says whether m, which is routed and not for this node, may be passed on, and remembers it: it is new, or it is back from a
+// detour, which a copy with no more hops than the last one is not. What went to all neighbours from here need not go again.
+func (s *Seen) Visit(now time.Time, m Message) bool {
+	k := key(m)
+	was, known := s.at[k]
+	switch {
+	case !known || now.Sub(was.at) >= s.ttl:
+		s.add(k, known, sight{at: now, made: m.Made, visits: 1})
+		return true
+	case m.Made <= was.made || was.visits >= maxVisits || was.spread:
+		return false
+	}
+	was.made = m.Made
+	was.visits++
+	s.at[k] = was
+	return true
+}
+
+// Again says whether m came by here more than once.
+func (s *Seen) Again(m Message) bool { return s.at[key(m)].visits > 1 }
+
+// Spread remembers that m was sent to all neighbours from here.
+func (s *Seen) Spread(now time.Time, m Message) {
+	k := key(m)
+	was, known := s.at[k]
+	if !known {
+		was = sight{at: now, made: m.Made, visits: 1}
+	}
+	was.spread = true
+	s.add(k, known, was)
+}
+
+func (s *Seen) add(k seenKey, known bool, m sight) {
+	s.at[k] = m
+	switch {
+	case known:
+	case len(s.ring) < cap(s.ring):
+		s.ring = append(s.ring, k)
+	default:
+		delete(s.at, s.ring[s.next])
+		s.ring[s.next] = k
+		s.next = (s.next + 1) % len(s.ring)
+	}
 }
 
 func key(m Message) seenKey {

@@ -1,0 +1,408 @@
+package dnpcore
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/routing"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+// mesh is a whole torus of DNP halves. Each link carries a bounded number of frames a millisecond; what is more waits in a bounded queue, and
+// what that does not hold is lost.
+type mesh struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	now   time.Time
+	cfg   Config
+	dims  grid.Dims
+	nodes []*meshNode
+	rate  int     // frames a millisecond a link; 0: any
+	loss  float64 // of hop frames
+	lost  int     // frames that a queue did not hold
+}
+
+type meshNode struct {
+	at      grid.Coord
+	m       *Machine
+	wake    time.Time
+	dead    bool
+	cut     [grid.NumDirections]bool
+	queue   [grid.NumDirections][]torus.Frame // to go by each link
+	air     []Frame                           // that come at the end of the millisecond
+	opened  map[string]int
+	back    map[string]int
+	missing []routing.Missing
+	stores  map[watchdog.Addr]uint32 // every bit that was ever up
+}
+
+const meshQueue = 128
+
+// newMesh makes a torus in which all links are up.
+func newMesh(t *testing.T, dims string, seed uint64, edit func(c *Config)) *mesh {
+	d, err := grid.ParseDims(dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := config.Preset(config.PresetDefault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &mesh{t: t, rnd: rand.New(rand.NewPCG(seed, 9)), now: start, dims: d}
+	w.cfg = Config{Periods: p, MaxHops: routing.HopBound(d), LinkGrace: time.Second}
+	if edit != nil {
+		edit(&w.cfg)
+	}
+	for i := range d.Nodes() {
+		w.nodes = append(w.nodes, &meshNode{at: d.At(i), opened: map[string]int{}, back: map[string]int{}, stores: map[watchdog.Addr]uint32{}})
+	}
+	for _, n := range w.nodes {
+		w.begin(n, Hops{})
+	}
+	w.sessions()
+	w.run(time.Second)
+	return w
+}
+
+func (w *mesh) begin(n *meshNode, hops Hops) {
+	cfg := w.cfg
+	cfg.Topo = topo.New(fault.DefaultNodeID(n.at), n.at, w.dims, nil)
+	cfg.Hops, cfg.Seed = hops, w.rnd.Uint64()
+	m, err := New(cfg, w.now, 7)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n.m = m
+	w.step(n, Tick{})
+}
+
+func (w *mesh) sessions() {
+	for _, n := range w.nodes {
+		for _, d := range w.dims.Links() {
+			w.step(n, Session{Dir: d, ID: uint32(w.now.Sub(start)/time.Millisecond) + 1})
+		}
+	}
+}
+
+func (w *mesh) node(at string) *meshNode {
+	c, err := grid.ParseCoord(at)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.nodes[w.dims.Rank(c)]
+}
+
+func (w *mesh) cut(n *meshNode, d grid.Direction) {
+	to, _ := w.dims.Neighbour(n.at, d)
+	n.cut[d.Index()], w.nodes[w.dims.Rank(to)].cut[d.Opposite().Index()] = true, true
+}
+
+func (w *mesh) step(n *meshNode, ev Event) {
+	if n.dead {
+		return
+	}
+	out := n.m.Step(w.now, ev)
+	n.wake = out.Wake
+	for _, s := range out.Stores {
+		n.stores[s.Addr] |= s.Value
+	}
+	for _, f := range out.Frames {
+		i := f.Dir.Index()
+		if f.Frame.Type == torus.TypeHop && w.rnd.Float64() < w.loss {
+			continue
+		}
+		if len(n.queue[i]) >= meshQueue {
+			w.lost++
+			continue
+		}
+		f.Frame.Payload = bytes.Clone(f.Frame.Payload)
+		n.queue[i] = append(n.queue[i], f.Frame)
+	}
+	n.missing = append(n.missing, out.Missing...)
+	for _, b := range out.Open {
+		n.opened[string(b)]++
+	}
+	for _, m := range out.ToHost {
+		if m.Kind == relay.Back {
+			n.back[string(m.Envelope)]++
+		}
+	}
+	if out.TakeHost {
+		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})
+	}
+}
+
+// run lets time pass, a millisecond at a time.
+func (w *mesh) run(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); {
+		for _, n := range w.nodes {
+			for _, d := range w.dims.Links() {
+				w.carry(n, d)
+			}
+		}
+		w.now = w.now.Add(time.Millisecond)
+		for _, n := range w.nodes {
+			air := n.air
+			n.air = nil
+			for i := range air {
+				w.step(n, &air[i])
+			}
+			if !n.wake.After(w.now) {
+				w.step(n, Tick{})
+			}
+		}
+	}
+}
+
+func (w *mesh) carry(n *meshNode, d grid.Direction) {
+	q := n.queue[d.Index()]
+	k := len(q)
+	if w.rate > 0 {
+		k = min(k, w.rate)
+	}
+	if to, _ := w.dims.Neighbour(n.at, d); !n.cut[d.Index()] && !n.dead {
+		peer := w.nodes[w.dims.Rank(to)]
+		for _, f := range q[:k] {
+			peer.air = append(peer.air, Frame{d.Opposite(), f})
+		}
+	}
+	n.queue[d.Index()] = append(n.queue[d.Index()][:0], q[k:]...)
+}
+
+// stats adds up what all nodes count.
+func (w *mesh) stats() (h HopStats, r RouteStats) {
+	for _, n := range w.nodes {
+		s, q := n.m.HopStats(), n.m.RouteStats()
+		h.Held += s.Held
+		h.Refused += s.Refused
+		h.Expired += s.Expired
+		h.Again += s.Again
+		r.Routed += q.Routed
+		r.Derouted += q.Derouted
+		r.Flooded += q.Flooded
+		r.Swapped += q.Swapped
+		r.Ended += q.Ended
+	}
+	return h, r
+}
+
+// noRuleBroken checks that no half accuses a neighbour, nor finds itself sick.
+func (w *mesh) noRuleBroken() {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		for d, rules := range n.m.ProtocolStats() {
+			for r, count := range rules {
+				if count > 0 && Rule(r) != RuleRate {
+					w.t.Errorf("%s: link %d: rule %s broken %d times", n.at, d, Rule(r), count)
+				}
+			}
+		}
+		if v := n.stores[watchdog.AddrRouter0] &^ watchdog.RouterNoRoute; v != 0 {
+			w.t.Errorf("%s: router exceptions %#x", n.at, v)
+		}
+	}
+}
+
+func (n *meshNode) down(w *mesh, to grid.Coord, text string) {
+	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: to, Envelope: []byte(text)}})
+}
+
+// Messages find their way around random dead links, in one to three dimensions, by chaos; each arrives once.
+func TestMeshAroundDeadLinks(t *testing.T) {
+	for _, test := range []struct {
+		dims string
+		dead float64
+	}{{"6", 0.1}, {"4x4", 0.2}, {"6x5", 0.2}, {"3x3x3", 0.25}} {
+		derouted := uint64(0)
+		for seed := range uint64(4) {
+			w := newMesh(t, test.dims, seed, nil)
+			for _, n := range w.nodes {
+				for _, d := range w.dims.Links() {
+					if d.Positive() && w.rnd.Float64() < test.dead {
+						w.cut(n, d)
+					}
+				}
+			}
+			w.run(500 * time.Millisecond)
+			reached := w.reach()
+			type sent struct {
+				from, to *meshNode
+				text     string
+			}
+			var all []sent
+			for i := range 60 {
+				from, to := w.nodes[w.rnd.IntN(len(w.nodes))], w.nodes[w.rnd.IntN(len(w.nodes))]
+				if from == to {
+					continue
+				}
+				all = append(all, sent{from, to, fmt.Sprint("m", i)})
+				from.down(w, to.at, all[len(all)-1].text)
+				w.run(3 * time.Millisecond)
+			}
+			w.run(2 * time.Second)
+			for _, s := range all {
+				want := 0
+				if reached[s.from] == reached[s.to] {
+					want = 1
+				}
+				if got := s.to.opened[s.text]; got != want {
+					t.Errorf("%s seed %d: %s from %s to %s came %d times, want %d", test.dims, seed, s.text, s.from.at, s.to.at, got, want)
+				}
+			}
+			_, r := w.stats()
+			derouted += r.Derouted
+			w.noRuleBroken()
+		}
+		if derouted == 0 {
+			t.Errorf("%s: nothing was derouted: the test tests nothing", test.dims)
+		}
+	}
+}
+
+// reach numbers the parts of the torus that are connected.
+func (w *mesh) reach() map[*meshNode]int {
+	part := map[*meshNode]int{}
+	for i, n := range w.nodes {
+		if part[n] != 0 {
+			continue
+		}
+		part[n] = i + 1
+		for queue := []*meshNode{n}; len(queue) > 0; queue = queue[1:] {
+			for _, d := range w.dims.Links() {
+				c, _ := w.dims.Neighbour(queue[0].at, d)
+				if to := w.nodes[w.dims.Rank(c)]; !queue[0].cut[d.Index()] && part[to] == 0 {
+					part[to] = i + 1
+					queue = append(queue, to)
+				}
+			}
+		}
+	}
+	return part
+}
+
+// A message to a dead node ends, makes no node sick, and takes no more than its hops and a flood among the neighbours.
+func TestMeshDeadDestination(t *testing.T) {
+	w := newMesh(t, "4x4x4", 1, nil)
+	dead := w.node("2,2,2")
+	dead.dead = true
+	w.run(500 * time.Millisecond)
+	for i := range 5 {
+		w.node("0,0,0").down(w, dead.at, fmt.Sprint("to the dead ", i))
+		w.run(20 * time.Millisecond)
+	}
+	w.run(6 * time.Second)
+	h, r := w.stats()
+	if h.Held != 0 || r.Flooded == 0 {
+		t.Errorf("%+v %+v", h, r)
+	}
+	t.Logf("%+v, a message: %.0f hops, %.1f floods", r, float64(r.Routed+r.Derouted)/5, float64(r.Flooded)/5)
+	if most := uint64(5 * 200); r.Routed+r.Derouted+r.Flooded > most {
+		t.Errorf("%+v: want at most %d", r, most)
+	}
+	w.noRuleBroken()
+}
+
+// All nodes are full, of messages for everywhere: chaos empties the torus all the same, and nothing is lost. Without the exchange rule, which is
+// what dimension order amounts to here, it stands still.
+func TestMeshFullNodesExchange(t *testing.T) {
+	for _, test := range []struct {
+		dims string
+		a    routing.Algorithm
+	}{{"4x4", routing.Chaos}, {"3x3x3", routing.Chaos}, {"6", routing.Chaos}, {"2x2x2", routing.Chaos}} {
+		t.Run(test.dims+" "+test.a.String(), func(t *testing.T) {
+			w := newMesh(t, test.dims, 3, func(c *Config) { c.Routing = test.a })
+			total := w.fill()
+			w.sessions()
+			if h, _ := w.stats(); h.Held != total {
+				t.Fatalf("%d held of %d", h.Held, total)
+			}
+			w.run(5 * time.Second)
+			arrived := 0
+			for _, n := range w.nodes {
+				for text, k := range n.opened {
+					if arrived++; k != 1 {
+						t.Errorf("%s came %d times", text, k)
+					}
+				}
+			}
+			h, r := w.stats()
+			t.Logf("%d of %d arrived; %+v %+v", arrived, total, h, r)
+			if arrived != total || h.Held != 0 || h.Expired != 0 {
+				t.Errorf("%d of %d arrived; %+v", arrived, total, h)
+			}
+			if r.Swapped == 0 && h.Refused == 0 {
+				t.Error("no node was ever full: the test tests nothing")
+			}
+			w.noRuleBroken()
+		})
+	}
+}
+
+// An envelope of several pieces comes whole and once, though its pieces go different ways, and frames are lost; one of which a piece does not come
+// is missed, and said.
+func TestMeshPieces(t *testing.T) {
+	w := newMesh(t, "4x4", 2, nil)
+	w.loss = 0.3
+	from, to := w.node("0,0,0"), w.node("2,2,0")
+	long := bytes.Repeat([]byte("envelope "), 400)
+	pieces, err := routing.Split(from.at, long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pieces {
+		from.down(w, to.at, string(p))
+	}
+	w.run(time.Second)
+	if to.opened[string(long)] != 1 || len(to.opened) != 1 || to.missing != nil {
+		t.Errorf("opened %d messages, the long one %d times; missing %v", len(to.opened), to.opened[string(long)], to.missing)
+	}
+	to.m.out = Output{}
+	to.m.toHost(long)
+	if len(to.m.out.ToHost) != len(pieces) || !routing.IsPiece(to.m.out.ToHost[0].Envelope) {
+		t.Errorf("%d messages to the host half, want %d pieces", len(to.m.out.ToHost), len(pieces))
+	}
+	long[0]++
+	if pieces, err = routing.Split(from.at, long); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pieces[1:] {
+		from.down(w, to.at, string(p))
+	}
+	w.run(2 * routing.MissingAfter)
+	if len(to.opened) != 1 || len(to.missing) != 1 || to.missing[0].Have != len(pieces)-1 || to.missing[0].Origin != from.at {
+		t.Errorf("opened %d messages; missing %v", len(to.opened), to.missing)
+	}
+	w.noRuleBroken()
+}
+
+// fill restarts all halves with room for no message more, each for another node, and returns how many there are.
+func (w *mesh) fill() (total int) {
+	for _, n := range w.nodes {
+		var hops Hops
+		for i := range n.m.room() {
+			to := n.at
+			for to == n.at {
+				to = w.dims.At(w.rnd.IntN(len(w.nodes)))
+			}
+			s := slot{msg: relay.Message{Kind: relay.Down, Limit: w.cfg.MaxHops, Dst: to, Envelope: fmt.Appendf(nil, "%s/%d", n.at, i)}}
+			b, err := s.append(nil)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			hops.Held[i] = Held{Bytes: b}
+			total++
+		}
+		w.begin(n, hops)
+	}
+	return total
+}

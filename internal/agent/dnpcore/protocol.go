@@ -1,0 +1,104 @@
+package dnpcore
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// Channel protocol checks (seed 003 §5.2.1.2): what a neighbour does that no loss, delay, duplicate or restart makes, so that it or its link is
+// faulty, or somebody else's. "Most control sequences turn out to fall within the space of possible legal behavior": only what is unambiguous
+// is checked. Each has a counter for each link, and all but RuleRate a bit in register router 0, which does not make this node's core sick.
+
+// Rule is what a neighbour has broken.
+type Rule uint8
+
+// The rules.
+const (
+	RuleAck     Rule = iota // it acknowledges messages that were never sent
+	RuleOrder               // it acknowledges frames that were never sent
+	RuleStream              // it counts its messages anew, and has not been restarted
+	RuleHops                // a message that made no hop, or more than it may
+	RuleOutside             // a message to a place outside the torus
+	RuleBack                // a message of a flood that comes from where it had gone
+	RuleRate                // more messages than it may send: they are refused (register router 1)
+
+	numRules = iota
+)
+
+// Rules is how many there are.
+const Rules = numRules
+
+var ruleNames = [numRules]string{
+	RuleAck: "ack", RuleOrder: "order", RuleStream: "stream", RuleHops: "hops", RuleOutside: "outside", RuleBack: "back", RuleRate: "rate",
+}
+
+// String returns the rule's name, as in the metrics.
+func (r Rule) String() string {
+	if r < numRules {
+		return ruleNames[r]
+	}
+	return fmt.Sprintf("Rule(%d)", uint8(r))
+}
+
+var ruleBits = [numRules]uint32{
+	RuleAck: watchdog.RouterProtocolAck, RuleOrder: watchdog.RouterProtocolOrder, RuleStream: watchdog.RouterProtocolStream,
+	RuleHops: watchdog.RouterProtocolHops, RuleOutside: watchdog.RouterProtocolOutside, RuleBack: watchdog.RouterProtocolBack,
+}
+
+// breaks notes that a neighbour has broken a rule, n times.
+func (m *Machine) breaks(now time.Time, l *link, r Rule, n uint64) {
+	if l.protocol[r] == 0 {
+		m.note(NoteProtocol, "link %s: the neighbour breaks rule %s of the channel protocol", l.dir, r)
+	}
+	l.protocol[r] += n
+	m.raise(now, watchdog.AddrRouter0, ruleBits[r])
+}
+
+// checkHop checks the header of a frame of TypeHop, that came with a boot epoch.
+func (m *Machine) checkHop(now time.Time, l *link, epoch fault.Epoch, hd torus.HopHeader) {
+	if l.hop.Impossible(hd) {
+		m.breaks(now, l, RuleAck, 1)
+	}
+	switch {
+	case l.hop.Renamed(hd):
+		if epoch == l.rxEpoch && epoch != 0 {
+			m.breaks(now, l, RuleStream, 1)
+		}
+		l.rxEpoch = epoch
+	case l.rxEpoch == 0 && hd.Stream != 0:
+		l.rxEpoch = epoch
+	}
+}
+
+// lawful checks a message that a neighbour sent. One that cannot be is dropped.
+func (m *Machine) lawful(now time.Time, from *link, msg *relay.Message) bool {
+	switch n := len(msg.Hops); {
+	case msg.Made == 0 || msg.Made > msg.Limit:
+		m.breaks(now, from, RuleHops, 1)
+	case msg.Kind != relay.Up && !m.cfg.Topo.Dims.Contains(msg.Dst):
+		m.breaks(now, from, RuleOutside, 1)
+	case msg.Kind == relay.Up && n >= 2 && n < relay.MaxRecorded && msg.Hops[n-1].Coord == from.dst && msg.Hops[n-2].Coord == m.cfg.Topo.Coord:
+		// No node floods to where a message came from; messages that are routed may come back, where nothing else is functional.
+		m.breaks(now, from, RuleBack, 1)
+	default:
+		return true
+	}
+	return false
+}
+
+// ProtocolStats returns how often the neighbour at each link has broken each rule; zero where there is none.
+func (m *Machine) ProtocolStats() (out [grid.NumDirections][Rules]uint64) {
+	for i, l := range m.links {
+		if l != nil {
+			out[i] = l.protocol
+		}
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package dnpcore
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/routing"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// There is room while fewer slots are in use than NumHeld less one for each link. The last are for exchanges alone (the packet exchange rule of
+// seed 003 §2): a node without room takes a message of a neighbour all the same, one at a time for each link, if it has one on its way there.
+// If it has none it chooses one at random and sends it there, nearer or not: the deroute under pressure. So two neighbours that wait for each other
+// always get on, and no ring of full nodes stands still: see ADR 21.
+
+// room is how many messages may be held if none is exchanged.
+func (m *Machine) room() int { return NumHeld - len(m.cfg.Topo.Links) }
+
+// full says whether there is no room.
+func (m *Machine) full() bool { return bits.OnesCount64(m.hops.on) >= m.room() }
+
+// admit says whether there is room for a message that a neighbour sends, or it is exchanged for one that goes there.
+func (m *Machine) admit(now time.Time, l *link) bool {
+	switch {
+	case !m.full():
+		l.swap = false
+		return true
+	case l.swap, m.hops.on == 1<<NumHeld-1, l.hop.InFlight() == 0 && !m.offer(now, l):
+		return false
+	}
+	l.swap = true
+	return true
+}
+
+// offer sends a message that waits elsewhere to a neighbour that has one for this node: one that gets nearer there if there is any, and
+// else one that does not, if its hops suffice for the detour. It is chosen at random: that no message is led astray for ever rests on it.
+func (m *Machine) offer(now time.Time, l *link) bool {
+	if !m.functional(l) || !m.acknowledges(l) || l.hop.Full() {
+		return false
+	}
+	best, how, seen := none, routing.Stuck, 0
+	for on := m.hops.on; on != 0; on &= on - 1 {
+		i := bits.TrailingZeros64(on)
+		s := &m.hops.slots[i]
+		if s.msg.Kind != relay.Down || s.msg.Dst == m.cfg.Topo.Coord || s.passed || s.leaves || s.mail != mailNone {
+			continue
+		}
+		left := int(min(s.msg.Limit, m.cfg.MaxHops)) - int(s.msg.Made)
+		q := m.query(&s.msg, m.link(s.from))
+		o, ok := m.cfg.Routing.Swap(&q, l.dir)
+		if !ok || left < 1+routing.Distance(m.cfg.Topo.Dims, l.dst, s.msg.Dst) || how == routing.Route && o == routing.Deroute {
+			continue
+		}
+		if o != how {
+			how, seen = o, 0
+		}
+		if seen++; m.random.IntN(seen) == 0 {
+			best = i
+		}
+	}
+	if best == none {
+		return false
+	}
+	for _, d := range m.cfg.Topo.Links {
+		m.giveUp(best, m.links[d.Index()])
+	}
+	msg := m.aged(&m.hops.slots[best], now)
+	msg.Made++
+	m.send(now, best, l, msg)
+	m.settle(now, best)
+	m.routed.Swapped++
+	return true
+}

@@ -186,7 +186,8 @@ func (m *Machine) endDiagnosis() {
 	for i := range x.found {
 		f := &x.found[i]
 		now, was := m.links[f.Dir.Index()].machine.Stats(), x.before[f.Dir.Index()]
-		f.Heard = uint32(now.Received - was.Received)
+		// Its recovery daemon announces a half that is not there: that is no sign of its life.
+		f.Heard = uint32(now.Received - was.Received - (now.Restarting - was.Restarting))
 		f.Missed = uint32(now.Lost - min(was.Lost, now.Lost)) // less, where what was thought lost came late
 		f.Damaged = uint32(now.CRC - was.CRC)
 	}

@@ -220,7 +220,8 @@ type node struct {
 // dnp says whether the DNP half has said everything.
 func (n *node) dnp() bool { return n.refused != "" || n.tested != 0 && n.known == n.tested }
 
-func (n *node) done() bool { return n.dnp() && n.host != diagnosis.NoWord }
+// done says whether nothing more is waited for: that its host half lives, its DNP half may say as well.
+func (n *node) done() bool { return n.dnp() && (n.host != diagnosis.NoWord || n.own.Answered > 0) }
 
 func (n *node) heard() bool { return n.known != 0 || n.refused != "" || n.host != diagnosis.NoWord }
 

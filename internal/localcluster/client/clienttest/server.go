@@ -126,6 +126,7 @@ type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
 	Address string
 	Admin   Admin
+	Manage  Manage
 	// Operators is guarded by mu once somebody asks.
 	Operators Operators
 	m         *Map
@@ -175,6 +176,7 @@ func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
 	s.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(conf)))
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, &s.Admin)
+	lofamov1.RegisterManageServer(s.grpc, &s.Manage)
 	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
 	return s, nil
 }

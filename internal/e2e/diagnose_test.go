@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// diagnose makes a diagnosis as an operator. each is called with every progress.
+func (t trial) diagnose(req *lofamov1.DiagnoseRequest, each func(*lofamov1.DiagnosisProgress)) *lofamov1.DiagnosisReport {
+	t.Helper()
+	c, err := t.Cluster.ClientAs(pki.RoleOperator)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := c.Diagnose(ctx, req, func(p *lofamov1.DiagnosisProgress) error {
+		if each != nil {
+			each(p)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("diagnose %v: %v", req, err)
+	}
+	t.Logf("%s: %d nodes, %d links in %d ms, silent %v, open %v", r.GetScope(), r.GetNodes(), len(r.GetLinks()), r.GetTookMs(), r.GetSilent(), r.GetOpen())
+	return r
+}
+
+// named are the faults of a report, and the links that are neither good nor explained by those.
+func named(r *lofamov1.DiagnosisReport) (out []string) {
+	for _, f := range r.GetFaults() {
+		out = append(out, fmt.Sprintf("%s %s %s", f.GetPart(), f.GetNode(), f.GetDirection()))
+	}
+	for _, l := range r.GetLinks() {
+		switch l.GetVerdict() {
+		case lofamov1.LinkVerdict_LINK_LOSSY, lofamov1.LinkVerdict_LINK_CORRUPT, lofamov1.LinkVerdict_LINK_SLOW, lofamov1.LinkVerdict_LINK_INCONCLUSIVE:
+			out = append(out, fmt.Sprintf("%s %s %s", l.GetVerdict(), l.GetNode(), l.GetDirection()))
+		default: // good, or explained by a fault
+		}
+	}
+	return out
+}
+
+// finds makes a diagnosis of everything, and wants these alone to be named.
+func (t trial) finds(want ...string) *lofamov1.DiagnosisReport {
+	t.Helper()
+	r := t.diagnose(&lofamov1.DiagnoseRequest{}, nil)
+	if got := named(r); !slices.Equal(got, want) {
+		t.Errorf("found %v, want %v", got, want)
+		for _, l := range r.GetLinks() {
+			if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD {
+				t.Logf("%v", l)
+			}
+		}
+	}
+	return r
+}
+
+// TestDiagnose has real nodes test their links, with every fault that there is among them.
+func TestDiagnose(t *testing.T) {
+	l := cluster(t, "2x2x2", 3)
+
+	try(t, l, "nothing is wrong", func(t trial) {
+		r := t.finds()
+		if r.GetNodes() != 8 || len(r.GetLinks()) != 24 || len(r.GetSilent())+len(r.GetOpen()) > 0 {
+			t.Errorf("%v", r)
+		}
+		for _, l := range r.GetLinks() {
+			for _, f := range []*lofamov1.LinkFinding{l.GetHere(), l.GetThere()} {
+				if f.GetDnp().GetAnswered() == 0 || f.GetHost().GetAnswered() == 0 || f.GetThrough().GetAnswered() == 0 || f.GetDnp().GetMedianUs() == 0 {
+					t.Errorf("link %s %s: %v", l.GetNode(), l.GetDirection(), f)
+				}
+			}
+		}
+		one := t.diagnose(&lofamov1.DiagnoseRequest{Node: "1,0,1", Link: "Y+", Rounds: 2}, nil)
+		if one.GetNodes() != 2 || len(one.GetLinks()) != 1 || one.GetLinks()[0].GetHere().GetDnp().GetSent() != 72 {
+			t.Errorf("one link: %v", one)
+		}
+		kept, err := t.Client.GetDiagnosis(t.Context())
+		if err != nil || kept.GetScope() != one.GetScope() {
+			t.Errorf("the last report: %v, %v", kept, err)
+		}
+	})
+
+	try(t, l, "corrupt link", func(t trial) {
+		t.inject("n0-0-0", localcluster.Fault{Kind: localcluster.CorruptLink, Dir: grid.XPlus, Rate: 0.3})
+		t.finds("LINK_CORRUPT n0-0-0 X+")
+	})
+
+	for _, oneWay := range []bool{false, true} {
+		try(t, l, fmt.Sprintf("link cut, one way %t", oneWay), func(t trial) {
+			t.inject("n0-1-0", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.ZPlus, OneWay: oneWay})
+			r := t.finds("PART_LINK n0-1-0 Z+")
+			if f := r.GetFaults(); len(f) == 1 && (!f[0].GetOutDead() || f[0].GetInDead() == oneWay) {
+				t.Errorf("the wrong way: %v", f[0])
+			}
+		})
+	}
+
+	try(t, l, "service network cut", func(t trial) {
+		t.inject("n1-1-0", simple(localcluster.CutService))
+		if r := t.finds(); slices.Contains(r.GetSilent(), "n1-1-0") {
+			t.Errorf("it has the torus, and is silent")
+		}
+	})
+
+	for _, tc := range []struct {
+		kind            localcluster.Kind
+		component, want string
+	}{
+		{localcluster.KillHost, "host", "PART_HOST_HALF n1-0-1 "},
+		{localcluster.KillDNP, "dnp", "PART_DNP_HALF n1-0-1 "},
+		{localcluster.HangHost, "host", "PART_HOST_HALF n1-0-1 "},
+		{localcluster.HangDNP, "dnp", "PART_DNP_HALF n1-0-1 "},
+		{localcluster.KillNode, "node", "PART_NODE n1-0-1 "},
+	} {
+		try(t, l, tc.kind.String(), func(t trial) {
+			t.inject("n1-0-1", simple(tc.kind))
+			t.becomes("n1-0-1", tc.component, failed)
+			r := t.finds(tc.want)
+			if silent := tc.kind == localcluster.KillNode; silent != slices.Contains(r.GetSilent(), "n1-0-1") {
+				t.Errorf("silent: %v", r.GetSilent())
+			}
+		})
+	}
+
+	// The diagnosis ends, and the report of the cut, which is under way meanwhile, arrives.
+	try(t, l, "link cut in the middle", func(t trial) {
+		var once sync.Once
+		began := time.Now()
+		r := t.diagnose(&lofamov1.DiagnoseRequest{Rounds: 3}, func(*lofamov1.DiagnosisProgress) {
+			once.Do(func() { t.inject("n0-0-1", localcluster.Fault{Kind: localcluster.CutLink, Dir: grid.YPlus}) })
+		})
+		if took := time.Since(began); took > 15*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		for _, x := range named(r) {
+			if x != "LINK_LOSSY n0-0-1 Y+" && x != "PART_LINK n0-0-1 Y+ " && x != "PART_LINK n0-0-1 Y+" {
+				t.Errorf("named: %s", x)
+			}
+		}
+		t.becomes("n0-0-1", "link/Y+", failed)
+	})
+
+	try(t, l, "who may", func(t trial) {
+		if _, err := t.Client.Diagnose(t.Context(), &lofamov1.DiagnoseRequest{}, nil); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("a viewer: %v", err)
+		}
+	})
+}

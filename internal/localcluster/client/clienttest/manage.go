@@ -1,0 +1,37 @@
+package clienttest
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// Manage is what a server says as lofamo.v1.Manage. Set it before anybody asks.
+type Manage struct {
+	lofamov1.UnimplementedManageServer
+
+	Responses []*lofamov1.DiagnoseResponse // of Diagnose
+	Last      *lofamov1.DiagnosisReport
+	// Err is what calls fail with, streams after all they have.
+	Err error
+	// Asked has the requests, in words.
+	Asked []string
+}
+
+// Diagnose implements the service.
+func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, s grpc.ServerStreamingServer[lofamov1.DiagnoseResponse]) error {
+	m.Asked = append(m.Asked, req.GetNode()+" "+req.GetLink())
+	for _, r := range m.Responses {
+		if err := s.Send(r); err != nil {
+			return err
+		}
+	}
+	return m.Err
+}
+
+// GetDiagnosis implements the service.
+func (m *Manage) GetDiagnosis(context.Context, *lofamov1.GetDiagnosisRequest) (*lofamov1.DiagnosisReport, error) {
+	return m.Last, m.Err
+}

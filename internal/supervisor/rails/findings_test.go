@@ -1,0 +1,60 @@
+package rails
+
+import (
+	"testing"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// diagnosed remembers findings.
+type diagnosed struct{ got []*lofamov1.DiagnosisFindings }
+
+func (d *diagnosed) Findings(f *lofamov1.DiagnosisFindings) { d.got = append(d.got, f) }
+
+func findings(t testing.TB, h *half) []byte {
+	t.Helper()
+	return h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: &lofamov1.DiagnosisFindings{
+		Number: &lofamov1.OrderNumber{Term: 7, Count: 1}, Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: 5, Links: 1,
+		Link: &lofamov1.LinkFinding{Direction: 1},
+	}}})
+}
+
+// Findings go to the diagnosis where this replica leads, straight or relayed, and to the leader elsewhere; never to the engine.
+func TestFindingsGoToTheLeader(t *testing.T) {
+	a := newAuthority(t)
+	h, relay := a.half(t, dnp0), a.half(t, host1)
+	relayed, err := servicenet.SealRelayed(findings(t, h), []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads, follows := &diagnosed{}, &diagnosed{}
+	leader := a.replica(t, "s1", func(c *IntakeConfig) { c.Diagnoses = leads })
+	follower := a.replica(t, "s2", func(c *IntakeConfig) { c.Diagnoses = follows })
+	follower.leader.leading = false
+	for _, b := range [][]byte{findings(t, h), relayed} {
+		leader.get(n1, 0, b)
+		follower.get(n1, 0, b)
+	}
+	if len(leads.got) != 2 || leads.got[1].GetNode() != "n0" || len(leader.leader.inputs()) != 0 {
+		t.Errorf("the leader has %v, its engine %v", leads.got, leader.leader.inputs())
+	}
+	if len(follows.got) != 0 || len(follower.forward.got) != 2 {
+		t.Fatalf("the follower keeps %v and forwards %v", follows.got, follower.forward.got)
+	}
+	for _, req := range follower.forward.got {
+		if in := leader.intake.Forwarded(req); in != nil {
+			t.Errorf("%+v for the engine", in)
+		}
+	}
+	if len(leads.got) != 4 {
+		t.Errorf("%d findings at the leader", len(leads.got))
+	}
+	stranger := a.half(t, fault.Origin{Node: "n7", Half: fault.HalfDNP})
+	before := leader.refused("unknown-node")
+	leader.get(n1, 0, findings(t, stranger))
+	if leader.refused("unknown-node") != before+1 || len(leads.got) != 4 {
+		t.Error("findings of nobody's node are taken, or not counted")
+	}
+}

@@ -74,9 +74,41 @@ type Supervisor struct {
 	// Foresight is how far ahead a trend towards a threshold (temperature, power, voltage, corrected memory
 	// errors, lost frames of a link) is warned of. 0 for not at all, or 1m to 168h. Default 1h.
 	Foresight Duration `json:"foresight"`
+	// Diagnosis says what the supervisors diagnose by themselves. Default nothing.
+	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
 }
+
+// DiagnosisConfig says which diagnoses the leading supervisor makes without being asked.
+type DiagnosisConfig struct {
+	// Auto is off, or links: a link that is SICK for After is diagnosed. Default off.
+	Auto string `json:"auto,omitempty"`
+	// After is for how long a link must be SICK, 1s to 24h. 0 stands for 10s, the default.
+	After Duration `json:"after,omitzero"`
+	// MinInterval is how often the same link is diagnosed at most, 1m to 168h. 0 stands for 10m, the default.
+	MinInterval Duration `json:"minInterval,omitzero"`
+}
+
+// Filled returns it with what 0 stands for.
+func (c DiagnosisConfig) Filled() DiagnosisConfig {
+	if c.Auto == "" {
+		c.Auto = DiagnosisOff
+	}
+	if c.After == 0 {
+		c.After = Duration(10 * time.Second)
+	}
+	if c.MinInterval == 0 {
+		c.MinInterval = Duration(10 * time.Minute)
+	}
+	return c
+}
+
+// What DiagnosisConfig.Auto may be.
+const (
+	DiagnosisOff   = "off"
+	DiagnosisLinks = "links"
+)
 
 // NodeEntry is one node of the torus.
 type NodeEntry struct {

@@ -336,6 +336,19 @@ func (a Agent) validateFamilies(p *problems, field string, s SupervisorAddr) {
 	}
 }
 
+func (c DiagnosisConfig) validate(p *problems) {
+	c = c.Filled()
+	if c.Auto != DiagnosisOff && c.Auto != DiagnosisLinks {
+		p.bad("diagnosis.auto", c.Auto, DiagnosisOff+" or "+DiagnosisLinks)
+	}
+	if d := c.After.D(); d < time.Second || d > 24*time.Hour {
+		p.bad("diagnosis.after", d.String(), "1s to 24h")
+	}
+	if d := c.MinInterval.D(); d < time.Minute || d > 168*time.Hour {
+		p.bad("diagnosis.minInterval", d.String(), "1m to 168h")
+	}
+}
+
 // Validate names every bad field at once.
 func (s Supervisor) Validate() error {
 	p := &problems{}
@@ -356,6 +369,7 @@ func (s Supervisor) Validate() error {
 	if d := s.Foresight.D(); d != 0 && (d < time.Minute || d > 168*time.Hour) {
 		p.bad("foresight", d.String(), "0s (none), or 1m to 168h")
 	}
+	s.Diagnosis.validate(p)
 	udp, tcp := taken{}, taken{}
 	s.validateReport(p, udp)
 	p.checksums("checksums", s.Checksums)

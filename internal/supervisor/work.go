@@ -281,8 +281,7 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 	if s.parent != nil {
 		return s.parent.Lead(ctx, fence)
 	}
-	s.diagnose.Lead(uint64(fence.Rev))
-	defer s.diagnose.Lead(0)
+	defer s.leadDiagnoses(ctx, fence)()
 	if s.border != nil {
 		return s.leadRegion(ctx, fence)
 	}

@@ -1,0 +1,129 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// PolicySubject is who asks for what the supervisors diagnose by themselves.
+const PolicySubject = "policy"
+
+// Policy says what the supervisors diagnose by themselves. Its zero: nothing.
+type Policy struct {
+	// Links: those that are SICK. After is for how long one must be so, MinInterval how often the same is diagnosed.
+	Links              bool
+	After, MinInterval time.Duration
+}
+
+// pauseBetween is between any two diagnoses of the policy: people want their turn, and the links their load.
+const pauseBetween = 10 * time.Second
+
+// Suspect is an end of a link that is SICK for a reason of its own.
+type Suspect struct {
+	Node  fault.NodeID
+	Dir   grid.Direction
+	Since time.Time
+}
+
+// Auto applies a policy. It is pure, and for one goroutine.
+type Auto struct {
+	policy Policy
+	done   map[end]time.Time
+	last   time.Time
+}
+
+type end struct {
+	node fault.NodeID
+	dir  grid.Direction
+}
+
+// NewAuto returns one that has diagnosed nothing yet.
+func NewAuto(p Policy) *Auto { return &Auto{policy: p, done: map[end]time.Time{}} }
+
+// Next returns what to diagnose now, of links that are suspect: the one that has been so for longest. peer is the other end of a
+// link, by which it may be a suspect too. False: nothing.
+func (a *Auto) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, grid.Direction) (fault.NodeID, bool)) (Request, bool) {
+	for e, at := range a.done {
+		if now.Sub(at) >= a.policy.MinInterval {
+			delete(a.done, e)
+		}
+	}
+	if !a.policy.Links || !a.last.IsZero() && now.Sub(a.last) < pauseBetween {
+		return Request{}, false
+	}
+	var found *Suspect
+	for i := range suspects {
+		s := &suspects[i]
+		if _, lately := a.done[end{s.Node, s.Dir}]; lately || now.Sub(s.Since) < a.policy.After {
+			continue
+		}
+		if found == nil || s.Since.Before(found.Since) {
+			found = s
+		}
+	}
+	if found == nil {
+		return Request{}, false
+	}
+	a.last, a.done[end{found.Node, found.Dir}] = now, now
+	if id, ok := peer(found.Node, found.Dir); ok {
+		a.done[end{id, found.Dir.Opposite()}] = now
+	}
+	return Request{Node: found.Node, Link: found.Dir, Rounds: autoRounds, Subject: PolicySubject}, true
+}
+
+// autoRounds are enough to see a loss of some per cent.
+const autoRounds = 3
+
+// lookEvery is how often the map is looked at for suspects.
+const lookEvery = 2 * time.Second
+
+// Watch diagnoses by a policy until the context ends. suspects are of the fault map, as it is.
+func (m *Manager) Watch(ctx context.Context, p Policy, suspects func(context.Context) ([]Suspect, error)) {
+	if !p.Links {
+		return
+	}
+	auto := NewAuto(p)
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			list, err := suspects(ctx)
+			if err != nil {
+				continue // it leads no more, or not yet
+			}
+			req, ok := auto.Next(now, list, m.peer)
+			if !ok {
+				continue
+			}
+			if _, err := m.Run(ctx, req, func(*lofamov1.DiagnosisProgress) error { return nil }); err != nil && !errors.Is(err, ErrBusy) {
+				m.cfg.Logger.Info("diagnosis by policy failed", "of", req.String(), "err", err)
+			}
+		}
+	}
+}
+
+// peer is the node at the other end of a link.
+func (m *Manager) peer(id fault.NodeID, d grid.Direction) (fault.NodeID, bool) {
+	c, ok := m.cfg.Names.Coord(id)
+	if !ok {
+		return "", false
+	}
+	at, ok := m.cfg.Names.Dims().Neighbour(c, d)
+	if !ok {
+		return "", false
+	}
+	for _, other := range m.cfg.Names.All() {
+		if c, ok := m.cfg.Names.Coord(other); ok && c == at {
+			return other, true
+		}
+	}
+	return "", false
+}

@@ -267,7 +267,7 @@ func (m *Machine) onPass(now time.Time, l *link, probe []byte) {
 // either; else it is the self-test's.
 func (m *Machine) onDiagnosisEcho(now time.Time, l *link, data []byte) bool {
 	if kind, back, probe, ok := diagnosis.Unwrap(data); ok {
-		if to := m.links[back.Index()]; kind == diagnosis.Through && back == l.dir.Opposite() && to != nil && to.session {
+		if to := m.links[back.Index()]; kind == diagnosis.Through && back == l.dir.Opposite() && to != nil && to.session && m.selfTest.echoes[l.dir.Index()].take(now) {
 			m.sendTest(to, testEcho, probe)
 		}
 		return true

@@ -8,6 +8,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/tests"
@@ -165,5 +166,33 @@ func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
 	}
 	if len(p.found) != 2 {
 		t.Errorf("%d findings", len(p.found))
+	}
+}
+
+// A neighbour has no more passed on or sent back than its budget, whatever it sends: probes to pass on, and echoes of such.
+func TestDiagnosisPassesOnWithinBounds(t *testing.T) {
+	p := newPair(t, tests.Config{}, tests.Config{})
+	probe := append([]byte("LFDP"), make([]byte, 28)...)
+	probe[4], probe[5] = byte(diagnosis.Through), byte(grid.XPlus)
+	echo := append([]byte{testEcho}, diagnosis.Wrap(nil, diagnosis.Through, grid.XPlus, probe)...)
+	for name, payload := range map[string][]byte{"to pass on": append([]byte{testPass}, probe...), "echoes": echo} {
+		p.tests = 0
+		for range 1000 {
+			p.step(0, &Frame{Dir: grid.XMinus, Frame: torus.Frame{Type: torus.TypeTest, Payload: payload}})
+		}
+		if p.tests > 0 {
+			t.Errorf("%s: frames that are none of the link's are taken", name) // they have no number
+		}
+		l := p.halves[0].links[grid.XMinus.Index()]
+		out := 0
+		for range 1000 {
+			p.halves[0].frames = p.halves[0].frames[:0]
+			p.halves[0].onTestFrame(p.now, l, payload)
+			out += len(p.halves[0].frames)
+		}
+		if out == 0 || out > echoRate {
+			t.Errorf("%s: %d of 1000 go on: want some, and at most %d", name, out, echoRate)
+		}
+		p.run(2 * time.Second)
 	}
 }

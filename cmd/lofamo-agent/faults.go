@@ -50,9 +50,9 @@ While the supervisors that it hears have no quorum, nothing is decided: the answ
 				write = writeFaultsJSON
 			}
 			if !follow {
-				return faultsNow(c, cfg.StateDir, nodes, write)
+				return faultsNow(c, cfg.JobsSocket(), nodes, write)
 			}
-			err = local.Watch(c.Context(), cfg.StateDir, nodes, func(r *lofamov1.WatchFaultsResponse) error {
+			err = local.Watch(c.Context(), cfg.JobsSocket(), nodes, func(r *lofamov1.WatchFaultsResponse) error {
 				return write(c.OutOrStdout(), r)
 			})
 			if interrupted := c.Context().Err() != nil; interrupted {
@@ -70,12 +70,12 @@ While the supervisors that it hears have no quorum, nothing is decided: the answ
 const tellWithin = 5 * time.Second
 
 // faultsNow writes what is known, once all of it has been told, or as much as has been in time.
-func faultsNow(c *cobra.Command, stateDir string, nodes []string, write func(io.Writer, *lofamov1.WatchFaultsResponse) error) error {
+func faultsNow(c *cobra.Command, socket string, nodes []string, write func(io.Writer, *lofamov1.WatchFaultsResponse) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), tellWithin)
 	defer cancel()
 	known := make(map[string]*lofamov1.LocalNode)
 	var last *lofamov1.WatchFaultsResponse
-	err := local.Watch(ctx, stateDir, nodes, func(r *lofamov1.WatchFaultsResponse) error {
+	err := local.Watch(ctx, socket, nodes, func(r *lofamov1.WatchFaultsResponse) error {
 		for _, n := range r.GetNodes() {
 			known[n.GetId()] = n
 		}

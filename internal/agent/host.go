@@ -78,7 +78,9 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 		return fmt.Errorf("host half: %w", err)
 	}
 	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
-	h.local = local.New(h)
+	if h.local, err = h.newLocal(); err != nil {
+		return fmt.Errorf("host half: %w", err)
+	}
 	h.opens = sessions.With(c.verifier, h.keys.table)
 	h.tests = newProber(ctx, &h.common)
 	h.setTargets()
@@ -278,6 +280,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.bindUntilBound(ctx); return nil })
 	g.Go(func() error { h.serveStatus(ctx); return nil })
 	g.Go(func() error { h.serveLocal(ctx); return nil })
+	g.Go(func() error { h.local.Run(ctx); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
 	}

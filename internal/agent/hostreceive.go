@@ -40,6 +40,10 @@ func (h *hostHalf) onMessage(m mailbox.Message) {
 		h.step(hostcore.TestMail{Echo: echo, Data: data})
 		return
 	}
+	if m.Type == mailbox.Jobs {
+		h.onJobs(m.Payload)
+		return
+	}
 	if m.Type == mailbox.Recovery {
 		h.onRecord(m.Payload)
 	}

@@ -45,6 +45,8 @@ var layers = map[string][]string{
 	"pkg/awareness":           {"pkg/fault", "pkg/torus/grid"},
 	"pkg/selftest":            {},
 	"pkg/reliability":         {},
+	"pkg/jobs":                {"api"},
+	"examples":                {"pkg/jobs"},
 	"internal/version":        {},
 	"internal/archtest":       {},
 	"internal/golden":         {},
@@ -71,6 +73,7 @@ var layers = map[string][]string{
 var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
+	"internal/agent/jobs",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos",

@@ -64,6 +64,8 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// SelfTest says how often the modules in use are tested.
 	SelfTest SelfTestConfig `json:"selfTest"`
+	// Jobs is the socket for the jobs on the node, and who may do what there.
+	Jobs JobsConfig `json:"jobs"`
 	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
 	// it. Default false.
 	Injection bool `json:"injection,omitempty"`
@@ -176,6 +178,7 @@ func DefaultAgent() Agent {
 		Sensors:  sensor.DefaultConfig(),
 		Recovery: RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
 		SelfTest: SelfTestConfig{Interval: Duration(2 * time.Second), IdleAfter: Duration(10 * time.Second)},
+		Jobs:     defaultJobs(),
 		Log:      LogConfig{Level: "info", Format: "text"},
 	}
 }

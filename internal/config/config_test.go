@@ -314,6 +314,14 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.SelfTest.Interval = Duration(6 * time.Second) }, "selfTest.interval: given 6s: want 500ms to 5s"},
 		{func(a *Agent) { a.SelfTest.IdleAfter = Duration(time.Second) }, "selfTest.idleAfter: given 1s: want selfTest.interval (2s) to 10m"},
 		{func(a *Agent) { a.Recovery.StartWithin = Duration(time.Hour) }, "recovery.startWithin: given 1h0m0s: want 1s to 10m"},
+		{func(a *Agent) { a.Jobs.Socket = "local.sock" }, `jobs.socket: given "local.sock": want an absolute path of at most 107 bytes, or nothing`},
+		{func(a *Agent) { a.Jobs.Socket = "/" + strings.Repeat("x", 107) }, "jobs.socket: given"},
+		{func(a *Agent) { a.Jobs.Mode = "0400" }, `jobs.mode: given "0400": want octal, 0600 to 0777`},
+		{func(a *Agent) { a.Jobs.Mode = "rw" }, `jobs.mode: given "rw"`},
+		{func(a *Agent) { a.Jobs.Group = "no group" }, "jobs.group: given no group: want the name or number of a group, or nothing"},
+		{func(a *Agent) { a.Jobs.Watch = []string{"all"} }, `jobs.watch: given "all": want any, root, owner, group, uid:N or gid:N`},
+		{func(a *Agent) { a.Jobs.Raise = []string{"uid:-1"} }, `jobs.raise: given "uid:-1"`},
+		{func(a *Agent) { a.Jobs.Barrier = make([]string, 257) }, "jobs.barrier: given 257: want at most 256"},
 		{func(a *Agent) { a.HTTP = "9100" }, "http: given 9100"},
 		{func(a *Agent) { a.Log.Level = "loud" }, "log.level: given loud: want one of debug, info, warn, error"},
 		{func(a *Agent) { a.Log.Format = "xml" }, "log.format: given xml: want one of text, json"},
@@ -479,4 +487,48 @@ func FuzzDecode(f *testing.F) {
 			_ = s.Validate()
 		}
 	})
+}
+
+func TestWho(t *testing.T) {
+	for _, tc := range []struct {
+		words []string
+		uid   uint32
+		gids  []uint32
+		want  bool
+	}{
+		{nil, 0, []uint32{0}, false},
+		{[]string{"any"}, 12345, nil, true},
+		{[]string{"root"}, 0, nil, true}, {[]string{"root"}, 1, []uint32{0}, false},
+		{[]string{"owner"}, 500, nil, true}, {[]string{"owner"}, 0, nil, false},
+		{[]string{"group"}, 7, []uint32{9, 600}, true}, {[]string{"group"}, 7, []uint32{9}, false}, {[]string{"root", "owner"}, 7, []uint32{600}, false},
+		{[]string{"uid:7"}, 7, nil, true}, {[]string{"uid:7"}, 8, []uint32{7}, false}, {[]string{"uid:4294967295"}, 4294967295, nil, true},
+		{[]string{"root", "gid:9"}, 7, []uint32{9}, true}, {[]string{"gid:9"}, 9, []uint32{1}, false},
+	} {
+		w, err := ParseWho(tc.words)
+		if err != nil || w.Has(tc.uid, tc.gids, 500, 600) != tc.want {
+			t.Errorf("%q has uid %d, groups %d: %t, %v", tc.words, tc.uid, tc.gids, !tc.want, err)
+		}
+	}
+	for _, bad := range []string{"", "uid:", "uid:x", "uid:4294967296", "Root", "any ", "gid", "user:1"} {
+		if _, err := ParseWho([]string{"any", bad}); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+}
+
+func TestJobsSocket(t *testing.T) {
+	a := goodAgent(t)
+	if a.JobsSocket() != "/run/lofamo/local.sock" {
+		t.Error(a.JobsSocket())
+	}
+	a.Jobs.Socket = ""
+	if a.JobsSocket() != "/var/lib/lofamo/agent/local.sock" {
+		t.Error(a.JobsSocket())
+	}
+	if m, err := a.Jobs.FileMode(); m != 0o660 || err != nil {
+		t.Error(m, err)
+	}
+	if m, err := DefaultAgent().Jobs.FileMode(); m != 0o600 || err != nil {
+		t.Error(m, err)
+	}
 }

@@ -217,6 +217,7 @@ func (a Agent) Validate() error {
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
 	a.SelfTest.validate(p)
+	a.Jobs.validate(p)
 	if a.HTTP != "" {
 		p.listen("http", a.HTTP)
 	}

@@ -104,6 +104,8 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkDiagnosisOrder(b.DiagnosisOrder)
 	case *lofamov1.Message_DiagnosisFindings:
 		return checkDiagnosisFindings(b.DiagnosisFindings)
+	case *lofamov1.Message_Eureka:
+		return checkEureka(b.Eureka)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

@@ -186,7 +186,7 @@ func SealDowncall(node fault.NodeID, inner []byte, s Signer) ([]byte, error) {
 }
 
 // Open verifies an envelope: its size, its checksum, the signature or MAC, the fields of the message,
-// and that the signer may say it: reports, an answer, findings, PathRequest, PathAck or BulkAnnounce only the
+// and that the signer may say it: reports, an answer, findings, PathRequest, PathAck, BulkAnnounce, Interest or JobEureka only the
 // half itself, Relayed only the host half that is the last hop, everything else only a supervisor;
 // under a MAC only digests and what checkUnderMAC lists of a supervisor's words. Of a Relayed or
 // Downcall only the wrapper is verified; see Unwrap and InnerOf. Whom a supervisor's message is for
@@ -360,6 +360,8 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.DiagnosisFindings), RoleNode
 	case *lofamov1.Message_Interest:
 		return fault.Origin{Node: fault.NodeID(b.Interest.GetNode()), Half: fault.HalfHost}, RoleNode
+	case *lofamov1.Message_Eureka:
+		return fault.Origin{Node: fault.NodeID(b.Eureka.GetNode()), Half: fault.HalfHost}, RoleNode
 	}
 	return fault.Origin{}, RoleSupervisor
 }

@@ -97,6 +97,11 @@ func pathAck() *lofamov1.Message {
 		Node: "n0-0-1", Half: lofamov1.Half_HALF_HOST, Epoch: 3, Id: 1}}}
 }
 
+func eureka() *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_Eureka{Eureka: &lofamov1.JobEureka{
+		Node: "n0-0-1", Epoch: 3, Number: 9, Uid: 1000, Job: "train-4711", Topic: "found", Body: []byte("42"), Priority: 1}}}
+}
+
 func again() *lofamov1.Message {
 	return &lofamov1.Message{Body: &lofamov1.Message_Again{Again: &lofamov1.Again{}}}
 }
@@ -156,6 +161,7 @@ func everything(t testing.TB) []said {
 		{"bulk announce", bulkAnnounce(), nodeSigner, false},
 		{"diagnosis findings", diagnosisFindings(), nodeSigner, false},
 		{"diagnosis order", diagnosisOrder(), supSigner, false},
+		{"eureka", eureka(), nodeSigner, false},
 		{"acks", ackMessage(), supSigner, true},
 		{"acks without a quorum", &lofamov1.Message{Acks: ackMessage().GetAcks(), NoQuorumMs: 2500}, supSigner, true},
 		{"challenge", challengeMessage(), supSigner, true},

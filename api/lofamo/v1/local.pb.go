@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: lofamo/v1/local.proto
 
-// What the host half of a node tells the jobs on it (seed 003 §6.1).
+// What the host half of a node tells the jobs on it, and does for them (seed 003 §4.4.3, §6.1).
 
 package lofamov1
 
@@ -24,6 +24,486 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// WatchEurekaRequest says which eurekas are wanted.
+type WatchEurekaRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"` // 1 to 63 of a-z, 0-9 and '-', the first and last no '-'
+	// Of this user's job; absent: the caller's own. Whoever may watch may watch any user's.
+	Uid           *uint32 `protobuf:"varint,2,opt,name=uid,proto3,oneof" json:"uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEurekaRequest) Reset() {
+	*x = WatchEurekaRequest{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEurekaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEurekaRequest) ProtoMessage() {}
+
+func (x *WatchEurekaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEurekaRequest.ProtoReflect.Descriptor instead.
+func (*WatchEurekaRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *WatchEurekaRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *WatchEurekaRequest) GetUid() uint32 {
+	if x != nil && x.Uid != nil {
+		return *x.Uid
+	}
+	return 0
+}
+
+// WatchEurekaResponse is one eureka, or the beginning.
+type WatchEurekaResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Eureka *Eureka                `protobuf:"bytes,1,opt,name=eureka,proto3" json:"eureka,omitempty"` // absent in the first response
+	// Eurekas of this job that the watcher was too slow for, since the response before: the oldest are dropped, at most 64 wait.
+	Missed        uint64 `protobuf:"varint,2,opt,name=missed,proto3" json:"missed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEurekaResponse) Reset() {
+	*x = WatchEurekaResponse{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEurekaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEurekaResponse) ProtoMessage() {}
+
+func (x *WatchEurekaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEurekaResponse.ProtoReflect.Descriptor instead.
+func (*WatchEurekaResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *WatchEurekaResponse) GetEureka() *Eureka {
+	if x != nil {
+		return x.Eureka
+	}
+	return nil
+}
+
+func (x *WatchEurekaResponse) GetMissed() uint64 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+// Eureka is what one process tells all others (seed 003 §4.1).
+type Eureka struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`            // name of the job that it is about
+	Topic         string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`        // what it is about, for example "found": the job's own word
+	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`          // at most 512 bytes, the job's own
+	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`          // where it was raised, proved by that host half's signature
+	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`           // of who raised it, as that host half saw; 0, root: may not be of the job
+	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch of that host half
+	Number        uint64                 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`     // grows with every eureka of that host half and epoch, from 1; with node and epoch, its name
+	Priority      uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Eureka) Reset() {
+	*x = Eureka{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Eureka) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Eureka) ProtoMessage() {}
+
+func (x *Eureka) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Eureka.ProtoReflect.Descriptor instead.
+func (*Eureka) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Eureka) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *Eureka) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *Eureka) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *Eureka) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Eureka) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Eureka) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Eureka) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Eureka) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+// RaiseEurekaRequest is a eureka to raise.
+type RaiseEurekaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`            // as in WatchEurekaRequest
+	Topic         string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`        // 1 to 32 of a-z, 0-9 and '-', the first and last no '-'
+	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`          // at most 512 bytes
+	Priority      uint32                 `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3: goes before others of jobs; what the cluster itself has to say goes before all of them
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseEurekaRequest) Reset() {
+	*x = RaiseEurekaRequest{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseEurekaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseEurekaRequest) ProtoMessage() {}
+
+func (x *RaiseEurekaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseEurekaRequest.ProtoReflect.Descriptor instead.
+func (*RaiseEurekaRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RaiseEurekaRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *RaiseEurekaRequest) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *RaiseEurekaRequest) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *RaiseEurekaRequest) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+// RaiseEurekaResponse says what was raised.
+type RaiseEurekaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`   // as in Eureka
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"` // as in Eureka
+	Links         uint32                 `protobuf:"varint,3,opt,name=links,proto3" json:"links,omitempty"`   // of this node over which it goes out, at least 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RaiseEurekaResponse) Reset() {
+	*x = RaiseEurekaResponse{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RaiseEurekaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RaiseEurekaResponse) ProtoMessage() {}
+
+func (x *RaiseEurekaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RaiseEurekaResponse.ProtoReflect.Descriptor instead.
+func (*RaiseEurekaResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RaiseEurekaResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RaiseEurekaResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *RaiseEurekaResponse) GetLinks() uint32 {
+	if x != nil {
+		return x.Links
+	}
+	return 0
+}
+
+// BarrierRequest is the arrival of one process.
+type BarrierRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Job        string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`                // as in WatchEurekaRequest
+	Name       string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`              // of the barrier, as a topic
+	Generation uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // which time the job comes to it: from 1, and another one each time
+	// Ids of all nodes that take part, this one among them: 1 to 1,024, the same at all of them, in any order. Arrivals with different lists do
+	// not meet.
+	Members      []string `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
+	Participants uint32   `protobuf:"varint,5,opt,name=participants,proto3" json:"participants,omitempty"` // processes of this node that take part, the same in all their calls: 1 to 256; 0 is 1
+	Participant  string   `protobuf:"bytes,6,opt,name=participant,proto3" json:"participant,omitempty"`    // which of them this is: 1 to 64 of [A-Za-z0-9._-], the same when it calls again; empty is "0"
+	// For how long it waits before it is told who is missing, 1 ms to 24 h; absent: for as long as the call.
+	Wait          *durationpb.Duration `protobuf:"bytes,7,opt,name=wait,proto3" json:"wait,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BarrierRequest) Reset() {
+	*x = BarrierRequest{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BarrierRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BarrierRequest) ProtoMessage() {}
+
+func (x *BarrierRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BarrierRequest.ProtoReflect.Descriptor instead.
+func (*BarrierRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *BarrierRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *BarrierRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BarrierRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *BarrierRequest) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *BarrierRequest) GetParticipants() uint32 {
+	if x != nil {
+		return x.Participants
+	}
+	return 0
+}
+
+func (x *BarrierRequest) GetParticipant() string {
+	if x != nil {
+		return x.Participant
+	}
+	return ""
+}
+
+func (x *BarrierRequest) GetWait() *durationpb.Duration {
+	if x != nil {
+		return x.Wait
+	}
+	return nil
+}
+
+// BarrierResponse says that all have arrived.
+type BarrierResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       uint32                 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"` // how many nodes have
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BarrierResponse) Reset() {
+	*x = BarrierResponse{}
+	mi := &file_lofamo_v1_local_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BarrierResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BarrierResponse) ProtoMessage() {}
+
+func (x *BarrierResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_local_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BarrierResponse.ProtoReflect.Descriptor instead.
+func (*BarrierResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BarrierResponse) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
 // WatchFaultsRequest says which nodes a job wants to hear of: those that it runs on.
 type WatchFaultsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -34,7 +514,7 @@ type WatchFaultsRequest struct {
 
 func (x *WatchFaultsRequest) Reset() {
 	*x = WatchFaultsRequest{}
-	mi := &file_lofamo_v1_local_proto_msgTypes[0]
+	mi := &file_lofamo_v1_local_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +526,7 @@ func (x *WatchFaultsRequest) String() string {
 func (*WatchFaultsRequest) ProtoMessage() {}
 
 func (x *WatchFaultsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_local_proto_msgTypes[0]
+	mi := &file_lofamo_v1_local_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +539,7 @@ func (x *WatchFaultsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFaultsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFaultsRequest) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{0}
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchFaultsRequest) GetNodes() []string {
@@ -91,7 +571,7 @@ type WatchFaultsResponse struct {
 
 func (x *WatchFaultsResponse) Reset() {
 	*x = WatchFaultsResponse{}
-	mi := &file_lofamo_v1_local_proto_msgTypes[1]
+	mi := &file_lofamo_v1_local_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -103,7 +583,7 @@ func (x *WatchFaultsResponse) String() string {
 func (*WatchFaultsResponse) ProtoMessage() {}
 
 func (x *WatchFaultsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_local_proto_msgTypes[1]
+	mi := &file_lofamo_v1_local_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -116,7 +596,7 @@ func (x *WatchFaultsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFaultsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFaultsResponse) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{1}
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchFaultsResponse) GetNodes() []*LocalNode {
@@ -176,7 +656,7 @@ type LocalNode struct {
 
 func (x *LocalNode) Reset() {
 	*x = LocalNode{}
-	mi := &file_lofamo_v1_local_proto_msgTypes[2]
+	mi := &file_lofamo_v1_local_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -188,7 +668,7 @@ func (x *LocalNode) String() string {
 func (*LocalNode) ProtoMessage() {}
 
 func (x *LocalNode) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_local_proto_msgTypes[2]
+	mi := &file_lofamo_v1_local_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -201,7 +681,7 @@ func (x *LocalNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalNode.ProtoReflect.Descriptor instead.
 func (*LocalNode) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{2}
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LocalNode) GetId() string {
@@ -258,7 +738,7 @@ type LocalFault struct {
 
 func (x *LocalFault) Reset() {
 	*x = LocalFault{}
-	mi := &file_lofamo_v1_local_proto_msgTypes[3]
+	mi := &file_lofamo_v1_local_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -270,7 +750,7 @@ func (x *LocalFault) String() string {
 func (*LocalFault) ProtoMessage() {}
 
 func (x *LocalFault) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_local_proto_msgTypes[3]
+	mi := &file_lofamo_v1_local_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -283,7 +763,7 @@ func (x *LocalFault) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalFault.ProtoReflect.Descriptor instead.
 func (*LocalFault) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{3}
+	return file_lofamo_v1_local_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LocalFault) GetComponent() string {
@@ -311,7 +791,44 @@ var File_lofamo_v1_local_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_local_proto_rawDesc = "" +
 	"\n" +
-	"\x15lofamo/v1/local.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"*\n" +
+	"\x15lofamo/v1/local.proto\x12\tlofamo.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x15lofamo/v1/types.proto\"E\n" +
+	"\x12WatchEurekaRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x15\n" +
+	"\x03uid\x18\x02 \x01(\rH\x00R\x03uid\x88\x01\x01B\x06\n" +
+	"\x04_uid\"X\n" +
+	"\x13WatchEurekaResponse\x12)\n" +
+	"\x06eureka\x18\x01 \x01(\v2\x11.lofamo.v1.EurekaR\x06eureka\x12\x16\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\xb4\x01\n" +
+	"\x06Eureka\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x12\x10\n" +
+	"\x03uid\x18\x05 \x01(\rR\x03uid\x12\x14\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\a \x01(\x04R\x06number\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\rR\bpriority\"l\n" +
+	"\x12RaiseEurekaRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
+	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\rR\bpriority\"Y\n" +
+	"\x13RaiseEurekaResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05links\x18\x03 \x01(\rR\x05links\"\xe5\x01\n" +
+	"\x0eBarrierRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x18\n" +
+	"\amembers\x18\x04 \x03(\tR\amembers\x12\"\n" +
+	"\fparticipants\x18\x05 \x01(\rR\fparticipants\x12 \n" +
+	"\vparticipant\x18\x06 \x01(\tR\vparticipant\x12-\n" +
+	"\x04wait\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04wait\"+\n" +
+	"\x0fBarrierResponse\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\rR\amembers\"*\n" +
 	"\x12WatchFaultsRequest\x12\x14\n" +
 	"\x05nodes\x18\x01 \x03(\tR\x05nodes\"\x89\x02\n" +
 	"\x13WatchFaultsResponse\x12*\n" +
@@ -332,9 +849,12 @@ const file_lofamo_v1_local_proto_rawDesc = "" +
 	"LocalFault\x12\x1c\n" +
 	"\tcomponent\x18\x01 \x01(\tR\tcomponent\x12&\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x10.lofamo.v1.StateR\x05state\x12&\n" +
-	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause2W\n" +
+	"\x05cause\x18\x03 \x01(\x0e2\x10.lofamo.v1.CauseR\x05cause2\xb7\x02\n" +
 	"\x05Local\x12N\n" +
-	"\vWatchFaults\x12\x1d.lofamo.v1.WatchFaultsRequest\x1a\x1e.lofamo.v1.WatchFaultsResponse0\x01B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\vWatchFaults\x12\x1d.lofamo.v1.WatchFaultsRequest\x1a\x1e.lofamo.v1.WatchFaultsResponse0\x01\x12N\n" +
+	"\vWatchEureka\x12\x1d.lofamo.v1.WatchEurekaRequest\x1a\x1e.lofamo.v1.WatchEurekaResponse0\x01\x12L\n" +
+	"\vRaiseEureka\x12\x1d.lofamo.v1.RaiseEurekaRequest\x1a\x1e.lofamo.v1.RaiseEurekaResponse\x12@\n" +
+	"\aBarrier\x12\x19.lofamo.v1.BarrierRequest\x1a\x1a.lofamo.v1.BarrierResponseB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_local_proto_rawDescOnce sync.Once
@@ -348,32 +868,47 @@ func file_lofamo_v1_local_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_local_proto_rawDescData
 }
 
-var file_lofamo_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_lofamo_v1_local_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_lofamo_v1_local_proto_goTypes = []any{
-	(*WatchFaultsRequest)(nil),  // 0: lofamo.v1.WatchFaultsRequest
-	(*WatchFaultsResponse)(nil), // 1: lofamo.v1.WatchFaultsResponse
-	(*LocalNode)(nil),           // 2: lofamo.v1.LocalNode
-	(*LocalFault)(nil),          // 3: lofamo.v1.LocalFault
-	(*durationpb.Duration)(nil), // 4: google.protobuf.Duration
-	(State)(0),                  // 5: lofamo.v1.State
-	(Cause)(0),                  // 6: lofamo.v1.Cause
+	(*WatchEurekaRequest)(nil),  // 0: lofamo.v1.WatchEurekaRequest
+	(*WatchEurekaResponse)(nil), // 1: lofamo.v1.WatchEurekaResponse
+	(*Eureka)(nil),              // 2: lofamo.v1.Eureka
+	(*RaiseEurekaRequest)(nil),  // 3: lofamo.v1.RaiseEurekaRequest
+	(*RaiseEurekaResponse)(nil), // 4: lofamo.v1.RaiseEurekaResponse
+	(*BarrierRequest)(nil),      // 5: lofamo.v1.BarrierRequest
+	(*BarrierResponse)(nil),     // 6: lofamo.v1.BarrierResponse
+	(*WatchFaultsRequest)(nil),  // 7: lofamo.v1.WatchFaultsRequest
+	(*WatchFaultsResponse)(nil), // 8: lofamo.v1.WatchFaultsResponse
+	(*LocalNode)(nil),           // 9: lofamo.v1.LocalNode
+	(*LocalFault)(nil),          // 10: lofamo.v1.LocalFault
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
+	(State)(0),                  // 12: lofamo.v1.State
+	(Cause)(0),                  // 13: lofamo.v1.Cause
 }
 var file_lofamo_v1_local_proto_depIdxs = []int32{
-	2, // 0: lofamo.v1.WatchFaultsResponse.nodes:type_name -> lofamo.v1.LocalNode
-	4, // 1: lofamo.v1.WatchFaultsResponse.supervisors_age:type_name -> google.protobuf.Duration
-	4, // 2: lofamo.v1.WatchFaultsResponse.stale_age:type_name -> google.protobuf.Duration
-	5, // 3: lofamo.v1.LocalNode.state:type_name -> lofamo.v1.State
-	6, // 4: lofamo.v1.LocalNode.cause:type_name -> lofamo.v1.Cause
-	3, // 5: lofamo.v1.LocalNode.faults:type_name -> lofamo.v1.LocalFault
-	5, // 6: lofamo.v1.LocalFault.state:type_name -> lofamo.v1.State
-	6, // 7: lofamo.v1.LocalFault.cause:type_name -> lofamo.v1.Cause
-	0, // 8: lofamo.v1.Local.WatchFaults:input_type -> lofamo.v1.WatchFaultsRequest
-	1, // 9: lofamo.v1.Local.WatchFaults:output_type -> lofamo.v1.WatchFaultsResponse
-	9, // [9:10] is the sub-list for method output_type
-	8, // [8:9] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	2,  // 0: lofamo.v1.WatchEurekaResponse.eureka:type_name -> lofamo.v1.Eureka
+	11, // 1: lofamo.v1.BarrierRequest.wait:type_name -> google.protobuf.Duration
+	9,  // 2: lofamo.v1.WatchFaultsResponse.nodes:type_name -> lofamo.v1.LocalNode
+	11, // 3: lofamo.v1.WatchFaultsResponse.supervisors_age:type_name -> google.protobuf.Duration
+	11, // 4: lofamo.v1.WatchFaultsResponse.stale_age:type_name -> google.protobuf.Duration
+	12, // 5: lofamo.v1.LocalNode.state:type_name -> lofamo.v1.State
+	13, // 6: lofamo.v1.LocalNode.cause:type_name -> lofamo.v1.Cause
+	10, // 7: lofamo.v1.LocalNode.faults:type_name -> lofamo.v1.LocalFault
+	12, // 8: lofamo.v1.LocalFault.state:type_name -> lofamo.v1.State
+	13, // 9: lofamo.v1.LocalFault.cause:type_name -> lofamo.v1.Cause
+	7,  // 10: lofamo.v1.Local.WatchFaults:input_type -> lofamo.v1.WatchFaultsRequest
+	0,  // 11: lofamo.v1.Local.WatchEureka:input_type -> lofamo.v1.WatchEurekaRequest
+	3,  // 12: lofamo.v1.Local.RaiseEureka:input_type -> lofamo.v1.RaiseEurekaRequest
+	5,  // 13: lofamo.v1.Local.Barrier:input_type -> lofamo.v1.BarrierRequest
+	8,  // 14: lofamo.v1.Local.WatchFaults:output_type -> lofamo.v1.WatchFaultsResponse
+	1,  // 15: lofamo.v1.Local.WatchEureka:output_type -> lofamo.v1.WatchEurekaResponse
+	4,  // 16: lofamo.v1.Local.RaiseEureka:output_type -> lofamo.v1.RaiseEurekaResponse
+	6,  // 17: lofamo.v1.Local.Barrier:output_type -> lofamo.v1.BarrierResponse
+	14, // [14:18] is the sub-list for method output_type
+	10, // [10:14] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_local_proto_init() }
@@ -382,13 +917,14 @@ func file_lofamo_v1_local_proto_init() {
 		return
 	}
 	file_lofamo_v1_types_proto_init()
+	file_lofamo_v1_local_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_local_proto_rawDesc), len(file_lofamo_v1_local_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

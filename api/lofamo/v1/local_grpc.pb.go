@@ -4,7 +4,7 @@
 // - protoc             (unknown)
 // source: lofamo/v1/local.proto
 
-// What the host half of a node tells the jobs on it (seed 003 §6.1).
+// What the host half of a node tells the jobs on it, and does for them (seed 003 §4.4.3, §6.1).
 
 package lofamov1
 
@@ -22,6 +22,9 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Local_WatchFaults_FullMethodName = "/lofamo.v1.Local/WatchFaults"
+	Local_WatchEureka_FullMethodName = "/lofamo.v1.Local/WatchEureka"
+	Local_RaiseEureka_FullMethodName = "/lofamo.v1.Local/RaiseEureka"
+	Local_Barrier_FullMethodName     = "/lofamo.v1.Local/Barrier"
 )
 
 // LocalClient is the client API for Local service.
@@ -29,7 +32,15 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // Local is served by the host half on a Unix socket of its node, without asking any supervisor: what it
-// answers was told to it before, and says how old that is.
+// answers was told to it before, and says how old that is. Eurekas and barriers go over the links of the torus, and need
+// neither supervisors nor the service network.
+//
+// Who calls is known by the credentials of the socket (SO_PEERCRED), and the node's configuration (jobs.watch, jobs.raise,
+// jobs.barrier) says who may: PERMISSION_DENIED for others.
+//
+// A job is a name of one run, for example "train-4711", of one user: nodes remember barriers by it, so that another run wants another
+// name. Jobs of the same name but of different users have nothing to do with one another. What a user is, is the uid, which must be the same on all nodes. Root's eurekas reach the jobs of
+// all users.
 type LocalClient interface {
 	// WatchFaults sends what is known of the nodes asked for, and from then on every change, as it becomes
 	// known here. The node itself and its neighbours are always known; others are asked of the supervisors while
@@ -37,6 +48,23 @@ type LocalClient interface {
 	// than 1,024 would be watched on this node, or by more than 64 watchers. Who reads slowly gets the newest
 	// of each node, and misses what was between.
 	WatchFaults(ctx context.Context, in *WatchFaultsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFaultsResponse], error)
+	// WatchEureka sends the eurekas of a job that reach this node from now on, those that were raised here among them. The
+	// first response has none: it says that the watch has begun, and what is raised anywhere after that is not missed unless a later
+	// response says so. RESOURCE_EXHAUSTED for more than 256 watchers on the node.
+	WatchEureka(ctx context.Context, in *WatchEurekaRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEurekaResponse], error)
+	// RaiseEureka tells all nodes that are connected to this one by links (one to all, seed 003 §4.4.3). It returns when this node's DNP half has
+	// taken it and has begun to send it; from there on it goes from node to node, each time until it is acknowledged. UNAVAILABLE
+	// when no DNP half takes it or no link lives: then nobody was told, or it is not known who. RESOURCE_EXHAUSTED for more than ten a second of one user, after
+	// a burst of twenty.
+	RaiseEureka(ctx context.Context, in *RaiseEurekaRequest, opts ...grpc.CallOption) (*RaiseEurekaResponse, error)
+	// Barrier returns when all members have arrived (all to all, seed 003 §4.4.3), never because nobody was heard. The node arrives when all its
+	// participants have. A caller that leaves before that takes its arrival with it; once the node has
+	// arrived nothing is taken back: the others may go on, and the caller may come back to ask, for a minute after the end. To arrive
+	// again as the same participant at the same generation changes nothing, so that a call may always be repeated. When a generation is
+	// complete, those before it count as complete too.
+	// DEADLINE_EXCEEDED after wait, with the members that are missing; ABORTED, at all members, when one that has not arrived is FAILED in the fault
+	// map as any of them was told, with its name; UNAVAILABLE when the DNP half does not answer, or is of an earlier version.
+	Barrier(ctx context.Context, in *BarrierRequest, opts ...grpc.CallOption) (*BarrierResponse, error)
 }
 
 type localClient struct {
@@ -66,12 +94,59 @@ func (c *localClient) WatchFaults(ctx context.Context, in *WatchFaultsRequest, o
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Local_WatchFaultsClient = grpc.ServerStreamingClient[WatchFaultsResponse]
 
+func (c *localClient) WatchEureka(ctx context.Context, in *WatchEurekaRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEurekaResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Local_ServiceDesc.Streams[1], Local_WatchEureka_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEurekaRequest, WatchEurekaResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Local_WatchEurekaClient = grpc.ServerStreamingClient[WatchEurekaResponse]
+
+func (c *localClient) RaiseEureka(ctx context.Context, in *RaiseEurekaRequest, opts ...grpc.CallOption) (*RaiseEurekaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RaiseEurekaResponse)
+	err := c.cc.Invoke(ctx, Local_RaiseEureka_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *localClient) Barrier(ctx context.Context, in *BarrierRequest, opts ...grpc.CallOption) (*BarrierResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BarrierResponse)
+	err := c.cc.Invoke(ctx, Local_Barrier_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LocalServer is the server API for Local service.
 // All implementations must embed UnimplementedLocalServer
 // for forward compatibility.
 //
 // Local is served by the host half on a Unix socket of its node, without asking any supervisor: what it
-// answers was told to it before, and says how old that is.
+// answers was told to it before, and says how old that is. Eurekas and barriers go over the links of the torus, and need
+// neither supervisors nor the service network.
+//
+// Who calls is known by the credentials of the socket (SO_PEERCRED), and the node's configuration (jobs.watch, jobs.raise,
+// jobs.barrier) says who may: PERMISSION_DENIED for others.
+//
+// A job is a name of one run, for example "train-4711", of one user: nodes remember barriers by it, so that another run wants another
+// name. Jobs of the same name but of different users have nothing to do with one another. What a user is, is the uid, which must be the same on all nodes. Root's eurekas reach the jobs of
+// all users.
 type LocalServer interface {
 	// WatchFaults sends what is known of the nodes asked for, and from then on every change, as it becomes
 	// known here. The node itself and its neighbours are always known; others are asked of the supervisors while
@@ -79,6 +154,23 @@ type LocalServer interface {
 	// than 1,024 would be watched on this node, or by more than 64 watchers. Who reads slowly gets the newest
 	// of each node, and misses what was between.
 	WatchFaults(*WatchFaultsRequest, grpc.ServerStreamingServer[WatchFaultsResponse]) error
+	// WatchEureka sends the eurekas of a job that reach this node from now on, those that were raised here among them. The
+	// first response has none: it says that the watch has begun, and what is raised anywhere after that is not missed unless a later
+	// response says so. RESOURCE_EXHAUSTED for more than 256 watchers on the node.
+	WatchEureka(*WatchEurekaRequest, grpc.ServerStreamingServer[WatchEurekaResponse]) error
+	// RaiseEureka tells all nodes that are connected to this one by links (one to all, seed 003 §4.4.3). It returns when this node's DNP half has
+	// taken it and has begun to send it; from there on it goes from node to node, each time until it is acknowledged. UNAVAILABLE
+	// when no DNP half takes it or no link lives: then nobody was told, or it is not known who. RESOURCE_EXHAUSTED for more than ten a second of one user, after
+	// a burst of twenty.
+	RaiseEureka(context.Context, *RaiseEurekaRequest) (*RaiseEurekaResponse, error)
+	// Barrier returns when all members have arrived (all to all, seed 003 §4.4.3), never because nobody was heard. The node arrives when all its
+	// participants have. A caller that leaves before that takes its arrival with it; once the node has
+	// arrived nothing is taken back: the others may go on, and the caller may come back to ask, for a minute after the end. To arrive
+	// again as the same participant at the same generation changes nothing, so that a call may always be repeated. When a generation is
+	// complete, those before it count as complete too.
+	// DEADLINE_EXCEEDED after wait, with the members that are missing; ABORTED, at all members, when one that has not arrived is FAILED in the fault
+	// map as any of them was told, with its name; UNAVAILABLE when the DNP half does not answer, or is of an earlier version.
+	Barrier(context.Context, *BarrierRequest) (*BarrierResponse, error)
 	mustEmbedUnimplementedLocalServer()
 }
 
@@ -91,6 +183,15 @@ type UnimplementedLocalServer struct{}
 
 func (UnimplementedLocalServer) WatchFaults(*WatchFaultsRequest, grpc.ServerStreamingServer[WatchFaultsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchFaults not implemented")
+}
+func (UnimplementedLocalServer) WatchEureka(*WatchEurekaRequest, grpc.ServerStreamingServer[WatchEurekaResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEureka not implemented")
+}
+func (UnimplementedLocalServer) RaiseEureka(context.Context, *RaiseEurekaRequest) (*RaiseEurekaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RaiseEureka not implemented")
+}
+func (UnimplementedLocalServer) Barrier(context.Context, *BarrierRequest) (*BarrierResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Barrier not implemented")
 }
 func (UnimplementedLocalServer) mustEmbedUnimplementedLocalServer() {}
 func (UnimplementedLocalServer) testEmbeddedByValue()               {}
@@ -124,17 +225,78 @@ func _Local_WatchFaults_Handler(srv interface{}, stream grpc.ServerStream) error
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Local_WatchFaultsServer = grpc.ServerStreamingServer[WatchFaultsResponse]
 
+func _Local_WatchEureka_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEurekaRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(LocalServer).WatchEureka(m, &grpc.GenericServerStream[WatchEurekaRequest, WatchEurekaResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Local_WatchEurekaServer = grpc.ServerStreamingServer[WatchEurekaResponse]
+
+func _Local_RaiseEureka_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RaiseEurekaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LocalServer).RaiseEureka(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Local_RaiseEureka_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LocalServer).RaiseEureka(ctx, req.(*RaiseEurekaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Local_Barrier_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BarrierRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LocalServer).Barrier(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Local_Barrier_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LocalServer).Barrier(ctx, req.(*BarrierRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Local_ServiceDesc is the grpc.ServiceDesc for Local service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Local_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "lofamo.v1.Local",
 	HandlerType: (*LocalServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "RaiseEureka",
+			Handler:    _Local_RaiseEureka_Handler,
+		},
+		{
+			MethodName: "Barrier",
+			Handler:    _Local_Barrier_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "WatchFaults",
 			Handler:       _Local_WatchFaults_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchEureka",
+			Handler:       _Local_WatchEureka_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -316,6 +316,7 @@ type Message struct {
 	//	*Message_Interest
 	//	*Message_DiagnosisOrder
 	//	*Message_DiagnosisFindings
+	//	*Message_Eureka
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -508,6 +509,15 @@ func (x *Message) GetDiagnosisFindings() *DiagnosisFindings {
 	return nil
 }
 
+func (x *Message) GetEureka() *JobEureka {
+	if x != nil {
+		if x, ok := x.Body.(*Message_Eureka); ok {
+			return x.Eureka
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -590,6 +600,10 @@ type Message_DiagnosisFindings struct {
 	DiagnosisFindings *DiagnosisFindings `protobuf:"bytes,20,opt,name=diagnosis_findings,json=diagnosisFindings,proto3,oneof"` // of a half, always signed
 }
 
+type Message_Eureka struct {
+	Eureka *JobEureka `protobuf:"bytes,26,opt,name=eureka,proto3,oneof"` // of a host half, always signed; the body of an express broadcast, never on the service network
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -621,6 +635,8 @@ func (*Message_Interest) isMessage_Body() {}
 func (*Message_DiagnosisOrder) isMessage_Body() {}
 
 func (*Message_DiagnosisFindings) isMessage_Body() {}
+
+func (*Message_Eureka) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -2932,6 +2948,109 @@ func (x *DiagnosisTest) GetMaxUs() uint32 {
 	return 0
 }
 
+// JobEureka is what a process of a job tells all others (seed 003 §4.4.3), in an express broadcast. The host half of the node that it
+// runs on signs it, and those of all others verify it.
+type JobEureka struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`    // where it was raised, as in the certificate
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"` // boot epoch of that host half, from 1
+	// From 1, growing within the epoch: a receiver takes none twice, and none that is older than 256 others of that half.
+	Number        uint64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	Uid           uint32 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`           // of the process, as the kernel told that host half
+	Job           string `protobuf:"bytes,5,opt,name=job,proto3" json:"job,omitempty"`            // name: 1 to 63 of a-z, 0-9 and '-', the first and last no '-'
+	Topic         string `protobuf:"bytes,6,opt,name=topic,proto3" json:"topic,omitempty"`        // as a job, at most 32 bytes
+	Body          []byte `protobuf:"bytes,7,opt,name=body,proto3" json:"body,omitempty"`          // of the job's own, at most 512 bytes
+	Priority      uint32 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"` // 0 to 3
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobEureka) Reset() {
+	*x = JobEureka{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobEureka) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobEureka) ProtoMessage() {}
+
+func (x *JobEureka) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobEureka.ProtoReflect.Descriptor instead.
+func (*JobEureka) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *JobEureka) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *JobEureka) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *JobEureka) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *JobEureka) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *JobEureka) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *JobEureka) GetTopic() string {
+	if x != nil {
+		return x.Topic
+	}
+	return ""
+}
+
+func (x *JobEureka) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *JobEureka) GetPriority() uint32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
@@ -2944,7 +3063,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xbc\a\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xec\a\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -2963,7 +3082,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04told\x18\x0e \x01(\v2\x0f.lofamo.v1.ToldH\x00R\x04told\x121\n" +
 	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12D\n" +
 	"\x0fdiagnosis_order\x18\x13 \x01(\v2\x19.lofamo.v1.DiagnosisOrderH\x00R\x0ediagnosisOrder\x12M\n" +
-	"\x12diagnosis_findings\x18\x14 \x01(\v2\x1c.lofamo.v1.DiagnosisFindingsH\x00R\x11diagnosisFindings\x12\"\n" +
+	"\x12diagnosis_findings\x18\x14 \x01(\v2\x1c.lofamo.v1.DiagnosisFindingsH\x00R\x11diagnosisFindings\x12.\n" +
+	"\x06eureka\x18\x1a \x01(\v2\x14.lofamo.v1.JobEurekaH\x00R\x06eureka\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -3159,7 +3279,16 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04late\x18\x04 \x01(\rR\x04late\x12\x15\n" +
 	"\x06min_us\x18\x05 \x01(\rR\x05minUs\x12\x1b\n" +
 	"\tmedian_us\x18\x06 \x01(\rR\bmedianUs\x12\x15\n" +
-	"\x06max_us\x18\a \x01(\rR\x05maxUs*\xa0\x01\n" +
+	"\x06max_us\x18\a \x01(\rR\x05maxUs\"\xb7\x01\n" +
+	"\tJobEureka\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03job\x18\x05 \x01(\tR\x03job\x12\x14\n" +
+	"\x05topic\x18\x06 \x01(\tR\x05topic\x12\x12\n" +
+	"\x04body\x18\a \x01(\fR\x04body\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\rR\bpriority*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
@@ -3186,7 +3315,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),             // 0: lofamo.v1.Checksum
 	(Half)(0),                 // 1: lofamo.v1.Half
@@ -3221,10 +3350,11 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*DiagnosisFindings)(nil), // 30: lofamo.v1.DiagnosisFindings
 	(*LinkFinding)(nil),       // 31: lofamo.v1.LinkFinding
 	(*DiagnosisTest)(nil),     // 32: lofamo.v1.DiagnosisTest
-	(*DeliveryStatus)(nil),    // 33: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),        // 34: lofamo.v1.HalfHealth
-	(State)(0),                // 35: lofamo.v1.State
-	(Cause)(0),                // 36: lofamo.v1.Cause
+	(*JobEureka)(nil),         // 33: lofamo.v1.JobEureka
+	(*DeliveryStatus)(nil),    // 34: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),        // 35: lofamo.v1.HalfHealth
+	(State)(0),                // 36: lofamo.v1.State
+	(Cause)(0),                // 37: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -3244,54 +3374,55 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	27, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
 	29, // 15: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
 	30, // 16: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	10, // 17: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 18: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	7,  // 19: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	33, // 20: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	34, // 21: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	34, // 22: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	5,  // 23: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	9,  // 24: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	8,  // 25: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	35, // 26: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 27: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 28: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 29: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 30: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 31: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 32: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 33: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 34: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 35: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 36: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	18, // 37: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 38: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 39: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 40: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 41: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 42: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 43: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	23, // 44: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	25, // 45: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	35, // 46: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	36, // 47: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	26, // 48: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	35, // 49: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	36, // 50: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	28, // 51: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	28, // 52: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 53: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	35, // 54: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	31, // 55: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	32, // 56: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	32, // 57: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	32, // 58: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	32, // 59: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	33, // 17: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	10, // 18: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 19: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	7,  // 20: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	34, // 21: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	35, // 22: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	35, // 23: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	5,  // 24: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	9,  // 25: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	8,  // 26: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	36, // 27: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 28: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 29: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 30: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 31: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 32: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 33: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 34: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 35: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 36: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 37: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	18, // 38: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 39: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 40: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 41: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 42: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 43: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 44: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	23, // 45: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	25, // 46: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	36, // 47: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	37, // 48: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	26, // 49: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	36, // 50: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	37, // 51: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	28, // 52: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	28, // 53: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 54: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	36, // 55: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	31, // 56: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	32, // 57: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	32, // 58: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	32, // 59: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	32, // 60: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -3317,6 +3448,7 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_Interest)(nil),
 		(*Message_DiagnosisOrder)(nil),
 		(*Message_DiagnosisFindings)(nil),
+		(*Message_Eureka)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3324,7 +3456,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   30,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,10 +17,9 @@ import (
 // ErrNotRunning is in the chain of Watch's error when no host half listens.
 var ErrNotRunning = errors.New("the host half is not running")
 
-// Watch asks the host half that serves a state directory, and calls handle for every response until the
-// context ends or handle returns an error, which Watch returns.
-func Watch(ctx context.Context, stateDir string, nodes []string, handle func(*lofamov1.WatchFaultsResponse) error) error {
-	path := filepath.Join(stateDir, Socket)
+// Watch asks the host half that listens at the socket of that path, and calls handle for every response until the
+// context ends or handle returns an error, which Watch returns. Unlike package jobs it waits for nobody.
+func Watch(ctx context.Context, path string, nodes []string, handle func(*lofamov1.WatchFaultsResponse) error) error {
 	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("ask the host half at %s: %w", path, err)

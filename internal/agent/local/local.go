@@ -1,5 +1,7 @@
 // Package local serves the jobs of a node: what the host half was told of the fault map, and every change
-// of it (api/lofamo/v1/local.proto; seed 003 §6.1). It asks nobody and decides nothing.
+// of it, eurekas and barriers (api/lofamo/v1/local.proto; seed 003 §4.4.3, §6.1). It decides nothing about faults, and who of the
+// jobs may do what it takes from the kernel and the configuration. What is counted and bounded is package jobs; how a
+// eureka and an arrival reach other nodes is the DNP half's.
 package local
 
 import (
@@ -15,12 +17,10 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/agent/jobs"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
-
-// Socket is the name of the socket in the state directory.
-const Socket = "local.sock"
 
 // maxWatchers bounds those who watch at one time.
 const maxWatchers = 64
@@ -31,13 +31,24 @@ type Half interface {
 	Known(ids []fault.NodeID) hostcore.Known
 	// Watch sets the nodes that somebody here watches.
 	Watch(ids []fault.NodeID)
+	// Self returns the node and the half's boot epoch in use.
+	Self() (fault.NodeID, fault.Epoch)
+	// SinceBoot is the time since the machine was booted, sleep included.
+	SinceBoot() time.Duration
+	// Sign makes the envelope of a eureka of this half.
+	Sign(m *lofamov1.JobEureka) ([]byte, error)
+	// Post puts a message for the DNP half into its mailbox. It takes no lock of the half.
+	Post(m jobs.Mail) error
 }
 
 // Server implements lofamov1.LocalServer.
 type Server struct {
 	lofamov1.UnimplementedLocalServer
 
-	half Half
+	half     Half
+	policy   Policy
+	eurekas  *eurekas
+	barriers *barriers
 
 	// The half calls Changed under its own lock, so that none of ours that Changed needs may be held where
 	// the half is called.
@@ -55,13 +66,28 @@ type watcher struct {
 	wake    chan struct{} // has room for one
 }
 
-// New returns a server.
-func New(half Half) *Server {
-	return &Server{half: half, watchers: make(map[*watcher]bool)}
+// New returns a server, which serves barriers while Run runs.
+func New(half Half, p Policy) *Server {
+	return &Server{half: half, policy: p, eurekas: newEurekas(), barriers: newBarriers(), watchers: make(map[*watcher]bool)}
 }
+
+// Heard takes what the DNP half says about jobs. It does not block.
+func (s *Server) Heard(m jobs.Mail) {
+	switch m.Kind {
+	case jobs.Taken:
+		s.eurekas.taken(m)
+	case jobs.Status:
+		s.stepBarriers(jobs.Answered{Mail: m})
+	default: // Delivered is verified first: see Deliver
+	}
+}
+
+// Deliver takes a verified eureka of another node. It does not block.
+func (s *Server) Deliver(m *lofamov1.JobEureka) { s.eurekas.deliver(m) }
 
 // Changed tells the watchers that something else is known of nodes. It does not block.
 func (s *Server) Changed(ids []fault.NodeID) {
+	s.barriers.fatesChanged(ids)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watchers {
@@ -78,6 +104,7 @@ func (s *Server) Changed(ids []fault.NodeID) {
 
 // Aged tells all watchers that what is known has become stale, or is no more. It does not block.
 func (s *Server) Aged() {
+	s.barriers.fatesChanged(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watchers {
@@ -95,6 +122,9 @@ func (w *watcher) tell() {
 
 // WatchFaults implements the service.
 func (s *Server) WatchFaults(req *lofamov1.WatchFaultsRequest, stream grpc.ServerStreamingServer[lofamov1.WatchFaultsResponse]) error {
+	if _, err := s.admit(stream.Context(), s.policy.Watch, "watch"); err != nil {
+		return err
+	}
 	w, err := s.open(req.GetNodes())
 	if err != nil {
 		return err
@@ -154,15 +184,15 @@ func (s *Server) open(names []string) (*watcher, error) {
 	w.nodes = slices.Compact(w.nodes)
 	s.order.Lock()
 	defer s.order.Unlock()
-	all, err := s.admit(w)
+	all, err := s.add(w)
 	if err == nil {
 		s.half.Watch(all)
 	}
 	return w, err
 }
 
-// admit adds a watcher, unless there are too many, and returns what all of them watch.
-func (s *Server) admit(w *watcher) ([]fault.NodeID, error) {
+// add adds a watcher, unless there are too many, and returns what all of them watch.
+func (s *Server) add(w *watcher) ([]fault.NodeID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.watchers) >= maxWatchers {
@@ -187,14 +217,30 @@ func (s *Server) close(w *watcher) {
 	s.half.Watch(all)
 }
 
-// watched are the nodes of all watchers.
+// rewatch tells the half what is to be watched now that the barriers' nodes are others.
+func (s *Server) rewatch() {
+	s.order.Lock()
+	defer s.order.Unlock()
+	s.mu.Lock()
+	all := s.watched()
+	s.mu.Unlock()
+	s.half.Watch(all)
+}
+
+// watched are the nodes of all watchers and, where there is room for all of them beside these, of the barriers.
 func (s *Server) watched() []fault.NodeID {
 	var all []fault.NodeID
 	for w := range s.watchers {
 		all = append(all, w.nodes...)
 	}
 	slices.Sort(all)
-	return slices.Compact(all)
+	all = slices.Compact(all)
+	more := slices.Concat(all, s.barriers.watching())
+	slices.Sort(more)
+	if more = slices.Compact(more); len(more) <= servicenet.MaxInterest {
+		return more
+	}
+	return all
 }
 
 // take empties what has changed for a watcher, and returns whether all is to be said again.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
@@ -30,6 +32,9 @@ type half struct {
 	stale    bool
 	watched  []fault.NodeID
 	changed  chan struct{} // of watched
+
+	node  fault.NodeID
+	torus *torus // nil: there is no DNP half
 }
 
 func (h *half) Known(ids []fault.NodeID) hostcore.Known {
@@ -75,35 +80,67 @@ func (h *half) awaitWatched(t *testing.T, n int) {
 	}
 }
 
+func newHalf(node fault.NodeID) *half {
+	return &half{node: node, states: map[fault.NodeID]lofamov1.State{"n0": lofamov1.State_NORMAL}, revision: 1, changed: make(chan struct{})}
+}
+
 func serve(t *testing.T) (*half, *local.Server, string) {
 	t.Helper()
-	h := &half{states: map[fault.NodeID]lofamov1.State{"n0": lofamov1.State_NORMAL}, revision: 1, changed: make(chan struct{})}
-	s, dir := local.New(h), t.TempDir()
-	l, err := net.Listen("unix", filepath.Join(dir, local.Socket))
+	h := newHalf("n0")
+	s, path := serveHalf(t, h, t.TempDir(), 0o600, config.DefaultAgent().Jobs)
+	return h, s, path
+}
+
+// serveHalf serves jobs at a socket in a directory until the test ends. The group of the socket is 4242.
+func serveHalf(t *testing.T, h *half, dir string, mode os.FileMode, c config.JobsConfig) (*local.Server, string) {
+	t.Helper()
+	p, err := local.NewPolicy(c, uint32(os.Geteuid()), 4242)
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := grpc.NewServer(grpc.MaxConcurrentStreams(128))
+	s, path := local.New(h, p), filepath.Join(dir, "local.sock")
+	stop := listen(t, s, path, mode)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		cancel()
+		wg.Wait()
+	})
+	return s, path
+}
+
+// listen serves at a path until stop is called.
+func listen(t *testing.T, s *local.Server, path string, mode os.FileMode) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer(grpc.Creds(local.Credentials()), grpc.MaxConcurrentStreams(2048), grpc.WaitForHandlers(true))
 	lofamov1.RegisterLocalServer(srv, s)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
-	t.Cleanup(func() {
+	return sync.OnceFunc(func() {
 		srv.Stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return h, s, dir
 }
 
 func TestWatchFaults(t *testing.T) {
-	h, s, dir := serve(t)
+	h, s, path := serve(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	got := make(chan *lofamov1.WatchFaultsResponse, 16)
 	done := make(chan error, 1)
 	go func() {
-		done <- local.Watch(ctx, dir, []string{"n7", "n0", "n7"}, func(r *lofamov1.WatchFaultsResponse) error {
+		done <- local.Watch(ctx, path, []string{"n7", "n0", "n7"}, func(r *lofamov1.WatchFaultsResponse) error {
 			got <- r
 			return nil
 		})
@@ -140,11 +177,11 @@ func TestWatchFaults(t *testing.T) {
 }
 
 func TestWatchFaultsRefusals(t *testing.T) {
-	h, _, dir := serve(t)
+	h, _, path := serve(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	watch := func(nodes ...string) codes.Code {
-		err := local.Watch(ctx, dir, nodes, func(*lofamov1.WatchFaultsResponse) error { return context.Canceled })
+		err := local.Watch(ctx, path, nodes, func(*lofamov1.WatchFaultsResponse) error { return context.Canceled })
 		for errors.Unwrap(err) != nil {
 			err = errors.Unwrap(err)
 		}
@@ -166,7 +203,7 @@ func TestWatchFaultsRefusals(t *testing.T) {
 	for i := range 64 {
 		opened := make(chan struct{})
 		wg.Go(func() {
-			_ = local.Watch(ctx, dir, many[i:i+1], func(*lofamov1.WatchFaultsResponse) error {
+			_ = local.Watch(ctx, path, many[i:i+1], func(*lofamov1.WatchFaultsResponse) error {
 				close(opened)
 				return nil
 			})
@@ -180,7 +217,7 @@ func TestWatchFaultsRefusals(t *testing.T) {
 	if !slices.Contains(h.watched, "n63") {
 		t.Errorf("watched %v", h.watched)
 	}
-	if err := local.Watch(ctx, t.TempDir(), nil, nil); !errors.Is(err, local.ErrNotRunning) {
+	if err := local.Watch(ctx, filepath.Join(t.TempDir(), "local.sock"), nil, nil); !errors.Is(err, local.ErrNotRunning) {
 		t.Errorf("nobody listens: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // TestWokenForNothing: a watcher that is woken once more for what it has already taken waits on. To the half,
 // no nodes at all stands for the node and its neighbours.
 func TestWokenForNothing(t *testing.T) {
-	s := New(nil)
+	s := New(nil, Policy{})
 	w := &watcher{nodes: []fault.NodeID{"n7"}, changed: make(map[fault.NodeID]bool), wake: make(chan struct{}, 1)}
 	s.watchers[w] = true
 	s.Changed(w.nodes)

@@ -23,6 +23,7 @@ const (
 	Recovery                 // from the recovery daemon to a half: what it knows of one half
 	Health                   // to the other half: how this one went on when it started, and what its self-tests found
 	Test                     // a probe of the self-test, or one of the other half's on its way back
+	Jobs                     // a eureka or an arrival at a barrier, or what has become of one: package jobs
 )
 
 // String returns the type's name.
@@ -38,12 +39,14 @@ func (t Type) String() string {
 		return "Health"
 	case Test:
 		return "Test"
+	case Jobs:
+		return "Jobs"
 	}
 	return fmt.Sprintf("Type(%d)", uint8(t))
 }
 
 // Valid says whether t is one of the types.
-func (t Type) Valid() bool { return t >= Doorbell && t <= Test }
+func (t Type) Valid() bool { return t >= Doorbell && t <= Jobs }
 
 // Message is what goes through the mailbox.
 type Message struct {
@@ -76,7 +79,7 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 func (m Message) validate() error {
 	switch {
 	case !m.Type.Valid():
-		return fmt.Errorf("%w: type is %d: want 1 to 5", ErrMalformed, uint8(m.Type))
+		return fmt.Errorf("%w: type is %d: want 1 to 6", ErrMalformed, uint8(m.Type))
 	case len(m.Payload) > MaxPayload:
 		return fmt.Errorf("%w: payload of %d bytes: want at most %d", ErrTooLong, len(m.Payload), MaxPayload)
 	case m.Type == Doorbell && len(m.Payload) > 0:

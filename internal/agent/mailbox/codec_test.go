@@ -36,7 +36,7 @@ func TestCodecRefuses(t *testing.T) {
 		is   error
 		want string
 	}{
-		{Message{}, ErrMalformed, "type is 0: want 1 to 5"},
+		{Message{}, ErrMalformed, "type is 0: want 1 to 6"},
 		{Message{Type: 99}, ErrMalformed, "type is 99"},
 		{Message{Type: Doorbell, Payload: []byte{1}}, ErrMalformed, "doorbell with a payload of 1 bytes"},
 		{Message{Type: Envelope, Payload: make([]byte, MaxPayload+1)}, ErrTooLong, "8193 bytes: want at most 8192"},

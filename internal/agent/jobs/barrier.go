@@ -1,0 +1,418 @@
+package jobs
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Periods and bounds of the waiting.
+const (
+	askAgain  = 200 * time.Millisecond // between two Arrive mails for one barrier at which somebody waits
+	silentFor = 2 * time.Second        // without an answer of the DNP half its callers are told so
+	aloneFor  = 2 * time.Second        // without a living link too: links come back while a neighbour is restarted
+	// goneAfter is how long a member must have been FAILED in the map before it is called gone. If it arrived before it died,
+	// everybody has heard of that by then (many Network Delays), and completes.
+	goneAfter = time.Second
+	maxGone   = 16              // members that are named to the DNP half at once
+	keptFor   = time.Minute     // a barrier at which nobody waits any more
+	watchFor  = 5 * time.Minute // the members of a job are watched after its last barrier: lists of nodes that change are dear
+)
+
+// Name is which barrier, for people.
+type Name struct {
+	UID        uint32
+	Job, Name  string
+	Generation uint64
+}
+
+// Key is the barrier's name among those members, in order: who gives other members is at another barrier.
+func (n Name) Key(members []fault.NodeID) Key {
+	h := sha256.New()
+	put := func(s string) {
+		_, _ = h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(s)))) // a hash takes everything
+		_, _ = h.Write([]byte(s))
+	}
+	put("lofamo.v1 barrier")
+	_, _ = h.Write(binary.BigEndian.AppendUint32(nil, n.UID))
+	put(n.Job)
+	put(n.Name)
+	for _, m := range members {
+		put(string(m))
+	}
+	return Key{Hash: [32]byte(h.Sum(nil)), Generation: n.Generation}
+}
+
+// Event is what happens to the barriers of a node.
+type Event interface{ jobsEvent() }
+
+// Tick says only that time has passed.
+type Tick struct{}
+
+// Call is one process that arrives, and waits. It ends by an Outcome or by Left.
+type Call struct {
+	ID           uint64 // of the call, each once
+	Name         Name
+	Members      []fault.NodeID // in order, each once
+	Rank         int            // of this node among them, from 0
+	Participants int            // of this node
+	Participant  string
+	Until        time.Time // zero: for as long as it takes
+}
+
+// Left says that a call has ended by itself.
+type Left struct{ ID uint64 }
+
+// Answered is a Status of the DNP half.
+type Answered struct{ Mail Mail }
+
+// Fates says which of the nodes in Output.Watch are FAILED in the map; nil: none.
+type Fates struct{ Failed []fault.NodeID }
+
+func (Tick) jobsEvent()     {}
+func (Call) jobsEvent()     {}
+func (Left) jobsEvent()     {}
+func (Answered) jobsEvent() {}
+func (Fates) jobsEvent()    {}
+
+// End is how a call ends.
+type End uint8
+
+// The ends.
+const (
+	Complete   End = iota + 1 // all members have arrived
+	Late                      // Until has come: Nodes are missing, Here are participants of this node that have
+	Gone                      // Nodes have not arrived, and are FAILED
+	Silent                    // the DNP half does not answer
+	Alone                     // no link of this node lives
+	Overloaded                // the DNP half has too many barriers
+	Unfit                     // the DNP half refuses it
+	TooMany                   // barriers or calls on this node
+	Differs                   // from what other participants of this node say of it: Here is how many they want
+)
+
+// Outcome ends a call.
+type Outcome struct {
+	ID    uint64
+	End   End
+	Nodes []fault.NodeID
+	Here  int
+}
+
+// Output is what the shell is to do. Its slices are the caller's.
+type Output struct {
+	Mail     []Mail // to the DNP half; lost if its mailbox does not take it: it is sent again
+	Outcomes []Outcome
+	Watch    []fault.NodeID // the nodes whose fates matter, in order
+	Rewatch  bool           // Watch has changed
+	Wake     time.Time      // Step again then at the latest; zero: nobody waits
+}
+
+// Barriers are those of one node.
+//
+//	gathering ──all participants here──► arrived ──all members──► complete
+//	    └─────the last caller leaves──► (none)
+//
+// What the DNP half says counts: if it knows that the node has arrived, or that all have, it is so, though this half may
+// have been restarted meanwhile. One goroutine owns it.
+type Barriers struct {
+	all    map[Key]*barrier
+	calls  map[uint64]Key
+	failed map[fault.NodeID]time.Time // since when
+	jobs   map[job]watched
+	watch  []fault.NodeID
+
+	out Output
+}
+
+type job struct {
+	uid  uint32
+	name string
+}
+
+type watched struct {
+	members []fault.NodeID
+	until   time.Time
+}
+
+type barrier struct {
+	key          Key
+	members      []fault.NodeID
+	rank         int
+	participants int
+	here         map[string]int // participants that have arrived: how many calls of theirs wait
+	waiting      map[uint64]Call
+	arrived      bool // the node has
+	complete     bool
+	has          []bool         // of the members, as the DNP half said last; nil: it has not
+	gone         []fault.NodeID // as the DNP half said: it has failed
+	askAt        time.Time
+	heardAt      time.Time // the DNP half, or begun to wait for it
+	linkedAt     time.Time // a link lived, or begun to wait for one
+	forgetAt     time.Time
+}
+
+// NewBarriers returns what a node begins with: none.
+func NewBarriers() *Barriers {
+	return &Barriers{all: make(map[Key]*barrier), calls: make(map[uint64]Key), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
+}
+
+// Step handles one event.
+func (s *Barriers) Step(now time.Time, ev Event) Output {
+	s.out = Output{}
+	switch ev := ev.(type) {
+	case Tick:
+	case Call:
+		s.call(now, ev)
+	case Left:
+		s.leave(now, ev.ID)
+	case Answered:
+		s.answered(now, ev.Mail)
+	case Fates:
+		s.fates(now, ev.Failed)
+	}
+	for _, b := range s.ordered() {
+		s.settle(now, b)
+	}
+	s.rewatch(now)
+	s.out.Watch = s.watch
+	return s.out
+}
+
+// ordered are the barriers in the order of their keys, so that what is done is the same each time.
+func (s *Barriers) ordered() []*barrier {
+	out := make([]*barrier, 0, len(s.all))
+	for _, b := range s.all {
+		out = append(out, b)
+	}
+	slices.SortFunc(out, func(a, b *barrier) int { return a.key.Compare(b.key) })
+	return out
+}
+
+func (s *Barriers) call(now time.Time, c Call) {
+	key := c.Name.Key(c.Members)
+	b := s.all[key]
+	switch {
+	case len(s.calls) >= MaxWaiting, b == nil && len(s.all) >= MaxBarriers && !s.makeRoom():
+		s.out.Outcomes = append(s.out.Outcomes, Outcome{ID: c.ID, End: TooMany})
+		return
+	case b != nil && b.participants != c.Participants:
+		s.out.Outcomes = append(s.out.Outcomes, Outcome{ID: c.ID, End: Differs, Here: b.participants})
+		return
+	case b == nil:
+		b = &barrier{
+			key: key, members: c.Members, rank: c.Rank, participants: c.Participants,
+			here: make(map[string]int), waiting: make(map[uint64]Call), heardAt: now, linkedAt: now,
+		}
+		s.all[key] = b
+	}
+	if len(b.waiting) == 0 { // nothing was asked meanwhile
+		b.heardAt, b.linkedAt = now, now
+	}
+	b.here[c.Participant]++
+	b.waiting[c.ID], s.calls[c.ID] = c, key
+	b.arrived = b.arrived || len(b.here) >= b.participants
+	b.askAt = now
+	s.jobs[job{c.Name.UID, c.Name.Job}] = watched{c.Members, now.Add(watchFor)}
+}
+
+// makeRoom forgets the barrier at which nobody has waited for the longest time.
+func (s *Barriers) makeRoom() bool {
+	var oldest *barrier
+	for _, b := range s.ordered() {
+		if len(b.waiting) == 0 && (oldest == nil || b.forgetAt.Before(oldest.forgetAt)) {
+			oldest = b
+		}
+	}
+	if oldest != nil {
+		delete(s.all, oldest.key)
+	}
+	return oldest != nil
+}
+
+// leave takes a call out, and with it its arrival, as long as the node has not arrived.
+func (s *Barriers) leave(now time.Time, id uint64) {
+	key, ok := s.calls[id]
+	if !ok {
+		return // it has ended already
+	}
+	delete(s.calls, id)
+	b := s.all[key]
+	who := b.waiting[id].Participant
+	delete(b.waiting, id)
+	if b.forgetAt = now.Add(keptFor); len(b.waiting) == 0 {
+		s.out.Mail = append(s.out.Mail, Mail{Kind: Leave, Key: b.key})
+	}
+	if b.here[who]--; b.here[who] == 0 && !b.arrived {
+		delete(b.here, who)
+	}
+	if len(b.here) == 0 && !b.arrived {
+		delete(s.all, key)
+	}
+}
+
+func (s *Barriers) end(now time.Time, b *barrier, c Call, o Outcome) {
+	o.ID = c.ID
+	s.out.Outcomes = append(s.out.Outcomes, o)
+	s.leave(now, c.ID)
+}
+
+// endAll ends all calls of a barrier alike, the oldest first.
+func (s *Barriers) endAll(now time.Time, b *barrier, o Outcome) {
+	for _, c := range b.callers() {
+		s.end(now, b, c, o)
+	}
+}
+
+func (b *barrier) callers() []Call {
+	out := make([]Call, 0, len(b.waiting))
+	for _, c := range b.waiting {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b Call) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// answered takes in what the DNP half knows of a barrier. The answer to what nobody asked any more is passed over.
+func (s *Barriers) answered(now time.Time, m Mail) {
+	b := s.all[m.Key]
+	if m.Kind != Status || b == nil {
+		return
+	}
+	b.heardAt = now
+	switch m.Result {
+	case OK, NoLinks:
+	case Busy:
+		s.endAll(now, b, Outcome{End: Overloaded})
+		return
+	default:
+		s.endAll(now, b, Outcome{End: Unfit})
+		return
+	}
+	if m.Links > 0 || len(b.members) == 1 {
+		b.linkedAt = now
+	}
+	if len(m.Arrived) == len(b.members) {
+		b.has = m.Arrived
+		b.arrived = b.arrived || b.has[b.rank]
+	}
+	b.complete = b.complete || m.Flag
+	b.arrived = b.arrived || b.complete
+	b.gone = nil
+	for _, r := range m.Gone {
+		if r < len(b.members) {
+			b.gone = append(b.gone, b.members[r])
+		}
+	}
+}
+
+func (s *Barriers) fates(now time.Time, failed []fault.NodeID) {
+	was := s.failed
+	s.failed = make(map[fault.NodeID]time.Time, len(failed))
+	for _, id := range failed {
+		since, ok := was[id]
+		if !ok {
+			since = now
+		}
+		s.failed[id] = since
+	}
+}
+
+// settle ends the calls whose time has come, and asks the DNP half again when it is time.
+func (s *Barriers) settle(now time.Time, b *barrier) {
+	if b.complete {
+		s.endAll(now, b, Outcome{End: Complete})
+	}
+	if len(b.gone) > 0 {
+		s.endAll(now, b, Outcome{End: Gone, Nodes: b.gone})
+	}
+	for _, c := range b.callers() {
+		switch {
+		case !c.Until.IsZero() && !now.Before(c.Until):
+			s.end(now, b, c, Outcome{End: Late, Nodes: b.missing(), Here: len(b.here)})
+		case now.Sub(b.heardAt) >= silentFor:
+			s.end(now, b, c, Outcome{End: Silent})
+		case now.Sub(b.linkedAt) >= aloneFor:
+			s.end(now, b, c, Outcome{End: Alone})
+		case !c.Until.IsZero():
+			s.wakeAt(c.Until)
+		}
+	}
+	switch {
+	case s.all[b.key] != b: // the last caller has taken it along
+	case len(b.waiting) == 0 && !now.Before(b.forgetAt):
+		delete(s.all, b.key)
+	case len(b.waiting) > 0:
+		if !now.Before(b.askAt) {
+			b.askAt = now.Add(askAgain)
+			s.out.Mail = append(s.out.Mail, Mail{Kind: Arrive, Key: b.key, Flag: b.arrived, Members: len(b.members), Rank: b.rank, Gone: s.gone(now, b)})
+		}
+		s.wakeAt(b.askAt)
+	}
+}
+
+// missing are the members that have not arrived, as far as the DNP half has said; before that all are.
+func (b *barrier) missing() []fault.NodeID {
+	var out []fault.NodeID
+	for i, id := range b.members {
+		if b.has == nil || !b.has[i] {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// gone are the ranks of the missing members that have been FAILED for long enough, the first of them. Before the DNP half has said who has arrived
+// there are none. It is the DNP half that ends the wait for them, here and at all other members.
+func (s *Barriers) gone(now time.Time, b *barrier) (ranks []int) {
+	if b.has == nil {
+		return nil
+	}
+	for i, id := range b.members {
+		since, failed := s.failed[id]
+		if !b.has[i] && failed && now.Sub(since) >= goneAfter && len(ranks) < maxGone {
+			ranks = append(ranks, i)
+		}
+	}
+	return ranks
+}
+
+func (s *Barriers) wakeAt(t time.Time) {
+	if s.out.Wake.IsZero() || t.Before(s.out.Wake) {
+		s.out.Wake = t
+	}
+}
+
+// rewatch gathers the members of the jobs that had barriers of late, the latest first, as many as a node may watch. It is looked at
+// with every step: what has run out is noticed with the next barrier, and costs no wake-up.
+func (s *Barriers) rewatch(now time.Time) {
+	jobs := make([]job, 0, len(s.jobs))
+	for j, w := range s.jobs {
+		if !now.Before(w.until) {
+			delete(s.jobs, j)
+			continue
+		}
+		jobs = append(jobs, j)
+	}
+	slices.SortFunc(jobs, func(a, b job) int {
+		return cmp.Or(s.jobs[b].until.Compare(s.jobs[a].until), cmp.Compare(a.uid, b.uid), cmp.Compare(a.name, b.name))
+	})
+	var all []fault.NodeID
+	for i, j := range jobs {
+		more := slices.Concat(all, s.jobs[j].members)
+		slices.Sort(more)
+		more = slices.Compact(more)
+		if i >= MaxBarriers || len(more) > MaxMembers {
+			delete(s.jobs, j)
+			continue
+		}
+		all = more
+	}
+	if !slices.Equal(all, s.watch) {
+		s.watch, s.out.Rewatch = all, true
+	}
+}

@@ -1,0 +1,326 @@
+package jobs
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+func fid(s string) fault.NodeID       { return fault.NodeID(s) }
+func epoch(n uint64) fault.Epoch      { return fault.Epoch(n) }
+func after(d time.Duration) time.Time { return t0.Add(d) }
+
+const ms = time.Millisecond
+
+// desk is the barriers of node b, among a, b and c, at a time that the test moves.
+type desk struct {
+	t     *testing.T
+	s     *Barriers
+	now   time.Time
+	mails []Mail
+	ends  map[uint64]Outcome
+	out   Output
+}
+
+func newDesk(t *testing.T) *desk {
+	return &desk{t: t, s: NewBarriers(), now: t0, ends: map[uint64]Outcome{}}
+}
+
+func (d *desk) step(ev Event) {
+	d.out = d.s.Step(d.now, ev)
+	d.mails = append(d.mails, d.out.Mail...)
+	for _, o := range d.out.Outcomes {
+		if _, twice := d.ends[o.ID]; twice {
+			d.t.Errorf("call %d ends twice", o.ID)
+		}
+		d.ends[o.ID] = o
+	}
+}
+
+// until lets time pass, with a tick whenever it is wanted, and whatever answers.
+func (d *desk) until(at time.Duration, answer func(Mail) *Mail) {
+	for end := after(at); ; {
+		w := d.out.Wake
+		if w.IsZero() || w.After(end) {
+			d.now = end
+			return
+		}
+		d.now = w
+		d.step(Tick{})
+		for _, m := range d.take() {
+			if a := answer(m); a != nil {
+				d.step(Answered{*a})
+			}
+		}
+	}
+}
+
+func (d *desk) take() []Mail {
+	out := d.mails
+	d.mails = nil
+	return out
+}
+
+func (d *desk) sent(want ...Mail) {
+	d.t.Helper()
+	if diff := cmp.Diff(want, d.take()); diff != "" {
+		d.t.Errorf("mail: %s", diff)
+	}
+}
+
+func (d *desk) ended(want ...Outcome) {
+	d.t.Helper()
+	m := map[uint64]Outcome{}
+	for _, o := range want {
+		m[o.ID] = o
+	}
+	if diff := cmp.Diff(m, d.ends); diff != "" {
+		d.t.Errorf("outcomes: %s", diff)
+	}
+	d.ends = map[uint64]Outcome{}
+}
+
+var (
+	step7 = Name{UID: 1000, Job: "train", Name: "step", Generation: 7}
+	abc   = []fault.NodeID{"a", "b", "c"}
+	key7  = step7.Key(abc)
+)
+
+func call(id uint64, participants int, who string) Call {
+	return Call{ID: id, Name: step7, Members: abc, Rank: 1, Participants: participants, Participant: who}
+}
+
+func arrive(flag bool) Mail {
+	return Mail{Kind: Arrive, Key: key7, Flag: flag, Members: 3, Rank: 1}
+}
+
+func says(arrived string) *Mail {
+	m := Mail{Kind: Status, Key: key7, Result: OK, Links: 6, Flag: arrived == "abc"}
+	for _, id := range abc {
+		m.Arrived = append(m.Arrived, slices.Contains([]byte(arrived), id[0]))
+	}
+	return &m
+}
+
+func leave() Mail { return Mail{Kind: Leave, Key: key7} }
+
+func silence(Mail) *Mail { return nil }
+
+func TestKeysDiffer(t *testing.T) {
+	seen := map[Key]string{}
+	for name, k := range map[string]Key{
+		"it": key7, "user": Name{1, "train", "step", 7}.Key(abc), "job": Name{1000, "trainst", "ep", 7}.Key(abc), "name": Name{1000, "train", "steq", 7}.Key(abc),
+		"generation": Name{1000, "train", "step", 8}.Key(abc), "members": step7.Key(abc[:2]), "cut": step7.Key([]fault.NodeID{"ab", "c"}),
+	} {
+		if other, twice := seen[k]; twice {
+			t.Errorf("%s and %s have the same key", name, other)
+		}
+		seen[k] = name
+	}
+}
+
+func TestBarrierCompletes(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 2, "x"))
+	d.sent(arrive(false)) // a participant is missing: it only asks
+	d.step(call(2, 2, "x"))
+	d.sent(arrive(false)) // the same one again
+	d.step(call(3, 2, "y"))
+	d.sent(arrive(true))
+	d.until(150*ms, silence)
+	d.step(Answered{*says("b")})
+	d.sent()
+	d.until(250*ms, silence)
+	d.sent() // until took it
+	d.step(Answered{*says("bc")})
+	d.ended()
+	d.step(Answered{*says("abc")})
+	d.ended(Outcome{ID: 1, End: Complete}, Outcome{ID: 2, End: Complete}, Outcome{ID: 3, End: Complete})
+	d.sent(leave())
+	if !d.out.Wake.IsZero() {
+		t.Errorf("nobody waits, and it wakes at %s", d.out.Wake)
+	}
+	d.step(call(4, 2, "y")) // comes back to ask
+	d.ended(Outcome{ID: 4, End: Complete})
+}
+
+// While somebody waits it is asked again five times a second, so that no loss of a mail matters, nor a restart of the DNP half.
+func TestBarrierAsksAgain(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 1, "x"))
+	asked := 0
+	d.until(10*time.Second, func(m Mail) *Mail { asked++; return says("b") })
+	if asked < 48 || asked > 52 {
+		t.Errorf("asked %d times in 10 s", asked)
+	}
+	d.ended()
+}
+
+func TestLeaving(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 2, "x"))
+	d.step(Left{1})
+	d.step(call(2, 2, "y"))
+	d.sent(arrive(false), leave(), arrive(false)) // x has taken its arrival with it
+	d.step(call(3, 2, "x"))
+	d.sent(arrive(true))
+	d.step(Left{3}) // too late
+	d.step(Left{2})
+	d.step(Left{2})
+	d.sent(leave())
+	d.step(call(4, 2, "y"))
+	d.sent(arrive(true))
+	d.ended()
+}
+
+// A half that was restarted between two participants' coming back: the DNP half knows better.
+func TestHostHalfRestarted(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 2, "x"))
+	d.step(Answered{*says("b")})
+	d.take()
+	d.until(200*ms, func(m Mail) *Mail {
+		if !m.Flag {
+			t.Error("the node has arrived, as the DNP half says, and does not say so any more")
+		}
+		return says("abc")
+	})
+	d.ended(Outcome{ID: 1, End: Complete})
+}
+
+func TestBarrierEnds(t *testing.T) {
+	late := func(id uint64, participants int) Call {
+		c := call(id, participants, "x")
+		c.Until = after(1500 * ms)
+		return c
+	}
+	answer := func(m *Mail) func(Mail) *Mail { return func(Mail) *Mail { return m } }
+	with := func(arrived string, f func(*Mail)) *Mail { m := says(arrived); f(m); return m }
+	for name, tc := range map[string]struct {
+		call   Call
+		answer *Mail
+		want   Outcome
+		at     time.Duration
+	}{
+		"late":                 {late(1, 1), says("ab"), Outcome{End: Late, Nodes: abc[2:], Here: 1}, 1500 * ms},
+		"late here":            {late(1, 2), says("a"), Outcome{End: Late, Nodes: abc[1:], Here: 1}, 1500 * ms},
+		"no answer, late":      {late(1, 1), nil, Outcome{End: Late, Nodes: abc, Here: 1}, 1500 * ms},
+		"no answer":            {call(1, 1, "x"), nil, Outcome{End: Silent}, silentFor},
+		"no link":              {call(1, 1, "x"), with("b", func(m *Mail) { m.Links = 0 }), Outcome{End: Alone}, aloneFor},
+		"no link at all":       {call(1, 1, "x"), with("", func(m *Mail) { m.Result, m.Links = NoLinks, 0 }), Outcome{End: Alone}, aloneFor},
+		"too many":             {call(1, 1, "x"), with("", func(m *Mail) { m.Result = Busy }), Outcome{End: Overloaded}, 0},
+		"refused":              {call(1, 1, "x"), with("", func(m *Mail) { m.Result = Refused }), Outcome{End: Unfit}, 0},
+		"gone":                 {call(1, 1, "x"), with("ab", func(m *Mail) { m.Gone = []int{2} }), Outcome{End: Gone, Nodes: abc[2:]}, 0},
+		"complete before gone": {call(1, 1, "x"), with("abc", func(m *Mail) { m.Gone = []int{2} }), Outcome{End: Complete}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			d.step(tc.call)
+			for _, m := range d.take() {
+				if a := answer(tc.answer)(m); a != nil {
+					d.step(Answered{*a})
+				}
+			}
+			if tc.at > 0 {
+				d.until(tc.at-ms, answer(tc.answer))
+				d.ended()
+				d.until(tc.at, answer(tc.answer))
+			}
+			tc.want.ID = 1
+			d.ended(tc.want)
+		})
+	}
+}
+
+// A member that is FAILED is told to the DNP half a second later, unless it has arrived.
+func TestGoneIsTold(t *testing.T) {
+	d := newDesk(t)
+	d.step(Fates{[]fault.NodeID{"a", "c"}})
+	d.step(call(1, 1, "x"))
+	if !d.out.Rewatch || !slices.Equal(d.out.Watch, abc) {
+		t.Errorf("watches %v", d.out.Watch)
+	}
+	var told []time.Duration
+	d.until(5*time.Second, func(m Mail) *Mail {
+		if m.Gone != nil {
+			told = append(told, d.now.Sub(t0))
+			if !slices.Equal(m.Gone, []int{2}) {
+				t.Errorf("gone are %v", m.Gone)
+			}
+		}
+		if d.now.Sub(t0) >= 3*time.Second {
+			d.step(Fates{})
+		}
+		return says("ab")
+	})
+	if len(told) == 0 || told[0] < goneAfter || told[0] > goneAfter+askAgain || told[len(told)-1] > 3*time.Second+askAgain {
+		t.Errorf("told at %v", told)
+	}
+}
+
+func TestBarrierBounds(t *testing.T) {
+	d := newDesk(t)
+	d.step(call(1, 2, "x"))
+	d.step(call(2, 3, "y"))
+	d.ended(Outcome{ID: 2, End: Differs, Here: 2})
+	next := uint64(10)
+	another := func() uint64 {
+		next++
+		c := call(next, 1, "x")
+		c.Name.Generation = next
+		d.step(c)
+		return next
+	}
+	for range MaxBarriers - 1 {
+		another()
+	}
+	d.ended()
+	refused := another()
+	d.ended(Outcome{ID: refused, End: TooMany})
+	d.step(Left{11}) // its barrier is kept for who comes back, unless there is need
+	another()
+	d.ended()
+	for i := range MaxWaiting - MaxBarriers {
+		d.step(call(uint64(10_000+i), 2, "x"))
+	}
+	d.ended()
+	d.step(call(99_999, 2, "x"))
+	d.ended(Outcome{ID: 99_999, End: TooMany})
+	if n := len(d.s.all); n != MaxBarriers {
+		t.Errorf("%d barriers", n)
+	}
+}
+
+// The members of jobs are watched for a while after their last barrier, as many as a node may watch.
+func TestWatching(t *testing.T) {
+	d := newDesk(t)
+	big := func(n int) (out []fault.NodeID) {
+		for i := range n {
+			out = append(out, fid("n"+strconv.Itoa(10_000+i)))
+		}
+		return out
+	}
+	d.step(call(1, 1, "x"))
+	d.step(Left{1})
+	if d.out.Rewatch || !slices.Equal(d.out.Watch, abc) {
+		t.Errorf("after the call: %v", d.out.Watch)
+	}
+	d.now = after(time.Minute)
+	c := call(2, 1, "x")
+	c.Name.Job, c.Members = "other", big(MaxMembers)
+	d.step(c)
+	if !d.out.Rewatch || len(d.out.Watch) != MaxMembers || slices.Contains(d.out.Watch, "a") {
+		t.Errorf("%d are watched: want those of the latest job", len(d.out.Watch))
+	}
+	d.step(Left{2})
+	d.now = after(time.Minute + watchFor)
+	d.step(Tick{})
+	if !d.out.Rewatch || len(d.out.Watch) != 0 {
+		t.Errorf("long after: %d", len(d.out.Watch))
+	}
+}

@@ -1,0 +1,44 @@
+package local
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// What stands in the google.rpc.ErrorInfo (domain lofamo) of refusals that a program can do something about. An UNAVAILABLE
+// without one is the connection's: nobody has said it.
+const (
+	ReasonMissing = "MEMBERS_MISSING" // metadata nodes: the first 64, with commas
+	ReasonGone    = "MEMBERS_GONE"    // the same
+	ReasonNoLinks = "NO_LINKS"
+	ReasonSilent  = "DNP_SILENT"
+)
+
+// maxNamed is how many nodes are in the metadata: an error travels in headers.
+const maxNamed = 64
+
+func withInfo(code codes.Code, reason string, nodes []fault.NodeID, format string, args ...any) error {
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: "lofamo"}
+	if len(nodes) > 0 {
+		names := make([]string, 0, maxNamed)
+		for _, id := range nodes[:min(len(nodes), maxNamed)] {
+			names = append(names, string(id))
+		}
+		info.Metadata = map[string]string{"nodes": strings.Join(names, ",")}
+	}
+	st := status.New(code, fmt.Sprintf(format, args...))
+	if detailed, err := st.WithDetails(info); err == nil {
+		st = detailed
+	}
+	return st.Err()
+}
+
+func unavailable(reason, format string, args ...any) error {
+	return withInfo(codes.Unavailable, reason, nil, format, args...)
+}

@@ -336,6 +336,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.links[dir.Index()].Redial()
 	}
 	d.sendFrames(now, out.Frames)
+	d.tellJobs(&out)
 	d.logNotes(out.Notes)
 	for _, t := range out.TestMail {
 		d.sendTest(t)
@@ -426,6 +427,8 @@ func (d *dnpHalf) onMessage(m mailbox.Message) {
 		defer d.mu.Unlock()
 		now := time.Now()
 		d.apply(now, d.core.Step(now, d.page.readHost(now, false)))
+	case mailbox.Jobs:
+		d.onJobs(m.Payload)
 	case mailbox.Test:
 		echo, data := testMail(m)
 		d.step(dnpcore.TestMail{Echo: echo, Data: data})

@@ -168,6 +168,7 @@ type Machine struct {
 	exam        examination
 	hops        hops
 	express     expressHalf
+	barriers    barriers
 	bulkDropped uint64 // back messages that were not passed on
 	random      *routing.Random
 	routed      RouteStats
@@ -211,6 +212,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		}
 	}
 	m.express = newExpress(cfg, now, epoch)
+	m.barriers = newBarriers(cfg)
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
 	m.resumeSensors(now)
@@ -261,6 +263,10 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onSealed(now, ev)
 	case RaiseEureka:
 		m.onRaiseEureka(now, ev)
+	case ArriveAt:
+		m.onArriveAt(now, ev)
+	case LeaveBarrier:
+		m.onLeaveBarrier(now, ev)
 	case Back:
 		m.use(now, selftest.Module{Kind: selftest.Bulk})
 		m.beginBack(now, ev.Message, 0)
@@ -298,6 +304,7 @@ func (m *Machine) tick(now time.Time) {
 		m.fillPage()
 	}
 	m.tickExpress(now)
+	m.tickBarriers(now)
 	m.tickHeld(now)
 	m.tickFlow(now)
 	m.missing(m.reorder.Tick(now))

@@ -197,6 +197,7 @@ type Output struct {
 	Redial          []grid.Direction  // handshakes to ask for; the shell limits their rate
 	Eurekas         []express.Message // jobs' broadcasts, for the host half
 	EurekasRaised   []EurekaRaised    // answers to RaiseEureka
+	Barriers        []BarrierStatus   // answers to ArriveAt, and what is over
 	Probes          []selftest.Probe  // for the modules register path, report path and bulk: results come by Test
 	TestMail        []TestMail        // for the mailbox
 	SaveTests       bool              // Baselines goes into the copy

@@ -117,6 +117,7 @@ func (m *Machine) waysChanged(now time.Time) {
 	if w != m.express.ways {
 		m.express.ways = w
 		_, _ = m.stepExpress(now, w)
+		_ = m.stepBarriers(now, w)
 	}
 }
 

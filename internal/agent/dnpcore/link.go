@@ -122,6 +122,8 @@ func (m *Machine) onFrame(now time.Time, ev *Frame) {
 		m.onHop(now, l, ev.Frame.Epoch, ev.Frame.Payload)
 	case torus.TypeEureka:
 		m.onExpress(now, l, ev.Frame.Payload)
+	case torus.TypeBarrier:
+		m.onBarrierFrame(now, l, ev.Frame.Payload)
 	case torus.TypeTest:
 		m.onTestFrame(now, l, ev.Frame.Payload)
 	default: // they have no payload, or one that is not known here

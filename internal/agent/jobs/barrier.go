@@ -12,9 +12,10 @@ import (
 
 // Periods and bounds of the waiting.
 const (
-	askAgain  = 200 * time.Millisecond // between two Arrive mails for one barrier at which somebody waits
-	silentFor = 2 * time.Second        // without an answer of the DNP half its callers are told so
-	aloneFor  = 2 * time.Second        // without a living link too: links come back while a neighbour is restarted
+	askAgain = 200 * time.Millisecond // between two Arrive mails for one barrier at which somebody waits
+	// patience is how many Arrive mails may stay without an answer, and how many answers may say that no link lives, before callers are told so: it
+	// takes 2 s, in which links come back while a neighbour is restarted. They are counted, for a half that could not run has asked nobody.
+	patience = 10
 	// goneAfter is how long a member must have been FAILED in the map before it is called gone. If it arrived before it died,
 	// everybody has heard of that by then (many Network Delays), and completes.
 	goneAfter = time.Second
@@ -151,9 +152,21 @@ type barrier struct {
 	has          []bool         // of the members, as the DNP half said last; nil: it has not
 	gone         []fault.NodeID // as the DNP half said: it has failed
 	askAt        time.Time
-	heardAt      time.Time // the DNP half, or begun to wait for it
-	linkedAt     time.Time // a link lived, or begun to wait for one
+	silent       count // mails without an answer
+	alone        count // answers without a link
 	forgetAt     time.Time
+}
+
+// count counts what happens, once in askAgain at most.
+type count struct {
+	n    int
+	last time.Time
+}
+
+func (c *count) add(now time.Time) {
+	if c.n == 0 || now.Sub(c.last) >= askAgain {
+		c.n, c.last = c.n+1, now
+	}
 }
 
 // NewBarriers returns what a node begins with: none.
@@ -206,12 +219,12 @@ func (s *Barriers) call(now time.Time, c Call) {
 	case b == nil:
 		b = &barrier{
 			key: key, members: c.Members, rank: c.Rank, participants: c.Participants,
-			here: make(map[string]int), waiting: make(map[uint64]Call), heardAt: now, linkedAt: now,
+			here: make(map[string]int), waiting: make(map[uint64]Call),
 		}
 		s.all[key] = b
 	}
 	if len(b.waiting) == 0 { // nothing was asked meanwhile
-		b.heardAt, b.linkedAt = now, now
+		b.silent, b.alone = count{}, count{}
 	}
 	b.here[c.Participant]++
 	b.waiting[c.ID], s.calls[c.ID] = c, key
@@ -283,7 +296,7 @@ func (s *Barriers) answered(now time.Time, m Mail) {
 	if m.Kind != Status || b == nil {
 		return
 	}
-	b.heardAt = now
+	b.silent = count{}
 	switch m.Result {
 	case OK, NoLinks:
 	case Busy:
@@ -293,8 +306,8 @@ func (s *Barriers) answered(now time.Time, m Mail) {
 		s.endAll(now, b, Outcome{End: Unfit})
 		return
 	}
-	if m.Links > 0 || len(b.members) == 1 {
-		b.linkedAt = now
+	if b.alone.add(now); m.Links > 0 || len(b.members) == 1 {
+		b.alone = count{}
 	}
 	if len(m.Arrived) == len(b.members) {
 		b.has = m.Arrived
@@ -334,9 +347,9 @@ func (s *Barriers) settle(now time.Time, b *barrier) {
 		switch {
 		case !c.Until.IsZero() && !now.Before(c.Until):
 			s.end(now, b, c, Outcome{End: Late, Nodes: b.missing(), Here: len(b.here)})
-		case now.Sub(b.heardAt) >= silentFor:
+		case b.silent.n >= patience && !now.Before(b.askAt):
 			s.end(now, b, c, Outcome{End: Silent})
-		case now.Sub(b.linkedAt) >= aloneFor:
+		case b.alone.n >= patience && !now.Before(b.askAt):
 			s.end(now, b, c, Outcome{End: Alone})
 		case !c.Until.IsZero():
 			s.wakeAt(c.Until)
@@ -349,6 +362,7 @@ func (s *Barriers) settle(now time.Time, b *barrier) {
 	case len(b.waiting) > 0:
 		if !now.Before(b.askAt) {
 			b.askAt = now.Add(askAgain)
+			b.silent.add(now)
 			s.out.Mail = append(s.out.Mail, Mail{Kind: Arrive, Key: b.key, Flag: b.arrived, Members: len(b.members), Rank: b.rank, Gone: s.gone(now, b)})
 		}
 		s.wakeAt(b.askAt)

@@ -210,9 +210,9 @@ func TestBarrierEnds(t *testing.T) {
 		"late":                 {late(1, 1), says("ab"), Outcome{End: Late, Nodes: abc[2:], Here: 1}, 1500 * ms},
 		"late here":            {late(1, 2), says("a"), Outcome{End: Late, Nodes: abc[1:], Here: 1}, 1500 * ms},
 		"no answer, late":      {late(1, 1), nil, Outcome{End: Late, Nodes: abc, Here: 1}, 1500 * ms},
-		"no answer":            {call(1, 1, "x"), nil, Outcome{End: Silent}, silentFor},
-		"no link":              {call(1, 1, "x"), with("b", func(m *Mail) { m.Links = 0 }), Outcome{End: Alone}, aloneFor},
-		"no link at all":       {call(1, 1, "x"), with("", func(m *Mail) { m.Result, m.Links = NoLinks, 0 }), Outcome{End: Alone}, aloneFor},
+		"no answer":            {call(1, 1, "x"), nil, Outcome{End: Silent}, patience * askAgain},
+		"no link":              {call(1, 1, "x"), with("b", func(m *Mail) { m.Links = 0 }), Outcome{End: Alone}, patience * askAgain},
+		"no link at all":       {call(1, 1, "x"), with("", func(m *Mail) { m.Result, m.Links = NoLinks, 0 }), Outcome{End: Alone}, patience * askAgain},
 		"too many":             {call(1, 1, "x"), with("", func(m *Mail) { m.Result = Busy }), Outcome{End: Overloaded}, 0},
 		"refused":              {call(1, 1, "x"), with("", func(m *Mail) { m.Result = Refused }), Outcome{End: Unfit}, 0},
 		"gone":                 {call(1, 1, "x"), with("ab", func(m *Mail) { m.Gone = []int{2} }), Outcome{End: Gone, Nodes: abc[2:]}, 0},
@@ -235,6 +235,17 @@ func TestBarrierEnds(t *testing.T) {
 			d.ended(tc.want)
 		})
 	}
+}
+
+// A half that could not run for a while has not asked: it accuses nobody of silence. Nor do many who come at once.
+func TestStalledHalfAccusesNobody(t *testing.T) {
+	d := newDesk(t)
+	for id := range uint64(50) {
+		d.step(call(id, 2, "x"))
+	}
+	d.now = after(time.Hour)
+	d.step(Tick{})
+	d.ended()
 }
 
 // A member that is FAILED is told to the DNP half a second later, unless it has arrived.

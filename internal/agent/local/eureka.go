@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	maxListeners = 256         // watches of eurekas
-	maxWaiting   = 64          // eurekas that a slow watcher has not read yet
-	takenWithin  = time.Second // by the DNP half: it answers at once, or is not there
+	maxListeners = 256             // watches of eurekas
+	maxWaiting   = 64              // eurekas that a slow watcher has not read yet
+	takenWithin  = 2 * time.Second // by the DNP half: it answers at once, or is not there
 )
 
 // eurekas is what a server knows of them. Its locks are held for moments only.

@@ -170,7 +170,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 			d.linkCopy.stored[i] = d.linkCopy.resume.Links[i]
 		}
 	}
-	d.core, d.fares.results = core, core.SelfTests
+	d.core, d.fares.results = core, core.SelfTest().Results
 	d.tests.begin(d.testResults)
 	d.fares.wentOn(d.copy.file.Cold())
 	if half, known := given(); known != nil {
@@ -230,7 +230,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 			d.alarm.rang()
 			d.maintain(now)
 			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
-			d.noteProven(d.page, d.core.Proving())
+			d.noteProven(d.page, d.core.SelfTest().Proving())
 			d.mu.Unlock()
 		}
 	}
@@ -329,7 +329,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.tellTests(now)
 	}
 	if out.SaveTests {
-		d.saveTests(d.core.Baselines(nil))
+		d.saveTests(d.core.SelfTest().Snapshot(nil))
 	}
 	d.write(now, &out)
 	for _, dir := range out.Redial {

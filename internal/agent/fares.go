@@ -104,7 +104,7 @@ func given() (fault.Half, *lofamov1.HalfHealth) {
 
 // lookAtFares is called once a second.
 func (h *hostHalf) lookAtFares(now time.Time) {
-	h.noteWrong(h.page, h.readers.stuck(), h.core.SelfTests(now))
+	h.noteWrong(h.page, h.readers.stuck(), h.core.SelfTest().Results(now))
 	own, tell := h.fares.look(now)
 	if own == nil {
 		return
@@ -116,7 +116,7 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 }
 
 func (d *dnpHalf) lookAtFares(now time.Time) {
-	d.noteWrong(d.page, d.readers.stuck(), d.core.SelfTests(now))
+	d.noteWrong(d.page, d.readers.stuck(), d.core.SelfTest().Results(now))
 	own, tell := d.fares.look(now)
 	if own == nil {
 		return

@@ -233,7 +233,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	if err != nil {
 		return err
 	}
-	h.core, h.fares.results = core, core.SelfTests
+	h.core, h.fares.results = core, core.SelfTest().Results
 	h.tests.begin(h.testResults)
 	h.fares.wentOn(h.copy.file.Cold())
 	h.do(now, core.Step(now, hostcore.Supervisors{Targets: h.ids}))
@@ -302,7 +302,7 @@ func (h *hostHalf) ring(ctx context.Context) {
 			h.alarm.rang()
 			h.maintain(now)
 			h.apply(now, h.core.Step(now, hostcore.Tick{}))
-			h.noteProven(h.page, h.core.Proving())
+			h.noteProven(h.page, h.core.SelfTest().Proving())
 			h.mu.Unlock()
 		}
 	}
@@ -359,7 +359,7 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 		h.local.Aged()
 	}
 	if out.SaveTests {
-		h.saveTests(h.core.Baselines(nil))
+		h.saveTests(h.core.SelfTest().Snapshot(nil))
 	}
 	for _, t := range out.TestMail {
 		h.sendTest(t)

@@ -47,11 +47,12 @@ func (s *spoiler) set(of fault.Origin, f selftest.Fault) {
 	s.what[of] = f
 }
 
-// How late probes are: longer than the floor of the rails and the mailbox, and than that of what is done within the
-// half, and shorter than their time-outs.
+// How late probes are: far longer than the floor of the rails and the mailbox, and than that of what is done within the
+// half, so that they are late also by what a busy machine has taught the half, and shorter than their time-outs: those within the half
+// follow one another, four of a test.
 const (
-	late      = 300 * time.Millisecond
-	lateLocal = 100 * time.Millisecond
+	late      = 400 * time.Millisecond
+	lateLocal = 300 * time.Millisecond
 )
 
 func (s *spoiler) instead(of fault.Origin, m selftest.Module, data []byte) ([][]byte, time.Duration) {

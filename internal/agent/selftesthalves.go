@@ -155,11 +155,11 @@ func (p *prober) begin(results func() []selftest.Result) {
 func (d *dnpHalf) testResults() []selftest.Result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.core.SelfTests(time.Now())
+	return d.core.SelfTest().Results(time.Now())
 }
 
 func (h *hostHalf) testResults() []selftest.Result {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.core.SelfTests(time.Now())
+	return h.core.SelfTest().Results(time.Now())
 }

@@ -251,9 +251,7 @@ func (t trial) comesToHaveEvidence(node, component, kind, observer string) {
 func (t trial) othersWereSpared(guilty ...string) {
 	t.Helper()
 	for _, s := range t.Since(t.mark) {
-		// A half that a trial before has killed may say so a moment after its first sign of life: that accuses nobody.
-		healed := s.GetTo() == sick && strings.Contains(s.GetReason(), "(restarted (")
-		if s.GetComponent() == "node" && s.GetTo() != normal && !healed && !slices.Contains(guilty, s.GetNode()) {
+		if s.GetComponent() == "node" && s.GetTo() != normal && !slices.Contains(guilty, s.GetNode()) {
 			t.Errorf("a bystander was accused: %s", s)
 		}
 	}

@@ -229,6 +229,12 @@ func (r *runner) harm(n *node, a []string) error {
 			n.recover(d)
 		}
 		return err
+	case "recover-host":
+		d, err := time.ParseDuration(at(a, 2))
+		if err == nil {
+			n.recoverHost(d)
+		}
+		return err
 	case "cut-service", "mend-service":
 		return r.cutService(n, a)
 	case "lose-service", "corrupt-service":

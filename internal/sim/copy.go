@@ -67,3 +67,16 @@ func (n *node) recover(within time.Duration) {
 		}
 	})
 }
+
+// recoverHost is what the recovery daemon does with a host half that hangs: it ends it, and starts it from its copy after so long, with
+// the word that it was restarted.
+func (n *node) recoverHost(after time.Duration) {
+	n.host.kill()
+	n.w.after(after, func() {
+		if !n.host.running {
+			n.recovers, n.proves = true, true
+			n.start(fault.HalfHost)
+			n.proves = false
+		}
+	})
+}

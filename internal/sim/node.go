@@ -7,6 +7,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/tests"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -32,6 +33,7 @@ type node struct {
 	copy     backup // of the DNP half
 
 	recovers  bool                       // the next start is from the copy
+	proves    bool                       // the host half was restarted by its daemon, and has that to say
 	announced [grid.NumDirections]uint64 // frames that the recovery daemon has sent since the DNP half died
 
 	rank    int
@@ -132,7 +134,7 @@ func (n *node) start(h fault.Half) {
 	if h == fault.HalfHost {
 		n.hostCore, err = hostcore.New(hostcore.Config{
 			Topo: n.topo, Periods: n.w.cfg.Periods, MaxHops: maxHops, Rails: []fault.Path{fault.PathDirect, fault.PathTorus},
-			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host,
+			Interfaces: n.interfaces(), Kept: n.kept(h), GossipSilence: 4 * n.gossipPeriod(), Resume: host, SelfTest: tests.Config{Prove: n.proves},
 		}, p.clock(), p.epoch)
 		if err == nil {
 			n.stepHost(hostcore.Supervisors{Targets: supervisorIDs(n.w.cfg.Supervisors)})

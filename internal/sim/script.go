@@ -29,6 +29,7 @@ import (
 //	run 3s                       let time pass
 //	kill|hang|continue|start NODE host|dnp|node
 //	recover NODE 60ms            its recovery daemon ends the DNP half, announces it, and has it back by then
+//	recover-host NODE 2s         the same of the host half
 //	cut-service|mend-service NODE [INTERFACE]     all of its interfaces, or one by its number
 //	cut-supervisor|mend-supervisor                nobody reaches it; the rest of the service network lives
 //	lose-service|corrupt-service NODE RATE        of its datagrams, both ways; rate 0 ends it

@@ -89,7 +89,8 @@ type Output struct {
 	Save    bool     // Snapshot goes into the copy
 }
 
-// Machine holds the tests of one half. One goroutine owns it. Its memory is bounded by the modules.
+// Machine holds the tests of one half. One goroutine owns it. Its memory is bounded by the modules. A nil Machine is that of a
+// half that tests nothing: it takes every event, wants nothing and has nothing to say.
 type Machine struct {
 	cfg      Config
 	modules  []*module
@@ -143,6 +144,9 @@ func later(at, now time.Time, holds bool) time.Time {
 
 // Step takes one event at one time. Time must not run backwards.
 func (m *Machine) Step(now time.Time, ev Event) Output {
+	if m == nil {
+		return Output{}
+	}
 	late := now.Sub(m.lastTick) > m.cfg.Tick+ownLate
 	switch ev := ev.(type) {
 	case Tick:
@@ -176,7 +180,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 }
 
 func (m *Machine) find(id Module) *module {
-	for _, u := range m.modules {
+	for _, u := range m.all() {
 		if u.cfg.Module == id {
 			return u
 		}
@@ -243,10 +247,18 @@ func (m *Machine) after(now time.Time, u *module, do func()) {
 	}
 }
 
+// all returns the modules; none of a nil Machine.
+func (m *Machine) all() []*module {
+	if m == nil {
+		return nil
+	}
+	return m.modules
+}
+
 // Results returns what the tests say of each module, in the configured order.
 func (m *Machine) Results(now time.Time) []Result {
-	out := make([]Result, 0, len(m.modules))
-	for _, u := range m.modules {
+	out := make([]Result, 0, len(m.all()))
+	for _, u := range m.all() {
 		out = append(out, u.result(now))
 	}
 	return out
@@ -260,7 +272,7 @@ func (m *Machine) Answered(id Module) bool {
 
 // Proving says whether modules that were in use before the restart still have to pass.
 func (m *Machine) Proving() bool {
-	for _, u := range m.modules {
+	for _, u := range m.all() {
 		if u.proving {
 			return true
 		}
@@ -271,7 +283,7 @@ func (m *Machine) Proving() bool {
 // Failed names the failed modules with what is wrong with them; empty: none.
 func (m *Machine) Failed() []Result {
 	var out []Result
-	for _, u := range m.modules {
+	for _, u := range m.all() {
 		if u.state == Failed {
 			out = append(out, u.result(m.lastTick))
 		}

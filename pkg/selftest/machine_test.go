@@ -261,3 +261,18 @@ func FuzzRestore(f *testing.F) {
 		m.Step(t0, Tick{})
 	})
 }
+
+// A half without self-tests has a machine all the same, and need not ask.
+func TestNilMachineTestsNothing(t *testing.T) {
+	var m *Machine
+	now := time.Unix(1000, 0)
+	id := Module{Kind: Reports}
+	for _, ev := range []Event{Tick{}, Begin{}, Returned{Module: id}, Refused{Module: id}, Void{Module: id}, Excused{Module: id}, Renewed{Module: id}} {
+		if out := m.Step(now, ev); out.Probes != nil || out.Changed != nil || out.Save {
+			t.Errorf("%T: %+v", ev, out)
+		}
+	}
+	if m.Use(now, id) || m.Answered(id) || m.Proving() || len(m.Failed()) > 0 || len(m.Results(now)) > 0 || len(m.Snapshot(nil)) > 0 {
+		t.Error("it says something")
+	}
+}

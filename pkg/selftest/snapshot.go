@@ -14,13 +14,16 @@ const (
 )
 
 // Snapshot appends what a restart needs: which modules are in use, whose other end has ever answered, and
-// what has been learned of each size; some tens of bytes a module.
+// what has been learned of each size; some tens of bytes a module. That of a nil Machine is empty.
 //
 //	0    version, 1
 //	1    number of modules, and of each:
 //	     kind, index, flags (1 in use, 2 answered), number of sizes, and of each size:
 //	     4 bytes mean and 4 deviation in µs, big endian; 0: not learned
 func (m *Machine) Snapshot(dst []byte) []byte {
+	if m == nil {
+		return dst
+	}
 	dst = append(dst, snapshotVersion, byte(len(m.modules)))
 	for _, u := range m.modules {
 		var flags byte

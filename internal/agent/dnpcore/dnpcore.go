@@ -151,6 +151,7 @@ type Machine struct {
 	readerWake time.Time
 	writerWake time.Time
 	digestAt   time.Time // while speaking
+	aliveAt    time.Time // when to say that the host half is alive; zero: not
 	farewellAt time.Time // after it; zero: nothing to withdraw
 	lookAt     time.Time // at the links' counters
 	sensedAt   time.Time
@@ -359,17 +360,19 @@ func (m *Machine) store(a watchdog.Addr, v uint32) {
 // differs.
 func (m *Machine) publish(now time.Time) {
 	m.out.Stores = append(m.out.Stores, m.exceptions.settle(now)...)
-	if core := m.exceptions.core(); core != m.word.Core {
-		m.word.Core = core
-		m.out.Ring = true
-		detail := ""
+	if core := m.exceptions.core(); core != m.word.Core || m.selfTest.changed {
+		detail, why := "", ""
 		if core != watchdog.HealthNormal {
-			detail = m.coreDetail()
+			detail, why = m.coreDetail()
 		}
-		m.note(NoteCore, "DNP core %s %s", core, detail)
-		m.state(now, fault.ComponentDNPCore, ledger.StateOf(core), fault.KindSelf, detail, 0)
-	} else if m.selfTest.changed && core != watchdog.HealthNormal {
-		m.state(now, fault.ComponentDNPCore, ledger.StateOf(core), fault.KindSelf, m.coreDetail(), 0)
+		if core != m.word.Core {
+			m.note(NoteCore, "DNP core %s %s", core, detail)
+		}
+		m.out.Ring = m.out.Ring || core != m.word.Core
+		m.word.Core = core
+		m.ledger.Because(now, fault.Observation{
+			Node: m.self, Component: fault.ComponentDNPCore, State: ledger.StateOf(core), Kind: fault.KindSelf, Detail: detail,
+		}, why)
 	}
 	m.selfTest.changed = false
 	m.out.WriteDNP = m.out.WriteDNP || m.out.Ring

@@ -71,7 +71,7 @@ func (m *Machine) becomeStale(now time.Time, age time.Duration) {
 	m.ledger.Changes(now) // told by the host half while it lived
 	m.state(now, fault.ComponentHost, fault.Failed, fault.KindWatchdog, m.whyStale(now), age)
 	m.test(now, selftest.Excused{Module: selftest.Module{Kind: selftest.Mailbox}})
-	m.speaking, m.digestAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}
+	m.speaking, m.digestAt, m.aliveAt, m.farewellAt = true, now.Add(m.cfg.Periods.DigestPeriod), time.Time{}, time.Time{}
 	m.beatAll()
 }
 
@@ -92,7 +92,9 @@ func (m *Machine) onHealth(now time.Time, ev Health) {
 }
 
 // becomeAlive ends the host's breakdown: the host half speaks again. It needs a moment until its
-// first digest; only then this half withdraws what it said in the host's place (farewell).
+// first digest; only then this half withdraws what it said in the host's place (farewell). By what this half says
+// supervisors lift their verdict: the host half comes first, for it may have to say that it was restarted, or is sick; this half's
+// word is for one that cannot be heard.
 func (m *Machine) becomeAlive(now time.Time) {
 	was := m.verdict
 	m.verdict = watchdog.Alive
@@ -104,8 +106,8 @@ func (m *Machine) becomeAlive(now time.Time) {
 	}
 	m.speaking = false
 	m.ledger.Changes(now)
-	m.farewellAt = now.Add(2 * m.cfg.Periods.DigestPeriod)
-	m.add(now, fault.Report{Observations: alive(m.self)[:1]})
+	m.aliveAt = now.Add(m.cfg.Periods.DigestPeriod)
+	m.farewellAt = m.aliveAt.Add(m.cfg.Periods.DigestPeriod)
 }
 
 // farewell is the last digest: what it does not mention, this half no longer says.
@@ -129,6 +131,10 @@ func (m *Machine) hostCarries() bool {
 // report sends what changed in this step, or the digest when it is due, while this half speaks.
 func (m *Machine) report(now time.Time) {
 	if !m.speaking {
+		if !m.aliveAt.IsZero() && !now.Before(m.aliveAt) {
+			m.aliveAt = time.Time{}
+			m.add(now, fault.Report{Observations: alive(m.self)[:1]})
+		}
 		if !m.farewellAt.IsZero() && !now.Before(m.farewellAt) {
 			m.farewell(now)
 		}

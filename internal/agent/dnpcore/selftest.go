@@ -43,7 +43,7 @@ const testHops = 2
 
 // selfTest is what the machine keeps of its self-test.
 type selfTest struct {
-	machine *selftest.Machine // nil: off
+	machine *selftest.Machine
 	echoes  [grid.NumDirections]bucket
 	epochs  [grid.NumDirections]fault.Epoch // of the neighbours, at their last echoes
 	excused [grid.NumDirections]bool
@@ -62,9 +62,6 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 	for _, d := range cfg.Topo.Links {
 		s.echoes[d.Index()] = newBucket(echoRate, echoRate, now)
 	}
-	if cfg.SelfTest.Interval <= 0 {
-		return s
-	}
 	mods := []selftest.ModuleConfig{
 		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Local(selftest.Bulk), tests.Mailbox(),
 	}
@@ -80,7 +77,7 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 
 // use notes that a module is used, and tests it first if it has been idle.
 func (m *Machine) use(now time.Time, id selftest.Module) {
-	if s := m.selfTest.machine; s != nil && s.Use(now, id) {
+	if m.selfTest.machine.Use(now, id) {
 		m.test(now, selftest.Begin{})
 	}
 }
@@ -96,9 +93,6 @@ func (m *Machine) useLink(now time.Time, l *link, k relay.Kind) {
 
 // useOutput notes which modules what the shell is to do goes through. It gives the probes to them before that.
 func (m *Machine) useOutput(now time.Time) {
-	if m.selfTest.machine == nil {
-		return
-	}
 	if len(m.out.ToHost) > 0 || len(m.out.Hand) > 0 || m.out.Ring {
 		m.use(now, selftest.Module{Kind: selftest.Mailbox})
 	}
@@ -114,16 +108,11 @@ func (m *Machine) beginProof(now time.Time) {
 	if m.cfg.SelfTest.Prove {
 		m.exceptions.raise(now.Add(m.restartedFor()), watchdog.AddrEngine, watchdog.EngineRestarted)
 	}
-	if s := m.selfTest.machine; s != nil {
-		m.exceptions.level(watchdog.AddrEngine, watchdog.EngineRestarted, s.Proving())
-	}
+	m.exceptions.level(watchdog.AddrEngine, watchdog.EngineRestarted, m.selfTest.machine.Proving())
 }
 
 // tickTests does what is due of the self-test. It wants no wake-up of its own.
 func (m *Machine) tickTests(now time.Time) {
-	if m.selfTest.machine == nil {
-		return
-	}
 	for _, l := range m.links {
 		if l != nil {
 			m.excuse(now, l)
@@ -155,9 +144,6 @@ func (m *Machine) excuse(now time.Time, l *link) {
 
 // test steps the self-test, and gives its probes to their modules.
 func (m *Machine) test(now time.Time, ev selftest.Event) {
-	if m.selfTest.machine == nil {
-		return
-	}
 	out := m.selfTest.machine.Step(now, ev)
 	for _, p := range out.Probes {
 		switch p.Module.Kind {
@@ -284,31 +270,14 @@ func (m *Machine) restartedFor() time.Duration {
 	return max(4*m.cfg.Periods.TRead, 200*time.Millisecond)
 }
 
-// coreDetail is why the core is sick.
-func (m *Machine) coreDetail() string {
-	var words []string
+// coreDetail is why the core is sick, and the same without what was measured.
+func (m *Machine) coreDetail() (detail, why string) {
+	words, reasons := tests.Failing(m.selfTest.machine)
 	if m.exceptions.at(watchdog.AddrEngine).value&watchdog.EngineRestarted != 0 {
-		words = append(words, "restarted")
+		words, reasons = slices.Insert(words, 0, "restarted"), slices.Insert(reasons, 0, "restarted")
 	}
-	words = append(words, tests.Failing(m.selfTest.machine)...)
-	return strings.Join(append(words, m.exceptions.String()), "; ")
+	return strings.Join(append(words, m.exceptions.String()), "; "), strings.Join(reasons, "; ")
 }
 
-// Proving says whether this half was restarted and has modules that have not passed their tests since.
-func (m *Machine) Proving() bool { return m.selfTest.machine != nil && m.selfTest.machine.Proving() }
-
-// SelfTests returns what the self-test says of each module; none when it is off.
-func (m *Machine) SelfTests(now time.Time) []selftest.Result {
-	if m.selfTest.machine == nil {
-		return nil
-	}
-	return m.selfTest.machine.Results(now)
-}
-
-// Baselines appends what the self-test has to have after a restart.
-func (m *Machine) Baselines(dst []byte) []byte {
-	if m.selfTest.machine == nil {
-		return dst
-	}
-	return m.selfTest.machine.Snapshot(dst)
-}
+// SelfTest returns the machine of the self-test, to be looked at: only Step gives it events.
+func (m *Machine) SelfTest() *selftest.Machine { return m.selfTest.machine }

@@ -170,7 +170,7 @@ func (p *pair) busy(d time.Duration) {
 
 func (p *pair) result(i int, name string) selftest.Result {
 	p.t.Helper()
-	for _, r := range p.halves[i].SelfTests(p.now) {
+	for _, r := range p.halves[i].SelfTest().Results(p.now) {
 		if r.Name == name {
 			return r
 		}
@@ -331,7 +331,7 @@ func TestBadLinksAreNoFaultOfOurs(t *testing.T) {
 		for range 60 {
 			p.busy(time.Second)
 			for i := range p.halves {
-				for _, r := range p.halves[i].SelfTests(p.now) {
+				for _, r := range p.halves[i].SelfTest().Results(p.now) {
 					if r.State == selftest.Failed {
 						t.Fatalf("one frame of %d lost: half %d: %+v", every, i, r)
 					}
@@ -383,15 +383,20 @@ func TestNeighbourThatTestsNoMore(t *testing.T) {
 	}
 }
 
+func coreDetail(m *Machine) string {
+	detail, _ := m.coreDetail()
+	return detail
+}
+
 // A half that was restarted is sick until all that was in use has passed, and long enough to be seen.
 func TestRestartedHalfProvesItself(t *testing.T) {
 	p := newPair(t, testing2s, testing2s)
 	p.busy(10 * time.Second)
 	again := testing2s
-	again.Kept, again.Prove = p.halves[0].Baselines(nil), true
+	again.Kept, again.Prove = p.halves[0].SelfTest().Snapshot(nil), true
 	q := newPair(t, again, testing2s)
 	if q.core(0) != watchdog.HealthNormal || q.result(0, "link X+").Tests == 0 || q.result(0, "report path").Tests == 0 {
-		t.Errorf("after a second: %+v", q.halves[0].SelfTests(q.now))
+		t.Errorf("after a second: %+v", q.halves[0].SelfTest().Results(q.now))
 	}
 	if !strings.Contains(q.text[0], "normal") {
 		t.Errorf("the core says %q", q.text[0])
@@ -400,8 +405,8 @@ func TestRestartedHalfProvesItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := m.Step(q.now, Tick{}); out.DNP.Core != watchdog.HealthSick || !out.Ring || !strings.Contains(m.coreDetail(), "restarted") {
-		t.Errorf("at the start: core %s, %s", out.DNP.Core, m.coreDetail())
+	if out := m.Step(q.now, Tick{}); out.DNP.Core != watchdog.HealthSick || !out.Ring || !strings.Contains(coreDetail(m), "restarted") {
+		t.Errorf("at the start: core %s, %s", out.DNP.Core, coreDetail(m))
 	}
 	// Its mailbox does not work any more.
 	r := newPair(t, again, testing2s)
@@ -412,7 +417,7 @@ func TestRestartedHalfProvesItself(t *testing.T) {
 	}
 	r.step(0, Tick{})
 	r.run(3 * time.Second)
-	if r.core(0) != watchdog.HealthSick || !strings.Contains(r.halves[0].coreDetail(), "self-test: mailbox lost") {
-		t.Errorf("with a mailbox that loses everything: core %s, %s", r.core(0), r.halves[0].coreDetail())
+	if r.core(0) != watchdog.HealthSick || !strings.Contains(coreDetail(r.halves[0]), "self-test: mailbox lost") {
+		t.Errorf("with a mailbox that loses everything: core %s, %s", r.core(0), coreDetail(r.halves[0]))
 	}
 }

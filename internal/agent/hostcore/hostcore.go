@@ -78,6 +78,7 @@ type Machine struct {
 	answered   time.Time     // when a supervisor last answered
 	confirmed  time.Time     // when a supervisor last had a quorum, as far as this half was told; zero: never
 	stale      bool          // the supervisors that answer have none
+	begun      bool          // the first tick is done
 	announced  bool          // the first digest is out
 	corrupt    bool          // the last taken word was, so that it is noted once
 	unreadable bool
@@ -206,6 +207,7 @@ func (m *Machine) tick(now time.Time) {
 	if !now.Before(m.readerWake) {
 		m.out.TakeDNP = true
 	}
+	m.begun = true
 	m.checkSensors(now)
 	m.test(now, selftest.Tick{})
 	m.sender.Tick(now)
@@ -232,12 +234,13 @@ func earliest(a, b time.Time) time.Time {
 func (m *Machine) report(now time.Time) {
 	m.updateHostWord()
 	if !m.announced {
+		m.sayRestarted(now)
 		known := m.verdict != watchdog.Waiting && len(m.sensors) > 0
 		if !known && now.Before(m.digestAt) {
 			return
 		}
 		m.announced, m.digestAt = true, now
-		m.beginSaying(now, m.ledger.Changes(now)) // everything is new: the digest says it all
+		m.ledger.Changes(now) // everything is new: the digest says it all
 	}
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})

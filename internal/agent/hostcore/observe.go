@@ -115,11 +115,11 @@ func (m *Machine) forgetDNP(now time.Time) {
 
 func (m *Machine) observeDNP(now time.Time) {
 	r := &m.registers
-	detail := ""
+	var words, why []string
 	if r.DNP.Core != watchdog.HealthNormal {
-		detail = m.dnpWhy(now)
+		words, why = m.dnpWhy(now)
 	}
-	m.state(now, fault.ComponentDNPCore, ledger.StateOf(r.DNP.Core), fault.KindSelf, detail, 0)
+	m.because(now, fault.ComponentDNPCore, ledger.StateOf(r.DNP.Core), words, why)
 	m.observeSensor(now, fault.ComponentTemperature, r.DNP.Temperature, r.Temperature)
 	m.observeSensor(now, fault.ComponentPower, r.DNP.Power, r.Power)
 	m.observeSensor(now, fault.ComponentVoltage, r.DNP.Voltage, r.Voltage)

@@ -2,6 +2,7 @@ package hostcore
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,17 +36,15 @@ func (TestMail) hostEvent() {}
 
 // selfTest is what the machine keeps of its self-test.
 type selfTest struct {
-	machine *selftest.Machine // nil: off
-	asked   bool              // the DNP half has sent a test message: it knows them
-	unsaid  bool              // no digest has said yet that this half was restarted
+	machine *selftest.Machine
+	asked   bool   // the DNP half has sent a test message: it knows them
+	unsaid  bool   // no digest has said yet that this half was restarted
+	said    string // what was said of it before the first digest
 }
 
 // newSelfTest makes the tests of the modules that the half has.
 func newSelfTest(cfg Config, now time.Time) selfTest {
 	s := selfTest{unsaid: cfg.SelfTest.Prove}
-	if cfg.SelfTest.Interval <= 0 {
-		return s
-	}
 	mods := []selftest.ModuleConfig{
 		tests.Local(selftest.Register), tests.Local(selftest.Reports), tests.Local(selftest.Bulk), tests.Mailbox(),
 	}
@@ -63,16 +62,13 @@ func newSelfTest(cfg Config, now time.Time) selfTest {
 
 // use notes that a module is used, and tests it first if it has been idle.
 func (m *Machine) use(now time.Time, k selftest.Kind, index uint8) {
-	if s := m.selfTest.machine; s != nil && s.Use(now, selftest.Module{Kind: k, Index: index}) {
+	if m.selfTest.machine.Use(now, selftest.Module{Kind: k, Index: index}) {
 		m.test(now, selftest.Begin{})
 	}
 }
 
 // useOutput notes which modules what is sent goes through. The shell gives the probes to them before that.
 func (m *Machine) useOutput(now time.Time) {
-	if m.selfTest.machine == nil {
-		return
-	}
 	for i := range m.out.Send {
 		s := &m.out.Send[i]
 		if s.Reports != nil {
@@ -99,9 +95,6 @@ func (m *Machine) useOutput(now time.Time) {
 
 // test steps the self-test, and gives its probes to their modules.
 func (m *Machine) test(now time.Time, ev selftest.Event) {
-	if m.selfTest.machine == nil {
-		return
-	}
 	out := m.selfTest.machine.Step(now, ev)
 	for _, p := range out.Probes {
 		switch {
@@ -146,23 +139,34 @@ func (m *Machine) tested(now time.Time, r selftest.Result) {
 
 // stateSelf states this half.
 func (m *Machine) stateSelf(now time.Time) {
-	var why []string
-	if m.selfTest.unsaid || m.Proving() {
-		why = append(why, m.restarted(now))
+	words, why := tests.Failing(m.selfTest.machine)
+	if m.selfTest.unsaid || m.selfTest.machine.Proving() {
+		r := m.restarted(now)
+		words, why = slices.Insert(words, 0, r), slices.Insert(why, 0, r)
 	}
-	why = append(why, tests.Failing(m.selfTest.machine)...)
 	state := fault.Normal
-	if len(why) > 0 {
+	if len(words) > 0 {
 		state = fault.Sick
 	}
-	m.state(now, fault.ComponentHost, state, fault.KindSelf, strings.Join(why, "; "), 0)
+	m.because(now, fault.ComponentHost, state, words, why)
 }
 
-// beginSaying says before the first digest why this half was restarted: digests have no room for why.
-func (m *Machine) beginSaying(now time.Time, all []fault.Observation) {
-	for i, o := range all {
-		if m.selfTest.unsaid && o.Component == fault.ComponentHost && o.Node == m.self {
-			m.add(now, fault.Report{Observations: all[i : i+1]})
+// sayRestarted says before the first digest that this half was restarted, and why, for which digests have no room. It is said with the
+// first tick, so that it is on its way before any other sign of life is: the answer to a challenge, and what the DNP half makes of the
+// watchdog word, by which supervisors lift a verdict. Else they would for a moment call NORMAL what has yet to prove itself.
+func (m *Machine) sayRestarted(now time.Time) {
+	if !m.begun || !m.selfTest.unsaid {
+		return
+	}
+	words := m.restarted(now)
+	if words == m.selfTest.said {
+		return
+	}
+	m.selfTest.said = words
+	m.stateSelf(now)
+	for _, o := range m.ledger.Digest(now) {
+		if o.Component == fault.ComponentHost && o.Node == m.self {
+			m.add(now, fault.Report{Observations: []fault.Observation{o}})
 		}
 	}
 }
@@ -175,22 +179,31 @@ func (m *Machine) saidRestarted(now time.Time) {
 	}
 }
 
-// dnpWhy is why the DNP core is sick: its exceptions, and what is behind those of its self-test.
-func (m *Machine) dnpWhy(now time.Time) string {
+// because states something about this node, and tells of it anew when why is another: words without what was measured.
+func (m *Machine) because(now time.Time, c fault.Component, s fault.State, words, why []string) {
+	o := fault.Observation{Node: m.self, Component: c, State: s, Kind: fault.KindSelf, Detail: strings.Join(words, "; ")}
+	m.ledger.Because(now, o, strings.Join(why, "; "))
+}
+
+// dnpWhy is why the DNP core is sick: its exceptions, and what is behind those of its self-test. What it is the DNP half says by
+// mailbox, which may come after the registers were read: then why changes, and is told again.
+func (m *Machine) dnpWhy(now time.Time) (words, why []string) {
 	r := &m.registers
-	var words []string
 	if r.Engine&watchdog.EngineRestarted != 0 {
 		words = append(words, becauseOf(m.health.As(now).DNP))
+		why = append(why, words...)
 	}
 	if r.Router0&watchdog.RouterSelfTest|r.RDMA&watchdog.RDMASelfTest|r.Engine&watchdog.EngineSelfTest != 0 {
 		for _, t := range m.health.As(now).DNP.GetTests() {
 			if t.GetState() == lofamov1.TestState_FAILING {
 				words = append(words, "self-test: "+moduleName(t.GetNumber())+" "+t.GetWhy())
+				kind, _, _ := strings.Cut(t.GetWhy(), ":")
+				why = append(why, moduleName(t.GetNumber())+" "+kind)
 			}
 		}
 	}
 	words = append(words, fmt.Sprintf("exceptions: router %#x %#x, RDMA %#x, engine %#x", r.Router0, r.Router1, r.RDMA, r.Engine))
-	return strings.Join(words, "; ")
+	return words, why
 }
 
 // moduleName names a module by its number in lofamov1.SelfTest.
@@ -220,21 +233,5 @@ func (m *Machine) restarted(now time.Time) string {
 	return becauseOf(m.health.As(now).Host)
 }
 
-// Proving says whether this half was restarted and has modules that have not passed their tests since.
-func (m *Machine) Proving() bool { return m.selfTest.machine != nil && m.selfTest.machine.Proving() }
-
-// SelfTests returns what the self-test says of each module; none when it is off.
-func (m *Machine) SelfTests(now time.Time) []selftest.Result {
-	if m.selfTest.machine == nil {
-		return nil
-	}
-	return m.selfTest.machine.Results(now)
-}
-
-// Baselines appends what the self-test has to have after a restart.
-func (m *Machine) Baselines(dst []byte) []byte {
-	if m.selfTest.machine == nil {
-		return dst
-	}
-	return m.selfTest.machine.Snapshot(dst)
-}
+// SelfTest returns the machine of the self-test, to be looked at: only Step gives it events.
+func (m *Machine) SelfTest() *selftest.Machine { return m.selfTest.machine }

@@ -1,6 +1,7 @@
 package hostcore
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,9 +29,11 @@ type tested struct {
 	spoilt selftest.Kind
 	mails  int      // probes into the mailbox
 	says   []string // of the own host and DNP core
+	news   []string // the same, without digests
 }
 
-func newTested(t *testing.T, cfg tests.Config) *tested {
+// newTested starts one; before are events before its first tick.
+func newTested(t *testing.T, cfg tests.Config, before ...Event) *tested {
 	t.Helper()
 	p, err := config.Preset(config.PresetDefault)
 	if err != nil {
@@ -45,6 +48,9 @@ func newTested(t *testing.T, cfg tests.Config) *tested {
 		t.Fatal(err)
 	}
 	w.step(Supervisors{Targets: []string{"sup-0"}})
+	for _, ev := range before {
+		w.step(ev)
+	}
 	w.step(Readings{[]Reading{{Component: fault.ComponentMemory, State: fault.Normal}}})
 	w.step(Tick{})
 	return w
@@ -63,6 +69,9 @@ func (w *tested) step(ev Event) {
 				}
 				if o.Component == fault.ComponentDNPCore {
 					w.says = append(w.says, strings.TrimSpace("core "+o.State.String()+" "+o.Detail))
+					if !r.Digest {
+						w.news = append(w.news, w.says[len(w.says)-1])
+					}
 				}
 			}
 			w.step(Received{Path: fault.PathDirect, Opened: servicenet.Opened{
@@ -110,7 +119,7 @@ func (w *tested) said(what string) bool {
 
 func (w *tested) result(name string) selftest.Result {
 	w.t.Helper()
-	for _, r := range w.m.SelfTests(w.now) {
+	for _, r := range w.m.SelfTest().Results(w.now) {
 		if r.Name == name {
 			return r
 		}
@@ -151,12 +160,39 @@ func TestRestartIsToldOf(t *testing.T) {
 	for _, every := range []time.Duration{0, 2 * time.Second} {
 		cfg := testing2s
 		cfg.Interval, cfg.Prove = every, true
-		w := newTested(t, cfg)
-		w.step(Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1, AgeNs: 1, Cause: "killed by signal 9"}}})
+		w := newTested(t, cfg, restartedBy("killed by signal 9"))
 		w.run(2 * time.Second)
 		if len(w.says) < 2 || w.says[0] != "SICK restarted (killed by signal 9)" || w.says[len(w.says)-1] != "NORMAL" && !w.said("NORMAL") {
 			t.Errorf("interval %s: it says %q", every, w.says)
 		}
+	}
+}
+
+// restartedBy is what the daemon gives to a host half that it restarts.
+func restartedBy(cause string) Health {
+	return Health{fault.HalfHost, &lofamov1.HalfHealth{Recovery: &lofamov1.RecoveryStatus{State: lofamov1.RecoveryState_RUNNING, Restarts: 1, AgeNs: 1, Cause: cause}}}
+}
+
+// That it was restarted is the first that leaves a half: before the answer to a challenge, by which a supervisor lifts its verdict,
+// however early that comes. The first digest waits for the sensors.
+func TestRestartIsToldBeforeTheAnswer(t *testing.T) {
+	cfg := testing2s
+	cfg.Prove = true
+	w := newTested(t, cfg, restartedBy("hung"))
+	if len(w.says) != 1 || w.says[0] != "SICK restarted (hung)" {
+		t.Fatalf("with its first tick it says %q", w.says)
+	}
+	out := w.m.Step(w.now, Received{Path: fault.PathDirect, Opened: servicenet.Opened{
+		Role: servicenet.RoleSupervisor, Name: "sup-0", Msg: &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: &lofamov1.Challenge{
+			Nonce: []byte("0123456789abcdef"), Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, ReplyTo: "127.0.0.1:7000",
+		}}},
+	}})
+	if !slices.ContainsFunc(out.Send, func(s Send) bool { return s.Answer != nil }) {
+		t.Error("no answer")
+	}
+	w.run(2 * time.Second)
+	if !w.said("NORMAL") || w.m.ledger.State("n0-0-0", fault.ComponentHost) != fault.Normal {
+		t.Errorf("it says %q", w.says)
 	}
 }
 
@@ -202,6 +238,29 @@ func TestDNPCoreIsSickWithTheModulesName(t *testing.T) {
 	w.run(time.Second)
 	if !w.said("core SICK restarted (hung for 150 ms); exceptions") {
 		t.Errorf("it says %q", w.says)
+	}
+}
+
+// What the DNP half's self-test found is told when it is known, though the core was sick before: because the registers were read
+// before the mail, or for another reason. What was measured is no news.
+func TestWhyIsToldWhenItComesLater(t *testing.T) {
+	w := newTested(t, testing2s)
+	w.run(time.Second)
+	w.regs.DNP.Core, w.regs.RDMA, w.regs.Engine = watchdog.HealthSick, watchdog.RDMASelfTest, watchdog.EngineLate
+	w.run(time.Second)
+	for _, why := range []string{"altered: 3 of 3 probes", "altered: 2 of 3 probes", "lost: 6 of the last 9 probes"} {
+		w.step(Health{fault.HalfDNP, &lofamov1.HalfHealth{Tests: []*lofamov1.SelfTest{{Number: 10, State: lofamov1.TestState_FAILING, Why: why}}}})
+		w.run(time.Second)
+	}
+	w.regs.DNP.Core, w.regs.RDMA, w.regs.Engine = watchdog.HealthNormal, 0, 0
+	w.run(time.Second)
+	const exceptions = "exceptions: router 0x0 0x0, RDMA 0x4, engine 0x4"
+	want := []string{
+		"core SICK " + exceptions, "core SICK self-test: mailbox altered: 3 of 3 probes; " + exceptions,
+		"core SICK self-test: mailbox lost: 6 of the last 9 probes; " + exceptions, "core NORMAL",
+	}
+	if got := w.news[len(w.news)-min(len(w.news), len(want)):]; !slices.Equal(got, want) {
+		t.Errorf("news %q: want in the end %q", w.news, want)
 	}
 }
 

@@ -48,6 +48,7 @@ type entry struct {
 	state   fault.State
 	kind    fault.Kind
 	detail  string
+	why     string // of Because
 	since   time.Time
 	changed bool
 }
@@ -74,7 +75,11 @@ func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
 // Set states o; o.Age is the age of its first sign now. It is a change when state or kind differ
 // from before: the kind decides what an observation is worth. A new detail alone is none, for
 // details hold measured values.
-func (l *Ledger) Set(now time.Time, o fault.Observation) {
+func (l *Ledger) Set(now time.Time, o fault.Observation) { l.Because(now, o, "") }
+
+// Because is Set where the detail says what is wrong as well: it is also a change when why differs from before. That is the part of
+// the detail without measured values. Else what is found wrong of a component that was sick already would never be told.
+func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 	if len(o.Detail) > fault.MaxDetail {
 		// No half of a letter is left over: what is not UTF-8 cannot be sent.
 		o.Detail = strings.ToValidUTF8(o.Detail[:fault.MaxDetail], "")
@@ -88,10 +93,13 @@ func (l *Ledger) Set(now time.Time, o fault.Observation) {
 	}
 	e := &l.entries[i]
 	e.detail = o.Detail
-	if e.state == o.State && e.kind == o.Kind {
+	same := e.state == o.State && e.kind == o.Kind
+	if same && e.why == why {
 		return
 	}
-	e.state, e.kind, e.since = o.State, o.Kind, now.Add(-o.Age)
+	if e.why = why; !same {
+		e.state, e.kind, e.since = o.State, o.Kind, now.Add(-o.Age)
+	}
 	if !e.changed {
 		e.changed = true
 		l.changes++

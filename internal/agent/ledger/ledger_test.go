@@ -71,6 +71,40 @@ func TestChangesAndDigest(t *testing.T) {
 	}
 }
 
+// Another reason is a change that does not begin anew; another measured value is none.
+func TestBecause(t *testing.T) {
+	t0 := time.Unix(100, 0)
+	l := New()
+	o := fault.Observation{Node: "a", Component: fault.ComponentDNPCore, State: fault.Sick, Kind: fault.KindSelf, Detail: "late"}
+	l.Set(t0, o)
+	l.Changes(t0)
+	for i, tt := range []struct {
+		detail, why string
+		news        bool
+	}{
+		{"mailbox lost: 3 of 9", "mailbox lost", true}, {"mailbox lost: 4 of 9", "mailbox lost", false}, {"mailbox altered: 1 of 9", "mailbox altered", true}, {"late", "", true},
+	} {
+		now := t0.Add(time.Duration(i+1) * time.Second)
+		o.Detail = tt.detail
+		l.Because(now, o, tt.why)
+		want := o
+		want.Age = now.Sub(t0)
+		switch got := l.Changes(now); {
+		case tt.news != (len(got) == 1):
+			t.Errorf("%s: changes %v", tt.detail, got)
+		case tt.news:
+			if d := cmp.Diff(want, got[0]); d != "" {
+				t.Error(d)
+			}
+		}
+	}
+	o.State = fault.Normal
+	l.Because(t0.Add(time.Minute), o, "")
+	if got := l.Changes(t0.Add(time.Minute)); len(got) != 1 || got[0].Age != 0 {
+		t.Errorf("a new state: %v", got)
+	}
+}
+
 // A detail that is cut short stays text that can be sent.
 func TestDetailIsCutBetweenLetters(t *testing.T) {
 	l := New()

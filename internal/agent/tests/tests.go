@@ -20,22 +20,23 @@ type Config struct {
 	Prove     bool          // this half was restarted, and has to pass before it is called normal
 }
 
-// New returns the machine of a half that ticks so often.
+// New returns the machine of a half that ticks so often; nil: the self-test is off.
 func New(cfg Config, mods []selftest.ModuleConfig, tick time.Duration, now time.Time) *selftest.Machine {
+	if cfg.Interval <= 0 {
+		return nil
+	}
 	m := selftest.New(selftest.Config{Modules: mods, Interval: cfg.Interval, IdleAfter: max(cfg.IdleAfter, cfg.Interval), Tick: tick, First: cfg.First}, now)
 	m.Restore(now, cfg.Kept, cfg.Prove)
 	return m
 }
 
-// Failing says of each module that fails what is wrong with it; m may be nil, which tests nothing.
-func Failing(m *selftest.Machine) (words []string) {
-	if m == nil {
-		return nil
-	}
+// Failing says of each module that fails what is wrong with it, and the same without what was measured.
+func Failing(m *selftest.Machine) (words, why []string) {
 	for _, r := range m.Failed() {
 		words = append(words, "self-test: "+r.Name+" "+r.Why)
+		why = append(why, r.Name+" "+r.Fault.String())
 	}
-	return words
+	return words, why
 }
 
 // What is waited for a probe, and below what none is late. The floors are far above what a busy machine makes of

@@ -77,8 +77,8 @@ func (c *common) openCopy(cs *closers) {
 	}
 }
 
-// coldAttempt is the restart in a row from which on a half that crashes begins cold. With a budget of fewer restarts it is the start after
-// the half was given up.
+// coldAttempt is the restart in a row from which on a half that crashes begins cold. One that crashes each time after it has run well begins
+// cold with the last restart of the budget. With a budget of fewer restarts it is the start after the half was given up.
 const coldAttempt = 3
 
 // distrust says why the half must not go on from its copy though every cell of it is good; empty: it may. What was wrong before it was
@@ -88,11 +88,19 @@ func (c *common) distrust() string {
 	if err != nil || r.Half != c.half || r.Last == nil || r.Last.Serving != 0 { // no daemon, or what failed has been mended since
 		return ""
 	}
-	failed := r.Last.Attempt - 1
-	if failed < min(coldAttempt-1, r.Budget) || !mayBlameCopy(r.Last.Cause, r.State == recovery.Restarting) {
+	restarting := r.State == recovery.Restarting
+	if !mayBlameCopy(r.Last.Cause, restarting) {
 		return ""
 	}
-	return fmt.Sprintf("restarts that failed: %d in a row", failed)
+	switch failed := r.Last.Attempt - 1; {
+	case failed >= min(coldAttempt-1, r.Budget):
+		return fmt.Sprintf("restarts that failed: %d in a row", failed)
+	case r.GaveUp:
+		return "it was given up"
+	case restarting && r.Restarts >= max(r.Budget, coldAttempt): // what crashes only after the self-test is no restart that failed
+		return fmt.Sprintf("%d restarts within %s: no more are made", r.Restarts, r.Window)
+	}
+	return ""
 }
 
 // mayBlameCopy says whether an end of the half may be the work of what is in its copy. One that could not be started has not read it, and

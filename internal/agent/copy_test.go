@@ -341,6 +341,56 @@ func TestDistrust(t *testing.T) {
 	}
 }
 
+// A copy that makes its half crash only after it has served and passed its self-test is left with the last restart that the budget
+// allows, and after it was given up; where somebody kills the half only then, and a cold start that runs well ends it.
+func TestDistrustOfWhatCrashesLater(t *testing.T) {
+	const last, over = "4 restarts within 1m0s: no more are made", "it was given up"
+	for name, tt := range map[string]struct {
+		cause  recovery.Cause
+		budget int
+		want   []string // at the start, at each restart, and once a person asks
+	}{
+		"it panics":         {recovery.Cause{Kind: recovery.Exited, Code: 2}, 4, []string{"", "", "", "", last, over}},
+		"somebody kills it": {recovery.Cause{Kind: recovery.Killed, Code: 9}, 4, []string{"", "", "", "", "", over}},
+		"it says why":       {recovery.Cause{Kind: recovery.Exited, Code: 1}, 4, []string{"", "", "", "", "", ""}},
+		"a small budget":    {recovery.Cause{Kind: recovery.Exited, Code: 2}, 2, []string{"", "", "", over}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now, stores := time.Unix(1000, 0), uint32(0)
+			m := recovery.New(recovery.Config{
+				Half: fault.HalfDNP, TRead: 50 * time.Millisecond, Misses: 1, StartWithin: 5 * time.Second, Budget: tt.budget, Window: time.Minute,
+			}, now, 0, nil, false)
+			var got []string
+			started := func() {
+				setRecord(t, m.Record())
+				got = append(got, (&common{half: fault.HalfDNP}).distrust())
+				m.Step(now, recovery.Began{PID: 1, Stores: stores})
+				for range 60 {
+					now, stores = now.Add(50*time.Millisecond), stores+1
+					m.Step(now, recovery.Look{Stores: stores, Readable: true})
+				}
+				m.Step(now, recovery.Proven{})
+			}
+			for out := m.Step(now, recovery.Look{}); out.Start; out = m.Step(now, recovery.Ended{Cause: tt.cause}) {
+				started()
+			}
+			if s := m.Record().State; s != recovery.GivenUp {
+				t.Fatalf("it is %s", s)
+			}
+			m.Step(now, recovery.Asked{})
+			started()
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%q: want %q", got, tt.want)
+			}
+			m.Step(now, recovery.Closed{}) // it has run well: whoever starts it next finds no fault
+			setRecord(t, m.Record())
+			if why := (&common{half: fault.HalfDNP}).distrust(); why != "" {
+				t.Errorf("after it ran well, and was stopped: %q", why)
+			}
+		})
+	}
+}
+
 // The copy taken away from a running half is there again within a second or so, with all that the next life needs.
 func TestCopyTakenAway(t *testing.T) {
 	n := newTestNet(t, pair, nil)

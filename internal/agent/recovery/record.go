@@ -157,6 +157,8 @@ type Record struct {
 	Last *Recovery `json:"last,omitempty"`
 	// Until is when a half that is Restarting is meant to be back, CLOCK_MONOTONIC in ns; 0: nobody says.
 	Until int64 `json:"until_ns,omitempty"`
+	// GaveUp says that it was GivenUp for Last, and has not run well since: also when a person has asked for it again.
+	GaveUp bool `json:"gave_up,omitempty"`
 	// Reason says why it was GivenUp, in words for people.
 	Reason string `json:"reason,omitempty"`
 }

@@ -15,7 +15,7 @@ func TestRecordThereAndBack(t *testing.T) {
 		{Half: fault.HalfHost, State: Stopped},
 		{
 			Half: fault.HalfDNP, State: GivenUp, PID: 12, Restarts: 5, Budget: 5, Window: time.Minute, Total: 1 << 40,
-			Causes: [FailedTest]uint64{1, 2, 3, 4, 5, 6}, Until: 7, Reason: "not started again",
+			Causes: [FailedTest]uint64{1, 2, 3, 4, 5, 6}, Until: 7, GaveUp: true, Reason: "not started again",
 			Last: &Recovery{Cause: Cause{Kind: Killed, Code: 9}, At: 1, Attempt: 2, Gone: 3, Started: 4, Serving: 5, Proven: 6},
 		},
 	} {

@@ -158,6 +158,7 @@ func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Mac
 		return m
 	}
 	m.rec.Total, m.rec.Causes, m.rec.Last, m.failures = old.Record.Total, old.Record.Causes, old.Record.Last, old.Failures
+	m.rec.GaveUp = old.Record.GaveUp
 	for _, at := range old.RestartsAt {
 		m.restarts = append(m.restarts, now.Add(time.Duration(at-mono)))
 	}
@@ -168,7 +169,7 @@ func New(cfg Config, now time.Time, mono int64, old *History, adopted bool) *Mac
 	last := m.rec.Last
 	switch state := old.Record.State; {
 	case state == GivenUp:
-		m.phase, m.rec.State, m.rec.Reason = over, GivenUp, old.Record.Reason
+		m.phase, m.rec.State, m.rec.Reason, m.rec.GaveUp = over, GivenUp, old.Record.Reason, true
 	case adopted && (state == Starting || state == Restarting && last != nil && last.Gone > 0):
 		m.rec.State, m.rec.Until = state, old.Record.Until // it was being started, and has not served yet
 	case adopted || state == Stopped:
@@ -244,8 +245,8 @@ func (m *Machine) look(now time.Time, l Look, out *Output) {
 		if m.phase == starting {
 			m.becomeRunning(now, out)
 		}
-		if m.failures > 0 && now.Sub(m.began) >= settled {
-			m.failures, out.Tell = 0, true
+		if (m.failures > 0 || m.rec.GaveUp) && now.Sub(m.began) >= settled {
+			m.failures, m.rec.GaveUp, out.Tell = 0, false, true
 		}
 		return
 	}
@@ -280,6 +281,7 @@ func (m *Machine) becomeKilling(now time.Time, out *Output) {
 func (m *Machine) note(now time.Time, c Cause) {
 	m.detected = now
 	m.rec.Causes[c.Kind-1]++
+	m.rec.GaveUp = false
 	m.rec.Last = &Recovery{Cause: c, At: m.monotonic(now), Attempt: m.failures + 1}
 }
 
@@ -347,7 +349,7 @@ func (m *Machine) became(now time.Time, c Cause) {
 // again sees whether the half is started again, and when.
 func (m *Machine) again(now time.Time) {
 	if len(m.restarts) >= m.cfg.Budget {
-		m.phase, m.rec.State, m.rec.Until = over, GivenUp, 0
+		m.phase, m.rec.State, m.rec.Until, m.rec.GaveUp = over, GivenUp, 0, true
 		m.rec.Reason = GivenUpReason(len(m.restarts), m.cfg.Window, m.rec.Last.Cause)
 		return
 	}

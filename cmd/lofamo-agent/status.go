@@ -1,17 +1,23 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/status"
+	"github.com/lofamo/lofamo/internal/config"
 )
 
 func (o *options) statusCommand() *cobra.Command {
-	var output string
+	var output, half string
+	var live, ready bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Ask the running host half of this node how its reports and both halves fare",
@@ -20,17 +26,32 @@ how many wait, and whether any supervisor can be reached at all; and how both ha
 recovery daemon has restarted them, and what their self-tests found. It asks no supervisor, and so answers
 where none can be reached. It must run as the user who runs the halves, on their node.
 
-It fails when the host half does not run or does not answer, not when the half's news are bad.`,
+It fails when the host half does not run or does not answer, not when the half's news are bad.
+
+With --live or --ready it prints nothing but what is wrong, and its exit code tells, for a kubelet's probes: --live is 0 when the loops of the
+recovery daemon go round (of one half alone with --half), or, where none runs, when the halves write their watchdog words; --ready is 0
+when both halves, or the one of --half, write theirs. Both read the state directory alone, and need no half to answer.`,
 		Example: `  lofamo-agent status --config /etc/lofamo/agent.yaml
-  lofamo-agent status --config /etc/lofamo/agent.yaml -o json | jq .delivery`,
+  lofamo-agent status --config /etc/lofamo/agent.yaml -o json | jq .delivery
+  lofamo-agent status --config /etc/lofamo/agent.yaml --live --half dnp`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "table" && output != "json" {
 				return fmt.Errorf("%w: --output: given %q: want table or json", errUsage, output)
 			}
+			h, err := parseHalf(half)
+			if err != nil {
+				return fmt.Errorf("%w: --half: %w", errUsage, err)
+			}
+			if h != 0 && !live && !ready {
+				return fmt.Errorf("%w: --half: given %s without --live or --ready", errUsage, h)
+			}
 			cfg, err := o.load()
 			if err != nil {
 				return err
+			}
+			if live || ready {
+				return probe(c.Context(), cfg, h, live, ready)
 			}
 			s, err := status.Ask(c.Context(), cfg.StateDir)
 			if err != nil {
@@ -40,8 +61,24 @@ It fails when the host half does not run or does not answer, not when the half's
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	c.Flags().BoolVar(&live, "live", false, "say by the exit code alone whether what looks after the halves lives: 0 or 1")
+	c.Flags().BoolVar(&ready, "ready", false, "say by the exit code alone whether the halves serve: 0 or 1")
+	c.Flags().StringVar(&half, "half", "", "with --live or --ready: of this half alone, host or dnp (default both)")
 	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
+}
+
+// probe fails when what was asked for does not hold.
+func probe(ctx context.Context, cfg config.Agent, half fault.Half, live, ready bool) error {
+	if live {
+		if err := agent.Live(ctx, cfg, half); err != nil {
+			return err
+		}
+	}
+	if !ready {
+		return nil
+	}
+	return agent.Ready(ctx, cfg, half)
 }
 
 func writeStatus(w io.Writer, s status.Status, output string) error {

@@ -28,6 +28,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -55,9 +56,10 @@ type common struct {
 	verifier *pki.Verifier
 	keeper   *keeper.Keeper
 	copy     *resumption
-	tests    string // what the daemon was told of the self-test
-	unkept   string // why reports are not kept, as the machine was told
-	debug    bool   // the log takes debug lines
+	tests    string           // what the daemon was told of the self-test
+	unkept   string           // why reports are not kept, as the machine was told
+	manager  *notify.Notifier // of a half that is a service of its own
+	debug    bool             // the log takes debug lines
 }
 
 // prepare checks the configuration and loads the half's keys.

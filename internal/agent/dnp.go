@@ -28,6 +28,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -71,10 +72,13 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	d.tests = newProber(ctx, &d.common)
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
+	d.manager = notify.New(d.log)
+	defer func() { _ = d.manager.Close() }() // a manager that hangs does not keep the half from ending
 	if err := d.open(&open); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
 	}
 	d.log.Info("DNP half runs", "epoch", d.core.Epoch(), "links", len(d.topo.Links), "platform", cfg.Platform)
+	d.manager.Ready()
 	if err := d.serve(ctx); err != nil {
 		return fmt.Errorf("DNP half of %s: %w", cfg.Node, err)
 	}
@@ -223,6 +227,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			d.manager.Stopping()
 			return
 		case <-d.alarm.timer.C:
 			d.mu.Lock()
@@ -232,6 +237,7 @@ func (d *dnpHalf) ring(ctx context.Context) {
 			d.apply(now, d.core.Step(now, dnpcore.Tick{}))
 			d.noteProven(d.page, d.core.SelfTest().Proving())
 			d.mu.Unlock()
+			d.manager.Round(now)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -10,6 +12,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
@@ -17,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/agent/tests"
 )
 
 // How a half fares is known in three places: the daemon counts its restarts and tells both halves (mailbox.Recovery, and
@@ -105,6 +109,7 @@ func given() (fault.Half, *lofamov1.HalfHealth) {
 // lookAtFares is called once a second.
 func (h *hostHalf) lookAtFares(now time.Time) {
 	h.noteWrong(h.page, h.readers.stuck(), h.core.SelfTest().Results(now))
+	h.tellManager(h.core.Verdict(), h.core.SelfTest())
 	own, tell := h.fares.look(now)
 	if own == nil {
 		return
@@ -117,6 +122,7 @@ func (h *hostHalf) lookAtFares(now time.Time) {
 
 func (d *dnpHalf) lookAtFares(now time.Time) {
 	d.noteWrong(d.page, d.readers.stuck(), d.core.SelfTest().Results(now))
+	d.tellManager(d.core.Verdict(), d.core.SelfTest())
 	own, tell := d.fares.look(now)
 	if own == nil {
 		return
@@ -125,6 +131,21 @@ func (d *dnpHalf) lookAtFares(now time.Time) {
 		tellOther(d.box, own)
 	}
 	d.do(now, d.core.Step(now, dnpcore.Health{Half: fault.HalfDNP, Health: own}))
+}
+
+// tellManager tells the service manager of a half that is a service of its own how it fares.
+func (c *common) tellManager(other watchdog.Verdict, m *selftest.Machine) {
+	if c.manager == nil {
+		return
+	}
+	words := c.half.String() + " half serves"
+	if m.Proving() {
+		words += ", and has been restarted"
+	}
+	if failing, _ := tests.Failing(m); len(failing) > 0 {
+		words += "; " + strings.Join(failing, "; ")
+	}
+	c.manager.Status(fmt.Sprintf("%s; the %s half is %s", words, c.half.Other(), strings.ToLower(other.String())))
 }
 
 // noteProven tells the daemon, once, that the half has passed the self-test that follows a restart.

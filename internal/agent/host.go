@@ -27,6 +27,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
@@ -86,10 +87,13 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	h.setTargets()
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
+	h.manager = notify.New(h.log)
+	defer func() { _ = h.manager.Close() }() // a manager that hangs does not keep the half from ending
 	if err := h.open(&open); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
 	h.log.Info("host half runs", "epoch", h.core.Epoch(), "listen", h.nets[0].LocalAddr().String(), "interfaces", len(h.nets), "platform", cfg.Platform)
+	h.manager.Ready()
 	if err := h.serve(ctx); err != nil {
 		return fmt.Errorf("host half of %s: %w", cfg.Node, err)
 	}
@@ -295,6 +299,7 @@ func (h *hostHalf) ring(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			h.manager.Stopping()
 			return
 		case <-h.alarm.timer.C:
 			h.mu.Lock()
@@ -304,6 +309,7 @@ func (h *hostHalf) ring(ctx context.Context) {
 			h.apply(now, h.core.Step(now, hostcore.Tick{}))
 			h.noteProven(h.page, h.core.SelfTest().Proving())
 			h.mu.Unlock()
+			h.manager.Round(now)
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/checks"
 	"github.com/lofamo/lofamo/internal/agent/checks/starter"
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -86,6 +87,9 @@ type daemon struct {
 	log     *slog.Logger
 	halves  map[fault.Half]*child
 
+	round   chan struct{} // takes one whenever remind goes round
+	manager managed
+
 	mu     sync.Mutex
 	unkept condition // histories cannot be written
 }
@@ -103,7 +107,7 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := makeStateDir(cfg.Agent.StateDir); err != nil {
 		return err
 	}
-	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}}
+	d := &daemon{cfg: cfg, periods: periods, log: log.With("node", string(cfg.Agent.Node)), halves: map[fault.Half]*child{}, round: make(chan struct{})}
 	var locks []string
 	if cfg.Half == 0 {
 		locks = append(locks, "run.lock") // which is all that versions before --half took
@@ -130,6 +134,8 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 		d.log.Debug("no short slice: a loaded machine may delay this daemon", "err", err)
 	}
 	armFailpoints(cfg.Agent, "run", d.log)
+	d.manager.to = notify.New(d.log)
+	defer func() { _ = d.manager.to.Close() }() // a manager that hangs does not keep the daemon from ending
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within", recovery.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	return d.serve(ctx)
@@ -155,6 +161,10 @@ func (d *daemon) serve(ctx context.Context) error {
 		g.Go(func() error { return c.tend(ctx) })
 	}
 	g.Go(func() error { d.remind(ctx); return nil })
+	g.Go(func() error { d.giveSigns(ctx); return nil })
+	for _, h := range d.cfg.halves() {
+		g.Go(func() error { d.serveLive(ctx, h); return nil })
+	}
 	if d.halves[fault.HalfHost] != nil {
 		g.Go(func() error { d.serveChecks(ctx, serveChecks); return nil })
 	}
@@ -178,10 +188,9 @@ func (d *daemon) remind(ctx context.Context) {
 			return
 		case <-t.C:
 			d.tell()
+		case <-d.round:
 		case <-d.cfg.Again:
-			for _, c := range d.halves {
-				c.ask()
-			}
+			d.reload(ctx)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
@@ -29,6 +30,7 @@ type child struct {
 	half  fault.Half
 	log   *slog.Logger
 	asked chan struct{} // somebody wants the half to run
+	round chan struct{} // takes one whenever the loop goes round
 
 	machine   *recovery.Machine
 	registers *regfile.File // read-only; nil while there is none
@@ -51,7 +53,7 @@ type child struct {
 
 func newChild(d *daemon, h fault.Half) *child {
 	c := &child{
-		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), first: true,
+		d: d, half: h, log: d.log.With("half", h.String()), asked: make(chan struct{}, 1), round: make(chan struct{}), first: true,
 		timer: time.NewTimer(0), since: monotonic(), record: recovery.Record{Half: h, State: recovery.Stopped},
 	}
 	if h == fault.HalfDNP && d.cfg.Restart != RestartNever {
@@ -63,6 +65,7 @@ func newChild(d *daemon, h fault.Half) *child {
 // tend looks after one half until ctx ends, and then stops it.
 func (c *child) tend(ctx context.Context) error {
 	err := c.tendUntil(ctx)
+	c.d.stopping()
 	// Not deferred: a daemon that panics leaves the half, and what is known of it, to the next one.
 	c.stop()
 	_ = c.step(recovery.Closed{}) // starts nothing
@@ -83,6 +86,7 @@ func (c *child) tendUntil(ctx context.Context) error {
 	c.mu.Lock()
 	c.record, c.begun = c.machine.Record(), true // of a half that stays given up nothing was published
 	c.mu.Unlock()
+	c.d.tellManager()
 	for {
 		var ended <-chan recovery.Cause
 		if p := c.running(); p != nil {
@@ -101,6 +105,7 @@ func (c *child) tendUntil(ctx context.Context) error {
 			err = c.gone(cause)
 		case <-c.asked:
 			err = c.step(recovery.Asked{})
+		case <-c.round:
 		}
 		if err != nil {
 			return err
@@ -254,6 +259,7 @@ func (c *child) publish(r recovery.Record) {
 	}
 	c.d.keepHistory(c.half, c.machine.History())
 	c.d.tell()
+	c.d.tellManager()
 }
 
 // start starts the half.
@@ -303,7 +309,7 @@ func (c *child) launch() (*process, error) {
 		defer func() { _ = f.Close() }()
 		cmd.Stdout, cmd.Stderr = f, f
 	}
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	cmd.Env = slices.DeleteFunc(notify.Environment(os.Environ()), func(kv string) bool {
 		return strings.HasPrefix(kv, recoveryEnv+"=") || strings.HasPrefix(kv, linksEnv+"=")
 	})
 	if c.links != nil {

@@ -21,10 +21,14 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // Socket is the name of the host half's socket in the state directory.
 const Socket = "host.status.sock"
+
+// LiveSocket is the name of the socket at which the recovery daemon of a half says whether its loops go round.
+func LiveSocket(h fault.Half) string { return h.String() + ".live.sock" }
 
 // answerWithin bounds a request; a host half answers within milliseconds.
 const answerWithin = 3 * time.Second
@@ -118,28 +122,12 @@ var ErrNotRunning = errors.New("the host half is not running")
 // Ask asks the host half that serves a state directory.
 func Ask(ctx context.Context, stateDir string) (Status, error) {
 	path := filepath.Join(stateDir, Socket)
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host/status", nil)
+	b, err := ask(ctx, path, "/status")
+	if errors.Is(err, errNobody) {
+		err = fmt.Errorf("%w: %w", ErrNotRunning, err)
+	}
 	if err != nil {
 		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, err)
-	}
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", path)
-	}}
-	defer tr.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
-		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, explain(err))
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return Status{}, fmt.Errorf("ask the host half at %s: %w", path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return Status{}, fmt.Errorf("ask the host half at %s: %s: %s", path, resp.Status, strings.TrimSpace(string(b)))
 	}
 	var s Status
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -148,12 +136,56 @@ func Ask(ctx context.Context, stateDir string) (Status, error) {
 	return s, nil
 }
 
+// ErrNoDaemon is in the chain of AskDaemon's error when no recovery daemon looks after the half.
+var ErrNoDaemon = errors.New("no recovery daemon runs")
+
+// AskDaemon asks the recovery daemon of a half whether its loops go round; nil: they do.
+func AskDaemon(ctx context.Context, stateDir string, h fault.Half) error {
+	path := filepath.Join(stateDir, LiveSocket(h))
+	_, err := ask(ctx, path, "/live")
+	if errors.Is(err, errNobody) {
+		err = fmt.Errorf("%w: %w", ErrNoDaemon, err)
+	}
+	if err != nil {
+		return fmt.Errorf("ask the recovery daemon at %s: %w", path, err)
+	}
+	return nil
+}
+
+// ask gets what a process of this node says at its socket.
+func ask(ctx context.Context, socket, what string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node"+what, nil)
+	if err != nil {
+		return nil, err
+	}
+	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", socket)
+	}}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(b)))
+	}
+	return b, err
+}
+
+// errNobody says that nobody listens at a socket.
+var errNobody = errors.New("nobody listens")
+
 // explain says in plain words why nobody answered.
 func explain(err error) error {
 	var dial *net.OpError
 	switch {
-	case errors.As(err, &dial) && (dial.Op == "dial"):
-		return fmt.Errorf("%w: %w", ErrNotRunning, dial.Err)
+	case errors.As(err, &dial) && (dial.Op == "dial") && !errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", errNobody, dial.Err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer within %s: it may be stopped", answerWithin)
 	}

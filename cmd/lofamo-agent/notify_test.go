@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/recovery"
+)
+
+// patienceOfManager is WatchdogSec of the test's service manager: what may pass between two signs of life.
+const patienceOfManager = 2 * time.Second
+
+// manager is the socket of a service manager, as systemd has it, for the processes that the test starts from now on.
+type manager struct {
+	t *testing.T
+	c *net.UnixConn
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lofamo-manager-") // not t.TempDir: its name is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	t.Setenv("WATCHDOG_USEC", strconv.FormatInt(patienceOfManager.Microseconds(), 10))
+	return &manager{t, c}
+}
+
+// hears returns the next message within a time; empty: there is none.
+func (m *manager) hears(within time.Duration) string {
+	m.t.Helper()
+	if err := m.c.SetReadDeadline(time.Now().Add(within)); err != nil {
+		m.t.Fatal(err)
+	}
+	b := make([]byte, 4096)
+	n, err := m.c.Read(b)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		m.t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+// await takes messages until one begins so, and returns it. None that begins with one of never may come before.
+func (m *manager) await(prefix string, never ...string) string {
+	m.t.Helper()
+	var all []string
+	for end := time.Now().Add(bound); time.Now().Before(end); {
+		s := m.hears(bound)
+		if strings.HasPrefix(s, prefix) {
+			return s
+		}
+		if slices.ContainsFunc(never, func(p string) bool { return strings.HasPrefix(s, p) }) {
+			m.t.Fatalf("%q comes before %q", s, prefix)
+		}
+		all = append(all, s)
+	}
+	m.t.Fatalf("not within %s: %q; %q", bound, prefix, all)
+	return ""
+}
+
+// misses checks that no sign of life comes for as long as the manager waits for one. What was sent before may be under way.
+func (m *manager) misses() {
+	m.t.Helper()
+	for m.hears(50*time.Millisecond) != "" {
+	}
+	if s := m.hears(patienceOfManager); s != "" {
+		m.t.Errorf("a daemon that hangs says %q", s)
+	}
+}
+
+// The daemon tells its service manager when both halves serve, how they fare, that it lives, that it reloads and that it stops;
+// the halves that it starts tell him nothing.
+func TestServiceManagerIsTold(t *testing.T) {
+	m := newManager(t)
+	c := node(t)
+	d := startDaemon(t, c)
+	m.await("READY=1")
+	pids := map[fault.Half]int{}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		r := awaitRecord(t, c, h, "it has been said that it serves", func(recovery.Record) bool { return true })
+		if pids[h] = r.PID; !runs(r) {
+			t.Errorf("the daemon is ready, and the %s half is %s", h, r.State)
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", r.PID))
+		if err != nil || len(env) == 0 || bytes.Contains(env, []byte("NOTIFY_SOCKET")) || bytes.Contains(env, []byte("WATCHDOG_USEC")) {
+			t.Errorf("the environment of the %s half, which is no service: %q, %v", h, env, err)
+		}
+	}
+	for range 2 {
+		before := time.Now()
+		m.await("WATCHDOG=1", "READY=1")
+		if took := time.Since(before); took > patienceOfManager {
+			t.Errorf("a sign of life after %s: want one within %s", took, patienceOfManager)
+		}
+	}
+	signalTo(t, pids[fault.HalfDNP], syscall.SIGKILL)
+	m.await("STATUS=host half serves; dnp half is being restarted: it ended by signal 9", "READY=1")
+	m.await("STATUS=host half serves; dnp half serves (restarts: 1, at last because it ended by signal 9)", "READY=1")
+
+	before := monotonic(t)
+	signalTo(t, d.cmd.Process.Pid, syscall.SIGHUP)
+	reload := m.await("RELOADING=1\n", "READY=1")
+	var usec int64 // by which the manager knows the reload that it has asked for
+	if _, err := fmt.Sscanf(reload, "RELOADING=1\nMONOTONIC_USEC=%d", &usec); err != nil || usec < before/1000 || usec > monotonic(t)/1000 {
+		t.Errorf("%q: want a time after %d ns, %v", reload, before, err)
+	}
+	m.await("READY=1")
+
+	// A daemon that dies without a word is followed by one that adopts the halves, and is ready for it.
+	d.kill()
+	d = startDaemon(t, c)
+	m.await("READY=1", "STOPPING=1")
+	r := awaitRecord(t, c, fault.HalfHost, "it runs", runs)
+	if r.PID != pids[fault.HalfHost] {
+		t.Errorf("process %d was not adopted: %d runs", pids[fault.HalfHost], r.PID)
+	}
+	if code := d.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	m.await("STOPPING=1", "READY=1")
+}
+
+// A half that is given up is no reason for the manager to end the other one, as he does with a service that does not get ready in time.
+func TestDaemonIsReadyWithoutAHalf(t *testing.T) {
+	m := newManager(t)
+	c := node(t)
+	mailbox := filepath.Join(c.StateDir, "dnp.mbox") // what is in the place of its socket keeps the half from starting
+	if err := errors.Join(os.Mkdir(c.StateDir, 0o700), os.Mkdir(mailbox, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	d := startDaemon(t, c)
+	m.await("STATUS=host half serves; dnp half is given up: not started again: 5 restarts within 1m0s, the last ended with code 1", "READY=1")
+	m.await("READY=1")
+	if err := os.Remove(mailbox); err != nil {
+		t.Fatal(err)
+	}
+	signalTo(t, d.cmd.Process.Pid, syscall.SIGHUP)
+	m.await("RELOADING=1", "READY=1")
+	m.await("STATUS=host half serves; dnp half serves", "READY=1")
+	m.await("READY=1")
+}
+
+// live runs a probe of a kubelet's.
+func live(t *testing.T, c string, code int, words []string, args ...string) {
+	t.Helper()
+	refusal(t, code, words, append([]string{"status", "--config", c}, args...)...)
+}
+
+// A daemon that hangs gives no signs of life, and the probe finds it: when all of it is stopped, and when one of its loops hangs.
+func TestHungDaemonIsFound(t *testing.T) {
+	m := newManager(t)
+	c := node(t)
+	file := filepath.Join(filepath.Dir(c.StateDir), "agent.yaml")
+	log, pipe, err := os.Pipe() // its log, which nobody reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(log.Close(), pipe.Close()) })
+	d := startDaemonTo(t, c, pipe)
+	drain := sync.OnceFunc(func() { go func() { _, _ = io.Copy(io.Discard, log) }() }) // until it is closed
+	t.Cleanup(drain)
+	m.await("READY=1")
+	live(t, file, 0, nil, "--live", "--ready")
+	live(t, file, 0, nil, "--live", "--half", "dnp")
+
+	signalTo(t, d.cmd.Process.Pid, syscall.SIGSTOP)
+	m.misses()
+	live(t, file, 1, []string{"host.live.sock", "dnp.live.sock", "no answer within"}, "--live")
+	live(t, file, 0, nil, "--ready") // the halves do not need it
+	signalTo(t, d.cmd.Process.Pid, syscall.SIGCONT)
+	m.await("WATCHDOG=1")
+	live(t, file, 0, nil, "--live")
+
+	dnp := awaitRecord(t, c, fault.HalfDNP, "it runs", runs)
+	fill(t, pipe)
+	signalTo(t, dnp.PID, syscall.SIGKILL) // which it wants to log
+	live(t, file, 1, []string{"the loop of the dnp half does not go round"}, "--live")
+	m.misses()
+	live(t, file, 1, []string{"dnp half: does not serve"}, "--ready")
+	live(t, file, 0, nil, "--ready", "--half", "host")
+	drain()
+	m.await("WATCHDOG=1")
+	awaitRecord(t, c, fault.HalfDNP, "it runs again", func(r recovery.Record) bool { return runs(r) && r.PID != dnp.PID })
+	live(t, file, 0, nil, "--live", "--ready")
+	d.kill()
+	live(t, file, 0, nil, "--live") // no daemon runs, and the halves do
+	d = startDaemon(t, c)
+	d.await("both halves run", func(h, n half) bool { return h.Running && n.Running })
+}
+
+// fill fills a pipe until it takes no more.
+func fill(t *testing.T, pipe *os.File) {
+	t.Helper()
+	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", pipe.Fd()), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, n := range []int{4096, 1} {
+		for err = nil; err == nil; {
+			err = errors.Join(f.SetWriteDeadline(time.Now().Add(100*time.Millisecond)), func() error { _, err := f.Write(make([]byte, n)); return err }())
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A half that is a service of its own tells the manager itself: that it serves, not that its self-test has passed.
+func TestHalfIsAService(t *testing.T) {
+	for _, half := range []string{"host", "dnp"} {
+		t.Run(half, func(t *testing.T) {
+			m := newManager(t)
+			c := node(t)
+			cmd := program(t, half, "--config", write(t, c, ""))
+			cmd.Stderr = os.Stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			}()
+			m.await("READY=1")
+			m.await("STATUS=" + half + " half serves")
+			m.await("WATCHDOG=1", "READY=1")
+			signalTo(t, cmd.Process.Pid, syscall.SIGSTOP)
+			m.misses()
+			signalTo(t, cmd.Process.Pid, syscall.SIGCONT)
+			m.await("WATCHDOG=1", "READY=1")
+			signalTo(t, cmd.Process.Pid, syscall.SIGTERM)
+			m.await("STOPPING=1", "READY=1")
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

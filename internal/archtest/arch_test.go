@@ -76,7 +76,7 @@ var pure = []string{
 	"internal/agent/jobs",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"pkg/torus/routing",
-	"internal/supervisor/topology", "internal/sim/chaos",
+	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",
 }
 

@@ -62,7 +62,7 @@ type Config struct {
 	Seed uint64
 }
 
-// Default is the paper's router on a torus: 20 flits, 5 slots, half-duplex channels, with the fault-tolerant additions.
+// Default is the paper's router on a torus: 20 flits, 5 slots, half-duplex channels, with the fault-tolerant additions. What cannot go on enters the multiqueue when it is wholly there.
 func Default(dims ...int) Config {
 	return Config{
 		Dims: dims, Algorithm: Chaotic, Flits: 20, Multiqueue: 5, Decode: 1, InputWait: 20,

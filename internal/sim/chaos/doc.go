@@ -1,5 +1,5 @@
 // Package chaos is a cycle-level model of the Chaos router (seed 003 §2) on meshes and tori of any number of dimensions: frames, multiqueue, crossbar, channels, and routing with
-// and without what the paper adds for faults (§5.2.3.1). It exists for the paper's studies (package study); nothing of it runs in a cluster.
+// and without what the paper adds for faults (§5.2.3.1). It exists for the paper's studies (package experiment); nothing of it runs in a cluster.
 //
 // # What is modelled
 //

@@ -214,6 +214,23 @@ func (n *Network) KillLink(r, c int) {
 	}
 }
 
+// KillRandomLinks kills so many links, drawn so that the living nodes stay connected. It draws for ever when there are none left to choose.
+func (n *Network) KillRandomLinks(links int) {
+	for links > 0 {
+		r, c := n.dice.below(n.nodes), n.dice.below(n.chans)
+		if n.live[r]>>c&1 == 0 {
+			continue
+		}
+		n.KillLink(r, c)
+		if b := int(n.neighbour[r*n.chans+c]); !n.Connected(r)[b] {
+			n.live[r] |= 1 << c
+			n.live[b] |= 1 << (c ^ 1)
+			continue
+		}
+		links--
+	}
+}
+
 // KillNode ends a router: all its links, its injection, and that anyone draws it as a destination.
 func (n *Network) KillNode(r int) {
 	n.dead[r] = true

@@ -51,6 +51,10 @@ func studies() []study {
 		{"figure6", "Figure 6: the snake", figure6},
 		{"diameter3d", "Table 3 for cubes and tori", diameter3D},
 		{"figure3", "Figures 3 and 11: a broadcast around faults, a node that cannot be reached", figure3},
+		{"drain", "Figures 9 and 10: system drain times", drainTimes},
+		{"drain-choices", "Figures 9 and 11: what the choices that the text leaves open do; the node that cannot be reached", drainVariants},
+		{"obstacles", "Figures 14 to 17: walls, concave regions, their closing", obstacles},
+		{"compare", "throughput and latency of three algorithms, with and without faults", compare},
 		{"reliability", "Tables 6 and 7: R(t) without and with fault tolerance", reliabilityOverTime},
 	}
 }

@@ -56,6 +56,7 @@ type dnpHalf struct {
 	mail    mailbox.Stats // at the last look
 	lookAt  time.Time     // at the mailbox' counters
 
+	jobMail  jobMail
 	linkCopy linkCopy
 	held     heldMessages
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
@@ -342,7 +343,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		d.links[dir.Index()].Redial()
 	}
 	d.sendFrames(now, out.Frames)
-	d.tellJobs(&out)
+	d.tellJobs(now, &out)
 	d.logNotes(out.Notes)
 	for _, t := range out.TestMail {
 		d.sendTest(t)

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/base64"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
@@ -11,6 +12,25 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/jobs"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+)
+
+// jobMail is what this half keeps of its mails to the host half about jobs. A queue of the kernel may hold no more than ten of them
+// (net.unix.max_dgram_qlen), so that what it does not take waits here: at most maxJobMail of them, the oldest drop, and each for jobMailLife.
+type jobMail struct {
+	waiting []waitingMail
+	// answers are the last ones to Raise: the host half asks again when an answer does not come, and nothing is raised twice.
+	answers []jobs.Mail
+}
+
+type waitingMail struct {
+	mail  jobs.Mail
+	until time.Time
+}
+
+const (
+	maxJobMail  = 256
+	jobMailLife = 5 * time.Second
+	maxAnswers  = 64
 )
 
 // onJobs takes what the host half asks for its jobs: seed 003 §4.4.3.
@@ -25,8 +45,12 @@ func (d *dnpHalf) onJobs(payload []byte) {
 	now := time.Now()
 	switch m.Kind {
 	case jobs.Raise:
+		if i := slices.IndexFunc(d.jobMail.answers, func(a jobs.Mail) bool { return a.Request == m.Request }); i >= 0 {
+			d.mailJobs(now, d.jobMail.answers[i])
+			return
+		}
 		if d.core.ExpressLinks() == 0 {
-			d.mailJobs(jobs.Mail{Kind: jobs.Taken, Request: m.Request, Result: jobs.NoLinks})
+			d.mailJobs(now, jobs.Mail{Kind: jobs.Taken, Request: m.Request, Result: jobs.NoLinks})
 			return
 		}
 		d.apply(now, d.core.Step(now, dnpcore.RaiseEureka{Token: m.Request, Raise: express.Raise{
@@ -44,24 +68,54 @@ func (d *dnpHalf) onJobs(payload []byte) {
 	}
 }
 
-// tellJobs passes on to the host half what a step says for its jobs. What its mailbox does not take is lost: of barriers it asks again, and eurekas are not
-// promised to a half that does not run.
-func (d *dnpHalf) tellJobs(out *dnpcore.Output) {
+// tellJobs passes on to the host half what a step says for its jobs, and what its mailbox did not take before. It runs with every step, and when there is
+// nothing it costs nothing.
+func (d *dnpHalf) tellJobs(now time.Time, out *dnpcore.Output) {
+	if len(d.jobMail.waiting) > 0 {
+		d.mailWaiting(now)
+	}
 	for _, r := range out.EurekasRaised {
-		d.mailJobs(jobs.Mail{Kind: jobs.Taken, Request: r.Token, Result: resultOf(r.Err), Links: uint8(d.core.ExpressLinks())})
+		answer := jobs.Mail{Kind: jobs.Taken, Request: r.Token, Result: resultOf(r.Err), Links: uint8(d.core.ExpressLinks())}
+		if d.jobMail.answers = append(d.jobMail.answers, answer); len(d.jobMail.answers) > maxAnswers {
+			d.jobMail.answers = slices.Delete(d.jobMail.answers, 0, 1)
+		}
+		d.mailJobs(now, answer)
 	}
 	for i := range out.Eurekas {
 		if n := len(out.Eurekas[i].Body); n > 0 && n <= jobs.MaxEnvelope {
-			d.mailJobs(jobs.Mail{Kind: jobs.Delivered, Envelope: out.Eurekas[i].Body})
+			d.mailJobs(now, jobs.Mail{Kind: jobs.Delivered, Envelope: out.Eurekas[i].Body})
 		}
 	}
 	for i := range out.Barriers {
-		d.mailJobs(d.statusOf(&out.Barriers[i]))
+		d.mailJobs(now, d.statusOf(&out.Barriers[i]))
 	}
 }
 
-func (d *dnpHalf) mailJobs(m jobs.Mail) {
-	_ = d.box.Send(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)})
+// mailJobs sends a mail behind those that wait.
+func (d *dnpHalf) mailJobs(now time.Time, m jobs.Mail) {
+	if len(d.jobMail.waiting) == 0 && d.tookJobMail(m) {
+		return
+	}
+	if d.jobMail.waiting = append(d.jobMail.waiting, waitingMail{m, now.Add(jobMailLife)}); len(d.jobMail.waiting) > maxJobMail {
+		d.jobMail.waiting = slices.Delete(d.jobMail.waiting, 0, 1)
+	}
+}
+
+// mailWaiting sends what waits, in order, as far as the mailbox takes it.
+func (d *dnpHalf) mailWaiting(now time.Time) {
+	done := 0
+	for _, w := range d.jobMail.waiting {
+		if now.Before(w.until) && !d.tookJobMail(w.mail) {
+			break
+		}
+		done++
+	}
+	d.jobMail.waiting = slices.Delete(d.jobMail.waiting, 0, done)
+}
+
+// tookJobMail says whether a mail need not be sent again: the mailbox took it, or there is none. A host half that does not run has no job that waits.
+func (d *dnpHalf) tookJobMail(m jobs.Mail) bool {
+	return !errors.Is(d.box.Send(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)}), mailbox.ErrDropped)
 }
 
 func (d *dnpHalf) statusOf(s *dnpcore.BarrierStatus) jobs.Mail {

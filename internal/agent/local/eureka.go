@@ -20,6 +20,7 @@ const (
 	maxListeners = 256             // watches of eurekas
 	maxWaiting   = 64              // eurekas that a slow watcher has not read yet
 	takenWithin  = 2 * time.Second // by the DNP half: it answers at once, or is not there
+	postAgain    = 100 * time.Millisecond
 )
 
 // eurekas is what a server knows of them. Its locks are held for moments only.
@@ -162,10 +163,7 @@ func (s *Server) RaiseEureka(ctx context.Context, req *lofamov1.RaiseEurekaReque
 	if n := len(envelope); n > jobs.MaxEnvelope {
 		return nil, status.Errorf(codes.InvalidArgument, "body: given %d bytes: want at most %d under these names", len(req.GetBody()), len(req.GetBody())-(n-jobs.MaxEnvelope))
 	}
-	if err := s.half.Post(jobs.Mail{Kind: jobs.Raise, Request: m.Number, Priority: uint8(m.GetPriority()), Envelope: envelope}); err != nil {
-		return nil, unavailable(ReasonSilent, "nobody was told: %v", err)
-	}
-	links, err := awaitTaken(ctx, answer)
+	links, err := s.post(ctx, jobs.Mail{Kind: jobs.Raise, Request: m.Number, Priority: uint8(m.GetPriority()), Envelope: envelope}, answer)
 	if err != nil {
 		return nil, err
 	}
@@ -219,25 +217,40 @@ func (e *eurekas) taken(m jobs.Mail) {
 	}
 }
 
-// awaitTaken waits until the DNP half has said what it makes of a eureka, and over how many links it goes.
-func awaitTaken(ctx context.Context, answer <-chan jobs.Mail) (links uint8, err error) {
-	timer := time.NewTimer(takenWithin)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return 0, status.FromContextError(ctx.Err()).Err()
-	case <-timer.C:
-		return 0, unavailable(ReasonSilent, "the DNP half does not answer within %s: it is not known whether anybody was told", takenWithin)
-	case m := <-answer:
-		switch m.Result {
-		case jobs.OK:
-			return m.Links, nil
-		case jobs.NoLinks:
-			return 0, unavailable(ReasonNoLinks, "nobody was told: no link of this node lives")
-		case jobs.Busy:
-			return 0, status.Error(codes.ResourceExhausted, "nobody was told: the DNP half has too many broadcasts to send")
-		default:
-			return 0, status.Errorf(codes.Internal, "nobody was told: %s", m.Result)
+// post has the DNP half raise a eureka, and returns over how many links it goes. It says it again until that half answers, which raises nothing twice:
+// mailboxes are short, and what finds no room is lost.
+func (s *Server) post(ctx context.Context, m jobs.Mail, answer <-chan jobs.Mail) (links uint8, err error) {
+	end, again := time.NewTimer(takenWithin), time.NewTicker(postAgain)
+	defer end.Stop()
+	defer again.Stop()
+	posted, refused := false, s.half.Post(m)
+	for {
+		posted = posted || refused == nil
+		select {
+		case <-ctx.Done():
+			return 0, status.FromContextError(ctx.Err()).Err()
+		case <-again.C:
+			refused = s.half.Post(m)
+		case <-end.C:
+			if !posted {
+				return 0, unavailable(ReasonSilent, "nobody was told: %v", refused)
+			}
+			return 0, unavailable(ReasonSilent, "the DNP half does not answer within %s: it is not known whether anybody was told", takenWithin)
+		case a := <-answer:
+			return takenBy(a)
 		}
+	}
+}
+
+func takenBy(a jobs.Mail) (links uint8, err error) {
+	switch a.Result {
+	case jobs.OK:
+		return a.Links, nil
+	case jobs.NoLinks:
+		return 0, unavailable(ReasonNoLinks, "nobody was told: no link of this node lives")
+	case jobs.Busy:
+		return 0, status.Error(codes.ResourceExhausted, "nobody was told: the DNP half has too many broadcasts to send")
+	default:
+		return 0, status.Errorf(codes.Internal, "nobody was told: %s", a.Result)
 	}
 }

@@ -148,11 +148,11 @@ func (r *run) step(ctx context.Context) error {
 	}
 	left, err := read(r.disk.path(r.at(-1), "edges", r.at(-1), r.name, k))
 	if err != nil {
-		return err
+		return r.orGone(ctx, err)
 	}
 	right, err := read(r.disk.path(r.at(1), "edges", r.at(1), r.name, k))
 	if err != nil {
-		return err
+		return r.orGone(ctx, err)
 	}
 	p.Cells = advance(p.Cells, left.Cells[1], right.Cells[0])
 	p.Step++
@@ -203,15 +203,33 @@ func (r *run) rollBack(ctx context.Context, gone []string) error {
 		if err != nil {
 			return err
 		}
-		r.last = found
+		r.last, last = found, found
 		if found.Step < 0 {
 			r.log.Print("no checkpoint was complete: from the beginning")
 			r.start()
 			return nil
 		}
 		r.log.Printf("roll back to step %d", found.Step)
-		return r.restore(found)
+		if err = r.restore(found); err == nil || errors.Is(err, errLost) {
+			return err
+		}
+		if err = r.orGone(ctx, err); !errors.As(err, &more) {
+			return err
+		}
+		gone = more.Nodes
 	}
+}
+
+// errLost says that a part and its copy are gone.
+var errLost = errors.New("the checkpoint is lost")
+
+// orGone finds out why another's disk could not be read: its node died after it had come to the barrier. It waits until the map says so.
+func (r *run) orGone(ctx context.Context, why error) error {
+	err := r.watchMembers(ctx)
+	if gone := new(jobs.GoneError); errors.As(err, &gone) {
+		return err
+	}
+	return why
 }
 
 // agree returns the latest checkpoint that one of the members knows to be complete: then all have written it. Everybody says his until all have come
@@ -283,7 +301,7 @@ func (r *run) restore(c mark) error {
 		if !slices.Contains(r.member.Members, owner) {
 			keeper := mine.Members[(i+1)%len(mine.Members)]
 			if !slices.Contains(r.member.Members, keeper) {
-				return fmt.Errorf("step %d is lost: %s and %s, which had the copy, are both gone", c.Step, owner, keeper)
+				return fmt.Errorf("step %d: %s and %s, which had the copy, are both gone: %w", c.Step, owner, keeper, errLost)
 			}
 			path = r.disk.path(keeper, "copy", owner, c.Run, c.Step)
 			r.log.Printf("the part of %s is taken from %s", owner, keeper)

@@ -11,6 +11,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
@@ -194,6 +195,24 @@ func (w *World) watch() {
 	w.truth.debts = keep
 	w.watchMute(l)
 	w.watchGroups(l)
+	w.watchProtocol()
+}
+
+// watchProtocol: no loss, delay, restart or damage of these worlds makes a DNP half accuse a neighbour of breaking the channel protocol. Rates are
+// another thing: they may be exceeded by many messages alone.
+func (w *World) watchProtocol() {
+	for _, n := range w.nodes {
+		if n.dnpCore == nil {
+			continue
+		}
+		for i, rules := range n.dnpCore.ProtocolStats() {
+			for r, count := range rules {
+				if count > 0 && dnpcore.Rule(r) != dnpcore.RuleRate {
+					w.violate("%s says that its neighbour %s breaks rule %s of the channel protocol", n.id(), grid.Directions()[i], dnpcore.Rule(r))
+				}
+			}
+		}
+	}
 }
 
 // press sees whether a debt is overdue.

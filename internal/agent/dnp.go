@@ -255,6 +255,7 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	d.lookAt = now.Add(checkEvery)
 	d.lookAtFares(now)
+	d.countExpress()
 	if ev, changed := d.spoolState(); changed {
 		d.do(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
 	}

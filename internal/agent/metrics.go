@@ -56,6 +56,10 @@ func families() []metric {
 		{"lofamo_agent_oversized_total", "Datagrams on the service interfaces that were longer than any message.", nil},
 		{"lofamo_agent_kernel_dropped_total", "Datagrams on the service interfaces that the kernel dropped because the half was too slow.", nil},
 		{"lofamo_agent_mailbox_dropped_total", "Messages to the DNP half dropped because its mailbox was full.", nil},
+		{"lofamo_agent_broadcasts_raised_total", "Express broadcasts raised at this node, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_delivered_total", "Express broadcasts of other nodes that came here, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_repeated_total", "Express broadcasts sent to a neighbour again, by topic.", []string{"topic"}},
+		{"lofamo_agent_broadcasts_dropped_total", "Express broadcasts not taken for want of room or budget, or given up, by topic.", []string{"topic"}},
 		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
 		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
 	}
@@ -109,7 +113,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	states := h.core.States()
 	corrupt := h.page.file.Corrupt()
 	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
-	halves := h.heardFares(time.Now())
+	halves, broadcasts := h.heardFares(time.Now()), h.broadcasts()
 	h.mu.Unlock()
 	halves.rails = fares
 
@@ -129,6 +133,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	s.delivery(fares)
 	s.fares(halves)
 	s.spool(h)
+	s.broadcasts(broadcasts)
 	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
 	for r := range servicenet.NumRefusals {
 		if r > 0 {

@@ -136,6 +136,7 @@ func sections() []named {
 		{"stream", streams},
 		{"relay", relays},
 		{"selftest", selfTests},
+		{"eureka", eurekas},
 		{"diagnose", diagnoses},
 	}
 }

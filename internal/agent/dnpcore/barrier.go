@@ -52,9 +52,9 @@ func newBarriers(cfg Config) barriers {
 	if cfg.NoExpress {
 		return barriers{}
 	}
-	return barriers{
-		machine: express.NewBarriers(express.MaskOf(cfg.Topo.Links...), cfg.Periods.LinkPeriod), asked: make(map[express.Barrier]asked),
-	}
+	b := express.NewBarriers(express.MaskOf(cfg.Topo.Links...), cfg.Periods.LinkPeriod)
+	b.Place(cfg.Topo.Dims, cfg.Topo.Coord)
+	return barriers{machine: b, asked: make(map[express.Barrier]asked)}
 }
 
 // onArriveAt takes an arrival, or a question, and always answers.

@@ -51,10 +51,12 @@ type Status struct {
 	Migrations map[string]uint64 `json:"migrations,omitempty"`
 	Spool      Spool             `json:"spool"`
 	// Health is how the halves fare, by "host" and "dnp": recoveries and self-tests, as far as the host half was told.
-	Health  map[string]Health `json:"health,omitempty"`
-	Copy    Copy              `json:"copy"`
-	Damaged uint64            `json:"damaged"` // packets that came damaged
-	Refused uint64            `json:"refused"` // messages refused
+	Health map[string]Health `json:"health,omitempty"`
+	Copy   Copy              `json:"copy"`
+	// Broadcasts are the express broadcasts of the DNP half, by topic: "job", "manage", "mask", "flow", "master", "other".
+	Broadcasts map[string]Broadcasts `json:"broadcasts,omitempty"`
+	Damaged    uint64                `json:"damaged"` // packets that came damaged
+	Refused    uint64                `json:"refused"` // messages refused
 }
 
 // Half is one half.
@@ -96,6 +98,14 @@ func (h Health) MarshalJSON() ([]byte, error) {
 func (h *Health) UnmarshalJSON(b []byte) error {
 	h.HalfHealth = &lofamov1.HalfHealth{}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, h.HalfHealth)
+}
+
+// Broadcasts counts express broadcasts of a topic since the DNP half started, modulo 2^32.
+type Broadcasts struct {
+	Raised    uint32 `json:"raised"`    // at this node
+	Delivered uint32 `json:"delivered"` // here, of others
+	Repeated  uint32 `json:"repeated"`  // sent to a neighbour again
+	Dropped   uint32 `json:"dropped"`   // not taken for want of room or budget, or given up
 }
 
 // Copy is the file from which the host half would go on if it were restarted.

@@ -38,6 +38,7 @@ func example() Status {
 		}},
 		Migrations: map[string]uint64{"unanswered": 1, "interface-down": 1},
 		Copy:       Copy{Path: "/var/lib/lofamo/agent/host.backup", Reports: 3},
+		Broadcasts: map[string]Broadcasts{"job": {Raised: 1, Delivered: 20, Repeated: 2, Dropped: 3}, "mask": {}},
 		Spool:      Spool{Path: "/var/lib/lofamo/agent/host.spool", Capacity: 4 << 20, Used: 1152, Records: 3},
 	}
 }

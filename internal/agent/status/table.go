@@ -44,6 +44,7 @@ func WriteTable(out io.Writer, s Status) error {
 	fmt.Fprintf(&b, "\n     %s, %s%s, %d left out because the log was full\n", countOf(d.GetRetries(), "retry", "retries"), count(d.GetMigrations(), "migration"), reasons(s.Migrations), d.GetShortened())
 	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
 	fmt.Fprintf(&b, "copy: %s\n", s.Copy)
+	writeBroadcasts(&b, s.Broadcasts)
 	if s.Damaged > 0 || s.Refused > 0 {
 		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
 	}
@@ -65,6 +66,15 @@ func writeRails(b *strings.Builder, rails []*lofamov1.RailStatus) {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\n", r.GetName(), state, r.GetInFlight(), rtt, r.GetSent(), r.GetAnswered())
 	}
 	_ = t.Flush()
+}
+
+// writeBroadcasts writes a line for each topic of which there was anything.
+func writeBroadcasts(b *strings.Builder, by map[string]Broadcasts) {
+	for _, topic := range slices.Sorted(maps.Keys(by)) {
+		if c := by[topic]; c != (Broadcasts{}) {
+			fmt.Fprintf(b, "broadcasts, %s: %d raised here, %d delivered, %d repeated, %d dropped\n", topic, c.Raised, c.Delivered, c.Repeated, c.Dropped)
+		}
+	}
 }
 
 // String describes the spool in a line.

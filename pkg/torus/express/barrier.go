@@ -3,7 +3,7 @@ package express
 import (
 	"errors"
 	"fmt"
-	"math/bits"
+	"hash/fnv"
 	"slices"
 	"time"
 
@@ -27,6 +27,10 @@ func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Nam
 // set of members that have arrived, as far as it knows, and those that are gone; merges with it what its neighbours send, and
 // sends it to each neighbour that is not known to have all of it, until that one has answered. Since sets are merged by OR,
 // nothing is lost by what comes twice, late or in any order. All nodes pass sets on, also those without members.
+//
+// So that not every arrival floods the whole torus, the name of a barrier gives it a place, and what is new goes at once only to the
+// neighbours that are nearer to it, as long as one of them can be reached; to the others after lazyPeriods, should it not be over before. That a
+// barrier is over goes to all at once.
 //
 // A node where somebody waits asks its neighbours once in AskEvery besides: so what a node forgot, that began anew, is told
 // again. A member that is gone is not waited for: whoever waits is told its rank, and the barrier has failed.
@@ -55,6 +59,8 @@ const (
 	MaxBarriers = 256
 	// AskEvery is the time between questions of a node where somebody waits.
 	AskEvery = time.Second
+	// lazyPeriods is for how many link periods a neighbour that is not nearer to a barrier's place is not told.
+	lazyPeriods = 4
 	// forgetOver is how long a barrier that is over is known in full, forgetIdle one that nobody waits for here and nobody speaks of.
 	forgetOver, forgetIdle = time.Minute, 2 * time.Minute
 	// maxPassed is how many names are remembered with the last generation that was completed.
@@ -112,6 +118,8 @@ type Barriers struct {
 	links   Mask
 	period  time.Duration
 	ways    Ways
+	dims    grid.Dims // zero: not placed
+	self    grid.Coord
 	all     map[Barrier]*barrier
 	order   []*barrier // as they began
 	passed  map[passedKey]uint64
@@ -135,6 +143,8 @@ type barrier struct {
 	over    bool
 	heardAt time.Time // or arrived here
 	askAt   time.Time // while somebody waits
+	up      Mask      // the directions that lead nearer to its place
+	place   bool      // it is here
 	peers   [grid.NumDirections]barrierPeer
 }
 
@@ -147,45 +157,18 @@ type barrierPeer struct {
 	again time.Time
 	step  time.Duration
 
+	lazy time.Time // not told before, where it is not nearer to the place; zero: there is no news
+
 	toldOver bool
-}
-
-// set is a set of ranks.
-type set []uint64
-
-func newSet(members int) set { return make(set, (members+63)/64) }
-
-func (s set) has(r int) bool { return s[r/64]>>(r%64)&1 != 0 }
-func (s set) add(r int)      { s[r/64] |= 1 << (r % 64) }
-
-func (s set) count() int {
-	n := 0
-	for _, w := range s {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}
-
-// within says whether all of s is in o.
-func (s set) within(o set) bool {
-	for i, w := range s {
-		if w&^o[i] != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-func (s set) merge(o set) {
-	for i, w := range o {
-		s[i] |= w
-	}
 }
 
 // NewBarriers returns the barriers of a node with these links, whose heartbeats have this period. No way is open.
 func NewBarriers(links Mask, period time.Duration) *Barriers {
 	return &Barriers{links: links, period: period, all: map[Barrier]*barrier{}, passed: map[passedKey]uint64{}}
 }
+
+// Place says where the node is, before the first Step. Without it every neighbour is told of every arrival at once.
+func (b *Barriers) Place(dims grid.Dims, self grid.Coord) { b.dims, b.self = dims, self }
 
 // Step handles one event: Arrive, Leave, *Received, Tick or Ways.
 func (b *Barriers) Step(now time.Time, ev Event) BarrierOutput {
@@ -287,9 +270,36 @@ func (b *Barriers) begin(now time.Time, of Barrier, members int) *barrier {
 	for i := range k.peers {
 		k.peers[i] = barrierPeer{has: newSet(members), must: true}
 	}
+	k.up, k.place = b.towards(of)
 	b.all[of] = k
 	b.order = append(b.order, k)
 	return k
+}
+
+// towards returns the directions that lead nearer to a barrier's place, and whether it is here.
+func (b *Barriers) towards(of Barrier) (up Mask, here bool) {
+	if b.dims == (grid.Dims{}) {
+		return b.links, false
+	}
+	h := fnv.New32a()
+	_, _ = h.Write(append([]byte(of.Name), byte(of.Topic))) // never fails
+	place := b.dims.At(int(h.Sum32()>>1) % b.dims.Nodes())
+	own := b.away(b.self, place)
+	for _, d := range grid.Directions() {
+		if c, ok := b.dims.Neighbour(b.self, d); ok && b.links.Has(d) && b.away(c, place) < own {
+			up |= MaskOf(d)
+		}
+	}
+	return up, own == 0
+}
+
+// away is how many hops two nodes are from each other in a torus that is whole.
+func (b *Barriers) away(a, c grid.Coord) (hops int) {
+	for _, x := range [3][3]int{{a.X, c.X, b.dims.X}, {a.Y, c.Y, b.dims.Y}, {a.Z, c.Z, b.dims.Z}} {
+		d := max(x[0]-x[1], x[1]-x[0])
+		hops += min(d, x[2]-d)
+	}
+	return hops
 }
 
 func (b *Barriers) forget(k *barrier) {
@@ -389,9 +399,10 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	k.arrived.merge(f.arrived)
 	k.leave(f.gone)
 	p := &k.peers[i]
+	crossed := p.asked && p.toldOver && k.complete() // what is on its way there says all that an answer would
 	p.has, p.gone, p.must, p.asked = f.arrived, f.gone, false, false
 	b.judge(k)
-	if f.kind == setTold {
+	if f.kind == setTold && !crossed {
 		b.answer(k, r.Dir)
 	}
 }
@@ -431,10 +442,21 @@ func (b *Barriers) tick(now time.Time) {
 // tell sends a barrier's set to the neighbours that are not known to have it, as far as it is their turn: one that has not answered
 // is asked again after a while, but told at once that the barrier is over.
 func (b *Barriers) tell(now time.Time, k *barrier) {
+	near := k.up
+	if near&b.ways.Good == 0 && !k.place { // cut off from there: around
+		near = b.links
+	}
 	b.ways.Open.each(func(i int) {
 		p := &k.peers[i]
+		if !k.news(p) {
+			p.lazy = time.Time{}
+			return
+		}
+		if p.lazy.IsZero() {
+			p.lazy = now.Add(lazyPeriods * b.period)
+		}
 		urgent := k.over && !p.toldOver
-		if !k.news(p) || p.asked && now.Before(p.again) && !urgent {
+		if !urgent && (p.asked && now.Before(p.again) || near>>i&1 == 0 && now.Before(p.lazy)) {
 			return
 		}
 		q := &b.buckets[i]

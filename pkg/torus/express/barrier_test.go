@@ -18,7 +18,7 @@ import (
 func TestBarrierCompletesIffAllHaveArrived(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(drawDims(t), rapid.Uint64().Draw(t, "seed"))
-		w.noPing = true
+		w.noPing, w.placeless = true, rapid.Bool().Draw(t, "placeless")
 		w.cutAtRandom(rapid.Float64Range(0, 0.5).Draw(t, "dead"), 0)
 		w.loss, w.double = rapid.Float64Range(0, 0.3).Draw(t, "loss"), rapid.Float64Range(0, 0.2).Draw(t, "double")
 		w.jitter = time.Duration(rapid.IntRange(0, 20).Draw(t, "jitter")) * time.Millisecond
@@ -141,6 +141,62 @@ func TestBarrierMemberGone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A barrier of all nodes costs each of them a bounded number of frames, and is over a few hops after the last arrival, also when
+// links are dead: nobody waits for a period.
+func TestBarrierIsCheap(t *testing.T) {
+	for _, dead := range []float64{0, 0.1, 0.2, 0.3} {
+		w := newWorld(grid.Dims{X: 4, Y: 4, Z: 4}, 5)
+		w.noPing, w.period = true, 250*time.Millisecond
+		w.cutAtRandom(dead, 0)
+		w.begin()
+		w.run(300 * time.Millisecond)
+		near := w.distances(0)
+		of := Barrier{TopicJob, "job/step", 1}
+		members, last, done := 0, time.Time{}, time.Time{}
+		for _, hops := range near {
+			if hops >= 0 {
+				members++
+			}
+		}
+		w.judge = func(_ *station, r BarrierResult) { done = w.now }
+		rank := 0
+		for i, n := range w.nodes {
+			if near[i] < 0 {
+				continue
+			}
+			at, own := time.Duration(w.rnd.Int64N(int64(10*time.Millisecond))), rank
+			last = later(last, w.now.Add(at))
+			w.after(at, func() {
+				if err := w.arrive(n, Arrive{Barrier: of, Members: members, Ranks: []int{own}}); err != nil {
+					t.Fatal(err)
+				}
+			})
+			rank++
+		}
+		w.run(5 * time.Second)
+		sent := 0
+		for i, n := range w.nodes {
+			if s := n.bars.Stats(); near[i] >= 0 && len(n.results[of]) != 1 {
+				t.Errorf("%s: %+v", w.dims.At(i), s)
+			} else {
+				sent += int(s.Sent + s.Repeated)
+			}
+		}
+		each, took := float64(sent)/float64(members), done.Sub(last)
+		t.Logf("%.0f %% dead: %d members, %.1f frames a node, over %s after the last arrival", 100*dead, members, each, took)
+		if each > 45 || took > 50*time.Millisecond {
+			t.Errorf("%.0f %% dead: %.1f frames a node, %s", 100*dead, each, took)
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // Who leaves waits no more, but has arrived.

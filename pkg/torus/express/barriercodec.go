@@ -3,6 +3,7 @@ package express
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 )
 
 const (
@@ -74,4 +75,36 @@ func decodeSet(b []byte) (setFrame, error) {
 		return setFrame{}, fmt.Errorf("set has ranks above %d: %w", f.members-1, ErrPayload)
 	}
 	return f, nil
+}
+
+// set is a set of ranks.
+type set []uint64
+
+func newSet(members int) set { return make(set, (members+63)/64) }
+
+func (s set) has(r int) bool { return s[r/64]>>(r%64)&1 != 0 }
+func (s set) add(r int)      { s[r/64] |= 1 << (r % 64) }
+
+func (s set) count() int {
+	n := 0
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// within says whether all of s is in o.
+func (s set) within(o set) bool {
+	for i, w := range s {
+		if w&^o[i] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s set) merge(o set) {
+	for i, w := range o {
+		s[i] |= w
+	}
 }

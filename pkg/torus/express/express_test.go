@@ -409,6 +409,19 @@ func TestPingFindsDeafLink(t *testing.T) {
 	}
 }
 
+// Where heartbeats are rare so are pings: they add a twentieth to the frames of an idle link.
+func TestPingsAreAsRareAsHeartbeats(t *testing.T) {
+	for period, want := range map[time.Duration]uint64{10 * time.Millisecond: 60, 250 * time.Millisecond: 6} {
+		w := newWorld(grid.Dims{X: 3, Y: 1, Z: 1}, 1)
+		w.period = period
+		w.begin()
+		w.run(time.Minute)
+		if got := w.nodes[0].m.Stats().Pings / 2; got < want-1 || got > want+1 {
+			t.Errorf("%d pings a link in a minute at a period of %s, want about %d", got, period, want)
+		}
+	}
+}
+
 func FuzzDecode(f *testing.F) {
 	msg := Message{ID: ID{Origin: grid.Coord{X: 1, Y: 2, Z: 3}, Epoch: 4, Number: 5}, Topic: TopicJob, Priority: 7, Body: []byte("body")}
 	f.Add(appendMessage(nil, &msg, 3, time.Second))

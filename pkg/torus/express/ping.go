@@ -12,8 +12,9 @@ import (
 // comes, or its heartbeats end: then it is said of the link anyway.
 
 const (
-	// PingEvery is the time between pings of a link that answers.
-	PingEvery = time.Second
+	// PingEvery is the time between pings of a link that answers; where heartbeats are rarer than usual it is pingPeriods of theirs.
+	PingEvery   = time.Second
+	pingPeriods = 40
 	// DeafAfter is how many in a row must go unanswered: on a link that loses three frames of ten, each way, that happens by
 	// chance about once in three minutes; on one that loses one of ten, once in a week.
 	DeafAfter = 8
@@ -62,6 +63,8 @@ func (p *pings) begin(now time.Time, w Ways) {
 	p.deaf &= w.Good
 }
 
+func (m *Machine) pingEvery() time.Duration { return max(PingEvery, pingPeriods*m.cfg.Period) }
+
 // ping asks the links whose turn it is.
 func (m *Machine) ping(now time.Time) {
 	if m.pings == nil {
@@ -91,7 +94,7 @@ func (m *Machine) ping(now time.Time) {
 		l.number = p.number
 		l.sent, l.at = now, now.Add(2*m.cfg.Period)
 		if l.missed >= DeafAfter {
-			l.at = now.Add(PingEvery)
+			l.at = now.Add(m.pingEvery())
 		}
 		m.stats.Pings++
 		m.send(grid.Directions()[i], appendPing(make([]byte, 0, pingSize), kindPing, l.number))
@@ -105,7 +108,7 @@ func (m *Machine) echoed(d grid.Direction, number uint64) {
 		return
 	}
 	l := &p.links[i]
-	l.at = l.sent.Add(PingEvery)
+	l.at = l.sent.Add(m.pingEvery())
 	l.number, l.missed = 0, 0
 	p.deaf &^= 1 << i
 }

@@ -27,8 +27,10 @@ type world struct {
 	dead   map[way]bool  // what is sent there never arrives
 	blind  bool          // ways are always called good, also dead ones
 	noPing bool
-	steps  int
-	judge  func(*station, BarrierResult)
+
+	placeless bool // barriers have no place
+	steps     int
+	judge     func(*station, BarrierResult)
 }
 
 // way is a link in one direction.
@@ -52,6 +54,7 @@ type station struct {
 	unnoted   []ID // delivered in the last step: may be again if it is killed now
 	excused   map[ID]int
 	deaf      Mask
+	heard     func(Message) // nil: nobody listens
 	bars      *Barriers
 	waits     map[Barrier]Arrive
 	results   map[Barrier][]BarrierResult
@@ -138,6 +141,9 @@ func (w *world) start(n *station) {
 	}
 	n.life++
 	n.bars = NewBarriers(w.links(), w.period) // it keeps nothing
+	if !w.placeless {
+		n.bars.Place(w.dims, w.dims.At(n.rank))
+	}
 	n.m = New(cfg, w.now)
 	w.stepBarriers(n, w.ways(n))
 	w.wait(n, n.life)
@@ -199,8 +205,14 @@ func (w *world) step(n *station, ev Event) Output {
 		n.order = append(n.order, msg.ID)
 		n.hops[msg.ID], n.at[msg.ID] = msg.Hops, w.now
 	}
+	deliver := out.Deliver
 	for _, s := range out.Send {
 		w.carry(n, s, func(to *station, ev *Received) { w.step(to, ev) })
+	}
+	for _, msg := range deliver {
+		if n.heard != nil {
+			n.heard(msg)
+		}
 	}
 	return out
 }

@@ -20,6 +20,7 @@ func Areas() []Area {
 	out := []Area{
 		{"magic", pageSize + offMagic, 8},
 		{"doorbells", pageSize + offDoorbells, 8},
+		{"counters", pageSize + offCounters, 4 * NumCounters},
 	}
 	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 		out = append(out, Area{"epoch " + h.String(), pageSize + offEpochs + epochStride*(int(h)-1), epochStride})

@@ -13,7 +13,7 @@ func TestAreas(t *testing.T) {
 			t.Errorf("%+v is outside the file or overlaps another", a)
 		}
 	}
-	if want := 4 + 2*(len(guardedRegisters)+numExtWords); len(areas) != want {
+	if want := 5 + 2*(len(guardedRegisters)+numExtWords); len(areas) != want {
 		t.Errorf("%d areas, want %d", len(areas), want)
 	}
 }

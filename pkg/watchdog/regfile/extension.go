@@ -97,6 +97,38 @@ func (f *File) doorbell(half fault.Half) u32 {
 	return f.u32(pageSize + offDoorbells + 4*(int(half)-1))
 }
 
+// NumCounters is how many counters the DNP half may publish.
+const NumCounters = 32
+
+// SetCounters publishes counters of the DNP half, modulo 2^32: what they mean is its own affair. Nothing is concluded from them. Only
+// the DNP half may.
+func (f *File) SetCounters(values [NumCounters]uint32) error {
+	const op = "set counters"
+	if err := f.mustBe(op, fault.HalfDNP); err != nil {
+		return err
+	}
+	return f.access(op, func() error {
+		for i, v := range values {
+			f.u32(pageSize + offCounters + 4*i).store(v)
+		}
+		return nil
+	})
+}
+
+// Counters returns what the DNP half has published last; zeros when it cannot be read, or is of an earlier version.
+func (f *File) Counters() (out [NumCounters]uint32) {
+	err := f.access("counters", func() error {
+		for i := range out {
+			out[i] = f.u32(pageSize + offCounters + 4*i).load()
+		}
+		return nil
+	})
+	if err != nil {
+		return [NumCounters]uint32{}
+	}
+	return out
+}
+
 // Progress returns a number that every store of a half's watchdog word changes, and nothing else: the recovery daemon
 // sees by it whether the half lives, without taking the word from the half that watches it. A word that is corrupt
 // has a number too.

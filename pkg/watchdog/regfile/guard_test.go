@@ -174,6 +174,7 @@ func TestEveryRegisterHasItsPlace(t *testing.T) {
 	}
 	take(pageSize+offMagic, 8, "magic")
 	take(pageSize+offDoorbells, 8, "doorbells")
+	take(pageSize+offCounters, 4*NumCounters, "counters")
 	take(pageSize+offEpochs, 2*epochStride, "epochs")
 	for _, r := range watchdog.Registers() {
 		c, ok := registerCell(r.Addr)

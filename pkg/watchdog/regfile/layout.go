@@ -21,6 +21,7 @@ const (
 	offWords      = 0x080
 	offGuards     = 0x100
 	offWordGuards = 0x500
+	offCounters   = 0x800
 
 	epochStride = 0x20
 	guardStride = 16

@@ -403,6 +403,11 @@ func TestExtensionWords(t *testing.T) {
 	if dnp.Doorbells(fault.HalfHost) != 3 || dnp.Doorbells(fault.HalfDNP) != 0 || dnp.Doorbells(0) != 0 {
 		t.Error("doorbells")
 	}
+	counters := [NumCounters]uint32{0: 1, 31: 1 << 31}
+	must(t, dnp.SetCounters(counters))
+	if host.Counters() != counters || host.SetCounters(counters) == nil {
+		t.Errorf("counters %v, and the host half may write them", host.Counters())
+	}
 	// A flipped detail reads as none, and is counted.
 	dnp.write(extCell(extLinkDetail), write{partWord, 5})
 	if host.LinkDetail(grid.XPlus) != 0 || host.Corrupt() != 1 {

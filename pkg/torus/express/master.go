@@ -1,0 +1,128 @@
+package express
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"time"
+)
+
+// Selection of a master (seed 003 §4.4.4): each node has a rank of its own, 0 the highest priority. In a round the periods of the ranks
+// come one after the other; a node whose period comes, and that has heard of no higher one, says that it takes mastership, and who has heard
+// of one by the end of its period has its master. Where the torus has fallen apart each part finds its own.
+//
+// The paper has a period for each node. Here a period is for eight times as many ranks as the one before (rank 0; 1 to 7; 8 to 63 …), so
+// that the rounds of a large cluster are short; of several that speak in a period the highest counts. A period is the settle time, two
+// Network Delays: within it all that begin their period one delay later are heard too. Who hears a higher one later still, since the
+// delay was guessed too short, takes that: so all that are connected come to agree on the highest that has spoken.
+
+// masterBody is the body of a broadcast of TopicMaster: round 8 bytes, rank 4 bytes, big endian.
+const masterBody = 8 + 4
+
+// MasterPeriod returns in which period of a round a rank speaks, from 0.
+func MasterPeriod(rank uint32) int {
+	if rank == 0 {
+		return 0
+	}
+	return 1 + (bits.Len32(rank)-1)/3
+}
+
+// Master is a node's part in the selection. One goroutine owns it.
+//
+//	Idle ──Begin, or another's claim of a new round──► Listening ──own period, nobody higher heard──► claims
+//	Listening ──end of the period of the highest that was heard──► Chosen ──a higher one is heard──► Chosen
+type Master struct {
+	rank   uint32
+	period time.Duration
+
+	round   uint64
+	began   time.Time // zero: in no round
+	claimed bool
+	heard   bool
+	best    uint32 // of those heard, the own one among them
+	chosen  bool
+}
+
+// NewMaster returns the part of a node of that rank in a network of that delay.
+func NewMaster(rank uint32, networkDelay time.Duration) *Master {
+	return &Master{rank: rank, period: max(1, Settle(networkDelay))}
+}
+
+// MasterOutput is what is to be done: broadcast Claim on TopicMaster, if there is one; take note of the master, if it is new; and call
+// Tick at Wake.
+type MasterOutput struct {
+	Claim  []byte
+	Chosen bool
+	Rank   uint32 // of the master, if Chosen
+	Wake   time.Time
+}
+
+// Begin begins a round here. One that is not above all before is refused: its claims could not be told from theirs.
+func (m *Master) Begin(now time.Time, round uint64) (MasterOutput, error) {
+	if round <= m.round {
+		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d: %w", round, m.round, ErrInvalid)
+	}
+	m.begin(now, round)
+	return m.Tick(now), nil
+}
+
+func (m *Master) begin(now time.Time, round uint64) {
+	m.round, m.began = round, now
+	m.claimed, m.heard, m.chosen, m.best = false, false, false, 0
+}
+
+// Heard takes the body of another's broadcast. That of a new round begins it here too.
+func (m *Master) Heard(now time.Time, body []byte) (MasterOutput, error) {
+	if len(body) != masterBody {
+		return MasterOutput{}, fmt.Errorf("claim of mastership of %d bytes, want %d: %w", len(body), masterBody, ErrPayload)
+	}
+	round, rank := binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:])
+	if round < m.round || round == 0 {
+		return m.Tick(now), nil // of a round that is over
+	}
+	if round > m.round {
+		m.begin(now, round)
+		m.began = now.Add(-time.Duration(MasterPeriod(rank)) * m.period) // it speaks in its period: this node is not behind it
+	}
+	out := m.take(rank)
+	next := m.Tick(now)
+	if out.Chosen && !next.Chosen {
+		next.Chosen, next.Rank = true, out.Rank
+	}
+	return next, nil
+}
+
+// take hears of a rank. After the choice a higher one is the new master at once.
+func (m *Master) take(rank uint32) MasterOutput {
+	if m.heard && rank >= m.best {
+		return MasterOutput{}
+	}
+	m.heard, m.best = true, rank
+	return MasterOutput{Chosen: m.chosen, Rank: rank}
+}
+
+// Tick does what is due.
+func (m *Master) Tick(now time.Time) (out MasterOutput) {
+	if m.began.IsZero() {
+		return out
+	}
+	own := m.began.Add(time.Duration(MasterPeriod(m.rank)) * m.period)
+	if !m.claimed && !now.Before(own) && (!m.heard || m.rank < m.best) {
+		m.claimed = true
+		out.Claim = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, m.round), m.rank)
+		if told := m.take(m.rank); told.Chosen {
+			out.Chosen, out.Rank = true, told.Rank
+		}
+	}
+	if m.heard && !m.chosen {
+		if end := m.began.Add(time.Duration(MasterPeriod(m.best)+1) * m.period); !now.Before(end) {
+			m.chosen, out.Chosen, out.Rank = true, true, m.best
+		} else {
+			out.Wake = end
+		}
+	}
+	if !m.claimed && !m.heard {
+		out.Wake = earliest(out.Wake, own)
+	}
+	return out
+}

@@ -45,7 +45,7 @@ check: check-format check-vet check-lint check-generate check-arch check-vuln ##
 
 .PHONY: check-format
 check-format:
-	@out=$$(gofmt -l cmd internal pkg api bench); test -z "$$out" || { echo "not formatted:" $$out; exit 1; }
+	@out=$$(gofmt -l cmd internal pkg api bench examples); test -z "$$out" || { echo "not formatted:" $$out; exit 1; }
 	@out=$$(go fix -diff ./... 2>&1) && test -z "$$out" || { echo "$$out"; echo "go fix has something to say"; exit 1; }
 
 .PHONY: check-vet

@@ -1,0 +1,196 @@
+package chanmask
+
+import (
+	"slices"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Region is an obstacle: dead links that lie against one another.
+type Region struct {
+	Links []Link
+	// Concave: messages are caught at it for ever, among the nodes of Trap.
+	Concave bool
+	Trap    []grid.Coord
+}
+
+// Find returns the faulty regions of a torus, by their first links, and what is caught at them. Two dead links are of one region
+// when they share a node, or lie side by side as those of a wall do.
+func (t *Torus) Find() ([]Region, Traps) {
+	dead := t.Dead()
+	at := make(map[Link]int, len(dead))
+	parent := make([]int, len(dead))
+	for i, l := range dead {
+		at[l], parent[i] = i, i
+	}
+	root := func(i int) int {
+		for parent[i] != i {
+			i = parent[i]
+		}
+		return i
+	}
+	join := func(i int, l Link, ok bool) {
+		if j, is := at[l]; ok && is {
+			a, b := root(i), root(j)
+			parent[max(a, b)] = min(a, b)
+		}
+	}
+	for i, l := range dead {
+		a, b := l.Ends(t.Dims)
+		for _, d := range t.Dims.Links() {
+			for _, end := range [...]grid.Coord{a, b} {
+				n, ok := LinkAt(t.Dims, end, d)
+				join(i, n, ok)
+			}
+			if d.Axis() != l.Dir.Axis() {
+				beside, ok := t.Dims.Neighbour(a, d)
+				join(i, Link{beside, l.Dir}, ok)
+			}
+		}
+	}
+	traps := t.Traps()
+	var out []Region
+	of := make(map[int]int)
+	for i, l := range dead {
+		r := root(i)
+		if _, seen := of[r]; !seen {
+			of[r] = len(out)
+			out = append(out, Region{})
+		}
+		out[of[r]].Links = append(out[of[r]].Links, l)
+	}
+	for i := range out {
+		out[i].Trap = t.trapAt(out[i].Links, traps)
+		out[i].Concave = len(out[i].Trap) > 0
+	}
+	return out, traps
+}
+
+// trapAt returns those ends of links at which messages are caught, by rank.
+func (t *Torus) trapAt(links []Link, traps Traps) []grid.Coord {
+	var ranks []int
+	for _, l := range links {
+		a, b := l.Ends(t.Dims)
+		for _, end := range [...]grid.Coord{a, b} {
+			if r := t.Dims.Rank(end); traps.node[r] {
+				ranks = append(ranks, r)
+			}
+		}
+	}
+	slices.Sort(ranks)
+	var out []grid.Coord
+	for _, r := range slices.Compact(ranks) {
+		out = append(out, t.Dims.At(r))
+	}
+	return out
+}
+
+// Closing is what closes the concave regions of a torus.
+type Closing struct {
+	Mask     []Link       // to be masked besides what is dead
+	Isolated []grid.Coord // nodes all of whose links are among them; none unless that was allowed
+	Left     Traps        // what is still caught
+}
+
+// maxTried bounds how many links, or nodes, are tried for each one that is taken.
+const maxTried = 48
+
+// Close looks for links that, masked, leave no message caught. It takes one at a time: that after which the fewest
+// states are caught. None of them cuts the nodes that reach one another: a pocket is divided into blind alleys,
+// out of which No Routeback leads. Only where that does not help and isolate allows it, whole nodes are given up,
+// as in Figure 16(b), one at a time; not one whose loss cuts the others. What neither helps against is left.
+//
+// The local rule of planar adaptive routing, by which every node with dead channels in two dimensions closes (Figure 17(b)),
+// gives up more than is needed: a convex corner catches nobody (Figure 17(c)).
+func (t *Torus) Close(isolate bool) Closing {
+	now := t.Clone()
+	c := Closing{Left: now.Traps()}
+	for c.Left.States > 0 {
+		if l, left, ok := now.bestLink(c.Left); ok {
+			now.Cut(l)
+			c.Mask, c.Left = append(c.Mask, l), left
+			continue
+		}
+		n, left, ok := now.bestNode(c.Left)
+		if !isolate || !ok {
+			break
+		}
+		for _, d := range now.Open(n).directions() {
+			l, _ := LinkAt(t.Dims, n, d)
+			c.Mask = append(c.Mask, l)
+		}
+		now.Kill(n)
+		c.Isolated, c.Left = append(c.Isolated, n), left
+	}
+	return c
+}
+
+// directions are the channels that are usable.
+func (m Mask) directions() []grid.Direction {
+	var out []grid.Direction
+	for _, d := range grid.Directions() {
+		if m.Usable(d) {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// bestLink returns the link, of those at which messages turn round, without which the fewest are caught, if these are fewer than
+// now and nobody is cut off.
+func (t *Torus) bestLink(traps Traps) (best Link, left Traps, ok bool) {
+	left, tried := traps, 0
+	for _, n := range traps.Nodes(t.Dims) {
+		for _, d := range t.Open(n).directions() {
+			l, _ := LinkAt(t.Dims, n, d)
+			if a, b := l.Ends(t.Dims); traps.node[t.Dims.Rank(a)] && traps.node[t.Dims.Rank(b)] && l.Node != n || tried == maxTried {
+				continue // it was tried from its other end
+			}
+			if _, _, cuts := t.Cuts(l); cuts {
+				continue
+			}
+			tried++
+			without := t.Clone()
+			without.Cut(l)
+			if is := without.Traps(); is.States < left.States {
+				best, left, ok = l, is, true
+			}
+		}
+	}
+	return best, left, ok
+}
+
+// bestNode is bestLink for whole nodes: those among which messages turn round, and their destinations.
+func (t *Torus) bestNode(traps Traps) (best grid.Coord, left Traps, ok bool) {
+	left = traps
+	for i, n := range append(traps.Nodes(t.Dims), traps.For...) {
+		if i == maxTried {
+			break
+		}
+		without := t.Clone()
+		without.Kill(n)
+		if t.splits(without, n) {
+			continue
+		}
+		if is := without.Traps(); is.States < left.States {
+			best, left, ok = n, is, true
+		}
+	}
+	return best, left, ok
+}
+
+// splits says whether the loss of a node leaves others that it connected without a way.
+func (t *Torus) splits(without *Torus, n grid.Coord) bool {
+	was, is := t.Components(), without.Components()
+	mine, first := was[t.Dims.Rank(n)], -1
+	for rank := range was {
+		switch {
+		case was[rank] != mine || rank == t.Dims.Rank(n):
+		case first < 0:
+			first = rank
+		case is[rank] != is[first]:
+			return true
+		}
+	}
+	return false
+}

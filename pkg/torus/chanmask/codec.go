@@ -1,0 +1,56 @@
+package chanmask
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// A State on disk, big endian:
+//
+//	0    4    "LFCM"
+//	4    1    version, 1
+//	5    1    own mask
+//	6    1    the supervisors' mask
+//	7    1    0
+//	8    8    the supervisors' number
+//	16   4    CRC-32 (IEEE) of what is before
+const (
+	stateMagic   = "LFCM"
+	stateVersion = 1
+	// StateSize is the size of an encoded State, in bytes.
+	StateSize = 20
+)
+
+// ErrState is what Decode finds wrong with the bytes of a State.
+var ErrState = errors.New("not a channel mask")
+
+// Append encodes the state at the end of dst, which may be nil.
+func (s State) Append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, stateMagic...)
+	dst = append(dst, stateVersion, byte(s.Own), byte(s.Ordered), 0)
+	dst = binary.BigEndian.AppendUint64(dst, s.Number)
+	return binary.BigEndian.AppendUint32(dst, crc32.ChecksumIEEE(dst[start:]))
+}
+
+// Decode reads what Append wrote. On an error, which is an ErrState, the state is Fresh.
+func Decode(b []byte) (State, error) {
+	switch {
+	case len(b) != StateSize:
+		return Fresh(), fmt.Errorf("%d bytes: want %d: %w", len(b), StateSize, ErrState)
+	case string(b[:4]) != stateMagic:
+		return Fresh(), fmt.Errorf("it begins with %q: want %q: %w", b[:4], stateMagic, ErrState)
+	case crc32.ChecksumIEEE(b[:16]) != binary.BigEndian.Uint32(b[16:]):
+		return Fresh(), fmt.Errorf("its CRC does not match: %w", ErrState)
+	case b[4] != stateVersion || b[7] != 0:
+		return Fresh(), fmt.Errorf("version %d: want %d: %w", b[4], stateVersion, ErrState)
+	}
+	own, err := Parse(uint32(b[5]))
+	ordered, err2 := Parse(uint32(b[6]))
+	if err := errors.Join(err, err2); err != nil {
+		return Fresh(), fmt.Errorf("%w: %w", err, ErrState)
+	}
+	return State{Own: own, Ordered: ordered, Number: binary.BigEndian.Uint64(b[8:])}, nil
+}

@@ -1,0 +1,160 @@
+package chanmask
+
+import (
+	"slices"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Knowledge is what a map says of a node or a link (§5.2.3.2: known good, known bad, and unknown). The zero value is no state.
+type Knowledge uint8
+
+// The states.
+const (
+	Unknown Knowledge = iota + 1
+	Good
+	Bad
+)
+
+var knowledgeNames = [...]string{"invalid", "unknown", "good", "bad"}
+
+// String returns unknown, good or bad.
+func (k Knowledge) String() string {
+	if int(k) < len(knowledgeNames) {
+		return knowledgeNames[k]
+	}
+	return knowledgeNames[0]
+}
+
+// Map is what is known of a torus.
+type Map struct {
+	Dims  grid.Dims
+	nodes []Knowledge
+	links [][3]Knowledge // by rank of the lower end and axis
+}
+
+// NewMap returns a map on which everything is unknown.
+func NewMap(dims grid.Dims) *Map {
+	m := &Map{Dims: dims, nodes: make([]Knowledge, dims.Nodes()), links: make([][3]Knowledge, dims.Nodes())}
+	for i := range m.nodes {
+		m.nodes[i], m.links[i] = Unknown, [3]Knowledge{Unknown, Unknown, Unknown}
+	}
+	return m
+}
+
+// Node returns what is known of a node.
+func (m *Map) Node(c grid.Coord) Knowledge { return m.nodes[m.Dims.Rank(c)] }
+
+// Link returns what is known of a link.
+func (m *Map) Link(l Link) Knowledge { return m.links[m.Dims.Rank(l.Node)][l.Dir.Axis()] }
+
+// SetNode says what a node is.
+func (m *Map) SetNode(c grid.Coord, k Knowledge) { m.nodes[m.Dims.Rank(c)] = k }
+
+// SetLink says what a link is.
+func (m *Map) SetLink(l Link, k Knowledge) { m.links[m.Dims.Rank(l.Node)][l.Dir.Axis()] = k }
+
+// both is what two maps of different times make of one thing: alive only when it is in both (§6.1); unknown to either is
+// unknown, unless the other has it dead.
+func both(a, b Knowledge) Knowledge {
+	switch {
+	case a == Bad || b == Bad:
+		return Bad
+	case a == Good && b == Good:
+		return Good
+	}
+	return Unknown
+}
+
+// add is what the findings of one mapper make of what was known: they fill in what was not, and dead is what either calls so.
+func add(a, b Knowledge) Knowledge {
+	switch {
+	case a == Bad || b == Bad:
+		return Bad
+	case a == Good || b == Good:
+		return Good
+	}
+	return Unknown
+}
+
+// Merge puts the map of before and the present one together: only what is alive in both maps lives.
+func Merge(before, now *Map) *Map { return combine(before, now, both) }
+
+// Extend adds what a mapper found in its region.
+func Extend(m, findings *Map) *Map { return combine(m, findings, add) }
+
+// combine is for two maps of one torus.
+func combine(a, b *Map, one func(a, b Knowledge) Knowledge) *Map {
+	out := NewMap(a.Dims)
+	for i := range out.nodes {
+		out.nodes[i] = one(a.nodes[i], b.nodes[i])
+		for axis := range out.links[i] {
+			out.links[i][axis] = one(a.links[i][axis], b.links[i][axis])
+		}
+	}
+	return out
+}
+
+// Delegation asks one node to map a region.
+type Delegation struct {
+	Mapper grid.Coord
+	Region []grid.Coord // unknown nodes that lie together, by rank
+}
+
+// Plan says who is to map what is unknown: each region by a node that is known to be good and borders on it by a link that is not
+// known to be dead; the one with the most such links, then the lowest rank. tried are mappers that were asked and
+// found nothing more; they are not asked again. A region without anybody to ask has no delegation, and stays unknown.
+//
+// Delegation goes on in steps: what one mapper has found may have others as its border (Figure 18: C, then D).
+func (m *Map) Plan(tried map[grid.Coord]bool) []Delegation {
+	var out []Delegation
+	seen := make([]bool, len(m.nodes))
+	for rank, k := range m.nodes {
+		if k != Unknown || seen[rank] {
+			continue
+		}
+		region, border := m.region(rank, seen)
+		best := -1
+		for b, links := range border {
+			if !tried[m.Dims.At(b)] && (best < 0 || links > border[best] || links == border[best] && b < best) {
+				best = b
+			}
+		}
+		if best < 0 {
+			continue
+		}
+		d := Delegation{Mapper: m.Dims.At(best)}
+		for _, r := range region {
+			d.Region = append(d.Region, m.Dims.At(r))
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// region returns the unknown nodes that lie together with one, by rank, and how many links that may work lead to them from each
+// good node. It notes them in seen.
+func (m *Map) region(start int, seen []bool) (region []int, border map[int]int) {
+	border = make(map[int]int)
+	seen[start] = true
+	region = []int{start}
+	for i := 0; i < len(region); i++ {
+		at := m.Dims.At(region[i])
+		for _, d := range m.Dims.Links() {
+			l, _ := LinkAt(m.Dims, at, d)
+			if m.Link(l) == Bad {
+				continue
+			}
+			c, _ := m.Dims.Neighbour(at, d)
+			switch n := m.Dims.Rank(c); {
+			case m.nodes[n] == Good:
+				border[n]++
+			case m.nodes[n] == Unknown && !seen[n]:
+				seen[n] = true
+				region = append(region, n)
+			}
+		}
+	}
+	slices.Sort(region)
+	return region, border
+}

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/sensor"
@@ -28,6 +27,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/iferrors"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
+	"github.com/lofamo/lofamo/internal/agent/maskfile"
 	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
@@ -158,6 +158,10 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	if err != nil {
 		return err
 	}
+	mask, lost := maskfile.Load(d.statePath(maskfile.Name))
+	if lost != nil {
+		d.log.Error("channel mask lost: all channels are usable at this end until the supervisors have spoken", "err", lost)
+	}
 	now := inStep(d.periods.TWrite)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,6 +169,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
 		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
+		Mask: &mask, MaskLost: lost != nil, Masked: d.cfg.Masked(),
 	}, now, e)
 	if err != nil {
 		return err
@@ -330,6 +335,9 @@ func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
 	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
+	if out.SaveMask {
+		d.saveMask()
+	}
 	d.storeLinks()
 	d.keepHops(out.Keep)
 	d.keepExpress(&out)
@@ -407,16 +415,6 @@ func (d *dnpHalf) sendFrames(now time.Time, frames []dnpcore.Outgoing) {
 			d.do(now, d.core.Step(now, dnpcore.Exception{Register: watchdog.AddrChannel(dir), Bits: watchdog.ChannelSend}))
 		}
 	}
-}
-
-func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
-	if s.Reports != nil {
-		return servicenet.SealReports(s.Reports, s.Status, d.signer, servicenet.SealOptions{Health: s.Health})
-	}
-	if s.Findings != nil {
-		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}}, d.signer)
-	}
-	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }
 
 // onMail handles what the host half says: a doorbell, or an envelope for the torus.
@@ -512,23 +510,5 @@ func thresholds(s sensor.Source) *watchdog.Thresholds {
 	}
 	return &watchdog.Thresholds{
 		AlarmLow: encode(b.AlarmLow), WarnLow: encode(b.WarnLow), WarnHigh: encode(b.WarnHigh), AlarmHigh: encode(b.AlarmHigh),
-	}
-}
-
-func (d *dnpHalf) logNotes(notes []dnpcore.Note) {
-	for _, n := range notes {
-		level := slog.LevelInfo
-		switch n.Kind {
-		case dnpcore.NoteSelfTest, dnpcore.NoteLate, dnpcore.NoteCorrupt, dnpcore.NoteUnreadable, dnpcore.NoteSensorStale:
-			level = slog.LevelWarn
-		case dnpcore.NoteHost:
-			if d.core.Verdict() == watchdog.Stale {
-				level = slog.LevelWarn
-			}
-		case dnpcore.NoteSelfTested, dnpcore.NoteRefused, dnpcore.NoteNeighbour:
-			level = slog.LevelDebug
-		default:
-		}
-		d.log.Log(context.Background(), level, n.Text)
 	}
 }

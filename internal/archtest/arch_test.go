@@ -26,6 +26,7 @@ var layers = map[string][]string{
 	"pkg/watchdog/mapfile":    {},
 	"pkg/watchdog/regfile":    {"pkg/watchdog", "pkg/watchdog/mapfile", "pkg/fault", "pkg/torus/grid"},
 	"pkg/torus":               {"pkg/fault", "pkg/torus/grid"},
+	"pkg/torus/chanmask":      {"pkg/torus/grid"},
 	"pkg/mangle":              {},
 	"pkg/torus/diagnosis":     {"pkg/torus/grid"},
 	"pkg/torus/express":       {"pkg/fault", "pkg/torus/grid"},
@@ -56,7 +57,7 @@ var layers = map[string][]string{
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},
-	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
+	"internal/supervisor":     {"api", "pkg/fault", "pkg/torus/grid", "pkg/torus/diagnosis", "pkg/torus/chanmask", "pkg/servicenet", "pkg/awareness", "internal/config", "internal/pki"},
 	"internal/sim":            {"api", "pkg", "internal/agent", "internal/config", "internal/supervisor"},
 	"internal/sim/chaos":      {},
 	"internal/localcluster":   {"api", "pkg", "internal/config", "internal/pki", "internal/version"},
@@ -71,10 +72,10 @@ var layers = map[string][]string{
 
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
-	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/jobs",
-	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
+	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/masker", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",

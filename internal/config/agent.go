@@ -46,6 +46,9 @@ type Agent struct {
 	// Links has one entry for each direction that the torus has: X+, X-, Y+, Y-, Z+, Z-. A dimension
 	// of size 1 has none.
 	Links map[string]LinkAddr `json:"links"`
+	// MaskedLinks are directions of links that carry no messages, whatever the supervisors say: the node's own word on its
+	// channel mask. Of those in Links. Default none.
+	MaskedLinks []string `json:"maskedLinks,omitempty"`
 	// MTU caps a torus frame, in bytes of UDP payload. 1280 to 8224. Default 1472: Ethernet's.
 	MTU int `json:"mtu"`
 	// MaxHops is how far a message may travel in the torus, in links: 1 to 255, or 0 for twice the torus' diameter and 20 more, of
@@ -251,6 +254,17 @@ func (s SupervisorAddr) Addr(k int) string {
 		return s.Alternates[k-1]
 	}
 	return s.Report
+}
+
+// Masked returns the directions of MaskedLinks. What Validate refuses is left out.
+func (a Agent) Masked() []grid.Direction {
+	var out []grid.Direction
+	for _, name := range a.MaskedLinks {
+		if d, err := grid.ParseDirection(name); err == nil {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // PeerNode returns the name of the neighbour in that direction, and false where there is no link.

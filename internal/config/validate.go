@@ -277,6 +277,11 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 	if !haveDims {
 		return
 	}
+	for i, name := range a.MaskedLinks {
+		if dir, err := grid.ParseDirection(name); err != nil || !dims.HasLink(dir) {
+			p.bad(fmt.Sprintf("maskedLinks[%d]", i), name, "a direction in which a torus of %s has links", dims)
+		}
+	}
 	for _, dir := range dims.Links() {
 		if _, ok := a.Links[dir.String()]; !ok {
 			p.bad("links."+dir.String(), "", "a link: every node of the %s torus has one in that direction", dims)

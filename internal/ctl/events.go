@@ -43,6 +43,8 @@ func change(e *lofamov1.Event) (from, to string) {
 		return ended("warning")
 	case lofamov1.EventKind_MAINTENANCE_CHANGED:
 		return ended("marked")
+	case lofamov1.EventKind_MASK_CHANGED:
+		return ended("masked")
 	case lofamov1.EventKind_TOPOLOGY_CHANGED:
 		return "-", "changed"
 	case lofamov1.EventKind_RECOVERY_CHANGED:
@@ -78,6 +80,9 @@ func (a *app) eventNotes(e *lofamov1.Event) []string {
 	}
 	if m := e.GetMaintenance(); m != nil && !e.GetEnded() {
 		out = append(out, a.maintenance(m))
+	}
+	if m := e.GetMask(); m != nil && !e.GetEnded() {
+		out = append(out, printable(m.GetReason()))
 	}
 	return out
 }

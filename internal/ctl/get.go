@@ -12,7 +12,7 @@ import (
 
 func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get nodes|node NODE|links|groups|events|reports|supervisors|topology|diagnosis",
+		Use:   "get nodes|node NODE|links|masks|groups|events|reports|supervisors|topology|diagnosis",
 		Short: "What the fault map holds",
 		Long: `Prints nodes, one node with its registers and evidence, links, group faults, committed changes,
 reports on their way, supervisors, the topology, or the last diagnosis.
@@ -25,13 +25,13 @@ part, UNKNOWN no fresh evidence.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("get what? want nodes, node NODE, links, groups, events, reports, supervisors, topology or diagnosis")
+				return usagef("get what? want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology or diagnosis")
 			}
-			return usagef("get %s: want nodes, node NODE, links, groups, events, reports, supervisors, topology or diagnosis", args[0])
+			return usagef("get %s: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology or diagnosis", args[0])
 		},
 	}
 	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getGroupsCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
-	cmd.AddCommand(a.getTopologyCommand(), a.getDiagnosisCommand())
+	cmd.AddCommand(a.getTopologyCommand(), a.getMasksCommand(), a.getDiagnosisCommand())
 	return cmd
 }
 

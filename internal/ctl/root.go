@@ -153,7 +153,7 @@ Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(a.upCommand(), a.downCommand(), a.getCommand(), a.summaryCommand(), a.historyCommand(), a.explainCommand(), a.mapCommand(), a.watchCommand(),
 		a.injectCommand(), a.regsCommand(), a.bundleCommand(), a.diagnoseCommand(), a.supervisorCommand(), a.versionCommand())
-	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand())
+	root.AddCommand(a.applyCommand(), a.labelCommand(), a.maintenanceCommand(), a.maskCommand(), a.unmaskCommand(), a.nodeCommand())
 	root.AddCommand(a.reliabilityCommand())
 	return root
 }

@@ -108,6 +108,9 @@ func (a *app) linkRows(links []*lofamov1.Link, wide bool) [][]string {
 		if l.GetFlapping() {
 			notes = append(notes, "flapping")
 		}
+		if m := l.GetMask(); m != nil {
+			notes = append(notes, a.masked(m))
+		}
 		r[7] = dash(strings.Join(notes, ", "))
 		if wide {
 			why := "-"

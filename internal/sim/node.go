@@ -325,9 +325,12 @@ func (n *node) stepDNP(ev dnpcore.Event) {
 func (n *node) seal(s dnpcore.Seal) {
 	var b []byte
 	var err error
-	if s.Reports != nil {
+	switch {
+	case s.Reports != nil:
 		b, err = n.sealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP])
-	} else {
+	case s.Mask != nil:
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, n.speakers[fault.HalfDNP])
+	default:
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
 	}
 	if err != nil {

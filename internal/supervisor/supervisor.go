@@ -59,6 +59,7 @@ type Supervisor struct {
 	names   *view.Names
 	seed    *topology.Topology // of the configuration
 	marks   *view.Marks
+	masks   *view.Masks
 	signer  *pki.Signer
 	verify  *pki.Verifier
 
@@ -85,6 +86,7 @@ type Supervisor struct {
 	bulk     *bulk.Manager
 	diagnose *diagnose.Manager // nil: of a parent of regions
 	teller   *teller.Teller
+	maskers  *maskers
 	forward  *replica.Forwarder
 	local    *replica.Copy
 	// followers are the other replicas while this one leads.
@@ -131,7 +133,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 	}
 	border, _ := topology.BorderFromConfig(cfg)
 	s := &Supervisor{
-		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), regionOf: regionOf(cfg),
+		cfg: cfg, periods: periods, logger: logger.With("supervisor", cfg.ID), names: view.NamesOf(top).WithBorder(border), seed: top, marks: view.NewMarks(), masks: view.NewMasks(), regionOf: regionOf(cfg),
 		registry: prometheus.NewRegistry(), observer: lead.NewObserver(), replicas: newReplicas(cfg.Replicas),
 		stopping: make(chan struct{}), failed: make(chan error, 8),
 	}
@@ -275,8 +277,9 @@ func (s *Supervisor) connect() error {
 	})
 	s.engine = engine.New(engine.Config{
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
-		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks,
+		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
 	}, s.store)
+	s.maskers = newMaskers(s)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,
 		OnChange: func(m view.Map, changed []fault.NodeID) { s.teller.Changed(m, changed) },
@@ -300,7 +303,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Border: border,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}
@@ -335,7 +338,7 @@ func (s *Supervisor) serve() error {
 	s.grpc, s.health = api.NewServer(api.ServerConfig{TLS: conf, Registerer: s.registry, Logger: s.logger, MaxMessage: replica.MaxMessage})
 	cfg := api.Config{
 		Self: s.cfg.ID, Info: s.info(), Names: s.names, Engine: s.engine, Copy: s.store, Directory: &directory{s}, Bundles: s.bulk, Metrics: s.metrics, Stopping: s.stopping,
-		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, MaxOps: s.maxOps(),
+		QuorumAge: s.ready.quorumAge, Logger: s.logger, Operators: s.engine, Marks: s.marks, Masks: s.masks, MaxOps: s.maxOps(),
 	}
 	if len(s.cfg.Regions) > 0 {
 		cfg.RegionOf = s.regionOf
@@ -343,11 +346,12 @@ func (s *Supervisor) serve() error {
 	if s.cfg.Parent() {
 		s.serveParent(&cfg)
 	} else {
-		cfg.Local = s.local.Map
+		cfg.Local, cfg.MasksSaid = s.local.Map, s.maskers.Said
 		lofamov1.RegisterReplicaServer(s.grpc, s.followers)
 	}
 	s.api = api.New(cfg)
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s.api)
+	lofamov1.RegisterReconfigureServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
 	lofamov1.RegisterManageServer(s.grpc, s.manage())
 	served := make(chan struct{})

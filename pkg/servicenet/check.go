@@ -106,6 +106,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkDiagnosisFindings(b.DiagnosisFindings)
 	case *lofamov1.Message_Eureka:
 		return checkEureka(b.Eureka)
+	case *lofamov1.Message_MaskOrder:
+		return checkMaskOrder(b.MaskOrder)
+	case *lofamov1.Message_MaskStatus:
+		return checkMaskStatus(b.MaskStatus)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

@@ -72,8 +72,10 @@ const (
 	FlagHops
 	// FlagExpress: the sender understands frames of TypeEureka and TypeBarrier. Who does not say so is sent none.
 	FlagExpress
-	// FlagDiagnosis: the sender passes the probes of a diagnosis on (seed 003 §5.2.2). The bits between are others'.
-	FlagDiagnosis Flags = 1 << 6
+	// FlagMasked: the sender's channel mask keeps messages off this link (seed 003 §5.2.3.1).
+	FlagMasked
+	// FlagDiagnosis: the sender passes the probes of a diagnosis on (seed 003 §5.2.2).
+	FlagDiagnosis
 )
 
 // Frame is one decoded packet of a link. Direction, Src and Dst are the sender's: Direction is

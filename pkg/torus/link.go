@@ -111,6 +111,7 @@ type Status struct {
 	Hops      bool        // this half understands hops
 	Diagnosis bool        // this half passes probes on
 	Express   bool        // and express broadcasts
+	Masked    bool        // this half's channel mask keeps messages off this link
 }
 
 // PeerStatus is what the neighbour said of itself in its newest frame.
@@ -120,6 +121,7 @@ type PeerStatus struct {
 	Hops      bool
 	Diagnosis bool
 	Express   bool
+	Masked    bool // it sends no messages by this link, and wants none
 	Epoch     fault.Epoch
 }
 
@@ -315,7 +317,7 @@ func (l *Link) Fill(f *Frame) {
 	l.txSeq++
 	l.stats.Sent++
 	f.Direction, f.Src, f.Dst = l.cfg.Dir, l.cfg.Src, l.cfg.Dst
-	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops | FlagDiagnosis | FlagExpress
+	f.Flags &^= FlagHostDead | FlagDeaf | FlagHops | FlagDiagnosis | FlagExpress | FlagMasked
 	if l.status.HostDead {
 		f.Flags |= FlagHostDead
 	}
@@ -327,6 +329,9 @@ func (l *Link) Fill(f *Frame) {
 	}
 	if l.status.Diagnosis {
 		f.Flags |= FlagDiagnosis
+	}
+	if l.status.Masked {
+		f.Flags |= FlagMasked
 	}
 	if l.status.Express {
 		f.Flags |= FlagExpress

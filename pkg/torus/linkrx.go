@@ -30,7 +30,7 @@ func (l *Link) receive(now time.Time, f *Frame) bool {
 	if verdict == seqNext && f.Type == TypeRestarting {
 		was := l.peer // who announces knows nothing of what the half can
 		l.peer = peerStatus(f)
-		l.peer.Hops, l.peer.Diagnosis, l.peer.Express = was.Hops, was.Diagnosis, was.Express
+		l.peer.Hops, l.peer.Diagnosis, l.peer.Express, l.peer.Masked = was.Hops, was.Diagnosis, was.Express, was.Masked
 		l.announced(now, f.Payload)
 		return true
 	}
@@ -61,7 +61,8 @@ func (l *Link) heard(now time.Time, f *Frame, verdict seqVerdict) {
 
 func peerStatus(f *Frame) PeerStatus {
 	return PeerStatus{
-		DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Hops: f.Flags&FlagHops != 0, Diagnosis: f.Flags&FlagDiagnosis != 0, Express: f.Flags&FlagExpress != 0, Epoch: f.Epoch,
+		DNP: f.DNP, Host: f.Host, HostDead: f.Flags&FlagHostDead != 0, Hops: f.Flags&FlagHops != 0, Diagnosis: f.Flags&FlagDiagnosis != 0, Express: f.Flags&FlagExpress != 0,
+		Masked: f.Flags&FlagMasked != 0, Epoch: f.Epoch,
 	}
 }
 

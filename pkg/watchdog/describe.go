@@ -92,6 +92,8 @@ func (f fieldLayout) text(v uint32) (string, bool) {
 		return pick("normal", "broken")
 	case kindRaised:
 		return pick("clear", "raised")
+	case kindUsable:
+		return pick("masked", "usable")
 	case kindHealth:
 		return pick("normal", "sick", "broken")
 	case kindRange:

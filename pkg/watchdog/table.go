@@ -28,6 +28,7 @@ const (
 	kindFails                           // 0 healthy, 1 fails
 	kindBroken                          // 0 normal, 1 broken
 	kindRaised                          // 0 clear, 1 raised
+	kindUsable                          // 0 masked, 1 usable
 	kindHealth                          // normal, sick, broken
 	kindRange                           // normal, warning, alarm
 	kindNumber                          // a plain number
@@ -73,6 +74,8 @@ func makeRegisters() []RegisterInfo {
 	regs := []RegisterInfo{
 		{AddrMaxHops, 0xff, "Max hops", dnp, false, table6, "maximum number of hops of a message",
 			[]fieldLayout{{"Max hops", 0, 7, kindNumber}}},
+		{AddrChannelMask, 0x3f, "Channel mask", dnp, false, "seed 003 §5.2.3.1; address chosen here", "channels that may carry messages",
+			channels()},
 		{AddrEngine, 0xfff, "Engine exceptions", dnp, false, table6, "engine status and exceptions",
 			flags(12, "Register file unusable", "Host word corrupt", "Late", "Sensor silent", "Internal error survived", "Self-test failed", "Restarted, not proven")},
 		{AddrRouter0, 0xffffffff, "Router exceptions 0", dnp, false, table6, "router status and exceptions",
@@ -155,6 +158,15 @@ func flags(width int, names ...string) []fieldLayout {
 	}
 	if len(names) < width {
 		f = append(f, fieldLayout{"Unassigned", len(names), width - 1, kindUnassigned})
+	}
+	return f
+}
+
+// channels lays out the mask as chanmask.Mask has it: in the order of grid.Directions.
+func channels() []fieldLayout {
+	var f []fieldLayout
+	for i, d := range grid.Directions() {
+		f = append(f, fieldLayout{"Channel " + d.String(), i, i, kindUsable})
 	}
 	return f
 }

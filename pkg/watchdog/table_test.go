@@ -16,7 +16,7 @@ func TestRegisterMap(t *testing.T) {
 		0x0f40: 0xff, 0x0f00: 0xffffffff, 0x0008: 0xff, 0x0140: 0xffffffff, 0x0144: 0x3fff,
 		0x0440: 0xff, 0x0540: 0xff, 0x0640: 0xff, 0x0740: 0xff, 0x0840: 0xff, 0x0940: 0xff,
 		0x0240: 0xff, 0x00c0: 0xfff,
-		0x0f04: 0xffffffff, 0x0f08: 0xffffffff, 0x0f44: 0xff, 0x0f48: 0xff, // chosen here
+		0x0f04: 0xffffffff, 0x0f08: 0xffffffff, 0x0f44: 0xff, 0x0f48: 0xff, 0x000c: 0x3f, // chosen here
 	}
 	regs := Registers()
 	if len(regs) != len(want) {
@@ -87,6 +87,8 @@ func TestDescribeAgreesWithEncode(t *testing.T) {
 		{AddrPower, 30, "60 W"},
 		{AddrVoltage, 192, "12 V"},
 		{AddrMaxHops, 12, "Max hops=12 12"},
+		{AddrChannelMask, 0x3d, "1-1 Channel X-=0 masked"},
+		{AddrChannelMask, 0x3d, "5-5 Channel Z-=1 usable"},
 		{AddrRouter0, RouterHopsExceeded | 1<<31, "Hops exceeded=1 raised"},
 		{AddrRouter0, 1 << 31, "Unassigned=1048576 0x100000"},
 		{AddrRouter1, RouterQueueFull(grid.XPlus.Index()), "Queue full X+=1 raised"},

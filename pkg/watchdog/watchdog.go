@@ -16,6 +16,9 @@
 //	0x00000f04  power thresholds      0x00000f44  power value
 //	0x00000f08  voltage thresholds    0x00000f48  voltage value
 //
+// Nor does it have the channel mask, which is seed 003's (§5.2.3.1: the router's configuration register). It
+// stands beside the other register of the router that configures it, the maximum of hops: 0x0000000c.
+//
 // The paper does not say what the single bits of the exception registers mean either; exceptions.go
 // gives meanings to some, and leaves the others unassigned.
 package watchdog
@@ -33,6 +36,7 @@ type Addr uint32
 // The addresses. See AddrChannel for those that exist once a direction.
 const (
 	AddrMaxHops               Addr = 0x0008
+	AddrChannelMask           Addr = 0x000c // chosen here
 	AddrEngine                Addr = 0x00c0
 	AddrRouter0               Addr = 0x0140
 	AddrRouter1               Addr = 0x0144

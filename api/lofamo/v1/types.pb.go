@@ -502,6 +502,8 @@ const (
 	// A half was restarted by its daemon and serves again, or was given up: one event for every recovery that was heard
 	// of, also where no state has changed. Component is host or dnp, and from and to are the state that it has.
 	EventKind_RECOVERY_CHANGED EventKind = 7
+	// A link was masked or restored (ended). Node and coord are those of its lower end, component is "link/X+", Y+ or Z+.
+	EventKind_MASK_CHANGED EventKind = 8
 )
 
 // Enum value maps for EventKind.
@@ -515,6 +517,7 @@ var (
 		5: "TOPOLOGY_CHANGED",
 		6: "REGION_CHANGED",
 		7: "RECOVERY_CHANGED",
+		8: "MASK_CHANGED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -525,6 +528,7 @@ var (
 		"TOPOLOGY_CHANGED":       5,
 		"REGION_CHANGED":         6,
 		"RECOVERY_CHANGED":       7,
+		"MASK_CHANGED":           8,
 	}
 )
 
@@ -2024,6 +2028,7 @@ type Link struct {
 	Flapping      bool                   `protobuf:"varint,10,opt,name=flapping,proto3" json:"flapping,omitempty"`                  // see Component
 	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"`                       // name of the rule that led to the state, as in docs/awareness.md
 	Region        string                 `protobuf:"bytes,12,opt,name=region,proto3" json:"region,omitempty"`                       // of the node; empty where there are no regions
+	Mask          *LinkMask              `protobuf:"bytes,13,opt,name=mask,proto3" json:"mask,omitempty"`                           // of the whole link, as the supervisors have set it; absent: they mask nothing here
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2142,6 +2147,125 @@ func (x *Link) GetRegion() string {
 	return ""
 }
 
+func (x *Link) GetMask() *LinkMask {
+	if x != nil {
+		return x.Mask
+	}
+	return nil
+}
+
+// LinkMask keeps messages off a link, at both of its ends (seed 003 §5.2.3.1): heartbeats and tests go on. It is of the place:
+// it stays when another node is put there, until somebody takes it away.
+type LinkMask struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Node      string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // id of the node at the lower end: the one from which the link leads in a positive direction
+	Coord     string                 `protobuf:"bytes,2,opt,name=coord,proto3" json:"coord,omitempty"`                          // of that node, "x,y,z"
+	Direction string                 `protobuf:"bytes,3,opt,name=direction,proto3" json:"direction,omitempty"`                  // X+, Y+ or Z+
+	Peer      string                 `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`                            // id of the node at the other end
+	PeerCoord string                 `protobuf:"bytes,5,opt,name=peer_coord,json=peerCoord,proto3" json:"peer_coord,omitempty"` // of that node, "x,y,z"
+	Reason    string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`                        // why, for people: 1 to 256 bytes
+	By        string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`                                // who masked it: "operator/NAME"
+	Since     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`                          // when, by the supervisor's wall clock
+	// Ids of the nodes at its ends that have not said yet that it is in force there. Only in what the leader answers;
+	// empty elsewhere.
+	Waiting       []string `protobuf:"bytes,9,rep,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LinkMask) Reset() {
+	*x = LinkMask{}
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LinkMask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LinkMask) ProtoMessage() {}
+
+func (x *LinkMask) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LinkMask.ProtoReflect.Descriptor instead.
+func (*LinkMask) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *LinkMask) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LinkMask) GetCoord() string {
+	if x != nil {
+		return x.Coord
+	}
+	return ""
+}
+
+func (x *LinkMask) GetDirection() string {
+	if x != nil {
+		return x.Direction
+	}
+	return ""
+}
+
+func (x *LinkMask) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *LinkMask) GetPeerCoord() string {
+	if x != nil {
+		return x.PeerCoord
+	}
+	return ""
+}
+
+func (x *LinkMask) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LinkMask) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *LinkMask) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *LinkMask) GetWaiting() []string {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
 // Event is one committed change of the fault map.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2178,13 +2302,14 @@ type Event struct {
 	Flapping      bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
 	Labels        map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
 	Recovery      *RecoveryStatus   `protobuf:"bytes,23,opt,name=recovery,proto3" json:"recovery,omitempty"`                                                                       // of RECOVERY_CHANGED: as the daemon had it then
+	Mask          *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: as it is now, or was last
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2321,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[13]
+	mi := &file_lofamo_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2334,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Event) GetRevision() uint64 {
@@ -2373,6 +2498,13 @@ func (x *Event) GetRecovery() *RecoveryStatus {
 	return nil
 }
 
+func (x *Event) GetMask() *LinkMask {
+	if x != nil {
+		return x.Mask
+	}
+	return nil
+}
+
 // Supervisor is one replica.
 type Supervisor struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -2401,7 +2533,7 @@ type Supervisor struct {
 
 func (x *Supervisor) Reset() {
 	*x = Supervisor{}
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2413,7 +2545,7 @@ func (x *Supervisor) String() string {
 func (*Supervisor) ProtoMessage() {}
 
 func (x *Supervisor) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_types_proto_msgTypes[14]
+	mi := &file_lofamo_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2426,7 +2558,7 @@ func (x *Supervisor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Supervisor.ProtoReflect.Descriptor instead.
 func (*Supervisor) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_lofamo_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Supervisor) GetId() string {
@@ -2675,7 +2807,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\fdnp_watchdog\x18\x01 \x01(\aR\vdnpWatchdog\x12#\n" +
 	"\rhost_watchdog\x18\x02 \x01(\aR\fhostWatchdog\x126\n" +
 	"\x17remote_fault_descriptor\x18\x03 \x01(\aR\x15remoteFaultDescriptor\x12+\n" +
-	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\x80\x03\n" +
+	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\"\xa9\x03\n" +
 	"\x04Link\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05coord\x18\x02 \x01(\tR\x05coord\x12\x1c\n" +
@@ -2690,7 +2822,19 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bflapping\x18\n" +
 	" \x01(\bR\bflapping\x12\x16\n" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x16\n" +
-	"\x06region\x18\f \x01(\tR\x06region\"\x98\a\n" +
+	"\x06region\x18\f \x01(\tR\x06region\x12'\n" +
+	"\x04mask\x18\r \x01(\v2\x13.lofamo.v1.LinkMaskR\x04mask\"\xf9\x01\n" +
+	"\bLinkMask\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05coord\x18\x02 \x01(\tR\x05coord\x12\x1c\n" +
+	"\tdirection\x18\x03 \x01(\tR\tdirection\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\x12\x1d\n" +
+	"\n" +
+	"peer_coord\x18\x05 \x01(\tR\tpeerCoord\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\awaiting\x18\t \x03(\tR\awaiting\"\xc1\a\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -2715,7 +2859,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06region\x18\x14 \x01(\tR\x06region\x12\x1a\n" +
 	"\bflapping\x18\x15 \x01(\bR\bflapping\x124\n" +
 	"\x06labels\x18\x16 \x03(\v2\x1c.lofamo.v1.Event.LabelsEntryR\x06labels\x125\n" +
-	"\brecovery\x18\x17 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x1a9\n" +
+	"\brecovery\x18\x17 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12'\n" +
+	"\x04mask\x18\x18 \x01(\v2\x13.lofamo.v1.LinkMaskR\x04mask\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
@@ -2797,7 +2942,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06PASSED\x10\x01\x12\v\n" +
 	"\aFAILING\x10\x02\x12\f\n" +
 	"\bUNTESTED\x10\x03\x12\b\n" +
-	"\x04IDLE\x10\x04*\xbf\x01\n" +
+	"\x04IDLE\x10\x04*\xd1\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
@@ -2806,7 +2951,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x13MAINTENANCE_CHANGED\x10\x04\x12\x14\n" +
 	"\x10TOPOLOGY_CHANGED\x10\x05\x12\x12\n" +
 	"\x0eREGION_CHANGED\x10\x06\x12\x14\n" +
-	"\x10RECOVERY_CHANGED\x10\aB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x10RECOVERY_CHANGED\x10\a\x12\x10\n" +
+	"\fMASK_CHANGED\x10\bB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once
@@ -2821,7 +2967,7 @@ func file_lofamo_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 9)
-var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_lofamo_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_lofamo_v1_types_proto_goTypes = []any{
 	(State)(0),                    // 0: lofamo.v1.State
 	(Cause)(0),                    // 1: lofamo.v1.Cause
@@ -2845,35 +2991,36 @@ var file_lofamo_v1_types_proto_goTypes = []any{
 	(*Evidence)(nil),              // 19: lofamo.v1.Evidence
 	(*Registers)(nil),             // 20: lofamo.v1.Registers
 	(*Link)(nil),                  // 21: lofamo.v1.Link
-	(*Event)(nil),                 // 22: lofamo.v1.Event
-	(*Supervisor)(nil),            // 23: lofamo.v1.Supervisor
-	nil,                           // 24: lofamo.v1.Node.LabelsEntry
-	nil,                           // 25: lofamo.v1.Event.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
+	(*LinkMask)(nil),              // 22: lofamo.v1.LinkMask
+	(*Event)(nil),                 // 23: lofamo.v1.Event
+	(*Supervisor)(nil),            // 24: lofamo.v1.Supervisor
+	nil,                           // 25: lofamo.v1.Node.LabelsEntry
+	nil,                           // 26: lofamo.v1.Event.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
 }
 var file_lofamo_v1_types_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Node.state:type_name -> lofamo.v1.State
 	1,  // 1: lofamo.v1.Node.cause:type_name -> lofamo.v1.Cause
 	18, // 2: lofamo.v1.Node.components:type_name -> lofamo.v1.Component
 	20, // 3: lofamo.v1.Node.registers:type_name -> lofamo.v1.Registers
-	26, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
-	27, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
+	27, // 4: lofamo.v1.Node.since:type_name -> google.protobuf.Timestamp
+	28, // 5: lofamo.v1.Node.age:type_name -> google.protobuf.Duration
 	13, // 6: lofamo.v1.Node.delivery:type_name -> lofamo.v1.DeliveryStatus
-	27, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
-	24, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
+	28, // 7: lofamo.v1.Node.delivery_age:type_name -> google.protobuf.Duration
+	25, // 8: lofamo.v1.Node.labels:type_name -> lofamo.v1.Node.LabelsEntry
 	10, // 9: lofamo.v1.Node.maintenance:type_name -> lofamo.v1.Maintenance
 	11, // 10: lofamo.v1.Node.warnings:type_name -> lofamo.v1.Warning
 	15, // 11: lofamo.v1.Node.host_health:type_name -> lofamo.v1.HalfHealth
 	15, // 12: lofamo.v1.Node.dnp_health:type_name -> lofamo.v1.HalfHealth
-	26, // 13: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
-	26, // 14: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
-	27, // 15: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
-	26, // 16: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
+	27, // 13: lofamo.v1.Maintenance.since:type_name -> google.protobuf.Timestamp
+	27, // 14: lofamo.v1.Maintenance.until:type_name -> google.protobuf.Timestamp
+	28, // 15: lofamo.v1.Warning.time_to_threshold:type_name -> google.protobuf.Duration
+	27, // 16: lofamo.v1.Warning.since:type_name -> google.protobuf.Timestamp
 	3,  // 17: lofamo.v1.Group.kind:type_name -> lofamo.v1.GroupKind
 	0,  // 18: lofamo.v1.Group.state:type_name -> lofamo.v1.State
 	1,  // 19: lofamo.v1.Group.cause:type_name -> lofamo.v1.Cause
-	26, // 20: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
+	27, // 20: lofamo.v1.Group.since:type_name -> google.protobuf.Timestamp
 	4,  // 21: lofamo.v1.DeliveryStatus.state:type_name -> lofamo.v1.PathState
 	14, // 22: lofamo.v1.DeliveryStatus.rails:type_name -> lofamo.v1.RailStatus
 	16, // 23: lofamo.v1.HalfHealth.recovery:type_name -> lofamo.v1.RecoveryStatus
@@ -2882,36 +3029,39 @@ var file_lofamo_v1_types_proto_depIdxs = []int32{
 	6,  // 26: lofamo.v1.RecoveryStatus.resumption:type_name -> lofamo.v1.Resumption
 	7,  // 27: lofamo.v1.SelfTest.state:type_name -> lofamo.v1.TestState
 	0,  // 28: lofamo.v1.Component.state:type_name -> lofamo.v1.State
-	26, // 29: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
+	27, // 29: lofamo.v1.Component.since:type_name -> google.protobuf.Timestamp
 	19, // 30: lofamo.v1.Component.evidence:type_name -> lofamo.v1.Evidence
 	1,  // 31: lofamo.v1.Component.cause:type_name -> lofamo.v1.Cause
 	2,  // 32: lofamo.v1.Evidence.path:type_name -> lofamo.v1.Path
-	27, // 33: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
+	28, // 33: lofamo.v1.Evidence.age:type_name -> google.protobuf.Duration
 	0,  // 34: lofamo.v1.Evidence.state:type_name -> lofamo.v1.State
-	27, // 35: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
+	28, // 35: lofamo.v1.Registers.age:type_name -> google.protobuf.Duration
 	0,  // 36: lofamo.v1.Link.state:type_name -> lofamo.v1.State
 	1,  // 37: lofamo.v1.Link.cause:type_name -> lofamo.v1.Cause
-	26, // 38: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
+	27, // 38: lofamo.v1.Link.since:type_name -> google.protobuf.Timestamp
 	19, // 39: lofamo.v1.Link.evidence:type_name -> lofamo.v1.Evidence
-	0,  // 40: lofamo.v1.Event.from:type_name -> lofamo.v1.State
-	0,  // 41: lofamo.v1.Event.to:type_name -> lofamo.v1.State
-	1,  // 42: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
-	2,  // 43: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
-	27, // 44: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
-	26, // 45: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
-	8,  // 46: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
-	12, // 47: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
-	11, // 48: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
-	10, // 49: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
-	25, // 50: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
-	16, // 51: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
-	0,  // 52: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
-	27, // 53: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	22, // 40: lofamo.v1.Link.mask:type_name -> lofamo.v1.LinkMask
+	27, // 41: lofamo.v1.LinkMask.since:type_name -> google.protobuf.Timestamp
+	0,  // 42: lofamo.v1.Event.from:type_name -> lofamo.v1.State
+	0,  // 43: lofamo.v1.Event.to:type_name -> lofamo.v1.State
+	1,  // 44: lofamo.v1.Event.cause:type_name -> lofamo.v1.Cause
+	2,  // 45: lofamo.v1.Event.path:type_name -> lofamo.v1.Path
+	28, // 46: lofamo.v1.Event.awareness_latency:type_name -> google.protobuf.Duration
+	27, // 47: lofamo.v1.Event.time:type_name -> google.protobuf.Timestamp
+	8,  // 48: lofamo.v1.Event.kind:type_name -> lofamo.v1.EventKind
+	12, // 49: lofamo.v1.Event.group:type_name -> lofamo.v1.Group
+	11, // 50: lofamo.v1.Event.warning:type_name -> lofamo.v1.Warning
+	10, // 51: lofamo.v1.Event.maintenance:type_name -> lofamo.v1.Maintenance
+	26, // 52: lofamo.v1.Event.labels:type_name -> lofamo.v1.Event.LabelsEntry
+	16, // 53: lofamo.v1.Event.recovery:type_name -> lofamo.v1.RecoveryStatus
+	22, // 54: lofamo.v1.Event.mask:type_name -> lofamo.v1.LinkMask
+	0,  // 55: lofamo.v1.Supervisor.state:type_name -> lofamo.v1.State
+	28, // 56: lofamo.v1.Supervisor.quorum_age:type_name -> google.protobuf.Duration
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_types_proto_init() }
@@ -2925,7 +3075,7 @@ func file_lofamo_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_types_proto_rawDesc), len(file_lofamo_v1_types_proto_rawDesc)),
 			NumEnums:      9,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -317,6 +317,8 @@ type Message struct {
 	//	*Message_DiagnosisOrder
 	//	*Message_DiagnosisFindings
 	//	*Message_Eureka
+	//	*Message_MaskOrder
+	//	*Message_MaskStatus
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -518,6 +520,24 @@ func (x *Message) GetEureka() *JobEureka {
 	return nil
 }
 
+func (x *Message) GetMaskOrder() *MaskOrder {
+	if x != nil {
+		if x, ok := x.Body.(*Message_MaskOrder); ok {
+			return x.MaskOrder
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetMaskStatus() *MaskStatus {
+	if x != nil {
+		if x, ok := x.Body.(*Message_MaskStatus); ok {
+			return x.MaskStatus
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -604,6 +624,14 @@ type Message_Eureka struct {
 	Eureka *JobEureka `protobuf:"bytes,26,opt,name=eureka,proto3,oneof"` // of a host half, always signed; the body of an express broadcast, never on the service network
 }
 
+type Message_MaskOrder struct {
+	MaskOrder *MaskOrder `protobuf:"bytes,22,opt,name=mask_order,json=maskOrder,proto3,oneof"` // of a supervisor, always signed
+}
+
+type Message_MaskStatus struct {
+	MaskStatus *MaskStatus `protobuf:"bytes,23,opt,name=mask_status,json=maskStatus,proto3,oneof"` // of a DNP half, always signed
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -637,6 +665,10 @@ func (*Message_DiagnosisOrder) isMessage_Body() {}
 func (*Message_DiagnosisFindings) isMessage_Body() {}
 
 func (*Message_Eureka) isMessage_Body() {}
+
+func (*Message_MaskOrder) isMessage_Body() {}
+
+func (*Message_MaskStatus) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -3051,6 +3083,174 @@ func (x *JobEureka) GetPriority() uint32 {
 	return 0
 }
 
+// MaskOrder is the supervisors' word on the channel mask of a node: which of its links may carry messages (seed 003
+// §5.2.3.1, §6.1). It goes to the node's DNP half, by its host half or through the torus, again and again until a MaskStatus
+// says that it is in force.
+type MaskOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // whose mask
+	// Of the word, at least 1: the revision of the store that it is of. A half refuses one that is not newer than the last
+	// that it took, so that an old order undoes nothing.
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Bits 0 to 5: the channels X+ X- Y+ Y- Z+ Z-; 1: usable. In force is what the node's own word leaves usable too.
+	Mask          uint32 `protobuf:"varint,3,opt,name=mask,proto3" json:"mask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaskOrder) Reset() {
+	*x = MaskOrder{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaskOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaskOrder) ProtoMessage() {}
+
+func (x *MaskOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaskOrder.ProtoReflect.Descriptor instead.
+func (*MaskOrder) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *MaskOrder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MaskOrder) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *MaskOrder) GetMask() uint32 {
+	if x != nil {
+		return x.Mask
+	}
+	return 0
+}
+
+// MaskStatus says what a node holds of its channel mask: at its start unless that is a matter of course, in answer to every
+// order, when something has come into force, and every 30 s while not all is usable or the supervisors have spoken.
+type MaskStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                       // who says it
+	Half          Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`  // HALF_DNP: it has the register
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                    // its boot epoch, from 1
+	Number        uint64                 `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`                  // of the supervisors' word that it holds; 0: none
+	Ordered       uint32                 `protobuf:"varint,5,opt,name=ordered,proto3" json:"ordered,omitempty"`                // the supervisors' word, as MaskOrder.mask
+	Own           uint32                 `protobuf:"varint,6,opt,name=own,proto3" json:"own,omitempty"`                        // its own word: of its diagnosis and its configuration
+	InForce       uint32                 `protobuf:"varint,7,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"` // what is in force at this end; it lags behind the words while messages wait on a link
+	Lost          bool                   `protobuf:"varint,8,opt,name=lost,proto3" json:"lost,omitempty"`                      // what it had kept cannot be read: it asks for the supervisors' word
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaskStatus) Reset() {
+	*x = MaskStatus{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaskStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaskStatus) ProtoMessage() {}
+
+func (x *MaskStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaskStatus.ProtoReflect.Descriptor instead.
+func (*MaskStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *MaskStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MaskStatus) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *MaskStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *MaskStatus) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *MaskStatus) GetOrdered() uint32 {
+	if x != nil {
+		return x.Ordered
+	}
+	return 0
+}
+
+func (x *MaskStatus) GetOwn() uint32 {
+	if x != nil {
+		return x.Own
+	}
+	return 0
+}
+
+func (x *MaskStatus) GetInForce() uint32 {
+	if x != nil {
+		return x.InForce
+	}
+	return 0
+}
+
+func (x *MaskStatus) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
@@ -3063,7 +3263,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xec\a\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xdd\b\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -3083,7 +3283,11 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12D\n" +
 	"\x0fdiagnosis_order\x18\x13 \x01(\v2\x19.lofamo.v1.DiagnosisOrderH\x00R\x0ediagnosisOrder\x12M\n" +
 	"\x12diagnosis_findings\x18\x14 \x01(\v2\x1c.lofamo.v1.DiagnosisFindingsH\x00R\x11diagnosisFindings\x12.\n" +
-	"\x06eureka\x18\x1a \x01(\v2\x14.lofamo.v1.JobEurekaH\x00R\x06eureka\x12\"\n" +
+	"\x06eureka\x18\x1a \x01(\v2\x14.lofamo.v1.JobEurekaH\x00R\x06eureka\x125\n" +
+	"\n" +
+	"mask_order\x18\x16 \x01(\v2\x14.lofamo.v1.MaskOrderH\x00R\tmaskOrder\x128\n" +
+	"\vmask_status\x18\x17 \x01(\v2\x15.lofamo.v1.MaskStatusH\x00R\n" +
+	"maskStatus\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -3288,7 +3492,21 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x03job\x18\x05 \x01(\tR\x03job\x12\x14\n" +
 	"\x05topic\x18\x06 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04body\x18\a \x01(\fR\x04body\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\rR\bpriority*\xa0\x01\n" +
+	"\bpriority\x18\b \x01(\rR\bpriority\"K\n" +
+	"\tMaskOrder\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04mask\x18\x03 \x01(\rR\x04mask\"\xce\x01\n" +
+	"\n" +
+	"MaskStatus\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x04R\x06number\x12\x18\n" +
+	"\aordered\x18\x05 \x01(\rR\aordered\x12\x10\n" +
+	"\x03own\x18\x06 \x01(\rR\x03own\x12\x19\n" +
+	"\bin_force\x18\a \x01(\rR\ainForce\x12\x12\n" +
+	"\x04lost\x18\b \x01(\bR\x04lost*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
@@ -3315,7 +3533,7 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),             // 0: lofamo.v1.Checksum
 	(Half)(0),                 // 1: lofamo.v1.Half
@@ -3351,10 +3569,12 @@ var file_lofamo_v1_wire_proto_goTypes = []any{
 	(*LinkFinding)(nil),       // 31: lofamo.v1.LinkFinding
 	(*DiagnosisTest)(nil),     // 32: lofamo.v1.DiagnosisTest
 	(*JobEureka)(nil),         // 33: lofamo.v1.JobEureka
-	(*DeliveryStatus)(nil),    // 34: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),        // 35: lofamo.v1.HalfHealth
-	(State)(0),                // 36: lofamo.v1.State
-	(Cause)(0),                // 37: lofamo.v1.Cause
+	(*MaskOrder)(nil),         // 34: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),        // 35: lofamo.v1.MaskStatus
+	(*DeliveryStatus)(nil),    // 36: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),        // 37: lofamo.v1.HalfHealth
+	(State)(0),                // 38: lofamo.v1.State
+	(Cause)(0),                // 39: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -3375,54 +3595,57 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	29, // 15: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
 	30, // 16: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
 	33, // 17: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	10, // 18: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 19: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	7,  // 20: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	34, // 21: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	35, // 22: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	35, // 23: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	5,  // 24: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	9,  // 25: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	8,  // 26: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	36, // 27: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 28: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 29: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 30: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 31: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 32: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 33: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 34: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 35: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 36: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 37: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	18, // 38: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 39: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 40: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 41: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 42: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 43: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 44: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	23, // 45: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	25, // 46: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	36, // 47: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	37, // 48: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	26, // 49: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	36, // 50: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	37, // 51: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	28, // 52: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	28, // 53: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 54: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	36, // 55: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	31, // 56: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	32, // 57: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	32, // 58: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	32, // 59: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	32, // 60: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	34, // 18: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	35, // 19: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	10, // 20: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 21: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	7,  // 22: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	36, // 23: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	37, // 24: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	37, // 25: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	5,  // 26: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	9,  // 27: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	8,  // 28: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	38, // 29: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	2,  // 30: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 31: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 32: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 33: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 34: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 35: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 36: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 37: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 38: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	3,  // 39: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	18, // 40: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 41: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	3,  // 42: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 43: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 44: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 45: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 46: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	23, // 47: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	25, // 48: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	38, // 49: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	39, // 50: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	26, // 51: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	38, // 52: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	39, // 53: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	28, // 54: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	28, // 55: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 56: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	38, // 57: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	31, // 58: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	32, // 59: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	32, // 60: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	32, // 61: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	32, // 62: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,  // 63: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	64, // [64:64] is the sub-list for method output_type
+	64, // [64:64] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -3449,6 +3672,8 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_DiagnosisOrder)(nil),
 		(*Message_DiagnosisFindings)(nil),
 		(*Message_Eureka)(nil),
+		(*Message_MaskOrder)(nil),
+		(*Message_MaskStatus)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3456,7 +3681,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -249,7 +249,7 @@ func encodeCounters(b *[countersSize]byte, c *torus.LinkSnapshot) {
 	le.PutUint64(b[48:], c.High)
 	le.PutUint64(b[56:], c.Replay)
 	b[64], b[65] = byte(c.Rx), byte(c.Tx)
-	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3 | flag(c.Peer.Hops)<<4 | flag(c.Peer.Express)<<5
+	b[66] = flag(c.Silent)<<0 | flag(c.Started)<<1 | flag(c.Awaiting)<<2 | flag(c.Peer.HostDead)<<3 | flag(c.Peer.Hops)<<4 | flag(c.Peer.Express)<<5 | flag(c.Peer.Masked)<<6
 	le.PutUint32(b[72:], c.Peer.DNP)
 	le.PutUint32(b[76:], c.Peer.Host)
 	le.PutUint64(b[80:], uint64(c.Peer.Epoch))
@@ -271,7 +271,10 @@ func decodeCounters(b []byte) (torus.LinkSnapshot, bool) {
 		HeardAge: durationOf(b[24:]), Next: le.Uint32(b[32:]), PeerEpoch: fault.Epoch(le.Uint64(b[40:])),
 		High: le.Uint64(b[48:]), Replay: le.Uint64(b[56:]), Rx: torus.LinkState(b[64]), Tx: torus.LinkState(b[65]),
 		Silent: b[66]&1 != 0, Started: b[66]&2 != 0, Awaiting: b[66]&4 != 0,
-		Peer: torus.PeerStatus{DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Hops: b[66]&16 != 0, Express: b[66]&32 != 0, Epoch: fault.Epoch(le.Uint64(b[80:]))},
+		Peer: torus.PeerStatus{
+			DNP: le.Uint32(b[72:]), Host: le.Uint32(b[76:]), HostDead: b[66]&8 != 0, Hops: b[66]&16 != 0, Express: b[66]&32 != 0, Masked: b[66]&64 != 0,
+			Epoch: fault.Epoch(le.Uint64(b[80:])),
+		},
 	}, true
 }
 

@@ -42,6 +42,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
@@ -88,6 +89,11 @@ type Config struct {
 	Express express.Resume
 	// NoExpress makes a half of an earlier version, for tests: it knows no broadcasts.
 	NoExpress bool
+	// Mask is the channel mask that an earlier life has kept; nil: chanmask.Fresh. MaskLost: there was one that cannot be read.
+	Mask     *chanmask.State
+	MaskLost bool
+	// Masked are the channels that the configuration masks.
+	Masked []grid.Direction
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 	// NoFlow has a half heed no flow control, for tests.
@@ -170,6 +176,7 @@ type Machine struct {
 	hops        hops
 	express     expressHalf
 	barriers    barriers
+	mask        masks
 	bulkDropped uint64 // back messages that were not passed on
 	random      *routing.Random
 	routed      RouteStats
@@ -204,7 +211,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		seen:       relay.NewSeen(1024, seenFor),
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now, lookAt: now, sensedAt: now, lastTick: now,
-		exceptions: newExceptions(), sensors: newSensorRegisters(),
+		exceptions: newExceptions(), sensors: newSensorRegisters(), mask: newMasks(cfg, now),
 		random: routing.NewRandom(cfg.Seed), inject: newBucket(max(1, cfg.BulkRate/trickle), 1, now),
 	}
 	for _, d := range cfg.Topo.Links {
@@ -228,7 +235,8 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})
 	for _, d := range cfg.Topo.Links {
-		m.links[d.Index()].machine.SetStatus(m.status()) // messages that are held may go before the first heartbeat
+		l := m.links[d.Index()]
+		l.machine.SetStatus(m.status(l)) // messages that are held may go before the first heartbeat
 	}
 	return m, nil
 }
@@ -273,6 +281,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.beginBack(now, ev.Message, 0)
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
+	case OwnMask:
+		m.setOwn(now, ev.Mask)
 	case NotTaken:
 		m.onNotTaken(now, ev.Slot)
 	case Hint:
@@ -329,12 +339,14 @@ func (m *Machine) tick(now time.Time) {
 	m.checkSensors(now)
 	m.tickTests(now)
 	m.tickDiagnosis(now)
+	m.tickMask(now)
 	m.sender.Tick(now)
 }
 
 // fillPage writes everything into a page that may hold nothing, or what an earlier life left.
 func (m *Machine) fillPage() {
 	m.store(watchdog.AddrMaxHops, uint32(m.cfg.MaxHops))
+	m.store(watchdog.AddrChannelMask, uint32(m.mask.force))
 	for i := range m.sensors {
 		s := &m.sensors[i]
 		m.store(s.thresholdsAt, s.thresholds)

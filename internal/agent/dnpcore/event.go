@@ -133,7 +133,7 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer and Findings is set.
+// one of Reports, Answer, Findings and Mask is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
@@ -141,6 +141,7 @@ type Seal struct {
 	Answer  *lofamov1.Answer
 	// Findings are what a diagnosis found of one link.
 	Findings *lofamov1.DiagnosisFindings
+	Mask     *lofamov1.MaskStatus
 	Attempt  int // from 1: the first of a report goes by the own host if that can send
 }
 
@@ -163,6 +164,7 @@ const (
 	NoteDiagnosis                       // a diagnosis was ordered, or found something
 	NoteProtocol                        // a neighbour breaks a rule of the channel protocol
 	NoteMissing                         // pieces of a message are missing, or were altered on the way
+	NoteMask                            // a channel mask changed, here or at a neighbour
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the
@@ -201,6 +203,7 @@ type Output struct {
 	Probes          []selftest.Probe  // for the modules register path, report path and bulk: results come by Test
 	TestMail        []TestMail        // for the mailbox
 	SaveTests       bool              // Baselines goes into the copy
+	SaveMask        bool              // Mask is to be kept, before the frames go out
 	Tested          bool              // a module fails, or does no more: the host half is told before it is rung
 	Missing         []routing.Missing // messages of several pieces that did not come whole: evidence of a fault on the way
 	Notes           []Note

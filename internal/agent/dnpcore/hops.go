@@ -255,7 +255,7 @@ func (m *Machine) settle(now time.Time, i int) {
 // tried by other ways all the while: who takes it first has it.
 func (m *Machine) underWay(s *slot) bool {
 	for d, n := range s.wait {
-		if n != 0 && m.links[d].detail.State() != torus.LinkBroken {
+		if l := m.links[d]; n != 0 && l.detail.State() != torus.LinkBroken && !m.masked(l) {
 			return true
 		}
 	}
@@ -347,7 +347,7 @@ func (m *Machine) sendHop(now time.Time, l *link, hd torus.HopHeader, msg relay.
 
 // resend sends again what the neighbour has not acknowledged. It rides on the link's heartbeats.
 func (m *Machine) resend(now time.Time, l *link) {
-	if l.hop.InFlight() == 0 || !l.session || l.detail.Restarting {
+	if l.hop.InFlight() == 0 || !l.session || l.detail.Restarting || m.masked(l) {
 		return
 	}
 	for hd, i, ok := l.hop.Due(now); ok; hd, i, ok = l.hop.Due(now) {
@@ -401,7 +401,7 @@ func (m *Machine) reroute(now time.Time, l *link) {
 		s := &m.hops.slots[i]
 		n := s.wait[d]
 		switch {
-		case n == 0, m.acknowledges(l) && !broken && s.msg.Kind == relay.Down && s.msg.Dst == l.dst:
+		case n == 0, m.acknowledges(l) && !broken && !m.masked(l) && s.msg.Kind == relay.Down && s.msg.Dst == l.dst:
 			continue
 		case !m.acknowledges(l):
 			m.giveUp(i, l)

@@ -67,13 +67,13 @@ func (l *link) informed() bool {
 	return !l.detail.Silent && l.detail.Rx != torus.LinkUnknown && l.detail.Rx != torus.LinkBroken
 }
 
-// status is what every frame says of this node.
-func (m *Machine) status() torus.Status {
+// status is what every frame by a link says of this node.
+func (m *Machine) status(l *link) torus.Status {
 	w := m.word
 	w.Valid = true
 	return torus.Status{
 		Epoch: m.sender.Epoch(), DNP: w.Encode(), Host: m.host.Encode(), HostDead: m.verdict == watchdog.Stale,
-		Hops: !m.cfg.NoHops, Diagnosis: !m.cfg.NoHops, Express: m.express.machine != nil,
+		Hops: !m.cfg.NoHops, Diagnosis: !m.cfg.NoHops, Express: m.express.machine != nil, Masked: !m.mask.wanted().Usable(l.dir),
 	}
 }
 
@@ -92,7 +92,7 @@ func (m *Machine) tickLink(now time.Time, l *link) {
 // beat sends the status by a link.
 func (m *Machine) beat(l *link) {
 	if l.session {
-		m.frames = append(m.frames, Outgoing{l.dir, l.machine.NextFrame(m.status())})
+		m.frames = append(m.frames, Outgoing{l.dir, l.machine.NextFrame(m.status(l))})
 	}
 }
 
@@ -160,7 +160,7 @@ func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
 	if !out.Changed && !out.PeerChanged {
 		return
 	}
-	was, knew := l.detail, l.peer.Hops
+	was, knew, masked := l.detail, l.peer.Hops, l.peer.Masked
 	if out.Changed {
 		m.linkChanged(now, l, out.Detail)
 	}
@@ -168,6 +168,9 @@ func (m *Machine) afterLink(now time.Time, l *link, out *torus.LinkOutput) {
 	m.neighbourChanged(l)
 	m.hopChanged(now, l, was, knew)
 	m.waysChanged(now)
+	if l.peer.Masked != masked {
+		m.peerMasked(now, l)
+	}
 }
 
 func (m *Machine) linkChanged(now time.Time, l *link, d torus.Detail) {

@@ -162,6 +162,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		}
 	case *lofamov1.Message_DiagnosisOrder:
 		m.onDiagnosisOrder(now, body.DiagnosisOrder, o.Name)
+	case *lofamov1.Message_MaskOrder:
+		m.onMaskOrder(now, body.MaskOrder)
 	case *lofamov1.Message_BulkRequest:
 		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:
@@ -188,8 +190,8 @@ func (m *Machine) toHost(envelope []byte) {
 	}
 }
 
-// functional says whether messages may go by a link now.
-func (m *Machine) functional(l *link) bool { return l.usable() }
+// functional says whether messages may go by a link now, and are likely to arrive soon: the functional channel of seed 003 §5.2.3.1.
+func (m *Machine) functional(l *link) bool { return l.usable() && !m.masked(l) }
 
 // query is what routing has to know of the channels. A link that loses frames counts as one with a full window: of two that lead on
 // the other is taken.
@@ -311,7 +313,7 @@ func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
 			return
 		}
 		// With one neighbour only there may be nowhere to pass it on to: that is no fault.
-		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace && !m.awaits() {
+		if usable && (from == nil || len(m.cfg.Topo.Neighbours) > 1) && now.Sub(m.start) > m.cfg.LinkGrace && !m.awaits() && !m.masking() {
 			m.raise(now, watchdog.AddrRouter0, watchdog.RouterNoRoute)
 		}
 	}
@@ -323,13 +325,13 @@ func (m *Machine) awaits() bool {
 }
 
 // linkTo returns the best link to a neighbour: a normal one before a sick one; or, when usable is
-// false, any with a session.
+// false, any with a session. It is never one that is masked.
 func (m *Machine) linkTo(n topo.Neighbour, usable bool) *link {
 	var best *link
 	for _, d := range n.Dirs {
 		l := m.links[d.Index()]
 		switch {
-		case !l.session || usable && !l.usable():
+		case !l.session || m.masked(l) || usable && !l.usable():
 		case best == nil || rank(l) < rank(best):
 			best = l
 		}

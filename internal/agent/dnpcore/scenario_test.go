@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -32,7 +33,7 @@ import (
 //	run DURATION              time passes
 //	host alive|dead|corrupt
 //	host word none|memory|service-network|peripheral/0    broken in the host word
-//	peer DIR alive|dead|host-dead|memory|ok     the neighbour there: what it is and says
+//	peer DIR alive|dead|host-dead|memory|ok|masked|unmasked     the neighbour there: what it is and says
 //	announce DIR DURATION     the neighbour there, dead, is being restarted and back by then
 //	cut DIR in|out|both|none  frames that do not pass
 //	lose DIR PERCENT          of incoming frames damaged, evenly
@@ -48,6 +49,8 @@ import (
 //	bulk NODE                 a pull for the host half of a node turned out to have come down
 //	host-up TEXT, host-down COORD TEXT          the same from the host half
 //	challenge host|dnp|either, ack host|dnp     what a message for this node turned out to be
+//	mask NUMBER 0xBITS        the supervisors' word on the channel mask came down
+//	own 0xBITS                the node's own word
 //	exception ADDRESS BITS
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -92,6 +95,7 @@ type world struct {
 	hostAlive  bool
 	corrupt    bool
 	hostDead   map[grid.Direction]bool // last said in frames
+	maskedAt   map[grid.Direction]bool // last said in frames
 	sensorsAt  time.Time               // when they answer next
 	deeds      []string
 	cfg        Config
@@ -115,7 +119,7 @@ func newWorld(t *testing.T, dims, at string, options ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}}
+	w := &world{t: t, now: start, begun: start, hostAlive: true, hostDead: map[grid.Direction]bool{}, maskedAt: map[grid.Direction]bool{}}
 	w.cfg = Config{
 		Topo: topo.New(fault.DefaultNodeID(c), c, d, nil), Periods: p, MaxHops: 3, LinkGrace: time.Second, Hold: 2 * time.Second, RelayRate: 5, BulkRate: 10, BulkBurst: 3,
 		NoHops: len(options) > 0,
@@ -188,6 +192,11 @@ func (w *world) apply(out Output) {
 	for _, k := range out.Keep {
 		w.keep(k)
 	}
+	if out.SaveMask {
+		state, _ := w.m.Mask()
+		w.cfg.Mask = &state
+		w.say("keeps mask: own %06b, ordered %06b by %d", state.Own, state.Ordered, state.Number)
+	}
 	if out.Ring {
 		w.say("rings: %s", describe(out.DNP, w.m.descriptor))
 	}
@@ -236,9 +245,12 @@ func hopText(m relay.Message) string {
 // seal plays the signer: reports and answers come back as envelopes of a few words.
 func (w *world) seal(s Seal) {
 	var text string
-	if s.Answer != nil {
+	switch {
+	case s.Answer != nil:
 		text = fmt.Sprintf("answer of %s at epoch %d", s.Answer.GetNode(), s.Answer.GetEpoch())
-	} else {
+	case s.Mask != nil:
+		text = fmt.Sprintf("mask %d ordered %06b own %06b in force %06b lost %t", s.Mask.GetNumber(), s.Mask.GetOrdered(), s.Mask.GetOwn(), s.Mask.GetInForce(), s.Mask.GetLost())
+	default:
 		text = fmt.Sprintf("report %d attempt %d", s.Reports[0].ID.Seq, s.Attempt)
 		if s.Reports[0].Digest {
 			text = fmt.Sprintf("digest %d attempt %d", s.Reports[0].ID.Seq, s.Attempt)
@@ -257,6 +269,10 @@ func (w *world) transmit(o *Outgoing) {
 	if dead := o.Frame.Flags&torus.FlagHostDead != 0; dead != w.hostDead[o.Dir] {
 		w.hostDead[o.Dir] = dead
 		w.say("tells %s: host dead %t", o.Dir, dead)
+	}
+	if masked := o.Frame.Flags&torus.FlagMasked != 0; masked != w.maskedAt[o.Dir] {
+		w.maskedAt[o.Dir] = masked
+		w.say("tells %s: masked %t", o.Dir, masked)
 	}
 	if o.Frame.Type == torus.TypeMessage {
 		m, err := relay.Decode(o.Frame.Payload)
@@ -489,6 +505,16 @@ func (w *world) do(args []string) {
 		}})
 	case "dropped":
 		w.say("back messages dropped: %d", w.m.BulkDropped())
+	case "mask":
+		o := &lofamov1.MaskOrder{Node: string(w.m.self)}
+		_, err := fmt.Sscan(args[1]+" "+args[2], &o.Number, &o.Mask)
+		w.must(err)
+		w.step(Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw mask"), Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}}})
+	case "own":
+		var bits uint8
+		_, err := fmt.Sscan(args[1], &bits)
+		w.must(err)
+		w.step(OwnMask{chanmask.Mask(bits)})
 	case "challenge", "ack":
 		w.opened(args[0], args[1])
 	case "exception":
@@ -528,6 +554,8 @@ func (w *world) setPeer(p *peer, what string) {
 		p.status.HostDead = true
 	case "memory":
 		p.status.Host = watchdog.HostWord{Valid: true, Memory: watchdog.HealthBroken}.Encode()
+	case "masked", "unmasked":
+		p.status.Masked = what == "masked"
 	case "ok":
 		p.status.HostDead, p.status.Host = false, watchdog.HostWord{Valid: true}.Encode()
 	default:

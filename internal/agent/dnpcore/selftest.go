@@ -190,7 +190,7 @@ func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 	dirs := m.cfg.Topo.Links
 	for n := range dirs {
 		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
-		if i := l.dir.Index(); l.usable() && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
+		if i := l.dir.Index(); m.functional(l) && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {
 			m.selfTest.by = slices.Index(dirs, l.dir)
 			m.forward(now, l, relay.Message{Kind: relay.Test, Made: 1, Limit: testHops, Dst: m.cfg.Topo.Coord, Envelope: p.Data})
 			return

@@ -13,12 +13,12 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/durable"
 )
 
 // maxFirst bounds what is drawn. It is small beside servicenet.MaxEpochJump, so that supervisors who have
@@ -63,51 +63,11 @@ func Next(path string) (e fault.Epoch, garbled, err error) {
 	return e, garbled, Set(path, e)
 }
 
-// Set puts an epoch on disk: it is there, whole, whatever happens after. On a full disk there is no
-// room for a new file, and the old one is overwritten in place: a half that may not count its start
-// could not start, and a number that a crash garbled is taken for lost.
-func Set(path string, e fault.Epoch) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("boot epoch %s: %w", path, err)
-		}
-	}()
-	text := strconv.FormatUint(uint64(e), 10) + "\n"
-	err = replace(path, text)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		if oerr := overwrite(path, text); oerr != nil {
-			return errors.Join(err, oerr)
-		}
-		return nil
+// Set puts an epoch on disk: it is there, whole, whatever happens after. A half that may not count its start could not
+// start, so a full disk is no reason not to; a number that a crash garbled there is taken for lost.
+func Set(path string, e fault.Epoch) error {
+	if err := durable.Replace(path, []byte(strconv.FormatUint(uint64(e), 10)+"\n")); err != nil {
+		return fmt.Errorf("boot epoch %s: %w", path, err)
 	}
-	return err
-}
-
-func replace(path, text string) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-func overwrite(path, text string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Truncate(int64(len(text))), f.Sync(), f.Close())
+	return nil
 }

@@ -34,6 +34,10 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onDiagnosisOrder(ev, body.DiagnosisOrder)
 	case *lofamov1.Message_Told:
 		m.onTold(ev, body.Told)
+	case *lofamov1.Message_MaskOrder: // the DNP half's, which has the register
+		if ev.Path != fault.PathTorus && body.MaskOrder.GetNode() == string(m.self) {
+			m.passDown(m.self, ev.Opened.Raw)
+		}
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)

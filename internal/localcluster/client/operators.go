@@ -21,6 +21,13 @@ const changeTimeout = 40 * time.Second
 // UNAVAILABLE is another one asked: of other failures it is not known that nothing was changed. When those that
 // answer say that nobody leads, and the others are not reached, that is what came of it.
 func change[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.FaultSupervisorClient) (T, error)) (T, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
+		return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
+	})
+}
+
+// changeBy is change for whatever service the supervisors are asked by.
+func changeBy[T any](ctx context.Context, c *Client, ask func(context.Context, grpc.ClientConnInterface) (T, error)) (T, error) {
 	var zero T
 	var tried []Try
 	var leaderless error
@@ -33,7 +40,7 @@ func change[T any](ctx context.Context, c *Client, ask func(context.Context, lof
 		if err == nil {
 			tctx, cancel := context.WithTimeout(ctx, changeTimeout)
 			var answer T
-			answer, err = ask(tctx, lofamov1.NewFaultSupervisorClient(noted{conn, &reached}))
+			answer, err = ask(tctx, noted{conn, &reached})
 			cancel()
 			if err == nil {
 				c.answered(i)
@@ -103,5 +110,26 @@ func (c *Client) SetMaintenance(ctx context.Context, req *lofamov1.SetMaintenanc
 func (c *Client) EndMaintenance(ctx context.Context, req *lofamov1.EndMaintenanceRequest) (*lofamov1.EndMaintenanceResponse, error) {
 	return change(ctx, c, func(ctx context.Context, s lofamov1.FaultSupervisorClient) (*lofamov1.EndMaintenanceResponse, error) {
 		return s.EndMaintenance(ctx, req)
+	})
+}
+
+// SetMask masks links, or restores them.
+func (c *Client) SetMask(ctx context.Context, req *lofamov1.SetMaskRequest) (*lofamov1.SetMaskResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.SetMaskResponse, error) {
+		return lofamov1.NewReconfigureClient(conn).SetMask(ctx, req)
+	})
+}
+
+// ListMasks returns the links that are masked.
+func (c *Client) ListMasks(ctx context.Context) (*lofamov1.ListMasksResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.ListMasksResponse, error) {
+		return lofamov1.NewReconfigureClient(conn).ListMasks(ctx, &lofamov1.ListMasksRequest{})
+	})
+}
+
+// CloseRegions closes the concave faulty regions, or only finds them.
+func (c *Client) CloseRegions(ctx context.Context, req *lofamov1.CloseRegionsRequest) (*lofamov1.CloseRegionsResponse, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (*lofamov1.CloseRegionsResponse, error) {
+		return lofamov1.NewReconfigureClient(conn).CloseRegions(ctx, req)
 	})
 }

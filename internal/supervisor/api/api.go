@@ -69,6 +69,9 @@ type Config struct {
 	Operators Operators
 	Copy      Copy
 	Marks     *view.Marks // the maintenance marks; nil: there are none
+	Masks     *view.Masks // the masks of links; nil: there are none
+	// MasksSaid is what nodes said of their channel masks to this replica while it leads; nil: nothing.
+	MasksSaid func() []*lofamov1.MaskStatus
 	Directory Directory
 	Bundles   Bundles
 	Metrics   *metrics.Metrics
@@ -101,6 +104,7 @@ type Config struct {
 // Server implements lofamov1.FaultSupervisorServer.
 type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
+	lofamov1.UnimplementedReconfigureServer
 
 	cfg       Config
 	hub       *fanout.Hub

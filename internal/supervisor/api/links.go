@@ -148,7 +148,7 @@ func (s *Server) links(ctx context.Context, snap snapshot, f *linkFilter, from u
 		}
 		for i, rank := range some {
 			for _, l := range view.NodeLinks(snap.Map, entries[i], now) {
-				l.Region = snap.region(rank)
+				l.Region, l.Mask = snap.region(rank), s.maskOf(snap, l)
 				number := linkNumber(rank, l)
 				if number < from || !f.keeps(l) {
 					continue

@@ -44,6 +44,14 @@ func subject(ctx context.Context) (string, error) {
 // lead has the leader do something: this replica, or the one that leads in its stead.
 func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by string) (R, error),
 	ask func(context.Context, lofamov1.FaultSupervisorClient) (R, error)) (R, error) {
+	return leadBy(ctx, s, do, func(ctx context.Context, conn grpc.ClientConnInterface) (R, error) {
+		return ask(ctx, lofamov1.NewFaultSupervisorClient(conn))
+	})
+}
+
+// leadBy is lead for whatever service the leader is asked by.
+func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, by string) (R, error),
+	ask func(context.Context, grpc.ClientConnInterface) (R, error)) (R, error) {
 	var none R
 	by, err := subject(ctx)
 	if err != nil {
@@ -64,7 +72,7 @@ func lead[R any](ctx context.Context, s *Server, do func(ctx context.Context, by
 		return none, noLeader("none is known")
 	}
 	var reached peer.Peer
-	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), lofamov1.NewFaultSupervisorClient(noted{conn, &reached}))
+	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), noted{conn, &reached})
 	switch code := status.Code(err); {
 	case code == codes.FailedPrecondition:
 		return none, noLeader("supervisor " + leader + " does not lead any more")

@@ -94,6 +94,11 @@ func rights(method string) []pki.Role {
 	case lofamov1.FaultSupervisor_ServiceDesc.ServiceName, lofamov1.Manage_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName,
 		"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection":
 		return readers
+	case lofamov1.Reconfigure_ServiceDesc.ServiceName:
+		if method == lofamov1.Reconfigure_ListMasks_FullMethodName {
+			return readers
+		}
+		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	case lofamov1.SupervisorAdmin_ServiceDesc.ServiceName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	case lofamov1.Replica_ServiceDesc.ServiceName, lofamov1.Upstream_ServiceDesc.ServiceName:

@@ -123,6 +123,8 @@ type Config struct {
 	Seed *topology.Topology
 	// Marks follow the stored maintenance marks; nil: there are none.
 	Marks *view.Marks
+	// Masks follow the stored masks of links; nil: there are none.
+	Masks *view.Masks
 }
 
 // Engine survives the terms of leadership; Lead runs one. Its other methods may be called from any

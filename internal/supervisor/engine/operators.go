@@ -66,6 +66,13 @@ func (t *term) follow(w *write, r result) error {
 		}
 		t.e.cfg.Marks.Change(set, ended, r.revision)
 	}
+	if r.err == nil && t.e.cfg.Masks != nil {
+		set, ended, err := store.MasksIn(w.Write)
+		if err != nil {
+			return err
+		}
+		t.e.cfg.Masks.Change(set, ended, store.MaskKey, r.revision)
+	}
 	told := func() { w.reply <- written{r.revision, r.err} }
 	if r.err == nil && w.ends {
 		return topologyChanged{told}
@@ -184,6 +191,9 @@ func (e *Engine) settle(ctx context.Context, committer store.Committer, snap *st
 	if e.cfg.Marks != nil {
 		e.cfg.Marks.Replace(marks, snap.Revision)
 	}
+	masks, none := keptMasks(snap)
+	garbage = append(garbage, none...)
+	e.cfg.Masks.Replace(masks, snap.Revision)
 	keys, events := e.forget(snap, time.Now())
 	if garbage = append(garbage, keys...); len(garbage) == 0 {
 		return nil
@@ -316,4 +326,17 @@ func (e *Engine) endMarks(ctx context.Context, over []mark) error {
 		over = over[n:]
 	}
 	return nil
+}
+
+// keptMasks are the masks of links that the topology has, and the keys of the others. Masks of links of another torus say nothing.
+func keptMasks(snap *store.Snapshot) (masks []*lofamov1.LinkMask, none []string) {
+	for _, m := range snap.Masks {
+		l, ok := view.LinkOf(m)
+		if ok && snap.Topology.Dims.Contains(l.Node) && snap.Topology.Dims.HasLink(l.Dir) {
+			masks = append(masks, m)
+		} else {
+			none = append(none, store.MaskKey(m))
+		}
+	}
+	return masks, none
 }

@@ -53,6 +53,9 @@ type Teller interface {
 	Interest(m *lofamov1.Interest)
 }
 
+// Masks takes what nodes say of their channel masks. It does not block.
+type Masks interface{ Mask(st *lofamov1.MaskStatus) }
+
 // Border passes evidence on to the supervisors of other regions. Its methods do not block.
 type Border interface {
 	// Known says whether a node is one of another region that borders on ours.
@@ -74,6 +77,7 @@ type IntakeConfig struct {
 	Bulk      Bulk
 	Diagnoses Diagnoses
 	Teller    Teller
+	Masks     Masks
 	Border    Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
@@ -215,6 +219,10 @@ func (in *Intake) handle(p packet) {
 		in.findings(p, path, &a)
 		return
 	}
+	if st := a.Msg.GetMaskStatus(); st != nil {
+		in.mask(p, path, &a, st)
+		return
+	}
 	to.Relayed = a.Path == fault.PathTorus
 	input := in.evidence(&a, to)
 	if input == nil {
@@ -251,6 +259,18 @@ func (in *Intake) findings(p packet, path fault.Path, a *servicenet.Arrival) {
 	}
 	req := &lofamov1.ForwardRequest{Envelope: p.data, From: p.from.String(), Socket: uint32(p.socket), Path: uint32(path)}
 	in.cfg.Forwarder.Forward(req, nil, p.arrived)
+}
+
+// mask hands what a node says of its mask to whoever leads.
+func (in *Intake) mask(p packet, path fault.Path, a *servicenet.Arrival, st *lofamov1.MaskStatus) {
+	to := engine.To{Addr: p.from.String()}
+	switch {
+	case !in.known(fault.NodeID(st.GetNode()), to):
+	case in.cfg.Leader.Term() != 0:
+		in.cfg.Masks.Mask(st)
+	default:
+		in.cfg.Forwarder.Forward(request(p, path, a, &engine.Input{To: to}), nil, p.arrived)
+	}
 }
 
 // Taken implements replica.Verifier: copies of it need not be verified.
@@ -382,6 +402,12 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 	if f := a.Msg.GetDiagnosisFindings(); f != nil {
 		if in.known(fault.NodeID(f.GetNode()), engine.To{Addr: req.GetFrom()}) {
 			in.cfg.Diagnoses.Findings(f)
+		}
+		return nil
+	}
+	if st := a.Msg.GetMaskStatus(); st != nil {
+		if in.known(fault.NodeID(st.GetNode()), engine.To{Addr: req.GetFrom()}) {
+			in.cfg.Masks.Mask(st)
 		}
 		return nil
 	}

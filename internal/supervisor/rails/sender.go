@@ -465,3 +465,30 @@ func (s *Sender) fail(what string, node fault.NodeID, err error) {
 	s.cfg.Metrics.SendFails.Inc()
 	s.cfg.Logger.Debug("send", "what", what, "node", node, "err", err)
 }
+
+// Order sends a node the supervisors' word on its channel mask, always signed: straight, and through these neighbours.
+func (s *Sender) Order(o *lofamov1.MaskOrder, via []fault.NodeID) {
+	const what = "mask order"
+	node := fault.NodeID(o.GetNode())
+	sealed, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}, s.cfg.Signer)
+	if err != nil {
+		s.fail(what, node, err)
+		return
+	}
+	if list := s.places(node); len(list) > 0 {
+		s.send(what, node, list[0], sealed)
+	}
+	if len(via) == 0 {
+		return
+	}
+	down, err := servicenet.SealDowncall(node, sealed, s.cfg.Signer)
+	if err != nil {
+		s.fail(what, node, err)
+		return
+	}
+	for _, id := range via {
+		if list := s.configured(id); len(list) > 0 {
+			s.send(what, id, list[0], down)
+		}
+	}
+}

@@ -94,7 +94,7 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		clientv3.OpGet(keyMeta), clientv3.OpGet(keyHead),
 		clientv3.OpGet(keyNodes, clientv3.WithPrefix()), clientv3.OpGet(keyInbox, clientv3.WithPrefix()),
 		clientv3.OpGet(keyTopology, clientv3.WithPrefix()), clientv3.OpGet(keyMaintenance, clientv3.WithPrefix()),
-		clientv3.OpGet(keyGroups, clientv3.WithPrefix()), clientv3.OpGet(keyWarnings, clientv3.WithPrefix()),
+		clientv3.OpGet(keyGroups, clientv3.WithPrefix()), clientv3.OpGet(keyWarnings, clientv3.WithPrefix()), clientv3.OpGet(keyMasks, clientv3.WithPrefix()),
 	).Commit()
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("load the fault map from the store: %w", err)
@@ -128,6 +128,9 @@ func (s *Etcd) Load(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	if snap.Maintenance, err = DecodeMaintenance(keptOf(kvs(5))); err != nil {
+		return Snapshot{}, err
+	}
+	if snap.Masks, err = DecodeMasks(keptOf(kvs(8))); err != nil {
 		return Snapshot{}, err
 	}
 	for _, kv := range append(kvs(6), kvs(7)...) {

@@ -16,6 +16,8 @@
 //	/lofamo/v1/topology/head            the topology's sizes, domain labels and generation, JSON of topologyHead
 //	/lofamo/v1/topology/nodes/<20 digits>/<id>  a TopologyNode of a generation, protobuf
 //	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf
+//	/lofamo/v1/masks/<x,y,z>/<direction>
+//	                                    a LinkMask, protobuf: under the place of the link's lower end
 //	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
@@ -117,9 +119,10 @@ type Snapshot struct {
 	Meta     *Meta // nil in a fresh store
 	Nodes    []*lofamov1.Node
 	Inbox    []InboxPosition
-	// Topology and Maintenance are what operators have set.
+	// Topology, Maintenance and Masks are what operators have set.
 	Topology    Topology
 	Maintenance []Mark
+	Masks       []*lofamov1.LinkMask
 	Groups      []*lofamov1.Group
 	Warnings    []Warning
 

@@ -30,7 +30,8 @@ type Agent struct {
 	acks  []Ack
 	again int
 	told  []*lofamov1.Told
-	heard chan struct{} // closed and renewed with every ack
+	mask  *lofamov1.MaskOrder // the newest; nil: none came
+	heard chan struct{}       // closed and renewed with every ack
 }
 
 // Ack is an acknowledgement as an agent got it.
@@ -201,6 +202,42 @@ func (a *Agent) Told() []*lofamov1.Told {
 	return slices.Clone(a.told)
 }
 
+// Mask returns the newest order on the channel mask that has come; nil: none.
+func (a *Agent) Mask() *lofamov1.MaskOrder {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mask
+}
+
+// LoseMask has the node say that it has lost its mask.
+func (a *Agent) LoseMask(t testing.TB, to string) {
+	a.mu.Lock()
+	a.mask = nil
+	a.mu.Unlock()
+	a.Say(t, fault.HalfDNP, to, &lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: &lofamov1.MaskStatus{
+		Node: string(a.ID), Half: lofamov1.Half_HALF_DNP, Epoch: 2, Ordered: 0x3f, Own: 0x3f, InForce: 0x3f, Lost: true,
+	}}})
+}
+
+// takeMask takes an order as a DNP half does, and answers it unless that half is dead.
+func (a *Agent) takeMask(from netip.AddrPort, o *lofamov1.MaskOrder) {
+	a.mu.Lock()
+	dead := a.dead[fault.HalfDNP]
+	if !dead && o.GetNumber() > a.mask.GetNumber() {
+		a.mask = o
+	}
+	st := &lofamov1.MaskStatus{
+		Node: string(a.ID), Half: lofamov1.Half_HALF_DNP, Epoch: 2, Number: a.mask.GetNumber(), Ordered: a.mask.GetMask(), Own: 0x3f, InForce: a.mask.GetMask(),
+	}
+	a.mu.Unlock()
+	if dead {
+		return
+	}
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: st}}, a.sign[fault.HalfDNP]); err == nil {
+		_ = a.socket.Send(from, b)
+	}
+}
+
 // Say sends a message of a half, signed.
 func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) {
 	t.Helper()
@@ -255,6 +292,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 		a.mu.Lock()
 		a.again++
 		a.mu.Unlock()
+	}
+	if m := o.Msg.GetMaskOrder(); m != nil && m.GetNode() == string(a.ID) {
+		a.takeMask(from, m)
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
 		a.answer(from, c)

@@ -248,6 +248,12 @@ func (c *Cluster) Operator(t testing.TB, addr string) lofamov1.FaultSupervisorCl
 	return lofamov1.NewFaultSupervisorClient(c.Conn(t, pki.RoleOperator, addr))
 }
 
+// Reconfigure is an operator's client of a replica's service Reconfigure.
+func (c *Cluster) Reconfigure(t testing.TB, addr string) lofamov1.ReconfigureClient {
+	t.Helper()
+	return lofamov1.NewReconfigureClient(c.Conn(t, pki.RoleOperator, addr))
+}
+
 // AwaitLeader waits until one of the replicas knows a leader that leads, and returns its index.
 func (c *Cluster) AwaitLeader(t testing.TB, among ...int) int {
 	t.Helper()

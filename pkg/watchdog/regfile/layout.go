@@ -47,7 +47,7 @@ var guardedRegisters = [...]watchdog.Addr{
 	watchdog.AddrChannel(grid.XPlus), watchdog.AddrChannel(grid.XMinus),
 	watchdog.AddrChannel(grid.YPlus), watchdog.AddrChannel(grid.YMinus),
 	watchdog.AddrChannel(grid.ZPlus), watchdog.AddrChannel(grid.ZMinus),
-	watchdog.AddrRDMA, watchdog.AddrEngine,
+	watchdog.AddrRDMA, watchdog.AddrEngine, watchdog.AddrChannelMask,
 }
 
 // cell is a guarded word: where it and its guards are, and who writes it.

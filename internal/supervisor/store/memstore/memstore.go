@@ -105,6 +105,9 @@ func (s *Store) Load(context.Context) (store.Snapshot, error) {
 	if snap.Topology, err = store.DecodeTopology(s.kept(store.Prefix + "topology/")); err != nil {
 		return store.Snapshot{}, err
 	}
+	if snap.Masks, err = store.DecodeMasks(s.kept(store.Prefix + "masks/")); err != nil {
+		return store.Snapshot{}, err
+	}
 	snap.Maintenance, err = store.DecodeMaintenance(s.kept(store.MaintenanceKey("")))
 	return snap, err
 }

@@ -1,0 +1,170 @@
+package dnpcore
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// The channel mask (seed 003 §5.2.3.1): a masked link carries heartbeats, tests and acknowledgements, so that there is
+// evidence of it, and no messages. What is wanted is known at once, to the neighbour too, by FlagMasked, so that neither end
+// sends any more; it is in force when nothing waits on the link, for a router's world must not change under a message
+// that is on its way. What waits there goes another way meanwhile, or is given up after hopLife: its origin has it still.
+//
+//	usable ──wanted masked──► draining ──nothing waits──► masked ──wanted usable──► usable
+//
+// A message that comes over a masked link all the same is taken: the neighbour may be draining, or of a version that knows no
+// masks.
+type masks struct {
+	state chanmask.State
+	base  chanmask.Mask // what the configuration leaves
+	force chanmask.Mask // what is in force at this end
+	lost  bool          // what was kept was lost, and the supervisors have not spoken since
+	tell  time.Time     // when the supervisors are told; zero: there is nothing to tell
+}
+
+// maskAgain is the time between two statuses while there is something to say that is not a matter of course.
+const maskAgain = 30 * time.Second
+
+func newMasks(cfg Config, now time.Time) masks {
+	k := masks{state: chanmask.Fresh(), base: chanmask.All.Without(cfg.Masked...), lost: cfg.MaskLost}
+	if cfg.Mask != nil {
+		k.state = *cfg.Mask
+	}
+	k.force = k.wanted() // nothing is on its way yet
+	if k.speaks() {
+		k.tell = now.Add(cfg.Periods.DigestPeriod)
+	}
+	return k
+}
+
+// wanted is what is to be in force.
+func (k *masks) wanted() chanmask.Mask { return k.state.InForce() & k.base }
+
+// speaks says whether the supervisors are told without being asked.
+func (k *masks) speaks() bool {
+	return k.lost || k.state != chanmask.Fresh() || k.base != chanmask.All
+}
+
+// OwnMask is this node's own word on its channels, of its diagnosis.
+type OwnMask struct{ Mask chanmask.Mask }
+
+func (OwnMask) dnpEvent() {}
+
+// masked says whether a link is kept free of messages, by either end (§6.1).
+func (m *Machine) masked(l *link) bool {
+	return !chanmask.Used(m.mask.wanted()&m.mask.force, l.dir, l.peer.Masked)
+}
+
+// masking says whether there is a link that works and is masked: then it is no fault that no way leads on.
+func (m *Machine) masking() bool {
+	for _, l := range m.links {
+		if l != nil && l.usable() && m.masked(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayChangeMask says whether a link may leave the set of those that messages go by: nothing waits there.
+func (m *Machine) mayChangeMask(l *link) bool { return l.hop.InFlight() == 0 }
+
+// setOwn takes this node's own word.
+func (m *Machine) setOwn(now time.Time, own chanmask.Mask) {
+	next := m.mask.state
+	if next.Own = own & chanmask.All; next != m.mask.state {
+		m.changeMask(now, next)
+	}
+}
+
+// onMaskOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
+func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
+	if o.GetNode() != string(m.self) {
+		m.note(NoteRefused, "a channel mask for %q", o.GetNode())
+		return
+	}
+	next, verdict := m.mask.state.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
+	switch verdict {
+	case chanmask.Taken:
+		m.mask.lost = false
+		m.changeMask(now, next)
+	case chanmask.Stale:
+		m.note(NoteRefused, "channel mask %d (%s) is not newer than %d", o.GetNumber(), chanmask.Mask(o.GetMask()), next.Number)
+	default:
+	}
+	m.mask.tell = now
+	m.tickMask(now)
+}
+
+// changeMask is the only writer of what is wanted: kept first, then told to the neighbours.
+func (m *Machine) changeMask(now time.Time, next chanmask.State) {
+	was := m.mask.wanted()
+	m.mask.state = next
+	m.out.SaveMask = true
+	if now := m.mask.wanted(); now != was {
+		m.note(NoteMask, "channel mask: %s (was %s), by order %d", now, was, next.Number)
+	}
+	for _, l := range m.links {
+		if l == nil || was.Usable(l.dir) == m.mask.wanted().Usable(l.dir) {
+			continue
+		}
+		m.beat(l)
+		if m.masked(l) {
+			m.reroute(now, l)
+		}
+	}
+	m.settleMask(now)
+}
+
+// peerMasked follows what the neighbour says of its end.
+func (m *Machine) peerMasked(now time.Time, l *link) {
+	m.note(NoteMask, "link %s: masked by the neighbour %t", l.dir, l.peer.Masked)
+	if l.peer.Masked {
+		m.reroute(now, l)
+	}
+}
+
+// settleMask brings into force what may be.
+func (m *Machine) settleMask(now time.Time) {
+	want, force := m.mask.wanted(), m.mask.force
+	if want == force {
+		return
+	}
+	for _, l := range m.links {
+		if l != nil && (want.Usable(l.dir) || m.mayChangeMask(l)) {
+			force = force.With(l.dir, want.Usable(l.dir))
+		}
+	}
+	for _, d := range grid.Directions() {
+		if m.links[d.Index()] == nil { // a channel that the torus does not have
+			force = force.With(d, want.Usable(d))
+		}
+	}
+	if force == m.mask.force {
+		return
+	}
+	m.mask.force, m.mask.tell = force, now
+	m.store(watchdog.AddrChannelMask, uint32(force))
+}
+
+// tickMask has what is wanted come into force, and the supervisors told.
+func (m *Machine) tickMask(now time.Time) {
+	m.settleMask(now)
+	if m.mask.tell.IsZero() || now.Before(m.mask.tell) {
+		return
+	}
+	m.mask.tell = time.Time{}
+	if m.mask.speaks() {
+		m.mask.tell = now.Add(maskAgain)
+	}
+	m.out.Seal = append(m.out.Seal, Seal{Mask: &lofamov1.MaskStatus{
+		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.state.Number,
+		Ordered: uint32(m.mask.state.Ordered), Own: uint32(m.mask.state.Own & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.lost,
+	}})
+}
+
+// Mask returns what is to be kept of the channel mask, and what of it is in force.
+func (m *Machine) Mask() (chanmask.State, chanmask.Mask) { return m.mask.state, m.mask.force }

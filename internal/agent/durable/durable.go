@@ -1,0 +1,55 @@
+// Package durable replaces small files so that what is in them is there, whole, whatever happens after: the boot epochs and the
+// channel mask of a node.
+//
+// It knows nothing of what is in them, and finds nothing damaged: who reads checks.
+package durable
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Replace puts data into the file of that name: first into another one beside it, which takes its name once it is on disk. A link in
+// the way of that is not followed. On a full disk there is no room for a new file, and the old one is overwritten in
+// place: what a crash then garbles is for the reader to find.
+func Replace(path string, data []byte) error {
+	err := replace(path, data)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		if oerr := overwrite(path, data); oerr != nil {
+			return errors.Join(err, oerr)
+		}
+		return nil
+	}
+	return err
+}
+
+func replace(path string, data []byte) error {
+	tmp := path + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func overwrite(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Truncate(int64(len(data))), f.Sync(), f.Close())
+}

@@ -1,0 +1,98 @@
+package masker
+
+import (
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const (
+	a = fault.NodeID("n0")
+	b = fault.NodeID("n1")
+)
+
+var (
+	begin = time.Unix(1_800_000_000, 0)
+	cfg   = Config{Again: time.Second, Most: 4 * time.Second}
+	xPlus = chanmask.All.Without(grid.XPlus)
+)
+
+func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskStatus {
+	return &lofamov1.MaskStatus{Node: string(id), Half: lofamov1.Half_HALF_DNP, Epoch: 3, Number: number, Ordered: uint32(ordered), InForce: uint32(ordered)}
+}
+
+// tick expects one order, or with node empty none.
+func tick(t *testing.T, m *Machine, at time.Duration, want ...Order) {
+	t.Helper()
+	out, _ := m.Tick(begin.Add(at))
+	if len(out) != len(want) {
+		t.Fatalf("at %v: orders %+v: want %+v", at, out, want)
+	}
+	for i := range out {
+		if out[i] != want[i] {
+			t.Errorf("at %v: order %+v: want %+v", at, out[i], want[i])
+		}
+	}
+}
+
+// Both ends are ordered until each has said that it has it, and restored in the same way.
+func TestOrderedUntilHeard(t *testing.T) {
+	m := New(cfg)
+	xMinus := chanmask.All.Without(grid.XMinus)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus, b: xMinus}, 7)
+	tick(t, m, 0, Order{a, 7, xPlus, 1}, Order{b, 7, xMinus, 1})
+	m.Heard(begin, said(a, 7, xPlus))
+	tick(t, m, 999*time.Millisecond)
+	tick(t, m, time.Second, Order{b, 7, xMinus, 2})
+	tick(t, m, 2999*time.Millisecond)
+	tick(t, m, 3*time.Second, Order{b, 7, xMinus, 3})
+	tick(t, m, 7*time.Second, Order{b, 7, xMinus, 4})
+	tick(t, m, 11*time.Second, Order{b, 7, xMinus, 5})
+	m.Heard(begin, said(b, 7, xMinus))
+	if out, wake := m.Tick(begin.Add(time.Hour)); len(out) > 0 || !wake.IsZero() {
+		t.Errorf("settled, and then %+v, wake %v", out, wake)
+	}
+	m.Wanted(begin.Add(time.Hour), nil, 9)
+	tick(t, m, time.Hour, Order{a, 9, chanmask.All, 1}, Order{b, 9, chanmask.All, 1})
+	m.Heard(begin, said(a, 9, chanmask.All))
+	m.Heard(begin, said(b, 9, chanmask.All))
+	tick(t, m, 2*time.Hour)
+}
+
+// Who says otherwise than is wanted is put right: one that has missed that its link was restored, one that has lost its mask.
+func TestSaysOtherwise(t *testing.T) {
+	m := New(cfg)
+	m.Wanted(begin, nil, 12)
+	m.Heard(begin, said(a, 7, xPlus))
+	tick(t, m, 0, Order{a, 12, chanmask.All, 1})
+	m.Heard(begin, said(a, 12, chanmask.All))
+	tick(t, m, time.Minute)
+	lost := said(a, 0, chanmask.All)
+	lost.Lost = true // it goes on in its epoch
+	m.Heard(begin.Add(time.Minute), lost)
+	tick(t, m, time.Minute, Order{a, 12, chanmask.All, 1})
+}
+
+// A status that was overtaken by a newer one says nothing.
+func TestOvertaken(t *testing.T) {
+	m := New(cfg)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
+	tick(t, m, 0, Order{a, 7, xPlus, 1})
+	m.Heard(begin, said(a, 7, xPlus))
+	m.Heard(begin, said(a, 5, chanmask.All))
+	old := said(a, 8, chanmask.All)
+	old.Epoch = 2
+	m.Heard(begin, old)
+	tick(t, m, time.Hour)
+	if all := m.Said(); len(all) != 1 || all[0].GetNumber() != 7 {
+		t.Errorf("said %v", all)
+	}
+	m.Forget(func(id fault.NodeID) bool { return id == a })
+	if all := m.Said(); len(all) != 0 {
+		t.Errorf("of a node that is gone: %v", all)
+	}
+}

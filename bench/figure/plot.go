@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -39,6 +40,8 @@ type Series struct {
 	Name   string // in the legend; empty for none
 	Look   Look
 	Points []Point
+	// Shift moves the drawing, and not the numbers, to the right, in units of X: error bars of several series do not lie on one another then.
+	Shift float64
 }
 
 // Corner is where the legend stands.
@@ -196,7 +199,10 @@ func (v values) hasErrors() bool {
 }
 
 func (p Plot) add(d *plot.Plot, s Series, tone color.NRGBA) error {
-	v := values(s.Points)
+	v := values(slices.Clone(s.Points))
+	for i := range v {
+		v[i].X += s.Shift
+	}
 	for _, at := range v {
 		if math.IsNaN(at.X+at.Y) || math.IsInf(at.X+at.Y, 0) {
 			return fmt.Errorf("point %+v cannot be drawn", at)

@@ -25,8 +25,8 @@ func table3(o options) ([]picture, error) {
 	if o.short {
 		rows = rows[:3]
 	}
-	ours := figure.Series{Name: fmt.Sprintf("links, ours, %d runs (±σ)", o.trials), Look: figure.Marks}
-	paper := figure.Series{Name: "links, paper, 100 runs (±σ)", Look: figure.Paper}
+	ours := figure.Series{Name: fmt.Sprintf("links, ours, %d runs (±σ)", o.trials), Look: figure.Marks, Shift: -0.12}
+	paper := figure.Series{Name: "links, paper, 100 runs (±σ)", Look: figure.Paper, Shift: 0.12}
 	routers := figure.Series{Name: fmt.Sprintf("routers, ours, %d runs (±σ)", o.trials), Look: figure.Marks}
 	bound := figure.Series{Name: "5 √N, the paper's bound", Look: figure.Dashed}
 	var links, routed []map[diameter.Definition]diameter.Figure
@@ -40,8 +40,8 @@ func table3(o options) ([]picture, error) {
 		r := diameter.Study(net, diameter.Routers, o.trials, o.source(uint64(200+i)))
 		links, routed = append(links, l), append(routed, r)
 		x, la, ra := float64(side), l[diameter.AnyPair], r[diameter.AnyPair]
-		ours.Points = append(ours.Points, figure.Point{X: x - 0.12, Y: la.Mean, Below: la.Deviation, Above: la.Deviation})
-		paper.Points = append(paper.Points, figure.Point{X: x + 0.12, Y: row.Mean, Below: row.Deviation, Above: row.Deviation})
+		ours.Points = append(ours.Points, figure.Point{X: x, Y: la.Mean, Below: la.Deviation, Above: la.Deviation})
+		paper.Points = append(paper.Points, figure.Point{X: x, Y: row.Mean, Below: row.Deviation, Above: row.Deviation})
 		routers.Points = append(routers.Points, figure.Point{X: x, Y: ra.Mean, Below: ra.Deviation, Above: ra.Deviation})
 		bound.Points = append(bound.Points, figure.Point{X: x, Y: 5 * x})
 	}
@@ -252,3 +252,43 @@ func diameter3D(o options) ([]picture, error) {
 	}
 	return []picture{{"diameter3d-links", plots[0]}, {"diameter3d-routers", plots[1]}}, nil
 }
+
+// shares is what the diameter is while no more than some share of the links is gone, which is what a cluster that is repaired sees.
+func shares(o options) ([]picture, error) {
+	type network struct {
+		make func(grid.Dims) (*diameter.Network, error)
+		dims grid.Dims
+	}
+	nets := []network{{diameter.Torus, grid.Dims{X: 4, Y: 4, Z: 4}}, {diameter.Torus, grid.Dims{X: 8, Y: 8, Z: 8}}, {diameter.Mesh, grid.Dims{X: 8, Y: 8, Z: 8}}, {diameter.Mesh, grid.Dims{X: 16, Y: 16, Z: 1}}}
+	if o.short {
+		nets = nets[:1]
+	}
+	percent := []int{0, 10, 20, 30, 40}
+	heads := []string{"network"}
+	for _, p := range percent {
+		heads = append(heads, fmt.Sprintf("%d %% gone: mean, greatest of %d", p, sharesRuns))
+	}
+	o.out.head(heads...)
+	for k, of := range nets {
+		net, err := of.make(of.dims)
+		if err != nil {
+			return nil, err
+		}
+		chance := o.source(uint64(50 + k))
+		cells := []string{net.String()}
+		for _, p := range percent {
+			sum, greatest := 0, 0
+			for range sharesRuns {
+				order := diameter.Order(net, diameter.Links, chance)
+				_, _, d, _ := net.Broken(order[:len(order)*p/100]).Farthest()
+				sum, greatest = sum+d, max(greatest, d)
+			}
+			cells = append(cells, fmt.Sprintf("%.1f, %d", float64(sum)/sharesRuns, greatest))
+		}
+		o.out.row(cells...)
+	}
+	return nil, nil
+}
+
+// sharesRuns is how many orders of failing each number of shares is from.
+const sharesRuns = 20

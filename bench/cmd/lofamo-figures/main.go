@@ -50,6 +50,7 @@ func studies() []study {
 		{"figure5", "Figure 5: the diameter of one 8x8 mesh, fault by fault", figure5},
 		{"figure6", "Figure 6: the snake", figure6},
 		{"diameter3d", "Table 3 for cubes and tori", diameter3D},
+		{"shares", "the diameter while a share of the links is gone", shares},
 		{"figure3", "Figures 3 and 11: a broadcast around faults, a node that cannot be reached", figure3},
 		{"drain", "Figures 9 and 10: system drain times", drainTimes},
 		{"drain-choices", "Figures 9 and 11: what the choices that the text leaves open do; the node that cannot be reached", drainVariants},

@@ -58,7 +58,7 @@ func TestShort(t *testing.T) {
 			}
 		}
 	}
-	if svgs < len(studies()) || len(again) != len(first) {
+	if svgs < len(studies())-1 || len(again) != len(first) {
 		t.Errorf("%d pictures of %d studies; %d and %d files", svgs, len(studies()), len(first), len(again))
 	}
 }

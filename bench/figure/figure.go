@@ -70,7 +70,12 @@ func SVG(w io.Writer, f Figure) error {
 	if err := paint(draw.New(c), f); err != nil {
 		return err
 	}
-	_, err := c.WriteTo(w)
+	var b bytes.Buffer
+	if _, err := c.WriteTo(&b); err != nil {
+		return err
+	}
+	// Where Liberation is not installed, letters of the same widths.
+	_, err := w.Write(bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;")))
 	return err
 }
 

@@ -214,7 +214,7 @@ type shape struct {
 func diameter3D(o options) ([]picture, error) {
 	shapes := []shape{
 		{"2D mesh", diameter.Mesh, 2, []int{4, 8, 12, 16, 20}},
-		{"2D torus", diameter.Torus, 2, []int{4, 8, 12, 16, 20}},
+		{"2D torus", diameter.Torus, 2, []int{4, 8, 12, 16, 20, 24, 28, 32}},
 		{"3D mesh", diameter.Mesh, 3, []int{3, 4, 5, 6, 7, 8}},
 		{"3D torus", diameter.Torus, 3, []int{3, 4, 5, 6, 7, 8}},
 	}

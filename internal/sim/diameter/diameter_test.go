@@ -252,7 +252,8 @@ func TestPathOfTheUnconnected(t *testing.T) {
 }
 
 // TestTable3 holds the smallest rows to the paper's means. The tolerance is the wider of 5 % and three standard errors of the two samples
-// together; all rows, with more runs, are in docs/papers/chaos.md. Router faults give less, if not quite as much less as in the paper (15 to 30 %).
+// together; all rows, with more runs, are in docs/papers/chaos.md. Router faults give less, if not quite as
+// much less as in the paper (15 to 30 %); on tori they do.
 func TestTable3(t *testing.T) {
 	for _, row := range diameter.Table3()[:3] {
 		n := mesh(t, row.Side(), row.Side(), 1)

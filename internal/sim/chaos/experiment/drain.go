@@ -161,7 +161,8 @@ type Stranded struct {
 	Population   int // in the end
 }
 
-// Run plays the scenario. With Config.Mask the routers learn of the links when they die, as if the network had just been diagnosed, by a network that is empty at that time; else they never do.
+// Run plays the scenario. With Config.Mask the network is drained when the links die and the routers' masks are set, as after a diagnosis, and then traffic goes on; else the routers never
+// learn of it.
 func (u Unreachable) Run() (Stranded, error) {
 	n, err := chaos.New(u.Network)
 	if err != nil {

@@ -32,7 +32,7 @@ const (
 	numRules = iota
 )
 
-// Rules is how many there are.
+// Rules is how many rules there are.
 const Rules = numRules
 
 var ruleNames = [numRules]string{

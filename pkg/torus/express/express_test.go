@@ -409,6 +409,41 @@ func TestPingFindsDeafLink(t *testing.T) {
 	}
 }
 
+// Echoes that are longer under way than pings are apart are echoes: a long link, or an end that is short of processor time, is not
+// called deaf.
+func TestLateEchoIsAnEcho(t *testing.T) {
+	const period, way = 10 * time.Millisecond, 55 * time.Millisecond
+	now := time.Unix(1, 0)
+	m := New(Config{Self: grid.Coord{X: 1}, Epoch: 1, Links: MaskOf(grid.XMinus), Period: period}, now)
+	m.Step(now, Ways{Open: MaskOf(grid.XMinus), Good: MaskOf(grid.XMinus)})
+	type echo struct {
+		at      time.Time
+		payload []byte
+	}
+	var under []echo
+	for range 1000 {
+		now = now.Add(period)
+		for len(under) > 0 && !now.Before(under[0].at) {
+			m.Step(now, &Received{Dir: grid.XMinus, Payload: under[0].payload})
+			under = under[1:]
+		}
+		out := m.Step(now, Tick{})
+		if out.Deaf != 0 {
+			t.Fatalf("deaf after %d pings", m.Stats().Pings)
+		}
+		for _, s := range out.Send {
+			p, err := decode(s.Payload)
+			if err != nil || p.kind != kindPing {
+				t.Fatalf("%x: %v", s.Payload, err)
+			}
+			under = append(under, echo{now.Add(way), appendPing(nil, kindEcho, p.ping)})
+		}
+	}
+	if n := m.Stats().Pings; n < 20 || n > 40 { // ten rounds of three: each is repeated until the echo comes
+		t.Errorf("%d pings in 10 s", n)
+	}
+}
+
 // Where heartbeats are rare so are pings: they add a twentieth to the frames of an idle link.
 func TestPingsAreAsRareAsHeartbeats(t *testing.T) {
 	for period, want := range map[time.Duration]uint64{10 * time.Millisecond: 60, 250 * time.Millisecond: 6} {

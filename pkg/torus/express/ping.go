@@ -30,7 +30,8 @@ type pings struct {
 }
 
 type pinged struct {
-	number uint64 // last sent; 0: it was answered
+	first  uint64 // number of the first one since the last echo
+	number uint64 // last sent; 0: there was an echo since
 	missed int
 	sent   time.Time
 	at     time.Time // of the next one
@@ -91,6 +92,9 @@ func (m *Machine) ping(now time.Time) {
 			}
 		}
 		p.number++
+		if l.number == 0 {
+			l.first = p.number
+		}
 		l.number = p.number
 		l.sent, l.at = now, now.Add(2*m.cfg.Period)
 		if l.missed >= DeafAfter {
@@ -101,13 +105,18 @@ func (m *Machine) ping(now time.Time) {
 	}
 }
 
-// echoed takes the answer to the last ping of a link.
+// echoed takes the answer to a ping of a link. One that comes after the next ping was sent is as good: a long way, or a machine with
+// too much to do, makes no link deaf.
 func (m *Machine) echoed(d grid.Direction, number uint64) {
-	p, i := m.pings, d.Index()
-	if p == nil || number == 0 || p.links[i].number != number {
+	p := m.pings
+	if p == nil {
 		return
 	}
+	i := d.Index()
 	l := &p.links[i]
+	if l.number == 0 || number < l.first || number > l.number {
+		return
+	}
 	l.at = l.sent.Add(m.pingEvery())
 	l.number, l.missed = 0, 0
 	p.deaf &^= 1 << i

@@ -332,6 +332,12 @@ func (b *Barriers) becomeComplete(k *barrier) {
 	}
 	b.passed[key] = max(b.passed[key], k.of.Generation)
 	b.result(k)
+	for _, o := range b.order { // who is late for those before is told the same
+		if !o.over && o.of.Topic == k.of.Topic && o.of.Name == k.of.Name && o.of.Generation < k.of.Generation {
+			o.arrived = fullSet(o.members)
+			b.becomeComplete(o)
+		}
+	}
 }
 
 func (b *Barriers) becomeFailed(k *barrier) {
@@ -377,11 +383,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	case k != nil:
 	case b.hasPassed(f.of):
 		if f.kind == setTold {
-			full := newSet(f.members)
-			for r := range f.members {
-				full.add(r)
-			}
-			b.send(r.Dir, setFrame{setAnswer, f.of, f.members, full, nil})
+			b.send(r.Dir, setFrame{setAnswer, f.of, f.members, fullSet(f.members), nil})
 		}
 		return
 	default:

@@ -97,6 +97,33 @@ func TestBarrierGenerations(t *testing.T) {
 	}
 }
 
+// Who still waits for a generation when a later one is complete is told that it is complete.
+func TestBarrierCompletesThoseBefore(t *testing.T) {
+	w := line(3)
+	before, of := Barrier{TopicJob, "job/step", 4}, Barrier{TopicJob, "job/step", 6}
+	other := Barrier{TopicJob, "job/end", 4}
+	arrive := func(at int, b Barrier) {
+		t.Helper()
+		if err := w.arrive(w.nodes[at], Arrive{Barrier: b, Members: 3, Ranks: []int{at}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arrive(0, before)
+	arrive(0, other)
+	w.run(time.Second)
+	for i := range w.nodes {
+		arrive(i, of)
+	}
+	w.run(time.Second)
+	n := w.nodes[0]
+	if r := n.results[before]; len(r) != 1 || len(r[0].Gone) > 0 || len(n.results[of]) != 1 || len(n.results[other]) > 0 {
+		t.Errorf("%+v", n.results)
+	}
+	if s := n.bars.Stats(); s.Waiting != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A member that is gone is an error that names it, wherever somebody waits, and no completion; unless it had arrived.
 func TestBarrierMemberGone(t *testing.T) {
 	for _, tc := range []struct {

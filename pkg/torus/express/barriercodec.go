@@ -82,6 +82,14 @@ type set []uint64
 
 func newSet(members int) set { return make(set, (members+63)/64) }
 
+func fullSet(members int) set {
+	s := newSet(members)
+	for r := range members {
+		s.add(r)
+	}
+	return s
+}
+
 func (s set) has(r int) bool { return s[r/64]>>(r%64)&1 != 0 }
 func (s set) add(r int)      { s[r/64] |= 1 << (r % 64) }
 

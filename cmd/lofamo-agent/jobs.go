@@ -132,7 +132,7 @@ func watchEurekas(ctx context.Context, c *cobra.Command, client *jobs.Client, jo
 	})
 	interrupted := c.Context().Err() != nil
 	if errors.Is(err, errEnough) || interrupted {
-		return nil
+		err = nil
 	}
 	return asUsage(err)
 }

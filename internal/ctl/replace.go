@@ -74,7 +74,7 @@ func (r replacement) next(s replaceState) (step replaceStep, waits []string, err
 	at := broken.GetCoord() + spare.GetCoord()
 	ours := r.ours(s, at)
 	switch {
-	case !swapped && !(s.marked[r.broken] && s.marked[r.spare]):
+	case !swapped && (!s.marked[r.broken] || !s.marked[r.spare]):
 		return replaceMark, nil, nil
 	case !swapped && len(unmasked(s, at)) > 0:
 		return replaceMask, nil, nil
@@ -251,6 +251,7 @@ func (r replacement) text(step replaceStep, waits []string) string {
 		return "restoring the links of " + r.spare
 	case replaceEnd:
 		return "maintenance of " + r.spare + " ends"
+	default:
 	}
 	return fmt.Sprintf("%s is in the place of %s", r.spare, r.broken)
 }

@@ -47,7 +47,7 @@ func (c *Client) WatchFaults(ctx context.Context, nodes []string, handle func(Fa
 			var r *lofamov1.WatchFaultsResponse
 			if r, err = s.Recv(); err == nil {
 				if stopped = handle(faultsOf(r)); stopped != nil {
-					return nil
+					return nil //nolint:nilerr // the caller gets it: it ends the watch, and is not tried again
 				}
 			}
 		}
@@ -112,7 +112,7 @@ func (c *Client) WatchEureka(ctx context.Context, job string, handle func(Heard)
 					h.Again, again = again, true
 				}
 				if stopped = handle(h); stopped != nil {
-					return nil
+					return nil //nolint:nilerr // the caller gets it: it ends the watch, and is not tried again
 				}
 			}
 		}

@@ -101,7 +101,7 @@ func TestEurekaGoesFirst(t *testing.T) {
 		}
 		to = append(to, f.Dir)
 	}
-	if fmt.Sprint(to) != "[X- Y+ Y- X+]" { // the others, and the acknowledgement
+	if !slices.Equal(to, []grid.Direction{grid.XMinus, grid.YPlus, grid.YMinus, grid.XPlus}) { // the others, and the acknowledgement
 		t.Errorf("sent to %v", to)
 	}
 	w.now = w.now.Add(w.m.cfg.Periods.LinkPeriod)

@@ -458,7 +458,7 @@ func (m *Machine) commit() {
 	h := &m.hops
 	for c := h.changed & h.on; c != 0; c &= c - 1 {
 		i := bits.TrailingZeros64(c)
-		b, err := h.slots[i].append(nil)
+		b, err := h.slots[i].encode()
 		if err != nil {
 			continue // it could not be sent either
 		}

@@ -395,7 +395,7 @@ func (w *mesh) fill() (total int) {
 				to = w.dims.At(w.rnd.IntN(len(w.nodes)))
 			}
 			s := slot{msg: relay.Message{Kind: relay.Down, Limit: w.cfg.MaxHops, Dst: to, Envelope: fmt.Appendf(nil, "%s/%d", n.at, i)}}
-			b, err := s.append(nil)
+			b, err := s.encode()
 			if err != nil {
 				w.t.Fatal(err)
 			}

@@ -20,8 +20,8 @@ const slotHeader = 1 + 4 + 8 + grid.NumDirections*8
 // MaxKept bounds what is kept of a message.
 const MaxKept = slotHeader + relay.MaxSize
 
-func (s *slot) append(dst []byte) ([]byte, error) {
-	dst = append(dst, byte(s.from))
+func (s *slot) encode() ([]byte, error) {
+	dst := append(make([]byte, 0, slotHeader+len(s.msg.Envelope)), byte(s.from))
 	dst = binary.BigEndian.AppendUint32(dst, s.stream)
 	dst = binary.BigEndian.AppendUint64(dst, s.number)
 	for _, n := range s.wait {
@@ -30,7 +30,7 @@ func (s *slot) append(dst []byte) ([]byte, error) {
 	return s.msg.Append(dst)
 }
 
-// decodeSlot reads what append wrote, and says whether it is that. What it returns is its own.
+// decodeSlot reads what encode wrote, and says whether it is that. What it returns is its own.
 func decodeSlot(b []byte) (slot, bool) {
 	if len(b) < slotHeader {
 		return slot{}, false

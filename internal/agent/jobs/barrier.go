@@ -268,7 +268,7 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 	}
 }
 
-func (s *Barriers) end(now time.Time, b *barrier, c Call, o Outcome) {
+func (s *Barriers) end(now time.Time, c Call, o Outcome) {
 	o.ID = c.ID
 	s.out.Outcomes = append(s.out.Outcomes, o)
 	s.leave(now, c.ID)
@@ -277,7 +277,7 @@ func (s *Barriers) end(now time.Time, b *barrier, c Call, o Outcome) {
 // endAll ends all calls of a barrier alike, the oldest first.
 func (s *Barriers) endAll(now time.Time, b *barrier, o Outcome) {
 	for _, c := range b.callers() {
-		s.end(now, b, c, o)
+		s.end(now, c, o)
 	}
 }
 
@@ -346,11 +346,11 @@ func (s *Barriers) settle(now time.Time, b *barrier) {
 	for _, c := range b.callers() {
 		switch {
 		case !c.Until.IsZero() && !now.Before(c.Until):
-			s.end(now, b, c, Outcome{End: Late, Nodes: b.missing(), Here: len(b.here)})
+			s.end(now, c, Outcome{End: Late, Nodes: b.missing(), Here: len(b.here)})
 		case b.silent.n >= patience && !now.Before(b.askAt):
-			s.end(now, b, c, Outcome{End: Silent})
+			s.end(now, c, Outcome{End: Silent})
 		case b.alone.n >= patience && !now.Before(b.askAt):
-			s.end(now, b, c, Outcome{End: Alone})
+			s.end(now, c, Outcome{End: Alone})
 		case !c.Until.IsZero():
 			s.wakeAt(c.Until)
 		}

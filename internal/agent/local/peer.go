@@ -67,7 +67,7 @@ func (c *caller) read(fd int) error {
 	if err != nil {
 		return err
 	}
-	c.gids = append(groups, cred.Gid)
+	c.gids = append(c.gids[:0], append(groups, cred.Gid)...)
 	return nil
 }
 

@@ -54,8 +54,8 @@ func TestSaysInOrder(t *testing.T) {
 	n.Status("host half is  being started")
 	n.Patience(time.Minute)
 	n.Ready()
-	for _, after := range []time.Duration{0, 499, 500, 501, 999, 1100} {
-		n.Round(now.Add(after * time.Millisecond))
+	for _, ms := range []int{0, 499, 500, 501, 999, 1100} {
+		n.Round(now.Add(time.Duration(ms) * time.Millisecond))
 	}
 	n.Reloading(1_234_567_890)
 	n.Stopping()

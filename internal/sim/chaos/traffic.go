@@ -79,7 +79,7 @@ func (n *Network) Offer(t Traffic) error {
 	return nil
 }
 
-// StopInjection: the processors make no more, and what waits at the sources is put aside (§5.2.1.3: injection is suspended at the source). What is in an injection frame is in the network.
+// StopInjection ends it: the processors make no more, and what waits at the sources is put aside (§5.2.1.3: injection is suspended at the source). What is in an injection frame is in the network.
 func (n *Network) StopInjection() {
 	n.source.traffic.Rate = 0
 	clear(n.source.length)

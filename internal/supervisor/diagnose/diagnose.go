@@ -431,6 +431,7 @@ func wordOf(dnp lofamov1.State) diagnosis.Word {
 		return diagnosis.DNPAlive
 	case lofamov1.State_FAILED:
 		return diagnosis.DNPDead
+	default:
 	}
 	return diagnosis.DNPOpen
 }

@@ -354,6 +354,7 @@ func measured(l LinkResult, v Verdict) string {
 		return fmt.Sprintf("%d frames came damaged, %d probes altered", damaged, altered)
 	case Slow:
 		return fmt.Sprintf("median round trip %d µs, far above that of the other links there", median)
+	default:
 	}
 	return fmt.Sprintf("%d of %d probes lost, %d frames missing", lost, sent, missed)
 }

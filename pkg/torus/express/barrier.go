@@ -487,7 +487,7 @@ func (k *barrier) news(p *barrierPeer) bool {
 }
 
 func (b *Barriers) send(d grid.Direction, f setFrame) {
-	b.out.Send = append(b.out.Send, Send{d, f.append(nil)})
+	b.out.Send = append(b.out.Send, Send{d, f.encode()})
 }
 
 func (b *Barriers) wake(now time.Time) time.Time {

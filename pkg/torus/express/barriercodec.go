@@ -22,8 +22,8 @@ type setFrame struct {
 	gone    []int
 }
 
-func (f *setFrame) append(b []byte) []byte {
-	b = append(b, f.kind, byte(f.of.Topic))
+func (f *setFrame) encode() []byte {
+	b := []byte{f.kind, byte(f.of.Topic)}
 	b = binary.BigEndian.AppendUint16(b, uint16(f.members))
 	b = binary.BigEndian.AppendUint64(b, f.of.Generation)
 	b = append(b, byte(len(f.of.Name)), byte(len(f.gone)))

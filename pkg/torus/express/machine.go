@@ -16,11 +16,15 @@ const (
 	Life = 5 * time.Second
 	// Remember is for how long its ID is remembered at least.
 	Remember = 2 * Life
-	// LinkRate bounds the new broadcasts a second that come by a link, LinkBurst how many may at once.
-	LinkRate, LinkBurst = 400, 256
-	// OriginRate and OriginBurst bound those of an origin. It keeps to a little less itself.
-	OriginRate, OriginBurst = 50, 64
-	ownRate, ownBurst       = 40, 48
+	// LinkRate bounds the new broadcasts a second that come by a link.
+	LinkRate = 400
+	// LinkBurst is how many of them may come at once.
+	LinkBurst = 256
+	// OriginRate bounds those of an origin. It keeps to a little less itself.
+	OriginRate = 50
+	// OriginBurst is how many of those may come at once.
+	OriginBurst       = 64
+	ownRate, ownBurst = 40, 48
 	// maxOrigins is of how many origins the budgets are kept apart: more do not begin within a second or two in a cluster
 	// that is well.
 	maxOrigins = 4096

@@ -390,7 +390,7 @@ func (m *Machine) advance(now time.Time) bool {
 		m.becomeDecision(now, m.round, true)
 		return true
 	}
-	if now.Before(m.deadline) && !(m.state == SystemDrain && m.claimed && m.anyHolding()) {
+	if now.Before(m.deadline) && (m.state != SystemDrain || !m.claimed || !m.anyHolding()) {
 		return false
 	}
 	switch m.state {

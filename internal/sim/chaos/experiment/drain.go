@@ -108,7 +108,7 @@ func (d Drain) trial(cfg chaos.Config, step float64) (DrainPoint, bool, error) {
 	if d.WarmUp > 0 {
 		n.Run(d.WarmUp)
 	} else if n.Fill(int(step*float64(n.Nodes())), fillLimit) != nil {
-		return DrainPoint{}, false, nil
+		return DrainPoint{}, false, nil //nolint:nilerr // it cannot be filled so far: no point
 	}
 	p := DrainPoint{Packets: n.Population(), Filled: n.Now()}
 	by := make([]int, n.Nodes())

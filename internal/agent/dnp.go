@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/hwmon"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/torus/udplink"
@@ -57,6 +58,7 @@ type dnpHalf struct {
 	lookAt  time.Time     // at the mailbox' counters
 
 	jobMail  jobMail
+	masks    chan chanmask.State // to keep on disk: the newest alone
 	linkCopy linkCopy
 	held     heldMessages
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
@@ -69,7 +71,7 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	if err != nil {
 		return fmt.Errorf("DNP half: %w", err)
 	}
-	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU)}
+	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(chan chanmask.State, 1)}
 	d.tests = newProber(ctx, &d.common)
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
@@ -196,6 +198,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 func (d *dnpHalf) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { d.ring(ctx); return nil })
+	g.Go(func() error { d.keepMasks(ctx); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
 	g.Go(func() error { return d.bulk.server.Run(ctx) })
 	g.Go(func() error {

@@ -6,16 +6,43 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
-// saveMask keeps the channel mask. It is in force all the same when the disk does not take it; the next start then asks for the
-// supervisors' word, or has an older one.
+// saveMask has the channel mask kept. It waits for no disk: who holds the mutex for longer than a few write periods is taken for dead.
 func (d *dnpHalf) saveMask() {
 	state, _ := d.core.Mask()
+	select {
+	case <-d.masks: // older
+	default:
+	}
+	d.masks <- state
+}
+
+// keepMasks is the goroutine that waits for the disk. A mask that the disk does not take is in force all the same; the next start then
+// asks for the supervisors' word, or has an older one.
+func (d *dnpHalf) keepMasks(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case state := <-d.masks:
+				d.keepMask(state)
+			default:
+			}
+			return
+		case state := <-d.masks:
+			d.keepMask(state)
+			d.step(dnpcore.MaskKept{State: state})
+		}
+	}
+}
+
+func (d *dnpHalf) keepMask(state chanmask.State) {
 	if err := maskfile.Save(d.statePath(maskfile.Name), state); err != nil {
 		d.log.Error("channel mask not kept: it is lost with the next restart", "err", err)
 	}

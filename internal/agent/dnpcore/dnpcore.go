@@ -283,6 +283,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
 	case OwnMask:
 		m.setOwn(now, ev.Mask)
+	case MaskKept:
+		m.onMaskKept(now, ev.State)
 	case NotTaken:
 		m.onNotTaken(now, ev.Slot)
 	case Hint:

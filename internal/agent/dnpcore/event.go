@@ -203,7 +203,7 @@ type Output struct {
 	Probes          []selftest.Probe  // for the modules register path, report path and bulk: results come by Test
 	TestMail        []TestMail        // for the mailbox
 	SaveTests       bool              // Baselines goes into the copy
-	SaveMask        bool              // Mask is to be kept, before the frames go out
+	SaveMask        bool              // Mask is to be kept, which may take long: MaskKept says when it is
 	Tested          bool              // a module fails, or does no more: the host half is told before it is rung
 	Missing         []routing.Missing // messages of several pieces that did not come whole: evidence of a fault on the way
 	Notes           []Note

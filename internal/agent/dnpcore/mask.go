@@ -23,7 +23,9 @@ type masks struct {
 	base  chanmask.Mask // what the configuration leaves
 	force chanmask.Mask // what is in force at this end
 	lost  bool          // what was kept was lost, and the supervisors have not spoken since
-	tell  time.Time     // when the supervisors are told; zero: there is nothing to tell
+	// keeping: the state is not on disk yet. Supervisors that were told of what a crash undoes would not order it again.
+	keeping bool
+	tell    time.Time // when the supervisors are told; zero: there is nothing to tell
 }
 
 // maskAgain is the time between two statuses while there is something to say that is not a matter of course.
@@ -53,6 +55,19 @@ func (k *masks) speaks() bool {
 type OwnMask struct{ Mask chanmask.Mask }
 
 func (OwnMask) dnpEvent() {}
+
+// MaskKept says that this state is on disk, or that the disk does not take it.
+type MaskKept struct{ State chanmask.State }
+
+func (MaskKept) dnpEvent() {}
+
+// onMaskKept has the supervisors told, unless there is a newer state to keep.
+func (m *Machine) onMaskKept(now time.Time, of chanmask.State) {
+	if of == m.mask.state {
+		m.mask.keeping = false
+		m.tickMask(now)
+	}
+}
 
 // masked says whether a link is kept free of messages, by either end (§6.1).
 func (m *Machine) masked(l *link) bool {
@@ -99,11 +114,11 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	m.tickMask(now)
 }
 
-// changeMask is the only writer of what is wanted: kept first, then told to the neighbours.
+// changeMask is the only writer of what is wanted. Neighbours are told at once, supervisors when it is kept.
 func (m *Machine) changeMask(now time.Time, next chanmask.State) {
 	was := m.mask.wanted()
 	m.mask.state = next
-	m.out.SaveMask = true
+	m.out.SaveMask, m.mask.keeping = true, true
 	if now := m.mask.wanted(); now != was {
 		m.note(NoteMask, "channel mask: %s (was %s), by order %d", now, was, next.Number)
 	}
@@ -153,7 +168,7 @@ func (m *Machine) settleMask(now time.Time) {
 // tickMask has what is wanted come into force, and the supervisors told.
 func (m *Machine) tickMask(now time.Time) {
 	m.settleMask(now)
-	if m.mask.tell.IsZero() || now.Before(m.mask.tell) {
+	if m.mask.keeping || m.mask.tell.IsZero() || now.Before(m.mask.tell) {
 		return
 	}
 	m.mask.tell = time.Time{}

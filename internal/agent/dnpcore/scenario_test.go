@@ -51,6 +51,7 @@ import (
 //	challenge host|dnp|either, ack host|dnp     what a message for this node turned out to be
 //	mask NUMBER 0xBITS        the supervisors' word on the channel mask came down
 //	own 0xBITS                the node's own word
+//	disk hangs|goes           what is to be kept is not kept meanwhile
 //	exception ADDRESS BITS
 func TestScenarios(t *testing.T) {
 	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
@@ -96,7 +97,8 @@ type world struct {
 	corrupt    bool
 	hostDead   map[grid.Direction]bool // last said in frames
 	maskedAt   map[grid.Direction]bool // last said in frames
-	sensorsAt  time.Time               // when they answer next
+	diskHangs  bool
+	sensorsAt  time.Time // when they answer next
 	deeds      []string
 	cfg        Config
 	kept       Hops
@@ -196,6 +198,9 @@ func (w *world) apply(out Output) {
 		state, _ := w.m.Mask()
 		w.cfg.Mask = &state
 		w.say("keeps mask: own %06b, ordered %06b by %d", state.Own, state.Ordered, state.Number)
+		if !w.diskHangs {
+			defer w.step(MaskKept{state})
+		}
 	}
 	if out.Ring {
 		w.say("rings: %s", describe(out.DNP, w.m.descriptor))
@@ -510,6 +515,11 @@ func (w *world) do(args []string) {
 		_, err := fmt.Sscan(args[1]+" "+args[2], &o.Number, &o.Mask)
 		w.must(err)
 		w.step(Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw mask"), Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}}})
+	case "disk":
+		w.diskHangs = args[1] == "hangs"
+		if state, _ := w.m.Mask(); !w.diskHangs {
+			w.step(MaskKept{state})
+		}
 	case "own":
 		var bits uint8
 		_, err := fmt.Sscan(args[1], &bits)

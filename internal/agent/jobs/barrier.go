@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"time"
 
@@ -126,6 +127,9 @@ type Barriers struct {
 	failed map[fault.NodeID]time.Time // since when
 	jobs   map[job]watched
 	watch  []fault.NodeID
+	// stale says that jobs has changed since watch was gathered. The first of them runs out at runsOut, or later; zero: there are none.
+	stale   bool
+	runsOut time.Time
 
 	out Output
 }
@@ -230,7 +234,10 @@ func (s *Barriers) call(now time.Time, c Call) {
 	b.waiting[c.ID], s.calls[c.ID] = c, key
 	b.arrived = b.arrived || len(b.here) >= b.participants
 	b.askAt = now
-	s.jobs[job{c.Name.UID, c.Name.Job}] = watched{c.Members, now.Add(watchFor)}
+	j := job{c.Name.UID, c.Name.Job}
+	was, known := s.jobs[j]
+	s.stale = s.stale || !known || !slices.Equal(was.members, c.Members)
+	s.jobs[j] = watched{c.Members, now.Add(watchFor)}
 }
 
 // makeRoom forgets the barrier at which nobody has waited for the longest time.
@@ -401,9 +408,14 @@ func (s *Barriers) wakeAt(t time.Time) {
 	}
 }
 
-// rewatch gathers the members of the jobs that had barriers of late, the latest first, as many as a node may watch. It is looked at
-// with every step: what has run out is noticed with the next barrier, and costs no wake-up.
+// rewatch gathers the members of the jobs that had barriers of late, the latest first, as many as a node may watch. What has run out is noticed
+// with the next step, and costs no wake-up. It is called with every step, hundreds of times a second, and lists are long: it does something only
+// when there is something new.
 func (s *Barriers) rewatch(now time.Time) {
+	if !s.stale && (s.runsOut.IsZero() || now.Before(s.runsOut)) {
+		return
+	}
+	s.stale, s.runsOut = false, time.Time{}
 	jobs := make([]job, 0, len(s.jobs))
 	for j, w := range s.jobs {
 		if !now.Before(w.until) {
@@ -415,18 +427,25 @@ func (s *Barriers) rewatch(now time.Time) {
 	slices.SortFunc(jobs, func(a, b job) int {
 		return cmp.Or(s.jobs[b].until.Compare(s.jobs[a].until), cmp.Compare(a.uid, b.uid), cmp.Compare(a.name, b.name))
 	})
-	var all []fault.NodeID
+	all := make(map[fault.NodeID]bool)
 	for i, j := range jobs {
-		more := slices.Concat(all, s.jobs[j].members)
-		slices.Sort(more)
-		more = slices.Compact(more)
-		if i >= MaxBarriers || len(more) > MaxMembers {
+		w := s.jobs[j]
+		more := 0
+		for _, id := range w.members {
+			if !all[id] {
+				more++
+			}
+		}
+		if i >= MaxBarriers || len(all)+more > MaxMembers {
 			delete(s.jobs, j)
 			continue
 		}
-		all = more
+		for _, id := range w.members {
+			all[id] = true
+		}
+		s.runsOut = w.until // the latest come first
 	}
-	if !slices.Equal(all, s.watch) {
-		s.watch, s.out.Rewatch = all, true
+	if watch := slices.Sorted(maps.Keys(all)); !slices.Equal(watch, s.watch) {
+		s.watch, s.out.Rewatch = watch, true
 	}
 }

@@ -335,3 +335,26 @@ func TestWatching(t *testing.T) {
 		t.Errorf("long after: %d", len(d.out.Watch))
 	}
 }
+
+// The lists of nodes of many large jobs are not gone through with every step: there are hundreds a second, and the host half's mailbox waits for
+// each of them.
+func TestStepsAreCheap(t *testing.T) {
+	d := newDesk(t)
+	members := []fault.NodeID{"b"}
+	for i := range MaxMembers - 1 {
+		members = append(members, fid("n"+strconv.Itoa(10_000+i)))
+	}
+	const jobs = 100
+	for i := range jobs {
+		d.step(Call{ID: uint64(i + 1), Name: Name{Job: "job" + strconv.Itoa(i), Name: "x", Generation: 1}, Members: members, Participants: 1, Participant: "0"})
+		d.step(Left{ID: uint64(i + 1)})
+	}
+	if len(d.out.Watch) != MaxMembers {
+		t.Fatalf("%d are watched", len(d.out.Watch))
+	}
+	d.now = d.now.Add(2 * keptFor) // the barriers are forgotten, the jobs not yet
+	d.step(Tick{})
+	if n := testing.AllocsPerRun(100, func() { d.s.Step(d.now, Tick{}) }); len(d.s.jobs) != jobs || n > 10 {
+		t.Errorf("%.0f allocations a step with %d jobs", n, len(d.s.jobs))
+	}
+}

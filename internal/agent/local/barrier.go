@@ -27,7 +27,7 @@ type barriers struct {
 	core  *jobs.Barriers
 	last  uint64                       // call
 	calls map[uint64]chan jobs.Outcome // that wait
-	watch []fault.NodeID               // as the core said last
+	watch []fault.NodeID               // as the core said last, in order
 	wake  time.Time                    // of the core; zero: nobody waits
 	kick  chan struct{}                // has room for one: look at wake and fates again
 	fates bool                         // what is known of the nodes has changed
@@ -244,7 +244,11 @@ func (s *Server) failed(ids []fault.NodeID) []fault.NodeID {
 func (b *barriers) fatesChanged(ids []fault.NodeID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if ids != nil && !slices.ContainsFunc(ids, func(id fault.NodeID) bool { return slices.Contains(b.watch, id) }) {
+	watched := func(id fault.NodeID) bool {
+		_, found := slices.BinarySearch(b.watch, id)
+		return found
+	}
+	if ids != nil && !slices.ContainsFunc(ids, watched) {
 		return
 	}
 	b.fates = true

@@ -50,7 +50,7 @@ func (d *dnpHalf) onJobs(payload []byte) {
 			return
 		}
 		if d.core.ExpressLinks() == 0 {
-			d.mailJobs(now, jobs.Mail{Kind: jobs.Taken, Request: m.Request, Result: jobs.NoLinks})
+			d.answerRaise(now, jobs.Mail{Kind: jobs.Taken, Request: m.Request, Result: jobs.NoLinks})
 			return
 		}
 		d.apply(now, d.core.Step(now, dnpcore.RaiseEureka{Token: m.Request, Raise: express.Raise{
@@ -75,11 +75,7 @@ func (d *dnpHalf) tellJobs(now time.Time, out *dnpcore.Output) {
 		d.mailWaiting(now)
 	}
 	for _, r := range out.EurekasRaised {
-		answer := jobs.Mail{Kind: jobs.Taken, Request: r.Token, Result: resultOf(r.Err), Links: uint8(d.core.ExpressLinks())}
-		if d.jobMail.answers = append(d.jobMail.answers, answer); len(d.jobMail.answers) > maxAnswers {
-			d.jobMail.answers = slices.Delete(d.jobMail.answers, 0, 1)
-		}
-		d.mailJobs(now, answer)
+		d.answerRaise(now, jobs.Mail{Kind: jobs.Taken, Request: r.Token, Result: resultOf(r.Err), Links: uint8(d.core.ExpressLinks())})
 	}
 	for i := range out.Eurekas {
 		if n := len(out.Eurekas[i].Body); n > 0 && n <= jobs.MaxEnvelope {
@@ -89,6 +85,14 @@ func (d *dnpHalf) tellJobs(now time.Time, out *dnpcore.Output) {
 	for i := range out.Barriers {
 		d.mailJobs(now, d.statusOf(&out.Barriers[i]))
 	}
+}
+
+// answerRaise answers a Raise, and remembers the answer: what was refused once is refused when it is asked again, for its caller may have been told.
+func (d *dnpHalf) answerRaise(now time.Time, m jobs.Mail) {
+	if d.jobMail.answers = append(d.jobMail.answers, m); len(d.jobMail.answers) > maxAnswers {
+		d.jobMail.answers = slices.Delete(d.jobMail.answers, 0, 1)
+	}
+	d.mailJobs(now, m)
 }
 
 // mailJobs sends a mail behind those that wait.

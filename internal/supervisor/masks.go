@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // maskQueue bounds the statuses that wait; beyond it they are dropped: who is not heard is asked again.
@@ -90,7 +91,10 @@ func (k *maskers) run(ctx context.Context) {
 func (k *maskers) follow(m *masker.Machine) {
 	all, revision, _ := k.s.masks.All()
 	topo := k.s.names.Topology()
-	ids := topo.IDs()
+	var ids map[grid.Coord]fault.NodeID
+	if len(all) > 0 { // it costs as much as there are nodes
+		ids = topo.IDs()
+	}
 	want := make(map[fault.NodeID]chanmask.Mask)
 	mask := func(id fault.NodeID, known bool, without func(chanmask.Mask) chanmask.Mask) {
 		if !known {

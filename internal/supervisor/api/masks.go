@@ -321,7 +321,10 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	}
 	topo := s.cfg.Names.Topology()
 	regions, traps := t.Find()
-	closing := t.Close(req.GetIsolate())
+	closing := t.Close(req.GetIsolate(), func() bool { return ctx.Err() != nil })
+	if err := ctx.Err(); err != nil { // nobody waits for it any more, and part of it closes nothing
+		return nil, status.FromContextError(err).Err()
+	}
 	resp := &lofamov1.CloseRegionsResponse{Caught: uint32(traps.States), Left: uint32(closing.Left.States)}
 	idAt := func(c grid.Coord) string {
 		n, _ := topo.Place(c)

@@ -102,16 +102,22 @@ const maxTried = 48
 //
 // The local rule of planar adaptive routing, by which every node with dead channels in two dimensions closes (Figure 17(b)),
 // gives up more than is needed: a convex corner catches nobody (Figure 17(c)).
-func (t *Torus) Close(isolate bool) Closing {
+//
+// It looks at the whole torus for every link that it tries, which for one of MaxNodes takes seconds each time. stop is asked between
+// them; when it says so, what has been found so far is returned. nil: never.
+func (t *Torus) Close(isolate bool, stop func() bool) Closing {
+	if stop == nil {
+		stop = func() bool { return false }
+	}
 	now := t.Clone()
 	c := Closing{Left: now.Traps()}
-	for c.Left.States > 0 {
-		if l, left, ok := now.bestLink(c.Left); ok {
+	for c.Left.States > 0 && !stop() {
+		if l, left, ok := now.bestLink(c.Left, stop); ok {
 			now.Cut(l)
 			c.Mask, c.Left = append(c.Mask, l), left
 			continue
 		}
-		n, left, ok := now.bestNode(c.Left)
+		n, left, ok := now.bestNode(c.Left, stop)
 		if !isolate || !ok {
 			break
 		}
@@ -138,12 +144,12 @@ func (m Mask) directions() []grid.Direction {
 
 // bestLink returns the link, of those at which messages turn round, without which the fewest are caught, if these are fewer than
 // now and nobody is cut off.
-func (t *Torus) bestLink(traps Traps) (best Link, left Traps, ok bool) {
+func (t *Torus) bestLink(traps Traps, stop func() bool) (best Link, left Traps, ok bool) {
 	left, tried := traps, 0
 	for _, n := range traps.Nodes(t.Dims) {
 		for _, d := range t.Open(n).directions() {
 			l, _ := LinkAt(t.Dims, n, d)
-			if a, b := l.Ends(t.Dims); traps.node[t.Dims.Rank(a)] && traps.node[t.Dims.Rank(b)] && l.Node != n || tried == maxTried {
+			if a, b := l.Ends(t.Dims); traps.node[t.Dims.Rank(a)] && traps.node[t.Dims.Rank(b)] && l.Node != n || tried == maxTried || stop() {
 				continue // it was tried from its other end
 			}
 			if _, _, cuts := t.Cuts(l); cuts {
@@ -161,10 +167,10 @@ func (t *Torus) bestLink(traps Traps) (best Link, left Traps, ok bool) {
 }
 
 // bestNode is bestLink for whole nodes: those among which messages turn round, and their destinations.
-func (t *Torus) bestNode(traps Traps) (best grid.Coord, left Traps, ok bool) {
+func (t *Torus) bestNode(traps Traps, stop func() bool) (best grid.Coord, left Traps, ok bool) {
 	left = traps
 	for i, n := range append(traps.Nodes(t.Dims), traps.For...) {
-		if i == maxTried {
+		if i == maxTried || stop() {
 			break
 		}
 		without := t.Clone()

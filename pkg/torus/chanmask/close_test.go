@@ -89,16 +89,29 @@ func TestShapes(t *testing.T) {
 func TestPocketIsClosed(t *testing.T) {
 	torus := newTorus(t, "8x8")
 	pocket(torus, 3, 4, 2, 2)
-	c := torus.Close(false)
+	c := torus.Close(false, nil)
 	if c.Left.States != 0 || len(c.Isolated) != 0 || len(c.Mask) == 0 || len(c.Mask) > 2 {
 		t.Errorf("masks %v, isolates %v, %d states are still caught", c.Mask, c.Isolated, c.Left.States)
+	}
+}
+
+// Who does not wait for it any more has it stop.
+func TestCloseStops(t *testing.T) {
+	torus := newTorus(t, "8x8")
+	pocket(torus, 3, 4, 2, 2)
+	for asked := range 2 {
+		left := asked
+		c := torus.Close(false, func() bool { left--; return left < 0 })
+		if len(c.Mask) > 0 || c.Left.States == 0 {
+			t.Errorf("stopped when it was asked for the %d. time: masks %v, %d states are left", asked+1, c.Mask, c.Left.States)
+		}
 	}
 }
 
 // checkClosing closes a torus and holds it to its word.
 func checkClosing(t *testing.T, torus *Torus, isolate bool) Closing {
 	t.Helper()
-	c := torus.Close(isolate)
+	c := torus.Close(isolate, nil)
 	after := torus.Clone()
 	for _, l := range c.Mask {
 		if slices.Contains(torus.Dead(), l) {

@@ -112,7 +112,8 @@ func (r replacement) ours(s replaceState, at string) []*lofamov1.LinkMask {
 	return out
 }
 
-// unmasked are the directions of the place's links that nobody masks.
+// unmasked are the directions of the place's links that nobody masks. Those that lead to where there is no node of these supervisors
+// cannot be masked, and carry nothing that waits for this node here.
 func unmasked(s replaceState, at string) []grid.Direction {
 	dims, err := grid.ParseDims(s.topology.GetDims())
 	c, err2 := grid.ParseCoord(at)
@@ -122,6 +123,9 @@ func unmasked(s replaceState, at string) []grid.Direction {
 	var out []grid.Direction
 	for _, d := range dims.Links() {
 		n, _ := dims.Neighbour(c, d)
+		if !slices.ContainsFunc(s.topology.GetNodes(), func(t *lofamov1.TopologyNode) bool { return t.GetCoord() == n.String() }) {
+			continue
+		}
 		masked := slices.ContainsFunc(s.masks, func(m *lofamov1.LinkMask) bool {
 			if d.Positive() {
 				return m.GetCoord() == at && m.GetDirection() == d.String()
@@ -285,7 +289,9 @@ func readReplacement(ctx context.Context, s session, r replacement) (st replaceS
 		}
 		for _, l := range links.GetLinks() {
 			ends++
-			if l.GetState() != lofamov1.State_NORMAL {
+			// A link to a dead node gets well with that one, and one to nobody never does.
+			other := others(l, r.spare)
+			if l.GetState() != lofamov1.State_NORMAL && !st.failed[other] && nodeOf(st.topology, other) != nil {
 				st.unwell = append(st.unwell, l.GetNode()+"/"+l.GetDirection())
 			}
 		}
@@ -294,6 +300,14 @@ func readReplacement(ctx context.Context, s session, r replacement) (st replaceS
 		st.unwell = append(st.unwell, r.spare)
 	}
 	return st, nil
+}
+
+// others is the end of a link that is not a node's own.
+func others(l *lofamov1.Link, id string) string {
+	if l.GetNode() == id {
+		return l.GetPeer()
+	}
+	return l.GetNode()
 }
 
 // do does one step. Each is done whole or not at all, and may be done again.

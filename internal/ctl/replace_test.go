@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
 // replaceWorld is what is committed; it does what is asked for, as supervisors would.
@@ -67,5 +68,26 @@ func TestReplaceRefuses(t *testing.T) {
 		if _, _, err := r.next(s); !errors.As(err, &cannot) {
 			t.Errorf("%s by %s: %v", c[0], c[1], err)
 		}
+	}
+}
+
+// Beside an empty place, or one of another region, the links that can be masked are.
+func TestReplaceBesideNobody(t *testing.T) {
+	r, s := replaceWorld()
+	s.topology.Nodes[2].Coord = "" // n2
+	s.marked["n1"], s.marked["s0"] = true, true
+	if got := unmasked(s, "1,0,0"); !slices.Equal(got, []grid.Direction{grid.XMinus}) {
+		t.Errorf("masks %v", got)
+	}
+	s.masks = []*lofamov1.LinkMask{{Node: "n0", Coord: "0,0,0", Direction: "X+", Peer: "n1", PeerCoord: "1,0,0", Reason: "swap"}}
+	if step, waits, err := r.next(s); step != replaceSwap || err != nil {
+		t.Errorf("step %d, waits for %v, %v", step, waits, err)
+	}
+}
+
+func TestOthers(t *testing.T) {
+	l := &lofamov1.Link{Node: "a", Peer: "b"}
+	if others(l, "a") != "b" || others(l, "b") != "a" {
+		t.Error("the other end of a link")
 	}
 }

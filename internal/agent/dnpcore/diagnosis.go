@@ -47,7 +47,8 @@ type examination struct {
 	ownHas uint64                              // bit i: the own probe i was answered
 	ownAt  time.Time                           // the next own probe
 
-	found []diagnosis.Finding // of the order, once done
+	found   []diagnosis.Finding // of the order, once done
+	refused string              // why it tested nothing; empty: it did
 }
 
 // older says whether an order is one from before the last.
@@ -67,11 +68,14 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 	case x.order != nil && older(o.GetNumber(), last):
 		m.note(NoteRefused, "a diagnosis order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
 	case x.order != nil && same(o.GetNumber(), last):
-		if x.found != nil {
+		switch {
+		case x.found != nil:
 			m.sayFindings(2, o.GetKnown())
+		case x.refused != "":
+			m.sayRefused(2)
 		}
 	default:
-		x.order, x.machine, x.found = o, nil, nil
+		x.order, x.machine, x.found, x.refused = o, nil, nil, ""
 		x.beginAt = now
 		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {
 			x.beginAt = next
@@ -111,7 +115,8 @@ func (m *Machine) beginDiagnosis(now time.Time) {
 	}
 	if err := cfg.Validate(); err != nil { // none of these links is here: the order may be of an older topology
 		x.wake = time.Time{}
-		m.seal(Seal{Attempt: 1, Findings: m.findings(&lofamov1.DiagnosisFindings{Error: err.Error()})})
+		x.refused = err.Error()
+		m.sayRefused(1)
 		return
 	}
 	x.machine = diagnosis.New(cfg, now)
@@ -209,6 +214,11 @@ func (m *Machine) sayFindings(attempt int, known uint32) {
 			})})
 		}
 	}
+}
+
+// sayRefused sends up why nothing was tested.
+func (m *Machine) sayRefused(attempt int) {
+	m.seal(Seal{Attempt: attempt, Findings: m.findings(&lofamov1.DiagnosisFindings{Error: m.exam.refused})})
 }
 
 // links are those that were tested.

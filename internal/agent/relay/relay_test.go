@@ -169,6 +169,11 @@ func TestSeenVisits(t *testing.T) {
 	if !s.Visit(now.Add(time.Second), msg("b", 2)) {
 		t.Error("and for ever")
 	}
+	late := now.Add(3 * time.Second) // what has waited here for a way, and is sent to all neighbours then
+	s.Spread(late, msg("c", 1))
+	if s.Visit(late, msg("c", 2)) {
+		t.Error("what has waited, and then went to all neighbours, comes again")
+	}
 }
 
 func FuzzDecode(f *testing.F) {

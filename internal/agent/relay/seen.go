@@ -74,7 +74,7 @@ func (s *Seen) Again(m Message) bool { return s.at[key(m)].visits > 1 }
 func (s *Seen) Spread(now time.Time, m Message) {
 	k := key(m)
 	was, known := s.at[k]
-	if !known {
+	if !known || now.Sub(was.at) >= s.ttl { // it may have waited here for a way
 		was = sight{at: now, made: m.Made, visits: 1}
 	}
 	was.spread = true

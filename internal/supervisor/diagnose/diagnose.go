@@ -58,6 +58,10 @@ func DefaultTiming() Timing {
 	return Timing{Again: 400 * time.Millisecond, Quiet: 1500 * time.Millisecond, Least: 3 * time.Second, Most: 8 * time.Second}
 }
 
+// tellEvery is the least time between two words of progress. So all of them fit what the transport holds for a caller that has stopped reading
+// (64 KiB): it holds up no diagnosis, and with it no other caller's.
+const tellEvery = 100 * time.Millisecond
+
 // What a diagnosis fails with before it begins.
 var (
 	ErrNotLeading = errors.New("this supervisor does not lead")
@@ -314,15 +318,20 @@ func (r *run) collect(ctx context.Context, progress func(*lofamov1.DiagnosisProg
 	again := time.NewTicker(t.Again)
 	defer again.Stop()
 	r.ask(ctx)
-	told := (*lofamov1.DiagnosisProgress)(nil)
+	var told *lofamov1.DiagnosisProgress
+	var toldAt time.Time
 	for {
-		if p := r.progress(); told == nil || p.GetAnswered() != told.GetAnswered() || p.GetHeard() != told.GetHeard() {
+		p := r.progress()
+		done := int(p.GetAnswered()) == len(r.nodes)
+		news := told == nil || p.GetAnswered() != told.GetAnswered() || p.GetHeard() != told.GetHeard()
+		if news && (done || time.Since(toldAt) >= tellEvery) {
 			if err := progress(p); err != nil {
 				return err
 			}
-			if told = p; int(p.GetAnswered()) == len(r.nodes) && !slices.ContainsFunc(r.order, func(id fault.NodeID) bool { return !r.nodes[id].done() }) {
-				return nil
-			}
+			told, toldAt = p, time.Now()
+		}
+		if done {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -369,9 +378,9 @@ func (r *run) ask(ctx context.Context) {
 		if straight {
 			r.send(n, "")
 		}
-		if k := n.asked - 3; len(n.gateways) > 0 && !n.dnp() && (k >= 0 || !straight) {
+		if len(n.gateways) > 0 && !n.dnp() && (n.asked >= 3 || !straight) {
 			for j := range 2 {
-				r.send(n, n.gateways[(2*max(k, n.asked-1)+j)%len(n.gateways)])
+				r.send(n, n.gateways[(2*(n.asked-1)+j)%len(n.gateways)])
 			}
 		}
 		if i%64 == 63 && ctx.Err() != nil {

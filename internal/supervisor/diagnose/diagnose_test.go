@@ -218,6 +218,9 @@ func TestWhoIsAsked(t *testing.T) {
 		if last := said[len(said)-1]; last.GetAnswered() != last.GetNodes() || int(last.GetNodes()) != tc.nodes {
 			t.Errorf("%s: the last progress is %v", tc.scope, last)
 		}
+		if most := 3 + int(time.Duration(r.GetTookMs())*time.Millisecond/tellEvery); len(said) > most {
+			t.Errorf("%s: %d words of progress in %d ms: want %d at most", tc.scope, len(said), r.GetTookMs(), most)
+		}
 		for _, o := range n.orders {
 			if o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 || o.GetReplyTo() != "[::1]:10" {
 				t.Errorf("%v", o)

@@ -131,6 +131,7 @@ type evidence struct {
 	witnesses   int // distinct neighbours to which nothing of it comes by any link, all of them tested
 	contradicts int // distinct neighbours that heard something of it
 	hostSilent  int // words that its host half does not answer where its DNP half does
+	altered     int // links by which only what it passed on came back altered
 
 	dnpDead, nodeDead bool // found so
 }
@@ -193,6 +194,9 @@ func (c *collation) hearOf(n *NodeFindings, to grid.Coord) {
 		if f.hostSilent() {
 			e.hostSilent++
 		}
+		if !f.corrupt() && f.Host.Altered+f.Through.Altered > 0 {
+			e.altered++
+		}
 	}
 	switch {
 	case tested == 0:
@@ -215,6 +219,9 @@ func (n *NodeFindings) finding(d grid.Direction) *Finding {
 func (c *collation) judgeNode(n *NodeFindings) {
 	e := c.nodes[n.Node]
 	degree := len(c.dims.Neighbours(n.Node))
+	if e.altered > 0 {
+		c.open(n.Node, "probes that it passed on came back altered, by links that alter nothing else: either half of it, or what is behind it")
+	}
 	switch {
 	case e.dnpLives && e.hostLives:
 	case e.dnpLives && e.hostSilent > 0:
@@ -345,7 +352,7 @@ func measured(l LinkResult, v Verdict) string {
 			continue
 		}
 		lost, sent = lost+f.DNP.Lost(), sent+f.DNP.Sent
-		altered += f.DNP.Altered + f.Host.Altered + f.Through.Altered
+		altered += f.DNP.Altered
 		damaged, missed = damaged+f.Damaged, missed+f.Missed
 		median = max(median, f.DNP.Median.Microseconds())
 	}

@@ -352,3 +352,20 @@ func TestOneEndAloneIsInconclusive(t *testing.T) {
 		t.Errorf("silent %v, open %v", report.Silent, report.Open)
 	}
 }
+
+// What only came back altered from behind a neighbour is not held against the link to that neighbour.
+func TestAlteredBehindTheLink(t *testing.T) {
+	dims := grid.Dims{X: 4, Y: 3, Z: 1}
+	all := newTruth(dims).findings()
+	at, _ := dims.Neighbour(all[0].Node, grid.XPlus)
+	all[0].finding(grid.XPlus).Through.Altered = 3
+	report := Collate(dims, all)
+	for _, l := range report.Links {
+		if l.Verdict != Good {
+			t.Errorf("link %s %s is %s", l.Node, l.Dir, l.Verdict)
+		}
+	}
+	if len(report.Found) > 0 || len(report.Open) != 1 || report.Open[0].Node != at {
+		t.Errorf("found %v, open %v: want a question about %s", report.Found, report.Open, at)
+	}
+}

@@ -55,7 +55,7 @@ const (
 	HostSilent
 	// Lossy: probes, or frames from the neighbour, were lost.
 	Lossy
-	// Corrupt: probes came back altered, or frames damaged.
+	// Corrupt: probes to the neighbour's DNP half came back altered, or frames damaged.
 	Corrupt
 	// Dead: no test is answered, and what is dead is known (Collate alone says so).
 	Dead
@@ -130,11 +130,10 @@ func Judge(f Finding, all []Finding) Verdict {
 	return Good
 }
 
-func (f *Finding) corrupt() bool {
-	return f.DNP.Altered+f.Host.Altered+f.Through.Altered > 0 || f.Damaged >= damagedSome
-}
+// corrupt and lossy look at the tests of this link alone: what went through the neighbour, or to its host half, may have been altered or
+// lost behind it.
+func (f *Finding) corrupt() bool { return f.DNP.Altered > 0 || f.Damaged >= damagedSome }
 
-// lossy looks at the tests of this link alone: what went through the neighbour may have been lost behind it.
 func (f *Finding) lossy() bool { return f.DNP.Lost() >= lostSome || f.Missed >= missedSome }
 
 func (f *Finding) hostSilent() bool {

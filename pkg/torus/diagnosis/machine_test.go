@@ -104,7 +104,7 @@ func TestWhatComesOtherwise(t *testing.T) {
 			return 0, nil
 		case s.Dir == grid.XPlus && s.Kind == Host:
 			return 0, nil
-		case s.Dir == grid.XPlus && s.Kind == Through:
+		case s.Dir == grid.XPlus && s.Kind == Through, s.Dir == grid.YMinus && s.Kind == DNP:
 			s.Data[20] ^= 4
 		}
 		return LateAfter + time.Millisecond, s.Data
@@ -113,10 +113,10 @@ func TestWhatComesOtherwise(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	all := m.Findings()
-	if x := all[0]; x.Through.Altered != 12 || x.Host.Lost() != 6 || x.DNP.Late != 36 || !x.hostSilent() || Judge(x, all) != Corrupt {
+	if x := all[0]; x.Through.Altered != 12 || x.Host.Lost() != 6 || x.DNP.Late != 36 || !x.hostSilent() || Judge(x, all) != HostSilent {
 		t.Errorf("%+v: %s", x, Judge(x, all))
 	}
-	if y := all[1]; y.DNP.Lost() < 5 || y.DNP.Lost() > 20 || Judge(y, all) != Lossy {
+	if y := all[1]; y.DNP.Lost() < 5 || y.DNP.Lost() > 20 || Judge(y, all) != Corrupt {
 		t.Errorf("%+v: %s", y, Judge(y, all))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"time"
 
@@ -44,7 +45,10 @@ func (o *options) dial(c *cobra.Command, j jobFlags) (*jobs.Client, context.Cont
 		j.socket = cfg.JobsSocket()
 	}
 	client, err := jobs.Dial(j.socket)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, nil, nil, err
+	case err != nil:
 		return nil, nil, nil, fmt.Errorf("%w: --socket: %w", errUsage, err)
 	}
 	ctx, cancel := context.WithCancel(c.Context())

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -39,7 +41,7 @@ type Client struct {
 }
 
 // Dial returns a client for the socket at that path; empty: that of the environment (LOFAMO_SOCKET), or the default one. It does
-// not connect yet: nobody need listen there.
+// not connect yet: nobody need listen there. It fails with fs.ErrPermission where this process may not open the socket: calls would wait for ever.
 func Dial(socket string) (*Client, error) {
 	path, err := filepath.Abs(cmp.Or(socket, os.Getenv(EnvSocket), DefaultSocket))
 	if err != nil {
@@ -47,6 +49,9 @@ func Dial(socket string) (*Client, error) {
 	}
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket of the host half %s: given a path of %d bytes: want at most %d", path, len(path), maxSocketPath)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS); errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("socket of the host half %s: %w: want a user who may write to it", path, err)
 	}
 	// A half that is restarted is back within a second: the connection is tried again as soon.
 	again := backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}

@@ -90,6 +90,23 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
+// Who may not open the socket is told so, and does not wait.
+func TestWhoMayOpenTheSocket(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be somebody else")
+	}
+	w := newCluster(t, config.DefaultAgent().Jobs, "a")
+	if err := os.Chmod(w.sockets["a"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := as(t, 1001, nil, "faults", w.sockets["a"]); !strings.HasSuffix(got, "permission denied: want a user who may write to it") {
+		t.Error(got)
+	}
+	if got := as(t, 0, nil, "faults", w.sockets["a"]); got != "OK" {
+		t.Errorf("root: %s", got)
+	}
+}
+
 // Forty groups are more than the kernel tells with the first question.
 func TestManyGroups(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -39,7 +39,11 @@ func each(half fault.Half, do func(fault.Half) error) error {
 	return errors.Join(do(fault.HalfHost), do(fault.HalfDNP))
 }
 
-// serves watches a half's watchdog word until it is written, for as long as a half may be silent that does not hang. It
+// servesWithin is how long a half may be silent at least until it is said that it does not serve. A kubelet asks every few seconds, and may end
+// the container: what a busy machine keeps from running, or is being restarted, is not to be called dead by that.
+const servesWithin = 2 * time.Second
+
+// serves watches a half's watchdog word until it is written, for as long as a half may be silent that does not hang, and servesWithin. It
 // reads what the half's daemon and the other half read, and asks nobody.
 func serves(ctx context.Context, cfg config.Agent, h fault.Half) error {
 	p, err := cfg.Timing()
@@ -55,7 +59,7 @@ func serves(ctx context.Context, cfg config.Agent, h fault.Half) error {
 	if err != nil {
 		return fmt.Errorf("%s half: %w", h, err)
 	}
-	within := recovery.HangBound(p.TRead, p.ReadMisses)
+	within := max(recovery.HangBound(p.TRead, p.ReadMisses), servesWithin)
 	t := time.NewTicker(p.TWrite)
 	defer t.Stop()
 	for end := time.Now().Add(within); ; {

@@ -45,6 +45,7 @@ const maxOutput = 4096
 type Config struct {
 	Component fault.Component
 	Command   []string // the program's absolute path, then its arguments
+	Env       []string // its environment; nil: that of this process
 	Interval  time.Duration
 	Timeout   time.Duration
 }
@@ -119,7 +120,7 @@ func (s *Source) Read(ctx context.Context) (source.Reading, error) {
 
 func (s *Source) command(ctx context.Context, stdout, stderr *output) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.cfg.Command[0], s.cfg.Command[1:]...)
-	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.Env, cmd.Stdout, cmd.Stderr = s.cfg.Env, stdout, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // when the thread ends that starts it
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = drain

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -17,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/sensor/script"
 
 	"github.com/lofamo/lofamo/internal/agent/checks"
+	"github.com/lofamo/lofamo/internal/agent/notify"
 )
 
 // Starter has the checks of one configuration.
@@ -39,7 +41,9 @@ func New(cfg sensor.Config) *Starter {
 			continue
 		}
 		interval, timeout := p.ScriptTimes()
-		s.checks[c] = &check{make(chan struct{}, 1), script.New(script.Config{Component: c, Command: p.Command, Interval: interval, Timeout: timeout})}
+		s.checks[c] = &check{make(chan struct{}, 1), script.New(script.Config{
+			Component: c, Command: p.Command, Env: notify.Environment(os.Environ()), Interval: interval, Timeout: timeout,
+		})}
 	}
 	if len(s.checks) == 0 {
 		return nil

@@ -115,6 +115,16 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A check is not who the service manager has started: what it says to him would be taken for this process' word, where he takes that of all.
+func TestChecksDoNotReachTheManager(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", "/run/x")
+	t.Setenv("LOFAMO_TEST", "kept")
+	r, err := serve(t, `echo "$LOFAMO_TEST $NOTIFY_SOCKET"`).ask(t.Context())
+	if err != nil || r.Detail != "kept" {
+		t.Errorf("the check's environment: %q, %v", r.Detail, err)
+	}
+}
+
 // Who asks gives a name, never a command, and only what is configured is run.
 func TestRefusals(t *testing.T) {
 	w := serve(t, ": > $1/ran")

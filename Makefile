@@ -83,7 +83,7 @@ bench: build ## the published figures, on this machine: about 75 minutes; BENCH_
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go run ./cmd/lofamo-bench $(BENCH_FLAGS)
 
 .PHONY: figures
-figures: ## plots and tables of docs/papers/chaos.md; FIGURES_FLAGS to narrow (-only table3), SEED to change
+figures: ## plots and tables of docs/papers/chaos.md and chaos-router.md; FIGURES_FLAGS to narrow (-only table3), SEED to change
 	mkdir -p docs/papers/figures
 	cd bench && go run ./cmd/lofamo-figures -out $(CURDIR)/docs/papers/figures -seed $${SEED:-1} $(FIGURES_FLAGS)
 

@@ -86,6 +86,9 @@ func drainVariants(o options) ([]picture, error) {
 		}
 		o.out.f("| %s | %d | %.0f %% | %.3f | %.0f (%.0f to %.0f) |\n", v.Name, most, 100*share, got.Fit.Slope, got.Full, got.FullLow, got.FullHigh)
 	}
+	if err := sameTime(o); err != nil {
+		return nil, err
+	}
 	o.out.f("\n| Figure 11 | packets when injection stops | of them for it | left at the time-out | given to another processor | cleared | by routers | of which beside it |\n|---|---|---|---|---|---|---|---|\n")
 	for _, mask := range []bool{false, true} {
 		cfg := chaos.Default(16, 16)
@@ -104,4 +107,24 @@ func drainVariants(o options) ([]picture, error) {
 		o.out.f("| %s | %d | %d | %d | %d | %d | %d | %d |\n", name, s.Before, s.ForIt, s.Left, s.Misdelivered, s.Cleared, len(s.Reporters), s.Beside)
 	}
 	return nil, nil
+}
+
+// sameTime gives both networks the same time of injection under hot spots, which the paper does not tell.
+func sameTime(o options) error {
+	o.out.f("\n| cycles of injection | network | drains | full network (95 %%) | paper |\n|---|---|---|---|---|\n")
+	for _, cycles := range []int{2000, 3000} {
+		for _, f := range []struct{ radix, trials, paper int }{{16, 20, experiment.PaperFull16}, {32, 8, experiment.PaperFull32}} {
+			d := experiment.PaperDrain(f.radix, 10, o.drainTrials(f.trials))
+			if o.short {
+				d = experiment.PaperDrain(f.radix/4, 1, 2)
+			}
+			d.Network.Seed, d.WarmUp = o.seed*1000, cycles
+			got, err := d.Run()
+			if err != nil {
+				return err
+			}
+			o.out.f("| %d | %dx%d | %d | %.0f (%.0f to %.0f) | %d |\n", cycles, d.Network.Dims[0], d.Network.Dims[1], len(got.Points), got.Full, got.FullLow, got.FullHigh, f.paper)
+		}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-// Command lofamo-figures makes the figures and tables of docs/papers/chaos.md: what the thesis on the Chaos router (seed 003) found by
+// Command lofamo-figures makes the figures and tables of docs/papers/chaos.md and chaos-router.md: what the thesis on the Chaos router (seed 003) found by
 // experiment, found again with our models, in two and three dimensions.
 //
 // Pictures and their numbers go to files, the tables for the document to the standard output, progress to the standard error. A seed gives the same

@@ -15,7 +15,8 @@ import (
 )
 
 // jobMail is what this half keeps of its mails to the host half about jobs. A queue of the kernel may hold no more than ten of them
-// (net.unix.max_dgram_qlen), so that what it does not take waits here: at most maxJobMail of them, the oldest drop, and each for jobMailLife.
+// (net.unix.max_dgram_qlen), and one that is full of them would hold up doorbells and reports, and make this half call itself sick. So they take
+// a part of it (mailbox.Offer), and what finds no room waits here: at most maxJobMail of them, the oldest drop, and each for jobMailLife.
 type jobMail struct {
 	waiting []waitingMail
 	// answers are the last ones to Raise: the host half asks again when an answer does not come, and nothing is raised twice.
@@ -119,7 +120,7 @@ func (d *dnpHalf) mailWaiting(now time.Time) {
 
 // tookJobMail says whether a mail need not be sent again: the mailbox took it, or there is none. A host half that does not run has no job that waits.
 func (d *dnpHalf) tookJobMail(m jobs.Mail) bool {
-	return !errors.Is(d.box.Send(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)}), mailbox.ErrDropped)
+	return !errors.Is(d.box.Offer(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)}), mailbox.ErrDropped)
 }
 
 func (d *dnpHalf) statusOf(s *dnpcore.BarrierStatus) jobs.Mail {

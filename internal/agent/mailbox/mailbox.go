@@ -159,6 +159,14 @@ func removeStale(path string) error {
 // is full and ErrAbsent when nobody listens; the message is gone then, and counted. The payload
 // stays the caller's.
 func (b *Box) Send(m Message) error {
+	err := b.send(m)
+	if errors.Is(err, ErrDropped) {
+		b.full.Add(1)
+	}
+	return err
+}
+
+func (b *Box) send(m Message) error {
 	buf, err := m.Append(make([]byte, 0, overhead+len(m.Payload)))
 	if err != nil {
 		return fmt.Errorf("send to mailbox %s: %w", b.peer, err)
@@ -180,7 +188,6 @@ func (b *Box) Send(m Message) error {
 		b.sent.Add(1)
 		return nil
 	case errors.Is(sendErr, unix.EAGAIN), errors.Is(sendErr, unix.ENOBUFS):
-		b.full.Add(1)
 		sendErr = ErrDropped
 	case errors.Is(sendErr, unix.ENOENT), errors.Is(sendErr, unix.ECONNREFUSED):
 		b.absent.Add(1)
@@ -196,15 +203,25 @@ const spareRoom = 9000
 
 // SendSpare is Send for what may never take another message's place: it drops while the other half is
 // behind, so that doorbells and reports always find room. Such a drop is not counted.
-func (b *Box) SendSpare(m Message) error {
+func (b *Box) SendSpare(m Message) error { return b.sendWithin(m, spareRoom) }
+
+// offerRoom is spareRoom for Offer: four of the smallest messages, each of which counts as some 770 bytes.
+const offerRoom = 3000
+
+// Offer is SendSpare for messages that their sender keeps until they are taken. There may be many small ones at a time: they leave the
+// greater part of the queue free, which full would be taken for a sickness of this half.
+func (b *Box) Offer(m Message) error { return b.sendWithin(m, offerRoom) }
+
+// sendWithin sends what is no loss, as long as less than that lies in the other half's queue.
+func (b *Box) sendWithin(m Message, room int) error {
 	waiting, waitErr := 0, error(nil)
 	if err := b.raw.Control(func(fd uintptr) { waiting, waitErr = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
 		return fmt.Errorf("send to mailbox %s: %w: %w", b.peer, ErrClosed, err)
 	}
-	if waitErr == nil && waiting >= spareRoom {
+	if waitErr == nil && waiting >= room {
 		return fmt.Errorf("send to mailbox %s: %s: the other half is behind: %w", b.peer, m.Type, ErrDropped)
 	}
-	return b.Send(m)
+	return b.send(m)
 }
 
 // Tell sends a message to a half from a process that is neither half: the recovery daemon. It never waits; see Send for its

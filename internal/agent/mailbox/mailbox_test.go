@@ -324,3 +324,39 @@ func TestSpareLeavesRoom(t *testing.T) {
 		t.Errorf("closed: %v", err)
 	}
 }
+
+// TestOfferLeavesRoom: small messages that their sender keeps leave room for more than five others in the smallest queue, ten messages, and
+// are not counted as dropped: the DNP half would call itself sick.
+func TestOfferLeavesRoom(t *testing.T) {
+	dir := t.TempDir()
+	host, err := Open(dir, fault.HalfHost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = host.Close() }()
+	dnp, err := Open(dir, fault.HalfDNP) // nobody reads there
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dnp.Close() }()
+	taken := 0
+	for range 100 {
+		switch err := dnp.Offer(Message{Type: Jobs, Payload: make([]byte, 60)}); {
+		case err == nil:
+			taken++
+		case !errors.Is(err, ErrDropped):
+			t.Fatal(err)
+		}
+	}
+	if taken < 2 || taken > 4 {
+		t.Errorf("%d were taken, want 2 to 4", taken)
+	}
+	for i := range 6 {
+		if err := dnp.Ring(); err != nil {
+			t.Errorf("doorbell %d behind them: %v", i, err)
+		}
+	}
+	if s := dnp.Stats(); s.DroppedFull != 0 {
+		t.Errorf("%d are counted as dropped", s.DroppedFull)
+	}
+}

@@ -48,10 +48,17 @@ type entry struct {
 	state   fault.State
 	kind    fault.Kind
 	detail  string
-	why     string // of Because
+	why     string    // of Because
+	told    string    // the why that was told last
+	whyAt   time.Time // until then another why is held
 	since   time.Time
 	changed bool
+	held    bool
 }
+
+// WhyEvery is how often at most it is told of a component that why it is as it is has changed and nothing else. A self-test may find another
+// fault each time, and those of many nodes may when all are busy: it is then that reports are dear.
+const WhyEvery = 2 * time.Second
 
 // Ledger is one half's. Entries keep the order of their first statement, so that a digest reads
 // the same every time.
@@ -59,6 +66,7 @@ type Ledger struct {
 	entries []entry
 	index   map[key]int
 	changes int
+	held    int // entries of which why alone has changed
 }
 
 // New returns an empty ledger.
@@ -78,7 +86,8 @@ func (l *Ledger) State(node fault.NodeID, c fault.Component) fault.State {
 func (l *Ledger) Set(now time.Time, o fault.Observation) { l.Because(now, o, "") }
 
 // Because is Set where the detail says what is wrong as well: it is also a change when why differs from before. That is the part of
-// the detail without measured values. Else what is found wrong of a component that was sick already would never be told.
+// the detail without measured values. Else what is found wrong of a component that was sick already would never be told. Such a change
+// waits until the one before is WhyEvery old, and is none when why has become again what was told.
 func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 	if len(o.Detail) > fault.MaxDetail {
 		// No half of a letter is left over: what is not UTF-8 cannot be sent.
@@ -97,9 +106,14 @@ func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 	if same && e.why == why {
 		return
 	}
-	if e.why = why; !same {
-		e.state, e.kind, e.since = o.State, o.Kind, now.Add(-o.Age)
+	if e.why = why; same {
+		if !e.held {
+			e.held = true
+			l.held++
+		}
+		return
 	}
+	e.state, e.kind, e.since, e.whyAt = o.State, o.Kind, now.Add(-o.Age), time.Time{}
 	if !e.changed {
 		e.changed = true
 		l.changes++
@@ -109,18 +123,38 @@ func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
 // Changes returns what changed since the last call, as of now, and nil when
 // nothing did. What went to and fro is stated as it is now.
 func (l *Ledger) Changes(now time.Time) []fault.Observation {
+	l.release(now)
 	if l.changes == 0 {
 		return nil
 	}
 	out := make([]fault.Observation, 0, l.changes)
 	for i := range l.entries {
 		if e := &l.entries[i]; e.changed {
-			e.changed = false
+			e.changed, e.told = false, e.why
 			out = append(out, e.observation(now))
 		}
 	}
 	l.changes = 0
 	return out
+}
+
+// release makes changes of what was held and may be told now.
+func (l *Ledger) release(now time.Time) {
+	if l.held == 0 {
+		return
+	}
+	for i := range l.entries {
+		e := &l.entries[i]
+		if !e.held || now.Before(e.whyAt) {
+			continue
+		}
+		e.held = false
+		l.held--
+		if !e.changed && e.why != e.told {
+			e.changed, e.whyAt = true, now.Add(WhyEvery)
+			l.changes++
+		}
+	}
 }
 
 // Digest returns everything that is known as of now. What is unknown is left out, for a digest says

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +86,7 @@ func TestBecause(t *testing.T) {
 	}{
 		{"mailbox lost: 3 of 9", "mailbox lost", true}, {"mailbox lost: 4 of 9", "mailbox lost", false}, {"mailbox altered: 1 of 9", "mailbox altered", true}, {"late", "", true},
 	} {
-		now := t0.Add(time.Duration(i+1) * time.Second)
+		now := t0.Add(time.Duration(i+1) * WhyEvery)
 		o.Detail = tt.detail
 		l.Because(now, o, tt.why)
 		want := o
@@ -102,6 +104,46 @@ func TestBecause(t *testing.T) {
 	l.Because(t0.Add(time.Minute), o, "")
 	if got := l.Changes(t0.Add(time.Minute)); len(got) != 1 || got[0].Age != 0 {
 		t.Errorf("a new state: %v", got)
+	}
+}
+
+// What is wrong may be another thing at each look: it is told every now and then, the last one in the end, and at once where the state changes.
+func TestBecauseIsHeld(t *testing.T) {
+	t0 := time.Unix(100, 0)
+	l := New()
+	o := fault.Observation{Node: "a", Component: fault.ComponentHost, State: fault.Sick, Kind: fault.KindSelf}
+	var told []string
+	at := func(ms int, s fault.State, why string) {
+		t.Helper()
+		now := t0.Add(time.Duration(ms) * time.Millisecond)
+		if why != "" {
+			o.State, o.Detail = s, why
+			l.Because(now, o, why)
+		}
+		for _, c := range l.Changes(now) {
+			told = append(told, fmt.Sprintf("%d %s %s", ms, c.State, c.Detail))
+		}
+	}
+	at(0, fault.Sick, "lost")
+	at(20, fault.Sick, "altered") // the first is not held: the name of the module comes by mail
+	for ms := 500; ms < 5000; ms += 500 {
+		at(ms, fault.Sick, []string{"lost", "altered"}[ms/500%2])
+	}
+	at(7000, fault.Sick, "")
+	at(9000, fault.Sick, "late")
+	at(9100, fault.Sick, "lost")
+	at(9200, fault.Sick, "late") // as was told: no news
+	at(12000, fault.Sick, "")
+	at(12100, fault.Sick, "lost")
+	at(12200, fault.Sick, "late")
+	at(12300, fault.Normal, "well")
+	at(12400, fault.Sick, "altered")
+	at(20000, fault.Sick, "")
+	want := []string{
+		"0 SICK lost", "20 SICK altered", "3000 SICK lost", "7000 SICK altered", "9000 SICK late", "12100 SICK lost", "12300 NORMAL well", "12400 SICK altered",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("told %q\nwant %q", told, want)
 	}
 }
 

@@ -169,6 +169,9 @@ func (m *Manager) Run(ctx context.Context, req Request, progress func(*lofamov1.
 }
 
 func (m *Manager) begin(req Request) (*run, error) {
+	if !m.Leading() { // who leads may know another topology
+		return nil, ErrNotLeading
+	}
 	r := &run{m: m, req: req, nodes: map[fault.NodeID]*node{}, at: map[grid.Coord]fault.NodeID{}}
 	if err := r.plan(); err != nil {
 		return nil, err

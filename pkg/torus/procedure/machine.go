@@ -253,7 +253,13 @@ func (m *Machine) join(now time.Time, wave uint64, starter grid.Coord) {
 
 // allowed says whether one more of a starter's procedures is joined.
 func (m *Machine) allowed(now time.Time, starter grid.Coord) bool {
-	m.begun[starter] = slices.DeleteFunc(m.begun[starter], func(at time.Time) bool { return now.Sub(at) >= m.timing.Window })
+	for of, begun := range m.begun { // whoever it was: names that are made up are not kept for ever
+		if begun = slices.DeleteFunc(begun, func(at time.Time) bool { return now.Sub(at) >= m.timing.Window }); len(begun) == 0 {
+			delete(m.begun, of)
+		} else {
+			m.begun[of] = begun
+		}
+	}
 	return len(m.begun[starter]) < m.timing.Budget
 }
 
@@ -436,9 +442,9 @@ func (m *Machine) anyHolding() bool {
 	return slices.ContainsFunc(m.members, func(n grid.Coord) bool { return m.claims[n] == Holding })
 }
 
-// complete says whether all members have claimed to be empty in this round.
+// complete says whether all members have claimed to be empty in this round. Who knows of none yet can tell of nobody.
 func (m *Machine) complete() bool {
-	return !m.held && !slices.ContainsFunc(m.members, func(n grid.Coord) bool { return m.claims[n] != Empty })
+	return !m.held && len(m.members) > 0 && !slices.ContainsFunc(m.members, func(n grid.Coord) bool { return m.claims[n] != Empty })
 }
 
 // endDiagnostics lets the mask change, and after that has the last ones come so far.

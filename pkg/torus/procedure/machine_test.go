@@ -452,3 +452,26 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 }
+
+// A node that has not been told who the others are never calls the network clear, nor has others do it.
+func TestNobodyKnownIsNotClear(t *testing.T) {
+	m := New(grid.Coord{}, timing())
+	now := begin
+	var ended *Result
+	m.Step(now, Start{})
+	for range 10000 {
+		out := m.Step(now, Tick{})
+		for _, msg := range out.Broadcast {
+			if msg.Clear {
+				t.Fatalf("%+v", msg)
+			}
+		}
+		if ended = out.Ended; ended != nil {
+			break
+		}
+		now = out.Wake
+	}
+	if ended == nil || ended.Clear {
+		t.Errorf("%+v", ended)
+	}
+}

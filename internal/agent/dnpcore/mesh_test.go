@@ -312,6 +312,39 @@ func TestMeshDeadDestination(t *testing.T) {
 	w.noRuleBroken()
 }
 
+// Halves of an earlier version, which allow a message 32 hops and call themselves sick over more, are not given such.
+func TestMeshSparesTheVersionBefore(t *testing.T) {
+	w := newMesh(t, "9x9x1", 3, nil)
+	old := func(n *meshNode) bool { return (n.at.X+n.at.Y)%3 == 0 }
+	w.cfg.NoHops, w.cfg.MaxHops = true, earlierHops
+	for _, n := range w.nodes {
+		if old(n) {
+			w.begin(n, Hops{})
+		}
+	}
+	w.sessions()
+	w.run(time.Second)
+	dead := w.node("4,4,0")
+	dead.dead = true
+	w.run(500 * time.Millisecond)
+	for i := range 40 {
+		w.node("4,3,0").down(w, dead.at, fmt.Sprint("to the dead ", i))
+		w.run(20 * time.Millisecond)
+	}
+	w.run(6 * time.Second)
+	ended := uint64(0)
+	for _, n := range w.nodes {
+		if s := n.m.RouteStats(); old(n) && s.Ended > 0 {
+			t.Errorf("%s: %+v", n.at, s)
+		} else {
+			ended += s.Ended
+		}
+	}
+	if ended == 0 {
+		t.Error("no message has made all its hops: nothing is tested")
+	}
+}
+
 // All nodes are full, of messages for everywhere: chaos empties the torus all the same, and nothing is lost. Without the exchange rule, which is
 // what dimension order amounts to here, it stands still.
 func TestMeshFullNodesExchange(t *testing.T) {

@@ -201,7 +201,7 @@ func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
 		q.From = from.dir
 	}
 	for i, l := range m.links {
-		if l == nil || !m.functional(l) {
+		if l == nil || !m.functional(l) || !bears(l, msg, msg.Made+1) {
 			continue
 		}
 		q.Functional |= 1 << i
@@ -214,6 +214,15 @@ func (m *Machine) query(msg *relay.Message, from *link) routing.Query {
 		}
 	}
 	return q
+}
+
+// earlierHops is what halves of earlier versions allow a message by default.
+const earlierHops = 32
+
+// bears says whether a message that has made so many hops may be given to a neighbour: one of an earlier version calls itself sick over
+// what it would have to pass on with no hops left.
+func bears(l *link, msg *relay.Message, made uint8) bool {
+	return l.peer.Diagnosis || made < earlierHops || msg.Kind != relay.Up && msg.Dst == l.dst
 }
 
 // decide returns the link that a message to another node takes, or nil and why there is none.
@@ -304,7 +313,7 @@ func (m *Machine) flood(now time.Time, i int, msg relay.Message, from *link) {
 			if from != nil && n.Coord == from.dst {
 				continue
 			}
-			if l := m.linkTo(n, usable); l != nil {
+			if l := m.linkTo(n, usable); l != nil && bears(l, &msg, msg.Made) {
 				m.send(now, i, l, msg)
 				sent++
 			}

@@ -38,7 +38,7 @@ func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Nam
 // The payload of frames of TypeBarrier, big endian:
 //
 //	offset  size  field
-//	  0      1    kind: 1 a set, to be answered; 2 an answer: the set of who answers, merged
+//	  0      1    kind: 1 a set, to be answered; 2 an answer: the set of who answers, merged; higher ones are ignored
 //	  1      1    topic
 //	  2      2    members, 1 to MaxMembers: their ranks are 0 to members-1
 //	  4      8    generation
@@ -365,6 +365,9 @@ func (b *Barriers) result(k *barrier) {
 }
 
 func (b *Barriers) receive(now time.Time, r *Received) {
+	if len(r.Payload) > 0 && r.Payload[0] > setAnswer {
+		return // of a later version
+	}
 	f, err := decodeSet(r.Payload)
 	if err != nil || !b.links.Has(r.Dir) {
 		b.out.Bad = true

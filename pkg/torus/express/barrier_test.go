@@ -301,6 +301,26 @@ func TestBarriersBounded(t *testing.T) {
 	}
 }
 
+// What nobody can have sent is counted; a kind of a later version is neither that nor taken.
+func TestBadSet(t *testing.T) {
+	w := line(2)
+	set := setFrame{setTold, Barrier{TopicJob, "job/step", 1}, 2, newSet(2), nil}
+	later := set
+	later.kind = setAnswer + 1
+	for _, tc := range []struct {
+		b   []byte
+		bad bool
+	}{{nil, true}, {make([]byte, setHeader), true}, {set.encode()[:setHeader], true}, {later.encode(), false}, {[]byte{99}, false}} {
+		out := w.stepBarriers(w.nodes[0], &Received{Dir: grid.XPlus, Payload: tc.b})
+		if out.Bad != tc.bad || len(out.Send)+w.nodes[0].bars.Stats().Known > 0 {
+			t.Errorf("%x: %+v", tc.b, out)
+		}
+	}
+	if got := w.nodes[0].bars.Stats().Bad; got != 3 {
+		t.Errorf("%d counted", got)
+	}
+}
+
 func FuzzDecodeSet(f *testing.F) {
 	s := newSet(70)
 	s.add(3)

@@ -137,7 +137,7 @@ func (m Mesh) draw(c draw.Canvas) error {
 // check refuses what would be drawn outside the mesh, or where there is no link.
 func (s *sketch) check() error {
 	inside := func(a At) bool { return a.X >= 0 && a.X < s.Columns && a.Y >= 0 && a.Y < s.Rows }
-	for _, n := range s.Mesh.Nodes {
+	for _, n := range s.Nodes {
 		if !inside(n.At) {
 			return fmt.Errorf("node %+v is outside of %d by %d", n.At, s.Columns, s.Rows)
 		}
@@ -231,7 +231,7 @@ func (s *sketch) cross(p vg.Point, r vg.Length, width float64) {
 // nodes returns all nodes, those that are named as they are named.
 func (s *sketch) nodes() []Node {
 	named := map[At]Node{}
-	for _, n := range s.Mesh.Nodes {
+	for _, n := range s.Nodes {
 		named[n.At] = n
 	}
 	var out []Node
@@ -255,6 +255,7 @@ func (s *sketch) node(n Node) {
 		fill = color.NRGBA{R: 190, G: 222, B: 245, A: 255}
 	case Dead:
 		fill, line, letters = pale, grey, grey
+	default:
 	}
 	var circle vg.Path
 	circle.Move(vg.Point{X: p.X + s.radius, Y: p.Y})

@@ -223,7 +223,7 @@ func (p Plot) add(d *plot.Plot, s Series, tone color.NRGBA) error {
 		if err != nil {
 			return err
 		}
-		bars.Color, bars.LineStyle.Width, bars.CapWidth = tone, vg.Points(0.8), vg.Points(5)
+		bars.Color, bars.Width, bars.CapWidth = tone, vg.Points(0.8), vg.Points(5)
 		d.Add(bars)
 	}
 	switch s.Look {
@@ -268,7 +268,7 @@ func (p Plot) addBars(d *plot.Plot, s Series, tone color.NRGBA) error {
 		if err != nil {
 			return err
 		}
-		bar.Color, bar.LineStyle.Width = tone, 0
+		bar.Color, bar.Width = tone, 0
 		d.Add(bar)
 		if first == nil {
 			first = bar

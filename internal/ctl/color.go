@@ -18,10 +18,10 @@ const (
 )
 
 const (
-	colorFlag = "color" //nolint:misspell // as in most programs
+	colorFlag = "color"
 
 	// envNoColor is the convention of no-color.org.
-	envNoColor = "NO_COLOR" //nolint:misspell // as the convention spells it
+	envNoColor = "NO_COLOR"
 )
 
 func addColorFlag(cmd *cobra.Command, value *string) {

@@ -51,7 +51,7 @@ func (k *masks) speaks() bool {
 	return k.lost || k.state != chanmask.Fresh() || k.base != chanmask.All
 }
 
-// OwnMask is this node's own word on its channels, of its diagnosis.
+// OwnMask is this node's own word on its channels, of its diagnosis. No shell has one yet.
 type OwnMask struct{ Mask chanmask.Mask }
 
 func (OwnMask) dnpEvent() {}

@@ -49,11 +49,12 @@ func (l Level) String() string {
 //
 //	calm ──6/8 full for 50 ms──► overloaded: says so, again each 500 ms ──below 3/8──► calm
 //
+// It does not say what another has said less than 500 ms ago: so of a torus in which all are overloaded one speaks, and not each of thousands.
+//
 // It belongs to one goroutine. The zero value is calm.
 type Flow struct {
 	over  bool      // this node's buffers are
 	since time.Time // of the first look that found them nearly full, while calm; zero: they are not
-	said  time.Time
 	until time.Time // others are, or this one has said so
 	used  int       // at the last look, of room
 	room  int
@@ -74,10 +75,9 @@ func (f *Flow) Look(now time.Time, used, room int) (tell bool) {
 	case now.Sub(f.since) >= flowSustain:
 		f.over = true
 	}
-	if !f.over || !f.said.IsZero() && now.Sub(f.said) < flowAgain {
+	if !f.over || f.until.Sub(now) > flowAgain { // all have heard it already, from here or from another node
 		return false
 	}
-	f.said = now
 	f.Heard(now, FlowLife)
 	return true
 }

@@ -56,6 +56,29 @@ func TestFlowHeard(t *testing.T) {
 	}
 }
 
+// What all have heard already is not said again by everybody.
+func TestFlowSaidByOne(t *testing.T) {
+	var f Flow
+	told := 0
+	for ms := range 3000 {
+		now := start.Add(time.Duration(ms) * time.Millisecond)
+		if ms < 2000 && ms%400 == 0 {
+			f.Heard(now, FlowLife)
+		}
+		if f.Look(now, 58, 58) {
+			if told++; ms < 2000 {
+				t.Errorf("said after %d ms, while another says it", ms)
+			}
+		}
+		if ms > 0 && f.Level(now) != Stop {
+			t.Fatalf("%s after %d ms", f.Level(now), ms)
+		}
+	}
+	if told == 0 {
+		t.Error("said by nobody in the end")
+	}
+}
+
 func TestFlowBody(t *testing.T) {
 	for _, d := range []time.Duration{time.Millisecond, FlowLife, maxFlowLife} {
 		if got, err := DecodeFlow(AppendFlow(nil, d)); got != d || err != nil {

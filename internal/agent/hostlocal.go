@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"google.golang.org/grpc"
-
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -67,9 +65,7 @@ func (h *hostHalf) serveLocal(ctx context.Context) {
 		h.log.Warn("jobs on this node will not be told of faults", "err", err)
 		return
 	}
-	// Handlers step the half even when they end, and it is gone soon after ctx ends: they are waited for.
-	srv := grpc.NewServer(grpc.Creds(local.Credentials()), grpc.MaxConcurrentStreams(128), grpc.MaxRecvMsgSize(1<<20), grpc.WaitForHandlers(true))
-	lofamov1.RegisterLocalServer(srv, h.local)
+	srv := h.local.GRPC()
 	stop := context.AfterFunc(ctx, srv.Stop)
 	defer stop()
 	if err := srv.Serve(l); err != nil && ctx.Err() == nil {

@@ -240,6 +240,24 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
+// One process may be all participants of its node, on one connection.
+func TestManyParticipants(t *testing.T) {
+	w := newCluster(t, config.DefaultAgent().Jobs, "a")
+	ctx := ends(t)
+	c := dial(t, w.sockets["a"])
+	const n = 256
+	done := make(chan error, n)
+	for i := range n {
+		m := c.Job(jobs.Job{Name: "train", Members: members("a"), Participants: n, Participant: fmt.Sprint(i)})
+		go func() { done <- m.Barrier(ctx, "step") }()
+	}
+	for range n {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // awaitAsked waits until halves have asked so often.
 func (w *torus) awaitAsked(t *testing.T, n int) {
 	t.Helper()

@@ -71,6 +71,17 @@ func New(half Half, p Policy) *Server {
 	return &Server{half: half, policy: p, eurekas: newEurekas(), barriers: newBarriers(), watchers: make(map[*watcher]bool)}
 }
 
+// maxStreams is how many calls a connection may have at a time: more than are taken of all callers, for one process may be all participants of
+// its node, and would wait for itself.
+const maxStreams = 2048
+
+// GRPC returns a server of these calls, for Unix sockets. To stop it waits for its handlers, which call the half even when they end.
+func (s *Server) GRPC() *grpc.Server {
+	srv := grpc.NewServer(grpc.Creds(Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(1<<20), grpc.WaitForHandlers(true))
+	lofamov1.RegisterLocalServer(srv, s)
+	return srv
+}
+
 // Heard takes what the DNP half says about jobs. It does not block.
 func (s *Server) Heard(m jobs.Mail) {
 	switch m.Kind {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -121,8 +120,7 @@ func listen(t *testing.T, s *local.Server, path string, mode os.FileMode) (stop 
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := grpc.NewServer(grpc.Creds(local.Credentials()), grpc.MaxConcurrentStreams(2048), grpc.WaitForHandlers(true))
-	lofamov1.RegisterLocalServer(srv, s)
+	srv := s.GRPC()
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	return sync.OnceFunc(func() {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -312,4 +313,11 @@ func TestOneAtATimeInADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+}
+
+func TestEnvironment(t *testing.T) {
+	got := environment([]string{"PATH=/bin", "LOFAMO_AGENT_NODE=a", "NOTIFY_SOCKET=/run/x", "WATCHDOG_USEC=1", "LOFAMO_SUPERVISOR_NAME=b", "LOFAMO_DIR=c"})
+	if want := []string{"PATH=/bin", "LOFAMO_DIR=c"}; !slices.Equal(got, want) {
+		t.Errorf("%q: want %q", got, want)
+	}
 }

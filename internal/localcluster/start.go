@@ -218,15 +218,13 @@ func (c *Cluster) spawn(who member, log, program string, args ...string) (pid in
 	return pid, st.started, nil
 }
 
-// environment leaves out what would override the configuration of all nodes alike.
+// environment leaves out what would override the configuration of all nodes alike, and a service manager's word to whoever starts the cluster: the
+// daemons of its nodes are not what he has started.
 func environment(environ []string) []string {
-	var out []string
-	for _, kv := range environ {
-		if !strings.HasPrefix(kv, "LOFAMO_AGENT_") && !strings.HasPrefix(kv, "LOFAMO_SUPERVISOR_") {
-			out = append(out, kv)
-		}
-	}
-	return out
+	not := []string{"LOFAMO_AGENT_", "LOFAMO_SUPERVISOR_", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
+	return slices.DeleteFunc(slices.Clone(environ), func(kv string) bool {
+		return slices.ContainsFunc(not, func(prefix string) bool { return strings.HasPrefix(kv, prefix) })
+	})
 }
 
 // Client connects to the cluster's supervisors with the viewer's certificate.

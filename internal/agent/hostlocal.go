@@ -24,11 +24,14 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// newLocal makes the server of the jobs on this node.
+// noGroup is of no process: the kernel keeps it for "none".
+const noGroup = ^uint32(0)
+
+// newLocal makes the server of the jobs on this node. A group that the machine does not know is no reason not to run: serveLocal says so.
 func (h *hostHalf) newLocal() (*local.Server, error) {
 	group, err := jobsGroup(h.cfg.Jobs)
 	if err != nil {
-		return nil, invalid(err)
+		group = noGroup
 	}
 	p, err := local.NewPolicy(h.cfg.Jobs, uint32(os.Geteuid()), group)
 	if err != nil {

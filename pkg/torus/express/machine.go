@@ -480,15 +480,6 @@ func (m *Machine) Number() uint64 { return m.number }
 // Busy says whether a Tick may do something before the next ping.
 func (m *Machine) Busy() bool { return len(m.held) > 0 }
 
-// Parent returns the direction by which a broadcast came that is still held: the way to its origin in the tree that it has
-// built (§4.3.5). It is invalid for one of this node, and one that is not held.
-func (m *Machine) Parent(id ID) grid.Direction {
-	if h := m.find(id); h != nil {
-		return h.from
-	}
-	return 0
-}
-
 // Stats returns the counters.
 func (m *Machine) Stats() Stats {
 	s := m.stats

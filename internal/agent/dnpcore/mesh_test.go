@@ -210,6 +210,9 @@ func (w *mesh) noRuleBroken() {
 		if v := n.stores[watchdog.AddrRouter0] &^ watchdog.RouterNoRoute; v != 0 {
 			w.t.Errorf("%s: router exceptions %#x", n.at, v)
 		}
+		if v := n.stores[watchdog.AddrRouter1]; v != 0 {
+			w.t.Errorf("%s: router exceptions 1 %#x: its core is sick of its neighbours' traffic", n.at, v)
+		}
 	}
 }
 

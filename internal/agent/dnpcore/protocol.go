@@ -39,7 +39,7 @@ var ruleNames = [numRules]string{
 	RuleAck: "ack", RuleOrder: "order", RuleStream: "stream", RuleHops: "hops", RuleOutside: "outside", RuleBack: "back", RuleRate: "rate",
 }
 
-// String returns the rule's name, as in the metrics.
+// String returns the rule's name, as in links.txt of a bundle.
 func (r Rule) String() string {
 	if r < numRules {
 		return ruleNames[r]

@@ -10,6 +10,7 @@ package masker
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -42,6 +43,15 @@ type node struct {
 
 func (n *node) settled() bool {
 	return n.said != nil && !n.said.GetLost() && chanmask.Mask(n.said.GetOrdered()) == n.want
+}
+
+// number is that of an order of a revision: one more than the node has, if it has got that far, or it would refuse whatever it is told for
+// as long as a store that began anew has lower revisions.
+func (n *node) number(revision uint64) uint64 {
+	if has := n.said.GetNumber(); has < math.MaxUint64 {
+		return max(revision, has+1)
+	}
+	return revision
 }
 
 // Machine is for one goroutine, and for one term of leadership.
@@ -110,7 +120,7 @@ func (m *Machine) Tick(now time.Time) (out []Order, wake time.Time) {
 		if !now.Before(n.again) {
 			n.try++
 			n.again = now.Add(min(m.cfg.Again<<min(n.try-1, 16), m.cfg.Most))
-			out = append(out, Order{id, m.number, n.want, n.try})
+			out = append(out, Order{id, n.number(m.number), n.want, n.try})
 		}
 		if wake.IsZero() || n.again.Before(wake) {
 			wake = n.again

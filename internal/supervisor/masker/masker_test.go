@@ -1,6 +1,7 @@
 package masker
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -75,6 +76,22 @@ func TestSaysOtherwise(t *testing.T) {
 	lost.Lost = true // it goes on in its epoch
 	m.Heard(begin.Add(time.Minute), lost)
 	tick(t, m, time.Minute, Order{a, 12, chanmask.All, 1})
+}
+
+// A node that has a word of a store that is gone, with a number that the present one has not got to, is not left with it.
+func TestStoreBeganAnew(t *testing.T) {
+	m := New(cfg)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{b: xPlus}, 12)
+	m.Heard(begin, said(a, 5000, xPlus))
+	m.Heard(begin, said(b, 12, chanmask.All)) // another word of the same number
+	tick(t, m, 0, Order{a, 5001, chanmask.All, 1}, Order{b, 13, xPlus, 1})
+	m.Heard(begin, said(a, 5001, chanmask.All))
+	m.Heard(begin, said(b, 13, xPlus))
+	m.Wanted(begin, nil, 14)
+	tick(t, m, 0, Order{b, 14, chanmask.All, 1})
+	m.Heard(begin, said(b, 14, chanmask.All))
+	m.Heard(begin, said(a, math.MaxUint64, xPlus)) // nonsense: it hurts itself
+	tick(t, m, time.Minute, Order{a, 14, chanmask.All, 1})
 }
 
 // A status that was overtaken by a newer one says nothing.

@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
+)
+
+// As many eurekas as jobs may raise at once are heard, and make no DNP half call itself sick: many kernels hold ten messages in a mailbox.
+func TestManyEurekasAreNoSickness(t *testing.T) {
+	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, noService)
+	n.startAll()
+	ctx, cancel := context.WithTimeout(t.Context(), jobBound)
+	defer cancel()
+	n.togetherAt(ctx, "begin")
+	heard := n.heardAt(ctx, at0)
+	const each = 20
+	done := make(chan error, 2*each)
+	for rank := range n.dims.Nodes() {
+		m := n.job(n.dims.At(rank))
+		for i := range each {
+			go func() { done <- m.Raise(ctx, "found", fmt.Append(nil, i)) }()
+		}
+	}
+	for range 2 * each {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range 2 * each {
+		select {
+		case <-heard:
+		case <-ctx.Done():
+			t.Fatalf("%d are heard", i)
+		}
+	}
+	// The half looks at its mailbox once a second, after it has published what it counts.
+	var files []*regfile.File
+	for rank := range n.dims.Nodes() {
+		f := n.awaitFile(n.cfgs[n.dims.At(rank)].StateDir + "/" + RegisterFile)
+		defer func() { _ = f.Close() }()
+		n.awaitRegister("counters", func() bool {
+			c := f.Counters()
+			return c[countsOfTopic*int(express.TopicJob)] >= each && c[countsOfTopic*int(express.TopicJob)+1] >= each
+		})
+		files = append(files, f)
+	}
+	n.togetherAt(ctx, "end")
+	for rank, f := range files {
+		if v, err := f.Load(watchdog.AddrRDMA); err != nil || v&watchdog.RDMAMailboxFull != 0 {
+			t.Errorf("register RDMA of node %d: %#x, %v", rank, v, err)
+		}
+	}
+}

@@ -20,11 +20,14 @@ import (
 //	                   ▲                                 │               │
 //	                   └──────────── newer order ────────┴───────────────┘
 //
-// The same order again has what was found said again. An older one is refused: a supervisor that led once.
+// The same order again has what was found said again. An older one is refused within orderLife: a supervisor that led once. Later it is
+// one of a store that began anew, with lower terms; or of nobody, and then all that it does is a run.
 
 const (
 	// diagnoseEvery is from the beginning of one run to the beginning of the next.
 	diagnoseEvery = time.Second
+	// orderLife is for how long the number of an order counts, and longer than any diagnosis takes.
+	orderLife = time.Minute
 	// ownProbes go to the own host half by its mailbox, one each ownPace.
 	ownProbes = 6
 	ownPace   = 2 * diagnosis.Pace
@@ -36,6 +39,7 @@ var ownMark = [...]byte{'L', 'F', 'D', 'O'}
 // examination is what the machine keeps of the diagnosis that it was last asked for.
 type examination struct {
 	order   *lofamov1.DiagnosisOrder // nil: none yet
+	taken   time.Time                // when it came first
 	machine *diagnosis.Machine       // nil: not running
 	run     uint64
 	beginAt time.Time // while waiting; zero: not waiting
@@ -65,7 +69,7 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 	switch {
 	case o.GetNode() != string(m.self):
 		m.note(NoteRefused, "a diagnosis order to %q", o.GetNode())
-	case x.order != nil && older(o.GetNumber(), last):
+	case x.order != nil && older(o.GetNumber(), last) && now.Sub(x.taken) < orderLife:
 		m.note(NoteRefused, "a diagnosis order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
 	case x.order != nil && same(o.GetNumber(), last):
 		switch {
@@ -75,7 +79,7 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 			m.sayRefused(2)
 		}
 	default:
-		x.order, x.machine, x.found, x.refused = o, nil, nil, ""
+		x.order, x.taken, x.machine, x.found, x.refused = o, now, nil, nil, ""
 		x.beginAt = now
 		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {
 			x.beginAt = next

@@ -151,6 +151,23 @@ func TestDiagnosisOrders(t *testing.T) {
 	}
 }
 
+// When the store began anew its terms do too: what was ordered long ago does not stand against what is ordered now.
+func TestDiagnosisAfterAnotherStore(t *testing.T) {
+	p := newPair(t, tests.Config{}, tests.Config{})
+	p.order(0, 5000, 1, 0)
+	p.run(orderLife - time.Second)
+	if notes := p.order(0, 7, 1, 0); len(notes) != 1 || notes[0].Kind != NoteRefused {
+		t.Errorf("within the life of another order: %v", notes)
+	}
+	p.run(time.Second)
+	p.found = nil
+	p.order(0, 7, 1, 0)
+	p.run(500 * time.Millisecond)
+	if len(p.found) != 2 || p.found[0].GetNumber().GetTerm() != 7 {
+		t.Errorf("%v", p.found)
+	}
+}
+
 // A neighbour of an earlier version sends back what it is sent, and passes nothing on.
 func TestDiagnosisBesideTheVersionBefore(t *testing.T) {
 	p := newPair(t, tests.Config{}, tests.Config{})

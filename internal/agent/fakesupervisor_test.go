@@ -50,6 +50,7 @@ type fakeSupervisor struct {
 	news     *sync.Cond
 	heard    []said
 	answers  map[string]fault.Origin // by nonce
+	mask     *lofamov1.MaskStatus    // the last that came
 	reports  map[fault.ReportID]int  // how often each came
 	sessions *sessions.Table
 	requests map[uint64]*lofamov1.PathRequest // by id
@@ -116,6 +117,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if a := d.Msg.GetAnswer(); a != nil {
 		f.answers[string(a.GetNonce())] = servicenet.OriginOf(a)
+	}
+	if st := d.Msg.GetMaskStatus(); st != nil {
+		f.mask = st
 	}
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}

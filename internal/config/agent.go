@@ -49,7 +49,8 @@ type Agent struct {
 	// MaskedLinks are directions of links that carry no messages, whatever the supervisors say: the node's own word on its
 	// channel mask. Of those in Links. Default none.
 	MaskedLinks []string `json:"maskedLinks,omitempty"`
-	// MTU caps a torus frame, in bytes of UDP payload. 1280 to 8224. Default 1472: Ethernet's.
+	// MTU caps a torus frame, in bytes of UDP payload: what is longer is neither sent nor taken, so that it should be the same on all
+	// nodes. 1280 to 8224. Default 1472: Ethernet's.
 	MTU int `json:"mtu"`
 	// MaxHops is how far a message may travel in the torus, in links: 1 to 255, or 0 for twice the torus' diameter and 20 more, of
 	// 32 to 255, which is what detours around what is broken may take. Default 0.

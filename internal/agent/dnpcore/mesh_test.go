@@ -418,6 +418,11 @@ func TestMeshPieces(t *testing.T) {
 	if len(to.opened) != 1 || len(to.missing) != 1 || to.missing[0].Have != len(pieces)-1 || to.missing[0].Origin != from.at {
 		t.Errorf("opened %d messages; missing %v", len(to.opened), to.missing)
 	}
+	from.down(w, to.at, "\xc5\x02 of a later version, which makes nobody sick")
+	w.run(100 * time.Millisecond)
+	if s := to.m.ReorderStats(); s.Refused != 1 {
+		t.Errorf("%+v", s)
+	}
 	w.noRuleBroken()
 }
 

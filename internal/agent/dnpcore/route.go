@@ -98,8 +98,8 @@ func (m *Machine) arrive(now time.Time, b []byte) {
 		return
 	}
 	whole, missing, err := m.reorder.Take(now, b)
-	if err != nil {
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+	if err != nil { // like an envelope that does not open it is who sent it that is wrong, or of a later version, and not this router
+		m.note(NoteRefused, "a message that came down: %v", err)
 		return
 	}
 	m.missing(missing)

@@ -325,6 +325,41 @@ func TestSpareLeavesRoom(t *testing.T) {
 	}
 }
 
+// TestTestsLeaveRoom: neither do the probes of a diagnosis, which six neighbours may have passed on at once.
+func TestTestsLeaveRoom(t *testing.T) {
+	dir := t.TempDir()
+	host, err := Open(dir, fault.HalfHost) // nobody reads there
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = host.Close() }()
+	dnp, err := Open(dir, fault.HalfDNP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dnp.Close() }()
+	taken := 0
+	for range 20 {
+		switch err := dnp.SendSpare(Message{Type: Test, Payload: make([]byte, 71)}); {
+		case err == nil:
+			taken++
+		case !errors.Is(err, ErrDropped):
+			t.Fatal(err)
+		}
+	}
+	if taken < 3 || taken > 8 {
+		t.Errorf("%d probes were taken, want 3 to 8", taken)
+	}
+	for i := range 2 {
+		if err := dnp.Ring(); err != nil {
+			t.Errorf("doorbell %d behind them: %v", i, err)
+		}
+	}
+	if s := dnp.Stats(); s.DroppedFull != 0 {
+		t.Errorf("%d are counted as dropped", s.DroppedFull)
+	}
+}
+
 // TestOfferLeavesRoom: small messages that their sender keeps leave room for more than five others in the smallest queue, ten messages, and
 // are not counted as dropped: the DNP half would call itself sick.
 func TestOfferLeavesRoom(t *testing.T) {

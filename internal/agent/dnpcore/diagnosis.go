@@ -3,6 +3,7 @@ package dnpcore
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -53,6 +54,9 @@ type examination struct {
 
 	found   []diagnosis.Finding // of the order, once done
 	refused string              // why it tested nothing; empty: it did
+	say     uint32              // bit i: what was found of the direction of Index i is to be said
+	sayAt   time.Time           // the next of these
+	attempt int                 // to say it
 }
 
 // older says whether an order is one from before the last.
@@ -73,13 +77,14 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 		m.note(NoteRefused, "a diagnosis order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
 	case x.order != nil && same(o.GetNumber(), last):
 		switch {
+		case x.say != 0: // it is being said
 		case x.found != nil:
-			m.sayFindings(2, o.GetKnown())
+			m.sayFindings(now, 2, o.GetKnown())
 		case x.refused != "":
 			m.sayRefused(2)
 		}
 	default:
-		x.order, x.taken, x.machine, x.found, x.refused = o, now, nil, nil, ""
+		x.order, x.taken, x.machine, x.found, x.refused, x.say = o, now, nil, nil, "", 0
 		x.beginAt = now
 		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {
 			x.beginAt = next
@@ -93,6 +98,7 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 // tickDiagnosis does what is due.
 func (m *Machine) tickDiagnosis(now time.Time) {
 	x := &m.exam
+	m.sayNext(now)
 	if !x.beginAt.IsZero() && !now.Before(x.beginAt) {
 		m.beginDiagnosis(now)
 	}
@@ -183,37 +189,50 @@ func (m *Machine) examine(now time.Time, ev diagnosis.Event) {
 		m.sendTest(l, what, s.Data)
 	}
 	if out.Done {
-		m.endDiagnosis()
+		m.endDiagnosis(now)
 	}
 }
 
 // endDiagnosis says what was found.
-func (m *Machine) endDiagnosis() {
+func (m *Machine) endDiagnosis(now time.Time) {
 	x := &m.exam
 	x.found = x.machine.Findings()
 	x.machine, x.wake = nil, time.Time{}
 	for i := range x.found {
 		f := &x.found[i]
-		now, was := m.links[f.Dir.Index()].machine.Stats(), x.before[f.Dir.Index()]
+		is, was := m.links[f.Dir.Index()].machine.Stats(), x.before[f.Dir.Index()]
 		// Its recovery daemon announces a half that is not there: that is no sign of its life.
-		f.Heard = uint32(now.Received - was.Received - (now.Restarting - was.Restarting))
-		f.Missed = uint32(now.Lost - min(was.Lost, now.Lost)) // less, where what was thought lost came late
-		f.Damaged = uint32(now.CRC - was.CRC)
+		f.Heard = uint32(is.Received - was.Received - (is.Restarting - was.Restarting))
+		f.Missed = uint32(is.Lost - min(was.Lost, is.Lost)) // less, where what was thought lost came late
+		f.Damaged = uint32(is.CRC - was.CRC)
 	}
 	for i := range x.found {
 		if v := diagnosis.Judge(x.found[i], x.found); v != diagnosis.Good {
 			m.note(NoteDiagnosis, "diagnosis: link %s: %s", x.found[i].Dir, v)
 		}
 	}
-	m.sayFindings(1, 0)
+	m.sayFindings(now, 1, 0)
 }
 
-// sayFindings sends up what was found, but of the links that are known already.
-func (m *Machine) sayFindings(attempt int, known uint32) {
+// sayFindings sends up what was found, but of the links that are known already: one after the other, for all at once, and those of a
+// neighbour that has no other way, are more than a mailbox holds (net.unix.max_dgram_qlen).
+func (m *Machine) sayFindings(now time.Time, attempt int, known uint32) {
 	x := &m.exam
+	x.say, x.sayAt, x.attempt = x.links()&^known, now, attempt
+	m.sayNext(now)
+}
+
+// sayNext says what was found of the next link, when it is due.
+func (m *Machine) sayNext(now time.Time) {
+	x := &m.exam
+	if x.say == 0 || now.Before(x.sayAt) {
+		return
+	}
+	next := bits.TrailingZeros32(x.say)
+	x.say, x.sayAt = x.say&^(1<<next), now.Add(diagnosis.Pace)
 	for i := range x.found {
-		if f := &x.found[i]; known>>f.Dir.Index()&1 == 0 {
-			m.seal(Seal{Attempt: attempt, Findings: m.findings(&lofamov1.DiagnosisFindings{
+		if f := &x.found[i]; f.Dir.Index() == next {
+			m.seal(Seal{Attempt: x.attempt, Findings: m.findings(&lofamov1.DiagnosisFindings{
 				Links: x.links(), OwnHost: encodeTest(&x.own), Link: encodeFinding(f),
 			})})
 		}

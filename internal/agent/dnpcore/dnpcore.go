@@ -413,6 +413,9 @@ func (m *Machine) wake() time.Time {
 	if at := m.exam.wake; !at.IsZero() {
 		w = earliest(w, at)
 	}
+	if m.exam.say != 0 {
+		w = earliest(w, m.exam.sayAt)
+	}
 	return w
 }
 

@@ -44,18 +44,19 @@ type dnpHalf struct {
 	links   [grid.NumDirections]*udplink.Link // nil where the torus has none
 	sources []sensor.Source
 
-	mu      sync.Mutex // the half's one mutex: see the package comment
-	core    *dnpcore.Machine
-	fares   fares
-	tests   *prober
-	readers readers
-	alarm   *alarm
-	bulk    *dnpBulk
-	keys    [grid.NumDirections]torus.Keyring
-	frame   dnpcore.Frame // of the packet under way: handed over by pointer, never kept
-	packet  []byte        // being sent
-	mail    mailbox.Stats // at the last look
-	lookAt  time.Time     // at the mailbox' counters
+	mu       sync.Mutex // the half's one mutex: see the package comment
+	core     *dnpcore.Machine
+	fares    fares
+	tests    *prober
+	readers  readers
+	alarm    *alarm
+	bulk     *dnpBulk
+	keys     [grid.NumDirections]torus.Keyring
+	frame    dnpcore.Frame // of the packet under way: handed over by pointer, never kept
+	packet   []byte        // being sent
+	mail     mailbox.Stats // at the last look
+	mailFull bool          // and something had been dropped since the one before
+	lookAt   time.Time     // at the mailbox' counters
 
 	jobMail  jobMail
 	masks    chan chanmask.State // to keep on disk: the newest alone
@@ -272,9 +273,11 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	s := d.box.Stats()
 	var bits uint32
-	if s.DroppedFull > d.mail.DroppedFull {
+	full := s.DroppedFull > d.mail.DroppedFull
+	if full && d.mailFull { // a burst, as at the start, is not a host half that does not empty its mailbox
 		bits |= watchdog.RDMAMailboxFull
 	}
+	d.mailFull = full
 	if s.Bad > d.mail.Bad {
 		bits |= watchdog.RDMAMailboxBad
 	}

@@ -19,7 +19,7 @@
 //	          cache full         not raised: the memory of messages forgets the oldest instead
 //	          self-test          relayed messages to this node itself do not come as they went
 //	router 1  queue full         more messages came by that link than Config.RelayRate allows
-//	RDMA      mailbox full       the host half does not empty its mailbox (shell)
+//	RDMA      mailbox full       the host half has not emptied its mailbox for two seconds (shell)
 //	          mailbox unreadable a mailbox message failed its checksum or its decoder (shell)
 //	          self-test          the mailbox does not carry what it is given
 //	engine    register file      the register page could not be read or written

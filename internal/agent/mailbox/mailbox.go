@@ -268,9 +268,9 @@ func Tell(dir string, half fault.Half, m Message) (err error) {
 	}
 }
 
-// Ring rings the other half's doorbell. A full queue is no error: it holds a reason to look already.
+// Ring rings the other half's doorbell. A full queue is no error, and not counted: it holds a reason to look already.
 func (b *Box) Ring() error {
-	if err := b.Send(Message{Type: Doorbell}); err != nil && !errors.Is(err, ErrDropped) {
+	if err := b.send(Message{Type: Doorbell}); err != nil && !errors.Is(err, ErrDropped) {
 		return err
 	}
 	return nil

@@ -139,6 +139,9 @@ func TestFullNeverBlocks(t *testing.T) {
 	if err := host.Ring(); err != nil {
 		t.Errorf("ringing at a full mailbox: %v", err)
 	}
+	if s := host.Stats(); s.DroppedFull != 1 {
+		t.Errorf("%d are counted as dropped: nothing is lost by a doorbell that finds no room", s.DroppedFull)
+	}
 	got := run(t, dnp)
 	for range sent - 1 {
 		if m := next(t, got); m.Type != Envelope {

@@ -26,7 +26,7 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 # BESIDE are packages whose tests time nothing that others' tests could hold up: two at a time. All others, and what is
 # new, one at a time: real processes are timed by their peers, and another package's tests beside them would only show
 # that the machine is small.
-BESIDE := ./internal/supervisor/... ./internal/sim ./internal/archtest ./internal/config ./internal/golden ./internal/pki \
+BESIDE := ./internal/supervisor/... ./internal/sim/... ./internal/archtest ./internal/config ./internal/golden ./internal/pki \
   ./internal/udpmangle ./internal/version ./api/... ./pkg/...
 
 .PHONY: test

@@ -289,39 +289,38 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// TestSpareLeavesRoom: what is sent with SendSpare to a half that is behind never fills its queue.
-func TestSpareLeavesRoom(t *testing.T) {
-	dir := t.TempDir()
-	host, err := Open(dir, fault.HalfHost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = host.Close() }()
-	dnp, err := Open(dir, fault.HalfDNP) // nobody reads there
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = dnp.Close() }()
-	spare := 0
-	for range 20 {
-		switch err := host.SendSpare(Message{Type: Envelope, Payload: make([]byte, 1200)}); {
+// leaveRoom sends tries messages to a half that is behind, and wants least to most of them taken, room for others behind them, and
+// nothing counted as dropped.
+func leaveRoom(t *testing.T, from *Box, send func(Message) error, m Message, tries, least, most, behind int, other Message) {
+	t.Helper()
+	taken := 0
+	for range tries {
+		switch err := send(m); {
 		case err == nil:
-			spare++
+			taken++
 		case !errors.Is(err, ErrDropped):
 			t.Fatal(err)
 		}
 	}
-	if spare < 2 || spare > 5 {
-		t.Errorf("%d chunks were taken, want 2 to 5", spare)
+	if taken < least || taken > most {
+		t.Errorf("%d were taken, want %d to %d", taken, least, most)
 	}
-	for i := range 5 {
-		if err := host.Send(Message{Type: Envelope, Payload: make([]byte, 1200)}); err != nil {
+	for i := range behind {
+		if err := from.Send(other); err != nil { // not Ring, to which a full queue is no error
 			t.Errorf("message %d behind them: %v", i, err)
 		}
 	}
-	if s := host.Stats(); s.DroppedFull != 0 {
+	if s := from.Stats(); s.DroppedFull != 0 {
 		t.Errorf("%d are counted as dropped", s.DroppedFull)
 	}
+}
+
+// TestSpareLeavesRoom: what is sent with SendSpare to a half that is behind never fills its queue.
+func TestSpareLeavesRoom(t *testing.T) {
+	dir := t.TempDir()
+	host, _ := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP) // nobody reads there
+	chunk := Message{Type: Envelope, Payload: make([]byte, 1200)}
+	leaveRoom(t, host, host.SendSpare, chunk, 20, 2, 5, 5, chunk)
 	_ = host.Close()
 	if err := host.SendSpare(Message{Type: Doorbell}); !errors.Is(err, ErrClosed) {
 		t.Errorf("closed: %v", err)
@@ -331,70 +330,14 @@ func TestSpareLeavesRoom(t *testing.T) {
 // TestTestsLeaveRoom: neither do the probes of a diagnosis, which six neighbours may have passed on at once.
 func TestTestsLeaveRoom(t *testing.T) {
 	dir := t.TempDir()
-	host, err := Open(dir, fault.HalfHost) // nobody reads there
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = host.Close() }()
-	dnp, err := Open(dir, fault.HalfDNP)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = dnp.Close() }()
-	taken := 0
-	for range 20 {
-		switch err := dnp.SendSpare(Message{Type: Test, Payload: make([]byte, 71)}); {
-		case err == nil:
-			taken++
-		case !errors.Is(err, ErrDropped):
-			t.Fatal(err)
-		}
-	}
-	if taken < 3 || taken > 8 {
-		t.Errorf("%d probes were taken, want 3 to 8", taken)
-	}
-	for i := range 2 {
-		if err := dnp.Ring(); err != nil {
-			t.Errorf("doorbell %d behind them: %v", i, err)
-		}
-	}
-	if s := dnp.Stats(); s.DroppedFull != 0 {
-		t.Errorf("%d are counted as dropped", s.DroppedFull)
-	}
+	_, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
+	leaveRoom(t, dnp, dnp.SendSpare, Message{Type: Test, Payload: make([]byte, 71)}, 20, 3, 8, 2, Message{Type: Doorbell})
 }
 
 // TestOfferLeavesRoom: small messages that their sender keeps leave room for more than five others in the smallest queue, ten messages, and
 // are not counted as dropped: the DNP half would call itself sick.
 func TestOfferLeavesRoom(t *testing.T) {
 	dir := t.TempDir()
-	host, err := Open(dir, fault.HalfHost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = host.Close() }()
-	dnp, err := Open(dir, fault.HalfDNP) // nobody reads there
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = dnp.Close() }()
-	taken := 0
-	for range 100 {
-		switch err := dnp.Offer(Message{Type: Jobs, Payload: make([]byte, 60)}); {
-		case err == nil:
-			taken++
-		case !errors.Is(err, ErrDropped):
-			t.Fatal(err)
-		}
-	}
-	if taken < 2 || taken > 4 {
-		t.Errorf("%d were taken, want 2 to 4", taken)
-	}
-	for i := range 6 {
-		if err := dnp.Ring(); err != nil {
-			t.Errorf("doorbell %d behind them: %v", i, err)
-		}
-	}
-	if s := dnp.Stats(); s.DroppedFull != 0 {
-		t.Errorf("%d are counted as dropped", s.DroppedFull)
-	}
+	_, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
+	leaveRoom(t, dnp, dnp.Offer, Message{Type: Jobs, Payload: make([]byte, 60)}, 100, 2, 4, 6, Message{Type: Doorbell})
 }

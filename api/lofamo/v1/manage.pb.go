@@ -720,6 +720,452 @@ func (*GetDiagnosisRequest) Descriptor() ([]byte, []int) {
 	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{7}
 }
 
+// StartProcedureRequest says what for.
+type StartProcedureRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Diagnose       bool                   `protobuf:"varint,1,opt,name=diagnose,proto3" json:"diagnose,omitempty"`                                     // test all links when the torus is empty
+	Reason         string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`                                          // why, for people: at most 120 bytes
+	Node           string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`                                              // who is to begin it: id or "x,y,z"; empty: any that is well
+	DrainTimeoutMs uint32                 `protobuf:"varint,4,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // how long is waited for the torus to be empty, 10 to 60,000; 0: 1,000
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *StartProcedureRequest) Reset() {
+	*x = StartProcedureRequest{}
+	mi := &file_lofamo_v1_manage_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartProcedureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartProcedureRequest) ProtoMessage() {}
+
+func (x *StartProcedureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_manage_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartProcedureRequest.ProtoReflect.Descriptor instead.
+func (*StartProcedureRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StartProcedureRequest) GetDiagnose() bool {
+	if x != nil {
+		return x.Diagnose
+	}
+	return false
+}
+
+func (x *StartProcedureRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *StartProcedureRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *StartProcedureRequest) GetDrainTimeoutMs() uint32 {
+	if x != nil {
+		return x.DrainTimeoutMs
+	}
+	return 0
+}
+
+// StartProcedureResponse is how far it is, or the report, which is the last.
+type StartProcedureResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Progress      *ProcedureProgress     `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"` // in all responses but the last
+	Report        *ProcedureReport       `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"`     // in the last
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartProcedureResponse) Reset() {
+	*x = StartProcedureResponse{}
+	mi := &file_lofamo_v1_manage_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartProcedureResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartProcedureResponse) ProtoMessage() {}
+
+func (x *StartProcedureResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_manage_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartProcedureResponse.ProtoReflect.Descriptor instead.
+func (*StartProcedureResponse) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *StartProcedureResponse) GetProgress() *ProcedureProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *StartProcedureResponse) GetReport() *ProcedureReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+// ProcedureProgress is how far a procedure is.
+type ProcedureProgress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         ProcedureState         `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // of the node that began it
+	Round         uint32                 `protobuf:"varint,2,opt,name=round,proto3" json:"round,omitempty"`                               // of the drain, from 1
+	Nodes         uint32                 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`                               // that must say that they hold nothing
+	Ended         uint32                 `protobuf:"varint,4,opt,name=ended,proto3" json:"ended,omitempty"`                               // of these: are through
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcedureProgress) Reset() {
+	*x = ProcedureProgress{}
+	mi := &file_lofamo_v1_manage_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcedureProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcedureProgress) ProtoMessage() {}
+
+func (x *ProcedureProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_manage_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcedureProgress.ProtoReflect.Descriptor instead.
+func (*ProcedureProgress) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ProcedureProgress) GetState() ProcedureState {
+	if x != nil {
+		return x.State
+	}
+	return ProcedureState_PROCEDURE_STATE_UNSPECIFIED
+}
+
+func (x *ProcedureProgress) GetRound() uint32 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *ProcedureProgress) GetNodes() uint32 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *ProcedureProgress) GetEnded() uint32 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+// ProcedureReport is what became of a procedure.
+type ProcedureReport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Started       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
+	TookMs        uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
+	Subject       string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`              // who asked, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`                // as it was given
+	Wave          uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                   // number in the torus
+	Starter       string                 `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"`              // id of the node that began it
+	Clear         bool                   `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`                 // the torus was empty: all that had to have said so. Otherwise the drain timed out, and no mask was changed
+	Silent        []string               `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`                // ids of nodes of which nothing was heard
+	Holding       []string               `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`              // ids of nodes that held messages at the time-out
+	Rounds        uint32                 `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`              // of the drain
+	Nodes         []*ProcedureNode       `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`                 // by id; those of which nothing came are not there
+	Diagnosis     *DiagnosisReport       `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`         // when links were tested
+	Supervisor    string                 `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"`       // id of the leader that made the report
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcedureReport) Reset() {
+	*x = ProcedureReport{}
+	mi := &file_lofamo_v1_manage_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcedureReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcedureReport) ProtoMessage() {}
+
+func (x *ProcedureReport) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_manage_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcedureReport.ProtoReflect.Descriptor instead.
+func (*ProcedureReport) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ProcedureReport) GetStarted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Started
+	}
+	return nil
+}
+
+func (x *ProcedureReport) GetTookMs() uint32 {
+	if x != nil {
+		return x.TookMs
+	}
+	return 0
+}
+
+func (x *ProcedureReport) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ProcedureReport) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ProcedureReport) GetWave() uint64 {
+	if x != nil {
+		return x.Wave
+	}
+	return 0
+}
+
+func (x *ProcedureReport) GetStarter() string {
+	if x != nil {
+		return x.Starter
+	}
+	return ""
+}
+
+func (x *ProcedureReport) GetClear() bool {
+	if x != nil {
+		return x.Clear
+	}
+	return false
+}
+
+func (x *ProcedureReport) GetSilent() []string {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+func (x *ProcedureReport) GetHolding() []string {
+	if x != nil {
+		return x.Holding
+	}
+	return nil
+}
+
+func (x *ProcedureReport) GetRounds() uint32 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *ProcedureReport) GetNodes() []*ProcedureNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *ProcedureReport) GetDiagnosis() *DiagnosisReport {
+	if x != nil {
+		return x.Diagnosis
+	}
+	return nil
+}
+
+func (x *ProcedureReport) GetSupervisor() string {
+	if x != nil {
+		return x.Supervisor
+	}
+	return ""
+}
+
+// ProcedureNode is what a procedure was at one node.
+type ProcedureNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`    // id
+	Clear         bool                   `protobuf:"varint,2,opt,name=clear,proto3" json:"clear,omitempty"` // it came to know that the torus was empty
+	Held          uint32                 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`   // messages that it held at the end
+	Steps         []*ProcedureStep       `protobuf:"bytes,4,rep,name=steps,proto3" json:"steps,omitempty"`  // the states that it went through, in order
+	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`  // why it took no part
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcedureNode) Reset() {
+	*x = ProcedureNode{}
+	mi := &file_lofamo_v1_manage_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcedureNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcedureNode) ProtoMessage() {}
+
+func (x *ProcedureNode) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_manage_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcedureNode.ProtoReflect.Descriptor instead.
+func (*ProcedureNode) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ProcedureNode) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ProcedureNode) GetClear() bool {
+	if x != nil {
+		return x.Clear
+	}
+	return false
+}
+
+func (x *ProcedureNode) GetHeld() uint32 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *ProcedureNode) GetSteps() []*ProcedureStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ProcedureNode) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// GetProcedureRequest asks for the last: there is nothing to choose.
+type GetProcedureRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetProcedureRequest) Reset() {
+	*x = GetProcedureRequest{}
+	mi := &file_lofamo_v1_manage_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetProcedureRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetProcedureRequest) ProtoMessage() {}
+
+func (x *GetProcedureRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_manage_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetProcedureRequest.ProtoReflect.Descriptor instead.
+func (*GetProcedureRequest) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_manage_proto_rawDescGZIP(), []int{13}
+}
+
 var File_lofamo_v1_manage_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_manage_proto_rawDesc = "" +
@@ -769,7 +1215,44 @@ const file_lofamo_v1_manage_proto_rawDesc = "" +
 	"\vexplanation\x18\x05 \x01(\tR\vexplanation\x12*\n" +
 	"\x04here\x18\x06 \x01(\v2\x16.lofamo.v1.LinkFindingR\x04here\x12,\n" +
 	"\x05there\x18\a \x01(\v2\x16.lofamo.v1.LinkFindingR\x05there\"\x15\n" +
-	"\x13GetDiagnosisRequest*t\n" +
+	"\x13GetDiagnosisRequest\"\x89\x01\n" +
+	"\x15StartProcedureRequest\x12\x1a\n" +
+	"\bdiagnose\x18\x01 \x01(\bR\bdiagnose\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12(\n" +
+	"\x10drain_timeout_ms\x18\x04 \x01(\rR\x0edrainTimeoutMs\"\x86\x01\n" +
+	"\x16StartProcedureResponse\x128\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1c.lofamo.v1.ProcedureProgressR\bprogress\x122\n" +
+	"\x06report\x18\x02 \x01(\v2\x1a.lofamo.v1.ProcedureReportR\x06report\"\x86\x01\n" +
+	"\x11ProcedureProgress\x12/\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x19.lofamo.v1.ProcedureStateR\x05state\x12\x14\n" +
+	"\x05round\x18\x02 \x01(\rR\x05round\x12\x14\n" +
+	"\x05nodes\x18\x03 \x01(\rR\x05nodes\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\rR\x05ended\"\xaa\x03\n" +
+	"\x0fProcedureReport\x124\n" +
+	"\astarted\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x17\n" +
+	"\atook_ms\x18\x02 \x01(\rR\x06tookMs\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04wave\x18\x05 \x01(\x04R\x04wave\x12\x18\n" +
+	"\astarter\x18\x06 \x01(\tR\astarter\x12\x14\n" +
+	"\x05clear\x18\a \x01(\bR\x05clear\x12\x16\n" +
+	"\x06silent\x18\b \x03(\tR\x06silent\x12\x18\n" +
+	"\aholding\x18\t \x03(\tR\aholding\x12\x16\n" +
+	"\x06rounds\x18\n" +
+	" \x01(\rR\x06rounds\x12.\n" +
+	"\x05nodes\x18\v \x03(\v2\x18.lofamo.v1.ProcedureNodeR\x05nodes\x128\n" +
+	"\tdiagnosis\x18\f \x01(\v2\x1a.lofamo.v1.DiagnosisReportR\tdiagnosis\x12\x1e\n" +
+	"\n" +
+	"supervisor\x18\r \x01(\tR\n" +
+	"supervisor\"\x93\x01\n" +
+	"\rProcedureNode\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05clear\x18\x02 \x01(\bR\x05clear\x12\x12\n" +
+	"\x04held\x18\x03 \x01(\rR\x04held\x12.\n" +
+	"\x05steps\x18\x04 \x03(\v2\x18.lofamo.v1.ProcedureStepR\x05steps\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\x15\n" +
+	"\x13GetProcedureRequest*t\n" +
 	"\rDiagnosisPart\x12\x1e\n" +
 	"\x1aDIAGNOSIS_PART_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0ePART_HOST_HALF\x10\x01\x12\x11\n" +
@@ -786,9 +1269,11 @@ const file_lofamo_v1_manage_proto_rawDesc = "" +
 	"\fLINK_CORRUPT\x10\x05\x12\r\n" +
 	"\tLINK_DEAD\x10\x06\x12\x18\n" +
 	"\x14LINK_NOTHING_ANSWERS\x10\a\x12\x15\n" +
-	"\x11LINK_INCONCLUSIVE\x10\b2\x9b\x01\n" +
+	"\x11LINK_INCONCLUSIVE\x10\b2\xc0\x02\n" +
 	"\x06Manage\x12E\n" +
-	"\bDiagnose\x12\x1a.lofamo.v1.DiagnoseRequest\x1a\x1b.lofamo.v1.DiagnoseResponse0\x01\x12J\n" +
+	"\bDiagnose\x12\x1a.lofamo.v1.DiagnoseRequest\x1a\x1b.lofamo.v1.DiagnoseResponse0\x01\x12W\n" +
+	"\x0eStartProcedure\x12 .lofamo.v1.StartProcedureRequest\x1a!.lofamo.v1.StartProcedureResponse0\x01\x12J\n" +
+	"\fGetProcedure\x12\x1e.lofamo.v1.GetProcedureRequest\x1a\x1a.lofamo.v1.ProcedureReport\x12J\n" +
 	"\fGetDiagnosis\x12\x1e.lofamo.v1.GetDiagnosisRequest\x1a\x1a.lofamo.v1.DiagnosisReportB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
@@ -804,41 +1289,60 @@ func file_lofamo_v1_manage_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_manage_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lofamo_v1_manage_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_lofamo_v1_manage_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_lofamo_v1_manage_proto_goTypes = []any{
-	(DiagnosisPart)(0),            // 0: lofamo.v1.DiagnosisPart
-	(LinkVerdict)(0),              // 1: lofamo.v1.LinkVerdict
-	(*DiagnoseRequest)(nil),       // 2: lofamo.v1.DiagnoseRequest
-	(*DiagnoseResponse)(nil),      // 3: lofamo.v1.DiagnoseResponse
-	(*DiagnosisProgress)(nil),     // 4: lofamo.v1.DiagnosisProgress
-	(*DiagnosisReport)(nil),       // 5: lofamo.v1.DiagnosisReport
-	(*DiagnosisFault)(nil),        // 6: lofamo.v1.DiagnosisFault
-	(*DiagnosisQuestion)(nil),     // 7: lofamo.v1.DiagnosisQuestion
-	(*DiagnosedLink)(nil),         // 8: lofamo.v1.DiagnosedLink
-	(*GetDiagnosisRequest)(nil),   // 9: lofamo.v1.GetDiagnosisRequest
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*LinkFinding)(nil),           // 11: lofamo.v1.LinkFinding
+	(DiagnosisPart)(0),             // 0: lofamo.v1.DiagnosisPart
+	(LinkVerdict)(0),               // 1: lofamo.v1.LinkVerdict
+	(*DiagnoseRequest)(nil),        // 2: lofamo.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),       // 3: lofamo.v1.DiagnoseResponse
+	(*DiagnosisProgress)(nil),      // 4: lofamo.v1.DiagnosisProgress
+	(*DiagnosisReport)(nil),        // 5: lofamo.v1.DiagnosisReport
+	(*DiagnosisFault)(nil),         // 6: lofamo.v1.DiagnosisFault
+	(*DiagnosisQuestion)(nil),      // 7: lofamo.v1.DiagnosisQuestion
+	(*DiagnosedLink)(nil),          // 8: lofamo.v1.DiagnosedLink
+	(*GetDiagnosisRequest)(nil),    // 9: lofamo.v1.GetDiagnosisRequest
+	(*StartProcedureRequest)(nil),  // 10: lofamo.v1.StartProcedureRequest
+	(*StartProcedureResponse)(nil), // 11: lofamo.v1.StartProcedureResponse
+	(*ProcedureProgress)(nil),      // 12: lofamo.v1.ProcedureProgress
+	(*ProcedureReport)(nil),        // 13: lofamo.v1.ProcedureReport
+	(*ProcedureNode)(nil),          // 14: lofamo.v1.ProcedureNode
+	(*GetProcedureRequest)(nil),    // 15: lofamo.v1.GetProcedureRequest
+	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
+	(*LinkFinding)(nil),            // 17: lofamo.v1.LinkFinding
+	(ProcedureState)(0),            // 18: lofamo.v1.ProcedureState
+	(*ProcedureStep)(nil),          // 19: lofamo.v1.ProcedureStep
 }
 var file_lofamo_v1_manage_proto_depIdxs = []int32{
 	4,  // 0: lofamo.v1.DiagnoseResponse.progress:type_name -> lofamo.v1.DiagnosisProgress
 	5,  // 1: lofamo.v1.DiagnoseResponse.report:type_name -> lofamo.v1.DiagnosisReport
-	10, // 2: lofamo.v1.DiagnosisReport.started:type_name -> google.protobuf.Timestamp
+	16, // 2: lofamo.v1.DiagnosisReport.started:type_name -> google.protobuf.Timestamp
 	6,  // 3: lofamo.v1.DiagnosisReport.faults:type_name -> lofamo.v1.DiagnosisFault
 	7,  // 4: lofamo.v1.DiagnosisReport.open:type_name -> lofamo.v1.DiagnosisQuestion
 	8,  // 5: lofamo.v1.DiagnosisReport.links:type_name -> lofamo.v1.DiagnosedLink
 	0,  // 6: lofamo.v1.DiagnosisFault.part:type_name -> lofamo.v1.DiagnosisPart
 	1,  // 7: lofamo.v1.DiagnosedLink.verdict:type_name -> lofamo.v1.LinkVerdict
-	11, // 8: lofamo.v1.DiagnosedLink.here:type_name -> lofamo.v1.LinkFinding
-	11, // 9: lofamo.v1.DiagnosedLink.there:type_name -> lofamo.v1.LinkFinding
-	2,  // 10: lofamo.v1.Manage.Diagnose:input_type -> lofamo.v1.DiagnoseRequest
-	9,  // 11: lofamo.v1.Manage.GetDiagnosis:input_type -> lofamo.v1.GetDiagnosisRequest
-	3,  // 12: lofamo.v1.Manage.Diagnose:output_type -> lofamo.v1.DiagnoseResponse
-	5,  // 13: lofamo.v1.Manage.GetDiagnosis:output_type -> lofamo.v1.DiagnosisReport
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	17, // 8: lofamo.v1.DiagnosedLink.here:type_name -> lofamo.v1.LinkFinding
+	17, // 9: lofamo.v1.DiagnosedLink.there:type_name -> lofamo.v1.LinkFinding
+	12, // 10: lofamo.v1.StartProcedureResponse.progress:type_name -> lofamo.v1.ProcedureProgress
+	13, // 11: lofamo.v1.StartProcedureResponse.report:type_name -> lofamo.v1.ProcedureReport
+	18, // 12: lofamo.v1.ProcedureProgress.state:type_name -> lofamo.v1.ProcedureState
+	16, // 13: lofamo.v1.ProcedureReport.started:type_name -> google.protobuf.Timestamp
+	14, // 14: lofamo.v1.ProcedureReport.nodes:type_name -> lofamo.v1.ProcedureNode
+	5,  // 15: lofamo.v1.ProcedureReport.diagnosis:type_name -> lofamo.v1.DiagnosisReport
+	19, // 16: lofamo.v1.ProcedureNode.steps:type_name -> lofamo.v1.ProcedureStep
+	2,  // 17: lofamo.v1.Manage.Diagnose:input_type -> lofamo.v1.DiagnoseRequest
+	10, // 18: lofamo.v1.Manage.StartProcedure:input_type -> lofamo.v1.StartProcedureRequest
+	15, // 19: lofamo.v1.Manage.GetProcedure:input_type -> lofamo.v1.GetProcedureRequest
+	9,  // 20: lofamo.v1.Manage.GetDiagnosis:input_type -> lofamo.v1.GetDiagnosisRequest
+	3,  // 21: lofamo.v1.Manage.Diagnose:output_type -> lofamo.v1.DiagnoseResponse
+	11, // 22: lofamo.v1.Manage.StartProcedure:output_type -> lofamo.v1.StartProcedureResponse
+	13, // 23: lofamo.v1.Manage.GetProcedure:output_type -> lofamo.v1.ProcedureReport
+	5,  // 24: lofamo.v1.Manage.GetDiagnosis:output_type -> lofamo.v1.DiagnosisReport
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_manage_proto_init() }
@@ -853,7 +1357,7 @@ func file_lofamo_v1_manage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_manage_proto_rawDesc), len(file_lofamo_v1_manage_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   8,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

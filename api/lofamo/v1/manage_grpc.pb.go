@@ -19,8 +19,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Manage_Diagnose_FullMethodName     = "/lofamo.v1.Manage/Diagnose"
-	Manage_GetDiagnosis_FullMethodName = "/lofamo.v1.Manage/GetDiagnosis"
+	Manage_Diagnose_FullMethodName       = "/lofamo.v1.Manage/Diagnose"
+	Manage_StartProcedure_FullMethodName = "/lofamo.v1.Manage/StartProcedure"
+	Manage_GetProcedure_FullMethodName   = "/lofamo.v1.Manage/GetProcedure"
+	Manage_GetDiagnosis_FullMethodName   = "/lofamo.v1.Manage/GetDiagnosis"
 )
 
 // ManageClient is the client API for Manage service.
@@ -35,6 +37,12 @@ type ManageClient interface {
 	// It is an on-line test, beside the usual load. INVALID_ARGUMENT for what there is not, RESOURCE_EXHAUSTED while
 	// another diagnosis runs.
 	Diagnose(ctx context.Context, in *DiagnoseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiagnoseResponse], error)
+	// StartProcedure has the torus go through the fault management procedure (seed 003 §4.5): all nodes hold new messages back until nothing
+	// is under way, test their links when that is asked for, and go on. Progress as states are entered, the report last. RESOURCE_EXHAUSTED
+	// while another one runs, or too short a time after the last; FAILED_PRECONDITION when no node can begin one.
+	StartProcedure(ctx context.Context, in *StartProcedureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StartProcedureResponse], error)
+	// GetProcedure returns the report of the last procedure that was committed; NOT_FOUND when there was none.
+	GetProcedure(ctx context.Context, in *GetProcedureRequest, opts ...grpc.CallOption) (*ProcedureReport, error)
 	// GetDiagnosis returns the report of the last diagnosis that the leader made in its term; NOT_FOUND when there was none.
 	GetDiagnosis(ctx context.Context, in *GetDiagnosisRequest, opts ...grpc.CallOption) (*DiagnosisReport, error)
 }
@@ -66,6 +74,35 @@ func (c *manageClient) Diagnose(ctx context.Context, in *DiagnoseRequest, opts .
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Manage_DiagnoseClient = grpc.ServerStreamingClient[DiagnoseResponse]
 
+func (c *manageClient) StartProcedure(ctx context.Context, in *StartProcedureRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StartProcedureResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Manage_ServiceDesc.Streams[1], Manage_StartProcedure_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[StartProcedureRequest, StartProcedureResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manage_StartProcedureClient = grpc.ServerStreamingClient[StartProcedureResponse]
+
+func (c *manageClient) GetProcedure(ctx context.Context, in *GetProcedureRequest, opts ...grpc.CallOption) (*ProcedureReport, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProcedureReport)
+	err := c.cc.Invoke(ctx, Manage_GetProcedure_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *manageClient) GetDiagnosis(ctx context.Context, in *GetDiagnosisRequest, opts ...grpc.CallOption) (*DiagnosisReport, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DiagnosisReport)
@@ -88,6 +125,12 @@ type ManageServer interface {
 	// It is an on-line test, beside the usual load. INVALID_ARGUMENT for what there is not, RESOURCE_EXHAUSTED while
 	// another diagnosis runs.
 	Diagnose(*DiagnoseRequest, grpc.ServerStreamingServer[DiagnoseResponse]) error
+	// StartProcedure has the torus go through the fault management procedure (seed 003 §4.5): all nodes hold new messages back until nothing
+	// is under way, test their links when that is asked for, and go on. Progress as states are entered, the report last. RESOURCE_EXHAUSTED
+	// while another one runs, or too short a time after the last; FAILED_PRECONDITION when no node can begin one.
+	StartProcedure(*StartProcedureRequest, grpc.ServerStreamingServer[StartProcedureResponse]) error
+	// GetProcedure returns the report of the last procedure that was committed; NOT_FOUND when there was none.
+	GetProcedure(context.Context, *GetProcedureRequest) (*ProcedureReport, error)
 	// GetDiagnosis returns the report of the last diagnosis that the leader made in its term; NOT_FOUND when there was none.
 	GetDiagnosis(context.Context, *GetDiagnosisRequest) (*DiagnosisReport, error)
 	mustEmbedUnimplementedManageServer()
@@ -102,6 +145,12 @@ type UnimplementedManageServer struct{}
 
 func (UnimplementedManageServer) Diagnose(*DiagnoseRequest, grpc.ServerStreamingServer[DiagnoseResponse]) error {
 	return status.Error(codes.Unimplemented, "method Diagnose not implemented")
+}
+func (UnimplementedManageServer) StartProcedure(*StartProcedureRequest, grpc.ServerStreamingServer[StartProcedureResponse]) error {
+	return status.Error(codes.Unimplemented, "method StartProcedure not implemented")
+}
+func (UnimplementedManageServer) GetProcedure(context.Context, *GetProcedureRequest) (*ProcedureReport, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetProcedure not implemented")
 }
 func (UnimplementedManageServer) GetDiagnosis(context.Context, *GetDiagnosisRequest) (*DiagnosisReport, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDiagnosis not implemented")
@@ -138,6 +187,35 @@ func _Manage_Diagnose_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Manage_DiagnoseServer = grpc.ServerStreamingServer[DiagnoseResponse]
 
+func _Manage_StartProcedure_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(StartProcedureRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ManageServer).StartProcedure(m, &grpc.GenericServerStream[StartProcedureRequest, StartProcedureResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Manage_StartProcedureServer = grpc.ServerStreamingServer[StartProcedureResponse]
+
+func _Manage_GetProcedure_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetProcedureRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ManageServer).GetProcedure(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Manage_GetProcedure_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ManageServer).GetProcedure(ctx, req.(*GetProcedureRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Manage_GetDiagnosis_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetDiagnosisRequest)
 	if err := dec(in); err != nil {
@@ -164,6 +242,10 @@ var Manage_ServiceDesc = grpc.ServiceDesc{
 	HandlerType: (*ManageServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
+			MethodName: "GetProcedure",
+			Handler:    _Manage_GetProcedure_Handler,
+		},
+		{
 			MethodName: "GetDiagnosis",
 			Handler:    _Manage_GetDiagnosis_Handler,
 		},
@@ -172,6 +254,11 @@ var Manage_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Diagnose",
 			Handler:       _Manage_Diagnose_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "StartProcedure",
+			Handler:       _Manage_StartProcedure_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -137,6 +137,124 @@ func (Half) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{1}
 }
 
+// ProcedureState is a state of Figure 7, by the paper's names.
+type ProcedureState int32
+
+const (
+	ProcedureState_PROCEDURE_STATE_UNSPECIFIED      ProcedureState = 0 // never sent
+	ProcedureState_PROCEDURE_NORMAL                 ProcedureState = 1 // none is under way
+	ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE ProcedureState = 2 // all are told
+	ProcedureState_PROCEDURE_SYSTEM_DRAIN           ProcedureState = 3 // new messages are held at their senders; those under way arrive
+	ProcedureState_PROCEDURE_NETWORK_CLEAR          ProcedureState = 4 // somebody held messages in the last round of the drain, or has not answered
+	ProcedureState_PROCEDURE_DROP_PACKETS           ProcedureState = 5 // the time-out: what is stuck stays where it is held, and is counted
+	ProcedureState_PROCEDURE_DECISION               ProcedureState = 6 // whether links are to be tested
+	ProcedureState_PROCEDURE_DIAGNOSTICS            ProcedureState = 7 // links are tested, masks may change
+)
+
+// Enum value maps for ProcedureState.
+var (
+	ProcedureState_name = map[int32]string{
+		0: "PROCEDURE_STATE_UNSPECIFIED",
+		1: "PROCEDURE_NORMAL",
+		2: "PROCEDURE_ERROR_DETECT_PROPAGATE",
+		3: "PROCEDURE_SYSTEM_DRAIN",
+		4: "PROCEDURE_NETWORK_CLEAR",
+		5: "PROCEDURE_DROP_PACKETS",
+		6: "PROCEDURE_DECISION",
+		7: "PROCEDURE_DIAGNOSTICS",
+	}
+	ProcedureState_value = map[string]int32{
+		"PROCEDURE_STATE_UNSPECIFIED":      0,
+		"PROCEDURE_NORMAL":                 1,
+		"PROCEDURE_ERROR_DETECT_PROPAGATE": 2,
+		"PROCEDURE_SYSTEM_DRAIN":           3,
+		"PROCEDURE_NETWORK_CLEAR":          4,
+		"PROCEDURE_DROP_PACKETS":           5,
+		"PROCEDURE_DECISION":               6,
+		"PROCEDURE_DIAGNOSTICS":            7,
+	}
+)
+
+func (x ProcedureState) Enum() *ProcedureState {
+	p := new(ProcedureState)
+	*p = x
+	return p
+}
+
+func (x ProcedureState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ProcedureState) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_wire_proto_enumTypes[2].Descriptor()
+}
+
+func (ProcedureState) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_wire_proto_enumTypes[2]
+}
+
+func (x ProcedureState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ProcedureState.Descriptor instead.
+func (ProcedureState) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{2}
+}
+
+// MapKnowledge is what is known of a node or a link.
+type MapKnowledge int32
+
+const (
+	MapKnowledge_MAP_KNOWLEDGE_UNSPECIFIED MapKnowledge = 0 // never sent
+	MapKnowledge_MAP_UNKNOWN               MapKnowledge = 1
+	MapKnowledge_MAP_GOOD                  MapKnowledge = 2
+	MapKnowledge_MAP_BAD                   MapKnowledge = 3
+)
+
+// Enum value maps for MapKnowledge.
+var (
+	MapKnowledge_name = map[int32]string{
+		0: "MAP_KNOWLEDGE_UNSPECIFIED",
+		1: "MAP_UNKNOWN",
+		2: "MAP_GOOD",
+		3: "MAP_BAD",
+	}
+	MapKnowledge_value = map[string]int32{
+		"MAP_KNOWLEDGE_UNSPECIFIED": 0,
+		"MAP_UNKNOWN":               1,
+		"MAP_GOOD":                  2,
+		"MAP_BAD":                   3,
+	}
+)
+
+func (x MapKnowledge) Enum() *MapKnowledge {
+	p := new(MapKnowledge)
+	*p = x
+	return p
+}
+
+func (x MapKnowledge) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MapKnowledge) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_wire_proto_enumTypes[3].Descriptor()
+}
+
+func (MapKnowledge) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_wire_proto_enumTypes[3]
+}
+
+func (x MapKnowledge) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MapKnowledge.Descriptor instead.
+func (MapKnowledge) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
+}
+
 // Status is what has become of a report.
 type Ack_Status int32
 
@@ -174,11 +292,11 @@ func (x Ack_Status) String() string {
 }
 
 func (Ack_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[2].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[4].Descriptor()
 }
 
 func (Ack_Status) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[2]
+	return &file_lofamo_v1_wire_proto_enumTypes[4]
 }
 
 func (x Ack_Status) Number() protoreflect.EnumNumber {
@@ -314,11 +432,18 @@ type Message struct {
 	//	*Message_BulkPull
 	//	*Message_Told
 	//	*Message_Interest
+	//	*Message_ProcedureOrder
 	//	*Message_DiagnosisOrder
 	//	*Message_DiagnosisFindings
+	//	*Message_ProcedureStatus
 	//	*Message_Eureka
 	//	*Message_MaskOrder
 	//	*Message_MaskStatus
+	//	*Message_MapOrder
+	//	*Message_MapFindings
+	//	*Message_PeerOrder
+	//	*Message_PeerStatus
+	//	*Message_TorusConfiguration
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -493,6 +618,15 @@ func (x *Message) GetInterest() *Interest {
 	return nil
 }
 
+func (x *Message) GetProcedureOrder() *ProcedureOrder {
+	if x != nil {
+		if x, ok := x.Body.(*Message_ProcedureOrder); ok {
+			return x.ProcedureOrder
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetDiagnosisOrder() *DiagnosisOrder {
 	if x != nil {
 		if x, ok := x.Body.(*Message_DiagnosisOrder); ok {
@@ -506,6 +640,15 @@ func (x *Message) GetDiagnosisFindings() *DiagnosisFindings {
 	if x != nil {
 		if x, ok := x.Body.(*Message_DiagnosisFindings); ok {
 			return x.DiagnosisFindings
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetProcedureStatus() *ProcedureStatus {
+	if x != nil {
+		if x, ok := x.Body.(*Message_ProcedureStatus); ok {
+			return x.ProcedureStatus
 		}
 	}
 	return nil
@@ -533,6 +676,51 @@ func (x *Message) GetMaskStatus() *MaskStatus {
 	if x != nil {
 		if x, ok := x.Body.(*Message_MaskStatus); ok {
 			return x.MaskStatus
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetMapOrder() *MapOrder {
+	if x != nil {
+		if x, ok := x.Body.(*Message_MapOrder); ok {
+			return x.MapOrder
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetMapFindings() *MapFindings {
+	if x != nil {
+		if x, ok := x.Body.(*Message_MapFindings); ok {
+			return x.MapFindings
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetPeerOrder() *PeerOrder {
+	if x != nil {
+		if x, ok := x.Body.(*Message_PeerOrder); ok {
+			return x.PeerOrder
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetPeerStatus() *PeerStatus {
+	if x != nil {
+		if x, ok := x.Body.(*Message_PeerStatus); ok {
+			return x.PeerStatus
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetTorusConfiguration() *TorusConfiguration {
+	if x != nil {
+		if x, ok := x.Body.(*Message_TorusConfiguration); ok {
+			return x.TorusConfiguration
 		}
 	}
 	return nil
@@ -612,12 +800,21 @@ type Message_Interest struct {
 	Interest *Interest `protobuf:"bytes,16,opt,name=interest,proto3,oneof"` // of a host half, always signed
 }
 
+type Message_ProcedureOrder struct {
+	// Of a supervisor, always signed. To the node that is to begin; and by that one, as it is, in an express broadcast to all.
+	ProcedureOrder *ProcedureOrder `protobuf:"bytes,18,opt,name=procedure_order,json=procedureOrder,proto3,oneof"`
+}
+
 type Message_DiagnosisOrder struct {
 	DiagnosisOrder *DiagnosisOrder `protobuf:"bytes,19,opt,name=diagnosis_order,json=diagnosisOrder,proto3,oneof"` // of a supervisor, always signed
 }
 
 type Message_DiagnosisFindings struct {
 	DiagnosisFindings *DiagnosisFindings `protobuf:"bytes,20,opt,name=diagnosis_findings,json=diagnosisFindings,proto3,oneof"` // of a half, always signed
+}
+
+type Message_ProcedureStatus struct {
+	ProcedureStatus *ProcedureStatus `protobuf:"bytes,21,opt,name=procedure_status,json=procedureStatus,proto3,oneof"` // of a half, always signed
 }
 
 type Message_Eureka struct {
@@ -630,6 +827,26 @@ type Message_MaskOrder struct {
 
 type Message_MaskStatus struct {
 	MaskStatus *MaskStatus `protobuf:"bytes,23,opt,name=mask_status,json=maskStatus,proto3,oneof"` // of a DNP half, always signed
+}
+
+type Message_MapOrder struct {
+	MapOrder *MapOrder `protobuf:"bytes,24,opt,name=map_order,json=mapOrder,proto3,oneof"` // of a supervisor, always signed
+}
+
+type Message_MapFindings struct {
+	MapFindings *MapFindings `protobuf:"bytes,25,opt,name=map_findings,json=mapFindings,proto3,oneof"` // of a DNP half, always signed
+}
+
+type Message_PeerOrder struct {
+	PeerOrder *PeerOrder `protobuf:"bytes,29,opt,name=peer_order,json=peerOrder,proto3,oneof"` // of a supervisor, always signed
+}
+
+type Message_PeerStatus struct {
+	PeerStatus *PeerStatus `protobuf:"bytes,30,opt,name=peer_status,json=peerStatus,proto3,oneof"` // of a DNP half, always signed
+}
+
+type Message_TorusConfiguration struct {
+	TorusConfiguration *TorusConfiguration `protobuf:"bytes,31,opt,name=torus_configuration,json=torusConfiguration,proto3,oneof"` // of a supervisor, always signed; to one node, and by that one to all
 }
 
 func (*Message_Reports) isMessage_Body() {}
@@ -660,15 +877,29 @@ func (*Message_Told) isMessage_Body() {}
 
 func (*Message_Interest) isMessage_Body() {}
 
+func (*Message_ProcedureOrder) isMessage_Body() {}
+
 func (*Message_DiagnosisOrder) isMessage_Body() {}
 
 func (*Message_DiagnosisFindings) isMessage_Body() {}
+
+func (*Message_ProcedureStatus) isMessage_Body() {}
 
 func (*Message_Eureka) isMessage_Body() {}
 
 func (*Message_MaskOrder) isMessage_Body() {}
 
 func (*Message_MaskStatus) isMessage_Body() {}
+
+func (*Message_MapOrder) isMessage_Body() {}
+
+func (*Message_MapFindings) isMessage_Body() {}
+
+func (*Message_PeerOrder) isMessage_Body() {}
+
+func (*Message_PeerStatus) isMessage_Body() {}
+
+func (*Message_TorusConfiguration) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -3251,6 +3482,942 @@ func (x *MaskStatus) GetLost() bool {
 	return false
 }
 
+// ProcedureOrder has the nodes of the torus go through the fault management procedure (seed 003 §4.5, Figure 7). One node gets it as it
+// gets a DiagnosisOrder, and its DNP half broadcasts the envelope, so that all have the supervisor's word for what follows.
+type ProcedureOrder struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Number   *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`      // of this order; common to all orders of a leader
+	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`          // who is to begin, as in its certificate
+	Diagnose bool                   `protobuf:"varint,3,opt,name=diagnose,proto3" json:"diagnose,omitempty"` // the nodes are to test their links when the torus is empty; their findings have this order's number
+	// Places that need not answer, as ranks in the torus, ascending: those that the map calls FAILED, and empty ones. At most 200.
+	Absent []uint32 `protobuf:"varint,4,rep,packed,name=absent,proto3" json:"absent,omitempty"`
+	// Network Delay (§4.1): in it a broadcast reaches all that can be reached. From the present map; 100 to 10,000,000 µs.
+	DelayUs        uint32 `protobuf:"varint,5,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"`
+	HopUs          uint32 `protobuf:"varint,6,opt,name=hop_us,json=hopUs,proto3" json:"hop_us,omitempty"`                              // of one hop, 100 µs to delay_us
+	DrainTimeoutMs uint32 `protobuf:"varint,7,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // how long is waited for the torus to be empty, 10 to 60,000
+	ReplyTo        string `protobuf:"bytes,8,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`                         // ip:port of the supervisor's report socket
+	Reason         string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                                          // why, for people: at most 120 bytes
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ProcedureOrder) Reset() {
+	*x = ProcedureOrder{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcedureOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcedureOrder) ProtoMessage() {}
+
+func (x *ProcedureOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcedureOrder.ProtoReflect.Descriptor instead.
+func (*ProcedureOrder) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *ProcedureOrder) GetNumber() *OrderNumber {
+	if x != nil {
+		return x.Number
+	}
+	return nil
+}
+
+func (x *ProcedureOrder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ProcedureOrder) GetDiagnose() bool {
+	if x != nil {
+		return x.Diagnose
+	}
+	return false
+}
+
+func (x *ProcedureOrder) GetAbsent() []uint32 {
+	if x != nil {
+		return x.Absent
+	}
+	return nil
+}
+
+func (x *ProcedureOrder) GetDelayUs() uint32 {
+	if x != nil {
+		return x.DelayUs
+	}
+	return 0
+}
+
+func (x *ProcedureOrder) GetHopUs() uint32 {
+	if x != nil {
+		return x.HopUs
+	}
+	return 0
+}
+
+func (x *ProcedureOrder) GetDrainTimeoutMs() uint32 {
+	if x != nil {
+		return x.DrainTimeoutMs
+	}
+	return 0
+}
+
+func (x *ProcedureOrder) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+func (x *ProcedureOrder) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// ProcedureStep is what became of one state at a node.
+type ProcedureStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         ProcedureState         `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"`
+	TookUs        uint32                 `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"` // how long it was in it, all rounds together
+	Held          uint32                 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`                   // messages that it held when it left it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcedureStep) Reset() {
+	*x = ProcedureStep{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcedureStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcedureStep) ProtoMessage() {}
+
+func (x *ProcedureStep) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcedureStep.ProtoReflect.Descriptor instead.
+func (*ProcedureStep) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ProcedureStep) GetState() ProcedureState {
+	if x != nil {
+		return x.State
+	}
+	return ProcedureState_PROCEDURE_STATE_UNSPECIFIED
+}
+
+func (x *ProcedureStep) GetTookUs() uint32 {
+	if x != nil {
+		return x.TookUs
+	}
+	return 0
+}
+
+func (x *ProcedureStep) GetHeld() uint32 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+// ProcedureStatus is what a node says of a procedure: the host half at once that it lives, the DNP half when it enters a state that it
+// was ordered to begin, and at the end. Of nodes that did not begin it only the end is said.
+type ProcedureStatus struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Number  *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                              // of the order; absent: a node began by itself
+	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                  // who says it, as in its certificate
+	Half    Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`             // which half of it
+	Epoch   uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                               // its boot epoch, from 1
+	Wave    uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                                 // number of the procedure in the torus, from 1
+	Starter uint32                 `protobuf:"varint,6,opt,name=starter,proto3" json:"starter,omitempty"`                           // rank of the node that began
+	State   ProcedureState         `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // where it is; PROCEDURE_NORMAL: it is over here
+	Round   uint32                 `protobuf:"varint,8,opt,name=round,proto3" json:"round,omitempty"`                               // of the drain, from 1
+	Clear   bool                   `protobuf:"varint,9,opt,name=clear,proto3" json:"clear,omitempty"`                               // all that had to have said that they held nothing
+	// Of whom nothing was heard, and who held messages in the last round: ranks, ascending, at most 64 each.
+	Silent        []uint32         `protobuf:"varint,10,rep,packed,name=silent,proto3" json:"silent,omitempty"`
+	Holding       []uint32         `protobuf:"varint,11,rep,packed,name=holding,proto3" json:"holding,omitempty"`
+	Held          uint32           `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`           // messages that this node holds now
+	Diagnosed     bool             `protobuf:"varint,13,opt,name=diagnosed,proto3" json:"diagnosed,omitempty"` // it has tested its links
+	Steps         []*ProcedureStep `protobuf:"bytes,14,rep,name=steps,proto3" json:"steps,omitempty"`          // at the end: the states that it went through, in order
+	Error         string           `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`          // why there is no procedure; empty: there is or was one. At most 120 bytes
+	Cause         string           `protobuf:"bytes,16,opt,name=cause,proto3" json:"cause,omitempty"`          // what made a node begin by itself, for people: at most 120 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcedureStatus) Reset() {
+	*x = ProcedureStatus{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcedureStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcedureStatus) ProtoMessage() {}
+
+func (x *ProcedureStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcedureStatus.ProtoReflect.Descriptor instead.
+func (*ProcedureStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ProcedureStatus) GetNumber() *OrderNumber {
+	if x != nil {
+		return x.Number
+	}
+	return nil
+}
+
+func (x *ProcedureStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ProcedureStatus) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *ProcedureStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ProcedureStatus) GetWave() uint64 {
+	if x != nil {
+		return x.Wave
+	}
+	return 0
+}
+
+func (x *ProcedureStatus) GetStarter() uint32 {
+	if x != nil {
+		return x.Starter
+	}
+	return 0
+}
+
+func (x *ProcedureStatus) GetState() ProcedureState {
+	if x != nil {
+		return x.State
+	}
+	return ProcedureState_PROCEDURE_STATE_UNSPECIFIED
+}
+
+func (x *ProcedureStatus) GetRound() uint32 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *ProcedureStatus) GetClear() bool {
+	if x != nil {
+		return x.Clear
+	}
+	return false
+}
+
+func (x *ProcedureStatus) GetSilent() []uint32 {
+	if x != nil {
+		return x.Silent
+	}
+	return nil
+}
+
+func (x *ProcedureStatus) GetHolding() []uint32 {
+	if x != nil {
+		return x.Holding
+	}
+	return nil
+}
+
+func (x *ProcedureStatus) GetHeld() uint32 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *ProcedureStatus) GetDiagnosed() bool {
+	if x != nil {
+		return x.Diagnosed
+	}
+	return false
+}
+
+func (x *ProcedureStatus) GetSteps() []*ProcedureStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ProcedureStatus) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *ProcedureStatus) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+// MapOrder has a node map a region that the supervisors' own evidence does not reach (mapping by delegation, seed 003 §5.2.3.2, Figure 18).
+type MapOrder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                  // common to all orders of a leader
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // the mapper, as in its certificate
+	Region        []uint32               `protobuf:"varint,3,rep,packed,name=region,proto3" json:"region,omitempty"`          // ranks of the nodes to map, ascending; 1 to 128
+	ReplyTo       string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MapOrder) Reset() {
+	*x = MapOrder{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapOrder) ProtoMessage() {}
+
+func (x *MapOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapOrder.ProtoReflect.Descriptor instead.
+func (*MapOrder) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *MapOrder) GetNumber() *OrderNumber {
+	if x != nil {
+		return x.Number
+	}
+	return nil
+}
+
+func (x *MapOrder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MapOrder) GetRegion() []uint32 {
+	if x != nil {
+		return x.Region
+	}
+	return nil
+}
+
+func (x *MapOrder) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+// MapFindings are what a mapper found: all of it in one message, or in several.
+type MapFindings struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"` // of the order
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`     // the mapper, as in its certificate
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`  // boot epoch of its DNP half, from 1
+	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`    // from 0
+	Parts         uint32                 `protobuf:"varint,5,opt,name=parts,proto3" json:"parts,omitempty"`  // 1 to 32
+	Nodes         []*MappedNode          `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`   // at most 16
+	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`   // why there is no map; empty: there is one. At most 120 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MapFindings) Reset() {
+	*x = MapFindings{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapFindings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapFindings) ProtoMessage() {}
+
+func (x *MapFindings) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapFindings.ProtoReflect.Descriptor instead.
+func (*MapFindings) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *MapFindings) GetNumber() *OrderNumber {
+	if x != nil {
+		return x.Number
+	}
+	return nil
+}
+
+func (x *MapFindings) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *MapFindings) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *MapFindings) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *MapFindings) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *MapFindings) GetNodes() []*MappedNode {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *MapFindings) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// MappedNode is one node of a region, as its mapper found it.
+type MappedNode struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`                                    // its place
+	Dnp           MapKnowledge           `protobuf:"varint,2,opt,name=dnp,proto3,enum=lofamo.v1.MapKnowledge" json:"dnp,omitempty"`          // its DNP half. Good: it answered; bad is said only of what must be
+	Host          MapKnowledge           `protobuf:"varint,3,opt,name=host,proto3,enum=lofamo.v1.MapKnowledge" json:"host,omitempty"`        // its host half, through its DNP half
+	LinksGood     uint32                 `protobuf:"varint,4,opt,name=links_good,json=linksGood,proto3" json:"links_good,omitempty"`         // directions by which it is reached, or reaches others: bit 0 X+, to bit 5 Z-
+	LinksBad      uint32                 `protobuf:"varint,5,opt,name=links_bad,json=linksBad,proto3" json:"links_bad,omitempty"`            // directions that it says are dead
+	RoundTripUs   uint32                 `protobuf:"varint,6,opt,name=round_trip_us,json=roundTripUs,proto3" json:"round_trip_us,omitempty"` // fastest answer; 0: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MappedNode) Reset() {
+	*x = MappedNode{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MappedNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MappedNode) ProtoMessage() {}
+
+func (x *MappedNode) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MappedNode.ProtoReflect.Descriptor instead.
+func (*MappedNode) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *MappedNode) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *MappedNode) GetDnp() MapKnowledge {
+	if x != nil {
+		return x.Dnp
+	}
+	return MapKnowledge_MAP_KNOWLEDGE_UNSPECIFIED
+}
+
+func (x *MappedNode) GetHost() MapKnowledge {
+	if x != nil {
+		return x.Host
+	}
+	return MapKnowledge_MAP_KNOWLEDGE_UNSPECIFIED
+}
+
+func (x *MappedNode) GetLinksGood() uint32 {
+	if x != nil {
+		return x.LinksGood
+	}
+	return 0
+}
+
+func (x *MappedNode) GetLinksBad() uint32 {
+	if x != nil {
+		return x.LinksBad
+	}
+	return 0
+}
+
+func (x *MappedNode) GetRoundTripUs() uint32 {
+	if x != nil {
+		return x.RoundTripUs
+	}
+	return 0
+}
+
+// PeerOrder tells a node who is at the other end of some of its links, after a node was replaced (seed 003 §5.2.3.2: all neighbours are
+// told). It is kept, and stands above the node's configuration until a newer one comes.
+type PeerOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who is told
+	// Of the word, at least 1: the revision of the store that it is of. A half refuses one that is not newer than the last that it took.
+	Number        uint64  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Peers         []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // all that differ from its configuration, at most 6; none: the configuration stands
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerOrder) Reset() {
+	*x = PeerOrder{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerOrder) ProtoMessage() {}
+
+func (x *PeerOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerOrder.ProtoReflect.Descriptor instead.
+func (*PeerOrder) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PeerOrder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PeerOrder) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PeerOrder) GetPeers() []*Peer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+// Peer is who is at the other end of a link.
+type Peer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Direction     uint32                 `protobuf:"varint,1,opt,name=direction,proto3" json:"direction,omitempty"` // of the link at the node that is told: 1 X+, 2 X-, and so on to 6 Z-
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`      // ip:port of its end of the link; empty: as configured
+	Node          string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`            // its id, as in its certificate
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peer) Reset() {
+	*x = Peer{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peer) ProtoMessage() {}
+
+func (x *Peer) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peer.ProtoReflect.Descriptor instead.
+func (*Peer) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *Peer) GetDirection() uint32 {
+	if x != nil {
+		return x.Direction
+	}
+	return 0
+}
+
+func (x *Peer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Peer) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// PeerStatus says what a node holds of PeerOrders: in answer to each, and at its start when it holds one.
+type PeerStatus struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // who says it
+	Epoch  uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of its DNP half, from 1
+	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the word that it holds; 0: none
+	Peers  []*Peer                `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`    // as it holds them
+	// Its own ends, as its configuration has them: what neighbours are to be told. Node is its own id.
+	Ends          []*Peer `protobuf:"bytes,5,rep,name=ends,proto3" json:"ends,omitempty"`
+	Lost          bool    `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"` // what it had kept cannot be read
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PeerStatus) Reset() {
+	*x = PeerStatus{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PeerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PeerStatus) ProtoMessage() {}
+
+func (x *PeerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PeerStatus.ProtoReflect.Descriptor instead.
+func (*PeerStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *PeerStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PeerStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PeerStatus) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *PeerStatus) GetPeers() []*Peer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *PeerStatus) GetEnds() []*Peer {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *PeerStatus) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+// TorusConfiguration is what all nodes are to know of the torus (start-up configuration, seed 003 §4.4.1): one node broadcasts it to all as
+// data. Whoever starts without a service network gets it from a neighbour.
+type TorusConfiguration struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`                  // revision of the store that it is of, at least 1: a node takes none that is not newer
+	Dims          string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"`                       // "4x4x4": another torus' configuration is refused
+	Absent        []uint32               `protobuf:"varint,3,rep,packed,name=absent,proto3" json:"absent,omitempty"`           // as in ProcedureOrder; at most 1,024
+	DelayUs       uint32                 `protobuf:"varint,4,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"` // Network Delay, as in ProcedureOrder
+	Masks         []*TorusMask           `protobuf:"bytes,5,rep,name=masks,proto3" json:"masks,omitempty"`                     // the supervisors' words that are not all usable, by rank; at most 4,096
+	Supervisors   []string               `protobuf:"bytes,6,rep,name=supervisors,proto3" json:"supervisors,omitempty"`         // "ID=ip:port" of their report sockets, at most 7
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TorusConfiguration) Reset() {
+	*x = TorusConfiguration{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TorusConfiguration) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TorusConfiguration) ProtoMessage() {}
+
+func (x *TorusConfiguration) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TorusConfiguration.ProtoReflect.Descriptor instead.
+func (*TorusConfiguration) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *TorusConfiguration) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *TorusConfiguration) GetDims() string {
+	if x != nil {
+		return x.Dims
+	}
+	return ""
+}
+
+func (x *TorusConfiguration) GetAbsent() []uint32 {
+	if x != nil {
+		return x.Absent
+	}
+	return nil
+}
+
+func (x *TorusConfiguration) GetDelayUs() uint32 {
+	if x != nil {
+		return x.DelayUs
+	}
+	return 0
+}
+
+func (x *TorusConfiguration) GetMasks() []*TorusMask {
+	if x != nil {
+		return x.Masks
+	}
+	return nil
+}
+
+func (x *TorusConfiguration) GetSupervisors() []string {
+	if x != nil {
+		return x.Supervisors
+	}
+	return nil
+}
+
+// TorusMask is the supervisors' word on the channel mask of one node.
+type TorusMask struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"` // its place
+	Mask          uint32                 `protobuf:"varint,2,opt,name=mask,proto3" json:"mask,omitempty"` // as MaskOrder.mask
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TorusMask) Reset() {
+	*x = TorusMask{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TorusMask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TorusMask) ProtoMessage() {}
+
+func (x *TorusMask) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TorusMask.ProtoReflect.Descriptor instead.
+func (*TorusMask) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *TorusMask) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *TorusMask) GetMask() uint32 {
+	if x != nil {
+		return x.Mask
+	}
+	return 0
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
@@ -3263,7 +4430,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xdd\b\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xa0\f\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -3281,13 +4448,22 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\tbulk_pull\x18\r \x01(\v2\x13.lofamo.v1.BulkPullH\x00R\bbulkPull\x12%\n" +
 	"\x04told\x18\x0e \x01(\v2\x0f.lofamo.v1.ToldH\x00R\x04told\x121\n" +
 	"\binterest\x18\x10 \x01(\v2\x13.lofamo.v1.InterestH\x00R\binterest\x12D\n" +
+	"\x0fprocedure_order\x18\x12 \x01(\v2\x19.lofamo.v1.ProcedureOrderH\x00R\x0eprocedureOrder\x12D\n" +
 	"\x0fdiagnosis_order\x18\x13 \x01(\v2\x19.lofamo.v1.DiagnosisOrderH\x00R\x0ediagnosisOrder\x12M\n" +
-	"\x12diagnosis_findings\x18\x14 \x01(\v2\x1c.lofamo.v1.DiagnosisFindingsH\x00R\x11diagnosisFindings\x12.\n" +
+	"\x12diagnosis_findings\x18\x14 \x01(\v2\x1c.lofamo.v1.DiagnosisFindingsH\x00R\x11diagnosisFindings\x12G\n" +
+	"\x10procedure_status\x18\x15 \x01(\v2\x1a.lofamo.v1.ProcedureStatusH\x00R\x0fprocedureStatus\x12.\n" +
 	"\x06eureka\x18\x1a \x01(\v2\x14.lofamo.v1.JobEurekaH\x00R\x06eureka\x125\n" +
 	"\n" +
 	"mask_order\x18\x16 \x01(\v2\x14.lofamo.v1.MaskOrderH\x00R\tmaskOrder\x128\n" +
 	"\vmask_status\x18\x17 \x01(\v2\x15.lofamo.v1.MaskStatusH\x00R\n" +
-	"maskStatus\x12\"\n" +
+	"maskStatus\x122\n" +
+	"\tmap_order\x18\x18 \x01(\v2\x13.lofamo.v1.MapOrderH\x00R\bmapOrder\x12;\n" +
+	"\fmap_findings\x18\x19 \x01(\v2\x16.lofamo.v1.MapFindingsH\x00R\vmapFindings\x125\n" +
+	"\n" +
+	"peer_order\x18\x1d \x01(\v2\x14.lofamo.v1.PeerOrderH\x00R\tpeerOrder\x128\n" +
+	"\vpeer_status\x18\x1e \x01(\v2\x15.lofamo.v1.PeerStatusH\x00R\n" +
+	"peerStatus\x12P\n" +
+	"\x13torus_configuration\x18\x1f \x01(\v2\x1d.lofamo.v1.TorusConfigurationH\x00R\x12torusConfiguration\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -3506,7 +4682,87 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\aordered\x18\x05 \x01(\rR\aordered\x12\x10\n" +
 	"\x03own\x18\x06 \x01(\rR\x03own\x12\x19\n" +
 	"\bin_force\x18\a \x01(\rR\ainForce\x12\x12\n" +
-	"\x04lost\x18\b \x01(\bR\x04lost*\xa0\x01\n" +
+	"\x04lost\x18\b \x01(\bR\x04lost\"\x97\x02\n" +
+	"\x0eProcedureOrder\x12.\n" +
+	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
+	"\bdiagnose\x18\x03 \x01(\bR\bdiagnose\x12\x16\n" +
+	"\x06absent\x18\x04 \x03(\rR\x06absent\x12\x19\n" +
+	"\bdelay_us\x18\x05 \x01(\rR\adelayUs\x12\x15\n" +
+	"\x06hop_us\x18\x06 \x01(\rR\x05hopUs\x12(\n" +
+	"\x10drain_timeout_ms\x18\a \x01(\rR\x0edrainTimeoutMs\x12\x19\n" +
+	"\breply_to\x18\b \x01(\tR\areplyTo\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\"m\n" +
+	"\rProcedureStep\x12/\n" +
+	"\x05state\x18\x01 \x01(\x0e2\x19.lofamo.v1.ProcedureStateR\x05state\x12\x17\n" +
+	"\atook_us\x18\x02 \x01(\rR\x06tookUs\x12\x12\n" +
+	"\x04held\x18\x03 \x01(\rR\x04held\"\xdb\x03\n" +
+	"\x0fProcedureStatus\x12.\n" +
+	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x03 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04wave\x18\x05 \x01(\x04R\x04wave\x12\x18\n" +
+	"\astarter\x18\x06 \x01(\rR\astarter\x12/\n" +
+	"\x05state\x18\a \x01(\x0e2\x19.lofamo.v1.ProcedureStateR\x05state\x12\x14\n" +
+	"\x05round\x18\b \x01(\rR\x05round\x12\x14\n" +
+	"\x05clear\x18\t \x01(\bR\x05clear\x12\x16\n" +
+	"\x06silent\x18\n" +
+	" \x03(\rR\x06silent\x12\x18\n" +
+	"\aholding\x18\v \x03(\rR\aholding\x12\x12\n" +
+	"\x04held\x18\f \x01(\rR\x04held\x12\x1c\n" +
+	"\tdiagnosed\x18\r \x01(\bR\tdiagnosed\x12.\n" +
+	"\x05steps\x18\x0e \x03(\v2\x18.lofamo.v1.ProcedureStepR\x05steps\x12\x14\n" +
+	"\x05error\x18\x0f \x01(\tR\x05error\x12\x14\n" +
+	"\x05cause\x18\x10 \x01(\tR\x05cause\"\x81\x01\n" +
+	"\bMapOrder\x12.\n" +
+	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x16\n" +
+	"\x06region\x18\x03 \x03(\rR\x06region\x12\x19\n" +
+	"\breply_to\x18\x04 \x01(\tR\areplyTo\"\xd4\x01\n" +
+	"\vMapFindings\x12.\n" +
+	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04part\x18\x04 \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18\x05 \x01(\rR\x05parts\x12+\n" +
+	"\x05nodes\x18\x06 \x03(\v2\x15.lofamo.v1.MappedNodeR\x05nodes\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"\xd8\x01\n" +
+	"\n" +
+	"MappedNode\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12)\n" +
+	"\x03dnp\x18\x02 \x01(\x0e2\x17.lofamo.v1.MapKnowledgeR\x03dnp\x12+\n" +
+	"\x04host\x18\x03 \x01(\x0e2\x17.lofamo.v1.MapKnowledgeR\x04host\x12\x1d\n" +
+	"\n" +
+	"links_good\x18\x04 \x01(\rR\tlinksGood\x12\x1b\n" +
+	"\tlinks_bad\x18\x05 \x01(\rR\blinksBad\x12\"\n" +
+	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"^\n" +
+	"\tPeerOrder\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12%\n" +
+	"\x05peers\x18\x03 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\"R\n" +
+	"\x04Peer\x12\x1c\n" +
+	"\tdirection\x18\x01 \x01(\rR\tdirection\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"\xae\x01\n" +
+	"\n" +
+	"PeerStatus\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12%\n" +
+	"\x05peers\x18\x04 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\x12#\n" +
+	"\x04ends\x18\x05 \x03(\v2\x0f.lofamo.v1.PeerR\x04ends\x12\x12\n" +
+	"\x04lost\x18\x06 \x01(\bR\x04lost\"\xc1\x01\n" +
+	"\x12TorusConfiguration\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x16\n" +
+	"\x06absent\x18\x03 \x03(\rR\x06absent\x12\x19\n" +
+	"\bdelay_us\x18\x04 \x01(\rR\adelayUs\x12*\n" +
+	"\x05masks\x18\x05 \x03(\v2\x14.lofamo.v1.TorusMaskR\x05masks\x12 \n" +
+	"\vsupervisors\x18\x06 \x03(\tR\vsupervisors\"3\n" +
+	"\tTorusMask\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
+	"\x04mask\x18\x02 \x01(\rR\x04mask*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
@@ -3518,7 +4774,21 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x04Half\x12\x14\n" +
 	"\x10HALF_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tHALF_HOST\x10\x01\x12\f\n" +
-	"\bHALF_DNP\x10\x02B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\bHALF_DNP\x10\x02*\xf5\x01\n" +
+	"\x0eProcedureState\x12\x1f\n" +
+	"\x1bPROCEDURE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10PROCEDURE_NORMAL\x10\x01\x12$\n" +
+	" PROCEDURE_ERROR_DETECT_PROPAGATE\x10\x02\x12\x1a\n" +
+	"\x16PROCEDURE_SYSTEM_DRAIN\x10\x03\x12\x1b\n" +
+	"\x17PROCEDURE_NETWORK_CLEAR\x10\x04\x12\x1a\n" +
+	"\x16PROCEDURE_DROP_PACKETS\x10\x05\x12\x16\n" +
+	"\x12PROCEDURE_DECISION\x10\x06\x12\x19\n" +
+	"\x15PROCEDURE_DIAGNOSTICS\x10\a*Y\n" +
+	"\fMapKnowledge\x12\x1d\n" +
+	"\x19MAP_KNOWLEDGE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vMAP_UNKNOWN\x10\x01\x12\f\n" +
+	"\bMAP_GOOD\x10\x02\x12\v\n" +
+	"\aMAP_BAD\x10\x03B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_wire_proto_rawDescOnce sync.Once
@@ -3532,120 +4802,155 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_wire_proto_rawDescData
 }
 
-var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_lofamo_v1_wire_proto_goTypes = []any{
-	(Checksum)(0),             // 0: lofamo.v1.Checksum
-	(Half)(0),                 // 1: lofamo.v1.Half
-	(Ack_Status)(0),           // 2: lofamo.v1.Ack.Status
-	(*Envelope)(nil),          // 3: lofamo.v1.Envelope
-	(*Message)(nil),           // 4: lofamo.v1.Message
-	(*ReportID)(nil),          // 5: lofamo.v1.ReportID
-	(*Reports)(nil),           // 6: lofamo.v1.Reports
-	(*Report)(nil),            // 7: lofamo.v1.Report
-	(*Reading)(nil),           // 8: lofamo.v1.Reading
-	(*Observation)(nil),       // 9: lofamo.v1.Observation
-	(*Ack)(nil),               // 10: lofamo.v1.Ack
-	(*PathRequest)(nil),       // 11: lofamo.v1.PathRequest
-	(*PathReply)(nil),         // 12: lofamo.v1.PathReply
-	(*PathAck)(nil),           // 13: lofamo.v1.PathAck
-	(*Again)(nil),             // 14: lofamo.v1.Again
-	(*Challenge)(nil),         // 15: lofamo.v1.Challenge
-	(*Answer)(nil),            // 16: lofamo.v1.Answer
-	(*Relayed)(nil),           // 17: lofamo.v1.Relayed
-	(*Hop)(nil),               // 18: lofamo.v1.Hop
-	(*Downcall)(nil),          // 19: lofamo.v1.Downcall
-	(*BulkRequest)(nil),       // 20: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),      // 21: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),          // 22: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),        // 23: lofamo.v1.ChunkRange
-	(*Told)(nil),              // 24: lofamo.v1.Told
-	(*ToldNode)(nil),          // 25: lofamo.v1.ToldNode
-	(*ToldFault)(nil),         // 26: lofamo.v1.ToldFault
-	(*Interest)(nil),          // 27: lofamo.v1.Interest
-	(*OrderNumber)(nil),       // 28: lofamo.v1.OrderNumber
-	(*DiagnosisOrder)(nil),    // 29: lofamo.v1.DiagnosisOrder
-	(*DiagnosisFindings)(nil), // 30: lofamo.v1.DiagnosisFindings
-	(*LinkFinding)(nil),       // 31: lofamo.v1.LinkFinding
-	(*DiagnosisTest)(nil),     // 32: lofamo.v1.DiagnosisTest
-	(*JobEureka)(nil),         // 33: lofamo.v1.JobEureka
-	(*MaskOrder)(nil),         // 34: lofamo.v1.MaskOrder
-	(*MaskStatus)(nil),        // 35: lofamo.v1.MaskStatus
-	(*DeliveryStatus)(nil),    // 36: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),        // 37: lofamo.v1.HalfHealth
-	(State)(0),                // 38: lofamo.v1.State
-	(Cause)(0),                // 39: lofamo.v1.Cause
+	(Checksum)(0),              // 0: lofamo.v1.Checksum
+	(Half)(0),                  // 1: lofamo.v1.Half
+	(ProcedureState)(0),        // 2: lofamo.v1.ProcedureState
+	(MapKnowledge)(0),          // 3: lofamo.v1.MapKnowledge
+	(Ack_Status)(0),            // 4: lofamo.v1.Ack.Status
+	(*Envelope)(nil),           // 5: lofamo.v1.Envelope
+	(*Message)(nil),            // 6: lofamo.v1.Message
+	(*ReportID)(nil),           // 7: lofamo.v1.ReportID
+	(*Reports)(nil),            // 8: lofamo.v1.Reports
+	(*Report)(nil),             // 9: lofamo.v1.Report
+	(*Reading)(nil),            // 10: lofamo.v1.Reading
+	(*Observation)(nil),        // 11: lofamo.v1.Observation
+	(*Ack)(nil),                // 12: lofamo.v1.Ack
+	(*PathRequest)(nil),        // 13: lofamo.v1.PathRequest
+	(*PathReply)(nil),          // 14: lofamo.v1.PathReply
+	(*PathAck)(nil),            // 15: lofamo.v1.PathAck
+	(*Again)(nil),              // 16: lofamo.v1.Again
+	(*Challenge)(nil),          // 17: lofamo.v1.Challenge
+	(*Answer)(nil),             // 18: lofamo.v1.Answer
+	(*Relayed)(nil),            // 19: lofamo.v1.Relayed
+	(*Hop)(nil),                // 20: lofamo.v1.Hop
+	(*Downcall)(nil),           // 21: lofamo.v1.Downcall
+	(*BulkRequest)(nil),        // 22: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),       // 23: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),           // 24: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),         // 25: lofamo.v1.ChunkRange
+	(*Told)(nil),               // 26: lofamo.v1.Told
+	(*ToldNode)(nil),           // 27: lofamo.v1.ToldNode
+	(*ToldFault)(nil),          // 28: lofamo.v1.ToldFault
+	(*Interest)(nil),           // 29: lofamo.v1.Interest
+	(*OrderNumber)(nil),        // 30: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),     // 31: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil),  // 32: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),        // 33: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),      // 34: lofamo.v1.DiagnosisTest
+	(*JobEureka)(nil),          // 35: lofamo.v1.JobEureka
+	(*MaskOrder)(nil),          // 36: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),         // 37: lofamo.v1.MaskStatus
+	(*ProcedureOrder)(nil),     // 38: lofamo.v1.ProcedureOrder
+	(*ProcedureStep)(nil),      // 39: lofamo.v1.ProcedureStep
+	(*ProcedureStatus)(nil),    // 40: lofamo.v1.ProcedureStatus
+	(*MapOrder)(nil),           // 41: lofamo.v1.MapOrder
+	(*MapFindings)(nil),        // 42: lofamo.v1.MapFindings
+	(*MappedNode)(nil),         // 43: lofamo.v1.MappedNode
+	(*PeerOrder)(nil),          // 44: lofamo.v1.PeerOrder
+	(*Peer)(nil),               // 45: lofamo.v1.Peer
+	(*PeerStatus)(nil),         // 46: lofamo.v1.PeerStatus
+	(*TorusConfiguration)(nil), // 47: lofamo.v1.TorusConfiguration
+	(*TorusMask)(nil),          // 48: lofamo.v1.TorusMask
+	(*DeliveryStatus)(nil),     // 49: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),         // 50: lofamo.v1.HalfHealth
+	(State)(0),                 // 51: lofamo.v1.State
+	(Cause)(0),                 // 52: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	6,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	15, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	16, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	17, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	19, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	11, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	12, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	13, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	14, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	20, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	21, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	22, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	24, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
-	27, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	29, // 15: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
-	30, // 16: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	33, // 17: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	34, // 18: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
-	35, // 19: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
-	10, // 20: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 21: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	7,  // 22: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	36, // 23: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	37, // 24: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	37, // 25: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	5,  // 26: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	9,  // 27: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	8,  // 28: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	38, // 29: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	2,  // 30: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 31: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 32: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 33: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 34: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 35: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 36: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 37: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 38: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	3,  // 39: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	18, // 40: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 41: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	3,  // 42: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 43: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 44: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 45: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 46: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	23, // 47: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	25, // 48: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	38, // 49: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	39, // 50: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	26, // 51: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	38, // 52: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	39, // 53: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	28, // 54: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	28, // 55: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 56: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	38, // 57: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	31, // 58: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	32, // 59: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	32, // 60: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	32, // 61: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	32, // 62: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,  // 63: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	64, // [64:64] is the sub-list for method output_type
-	64, // [64:64] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	8,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
+	17, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	18, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	19, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	21, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	13, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	14, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	15, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	16, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	22, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	23, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	24, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	26, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	29, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	38, // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
+	31, // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	32, // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	40, // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
+	35, // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	36, // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	37, // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	41, // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
+	42, // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
+	44, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
+	46, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
+	47, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
+	12, // 27: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 28: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	9,  // 29: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	49, // 30: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	50, // 31: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	50, // 32: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	7,  // 33: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	11, // 34: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	10, // 35: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	51, // 36: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	4,  // 37: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 38: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 39: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 40: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 41: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 42: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 43: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 44: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 45: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	5,  // 46: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	20, // 47: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 48: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	5,  // 49: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 50: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 51: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 52: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 53: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	25, // 54: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	27, // 55: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	51, // 56: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	52, // 57: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	28, // 58: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	51, // 59: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	52, // 60: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	30, // 61: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	30, // 62: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 63: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	51, // 64: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	33, // 65: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	34, // 66: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	34, // 67: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	34, // 68: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	34, // 69: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,  // 70: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	30, // 71: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,  // 72: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	30, // 73: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 74: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,  // 75: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	39, // 76: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	30, // 77: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	30, // 78: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	43, // 79: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,  // 80: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,  // 81: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	45, // 82: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	45, // 83: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	45, // 84: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	48, // 85: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	86, // [86:86] is the sub-list for method output_type
+	86, // [86:86] is the sub-list for method input_type
+	86, // [86:86] is the sub-list for extension type_name
+	86, // [86:86] is the sub-list for extension extendee
+	0,  // [0:86] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -3669,19 +4974,26 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_BulkPull)(nil),
 		(*Message_Told)(nil),
 		(*Message_Interest)(nil),
+		(*Message_ProcedureOrder)(nil),
 		(*Message_DiagnosisOrder)(nil),
 		(*Message_DiagnosisFindings)(nil),
+		(*Message_ProcedureStatus)(nil),
 		(*Message_Eureka)(nil),
 		(*Message_MaskOrder)(nil),
 		(*Message_MaskStatus)(nil),
+		(*Message_MapOrder)(nil),
+		(*Message_MapFindings)(nil),
+		(*Message_PeerOrder)(nil),
+		(*Message_PeerStatus)(nil),
+		(*Message_TorusConfiguration)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   33,
+			NumEnums:      5,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -336,9 +336,11 @@ type DiagnosisReport struct {
 	// What must be at fault: nothing else explains the findings. By node.
 	Faults []*DiagnosisFault `protobuf:"bytes,7,rep,name=faults,proto3" json:"faults,omitempty"`
 	// Of which it can be seen that something is wrong, and not what.
-	Open          []*DiagnosisQuestion `protobuf:"bytes,8,rep,name=open,proto3" json:"open,omitempty"`
-	Links         []*DiagnosedLink     `protobuf:"bytes,9,rep,name=links,proto3" json:"links,omitempty"`            // all that were tested, by node and direction
-	Supervisor    string               `protobuf:"bytes,10,opt,name=supervisor,proto3" json:"supervisor,omitempty"` // id of the leader that made it
+	Open       []*DiagnosisQuestion `protobuf:"bytes,8,rep,name=open,proto3" json:"open,omitempty"`
+	Links      []*DiagnosedLink     `protobuf:"bytes,9,rep,name=links,proto3" json:"links,omitempty"`            // all that were tested, by node and direction
+	Supervisor string               `protobuf:"bytes,10,opt,name=supervisor,proto3" json:"supervisor,omitempty"` // id of the leader that made it
+	// As it is kept, in 512 KiB at most: how many entries of the lists are left out, links that are good first.
+	Omitted       uint32 `protobuf:"varint,11,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +443,13 @@ func (x *DiagnosisReport) GetSupervisor() string {
 		return x.Supervisor
 	}
 	return ""
+}
+
+func (x *DiagnosisReport) GetOmitted() uint32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
 }
 
 // DiagnosisFault is one part that is at fault.
@@ -913,20 +922,24 @@ func (x *ProcedureProgress) GetEnded() uint32 {
 
 // ProcedureReport is what became of a procedure.
 type ProcedureReport struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
-	TookMs        uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
-	Subject       string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`              // who asked, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself
-	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`                // as it was given
-	Wave          uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                   // number in the torus
-	Starter       string                 `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"`              // id of the node that began it
-	Clear         bool                   `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`                 // the torus was empty: all that had to have said so. Otherwise the drain timed out, and no mask was changed
-	Silent        []string               `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`                // ids of nodes of which nothing was heard
-	Holding       []string               `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`              // ids of nodes that held messages at the time-out
-	Rounds        uint32                 `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`              // of the drain
-	Nodes         []*ProcedureNode       `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`                 // by id; those of which nothing came are not there
-	Diagnosis     *DiagnosisReport       `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`         // when links were tested
-	Supervisor    string                 `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"`       // id of the leader that made the report
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Started *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
+	TookMs  uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
+	// Who asked, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself; "supervisor" where the leader that ordered it
+	// led no more when it ended, so that nobody knows.
+	Subject    string           `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	Reason     string           `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`          // as it was given, or what made the node begin
+	Wave       uint64           `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`             // number in the torus
+	Starter    string           `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"`        // id of the node that began it
+	Clear      bool             `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`           // the torus was empty: all that had to have said so. Otherwise the drain timed out, and no mask was changed
+	Silent     []string         `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`          // ids of nodes of which nothing was heard
+	Holding    []string         `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`        // ids of nodes that held messages at the time-out
+	Rounds     uint32           `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`        // of the drain
+	Nodes      []*ProcedureNode `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`           // by id; those of which nothing came are not there
+	Diagnosis  *DiagnosisReport `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`   // when links were tested
+	Supervisor string           `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"` // id of the leader that made the report
+	// As it is kept, in 512 KiB at most: how many entries of the lists are left out, nodes at which all was well first.
+	Omitted       uint32 `protobuf:"varint,14,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1050,6 +1063,13 @@ func (x *ProcedureReport) GetSupervisor() string {
 		return x.Supervisor
 	}
 	return ""
+}
+
+func (x *ProcedureReport) GetOmitted() uint32 {
+	if x != nil {
+		return x.Omitted
+	}
+	return 0
 }
 
 // ProcedureNode is what a procedure was at one node.
@@ -1181,7 +1201,7 @@ const file_lofamo_v1_manage_proto_rawDesc = "" +
 	"\x11DiagnosisProgress\x12\x14\n" +
 	"\x05nodes\x18\x01 \x01(\rR\x05nodes\x12\x1a\n" +
 	"\banswered\x18\x02 \x01(\rR\banswered\x12\x14\n" +
-	"\x05heard\x18\x03 \x01(\rR\x05heard\"\xf3\x02\n" +
+	"\x05heard\x18\x03 \x01(\rR\x05heard\"\x8d\x03\n" +
 	"\x0fDiagnosisReport\x124\n" +
 	"\astarted\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\rR\x06tookMs\x12\x14\n" +
@@ -1195,7 +1215,8 @@ const file_lofamo_v1_manage_proto_rawDesc = "" +
 	"\n" +
 	"supervisor\x18\n" +
 	" \x01(\tR\n" +
-	"supervisor\"\xda\x01\n" +
+	"supervisor\x12\x18\n" +
+	"\aomitted\x18\v \x01(\rR\aomitted\"\xda\x01\n" +
 	"\x0eDiagnosisFault\x12,\n" +
 	"\x04part\x18\x01 \x01(\x0e2\x18.lofamo.v1.DiagnosisPartR\x04part\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -1228,7 +1249,7 @@ const file_lofamo_v1_manage_proto_rawDesc = "" +
 	"\x05state\x18\x01 \x01(\x0e2\x19.lofamo.v1.ProcedureStateR\x05state\x12\x14\n" +
 	"\x05round\x18\x02 \x01(\rR\x05round\x12\x14\n" +
 	"\x05nodes\x18\x03 \x01(\rR\x05nodes\x12\x14\n" +
-	"\x05ended\x18\x04 \x01(\rR\x05ended\"\xaa\x03\n" +
+	"\x05ended\x18\x04 \x01(\rR\x05ended\"\xc4\x03\n" +
 	"\x0fProcedureReport\x124\n" +
 	"\astarted\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x17\n" +
 	"\atook_ms\x18\x02 \x01(\rR\x06tookMs\x12\x18\n" +
@@ -1245,7 +1266,8 @@ const file_lofamo_v1_manage_proto_rawDesc = "" +
 	"\tdiagnosis\x18\f \x01(\v2\x1a.lofamo.v1.DiagnosisReportR\tdiagnosis\x12\x1e\n" +
 	"\n" +
 	"supervisor\x18\r \x01(\tR\n" +
-	"supervisor\"\x93\x01\n" +
+	"supervisor\x12\x18\n" +
+	"\aomitted\x18\x0e \x01(\rR\aomitted\"\x93\x01\n" +
 	"\rProcedureNode\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05clear\x18\x02 \x01(\bR\x05clear\x12\x12\n" +

@@ -504,20 +504,27 @@ const (
 	EventKind_RECOVERY_CHANGED EventKind = 7
 	// A link was masked or restored (ended). Node and coord are those of its lower end, component is "link/X+", Y+ or Z+.
 	EventKind_MASK_CHANGED EventKind = 8
+	// A diagnosis was made (seed 003 §5.2.2): observer says who asked, reason what was found. Node is the one that it was of; empty: all.
+	EventKind_DIAGNOSIS_ENDED EventKind = 9
+	// A fault management procedure is over (seed 003 §4.5): observer says who asked, "node/ID" for a node by itself, reason what became of it. With a
+	// node: that one has begun too many by itself.
+	EventKind_PROCEDURE_ENDED EventKind = 10
 )
 
 // Enum value maps for EventKind.
 var (
 	EventKind_name = map[int32]string{
-		0: "EVENT_KIND_UNSPECIFIED",
-		1: "COMPONENT_CHANGED",
-		2: "GROUP_CHANGED",
-		3: "WARNING_CHANGED",
-		4: "MAINTENANCE_CHANGED",
-		5: "TOPOLOGY_CHANGED",
-		6: "REGION_CHANGED",
-		7: "RECOVERY_CHANGED",
-		8: "MASK_CHANGED",
+		0:  "EVENT_KIND_UNSPECIFIED",
+		1:  "COMPONENT_CHANGED",
+		2:  "GROUP_CHANGED",
+		3:  "WARNING_CHANGED",
+		4:  "MAINTENANCE_CHANGED",
+		5:  "TOPOLOGY_CHANGED",
+		6:  "REGION_CHANGED",
+		7:  "RECOVERY_CHANGED",
+		8:  "MASK_CHANGED",
+		9:  "DIAGNOSIS_ENDED",
+		10: "PROCEDURE_ENDED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -529,6 +536,8 @@ var (
 		"REGION_CHANGED":         6,
 		"RECOVERY_CHANGED":       7,
 		"MASK_CHANGED":           8,
+		"DIAGNOSIS_ENDED":        9,
+		"PROCEDURE_ENDED":        10,
 	}
 )
 
@@ -2285,8 +2294,8 @@ type Event struct {
 	Time             *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`                                         // of the commit, by the supervisor's wall clock
 	AsSeen           bool                   `protobuf:"varint,11,opt,name=as_seen,json=asSeen,proto3" json:"as_seen,omitempty"`                      // not yet committed: only in a watch that asked for it; revision is 0
 	SingleWitness    bool                   `protobuf:"varint,12,opt,name=single_witness,json=singleWitness,proto3" json:"single_witness,omitempty"` // as in Node: fewer living witnesses than the quorum
-	// Whose evidence decided, "node/half" or "supervisor/ID"; of a mark or the topology who changed it,
-	// "operator/NAME".
+	// Whose evidence decided, "node/half" or "supervisor/ID"; of a mark or the topology who changed it, of a diagnosis or procedure who asked for
+	// it, "operator/NAME".
 	Observer string `protobuf:"bytes,13,opt,name=observer,proto3" json:"observer,omitempty"`
 	// The rule that led here, in words; of group faults, and in an initial map, its name.
 	Reason string `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -2298,11 +2307,14 @@ type Event struct {
 	Ended       bool         `protobuf:"varint,18,opt,name=ended,proto3" json:"ended,omitempty"`            // the warning or the maintenance is over
 	Maintenance *Maintenance `protobuf:"bytes,19,opt,name=maintenance,proto3" json:"maintenance,omitempty"` // as it is now, or was last
 	// Of the node, or whose supervisors found the group fault. Only a parent of regions tells it in events.
-	Region        string            `protobuf:"bytes,20,opt,name=region,proto3" json:"region,omitempty"`
-	Flapping      bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
-	Labels        map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
-	Recovery      *RecoveryStatus   `protobuf:"bytes,23,opt,name=recovery,proto3" json:"recovery,omitempty"`                                                                       // of RECOVERY_CHANGED: as the daemon had it then
-	Mask          *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: as it is now, or was last
+	Region   string            `protobuf:"bytes,20,opt,name=region,proto3" json:"region,omitempty"`
+	Flapping bool              `protobuf:"varint,21,opt,name=flapping,proto3" json:"flapping,omitempty"`                                                                      // the component's changes are held back
+	Labels   map[string]string `protobuf:"bytes,22,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the node
+	Recovery *RecoveryStatus   `protobuf:"bytes,23,opt,name=recovery,proto3" json:"recovery,omitempty"`                                                                       // of RECOVERY_CHANGED: as the daemon had it then
+	Mask     *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: as it is now, or was last
+	// Of DIAGNOSIS_ENDED and PROCEDURE_ENDED: ids of the nodes at which something was found, ascending, at most 64. It is an event of each of them.
+	Concerned     []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
+	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"` // of PROCEDURE_ENDED: the torus was empty
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2503,6 +2515,20 @@ func (x *Event) GetMask() *LinkMask {
 		return x.Mask
 	}
 	return nil
+}
+
+func (x *Event) GetConcerned() []string {
+	if x != nil {
+		return x.Concerned
+	}
+	return nil
+}
+
+func (x *Event) GetClear() bool {
+	if x != nil {
+		return x.Clear
+	}
+	return false
 }
 
 // Supervisor is one replica.
@@ -2834,7 +2860,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x120\n" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\awaiting\x18\t \x03(\tR\awaiting\"\xc1\a\n" +
+	"\awaiting\x18\t \x03(\tR\awaiting\"\xf5\a\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -2860,7 +2886,9 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\bflapping\x18\x15 \x01(\bR\bflapping\x124\n" +
 	"\x06labels\x18\x16 \x03(\v2\x1c.lofamo.v1.Event.LabelsEntryR\x06labels\x125\n" +
 	"\brecovery\x18\x17 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12'\n" +
-	"\x04mask\x18\x18 \x01(\v2\x13.lofamo.v1.LinkMaskR\x04mask\x1a9\n" +
+	"\x04mask\x18\x18 \x01(\v2\x13.lofamo.v1.LinkMaskR\x04mask\x12\x1c\n" +
+	"\tconcerned\x18\x19 \x03(\tR\tconcerned\x12\x14\n" +
+	"\x05clear\x18\x1a \x01(\bR\x05clear\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
@@ -2942,7 +2970,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06PASSED\x10\x01\x12\v\n" +
 	"\aFAILING\x10\x02\x12\f\n" +
 	"\bUNTESTED\x10\x03\x12\b\n" +
-	"\x04IDLE\x10\x04*\xd1\x01\n" +
+	"\x04IDLE\x10\x04*\xfb\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
@@ -2952,7 +2980,10 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x10TOPOLOGY_CHANGED\x10\x05\x12\x12\n" +
 	"\x0eREGION_CHANGED\x10\x06\x12\x14\n" +
 	"\x10RECOVERY_CHANGED\x10\a\x12\x10\n" +
-	"\fMASK_CHANGED\x10\bB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\fMASK_CHANGED\x10\b\x12\x13\n" +
+	"\x0fDIAGNOSIS_ENDED\x10\t\x12\x13\n" +
+	"\x0fPROCEDURE_ENDED\x10\n" +
+	"B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once

@@ -3497,8 +3497,10 @@ type ProcedureOrder struct {
 	DrainTimeoutMs uint32 `protobuf:"varint,7,opt,name=drain_timeout_ms,json=drainTimeoutMs,proto3" json:"drain_timeout_ms,omitempty"` // how long is waited for the torus to be empty, 10 to 60,000
 	ReplyTo        string `protobuf:"bytes,8,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`                         // ip:port of the supervisor's report socket
 	Reason         string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                                          // why, for people: at most 120 bytes
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The node is only to say what became of this order, and begins nothing: one that has heard of it says its status again, another one an error.
+	Ask           bool `protobuf:"varint,10,opt,name=ask,proto3" json:"ask,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcedureOrder) Reset() {
@@ -3592,6 +3594,13 @@ func (x *ProcedureOrder) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *ProcedureOrder) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
 }
 
 // ProcedureStep is what became of one state at a node.
@@ -4682,7 +4691,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\aordered\x18\x05 \x01(\rR\aordered\x12\x10\n" +
 	"\x03own\x18\x06 \x01(\rR\x03own\x12\x19\n" +
 	"\bin_force\x18\a \x01(\rR\ainForce\x12\x12\n" +
-	"\x04lost\x18\b \x01(\bR\x04lost\"\x97\x02\n" +
+	"\x04lost\x18\b \x01(\bR\x04lost\"\xa9\x02\n" +
 	"\x0eProcedureOrder\x12.\n" +
 	"\x06number\x18\x01 \x01(\v2\x16.lofamo.v1.OrderNumberR\x06number\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +
@@ -4692,7 +4701,9 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x06hop_us\x18\x06 \x01(\rR\x05hopUs\x12(\n" +
 	"\x10drain_timeout_ms\x18\a \x01(\rR\x0edrainTimeoutMs\x12\x19\n" +
 	"\breply_to\x18\b \x01(\tR\areplyTo\x12\x16\n" +
-	"\x06reason\x18\t \x01(\tR\x06reason\"m\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12\x10\n" +
+	"\x03ask\x18\n" +
+	" \x01(\bR\x03ask\"m\n" +
 	"\rProcedureStep\x12/\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x19.lofamo.v1.ProcedureStateR\x05state\x12\x17\n" +
 	"\atook_us\x18\x02 \x01(\rR\x06tookUs\x12\x12\n" +

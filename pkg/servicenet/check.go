@@ -104,6 +104,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkDiagnosisOrder(b.DiagnosisOrder)
 	case *lofamov1.Message_DiagnosisFindings:
 		return checkDiagnosisFindings(b.DiagnosisFindings)
+	case *lofamov1.Message_ProcedureOrder:
+		return checkProcedureOrder(b.ProcedureOrder)
+	case *lofamov1.Message_ProcedureStatus:
+		return checkProcedureStatus(b.ProcedureStatus)
 	case *lofamov1.Message_Eureka:
 		return checkEureka(b.Eureka)
 	case *lofamov1.Message_MaskOrder:

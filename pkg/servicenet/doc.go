@@ -22,7 +22,8 @@
 //	Reports                     the half itself                 when all are digests
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce,
-//	DiagnosisFindings           the half itself                 no
+//	DiagnosisFindings,
+//	ProcedureStatus             the half itself                 no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
 //	                            last hop
@@ -30,7 +31,8 @@
 //	Told                        a supervisor                    yes
 //	Downcall { node, inner }    a supervisor                    yes; inner is signed
 //	PathReply, BulkRequest,
-//	BulkPull, DiagnosisOrder    a supervisor                    no
+//	BulkPull, DiagnosisOrder,
+//	ProcedureOrder              a supervisor                    no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What
 // stands within is an envelope of its own, with the checksum and the signature that its origin gave

@@ -242,9 +242,9 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 			return Arrival{}, err
 		}
 		switch o.Msg.GetBody().(type) {
-		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce, *lofamov1.Message_DiagnosisFindings, *lofamov1.Message_MaskStatus:
+		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce, *lofamov1.Message_DiagnosisFindings, *lofamov1.Message_ProcedureStatus, *lofamov1.Message_MaskStatus:
 		default:
-			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a mask status", o.Msg.GetBody())
+			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement, or a status of a procedure or a mask", o.Msg.GetBody())
 		}
 		o.Raw = b
 	}
@@ -358,6 +358,8 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return OriginOf(b.BulkAnnounce), RoleNode
 	case *lofamov1.Message_DiagnosisFindings:
 		return OriginOf(b.DiagnosisFindings), RoleNode
+	case *lofamov1.Message_ProcedureStatus:
+		return OriginOf(b.ProcedureStatus), RoleNode
 	case *lofamov1.Message_MaskStatus:
 		return OriginOf(b.MaskStatus), RoleNode
 	case *lofamov1.Message_Interest:

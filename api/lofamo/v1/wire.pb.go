@@ -207,9 +207,9 @@ type MapKnowledge int32
 
 const (
 	MapKnowledge_MAP_KNOWLEDGE_UNSPECIFIED MapKnowledge = 0 // never sent
-	MapKnowledge_MAP_UNKNOWN               MapKnowledge = 1
-	MapKnowledge_MAP_GOOD                  MapKnowledge = 2
-	MapKnowledge_MAP_BAD                   MapKnowledge = 3
+	MapKnowledge_MAP_UNKNOWN               MapKnowledge = 1 // nothing that came tells
+	MapKnowledge_MAP_GOOD                  MapKnowledge = 2 // it answered
+	MapKnowledge_MAP_BAD                   MapKnowledge = 3 // it must be at fault: nothing else explains what came
 )
 
 // Enum value maps for MapKnowledge.
@@ -3606,9 +3606,9 @@ func (x *ProcedureOrder) GetAsk() bool {
 // ProcedureStep is what became of one state at a node.
 type ProcedureStep struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	State         ProcedureState         `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"`
-	TookUs        uint32                 `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"` // how long it was in it, all rounds together
-	Held          uint32                 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`                   // messages that it held when it left it
+	State         ProcedureState         `protobuf:"varint,1,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // which one
+	TookUs        uint32                 `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"`               // how long it was in it, all rounds together
+	Held          uint32                 `protobuf:"varint,3,opt,name=held,proto3" json:"held,omitempty"`                                 // messages that it held when it left it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3667,24 +3667,23 @@ func (x *ProcedureStep) GetHeld() uint32 {
 // ProcedureStatus is what a node says of a procedure: the host half at once that it lives, the DNP half when it enters a state that it
 // was ordered to begin, and at the end. Of nodes that did not begin it only the end is said.
 type ProcedureStatus struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Number  *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                              // of the order; absent: a node began by itself
-	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                  // who says it, as in its certificate
-	Half    Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`             // which half of it
-	Epoch   uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                               // its boot epoch, from 1
-	Wave    uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                                 // number of the procedure in the torus, from 1
-	Starter uint32                 `protobuf:"varint,6,opt,name=starter,proto3" json:"starter,omitempty"`                           // rank of the node that began
-	State   ProcedureState         `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // where it is; PROCEDURE_NORMAL: it is over here
-	Round   uint32                 `protobuf:"varint,8,opt,name=round,proto3" json:"round,omitempty"`                               // of the drain, from 1
-	Clear   bool                   `protobuf:"varint,9,opt,name=clear,proto3" json:"clear,omitempty"`                               // all that had to have said that they held nothing
-	// Of whom nothing was heard, and who held messages in the last round: ranks, ascending, at most 64 each.
-	Silent        []uint32         `protobuf:"varint,10,rep,packed,name=silent,proto3" json:"silent,omitempty"`
-	Holding       []uint32         `protobuf:"varint,11,rep,packed,name=holding,proto3" json:"holding,omitempty"`
-	Held          uint32           `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`           // messages that this node holds now
-	Diagnosed     bool             `protobuf:"varint,13,opt,name=diagnosed,proto3" json:"diagnosed,omitempty"` // it has tested its links
-	Steps         []*ProcedureStep `protobuf:"bytes,14,rep,name=steps,proto3" json:"steps,omitempty"`          // at the end: the states that it went through, in order
-	Error         string           `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`          // why there is no procedure; empty: there is or was one. At most 120 bytes
-	Cause         string           `protobuf:"bytes,16,opt,name=cause,proto3" json:"cause,omitempty"`          // what made a node begin by itself, for people: at most 120 bytes
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                              // of the order; absent: a node began by itself
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                                  // who says it, as in its certificate
+	Half          Half                   `protobuf:"varint,3,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`             // which half of it
+	Epoch         uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`                               // its boot epoch, from 1
+	Wave          uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                                 // number of the procedure in the torus, from 1
+	Starter       uint32                 `protobuf:"varint,6,opt,name=starter,proto3" json:"starter,omitempty"`                           // rank of the node that began
+	State         ProcedureState         `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ProcedureState" json:"state,omitempty"` // where it is; PROCEDURE_NORMAL: it is over here
+	Round         uint32                 `protobuf:"varint,8,opt,name=round,proto3" json:"round,omitempty"`                               // of the drain, from 1
+	Clear         bool                   `protobuf:"varint,9,opt,name=clear,proto3" json:"clear,omitempty"`                               // all that had to have said that they held nothing
+	Silent        []uint32               `protobuf:"varint,10,rep,packed,name=silent,proto3" json:"silent,omitempty"`                     // of whom nothing was heard: ranks, ascending, at most 64
+	Holding       []uint32               `protobuf:"varint,11,rep,packed,name=holding,proto3" json:"holding,omitempty"`                   // who held messages in the last round: ranks, ascending, at most 64
+	Held          uint32                 `protobuf:"varint,12,opt,name=held,proto3" json:"held,omitempty"`                                // messages that this node holds now
+	Diagnosed     bool                   `protobuf:"varint,13,opt,name=diagnosed,proto3" json:"diagnosed,omitempty"`                      // it has tested its links
+	Steps         []*ProcedureStep       `protobuf:"bytes,14,rep,name=steps,proto3" json:"steps,omitempty"`                               // at the end: the states that it went through, in order
+	Error         string                 `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`                               // why there is no procedure; empty: there is or was one. At most 120 bytes
+	Cause         string                 `protobuf:"bytes,16,opt,name=cause,proto3" json:"cause,omitempty"`                               // what made a node begin by itself, for people: at most 120 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

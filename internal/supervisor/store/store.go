@@ -18,6 +18,8 @@
 //	/lofamo/v1/maintenance/<id>         a Maintenance, protobuf
 //	/lofamo/v1/masks/<x,y,z>/<direction>
 //	                                    a LinkMask, protobuf: under the place of the link's lower end
+//	/lofamo/v1/managed/diagnosis        the report of the last diagnosis, a DiagnosisReport, protobuf
+//	/lofamo/v1/managed/procedure        the report of the last procedure, a ProcedureReport, protobuf
 //	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //

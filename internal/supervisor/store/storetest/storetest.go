@@ -31,6 +31,8 @@ type Store interface {
 	Watch(ctx context.Context, after uint64) <-chan store.Update
 	Confirm(ctx context.Context, fence store.Fence) (store.Standing, error)
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
+	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
+	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
 }
 
 // KeepEvents is how many events the store under test must be told to keep.
@@ -62,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		{"confirm", testConfirm},
 		{"guards", testGuards},
 		{"above", testAbove},
+		{"reports", testReports},
 		{"foreign", testForeign},
 		{"watch", testWatch},
 		{"watch from now", testWatchFromNow},

@@ -1,0 +1,165 @@
+package procedure
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Bounds of what is kept of procedures that nobody here has ordered.
+const (
+	maxStrays = 8  // followed at once
+	maxPast   = 64 // remembered, so that late words make no second report
+	// straysFor is for how long one is followed at most.
+	straysFor = 30 * time.Second
+)
+
+// strayKey names a procedure that was not ordered here.
+type strayKey struct {
+	starter uint32
+	wave    uint64
+	term    uint64 // of the order of an earlier leader; 0: a node has begun by itself
+	count   uint64
+}
+
+// Stray is a procedure that is over and that nobody here has ordered.
+type Stray struct {
+	Report *lofamov1.ProcedureReport
+	// Node has begun it by itself; empty: a leader has ordered it that leads no more.
+	Node  fault.NodeID
+	Began time.Time // when the first word of it came
+}
+
+type stray struct {
+	key     strayKey
+	machine *Machine
+	began   time.Time
+	cause   string
+}
+
+// Strays follows procedures that nodes have begun by themselves, and those whose leader leads no more: by what nodes say of their end, for there is no
+// order to ask with. It is for one goroutine.
+type Strays struct {
+	timing Timing
+	now    []*stray
+	past   []strayKey
+}
+
+// NewStrays returns one that has heard of none.
+func NewStrays(timing Timing) *Strays { return &Strays{timing: timing} }
+
+// Said takes what a half said of a procedure that is not of an order of this leader. whole is the torus as it is now; false: nobody knows.
+func (s *Strays) Said(now time.Time, st *lofamov1.ProcedureStatus, whole func() (Plan, bool)) {
+	if st.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL || st.GetError() != "" || st.GetHalf() != lofamov1.Half_HALF_DNP {
+		return
+	}
+	key := strayKey{st.GetStarter(), st.GetWave(), st.GetNumber().GetTerm(), st.GetNumber().GetCount()}
+	if slices.Contains(s.past, key) {
+		return
+	}
+	i := slices.IndexFunc(s.now, func(x *stray) bool { return x.key == key })
+	if i < 0 {
+		if len(s.now) == maxStrays { // whoever makes them up has its turn when these are over
+			return
+		}
+		plan, ok := whole()
+		if !ok || int(key.starter) >= len(plan.Nodes) {
+			return
+		}
+		m := follow(plan, s.timing)
+		m.phase = underWay
+		m.becomeEnding(now)
+		i = len(s.now)
+		s.now = append(s.now, &stray{key: key, machine: m, began: now})
+	}
+	x := s.now[i]
+	if st.GetCause() != "" {
+		x.cause = st.GetCause()
+	}
+	x.machine.Step(now, Said{st})
+	x.machine.again = earlier(now.Add(s.timing.Quiet), x.began.Add(straysFor))
+}
+
+// Tick returns those that are over, and when to look again; zero: when something is said.
+func (s *Strays) Tick(now time.Time) (done []Stray, wake time.Time) {
+	s.now = slices.DeleteFunc(s.now, func(x *stray) bool {
+		if !x.machine.Step(now, Tick{}).Done {
+			return false
+		}
+		if s.past = append(s.past, x.key); len(s.past) > maxPast {
+			s.past = s.past[1:]
+		}
+		done = append(done, x.done())
+		return true
+	})
+	for _, x := range s.now {
+		if at := x.machine.again; wake.IsZero() || at.Before(wake) {
+			wake = at
+		}
+	}
+	return done, wake
+}
+
+// Forget forgets those under way: this replica leads no more.
+func (s *Strays) Forget() { s.now = nil }
+
+func (x *stray) done() Stray {
+	r := x.machine.Report()
+	out := Stray{Report: r, Began: x.began}
+	if x.key.term != 0 {
+		r.Subject, r.Reason = EarlierLeader, fmt.Sprintf("ordered in term %d by a leader that led no more when it ended", x.key.term)
+		return out
+	}
+	out.Node = fault.NodeID(x.machine.plan.name(x.key.starter))
+	r.Starter, r.Subject, r.Reason = string(out.Node), "node/"+string(out.Node), x.cause
+	return out
+}
+
+// EarlierLeader is the subject of a procedure whose leader led no more when it ended, so that nobody knows who asked.
+const EarlierLeader = "supervisor"
+
+// Starters counts the procedures that nodes begin by themselves. It is for one goroutine.
+type Starters struct {
+	window time.Duration
+	most   int
+	begun  []start // ascending
+	named  map[fault.NodeID]time.Time
+}
+
+type start struct {
+	node fault.NodeID
+	at   time.Time
+}
+
+// NewStarters returns one that names a node that has begun more than so many within a window, once a window.
+func NewStarters(most int, window time.Duration) *Starters {
+	return &Starters{window: window, most: most, named: make(map[fault.NodeID]time.Time)}
+}
+
+// Began counts one. It says how many the node has begun within the window, and whether that is to be told now.
+func (s *Starters) Began(now time.Time, id fault.NodeID) (n int, tell bool) {
+	old, _ := slices.BinarySearchFunc(s.begun, now.Add(-s.window), func(b start, t time.Time) int { return cmp.Or(b.at.Compare(t), -1) })
+	s.begun = append(slices.Delete(s.begun, 0, old), start{id, now})
+	for _, b := range s.begun {
+		if b.node == id {
+			n++
+		}
+	}
+	for of, at := range s.named {
+		if now.Sub(at) >= s.window {
+			delete(s.named, of)
+		}
+	}
+	if _, told := s.named[id]; n <= s.most || told {
+		return n, false
+	}
+	s.named[id] = now
+	return n, true
+}
+
+// Window is within which they are counted.
+func (s *Starters) Window() time.Duration { return s.window }

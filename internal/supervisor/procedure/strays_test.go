@@ -1,0 +1,146 @@
+package procedure
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// whole is a torus of four.
+func whole(t *testing.T) func() (Plan, bool) {
+	plan := square(t, nil)
+	return func() (Plan, bool) { return plan, true }
+}
+
+// A procedure that a node has begun by itself becomes a report when all have said that they are through, and one only.
+func TestNodeBegan(t *testing.T) {
+	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
+	cause := func(st *lofamov1.ProcedureStatus) {
+		isClear(st)
+		st.Starter, st.Cause = 2, "link X+ carries no broadcasts"
+	}
+	s.Said(now, status(2, drain, cause), plan) // only ends count
+	if _, wake := s.Tick(now); !wake.IsZero() {
+		t.Fatal("it follows one of which nobody was at the end")
+	}
+	for rank := range 4 {
+		s.Said(now, status(rank, normal, func(st *lofamov1.ProcedureStatus) {
+			isClear(st)
+			st.Starter = 2
+			if rank == 2 {
+				cause(st)
+			}
+		}), plan)
+		done, _ := s.Tick(now)
+		if (len(done) == 1) != (rank == 3) {
+			t.Fatalf("after the end of node %d: %v", rank, done)
+		}
+		if rank < 3 {
+			now = now.Add(time.Second)
+			continue
+		}
+		r := done[0].Report
+		if done[0].Node != "n0-1-0" || r.GetSubject() != "node/n0-1-0" || r.GetReason() != "link X+ carries no broadcasts" || !r.GetClear() || len(r.GetNodes()) != 4 || r.GetWave() != 7 {
+			t.Errorf("%+v", done[0])
+		}
+		if got := now.Sub(done[0].Began); got != 3*time.Second {
+			t.Errorf("it took %s", got)
+		}
+	}
+	s.Said(now, status(1, normal, cause), plan) // late
+	if done, wake := s.Tick(now.Add(time.Minute)); len(done) > 0 || !wake.IsZero() {
+		t.Errorf("a second report: %v", done)
+	}
+}
+
+// Two at once are two reports; a member that says nothing does not keep them, and neither does one that always says something.
+func TestTwoAtOnce(t *testing.T) {
+	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
+	for wave := range uint64(2) {
+		for _, rank := range []int{0, 1, 2} {
+			s.Said(now, status(rank, normal, func(st *lofamov1.ProcedureStatus) { st.Wave, st.Starter = 5+wave, uint32(wave) }), plan)
+		}
+	}
+	done, wake := s.Tick(now)
+	if len(done) > 0 || wake.Sub(now) != timing().Quiet {
+		t.Fatalf("%v, to be woken after %s", done, wake.Sub(now))
+	}
+	done, wake = s.Tick(wake)
+	if len(done) != 2 || !wake.IsZero() || done[0].Node != "n0-0-0" || done[1].Node != "n1-0-0" || done[0].Report.GetSilent()[0] != "n1-1-0" {
+		t.Errorf("%v", done)
+	}
+	began := now
+	for len(done) > 0 {
+		s.Said(now, status(0, normal, func(st *lofamov1.ProcedureStatus) { st.Wave = 9 }), plan)
+		now = now.Add(time.Second)
+		if done, _ = s.Tick(now); len(done) > 0 {
+			break
+		}
+		done = []Stray{{}}
+		if now.Sub(began) > time.Minute {
+			t.Fatal("it never ends")
+		}
+	}
+}
+
+// The leader that ordered it leads no more: the next one tells what became of it.
+func TestEarlierLeader(t *testing.T) {
+	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
+	for rank := range 4 {
+		s.Said(now, status(rank, normal, func(st *lofamov1.ProcedureStatus) {
+			isClear(st)
+			st.Number = &lofamov1.OrderNumber{Term: 3, Count: 2}
+		}), plan)
+	}
+	done, _ := s.Tick(now)
+	if len(done) != 1 || done[0].Node != "" || done[0].Report.GetSubject() != EarlierLeader || done[0].Report.GetStarter() != "n0-0-0" || !done[0].Report.GetClear() {
+		t.Fatalf("%+v", done)
+	}
+}
+
+// What is made up takes no more room than there is.
+func TestStraysAreBounded(t *testing.T) {
+	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
+	for wave := range uint64(3 * maxPast) {
+		s.Said(now, status(0, normal, func(st *lofamov1.ProcedureStatus) { st.Wave = wave }), plan)
+		s.Said(now, status(0, normal, func(st *lofamov1.ProcedureStatus) { st.Wave, st.Starter = wave, 4 }), plan) // no place
+		if len(s.now) > maxStrays || len(s.past) > maxPast {
+			t.Fatalf("%d followed, %d remembered", len(s.now), len(s.past))
+		}
+		if wave%10 == 9 {
+			now = now.Add(10 * time.Second)
+			s.Tick(now)
+		}
+	}
+	s.Forget()
+	s.Said(now, status(0, normal, nil), func() (Plan, bool) { return Plan{}, false })
+	if len(s.now) > 0 {
+		t.Error("one in a torus that nobody knows is followed")
+	}
+	s.Said(now, status(0, normal, nil), plan)
+	s.Forget()
+	if done, wake := s.Tick(now.Add(time.Hour)); len(done) > 0 || !wake.IsZero() {
+		t.Errorf("%v of a term that is over", done)
+	}
+}
+
+// A node that begins more than it may within a window is told of, once a window.
+func TestTooMany(t *testing.T) {
+	s, now := NewStarters(2, time.Hour), time.Unix(1000, 0)
+	var told []string
+	for i, at := range []int{0, 10, 20, 30, 61, 65, 85, 200} { // minutes
+		n, tell := s.Began(now.Add(time.Duration(at)*time.Minute), "n0")
+		if tell {
+			told = append(told, fmt.Sprintf("%d: %d", at, n))
+		}
+		if m, tell := s.Began(now.Add(time.Duration(at)*time.Minute), fault.NodeID(fmt.Sprint("other", i))); m != 1 || tell {
+			t.Errorf("another one: %d, %t", m, tell)
+		}
+	}
+	if got, want := fmt.Sprint(told), "[20: 3 85: 4]"; got != want {
+		t.Errorf("told %s, want %s", got, want)
+	}
+}

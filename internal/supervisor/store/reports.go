@@ -1,0 +1,144 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// The last reports of what the supervisors had the nodes do with themselves.
+const (
+	keyManaged       = Prefix + "managed/"
+	keyLastDiagnosis = keyManaged + "diagnosis"
+	keyLastProcedure = keyManaged + "procedure"
+)
+
+// MaxReport bounds a report that is kept, in bytes: it is sent whole, and every replica has it. That of a torus of 700 nodes fits with the numbers of all
+// links.
+const MaxReport = 512 << 10
+
+// DiagnosisPut is the report of a diagnosis as it is kept, in place of the last. Of one that is longer than MaxReport what is well is left out.
+func DiagnosisPut(r *lofamov1.DiagnosisReport) (KV, error) {
+	value, err := proto.Marshal(BoundDiagnosis(r, MaxReport))
+	if err != nil {
+		return KV{}, fmt.Errorf("encode the report of a diagnosis: %w", err)
+	}
+	return KV{keyLastDiagnosis, value}, nil
+}
+
+// ProcedurePut is the report of a procedure as it is kept, in place of the last, bounded as that of a diagnosis.
+func ProcedurePut(r *lofamov1.ProcedureReport) (KV, error) {
+	value, err := proto.Marshal(BoundProcedure(r, MaxReport))
+	if err != nil {
+		return KV{}, fmt.Errorf("encode the report of a procedure: %w", err)
+	}
+	return KV{keyLastProcedure, value}, nil
+}
+
+// BoundDiagnosis returns a report of so many bytes at most: r itself, or one without the links that are good; then without more links, and
+// without the last of what it names, all in the same share. Omitted counts what it leaves out.
+func BoundDiagnosis(r *lofamov1.DiagnosisReport, size int) *lofamov1.DiagnosisReport {
+	if proto.Size(r) <= size {
+		return r
+	}
+	out := proto.CloneOf(r)
+	out.Links = nil
+	for _, l := range r.GetLinks() {
+		if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD {
+			out.Links = append(out.Links, l)
+		}
+	}
+	for {
+		out.Omitted = uint32(len(r.GetLinks()) - len(out.GetLinks()) + len(r.GetFaults()) - len(out.GetFaults()) + len(r.GetOpen()) - len(out.GetOpen()) + len(r.GetSilent()) - len(out.GetSilent()))
+		if proto.Size(out) <= size {
+			return out
+		}
+		if len(out.GetLinks())+len(out.GetFaults())+len(out.GetOpen())+len(out.GetSilent()) == 0 {
+			return out // what is left has no length to speak of
+		}
+		out.Links, out.Faults, out.Open, out.Silent = half(out.GetLinks()), half(out.GetFaults()), half(out.GetOpen()), half(out.GetSilent())
+	}
+}
+
+// BoundProcedure returns a report of so many bytes at most: r itself, or one without the nodes at which all was well, then with half as much of the rest,
+// and again. The report of the diagnosis takes half of it at most. Omitted counts nodes that are left out.
+func BoundProcedure(r *lofamov1.ProcedureReport, size int) *lofamov1.ProcedureReport {
+	if proto.Size(r) <= size {
+		return r
+	}
+	out := proto.CloneOf(r)
+	if d := r.GetDiagnosis(); d != nil {
+		out.Diagnosis = BoundDiagnosis(d, size/2)
+	}
+	if proto.Size(out) <= size {
+		return out
+	}
+	out.Nodes = nil
+	for _, n := range r.GetNodes() {
+		if !n.GetClear() || n.GetHeld() > 0 || n.GetError() != "" {
+			out.Nodes = append(out.Nodes, n)
+		}
+	}
+	for {
+		out.Omitted = uint32(len(r.GetNodes()) - len(out.GetNodes()) + len(r.GetSilent()) - len(out.GetSilent()) + len(r.GetHolding()) - len(out.GetHolding()))
+		if proto.Size(out) <= size || len(out.GetNodes())+len(out.GetSilent())+len(out.GetHolding()) == 0 {
+			return out
+		}
+		out.Nodes, out.Silent, out.Holding = half(out.GetNodes()), half(out.GetSilent()), half(out.GetHolding())
+	}
+}
+
+// half is the first half of a list; none of one.
+func half[E any](list []E) []E { return list[:len(list)/2] }
+
+// LastDiagnosis returns the report of the last diagnosis that was committed, by the word of a quorum; nil: there was none.
+func (s *Etcd) LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error) {
+	return lastReport(ctx, s, keyLastDiagnosis, new(lofamov1.DiagnosisReport))
+}
+
+// LastProcedure returns the report of the last procedure that was committed, by the word of a quorum; nil: there was none.
+func (s *Etcd) LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error) {
+	return lastReport(ctx, s, keyLastProcedure, new(lofamov1.ProcedureReport))
+}
+
+// OwnDiagnosis is LastDiagnosis as far as this replica's own copy goes: it needs no quorum.
+func (s *Etcd) OwnDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error) {
+	return lastReport(ctx, s, keyLastDiagnosis, new(lofamov1.DiagnosisReport), clientv3.WithSerializable())
+}
+
+func lastReport[R proto.Message](ctx context.Context, s *Etcd, key string, into R, opts ...clientv3.OpOption) (R, error) {
+	var none R
+	resp, err := s.c.Get(ctx, key, opts...)
+	if err != nil {
+		return none, fmt.Errorf("read %s from the store: %w", key, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return none, nil
+	}
+	if err := proto.Unmarshal(resp.Kvs[0].Value, into); err != nil {
+		return none, fmt.Errorf("read %s: %w", key, err)
+	}
+	return into, nil
+}
+
+// DecodeReports reads what a write keeps: the report of a diagnosis, of a procedure, or both; nil: it keeps none.
+func DecodeReports(w Write) (d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport, err error) {
+	for _, kv := range w.Puts {
+		switch kv.Key {
+		case keyLastDiagnosis:
+			d = new(lofamov1.DiagnosisReport)
+			err = proto.Unmarshal(kv.Value, d)
+		case keyLastProcedure:
+			p = new(lofamov1.ProcedureReport)
+			err = proto.Unmarshal(kv.Value, p)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("read %s: %w", kv.Key, err)
+		}
+	}
+	return d, p, nil
+}

@@ -425,6 +425,8 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Diagnosis.Auto = "all" }, "diagnosis.auto: given all: want off or links"},
 		{func(s *Supervisor) { s.Diagnosis.After = Duration(time.Millisecond) }, "diagnosis.after: given 1ms: want 1s to 24h"},
 		{func(s *Supervisor) { s.Diagnosis.MinInterval = Duration(time.Second) }, "diagnosis.minInterval: given 1s: want 1m to 168h"},
+		{func(s *Supervisor) { s.Diagnosis.Pause = Duration(2 * time.Hour) }, "diagnosis.pause: given 2h0m0s: want 1s to 1h"},
+		{func(s *Supervisor) { s.Diagnosis.Drain = true }, "diagnosis.drain: given true: want false with diagnosis.auto: off"},
 		{func(s *Supervisor) { s.Foresight = Duration(time.Second) }, "foresight: given 1s: want 0s (none), or 1m to 168h"},
 		{func(s *Supervisor) { s.Foresight = Duration(200 * time.Hour) }, "foresight: given 200h0m0s"},
 		{func(s *Supervisor) { s.Etcd.Endpoints = []string{"http://e:1"} }, `etcd.endpoints[0]: given http://e:1: want "https://host:port"`},

@@ -88,6 +88,11 @@ type DiagnosisConfig struct {
 	After Duration `json:"after,omitzero"`
 	// MinInterval is how often the same link is diagnosed at most, 1m to 168h. 0 stands for 10m, the default.
 	MinInterval Duration `json:"minInterval,omitzero"`
+	// Drain has the whole torus drained before links are tested, by the fault management procedure, instead of one link tested beside the load. All
+	// links are tested then, and MinInterval is from one to the next. Default false.
+	Drain bool `json:"drain,omitempty"`
+	// Pause is from one fault management procedure to the next at least, whoever asks, 1s to 1h. 0 stands for 30s, the default.
+	Pause Duration `json:"pause,omitzero"`
 }
 
 // Filled returns it with what 0 stands for.
@@ -100,6 +105,9 @@ func (c DiagnosisConfig) Filled() DiagnosisConfig {
 	}
 	if c.MinInterval == 0 {
 		c.MinInterval = Duration(10 * time.Minute)
+	}
+	if c.Pause == 0 {
+		c.Pause = Duration(30 * time.Second)
 	}
 	return c
 }

@@ -353,6 +353,12 @@ func (c DiagnosisConfig) validate(p *problems) {
 	if d := c.MinInterval.D(); d < time.Minute || d > 168*time.Hour {
 		p.bad("diagnosis.minInterval", d.String(), "1m to 168h")
 	}
+	if d := c.Pause.D(); d < time.Second || d > time.Hour {
+		p.bad("diagnosis.pause", d.String(), "1s to 1h")
+	}
+	if c.Drain && c.Auto == DiagnosisOff {
+		p.bad("diagnosis.drain", c.Drain, "false with diagnosis.auto: "+DiagnosisOff)
+	}
 }
 
 // Validate names every bad field at once.

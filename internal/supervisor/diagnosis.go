@@ -2,29 +2,55 @@ package supervisor
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// leadDiagnoses makes diagnoses possible while this replica leads, and makes those of the policy. end stops both.
+// hopRepeats is how often a broadcast may have to be repeated on each hop and still come within the Network Delay.
+const hopRepeats = 2
+
+// newDiagnose is what has nodes diagnosed, and procedures gone through.
+func (s *Supervisor) newDiagnose() *diagnose.Manager {
+	return diagnose.New(diagnose.Config{
+		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer, Kept: keptReports{s.engine, s.store}, Metrics: s.metrics, Logger: s.logger,
+		Places: s.places, Hop: express.HopBound(s.periods.LinkPeriod, 0), Late: express.HopBound(s.periods.LinkPeriod, hopRepeats), Pause: s.cfg.Diagnosis.Filled().Pause.D(),
+	})
+}
+
+// keptReports implements diagnose.Kept.
+type keptReports struct {
+	*engine.Engine
+	*store.Etcd
+}
+
+// leadDiagnoses makes diagnoses possible while this replica leads, makes those of the policy, and the reports of procedures that nodes begin. end
+// stops all of it.
 func (s *Supervisor) leadDiagnoses(ctx context.Context, fence store.Fence) (end func()) {
 	s.diagnose.Lead(uint64(fence.Rev))
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		p := s.cfg.Diagnosis.Filled()
 		s.diagnose.Watch(ctx, diagnose.Policy{
-			Links: p.Auto == config.DiagnosisLinks, After: p.After.D(), MinInterval: p.MinInterval.D(),
+			Links: p.Auto == config.DiagnosisLinks, After: p.After.D(), MinInterval: p.MinInterval.D(), Drain: p.Drain,
 		}, s.suspects)
-	}()
+	})
+	wg.Go(func() { s.diagnose.Strays(ctx) })
 	return func() {
-		cancel()
-		<-done
 		s.diagnose.Lead(0)
+		cancel()
+		wg.Wait()
 	}
 }
 
@@ -48,4 +74,44 @@ func (s *Supervisor) suspects(ctx context.Context) ([]diagnose.Suspect, error) {
 		}
 	}
 	return out, nil
+}
+
+// errSpansRegions: what all nodes of a torus must do in step has one leader.
+var errSpansRegions = errors.New("the torus spans regions, and the supervisors of one have no word on the nodes of another")
+
+// places are those of the torus, by rank, as the map has them now.
+func (s *Supervisor) places(ctx context.Context) ([]procedure.Place, error) {
+	if s.border != nil {
+		return nil, errSpansRegions
+	}
+	m, err := s.engine.Map(ctx)
+	switch {
+	case errors.Is(err, engine.ErrNotLeading):
+		return nil, diagnose.ErrNotLeading
+	case err != nil:
+		return nil, err
+	}
+	dims := m.Dims()
+	out := make([]procedure.Place, dims.Nodes())
+	for i, e := range m.All() {
+		out[dims.Rank(m.Coord(i))] = s.place(dims, m.Coord(i), e)
+	}
+	return out, nil
+}
+
+// place is one.
+func (s *Supervisor) place(dims grid.Dims, at grid.Coord, e view.Entry) procedure.Place {
+	st := e.Status
+	p := procedure.Place{Node: st.ID, Failed: st.State == fault.Failed, Well: st.State == fault.Normal && s.marks.Of(st.ID) == nil}
+	for _, c := range st.Components {
+		d, ok := c.Component.LinkDirection()
+		if !ok {
+			p.Failed = p.Failed || c.Component == fault.ComponentDNP && c.State == fault.Failed
+			continue
+		}
+		if l, has := chanmask.LinkAt(dims, at, d); has && c.State == fault.Normal && s.masks.Of(l) == nil {
+			p.Links |= 1 << d.Index()
+		}
+	}
+	return p
 }

@@ -291,9 +291,7 @@ func (s *Supervisor) connect() error {
 		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer,
 		Normal: s.normal, Receiver: transfer.DefaultReceiverConfig(), Metrics: s.metrics, Logger: s.logger,
 	})
-	s.diagnose = diagnose.New(diagnose.Config{
-		Self: s.cfg.ID, ReplyTo: s.self.Report, Straight: s.straight, Names: s.names, Signer: s.signer, Logger: s.logger,
-	})
+	s.diagnose = s.newDiagnose()
 	s.teller = teller.New(teller.Config{
 		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
 		Metrics: s.metrics,
@@ -346,7 +344,7 @@ func (s *Supervisor) serve() error {
 	if s.cfg.Parent() {
 		s.serveParent(&cfg)
 	} else {
-		cfg.Local, cfg.MasksSaid = s.local.Map, s.maskers.Said
+		cfg.Local, cfg.MasksSaid, cfg.Diagnosed = s.local.Map, s.maskers.Said, s.store.OwnDiagnosis
 		lofamov1.RegisterReplicaServer(s.grpc, s.followers)
 	}
 	s.api = api.New(cfg)

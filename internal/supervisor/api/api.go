@@ -72,6 +72,8 @@ type Config struct {
 	Masks     *view.Masks // the masks of links; nil: there are none
 	// MasksSaid is what nodes said of their channel masks to this replica while it leads; nil: nothing.
 	MasksSaid func() []*lofamov1.MaskStatus
+	// Diagnosed is the last diagnosis, as far as this replica's own copy goes; nil: there was none. nil: of a parent of regions.
+	Diagnosed func(context.Context) (*lofamov1.DiagnosisReport, error)
 	Directory Directory
 	Bundles   Bundles
 	Metrics   *metrics.Metrics

@@ -102,7 +102,7 @@ func serveNamed(t testing.TB, e Engine, names *view.Names, queue int) *harness {
 	}
 	h.connect(t, Config{
 		Info: &lofamov1.ClusterInfo{}, Names: names, Marks: h.marks, QuorumAge: func() time.Duration { return 3 * time.Second }, Engine: e, Copy: h.store, Directory: alone{},
-		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue,
+		Metrics: metrics.New(prometheus.NewRegistry()), Stopping: h.stopping, WatchQueue: queue, Diagnosed: h.store.LastDiagnosis,
 	})
 	return h
 }

@@ -35,7 +35,7 @@ var eventFields = []selector.Field{
 }
 
 // eventFilter chooses among events. A group fault passes when it or one of its members does, what is told of a region
-// when one of its nodes does.
+// when one of its nodes does, a diagnosis or procedure when one of the nodes does that it concerns.
 type eventFilter struct {
 	node   string // id; empty for all
 	labels selector.Labels
@@ -80,7 +80,8 @@ func (f *eventFilter) passes(ev *lofamov1.Event) bool {
 	if ev.GetKind() == lofamov1.EventKind_REGION_CHANGED {
 		return slices.ContainsFunc(f.membersOf(ev.GetRegion()), func(id fault.NodeID) bool { return f.passesAs(ev, string(id), f.labelsOf(id)) })
 	}
-	return slices.ContainsFunc(ev.GetGroup().GetMembers(), func(id string) bool { return f.passesAs(ev, id, f.labelsOf(fault.NodeID(id))) })
+	as := func(id string) bool { return f.passesAs(ev, id, f.labelsOf(fault.NodeID(id))) }
+	return slices.ContainsFunc(ev.GetGroup().GetMembers(), as) || slices.ContainsFunc(ev.GetConcerned(), as)
 }
 
 // passesAs says whether an event passes as one of a node with these labels.
@@ -307,7 +308,7 @@ func (s *Server) pastOf(ctx context.Context, req *lofamov1.GetHistoryRequest) (p
 			if region != "" && ev.GetKind() == lofamov1.EventKind_REGION_CHANGED {
 				return ev.GetRegion() == region
 			}
-			return req.GetComponent() == "" && slices.Contains(ev.GetGroup().GetMembers(), string(id))
+			return req.GetComponent() == "" && (slices.Contains(ev.GetGroup().GetMembers(), string(id)) || slices.Contains(ev.GetConcerned(), string(id)))
 		},
 		changes: func(ev *lofamov1.Event) bool { return isPresence(ev) || changes(ev, component.String()) },
 		before: func(changes []*lofamov1.Event, _ time.Time) lofamov1.State {

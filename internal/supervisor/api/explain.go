@@ -92,6 +92,7 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 				return nil, err
 			}
 			resp.Because = append(resp.Because, view.Fares(entries[0], c, time.Now())...)
+			resp.Because = append(resp.Because, s.diagnosed(ctx, id, c)...)
 		}
 		resp.Maintenance = snap.marks(id)
 		resp.Groups, resp.Revision, resp.Cluster = snap.groups(id), snap.Revision, s.info(ctx, snap)
@@ -104,6 +105,19 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 	}, func(ctx context.Context, c lofamov1.FaultSupervisorClient) (*lofamov1.ExplainResponse, error) {
 		return c.Explain(ctx, req)
 	})
+}
+
+// diagnosed is what the last diagnosis has named of a component. It is evidence for who asks: the verdicts are those of the awareness machine, which sees what
+// lasts by itself.
+func (s *Server) diagnosed(ctx context.Context, id fault.NodeID, c fault.Component) []string {
+	if s.cfg.Diagnosed == nil {
+		return nil
+	}
+	r, err := s.cfg.Diagnosed(ctx)
+	if err != nil {
+		s.cfg.Logger.Debug("no diagnosis for an explanation", "err", err)
+	}
+	return view.DiagnosedAs(r, id, c)
 }
 
 // committed says of a component what the committed map says: without what it rests on now.

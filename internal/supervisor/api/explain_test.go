@@ -105,6 +105,22 @@ func TestExplain(t *testing.T) {
 	if err != nil || x.GetComponent() != "node" || x.GetRule() != "quorum" || len(x.GetBecause()) != 2 || len(x.GetUntil()) != 1 || x.GetEvidence()[0].GetObserver() != "n1-0-0/dnp" || len(x.GetGroups()) != 1 || x.GetCoord() != "0,0,0" || x.GetSince().GetSeconds() != 7 {
 		t.Errorf("%v, %v", x, err)
 	}
+	// What the last diagnosis has named stands beside it.
+	kv, err := store.DiagnosisPut(&lofamov1.DiagnosisReport{Scope: "all", Subject: "operator/o", Faults: []*lofamov1.DiagnosisFault{
+		{Part: lofamov1.DiagnosisPart_PART_LINK, Node: "n0-0-0", Direction: "X+", Peer: "n1-0-0", Explanation: "dead both ways"},
+	}})
+	if err == nil {
+		_, err = h.writer.Commit(t.Context(), store.Batch{Puts: []store.KV{kv}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for component, want := range map[string]int{"link/X+": 3, "link/Y+": 2, "": 2} {
+		if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: component}); err != nil || len(x.GetBecause()) != want ||
+			want == 3 && !strings.HasSuffix(x.GetBecause()[2], "link n0-0-0 X+ to n1-0-0 is at fault: dead both ways") {
+			t.Errorf("%q: %q, %v", component, x.GetBecause(), err)
+		}
+	}
 	h.marks.Replace([]*lofamov1.Maintenance{{Node: "n0-0-0", Reason: "fan"}}, 9)
 	if x, err := h.client.Explain(t.Context(), &lofamov1.ExplainRequest{Node: "0,0,0", Component: "link/X+"}); err != nil || x.GetMaintenance().GetReason() != "fan" {
 		t.Errorf("%v, %v", x, err)

@@ -4,22 +4,32 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/diagnose"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
-// Diagnoser makes diagnoses where this replica leads; elsewhere it fails with diagnose.ErrNotLeading.
+// Diagnoser makes diagnoses and has procedures gone through where this replica leads; elsewhere that fails with diagnose.ErrNotLeading. The
+// last reports any replica has; nil: there is none.
 type Diagnoser interface {
 	Run(ctx context.Context, req diagnose.Request, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error)
-	Last() (*lofamov1.DiagnosisReport, error)
+	Procedure(ctx context.Context, req diagnose.Procedure, progress func(*lofamov1.ProcedureProgress) error) (*lofamov1.ProcedureReport, error)
+	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
+	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
 }
 
 // Manage implements lofamov1.ManageServer.
@@ -56,7 +66,7 @@ func (s *Server) leaderOf(ctx context.Context) (*grpc.ClientConn, context.Contex
 
 // asked turns a refusal of who does not lead any more into one to try again.
 func asked(err error) error {
-	if status.Code(err) == codes.FailedPrecondition {
+	if st := status.Convert(err); st.Code() == codes.FailedPrecondition && st.Message() == diagnose.ErrNotLeading.Error() { // others are of what was asked for
 		return noLeader("whoever led last does not any more")
 	}
 	return err
@@ -71,15 +81,8 @@ func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, stream grpc.ServerStrea
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
-	go func() { // ends with the call
-		select {
-		case <-m.s.cfg.Stopping:
-			cancel(errStopping)
-		case <-ctx.Done():
-		}
-	}()
+	ctx, cancel := m.unlessStopping(stream.Context())
+	defer cancel()
 	report, err := m.diagnoser.Run(ctx, r, func(p *lofamov1.DiagnosisProgress) error {
 		return stream.Send(&lofamov1.DiagnoseResponse{Progress: p})
 	})
@@ -87,13 +90,40 @@ func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, stream grpc.ServerStrea
 	case err == nil:
 		return stream.Send(&lofamov1.DiagnoseResponse{Report: report})
 	case errors.Is(err, diagnose.ErrNotLeading):
-		return m.diagnoseAtLeader(ctx, req, stream)
-	case errors.Is(err, diagnose.ErrBusy):
-		return status.Error(codes.ResourceExhausted, err.Error())
-	case context.Cause(ctx) != nil:
-		if errors.Is(context.Cause(ctx), errStopping) {
-			return status.Error(codes.Unavailable, errStopping.Error())
+		return atLeader(ctx, m.s, stream, func(ctx context.Context, c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.DiagnoseResponse], error) {
+			return c.Diagnose(ctx, req)
+		})
+	}
+	return managed(ctx, err)
+}
+
+// unlessStopping is a context that ends with the call, and when this replica stops.
+func (m *Manage) unlessStopping(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { // ends with the call
+		select {
+		case <-m.s.cfg.Stopping:
+			cancel(errStopping)
+		case <-ctx.Done():
 		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// managed is the status of what went wrong with a diagnosis or a procedure.
+func managed(ctx context.Context, err error) error {
+	var pause *diagnose.PauseError
+	var refused *diagnose.RefusedError
+	switch {
+	case errors.Is(err, diagnose.ErrBusy), errors.As(err, &pause):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.As(err, &refused):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	case errors.Is(err, diagnose.ErrLost):
+		return status.Error(codes.Unavailable, err.Error())
+	case errors.Is(context.Cause(ctx), errStopping):
+		return status.Error(codes.Unavailable, errStopping.Error())
+	case ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
 	}
 	if st, ok := status.FromError(err); ok {
@@ -131,13 +161,14 @@ func (m *Manage) request(ctx context.Context, req *lofamov1.DiagnoseRequest) (di
 	return r, nil
 }
 
-// diagnoseAtLeader passes the leader's answer on.
-func (m *Manage) diagnoseAtLeader(ctx context.Context, req *lofamov1.DiagnoseRequest, stream grpc.ServerStreamingServer[lofamov1.DiagnoseResponse]) error {
-	conn, ctx, err := m.s.leaderOf(ctx)
+// atLeader passes the leader's answer on.
+func atLeader[R any](ctx context.Context, s *Server, stream grpc.ServerStreamingServer[R],
+	ask func(context.Context, lofamov1.ManageClient) (grpc.ServerStreamingClient[R], error)) error {
+	conn, ctx, err := s.leaderOf(ctx)
 	if err != nil {
 		return err
 	}
-	from, err := lofamov1.NewManageClient(conn).Diagnose(ctx, req)
+	from, err := ask(ctx, lofamov1.NewManageClient(conn))
 	if err != nil {
 		return asked(err)
 	}
@@ -155,22 +186,86 @@ func (m *Manage) diagnoseAtLeader(ctx context.Context, req *lofamov1.DiagnoseReq
 	}
 }
 
-// GetDiagnosis implements the service.
-func (m *Manage) GetDiagnosis(ctx context.Context, req *lofamov1.GetDiagnosisRequest) (*lofamov1.DiagnosisReport, error) {
+// StartProcedure implements the service.
+func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest, stream grpc.ServerStreamingServer[lofamov1.StartProcedureResponse]) error {
+	if m.diagnoser == nil {
+		return errParent()
+	}
+	r, err := m.procedure(stream.Context(), req)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := m.unlessStopping(stream.Context())
+	defer cancel()
+	report, err := m.diagnoser.Procedure(ctx, r, func(p *lofamov1.ProcedureProgress) error {
+		return stream.Send(&lofamov1.StartProcedureResponse{Progress: p})
+	})
+	switch {
+	case err == nil:
+		return stream.Send(&lofamov1.StartProcedureResponse{Report: report})
+	case errors.Is(err, diagnose.ErrNotLeading):
+		return atLeader(ctx, m.s, stream, func(ctx context.Context, c lofamov1.ManageClient) (grpc.ServerStreamingClient[lofamov1.StartProcedureResponse], error) {
+			return c.StartProcedure(ctx, req)
+		})
+	}
+	return managed(ctx, err)
+}
+
+// maxProcedureReason is how long the reason of a procedure may be, in bytes: all nodes are told it.
+const maxProcedureReason = fault.MaxDetail
+
+// procedure checks what is asked for.
+func (m *Manage) procedure(ctx context.Context, req *lofamov1.StartProcedureRequest) (diagnose.Procedure, error) {
+	r := diagnose.Procedure{Diagnose: req.GetDiagnose(), Reason: req.GetReason(), DrainTimeout: time.Duration(req.GetDrainTimeoutMs()) * time.Millisecond}
+	var err error
+	if r.Subject, err = subject(ctx); err != nil {
+		return r, err
+	}
+	if r.DrainTimeout == 0 {
+		r.DrainTimeout = procedure.DefaultDrain
+	}
+	if r.DrainTimeout < procedure.MinDrain || r.DrainTimeout > procedure.MaxDrain {
+		return r, invalid("drain_timeout_ms", "given %d: want %d to %d, or 0 for %d", req.GetDrainTimeoutMs(), procedure.MinDrain.Milliseconds(), procedure.MaxDrain.Milliseconds(),
+			procedure.DefaultDrain.Milliseconds())
+	}
+	if n := len(r.Reason); n > maxProcedureReason || strings.ContainsFunc(r.Reason, unicode.IsControl) || !utf8.ValidString(r.Reason) {
+		return r, invalid("reason", "given %d bytes, %.20q: want at most %d without control characters", n, r.Reason, maxProcedureReason)
+	}
+	if req.GetNode() != "" {
+		r.Node, err = m.s.find(req.GetNode())
+	}
+	return r, err
+}
+
+// GetProcedure implements the service. Every replica answers by the word of a quorum.
+func (m *Manage) GetProcedure(ctx context.Context, _ *lofamov1.GetProcedureRequest) (*lofamov1.ProcedureReport, error) {
 	if m.diagnoser == nil {
 		return nil, errParent()
 	}
-	report, err := m.diagnoser.Last()
+	report, err := m.diagnoser.LastProcedure(ctx)
+	return kept(report, err, "no procedure was gone through: lofamoctl diagnose all --drain has one gone through")
+}
+
+// GetDiagnosis implements the service. Every replica answers by the word of a quorum.
+func (m *Manage) GetDiagnosis(ctx context.Context, _ *lofamov1.GetDiagnosisRequest) (*lofamov1.DiagnosisReport, error) {
+	if m.diagnoser == nil {
+		return nil, errParent()
+	}
+	report, err := m.diagnoser.LastDiagnosis(ctx)
+	return kept(report, err, "no diagnosis was made: lofamoctl diagnose makes one")
+}
+
+// kept is a report that was committed, if there is one.
+func kept[R interface {
+	comparable
+	proto.Message
+}](report R, err error, none string) (R, error) {
+	var nothing R
 	switch {
-	case errors.Is(err, diagnose.ErrNone):
-		return nil, status.Errorf(codes.NotFound, "%v: lofamoctl diagnose makes one", err)
-	case err == nil:
-		return report, nil
+	case err != nil:
+		return nothing, status.Error(codes.Unavailable, err.Error())
+	case report == nothing:
+		return nothing, status.Error(codes.NotFound, none)
 	}
-	conn, ctx, err := m.s.leaderOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	report, err = lofamov1.NewManageClient(conn).GetDiagnosis(ctx, req)
-	return report, asked(err)
+	return report, nil
 }

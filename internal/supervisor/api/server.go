@@ -86,7 +86,7 @@ func rights(method string) []pki.Role {
 	case lofamov1.FaultSupervisor_GetBundle_FullMethodName, // it holds logs and addresses
 		lofamov1.FaultSupervisor_ApplyTopology_FullMethodName,
 		lofamov1.FaultSupervisor_SetMaintenance_FullMethodName, lofamov1.FaultSupervisor_EndMaintenance_FullMethodName,
-		lofamov1.Manage_Diagnose_FullMethodName:
+		lofamov1.Manage_Diagnose_FullMethodName, lofamov1.Manage_StartProcedure_FullMethodName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor} // replicas pass on what operators ask for
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")

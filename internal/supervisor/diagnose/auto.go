@@ -6,6 +6,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -18,6 +19,8 @@ type Policy struct {
 	// Links: those that are SICK. After is for how long one must be so, MinInterval how often the same is diagnosed.
 	Links              bool
 	After, MinInterval time.Duration
+	// Drain has the whole torus drained and all its links tested instead, not oftener than MinInterval.
+	Drain bool
 }
 
 // pauseBetween is between any two diagnoses of the policy: people want their turn, and the links their load.
@@ -53,7 +56,11 @@ func (a *Auto) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, g
 			delete(a.done, e)
 		}
 	}
-	if !a.policy.Links || !a.last.IsZero() && now.Sub(a.last) < pauseBetween {
+	pause := pauseBetween
+	if a.policy.Drain {
+		pause = a.policy.MinInterval
+	}
+	if !a.policy.Links || !a.last.IsZero() && now.Sub(a.last) < pause {
 		return Request{}, false
 	}
 	var found *Suspect
@@ -74,6 +81,18 @@ func (a *Auto) Next(now time.Time, suspects []Suspect, peer func(fault.NodeID, g
 		a.done[end{id, found.Dir.Opposite()}] = now
 	}
 	return Request{Node: found.Node, Link: found.Dir, Rounds: autoRounds, Subject: PolicySubject}, true
+}
+
+// Not says that what Next returned was not done, since something else was: it is due again after a pause, for what else there is may be long.
+func (a *Auto) Not(now time.Time, req Request, peer func(fault.NodeID, grid.Direction) (fault.NodeID, bool)) {
+	delete(a.done, end{req.Node, req.Link})
+	if id, ok := peer(req.Node, req.Link); ok {
+		delete(a.done, end{id, req.Link.Opposite()})
+	}
+	a.last = now
+	if a.policy.Drain {
+		a.last = now.Add(pauseBetween - a.policy.MinInterval)
+	}
 }
 
 // autoRounds are enough to see a loss of some per cent.
@@ -103,11 +122,28 @@ func (m *Manager) Watch(ctx context.Context, p Policy, suspects func(context.Con
 			if !ok {
 				continue
 			}
-			if _, err := m.Run(ctx, req, func(*lofamov1.DiagnosisProgress) error { return nil }); err != nil && !errors.Is(err, ErrBusy) {
-				m.cfg.Logger.Info("diagnosis by policy failed", "of", req.String(), "err", err)
+			if err := m.byPolicy(ctx, req, p); err != nil {
+				var pause *PauseError
+				if errors.Is(err, ErrBusy) || errors.As(err, &pause) {
+					auto.Not(now, req, m.peer)
+					continue
+				}
+				m.cfg.Logger.Info("diagnosis by policy failed", "of", req.String(), "drain", p.Drain, "err", err)
 			}
 		}
 	}
+}
+
+// byPolicy makes what a policy wants made of a link.
+func (m *Manager) byPolicy(ctx context.Context, req Request, p Policy) error {
+	if p.Drain {
+		_, err := m.Procedure(ctx, Procedure{
+			Diagnose: true, DrainTimeout: procedure.DefaultDrain, Reason: req.String() + " is SICK", Subject: PolicySubject,
+		}, nil)
+		return err
+	}
+	_, err := m.Run(ctx, req, func(*lofamov1.DiagnosisProgress) error { return nil })
+	return err
 }
 
 // peer is the node at the other end of a link.

@@ -50,6 +50,7 @@ func TestAuto(t *testing.T) {
 
 // Watch diagnoses a link that is suspect, once.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
 	n.m.Lead(7)
 	n.m.Watch(t.Context(), Policy{}, nil) // off: it returns
@@ -61,8 +62,49 @@ func TestWatch(t *testing.T) {
 		}
 		return []Suspect{{"n0-0-0", grid.XPlus, time.Now().Add(-time.Minute)}}, nil
 	})
-	r, err := n.m.Last()
+	r, err := n.m.LastDiagnosis(t.Context())
 	if err != nil || r.GetSubject() != PolicySubject || r.GetScope() != "link n0-0-0 X+" || n.m.count != 1 {
 		t.Errorf("%v, %v, %d diagnoses", r, err, n.m.count)
+	}
+}
+
+// With drain the torus is drained, for all suspects at once; one that was busy is tried again soon.
+func TestAutoDrain(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
+	peer := func(fault.NodeID, grid.Direction) (fault.NodeID, bool) { return "", false }
+	auto := NewAuto(Policy{Links: true, After: time.Second, MinInterval: 5 * time.Minute, Drain: true})
+	suspects := []Suspect{{"a", grid.XPlus, at(0)}, {"b", grid.YPlus, at(1)}}
+	next := func(s int, want fault.NodeID) Request {
+		t.Helper()
+		req, ok := auto.Next(at(s), suspects, peer)
+		if ok != (want != "") || req.Node != want {
+			t.Errorf("at %d s: %s, %t: want %q", s, req, ok, want)
+		}
+		return req
+	}
+	req := next(10, "a")
+	auto.Not(at(12), req, peer) // something else was under way
+	next(21, "")
+	next(22, "a")
+	next(200, "") // b is tested with it
+	next(321, "")
+	next(322, "a") // it is SICK still
+}
+
+// Watch has the torus drained for a link that is suspect, once.
+func TestWatchDrains(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	ctx, cancel := context.WithCancel(t.Context())
+	n.m.Watch(ctx, Policy{Links: true, After: time.Second, MinInterval: time.Hour, Drain: true}, func(context.Context) ([]Suspect, error) {
+		if len(n.procedures) > 0 {
+			cancel()
+		}
+		return []Suspect{{"n0-0-0", grid.XPlus, time.Now().Add(-time.Minute)}}, nil
+	})
+	r, err := n.m.LastProcedure(t.Context())
+	if err != nil || r.GetSubject() != PolicySubject || r.GetReason() != "link n0-0-0 X+ is SICK" || len(r.GetDiagnosis().GetLinks()) != 8 {
+		t.Errorf("%v, %v", r, err)
 	}
 }

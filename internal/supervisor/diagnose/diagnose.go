@@ -7,7 +7,13 @@
 //	  └────────── again, and by neighbours, to who has not said everything
 //
 // One diagnosis runs at a time. It ends when all have said everything, or when nothing new has come for a while; whoever
-// did not answer is named. The report is kept until the next one, or until this replica leads no more.
+// did not answer is named.
+//
+// The fault management procedure (seed 003 §4.5), which drains the torus first, is ordered from here as well: it takes turns with diagnoses,
+// its orders are of the same numbers and go the same ways, and what nodes find in it is drawn together by the same code. When it asks whom,
+// and what became of it, internal/supervisor/procedure says.
+//
+// Reports are committed before anybody gets them, so that they outlive the leader; in history stands an event of each.
 package diagnose
 
 import (
@@ -15,18 +21,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -38,8 +43,17 @@ type Config struct {
 	Straight func(fault.NodeID) (bulk.Place, bool)
 	Names    bulk.Names
 	Signer   servicenet.Signer
+	Kept     Kept
+	Metrics  *metrics.Metrics
 	Logger   *slog.Logger
 	Timing   Timing // its zero: DefaultTiming
+
+	// Places are those of the torus, by rank, as the fault map has them now. It fails with ErrNotLeading where this replica does not lead, and
+	// with what stands against any procedure.
+	Places func(context.Context) ([]procedure.Place, error)
+	// Hop is a hop of an express broadcast that nothing is lost of, Late its bound with repeats; Pause is from one procedure to the next at least.
+	Hop, Late, Pause time.Duration
+	Procedures       procedure.Timing // its zero: procedure.DefaultTiming
 }
 
 // Timing bounds a diagnosis.
@@ -65,8 +79,7 @@ const tellEvery = 100 * time.Millisecond
 // What a diagnosis fails with before it begins.
 var (
 	ErrNotLeading = errors.New("this supervisor does not lead")
-	ErrBusy       = errors.New("another diagnosis runs: try again in some seconds")
-	ErrNone       = errors.New("no diagnosis was made since this supervisor leads")
+	ErrBusy       = errors.New("another diagnosis or procedure runs: try again in some seconds")
 )
 
 // Request says what to test.
@@ -87,379 +100,131 @@ func (r Request) String() string {
 	return fmt.Sprintf("node %s", r.Node)
 }
 
-// Manager makes diagnoses. Its methods may be called from any goroutine.
+// Manager makes diagnoses and has procedures gone through. Its methods may be called from any goroutine.
 type Manager struct {
-	cfg  Config
-	term atomic.Uint64
-	last atomic.Pointer[lofamov1.DiagnosisReport]
+	cfg    Config
+	term   atomic.Uint64
+	strays chan *lofamov1.ProcedureStatus // of procedures that this leader has not ordered
 
 	mu      sync.Mutex
-	count   uint64 // orders in the term
-	running *run   // nil: none
+	count   uint64        // orders in the term
+	running *run          // nil: none
+	over    chan struct{} // closed when the term ends; nil: it does not lead
+	led     time.Time     // since when it leads
+	ended   time.Time     // the last procedure; zero: none since this replica leads
 }
+
+// strayQueue bounds the words of procedures of nobody's order that wait; beyond it they are dropped: what is said of the rest makes the report.
+const strayQueue = 1024
 
 // New returns a manager that does not lead.
 func New(cfg Config) *Manager {
 	if cfg.Timing == (Timing{}) {
 		cfg.Timing = DefaultTiming()
 	}
-	return &Manager{cfg: cfg}
+	if cfg.Procedures == (procedure.Timing{}) {
+		cfg.Procedures = procedure.DefaultTiming()
+	}
+	return &Manager{cfg: cfg, strays: make(chan *lofamov1.ProcedureStatus, strayQueue)}
 }
 
 // Lead says that this replica leads, in a term that no later leader has a lower one than; 0: it leads no more.
 func (m *Manager) Lead(term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.count = 0
+	m.count, m.led, m.ended = 0, time.Now(), time.Time{}
 	m.term.Store(term)
-	m.last.Store(nil)
+	if m.over != nil {
+		close(m.over)
+		m.over = nil
+	}
+	if term != 0 {
+		m.over = make(chan struct{})
+	}
 }
 
 // Leading says whether it does.
 func (m *Manager) Leading() bool { return m.term.Load() != 0 }
 
-// Last returns the last report; ErrNone, ErrNotLeading.
-func (m *Manager) Last() (*lofamov1.DiagnosisReport, error) {
-	if !m.Leading() {
-		return nil, ErrNotLeading
-	}
-	if r := m.last.Load(); r != nil {
-		return r, nil
-	}
-	return nil, ErrNone
-}
-
 // Findings takes what a half said to an order. It does not block.
 func (m *Manager) Findings(f *lofamov1.DiagnosisFindings) {
+	if r := m.runOf(f.GetNumber()); r != nil {
+		select {
+		case r.in <- f:
+		default: // it is asked for again
+		}
+	}
+}
+
+// runOf is what runs, if it is of this order; nil otherwise.
+func (m *Manager) runOf(n *lofamov1.OrderNumber) *run {
 	m.mu.Lock()
-	r := m.running
-	m.mu.Unlock()
-	if r == nil || f.GetNumber().GetTerm() != r.number.GetTerm() || f.GetNumber().GetCount() != r.number.GetCount() {
-		return
+	defer m.mu.Unlock()
+	if r := m.running; r != nil && n.GetTerm() == r.number.GetTerm() && n.GetCount() == r.number.GetCount() {
+		return r
 	}
-	select {
-	case r.in <- f:
-	default: // it is asked for again
-	}
+	return nil
 }
 
 // Run makes a diagnosis, and tells of its progress when there is some. It ends when it has a report, or when the context
 // does; progress must not block for long.
 func (m *Manager) Run(ctx context.Context, req Request, progress func(*lofamov1.DiagnosisProgress) error) (*lofamov1.DiagnosisReport, error) {
-	r, err := m.begin(req)
-	if err != nil {
-		return nil, err
-	}
-	defer m.end()
-	started := time.Now()
-	if err := r.collect(ctx, progress); err != nil {
-		return nil, err
-	}
-	report := r.report()
-	report.Started, report.TookMs = timestamppb.New(started), uint32(time.Since(started).Milliseconds())
-	report.Scope, report.Subject, report.Supervisor = req.String(), req.Subject, m.cfg.Self
-	m.mu.Lock()
-	if m.term.Load() == r.number.GetTerm() {
-		m.last.Store(report)
-	}
-	m.mu.Unlock()
-	m.cfg.Logger.Info("diagnosis made", "of", report.GetScope(), "by", report.GetSubject(), "nodes", report.GetNodes(), "silent", report.GetSilent(),
-		"faults", len(report.GetFaults()), "took_ms", report.GetTookMs())
-	return report, nil
-}
-
-func (m *Manager) begin(req Request) (*run, error) {
 	if !m.Leading() { // who leads may know another topology
 		return nil, ErrNotLeading
 	}
-	r := &run{m: m, req: req, nodes: map[fault.NodeID]*node{}, at: map[grid.Coord]fault.NodeID{}}
+	r := m.newRun(req)
 	if err := r.plan(); err != nil {
 		return nil, err
 	}
+	if err := m.begin(r); err != nil {
+		return nil, err
+	}
+	defer m.end()
+	r.ask(ctx)
+	if err := r.collect(ctx, progress); err != nil {
+		m.cfg.Metrics.Diagnosis(metrics.DiagnosisFailed, time.Since(r.started))
+		return nil, err
+	}
+	report := r.report()
+	m.diagnosed(report)
+	m.keep(ctx, []*lofamov1.Event{view.DiagnosisEvent(report, req.Node, time.Now())}, report, nil)
+	return report, nil
+}
+
+// diagnosed tells of a diagnosis that was made.
+func (m *Manager) diagnosed(r *lofamov1.DiagnosisReport) {
+	result := metrics.DiagnosisClean
+	switch {
+	case len(r.GetFaults()) > 0:
+		result = metrics.DiagnosisFaults
+	case view.Wrong(r):
+		result = metrics.DiagnosisOpen
+	}
+	m.cfg.Metrics.Diagnosis(result, time.Duration(r.GetTookMs())*time.Millisecond)
+	m.cfg.Logger.Info("diagnosis made", "of", r.GetScope(), "by", r.GetSubject(), "nodes", r.GetNodes(), "silent", r.GetSilent(),
+		"faults", len(r.GetFaults()), "took_ms", r.GetTookMs())
+}
+
+// begin gives a run its number, and the turn to it.
+func (m *Manager) begin(r *run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.term.Load() == 0:
-		return nil, ErrNotLeading
+	case m.over == nil:
+		return ErrNotLeading
 	case m.running != nil:
-		return nil, ErrBusy
+		return ErrBusy
 	}
 	m.count++
 	r.number = &lofamov1.OrderNumber{Term: m.term.Load(), Count: m.count}
-	r.in = make(chan *lofamov1.DiagnosisFindings, 1024+8*len(r.nodes))
+	r.in = make(chan *lofamov1.DiagnosisFindings, 1024+8*len(r.at))
+	r.over, r.started = m.over, time.Now()
 	m.running = r
-	return r, nil
+	return nil
 }
 
 func (m *Manager) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.running = nil
-}
-
-// run is one diagnosis. Its goroutine owns everything but the channel.
-type run struct {
-	m      *Manager
-	req    Request
-	number *lofamov1.OrderNumber
-	in     chan *lofamov1.DiagnosisFindings
-	nodes  map[fault.NodeID]*node
-	order  []fault.NodeID // of the nodes, by rank
-	at     map[grid.Coord]fault.NodeID
-	news   time.Time // when something new was last said
-}
-
-// node is one that was asked.
-type node struct {
-	id       fault.NodeID
-	coord    grid.Coord
-	links    uint32 // asked for
-	tested   uint32 // as its DNP half said; 0: not yet
-	known    uint32 // of these
-	host     diagnosis.Word
-	own      diagnosis.Test
-	found    []diagnosis.Finding
-	refused  string // why there was no test
-	asked    int    // times
-	gateways []fault.NodeID
-}
-
-// dnp says whether the DNP half has said everything.
-func (n *node) dnp() bool { return n.refused != "" || n.tested != 0 && n.known == n.tested }
-
-// done says whether nothing more is waited for: that its host half lives, its DNP half may say as well.
-func (n *node) done() bool { return n.dnp() && (n.host != diagnosis.NoWord || n.own.Answered > 0) }
-
-func (n *node) heard() bool { return n.known != 0 || n.refused != "" || n.host != diagnosis.NoWord }
-
-// plan says who tests what: a link is tested from both its ends.
-func (r *run) plan() error {
-	names, dims := r.m.cfg.Names, r.m.cfg.Names.Dims()
-	all := names.All()
-	for _, id := range all {
-		if c, ok := names.Coord(id); ok {
-			r.at[c] = id
-		}
-	}
-	add := func(c grid.Coord, d grid.Direction) {
-		id, ok := r.at[c]
-		if !ok {
-			return
-		}
-		n := r.nodes[id]
-		if n == nil {
-			n = &node{id: id, coord: c}
-			r.nodes[id] = n
-		}
-		n.links |= 1 << d.Index()
-	}
-	both := func(c grid.Coord, d grid.Direction) {
-		if peer, ok := dims.Neighbour(c, d); ok {
-			add(c, d)
-			add(peer, d.Opposite())
-		}
-	}
-	switch c, ok := names.Coord(r.req.Node); {
-	case r.req.Node == "":
-		for c := range r.at {
-			for _, d := range dims.Links() {
-				both(c, d)
-			}
-		}
-	case !ok:
-		return fmt.Errorf("node %q: is not in the topology", r.req.Node)
-	case r.req.Link.Valid() && !dims.HasLink(r.req.Link):
-		return fmt.Errorf("link %s of node %s: a torus of %s has none", r.req.Link, r.req.Node, dims)
-	case r.req.Link.Valid():
-		both(c, r.req.Link)
-	default:
-		for _, d := range dims.Links() {
-			both(c, d)
-		}
-	}
-	if len(r.nodes) == 0 {
-		return fmt.Errorf("there is no link to test in a torus of %s", dims)
-	}
-	for _, id := range all {
-		if n := r.nodes[id]; n != nil {
-			r.order = append(r.order, id)
-			n.gateways = r.gateways(n)
-		}
-	}
-	return nil
-}
-
-// gateways are the nodes by which one is reached when it is not straight: its neighbours, and those behind them.
-func (r *run) gateways(n *node) []fault.NodeID {
-	dims := r.m.cfg.Names.Dims()
-	var out []fault.NodeID
-	add := func(c grid.Coord) {
-		if id, ok := r.at[c]; ok && id != n.id && !slices.Contains(out, id) {
-			out = append(out, id)
-		}
-	}
-	near := dims.Neighbours(n.coord)
-	for _, c := range near {
-		add(c)
-	}
-	for _, c := range near {
-		for _, far := range dims.Neighbours(c) {
-			add(far)
-		}
-	}
-	return out
-}
-
-// collect asks, and takes what is said, until everything is or the time is over.
-func (r *run) collect(ctx context.Context, progress func(*lofamov1.DiagnosisProgress) error) error {
-	t := r.m.cfg.Timing
-	rounds := time.Duration(r.req.Rounds-1) * diagnosis.RoundEvery
-	large := time.Duration(len(r.nodes)/1000) * time.Second
-	start := time.Now()
-	r.news = start
-	least, most := start.Add(t.Least+rounds), start.Add(t.Most+rounds+large)
-	again := time.NewTicker(t.Again)
-	defer again.Stop()
-	r.ask(ctx)
-	var told *lofamov1.DiagnosisProgress
-	var toldAt time.Time
-	for {
-		p := r.progress()
-		done := int(p.GetAnswered()) == len(r.nodes)
-		news := told == nil || p.GetAnswered() != told.GetAnswered() || p.GetHeard() != told.GetHeard()
-		if news && (done || time.Since(toldAt) >= tellEvery) {
-			if err := progress(p); err != nil {
-				return err
-			}
-			told, toldAt = p, time.Now()
-		}
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case f := <-r.in:
-			r.take(f)
-			for range len(r.in) { // what has come already is taken before anything is told
-				r.take(<-r.in)
-			}
-		case now := <-again.C:
-			if !now.Before(most) || !now.Before(least) && now.Sub(r.news) >= t.Quiet {
-				return nil
-			}
-			if r.m.term.Load() != r.number.GetTerm() {
-				return ErrNotLeading
-			}
-			r.ask(ctx)
-		}
-	}
-}
-
-func (r *run) progress() *lofamov1.DiagnosisProgress {
-	p := &lofamov1.DiagnosisProgress{Nodes: uint32(len(r.nodes))}
-	for _, n := range r.nodes {
-		if n.done() {
-			p.Answered++
-		}
-		if n.heard() {
-			p.Heard++
-		}
-	}
-	return p
-}
-
-// ask sends the order to all that have not said everything: straight, and from the third time on also by two others, other ones each time.
-func (r *run) ask(ctx context.Context) {
-	for i, id := range r.order {
-		n := r.nodes[id]
-		if n.done() {
-			continue
-		}
-		n.asked++
-		_, straight := r.m.cfg.Straight(id)
-		if straight {
-			r.send(n, "")
-		}
-		if len(n.gateways) > 0 && !n.dnp() && (n.asked >= 3 || !straight) {
-			for j := range 2 {
-				r.send(n, n.gateways[(2*(n.asked-1)+j)%len(n.gateways)])
-			}
-		}
-		if i%64 == 63 && ctx.Err() != nil {
-			return
-		}
-	}
-}
-
-// send signs and sends the order: straight, or by another node through the torus.
-func (r *run) send(n *node, via fault.NodeID) {
-	to := n.id
-	if via != "" {
-		to = via
-	}
-	at, ok := r.m.cfg.Straight(to)
-	if !ok {
-		return
-	}
-	order := &lofamov1.DiagnosisOrder{
-		Number: r.number, Node: string(n.id), Links: n.links, Known: n.known, Rounds: uint32(r.req.Rounds), ReplyTo: r.m.cfg.ReplyTo,
-	}
-	if via == "" {
-		order.ReplyTo = at.ReplyTo
-	}
-	b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DiagnosisOrder{DiagnosisOrder: order}}, r.m.cfg.Signer)
-	if err == nil && via != "" {
-		b, err = servicenet.SealDowncall(n.id, b, r.m.cfg.Signer)
-	}
-	if err == nil {
-		err = at.Socket.Send(at.Addr, b)
-	}
-	if err != nil { // it is asked again
-		r.m.cfg.Logger.Debug("send", "what", "diagnosis order", "node", to, "err", err)
-	}
-}
-
-// take takes what a half said. Who it is was checked with the signature.
-func (r *run) take(f *lofamov1.DiagnosisFindings) {
-	n := r.nodes[fault.NodeID(f.GetNode())]
-	if n == nil {
-		return
-	}
-	before := *n
-	if f.GetHalf() == lofamov1.Half_HALF_HOST {
-		n.host = wordOf(f.GetDnp())
-	} else {
-		n.takeDNP(f)
-	}
-	if n.known != before.known || n.host != before.host || n.refused != before.refused {
-		r.news = time.Now()
-	}
-}
-
-func wordOf(dnp lofamov1.State) diagnosis.Word {
-	switch dnp {
-	case lofamov1.State_NORMAL, lofamov1.State_SICK:
-		return diagnosis.DNPAlive
-	case lofamov1.State_FAILED:
-		return diagnosis.DNPDead
-	default:
-	}
-	return diagnosis.DNPOpen
-}
-
-func (n *node) takeDNP(f *lofamov1.DiagnosisFindings) {
-	l := f.GetLink()
-	if l == nil {
-		n.refused = f.GetError()
-		return
-	}
-	bit := uint32(1) << (l.GetDirection() - 1)
-	n.tested = f.GetLinks() & n.links
-	if n.known&bit != 0 || n.tested&bit == 0 {
-		return
-	}
-	n.known |= bit
-	n.own = testOf(f.GetOwnHost())
-	n.found = append(n.found, findingOf(l))
 }

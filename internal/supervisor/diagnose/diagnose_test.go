@@ -11,8 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -74,12 +81,42 @@ type nodes struct {
 	// dead DNP halves and host halves; with both the node is cut off too.
 	dnp, host map[fault.NodeID]bool
 	lose      int // findings that are lost yet
+
+	store      *memstore.Store
+	registry   *prometheus.Registry
+	procedures []*lofamov1.ProcedureOrder // that came, straight or not
+	// begin is what a starter does; nil: all goes well.
+	begin  func(*lofamov1.ProcedureOrder)
+	places []procedure.Place
+}
+
+// kept is what outlives the leader.
+type kept struct {
+	*memstore.Store
+
+	w store.Committer
+}
+
+func (k kept) Write(ctx context.Context, w store.Write) (uint64, error) {
+	return k.w.Commit(ctx, w.Batch())
 }
 
 func newNodes(t *testing.T, dims grid.Dims) *nodes {
-	n := &nodes{t: t, names: torusNames{dims}, dnp: map[fault.NodeID]bool{}, host: map[fault.NodeID]bool{}}
+	n := &nodes{
+		t: t, names: torusNames{dims}, dnp: map[fault.NodeID]bool{}, host: map[fault.NodeID]bool{}, store: memstore.New(100), registry: prometheus.NewRegistry(),
+	}
+	w, err := n.store.Writer(n.store.Campaign(), store.Meta{}, store.Snapshot{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range n.names.All() {
+		n.places = append(n.places, procedure.Place{Node: id, Well: true, Links: 63})
+	}
 	n.m = New(Config{
-		Self: "s1", ReplyTo: "[::1]:9", Names: n.names, Signer: signer{}, Logger: slog.New(slog.DiscardHandler),
+		Kept: kept{n.store, w}, Metrics: metrics.New(n.registry), Hop: time.Millisecond, Late: time.Millisecond, Pause: time.Minute,
+		Places:     func(context.Context) ([]procedure.Place, error) { return n.places, nil },
+		Procedures: procedure.Timing{Again: 20 * time.Millisecond, Begin: 100 * time.Millisecond, Quiet: 60 * time.Millisecond, Asks: 3},
+		Self:       "s1", ReplyTo: "[::1]:9", Names: n.names, Signer: signer{}, Logger: slog.New(slog.DiscardHandler),
 		Straight: func(id fault.NodeID) (bulk.Place, bool) {
 			return bulk.Place{Addr: n.names.addr(id), Socket: n, ReplyTo: "[::1]:10"}, true
 		},
@@ -107,7 +144,21 @@ func (n *nodes) Send(to netip.AddrPort, b []byte) error {
 		if o, err = servicenet.Open(inner, believer{}); err != nil {
 			n.t.Errorf("down to %s: %v", node, err)
 		}
+		if p := o.Msg.GetProcedureOrder(); p != nil {
+			n.ordered(fault.NodeID(p.GetNode()), p)
+			return nil
+		}
 		n.tested(o.Msg.GetDiagnosisOrder())
+		return nil
+	}
+	if p := o.Msg.GetProcedureOrder(); p != nil {
+		if fault.NodeID(p.GetNode()) != at {
+			n.t.Errorf("an order for %s is sent to %s", p.GetNode(), at)
+		}
+		if !n.host[at] {
+			n.m.Status(&lofamov1.ProcedureStatus{Number: p.GetNumber(), Node: string(at), Half: lofamov1.Half_HALF_HOST, Epoch: 1})
+			n.ordered(at, p)
+		}
 		return nil
 	}
 	order := o.Msg.GetDiagnosisOrder()
@@ -161,6 +212,34 @@ func (n *nodes) tested(o *lofamov1.DiagnosisOrder) {
 			Number: o.GetNumber(), Node: string(at), Half: lofamov1.Half_HALF_DNP, Epoch: 1, Links: o.GetLinks(), Link: l, OwnHost: test(6, !n.host[at]),
 		})
 	}
+}
+
+// counted is the counter of a result.
+func (n *nodes) counted(name, result string) float64 {
+	n.t.Helper()
+	families, err := n.registry.Gather()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && len(m.GetLabel()) == 1 && m.GetLabel()[0].GetValue() == result {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	n.t.Fatalf("there is no %s of %s", name, result)
+	return 0
+}
+
+// events are those that were committed.
+func (n *nodes) events() []*lofamov1.Event {
+	n.t.Helper()
+	list, _, err := n.store.Events(n.t.Context(), 0, 0, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return list
 }
 
 func (n *nodes) run(req Request) (*lofamov1.DiagnosisReport, []*lofamov1.DiagnosisProgress, error) {
@@ -226,8 +305,14 @@ func TestWhoIsAsked(t *testing.T) {
 				t.Errorf("%v", o)
 			}
 		}
-		if kept, err := n.m.Last(); err != nil || kept != r {
+		if kept, err := n.m.LastDiagnosis(t.Context()); err != nil || !proto.Equal(kept, r) {
 			t.Errorf("the last report is %v, %v", kept, err)
+		}
+		if ev := n.events(); len(ev) != 1 || ev[0].GetKind() != lofamov1.EventKind_DIAGNOSIS_ENDED || ev[0].GetNode() != string(tc.req.Node) || ev[0].GetReason() != "diagnosis of "+tc.scope+": nothing is wrong" {
+			t.Errorf("%s: events %v", tc.scope, ev)
+		}
+		if got := n.counted("lofamo_diagnoses_total", metrics.DiagnosisClean); got != 1 {
+			t.Errorf("%v diagnoses are counted", got)
 		}
 	}
 }
@@ -261,12 +346,12 @@ func TestWhoMayDiagnose(t *testing.T) {
 	if _, _, err := n.run(Request{}); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("not leading: %v", err)
 	}
-	if _, err := n.m.Last(); !errors.Is(err, ErrNotLeading) {
+	if _, err := n.m.Procedure(t.Context(), Procedure{DrainTimeout: time.Second}, nil); !errors.Is(err, ErrNotLeading) {
 		t.Errorf("not leading: %v", err)
 	}
 	n.m.Lead(3)
-	if _, err := n.m.Last(); !errors.Is(err, ErrNone) {
-		t.Errorf("no report yet: %v", err)
+	if r, err := n.m.LastDiagnosis(t.Context()); r != nil || err != nil {
+		t.Errorf("no report yet: %v, %v", r, err)
 	}
 	for _, bad := range []Request{{Node: "n9-9-9"}, {Node: "n0-0-0", Link: grid.ZPlus}} {
 		if _, _, err := n.run(bad); err == nil {
@@ -283,8 +368,8 @@ func TestWhoMayDiagnose(t *testing.T) {
 	}
 	n.m.Lead(0)
 	n.m.Lead(4)
-	if _, err := n.m.Last(); !errors.Is(err, ErrNone) {
-		t.Errorf("a report of an earlier term: %v", err)
+	if r, err := n.m.LastDiagnosis(t.Context()); err != nil || r.GetScope() != "all" {
+		t.Errorf("the report of an earlier term: %v, %v", r, err)
 	}
 }
 

@@ -3,6 +3,8 @@ package diagnose
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/torus/diagnosis"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -16,7 +18,10 @@ func (r *run) report() *lofamov1.DiagnosisReport {
 		all = append(all, diagnosis.NodeFindings{Node: n.coord, DNP: n.known != 0, Links: n.found, OwnHost: n.own, Host: n.host})
 	}
 	c := diagnosis.Collate(r.m.cfg.Names.Dims(), all)
-	out := &lofamov1.DiagnosisReport{Nodes: uint32(len(r.order))}
+	out := &lofamov1.DiagnosisReport{
+		Started: timestamppb.New(r.started), TookMs: uint32(time.Since(r.started).Milliseconds()), Scope: r.req.String(), Subject: r.req.Subject,
+		Nodes: uint32(len(r.order)), Supervisor: r.m.cfg.Self,
+	}
 	for _, at := range c.Silent {
 		out.Silent = append(out.Silent, r.name(at))
 	}

@@ -31,6 +31,10 @@ type Metrics struct {
 	PathRequests *prometheus.CounterVec // outcome
 	AcksCarried  prometheus.Histogram
 
+	Diagnoses   *prometheus.CounterVec // result
+	Procedures  *prometheus.CounterVec // result
+	diagnosing  prometheus.Histogram
+	proceeding  prometheus.Histogram
 	Bulk        *prometheus.CounterVec // result
 	BulkPackets *prometheus.CounterVec // what became of them
 
@@ -120,6 +124,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		SlowCut:     counter("slow_watchers_total", "Watches that were cut off because their client was too slow.").WithLabelValues(),
 	}
 	m.delivery(counter, gauge, histogram)
+	m.managed(counter, histogram)
 	m.preset()
 	return m
 }
@@ -149,6 +154,50 @@ func (m *Metrics) delivery(counter makeCounter, gauge makeGauge, histogram makeH
 	m.PathRequests = counter("supervisor_path_requests_total", "Messages of the exchanges that establish paths, by what came of them.", "outcome")
 	m.AcksCarried = histogram("supervisor_acks_per_message", "Acknowledgements carried by one message to a half.",
 		[]float64{0, 1, 2, 3, 4, 5, 6, 7, 8}).WithLabelValues().(prometheus.Histogram)
+}
+
+// The results of diagnoses.
+const (
+	DiagnosisClean  = "clean"  // nothing is wrong
+	DiagnosisFaults = "faults" // a part at least must be at fault
+	DiagnosisOpen   = "open"   // something is wrong, and nothing is proven
+	DiagnosisFailed = "failed" // no report: the caller went away, or this replica led no more
+)
+
+// The results of fault management procedures.
+const (
+	ProcedureClear    = "clear"     // the torus was empty
+	ProcedureNotClear = "not-clear" // its drain timed out
+	ProcedureFailed   = "failed"    // no report: nobody began it, or this replica led no more
+)
+
+// managing are the buckets of what nodes are had to do with themselves, in seconds.
+var managing = []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 8, 15, 30, 60}
+
+// managed makes those of diagnoses and procedures.
+func (m *Metrics) managed(counter makeCounter, histogram makeHistogram) {
+	m.Diagnoses = counter("diagnoses_total", "Diagnoses that this replica led, those of procedures included, by result: clean, faults, open, failed.", "result")
+	m.Procedures = counter("procedures_total", "Fault management procedures of which this replica made the report, those that nodes began by themselves included, by result: clear, not-clear, failed.", "result")
+	m.diagnosing = histogram("diagnosis_duration_seconds", "From the first order of a diagnosis to its end.", managing).WithLabelValues().(prometheus.Histogram)
+	m.proceeding = histogram("procedure_duration_seconds", "From the order of a procedure, or the first word of it, to its report.", managing).WithLabelValues().(prometheus.Histogram)
+	for _, r := range []string{DiagnosisClean, DiagnosisFaults, DiagnosisOpen, DiagnosisFailed} {
+		m.Diagnoses.WithLabelValues(r)
+	}
+	for _, r := range []string{ProcedureClear, ProcedureNotClear, ProcedureFailed} {
+		m.Procedures.WithLabelValues(r)
+	}
+}
+
+// Diagnosis counts one that has ended, and how long it took.
+func (m *Metrics) Diagnosis(result string, took time.Duration) {
+	m.Diagnoses.WithLabelValues(result).Inc()
+	m.diagnosing.Observe(took.Seconds())
+}
+
+// Procedure counts one that has ended, and how long it took.
+func (m *Metrics) Procedure(result string, took time.Duration) {
+	m.Procedures.WithLabelValues(result).Inc()
+	m.proceeding.Observe(took.Seconds())
 }
 
 // preset makes every known series begin at 0, so that rates and alerts see the first increase.

@@ -8,10 +8,14 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// diagnosed remembers findings.
-type diagnosed struct{ got []*lofamov1.DiagnosisFindings }
+// diagnosed remembers findings and statuses.
+type diagnosed struct {
+	got  []*lofamov1.DiagnosisFindings
+	said []*lofamov1.ProcedureStatus
+}
 
 func (d *diagnosed) Findings(f *lofamov1.DiagnosisFindings) { d.got = append(d.got, f) }
+func (d *diagnosed) Status(st *lofamov1.ProcedureStatus)    { d.said = append(d.said, st) }
 
 func findings(t testing.TB, h *half) []byte {
 	t.Helper()
@@ -19,6 +23,43 @@ func findings(t testing.TB, h *half) []byte {
 		Number: &lofamov1.OrderNumber{Term: 7, Count: 1}, Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: 5, Links: 1,
 		Link: &lofamov1.LinkFinding{Direction: 1},
 	}}})
+}
+
+// What a half says of a procedure goes the same ways.
+func TestStatusesGoToTheLeader(t *testing.T) {
+	a := newAuthority(t)
+	h, relay := a.half(t, dnp0), a.half(t, host1)
+	status := func(h *half) []byte {
+		return h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
+			Number: &lofamov1.OrderNumber{Term: 7, Count: 1}, Node: string(h.origin.Node), Half: lofamov1.Half(h.origin.Half), Epoch: 5, Wave: 1,
+			State: lofamov1.ProcedureState_PROCEDURE_NORMAL,
+		}}})
+	}
+	relayed, err := servicenet.SealRelayed(status(h), []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads, follows := &diagnosed{}, &diagnosed{}
+	leader := a.replica(t, "s1", func(c *IntakeConfig) { c.Diagnoses = leads })
+	follower := a.replica(t, "s2", func(c *IntakeConfig) { c.Diagnoses = follows })
+	follower.leader.leading = false
+	for _, b := range [][]byte{status(h), relayed} {
+		leader.get(n1, 0, b)
+		follower.get(n1, 0, b)
+	}
+	for _, req := range follower.forward.got {
+		if in := leader.intake.Forwarded(req); in != nil {
+			t.Errorf("%+v for the engine", in)
+		}
+	}
+	if len(follows.said) != 0 || len(leads.said) != 4 || leads.said[1].GetNode() != "n0" || len(leader.leader.inputs()) != 0 {
+		t.Errorf("the leader has %v, the follower %v", leads.said, follows.said)
+	}
+	before := leader.refused("unknown-node")
+	leader.get(n1, 0, status(a.half(t, fault.Origin{Node: "n7", Half: fault.HalfDNP})))
+	if leader.refused("unknown-node") != before+1 || len(leads.said) != 4 {
+		t.Error("a status of nobody's node is taken, or not counted")
+	}
 }
 
 // Findings go to the diagnosis where this replica leads, straight or relayed, and to the leader elsewhere; never to the engine.

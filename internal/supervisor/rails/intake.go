@@ -42,9 +42,10 @@ type Bulk interface {
 	Announced(a *servicenet.Arrival, from netip.AddrPort)
 }
 
-// Diagnoses take what halves found of their links, where this replica leads. It does not block.
+// Diagnoses take what halves found of their links, and what they say of procedures, where this replica leads. Its methods do not block.
 type Diagnoses interface {
 	Findings(f *lofamov1.DiagnosisFindings)
+	Status(st *lofamov1.ProcedureStatus)
 }
 
 // Teller tells nodes what concerns them. It does not block.
@@ -215,8 +216,8 @@ func (in *Intake) handle(p packet) {
 		in.cfg.Bulk.Announced(&a, p.from)
 		return
 	}
-	if a.Msg.GetDiagnosisFindings() != nil {
-		in.findings(p, path, &a)
+	if id, give := in.managed(&a); give != nil {
+		in.findings(p, path, id, give)
 		return
 	}
 	if st := a.Msg.GetMaskStatus(); st != nil {
@@ -247,14 +248,24 @@ func (in *Intake) handle(p packet) {
 	}
 }
 
-// findings hands what a half found to whoever leads, and has ordered the diagnosis.
-func (in *Intake) findings(p packet, path fault.Path, a *servicenet.Arrival) {
-	f := a.Msg.GetDiagnosisFindings()
-	if !in.known(fault.NodeID(f.GetNode()), engine.To{Addr: p.from.String()}) {
+// managed is what a half says of a diagnosis or a procedure: whose it is, and what takes it where this replica leads; nil: it is something else.
+func (in *Intake) managed(a *servicenet.Arrival) (id fault.NodeID, take func()) {
+	switch b := a.Msg.GetBody().(type) {
+	case *lofamov1.Message_DiagnosisFindings:
+		return fault.NodeID(b.DiagnosisFindings.GetNode()), func() { in.cfg.Diagnoses.Findings(b.DiagnosisFindings) }
+	case *lofamov1.Message_ProcedureStatus:
+		return fault.NodeID(b.ProcedureStatus.GetNode()), func() { in.cfg.Diagnoses.Status(b.ProcedureStatus) }
+	}
+	return "", nil
+}
+
+// findings hands what a half found or says to whoever leads, and has ordered the diagnosis or procedure.
+func (in *Intake) findings(p packet, path fault.Path, id fault.NodeID, take func()) {
+	if !in.known(id, engine.To{Addr: p.from.String()}) {
 		return
 	}
 	if in.cfg.Leader.Term() != 0 {
-		in.cfg.Diagnoses.Findings(f)
+		take()
 		return
 	}
 	req := &lofamov1.ForwardRequest{Envelope: p.data, From: p.from.String(), Socket: uint32(p.socket), Path: uint32(path)}
@@ -399,9 +410,9 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 		in.refused(err, req.GetFrom())
 		return nil
 	}
-	if f := a.Msg.GetDiagnosisFindings(); f != nil {
-		if in.known(fault.NodeID(f.GetNode()), engine.To{Addr: req.GetFrom()}) {
-			in.cfg.Diagnoses.Findings(f)
+	if id, take := in.managed(&a); take != nil {
+		if in.known(id, engine.To{Addr: req.GetFrom()}) {
+			take()
 		}
 		return nil
 	}

@@ -31,7 +31,9 @@ type Agent struct {
 	again int
 	told  []*lofamov1.Told
 	mask  *lofamov1.MaskOrder // the newest; nil: none came
-	heard chan struct{}       // closed and renewed with every ack
+
+	procedures []*lofamov1.ProcedureOrder // that came
+	heard      chan struct{}              // closed and renewed with every ack
 }
 
 // Ack is an acknowledgement as an agent got it.
@@ -238,6 +240,42 @@ func (a *Agent) takeMask(from netip.AddrPort, o *lofamov1.MaskOrder) {
 	}
 }
 
+// Procedures returns the orders of procedures that have come.
+func (a *Agent) Procedures() []*lofamov1.ProcedureOrder {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.procedures)
+}
+
+// takeProcedure begins a procedure as both halves do and is through with it at once, or says so again. Nobody else hears of it: the others say the
+// same when they are asked.
+func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
+	a.mu.Lock()
+	a.procedures = append(a.procedures, o)
+	dead := a.dead[fault.HalfDNP]
+	a.mu.Unlock()
+	say := func(h fault.Half, edit func(*lofamov1.ProcedureStatus)) {
+		st := &lofamov1.ProcedureStatus{Number: o.GetNumber(), Node: string(a.ID), Half: lofamov1.Half(h), Epoch: 2}
+		edit(st)
+		if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: st}}, a.sign[h]); err == nil {
+			_ = a.socket.Send(from, b)
+		}
+	}
+	say(fault.HalfHost, func(*lofamov1.ProcedureStatus) {})
+	if dead {
+		return
+	}
+	if !o.GetAsk() {
+		say(fault.HalfDNP, func(st *lofamov1.ProcedureStatus) {
+			st.Wave, st.State, st.Round = 1, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, 1
+		})
+	}
+	say(fault.HalfDNP, func(st *lofamov1.ProcedureStatus) {
+		st.Wave, st.State, st.Round, st.Clear = 1, lofamov1.ProcedureState_PROCEDURE_NORMAL, 1, true
+		st.Steps = []*lofamov1.ProcedureStep{{State: lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, TookUs: 1000}}
+	})
+}
+
 // Say sends a message of a half, signed.
 func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) {
 	t.Helper()
@@ -295,6 +333,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	}
 	if m := o.Msg.GetMaskOrder(); m != nil && m.GetNode() == string(a.ID) {
 		a.takeMask(from, m)
+	}
+	if p := o.Msg.GetProcedureOrder(); p != nil && p.GetNode() == string(a.ID) {
+		a.takeProcedure(from, p)
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
 		a.answer(from, c)

@@ -43,6 +43,8 @@ type Options struct {
 	Sockets int
 	// Spares is the number of nodes without a place, x1 and so on.
 	Spares int
+	// Configure changes a replica's configuration. May be nil.
+	Configure func(*config.Supervisor)
 }
 
 // Cluster is the surroundings of some replicas.
@@ -161,6 +163,9 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, por
 	cfg.LocalPID = true
 	if o.Gossip {
 		cfg.GossipListen, cfg.GossipKeyFile = ports.tcp(), c.path("gossip.key")
+	}
+	if o.Configure != nil {
+		o.Configure(&cfg)
 	}
 	return cfg
 }

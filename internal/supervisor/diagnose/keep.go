@@ -1,0 +1,131 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+)
+
+// Kept is what outlives the leader. Its methods block until the store answers or the context ends.
+type Kept interface {
+	// Write commits, where this replica leads.
+	Write(ctx context.Context, w store.Write) (uint64, error)
+	// LastDiagnosis and LastProcedure return what was committed last; nil: there is none.
+	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
+	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
+}
+
+// keepTime bounds the commit of a report. One that the store does not take is given to whoever waits for it all the same.
+const keepTime = 5 * time.Second
+
+// LastDiagnosis returns the report that was committed last; nil: there is none. Any replica has it.
+func (m *Manager) LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error) {
+	return m.cfg.Kept.LastDiagnosis(ctx)
+}
+
+// LastProcedure returns the report that was committed last; nil: there is none. Any replica has it.
+func (m *Manager) LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error) {
+	return m.cfg.Kept.LastProcedure(ctx)
+}
+
+// keep commits reports, where there are any, and the events that tell of them. Nobody who has gone meanwhile keeps it from that.
+func (m *Manager) keep(ctx context.Context, events []*lofamov1.Event, d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	defer cancel()
+	w := store.Write{Events: events}
+	var errs []error
+	if d != nil {
+		kv, err := store.DiagnosisPut(d)
+		w.Puts, errs = append(w.Puts, kv), append(errs, err)
+	}
+	if p != nil {
+		kv, err := store.ProcedurePut(p)
+		w.Puts, errs = append(w.Puts, kv), append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if err == nil {
+		_, err = m.cfg.Kept.Write(ctx, w)
+	}
+	if err != nil {
+		m.cfg.Logger.Warn("the report of a diagnosis or procedure is not kept", "err", err)
+	}
+}
+
+// Status takes what a half said of a procedure. It does not block. What is late, of an order of this leader, says nothing any more.
+func (m *Manager) Status(st *lofamov1.ProcedureStatus) {
+	if r := m.runOf(st.GetNumber()); r != nil {
+		select {
+		case r.said <- st: // never of a diagnosis, whose channel is nil
+		default: // it is asked for again
+		}
+		return
+	}
+	if term := m.term.Load(); term == 0 || st.GetNumber().GetTerm() == term {
+		return
+	}
+	select {
+	case m.strays <- st:
+	default:
+	}
+}
+
+// A node has begun too many procedures by itself when they are more than tooMany within tooManyIn. It is named; its own budget, and the rest of all
+// others, bound what it does (pkg/torus/procedure).
+const (
+	tooMany   = 3
+	tooManyIn = time.Hour
+)
+
+// Strays makes reports of the procedures that nodes begin by themselves, and of those whose leader leads no more, until the context ends.
+func (m *Manager) Strays(ctx context.Context) {
+	strays, starters := procedure.NewStrays(m.cfg.Procedures), procedure.NewStarters(tooMany, tooManyIn)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case st := <-m.strays:
+			strays.Said(time.Now(), st, func() (procedure.Plan, bool) {
+				places, err := m.cfg.Places(ctx)
+				return procedure.Whole(m.cfg.Names.Dims(), places), err == nil
+			})
+		case <-timer.C:
+		}
+		now := time.Now()
+		done, wake := strays.Tick(now)
+		for _, s := range done {
+			m.stray(ctx, now, s, starters)
+		}
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(max(0, time.Until(wake)))
+		}
+	}
+}
+
+// stray keeps the report of a procedure that this leader has not ordered, and names who begins too many.
+func (m *Manager) stray(ctx context.Context, now time.Time, s procedure.Stray, starters *procedure.Starters) {
+	r := s.Report
+	r.Started, r.TookMs, r.Supervisor = timestamppb.New(s.Began), uint32(now.Sub(s.Began).Milliseconds()), m.cfg.Self
+	m.mu.Lock()
+	m.ended = now
+	m.mu.Unlock()
+	var more []*lofamov1.Event
+	if s.Node != "" {
+		if n, tell := starters.Began(now, s.Node); tell {
+			text := fmt.Sprintf("it has begun %d procedures by itself within %s: look at it, or take it out of use", n, starters.Window())
+			m.cfg.Logger.Warn("a node begins too many procedures", "node", s.Node, "procedures", n, "within", starters.Window())
+			more = append(more, view.StarterEvent(s.Node, text, m.cfg.Self, now))
+		}
+	}
+	m.concluded(ctx, r, more...)
+}

@@ -1,0 +1,280 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// ordered is a DNP half that has an order.
+func (n *nodes) ordered(at fault.NodeID, o *lofamov1.ProcedureOrder) {
+	n.mu.Lock()
+	n.procedures = append(n.procedures, o)
+	begin, dead := n.begin, n.dnp[at]
+	n.mu.Unlock()
+	switch {
+	case dead:
+	case begin != nil:
+		begin(o)
+	case o.GetAsk():
+		n.says(at, o, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
+	default:
+		n.through(o)
+	}
+}
+
+// says has a node say where it is.
+func (n *nodes) says(at fault.NodeID, o *lofamov1.ProcedureOrder, state lofamov1.ProcedureState, edit func(*lofamov1.ProcedureStatus)) {
+	starter, _ := n.names.Coord(fault.NodeID(o.GetNode()))
+	st := &lofamov1.ProcedureStatus{
+		Number: o.GetNumber(), Node: string(at), Half: lofamov1.Half_HALF_DNP, Epoch: 1, Wave: 3, Starter: uint32(n.names.dims.Rank(starter)), State: state, Round: 1,
+		Clear: true, Diagnosed: o.GetDiagnose(),
+	}
+	if edit != nil {
+		edit(st)
+	}
+	n.m.Status(st)
+}
+
+// through has all living nodes go through a procedure.
+func (n *nodes) through(o *lofamov1.ProcedureOrder) {
+	for s := lofamov1.ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE; s <= lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN; s++ {
+		n.says(fault.NodeID(o.GetNode()), o, s, nil)
+	}
+	for _, id := range n.names.All() {
+		if n.dnp[id] {
+			continue
+		}
+		if o.GetDiagnose() {
+			n.tested(&lofamov1.DiagnosisOrder{Number: o.GetNumber(), Node: string(id), Links: n.links()})
+		}
+		n.says(id, o, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
+	}
+}
+
+// links are all that a node has.
+func (n *nodes) links() (bits uint32) {
+	for _, d := range n.names.dims.Links() {
+		bits |= 1 << d.Index()
+	}
+	return bits
+}
+
+func (n *nodes) procedure(req Procedure) (*lofamov1.ProcedureReport, []string, error) {
+	if req.DrainTimeout == 0 {
+		req.DrainTimeout = 50 * time.Millisecond
+	}
+	var said []string
+	r, err := n.m.Procedure(n.t.Context(), req, func(p *lofamov1.ProcedureProgress) error {
+		said = append(said, p.GetState().String())
+		return nil
+	})
+	return r, said, err
+}
+
+// A procedure with a diagnosis: one order, what the nodes found, the report as it is kept, an event of each.
+func TestProcedure(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 2})
+	n.m.Lead(7)
+	r, said, err := n.procedure(Procedure{Diagnose: true, Reason: "why not", Subject: "operator/o"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.GetClear() || r.GetStarter() != "n0-0-0" || r.GetSubject() != "operator/o" || r.GetReason() != "why not" || r.GetSupervisor() != "s1" || len(r.GetNodes()) != 8 || r.GetWave() != 3 {
+		t.Errorf("%v", r)
+	}
+	d := r.GetDiagnosis()
+	if len(d.GetLinks()) != 24 || d.GetScope() != "all" || d.GetSubject() != "operator/o" || len(d.GetFaults())+len(d.GetOpen())+len(d.GetSilent()) > 0 {
+		t.Errorf("%v", d)
+	}
+	if len(n.procedures) != 1 || len(n.orders) != 8 {
+		t.Errorf("%d orders of a procedure, %d tests", len(n.procedures), len(n.orders))
+	}
+	o := n.procedures[0]
+	if o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 || o.GetDelayUs() != 3000 || o.GetHopUs() != 1000 || o.GetDrainTimeoutMs() != 50 || o.GetReplyTo() != "[::1]:10" || o.GetReason() != "why not" || len(o.GetAbsent()) > 0 {
+		t.Errorf("%v", o)
+	}
+	if !slices.Contains(said, "PROCEDURE_SYSTEM_DRAIN") || said[len(said)-1] != "PROCEDURE_NORMAL" {
+		t.Errorf("told %v", said)
+	}
+	if kept, err := n.m.LastProcedure(t.Context()); err != nil || !proto.Equal(kept, r) {
+		t.Errorf("kept: %v, %v", kept, err)
+	}
+	if kept, err := n.m.LastDiagnosis(t.Context()); err != nil || !proto.Equal(kept, d) {
+		t.Errorf("kept: %v, %v", kept, err)
+	}
+	ev := n.events()
+	if len(ev) != 2 || ev[0].GetKind() != lofamov1.EventKind_PROCEDURE_ENDED || !ev[0].GetClear() || ev[0].GetObserver() != "operator/o" || !strings.HasSuffix(ev[0].GetReason(), "; why not") ||
+		ev[1].GetKind() != lofamov1.EventKind_DIAGNOSIS_ENDED {
+		t.Errorf("%v", ev)
+	}
+	if got := n.counted("lofamo_procedures_total", metrics.ProcedureClear); got != 1 {
+		t.Errorf("%v procedures are counted", got)
+	}
+}
+
+// Findings that were lost are asked for, and dead halves named, as in a diagnosis; a dead DNP half is no member where the map says so.
+func TestProcedureFinds(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 3, Y: 3, Z: 1})
+	n.m.Lead(7)
+	n.lose = 9
+	n.dnp["n1-2-0"] = true
+	n.dnp["n0-1-0"], n.host["n0-1-0"] = true, true
+	n.places[7].Failed = true
+	r, _, err := n.procedure(Procedure{Diagnose: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := faults(r.GetDiagnosis()); !slices.Equal(got, []string{"PART_NODE n0-1-0", "PART_DNP_HALF n1-2-0"}) {
+		t.Errorf("found %v", got)
+	}
+	if !slices.Equal(r.GetSilent(), []string{"n0-1-0"}) || !slices.Equal(n.procedures[0].GetAbsent(), []uint32{7}) {
+		t.Errorf("silent %v, absent %v", r.GetSilent(), n.procedures[0].GetAbsent())
+	}
+	if len(n.procedures) < 2 {
+		t.Error("who has not said that it is through is not asked by way of others")
+	}
+	for _, o := range n.procedures[1:] {
+		if !o.GetAsk() || o.GetNode() != "n0-1-0" || o.GetNumber().GetCount() != 1 {
+			t.Errorf("%v", o)
+		}
+	}
+	if ev := n.events(); !slices.Contains(ev[len(ev)-1].GetConcerned(), "n1-2-0") || !slices.Contains(ev[0].GetConcerned(), "n0-1-0") {
+		t.Errorf("%v", ev)
+	}
+}
+
+// One at a time together with diagnoses, numbered together; with a pause, which a later leader keeps as well.
+func TestOneAtATime(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	var within, other error
+	n.begin = func(o *lofamov1.ProcedureOrder) {
+		_, _, within = n.procedure(Procedure{})
+		_, _, other = n.run(Request{})
+		n.through(o)
+	}
+	if _, _, err := n.procedure(Procedure{}); err != nil || !errors.Is(within, ErrBusy) || !errors.Is(other, ErrBusy) {
+		t.Errorf("%v; within it %v, %v", err, within, other)
+	}
+	for _, again := range []func(){func() {}, func() { n.m.Lead(0); n.m.Lead(8) }} {
+		again()
+		_, _, err := n.procedure(Procedure{})
+		var pause *PauseError
+		if !errors.As(err, &pause) || pause.Left < 50*time.Second || pause.Left > time.Minute || !strings.Contains(err.Error(), "try again in 1m0s") && !strings.Contains(err.Error(), "try again in 5") {
+			t.Errorf("too soon: %v", err)
+		}
+	}
+	// A report from the future, by a wall clock that was set, holds nobody up for longer than a pause.
+	n.m.mu.Lock()
+	n.m.led = time.Now().Add(-time.Minute)
+	n.m.mu.Unlock()
+	if _, _, err := n.procedure(Procedure{}); err != nil {
+		t.Errorf("a pause after this replica began to lead: %v", err)
+	}
+	if r := n.must(Request{}); r.GetScope() != "all" || n.orders[0].GetNumber().GetTerm() != 8 || n.orders[0].GetNumber().GetCount() != 3 {
+		t.Errorf("a diagnosis needs no pause, and has the next number: %v", n.orders[0].GetNumber())
+	}
+}
+
+// What nobody begins is told; and what cannot be asked for at all.
+func TestProcedureRefused(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	n.begin = func(o *lofamov1.ProcedureOrder) {
+		n.says(fault.NodeID(o.GetNode()), o, 0, func(st *lofamov1.ProcedureStatus) { st.Error = "it has started as many as it may" })
+	}
+	_, _, err := n.procedure(Procedure{})
+	var refused *RefusedError
+	if !errors.As(err, &refused) || strings.Count(err.Error(), "as many as it may") != 3 {
+		t.Errorf("%v", err)
+	}
+	if got := n.counted("lofamo_procedures_total", metrics.ProcedureFailed); got != 1 {
+		t.Errorf("%v failures are counted", got)
+	}
+	n = newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	n.places[3].Failed = true
+	if _, _, err := n.procedure(Procedure{Node: "n1-1-0"}); !errors.As(err, &refused) || !strings.Contains(err.Error(), "is FAILED") {
+		t.Errorf("a starter that is FAILED: %v", err)
+	}
+	if len(n.procedures) > 0 {
+		t.Errorf("ordered all the same: %v", n.procedures)
+	}
+}
+
+// A caller who goes away misses the report, and nobody else; a term that ends ends it.
+func TestProcedureGoesOn(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	ctx, cancel := context.WithCancel(t.Context())
+	told := 0
+	r, err := n.m.Procedure(ctx, Procedure{DrainTimeout: time.Second}, func(*lofamov1.ProcedureProgress) error {
+		told++
+		cancel()
+		return context.Canceled
+	})
+	if kept, kerr := n.m.LastProcedure(t.Context()); err != nil || kerr != nil || told != 1 || !r.GetClear() || !proto.Equal(kept, r) {
+		t.Errorf("%v, %v, %v, told %d times", r, err, kerr, told)
+	}
+	n = newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	n.begin = func(o *lofamov1.ProcedureOrder) {
+		n.says(fault.NodeID(o.GetNode()), o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, nil)
+		n.m.Lead(0)
+	}
+	if _, _, err := n.procedure(Procedure{}); !errors.Is(err, ErrLost) || errors.Is(err, ErrNotLeading) {
+		t.Errorf("the term ended, and another leader is not to order one more: %v", err)
+	}
+}
+
+// A procedure that a node has begun by itself is kept and told; one that has begun too many is named.
+func TestStrays(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 1, Z: 1})
+	n.m.Lead(7)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.m.Strays(ctx)
+	}()
+	for wave := range uint64(tooMany + 1) {
+		for _, id := range n.names.All() {
+			n.says(id, &lofamov1.ProcedureOrder{Node: "n1-0-0"}, lofamov1.ProcedureState_PROCEDURE_NORMAL, func(st *lofamov1.ProcedureStatus) {
+				st.Wave, st.Cause = 100+wave, "frames were lost"
+			})
+		}
+	}
+	// Of an order of this leader that is over, and of its own host halves: nothing.
+	n.says("n0-0-0", &lofamov1.ProcedureOrder{Node: "n0-0-0", Number: &lofamov1.OrderNumber{Term: 7, Count: 9}}, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
+	for len(n.events()) < tooMany+2 {
+		select {
+		case <-t.Context().Done():
+			t.Fatal("no reports")
+		case <-time.After(time.Millisecond):
+		}
+	}
+	cancel()
+	<-done
+	ev := n.events()
+	if last := ev[len(ev)-1]; len(ev) != tooMany+2 || last.GetNode() != "n1-0-0" || !strings.Contains(last.GetReason(), "it has begun 4 procedures by itself within 1h0m0s") {
+		t.Errorf("%v", ev)
+	}
+	r, err := n.m.LastProcedure(t.Context())
+	if err != nil || r.GetSubject() != "node/n1-0-0" || r.GetReason() != "frames were lost" || len(r.GetNodes()) != 2 || r.GetWave() != 103 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if _, _, err := n.procedure(Procedure{}); err == nil || !strings.Contains(err.Error(), "too short a time ago") {
+		t.Errorf("it counts for the pause: %v", err)
+	}
+}

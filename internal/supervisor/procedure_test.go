@@ -1,0 +1,115 @@
+package supervisor_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// TestProcedure: an operator has the torus gone through a procedure by any replica; who never answers is named. Its report stays, whoever leads,
+// and stands in history; so does that of one which a node has begun by itself.
+func TestProcedure(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) { cfg.Diagnosis.Pause = config.Duration(time.Hour) }})
+	follower, other := (leader+1)%3, (leader+2)%3
+	manage := func(i int) lofamov1.ManageClient {
+		return lofamov1.NewManageClient(c.Conn(t, pki.RoleOperator, c.Configs[i].GRPC))
+	}
+	_, err := manage(follower).GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
+	wantCode(t, "none yet", err, codes.NotFound, "no procedure was gone through")
+	stream, err := lofamov1.NewManageClient(c.Conn(t, pki.RoleViewer, c.Configs[leader].GRPC)).StartProcedure(t.Context(), &lofamov1.StartProcedureRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")
+
+	silent := c.Agents["n2-0-0"]
+	silent.Kill(fault.HalfDNP)
+	report, said := startProcedure(t, manage(follower), &lofamov1.StartProcedureRequest{Node: "0,0,0", Reason: "a test", DrainTimeoutMs: 100})
+	if !report.GetClear() || report.GetStarter() != "n0-0-0" || report.GetSubject() != "operator/someone" || report.GetReason() != "a test" || len(report.GetNodes()) != 2 ||
+		!slices.Equal(report.GetSilent(), []string{"n2-0-0"}) || report.GetSupervisor() != c.Configs[leader].ID {
+		t.Errorf("%v", report)
+	}
+	if said == 0 || c.Agents["n0-0-0"].Procedures()[0].GetAsk() || !c.Agents["n1-0-0"].Procedures()[0].GetAsk() || !silent.Procedures()[0].GetAsk() {
+		t.Errorf("%d words of progress; ordered %v", said, c.Agents["n0-0-0"].Procedures())
+	}
+	stream, err = manage(leader).StartProcedure(t.Context(), &lofamov1.StartProcedureRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	wantCode(t, "too soon", err, codes.ResourceExhausted, "too short a time ago: try again in")
+
+	// The next leader has the report, and keeps the pause.
+	stop(t, sups[leader])
+	sups[leader] = nil
+	next := c.AwaitLeader(t, follower, other)
+	for _, i := range []int{follower, other} {
+		kept, err := manage(i).GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
+		if err != nil || kept.GetReason() != "a test" || len(kept.GetNodes()) != 2 {
+			t.Errorf("of %s: %v, %v", c.Configs[i].ID, kept, err)
+		}
+	}
+	supervisortest.Eventually(t, "the next leader refuses one that is too soon", func() bool {
+		stream, err := manage(next).StartProcedure(t.Context(), &lofamov1.StartProcedureRequest{})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return status.Code(err) == codes.ResourceExhausted
+	})
+
+	// A node begins one by itself: what the nodes say of their end, to whatever replica, is its report.
+	for id, a := range c.Agents {
+		a.Say(t, fault.HalfDNP, c.Configs[follower].Report, &lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: &lofamov1.ProcedureStatus{
+			Node: string(id), Half: lofamov1.Half_HALF_DNP, Epoch: 2, Wave: 2, Starter: 2, State: lofamov1.ProcedureState_PROCEDURE_NORMAL, Clear: true, Cause: "frames are lost",
+		}}})
+	}
+	supervisortest.Eventually(t, "its report", func() bool {
+		kept, err := manage(other).GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
+		return err == nil && kept.GetSubject() == "node/n2-0-0" && kept.GetReason() == "frames are lost" && len(kept.GetNodes()) == 3
+	})
+	events, err := c.Client(t, c.Configs[next].GRPC).ListEvents(t.Context(), &lofamov1.ListEventsRequest{FieldSelector: "kind=PROCEDURE_ENDED"})
+	if err != nil || len(events.GetEvents()) != 2 || events.GetEvents()[0].GetObserver() != "operator/someone" || !events.GetEvents()[0].GetClear() ||
+		events.GetEvents()[1].GetObserver() != "node/n2-0-0" {
+		t.Errorf("%v, %v", events.GetEvents(), err)
+	}
+	of, err := c.Client(t, c.Configs[next].GRPC).ListEvents(t.Context(), &lofamov1.ListEventsRequest{Node: "n2-0-0", FieldSelector: "kind=PROCEDURE_ENDED"})
+	if err != nil || len(of.GetEvents()) != 1 || !slices.Equal(of.GetEvents()[0].GetConcerned(), []string{"n2-0-0"}) {
+		t.Errorf("of who was silent: %v, %v", of.GetEvents(), err)
+	}
+	history, err := c.Client(t, c.Configs[next].GRPC).GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "n2-0-0"})
+	if err != nil || !slices.ContainsFunc(history.GetEvents(), func(ev *lofamov1.Event) bool { return ev.GetKind() == lofamov1.EventKind_PROCEDURE_ENDED }) {
+		t.Errorf("it is not in the history of who was silent: %v, %v", history.GetEvents(), err)
+	}
+}
+
+// startProcedure reads one to its end.
+func startProcedure(t testing.TB, c lofamov1.ManageClient, req *lofamov1.StartProcedureRequest) (report *lofamov1.ProcedureReport, said int) {
+	t.Helper()
+	stream, err := c.StartProcedure(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return report, said
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GetReport() == nil {
+			said++
+		}
+		report = r.GetReport()
+	}
+}

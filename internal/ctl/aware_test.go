@@ -66,6 +66,9 @@ func grouped(t *testing.T) *clienttest.Map {
 		{Kind: lofamov1.EventKind_TOPOLOGY_CHANGED, Time: ago(3 * time.Second), Reason: "topology: 40 nodes are changed: list them again"},
 		{Kind: lofamov1.EventKind_REGION_CHANGED, Region: "west", From: lofamov1.State_NORMAL, To: lofamov1.State_UNKNOWN, Time: ago(2 * time.Second)},
 		{Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n0-1-1", Coord: "0,1,1", Component: "link/X+", From: lofamov1.State_NORMAL, To: lofamov1.State_SICK, Cause: lofamov1.Cause_LINK, Flapping: true, Time: ago(time.Second)},
+		{Kind: lofamov1.EventKind_DIAGNOSIS_ENDED, Observer: "operator/ada", Time: ago(900 * time.Millisecond), Reason: "diagnosis of all: at fault: link n0-0-0 X+ to n1-0-0", Concerned: []string{"n0-0-0", "n1-0-0"}},
+		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Observer: "policy", Time: ago(800 * time.Millisecond), Reason: "procedure begun by n0-0-0: clear; 2 rounds, 900 ms", Clear: true},
+		{Kind: lofamov1.EventKind_PROCEDURE_ENDED, Node: "n0-1-0", Observer: "supervisor/s1", Time: ago(700 * time.Millisecond), Reason: "it has begun 4 procedures by itself within 1h0m0s"},
 	}
 	m.Initial = []*lofamov1.Event{events[0], {Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: "n1-0-0", Coord: "1,0,0", Component: "node", From: lofamov1.State_UNKNOWN, To: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE}}
 	m.Commit(41, events...)

@@ -11,12 +11,16 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
 
-func (a *app) diagnoseCommand() *cobra.Command {
-	var rounds uint32
-	cmd := &cobra.Command{
-		Use:   "diagnose all|NODE [LINK]",
-		Short: "Have nodes test their links now, and say what is at fault",
-		Long: `Has the nodes test their links, from both ends, and says what follows: all links, those of a node,
+// diagnoseFlags are those of a diagnosis.
+type diagnoseFlags struct {
+	rounds  uint32
+	drain   bool
+	timeout time.Duration
+	starter string
+	reason  string
+}
+
+const diagnoseHelp = `Has the nodes test their links, from both ends, and says what follows: all links, those of a node,
 or one (X+ to Z-). It is an on-line test: everything goes on meanwhile.
 
 Each end sends probes of several sizes and bit patterns to the neighbour's DNP half, to its host
@@ -25,29 +29,46 @@ late, and how long they took. A dead host half, a dead DNP half and a dead link 
 are told apart where the findings leave no other explanation; what stays open is said to be open.
 Nodes that did not answer are named.
 
-More --rounds find smaller losses, a second each. One diagnosis runs at a time. Roles operator and
-supervisor may make one; in a local cluster the operator's certificate is used. The supervisor that
-leads keeps the last report: lofamoctl get diagnosis.
+With --drain (of all) the whole torus goes through the fault management procedure first: all nodes
+hold new messages that can wait, until nothing is under way or --drain-timeout is over, then test their
+links, and go on. No message is lost: what is stuck stays where it is held, and is counted. Heartbeats,
+challenges and the verdicts of the fault map go on. Its states are printed as they are entered, then
+what became of each, then the diagnosis. Between two procedures is a pause, 30s unless the supervisors
+are configured otherwise; one that has begun goes on to its report when this command is interrupted.
 
-It ends with status 0 when there is a report, whatever is in it.`,
-		Example:           "  lofamoctl diagnose all\n  lofamoctl diagnose n1-0-1\n  lofamoctl diagnose 1,0,1 X+ --rounds 5\n  lofamoctl diagnose all -o json",
+More --rounds find smaller losses, a second each. One diagnosis or procedure runs at a time. Roles
+operator and supervisor may make one; in a local cluster the operator's certificate is used. The last
+reports are kept: lofamoctl get diagnosis, lofamoctl get procedure.
+
+Exit codes: 0 nothing is wrong, 1 there is no report, 2 a command line that cannot be understood, 3 the
+report has something wrong in it: a fault, an open question, a node that did not answer, a link that is
+not good, or with --drain a torus that was not empty.`
+
+func (a *app) diagnoseCommand() *cobra.Command {
+	var f diagnoseFlags
+	cmd := &cobra.Command{
+		Use:   "diagnose all|NODE [LINK]",
+		Short: "Have nodes test their links now, and say what is at fault",
+		Long:  diagnoseHelp,
+		Example: "  lofamoctl diagnose all\n  lofamoctl diagnose n1-0-1\n  lofamoctl diagnose 1,0,1 X+ --rounds 5\n  lofamoctl diagnose all -o json\n" +
+			"  lofamoctl diagnose all --drain --reason 'a job loses messages'",
 		Args:              between(1, "all, or NODE (an id such as n1-0-1, or coordinates such as 1,0,1)", "LINK (X+, X-, Y+, Y-, Z+ or Z-)"),
 		ValidArgsFunction: a.completeFirstNode,
 	}
-	cmd.Flags().Uint32Var(&rounds, "rounds", 1, "how often everything is tested, 1 to 10: one takes a second")
+	f.bind(cmd)
 	o := allFormats(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if rounds < 1 || rounds > 10 {
-			return usagef("--rounds %d: want 1 to 10", rounds)
+		if err := f.check(cmd, args); err != nil {
+			return err
 		}
-		req := &lofamov1.DiagnoseRequest{Rounds: rounds}
+		if f.drain {
+			return a.drain(cmd.Context(), f, o.format)
+		}
+		req := &lofamov1.DiagnoseRequest{Rounds: f.rounds}
 		if args[0] != "all" {
 			req.Node = args[0]
 		}
 		if len(args) == 2 {
-			if req.GetNode() == "" {
-				return usagef("all %s: a link is one of a node: want NODE LINK", args[1])
-			}
 			req.Link = strings.TrimPrefix(args[1], "link/")
 		}
 		return a.withOperator(cmd.Context(), func(ctx context.Context, s session) error {
@@ -57,18 +78,71 @@ It ends with status 0 when there is a report, whatever is in it.`,
 			if err != nil {
 				return fmt.Errorf("diagnose: %w", plain(err))
 			}
-			return a.printDiagnosis(o.format, report)
+			if err := a.printDiagnosis(o.format, report); err != nil {
+				return err
+			}
+			return foundIn(report)
 		})
 	}
 	return cmd
+}
+
+func (f *diagnoseFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().Uint32Var(&f.rounds, "rounds", 1, "how often everything is tested, 1 to 10: one takes a second")
+	cmd.Flags().BoolVar(&f.drain, "drain", false, "of all: drain the whole torus first, by the fault management procedure")
+	cmd.Flags().DurationVar(&f.timeout, "drain-timeout", time.Second, "with --drain: how long is waited for the torus to be empty, 10ms to 1m")
+	cmd.Flags().StringVar(&f.starter, "starter", "", "with --drain: the NODE that is to begin it (default one that is well)")
+	cmd.Flags().StringVar(&f.reason, "reason", "", "with --drain: why, at most 120 bytes; it stands in the report and in history")
+}
+
+// check refuses what does not go together.
+func (f diagnoseFlags) check(cmd *cobra.Command, args []string) error {
+	switch {
+	case f.rounds < 1 || f.rounds > 10:
+		return usagef("--rounds %d: want 1 to 10", f.rounds)
+	case len(args) == 2 && args[0] == "all":
+		return usagef("all %s: a link is one of a node: want NODE LINK", args[1])
+	case f.drain && args[0] != "all":
+		return usagef("%s --drain: the whole torus is drained: want all --drain", strings.Join(args, " "))
+	case f.drain && f.rounds != 1:
+		return usagef("--rounds %d --drain: want 1: the torus is not held for longer", f.rounds)
+	case f.timeout < 10*time.Millisecond || f.timeout > time.Minute:
+		return usagef("--drain-timeout %s: want 10ms to 1m", f.timeout)
+	case len(f.reason) > 120:
+		return usagef("--reason of %d bytes: want at most 120", len(f.reason))
+	}
+	for _, name := range []string{"drain-timeout", "starter", "reason"} {
+		if !f.drain && cmd.Flags().Changed(name) {
+			return usagef("--%s: want it with --drain", name)
+		}
+	}
+	return nil
+}
+
+// foundIn is the end of a command whose report has something wrong in it.
+func foundIn(r *lofamov1.DiagnosisReport) error {
+	if len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) > 0 || goodLinks(r) < len(r.GetLinks()) {
+		return foundError{}
+	}
+	return nil
+}
+
+// goodLinks counts them.
+func goodLinks(r *lofamov1.DiagnosisReport) (n int) {
+	for _, l := range r.GetLinks() {
+		if l.GetVerdict() == lofamov1.LinkVerdict_LINK_GOOD {
+			n++
+		}
+	}
+	return n
 }
 
 func (a *app) getDiagnosisCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diagnosis",
 		Short: "The report of the last diagnosis",
-		Long: `Prints the report of the last diagnosis that the leading supervisor has made; lofamoctl diagnose makes one.
-A supervisor that comes to lead has none.`,
+		Long: `Prints the report of the last diagnosis, that of a fault management procedure too; lofamoctl diagnose makes one.
+The supervisors keep it until the next, whoever leads.`,
 		Example: "  lofamoctl get diagnosis\n  lofamoctl get diagnosis -o wide",
 		Args:    exactly(),
 	}
@@ -124,24 +198,24 @@ func (a *app) printDiagnosis(f format, r *lofamov1.DiagnosisReport) error {
 		a.printf("OPEN   node %s: %s\n", x.GetNode(), x.GetExplanation())
 	}
 	rows := [][]string{{"LINK", "TO", "VERDICT", "LOST", "ALTERED", "DAMAGED", "LATE", "MEDIAN", "MAX", "NOTES"}}
-	good := 0
+	good := goodLinks(r)
 	for _, l := range r.GetLinks() {
-		if l.GetVerdict() == lofamov1.LinkVerdict_LINK_GOOD {
-			if good++; f != formatWide {
-				continue
-			}
+		if l.GetVerdict() != lofamov1.LinkVerdict_LINK_GOOD || f == formatWide {
+			rows = append(rows, linkRow(l))
 		}
-		rows = append(rows, linkRow(l))
 	}
 	if len(rows) > 1 {
 		if err := table(a.env.Stdout, rows); err != nil {
 			return err
 		}
 	}
-	if good == len(r.GetLinks()) && len(r.GetFaults())+len(r.GetOpen())+len(r.GetSilent()) == 0 {
+	if foundIn(r) == nil {
 		a.printf("Nothing is wrong: all links are good\n")
 	} else {
 		a.printf("%d of %d links are good\n", good, len(r.GetLinks()))
+	}
+	if n := r.GetOmitted(); n > 0 {
+		a.printf("%d entries, good links first, are left out of the report that is kept\n", n)
 	}
 	return nil
 }

@@ -44,8 +44,11 @@ func TestDiagnose(t *testing.T) {
 	for name, args := range map[string][]string{
 		"diagnose.txt": {"diagnose", "all"}, "diagnose-wide.txt": {"diagnose", "all", "-o", "wide"}, "diagnose.json": {"get", "diagnosis", "-o", "json"},
 	} {
-		got := run(t, nil, r.flags(args...)...)
-		if got.code != 0 || got.stderr != "" {
+		got, code := run(t, nil, r.flags(args...)...), exitOK
+		if args[0] == "diagnose" {
+			code = exitFound
+		}
+		if got.code != code || got.stderr != "" {
 			t.Errorf("%v: code %d, %s", args, got.code, got.stderr)
 		}
 		golden(t, name, got.stdout)
@@ -55,8 +58,8 @@ func TestDiagnose(t *testing.T) {
 	}
 	m.Asked = nil
 	for _, args := range [][]string{{"diagnose", "1,0,1"}, {"diagnose", "n1-0-1", "X+"}, {"diagnose", "n1-0-1", "link/Z-", "--rounds", "3"}} {
-		if got := run(t, nil, r.flags(args...)...); got.code != 0 {
-			t.Errorf("%v: %s", args, got.stderr)
+		if got := run(t, nil, r.flags(args...)...); got.code != exitFound {
+			t.Errorf("%v: %d, %s", args, got.code, got.stderr)
 		}
 	}
 	if got := strings.Join(m.Asked, ";"); got != "1,0,1 ;n1-0-1 X+;n1-0-1 Z-" {
@@ -85,6 +88,14 @@ func TestDiagnoseRefused(t *testing.T) {
 		{[]string{"diagnose"}, nil, "all, or NODE (an id", exitUsage},
 		{[]string{"diagnose", "all", "X+"}, nil, "a link is one of a node", exitUsage},
 		{[]string{"diagnose", "all", "--rounds", "0"}, nil, "--rounds 0: want 1 to 10", exitUsage},
+		{[]string{"diagnose", "n1", "--drain"}, nil, "n1 --drain: the whole torus is drained: want all --drain", exitUsage},
+		{[]string{"diagnose", "all", "--drain", "--rounds", "2"}, nil, "--rounds 2 --drain: want 1", exitUsage},
+		{[]string{"diagnose", "all", "--drain", "--drain-timeout", "2m"}, nil, "--drain-timeout 2m0s: want 10ms to 1m", exitUsage},
+		{[]string{"diagnose", "all", "--drain", "--reason", strings.Repeat("x", 121)}, nil, "--reason of 121 bytes: want at most 120", exitUsage},
+		{[]string{"diagnose", "all", "--starter", "n1"}, nil, "--starter: want it with --drain", exitUsage},
+		{[]string{"diagnose", "all", "--drain"}, status.Error(codes.ResourceExhausted, "the last procedure ended too short a time ago: try again in 18s"), "try again in 18s", 1},
+		{[]string{"diagnose", "all", "--drain"}, nil, "without a report", 1},
+		{[]string{"get", "procedure"}, status.Error(codes.NotFound, "no procedure was gone through"), "no procedure was gone through", exitUsage},
 		{[]string{"diagnose", "all"}, status.Error(codes.ResourceExhausted, "another diagnosis runs: try again in some seconds"), "another diagnosis runs", 1},
 		{[]string{"diagnose", "n9"}, status.Error(codes.NotFound, "node n9 is not known"), "node n9 is not known", exitUsage},
 		{[]string{"diagnose", "all"}, nil, "without a report", 1},
@@ -106,7 +117,7 @@ func TestDiagnoseProgress(t *testing.T) {
 	code := Run(context.Background(), r.flags("diagnose", "all"), Env{
 		Stdout: &out, Stderr: &errOut, ErrTerminal: true, Now: func() time.Time { return now }, Getenv: func(string) string { return "" }, Location: time.UTC,
 	})
-	if want := "\r3 of 8 nodes have said everything\r                                 \r"; code != 0 || errOut.String() != want {
+	if want := "\r3 of 8 nodes have said everything\r                                 \r"; code != exitFound || errOut.String() != want {
 		t.Errorf("code %d: %q, want %q", code, errOut.String(), want)
 	}
 }

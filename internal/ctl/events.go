@@ -21,6 +21,10 @@ func subject(e *lofamov1.Event) (node, component string) {
 		return dash(e.GetNode()), "topology"
 	case lofamov1.EventKind_REGION_CHANGED:
 		return dash(e.GetRegion()), "region"
+	case lofamov1.EventKind_DIAGNOSIS_ENDED:
+		return dash(e.GetNode()), "diagnosis"
+	case lofamov1.EventKind_PROCEDURE_ENDED:
+		return dash(e.GetNode()), "procedure"
 	default:
 		return e.GetNode(), e.GetComponent()
 	}
@@ -52,6 +56,16 @@ func change(e *lofamov1.Event) (from, to string) {
 			return "-", "given up"
 		}
 		return "-", "recovered"
+	case lofamov1.EventKind_DIAGNOSIS_ENDED:
+		return "-", "made"
+	case lofamov1.EventKind_PROCEDURE_ENDED:
+		switch {
+		case e.GetNode() != "":
+			return "-", "too many"
+		case e.GetClear():
+			return "-", "clear"
+		}
+		return "-", "not clear"
 	default:
 	}
 	return stateName(e.GetFrom()), stateName(e.GetTo())
@@ -72,8 +86,12 @@ func (a *app) eventNotes(e *lofamov1.Event) []string {
 			out = append(out, fmt.Sprintf("%d inferred dead", g.GetInferred()))
 		}
 	}
-	if k := e.GetKind(); (k == lofamov1.EventKind_TOPOLOGY_CHANGED || k == lofamov1.EventKind_RECOVERY_CHANGED) && e.GetReason() != "" {
-		out = append(out, printable(e.GetReason()))
+	switch e.GetKind() {
+	case lofamov1.EventKind_TOPOLOGY_CHANGED, lofamov1.EventKind_RECOVERY_CHANGED, lofamov1.EventKind_DIAGNOSIS_ENDED, lofamov1.EventKind_PROCEDURE_ENDED:
+		if e.GetReason() != "" {
+			out = append(out, printable(e.GetReason()))
+		}
+	default:
 	}
 	if w := e.GetWarning(); w != nil && !e.GetEnded() {
 		out = append(out, warning(w))

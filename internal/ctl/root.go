@@ -27,6 +27,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitFound   = 3
 )
 
 // Env is what a command line has around it.
@@ -66,6 +67,11 @@ type silentError struct{ error }
 // Unwrap returns what happened.
 func (e silentError) Unwrap() error { return e.error }
 
+// foundError ends the program with a report that stands, and has something wrong in it.
+type foundError struct{}
+
+func (foundError) Error() string { return "something is wrong: see the report" }
+
 // app is what the commands share.
 type app struct {
 	env Env
@@ -86,6 +92,9 @@ func Run(ctx context.Context, args []string, env Env) int {
 	}
 	if silent := (silentError{}); errors.As(err, &silent) {
 		return exitFailure
+	}
+	if found := (foundError{}); errors.As(err, &found) {
+		return exitFound
 	}
 	_, _ = fmt.Fprintf(env.Stderr, "lofamoctl: %v\n", err)
 	if usage := (usageError{}); errors.As(err, &usage) {
@@ -124,7 +133,8 @@ give --server with --ca, --cert and --key.
 
 Nodes are named by id (n1-0-1) or by coordinates (1,0,1) everywhere.
 
-Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood.`,
+Exit codes: 0 success, 1 failure, 2 a command line that cannot be understood, 3 a diagnosis that found
+something wrong.`,
 		Example: `  lofamoctl up --detach                  a cluster of 2x2x2 nodes on this machine
   lofamoctl map                          the torus in the terminal
   lofamoctl inject 1,0,1 kill-host       a real fault

@@ -24,7 +24,27 @@ func (c *Client) manage(ctx context.Context, do func(lofamov1.ManageClient) erro
 }
 
 // errNoReport is a stream that ended well without its last response.
-var errNoReport = errors.New("the supervisor ended the diagnosis without a report")
+var errNoReport = errors.New("the supervisor ended it without a report")
+
+// reported reads a stream to its end, and has every response taken. done says whether the last has come. What fails once it has begun is asked of nobody else.
+func reported[R any](stream grpc.ServerStreamingClient[R], take func(*R) error, done func() bool) error {
+	for begun := false; ; begun = true {
+		r, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF) && !done():
+			return begunError{errNoReport}
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && begun:
+			return begunError{err}
+		case err != nil:
+			return err
+		}
+		if err := take(r); err != nil {
+			return begunError{err}
+		}
+	}
+}
 
 // Diagnose has nodes test their links, calls each for every progress, and returns the report.
 func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest, each func(*lofamov1.DiagnosisProgress) error) (report *lofamov1.DiagnosisReport, err error) {
@@ -33,27 +53,35 @@ func (c *Client) Diagnose(ctx context.Context, req *lofamov1.DiagnoseRequest, ea
 		if err != nil {
 			return err
 		}
-		for begun := false; ; begun = true {
-			r, err := stream.Recv()
-			switch {
-			case errors.Is(err, io.EOF) && report == nil:
-				return begunError{errNoReport}
-			case errors.Is(err, io.EOF):
-				return nil
-			case err != nil && begun:
-				return begunError{err}
-			case err != nil:
-				return err
-			}
-			if p := r.GetProgress(); p != nil {
-				if err := each(p); err != nil {
-					return begunError{err}
-				}
-			}
+		return reported(stream, func(r *lofamov1.DiagnoseResponse) error {
 			if r.GetReport() != nil {
 				report = r.GetReport()
 			}
+			if p := r.GetProgress(); p != nil {
+				return each(p)
+			}
+			return nil
+		}, func() bool { return report != nil })
+	})
+	return report, err
+}
+
+// StartProcedure has the torus gone through the fault management procedure, calls each for every progress, and returns the report.
+func (c *Client) StartProcedure(ctx context.Context, req *lofamov1.StartProcedureRequest, each func(*lofamov1.ProcedureProgress) error) (report *lofamov1.ProcedureReport, err error) {
+	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
+		stream, err := s.StartProcedure(ctx, req)
+		if err != nil {
+			return err
 		}
+		return reported(stream, func(r *lofamov1.StartProcedureResponse) error {
+			if r.GetReport() != nil {
+				report = r.GetReport()
+			}
+			if p := r.GetProgress(); p != nil {
+				return each(p)
+			}
+			return nil
+		}, func() bool { return report != nil })
 	})
 	return report, err
 }
@@ -64,6 +92,17 @@ func (c *Client) GetDiagnosis(ctx context.Context) (report *lofamov1.DiagnosisRe
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
 		defer cancel()
 		report, err = s.GetDiagnosis(ctx, &lofamov1.GetDiagnosisRequest{})
+		return err
+	})
+	return report, err
+}
+
+// GetProcedure returns the report of the last fault management procedure.
+func (c *Client) GetProcedure(ctx context.Context) (report *lofamov1.ProcedureReport, err error) {
+	err = c.manage(ctx, func(s lofamov1.ManageClient) error {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+		defer cancel()
+		report, err = s.GetProcedure(ctx, &lofamov1.GetProcedureRequest{})
 		return err
 	})
 	return report, err

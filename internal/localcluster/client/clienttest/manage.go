@@ -2,6 +2,7 @@ package clienttest
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 
@@ -14,6 +15,8 @@ type Manage struct {
 
 	Responses []*lofamov1.DiagnoseResponse // of Diagnose
 	Last      *lofamov1.DiagnosisReport
+	Procedure []*lofamov1.StartProcedureResponse // of StartProcedure
+	LastOver  *lofamov1.ProcedureReport
 	// Err is what calls fail with, streams after all they have.
 	Err error
 	// Asked has the requests, in words.
@@ -29,6 +32,22 @@ func (m *Manage) Diagnose(req *lofamov1.DiagnoseRequest, s grpc.ServerStreamingS
 		}
 	}
 	return m.Err
+}
+
+// StartProcedure implements the service.
+func (m *Manage) StartProcedure(req *lofamov1.StartProcedureRequest, s grpc.ServerStreamingServer[lofamov1.StartProcedureResponse]) error {
+	m.Asked = append(m.Asked, fmt.Sprintf("drain %t %s %d %s", req.GetDiagnose(), req.GetNode(), req.GetDrainTimeoutMs(), req.GetReason()))
+	for _, r := range m.Procedure {
+		if err := s.Send(r); err != nil {
+			return err
+		}
+	}
+	return m.Err
+}
+
+// GetProcedure implements the service.
+func (m *Manage) GetProcedure(context.Context, *lofamov1.GetProcedureRequest) (*lofamov1.ProcedureReport, error) {
+	return m.LastOver, m.Err
 }
 
 // GetDiagnosis implements the service.

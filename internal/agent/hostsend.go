@@ -12,6 +12,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
@@ -19,7 +20,7 @@ import (
 type rails struct {
 	direct []servicenet.Rail // by the number of the service interface
 	gossip servicenet.Rail   // nil without gossip
-	torus  servicenet.Rail
+	torus  *torusrail.Rail
 }
 
 // maxFailures is how many failed sends are told to the machine in one go. Each may make it send again
@@ -54,7 +55,7 @@ func (h *hostHalf) send(s *hostcore.Send) {
 			_ = h.rails.gossip.Send("", b) // rate-limited: counted there, and the outbox goes on
 		}
 	case fault.PathTorus:
-		_ = h.rails.torus.Send("", b) // counted there
+		_ = h.rails.torus.Post(b, s.MayWait) // counted there
 	}
 }
 
@@ -113,6 +114,8 @@ func (h *hostHalf) seal(s *hostcore.Send) ([]byte, error) {
 		body.Body = &lofamov1.Message_Interest{Interest: s.Interest}
 	case s.Findings != nil:
 		body.Body = &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}
+	case s.Procedure != nil:
+		body.Body = &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}
 	case s.Ack != nil:
 		body.Body = &lofamov1.Message_PathAck{PathAck: s.Ack}
 	}

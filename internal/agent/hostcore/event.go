@@ -121,6 +121,7 @@ type Send struct {
 	Addr      netip.AddrPort     // if valid, instead of Target: where a supervisor wants the answer
 	Session   bool               // a MAC of the session with Target will do, where there is one
 	Checksum  *lofamov1.Checksum // agreed with Target; nil: the default
+	MayWait   bool               // on the torus rail: a drain may hold it, for it says again what was said
 
 	// Exactly one of these is set.
 	Reports []fault.Report // of this half, all under one signature
@@ -130,8 +131,9 @@ type Send struct {
 	Ack     *lofamov1.PathAck
 	// Interest is the list of the nodes of the jobs here.
 	Interest *lofamov1.Interest
-	// Findings say to a diagnosis order that this half lives.
-	Findings *lofamov1.DiagnosisFindings
+	// Findings say to a diagnosis order that this half lives, Procedure to one for the fault management procedure.
+	Findings  *lofamov1.DiagnosisFindings
+	Procedure *lofamov1.ProcedureStatus
 
 	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Health servicenet.Health        // to go with Reports

@@ -268,7 +268,7 @@ func (m *Machine) deliver(now time.Time) {
 		s := &o.Send[i]
 		m.out.Send = append(m.out.Send, Send{
 			Path: s.Path, Interface: s.Interface, Target: s.Target, Session: s.Session, Checksum: s.Checksum,
-			Reports: s.Reports, Status: m.withTold(s.Path, s.Status),
+			Reports: s.Reports, Status: m.withTold(s.Path, s.Status), MayWait: !slices.ContainsFunc(s.Reports, func(r fault.Report) bool { return !r.Digest }),
 		})
 		if digests(s.Reports) {
 			last := &m.out.Send[len(m.out.Send)-1]

@@ -32,6 +32,8 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.onDowncall(ev)
 	case *lofamov1.Message_DiagnosisOrder:
 		m.onDiagnosisOrder(ev, body.DiagnosisOrder)
+	case *lofamov1.Message_ProcedureOrder:
+		m.onProcedureOrder(ev, body.ProcedureOrder)
 	case *lofamov1.Message_Told:
 		m.onTold(ev, body.Told)
 	case *lofamov1.Message_MaskOrder: // the DNP half's, which has the register
@@ -106,6 +108,20 @@ func (m *Machine) onDiagnosisOrder(ev Received, o *lofamov1.DiagnosisOrder) {
 	}})
 }
 
+// onProcedureOrder says that this half lives; the DNP half begins the procedure, or says what became of it.
+func (m *Machine) onProcedureOrder(ev Received, o *lofamov1.ProcedureOrder) {
+	if o.GetNode() != string(m.self) {
+		m.note(NoteRefused, "a procedure order to %q", o.GetNode())
+		return
+	}
+	if ev.Path != fault.PathTorus { // else it came from there
+		m.passDown(m.self, ev.Opened.Raw)
+	}
+	m.reply(ev, o.GetReplyTo(), Send{Procedure: &lofamov1.ProcedureStatus{
+		Number: o.GetNumber(), Node: string(m.self), Half: lofamov1.Half_HALF_HOST, Epoch: uint64(m.Epoch()),
+	}})
+}
+
 // reply sends something back the way that a supervisor's word came, and to where the supervisor wants it: one of them may be the
 // way that fails.
 func (m *Machine) reply(ev Received, replyTo string, s Send) {
@@ -164,8 +180,9 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 	if len(envelope) > relay.MaxEnvelope { // a DNP half of an earlier version refuses the pieces, as this one refused the whole
 		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope) // of a length that it takes
 	}
+	mayWait := servicenet.MayWait(envelope) // pieces of what must not wait must not either
 	for _, b := range parts {
-		m.out.Relay = append(m.out.Relay, relay.Message{Kind: relay.Down, Limit: m.cfg.MaxHops, Dst: dst, Envelope: b})
+		m.out.Relay = append(m.out.Relay, relay.Message{Kind: relay.Down, Limit: m.cfg.MaxHops, Dst: dst, MayWait: mayWait, Envelope: b})
 	}
 }
 

@@ -13,14 +13,17 @@
 //	1       1     kind: 1 up, 2 down, 3 back, 4 test
 //	2       1     hops made so far
 //	3       1     hops allowed
-//	4       6     destination x, y, z, 16 bits each, big endian; zero in up messages
-//	10      1     number n of recorded hops, at most 8
+//	4       6     destination x, y, z, 16 bits each, big endian; in up messages 0, or x is 1: it may wait
+//	10      1     number n of recorded hops, at most 8; in down messages 0, or 1 of no meaning: it may wait
 //	11      15 n  hops: x, y, z, 16 bits each; half, 8 bits; time held in ns, 64 bits
 //	        rest  the envelope, 1 to 1,200 bytes; in back messages also a chunk packet (package bulk), in down
 //	              messages also a piece of an envelope that is longer (package routing)
 //
 // In test messages the envelope is a probe of the self-test. Version 1 knew no kinds 3 and 4 at first: a relay of that time refuses such messages as malformed, and the
 // supervisor asks through another node.
+//
+// What may wait is held by a drain of the torus (seed 003 §4.5.3; ADR 23). The mark lies where relays of before it look at nothing, and pass on
+// what they find: so it is kept on its way through them.
 //
 // Hops after the eighth add their time to the eighth's: the sum of the ages stays right.
 package relay
@@ -83,6 +86,7 @@ const (
 	MaxHops     = 255  // the register has 8 bits (AddrMaxHops)
 
 	version    = 1
+	upWaits    = 1 // destination x of an up message that may wait
 	headerSize = 11
 	hopSize    = 15
 	// MaxSize bounds an encoded message.
@@ -111,8 +115,13 @@ type Message struct {
 	Limit    uint8      // torus hops allowed
 	Dst      grid.Coord // of a Down or Back message
 	Hops     []Hop      // of an Up or Back message
+	MayWait  bool       // of an Up or Down message: a drain of the torus may hold it; Waits is what counts
 	Envelope []byte     // a serialised lofamo.v1.Envelope, or a chunk packet
 }
+
+// Waits says whether a drain of the torus may hold m: what has the mark, and what is so by its kind. Awareness, challenges, answers and orders
+// are never marked, nor is anything of an earlier version.
+func (m *Message) Waits() bool { return m.MayWait || m.Kind == Back || m.Kind == Test }
 
 // AddHop records a station. The slice of the original is not written to.
 func (m Message) AddHop(h Hop) Message {
@@ -140,10 +149,24 @@ func (m Message) Append(dst []byte) ([]byte, error) {
 	case len(m.Hops) > MaxRecorded:
 		return dst, fmt.Errorf("%w: %d hops: want at most %d", ErrTooLong, len(m.Hops), MaxRecorded)
 	}
+	to, hops := m.Dst, m.Hops
+	switch m.Kind {
+	case Up:
+		to = grid.Coord{}
+		if m.MayWait {
+			to.X = upWaits
+		}
+	case Down:
+		hops = nil
+		if m.MayWait {
+			hops = []Hop{{Half: fault.HalfDNP}}
+		}
+	default:
+	}
 	dst = append(dst, version, byte(m.Kind), m.Made, m.Limit)
-	dst = appendCoord(dst, m.Dst)
-	dst = append(dst, byte(len(m.Hops)))
-	for _, h := range m.Hops {
+	dst = appendCoord(dst, to)
+	dst = append(dst, byte(len(hops)))
+	for _, h := range hops {
 		dst = appendCoord(dst, h.Coord)
 		dst = append(dst, byte(h.Half))
 		dst = binary.BigEndian.AppendUint64(dst, uint64(max(h.Held, 0)))
@@ -184,6 +207,13 @@ func Decode(b []byte) (Message, error) {
 	m.Envelope = rest[n*hopSize:]
 	if len(m.Envelope) > MaxEnvelope {
 		return Message{}, ErrTooLong
+	}
+	switch m.Kind {
+	case Up:
+		m.MayWait, m.Dst = m.Dst.X == upWaits, grid.Coord{}
+	case Down:
+		m.MayWait, m.Hops = n > 0, nil
+	default:
 	}
 	return m, nil
 }

@@ -65,14 +65,17 @@ func New(box *mailbox.Box, limit uint8) *Rail { return &Rail{box: box, limit: li
 // Send implements servicenet.Rail. It goes to any supervisor that a neighbour reaches, so that the
 // target is ignored. The longest envelope has relay.MaxEnvelope bytes. Without a DNP half the error
 // wraps mailbox.ErrAbsent.
-func (r *Rail) Send(_ string, b []byte) error {
+func (r *Rail) Send(_ string, b []byte) error { return r.Post(b, false) }
+
+// Post is Send for what a drain of the torus may hold, or may not (seed 003 §4.5.3).
+func (r *Rail) Post(b []byte, mayWait bool) error {
 	switch {
 	case len(b) == 0:
 		return fmt.Errorf("send on the torus rail: %w", servicenet.ErrEmpty)
 	case len(b) > relay.MaxEnvelope:
 		return fmt.Errorf("send on the torus rail: given %d bytes: want at most %d: %w", len(b), relay.MaxEnvelope, servicenet.ErrTooLong)
 	}
-	mail, err := AppendMail(nil, monotonic(), relay.Message{Kind: relay.Up, Limit: r.limit, Envelope: b})
+	mail, err := AppendMail(nil, monotonic(), relay.Message{Kind: relay.Up, Limit: r.limit, MayWait: mayWait, Envelope: b})
 	if err == nil {
 		err = r.box.Send(mailbox.Message{Type: mailbox.Envelope, Payload: mail})
 	}

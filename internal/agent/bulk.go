@@ -281,7 +281,7 @@ func (b *dnpBulk) Chunk(to bulk.Route, _ string, packet []byte) {
 func (d *dnpHalf) linksText() ([]byte, error) {
 	d.mu.Lock()
 	stats, hops, dropped, now := d.core.LinkStats(), d.core.HopStats(), d.core.BulkDropped(), time.Now()
-	broken, broadcasts := d.core.ProtocolStats(), d.core.ExpressStats()
+	broken, broadcasts, procedures := d.core.ProtocolStats(), d.core.ExpressStats(), d.core.ProcedureStats()
 	var out bytes.Buffer
 	for i, dir := range grid.Directions() {
 		if d.links[i] == nil {
@@ -301,7 +301,7 @@ func (d *dnpHalf) linksText() ([]byte, error) {
 			}
 		}
 	}
-	fmt.Fprintf(&out, "messages passed on: %+v\nrouting (%s): %+v\nflow control: %+v\nin pieces: %+v\nmessages back dropped: %d\nbroadcasts: %+v\nmailbox: %+v\n", hops, d.cfg.Routing, d.core.RouteStats(), d.core.FlowStats(now), d.core.ReorderStats(), dropped, broadcasts, d.box.Stats())
+	fmt.Fprintf(&out, "messages passed on: %+v\nrouting (%s): %+v\nflow control: %+v\nin pieces: %+v\nmessages back dropped: %d\nbroadcasts: %+v\nprocedures: %+v\nmailbox: %+v\n", hops, d.cfg.Routing, d.core.RouteStats(), d.core.FlowStats(now), d.core.ReorderStats(), dropped, broadcasts, procedures, d.box.Stats())
 	d.mu.Unlock()
 	return out.Bytes(), nil
 }

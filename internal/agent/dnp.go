@@ -173,6 +173,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
 		Mask: &mask, MaskLost: lost != nil, Masked: d.cfg.Masked(),
+		Procedure: dnpcore.ProcedureConfig{OnEvidence: d.cfg.Procedure.Start == config.ProcedureOnEvidence, MaskDead: d.cfg.Procedure.MaskDead},
 	}, now, e)
 	if err != nil {
 		return err

@@ -55,6 +55,9 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Findings != nil {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_DiagnosisFindings{DiagnosisFindings: s.Findings}}, d.signer)
 	}
+	if s.Procedure != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}}, d.signer)
+	}
 	if s.Mask != nil {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, d.signer)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/procedure"
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
@@ -62,7 +63,59 @@ func (d *dnpHalf) countExpress() {
 			out[countsOfTopic*t+i] = uint32(v)
 		}
 	}
+	d.countProcedures(out[procedureCounts:])
 	_ = d.page.file.SetCounters(out)
+}
+
+// What the DNP half counts of the fault management procedure stands behind that.
+const (
+	procedureCounts = countsOfTopic * express.NumTopics
+
+	countState    = iota - 1 // procedure.State
+	countWave                // the low 32 bits
+	countClear               // procedures that ended with the torus empty
+	countNotClear            // with messages in it, or members that had not answered
+	countRefused             // that this half wanted and did not begin
+	countHeldUp              // messages that waited for the end
+	countWaiting             // of these, now
+	countHeld                // messages that may wait, in this half, while a procedure is under way
+	numProcedureCounts
+)
+
+var _ [regfile.NumCounters - procedureCounts - numProcedureCounts]struct{}
+
+func (d *dnpHalf) countProcedures(out []uint32) {
+	s := d.core.ProcedureStats()
+	out[countState], out[countWave], out[countClear], out[countNotClear] = uint32(s.State), uint32(s.Wave), uint32(s.Clear), uint32(s.NotClear)
+	out[countRefused], out[countHeldUp], out[countWaiting], out[countHeld] = uint32(s.Refused), uint32(s.HeldUp), uint32(s.Waiting), uint32(s.Held)
+}
+
+// procedures reads them; nil: the DNP half takes no part, or is of an earlier version.
+func (h *hostHalf) procedures() *status.Procedures {
+	all := h.page.file.Counters()
+	c := all[procedureCounts:]
+	state := procedure.State(c[countState])
+	if !state.Valid() {
+		return nil
+	}
+	return &status.Procedures{
+		State: state.String(), Wave: c[countWave], Clear: c[countClear], NotClear: c[countNotClear], Refused: c[countRefused],
+		HeldUp: c[countHeldUp], Waiting: c[countWaiting], Held: c[countHeld],
+	}
+}
+
+func (s sink) procedures(p *status.Procedures) {
+	if p == nil {
+		return
+	}
+	for state := procedure.Normal; state <= procedure.Diagnostics; state++ {
+		s.gauge("lofamo_agent_procedure_state", one(p.State == state.String()), state.String())
+	}
+	s.counter("lofamo_agent_procedures_total", uint64(p.Clear), "clear")
+	s.counter("lofamo_agent_procedures_total", uint64(p.NotClear), "not-clear")
+	s.counter("lofamo_agent_procedures_total", uint64(p.Refused), "refused")
+	s.counter("lofamo_agent_procedure_held_up_total", uint64(p.HeldUp))
+	s.gauge("lofamo_agent_procedure_waiting", float64(p.Waiting))
 }
 
 // broadcasts reads them, by topic; those of topics that are not known are "other".

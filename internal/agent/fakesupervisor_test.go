@@ -46,29 +46,32 @@ type fakeSupervisor struct {
 	signer   *pki.Signer
 	verifier *pki.Verifier
 
-	mu       sync.Mutex
-	news     *sync.Cond
-	heard    []said
-	answers  map[string]fault.Origin // by nonce
-	mask     *lofamov1.MaskStatus    // the last that came
-	reports  map[fault.ReportID]int  // how often each came
-	sessions *sessions.Table
-	requests map[uint64]*lofamov1.PathRequest // by id
-	pathAcks map[uint64]bool                  // ids
-	byMAC    int                              // digests that came under a session
-	bySign   int                              // digests that came signed
-	unknown  int                              // messages of sessions that it does not have
-	mute     bool                             // it takes everything and answers nothing
-	macs     bool                             // it proves its acks by the session, where there is one
-	bulk     chan bulkArrival                 // nil: none is expected
-	damage   int                              // of the next answers, so many are damaged on the way
+	mu      sync.Mutex
+	news    *sync.Cond
+	heard   []said
+	answers map[string]fault.Origin // by nonce
+	mask    *lofamov1.MaskStatus    // the last that came
+	// procedures are all statuses of procedures that came, findings those of diagnosed links by node and link.
+	procedures []*lofamov1.ProcedureStatus
+	findings   map[string]*lofamov1.LinkFinding
+	reports    map[fault.ReportID]int // how often each came
+	sessions   *sessions.Table
+	requests   map[uint64]*lofamov1.PathRequest // by id
+	pathAcks   map[uint64]bool                  // ids
+	byMAC      int                              // digests that came under a session
+	bySign     int                              // digests that came signed
+	unknown    int                              // messages of sessions that it does not have
+	mute       bool                             // it takes everything and answers nothing
+	macs       bool                             // it proves its acks by the session, where there is one
+	bulk       chan bulkArrival                 // nil: none is expected
+	damage     int                              // of the next answers, so many are damaged on the way
 }
 
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
 	t.Helper()
 	f := &fakeSupervisor{
 		t: t, id: id, answers: map[string]fault.Origin{}, reports: map[fault.ReportID]int{}, sessions: sessions.NewTable(),
-		requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{},
+		requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{}, findings: map[string]*lofamov1.LinkFinding{},
 	}
 	f.news = sync.NewCond(&f.mu)
 	cert, key := n.path(id+".pem"), n.path(id+".key")
@@ -120,6 +123,12 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if st := d.Msg.GetMaskStatus(); st != nil {
 		f.mask = st
+	}
+	if st := d.Msg.GetProcedureStatus(); st != nil {
+		f.procedures = append(f.procedures, st)
+	}
+	if l := d.Msg.GetDiagnosisFindings().GetLink(); l != nil {
+		f.findings[fmt.Sprint(d.Msg.GetDiagnosisFindings().GetNode(), l.GetDirection())] = l
 	}
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}

@@ -82,6 +82,8 @@ func (n *testNet) linkPorts() map[linkEnd]string {
 	return out
 }
 
+var portsGiven sync.Map // addresses that freePort has returned
+
 // freePort returns an address of which nobody holds the UDP or the TCP port now. It is of this process
 // alone, so that no outgoing connection of another gets the port before it is taken.
 func freePort(t *testing.T) string {
@@ -98,6 +100,12 @@ func freePort(t *testing.T) string {
 			t.Fatal(cerr)
 		}
 		if err != nil {
+			continue
+		}
+		if _, again := portsGiven.LoadOrStore(addr, true); again { // it is somebody's already, who has not taken it yet
+			if err := u.Close(); err != nil {
+				t.Fatal(err)
+			}
 			continue
 		}
 		if err := u.Close(); err != nil {

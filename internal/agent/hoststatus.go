@@ -45,7 +45,7 @@ func (h *hostHalf) status() status.Status {
 	now := time.Now()
 	s.Delivery.DeliveryStatus = h.core.Delivery(now)
 	h.statusOfHalves(now, &s)
-	s.Broadcasts = h.broadcasts()
+	s.Broadcasts, s.Procedures = h.broadcasts(), h.procedures()
 	s.Migrations = map[string]uint64{}
 	for why, n := range h.core.Migrations() {
 		s.Migrations[why.String()] = n

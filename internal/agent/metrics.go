@@ -60,6 +60,10 @@ func families() []metric {
 		{"lofamo_agent_broadcasts_delivered_total", "Express broadcasts of other nodes that came here, by topic.", []string{"topic"}},
 		{"lofamo_agent_broadcasts_repeated_total", "Express broadcasts sent to a neighbour again, by topic.", []string{"topic"}},
 		{"lofamo_agent_broadcasts_dropped_total", "Express broadcasts not taken for want of room or budget, or given up, by topic.", []string{"topic"}},
+		{"lofamo_agent_procedure_state", "State of the fault management procedure at this node, one series a state.", []string{"state"}},
+		{"lofamo_agent_procedures_total", "Fault management procedures that ended here with the torus empty or not, and those that this node wanted and did not begin.", []string{"result"}},
+		{"lofamo_agent_procedure_held_up_total", "Messages of this node that waited for the end of a procedure.", nil},
+		{"lofamo_agent_procedure_waiting", "Messages of this node that wait now.", nil},
 		{"lofamo_agent_registers_corrupt_total", "Register words found torn or flipped.", nil},
 		{"lofamo_agent_component_state", "State of each component as this half states it, one series a state.", []string{"component", "state"}},
 	}
@@ -113,7 +117,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	states := h.core.States()
 	corrupt := h.page.file.Corrupt()
 	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
-	halves, broadcasts := h.heardFares(time.Now()), h.broadcasts()
+	halves, broadcasts, procedures := h.heardFares(time.Now()), h.broadcasts(), h.procedures()
 	h.mu.Unlock()
 	halves.rails = fares
 
@@ -134,6 +138,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	s.fares(halves)
 	s.spool(h)
 	s.broadcasts(broadcasts)
+	s.procedures(procedures)
 	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
 	for r := range servicenet.NumRefusals {
 		if r > 0 {

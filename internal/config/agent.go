@@ -68,6 +68,8 @@ type Agent struct {
 	Recovery RecoveryConfig `json:"recovery"`
 	// SelfTest says how often the modules in use are tested.
 	SelfTest SelfTestConfig `json:"selfTest"`
+	// Procedure says what the node does of the fault management procedure beside what supervisors order.
+	Procedure ProcedureConfig `json:"procedure"`
 	// Jobs is the socket for the jobs on the node, and who may do what there.
 	Jobs JobsConfig `json:"jobs"`
 	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
@@ -162,6 +164,23 @@ type SelfTestConfig struct {
 	IdleAfter Duration `json:"idleAfter"`
 }
 
+// When a node begins the fault management procedure by itself.
+const (
+	ProcedureNever      = "never"
+	ProcedureOnEvidence = "evidence"
+)
+
+// ProcedureConfig is a node's part in the fault management procedure (seed 003 §4.5): the whole torus holds back what can wait, empties, tests its
+// links, and goes on.
+type ProcedureConfig struct {
+	// Start says when the node begins one by itself: never, or on evidence that a message was lost or altered on its way, or that a neighbour breaks the
+	// protocol of the links. Nodes rest 30 s after each, and join 4 of a node an hour. Default never.
+	Start string `json:"start"`
+	// MaskDead has the node mask its own end of links that its tests find dead while the torus is empty; a later diagnosis that finds them well restores
+	// them. Default false.
+	MaskDead bool `json:"maskDead"`
+}
+
 // LogConfig says what is logged and how.
 type LogConfig struct {
 	// Level is debug, info, warn or error. Default info.
@@ -173,17 +192,18 @@ type LogConfig struct {
 // DefaultAgent returns the defaults. What has none is empty, and Validate names it.
 func DefaultAgent() Agent {
 	return Agent{
-		StateDir: "/var/lib/lofamo/agent",
-		Platform: PlatformSharedKernel,
-		Preset:   PresetDefault,
-		MTU:      1472,
-		Routing:  routing.Chaos.String(),
-		Service:  ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
-		Sensors:  sensor.DefaultConfig(),
-		Recovery: RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
-		SelfTest: SelfTestConfig{Interval: Duration(2 * time.Second), IdleAfter: Duration(10 * time.Second)},
-		Jobs:     defaultJobs(),
-		Log:      LogConfig{Level: "info", Format: "text"},
+		StateDir:  "/var/lib/lofamo/agent",
+		Platform:  PlatformSharedKernel,
+		Preset:    PresetDefault,
+		MTU:       1472,
+		Routing:   routing.Chaos.String(),
+		Service:   ServiceConfig{SpoolBytes: 4 << 20, Checksums: []string{checksum.Name(checksum.Default)}},
+		Sensors:   sensor.DefaultConfig(),
+		Recovery:  RecoveryConfig{Restarts: 5, Window: Duration(time.Minute), StartWithin: Duration(5 * time.Second)},
+		SelfTest:  SelfTestConfig{Interval: Duration(2 * time.Second), IdleAfter: Duration(10 * time.Second)},
+		Procedure: ProcedureConfig{Start: ProcedureNever},
+		Jobs:      defaultJobs(),
+		Log:       LogConfig{Level: "info", Format: "text"},
 	}
 }
 

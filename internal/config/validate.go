@@ -217,6 +217,9 @@ func (a Agent) Validate() error {
 	p.add(a.Sensors.Validate("sensors."))
 	a.Recovery.validate(p)
 	a.SelfTest.validate(p)
+	if s := a.Procedure.Start; s != ProcedureNever && s != ProcedureOnEvidence {
+		p.bad("procedure.start", s, "%s or %s", ProcedureNever, ProcedureOnEvidence)
+	}
 	a.Jobs.validate(p)
 	if a.HTTP != "" {
 		p.listen("http", a.HTTP)

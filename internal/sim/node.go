@@ -328,6 +328,8 @@ func (n *node) seal(s dnpcore.Seal) {
 	switch {
 	case s.Reports != nil:
 		b, err = n.sealReports(s.Reports, s.Status, n.speakers[fault.HalfDNP])
+	case s.Procedure != nil:
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}}, n.speakers[fault.HalfDNP])
 	case s.Mask != nil:
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, n.speakers[fault.HalfDNP])
 	default:

@@ -45,7 +45,7 @@ func (m *Machine) beginBack(now time.Time, msg relay.Message, held time.Duration
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 		return
 	}
-	if !m.mayInject(now) {
+	if m.holdsUp(now, &msg, held, false) || !m.mayInject(now) {
 		return // it is asked for again
 	}
 	msg.Made, msg.Limit = 0, m.cfg.MaxHops

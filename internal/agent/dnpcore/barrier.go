@@ -120,14 +120,19 @@ func (m *Machine) stepBarriers(now time.Time, ev express.Event) error {
 		m.sendExpress(m.links[s.Dir.Index()], torus.TypeBarrier, s.Payload)
 	}
 	for _, r := range out.Results {
-		m.onBarrierResult(r)
+		m.onBarrierResult(now, r)
 	}
 	return out.Err
 }
 
 // onBarrierResult passes on that a barrier at which somebody waits is over.
-func (m *Machine) onBarrierResult(r express.BarrierResult) {
-	if r.Topic != express.TopicJob {
+func (m *Machine) onBarrierResult(now time.Time, r express.BarrierResult) {
+	switch r.Topic {
+	case express.TopicJob:
+	case express.TopicManage:
+		m.onManageBarrier(now, r.Barrier)
+		return
+	default:
 		return // of a later version
 	}
 	a := m.barriers.asked[r.Barrier]

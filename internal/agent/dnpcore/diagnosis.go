@@ -52,6 +52,7 @@ type examination struct {
 	ownHas uint64                              // bit i: the own probe i was answered
 	ownAt  time.Time                           // the next own probe
 
+	quiet   bool                // nobody ordered it: what is found is for this half alone
 	found   []diagnosis.Finding // of the order, once done
 	refused string              // why it tested nothing; empty: it did
 	say     uint32              // bit i: what was found of the direction of Index i is to be said
@@ -84,7 +85,7 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 			m.sayRefused(2)
 		}
 	default:
-		x.order, x.taken, x.machine, x.found, x.refused, x.say = o, now, nil, nil, "", 0
+		x.order, x.taken, x.machine, x.found, x.refused, x.say, x.quiet = o, now, nil, nil, "", 0, false
 		x.beginAt = now
 		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {
 			x.beginAt = next
@@ -126,7 +127,9 @@ func (m *Machine) beginDiagnosis(now time.Time) {
 	if err := cfg.Validate(); err != nil { // none of these links is here: the order may be of an older topology
 		x.wake = time.Time{}
 		x.refused = err.Error()
-		m.sayRefused(1)
+		if !x.quiet {
+			m.sayRefused(1)
+		}
 		return
 	}
 	x.machine = diagnosis.New(cfg, now)
@@ -211,7 +214,53 @@ func (m *Machine) endDiagnosis(now time.Time) {
 			m.note(NoteDiagnosis, "diagnosis: link %s: %s", x.found[i].Dir, v)
 		}
 	}
-	m.sayFindings(now, 1, 0)
+	m.maskDead(now)
+	if !x.quiet {
+		m.sayFindings(now, 1, 0)
+	}
+}
+
+// examineAll begins a run on all links for the fault management procedure (§4.5.4), as if a diagnosis had been ordered with the same number. Of one that
+// a node began by itself nobody waits for the findings; then a diagnosis that is under way will do.
+func (m *Machine) examineAll(now time.Time) {
+	x, order := &m.exam, m.proc.machine.Order()
+	number := &lofamov1.OrderNumber{Term: order.Term, Count: order.Count}
+	switch ordered := order.Term != 0; {
+	case ordered && x.order != nil && same(number, x.order.GetNumber()): // it has been made
+		return
+	case !ordered && (x.machine != nil || !x.beginAt.IsZero()):
+		return
+	}
+	x.order = &lofamov1.DiagnosisOrder{Number: number, Node: string(m.self), Links: 1<<grid.NumDirections - 1, Rounds: 1}
+	x.taken, x.machine, x.found, x.refused, x.say, x.quiet = now, nil, nil, "", 0, order.Term == 0
+	x.beginAt, x.wake = now, now
+	m.tickDiagnosis(now)
+}
+
+// maskDead has links that are dead masked by this node's own word, and those restored that are well, if it is to (§4.5.4). Where no link answers it is
+// perhaps this half that is wrong, and nothing changes; a neighbour that is being restarted is not dead.
+func (m *Machine) maskDead(now time.Time) {
+	if !m.cfg.Procedure.MaskDead {
+		return
+	}
+	x, own, answers := &m.exam, m.mask.state.Own, false
+	for i := range x.found {
+		f := &x.found[i]
+		v := diagnosis.Judge(*f, x.found)
+		answers = answers || v != diagnosis.NothingAnswers
+		switch v {
+		case diagnosis.Good, diagnosis.Slow, diagnosis.HostSilent:
+			own = own.With(f.Dir, true)
+		case diagnosis.NothingAnswers:
+			if m.inhibited() && !m.links[f.Dir.Index()].detail.Restarting {
+				own = own.With(f.Dir, false)
+			}
+		default: // bad, and not dead
+		}
+	}
+	if answers {
+		m.setOwn(now, own)
+	}
 }
 
 // sayFindings sends up what was found, but of the links that are known already: one after the other, for all at once, and those of a

@@ -100,6 +100,8 @@ type Config struct {
 	NoFlow bool
 	// Routing chooses the way of messages that have a destination; 0: routing.Chaos.
 	Routing routing.Algorithm
+	// Procedure is what this half does of the fault management procedure beside what supervisors order.
+	Procedure ProcedureConfig
 	// Seed is that of the chance by which ways are chosen among equals; 0: made of boot epoch and coordinate. It need not be secret.
 	Seed uint64
 }
@@ -177,6 +179,7 @@ type Machine struct {
 	express     expressHalf
 	barriers    barriers
 	mask        masks
+	proc        proceeding
 	bulkDropped uint64 // back messages that were not passed on
 	random      *routing.Random
 	routed      RouteStats
@@ -221,6 +224,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	}
 	m.express = newExpress(cfg, now, epoch)
 	m.barriers = newBarriers(cfg)
+	m.proc = newProceeding(cfg)
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
 	m.resumeSensors(now)
@@ -296,6 +300,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Health:
 		m.onHealth(now, ev)
 	}
+	m.followDrain(now)
 	m.publish(now)
 	m.report(now)
 	m.deliver(now)
@@ -318,6 +323,7 @@ func (m *Machine) tick(now time.Time) {
 	}
 	m.tickExpress(now)
 	m.tickBarriers(now)
+	m.tickProcedure(now)
 	m.tickHeld(now)
 	m.tickFlow(now)
 	m.missing(m.reorder.Tick(now))
@@ -415,6 +421,9 @@ func (m *Machine) wake() time.Time {
 	}
 	if m.exam.say != 0 {
 		w = earliest(w, m.exam.sayAt)
+	}
+	if at := m.proc.wake; !at.IsZero() {
+		w = earliest(w, at)
 	}
 	return w
 }

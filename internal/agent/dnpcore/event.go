@@ -133,7 +133,7 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer, Findings and Mask is set.
+// one of Reports, Answer, Findings, Mask and Procedure is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
@@ -142,7 +142,9 @@ type Seal struct {
 	// Findings are what a diagnosis found of one link.
 	Findings *lofamov1.DiagnosisFindings
 	Mask     *lofamov1.MaskStatus
-	Attempt  int // from 1: the first of a report goes by the own host if that can send
+	// Procedure is where this half is in the fault management procedure, or what became of it.
+	Procedure *lofamov1.ProcedureStatus
+	Attempt   int // from 1: the first of a report goes by the own host if that can send
 }
 
 // NoteKind sorts what is worth a line in the log.
@@ -165,6 +167,7 @@ const (
 	NoteProtocol                        // a neighbour breaks a rule of the channel protocol
 	NoteMissing                         // pieces of a message are missing, or were altered on the way
 	NoteMask                            // a channel mask changed, here or at a neighbour
+	NoteProcedure                       // the fault management procedure is in another state, or is not begun
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the

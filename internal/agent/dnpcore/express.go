@@ -71,6 +71,8 @@ func (m *Machine) onEureka(now time.Time, msg express.Message) {
 		m.out.Eurekas = append(m.out.Eurekas, msg)
 	case express.TopicFlow:
 		m.onFlow(now, msg.Body)
+	case express.TopicManage:
+		m.onManage(now, msg)
 	default: // of a later version: it was passed on
 	}
 }

@@ -143,7 +143,7 @@ func (m *Machine) report(now time.Time) {
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})
 	}
-	if now.Before(m.digestAt) {
+	if now.Before(m.digestAt) || m.inhibited() { // what is not said is not waited for: no rail is called dead over a drain
 		return
 	}
 	m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)

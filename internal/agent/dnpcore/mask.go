@@ -12,7 +12,8 @@ import (
 // The channel mask (seed 003 §5.2.3.1): a masked link carries heartbeats, tests and acknowledgements, so that there is
 // evidence of it, and no messages. What is wanted is known at once, to the neighbour too, by FlagMasked, so that neither end
 // sends any more; it is in force when nothing waits on the link, for a router's world must not change under a message
-// that is on its way. What waits there goes another way meanwhile, or is given up after hopLife: its origin has it still.
+// that is on its way. What waits there goes another way meanwhile, or is given up after hopLife: its origin has it still. While the fault
+// management procedure is under way nothing is masked until it says that the network is clear, or is over.
 //
 //	usable ──wanted masked──► draining ──nothing waits──► masked ──wanted usable──► usable
 //
@@ -36,6 +37,9 @@ func newMasks(cfg Config, now time.Time) masks {
 	if cfg.Mask != nil {
 		k.state = *cfg.Mask
 	}
+	if !cfg.Procedure.MaskDead { // it has no word any more
+		k.state.Own = chanmask.All
+	}
 	k.force = k.wanted() // nothing is on its way yet
 	if k.speaks() {
 		k.tell = now.Add(cfg.Periods.DigestPeriod)
@@ -51,7 +55,7 @@ func (k *masks) speaks() bool {
 	return k.lost || k.state != chanmask.Fresh() || k.base != chanmask.All
 }
 
-// OwnMask is this node's own word on its channels, of its diagnosis. No shell has one yet.
+// OwnMask is this node's own word on its channels. Its diagnosis has one without this event (Config.Procedure.MaskDead).
 type OwnMask struct{ Mask chanmask.Mask }
 
 func (OwnMask) dnpEvent() {}
@@ -149,7 +153,7 @@ func (m *Machine) settleMask(now time.Time) {
 		return
 	}
 	for _, l := range m.links {
-		if l != nil && (want.Usable(l.dir) || m.mayChangeMask(l)) {
+		if l != nil && (want.Usable(l.dir) || m.mayChangeMask(l) && !m.maskWaits()) {
 			force = force.With(l.dir, want.Usable(l.dir))
 		}
 	}

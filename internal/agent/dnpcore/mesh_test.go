@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
@@ -30,6 +32,8 @@ type mesh struct {
 	rate  int     // frames a millisecond a link; 0: any
 	loss  float64 // of hop frames
 	lost  int     // frames that a queue did not hold
+	// signed are the envelopes of supervisors: who is told to open one finds that.
+	signed map[string]*lofamov1.Message
 }
 
 type meshNode struct {
@@ -43,6 +47,7 @@ type meshNode struct {
 	opened  map[string]int
 	back    map[string]int
 	missing []routing.Missing
+	sealed  []Seal
 	stores  map[watchdog.Addr]uint32 // every bit that was ever up
 }
 
@@ -129,8 +134,12 @@ func (w *mesh) step(n *meshNode, ev Event) {
 		n.queue[i] = append(n.queue[i], f.Frame)
 	}
 	n.missing = append(n.missing, out.Missing...)
-	for _, b := range out.Open {
+	n.sealed = append(n.sealed, out.Seal...)
+	for _, b := range append([][]byte(nil), out.Open...) {
 		n.opened[string(b)]++
+		if msg := w.signed[string(b)]; msg != nil {
+			defer w.step(n, Opened{servicenet.Opened{Msg: msg, Raw: b, Name: "sup-0"}})
+		}
 	}
 	for _, m := range out.ToHost {
 		if m.Kind == relay.Back {

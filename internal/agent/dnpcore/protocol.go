@@ -58,6 +58,7 @@ func (m *Machine) breaks(now time.Time, l *link, r Rule, n uint64) {
 		m.note(NoteProtocol, "link %s: the neighbour breaks rule %s of the channel protocol", l.dir, r)
 	}
 	l.protocol[r] += n
+	m.evidence("link %s: the neighbour breaks rule %s of the channel protocol", l.dir, r)
 	m.raise(now, watchdog.AddrRouter0, ruleBits[r])
 }
 

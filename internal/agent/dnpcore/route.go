@@ -83,6 +83,7 @@ func (m *Machine) onFromHost(now time.Time, ev FromHost) {
 		m.raise(now, watchdog.AddrRDMA, watchdog.RDMAMailboxBad)
 	case msg.Kind == relay.Down && msg.Dst == m.cfg.Topo.Coord:
 		m.arrive(now, msg.Envelope)
+	case m.holdsUp(now, &msg, ev.Held, false):
 	case !m.seen.First(now, msg):
 	case msg.Kind == relay.Down:
 		m.pass(now, m.hold(now, msg, nil, torus.HopHeader{}), msg, nil)
@@ -112,6 +113,7 @@ func (m *Machine) arrive(now time.Time, b []byte) {
 func (m *Machine) missing(all []routing.Missing) {
 	for _, l := range all {
 		m.note(NoteMissing, "%s", l)
+		m.evidence("%s", l)
 	}
 	m.out.Missing = append(m.out.Missing, all...)
 }
@@ -123,13 +125,13 @@ func (m *Machine) ReorderStats() routing.ReorderStats { return m.reorder.Stats()
 // the neighbours if it cannot, and by both when the first attempt went unanswered. Answers to a
 // challenge have no second attempt.
 func (m *Machine) onSealed(now time.Time, ev Sealed) {
-	msg := relay.Message{Kind: relay.Up, Limit: m.cfg.MaxHops, Envelope: ev.Envelope}
+	msg := relay.Message{Kind: relay.Up, Limit: m.cfg.MaxHops, MayWait: deferrable(&ev.Seal), Envelope: ev.Envelope}
 	m.seen.First(now, msg) // copies that come back end here
 	byHost := m.hostCarries()
 	if byHost {
 		m.out.ToHost = append(m.out.ToHost, msg.AddHop(m.hop(0)))
 	}
-	if !byHost || ev.Seal.Attempt > 1 || ev.Seal.Answer != nil {
+	if (!byHost || ev.Seal.Attempt > 1 || ev.Seal.Answer != nil) && !m.holdsUp(now, &msg, 0, true) {
 		m.floodOwn(now, msg.AddHop(m.hop(0)))
 	}
 }
@@ -162,6 +164,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		}
 	case *lofamov1.Message_DiagnosisOrder:
 		m.onDiagnosisOrder(now, body.DiagnosisOrder, o.Name)
+	case *lofamov1.Message_ProcedureOrder:
+		m.onProcedureOrder(now, o)
 	case *lofamov1.Message_MaskOrder:
 		m.onMaskOrder(now, body.MaskOrder)
 	case *lofamov1.Message_BulkRequest:
@@ -389,6 +393,7 @@ func (m *Machine) forward(now time.Time, l *link, msg relay.Message) {
 		return
 	}
 	m.useLink(now, l, msg.Kind)
+	m.noteWire(now, &msg)
 	f := torus.Frame{Type: torus.TypeMessage, Payload: payload}
 	l.machine.Fill(&f)
 	m.frames = append(m.frames, Outgoing{l.dir, f})

@@ -188,6 +188,9 @@ func (m *Machine) sendTest(l *link, what byte, data []byte) {
 // testRelay sends a message to this node by a neighbour that has answered a test, another one each time.
 func (m *Machine) testRelay(now time.Time, p selftest.Probe) {
 	dirs := m.cfg.Topo.Links
+	if m.inhibited() {
+		dirs = nil // it pauses
+	}
 	for n := range dirs {
 		l := m.links[dirs[(m.selfTest.by+1+n)%len(dirs)].Index()]
 		if i := l.dir.Index(); m.functional(l) && !m.selfTest.excused[i] && m.selfTest.machine.Answered(linkModule(l.dir)) {

@@ -55,8 +55,10 @@ type Status struct {
 	Copy   Copy              `json:"copy"`
 	// Broadcasts are the express broadcasts of the DNP half, by topic: "job", "manage", "mask", "flow", "master", "other".
 	Broadcasts map[string]Broadcasts `json:"broadcasts,omitempty"`
-	Damaged    uint64                `json:"damaged"` // packets that came damaged
-	Refused    uint64                `json:"refused"` // messages refused
+	// Procedures is the fault management procedure at this node; absent: the DNP half takes no part in any.
+	Procedures *Procedures `json:"procedures,omitempty"`
+	Damaged    uint64      `json:"damaged"` // packets that came damaged
+	Refused    uint64      `json:"refused"` // messages refused
 }
 
 // Half is one half.
@@ -106,6 +108,18 @@ type Broadcasts struct {
 	Delivered uint32 `json:"delivered"` // here, of others
 	Repeated  uint32 `json:"repeated"`  // sent to a neighbour again
 	Dropped   uint32 `json:"dropped"`   // not taken for want of room or budget, or given up
+}
+
+// Procedures is the fault management procedure (seed 003 §4.5) at this node. Counts are since the DNP half started, modulo 2^32.
+type Procedures struct {
+	State    string `json:"state"`     // of Figure 7: Normal while none is under way
+	Wave     uint32 `json:"wave"`      // number of the last one in the torus; 0: none
+	Clear    uint32 `json:"clear"`     // that ended with the torus empty
+	NotClear uint32 `json:"not_clear"` // with messages in it, or nodes that had not answered
+	Refused  uint32 `json:"refused"`   // that this node wanted and did not begin
+	HeldUp   uint32 `json:"held_up"`   // messages of this node that waited for the end of one
+	Waiting  uint32 `json:"waiting"`   // of these, now
+	Held     uint32 `json:"held"`      // messages that may wait, in this DNP half, while one is under way
 }
 
 // Copy is the file from which the host half would go on if it were restarted.

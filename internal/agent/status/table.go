@@ -45,6 +45,7 @@ func WriteTable(out io.Writer, s Status) error {
 	fmt.Fprintf(&b, "spool: %s\n", s.Spool)
 	fmt.Fprintf(&b, "copy: %s\n", s.Copy)
 	writeBroadcasts(&b, s.Broadcasts)
+	writeProcedures(&b, s.Procedures)
 	if s.Damaged > 0 || s.Refused > 0 {
 		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
 	}
@@ -75,6 +76,15 @@ func writeBroadcasts(b *strings.Builder, by map[string]Broadcasts) {
 			fmt.Fprintf(b, "broadcasts, %s: %d raised here, %d delivered, %d repeated, %d dropped\n", topic, c.Raised, c.Delivered, c.Repeated, c.Dropped)
 		}
 	}
+}
+
+// writeProcedures writes a line where there was any.
+func writeProcedures(b *strings.Builder, p *Procedures) {
+	if p == nil || *p == (Procedures{State: p.State}) {
+		return
+	}
+	fmt.Fprintf(b, "procedures: %s, %d the last; %d with the torus empty, %d without, %d not begun; %d messages held up, %d wait\n",
+		p.State, p.Wave, p.Clear, p.NotClear, p.Refused, p.HeldUp, p.Waiting)
 }
 
 // String describes the spool in a line.

@@ -1,0 +1,427 @@
+package dnpcore
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/procedure"
+)
+
+// The fault management procedure (seed 003 §4.5, package procedure; ADR 23) in a DNP half. A supervisor's order comes to one half, as an order for a
+// diagnosis does, and is broadcast by it as it came; every half verifies it, and has the members and the times from it. A half begins one by itself
+// where its configuration lets it, by evidence that only the context of messages gives (§5.2.1.2, §5.2.1.3): its state is then its own
+// statement, and bound by the machine's rest and budget.
+//
+// Broadcasts of the topic manage carry the states, barriers of it the sets. What the drain holds, and where, is in drain.go.
+
+// managePriority is that of the broadcasts: above jobs' (0 to 3) and flow control.
+const managePriority express.Priority = 6
+
+// ProcedureConfig sets what a half does of the procedure beside what supervisors order.
+type ProcedureConfig struct {
+	// OnEvidence has this half begin one when a neighbour breaks a rule of the channel protocol, or a message does not come whole.
+	OnEvidence bool
+	// MaskDead has links that its diagnosis finds dead masked by this node's own word, and restored when a later one finds them well.
+	MaskDead bool
+	// Limits bound what is joined; the zero value: defaultLimits.
+	Limits procedure.Limits
+}
+
+// proceeding is what the machine keeps of it.
+type proceeding struct {
+	machine *procedure.Machine // nil: of an earlier version, or the torus has more nodes than a barrier
+	wake    time.Time
+	queue   []procedure.Event
+	busy    bool
+	unsaid  []procedure.Message // that found no room: tried again with the next tick
+	mayMask bool                // the network is clear, and will be for a Network Delay
+
+	order    *lofamov1.ProcedureOrder // the last that was verified; nil: none
+	taken    time.Time                // when it came first
+	envelope []byte                   // it is this half's to broadcast
+	pending  []broadcastOrder         // that are being verified
+	last     *lofamov1.ProcedureStatus
+	suspect  string    // evidence that was not acted upon yet
+	heedAt   time.Time // evidence counts from then on again
+	cause    string    // of a procedure that this half began by itself
+
+	drain drain
+	stats ProcedureStats
+}
+
+// broadcastOrder is an order on its way from its starter.
+type broadcastOrder struct {
+	origin grid.Coord
+	procedure.Begin
+}
+
+// mostPending bounds the orders that are verified at a time: more are not begun at once by anybody honest.
+const mostPending = 4
+
+// ProcedureStats count what became of procedures.
+type ProcedureStats struct {
+	State    procedure.State // now; 0: this half takes no part
+	Wave     uint64
+	Clear    uint64 // that ended with the torus empty
+	NotClear uint64
+	Refused  uint64 // that this half wanted and did not begin
+	HeldUp   uint64 // messages of this node that waited for the end, or whose receivers ask again
+	Waiting  int    // of these, now
+	Held     int    // messages that may wait, in this half, while a procedure is under way
+}
+
+func newProceeding(cfg Config) proceeding {
+	if cfg.NoExpress || cfg.NoHops || cfg.Topo.Dims.Nodes() > express.MaxMembers {
+		return proceeding{}
+	}
+	l := cfg.Procedure.Limits
+	if l == (procedure.Limits{}) {
+		l = defaultLimits(cfg.Topo.Dims, cfg.Periods.LinkPeriod)
+	}
+	return proceeding{machine: procedure.New(cfg.Topo.Dims.Rank(cfg.Topo.Coord), l)}
+}
+
+const (
+	// diagnoseFor is as long as a run takes at most: what has not come a second after the last probe counts as lost.
+	diagnoseFor = 1500 * time.Millisecond
+	// restFor, budgetOf and budgetFor bound what nodes begin by themselves.
+	restFor, budgetOf, budgetFor = 30 * time.Second, 4, time.Hour
+	// aloneDrain is the drain's time-out of a procedure that a node begins.
+	aloneDrain = 2 * time.Second
+	// heedEvery is how often evidence is acted upon: what goes wrong goes wrong with every frame.
+	heedEvery = 5 * time.Second
+	// hopRepeats is how often a broadcast may have to be repeated on each hop, to be in time.
+	hopRepeats = 2
+)
+
+// defaultLimits allow a node what it would ask for itself in a torus of which it is not known what works.
+func defaultLimits(dims grid.Dims, period time.Duration) procedure.Limits {
+	return procedure.Limits{
+		Drop: max(250*time.Millisecond, 4*period), Diagnose: diagnoseFor, Rest: restFor, Budget: budgetOf, Window: budgetFor,
+		Delay: marginDelay(dims, period), Drain: 2 * aloneDrain,
+	}
+}
+
+func marginDelay(dims grid.Dims, period time.Duration) time.Duration {
+	d := express.NetworkDelay(express.Margin(dims), express.HopBound(period, hopRepeats))
+	return min(max(d, procedure.MinDelay), procedure.MaxDelay).Truncate(time.Microsecond)
+}
+
+// alonePlan is that of a procedure which this half begins by itself: as the last order had it, or for all places and a torus of which nothing is known.
+func (m *Machine) alonePlan() procedure.Plan {
+	p := procedure.Plan{Delay: marginDelay(m.cfg.Topo.Dims, m.cfg.Periods.LinkPeriod), DrainTimeout: aloneDrain}
+	if o := m.proc.order; o != nil {
+		known := planOf(o)
+		p.Delay, p.Absent = min(p.Delay, known.Delay), known.Absent
+	}
+	p.Hop = min(express.HopBound(m.cfg.Periods.LinkPeriod, 0), p.Delay).Truncate(time.Microsecond)
+	return p
+}
+
+// planOf is what an order that was checked says of the times and members.
+func planOf(o *lofamov1.ProcedureOrder) procedure.Plan {
+	p := procedure.Plan{
+		Delay: time.Duration(o.GetDelayUs()) * time.Microsecond, Hop: time.Duration(o.GetHopUs()) * time.Microsecond,
+		DrainTimeout: time.Duration(o.GetDrainTimeoutMs()) * time.Millisecond,
+	}
+	for _, r := range o.GetAbsent() {
+		if r <= procedure.MaxRank {
+			p.Absent = append(p.Absent, int(r))
+		}
+	}
+	return p
+}
+
+func orderOf(n *lofamov1.OrderNumber) procedure.Order {
+	return procedure.Order{Term: n.GetTerm(), Count: n.GetCount()}
+}
+
+// inhibited says whether new messages that may wait are held back (§4.5.3).
+func (m *Machine) inhibited() bool { return m.proc.machine != nil && m.proc.machine.Inhibited() }
+
+// onProcedureOrder takes a verified order of a supervisor: its own, if this half is to begin or to say what became of it, or another half's broadcast.
+func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
+	p, order := &m.proc, o.Msg.GetProcedureOrder()
+	if i := slices.IndexFunc(p.pending, func(b broadcastOrder) bool { return bytes.Equal(b.Envelope, o.Raw) }); i >= 0 {
+		b := p.pending[i]
+		p.pending = slices.Delete(p.pending, i, i+1)
+		m.onBegun(now, order, b, o.Name)
+		return
+	}
+	known := p.order != nil && same(order.GetNumber(), p.order.GetNumber())
+	switch {
+	case order.GetNode() != string(m.self):
+		m.note(NoteRefused, "a procedure order to %q", order.GetNode())
+	case p.machine == nil:
+		m.sayRefusal(order, "this half knows no procedure")
+	case known:
+		m.sayAgain()
+	case order.GetAsk():
+		m.sayRefusal(order, "nothing is known of this order")
+	case m.oldOrder(now, order, o.Name):
+	default:
+		p.order, p.taken, p.envelope = order, now, o.Raw
+		m.note(NoteProcedure, "procedure %d of term %d, ordered by %s: %s", order.GetNumber().GetCount(), order.GetNumber().GetTerm(), o.Name, order.GetReason())
+		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Order: orderOf(order.GetNumber()), Plan: planOf(order), Diagnose: order.GetDiagnose()})
+	}
+}
+
+// oldOrder refuses an order of a supervisor that led once: see orderLife.
+func (m *Machine) oldOrder(now time.Time, o *lofamov1.ProcedureOrder, by string) bool {
+	last := m.proc.order.GetNumber()
+	if m.proc.order == nil || !older(o.GetNumber(), last) || now.Sub(m.proc.taken) >= orderLife {
+		return false
+	}
+	m.note(NoteRefused, "a procedure order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
+	return true
+}
+
+// onBegun takes the order that another half broadcast, which must be the one that it was given.
+func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcastOrder, by string) {
+	if at, ok := m.cfg.Topo.At(fault.NodeID(o.GetNode())); ok && at != b.origin || o.GetAsk() {
+		m.note(NoteRefused, "a procedure order to %q, broadcast by %s", o.GetNode(), b.origin)
+		return
+	}
+	if m.oldOrder(now, o, by) {
+		return
+	}
+	if m.proc.order == nil || !same(o.GetNumber(), m.proc.order.GetNumber()) {
+		m.proc.order, m.proc.taken = o, now
+	}
+	rank := m.cfg.Topo.Dims.Rank(b.origin)
+	m.stepProcedure(now, procedure.Heard{From: rank, Ordered: true, Message: procedure.Message{
+		Key: procedure.Key{Wave: b.Wave, Starter: rank, Run: b.Run}, State: procedure.ErrorDetectPropagate,
+		Diagnose: o.GetDiagnose(), Order: orderOf(o.GetNumber()), Plan: planOf(o),
+	}})
+}
+
+// onManage takes a broadcast of the procedure.
+func (m *Machine) onManage(now time.Time, msg express.Message) {
+	p, dims := &m.proc, m.cfg.Topo.Dims
+	if p.machine == nil || !dims.Contains(msg.Origin) {
+		return
+	}
+	body, begin, err := procedure.Decode(msg.Body)
+	switch {
+	case err != nil:
+		m.note(NoteRefused, "a broadcast of %s: %v", msg.Origin, err)
+	case begin != nil:
+		if p.pending = append(p.pending, broadcastOrder{msg.Origin, *begin}); len(p.pending) > mostPending {
+			p.pending = slices.Delete(p.pending, 0, 1)
+		}
+		m.out.Open = append(m.out.Open, begin.Envelope)
+	case body != nil && body.Starter < dims.Nodes():
+		ordered := p.order != nil && body.Order == orderOf(p.order.GetNumber())
+		m.stepProcedure(now, procedure.Heard{From: dims.Rank(msg.Origin), Message: *body, Ordered: ordered})
+	default: // of a later version
+	}
+}
+
+// newRun is a number that no procedure of this half has had: the number of the broadcast that begins it is used once in a boot epoch.
+func (m *Machine) newRun() uint64 { return uint64(m.Epoch())<<32 ^ (m.ExpressNumber() + 1) }
+
+// evidence is what makes this half begin a procedure, if it may: with the next tick, for this step is about something else.
+func (m *Machine) evidence(format string, args ...any) {
+	if m.cfg.Procedure.OnEvidence && m.proc.machine != nil && m.proc.suspect == "" {
+		m.proc.suspect = fmt.Sprintf(format, args...)
+	}
+}
+
+// tickProcedure does what is due.
+func (m *Machine) tickProcedure(now time.Time) {
+	p := &m.proc
+	if p.machine == nil {
+		return
+	}
+	if why := p.suspect; why != "" && now.Before(p.heedAt) {
+		p.suspect = "" // the same as before, or as good
+	} else if why != "" {
+		p.suspect, p.heedAt = "", now.Add(heedEvery)
+		if !m.inhibited() {
+			p.cause = why
+		}
+		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Plan: m.alonePlan(), Diagnose: true})
+	}
+	if len(p.unsaid) > 0 {
+		unsaid := p.unsaid
+		p.unsaid = nil
+		for i := range unsaid {
+			m.sayManage(now, &unsaid[i])
+		}
+	}
+	if !p.wake.IsZero() && !now.Before(p.wake) {
+		m.stepProcedure(now, procedure.Tick{})
+	}
+	m.tickDrain(now)
+}
+
+// stepProcedure steps the machine and does what it says. What that brings about at once comes after it.
+func (m *Machine) stepProcedure(now time.Time, ev procedure.Event) {
+	p := &m.proc
+	p.queue = append(p.queue, ev)
+	if p.busy {
+		return
+	}
+	p.busy = true
+	for len(p.queue) > 0 {
+		ev := p.queue[0]
+		p.queue = p.queue[1:]
+		if !p.machine.Inhibited() {
+			p.drain.holds = m.marked(now)
+			p.machine.Step(now, procedure.Holds{Messages: p.drain.holds})
+		}
+		out := p.machine.Step(now, ev)
+		m.doProcedure(now, ev, &out)
+	}
+	p.busy, p.queue = false, nil
+}
+
+func (m *Machine) doProcedure(now time.Time, ev procedure.Event, out *procedure.Output) {
+	p := &m.proc
+	p.wake = out.Wake
+	if out.Changed {
+		p.mayMask = false
+		m.note(NoteProcedure, "procedure %d: %s%s", p.machine.Key().Wave, p.machine.State(), roundText(p.machine))
+	}
+	for i := range out.Broadcast {
+		m.sayManage(now, &out.Broadcast[i])
+	}
+	for _, a := range out.Arrive {
+		m.arriveAt(now, a)
+	}
+	if out.Changed && out.Ended == nil && p.machine.Key().Starter == m.rank() {
+		m.sayStatus(m.procedureStatus())
+	}
+	if out.Diagnose {
+		m.examineAll(now)
+	}
+	if out.MayMask {
+		p.mayMask = true
+		m.settleMask(now)
+	}
+	if out.Ended != nil {
+		m.endProcedure(now, out.Ended)
+	}
+	if out.Refused != "" {
+		m.refuseStart(ev, out.Refused)
+	}
+}
+
+func roundText(m *procedure.Machine) string {
+	if r := m.Round(); r > 0 && m.State() != procedure.Normal {
+		return fmt.Sprintf(", round %d", r)
+	}
+	return ""
+}
+
+func (m *Machine) rank() int { return m.cfg.Topo.Dims.Rank(m.cfg.Topo.Coord) }
+
+// refuseStart says why there is none: to the supervisor who ordered it, or in the log.
+func (m *Machine) refuseStart(ev procedure.Event, why string) {
+	m.proc.stats.Refused++
+	s, ok := ev.(procedure.Start)
+	if ok && s.Order != (procedure.Order{}) {
+		m.sayRefusal(m.proc.order, why)
+		return
+	}
+	m.note(NoteProcedure, "no procedure by this node: %s", why)
+}
+
+// sayManage broadcasts where this half is. What begins an ordered procedure is the order.
+func (m *Machine) sayManage(now time.Time, msg *procedure.Message) {
+	p := &m.proc
+	body, begins := msg.Append(nil), p.envelope != nil && msg.State == procedure.ErrorDetectPropagate && msg.Order != (procedure.Order{})
+	if begins {
+		begin := procedure.Begin{Wave: msg.Wave, Run: msg.Run, Envelope: p.envelope}
+		body = begin.Append(nil)
+	}
+	_, err := m.raiseEureka(now, express.TopicManage, managePriority, body)
+	switch {
+	case err == nil:
+	case errors.Is(err, express.ErrInvalid) && begins: // the order does not fit: the others hear what it is, and have no proof of it
+		m.note(NoteProcedure, "the order is too long to be broadcast: %v", err)
+		p.envelope = nil
+		m.sayManage(now, msg)
+	default:
+		if p.unsaid = append(p.unsaid, *msg); len(p.unsaid) > mostPending {
+			p.unsaid = slices.Delete(p.unsaid, 0, 1)
+		}
+	}
+}
+
+// setOf is the name of a set: it is of one procedure alone.
+func (m *Machine) setOf(k procedure.Key, s procedure.Set, round uint32) express.Barrier {
+	return express.Barrier{Topic: express.TopicManage, Name: fmt.Sprintf("p%x.%x.%x.%d.%x", k.Wave, k.Starter, k.Run, s, round), Generation: 1}
+}
+
+// arriveAt has this half, and the absent, be in a set.
+func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
+	members := m.cfg.Topo.Dims.Nodes()
+	ranks := []int{m.rank()}
+	for _, r := range a.Absent {
+		if r < members {
+			ranks = append(ranks, r)
+		}
+	}
+	if err := m.stepBarriers(now, express.Arrive{Barrier: m.setOf(a.Key, a.Set, a.Round), Members: members, Ranks: ranks}); err != nil {
+		m.note(NoteProcedure, "procedure %d: %s: %v", a.Wave, a.Set, err)
+	}
+}
+
+// onManageBarrier takes that all members are in a set.
+func (m *Machine) onManageBarrier(now time.Time, b express.Barrier) {
+	p := &m.proc
+	if p.machine == nil {
+		return
+	}
+	k, round := p.machine.Key(), p.machine.Round()
+	for _, s := range [...]procedure.Complete{{Key: k, Set: procedure.Joined}, {Key: k, Set: procedure.Empty, Round: round}, {Key: k, Set: procedure.Confirm, Round: round}} {
+		if m.setOf(k, s.Set, s.Round) == b {
+			m.stepProcedure(now, s)
+			return
+		}
+	}
+}
+
+// inSet returns the ranks that are known to be in a set, and whether anything is known of it.
+func (m *Machine) inSet(k procedure.Key, s procedure.Set) ([]int, bool) {
+	return m.barriers.machine.Arrived(m.setOf(k, s, 0))
+}
+
+// endProcedure draws the conclusions of one that is over here.
+func (m *Machine) endProcedure(now time.Time, r *procedure.Result) {
+	p := &m.proc
+	if r.Clear {
+		p.stats.Clear++
+	} else {
+		p.stats.NotClear++
+	}
+	s := m.procedureStatus()
+	s.State, s.Round, s.Clear, s.Held, s.Diagnosed = lofamov1.ProcedureState_PROCEDURE_NORMAL, r.Rounds, r.Clear, uint32(r.Held), r.Diagnose
+	if !r.Clear {
+		s.Silent, s.Holding = m.unaccounted(r)
+	}
+	for _, step := range r.Steps {
+		s.Steps = append(s.Steps, &lofamov1.ProcedureStep{State: lofamov1.ProcedureState(step.State), TookUs: uint32(step.Took.Microseconds()), Held: uint32(step.Held)})
+	}
+	for _, set := range [...]procedure.Set{procedure.Joined, procedure.Present, procedure.Stuck} {
+		_ = m.stepBarriers(now, express.Leave{Barrier: m.setOf(r.Key, set, 0)})
+	}
+	for _, set := range [...]procedure.Set{procedure.Empty, procedure.Confirm} {
+		_ = m.stepBarriers(now, express.Leave{Barrier: m.setOf(r.Key, set, r.Rounds)})
+	}
+	m.note(NoteProcedure, "procedure %d is over: clear %t, %d rounds, silent %v, holding %v", r.Wave, r.Clear, r.Rounds, s.Silent, s.Holding)
+	p.envelope, p.cause, p.mayMask = nil, "", false
+	servicenet.FitProcedureStatus(s)
+	p.last = s
+	m.sayStatus(s)
+	m.settleMask(now)
+}

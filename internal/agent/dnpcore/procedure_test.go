@@ -1,0 +1,386 @@
+package dnpcore
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/procedure"
+
+	"github.com/lofamo/lofamo/internal/agent/relay"
+)
+
+// orderProcedure has a node begin one, as a supervisor's envelope that comes down does.
+func (w *mesh) orderProcedure(n *meshNode, count uint64, edit func(*lofamov1.ProcedureOrder)) {
+	o := &lofamov1.ProcedureOrder{
+		Number: &lofamov1.OrderNumber{Term: 5, Count: count}, Node: string(fault.DefaultNodeID(n.at)), Diagnose: true, DelayUs: 300_000, HopUs: 50_000,
+		DrainTimeoutMs: 1000, ReplyTo: "10.0.0.1:7700",
+	}
+	if edit != nil {
+		edit(o)
+	}
+	if w.signed == nil {
+		w.signed = map[string]*lofamov1.Message{}
+	}
+	text := fmt.Sprintf("order %d to %s %t", count, n.at, o.GetAsk())
+	w.signed[text] = &lofamov1.Message{Body: &lofamov1.Message_ProcedureOrder{ProcedureOrder: o}}
+	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: n.at, Envelope: []byte(text)}})
+}
+
+// procedureLongest is how long that lasts at most, in these tests.
+const procedureLongest = 300*time.Millisecond + time.Second + 100*time.Millisecond + 250*time.Millisecond + 600*time.Millisecond + diagnoseFor + 300*time.Millisecond
+
+// statuses are what a node has said of procedures.
+func (n *meshNode) statuses() (out []*lofamov1.ProcedureStatus) {
+	for _, s := range n.sealed {
+		if s.Procedure != nil {
+			out = append(out, s.Procedure)
+		}
+	}
+	return out
+}
+
+// end is the last thing that it said, which must be that one is over.
+func (w *mesh) end(n *meshNode) *lofamov1.ProcedureStatus {
+	all := n.statuses()
+	if len(all) == 0 {
+		w.t.Fatalf("%s has said nothing", n.at)
+	}
+	s := all[len(all)-1]
+	if s.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL {
+		w.t.Errorf("%s: the last that it said is %v", n.at, s)
+	}
+	return s
+}
+
+// traffic is what goes through a torus while a test runs: from and to everywhere, half of it may wait.
+type traffic struct {
+	w    *mesh
+	sent []sentMessage
+}
+
+type sentMessage struct {
+	from, to *meshNode
+	text     string
+	urgent   bool
+	at       time.Time
+	came     time.Duration // -1: not yet
+}
+
+func (f *traffic) run(d time.Duration) {
+	for end := f.w.now.Add(d); f.w.now.Before(end); {
+		from, to := f.w.nodes[f.w.rnd.IntN(len(f.w.nodes))], f.w.nodes[f.w.rnd.IntN(len(f.w.nodes))]
+		if from != to && !from.dead && !to.dead {
+			s := sentMessage{from: from, to: to, text: fmt.Sprint("m", len(f.sent)), urgent: len(f.sent)%2 == 0, at: f.w.now, came: -1}
+			f.sent = append(f.sent, s)
+			f.w.step(from, FromHost{Message: relay.Message{Kind: relay.Down, Dst: to.at, MayWait: !s.urgent, Envelope: []byte(s.text)}})
+		}
+		f.w.run(4 * time.Millisecond)
+		f.look()
+	}
+}
+
+func (f *traffic) look() {
+	for i := range f.sent {
+		if s := &f.sent[i]; s.came < 0 && s.to.opened[s.text] > 0 {
+			s.came = f.w.now.Sub(s.at)
+		}
+	}
+}
+
+// check: everything has come, once, and what is urgent as fast as without any procedure.
+func (f *traffic) check(urgentWithin time.Duration) {
+	f.w.t.Helper()
+	f.look()
+	longest := [2]time.Duration{}
+	for _, s := range f.sent {
+		if s.to.dead || s.from.dead {
+			continue
+		}
+		if n := s.to.opened[s.text]; n != 1 {
+			f.w.t.Errorf("%s to %s, urgent %t, sent at %s, came %d times", s.text, s.to.at, s.urgent, s.at.Sub(start), n)
+		}
+		i := 0
+		if s.urgent {
+			i = 1
+		}
+		longest[i] = max(longest[i], s.came)
+	}
+	if longest[1] > urgentWithin {
+		f.w.t.Errorf("something urgent took %s: want at most %s", longest[1], urgentWithin)
+	}
+	f.w.t.Logf("%d messages; what may wait took up to %s, what is urgent up to %s", len(f.sent), longest[0], longest[1])
+}
+
+// An ordered procedure with diagnosis, under traffic: the torus empties of what may wait, while urgent messages go on; all test their links under the
+// order's number; all say how it ended; nothing is lost, and nobody is called sick.
+func TestMeshProcedure(t *testing.T) {
+	for _, test := range []struct {
+		dims string
+		loss float64
+	}{{"2x2x2", 0}, {"3x3x2", 0.1}, {"4x4x4", 0}} {
+		w := newMesh(t, test.dims, 5, nil)
+		w.loss = test.loss
+		f := &traffic{w: w}
+		f.run(200 * time.Millisecond)
+		before := w.expressFrames()
+		starter := w.node("1,0,0")
+		w.orderProcedure(starter, 1, nil)
+		f.run(procedureLongest)
+		frames := float64(w.expressFrames()-before) / float64(len(w.nodes))
+		w.run(time.Second)
+		urgent := 400 * time.Millisecond
+		if test.loss > 0 {
+			urgent = 2 * time.Second
+		}
+		f.check(urgent)
+		held := uint64(0)
+		for _, n := range w.nodes {
+			s, st := w.end(n), n.m.ProcedureStats()
+			held += st.HeldUp
+			if !s.GetClear() || !s.GetDiagnosed() || s.GetNumber().GetCount() != 1 || len(s.GetSilent())+len(s.GetHolding()) > 0 || st.State != procedure.Normal || st.Clear != 1 || st.Waiting > 0 {
+				t.Errorf("%s, %s: %v, %+v", test.dims, n.at, s, st)
+			}
+			if n != starter && len(n.statuses()) != 1 {
+				t.Errorf("%s, %s: %d statuses of one that did not begin it", test.dims, n.at, len(n.statuses()))
+			}
+			if got := n.findings(1); got != len(w.dims.Links()) {
+				t.Errorf("%s, %s: findings of %d links", test.dims, n.at, got)
+			}
+		}
+		if test.loss == 0 {
+			w.noRuleBroken()
+		}
+		if held == 0 {
+			t.Error("nothing was held up: the test tests nothing")
+		}
+		var states []lofamov1.ProcedureState
+		for _, s := range starter.statuses() {
+			states = append(states, s.GetState())
+		}
+		t.Logf("%s: %.0f frames of broadcasts and barriers a node, %d messages held up, %d rounds, the starter said %v", test.dims, frames, held, w.end(starter).GetRound(), states)
+	}
+}
+
+func (w *mesh) expressFrames() (sum uint64) {
+	for _, n := range w.nodes {
+		e, b := n.m.ExpressStats(), n.m.BarrierStats()
+		sum += e.Sent[express.TopicManage] + e.Repeated[express.TopicManage] + b.Sent + b.Repeated
+	}
+	return sum
+}
+
+// findings is of how many links a node has told what it found, of an order.
+func (n *meshNode) findings(count uint64) (links int) {
+	for _, s := range n.sealed {
+		if s.Findings != nil && s.Findings.GetNumber().GetCount() == count {
+			links++
+		}
+	}
+	return links
+}
+
+// A link dies in the middle of the drain, and another node: the drain times out, names who is silent, and all go on; who asks again is told again.
+func TestMeshProcedureWithDeaths(t *testing.T) {
+	w := newMesh(t, "3x3x2", 6, nil)
+	f := &traffic{w: w}
+	f.run(200 * time.Millisecond)
+	starter, dies := w.node("1,0,0"), w.node("2,2,1")
+	w.orderProcedure(starter, 1, nil)
+	w.run(50 * time.Millisecond) // what it has acknowledged dies with it
+	w.cut(w.node("0,0,0"), grid.YPlus)
+	dies.dead = true
+	f.run(procedureLongest)
+	w.run(6 * time.Second)
+	f.check(6 * time.Second) // what was at the dead node's door comes as late as without a procedure
+	for _, n := range w.nodes {
+		if n.dead {
+			continue
+		}
+		if s := w.end(n); s.GetClear() || !slices.Contains(s.GetSilent(), uint32(w.dims.Rank(dies.at))) || !s.GetDiagnosed() || n.m.inhibited() {
+			t.Errorf("%s: %v", n.at, s)
+		}
+	}
+	said := len(starter.statuses())
+	w.orderProcedure(starter, 1, func(o *lofamov1.ProcedureOrder) { o.Ask = true })
+	if again := starter.statuses(); len(again) != said+1 || again[said] != again[said-1] || starter.m.inhibited() {
+		t.Errorf("asked again: %v", again[said:])
+	}
+	other := w.node("0,1,0")
+	w.orderProcedure(other, 1, func(o *lofamov1.ProcedureOrder) { o.Ask = true })
+	w.orderProcedure(other, 2, func(o *lofamov1.ProcedureOrder) { o.Ask = true })
+	if s := other.statuses(); len(s) != 3 || s[1] != s[0] || s[2].GetError() == "" || other.m.inhibited() {
+		t.Errorf("another one, asked: %v", s)
+	}
+	w.orderProcedure(starter, 3, func(o *lofamov1.ProcedureOrder) { o.Absent = []uint32{uint32(w.dims.Rank(dies.at))} })
+	w.run(procedureLongest)
+	for _, n := range w.nodes {
+		if !n.dead && !w.end(n).GetClear() {
+			t.Errorf("%s: without the dead: %v", n.at, w.end(n))
+		}
+	}
+	w.orderProcedure(w.node("0,0,1"), 2, nil)
+	if n := w.node("0,0,1"); n.m.inhibited() {
+		t.Error("an order that is older is obeyed")
+	}
+}
+
+// A message that may wait and cannot be delivered: the drain times out, its holder is named, no mask changes, and it stays where it is.
+func TestMeshProcedureStuckMessage(t *testing.T) {
+	w := newMesh(t, "4x1x1", 7, nil)
+	holder := w.node("2,0,0")
+	w.loss = 1 // of messages: its neighbour never has it
+	w.step(holder, FromHost{Message: relay.Message{Kind: relay.Down, Dst: w.node("3,0,0").at, MayWait: true, Envelope: []byte("stuck")}})
+	w.orderProcedure(w.node("0,0,0"), 1, nil)
+	w.run(time.Second)
+	w.mask(w.node("1,0,0"), 1, chanmask.All.Without(grid.XPlus))
+	w.run(time.Second)
+	if _, force := w.node("1,0,0").m.Mask(); force != chanmask.All {
+		t.Errorf("mask %s in force in the middle of the procedure", force)
+	}
+	w.run(procedureLongest)
+	for _, n := range w.nodes {
+		s := w.end(n)
+		if s.GetClear() || !slices.Equal(s.GetHolding(), []uint32{2}) || len(s.GetSilent()) > 0 || (s.GetHeld() > 0) != (n == holder) {
+			t.Errorf("%s: %v", n.at, s)
+		}
+	}
+	if _, force := w.node("1,0,0").m.Mask(); force == chanmask.All {
+		t.Error("the mask did not change when it was over")
+	}
+}
+
+func (w *mesh) mask(n *meshNode, number uint64, mask chanmask.Mask) {
+	if w.signed == nil {
+		w.signed = map[string]*lofamov1.Message{}
+	}
+	text := fmt.Sprintf("mask %d to %s", number, n.at)
+	w.signed[text] = &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: &lofamov1.MaskOrder{Node: string(fault.DefaultNodeID(n.at)), Number: number, Mask: uint32(mask)}}}
+	w.step(n, FromHost{Message: relay.Message{Kind: relay.Down, Dst: n.at, Envelope: []byte(text)}})
+}
+
+// A mask that is ordered while the torus drains comes into force when it is clear, at all nodes before any of them goes on.
+func TestMeshProcedureMasks(t *testing.T) {
+	w := newMesh(t, "3x3x1", 8, func(c *Config) { c.Procedure.MaskDead = true })
+	a, b := w.node("1,1,0"), w.node("2,1,0")
+	dead := w.node("0,0,0")
+	w.cut(dead, grid.XPlus)
+	w.run(500 * time.Millisecond)
+	w.orderProcedure(w.node("0,2,0"), 1, nil)
+	w.run(20 * time.Millisecond)
+	w.mask(a, 1, chanmask.All.Without(grid.XPlus))
+	w.mask(b, 1, chanmask.All.Without(grid.XMinus))
+	changed := map[*meshNode]procedure.State{}
+	for range int(procedureLongest / time.Millisecond) {
+		w.run(time.Millisecond)
+		for _, n := range w.nodes {
+			if _, force := n.m.Mask(); force != chanmask.All && changed[n] == 0 {
+				changed[n] = n.m.ProcedureStats().State
+				for _, other := range w.nodes {
+					if !other.m.inhibited() {
+						t.Errorf("%s changes its mask, and %s has gone on", n.at, other.at)
+					}
+				}
+			}
+		}
+	}
+	for _, n := range []*meshNode{a, b, dead, w.node("1,0,0")} {
+		if changed[n] != procedure.Diagnostics || !w.end(n).GetClear() {
+			t.Errorf("%s: its mask changed in %s", n.at, changed[n])
+		}
+	}
+	if state, _ := dead.m.Mask(); len(changed) != 4 || state.Own != chanmask.All.Without(grid.XPlus) {
+		t.Errorf("masks have changed at %d nodes, the own word is %s", len(changed), state.Own)
+	}
+	for _, n := range []*meshNode{dead, w.node("1,0,0")} { // it is mended: at both ends
+		n.cut = [grid.NumDirections]bool{}
+	}
+	w.run(2 * time.Second)
+	w.orderProcedure(w.node("0,2,0"), 2, nil)
+	w.run(procedureLongest)
+	for _, n := range []*meshNode{dead, w.node("1,0,0")} {
+		if state, force := n.m.Mask(); state.Own != chanmask.All || force != chanmask.All {
+			t.Errorf("%s: own word %s, in force %s, after the link was mended", n.at, state.Own, force)
+		}
+	}
+}
+
+// Two nodes that find evidence at once begin one procedure, without any supervisor; a third that always finds some begins no more than it may.
+func TestMeshProcedureByEvidence(t *testing.T) {
+	w := newMesh(t, "2x2x2", 9, func(c *Config) {
+		c.Procedure.OnEvidence = true
+		c.Procedure.Limits = defaultLimits(grid.Dims{X: 2, Y: 2, Z: 2}, c.Periods.LinkPeriod)
+		c.Procedure.Limits.Rest = 5 * time.Second
+	})
+	w.node("0,0,0").m.evidence("a message did not come whole")
+	w.node("1,1,1").m.evidence("the neighbour breaks a rule")
+	w.run(12 * time.Second)
+	for _, n := range w.nodes {
+		s := w.end(n)
+		if !s.GetClear() || s.GetNumber() != nil || s.GetWave() != 1 || s.GetStarter() != 0 || !s.GetDiagnosed() || n.findings(0) != 0 {
+			t.Errorf("%s: %v", n.at, s)
+		}
+	}
+	first := w.node("0,0,0").statuses()[0]
+	if first.GetCause() != "a message did not come whole" || first.GetState() != lofamov1.ProcedureState_PROCEDURE_ERROR_DETECT_PROPAGATE {
+		t.Errorf("%v", first)
+	}
+	bad, out := w.node("1,0,0"), 0
+	for range 600 {
+		bad.m.evidence("always something")
+		w.run(100 * time.Millisecond)
+		if w.node("0,1,1").m.inhibited() {
+			out++
+		}
+	}
+	st := w.node("0,1,1").m.ProcedureStats()
+	if st.Clear+st.NotClear != 1+budgetOf || out > 250 {
+		t.Errorf("%+v, out of Normal for %d of 600 looks", st, out)
+	}
+	w.noRuleBroken()
+}
+
+// Halves of the version before take no part, and hold nothing up: the drain times out, and ends.
+func TestMeshProcedureBesideTheVersionBefore(t *testing.T) {
+	w := newMesh(t, "3x3x1", 10, nil)
+	w.cfg.NoHops, w.cfg.NoExpress = true, true
+	old := w.node("1,1,0")
+	w.begin(old, Hops{})
+	w.sessions()
+	w.run(time.Second)
+	w.orderProcedure(w.node("0,0,0"), 1, nil)
+	f := &traffic{w: w}
+	f.run(procedureLongest)
+	w.run(time.Second)
+	f.check(time.Second)
+	for _, n := range w.nodes {
+		if n == old {
+			continue
+		}
+		if s := w.end(n); s.GetClear() || !slices.Contains(s.GetSilent(), uint32(w.dims.Rank(old.at))) {
+			t.Errorf("%s: %v", n.at, s)
+		}
+	}
+}
+
+// What may wait is what says again what was said: a digest, and nothing that a report of a change is in.
+func TestDeferrable(t *testing.T) {
+	digest, change := fault.Report{Digest: true}, fault.Report{}
+	for _, test := range []struct {
+		seal Seal
+		want bool
+	}{
+		{Seal{Reports: []fault.Report{digest, digest}}, true}, {Seal{Reports: []fault.Report{digest, change}}, false}, {Seal{Answer: &lofamov1.Answer{}}, false},
+		{Seal{Findings: &lofamov1.DiagnosisFindings{}}, false}, {Seal{Procedure: &lofamov1.ProcedureStatus{}}, false},
+	} {
+		if deferrable(&test.seal) != test.want {
+			t.Errorf("%+v may wait: %t", test.seal, !test.want)
+		}
+	}
+}

@@ -114,6 +114,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkMaskOrder(b.MaskOrder)
 	case *lofamov1.Message_MaskStatus:
 		return checkMaskStatus(b.MaskStatus)
+	case *lofamov1.Message_PeerOrder:
+		return checkPeerOrder(b.PeerOrder)
+	case *lofamov1.Message_PeerStatus:
+		return checkPeerStatus(b.PeerStatus)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

@@ -4078,13 +4078,15 @@ func (x *MappedNode) GetRoundTripUs() uint32 {
 }
 
 // PeerOrder tells a node who is at the other end of some of its links, after a node was replaced (seed 003 §5.2.3.2: all neighbours are
-// told). It is kept, and stands above the node's configuration until a newer one comes.
+// told), and a spare where its place is. It is kept, and stands above the node's configuration until a newer one comes. One that says
+// what the node has already is a question: what it answers is a PeerStatus.
 type PeerOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who is told
 	// Of the word, at least 1: the revision of the store that it is of. A half refuses one that is not newer than the last that it took.
 	Number        uint64  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	Peers         []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // all that differ from its configuration, at most 6; none: the configuration stands
+	Peers         []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // all that differ from its configuration, at most 6; none: the configuration stands. A spare's are all
+	Coord         string  `protobuf:"bytes,4,opt,name=coord,proto3" json:"coord,omitempty"` // of a spare: its place, "1,0,1"; empty: it has none, as every other node has in its configuration
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4138,6 +4140,13 @@ func (x *PeerOrder) GetPeers() []*Peer {
 		return x.Peers
 	}
 	return nil
+}
+
+func (x *PeerOrder) GetCoord() string {
+	if x != nil {
+		return x.Coord
+	}
+	return ""
 }
 
 // Peer is who is at the other end of a link.
@@ -4201,16 +4210,22 @@ func (x *Peer) GetNode() string {
 	return ""
 }
 
-// PeerStatus says what a node holds of PeerOrders: in answer to each, and at its start when it holds one.
+// PeerStatus says what a node holds of PeerOrders, and, mostly in one of its own so that both fit what is relayed, what its configuration
+// has: in answer to each order, three times after its start, and every 30 s while it holds one. A spare that has no place yet says it every
+// 10 s. It is signed by the node's DNP half, or for it.
 type PeerStatus struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Node   string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // who says it
-	Epoch  uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of its DNP half, from 1
+	Epoch  uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of its DNP half, from 1; 0: it is a spare and does not run yet
 	Number uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the word that it holds; 0: none
-	Peers  []*Peer                `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`    // as it holds them
-	// Its own ends, as its configuration has them: what neighbours are to be told. Node is its own id.
+	Peers  []*Peer                `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`    // as it holds them, at most 6
+	// Its own ends, as its configuration has them: what neighbours are to be told. At most 6; node is empty.
 	Ends          []*Peer `protobuf:"bytes,5,rep,name=ends,proto3" json:"ends,omitempty"`
-	Lost          bool    `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"` // what it had kept cannot be read
+	Lost          bool    `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`                    // what it had kept cannot be read
+	Coord         string  `protobuf:"bytes,7,opt,name=coord,proto3" json:"coord,omitempty"`                   // its place, as it holds it or as configured; empty: it is a spare without one
+	Spare         bool    `protobuf:"varint,8,opt,name=spare,proto3" json:"spare,omitempty"`                  // its place is the supervisors' to say
+	Configured    []*Peer `protobuf:"bytes,9,rep,name=configured,proto3" json:"configured,omitempty"`         // its peers as its configuration has them, at most 6
+	Configuration bool    `protobuf:"varint,10,opt,name=configuration,proto3" json:"configuration,omitempty"` // it says ends, configured, coord and spare alone, and nothing of what the node holds
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4283,6 +4298,34 @@ func (x *PeerStatus) GetEnds() []*Peer {
 func (x *PeerStatus) GetLost() bool {
 	if x != nil {
 		return x.Lost
+	}
+	return false
+}
+
+func (x *PeerStatus) GetCoord() string {
+	if x != nil {
+		return x.Coord
+	}
+	return ""
+}
+
+func (x *PeerStatus) GetSpare() bool {
+	if x != nil {
+		return x.Spare
+	}
+	return false
+}
+
+func (x *PeerStatus) GetConfigured() []*Peer {
+	if x != nil {
+		return x.Configured
+	}
+	return nil
+}
+
+func (x *PeerStatus) GetConfiguration() bool {
+	if x != nil {
+		return x.Configuration
 	}
 	return false
 }
@@ -4746,15 +4789,16 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
 	"links_good\x18\x04 \x01(\rR\tlinksGood\x12\x1b\n" +
 	"\tlinks_bad\x18\x05 \x01(\rR\blinksBad\x12\"\n" +
-	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"^\n" +
+	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"t\n" +
 	"\tPeerOrder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12%\n" +
-	"\x05peers\x18\x03 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\"R\n" +
+	"\x05peers\x18\x03 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\x12\x14\n" +
+	"\x05coord\x18\x04 \x01(\tR\x05coord\"R\n" +
 	"\x04Peer\x12\x1c\n" +
 	"\tdirection\x18\x01 \x01(\rR\tdirection\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"\xae\x01\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"\xb1\x02\n" +
 	"\n" +
 	"PeerStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
@@ -4762,7 +4806,14 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x12%\n" +
 	"\x05peers\x18\x04 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\x12#\n" +
 	"\x04ends\x18\x05 \x03(\v2\x0f.lofamo.v1.PeerR\x04ends\x12\x12\n" +
-	"\x04lost\x18\x06 \x01(\bR\x04lost\"\xc1\x01\n" +
+	"\x04lost\x18\x06 \x01(\bR\x04lost\x12\x14\n" +
+	"\x05coord\x18\a \x01(\tR\x05coord\x12\x14\n" +
+	"\x05spare\x18\b \x01(\bR\x05spare\x12/\n" +
+	"\n" +
+	"configured\x18\t \x03(\v2\x0f.lofamo.v1.PeerR\n" +
+	"configured\x12$\n" +
+	"\rconfiguration\x18\n" +
+	" \x01(\bR\rconfiguration\"\xc1\x01\n" +
 	"\x12TorusConfiguration\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x16\n" +
@@ -4955,12 +5006,13 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	45, // 82: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
 	45, // 83: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
 	45, // 84: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	48, // 85: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	86, // [86:86] is the sub-list for method output_type
-	86, // [86:86] is the sub-list for method input_type
-	86, // [86:86] is the sub-list for extension type_name
-	86, // [86:86] is the sub-list for extension extendee
-	0,  // [0:86] is the sub-list for field type_name
+	45, // 85: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	48, // 86: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	87, // [87:87] is the sub-list for method output_type
+	87, // [87:87] is the sub-list for method input_type
+	87, // [87:87] is the sub-list for extension type_name
+	87, // [87:87] is the sub-list for extension extendee
+	0,  // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }

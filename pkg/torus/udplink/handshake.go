@@ -3,6 +3,7 @@ package udplink
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,14 +44,14 @@ const (
 var errBlocked = errors.New("handshakes are blocked by fault injection")
 
 // handshakeConfig is the given configuration with what every link handshake must have.
-func (l *Link) handshakeConfig() *tls.Config {
-	c := l.cfg.TLS.Clone()
-	c.MinVersion = tls.VersionTLS13
-	c.NextProtos = []string{alpn}
-	c.SessionTicketsDisabled = true // each session is proved by certificates anew
-	c.ClientSessionCache = nil
-	given := c.VerifyConnection
-	c.VerifyConnection = func(cs tls.ConnectionState) error {
+func (c Config) handshakeConfig(verifyPeer func(*x509.Certificate) error) *tls.Config {
+	t := c.TLS.Clone()
+	t.MinVersion = tls.VersionTLS13
+	t.NextProtos = []string{alpn}
+	t.SessionTicketsDisabled = true // each session is proved by certificates anew
+	t.ClientSessionCache = nil
+	given := t.VerifyConnection
+	t.VerifyConnection = func(cs tls.ConnectionState) error {
 		if given != nil {
 			if err := given(cs); err != nil {
 				return err
@@ -59,9 +60,9 @@ func (l *Link) handshakeConfig() *tls.Config {
 		if len(cs.PeerCertificates) == 0 {
 			return errors.New("the peer shows no certificate")
 		}
-		return l.cfg.VerifyPeer(cs.PeerCertificates[0])
+		return verifyPeer(cs.PeerCertificates[0])
 	}
-	return c
+	return t
 }
 
 // Redial asks for a new session, because nothing is heard. It does not wait, and calls that come
@@ -104,12 +105,13 @@ func (l *Link) keepDialling(ctx context.Context, h Handler) {
 		if ctx.Err() != nil {
 			return
 		}
-		s, err := l.dial(ctx)
+		r := l.remote.Load()
+		s, err := l.dial(ctx, r)
 		if err != nil {
 			l.failed(ctx, "dial", err)
 			continue
 		}
-		l.established(h, s)
+		l.established(h, r, s)
 		sleep(ctx, settle)
 		select {
 		case <-l.redial:
@@ -140,18 +142,19 @@ func (l *Link) failed(ctx context.Context, what string, err error) {
 	if l.warn.Allow() {
 		level = slog.LevelWarn
 	}
-	l.log.Log(ctx, level, "link handshake failed", "as", what, "error", err)
+	l.log.Log(ctx, level, "link handshake failed", "peer", l.remote.Load().addr.String(), "as", what, "error", err)
 }
 
-func (l *Link) established(h Handler, s *torus.Session) {
+func (l *Link) established(h Handler, r *remote, s *torus.Session) {
 	l.sessionMu.Lock()
 	defer l.sessionMu.Unlock()
+	l.made.Store(&handshaken{s, r})
 	l.count.handshakes.Add(1)
 	l.log.Debug("link session established", "session", fmt.Sprintf("%08x", s.ID()))
 	h.OnSession(l.cfg.Dir, s)
 }
 
-func (l *Link) dial(ctx context.Context) (*torus.Session, error) {
+func (l *Link) dial(ctx context.Context, r *remote) (*torus.Session, error) {
 	if l.blocked() {
 		return nil, errBlocked
 	}
@@ -161,27 +164,27 @@ func (l *Link) dial(ctx context.Context) (*torus.Session, error) {
 		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.local.Addr(), 0)),
 		Control:   bindTo(l.cfg.Interface),
 	}
-	conn, err := d.DialContext(ctx, "tcp", l.cfg.Peer.String())
+	conn, err := d.DialContext(ctx, "tcp", r.addr.String())
 	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", l.cfg.Peer, err)
+		return nil, fmt.Errorf("dial %s: %w", r.addr, err)
 	}
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	tc := tls.Client(conn, l.tls)
+	tc := tls.Client(conn, r.tls)
 	if err := tc.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("handshake with %s: %w", l.cfg.Peer, err)
+		return nil, fmt.Errorf("handshake with %s: %w", r.addr, err)
 	}
 	if err := expect(tc, byteReady); err != nil {
-		return nil, fmt.Errorf("handshake with %s: wait until it is ready: %w", l.cfg.Peer, err)
+		return nil, fmt.Errorf("handshake with %s: wait until it is ready: %w", r.addr, err)
 	}
 	s, err := l.derive(tc)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := tc.Write([]byte{byteCommit}); err != nil {
-		return nil, fmt.Errorf("handshake with %s: commit: %w", l.cfg.Peer, err)
+		return nil, fmt.Errorf("handshake with %s: commit: %w", r.addr, err)
 	}
 	if l.blocked() {
 		return nil, errBlocked
@@ -222,12 +225,13 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 		}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			s, err := l.answer(ctx, conn)
+			r := l.remote.Load()
+			s, err := l.answer(ctx, conn, r)
 			if err != nil {
 				l.failed(ctx, "accept", err)
 				return
 			}
-			l.established(h, s)
+			l.established(h, r, s)
 		})
 	}
 }
@@ -235,7 +239,7 @@ func (l *Link) accept(ctx context.Context, h Handler) {
 // admit says whether a connection may cost us a handshake, and takes a slot for it.
 func (l *Link) admit(conn net.Conn, slots chan struct{}) bool {
 	from, ok := conn.RemoteAddr().(*net.TCPAddr)
-	if !ok || from.AddrPort().Addr().Unmap() != l.cfg.Peer.Addr() || l.blocked() || !l.limit.Allow() {
+	if !ok || from.AddrPort().Addr().Unmap() != l.remote.Load().addr.Addr() || l.blocked() || !l.limit.Allow() {
 		return false
 	}
 	select {
@@ -246,14 +250,14 @@ func (l *Link) admit(conn net.Conn, slots chan struct{}) bool {
 	}
 }
 
-func (l *Link) answer(ctx context.Context, conn net.Conn) (*torus.Session, error) {
+func (l *Link) answer(ctx context.Context, conn net.Conn, r *remote) (*torus.Session, error) {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	tc := tls.Server(conn, l.tls)
+	tc := tls.Server(conn, r.tls)
 	from := conn.RemoteAddr()
 	if err := tc.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("handshake from %s: %w", from, err)

@@ -115,7 +115,6 @@ type Link struct {
 	cfg    Config
 	local  netip.AddrPort
 	log    *slog.Logger
-	tls    *tls.Config
 	udp    *net.UDPConn
 	tcp    net.Listener // nil for the dialer
 	redial chan struct{}
@@ -124,6 +123,8 @@ type Link struct {
 	warn   *rate.Limiter // of warnings
 	count  counters
 
+	remote  atomic.Pointer[remote]
+	made    atomic.Pointer[handshaken]
 	mangle  atomic.Pointer[Mangle]
 	randMu  sync.Mutex
 	rand    *rand.Rand
@@ -134,8 +135,8 @@ type Link struct {
 
 	sendMu sync.Mutex
 	raw    syscall.RawConn
-	to     unix.Sockaddr
 	out    []byte // what sendFn sends
+	to     unix.Sockaddr
 	outErr error
 	sendFn func(fd uintptr) bool // made once, so that a send does not allocate
 }
@@ -153,19 +154,19 @@ func Listen(cfg Config) (*Link, error) {
 		cfg.closeSocket()
 		return nil, err
 	}
-	to, err := Sockaddr(cfg.Peer)
+	r, err := cfg.remote(cfg.Peer, cfg.VerifyPeer)
 	if err != nil {
 		cfg.closeSocket()
-		return nil, fmt.Errorf("link %s: peer address %s: %w", cfg.Dir, cfg.Peer, err)
+		return nil, err
 	}
 	l := &Link{
-		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String(), "peer", cfg.Peer.String()), to: to,
+		cfg: cfg, log: cfg.Logger.With("link", cfg.Dir.String()),
 		redial: make(chan struct{}, 1), delayed: make(chan delayedPacket, maxDelayed),
 		pace:  rate.NewLimiter(packetRate, packetBurst),
 		limit: rate.NewLimiter(acceptRate, acceptBurst), warn: rate.NewLimiter(rate.Every(warnEvery), 1),
 		rand: cfg.Rand,
 	}
-	l.tls = l.handshakeConfig()
+	l.remote.Store(r)
 	if l.rand == nil {
 		l.rand = systemSeeded()
 	}
@@ -341,7 +342,7 @@ func (l *Link) receive(ctx context.Context, h Handler) {
 			sleep(ctx, 10*time.Millisecond) // an interface that is down may fail again at once
 			continue
 		}
-		if unmap(from) != l.cfg.Peer {
+		if unmap(from) != l.remote.Load().addr {
 			l.count.strangers.Add(1)
 			continue
 		}
@@ -375,8 +376,9 @@ func (l *Link) Send(b []byte) error {
 }
 
 func (l *Link) send(b []byte) error {
+	r := l.remote.Load()
 	l.sendMu.Lock()
-	l.out = b
+	l.out, l.to = b, r.to
 	err := l.raw.Write(l.sendFn)
 	if err == nil {
 		err = l.outErr
@@ -385,7 +387,7 @@ func (l *Link) send(b []byte) error {
 	l.sendMu.Unlock()
 	if err != nil {
 		l.count.txErrors.Add(1)
-		return fmt.Errorf("link %s: send to %s: %w", l.cfg.Dir, l.cfg.Peer, err)
+		return fmt.Errorf("link %s: send to %s: %w", l.cfg.Dir, r.addr, err)
 	}
 	l.count.tx.Add(1)
 	return nil

@@ -508,3 +508,64 @@ func TestFloodMakesTheReaderRest(t *testing.T) {
 		}
 	}
 }
+
+// A link goes over to another peer while it runs: the one before is a stranger from then on, and the new one is proved.
+func TestSetPeer(t *testing.T) {
+	a, b := pairOf(t)
+	b.start()
+	a.start()
+	a.untilNormal()
+	b.untilNormal()
+	c := &node{t: t, ca: a.ca, logs: make(logs, 64), cfg: b.cfg}
+	c.cfg.Local, c.cfg.TLS, c.cfg.Logger, c.cfg.Rand = freeAddr(t), a.ca.config("c"), slog.New(c.logs), nil
+	c.start()
+	if err := a.link.SetPeer(c.cfg.Local, only("c")); err != nil || a.link.PeerAddr() != c.cfg.Local {
+		t.Fatalf("%v, peer %s", err, a.link.PeerAddr())
+	}
+	a.link.Redial()
+	c.untilNormal()
+	a.untilNormal()
+	b.until("silent", func(o torus.LinkOutput, _ torus.LinkStats) bool { return o.Detail.Silent })
+	a.until("passed over b", func(torus.LinkOutput, torus.LinkStats) bool { return a.link.Stats().Strangers > 0 })
+
+	if err := a.link.SetPeer(netip.AddrPortFrom(netip.IPv6Loopback(), 1), only("c")); err == nil || a.link.PeerAddr() != c.cfg.Local {
+		t.Errorf("an address of another family: %v", err)
+	}
+	if err := a.link.SetPeer(b.cfg.Local, only("c")); err != nil {
+		t.Fatal(err)
+	}
+	a.link.Redial()
+	a.untilLog(func(line string) bool { return strings.Contains(line, `certificate of "b": want "c"`) })
+}
+
+// ignored takes what a link tells of, and does nothing.
+type ignored struct{}
+
+func (ignored) OnPacket(grid.Direction, []byte)          {}
+func (ignored) OnSession(grid.Direction, *torus.Session) {}
+
+// A handshake that ends after another peer was set gives no keys.
+func TestOutdated(t *testing.T) {
+	a, b := pairOf(t)
+	l, err := Listen(a.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	with, s := l.remote.Load(), torus.NewSession(7, [torus.KeySize]byte{1}, [torus.KeySize]byte{2})
+	l.established(ignored{}, with, s)
+	if l.Outdated(s) {
+		t.Error("outdated under the same peer")
+	}
+	if err := l.SetPeer(b.cfg.Peer, only("c")); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Outdated(s) {
+		t.Error("a session with the peer of before")
+	}
+	next := torus.NewSession(8, [torus.KeySize]byte{3}, [torus.KeySize]byte{4})
+	l.established(ignored{}, l.remote.Load(), next)
+	if l.Outdated(next) {
+		t.Error("a session with the new peer is outdated")
+	}
+}

@@ -17,18 +17,20 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
-	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/delivery"
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/epoch"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -47,9 +49,11 @@ const (
 
 // common is what the two shells share.
 type common struct {
-	cfg      config.Agent
+	cfg      config.Agent // as the supervisors have told it: the place of a spare, the peers
 	periods  config.Periods
-	topo     *topo.Map
+	topo     *topo.Map                 // names of neighbours are those of the start
+	around   *atomic.Pointer[topo.Map] // names of neighbours are those of now
+	peers    *dnpcore.PeersConfig
 	half     fault.Half
 	log      *slog.Logger
 	signer   *pki.Signer
@@ -71,17 +75,22 @@ func prepare(cfg config.Agent, half fault.Half, log *slog.Logger) (common, error
 	if err != nil {
 		return common{}, invalid(err)
 	}
-	coord, dims, err := cfg.Topology()
+	word, lost := peerfile.Load(filepath.Join(cfg.StateDir, peerfile.Name))
+	known := peersConfig(cfg, word, lost)
+	if cfg = asTold(cfg, word); cfg.Spare && !word.Placed {
+		return common{}, &ConfigError{fmt.Errorf("node %s is a spare without a place: lofamo-agent run waits until it is told one", cfg.Node)}
+	}
+	around, err := topoOf(cfg)
 	if err != nil {
 		return common{}, invalid(err)
 	}
-	peers := map[grid.Direction]fault.NodeID{}
-	for _, d := range dims.Links() {
-		peers[d], _ = cfg.PeerNode(d)
-	}
 	c := common{
-		cfg: cfg, periods: periods, half: half, topo: topo.New(cfg.Node, coord, dims, peers),
+		cfg: cfg, periods: periods, half: half, topo: around, around: new(atomic.Pointer[topo.Map]), peers: known,
 		log: log.With("node", string(cfg.Node), "half", half.String()), debug: log.Enabled(context.Background(), slog.LevelDebug),
+	}
+	c.around.Store(around)
+	if lost != nil {
+		c.log.Error("what was told of the peers is lost: the configuration stands until the supervisors have spoken", "err", lost)
 	}
 	if c.signer, err = loadSigner(cfg, half); err != nil {
 		return common{}, &ConfigError{err}

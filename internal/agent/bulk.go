@@ -190,7 +190,7 @@ func (b *hostBulk) passOn(m relay.Message, held time.Duration) {
 	}
 	hops := make([]fault.Hop, 0, len(m.Hops)+1)
 	for _, hop := range m.Hops {
-		hops = append(hops, fault.Hop{Node: b.h.topo.ID(hop.Coord), Half: hop.Half, Held: hop.Held})
+		hops = append(hops, fault.Hop{Node: b.h.around.Load().ID(hop.Coord), Half: hop.Half, Held: hop.Held})
 	}
 	hops = append(hops, fault.Hop{Node: b.h.cfg.Node, Half: fault.HalfHost, Held: max(held, 0)})
 	e, err := servicenet.SealRelayed(m.Envelope, hops, b.h.signer)
@@ -221,7 +221,7 @@ func (c *common) sealAnnounce(m *lofamov1.BulkAnnounce) []byte {
 
 // back is a message to the gateway of that name.
 func (c *common) back(via string, packet []byte) (relay.Message, bool) {
-	dst, ok := c.topo.At(fault.NodeID(via))
+	dst, ok := c.around.Load().At(fault.NodeID(via))
 	if !ok || len(packet) > relay.MaxEnvelope {
 		c.log.Debug("message back not sent", "via", via, "bytes", len(packet))
 		return relay.Message{}, false

@@ -30,6 +30,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
@@ -59,7 +60,8 @@ type dnpHalf struct {
 	lookAt   time.Time     // at the mailbox' counters
 
 	jobMail  jobMail
-	masks    chan chanmask.State // to keep on disk: the newest alone
+	masks    newest[chanmask.State] // to keep on disk
+	words    newest[peers.State]    // of the peers, likewise
 	linkCopy linkCopy
 	held     heldMessages
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
@@ -72,7 +74,7 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	if err != nil {
 		return fmt.Errorf("DNP half: %w", err)
 	}
-	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(chan chanmask.State, 1)}
+	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1)}
 	d.tests = newProber(ctx, &d.common)
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
@@ -172,7 +174,7 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		Topo: d.topo, Periods: d.periods, MaxHops: d.maxHops(), Kept: kept, Resume: d.linkCopy.resume,
 		SelfTest: d.selfTest(), MaxFrame: d.cfg.MTU, Hops: d.resumeHops(), Express: d.resumeExpress(),
 		Routing: algorithm, Seed: randomSeed(),
-		Mask: &mask, MaskLost: lost != nil, Masked: d.cfg.Masked(),
+		Mask: &mask, MaskLost: lost != nil, Masked: d.cfg.Masked(), Peers: d.peers,
 		Procedure: dnpcore.ProcedureConfig{OnEvidence: d.cfg.Procedure.Start == config.ProcedureOnEvidence, MaskDead: d.cfg.Procedure.MaskDead},
 	}, now, e)
 	if err != nil {
@@ -200,7 +202,14 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 func (d *dnpHalf) serve(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { d.ring(ctx); return nil })
-	g.Go(func() error { d.keepMasks(ctx); return nil })
+	g.Go(func() error {
+		d.masks.run(ctx, d.keepMask, func(s chanmask.State) { d.step(dnpcore.MaskKept{State: s}) })
+		return nil
+	})
+	g.Go(func() error {
+		d.words.run(ctx, d.keepPeers, func(s peers.State) { d.step(dnpcore.PeersKept{State: s}) })
+		return nil
+	})
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
 	g.Go(func() error { return d.bulk.server.Run(ctx) })
 	g.Go(func() error {
@@ -325,6 +334,9 @@ func (d *dnpHalf) onPacket(dir grid.Direction, b []byte) {
 func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.links[dir.Index()].Outdated(s) {
+		return // with whom was there before
+	}
 	now := time.Now()
 	d.keys[dir.Index()].Add(now, s)
 	d.storeSession(dir, s)
@@ -343,7 +355,14 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	d.alarm.wake = out.Wake
 	d.carryOut(out.Effects, backup.Numbers{OutboxSnapshot: d.core.Numbers(), Express: d.core.ExpressNumber()}, d.page)
 	if out.SaveMask {
-		d.saveMask()
+		state, _ := d.core.Mask()
+		d.masks.put(state)
+	}
+	for _, dir := range out.Repeer {
+		d.goOver(dir)
+	}
+	if out.SavePeers {
+		d.words.put(d.core.Peers())
 	}
 	d.storeLinks()
 	d.keepHops(out.Keep)

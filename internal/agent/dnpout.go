@@ -13,31 +13,34 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
-// saveMask has the channel mask kept. It waits for no disk: who holds the mutex for longer than a few write periods is taken for dead.
-func (d *dnpHalf) saveMask() {
-	state, _ := d.core.Mask()
+// newest takes what is to be kept on disk to the goroutine that waits for it: the newest alone. Who holds the half's mutex for longer than a
+// few write periods is taken for dead, so that nobody waits for the disk under it. It has room for one.
+type newest[T any] chan T
+
+// put is called under the mutex.
+func (n newest[T]) put(v T) {
 	select {
-	case <-d.masks: // older
+	case <-n: // older
 	default:
 	}
-	d.masks <- state
+	n <- v
 }
 
-// keepMasks is the goroutine that waits for the disk. A mask that the disk does not take is in force all the same; the next start then
-// asks for the supervisors' word, or has an older one.
-func (d *dnpHalf) keepMasks(ctx context.Context) {
+// run is the goroutine. What the disk does not take is in force all the same; the next start then asks for the supervisors' word, or has an
+// older one.
+func (n newest[T]) run(ctx context.Context, keep, kept func(T)) {
 	for {
 		select {
 		case <-ctx.Done():
 			select {
-			case state := <-d.masks:
-				d.keepMask(state)
+			case v := <-n:
+				keep(v)
 			default:
 			}
 			return
-		case state := <-d.masks:
-			d.keepMask(state)
-			d.step(dnpcore.MaskKept{State: state})
+		case v := <-n:
+			keep(v)
+			kept(v)
 		}
 	}
 }
@@ -60,6 +63,9 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	}
 	if s.Mask != nil {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, d.signer)
+	}
+	if s.Peers != nil {
+		return sealPeers(s.Peers, d.signer)
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }

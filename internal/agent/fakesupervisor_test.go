@@ -54,6 +54,7 @@ type fakeSupervisor struct {
 	// procedures are all statuses of procedures that came, findings those of diagnosed links by node and link.
 	procedures []*lofamov1.ProcedureStatus
 	findings   map[string]*lofamov1.LinkFinding
+	peers      map[string]*lofamov1.PeerStatus
 	reports    map[fault.ReportID]int // how often each came
 	sessions   *sessions.Table
 	requests   map[uint64]*lofamov1.PathRequest // by id
@@ -70,7 +71,7 @@ type fakeSupervisor struct {
 func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSupervisor {
 	t.Helper()
 	f := &fakeSupervisor{
-		t: t, id: id, answers: map[string]fault.Origin{}, reports: map[fault.ReportID]int{}, sessions: sessions.NewTable(),
+		t: t, id: id, answers: map[string]fault.Origin{}, peers: map[string]*lofamov1.PeerStatus{}, reports: map[fault.ReportID]int{}, sessions: sessions.NewTable(),
 		requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{}, findings: map[string]*lofamov1.LinkFinding{},
 	}
 	f.news = sync.NewCond(&f.mu)
@@ -129,6 +130,14 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if l := d.Msg.GetDiagnosisFindings().GetLink(); l != nil {
 		f.findings[fmt.Sprint(d.Msg.GetDiagnosisFindings().GetNode(), l.GetDirection())] = l
+	}
+	if st := d.Msg.GetPeerStatus(); st != nil {
+		if was := f.peers[st.GetNode()]; st.GetConfiguration() {
+			st.Number, st.Peers = was.GetNumber(), was.GetPeers()
+		} else {
+			st.Ends, st.Configured = was.GetEnds(), was.GetConfigured()
+		}
+		f.peers[st.GetNode()] = st
 	}
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/local"
 	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/agent/notify"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/agent/torusrail"
 	"github.com/lofamo/lofamo/internal/config"
@@ -64,9 +66,12 @@ type hostHalf struct {
 	readers readers
 	alarm   *alarm
 	bulk    *hostBulk
-	local   *local.Server                    // of the jobs on this node
-	lookAt  time.Time                        // at the spool
-	sends   map[servicenet.PathID]*condition // of the configured supervisors alone
+	local   *local.Server // of the jobs on this node
+	lookAt  time.Time     // at the spool
+	// configured is the configuration as it is in its file; peersSeen the file of what the DNP half was told.
+	configured config.Agent
+	peersSeen  peersSeen
+	sends      map[servicenet.PathID]*condition // of the configured supervisors alone
 	// failed are the errors of sends that the machine has not been told yet.
 	failed []servicenet.PathFailed
 }
@@ -74,11 +79,12 @@ type hostHalf struct {
 // RunHost runs the host half until ctx ends. It returns nil then, and an error when something that
 // it needs cannot be had.
 func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error) {
+	seen := seenOf(filepath.Join(cfg.StateDir, peerfile.Name)) // before it is read
 	c, err := prepare(cfg, fault.HalfHost, log)
 	if err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
-	h := &hostHalf{common: c, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
+	h := &hostHalf{common: c, configured: cfg, peersSeen: seen, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
 	if h.local, err = h.newLocal(); err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
@@ -325,6 +331,7 @@ func (h *hostHalf) maintain(now time.Time) {
 	}
 	h.lookAt = now.Add(checkEvery)
 	h.lookAtFares(now)
+	h.lookAtPeers(now)
 	if ev, changed := h.spoolState(); changed {
 		h.do(now, h.core.Step(now, hostcore.Hint{Event: ev}))
 	}

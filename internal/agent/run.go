@@ -136,6 +136,9 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	armFailpoints(cfg.Agent, "run", d.log)
 	d.manager.to = notify.New(d.log)
 	defer func() { _ = d.manager.to.Close() }() // a manager that hangs does not keep the daemon from ending
+	if err := d.awaitPlace(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within", recovery.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
 	return d.serve(ctx)

@@ -31,7 +31,7 @@ const announcements = 3
 // runs; while none does, what comes waits in them, and the daemon says by them that a half will be back (seed 000 §4: the
 // neighbours are to know what goes on). Never both: the daemon sends only when the process is dead for certain.
 type links struct {
-	cfg     config.Agent
+	cfg     config.Agent // as it is in its file: whom the half speaks with the supervisors may have said otherwise
 	log     *slog.Logger
 	sockets [grid.NumDirections]int // -1: none
 }
@@ -46,12 +46,13 @@ func newLinks(cfg config.Agent, log *slog.Logger) *links {
 
 // each calls do with every link of the node.
 func (l *links) each(do func(dir grid.Direction, local, peer netip.AddrPort)) {
-	_, dims, err := l.cfg.Topology()
+	cfg := told(l.cfg)
+	_, dims, err := cfg.Topology()
 	if err != nil {
 		return // was validated
 	}
 	for _, dir := range dims.Links() {
-		addr := l.cfg.Links[dir.String()]
+		addr := cfg.Links[dir.String()]
 		local, lerr := netip.ParseAddrPort(addr.Local)
 		peer, perr := netip.ParseAddrPort(addr.Peer)
 		if lerr == nil && perr == nil {
@@ -161,7 +162,7 @@ func (l *links) announce(registers *regfile.File, back time.Duration, attempt in
 		return err
 	}
 	var errs []error
-	src, dims, _ := l.cfg.Topology()
+	src, dims, _ := told(l.cfg).Topology()
 	of := torus.Frame{Src: src}
 	if hostDead {
 		of.Flags |= torus.FlagHostDead

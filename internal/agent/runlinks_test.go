@@ -22,6 +22,8 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/agent/peerfile"
+	"github.com/lofamo/lofamo/internal/agent/peers"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
 )
@@ -256,5 +258,29 @@ func TestRestartIsAnnounced(t *testing.T) {
 	defer func() { _ = half.Close() }()
 	if c, _, ok := half.Link(grid.XPlus); !ok || c.TxSeq != 100+announcements {
 		t.Errorf("the half would go on from %d: want %d", c.TxSeq, 100+announcements)
+	}
+}
+
+// What the daemon says of a restart goes to whom the half speaks with: whom the supervisors have told of, and else as configured.
+func TestAnnouncedToWhomWasTold(t *testing.T) {
+	cfg := config.DefaultAgent()
+	cfg.Coord, cfg.Dims, cfg.StateDir = "0,0,0", "3x1x1", t.TempDir()
+	cfg.Links = map[string]config.LinkAddr{"X+": {Local: "127.0.0.1:1", Peer: "127.0.0.1:2"}, "X-": {Local: "127.0.0.1:3", Peer: "127.0.0.1:4"}}
+	l := newLinks(cfg, slog.New(slog.DiscardHandler))
+	to := func() map[grid.Direction]string {
+		out := map[grid.Direction]string{}
+		l.each(func(dir grid.Direction, _, peer netip.AddrPort) { out[dir] = peer.String() })
+		return out
+	}
+	if got := to(); !reflect.DeepEqual(got, map[grid.Direction]string{grid.XPlus: "127.0.0.1:2", grid.XMinus: "127.0.0.1:4"}) {
+		t.Errorf("as configured: %v", got)
+	}
+	word := peers.State{Number: 3}
+	word.Peers[grid.XPlus.Index()] = peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort("127.0.0.1:9")}
+	if err := peerfile.Save(filepath.Join(cfg.StateDir, peerfile.Name), word); err != nil {
+		t.Fatal(err)
+	}
+	if got := to(); !reflect.DeepEqual(got, map[grid.Direction]string{grid.XPlus: "127.0.0.1:9", grid.XMinus: "127.0.0.1:4"}) {
+		t.Errorf("as told: %v", got)
 	}
 }

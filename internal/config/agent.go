@@ -28,7 +28,10 @@ type Agent struct {
 	// Node is the node's name, as in the certificates. Letters, digits, '-', '_' and '.'. Default from
 	// the coordinate: n1-0-1 at 1,0,1.
 	Node fault.NodeID `json:"node"`
-	// Coord is the node's place in the torus, "x,y,z". Inside Dims. Required.
+	// Spare: the node stands by for another's place. The supervisors tell it the place, and who is around it, when it is put there (`lofamoctl
+	// node replace`); until then lofamo-agent run waits and starts no half. Default false.
+	Spare bool `json:"spare,omitempty"`
+	// Coord is the node's place in the torus, "x,y,z". Inside Dims. Required, and nothing of a spare.
 	Coord string `json:"coord"`
 	// Dims are the sizes of the torus, "XxYxZ", each 1 to 65536. Required.
 	Dims string `json:"dims"`
@@ -94,8 +97,9 @@ type AgentTLS struct {
 type LinkAddr struct {
 	// Local address, "ip:port". No two links share one.
 	Local string `json:"local"`
-	// Peer is the neighbour's address for this link, "ip:port".
-	Peer string `json:"peer"`
+	// Peer is the neighbour's address for this link, "ip:port". Required, and nothing of a spare. What the supervisors say of a neighbour that
+	// was replaced stands above this and PeerNode.
+	Peer string `json:"peer,omitempty"`
 	// PeerNode is the neighbour's name. Default from its coordinate.
 	PeerNode fault.NodeID `json:"peerNode,omitempty"`
 	// Interface binds the link to a network interface (SO_BINDTODEVICE). Default none.

@@ -261,6 +261,9 @@ func TestAgentValidate(t *testing.T) {
 		{func(a *Agent) { a.Node = "a/b" }, "node: given a/b: want 1 to 63 letters"},
 		{func(a *Agent) { a.Coord = "2,0,0" }, "coord: coordinate 2,0,0: outside the 2x2x1 torus: want 0,0,0 to 1,1,0"},
 		{func(a *Agent) { a.Coord = "x" }, `coord: coordinate "x"`},
+		{func(a *Agent) { a.Spare = true }, "coord: given 1,0,0: want nothing: a spare is told its place"},
+		{func(a *Agent) { a.Spare, a.Coord = true, "" }, "links.X+.peer: given 10.0.1.0:7101: want nothing: a spare is told its peers"},
+		{func(a *Agent) { a.Spare, a.Coord, a.Node = true, "", "" }, "node: given nothing"},
 		{func(a *Agent) { a.Dims = "0x2" }, "dims: dims 0x2x1: size of X is 0: want 1 to 65536"},
 		{func(a *Agent) { a.Dims = "" }, `dims: dims ""`},
 		{func(a *Agent) { a.StateDir = "" }, `stateDir: given "": want a directory's path of 1 to 90 bytes`},
@@ -331,6 +334,14 @@ func TestAgentValidate(t *testing.T) {
 		if err := a.Validate(); err == nil || !strings.Contains(err.Error(), tc.names) {
 			t.Errorf("error %v: want one that has %q", err, tc.names)
 		}
+	}
+	spare := goodAgent(t)
+	spare.Spare, spare.Coord = true, ""
+	for d := range spare.Links {
+		spare.link(d, func(l *LinkAddr) { l.Peer, l.PeerNode = "", "" })
+	}
+	if err := spare.Validate(); err != nil {
+		t.Errorf("a spare: %v", err)
 	}
 	// The bare defaults: everything required is named at once.
 	err := DefaultAgent().Validate()

@@ -189,8 +189,12 @@ func (a Agent) Validate() error {
 	if cerr == nil && derr == nil {
 		cerr = dims.Check(coord)
 	}
-	p.wrap("coord", cerr)
-	if a.Node != "" || cerr == nil {
+	if !a.Spare {
+		p.wrap("coord", cerr)
+	} else if a.Coord != "" {
+		p.bad("coord", a.Coord, "nothing: a spare is told its place")
+	}
+	if a.Node != "" || cerr == nil || a.Spare {
 		p.name("node", string(a.Node))
 	}
 	if a.StateDir == "" || len(a.StateDir) > maxStateDir {
@@ -271,7 +275,11 @@ func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
 		if _, ok := p.listen(field+".local", l.Local); ok {
 			udp.add(p, field+".local", l.Local)
 		}
-		p.remote(field+".peer", l.Peer)
+		if !a.Spare {
+			p.remote(field+".peer", l.Peer)
+		} else if l.Peer != "" || l.PeerNode != "" {
+			p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare is told its peers")
+		}
 		if l.PeerNode != "" {
 			p.name(field+".peerNode", string(l.PeerNode))
 		}

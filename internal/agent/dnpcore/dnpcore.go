@@ -94,6 +94,8 @@ type Config struct {
 	MaskLost bool
 	// Masked are the channels that the configuration masks.
 	Masked []grid.Direction
+	// Peers is what the half knows of who is at the other ends of its links; nil: it takes no word on it, as halves of earlier versions.
+	Peers *PeersConfig
 	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
 	MaxFrame int
 	// NoFlow has a half heed no flow control, for tests.
@@ -180,6 +182,7 @@ type Machine struct {
 	barriers    barriers
 	mask        masks
 	proc        proceeding
+	peers       peerWord
 	bulkDropped uint64 // back messages that were not passed on
 	random      *routing.Random
 	routed      RouteStats
@@ -214,7 +217,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 		seen:       relay.NewSeen(1024, seenFor),
 		verdict:    watchdog.Waiting,
 		readerWake: now, writerWake: now, lookAt: now, sensedAt: now, lastTick: now,
-		exceptions: newExceptions(), sensors: newSensorRegisters(), mask: newMasks(cfg, now),
+		exceptions: newExceptions(), sensors: newSensorRegisters(), mask: newMasks(cfg, now), peers: newPeerWord(cfg, now),
 		random: routing.NewRandom(cfg.Seed), inject: newBucket(max(1, cfg.BulkRate/trickle), 1, now),
 	}
 	for _, d := range cfg.Topo.Links {
@@ -289,6 +292,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.setOwn(now, ev.Mask)
 	case MaskKept:
 		m.onMaskKept(now, ev.State)
+	case PeersKept:
+		m.onPeersKept(now, ev.State)
 	case NotTaken:
 		m.onNotTaken(now, ev.Slot)
 	case Hint:
@@ -348,6 +353,7 @@ func (m *Machine) tick(now time.Time) {
 	m.tickTests(now)
 	m.tickDiagnosis(now)
 	m.tickMask(now)
+	m.tickPeers(now)
 	m.sender.Tick(now)
 }
 

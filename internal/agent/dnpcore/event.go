@@ -144,6 +144,7 @@ type Seal struct {
 	Mask     *lofamov1.MaskStatus
 	// Procedure is where this half is in the fault management procedure, or what became of it.
 	Procedure *lofamov1.ProcedureStatus
+	Peers     *lofamov1.PeerStatus
 	Attempt   int // from 1: the first of a report goes by the own host if that can send
 }
 
@@ -168,6 +169,7 @@ const (
 	NoteMissing                         // pieces of a message are missing, or were altered on the way
 	NoteMask                            // a channel mask changed, here or at a neighbour
 	NoteProcedure                       // the fault management procedure is in another state, or is not begun
+	NotePeers                           // somebody else is at the other end of a link, or this node has another place
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the
@@ -177,7 +179,7 @@ type Note struct {
 	Text string
 }
 
-// Output is what the shell is to do now, in this order: the effects, keep, write registers and
+// Output is what the shell is to do now, in this order: the effects, keep, go over to other peers, write registers and
 // words, ring, take, send frames, pass to the host, open, seal, redial; and to call Step
 // again at Wake at the latest. Its slices are the machine's own and last until the next Step.
 type Output struct {
@@ -207,6 +209,8 @@ type Output struct {
 	TestMail        []TestMail        // for the mailbox
 	SaveTests       bool              // Baselines goes into the copy
 	SaveMask        bool              // Mask is to be kept, which may take long: MaskKept says when it is
+	SavePeers       bool              // Peers is to be kept, which may take long: PeersKept says when it is
+	Repeer          []grid.Direction  // links that begin anew with PeerAt: their sessions are gone
 	Tested          bool              // a module fails, or does no more: the host half is told before it is rung
 	Missing         []routing.Missing // messages of several pieces that did not come whole: evidence of a fault on the way
 	Notes           []Note

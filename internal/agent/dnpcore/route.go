@@ -168,6 +168,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		m.onProcedureOrder(now, o)
 	case *lofamov1.Message_MaskOrder:
 		m.onMaskOrder(now, body.MaskOrder)
+	case *lofamov1.Message_PeerOrder:
+		m.onPeerOrder(now, body.PeerOrder)
 	case *lofamov1.Message_BulkRequest:
 		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:

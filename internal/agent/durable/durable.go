@@ -1,11 +1,12 @@
-// Package durable replaces small files so that what is in them is there, whole, whatever happens after: the boot epochs and the
-// channel mask of a node.
+// Package durable replaces small files so that what is in them is there, whole, whatever happens after: the boot epochs, the
+// channel mask and the peers of a node.
 //
 // It knows nothing of what is in them, and finds nothing damaged: who reads checks.
 package durable
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -23,6 +24,17 @@ func Replace(path string, data []byte) error {
 		return nil
 	}
 	return err
+}
+
+// Read returns what is in a file, of at most most bytes, or the first most+1 of one that is longer. What a link in its place points to it
+// does not read.
+func Read(path string, most int) (b []byte, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(f, int64(most)+1))
 }
 
 func replace(path string, data []byte) error {

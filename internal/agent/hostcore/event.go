@@ -14,6 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/agent/relay"
+	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
 // Event is what happens to a host half.
@@ -21,6 +22,11 @@ type Event interface{ hostEvent() }
 
 // Tick says only that time has passed.
 type Tick struct{}
+
+// Neighbours says who is around this node from now on: its place and links are as they were, neighbours have other names.
+type Neighbours struct{ Topo *topo.Map }
+
+func (Neighbours) hostEvent() {}
 
 // Registers is what the register file says. Taken registers were read and invalidated because
 // Output.TakeDNP asked for it; the others were only looked at, because the DNP half rang.

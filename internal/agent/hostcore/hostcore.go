@@ -187,6 +187,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.stateSelf(now)
 	case Hint:
 		m.onHint(now, ev.Event)
+	case Neighbours:
+		m.onNeighbours(now, ev.Topo)
 	}
 	m.followNetwork(now)
 	m.report(now)

@@ -40,6 +40,10 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		if ev.Path != fault.PathTorus && body.MaskOrder.GetNode() == string(m.self) {
 			m.passDown(m.self, ev.Opened.Raw)
 		}
+	case *lofamov1.Message_PeerOrder: // the DNP half's, which has the links
+		if ev.Path != fault.PathTorus && body.PeerOrder.GetNode() == string(m.self) {
+			m.passDown(m.self, ev.Opened.Raw)
+		}
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)

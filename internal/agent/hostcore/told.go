@@ -5,6 +5,8 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/topo"
 )
 
 // onTold takes in what a supervisor says of what concerns this node, and answers with the list of the
@@ -67,4 +69,16 @@ func (m *Machine) Known(ids []fault.NodeID) Known {
 		k.Nodes = append(k.Nodes, m.told.Node(id))
 	}
 	return k
+}
+
+// onNeighbours follows a node that was put in the place of a neighbour: what was said of the one before is withdrawn, and this half wants to be
+// told of the new one.
+func (m *Machine) onNeighbours(now time.Time, around *topo.Map) {
+	for _, n := range m.cfg.Topo.Neighbours {
+		if around.ID(n.Coord) != n.ID {
+			m.forgetNeighbour(now, n)
+		}
+	}
+	m.cfg.Topo = around
+	m.told.Neighbours(around.NeighbourIDs())
 }

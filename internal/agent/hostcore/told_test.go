@@ -4,6 +4,11 @@ import (
 	"testing"
 	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/topo"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -36,5 +41,33 @@ func TestNoQuorumSinceTheStart(t *testing.T) {
 		if m.stale != c.stale || m.out.Aged != c.aged || !m.confirmed.Equal(want) {
 			t.Errorf("after %s, %d ms without: stale %v (changed %v), confirmed %s: want %v (%v), %s", c.after, c.without, m.stale, m.out.Aged, m.confirmed, c.stale, c.aged, want)
 		}
+	}
+}
+
+// Who replaces a neighbour has its name from then on: what was said of the one before is withdrawn, and everything has to be told again.
+func TestNeighbourIsReplaced(t *testing.T) {
+	w := newWorld(t, "3x1x1", "0,0,0", nil)
+	w.regs.DNP.NeighbourHostFailed[grid.XPlus.Index()] = true
+	w.m.registers = w.regs
+	for _, n := range w.m.cfg.Topo.Neighbours {
+		w.m.observeNeighbour(w.now, n)
+	}
+	if s := w.m.ledger.State("n1-0-0", fault.ComponentHost); s != fault.Failed {
+		t.Fatalf("n1-0-0 is %s: the test tests nothing", s)
+	}
+	w.m.told.Take(&lofamov1.Told{Node: "n0-0-0", Revision: 9, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "n1-0-0", State: lofamov1.State_FAILED}}})
+	if w.m.told.Told() != 9 {
+		t.Fatalf("told up to %d", w.m.told.Told())
+	}
+	w.step(Neighbours{topo.New("n0-0-0", grid.Coord{}, w.m.cfg.Topo.Dims, map[grid.Direction]fault.NodeID{grid.XPlus: "spare-0"})})
+	if s := w.m.ledger.State("n1-0-0", fault.ComponentHost); s != fault.Unknown {
+		t.Errorf("n1-0-0 is %s still", s)
+	}
+	if at, ok := w.m.cfg.Topo.At("spare-0"); !ok || at != (grid.Coord{X: 1}) || w.m.told.Told() != 0 || w.m.told.Node("n1-0-0").GetState() != lofamov1.State_UNKNOWN {
+		t.Errorf("spare-0 at %s %t, told up to %d, of n1-0-0 %v", at, ok, w.m.told.Told(), w.m.told.Node("n1-0-0"))
+	}
+	w.m.told.Take(&lofamov1.Told{Node: "n0-0-0", Revision: 9, Parts: 1, Nodes: []*lofamov1.ToldNode{{Id: "spare-0", State: lofamov1.State_NORMAL}}})
+	if w.m.told.Told() != 9 || w.m.told.Node("spare-0").GetState() != lofamov1.State_NORMAL {
+		t.Errorf("told up to %d, of spare-0 %v", w.m.told.Told(), w.m.told.Node("spare-0"))
 	}
 }

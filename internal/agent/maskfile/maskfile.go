@@ -8,10 +8,7 @@ package maskfile
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"syscall"
 
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 
@@ -24,7 +21,7 @@ const Name = "dnp.mask"
 // Load reads the file. Without one the state is chanmask.Fresh: a first start. lost tells of one that cannot be read, or is not
 // what Save wrote; the state is Fresh then too, and it is no failure.
 func Load(path string) (s chanmask.State, lost error) {
-	b, err := read(path)
+	b, err := durable.Read(path, chanmask.StateSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return chanmask.Fresh(), nil
@@ -35,16 +32,6 @@ func Load(path string) (s chanmask.State, lost error) {
 		return s, fmt.Errorf("channel mask %s: %w: taken for lost", path, err)
 	}
 	return s, nil
-}
-
-// read reads no more than a byte beyond what may be there, and nothing that a link points to.
-func read(path string) (b []byte, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(f, chanmask.StateSize+1))
 }
 
 // Save has the state on disk before it returns.

@@ -6,6 +6,7 @@
 package told
 
 import (
+	"maps"
 	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -41,6 +42,13 @@ type interest struct {
 // New returns what a half of that node begins with: nothing.
 func New(self fault.NodeID, neighbours []fault.NodeID) *Machine {
 	return &Machine{self: self, near: append([]fault.NodeID{self}, neighbours...), nodes: make(map[fault.NodeID]*lofamov1.ToldNode)}
+}
+
+// Neighbours says who the neighbours are now. The half has to be told everything again: of a node that was none of its concern nothing is kept.
+func (m *Machine) Neighbours(ids []fault.NodeID) {
+	m.near = append([]fault.NodeID{m.self}, ids...)
+	m.revision, m.coming = 0, coming{}
+	maps.DeleteFunc(m.nodes, func(id fault.NodeID, _ *lofamov1.ToldNode) bool { return !m.concerns(id) })
 }
 
 // concerns says whether a node is of any concern here. Of another nothing is kept: nobody would tell when

@@ -1,0 +1,222 @@
+package dnpcore
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/selftest"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/peers"
+)
+
+// Whoever replaces a node, all its neighbours are told (seed 003 §5.2.3.2). The supervisors' word on who is at the other ends of the
+// links counts at once: the links that it concerns begin anew and cold, as at a start, and the others are not touched. It is on disk before
+// the supervisors hear that it was taken.
+//
+//	speaking with A ──word: B is there──► UNKNOWN, no session ──handshake with B──► NORMAL
+//
+// What waited for A waits for nobody in particular, and goes the way that leads on.
+
+// PeersConfig is what a half begins with.
+type PeersConfig struct {
+	State peers.State // that an earlier life has kept
+	Lost  bool        // there was one that cannot be read
+	// Ends are the node's own ends of its links, without names; one whose address others could not use is left out.
+	Ends [grid.NumDirections]peers.Peer
+	// Configured are its peers as its configuration has them.
+	Configured [grid.NumDirections]peers.Peer
+	Spare      bool // its place is the supervisors' to say
+}
+
+// peerWord is what the machine holds of it.
+type peerWord struct {
+	cfg     *PeersConfig // nil: the half knows of no words, as those of earlier versions
+	state   peers.State
+	lost    bool
+	keeping bool      // the state is not on disk yet
+	asked   bool      // the supervisors wait for an answer
+	said    int       // how often they were told
+	tell    time.Time // when they are told; zero: there is nothing to tell
+}
+
+const (
+	// peersAgain is the time between two statuses of a half that holds a word: a leader that knows nothing of it learns so.
+	peersAgain = 30 * time.Second
+	// peersSaid is how often a half says after its start what nobody may have asked for, and what may be lost.
+	peersSaid = 3
+)
+
+func newPeerWord(cfg Config, now time.Time) peerWord {
+	if cfg.Peers == nil {
+		return peerWord{}
+	}
+	return peerWord{cfg: cfg.Peers, state: cfg.Peers.State, lost: cfg.Peers.Lost, tell: now.Add(cfg.Periods.DigestPeriod)}
+}
+
+// PeersKept says that this state is on disk, or that the disk does not take it.
+type PeersKept struct{ State peers.State }
+
+func (PeersKept) dnpEvent() {}
+
+// onPeersKept has the supervisors told, unless there is a newer state to keep.
+func (m *Machine) onPeersKept(now time.Time, of peers.State) {
+	if of == m.peers.state {
+		m.peers.keeping = false
+		m.tickPeers(now)
+	}
+}
+
+// Peers returns what is to be kept of the supervisors' word.
+func (m *Machine) Peers() peers.State { return m.peers.state }
+
+// PeerAt returns who is at the other end of a link.
+func (m *Machine) PeerAt(d grid.Direction) peers.Peer {
+	if m.peers.cfg == nil {
+		return peers.Peer{}
+	}
+	return m.peers.state.Over(m.peers.cfg.Configured)[d.Index()]
+}
+
+// onPeerOrder takes the supervisors' word, and answers whatever it is: who asks again has not heard.
+func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
+	k := &m.peers
+	if k.cfg == nil || o.GetNode() != string(m.self) {
+		m.note(NoteRefused, "an order of peers for %q", o.GetNode())
+		return
+	}
+	next, err := peers.FromOrder(o)
+	if err != nil {
+		m.note(NoteRefused, "%v", err)
+		return
+	}
+	if why := m.unfit(next); why != "" {
+		m.note(NoteRefused, "peer order %d: %s", next.Number, why)
+		return
+	}
+	next, verdict := k.state.Order(next)
+	switch verdict {
+	case peers.Taken:
+		k.lost = false
+		m.changePeers(now, next)
+	case peers.Stale:
+		m.note(NoteRefused, "peer order %d is not newer than %d", o.GetNumber(), next.Number)
+	default:
+	}
+	k.asked, k.tell = true, now
+	m.tickPeers(now)
+}
+
+// unfit says why an order cannot be carried out; empty: it can.
+func (m *Machine) unfit(next peers.State) string {
+	for i, d := range grid.Directions() {
+		p, end := next.Peers[i], m.peers.cfg.Ends[i].Address
+		switch {
+		case p.Node != "" && m.links[i] == nil:
+			return fmt.Sprintf("a peer at %s, where a torus of %s has no link", d, m.cfg.Topo.Dims)
+		case p.Address.IsValid() && end.IsValid() && p.Address.Addr().Unmap().Is4() != end.Addr().Unmap().Is4():
+			return fmt.Sprintf("link %s: address %s is of another family than this end, %s", d, p.Address, end)
+		}
+	}
+	if next.Placed && (!m.peers.cfg.Spare || !m.cfg.Topo.Dims.Contains(next.Coord)) {
+		return fmt.Sprintf("place %s: want one of the torus of %s, and for a spare", next.Coord, m.cfg.Topo.Dims)
+	}
+	return ""
+}
+
+// changePeers is the only writer of who is at the other ends.
+func (m *Machine) changePeers(now time.Time, next peers.State) {
+	k := &m.peers
+	was := k.state.Over(k.cfg.Configured)
+	says := !next.Says(k.state)
+	k.state = next
+	m.out.SavePeers, k.keeping = true, true
+	if says {
+		m.note(NotePeers, "peers by order %d: %s", next.Number, next)
+	}
+	if k.cfg.Spare && (!next.Placed || next.Coord != m.cfg.Topo.Coord) {
+		m.note(NotePeers, "this node's place is not %s any more: it has the one that it is told when its agent is started again", m.cfg.Topo.Coord)
+		return // neighbours do not speak with it any more
+	}
+	is := next.Over(k.cfg.Configured)
+	for i, l := range m.links {
+		if l != nil && is[i] != was[i] {
+			m.out.Repeer = append(m.out.Repeer, l.dir)
+			m.beginLink(now, l)
+		}
+	}
+}
+
+// beginLink has a link begin anew: somebody else is at the other end. Numbers, windows and what was thought of the one before are gone; what
+// waited there goes another way, or waits for whoever is there now.
+func (m *Machine) beginLink(now time.Time, l *link) {
+	i := l.dir.Index()
+	var freed uint64
+	for on := m.hops.on; on != 0; on &= on - 1 {
+		slot := bits.TrailingZeros64(on)
+		if m.hops.slots[slot].wait[i] != 0 {
+			m.giveUp(slot, l)
+			freed |= 1 << slot
+		}
+	}
+	fresh, err := newLink(m.cfg, l.dir, now)
+	if err != nil { // the same configuration was good when the half began
+		m.note(NoteRefused, "link %s: %v", l.dir, err)
+		return
+	}
+	// Another stream: a neighbour that was here before must not take new messages for those that it had.
+	fresh.hop = torus.NewHop(m.hopConfig(), uint32(1+m.random.IntN(math.MaxInt32)))
+	fresh.machine.SetStatus(m.status(fresh))
+	fresh.cause, fresh.detail = l.cause, l.detail
+	*l = *fresh
+	m.linkChanged(now, l, l.machine.Detail())
+	m.out.Details = append(m.out.Details, l.extension()) // the loss, too
+	m.neighbourChanged(l)
+	m.storeCause(l, 0)
+	m.exam.before[i], m.selfTest.epochs[i] = torus.LinkStats{}, 0
+	m.test(now, selftest.Renewed{Module: linkModule(l.dir)})
+	m.waysChanged(now)
+	for ; freed != 0; freed &= freed - 1 {
+		m.settle(now, bits.TrailingZeros64(freed))
+	}
+}
+
+// tickPeers has the supervisors told. What they have not asked for waits for a host half that carries it: a whole cluster that starts must
+// not flood the torus with it.
+func (m *Machine) tickPeers(now time.Time) {
+	k := &m.peers
+	if k.keeping || k.tell.IsZero() || now.Before(k.tell) {
+		return
+	}
+	if !k.asked && !m.hostCarries() {
+		k.tell = now.Add(m.cfg.Periods.DigestPeriod)
+		return
+	}
+	k.asked, k.tell = false, time.Time{}
+	if k.said++; k.said < peersSaid || k.lost || k.state != (peers.State{}) {
+		k.tell = now.Add(peersAgain)
+	}
+	for _, st := range PeerStatuses(m.self, m.Epoch(), m.cfg.Topo.Coord.String(), k.state, *k.cfg, k.lost) {
+		m.out.Seal = append(m.out.Seal, Seal{Peers: st})
+	}
+}
+
+// PeerStatuses are what a node says: what it holds, and its configuration, each short enough to be relayed. coord is the place that its
+// configuration has.
+func PeerStatuses(self fault.NodeID, epoch fault.Epoch, coord string, s peers.State, cfg PeersConfig, lost bool) [2]*lofamov1.PeerStatus {
+	if cfg.Spare {
+		coord = s.Place()
+	}
+	return [2]*lofamov1.PeerStatus{
+		{Node: string(self), Epoch: uint64(epoch), Number: s.Number, Peers: peers.Proto(s.Peers), Lost: lost, Coord: coord, Spare: cfg.Spare},
+		{
+			Node: string(self), Epoch: uint64(epoch), Coord: coord, Spare: cfg.Spare, Configuration: true,
+			Ends: peers.Proto(cfg.Ends), Configured: peers.Proto(cfg.Configured),
+		},
+	}
+}

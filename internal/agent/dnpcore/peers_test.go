@@ -1,0 +1,155 @@
+package dnpcore
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/peers"
+)
+
+// spareAt is where the spare of the tests has its ends.
+const spareAt = "10.0.0.9:7001"
+
+// told gives a half an order, and returns what it wants done.
+func (n *meshNode) told(w *mesh, o *lofamov1.PeerOrder) Output {
+	o.Node = string(n.m.self)
+	return n.m.Step(w.now, Opened{servicenet.Opened{
+		Role: servicenet.RoleSupervisor, Name: "sup-0", Msg: &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o}},
+	}})
+}
+
+func to(dirs ...grid.Direction) (out []*lofamov1.Peer) {
+	for _, d := range dirs {
+		out = append(out, &lofamov1.Peer{Direction: uint32(d), Node: "spare-0", Address: spareAt})
+	}
+	return out
+}
+
+// status is the PeerStatus that an output wants sealed of what the half holds, configuration that of what it has configured; nil: none.
+func status(out *Output) (held *lofamov1.PeerStatus) {
+	held, _ = statuses(out)
+	return held
+}
+
+func statuses(out *Output) (held, configuration *lofamov1.PeerStatus) {
+	for _, s := range out.Seal {
+		switch {
+		case s.Peers.GetConfiguration():
+			configuration = s.Peers
+		case s.Peers != nil:
+			held = s.Peers
+		}
+	}
+	return held, configuration
+}
+
+func peered(c *Config) { c.Peers = &PeersConfig{} }
+
+// A link goes over to another peer, cold, when it is told; the others are not touched; and the supervisors hear of it when it is on disk.
+func TestLinkGoesOver(t *testing.T) {
+	w := newMesh(t, "4x1x1", 1, peered)
+	n := w.node("0,0,0")
+	out := n.told(w, &lofamov1.PeerOrder{Number: 7, Peers: to(grid.XPlus)})
+	if !out.SavePeers || !slices.Equal(out.Repeer, []grid.Direction{grid.XPlus}) || status(&out) != nil {
+		t.Errorf("save %t, goes over at %v, says %v before it is kept", out.SavePeers, out.Repeer, status(&out))
+	}
+	if p := n.m.PeerAt(grid.XPlus); p != (peers.Peer{Node: "spare-0", Address: netip.MustParseAddrPort(spareAt)}) {
+		t.Errorf("peer %+v", p)
+	}
+	over, other := n.m.links[grid.XPlus.Index()], n.m.links[grid.XMinus.Index()]
+	if over.session || over.detail.Rx != torus.LinkUnknown || over.peer != (torus.PeerStatus{}) || other.detail.State() != torus.LinkNormal || !other.session {
+		t.Errorf("X+ %v session %t, X- %v", over.detail, over.session, other.detail)
+	}
+	if s := n.m.LinkSnapshot(grid.XPlus); s.TxSession != 0 || s.Started {
+		t.Errorf("goes on from %+v", s)
+	}
+	out = n.m.Step(w.now, PeersKept{n.m.Peers()})
+	if st := status(&out); st.GetNumber() != 7 || st.GetCoord() != "0,0,0" || st.GetPeers()[0].GetAddress() != spareAt {
+		t.Errorf("kept, and says %v", st)
+	}
+
+	for _, o := range []*lofamov1.PeerOrder{
+		{Number: 6, Peers: to(grid.XMinus)}, {Number: 7}, {Number: 7, Peers: to(grid.XPlus)}, // older, another of its number, the same
+		{Number: 8, Peers: to(grid.YPlus)}, {Number: 8, Coord: "1,0,0"}, // no such link; its place is in its configuration
+	} {
+		out := n.told(w, o)
+		if out.SavePeers || len(out.Repeer) > 0 || n.m.Peers().Number != 7 {
+			t.Errorf("%v was taken", o)
+		}
+		if st := status(&out); o.GetNumber() < 8 && st.GetNumber() != 7 {
+			t.Errorf("%v is answered by %v", o, st)
+		}
+	}
+	if out := n.told(w, &lofamov1.PeerOrder{Number: 9, Peers: to(grid.XPlus)}); !out.SavePeers || len(out.Repeer) > 0 {
+		t.Errorf("the same word with a newer number: save %t, goes over at %v", out.SavePeers, out.Repeer)
+	}
+
+	// Who is there now is another half, that begins.
+	w.begin(w.node("1,0,0"), Hops{})
+	for _, end := range []struct {
+		at  string
+		dir grid.Direction
+	}{{"0,0,0", grid.XPlus}, {"1,0,0", grid.XMinus}, {"1,0,0", grid.XPlus}, {"2,0,0", grid.XMinus}} {
+		w.step(w.node(end.at), Session{Dir: end.dir, ID: 99})
+	}
+	w.run(time.Second)
+	if over.detail.State() != torus.LinkNormal {
+		t.Errorf("with the spare: %v", over.detail)
+	}
+	w.noRuleBroken()
+}
+
+// What waits at a link for one that is replaced goes another way, once; and what is for the place itself waits for who is there next.
+func TestWaitsForNobody(t *testing.T) {
+	w := newMesh(t, "4x1x1", 2, peered)
+	n, far := w.node("0,0,0"), w.node("2,0,0")
+	n.cut[grid.XPlus.Index()] = true // what goes there is lost; nothing says so yet
+	for i := range 20 {
+		n.down(w, far.at, fmt.Sprint("m", i))
+	}
+	w.run(5 * time.Millisecond)
+	l := n.m.links[grid.XPlus.Index()]
+	if l.hop.InFlight() == 0 {
+		t.Fatal("nothing waits: the test tests nothing")
+	}
+	n.told(w, &lofamov1.PeerOrder{Number: 3, Peers: to(grid.XPlus)})
+	if l.hop.InFlight() != 0 {
+		t.Errorf("%d messages wait for nobody", l.hop.InFlight())
+	}
+	w.run(hopRetry + 50*time.Millisecond)
+	for i := range 20 {
+		if got := far.opened[fmt.Sprint("m", i)]; got != 1 {
+			t.Errorf("message %d came %d times", i, got)
+		}
+	}
+}
+
+// A spare's half takes its place again when it is told so, and says when the place is another's; what is not asked for goes by the host half alone.
+func TestSpareTellsItsPlace(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.3:7001")
+	w := newMesh(t, "4x1x1", 3, func(c *Config) {
+		k := PeersConfig{Spare: true, State: peers.State{Number: 5, Placed: true, Coord: grid.Coord{}}}
+		k.Ends[grid.XPlus.Index()].Address = at
+		c.Peers = &k
+	})
+	n := w.node("0,0,0")
+	out := n.told(w, &lofamov1.PeerOrder{Number: 4})
+	held, configuration := statuses(&out)
+	if held.GetCoord() != "0,0,0" || !held.GetSpare() || held.GetNumber() != 5 || len(configuration.GetEnds()) != 1 || configuration.GetEnds()[0].GetAddress() != at.String() {
+		t.Errorf("%v, %v", held, configuration)
+	}
+	if out := n.told(w, &lofamov1.PeerOrder{Number: 6, Coord: "7,0,0"}); out.SavePeers {
+		t.Error("a place outside the torus was taken")
+	}
+	if out := n.told(w, &lofamov1.PeerOrder{Number: 7, Peers: to(grid.XPlus)}); !out.SavePeers || len(out.Repeer) > 0 {
+		t.Errorf("its place was taken: save %t, links that go over %v", out.SavePeers, out.Repeer)
+	}
+}

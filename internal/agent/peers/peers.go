@@ -1,0 +1,165 @@
+// Package peers is the supervisors' word on who is at the other ends of a node's links, and of a spare on where its place is
+// (seed 003 §5.2.3.2: whoever replaces a node, all its neighbours are told).
+//
+//	as configured ──order──► as ordered ──newer order──► as ordered, or as configured again
+//
+// The word stands above the node's configuration, link by link: what it does not name is as configured. It never changes an end of
+// the node's own. Words have numbers, and one that is not newer than the last is refused: an old order that comes again, late or by
+// another way, undoes nothing.
+//
+// It is pure: it keeps no file (internal/agent/peerfile does) and opens no link.
+package peers
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Peer is who is at the other end of a link. Without a name there is no word on it.
+type Peer struct {
+	Node    fault.NodeID
+	Address netip.AddrPort // of its end; not valid: as configured
+}
+
+// State is what a node holds. Its zero value is a node that was told nothing.
+type State struct {
+	Number uint64 // of the word, from 1: the store's revision that it is of; 0: they have not spoken
+	Placed bool   // of a spare: it has a place
+	Coord  grid.Coord
+	Peers  [grid.NumDirections]Peer
+}
+
+// Verdict is what became of an order.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Taken Verdict = iota + 1 // it is the supervisors' word now
+	Known                    // it was that already
+	Stale                    // an older one: refused
+)
+
+// String returns the verdict's name.
+func (v Verdict) String() string {
+	switch v {
+	case Taken:
+		return "taken"
+	case Known:
+		return "known"
+	case Stale:
+		return "stale"
+	}
+	return fmt.Sprintf("Verdict(%d)", uint8(v))
+}
+
+// FromOrder reads an order that has passed the checks of package servicenet.
+func FromOrder(o *lofamov1.PeerOrder) (State, error) {
+	s := State{Number: o.GetNumber()}
+	if o.GetCoord() != "" {
+		c, err := grid.ParseCoord(o.GetCoord())
+		if err != nil {
+			return State{}, fmt.Errorf("peer order %d: coord: %w", s.Number, err)
+		}
+		s.Placed, s.Coord = true, c
+	}
+	for _, p := range o.GetPeers() {
+		d := grid.Direction(p.GetDirection())
+		if !d.Valid() {
+			return State{}, fmt.Errorf("peer order %d: direction: given %d: want 1 to %d", s.Number, p.GetDirection(), grid.NumDirections)
+		}
+		to := Peer{Node: fault.NodeID(p.GetNode())}
+		if a := p.GetAddress(); a != "" {
+			ap, err := netip.ParseAddrPort(a)
+			if err != nil {
+				return State{}, fmt.Errorf("peer order %d: address of link %s: %w", s.Number, d, err)
+			}
+			to.Address = ap
+		}
+		s.Peers[d.Index()] = to
+	}
+	return s, nil
+}
+
+// Order takes the supervisors' word, and says what became of it. Two different words of one number cannot be told apart by age: the
+// first that came stays. A word that says what is held already, under a newer number, changes the number.
+func (s State) Order(next State) (State, Verdict) {
+	switch {
+	case next.Number < s.Number || next.Number == 0:
+		return s, Stale
+	case next == s:
+		return s, Known
+	case next.Number == s.Number:
+		return s, Stale
+	}
+	return next, Taken
+}
+
+// Says says whether two states differ in their numbers at most.
+func (s State) Says(o State) bool {
+	s.Number = o.Number
+	return s == o
+}
+
+// Place is the coordinate in words, as messages have it; empty: none.
+func (s State) Place() string {
+	if !s.Placed {
+		return ""
+	}
+	return s.Coord.String()
+}
+
+// Proto renders peers by direction, those that have a name.
+func Proto(all [grid.NumDirections]Peer) []*lofamov1.Peer {
+	var out []*lofamov1.Peer
+	for i, d := range grid.Directions() {
+		p := all[i]
+		if p.Node == "" && !p.Address.IsValid() {
+			continue
+		}
+		q := &lofamov1.Peer{Direction: uint32(d), Node: string(p.Node)}
+		if p.Address.IsValid() {
+			q.Address = p.Address.String()
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+// Over returns who is at the other ends: the word, and where there is none the configuration.
+func (s State) Over(configured [grid.NumDirections]Peer) [grid.NumDirections]Peer {
+	for i, p := range s.Peers {
+		if p.Node == "" {
+			continue
+		}
+		if !p.Address.IsValid() {
+			p.Address = configured[i].Address
+		}
+		configured[i] = p
+	}
+	return configured
+}
+
+// String is for logs: "place 1,0,1, X+ spare-0 at 10.0.0.9:7001", or "as configured".
+func (s State) String() string {
+	out := ""
+	if s.Placed {
+		out = "place " + s.Coord.String()
+	}
+	for i, d := range grid.Directions() {
+		if p := s.Peers[i]; p.Node != "" {
+			if out != "" {
+				out += ", "
+			}
+			out += fmt.Sprintf("%s %s", d, p.Node)
+			if p.Address.IsValid() {
+				out += " at " + p.Address.String()
+			}
+		}
+	}
+	return cmp.Or(out, "as configured")
+}

@@ -133,7 +133,7 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer, Findings, Mask and Procedure is set.
+// one of Reports, Answer, Findings, Mask, Procedure and Peers is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none

@@ -217,7 +217,9 @@ func (m *Metrics) preset() {
 		m.Dropped.WithLabelValues(q)
 		m.Depth.WithLabelValues(q)
 	}
-	m.Dropped.WithLabelValues("forward-digests") // pushed out by newer ones
+	for _, q := range []string{"forward-digests", "masks", "peers"} { // pushed out by newer ones; said again
+		m.Dropped.WithLabelValues(q)
+	}
 	for _, o := range []string{AgainSent, AgainLimited} {
 		m.Again.WithLabelValues(o)
 	}

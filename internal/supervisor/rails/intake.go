@@ -55,7 +55,10 @@ type Teller interface {
 }
 
 // Masks takes what nodes say of their channel masks. It does not block.
-type Masks interface{ Mask(st *lofamov1.MaskStatus) }
+type Masks interface{ Heard(st *lofamov1.MaskStatus) }
+
+// Peers takes what nodes say of the ends of their links, spares included. It does not block.
+type Peers interface{ Heard(st *lofamov1.PeerStatus) }
 
 // Border passes evidence on to the supervisors of other regions. Its methods do not block.
 type Border interface {
@@ -79,6 +82,7 @@ type IntakeConfig struct {
 	Diagnoses Diagnoses
 	Teller    Teller
 	Masks     Masks
+	Peers     Peers
 	Border    Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
@@ -220,8 +224,8 @@ func (in *Intake) handle(p packet) {
 		in.findings(p, path, id, give)
 		return
 	}
-	if st := a.Msg.GetMaskStatus(); st != nil {
-		in.mask(p, path, &a, st)
+	if st := statusOf(a.Msg); st != nil {
+		in.status(p, path, &a, st)
 		return
 	}
 	to.Relayed = a.Path == fault.PathTorus
@@ -272,14 +276,38 @@ func (in *Intake) findings(p packet, path fault.Path, id fault.NodeID, take func
 	in.cfg.Forwarder.Forward(req, nil, p.arrived)
 }
 
-// mask hands what a node says of its mask to whoever leads.
-func (in *Intake) mask(p packet, path fault.Path, a *servicenet.Arrival, st *lofamov1.MaskStatus) {
+// holding is what a node says that it holds of the supervisors' words: a MaskStatus or a PeerStatus.
+type holding interface{ GetNode() string }
+
+// statusOf returns the status that a message holds; nil: none.
+func statusOf(msg *lofamov1.Message) holding {
+	switch b := msg.GetBody().(type) {
+	case *lofamov1.Message_MaskStatus:
+		return b.MaskStatus
+	case *lofamov1.Message_PeerStatus:
+		return b.PeerStatus
+	}
+	return nil
+}
+
+// takeStatus hands it to who ordered it.
+func (in *Intake) takeStatus(st holding, to engine.To) {
+	switch st := st.(type) {
+	case *lofamov1.MaskStatus:
+		if in.known(fault.NodeID(st.GetNode()), to) {
+			in.cfg.Masks.Heard(st)
+		}
+	case *lofamov1.PeerStatus: // of a spare too, which has no place: Peers knows who is in the topology
+		in.cfg.Peers.Heard(st)
+	}
+}
+
+// status hands what a node says that it holds to whoever leads.
+func (in *Intake) status(p packet, path fault.Path, a *servicenet.Arrival, st holding) {
 	to := engine.To{Addr: p.from.String()}
-	switch {
-	case !in.known(fault.NodeID(st.GetNode()), to):
-	case in.cfg.Leader.Term() != 0:
-		in.cfg.Masks.Mask(st)
-	default:
+	if in.cfg.Leader.Term() != 0 {
+		in.takeStatus(st, to)
+	} else {
 		in.cfg.Forwarder.Forward(request(p, path, a, &engine.Input{To: to}), nil, p.arrived)
 	}
 }
@@ -416,10 +444,8 @@ func (in *Intake) Forwarded(req *lofamov1.ForwardRequest) *engine.Input {
 		}
 		return nil
 	}
-	if st := a.Msg.GetMaskStatus(); st != nil {
-		if in.known(fault.NodeID(st.GetNode()), engine.To{Addr: req.GetFrom()}) {
-			in.cfg.Masks.Mask(st)
-		}
+	if st := statusOf(a.Msg); st != nil {
+		in.takeStatus(st, engine.To{Addr: req.GetFrom()})
 		return nil
 	}
 	return in.evidence(&a, engine.To{

@@ -466,11 +466,10 @@ func (s *Sender) fail(what string, node fault.NodeID, err error) {
 	s.cfg.Logger.Debug("send", "what", what, "node", node, "err", err)
 }
 
-// Order sends a node the supervisors' word on its channel mask, always signed: straight, and through these neighbours.
-func (s *Sender) Order(o *lofamov1.MaskOrder, via []fault.NodeID) {
-	const what = "mask order"
-	node := fault.NodeID(o.GetNode())
-	sealed, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}, s.cfg.Signer)
+// Order sends a node an order of some kind, always signed: straight, and through these neighbours.
+func (s *Sender) Order(node fault.NodeID, what string, o *lofamov1.Message, via []fault.NodeID) {
+	what += " order"
+	sealed, err := servicenet.Seal(o, s.cfg.Signer)
 	if err != nil {
 		s.fail(what, node, err)
 		return

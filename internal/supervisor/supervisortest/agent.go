@@ -30,7 +30,8 @@ type Agent struct {
 	acks  []Ack
 	again int
 	told  []*lofamov1.Told
-	mask  *lofamov1.MaskOrder // the newest; nil: none came
+	mask  *lofamov1.MaskOrder  // the newest; nil: none came
+	peers *lofamov1.PeerStatus // nil: it knows nothing of peers
 
 	procedures []*lofamov1.ProcedureOrder // that came
 	heard      chan struct{}              // closed and renewed with every ack
@@ -336,6 +337,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	}
 	if p := o.Msg.GetProcedureOrder(); p != nil && p.GetNode() == string(a.ID) {
 		a.takeProcedure(from, p)
+	}
+	if p := o.Msg.GetPeerOrder(); p != nil && p.GetNode() == string(a.ID) {
+		a.takePeers(from, p)
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
 		a.answer(from, c)

@@ -1,4 +1,4 @@
-package masker
+package orderer
 
 import (
 	"math"
@@ -18,8 +18,20 @@ const (
 
 var (
 	begin = time.Unix(1_800_000_000, 0)
-	cfg   = Config{Again: time.Second, Most: 4 * time.Second}
+	cfg   = Config[chanmask.Mask, *lofamov1.MaskStatus]{
+		Again: time.Second, Most: 4 * time.Second, Usual: chanmask.All, Asks: 2,
+		Holds: func(st *lofamov1.MaskStatus) (chanmask.Mask, bool) {
+			return chanmask.Mask(st.GetOrdered()), !st.GetLost()
+		},
+		Anew: (*lofamov1.MaskStatus).GetLost,
+	}
 	xPlus = chanmask.All.Without(grid.XPlus)
+)
+
+// What nodes hold in the tests is a channel mask.
+type (
+	machine = Machine[chanmask.Mask, *lofamov1.MaskStatus]
+	order   = Order[chanmask.Mask]
 )
 
 func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskStatus {
@@ -27,7 +39,7 @@ func said(id fault.NodeID, number uint64, ordered chanmask.Mask) *lofamov1.MaskS
 }
 
 // tick expects one order, or with node empty none.
-func tick(t *testing.T, m *Machine, at time.Duration, want ...Order) {
+func tick(t *testing.T, m *machine, at time.Duration, want ...order) {
 	t.Helper()
 	out, _ := m.Tick(begin.Add(at))
 	if len(out) != len(want) {
@@ -45,20 +57,20 @@ func TestOrderedUntilHeard(t *testing.T) {
 	m := New(cfg)
 	xMinus := chanmask.All.Without(grid.XMinus)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus, b: xMinus}, 7)
-	tick(t, m, 0, Order{a, 7, xPlus, 1}, Order{b, 7, xMinus, 1})
+	tick(t, m, 0, order{a, 7, xPlus, 1, false}, order{b, 7, xMinus, 1, false})
 	m.Heard(begin, said(a, 7, xPlus))
 	tick(t, m, 999*time.Millisecond)
-	tick(t, m, time.Second, Order{b, 7, xMinus, 2})
+	tick(t, m, time.Second, order{b, 7, xMinus, 2, false})
 	tick(t, m, 2999*time.Millisecond)
-	tick(t, m, 3*time.Second, Order{b, 7, xMinus, 3})
-	tick(t, m, 7*time.Second, Order{b, 7, xMinus, 4})
-	tick(t, m, 11*time.Second, Order{b, 7, xMinus, 5})
+	tick(t, m, 3*time.Second, order{b, 7, xMinus, 3, false})
+	tick(t, m, 7*time.Second, order{b, 7, xMinus, 4, false})
+	tick(t, m, 11*time.Second, order{b, 7, xMinus, 5, false})
 	m.Heard(begin, said(b, 7, xMinus))
 	if out, wake := m.Tick(begin.Add(time.Hour)); len(out) > 0 || !wake.IsZero() {
 		t.Errorf("settled, and then %+v, wake %v", out, wake)
 	}
 	m.Wanted(begin.Add(time.Hour), nil, 9)
-	tick(t, m, time.Hour, Order{a, 9, chanmask.All, 1}, Order{b, 9, chanmask.All, 1})
+	tick(t, m, time.Hour, order{a, 9, chanmask.All, 1, false}, order{b, 9, chanmask.All, 1, false})
 	m.Heard(begin, said(a, 9, chanmask.All))
 	m.Heard(begin, said(b, 9, chanmask.All))
 	tick(t, m, 2*time.Hour)
@@ -69,13 +81,13 @@ func TestSaysOtherwise(t *testing.T) {
 	m := New(cfg)
 	m.Wanted(begin, nil, 12)
 	m.Heard(begin, said(a, 7, xPlus))
-	tick(t, m, 0, Order{a, 12, chanmask.All, 1})
+	tick(t, m, 0, order{a, 12, chanmask.All, 1, false})
 	m.Heard(begin, said(a, 12, chanmask.All))
 	tick(t, m, time.Minute)
 	lost := said(a, 0, chanmask.All)
 	lost.Lost = true // it goes on in its epoch
 	m.Heard(begin.Add(time.Minute), lost)
-	tick(t, m, time.Minute, Order{a, 12, chanmask.All, 1})
+	tick(t, m, time.Minute, order{a, 12, chanmask.All, 1, false})
 }
 
 // A node that has a word of a store that is gone, with a number that the present one has not got to, is not left with it.
@@ -84,21 +96,21 @@ func TestStoreBeganAnew(t *testing.T) {
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{b: xPlus}, 12)
 	m.Heard(begin, said(a, 5000, xPlus))
 	m.Heard(begin, said(b, 12, chanmask.All)) // another word of the same number
-	tick(t, m, 0, Order{a, 5001, chanmask.All, 1}, Order{b, 13, xPlus, 1})
+	tick(t, m, 0, order{a, 5001, chanmask.All, 1, false}, order{b, 13, xPlus, 1, false})
 	m.Heard(begin, said(a, 5001, chanmask.All))
 	m.Heard(begin, said(b, 13, xPlus))
 	m.Wanted(begin, nil, 14)
-	tick(t, m, 0, Order{b, 14, chanmask.All, 1})
+	tick(t, m, 0, order{b, 14, chanmask.All, 1, false})
 	m.Heard(begin, said(b, 14, chanmask.All))
 	m.Heard(begin, said(a, math.MaxUint64, xPlus)) // nonsense: it hurts itself
-	tick(t, m, time.Minute, Order{a, 14, chanmask.All, 1})
+	tick(t, m, time.Minute, order{a, 14, chanmask.All, 1, false})
 }
 
 // A status that was overtaken by a newer one says nothing.
 func TestOvertaken(t *testing.T) {
 	m := New(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
-	tick(t, m, 0, Order{a, 7, xPlus, 1})
+	tick(t, m, 0, order{a, 7, xPlus, 1, false})
 	m.Heard(begin, said(a, 7, xPlus))
 	m.Heard(begin, said(a, 5, chanmask.All))
 	old := said(a, 8, chanmask.All)
@@ -112,4 +124,24 @@ func TestOvertaken(t *testing.T) {
 	if all := m.Said(); len(all) != 0 {
 		t.Errorf("of a node that is gone: %v", all)
 	}
+}
+
+// Who has not spoken is asked, from when that is wanted on, a few times; who answers as he should is left alone, and who was left alone
+// is ordered when something is wanted of him.
+func TestAsk(t *testing.T) {
+	m := New(cfg)
+	m.Wanted(begin, nil, 5)
+	m.Ask(a, begin.Add(time.Minute))
+	m.Ask(b, begin.Add(time.Minute))
+	tick(t, m, 0)
+	if _, wake := m.Tick(begin); !wake.Equal(begin.Add(time.Minute)) {
+		t.Errorf("wake %v", wake)
+	}
+	tick(t, m, time.Minute, order{a, 5, chanmask.All, 1, true}, order{b, 5, chanmask.All, 1, true})
+	m.Heard(begin.Add(time.Minute), said(a, 0, chanmask.All))
+	m.Ask(a, begin)
+	tick(t, m, 61*time.Second, order{b, 5, chanmask.All, 2, true})
+	tick(t, m, time.Hour)
+	m.Wanted(begin.Add(time.Hour), map[fault.NodeID]chanmask.Mask{b: xPlus}, 6)
+	tick(t, m, time.Hour, order{b, 6, xPlus, 1, false})
 }

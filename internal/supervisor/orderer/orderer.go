@@ -1,0 +1,202 @@
+// Package orderer decides which nodes the leader sends the supervisors' word to, and when again, until each has said that it has it: on their
+// channel masks (seed 003 §5.2.3.2: "the central controller can send messages telling the appropriate nodes to mark certain links as dead"),
+// and on who is at the other ends of their links.
+//
+//	settled ──wanted changes, or the node says otherwise──► ordered ──the node says that it has it──► settled
+//	                                                          │  ▲
+//	                                                          └──┘ again, ever more rarely
+//
+// It is pure. It knows no links, only what each node is to hold; it seals and sends nothing.
+package orderer
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Said is what a node says that it holds.
+type Said interface {
+	GetNode() string
+	GetEpoch() uint64  // its boot epoch
+	GetNumber() uint64 // of the word that it holds
+}
+
+// Config of a Machine for words W and what nodes say of them, S.
+type Config[W comparable, S Said] struct {
+	Again time.Duration // between the first two orders to a node; doubled each time
+	Most  time.Duration // and no longer than this
+	Usual W             // what nodes are to hold of which nothing else is wanted
+	// Holds is what a node says that it holds; false: it has lost it, and whatever it is it is told again.
+	Holds func(S) (W, bool)
+	// Anew says that a node's numbers and epochs may be lower than they were.
+	Anew func(S) bool
+	// Asks is how often a node that says nothing is asked what it holds (Ask) until it is left alone.
+	Asks int
+}
+
+// Order is to be sent.
+type Order[W comparable] struct {
+	Node   fault.NodeID
+	Number uint64
+	Word   W
+	Try    int  // from 1
+	Asked  bool // it is a question: nothing but the usual was ever wanted of the node
+}
+
+// node is one that does not hold what is usual as a matter of course.
+type node[W comparable, S Said] struct {
+	want  W
+	said  S
+	spoke bool // to this leader
+	asked bool // nothing else than the usual was ever wanted of it, but an answer
+	try   int
+	again time.Time // when it is ordered; of no meaning when it is settled
+}
+
+// Machine is for one goroutine, and for one term of leadership.
+type Machine[W comparable, S Said] struct {
+	cfg    Config[W, S]
+	number uint64
+	nodes  map[fault.NodeID]*node[W, S]
+	// What is looked at is few, however many have spoken: who is not settled, and of whom something else than the usual is wanted.
+	open, special map[fault.NodeID]bool
+}
+
+// New returns a machine that wants nothing of anybody.
+func New[W comparable, S Said](cfg Config[W, S]) *Machine[W, S] {
+	return &Machine[W, S]{cfg: cfg, nodes: make(map[fault.NodeID]*node[W, S]), open: make(map[fault.NodeID]bool), special: make(map[fault.NodeID]bool)}
+}
+
+func (m *Machine[W, S]) settled(n *node[W, S]) bool {
+	if !n.spoke {
+		return n.asked && n.try >= m.cfg.Asks
+	}
+	word, has := m.cfg.Holds(n.said)
+	return has && word == n.want
+}
+
+// numberFor is that of an order to a node: one more than the node has, if it has got that far, or it would refuse whatever it is told for
+// as long as a store that began anew has lower revisions.
+func (m *Machine[W, S]) numberFor(n *node[W, S]) uint64 {
+	if !n.spoke {
+		return m.number
+	}
+	if has := n.said.GetNumber(); has < math.MaxUint64 {
+		return max(m.number, has+1)
+	}
+	return m.number
+}
+
+// Wanted takes what nodes are to hold, as of a revision of the store; those that are not named what is usual.
+func (m *Machine[W, S]) Wanted(now time.Time, words map[fault.NodeID]W, revision uint64) {
+	m.number = revision
+	for id, want := range words {
+		m.want(now, id, want)
+	}
+	for id := range m.special {
+		if _, ok := words[id]; !ok {
+			m.want(now, id, m.cfg.Usual)
+		}
+	}
+}
+
+func (m *Machine[W, S]) want(now time.Time, id fault.NodeID, word W) {
+	n := m.nodes[id]
+	switch {
+	case n == nil && word == m.cfg.Usual:
+		return
+	case n == nil:
+		n = &node[W, S]{want: word, again: now}
+		m.nodes[id] = n
+	case n.want != word:
+		n.want, n.asked, n.try, n.again = word, false, 0, now
+	}
+	if word == m.cfg.Usual {
+		delete(m.special, id)
+	} else {
+		m.special[id] = true
+	}
+	m.note(id, n)
+}
+
+// note remembers whether a node is to be looked at.
+func (m *Machine[W, S]) note(id fault.NodeID, n *node[W, S]) {
+	if m.settled(n) {
+		delete(m.open, id)
+	} else {
+		m.open[id] = true
+	}
+}
+
+// Ask has a node that has not spoken asked what it holds, from a time on, by an order of what is wanted of it.
+func (m *Machine[W, S]) Ask(id fault.NodeID, from time.Time) {
+	if m.nodes[id] == nil {
+		m.nodes[id] = &node[W, S]{want: m.cfg.Usual, asked: true, again: from}
+		m.note(id, m.nodes[id])
+	}
+}
+
+// Heard takes what a node says. What is older than what it said before is passed over, unless its numbers may have begun anew, in the same
+// boot epoch even: another order does no harm.
+func (m *Machine[W, S]) Heard(now time.Time, st S) {
+	id := fault.NodeID(st.GetNode())
+	n := m.nodes[id]
+	if n == nil {
+		n = &node[W, S]{want: m.cfg.Usual, again: now}
+		m.nodes[id] = n
+	}
+	if was := n.said; n.spoke && !m.cfg.Anew(st) && (st.GetEpoch() < was.GetEpoch() || st.GetEpoch() == was.GetEpoch() && st.GetNumber() < was.GetNumber()) {
+		return
+	}
+	was := n.spoke && m.settled(n)
+	n.said, n.spoke = st, true
+	if was && !m.settled(n) {
+		n.try, n.again = 0, now
+	}
+	m.note(id, n)
+}
+
+// Forget drops nodes that are not in the torus any more.
+func (m *Machine[W, S]) Forget(gone func(fault.NodeID) bool) {
+	for id := range m.nodes {
+		if gone(id) {
+			delete(m.nodes, id)
+			delete(m.open, id)
+			delete(m.special, id)
+		}
+	}
+}
+
+// Tick returns the orders that are due, by node, and when the next one is; zero: everybody has what he is to have.
+func (m *Machine[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
+	for _, id := range slices.Sorted(maps.Keys(m.open)) {
+		n := m.nodes[id]
+		if !now.Before(n.again) {
+			n.try++
+			n.again = now.Add(min(m.cfg.Again<<min(n.try-1, 16), m.cfg.Most))
+			out = append(out, Order[W]{id, m.numberFor(n), n.want, n.try, n.asked})
+			if m.note(id, n); m.settled(n) { // asked for the last time
+				continue
+			}
+		}
+		if wake.IsZero() || n.again.Before(wake) {
+			wake = n.again
+		}
+	}
+	return out, wake
+}
+
+// Said returns what nodes said, by node.
+func (m *Machine[W, S]) Said() []S {
+	var out []S
+	for _, id := range slices.Sorted(maps.Keys(m.nodes)) {
+		if n := m.nodes[id]; n.spoke {
+			out = append(out, n.said)
+		}
+	}
+	return out
+}

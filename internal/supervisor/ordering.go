@@ -1,0 +1,154 @@
+package supervisor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/orderer"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// orderQueue bounds the statuses that wait; beyond it they are dropped: who is not heard is asked again.
+const orderQueue = 1024
+
+// orderTime is how often it is looked whether this replica leads now, or nodes have changed their places.
+const orderTime = time.Second
+
+// word is a kind of word that nodes are told: on their masks, on their peers. Its methods are called by one goroutine.
+type word[W comparable, S orderer.Said] interface {
+	// begin is called when this replica leads; false: it is not ready, and is asked again.
+	begin(ctx context.Context) bool
+	// said is told what a node says. It returns false for a node that has no part in it.
+	said(st S) bool
+	// follow tells the machine what is wanted. Nothing is ordered before at, when it is to be called again; zero: as soon as anything happens.
+	follow(ctx context.Context, m *orderer.Machine[W, S]) (at time.Time)
+	// changed is closed when something else is wanted; nil: there is nothing to tell of it.
+	changed() <-chan struct{}
+	// message is an order as it is sent.
+	message(o orderer.Order[W]) *lofamov1.Message
+}
+
+// orders has nodes told words until they say that they have them, while this replica leads.
+type orders[W comparable, S orderer.Said] struct {
+	s     *Supervisor
+	what  string // kind of word
+	cfg   orderer.Config[W, S]
+	word  word[W, S]
+	heard chan S
+
+	mu    sync.Mutex
+	saids []S // nil unless somebody wants to know
+	shown bool
+}
+
+func newOrders[W comparable, S orderer.Said](s *Supervisor, what string, cfg orderer.Config[W, S], w word[W, S]) *orders[W, S] {
+	return &orders[W, S]{s: s, what: what, cfg: cfg, word: w, heard: make(chan S, orderQueue)}
+}
+
+// Heard takes what a node says. It does not block.
+func (k *orders[W, S]) Heard(st S) {
+	select {
+	case k.heard <- st:
+	default:
+		k.s.metrics.Dropped.WithLabelValues(k.what).Inc()
+	}
+}
+
+// Said returns what nodes said to this replica since it leads.
+func (k *orders[W, S]) Said() []S {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.saids
+}
+
+// run works until the context ends.
+func (k *orders[W, S]) run(ctx context.Context) {
+	var m *orderer.Machine[W, S] // nil while another leads
+	timer := time.NewTicker(orderTime)
+	defer timer.Stop()
+	for {
+		changed := k.word.changed()
+		switch {
+		case !k.s.engine.Leading():
+			m = nil
+		case m == nil && k.word.begin(ctx):
+			m = orderer.New(k.cfg)
+		}
+		wake := k.work(ctx, m)
+		select {
+		case <-ctx.Done():
+			return
+		case heard := <-k.heard:
+			k.take(m, heard)
+		case <-changed:
+		case <-timer.C:
+		case <-wake:
+		}
+	}
+}
+
+// take tells the machine what nodes have said: all that waits, so that it is followed once.
+func (k *orders[W, S]) take(m *orderer.Machine[W, S], st S) {
+	for {
+		if m != nil && k.word.said(st) {
+			m.Heard(time.Now(), st)
+		}
+		select {
+		case st = <-k.heard:
+		default:
+			return
+		}
+	}
+}
+
+// work sends what is due, and returns when to look again; nil: nobody is waited for.
+func (k *orders[W, S]) work(ctx context.Context, m *orderer.Machine[W, S]) <-chan time.Time {
+	var all []S
+	var wake <-chan time.Time
+	if m != nil {
+		if at := k.word.follow(ctx, m); at.IsZero() {
+			wake = k.order(m)
+		} else {
+			wake = time.After(time.Until(at))
+		}
+		if k.shown { // it costs as much as there are nodes that have spoken
+			all = m.Said()
+		}
+	}
+	k.mu.Lock()
+	k.saids = all
+	k.mu.Unlock()
+	return wake
+}
+
+func (k *orders[W, S]) order(m *orderer.Machine[W, S]) <-chan time.Time {
+	due, wake := m.Tick(time.Now())
+	for _, o := range due {
+		k.s.sender.Order(o.Node, k.what, k.word.message(o), k.s.viaNeighbours(o.Node, o.Try, o.Asked))
+		if !o.Asked && o.Try > 1 && o.Try&(o.Try-1) == 0 {
+			k.s.logger.Info("a node has not said that it has what it was told: sent again", "what", k.what, "node", o.Node, "word", o.Word, "try", o.Try)
+		}
+	}
+	if wake.IsZero() {
+		return nil
+	}
+	return time.After(time.Until(wake))
+}
+
+// viaNeighbours are the neighbours through which an order goes as well, from the second try on, unless it is a question.
+func (s *Supervisor) viaNeighbours(node fault.NodeID, try int, asked bool) []fault.NodeID {
+	at, ok := s.names.Coord(node)
+	if !ok || asked || try < 2 {
+		return nil
+	}
+	topo := s.names.Topology()
+	var out []fault.NodeID
+	for _, c := range topo.Dims.Neighbours(at) {
+		if n, known := topo.Place(c); known {
+			out = append(out, n.ID)
+		}
+	}
+	return out
+}

@@ -1,0 +1,179 @@
+package supervisor
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/orderer"
+	"github.com/lofamo/lofamo/internal/supervisor/peering"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Times of the word on peers.
+const (
+	// peersSettle is how long what nodes say is gathered before it is followed: a cluster that starts says much at once, and each plan looks at
+	// all of it.
+	peersSettle = 200 * time.Millisecond
+	// peersAsk is how long after the beginning of a term nodes are asked that have never said where their ends are: most do without.
+	peersAsk = 20 * time.Second
+	// peersStore bounds one try to store what nodes have said.
+	peersStore = 5 * time.Second
+	// peersPuts is how many nodes' words are stored with one commit.
+	peersPuts = 40
+	// peersPace is between two nodes that are asked.
+	peersPace = 20 * time.Millisecond
+	// peersShare bounds what part of its time this replica makes plans.
+	peersShare = 10
+	// peersBound is up to how many nodes what they say is stored, and those are asked that have not spoken. It takes half a kilobyte a node in the
+	// store; in a larger torus the next leader begins with what the nodes say then, and what spares and those around them hold is said by themselves.
+	peersBound = 20_000
+)
+
+// peerWord is the word on peers and on the places of spares.
+type peerWord struct {
+	s       *Supervisor
+	records peering.Records // as stored, and what has been said since
+	put     map[fault.NodeID]bool
+	plan    peering.Plan
+	topo    *topology.Topology // that the plan is of; nil: of none
+	dirty   time.Time          // since when the plan is not of the records; zero: it is
+	settle  time.Duration      // how long it may be so
+	askAt   time.Time
+	lacking int
+}
+
+func newPeerOrders(s *Supervisor) *orders[peering.Word, *lofamov1.PeerStatus] {
+	return newOrders(s, "peers", orderer.Config[peering.Word, *lofamov1.PeerStatus]{
+		Again: 500 * time.Millisecond, Most: 10 * time.Second, Asks: 2,
+		Holds: func(st *lofamov1.PeerStatus) (peering.Word, bool) { return peering.Held(st), !st.GetLost() },
+		// A spare that waits has no boot epoch, and may have begun with an empty disk.
+		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
+	}, &peerWord{s: s})
+}
+
+// begin takes over what is stored.
+func (k *peerWord) begin(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, peersStore)
+	defer cancel()
+	records, err := k.s.store.Peers(ctx)
+	if err != nil {
+		k.s.logger.Info("where the ends of links are is not known yet", "err", err)
+		return false
+	}
+	now := time.Now()
+	*k = peerWord{s: k.s, records: records, put: make(map[fault.NodeID]bool), askAt: now.Add(peersAsk), dirty: now, settle: peersSettle}
+	return true
+}
+
+// said records it. Spares have a part in it, too.
+func (k *peerWord) said(st *lofamov1.PeerStatus) bool {
+	id := fault.NodeID(st.GetNode())
+	if _, listed := k.s.names.Topology().Node(id); !listed {
+		return false
+	}
+	kept := peering.Keep(k.records[id], st)
+	if !proto.Equal(k.records[id], kept) {
+		k.records[id], k.put[id] = kept, true
+		if k.dirty.IsZero() {
+			k.dirty = time.Now()
+		}
+	}
+	return !st.GetConfiguration() // which says nothing of what it holds
+}
+
+func (*peerWord) changed() <-chan struct{} { return nil }
+
+// follow makes a plan where there is none of what is known now, and has stored what nodes have said: before others are told of it.
+func (k *peerWord) follow(ctx context.Context, m *orderer.Machine[peering.Word, *lofamov1.PeerStatus]) time.Time {
+	now, topo := time.Now(), k.s.names.Topology()
+	if at := k.dirty.Add(k.settle); !k.dirty.IsZero() && now.Before(at) {
+		return at
+	}
+	if k.topo != topo || !k.dirty.IsZero() {
+		if !k.store(ctx, topo) {
+			return now.Add(orderTime)
+		}
+		k.plan, k.topo, k.dirty = peering.Of(topo, k.records), topo, time.Time{}
+		k.settle = max(peersSettle, peersShare*time.Since(now))
+		if n := len(k.plan.Lacking); n != k.lacking {
+			k.lacking = n
+			k.s.logger.Info("nodes that cannot be told of all their peers, for nobody has said where these are", "nodes", k.plan.Lacking)
+		}
+		m.Forget(func(id fault.NodeID) bool { _, listed := topo.Node(id); return !listed })
+		k.ask(m, topo)
+	}
+	m.Wanted(now, k.plan.Words, topo.Revision)
+	return time.Time{}
+}
+
+// ask has those asked that have never said where their ends are.
+func (k *peerWord) ask(m *orderer.Machine[peering.Word, *lofamov1.PeerStatus], topo *topology.Topology) {
+	if len(topo.Nodes) > peersBound {
+		return
+	}
+	for i, n := range topo.Placed() {
+		if len(k.records[n.ID].GetEnds()) == 0 {
+			m.Ask(n.ID, k.askAt.Add(time.Duration(i)*peersPace))
+		}
+	}
+}
+
+// store commits what nodes have said, and takes away what is of no node any more.
+func (k *peerWord) store(ctx context.Context, topo *topology.Topology) bool {
+	gone := func(id fault.NodeID) bool { _, listed := topo.Node(id); return !listed }
+	var deletes []string
+	for _, id := range slices.Sorted(maps.Keys(k.records)) {
+		if gone(id) {
+			deletes = append(deletes, store.PeersKey(id))
+			delete(k.records, id)
+			delete(k.put, id)
+		}
+	}
+	if len(topo.Nodes) > peersBound {
+		clear(k.put)
+	}
+	ids := slices.Sorted(maps.Keys(k.put))
+	for len(ids)+len(deletes) > 0 {
+		var w store.Write
+		n := min(len(ids), peersPuts)
+		for _, id := range ids[:n] {
+			kv, err := store.PeersPut(k.records[id])
+			if err != nil {
+				k.s.logger.Error("what a node says of its links is not kept", "node", id, "err", err)
+				continue
+			}
+			w.Puts = append(w.Puts, kv)
+		}
+		d := min(len(deletes), peersPuts)
+		w.Deletes = deletes[:d]
+		if !k.write(ctx, w) {
+			return false
+		}
+		for _, id := range ids[:n] {
+			delete(k.put, id)
+		}
+		ids, deletes = ids[n:], deletes[d:]
+	}
+	return true
+}
+
+func (k *peerWord) write(ctx context.Context, w store.Write) bool {
+	ctx, cancel := context.WithTimeout(ctx, peersStore)
+	defer cancel()
+	if _, err := k.s.engine.Write(ctx, w); err != nil {
+		k.s.logger.Info("where the ends of links are is not stored yet", "err", err)
+		return false
+	}
+	return true
+}
+
+func (k *peerWord) message(o orderer.Order[peering.Word]) *lofamov1.Message {
+	return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o.Word.Order(o.Node, o.Number)}}
+}

@@ -1,0 +1,75 @@
+package supervisortest
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// EndOf is where a node's end of a link is in these tests: nobody listens there.
+func EndOf(id fault.NodeID, d grid.Direction) string {
+	sum := 0
+	for _, b := range []byte(id) {
+		sum = (sum*31 + int(b)) % 250
+	}
+	return fmt.Sprintf("10.9.0.%d:%d", 1+sum, 7000+int(d))
+}
+
+// Link gives a node ends of links, and the peers that its configuration has: those of its place, or none for a spare (""). It answers peer orders from
+// then on.
+func (a *Agent) Link(dims grid.Dims, at string) {
+	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == ""}
+	if st.Spare {
+		st.Epoch = 0 // it waits
+	}
+	for _, d := range dims.Links() {
+		st.Ends = append(st.Ends, &lofamov1.Peer{Direction: uint32(d), Address: EndOf(a.ID, d)})
+		if c, err := grid.ParseCoord(at); err == nil {
+			n, _ := dims.Neighbour(c, d)
+			peer := fault.DefaultNodeID(n)
+			st.Configured = append(st.Configured, &lofamov1.Peer{Direction: uint32(d), Node: string(peer), Address: EndOf(peer, d.Opposite())})
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.peers = st
+}
+
+// SayPeers has the node say what it holds of its peers.
+func (a *Agent) SayPeers(t testing.TB, to string) {
+	t.Helper()
+	a.Say(t, fault.HalfDNP, to, &lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}})
+}
+
+// Peers returns what the node holds of its peers.
+func (a *Agent) Peers() *lofamov1.PeerStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return proto.CloneOf(a.peers)
+}
+
+// takePeers takes an order as a DNP half does, or a spare that waits, and answers it unless that half is dead.
+func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
+	a.mu.Lock()
+	dead := a.dead[fault.HalfDNP] || a.peers == nil
+	if !dead && o.GetNumber() > a.peers.GetNumber() {
+		a.peers.Number, a.peers.Peers = o.GetNumber(), o.GetPeers()
+		if a.peers.GetSpare() {
+			a.peers.Coord = o.GetCoord()
+		}
+	}
+	a.mu.Unlock()
+	if dead {
+		return
+	}
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: a.Peers()}}, a.sign[fault.HalfDNP]); err == nil {
+		_ = a.socket.Send(from, b)
+	}
+}

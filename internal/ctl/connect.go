@@ -127,7 +127,7 @@ func (a *app) completeNodes(cmd *cobra.Command, _ []string, prefix string) ([]st
 	var names []string
 	if a.server == "" {
 		if c, err := a.local("completion"); err == nil {
-			for _, n := range c.Info().Nodes {
+			for _, n := range c.Info().All() {
 				names = append(names, string(n.ID))
 			}
 		}

@@ -175,8 +175,9 @@ func (a *app) replaceCommand() *cobra.Command {
 masked, and what waits at their ends goes other ways; the spare gets the place in the topology; when it is heard
 there and both ends of all its links are well, the links are restored and its mark is taken away.
 
-The spare's agent is to be configured for the place, and its neighbours' agents for it, before it is heard: docs/topology.md
-says how. Whoever calls this again goes on where it was.`,
+The supervisors tell the spare its place and its neighbours, and the neighbours who is there now: nobody edits a configuration. The
+spare's agent is to run, with 'spare: true'; docs/topology.md says how, and what to look at while this waits. Whoever calls this again goes
+on where it was.`,
 		Example:           "  lofamoctl node replace n1-0-1 spare-0",
 		Args:              exactly("BROKEN (a node)", "SPARE (a node without a place)"),
 		ValidArgsFunction: a.completeNodes,

@@ -20,6 +20,7 @@ type upFlags struct {
 	dims        string
 	supervisors int
 	regions     int
+	spares      int
 	interfaces  int
 	restart     string
 	preset      string
@@ -48,6 +49,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
   lofamoctl up --detach --dims 3x3x3 --preset fast --dir /tmp/c
   lofamoctl up --restart always
   lofamoctl up --force-new --dims 4x4 --supervisors 5
+  lofamoctl up --spares 1
   lofamoctl up --dims 4x2x2 --regions 2 --supervisors 1`,
 		Args: exactly(),
 	}
@@ -55,6 +57,7 @@ heard, and names those that are not NORMAL. What was injected into processes, li
 	fl.StringVar(&f.dims, "dims", "2x2x2", "sizes of the torus: one to three, as in 4, 4x4 or 2x2x2; a size of 1 has no links")
 	fl.IntVar(&f.supervisors, "supervisors", 3, "replicas of the supervisor: 1, 3 or 5")
 	fl.IntVar(&f.regions, "regions", 0, "divide the torus, across its largest dimension, into so many regions with supervisors of their own, below a parent of all")
+	fl.IntVar(&f.spares, "spares", 0, "nodes without a place, spare-0 and so on, to be put in that of another one ('node replace NODE spare-0')")
 	fl.IntVar(&f.interfaces, "service-interfaces", 1, "of every node: 1, or 2 of which one can be cut alone ('inject NODE cut-interface 1')")
 	fl.StringVar(&f.restart, "restart", "never", "of halves that end or hang: never (a killed half stays dead until 'inject NODE heal'), always (its recovery daemon starts it again)")
 	fl.StringVar(&f.preset, "preset", config.PresetDefault, "periods: "+strings.Join(config.PresetNames(), ", "))
@@ -88,6 +91,9 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 	if size := max(dims.X, dims.Y, dims.Z); f.regions < 0 || f.regions == 1 || f.regions > size {
 		return localcluster.Options{}, usagef("--regions %d: want 0 (not divided) or 2 to %d, the largest size of the torus", f.regions, size)
 	}
+	if f.spares < 0 || f.spares > localcluster.MaxNodes || f.spares > 0 && f.regions > 0 {
+		return localcluster.Options{}, usagef("--spares %d: want 0 to %d, and none with --regions", f.spares, localcluster.MaxNodes)
+	}
 	if f.interfaces < 1 || f.interfaces > localcluster.MaxServiceInterfaces {
 		return localcluster.Options{}, usagef("--service-interfaces %d: want 1 to %d", f.interfaces, localcluster.MaxServiceInterfaces)
 	}
@@ -104,7 +110,7 @@ func (f *upFlags) options(dir string) (localcluster.Options, error) {
 		return localcluster.Options{}, usagef("--timeout %v: want a positive time such as 90s", f.timeout)
 	}
 	return localcluster.Options{
-		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
+		Dir: dir, Dims: dims, Supervisors: f.supervisors, Regions: f.regions, Spares: f.spares, ServiceInterfaces: f.interfaces, Preset: f.preset, BinDir: f.binDir,
 		Restart: f.restart, LogLevel: f.logLevel, Force: f.forceNew,
 	}, nil
 }
@@ -164,7 +170,11 @@ func (a *app) makeOrReuse(o localcluster.Options, f *upFlags) (c *localcluster.C
 		return nil, false, err
 	}
 	info := c.Info()
-	a.printf("made a %s cluster in %s: %d nodes, %s, preset %s\n", info.Dims, c.Dir(), len(info.Nodes), plural(len(info.Supervisors), "supervisor"), info.Preset)
+	nodes := plural(len(info.Nodes), "node")
+	if n := len(info.Spares); n > 0 {
+		nodes += ", " + plural(n, "spare")
+	}
+	a.printf("made a %s cluster in %s: %s, %s, preset %s\n", info.Dims, c.Dir(), nodes, plural(len(info.Supervisors), "supervisor"), info.Preset)
 	return c, true, nil
 }
 
@@ -186,6 +196,7 @@ func (f *upFlags) differs(old *localcluster.Cluster) error {
 		{"dims", dims.String(), info.Dims},
 		{"supervisors", fmt.Sprint(f.supervisors), fmt.Sprint(len(old.Serving("")))},
 		{"regions", fmt.Sprint(f.regions), fmt.Sprint(info.Regions)},
+		{"spares", fmt.Sprint(f.spares), fmt.Sprint(len(info.Spares))},
 		{"service-interfaces", fmt.Sprint(f.interfaces), fmt.Sprint(max(1, info.ServiceInterfaces))},
 		{"restart", f.restart, cmp.Or(info.Restart, "never")},
 		{"preset", f.preset, info.Preset},
@@ -289,7 +300,7 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 	}
 	a.printf("\nTry next%s:\n", map[bool]string{true: "", false: ", in another terminal"}[f.detach])
 	var rows [][]string
-	for _, line := range [][2]string{
+	hints := [][2]string{
 		{"get nodes", "every node, its state and cause"},
 		{"map", "the torus in the terminal"},
 		{"watch", "changes as they are committed"},
@@ -299,7 +310,12 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 		{"regs " + coord, "the node's registers, decoded"},
 		{"inject all heal", "put everything right"},
 		{"down", "stop the cluster"},
-	} {
+	}
+	if spares := c.Info().Spares; len(spares) > 0 {
+		replace := [2]string{"node replace " + string(nodes[len(nodes)*5/8].ID) + " " + string(spares[0].ID), "put a spare in the place of a node"}
+		hints = slices.Insert(hints, len(hints)-2, replace)
+	}
+	for _, line := range hints {
 		rows = append(rows, []string{"  lofamoctl " + line[0] + flag, line[1]})
 	}
 	_ = table(a.env.Stdout, rows) // as good as printf, whose errors are not looked at either

@@ -147,7 +147,7 @@ func TestUpDownAndUpAgain(t *testing.T) {
 	if got := run(t, env, "inject", "0,0,0", "kill-host"); got.code != 1 || !strings.Contains(got.stderr, "not running") {
 		t.Errorf("inject into a stopped cluster: %+v", got)
 	}
-	for _, args := range [][]string{{"--dims", "3x3"}, {"--supervisors", "3"}, {"--service-interfaces", "2"}, {"--restart", "always"}, {"--preset", "fast"}, {"--log-level", "debug"}} {
+	for _, args := range [][]string{{"--dims", "3x3"}, {"--supervisors", "3"}, {"--service-interfaces", "2"}, {"--spares", "1"}, {"--restart", "always"}, {"--preset", "fast"}, {"--log-level", "debug"}} {
 		if got := up(args...); got.code != 1 || !strings.Contains(got.stderr, args[0][2:]) || !strings.Contains(got.stderr, "--force-new") {
 			t.Errorf("up %v of a stopped cluster: %+v", args, got)
 		}

@@ -15,7 +15,7 @@ import (
 // cluster takes free ports of 127.0.0.1.
 type Addresses struct {
 	Supervisors []SupervisorAddresses // by number
-	Nodes       []NodeAddresses       // by rank
+	Nodes       []NodeAddresses       // by rank, and then the spares
 }
 
 // SupervisorAddresses is where one replica listens. Its certificate names all their IPs.
@@ -52,13 +52,13 @@ type LinkAddress struct {
 
 // check says whether the plan covers the cluster. What the addresses must be like, the programs'
 // configurations check.
-func (a Addresses) check(d grid.Dims, supervisors, interfaces int) error {
+func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error {
 	var errs []error
 	if n := len(a.Supervisors); n != supervisors {
 		errs = append(errs, fmt.Errorf("addresses: given those of %d supervisors: want %d", n, supervisors))
 	}
-	if n := len(a.Nodes); n != d.Nodes() {
-		errs = append(errs, fmt.Errorf("addresses: given those of %d nodes: want %d for a %s torus", n, d.Nodes(), d))
+	if n := len(a.Nodes); n != d.Nodes()+spares {
+		errs = append(errs, fmt.Errorf("addresses: given those of %d nodes: want %d for a %s torus and %d spares", n, d.Nodes()+spares, d, spares))
 	}
 	for i, s := range a.Supervisors {
 		if n := len(s.Report); n != interfaces {
@@ -110,7 +110,7 @@ func (c *Cluster) takePorts() (Addresses, error) {
 	interfaces := c.info.interfaces()
 	perSupervisor, perNode := 5+interfaces, 1+interfaces
 	dirs := c.dims.Links()
-	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.Nodes)*(perNode+len(dirs)))
+	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.All())*(perNode+len(dirs)))
 	if err != nil {
 		return Addresses{}, err
 	}
@@ -127,7 +127,7 @@ func (c *Cluster) takePorts() (Addresses, error) {
 		err = errors.Join(err, takeErr)
 		a.Supervisors = append(a.Supervisors, s)
 	}
-	for range c.info.Nodes {
+	for range c.info.All() {
 		n := NodeAddresses{Gossip: take(), Links: map[grid.Direction]LinkAddress{}}
 		for k := range interfaces {
 			n.Service = append(n.Service, config.ServiceAddr{Listen: takeOn(k)})

@@ -47,7 +47,9 @@ type Options struct {
 	// Regions into which the torus is divided, across its largest dimension, each with as many supervisors; and so
 	// many for their parent. 0: it is not divided.
 	Regions int
-	Preset  string // of the periods; "default" when empty
+	// Spares are made besides: nodes without a place, at most MaxNodes. None where there are regions.
+	Spares int
+	Preset string // of the periods; "default" when empty
 	// ServiceInterfaces of every node: 1 or 2; 1 when zero. Number 0 is on 127.0.0.1, 1 on 127.0.0.2.
 	ServiceInterfaces int
 	BinDir            string // see FindBinaries
@@ -101,11 +103,14 @@ func (o *Options) complete() error {
 	if _, size := largest(o.Dims); o.Regions == 1 || o.Regions < 0 || o.Regions > size {
 		errs = append(errs, fmt.Errorf("regions: given %d: want 0 (not divided) or 2 to %d, the largest size of the torus", o.Regions, size))
 	}
+	if o.Spares < 0 || o.Spares > MaxNodes || o.Spares > 0 && o.Regions > 0 {
+		errs = append(errs, fmt.Errorf("spares: given %d: want 0 to %d, and none where the torus is divided into regions", o.Spares, MaxNodes))
+	}
 	if o.ServiceInterfaces < 1 || o.ServiceInterfaces > MaxServiceInterfaces {
 		errs = append(errs, fmt.Errorf("service interfaces: given %d: want 1 to %d", o.ServiceInterfaces, MaxServiceInterfaces))
 	}
 	if o.Addresses != nil {
-		errs = append(errs, o.Addresses.check(o.Dims, o.Supervisors+o.Regions*o.Supervisors, o.ServiceInterfaces))
+		errs = append(errs, o.Addresses.check(o.Dims, o.Spares, o.Supervisors+o.Regions*o.Supervisors, o.ServiceInterfaces))
 	}
 	if !slices.Contains([]string{"", "never", "always"}, o.Restart) {
 		errs = append(errs, fmt.Errorf("restart: given %q: want never or always", o.Restart))
@@ -205,11 +210,18 @@ func (c *Cluster) plan(o Options) {
 		id := fault.DefaultNodeID(at)
 		c.info.Nodes = append(c.info.Nodes, NodeInfo{ID: id, Coord: at.String(), StateDir: filepath.Join(c.nodeDir(id), "state")})
 	}
+	for i := range o.Spares {
+		id := SpareID(i)
+		c.info.Spares = append(c.info.Spares, NodeInfo{ID: id, StateDir: filepath.Join(c.nodeDir(id), "state")})
+	}
 }
+
+// SpareID returns the name of the spare of that number.
+func SpareID(i int) fault.NodeID { return fault.NodeID(fmt.Sprintf("spare-%d", i)) }
 
 func (c *Cluster) checkPaths() error {
 	longest := 0
-	for _, n := range c.info.Nodes {
+	for _, n := range c.info.All() {
 		longest = max(longest, len(n.StateDir))
 	}
 	if over := longest - maxStateDir; over > 0 {
@@ -235,7 +247,7 @@ func (c *Cluster) write(o Options) error {
 			return err
 		}
 	}
-	for r := range c.info.Nodes {
+	for r := range c.info.All() {
 		if err := c.writeNode(r, a, o); err != nil {
 			return err
 		}
@@ -250,8 +262,8 @@ func (c *Cluster) note(a Addresses) {
 		s := &c.info.Supervisors[i]
 		s.GRPC, s.HTTP, s.Report = a.Supervisors[i].GRPC, a.Supervisors[i].HTTP, a.Supervisors[i].Report[0]
 	}
-	for r := range c.info.Nodes {
-		c.info.Nodes[r].Interface = a.Nodes[r].Service[0].Interface
+	for r := range c.info.All() {
+		c.info.at(r).Interface = a.Nodes[r].Service[0].Interface
 	}
 }
 
@@ -284,7 +296,7 @@ func (c *Cluster) writeKeys(a Addresses) error {
 			return err
 		}
 	}
-	for _, n := range c.info.Nodes {
+	for _, n := range c.info.All() {
 		for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
 			if err := c.issue(ca, pki.NodeIdentity(clusterName, n.ID, h), certName(n.ID, h), nil, nil); err != nil {
 				return err
@@ -331,6 +343,10 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 		services := a.Nodes[r].services()
 		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:], Labels: c.labels(r), Region: c.regionOf(r)})
 	}
+	for k, n := range c.info.Spares {
+		services := a.Nodes[len(c.info.Nodes)+k].services()
+		cfg.Spares = append(cfg.Spares, config.SpareEntry{ID: n.ID, Service: services[0], Alternates: services[1:]})
+	}
 	reports := a.Supervisors[i].Report
 	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = reports[0], s.GRPC, s.HTTP, reports[1:]
 	cfg.GossipListen, cfg.GossipKeyFile = a.Supervisors[i].Gossip, c.path("gossip.key")
@@ -360,31 +376,26 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 }
 
 func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
-	n := c.info.Nodes[rank]
+	n := *c.info.at(rank)
 	dir := c.nodeDir(n.ID)
 	cfg := config.DefaultAgent()
-	cfg.Cluster, cfg.Node, cfg.Coord, cfg.Dims = clusterName, n.ID, n.Coord, c.dims.String()
+	cfg.Cluster, cfg.Node, cfg.Coord, cfg.Dims, cfg.Spare = clusterName, n.ID, n.Coord, c.dims.String(), n.Coord == ""
 	cfg.StateDir, cfg.Preset, cfg.Periods = n.StateDir, o.Preset, o.Periods
 	cfg.TLS = config.AgentTLS{
 		CA:       c.PKI("ca.pem"),
 		HostCert: c.PKI(certName(n.ID, fault.HalfHost) + ".pem"), HostKey: c.PKI(certName(n.ID, fault.HalfHost) + ".key"),
 		DNPCert: c.PKI(certName(n.ID, fault.HalfDNP) + ".pem"), DNPKey: c.PKI(certName(n.ID, fault.HalfDNP) + ".key"),
 	}
-	cfg.Links = map[string]config.LinkAddr{}
-	at := c.dims.At(rank)
-	for _, d := range c.dims.Links() {
-		peer, _ := c.dims.Neighbour(at, d)
-		peerRank := c.dims.Rank(peer)
-		local, remote := a.Nodes[rank].Links[d], a.Nodes[peerRank].Links[d.Opposite()]
-		cfg.Links[d.String()] = config.LinkAddr{
-			Local: local.Listen, Peer: remote.Listen, PeerNode: c.info.Nodes[peerRank].ID, Interface: local.Interface,
-		}
-	}
+	cfg.Links = c.links(rank, a)
 	service := a.Nodes[rank].Service
 	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = service[0].Listen, service[0].Interface, service[1:]
 	cfg.Service.GossipListen, cfg.Service.GossipKeyFile = a.Nodes[rank].Gossip, c.path("gossip.key")
 	cfg.Service.SpoolBytes = spoolBytes
-	ours := c.serving(c.regionOf(rank))
+	region := ""
+	if !cfg.Spare {
+		region = c.regionOf(rank)
+	}
+	ours := c.serving(region)
 	for _, j := range ours {
 		cfg.Service.GossipJoin = append(cfg.Service.GossipJoin, a.Supervisors[j].Gossip)
 	}
@@ -413,6 +424,22 @@ func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
 		return err
 	}
 	return writeYAML(filepath.Join(dir, "agent.yaml"), cfg)
+}
+
+// links are those of a node; of a spare its own ends alone.
+func (c *Cluster) links(rank int, a Addresses) map[string]config.LinkAddr {
+	out := map[string]config.LinkAddr{}
+	for _, d := range c.dims.Links() {
+		local := a.Nodes[rank].Links[d]
+		l := config.LinkAddr{Local: local.Listen, Interface: local.Interface}
+		if rank < len(c.info.Nodes) {
+			peer, _ := c.dims.Neighbour(c.dims.At(rank), d)
+			r := c.dims.Rank(peer)
+			l.Peer, l.PeerNode = a.Nodes[r].Links[d.Opposite()].Listen, c.info.Nodes[r].ID
+		}
+		out[d.String()] = l
+	}
+	return out
 }
 
 // checkInterval is the time between two runs of a peripheral's check script. Each starts a

@@ -122,6 +122,43 @@ func TestCreateWritesValidConfigurations(t *testing.T) {
 	}
 }
 
+// Spares have ends of their own, no place and no peers, and every supervisor knows them.
+func TestCreateSpares(t *testing.T) {
+	c := create(t, Options{Dims: dims(t, "2x2x1"), Supervisors: 1, Spares: 2})
+	locals := map[string]bool{}
+	for i, n := range c.Info().All() {
+		a, err := config.LoadAgent(filepath.Join(c.nodeDir(n.ID), "agent.yaml"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spare := i >= 4; a.Spare != spare || (a.Coord == "") != spare || len(a.Links) != 4 {
+			t.Errorf("node %s: spare %t at %q with %d links", n.ID, a.Spare, a.Coord, len(a.Links))
+		}
+		for d, l := range a.Links {
+			if locals[l.Local] || a.Spare != (l.Peer == "" && l.PeerNode == "") {
+				t.Errorf("node %s: link %s: %+v", n.ID, d, l)
+			}
+			locals[l.Local] = true
+		}
+		if _, err := pki.LoadSigner(a.TLS.DNPCert, a.TLS.DNPKey); err != nil {
+			t.Error(err)
+		}
+	}
+	s, err := config.LoadSupervisor(c.supervisorConfig("sup-0"), nil)
+	if err != nil || len(s.Nodes) != 4 || len(s.Spares) != 2 || s.Spares[1].ID != "spare-1" || s.Spares[1].Service == "" {
+		t.Errorf("the supervisor knows the spares %+v, %v", s.Spares, err)
+	}
+	if n, err := c.Node("spare-1"); err != nil || n.Coord != "" {
+		t.Errorf("%+v, %v", n, err)
+	}
+	for _, o := range []Options{{Spares: -1}, {Spares: 1, Regions: 2}} {
+		o.Dir, o.Dims = filepath.Join(shortTempDir(t), "c"), dims(t, "2x2x1")
+		if _, err := Create(o); err == nil || !strings.Contains(err.Error(), "spares: given") {
+			t.Errorf("%d spares, %d regions: %v", o.Spares, o.Regions, err)
+		}
+	}
+}
+
 func TestCreateRefuses(t *testing.T) {
 	full := shortTempDir(t)
 	if err := os.WriteFile(filepath.Join(full, "thesis.tex"), nil, 0o644); err != nil {

@@ -19,7 +19,7 @@ func (c *Cluster) StartRun(name string) error {
 	if c.binDir, err = FindBinaries(c.binDir); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(c.info.Nodes, func(o NodeInfo) bool { return o.ID == n.ID })
+	i := slices.IndexFunc(c.info.All(), func(o NodeInfo) bool { return o.ID == n.ID })
 	if err := c.startNode(i); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@
 //	cluster.json                     what the cluster is, and its processes
 //	pki/ca.pem ca.key viewer.pem …   authority and users' certificates
 //	gossip.key
-//	nodes/ID/agent.yaml run.log host.log dnp.log
+//	nodes/ID/agent.yaml run.log host.log dnp.log     of spares too
 //	nodes/ID/state/                  registers, mailboxes, epochs, control sockets
 //	nodes/ID/sys/ proc/ peripheral0  what the node's sensors see
 //	supervisors/ID/supervisor.yaml data/ log
@@ -24,6 +24,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -59,7 +60,20 @@ type Info struct {
 	// Regions into which the torus is divided; 0: it is not. Their parent's replicas stand first in Supervisors.
 	Regions     int              `json:"regions,omitempty"`
 	Supervisors []SupervisorInfo `json:"supervisors"`
-	Nodes       []NodeInfo       `json:"nodes"`
+	Nodes       []NodeInfo       `json:"nodes"` // by the ranks of their places, as the cluster was made
+	// Spares are nodes that were made without a place, to be put in that of another one.
+	Spares []NodeInfo `json:"spares,omitempty"`
+}
+
+// All are the nodes and the spares.
+func (i Info) All() []NodeInfo { return slices.Concat(i.Nodes, i.Spares) }
+
+// at returns a node by its number: its rank, or behind the nodes the number of a spare.
+func (i *Info) at(n int) *NodeInfo {
+	if n < len(i.Nodes) {
+		return &i.Nodes[n]
+	}
+	return &i.Spares[n-len(i.Nodes)]
 }
 
 func (i Info) interfaces() int { return max(1, i.ServiceInterfaces) }
@@ -80,7 +94,7 @@ type SupervisorInfo struct {
 // NodeInfo is one node.
 type NodeInfo struct {
 	ID       fault.NodeID `json:"id"`
-	Coord    string       `json:"coord"`
+	Coord    string       `json:"coord,omitempty"` // as it was made; empty: a spare
 	StateDir string       `json:"stateDir"`
 	// Interface is the real network interface of its service network; empty when that is pretended.
 	Interface string `json:"interface,omitempty"`
@@ -160,9 +174,9 @@ func (c *Cluster) RegisterFile(n NodeInfo) string { return filepath.Join(n.State
 // PKI returns the path of a file of the cluster's keys and certificates.
 func (c *Cluster) PKI(name string) string { return c.path("pki", name) }
 
-// Node finds a node by id or by coordinates ("1,0,1").
+// Node finds a node by id or by coordinates ("1,0,1"), which are those that it was made with.
 func (c *Cluster) Node(name string) (NodeInfo, error) {
-	for _, n := range c.info.Nodes {
+	for _, n := range c.info.All() {
 		if string(n.ID) == name {
 			return n, nil
 		}

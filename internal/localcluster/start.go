@@ -109,7 +109,7 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 	if err := c.freePorts(); err != nil {
 		return err
 	}
-	c.exited = make(chan Exit, len(c.info.Nodes)+len(c.info.Supervisors))
+	c.exited = make(chan Exit, len(c.info.All())+len(c.info.Supervisors))
 	p := Progress{Phase: "supervisors", Supervisors: len(c.serving("")), Nodes: len(c.info.Nodes)}
 	report(progress, p)
 	if err := c.startSupervisors(); err != nil {
@@ -119,11 +119,11 @@ func (c *Cluster) Start(ctx context.Context, progress func(Progress)) error {
 		return err
 	}
 	p.Phase = "agents"
-	for i := range c.info.Nodes {
+	for i := range c.info.All() {
 		if err := c.startNode(i); err != nil {
 			return errors.Join(err, c.save())
 		}
-		p.Started++
+		p.Started = min(i+1, p.Nodes)
 		report(progress, p)
 	}
 	return c.save()
@@ -165,7 +165,7 @@ func (c *Cluster) startSupervisors() error {
 }
 
 func (c *Cluster) startNode(i int) error {
-	n := &c.info.Nodes[i]
+	n := c.info.at(i)
 	dir := c.nodeDir(n.ID)
 	pid, started, err := c.spawn(member{"node", string(n.ID)}, filepath.Join(dir, "run.log"), agentProgram,
 		"run", "--config", filepath.Join(dir, "agent.yaml"), "--restart="+cmp.Or(c.info.Restart, "never"))
@@ -397,6 +397,7 @@ func (c *Cluster) watchNodes(ctx context.Context, progress func(Progress), enoug
 func (s *nodesSeen) add(nodes []*lofamov1.Node) {
 	for _, n := range nodes {
 		switch {
+		case n.GetSpare(): // nothing is known of it
 		// A restored map may still say NORMAL of a node that has not spoken since: age tells.
 		case n.GetAge() == nil || !linksKnown(n):
 			s.unheard = append(s.unheard, describe(n))

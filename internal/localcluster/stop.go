@@ -17,7 +17,7 @@ func (c *Cluster) Running() []string {
 			out = append(out, fmt.Sprintf("supervisor %s is process %d", s.ID, s.PID))
 		}
 	}
-	for _, n := range c.info.Nodes {
+	for _, n := range c.info.All() {
 		if alive(n.RunPID, n.Started) {
 			out = append(out, fmt.Sprintf("node %s is process %d", n.ID, n.RunPID))
 		}
@@ -74,7 +74,7 @@ func (c *Cluster) Stop(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, n := range c.info.Nodes {
+	for _, n := range c.info.All() {
 		if err := hold(n.RunPID, n.Started); err != nil {
 			return err
 		}
@@ -94,8 +94,9 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	for i := range c.info.Supervisors {
 		c.info.Supervisors[i].PID, c.info.Supervisors[i].Started = 0, 0
 	}
-	for i := range c.info.Nodes {
-		c.info.Nodes[i].RunPID, c.info.Nodes[i].Started = 0, 0
+	for i := range c.info.All() {
+		n := c.info.at(i)
+		n.RunPID, n.Started = 0, 0
 	}
 	return c.save()
 }

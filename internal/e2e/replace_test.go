@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/lab"
+	"github.com/lofamo/lofamo/internal/localcluster"
+)
+
+// flow has a node report its temperature as FAILED and as NORMAL in turn, each when the one before is in the map, until it is stopped; stop
+// says how often each.
+func (t trial) flow(node string) (stop func() (failures int)) {
+	ctx, cancel := context.WithCancel(t.Context())
+	n := 0
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			for _, at := range []struct {
+				value float64
+				state lofamov1.State
+			}{{110, failed}, {45, normal}} {
+				mark := t.Mark()
+				if _, err := t.Cluster.Inject(context.Background(), node, sensor("temperature", at.value)); err != nil {
+					t.Error(err)
+					return
+				}
+				wait, done := context.WithTimeout(context.Background(), patience)
+				_, err := t.Wait(wait, mark, lab.Becomes(node, "temperature", at.state))
+				done()
+				if err != nil {
+					t.Errorf("a report of %s is lost: %v", node, err)
+					return
+				}
+			}
+			n++
+		}
+	})
+	return func() int {
+		cancel()
+		wg.Wait()
+		return n
+	}
+}
+
+// replace runs lofamoctl node replace. It is killed when it prints what contains interrupt, unless that is empty.
+func (t trial) replace(broken, spare, interrupt string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), settling)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(binaries, "lofamoctl"), "node", "replace", broken, spare, "--dir", t.Cluster.Dir())
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	for s := bufio.NewScanner(out); s.Scan(); {
+		t.Log(s.Text())
+		if interrupt != "" && strings.Contains(s.Text(), interrupt) {
+			killed = cmd.Process.Kill() == nil
+		}
+	}
+	if err := cmd.Wait(); (err != nil) != killed || killed != (interrupt != "") {
+		t.Fatalf("node replace: %v, interrupted %t", err, killed)
+	}
+}
+
+// TestReplace puts a spare in the place of a dead node while reports flow: who does it is interrupted twice and begins again, no configuration is
+// edited, all links of the place come up with the spare, its masks are gone, and no report is lost or doubled.
+func TestReplace(t *testing.T) {
+	const broken, spare = "n1-0-1", "spare-0"
+	often := config.Duration(50 * time.Millisecond)
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Spares: 1, Periods: &config.PeriodsOverride{SensorPeriod: &often}})
+	tr := begin(t, l)
+	nodes := []string{"n0-0-1", "n1-1-1", "n0-1-0"} // two neighbours, and one far away
+	var stops []func() int
+	for _, n := range nodes {
+		stops = append(stops, tr.flow(n))
+	}
+	tr.inject(broken, simple(localcluster.KillNode))
+	tr.becomes(broken, "node", failed)
+	tr.replace(broken, spare, "masking the links")
+	tr.replace(broken, spare, "gets the place")
+	tr.replace(broken, spare, "")
+
+	masks, err := operator(t, l).ListMasks(t.Context())
+	if err != nil || len(masks.GetMasks()) > 0 {
+		t.Errorf("masks that are left: %v, %v", masks, err)
+	}
+	for i, stop := range stops {
+		n := stop()
+		said := tr.received(nodes[i] + " temperature FAILED")
+		said = slices.DeleteFunc(said, func(r *lofamov1.ReportStatus) bool {
+			return !r.GetCommitted() || r.GetDigest() || r.GetNode() != nodes[i]
+		})
+		if n == 0 || len(said) != n {
+			t.Errorf("%s said %d times that its temperature FAILED, and %d of these are there", nodes[i], n, len(said))
+		}
+		t.Logf("%s: %d reports each way", nodes[i], n)
+	}
+	tr.settled()
+	if n := tr.node(spare); n.GetCoord() != "1,0,1" || n.GetSpare() || n.GetMaintenance() != nil || n.GetState() != normal {
+		t.Errorf("the spare: %v", n)
+	}
+	if n := tr.node(broken); !n.GetSpare() || n.GetMaintenance() == nil {
+		t.Errorf("the broken node: %v", n)
+	}
+	for _, s := range l.Since(tr.mark) { // nothing else was called wrong
+		known := slices.Contains(nodes, s.GetNode()) && s.GetComponent() == "temperature"
+		if touches := strings.HasPrefix(s.GetComponent(), "link/"); s.GetTo() == failed && s.GetNode() != broken && s.GetNode() != spare && !known && !touches {
+			t.Errorf("found FAILED: %s", s)
+		}
+	}
+
+	// What a neighbour was told it has kept: it finds the spare again after a restart.
+	tr.inject("n0-0-1", simple(localcluster.KillDNP))
+	tr.becomes("n0-0-1", "dnp", failed)
+	tr.heal("n0-0-1")
+	tr.settled()
+}

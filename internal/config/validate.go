@@ -254,52 +254,6 @@ func (s SelfTestConfig) validate(p *problems) {
 	}
 }
 
-// validateLinks checks that there is exactly one link for each direction of the torus, and that no
-// two sockets of this node share an address.
-func (a Agent) validateLinks(p *problems, dims grid.Dims, haveDims bool) {
-	udp := taken{}
-	udp.add(p, "service.listen", a.Service.Listen)
-	udp.add(p, "service.gossipListen", a.Service.GossipListen)
-	for i, s := range a.Service.Alternates {
-		udp.add(p, fmt.Sprintf("service.alternates[%d].listen", i), s.Listen)
-	}
-	for _, name := range sortedKeys(a.Links) {
-		field, l := "links."+name, a.Links[name]
-		dir, err := grid.ParseDirection(name)
-		switch {
-		case err != nil:
-			p.wrap(field, err)
-		case haveDims && !dims.HasLink(dir):
-			p.bad(field, "a link", "none: the %s torus has size 1 in that dimension", dims)
-		}
-		if _, ok := p.listen(field+".local", l.Local); ok {
-			udp.add(p, field+".local", l.Local)
-		}
-		if !a.Spare {
-			p.remote(field+".peer", l.Peer)
-		} else if l.Peer != "" || l.PeerNode != "" {
-			p.bad(field+".peer", strings.TrimSpace(l.Peer+" "+string(l.PeerNode)), "nothing: a spare is told its peers")
-		}
-		if l.PeerNode != "" {
-			p.name(field+".peerNode", string(l.PeerNode))
-		}
-		p.iface(field+".interface", l.Interface)
-	}
-	if !haveDims {
-		return
-	}
-	for i, name := range a.MaskedLinks {
-		if dir, err := grid.ParseDirection(name); err != nil || !dims.HasLink(dir) {
-			p.bad(fmt.Sprintf("maskedLinks[%d]", i), name, "a direction in which a torus of %s has links", dims)
-		}
-	}
-	for _, dir := range dims.Links() {
-		if _, ok := a.Links[dir.String()]; !ok {
-			p.bad("links."+dir.String(), "", "a link: every node of the %s torus has one in that direction", dims)
-		}
-	}
-}
-
 func (s ServiceConfig) validate(p *problems) {
 	p.listen("service.listen", s.Listen)
 	p.gossip("service.", s.GossipListen, s.GossipKeyFile, s.GossipJoin)

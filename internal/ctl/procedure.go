@@ -206,7 +206,7 @@ func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 		}
 		return fmt.Sprintf("not empty: messages held at %d, %d silent", len(r.GetHolding()), len(r.GetSilent()))
 	case lofamov1.ProcedureState_PROCEDURE_NETWORK_CLEAR:
-		return "somebody held messages: another round"
+		return "not all were empty: another round, or the time-out"
 	case lofamov1.ProcedureState_PROCEDURE_DROP_PACKETS:
 		if x.held == 0 {
 			return "nothing is stuck"

@@ -156,6 +156,8 @@ func TestDiagnose(t *testing.T) {
 		t.becomes("n0-0-1", "link/Y+", failed)
 	})
 
+	drains(t, l)
+
 	try(t, l, "who may", func(t trial) {
 		if _, err := t.Client.Diagnose(t.Context(), &lofamov1.DiagnoseRequest{}, nil); status.Code(err) != codes.PermissionDenied {
 			t.Errorf("a viewer: %v", err)

@@ -353,7 +353,8 @@ func (m *Machine) Report() *lofamov1.ProcedureReport {
 		} else if n.member && !slices.Contains(r.Silent, string(id)) {
 			r.Silent = append(r.Silent, string(id))
 		}
-		if n.end.GetHeld() > 0 && !slices.Contains(r.Holding, string(id)) {
+		// Of a torus that was empty: what has come since then.
+		if n.end.GetHeld() > 0 && !r.GetClear() && !slices.Contains(r.Holding, string(id)) {
 			r.Holding = append(r.Holding, string(id))
 		}
 		r.Rounds = max(r.Rounds, n.end.GetRound())

@@ -172,6 +172,7 @@ func TestWell(t *testing.T) {
 		}
 		w.says(rank, normal, func(st *lofamov1.ProcedureStatus) {
 			isClear(st)
+			st.Held = 1 // what has come since it was empty
 			st.Steps = []*lofamov1.ProcedureStep{{State: drain, TookUs: 5, Held: uint32(rank)}}
 		})
 	}

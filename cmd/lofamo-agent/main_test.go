@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -74,34 +74,12 @@ func node(t *testing.T) config.Agent {
 		t.Fatal(err)
 	}
 	c.Links = map[string]config.LinkAddr{
-		"X+": {Local: freePort(t), Peer: freePort(t)},
-		"X-": {Local: freePort(t), Peer: freePort(t)},
+		"X+": {Local: freeport.Addr(t).String(), Peer: freeport.Addr(t).String()},
+		"X-": {Local: freeport.Addr(t).String(), Peer: freeport.Addr(t).String()},
 	}
-	c.Service.Listen = freePort(t)
-	c.Supervisors = []config.SupervisorAddr{{ID: "sup-0", Report: freePort(t)}}
+	c.Service.Listen = freeport.Addr(t).String()
+	c.Supervisors = []config.SupervisorAddr{{ID: "sup-0", Report: freeport.Addr(t).String()}}
 	return c
-}
-
-// givenPorts are the addresses that freePort has returned: one that is closed is the kernel's to give again at once.
-var givenPorts sync.Map
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	for {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		if addr := l.Addr().String(); !given(addr) {
-			return addr
-		}
-	}
-}
-
-func given(addr string) bool {
-	_, ok := givenPorts.LoadOrStore(addr, true)
-	return ok
 }
 
 func write(t *testing.T, c config.Agent, extra string) string {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -62,7 +63,7 @@ func TestHalvesOutliveAFlood(t *testing.T) {
 		t.Skipf("SKIPPED: SCHED_FIFO is not permitted here: %v", err)
 	}
 	c := node(t)
-	c.Service.GossipListen, c.Service.GossipKeyFile = freePort(t), filepath.Join(filepath.Dir(c.StateDir), "gossip.key")
+	c.Service.GossipListen, c.Service.GossipKeyFile = freeport.Addr(t).String(), filepath.Join(filepath.Dir(c.StateDir), "gossip.key")
 	if err := pki.NewGossipKey(c.Service.GossipKeyFile); err != nil {
 		t.Fatal(err)
 	}

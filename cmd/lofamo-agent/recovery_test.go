@@ -25,6 +25,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -396,7 +397,7 @@ func pair(t *testing.T) [2]config.Agent {
 	b := a
 	dir := t.TempDir()
 	b.Node, b.Coord, b.StateDir = "n1-0-0", "1,0,0", filepath.Join(dir, "state")
-	b.Service.Listen = freePort(t)
+	b.Service.Listen = freeport.Addr(t).String()
 	b.TLS.HostCert, b.TLS.HostKey = filepath.Join(dir, "host.pem"), filepath.Join(dir, "host.key")
 	b.TLS.DNPCert, b.TLS.DNPKey = filepath.Join(dir, "dnp.pem"), filepath.Join(dir, "dnp.key")
 	ca, err := pki.LoadCA(a.TLS.CA, filepath.Join(filepath.Dir(a.TLS.CA), "ca.key"))

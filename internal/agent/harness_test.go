@@ -2,9 +2,7 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -15,6 +13,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -76,45 +75,10 @@ func (n *testNet) linkPorts() map[linkEnd]string {
 	out := map[linkEnd]string{}
 	for rank := range n.dims.Nodes() {
 		for _, d := range n.dims.Links() {
-			out[linkEnd{n.dims.At(rank), d}] = freePort(n.t)
+			out[linkEnd{n.dims.At(rank), d}] = freeport.Addr(n.t).String()
 		}
 	}
 	return out
-}
-
-var portsGiven sync.Map // addresses that freePort has returned
-
-// freePort returns an address of which nobody holds the UDP or the TCP port now. It is of this process
-// alone, so that no outgoing connection of another gets the port before it is taken.
-func freePort(t *testing.T) string {
-	t.Helper()
-	own := fmt.Sprintf("127.%d.%d.1:0", 1+os.Getpid()>>8&0x7f, os.Getpid()&0xff)
-	for range 100 {
-		l, err := net.Listen("tcp4", own)
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().String()
-		u, err := net.ListenPacket("udp4", addr)
-		if cerr := l.Close(); cerr != nil {
-			t.Fatal(cerr)
-		}
-		if err != nil {
-			continue
-		}
-		if _, again := portsGiven.LoadOrStore(addr, true); again { // it is somebody's already, who has not taken it yet
-			if err := u.Close(); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		if err := u.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return addr
-	}
-	t.Fatal("no free port")
-	return ""
 }
 
 func (n *testNet) config(c grid.Coord, ca *pki.CA, links map[linkEnd]string) config.Agent {
@@ -145,7 +109,7 @@ func (n *testNet) config(c grid.Coord, ca *pki.CA, links map[linkEnd]string) con
 		peer, _ := n.dims.Neighbour(c, d)
 		cfg.Links[d.String()] = config.LinkAddr{Local: links[linkEnd{c, d}], Peer: links[linkEnd{peer, d.Opposite()}]}
 	}
-	cfg.Service.Listen = freePort(n.t)
+	cfg.Service.Listen = freeport.Addr(n.t).String()
 	for _, s := range append([]*fakeSupervisor{n.super}, n.more...) {
 		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: s.id, Report: s.net.LocalAddr().String()})
 	}

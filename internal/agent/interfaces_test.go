@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"net"
+	"net/netip"
 	"path/filepath"
 	"testing"
 
@@ -10,6 +10,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/netnstest"
 	"github.com/lofamo/lofamo/internal/pki"
 )
@@ -21,12 +22,8 @@ func TestInterfacesMissingAtStart(t *testing.T) {
 		return
 	}
 	const first, second = "10.77.0.1", "10.77.0.2"
-	at := func(addr, free string) string {
-		_, port, err := net.SplitHostPort(free)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return net.JoinHostPort(addr, port)
+	at := func(addr string) string {
+		return netip.AddrPortFrom(netip.MustParseAddr(addr), freeport.Addr(t).Port()).String()
 	}
 	key := filepath.Join(t.TempDir(), "gossip.key")
 	if err := pki.NewGossipKey(key); err != nil {
@@ -36,10 +33,10 @@ func TestInterfacesMissingAtStart(t *testing.T) {
 		if c.Node != "n0-0-0" {
 			return
 		}
-		c.Service.Listen = at(first, freePort(t))
-		c.Service.GossipListen = at(first, freePort(t))
+		c.Service.Listen = at(first)
+		c.Service.GossipListen = at(first)
 		c.Service.GossipKeyFile = key
-		c.Service.Alternates = []config.ServiceAddr{{Listen: at(second, freePort(t)), Interface: "svc1"}}
+		c.Service.Alternates = []config.ServiceAddr{{Listen: at(second), Interface: "svc1"}}
 	})
 	n.start(at0, fault.HalfHost)
 	n.awaitStatus(at0, "a half without a service network", func(s status.Status) bool {

@@ -13,12 +13,13 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 )
 
 // The metrics of a running half: all families are there from the first scrape, named and described as
 // Prometheus wants it.
 func TestMetrics(t *testing.T) {
-	addr := freePort(t)
+	addr := freeport.Addr(t).String()
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
 		if c.Node == "n0-0-0" {
 			c.HTTP = addr

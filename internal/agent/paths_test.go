@@ -14,6 +14,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 )
 
 var pair = grid.Dims{X: 2, Y: 1, Z: 1}
@@ -37,7 +38,9 @@ func armed(s status.Status) bool { return s.Delivery.GetState() == lofamov1.Path
 
 // twoInterfaces gives every node a second service interface.
 func twoInterfaces(t *testing.T) func(*config.Agent) {
-	return func(c *config.Agent) { c.Service.Alternates = []config.ServiceAddr{{Listen: freePort(t)}} }
+	return func(c *config.Agent) {
+		c.Service.Alternates = []config.ServiceAddr{{Listen: freeport.Addr(t).String()}}
+	}
 }
 
 // REQ, REP and ACK load an alternate that shares neither interface nor supervisor with the primary.
@@ -60,7 +63,7 @@ func TestAlternateIsLoaded(t *testing.T) {
 
 // An ICMP error moves the reports to the armed alternate, and is counted as what it was.
 func TestMigrationByICMPError(t *testing.T) {
-	http := freePort(t)
+	http := freeport.Addr(t).String()
 	n := newTestNet(t, pair, func(c *config.Agent) {
 		if c.Node == "n0-0-0" {
 			c.HTTP = http
@@ -150,7 +153,7 @@ func TestChallengeIsAnsweredWhereItCameFrom(t *testing.T) {
 	n.start(at0, fault.HalfHost)
 	n.awaitStatus(at0, "an answer", func(s status.Status) bool { return s.ServiceNetwork == "NORMAL" })
 	for k, addr := range n.cfgs[at0].Service.Interfaces() {
-		c := &lofamov1.Challenge{Nonce: make([]byte, 16), Node: "n0-0-0", ReplyTo: freePort(t)}
+		c := &lofamov1.Challenge{Nonce: make([]byte, 16), Node: "n0-0-0", ReplyTo: freeport.Addr(t).String()}
 		c.Nonce[0] = byte(k + 1)
 		n.super.send(netip.MustParseAddrPort(addr.Listen), "n0-0-0", fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_Challenge{Challenge: c}})
 		if got := n.super.awaitAnswer(string(c.Nonce)); got != host0 {

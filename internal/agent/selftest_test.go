@@ -18,6 +18,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 )
 
@@ -145,7 +146,7 @@ func newTestedNet(t *testing.T) (*testNet, *spoiler) {
 	}
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
 		c.SelfTest.Interval = config.Duration(500 * time.Millisecond)
-		c.Service.GossipListen, c.Service.GossipKeyFile = freePort(t), key
+		c.Service.GossipListen, c.Service.GossipKeyFile = freeport.Addr(t).String(), key
 	})
 	s := newSpoiler()
 	n.seam = s.seam()

@@ -52,6 +52,7 @@ var layers = map[string][]string{
 	"internal/archtest":       {},
 	"internal/golden":         {},
 	"internal/netnstest":      {},
+	"internal/freeport":       {},
 	"internal/fixedseed":      {},
 	"internal/failpoint":      {},
 	"internal/pki":            {"pkg/fault"},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/udpmangle"
@@ -83,7 +84,7 @@ func (b *badLines) edits() edits {
 // forgery.
 func TestBadServiceNetwork(t *testing.T) {
 	const node = "n1-0-1"
-	b := &badLines{t: t, node: node, http: freeTCP(t), lines: map[string]*udpmangle.Line{}}
+	b := &badLines{t: t, node: node, http: freeport.Addr(t).String(), lines: map[string]*udpmangle.Line{}}
 	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient(), Command: b.edits().command(t)})
 	try(t, l, "lossy", func(t trial) {
 		b.set(t.T, mangle.Faults{Drop: 0.3, Corrupt: 0.01, Duplicate: 0.1, Reorder: 0.1, Jitter: 5 * time.Millisecond})

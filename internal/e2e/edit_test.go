@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -60,17 +59,6 @@ func (e edits) command(t *testing.T) func(member string, argv []string) []string
 		argv[i] = path
 		return argv
 	}
-}
-
-// freeTCP returns a free address of 127.0.0.1.
-func freeTCP(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // metrics are the samples at /metrics, by name with labels.

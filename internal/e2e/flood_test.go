@@ -8,6 +8,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 )
 
@@ -50,7 +51,7 @@ func flap(t trial, node string) (stop func()) {
 // meanwhile, the log stays within its bound and is worked off, and what is said last is what counts.
 func TestFlood(t *testing.T) {
 	const node = "n0-0-0"
-	http := freeTCP(t)
+	http := freeport.Addr(t).String()
 	periods := patient()
 	period := config.Duration(10 * time.Millisecond)
 	periods.SensorPeriod = &period

@@ -20,6 +20,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/localcluster/client"
@@ -278,7 +279,7 @@ func (t trial) writes() (stop func()) {
 // and all is well when the disks are.
 func TestSlowDisk(t *testing.T) {
 	const sender = "n0-0-0"
-	disk, http := newSlowDisk(t), freeTCP(t)
+	disk, http := newSlowDisk(t), freeport.Addr(t).String()
 	edited, slowed := edits{agent: func(c *config.Agent) {
 		if string(c.Node) == sender {
 			c.HTTP = http

@@ -18,6 +18,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -189,7 +190,7 @@ const maxGrowth = 32 << 20
 // a node, also while the node has something to report (row 16 of the fault catalogue): it is refused and
 // counted by its class, memory does not grow, and the service goes on.
 func TestStrangersAreCounted(t *testing.T) {
-	http := freeTCP(t)
+	http := freeport.Addr(t).String()
 	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient(), Command: edits{agent: func(c *config.Agent) {
 		if c.Node == "n0-0-0" {
 			c.HTTP = http

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -41,7 +42,7 @@ func keys(t *testing.T) (dir string) {
 	if err := ca.Save(filepath.Join(dir, "ca.pem"), filepath.Join(dir, "ca.key")); err != nil {
 		t.Fatal(err)
 	}
-	local := []net.IP{net.IPv4(127, 0, 0, 1)}
+	local := []net.IP{net.IPv4(127, 0, 0, 1), freeport.IP().AsSlice()}
 	for name, ips := range map[string][]net.IP{"supervisor": local, "viewer": nil} {
 		id := pki.Identity{Cluster: "test", Role: pki.Role(name), Name: "s1"}
 		if err := ca.IssueTo(filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key"), id, ips, nil); err != nil {
@@ -51,21 +52,11 @@ func keys(t *testing.T) (dir string) {
 	return dir
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
-}
-
 func config(t *testing.T, keys string) embedded.Config {
 	t.Helper()
-	peer := "https://" + freePort(t)
+	peer := "https://" + freeport.Addr(t).String()
 	return embedded.Config{
-		DataDir: t.TempDir(), Name: "s1", PeerURL: peer, ClientURL: "https://" + freePort(t),
+		DataDir: t.TempDir(), Name: "s1", PeerURL: peer, ClientURL: "https://" + freeport.Addr(t).String(),
 		InitialCluster: "s1=" + peer, ClusterState: "new", Token: "test",
 		CertFile: filepath.Join(keys, "supervisor.pem"), KeyFile: filepath.Join(keys, "supervisor.key"), CAFile: filepath.Join(keys, "ca.pem"),
 		AllowClient: api.AuthorizeUnary(api.SupervisorsOnly), AllowStream: api.AuthorizeStream(api.SupervisorsOnly),

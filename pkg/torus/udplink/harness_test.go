@@ -11,8 +11,6 @@ import (
 	"log/slog"
 	"math/big"
 	mrand "math/rand/v2"
-	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -21,6 +19,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/freeport"
 )
 
 // bound is how long a test waits for what must happen: long, for a busy machine.
@@ -93,26 +93,6 @@ func only(name string) func(*x509.Certificate) error {
 	}
 }
 
-// freeAddr returns a loopback address whose port is free for UDP and TCP.
-func freeAddr(t testing.TB) netip.AddrPort {
-	t.Helper()
-	for range 100 {
-		u, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := u.LocalAddr().(*net.UDPAddr).AddrPort()
-		l, err := net.Listen("tcp4", addr.String())
-		_ = u.Close()
-		if err == nil {
-			_ = l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no port free for both UDP and TCP")
-	return netip.AddrPort{}
-}
-
 // logs passes what a link logs to whoever waits for it; when nobody does, it drops.
 type logs chan string
 
@@ -167,7 +147,7 @@ func (n *node) OnSession(_ grid.Direction, s *torus.Session) { n.sessions <- s }
 func pairOf(t testing.TB) (a, b *node) {
 	t.Helper()
 	ca := newAuthority(t)
-	addrA, addrB := freeAddr(t), freeAddr(t)
+	addrA, addrB := freeport.Addr(t), freeport.Addr(t)
 	a = &node{t: t, ca: ca, logs: make(logs, 64), cfg: Config{
 		Dir: grid.XPlus, Dst: grid.Coord{X: 1}, Local: addrA, Peer: addrB, Dialer: true,
 		TLS: ca.config("a"), VerifyPeer: only("b"), Rand: mrand.New(mrand.NewPCG(1, 1)),

@@ -134,10 +134,7 @@ func (m *Machine) evidenceOf(n *node, c fault.Component) []EvidenceStatus {
 func (m *Machine) ownEvidence(n *node, c fault.Component) []EvidenceStatus {
 	var out []EvidenceStatus
 	add := func(k fault.Kind, at time.Time, s fault.State, detail string) {
-		if len(detail) > fault.MaxDetail {
-			detail = detail[:fault.MaxDetail]
-		}
-		out = append(out, EvidenceStatus{Kind: k, Observer: m.observer(fault.Origin{}), At: at, State: s, Detail: detail})
+		out = append(out, EvidenceStatus{Kind: k, Observer: m.observer(fault.Origin{}), At: at, State: s, Detail: fault.Cut(detail, fault.MaxDetail)})
 	}
 	for _, h := range halves {
 		if c != halfComponent(h) {

@@ -9,6 +9,7 @@ package fault
 import (
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -213,6 +214,17 @@ type Observation struct {
 
 // MaxDetail bounds Observation.Detail, in bytes.
 const MaxDetail = 120
+
+// Cut shortens s to at most limit bytes, at the end of a character: half of one is no UTF-8, and could not be sent.
+func Cut(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	for limit > 0 && !utf8.RuneStart(s[limit]) {
+		limit--
+	}
+	return s[:limit]
+}
 
 // Registers are the three LO|FA|MO words of a node (registers.md), as last read by the origin.
 type Registers struct {

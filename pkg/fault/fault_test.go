@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -95,4 +97,13 @@ func TestLabels(t *testing.T) {
 	if errs := CheckLabels(many); len(errs) != 1 || errs[0].Error() != "65 labels: want at most 64" {
 		t.Errorf("%v", errs)
 	}
+}
+
+func TestCutKeepsCharacters(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s, n := rapid.String().Draw(t, "s"), rapid.IntRange(0, 20).Draw(t, "n")
+		if got := Cut(s, n); len(got) > n || !strings.HasPrefix(s, got) || len(s) > n && n-len(got) > 3 || strings.ToValidUTF8(got, "?") != got {
+			t.Fatalf("%q cut to %d is %q", s, n, got)
+		}
+	})
 }

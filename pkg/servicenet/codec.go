@@ -4,7 +4,6 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -327,19 +326,12 @@ func cutDetail(s string, limit int) string {
 	if len(s) > 4*limit {
 		s = s[:4*limit]
 	}
-	s = strings.Map(func(r rune) rune {
+	return fault.Cut(strings.Map(func(r rune) rune {
 		if isControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(s, "?"))
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
+	}, strings.ToValidUTF8(s, "?")), limit)
 }
 
 func encodeDuration(d time.Duration) uint64 {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -95,15 +94,10 @@ func state(r *selftest.Result) lofamov1.TestState {
 
 // Text cuts what people will read to what may be sent: UTF-8 without control characters.
 func Text(s string) string {
-	s = strings.Map(func(r rune) rune {
+	return fault.Cut(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(s, "?"))
-	for len(s) > fault.MaxDetail {
-		_, n := utf8.DecodeLastRuneInString(s)
-		s = s[:len(s)-n]
-	}
-	return s
+	}, strings.ToValidUTF8(s, "?")), fault.MaxDetail)
 }

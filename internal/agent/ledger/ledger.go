@@ -7,7 +7,6 @@
 package ledger
 
 import (
-	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -89,10 +88,7 @@ func (l *Ledger) Set(now time.Time, o fault.Observation) { l.Because(now, o, "")
 // the detail without measured values. Else what is found wrong of a component that was sick already would never be told. Such a change
 // waits until the one before is WhyEvery old, and is none when why has become again what was told.
 func (l *Ledger) Because(now time.Time, o fault.Observation, why string) {
-	if len(o.Detail) > fault.MaxDetail {
-		// No half of a letter is left over: what is not UTF-8 cannot be sent.
-		o.Detail = strings.ToValidUTF8(o.Detail[:fault.MaxDetail], "")
-	}
+	o.Detail = fault.Cut(o.Detail, fault.MaxDetail)
 	k := key{o.Node, o.Component}
 	i, ok := l.index[k]
 	if !ok {

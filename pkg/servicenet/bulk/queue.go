@@ -2,7 +2,6 @@ package bulk
 
 import (
 	"time"
-	"unicode/utf8"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 )
@@ -165,15 +164,4 @@ func (b *bucket) next(now time.Time, waiting int) time.Time {
 		return now.Add(1)
 	}
 	return at
-}
-
-// cut shortens s to at most n bytes, at the end of a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }

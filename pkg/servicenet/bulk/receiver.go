@@ -5,6 +5,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/checksum"
 )
 
@@ -155,7 +156,7 @@ func (r *Receiver) announced(now time.Time, ev Announced, out *ReceiverOutput) {
 			r.anew(now, Refused, m.GetError(), out)
 			return
 		}
-		r.becomeEnded(Refused, cut(m.GetError(), maxError), out)
+		r.becomeEnded(Refused, fault.Cut(m.GetError(), maxError), out)
 		return
 	case offerTooLarge:
 		r.becomeEnded(Refused, fmt.Sprintf("announced are %d bytes: at most %d are wanted", m.GetSize(), r.job.MaxSize), out)

@@ -319,7 +319,7 @@ func (s *Sender) makeRoom(now time.Time, out *SenderOutput) bool {
 // refusal says why a new transfer is not begun, and otherwise makes its key.
 func (s *Sender) refusal(m *lofamov1.BulkRequest, ev Requested, t *transfer) string {
 	if !slices.Contains(s.cfg.Objects, m.GetObject()) {
-		return fmt.Sprintf("object: given %q: there is no such", cut(m.GetObject(), 40))
+		return fmt.Sprintf("object: given %q: there is no such", fault.Cut(m.GetObject(), 40))
 	}
 	if t.maxSize < 1 || t.maxSize > MaxSize {
 		return fmt.Sprintf("max_size: given %d: want 1 to %d", t.maxSize, MaxSize)
@@ -383,7 +383,7 @@ func (s *Sender) becomeFailed(t *transfer, why string, out *SenderOutput) {
 	if why == "" || why == unknownTransfer {
 		why = "failed"
 	}
-	t.failure, t.queue, t.queued = cut(why, maxError), nil, nil
+	t.failure, t.queue, t.queued = fault.Cut(why, maxError), nil, nil
 	out.Release = append(out.Release, t.id)
 	s.announce(t, t.to, out)
 }

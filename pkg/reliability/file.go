@@ -80,6 +80,9 @@ func (m Model) Validate() error {
 		}
 		c.classes(at+".classes", k.Classes, 1)
 	}
+	if r := float64(m.rate()); len(c.errs) == 0 && math.IsInf(r, 0) {
+		c.wrong("faults: the rates of all kinds add up to %v failures an hour: too large a number", r)
+	}
 	return errors.Join(c.errs...)
 }
 

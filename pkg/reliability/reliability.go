@@ -159,20 +159,28 @@ func (m Model) Evaluate(r Rounding) Result {
 	m = m.withDefaults()
 	out := Result{Overall: Row{Name: "overall"}}
 	sum := make([]Rate, len(m.Estimates))
-	var base Rate
 	for _, k := range m.Faults {
 		row := k.evaluate(len(m.Estimates), r)
 		out.Faults = append(out.Faults, row)
-		base += k.Rate()
 		for e, w := range row.With {
 			sum[e] += w.Rate
 		}
 	}
+	base := m.rate()
 	out.Overall.base(base, r)
 	for e := range m.Estimates {
 		out.Overall.with(1-float64(sum[e]/base), sum[e], r)
 	}
 	return out
+}
+
+// rate is that of all faults without fault tolerance.
+func (m Model) rate() Rate {
+	var sum Rate
+	for _, k := range m.Faults {
+		sum += k.Rate()
+	}
+	return sum
 }
 
 // Rate returns that of all faults of a kind without fault tolerance.

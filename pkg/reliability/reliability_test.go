@@ -236,6 +236,20 @@ func TestParseRefusesDepth(t *testing.T) {
 	}
 }
 
+// The rates of each kind are numbers, and those of all kinds together are not.
+func TestParseRefusesSum(t *testing.T) {
+	kind := func(name string) string {
+		return `{"name":"` + name + `","sources":[{"name":"s","perMillionHours":1e308,"count":1.5e6}],"classes":[{"name":"c","weight":1,"coverage":1}]}`
+	}
+	if _, err := reliability.Parse([]byte(`{"faults":[` + kind("a") + `]}`)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := reliability.Parse([]byte(`{"faults":[` + kind("a") + "," + kind("b") + `]}`))
+	if err == nil || !strings.Contains(err.Error(), "faults: the rates of all kinds add up to +Inf failures an hour") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // FuzzParse: what is accepted can be evaluated, with coverages from 0 to 1 and rates that coverage does not raise.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(good))

@@ -60,6 +60,8 @@ func (c *common) openCopy(cs *closers) {
 		why = bootErr.Error()
 	case !known || n.Epoch < 1 || n.Epoch > servicenet.MaxEpoch:
 		why = "the copy's numbers are lost"
+	case last != 0 && n.Epoch > last+servicenet.MaxEpochJump: // a bit flipped in memory before it was stored
+		why = fmt.Sprintf("the copy is of boot epoch %d, and the last that was begun is %d", n.Epoch, last)
 	case last > n.Epoch:
 		why = fmt.Sprintf("a later life had boot epoch %d, the copy is of %d", last, n.Epoch)
 	default:

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -243,6 +244,17 @@ func TestColdStarts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		"an epoch to which no start leads": {false, func(t *testing.T, cfg config.Agent, path string) {
+			f, err := backup.Open(path, copyIdentity(t, cfg, fault.HalfHost))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, _ := f.Numbers()
+			n.Epoch |= 1 << 28
+			if err := errors.Join(f.StoreNumbers(n), f.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}},
 		"it makes the half crash": {false, func(t *testing.T, _ config.Agent, _ string) {
 			setRecord(t, recovery.Record{
 				Half: fault.HalfHost, State: recovery.Restarting, Budget: 5,
@@ -271,7 +283,9 @@ func TestColdStarts(t *testing.T) {
 				clear(f.reports)
 			})
 			n.start(at0, fault.HalfHost)
-			n.awaitStatus(at0, "a new epoch", func(s status.Status) bool { return s.Host.Epoch > first && s.Copy.Cold != "" })
+			n.awaitStatus(at0, "a new epoch", func(s status.Status) bool {
+				return s.Host.Epoch > first && s.Host.Epoch < first+servicenet.MaxEpochJump && s.Copy.Cold != ""
+			})
 			for _, r := range held {
 				id := fault.ReportID{Origin: fault.Origin{Node: n.cfgs[at0].Node, Half: fault.HalfHost}, Epoch: r.Epoch, Seq: r.Seq}
 				n.super.awaitThat(id.String(), func() bool { return n.super.reports[id] > 0 })

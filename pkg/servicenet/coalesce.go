@@ -45,6 +45,7 @@ func (o *Outbox) leaveOut(i int, out *Output) {
 		s := statement{ob.Node, ob.Component}
 		o.leftOut[s] += 1 + e.said[s]
 	}
+	out.Replaced = append(out.Replaced, e.report.ID)
 	o.forget(i, out)
 	out.Dropped++
 }

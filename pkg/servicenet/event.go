@@ -148,6 +148,7 @@ type Output struct {
 	Paths          []PathMessage
 	Keep           []fault.Report   // for the spool: reports that entered the log
 	Forget         []fault.ReportID // for the spool: reports that left it
+	Replaced       []fault.ReportID // of those: ids that will never be committed, for others stand for them: coalesced, or numbered anew
 	Migrations     []Migration
 	NewEpoch       fault.Epoch // non-zero: persist it before sending; the reports already carry it
 	ServiceNetwork fault.State // of the direct rail; UNKNOWN before the first verdict

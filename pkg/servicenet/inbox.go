@@ -21,7 +21,7 @@ const (
 	Fresh      Verdict = iota + 1 // never seen: take it
 	Duplicate                     // seen before: acknowledge again, nothing else
 	StaleEpoch                    // too far below the origin's highest epoch: answer STALE_EPOCH with Position(origin).Epoch
-	EpochJump                     // further ahead than MaxEpochJump, or over MaxEpoch: refuse and count
+	EpochJump                     // further ahead than MaxEpochJump, or over MaxEpoch: answer as if it were stale, and count
 )
 
 var verdictNames = [...]string{"", "FRESH", "DUPLICATE", "STALE_EPOCH", "EPOCH_JUMP"}

@@ -342,9 +342,20 @@ func (o *Outbox) acked(now time.Time, ev Acked, out *Output) {
 	// Not more often than MaxBackoff: two processes with one identity would outbid each other without
 	// end, and with a write to the disk each time.
 	rested := o.renumbered.IsZero() || now.Sub(o.renumbered) >= o.cfg.MaxBackoff
-	if h := fault.Epoch(a.GetHighestEpoch()); stale && rested && h >= o.epoch && h < MaxEpoch {
-		o.becomeEpoch(now, h+1, out)
+	if h := fault.Epoch(a.GetHighestEpoch()); stale && rested && h < MaxEpoch && (h >= o.epoch || o.epoch-h > MaxEpochJump) {
+		o.becomeEpoch(now, max(h, o.earlier(h+MaxEpochJump))+1, h+MaxEpochJump, out)
 	}
+}
+
+// earlier is the highest epoch of the reports that are left of earlier lives, of those up to a bound.
+func (o *Outbox) earlier(bound fault.Epoch) fault.Epoch {
+	var last fault.Epoch
+	for _, e := range o.log {
+		if epoch := e.report.ID.Epoch; epoch < o.epoch && epoch <= bound {
+			last = max(last, epoch)
+		}
+	}
+	return last
 }
 
 // awaits says whether an answer is news although the log does not wait for it: a digest may have been
@@ -370,15 +381,15 @@ func (o *Outbox) becomeReceived(now time.Time, e *entry, path fault.Path) {
 	e.commitWait = min(2*e.commitWait, max(o.cfg.MaxBackoff, o.cfg.CommitTimeout))
 }
 
-// becomeEpoch numbers what is of the present epoch anew: the supervisors refuse everything of it. What
-// was kept over a restart stays as it is.
-func (o *Outbox) becomeEpoch(now time.Time, epoch fault.Epoch, out *Output) {
+// becomeEpoch numbers what is of the present epoch anew: the supervisors refuse everything of it, for they know a higher one, or because no start
+// leads so far ahead of the one they know: then a bit of it flipped in memory. What was kept over a restart stays as it is, but what is of an epoch beyond the bound.
+func (o *Outbox) becomeEpoch(now time.Time, epoch, bound fault.Epoch, out *Output) {
 	old := o.epoch
 	o.epoch, o.renumbered, out.NewEpoch = epoch, now, epoch
 	o.seq, o.seqAcked = 0, 0
 	o.direct.forget(func(*flight) bool { return true })
 	for _, e := range o.log {
-		if e.report.ID.Epoch == old {
+		if of := e.report.ID.Epoch; of == old || of > bound {
 			o.number(now, e, out)
 		}
 	}
@@ -402,7 +413,7 @@ func (o *Outbox) number(now time.Time, e *entry, out *Output) {
 	o.seq++
 	e.report.ID.Epoch, e.report.ID.Seq = o.epoch, o.seq
 	if !e.report.Digest {
-		out.Forget = append(out.Forget, old)
+		out.Forget, out.Replaced = append(out.Forget, old), append(out.Replaced, old)
 		out.Keep = append(out.Keep, aged(e.report, now.Sub(e.added)))
 	}
 	e.received, e.via, e.step, e.repeats, e.due, e.tried = false, 0, 0, 0, now, e.tried[:0]

@@ -1,8 +1,11 @@
 package servicenet
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
@@ -48,5 +51,36 @@ func TestRestoreOfThePresentEpoch(t *testing.T) {
 	absurd.Resume(OutboxSnapshot{Epoch: MaxEpoch + 1, Seq: 5})
 	if s := absurd.Snapshot(); s.Epoch != 1 || s.Seq != 0 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// An epoch in which a bit flipped before the half died: the next life finds reports of it, so that it would go on above it, and where the
+// supervisors follow nobody. Told so, it goes on where they are, above what is left of lives before, and numbers the others anew.
+func TestEpochOfAFlippedBit(t *testing.T) {
+	const flipped = 60 | 1<<28
+	kept := func(epoch fault.Epoch, seq fault.Seq) Kept {
+		r := sick(fault.ComponentMemory)
+		r.ID, r.Observations[0].Node = fault.ReportID{Origin: origin("n0-0-0/host"), Epoch: epoch, Seq: seq}, "n0-0-0"
+		return Kept{Report: r}
+	}
+	o, err := NewOutbox(origin("n0-0-0/host"), 61, DefaultOutboxConfig(fault.PathDirect))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Step(epochStart, Supervisors{Targets: []string{"s0"}, Leader: "s0"})
+	if out := o.Restore(epochStart, []Kept{kept(59, 7), kept(60, 3), kept(flipped, 4)}); out.NewEpoch != flipped+1 {
+		t.Fatalf("goes on from %d", out.NewEpoch)
+	}
+	id, _ := o.Add(epochStart, sick(fault.ComponentMemory))
+	ack := &lofamov1.Ack{
+		Status: lofamov1.Ack_STALE_EPOCH, Node: "n0-0-0", Half: lofamov1.Half_HALF_HOST, Epoch: uint64(id.Epoch), Seqs: []uint64{uint64(id.Seq)}, HighestEpoch: 59,
+	}
+	out := o.Step(epochStart, Acked{Ack: ack, Supervisor: "s0", Path: fault.PathDirect})
+	var got []string
+	for _, e := range o.log {
+		got = append(got, fmt.Sprintf("%d:%d", e.report.ID.Epoch, e.report.ID.Seq))
+	}
+	if want := []string{"59:7", "60:3", "61:1", "61:2"}; out.NewEpoch != 61 || !slices.Equal(got, want) || len(out.Replaced) != 2 {
+		t.Errorf("epoch %d, the log has %q, %v replaced: want epoch 61, %q", out.NewEpoch, got, out.Replaced, want)
 	}
 }

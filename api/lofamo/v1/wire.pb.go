@@ -262,7 +262,9 @@ const (
 	Ack_STATUS_UNSPECIFIED Ack_Status = 0 // refused
 	Ack_RECEIVED           Ack_Status = 1 // the path works: stops retries and escalation
 	Ack_COMMITTED          Ack_Status = 2 // the store has it: frees the sender's log
-	Ack_STALE_EPOCH        Ack_Status = 3 // too old an epoch to be told from a replay: go on from highest_epoch + 1
+	// Too old an epoch to be told from a replay, or over 1,048,576 ahead of highest_epoch, where no start leads: go on from
+	// highest_epoch + 1.
+	Ack_STALE_EPOCH Ack_Status = 3
 )
 
 // Enum value maps for Ack_Status.

@@ -37,6 +37,7 @@ type Effects struct {
 	NewEpoch fault.Epoch      // non-zero: persist it
 	Keep     []fault.Report   // for the spool: reports that entered the log
 	Forget   []fault.ReportID // for the spool: reports that left it
+	Replaced []fault.ReportID // of those: ids that will never be committed, for others stand for them
 	Told     []Note
 }
 
@@ -151,12 +152,13 @@ func (s *Sender) gather(now time.Time, ev servicenet.Event, o servicenet.Output)
 	s.out.Paths = join(s.out.Paths, o.Paths)
 	s.out.Keep = join(s.out.Keep, o.Keep)
 	s.out.Forget = join(s.out.Forget, o.Forget)
+	s.out.Replaced = join(s.out.Replaced, o.Replaced)
 	if o.ServiceNetwork.Valid() {
 		s.network = o.ServiceNetwork
 	}
 	if o.NewEpoch != 0 {
 		s.out.NewEpoch = o.NewEpoch
-		s.note(true, "the supervisors know a higher boot epoch: going on from %d", o.NewEpoch)
+		s.note(true, "the supervisors do not take this boot epoch: going on from %d", o.NewEpoch)
 	}
 	if o.Dropped > 0 {
 		what := ""

@@ -207,11 +207,15 @@ func (t *term) takeReports(now time.Time, in Input) {
 			stale = append(stale, rep.ID)
 		default:
 			t.e.cfg.Metrics.Refused.WithLabelValues("epoch-jump").Inc()
+			stale = append(stale, rep.ID)
 		}
 	}
 	to.answer(lofamov1.Ack_COMMITTED, 0, known...)
-	if len(stale) > 0 {
-		to.answer(lofamov1.Ack_STALE_EPOCH, t.inbox.Position(stale[0].Origin).Epoch, stale...)
+	if len(stale) == 0 {
+		return
+	}
+	if known := t.inbox.Position(stale[0].Origin).Epoch; known > 0 { // else it is over MaxEpoch, and there is nothing to go on from
+		to.answer(lofamov1.Ack_STALE_EPOCH, known, stale...)
 	}
 }
 

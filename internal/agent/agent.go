@@ -222,7 +222,7 @@ func (c *common) carryOut(e delivery.Effects, numbers backup.Numbers, p *page) {
 	} else {
 		c.keeper.Keep(e.Keep)
 	}
-	c.traceKept(e.Keep)
+	c.traceReports(e)
 	c.keeper.Forget(e.Forget)
 	for _, n := range e.Told {
 		level := slog.LevelInfo

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/delivery"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
@@ -24,14 +25,29 @@ func armFailpoints(cfg config.Agent, who string, log *slog.Logger) {
 	}
 }
 
-// traceKept notes which reports are kept.
-func (c *common) traceKept(reports []fault.Report) {
-	if len(reports) == 0 || !c.debug {
+// msgReplaced is such a line for ids that are not to be committed any more: another report says the same.
+const msgReplaced = "reports replaced"
+
+// traceReports notes which reports are kept, and which are replaced by others.
+func (c *common) traceReports(e delivery.Effects) {
+	if !c.debug {
 		return
 	}
-	ids := make([]string, len(reports))
-	for i := range reports {
-		ids[i] = reports[i].ID.String()
+	kept := make([]fault.ReportID, len(e.Keep))
+	for i := range e.Keep {
+		kept[i] = e.Keep[i].ID
 	}
-	c.log.Debug(msgKept, "reports", ids)
+	c.traceIDs(msgKept, kept)
+	c.traceIDs(msgReplaced, e.Replaced)
+}
+
+func (c *common) traceIDs(msg string, ids []fault.ReportID) {
+	if len(ids) == 0 {
+		return
+	}
+	text := make([]string, len(ids))
+	for i, id := range ids {
+		text[i] = id.String()
+	}
+	c.log.Debug(msg, "reports", text)
 }

@@ -62,18 +62,19 @@ func TestAuditRefusesGarbage(t *testing.T) {
 
 func TestBalance(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "host.log")
-	text := `{"msg":"reports kept","reports":["n/host@1#1","n/host@1#2"]}` + "\n" + `{"msg":"host half runs"}` + "\n" + `{"msg":"reports kept","reports":["n/host@1#3"]}` + "\n" + `{"msg":"rep`
+	text := `{"msg":"reports kept","reports":["n/host@1#1","n/host@1#2"]}` + "\n" + `{"msg":"host half runs"}` + "\n" + `{"msg":"reports kept","reports":["n/host@1#3","n/host@1#4","n/host@1#5"]}` + "\n" +
+		`{"msg":"reports replaced","reports":["n/host@1#1","n/host@1#4"]}` + "\n" + `{"msg":"rep`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	kept := map[string]bool{}
+	kept := map[string]Fate{}
 	for _, p := range []string{path, path + ".none"} {
 		if err := ReadKept(p, kept); err != nil {
 			t.Fatal(err)
 		}
 	}
-	lost, doubled := Balance(kept, map[string][]string{"n/host@1#1": {"aa"}, "n/host@1#2": {"bb", "bb"}})
-	if len(kept) != 3 || !slices.Equal(lost, []string{"n/host@1#3"}) || !slices.Equal(doubled, []string{"n/host@1#2, 2 times"}) {
-		t.Errorf("kept %v, lost %v, doubled %v", kept, lost, doubled)
+	lost, doubled, replaced := Balance(kept, map[string][]string{"n/host@1#1": {"aa"}, "n/host@1#2": {"bb", "bb"}, "n/host@1#5": {"cc"}})
+	if len(kept) != 5 || replaced != 1 || !slices.Equal(lost, []string{"n/host@1#3"}) || !slices.Equal(doubled, []string{"n/host@1#2, 2 times"}) {
+		t.Errorf("kept %v, lost %v, doubled %v, replaced %d: want that of those replaced only the one that was not accepted counts", kept, lost, doubled, replaced)
 	}
 }

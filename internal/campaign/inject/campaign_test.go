@@ -11,12 +11,12 @@ import (
 
 // done are the classes that were run, in their order, for the document.
 var done struct {
-	mu      sync.Mutex
-	classes []*class
-	courses []course // one after the other
-	kept    int      // reports, and what became of them
-	lost    int
-	doubled int
+	mu             sync.Mutex
+	classes        []*class
+	courses        []course // one after the other
+	kept, replaced int      // reports, and what became of them
+	lost           int
+	doubled        int
 }
 
 // runClass runs a class, and fails the test for what was missed or is still wrong.

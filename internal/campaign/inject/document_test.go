@@ -69,7 +69,7 @@ func (c conditions) summary(b *bytes.Buffer) {
 			fmt.Fprintf(b, "| %s: not recovered | %d of %d | %s |\n", k.name, len(k.unhealed), k.n, paper)
 		}
 	}
-	fmt.Fprintf(b, "| reports under load through all of it: kept, lost, doubled | %d, %d, %d | – |\n", done.kept, done.lost, done.doubled)
+	fmt.Fprintf(b, "| reports under load through all of it: kept, replaced by others, lost, doubled | %d, %d, %d, %d | – |\n", done.kept, done.replaced, done.lost, done.doubled)
 	var serve []time.Duration
 	for _, x := range done.courses {
 		serve = append(serve, x.Serving)

@@ -260,15 +260,16 @@ func TestProcesses(t *testing.T) {
 // accounts ends the load, and accounts for every report.
 func accounts(t *testing.T, fields []*field) {
 	for _, f := range fields {
-		kept, lost, doubled := f.settle(t)
+		kept, replaced, lost, doubled := f.settle(t)
 		done.kept += kept
+		done.replaced += replaced
 		done.lost += len(lost)
 		done.doubled += len(doubled)
 		if wrong := slices.Concat(lost, doubled); len(wrong) > 0 {
 			t.Errorf("of %d reports %d were lost and %d doubled: %s", kept, len(lost), len(doubled), strings.Join(wrong[:min(10, len(wrong))], " "))
 		}
 	}
-	t.Logf("%d reports were kept, %d lost, %d doubled", done.kept, done.lost, done.doubled)
+	t.Logf("%d reports were kept, %d of them replaced by others, %d lost, %d doubled", done.kept, done.replaced, done.lost, done.doubled)
 	if done.kept < 50 {
 		t.Errorf("%d reports are no load", done.kept)
 	}

@@ -163,10 +163,10 @@ func liveData(t *testing.T, fields []*field) {
 	all.Wait()
 	c.took = time.Since(begin)
 	for _, f := range fields {
-		kept, lost, doubled := f.settle(t)
+		kept, replaced, lost, doubled := f.settle(t)
 		c.lost += len(lost)
 		c.doubled += len(doubled)
-		c.notes = append(c.notes, fmt.Sprintf("%d reports were kept meanwhile, with what had been before", kept))
+		c.notes = append(c.notes, fmt.Sprintf("%d reports were kept, with what had been before; others stand for %d of them", kept, replaced))
 	}
 	finish(t, c)
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/freeport"
 )
 
 func TestHeartbeatsUnderASession(t *testing.T) {
@@ -517,7 +519,7 @@ func TestSetPeer(t *testing.T) {
 	a.untilNormal()
 	b.untilNormal()
 	c := &node{t: t, ca: a.ca, logs: make(logs, 64), cfg: b.cfg}
-	c.cfg.Local, c.cfg.TLS, c.cfg.Logger, c.cfg.Rand = freeAddr(t), a.ca.config("c"), slog.New(c.logs), nil
+	c.cfg.Local, c.cfg.TLS, c.cfg.Logger, c.cfg.Rand = freeport.Addr(t), a.ca.config("c"), slog.New(c.logs), nil
 	c.start()
 	if err := a.link.SetPeer(c.cfg.Local, only("c")); err != nil || a.link.PeerAddr() != c.cfg.Local {
 		t.Fatalf("%v, peer %s", err, a.link.PeerAddr())

@@ -346,6 +346,133 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 	w.noRuleBroken()
 }
 
+// Random tori under traffic, with messages lost, links that die one way or both in whatever state, halves that die, and halves that come back cold: every half is back in
+// Normal within Longest of when it left it; who says that the torus was clear does so of a time at which it was, and at which nobody who had to
+// answer was dead; and where nobody dies, and links do both ways, every message comes to whom it can still be brought, once.
+func TestMeshProcedureWhateverHappens(t *testing.T) {
+	clears, ends, died := 0, 0, map[procedure.State]int{}
+	for seed := range uint64(24) {
+		w := newMesh(t, []string{"2x2x1", "3x3x1", "2x2x2", "4x2x1", "3x2x2"}[seed%5], seed, nil)
+		w.loss = []float64{0, 0.1, 0.3}[seed%3]
+		watch := &watcher{w: w, left: map[*meshNode]time.Time{}, begun: w.now}
+		f := &traffic{w: w}
+		f.run(100 * time.Millisecond)
+		if seed%4 == 0 {
+			w.nodes[w.rnd.IntN(len(w.nodes))].dead = true
+		}
+		for count := uint64(1); count <= 2; count++ {
+			starter := w.nodes[w.rnd.IntN(len(w.nodes))]
+			watch.begun = w.now
+			w.orderProcedure(starter, count, func(o *lofamov1.ProcedureOrder) { o.DrainTimeoutMs = 400 })
+			for range 4 {
+				victim := w.nodes[w.rnd.IntN(len(w.nodes))]
+				in := procedure.State(1 + w.rnd.IntN(7))
+				for range 150 {
+					f.run(4 * time.Millisecond)
+					watch.look()
+					if victim.m.ProcedureStats().State == in {
+						break
+					}
+				}
+				died[victim.m.ProcedureStats().State]++
+				d := w.dims.Links()[w.rnd.IntN(len(w.dims.Links()))]
+				switch k := w.rnd.IntN(4); {
+				case k == 0, k == 1 && seed%2 == 1:
+					w.cut(victim, d)
+				case k == 1:
+					victim.cut[d.Index()] = true // one way
+				case k == 2 && seed%2 == 0 && !victim.dead: // what it held is gone
+					w.begin(victim, Hops{})
+					delete(watch.left, victim)
+					w.sessions()
+				default:
+				}
+			}
+			for range int((procedureLongest + time.Second) / (4 * time.Millisecond)) {
+				f.run(4 * time.Millisecond)
+				watch.look()
+			}
+		}
+		c, e := watch.count()
+		clears, ends = clears+c, ends+e
+		w.run(6 * time.Second)
+		f.look()
+		parts := w.reach()
+		for _, n := range w.nodes {
+			if st := n.m.ProcedureStats(); !n.dead && st.Waiting > 0 {
+				t.Errorf("%s: %d messages still wait", n.at, st.Waiting)
+			}
+		}
+		for _, s := range f.sent {
+			if seed%2 == 1 && parts[s.from] == parts[s.to] && s.to.opened[s.text] != 1 {
+				t.Errorf("%s from %s to %s, urgent %t, sent at %s, came %d times", s.text, s.from.at, s.to.at, s.urgent, s.at.Sub(start), s.to.opened[s.text])
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d, %s", seed, w.dims)
+		}
+	}
+	if clears == 0 || clears == ends || len(died) < 5 {
+		t.Errorf("%d of %d ended clear, faults in the states %v: the test shows nothing", clears, ends, died)
+	}
+	t.Logf("%d of %d ended clear, faults in the states %v", clears, ends, died)
+}
+
+// watcher looks at all halves all the time.
+type watcher struct {
+	w     *mesh
+	left  map[*meshNode]time.Time // Normal
+	begun time.Time               // the last order
+	empty time.Time               // the last time that nobody held what may wait
+	seen  map[*lofamov1.ProcedureStatus]bool
+}
+
+func (v *watcher) look() {
+	held, dead := 0, false
+	for _, n := range v.w.nodes {
+		held += n.m.marked(v.w.now)
+		dead = dead || n.dead
+		switch left, out := v.left[n]; {
+		case n.dead:
+		case !n.m.inhibited():
+			delete(v.left, n)
+		case !out:
+			v.left[n] = v.w.now
+		case v.w.now.Sub(left) > procedureLongest:
+			v.w.t.Errorf("%s has been out of Normal since %s, and now it is %s", n.at, left.Sub(start), v.w.now.Sub(start))
+		}
+	}
+	if held == 0 {
+		v.empty = v.w.now
+	}
+	if v.seen == nil {
+		v.seen = map[*lofamov1.ProcedureStatus]bool{}
+	}
+	for _, n := range v.w.nodes {
+		for _, s := range n.statuses() {
+			if v.seen[s] {
+				continue
+			}
+			v.seen[s] = true
+			if s.GetClear() && (dead || v.empty.Before(v.begun)) {
+				v.w.t.Errorf("%s calls the torus clear: dead %t, last empty at %s, ordered at %s", n.at, dead, v.empty.Sub(start), v.begun.Sub(start))
+			}
+		}
+	}
+}
+
+func (v *watcher) count() (clears, ends int) {
+	for s := range v.seen {
+		if s.GetError() == "" && s.GetState() == lofamov1.ProcedureState_PROCEDURE_NORMAL {
+			ends++
+			if s.GetClear() {
+				clears++
+			}
+		}
+	}
+	return clears, ends
+}
+
 // Halves of the version before take no part, and hold nothing up: the drain times out, and ends.
 func TestMeshProcedureBesideTheVersionBefore(t *testing.T) {
 	w := newMesh(t, "3x3x1", 10, nil)

@@ -351,7 +351,7 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 // answer was dead; and where nobody dies, and links do both ways, every message comes to whom it can still be brought, once.
 func TestMeshProcedureWhateverHappens(t *testing.T) {
 	clears, ends, died := 0, 0, map[procedure.State]int{}
-	for seed := range uint64(24) {
+	for seed := range uint64(10) {
 		w := newMesh(t, []string{"2x2x1", "3x3x1", "2x2x2", "4x2x1", "3x2x2"}[seed%5], seed, nil)
 		w.loss = []float64{0, 0.1, 0.3}[seed%3]
 		watch := &watcher{w: w, left: map[*meshNode]time.Time{}, begun: w.now}

@@ -364,6 +364,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	if out.SavePeers {
 		d.words.put(d.core.Peers())
 	}
+	if out.Drains {
+		d.countExpress()
+	}
 	d.storeLinks()
 	d.keepHops(out.Keep)
 	d.keepExpress(&out)

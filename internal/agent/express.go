@@ -90,6 +90,12 @@ func (d *dnpHalf) countProcedures(out []uint32) {
 	out[countRefused], out[countHeldUp], out[countWaiting], out[countHeld] = uint32(s.Refused), uint32(s.HeldUp), uint32(s.Waiting), uint32(s.Held)
 }
 
+// draining says whether the DNP half holds back what may wait.
+func draining(counts [regfile.NumCounters]uint32) bool {
+	state := procedure.State(counts[procedureCounts+countState])
+	return state.Valid() && state != procedure.Normal
+}
+
 // procedures reads them; nil: the DNP half takes no part, or is of an earlier version.
 func (h *hostHalf) procedures() *status.Procedures {
 	all := h.page.file.Counters()

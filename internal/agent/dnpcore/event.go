@@ -208,6 +208,7 @@ type Output struct {
 	Probes          []selftest.Probe  // for the modules register path, report path and bulk: results come by Test
 	TestMail        []TestMail        // for the mailbox
 	SaveTests       bool              // Baselines goes into the copy
+	Drains          bool              // the torus begins to drain, or goes on: the host half finds it among the counters
 	SaveMask        bool              // Mask is to be kept, which may take long: MaskKept says when it is
 	SavePeers       bool              // Peers is to be kept, which may take long: PeersKept says when it is
 	Repeer          []grid.Direction  // links that begin anew with PeerAt: their sessions are gone

@@ -288,6 +288,7 @@ func (m *Machine) doProcedure(now time.Time, ev procedure.Event, out *procedure.
 	p := &m.proc
 	p.wake = out.Wake
 	if out.Changed {
+		m.out.Drains = true
 		p.mayMask = false
 		m.note(NoteProcedure, "procedure %d: %s%s", p.machine.Key().Wave, p.machine.State(), roundText(p.machine))
 	}

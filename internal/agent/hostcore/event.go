@@ -47,6 +47,9 @@ type Registers struct {
 	Sensed                      [3]Sensed // the same sensors, finer
 
 	Router0, Router1, RDMA, Engine uint32 // exception registers
+
+	// Draining: the DNP half holds back what may wait, for the torus drains (seed 003 §4.5.3).
+	Draining bool
 }
 
 // Sensed is a sensor's value beside its register.

@@ -247,11 +247,17 @@ func (m *Machine) report(now time.Time) {
 	if changes := m.ledger.Changes(now); changes != nil {
 		m.add(now, fault.Report{Observations: changes})
 	}
-	if !now.Before(m.digestAt) {
+	if !now.Before(m.digestAt) && !m.waits(now) {
 		m.digestAt = now.Add(m.cfg.Periods.DigestPeriod)
 		m.add(now, fault.Report{Digest: true, Observations: m.ledger.Digest(now), Readings: m.moves.Due(now, readingsAtOnce)})
 		m.saidRestarted(now)
 	}
+}
+
+// waits says whether a digest that is due is not made yet: it would go by the torus alone, which drains, and what is not said is not waited for. So no
+// rail is called dead over a drain that takes a few periods. In a longer one digests go on, for the service network may be back.
+func (m *Machine) waits(now time.Time) bool {
+	return m.registers.Draining && m.verdict == watchdog.Alive && m.sender.Network() == fault.Failed && now.Sub(m.digestAt) < 4*m.cfg.Periods.DigestPeriod
 }
 
 func (m *Machine) add(now time.Time, r fault.Report) {

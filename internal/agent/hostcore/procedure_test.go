@@ -44,6 +44,35 @@ func TestProcedureOrder(t *testing.T) {
 	}
 }
 
+// While the torus drains, a half that has no other rail makes no digests for a few periods, so that nothing is unanswered and no rail is called
+// dead; what changes is told as ever.
+func TestNoDigestsIntoADrain(t *testing.T) {
+	w := newWorld(t, "2x2x2", "0,0,0", nil)
+	w.do([]string{"supervisors", "silent"})
+	w.do([]string{"sensor", "memory", "FAILED"})
+	w.run(5 * 1e9)
+	if w.m.sender.Network() != fault.Failed {
+		t.Fatalf("the service network is %s", w.m.sender.Network())
+	}
+	digests := func(draining bool) (n uint64) {
+		w.regs.Draining = draining
+		w.run(60 * 1e6) // a read of the registers
+		before := w.m.OutboxStats().Added
+		w.run(17 * 1e8)
+		return w.m.OutboxStats().Added - before
+	}
+	if n := digests(false); n == 0 {
+		t.Error("no digest without a drain: the test tests nothing")
+	}
+	if n := digests(true); n > 0 {
+		t.Errorf("%d reports into a drain", n)
+	}
+	w.do([]string{"sensor", "memory", "SICK"})
+	if n := digests(true); n == 0 {
+		t.Error("no digest in a drain that takes long")
+	}
+}
+
 // What says again what was said may wait, on whatever rail: the torus rail alone asks. A change may not.
 func TestDigestsMayWait(t *testing.T) {
 	w := newWorld(t, "2x2x2", "0,0,0", nil)

@@ -68,6 +68,7 @@ func (k *orders[W, S]) run(ctx context.Context) {
 	var m *orderer.Machine[W, S] // nil while another leads
 	timer := time.NewTicker(orderTime)
 	defer timer.Stop()
+	var heard []S // that have just come
 	for {
 		changed := k.word.changed()
 		switch {
@@ -76,12 +77,16 @@ func (k *orders[W, S]) run(ctx context.Context) {
 		case m == nil && k.word.begin(ctx):
 			m = orderer.New(k.cfg)
 		}
+		if m != nil { // also what came before the machine was there: it came because this replica leads
+			k.take(m, heard)
+		}
+		heard = heard[:0]
 		wake := k.work(ctx, m)
 		select {
 		case <-ctx.Done():
 			return
-		case heard := <-k.heard:
-			k.take(m, heard)
+		case st := <-k.heard:
+			heard = k.all(append(heard, st))
 		case <-changed:
 		case <-timer.C:
 		case <-wake:
@@ -89,16 +94,24 @@ func (k *orders[W, S]) run(ctx context.Context) {
 	}
 }
 
-// take tells the machine what nodes have said: all that waits, so that it is followed once.
-func (k *orders[W, S]) take(m *orderer.Machine[W, S], st S) {
-	for {
-		if m != nil && k.word.said(st) {
-			m.Heard(time.Now(), st)
-		}
+// all is what has come with what waits besides, so that it is followed once.
+func (k *orders[W, S]) all(heard []S) []S {
+	for len(heard) < orderQueue {
 		select {
-		case st = <-k.heard:
+		case st := <-k.heard:
+			heard = append(heard, st)
 		default:
-			return
+			return heard
+		}
+	}
+	return heard
+}
+
+// take tells the machine what nodes have said.
+func (k *orders[W, S]) take(m *orderer.Machine[W, S], heard []S) {
+	for _, st := range heard {
+		if k.word.said(st) {
+			m.Heard(time.Now(), st)
 		}
 	}
 }

@@ -28,9 +28,9 @@ func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Nam
 // sends it to each neighbour that is not known to have all of it, until that one has answered. Since sets are merged by OR,
 // nothing is lost by what comes twice, late or in any order. All nodes pass sets on, also those without members.
 //
-// So that not every arrival floods the whole torus, the name of a barrier gives it a place, and what is new goes at once only to the
-// neighbours that are nearer to it, as long as one of them can be reached; to the others after lazyPeriods, should it not be over before. That a
-// barrier is over goes to all at once.
+// So that not every arrival floods the whole torus, the name of a barrier gives it a place, and what is new goes at once only to one
+// neighbour that is nearer to it, as long as one can be reached; to the others after lazyPeriods, should it not be over before. So arrivals are
+// collected along a tree, and what comes while a neighbour has not answered yet goes together. That a barrier is over goes to all at once.
 //
 // A node where somebody waits asks its neighbours once in AskEvery besides: so what a node forgot, that began anew, is told
 // again. A member that is gone is not waited for: whoever waits is told its rank, and the barrier has failed.
@@ -447,8 +447,9 @@ func (b *Barriers) tick(now time.Time) {
 // tell sends a barrier's set to the neighbours that are not known to have it, as far as it is their turn: one that has not answered
 // is asked again after a while, but told at once that the barrier is over.
 func (b *Barriers) tell(now time.Time, k *barrier) {
-	near := k.up
-	if near&b.ways.Good == 0 && !k.place { // cut off from there: around
+	near := k.up & b.ways.Good
+	near &= -near              // one of them
+	if near == 0 && !k.place { // cut off from there: around
 		near = b.links
 	}
 	b.ways.Open.each(func(i int) {

@@ -294,15 +294,3 @@ func TestTooLarge(t *testing.T) {
 		t.Error("a torus without nodes")
 	}
 }
-
-// What an operator waits for: a torus of 512 nodes.
-func BenchmarkTraps(b *testing.B) {
-	torus, err := NewTorus(grid.Dims{X: 8, Y: 8, Z: 8})
-	if err != nil {
-		b.Fatal(err)
-	}
-	pocket(torus, 3, 4, 2, 2)
-	for b.Loop() {
-		torus.Traps()
-	}
-}

@@ -1,6 +1,8 @@
 package chanmask
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -102,11 +104,12 @@ type Delegation struct {
 }
 
 // Plan says who is to map what is unknown: each region by a node that is known to be good and borders on it by a link that is not
-// known to be dead; the one with the most such links, then the lowest rank. tried are mappers that were asked and
-// found nothing more; they are not asked again. A region without anybody to ask has no delegation, and stays unknown.
+// known to be dead; the one with the most such links, then the lowest rank. Of a region that has more nodes than most it gets those
+// nearest to it. asked says whether a mapper was asked for a region already; it is not asked for the same again. nil: nobody was. A region
+// without anybody to ask has no delegation, and stays unknown.
 //
 // Delegation goes on in steps: what one mapper has found may have others as its border (Figure 18: C, then D).
-func (m *Map) Plan(tried map[grid.Coord]bool) []Delegation {
+func (m *Map) Plan(most int, asked func(Delegation) bool) []Delegation {
 	var out []Delegation
 	seen := make([]bool, len(m.nodes))
 	for rank, k := range m.nodes {
@@ -114,20 +117,43 @@ func (m *Map) Plan(tried map[grid.Coord]bool) []Delegation {
 			continue
 		}
 		region, border := m.region(rank, seen)
-		best := -1
-		for b, links := range border {
-			if !tried[m.Dims.At(b)] && (best < 0 || links > border[best] || links == border[best] && b < best) {
-				best = b
+		mappers := slices.SortedFunc(maps.Keys(border), func(a, b int) int {
+			return cmp.Or(cmp.Compare(border[b], border[a]), cmp.Compare(a, b))
+		})
+		for _, b := range mappers {
+			d := Delegation{Mapper: m.Dims.At(b), Region: m.near(b, region, most)}
+			if asked == nil || !asked(d) {
+				out = append(out, d)
+				break
 			}
 		}
-		if best < 0 {
-			continue
+	}
+	return out
+}
+
+// near are those of a region that lie nearest to a mapper, by rank: no more than most, and only such as may be reached from it within the
+// region.
+func (m *Map) near(mapper int, region []int, most int) []grid.Coord {
+	left := make(map[int]bool, len(region))
+	for _, r := range region {
+		left[r] = true
+	}
+	ranks := []int{mapper}
+	for i := 0; i < len(ranks); i++ {
+		at := m.Dims.At(ranks[i])
+		for _, d := range m.Dims.Links() {
+			c, _ := m.Dims.Neighbour(at, d)
+			if l, _ := LinkAt(m.Dims, at, d); left[m.Dims.Rank(c)] && m.Link(l) != Bad && len(ranks) <= most {
+				delete(left, m.Dims.Rank(c))
+				ranks = append(ranks, m.Dims.Rank(c))
+			}
 		}
-		d := Delegation{Mapper: m.Dims.At(best)}
-		for _, r := range region {
-			d.Region = append(d.Region, m.Dims.At(r))
-		}
-		out = append(out, d)
+	}
+	ranks = ranks[1:]
+	slices.Sort(ranks)
+	out := make([]grid.Coord, len(ranks))
+	for i, r := range ranks {
+		out[i] = m.Dims.At(r)
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package chanmask
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -58,7 +59,7 @@ func delegate(truth *Torus, m *Map, horizon int) (*Map, int) {
 	tried := make(map[grid.Coord]bool)
 	asked := 0
 	for {
-		plan := m.Plan(tried)
+		plan := m.Plan(truth.Dims.Nodes(), func(d Delegation) bool { return tried[d.Mapper] })
 		if len(plan) == 0 {
 			return m, asked
 		}
@@ -102,17 +103,33 @@ func TestDelegation(t *testing.T) {
 // A region that borders on nobody alive has nobody to map it; one that does is given to who has most links to it.
 func TestPlan(t *testing.T) {
 	m := NewMap(grid.Dims{X: 5, Y: 1, Z: 1})
-	if plan := m.Plan(nil); len(plan) != 0 {
+	if plan := m.Plan(9, nil); len(plan) != 0 {
 		t.Errorf("nobody is known, and %v is to map", plan)
 	}
 	m.SetNode(grid.Coord{X: 0}, Good)
 	m.SetNode(grid.Coord{X: 3}, Good)
 	m.SetLink(Link{grid.Coord{X: 0}, grid.XPlus}, Bad)
-	plan := m.Plan(nil)
+	plan := m.Plan(9, nil)
 	if len(plan) != 2 || plan[0].Mapper != (grid.Coord{X: 3}) || len(plan[0].Region) != 2 || plan[1].Mapper != (grid.Coord{X: 0}) {
 		t.Errorf("plan %+v", plan)
 	}
-	if plan := m.Plan(map[grid.Coord]bool{{X: 3}: true}); len(plan) != 1 || len(plan[0].Region) != 1 {
+	if plan := m.Plan(9, func(d Delegation) bool { return d.Mapper == grid.Coord{X: 3} }); len(plan) != 1 || len(plan[0].Region) != 1 {
 		t.Errorf("plan without 3: %+v", plan)
+	}
+}
+
+// Of a large region a mapper gets what lies nearest to it, and what it can only reach through others is not its part.
+func TestPlanOfLargeRegion(t *testing.T) {
+	m := NewMap(grid.Dims{X: 20, Y: 1, Z: 1})
+	m.SetNode(grid.Coord{}, Good)
+	plan := m.Plan(4, nil)
+	if want := []grid.Coord{{X: 1}, {X: 2}, {X: 18}, {X: 19}}; len(plan) != 1 || !slices.Equal(plan[0].Region, want) {
+		t.Errorf("plan %+v: want %v", plan, want)
+	}
+	m.SetLink(Link{grid.Coord{X: 19}, grid.XPlus}, Bad)
+	m.SetLink(Link{grid.Coord{X: 2}, grid.XPlus}, Bad)
+	plan = m.Plan(4, nil)
+	if want := []grid.Coord{{X: 1}, {X: 2}}; len(plan) != 1 || !slices.Equal(plan[0].Region, want) {
+		t.Errorf("plan %+v: want %v", plan, want)
 	}
 }

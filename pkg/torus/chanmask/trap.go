@@ -1,7 +1,9 @@
 package chanmask
 
 import (
+	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -36,29 +38,64 @@ func backOf(entry int) Mask {
 	return Mask(0).With(grid.Direction(entry).Opposite(), true)
 }
 
-// walk looks for traps. It has what one destination needs, so that the next one needs no memory.
+// walk looks for traps. It has what one destination needs, so that the next one needs no memory: what was noted for another
+// destination is told by its mark.
+//
+// Only states near dead channels can be traps, so nothing else is looked at. Take a set of states that lead to one another alone and not to the
+// destination, and of it one that is nearest to the destination. Were it at a node all of whose channels work, then a profitable one
+// that is not the way back would lead nearer; and if only the way back is profitable, the message came from nearer: either is of the
+// set as well. So it is at a node with a dead channel, and nothing that may follow it is nearer than it is. Where every such state
+// has something nearer behind it, as at most destinations, no message is caught (certain). Else what is caught is found by going back from
+// there (caughtFrom): at what costs a trap and its surroundings, and not the torus.
 type walk struct {
 	t          *Torus
+	coords     []grid.Coord
 	neighbours [][grid.NumDirections]int32
-	arrives    []bool // by state: may still arrive
-	seen       []bool
-	queue      []int32
-	profit     []Mask // by rank: towards the destination under way
-	maimed     []int  // ranks of the nodes with a dead channel
-	far        int    // hops that are more than a message makes that finds its way
+	maimed     []int // ranks of the nodes with a dead channel
+
+	dst   int
+	round uint32   // of the destination under way
+	fate  []mark   // by state
+	visit []uint32 // by state: the last search that met it
+	from  []int32  // by state: the one before it in that search
+	seen  uint32   // the search under way
+	queue []int32
+	ways  []profit // by rank
+}
+
+// mark is a note that counts for one round.
+type mark struct {
+	round uint32
+	is    fate
+}
+
+// fate is what becomes of a message in a state.
+type fate uint8
+
+const (
+	arrives fate = iota + 1 // it may still arrive
+	lost                    // it never does
+)
+
+// profit are the channels of a node towards the destination of a round, and how far it is.
+type profit struct {
+	round uint32
+	mask  Mask
+	far   int32
 }
 
 func newWalk(t *Torus) *walk {
 	n := len(t.open)
 	w := &walk{
-		t: t, neighbours: make([][grid.NumDirections]int32, n), profit: make([]Mask, n),
-		arrives: make([]bool, n*entries), seen: make([]bool, n*entries), far: 2 * (t.Dims.X + t.Dims.Y + t.Dims.Z),
+		t: t, coords: make([]grid.Coord, n), neighbours: make([][grid.NumDirections]int32, n),
+		fate: make([]mark, n*entries), visit: make([]uint32, n*entries), from: make([]int32, n*entries), ways: make([]profit, n),
 	}
 	var all Mask
 	for _, d := range t.Dims.Links() {
 		all = all.With(d, true)
 	}
 	for rank := range n {
+		w.coords[rank] = t.Dims.At(rank)
 		for _, d := range t.Dims.Links() {
 			w.neighbours[rank][d.Index()] = int32(t.neighbour(rank, d))
 		}
@@ -87,125 +124,183 @@ func profitable(dims grid.Dims, from, to grid.Coord) Mask {
 	return m
 }
 
+// distance is the number of hops between two nodes of a torus in which everything works.
+func distance(dims grid.Dims, a, b grid.Coord) int32 {
+	far := 0
+	for _, v := range [3][3]int{{a.X, b.X, dims.X}, {a.Y, b.Y, dims.Y}, {a.Z, b.Z, dims.Z}} {
+		up := (v[1] - v[0] + v[2]) % v[2]
+		far += min(up, v[2]-up)
+	}
+	return int32(far)
+}
+
 // to looks at the messages for one destination. Only states count to which a message that begins somewhere may come. comp are
 // the torus' components.
 func (w *walk) to(dst int, comp []int, traps *Traps) {
-	dims, at := w.t.Dims, w.t.Dims.At(dst)
-	for rank := range w.profit {
-		w.profit[rank] = 0
-		if comp[rank] == comp[dst] {
-			w.profit[rank] = profitable(dims, dims.At(rank), at)
-		}
-	}
-	if w.certain(dst, comp) || !w.arriving(dst, comp) {
+	w.dst = dst
+	w.round++
+	if w.certain(comp) {
 		return
 	}
-	if caught := w.coming(dst, comp); len(caught) > 0 {
+	caught := w.caughtFrom(comp)
+	caught = slices.DeleteFunc(caught, func(s int32) bool { return !w.comes(s) })
+	if len(caught) > 0 {
 		traps.States += len(caught)
-		traps.For = append(traps.For, at)
+		traps.For = append(traps.For, w.coords[dst])
 		w.turning(caught, traps.node)
 	}
 }
 
-func (w *walk) next(rank, entry int) Mask { return ways(w.profit[rank], w.t.open[rank], backOf(entry)) }
+// towards is what there is to know of a node and the destination.
+func (w *walk) towards(rank int) *profit {
+	p := &w.ways[rank]
+	if p.round != w.round {
+		at, to := w.coords[rank], w.coords[w.dst]
+		*p = profit{w.round, profitable(w.t.Dims, at, to), distance(w.t.Dims, at, to)}
+	}
+	return p
+}
 
-// certain says that no message for dst is caught, or that it cannot tell. It follows one way from every state at a node with a dead
-// channel. When all of them arrive there is no trap: of the states of one, take those nearest to dst, at a node all of
-// whose channels work. If a profitable one is not the way back, the message comes nearer; if only the way back is profitable, it
-// came from nearer. Either is of the trap as well, and nearer than the nearest.
-func (w *walk) certain(dst int, comp []int) bool {
-	clear(w.arrives)
-	var way []int32
+func (w *walk) next(rank, entry int) Mask {
+	return ways(w.towards(rank).mask, w.t.open[rank], backOf(entry))
+}
+
+// certain says that no message for the destination is caught: every state at a node with a dead channel has one behind it that is
+// nearer.
+func (w *walk) certain(comp []int) bool {
 	for _, rank := range w.maimed {
-		if comp[rank] != comp[dst] || rank == dst {
+		if comp[rank] != comp[w.dst] || rank == w.dst {
 			continue
 		}
+		far := w.towards(rank).far
+		nearer := func(s int32) bool { return w.towards(int(s)/entries).far < far }
 		for e := range entries {
-			way = way[:0]
-			s := int32(rank*entries + e)
-			for ; int(s)/entries != dst && !w.arrives[s]; s = w.first(s) {
-				if way = append(way, s); len(way) > w.far {
-					return false
-				}
-			}
-			for _, s := range way {
-				w.arrives[s] = true
+			if _, ok := w.search(int32(rank*entries+e), nearer); !ok {
+				return false
 			}
 		}
 	}
 	return true
 }
 
-// first is one of the states that may follow.
-func (w *walk) first(s int32) int32 {
-	d := bits.TrailingZeros8(uint8(w.next(int(s)/entries, int(s)%entries)))
-	return w.neighbours[int(s)/entries][d]*entries + int32(d) + 1
-}
-
-// arriving marks the states from which dst may be reached, going back from it, and says whether any of its component is not
-// among them.
-func (w *walk) arriving(dst int, comp []int) bool {
-	clear(w.arrives)
-	w.queue = w.queue[:0]
-	states := 0
-	mark := func(s int32) {
-		if !w.arrives[s] {
-			w.arrives[s] = true
-			w.queue = append(w.queue, s)
-		}
-	}
-	for e := range entries {
-		mark(int32(dst*entries + e))
-	}
-	for rank := range comp {
-		if comp[rank] == comp[dst] {
-			states += entries
-		}
-	}
+// search goes forward from a state until found says that it has what it looks for. Without that the queue has all that may follow; from
+// leads back to where it began.
+func (w *walk) search(s int32, found func(int32) bool) (at int32, ok bool) {
+	w.seen++
+	w.queue = append(w.queue[:0], s)
+	w.visit[s], w.from[s] = w.seen, s
 	for i := 0; i < len(w.queue); i++ {
-		rank, entry := int(w.queue[i])/entries, int(w.queue[i])%entries
-		if entry == 0 {
-			continue // a message begins there, and came from nowhere
-		}
-		d := grid.Direction(entry)
-		p := int(w.neighbours[rank][d.Opposite().Index()])
-		if p == dst || !w.t.open[p].Usable(d) {
+		is := w.queue[i]
+		rank, entry := int(is)/entries, int(is)%entries
+		if rank == w.dst {
 			continue
 		}
-		for e := range entries {
-			if w.next(p, e).Usable(d) {
-				mark(int32(p*entries + e))
+		for m := w.next(rank, entry); m != 0; m &= m - 1 {
+			d := bits.TrailingZeros8(uint8(m))
+			n := w.neighbours[rank][d]*entries + int32(d) + 1
+			if w.visit[n] == w.seen {
+				continue
+			}
+			w.visit[n], w.from[n] = w.seen, is
+			if found(n) {
+				return n, true
+			}
+			w.queue = append(w.queue, n)
+		}
+	}
+	return 0, false
+}
+
+// lostAt says whether a state is one from which no way leads on to the destination, and notes it of all that it has looked at. news are
+// those of which that was not known.
+func (w *walk) lostAt(s int32) (is bool, news []int32) {
+	if f := w.fate[s]; f.round == w.round {
+		return f.is == lost, nil
+	}
+	if int(s)/entries == w.dst {
+		return false, nil
+	}
+	at, ok := w.search(s, func(n int32) bool {
+		return int(n)/entries == w.dst || w.fate[n] == mark{w.round, arrives}
+	})
+	if !ok {
+		for _, n := range w.queue {
+			if w.fate[n].round != w.round {
+				news = append(news, n)
+			}
+			w.fate[n] = mark{w.round, lost}
+		}
+		return true, news
+	}
+	for n := w.from[at]; ; n = w.from[n] {
+		w.fate[n] = mark{w.round, arrives}
+		if n == s {
+			return false, nil
+		}
+	}
+}
+
+// caughtFrom returns all states from which no way leads on to the destination. Whoever is in one comes to one at a node with a dead
+// channel; so those are looked at, and then whoever may come to what is lost.
+func (w *walk) caughtFrom(comp []int) (caught []int32) {
+	for _, rank := range w.maimed {
+		if comp[rank] == comp[w.dst] && rank != w.dst {
+			for e := range entries {
+				_, news := w.lostAt(int32(rank*entries + e))
+				caught = append(caught, news...)
 			}
 		}
 	}
-	return len(w.queue) < states
-}
-
-// coming goes forward from every node of dst's component, and returns the states from which no way leads on to it.
-func (w *walk) coming(dst int, comp []int) (caught []int32) {
-	clear(w.seen)
-	w.queue = w.queue[:0]
-	see := func(s int32) {
-		if w.seen[s] {
-			return
-		}
-		w.seen[s] = true
-		w.queue = append(w.queue, s)
-		if !w.arrives[s] {
-			caught = append(caught, s)
-		}
-	}
-	for rank := range comp {
-		if comp[rank] == comp[dst] && rank != dst {
-			see(int32(rank * entries))
-		}
-	}
-	for i := 0; i < len(w.queue); i++ {
-		if rank := int(w.queue[i]) / entries; rank != dst {
-			w.each(w.queue[i], see)
-		}
+	for i := 0; i < len(caught); i++ {
+		w.before(caught[i], func(p int32) bool {
+			_, news := w.lostAt(p)
+			caught = append(caught, news...)
+			return false
+		})
 	}
 	return caught
+}
+
+// before calls f with the states that a state may follow, until f says that it is enough.
+func (w *walk) before(s int32, f func(int32) bool) bool {
+	rank, entry := int(s)/entries, int(s)%entries
+	if entry == 0 {
+		return false // a message begins there, and came from nowhere
+	}
+	d := grid.Direction(entry)
+	p := int(w.neighbours[rank][d.Opposite().Index()])
+	if p == w.dst || !w.t.open[p].Usable(d) {
+		return false
+	}
+	for e := range entries {
+		if w.next(p, e).Usable(d) && f(int32(p*entries+e)) {
+			return true
+		}
+	}
+	return false
+}
+
+// comes says whether a message that begins somewhere may come to a state. It goes back to where one begins, which is one hop for nearly
+// all.
+func (w *walk) comes(s int32) bool {
+	w.seen++
+	w.queue = append(w.queue[:0], s)
+	w.visit[s] = w.seen
+	for i := 0; i < len(w.queue); i++ {
+		if int(w.queue[i])%entries == 0 {
+			return true
+		}
+		if w.before(w.queue[i], func(p int32) bool {
+			if w.visit[p] != w.seen {
+				w.visit[p] = w.seen
+				w.queue = append(w.queue, p)
+			}
+			return int(p)%entries == 0
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // each calls f with the states that may follow one.
@@ -283,11 +378,14 @@ func (tr Traps) Nodes(dims grid.Dims) []grid.Coord {
 }
 
 // Traps looks at the messages from all nodes to all nodes that they have a way to.
-func (t *Torus) Traps() Traps {
+func (t *Torus) Traps() Traps { return t.traps(math.MaxInt) }
+
+// traps is Traps, but looks no further when as many states are caught as enough says.
+func (t *Torus) traps(enough int) Traps {
 	traps := Traps{node: make([]bool, len(t.open))}
 	w, comp := newWalk(t), t.Components()
 	for dst := range t.open {
-		if comp[dst] >= 0 {
+		if comp[dst] >= 0 && traps.States < enough {
 			w.to(dst, comp, &traps)
 		}
 	}

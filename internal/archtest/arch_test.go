@@ -29,6 +29,7 @@ var layers = map[string][]string{
 	"pkg/torus/chanmask":      {"pkg/torus/grid"},
 	"pkg/mangle":              {},
 	"pkg/torus/diagnosis":     {"pkg/torus/grid"},
+	"pkg/torus/mapping":       {"pkg/torus/grid"},
 	"pkg/torus/express":       {"pkg/fault", "pkg/torus/grid"},
 	"pkg/torus/procedure":     {"pkg/torus/grid"},
 	"pkg/torus/udplink":       {"pkg/torus", "pkg/fault", "pkg/torus/grid", "pkg/mangle"},
@@ -73,7 +74,7 @@ var layers = map[string][]string{
 
 // pure lists the packages that are functions of (state, now, event).
 var pure = []string{
-	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
+	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/jobs",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/orderer", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",

@@ -1,0 +1,368 @@
+package mapping
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// How a run goes.
+const (
+	// MaxRegion bounds a region, in nodes.
+	MaxRegion = 128
+	// Pace is between two looks, and perPace how many probes leave at each: 200 a second at most.
+	Pace    = 10 * time.Millisecond
+	perPace = 2
+	// Rate and Burst bound, at those who pass probes on, what comes by one link a second: a run and its answers.
+	Rate, Burst = 500, 100
+	// maxFlying is how many probes are on their way at once.
+	maxFlying = 16
+	// answerIn is how long an answer is waited for: 64 hops, and a busy machine.
+	answerIn = 300 * time.Millisecond
+	// perWay is how often a node is asked by way of each neighbour that hears it.
+	perWay = 2
+	// Most bounds a run. What has not answered by then is Unknown.
+	Most = 10 * time.Second
+	// ownLate is how late a tick may come until answers may lie before us unread, and ownGrace for how much longer they are waited for then.
+	ownLate  = 100 * time.Millisecond
+	ownGrace = 300 * time.Millisecond
+)
+
+// Knowledge is what is known of a part. The zero value: nothing.
+type Knowledge uint8
+
+// The states.
+const (
+	Unknown Knowledge = iota
+	Good
+	Bad
+)
+
+// String returns unknown, good or bad.
+func (k Knowledge) String() string {
+	switch k {
+	case Good:
+		return "good"
+	case Bad:
+		return "bad"
+	default:
+		return "unknown"
+	}
+}
+
+// Config sets a run.
+type Config struct {
+	Dims   grid.Dims
+	At     grid.Coord   // the mapper
+	Region []grid.Coord // to map; 1 to MaxRegion, each once, without the mapper
+	Run    uint64       // in all probes: an answer to another run does not count. Not 0
+	Own    Word         // the mapper's own links
+	// Hops bounds a path; 0, or more than MaxPath: MaxPath.
+	Hops int
+}
+
+// Validate names the first field that is not allowed.
+func (c Config) Validate() error {
+	if n := len(c.Region); n < 1 || n > MaxRegion {
+		return fmt.Errorf("region: given %d nodes: want 1 to %d", n, MaxRegion)
+	}
+	seen := make(map[grid.Coord]bool, len(c.Region))
+	for _, at := range c.Region {
+		if err := c.Dims.Check(at); err != nil {
+			return fmt.Errorf("region: %w", err)
+		}
+		if seen[at] || at == c.At {
+			return fmt.Errorf("region: given %s: want each node once, and not the mapper", at)
+		}
+		seen[at] = true
+	}
+	if c.Run == 0 {
+		return fmt.Errorf("run: given 0: want another number")
+	}
+	return nil
+}
+
+// Found is what was found of one node.
+type Found struct {
+	At        grid.Coord
+	DNP, Host Knowledge
+	Good, Bad uint8         // its links: as it says, or as its neighbours say when it has not answered
+	RoundTrip time.Duration // the fastest; 0: none
+	Hops      int           // by which it was reached; 0: it was not
+	Asked     int           // probes
+}
+
+// Event is what happens to a run.
+type Event interface{ mappingEvent() }
+
+// Tick says that time has passed.
+type Tick struct{}
+
+// Back is a probe for which Hop said Answer. Its Data is not kept.
+type Back struct{ Data []byte }
+
+func (Tick) mappingEvent() {}
+func (Back) mappingEvent() {}
+
+// Send is a probe to send by the link Dir.
+type Send struct {
+	Dir  grid.Direction
+	Data []byte
+}
+
+// Output is what follows from a step. Its slices last until the next step.
+type Output struct {
+	Send []Send
+	Done bool      // Findings are final
+	Wake time.Time // when Step must be called again; zero: done
+}
+
+// way is a neighbour by which a node may be reached.
+type way struct {
+	from  *node // nil: the mapper
+	dir   grid.Direction
+	tries int
+}
+
+// node is one of the region.
+type node struct {
+	found Found
+	path  []byte // by which it answered
+	ways  []way
+	open  int // probes of it on their way
+	// asksHost is how often its host half was asked by a path that had led to its DNP half.
+	asksHost int
+}
+
+// flight is a probe that is on its way.
+type flight struct {
+	node   *node
+	path   []byte
+	at, by time.Time // sent; given up
+}
+
+// Machine is one run at one node. One goroutine owns it.
+//
+//	asking ──nobody left to ask, and all answered or given up──► done
+//	   └──────────────────────Most──────────────────────────────►
+type Machine struct {
+	cfg    Config
+	nodes  map[grid.Coord]*node
+	order  []*node // by rank
+	flying map[uint32]flight
+	late   map[uint32]flight // given up; an answer still counts
+	next   uint32
+	due    time.Time
+	end    time.Time
+	done   bool
+	send   []Send
+}
+
+// New begins a run. The configuration must have passed Validate.
+func New(cfg Config, now time.Time) *Machine {
+	if err := cfg.Validate(); err != nil {
+		panic("mapping: New with a configuration that was not validated: " + err.Error())
+	}
+	if cfg.Hops == 0 || cfg.Hops > MaxPath {
+		cfg.Hops = MaxPath
+	}
+	m := &Machine{
+		cfg: cfg, nodes: make(map[grid.Coord]*node, len(cfg.Region)), flying: make(map[uint32]flight), late: make(map[uint32]flight),
+		due: now, end: now.Add(Most),
+	}
+	for _, at := range cfg.Region {
+		m.nodes[at] = &node{found: Found{At: at}}
+	}
+	for _, n := range m.nodes {
+		m.order = append(m.order, n)
+	}
+	slices.SortFunc(m.order, func(a, b *node) int { return cfg.Dims.Rank(a.found.At) - cfg.Dims.Rank(b.found.At) })
+	m.heard(nil, cfg.At, cfg.Own)
+	return m
+}
+
+// heard takes what a node says of its links: whom it hears can be asked by way of it.
+func (m *Machine) heard(from *node, at grid.Coord, w Word) {
+	for _, d := range m.cfg.Dims.Links() {
+		c, _ := m.cfg.Dims.Neighbour(at, d)
+		n := m.nodes[c]
+		if n == nil {
+			continue
+		}
+		back := uint8(1) << d.Opposite().Index()
+		switch {
+		case w.Good>>d.Index()&1 == 1:
+			if n.path == nil { // else the node's own word counts
+				n.found.Good, n.found.Bad = n.found.Good|back, n.found.Bad&^back
+			}
+			if from == nil || len(from.path) < m.cfg.Hops {
+				n.ways = append(n.ways, way{from: from, dir: d})
+			}
+		case w.Bad>>d.Index()&1 == 1 && n.path == nil && n.found.Good&back == 0:
+			n.found.Bad |= back
+		}
+	}
+}
+
+// Step takes one event. Time must not run backwards.
+func (m *Machine) Step(now time.Time, ev Event) Output {
+	m.send = m.send[:0]
+	switch ev := ev.(type) {
+	case Tick:
+		if !m.done && !now.Before(m.due) {
+			m.tick(now)
+		}
+	case Back:
+		m.back(now, ev.Data)
+	}
+	out := Output{Send: m.send, Done: m.done, Wake: m.due}
+	if m.done {
+		out.Wake = time.Time{}
+	}
+	return out
+}
+
+func (m *Machine) tick(now time.Time) {
+	if now.Sub(m.due) > ownLate {
+		for k, f := range m.flying {
+			if grace := now.Add(ownGrace); grace.After(f.by) {
+				f.by = grace
+			}
+			m.flying[k] = f
+		}
+	}
+	for k, f := range m.flying {
+		if !now.Before(f.by) {
+			f.node.open--
+			m.late[k] = f
+			delete(m.flying, k)
+		}
+	}
+	sent := 0
+	for sent < perPace && len(m.flying) < maxFlying {
+		n := m.nearest()
+		if n == nil {
+			break
+		}
+		m.ask(now, n)
+		sent++
+	}
+	if len(m.flying) == 0 && sent == 0 || !now.Before(m.end) {
+		m.done = true
+		return
+	}
+	m.due = now.Add(Pace)
+}
+
+// nearest is, of those that may be asked now, the one that fewest hops lead to; nil: nobody is left.
+func (m *Machine) nearest() (nearest *node) {
+	hops := 0
+	for _, n := range m.order {
+		if h := n.hops(); h > 0 && (nearest == nil || h < hops) {
+			nearest, hops = n, h
+		}
+	}
+	return nearest
+}
+
+// hops is how many lead to a node that has not said everything, by a way that was not tried often enough; 0: there is none, or it is
+// being asked.
+func (n *node) hops() int {
+	switch w := n.best(); {
+	case n.open > 0:
+		return 0
+	case n.path != nil && n.found.Host == Unknown && n.asksHost < perWay+1: // the first probe was for both
+		return len(n.path)
+	case n.path == nil && w != nil:
+		return w.hops()
+	}
+	return 0
+}
+
+// ask sends a probe to a node that has not said everything.
+func (m *Machine) ask(now time.Time, n *node) {
+	path := n.path
+	if path == nil {
+		w := n.best()
+		w.tries++
+		if w.from != nil {
+			path = append(path, w.from.path...)
+		}
+		path = append(path, byte(w.dir))
+	} else {
+		n.asksHost++
+	}
+	m.next++
+	f := frame{kind: kindAsk, made: 1, host: true, number: m.next, run: m.cfg.Run, path: path}
+	m.flying[m.next] = flight{node: n, path: path, at: now, by: now.Add(answerIn)}
+	n.open++
+	n.found.Asked++
+	m.send = append(m.send, Send{grid.Direction(path[0]), f.append(make([]byte, 0, MaxFrame))})
+}
+
+// best is the way that was tried least, and of these the shortest.
+func (n *node) best() *way {
+	var best *way
+	for i := range n.ways {
+		w := &n.ways[i]
+		if w.tries < perWay && (best == nil || w.tries < best.tries || w.tries == best.tries && w.hops() < best.hops()) {
+			best = w
+		}
+	}
+	return best
+}
+
+func (w *way) hops() int {
+	if w.from == nil {
+		return 1
+	}
+	return len(w.from.path) + 1
+}
+
+// back takes an answer, a late one too.
+func (m *Machine) back(now time.Time, data []byte) {
+	f, ok := decode(data)
+	if !ok || f.run != m.cfg.Run || m.done {
+		return
+	}
+	fl, flying := m.flying[f.number]
+	if !flying {
+		if fl, ok = m.late[f.number]; !ok {
+			return
+		}
+	}
+	n := fl.node
+	if !slices.Equal(f.path, fl.path) {
+		return
+	}
+	if trip := now.Sub(fl.at); n.found.RoundTrip == 0 || trip < n.found.RoundTrip {
+		n.found.RoundTrip = max(trip, 1)
+	}
+	if n.path == nil { // the host half's answer may come first
+		n.path, n.found.DNP, n.found.Hops = fl.path, Good, len(fl.path)
+		n.asksHost = 1
+		n.found.Good, n.found.Bad = f.word.Good, f.word.Bad
+		m.heard(n, n.found.At, f.word)
+	}
+	switch {
+	case f.kind == kindHost:
+		n.found.Host = Good
+	case f.word.Host == HostDead && n.found.Host == Unknown:
+		n.found.Host = Bad
+	}
+	if flying && n.found.Host != Unknown {
+		delete(m.flying, f.number)
+		n.open--
+	}
+}
+
+// Findings are what was found so far of all nodes of the region, by rank.
+func (m *Machine) Findings() []Found {
+	out := make([]Found, len(m.order))
+	for i, n := range m.order {
+		out[i] = n.found
+	}
+	return out
+}

@@ -118,6 +118,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkPeerOrder(b.PeerOrder)
 	case *lofamov1.Message_PeerStatus:
 		return checkPeerStatus(b.PeerStatus)
+	case *lofamov1.Message_MapOrder:
+		return checkMapOrder(b.MapOrder)
+	case *lofamov1.Message_MapFindings:
+		return checkMapFindings(b.MapFindings)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

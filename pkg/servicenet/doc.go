@@ -24,6 +24,7 @@
 //	PathAck, BulkAnnounce,
 //	DiagnosisFindings,
 //	ProcedureStatus             the half itself                 no
+//	MapFindings                 the DNP half itself             no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
 //	                            last hop
@@ -32,7 +33,8 @@
 //	Downcall { node, inner }    a supervisor                    yes; inner is signed
 //	PathReply, BulkRequest,
 //	BulkPull, DiagnosisOrder,
-//	ProcedureOrder              a supervisor                    no
+//	ProcedureOrder, MaskOrder,
+//	MapOrder                    a supervisor                    no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What
 // stands within is an envelope of its own, with the checksum and the signature that its origin gave

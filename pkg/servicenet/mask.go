@@ -12,7 +12,18 @@ func checkMaskOrder(m *lofamov1.MaskOrder) error {
 		checkID("mask_order.node", m.GetNode()),
 		atLeastOne("mask_order.number", m.GetNumber()),
 		checkMask("mask_order.mask", m.GetMask()),
+		checkMaskEpoch(m),
 	)
+}
+
+func checkMaskEpoch(m *lofamov1.MaskOrder) error {
+	switch e := m.GetEpoch(); {
+	case e > uint64(MaxEpoch):
+		return refuse(RefusedField, "mask_order.epoch: given %d: want at most %d", e, uint64(MaxEpoch))
+	case e != 0 && m.GetEpochUnknown():
+		return refuse(RefusedField, "mask_order.epoch_unknown: given beside epoch %d: want one of them", e)
+	}
+	return nil
 }
 
 func checkMaskStatus(m *lofamov1.MaskStatus) error {

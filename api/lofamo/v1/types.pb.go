@@ -1868,7 +1868,8 @@ func (x *Component) GetReason() string {
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SELF, WATCHDOG, DESCRIPTOR, SILENCE, HANDSHAKE, ERROR_RATIO, GOSSIP, CHALLENGE, VOTES or DIGEST. Of a link, DESCRIPTOR
-	// says that the neighbour has announced a restart of its DNP half.
+	// says that the neighbour has announced a restart of its DNP half. MAPPED: what a node that was asked to map a region found of an unknown
+	// node (docs/adr/0025): it changes no state.
 	Kind     string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Observer string `protobuf:"bytes,2,opt,name=observer,proto3" json:"observer,omitempty"` // "node/half", or "supervisor/ID"
 	// By which the observation came; unspecified for what the supervisors themselves found.

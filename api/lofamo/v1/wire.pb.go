@@ -3326,7 +3326,13 @@ type MaskOrder struct {
 	// that it took, so that an old order undoes nothing.
 	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
 	// Bits 0 to 5: the channels X+ X- Y+ Y- Z+ Z-; 1: usable. In force is what the node's own word leaves usable too.
-	Mask          uint32 `protobuf:"varint,3,opt,name=mask,proto3" json:"mask,omitempty"`
+	Mask uint32 `protobuf:"varint,3,opt,name=mask,proto3" json:"mask,omitempty"`
+	// Boot epoch of the node's DNP half, as its newest MaskStatus says. A half that holds no word, as after it has lost what it kept, has no
+	// number to tell an old order by: it takes one with its own epoch alone, so that a copy of an order to an earlier life is none to it. 0: of a
+	// supervisor of an earlier version, which such a half takes as well, or epoch_unknown.
+	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The supervisor has heard no epoch yet: a half that holds no word answers with its status, and takes the order that follows.
+	EpochUnknown  bool `protobuf:"varint,5,opt,name=epoch_unknown,json=epochUnknown,proto3" json:"epoch_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3380,6 +3386,20 @@ func (x *MaskOrder) GetMask() uint32 {
 		return x.Mask
 	}
 	return 0
+}
+
+func (x *MaskOrder) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *MaskOrder) GetEpochUnknown() bool {
+	if x != nil {
+		return x.EpochUnknown
+	}
+	return false
 }
 
 // MaskStatus says what a node holds of its channel mask: at its start unless that is a matter of course, in answer to every
@@ -3909,7 +3929,7 @@ type MapFindings struct {
 	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`  // boot epoch of its DNP half, from 1
 	Part          uint32                 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`    // from 0
 	Parts         uint32                 `protobuf:"varint,5,opt,name=parts,proto3" json:"parts,omitempty"`  // 1 to 32
-	Nodes         []*MappedNode          `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`   // at most 16
+	Nodes         []*MappedNode          `protobuf:"bytes,6,rep,name=nodes,proto3" json:"nodes,omitempty"`   // by rank, at most 7
 	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`   // why there is no map; empty: there is one. At most 120 bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4721,11 +4741,13 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x03job\x18\x05 \x01(\tR\x03job\x12\x14\n" +
 	"\x05topic\x18\x06 \x01(\tR\x05topic\x12\x12\n" +
 	"\x04body\x18\a \x01(\fR\x04body\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\rR\bpriority\"K\n" +
+	"\bpriority\x18\b \x01(\rR\bpriority\"\x86\x01\n" +
 	"\tMaskOrder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04mask\x18\x03 \x01(\rR\x04mask\"\xce\x01\n" +
+	"\x04mask\x18\x03 \x01(\rR\x04mask\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12#\n" +
+	"\repoch_unknown\x18\x05 \x01(\bR\fepochUnknown\"\xce\x01\n" +
 	"\n" +
 	"MaskStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +

@@ -62,6 +62,7 @@ type dnpHalf struct {
 	jobMail  jobMail
 	masks    newest[chanmask.State] // to keep on disk
 	words    newest[peers.State]    // of the peers, likewise
+	kept     keptMask
 	linkCopy linkCopy
 	held     heldMessages
 	ifErrors [grid.NumDirections]uint64 // of the links' interfaces, as told to the machine
@@ -187,6 +188,9 @@ func (d *dnpHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		}
 	}
 	d.core, d.fares.results = core, core.SelfTest().Results
+	if lost == nil {
+		d.kept.state = mask
+	}
 	d.tests.begin(d.testResults)
 	d.fares.wentOn(d.copy.file.Cold())
 	if half, known := given(); known != nil {
@@ -210,6 +214,7 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 		d.words.run(ctx, d.keepPeers, func(s peers.State) { d.step(dnpcore.PeersKept{State: s}) })
 		return nil
 	})
+	g.Go(func() error { d.serveMask(ctx); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
 	g.Go(func() error { return d.bulk.server.Run(ctx) })
 	g.Go(func() error {

@@ -46,9 +46,11 @@ func (n newest[T]) run(ctx context.Context, keep, kept func(T)) {
 }
 
 func (d *dnpHalf) keepMask(state chanmask.State) {
-	if err := maskfile.Save(d.statePath(maskfile.Name), state); err != nil {
+	err := maskfile.Save(d.statePath(maskfile.Name), state)
+	if err != nil {
 		d.log.Error("channel mask not kept: it is lost with the next restart", "err", err)
 	}
+	d.noteKept(state, err)
 }
 
 func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
@@ -66,6 +68,9 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	}
 	if s.Peers != nil {
 		return sealPeers(s.Peers, d.signer)
+	}
+	if s.Mapped != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: s.Mapped}}, d.signer)
 	}
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, d.signer)
 }

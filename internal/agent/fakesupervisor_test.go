@@ -51,6 +51,7 @@ type fakeSupervisor struct {
 	heard   []said
 	answers map[string]fault.Origin // by nonce
 	mask    *lofamov1.MaskStatus    // the last that came
+	mapped  []*lofamov1.MapFindings // all that came
 	// procedures are all statuses of procedures that came, findings those of diagnosed links by node and link.
 	procedures []*lofamov1.ProcedureStatus
 	findings   map[string]*lofamov1.LinkFinding
@@ -138,6 +139,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 			st.Ends, st.Configured = was.GetEnds(), was.GetConfigured()
 		}
 		f.peers[st.GetNode()] = st
+	}
+	if m := d.Msg.GetMapFindings(); m != nil {
+		f.mapped = append(f.mapped, m)
 	}
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}

@@ -334,6 +334,8 @@ func (n *node) seal(s dnpcore.Seal) {
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, n.speakers[fault.HalfDNP])
 	case s.Peers != nil:
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_PeerStatus{PeerStatus: s.Peers}}, n.speakers[fault.HalfDNP])
+	case s.Mapped != nil:
+		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: s.Mapped}}, n.speakers[fault.HalfDNP])
 	default:
 		b, err = n.sealMessage(&lofamov1.Message{Body: &lofamov1.Message_Answer{Answer: s.Answer}}, n.speakers[fault.HalfDNP])
 	}

@@ -177,6 +177,7 @@ type Machine struct {
 	health      health.Keeper
 	selfTest    selfTest
 	exam        examination
+	survey      survey
 	hops        hops
 	express     expressHalf
 	barriers    barriers
@@ -237,7 +238,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	if cfg.Resume.Outbox.Epoch == epoch {
 		m.sender.Resume(cfg.Resume.Outbox)
 	}
-	m.selfTest = newSelfTest(cfg, now)
+	m.selfTest, m.survey = newSelfTest(cfg, now), newSurvey(cfg, now)
 	m.beginProof(now)
 	m.sender.Restore(now, cfg.Kept)
 	m.sender.Step(now, servicenet.Supervisors{})
@@ -352,6 +353,7 @@ func (m *Machine) tick(now time.Time) {
 	m.checkSensors(now)
 	m.tickTests(now)
 	m.tickDiagnosis(now)
+	m.tickMapping(now)
 	m.tickMask(now)
 	m.tickPeers(now)
 	m.sender.Tick(now)
@@ -429,6 +431,12 @@ func (m *Machine) wake() time.Time {
 		w = earliest(w, m.exam.sayAt)
 	}
 	if at := m.proc.wake; !at.IsZero() {
+		w = earliest(w, at)
+	}
+	if at := m.survey.wake; !at.IsZero() {
+		w = earliest(w, at)
+	}
+	if at := m.survey.sayAt; !at.IsZero() {
 		w = earliest(w, at)
 	}
 	return w

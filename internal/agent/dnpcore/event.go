@@ -133,7 +133,7 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer, Findings, Mask, Procedure and Peers is set.
+// one of Reports, Answer, Findings, Mask, Mapped, Procedure and Peers is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
@@ -142,6 +142,7 @@ type Seal struct {
 	// Findings are what a diagnosis found of one link.
 	Findings *lofamov1.DiagnosisFindings
 	Mask     *lofamov1.MaskStatus
+	Mapped   *lofamov1.MapFindings
 	// Procedure is where this half is in the fault management procedure, or what became of it.
 	Procedure *lofamov1.ProcedureStatus
 	Peers     *lofamov1.PeerStatus

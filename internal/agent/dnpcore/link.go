@@ -28,6 +28,9 @@ type link struct {
 	swap     bool        // a message has the place of one that is on its way there
 	rxEpoch  fault.Epoch // the neighbour's, when its present stream began; 0: not known
 	protocol [numRules]uint64
+
+	maskNoted time.Time // the last line in the log of the neighbour's mask
+	maskQuiet int       // changes of it since
 }
 
 func newLink(cfg Config, d grid.Direction, now time.Time) (*link, error) {

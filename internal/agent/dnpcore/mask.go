@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"fmt"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -32,6 +33,9 @@ type masks struct {
 // maskAgain is the time between two statuses while there is something to say that is not a matter of course.
 const maskAgain = 30 * time.Second
 
+// maskNoteEvery is the least time between two lines in the log of what a neighbour does with its end of a link.
+const maskNoteEvery = 10 * time.Second
+
 func newMasks(cfg Config, now time.Time) masks {
 	k := masks{state: chanmask.Fresh(), base: chanmask.All.Without(cfg.Masked...), lost: cfg.MaskLost}
 	if cfg.Mask != nil {
@@ -55,7 +59,8 @@ func (k *masks) speaks() bool {
 	return k.lost || k.state != chanmask.Fresh() || k.base != chanmask.All
 }
 
-// OwnMask is this node's own word on its channels. Its diagnosis has one without this event (Config.Procedure.MaskDead).
+// OwnMask is this node's own word on its channels, of a person at the node (lofamo-agent mask). Its diagnosis has one without this event
+// (Config.Procedure.MaskDead).
 type OwnMask struct{ Mask chanmask.Mask }
 
 func (OwnMask) dnpEvent() {}
@@ -106,7 +111,12 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 		return
 	}
 	next, verdict := m.mask.state.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
+	if m.mask.state.Number == 0 && m.strange(o) {
+		verdict = 0
+	}
 	switch verdict {
+	case 0:
+		m.note(NoteRefused, "channel mask %d (%s) is of boot epoch %d: this half holds none, and takes one of its own", o.GetNumber(), chanmask.Mask(o.GetMask()), o.GetEpoch())
 	case chanmask.Taken:
 		m.mask.lost = false
 		m.changeMask(now, next)
@@ -116,6 +126,12 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	}
 	m.mask.tell = now
 	m.tickMask(now)
+}
+
+// strange says whether an order does not name this life of the half. One that holds no word cannot tell an old order by its number: a
+// boot epoch never comes again. Supervisors of an earlier version name none; they give neither mark.
+func (m *Machine) strange(o *lofamov1.MaskOrder) bool {
+	return o.GetEpochUnknown() || o.GetEpoch() != 0 && o.GetEpoch() != uint64(m.Epoch())
 }
 
 // changeMask is the only writer of what is wanted. Neighbours are told at once, supervisors when it is kept.
@@ -140,7 +156,16 @@ func (m *Machine) changeMask(now time.Time, next chanmask.State) {
 
 // peerMasked follows what the neighbour says of its end.
 func (m *Machine) peerMasked(now time.Time, l *link) {
-	m.note(NoteMask, "link %s: masked by the neighbour %t", l.dir, l.peer.Masked)
+	if since := now.Sub(l.maskNoted); l.maskNoted.IsZero() || since >= maskNoteEvery {
+		more := ""
+		if l.maskQuiet > 0 {
+			more = fmt.Sprintf(" (and %d changes since the last line)", l.maskQuiet)
+		}
+		m.note(NoteMask, "link %s: masked by the neighbour %t%s", l.dir, l.peer.Masked, more)
+		l.maskNoted, l.maskQuiet = now, 0
+	} else { // a neighbour that says now this and now that fills no log
+		l.maskQuiet++
+	}
 	if l.peer.Masked {
 		m.reroute(now, l)
 	}
@@ -183,6 +208,28 @@ func (m *Machine) tickMask(now time.Time) {
 		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.state.Number,
 		Ordered: uint32(m.mask.state.Ordered), Own: uint32(m.mask.state.Own & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.lost,
 	}})
+}
+
+// MaskView is what there is to say of the channel mask of this node.
+type MaskView struct {
+	State      chanmask.State
+	Configured chanmask.Mask // what the configuration leaves
+	InForce    chanmask.Mask // at this end
+	Links      chanmask.Mask // that the node has
+	Peers      chanmask.Mask // what the neighbours leave, as they said last
+	Lost       bool
+}
+
+// Masks returns it.
+func (m *Machine) Masks() MaskView {
+	v := MaskView{State: m.mask.state, Configured: m.mask.base, InForce: m.mask.force, Peers: chanmask.All, Lost: m.mask.lost}
+	for _, l := range m.links {
+		if l != nil {
+			v.Links = v.Links.With(l.dir, true)
+			v.Peers = v.Peers.With(l.dir, !l.peer.Masked)
+		}
+	}
+	return v
 }
 
 // Mask returns what is to be kept of the channel mask, and what of it is in force.

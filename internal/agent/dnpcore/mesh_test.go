@@ -49,6 +49,8 @@ type meshNode struct {
 	missing []routing.Missing
 	sealed  []Seal
 	stores  map[watchdog.Addr]uint32 // every bit that was ever up
+	noHost  bool                     // its host half is dead
+	mapped  []*lofamov1.MapFindings  // said by it
 }
 
 const meshQueue = 128
@@ -146,8 +148,22 @@ func (w *mesh) step(n *meshNode, ev Event) {
 			n.back[string(m.Envelope)]++
 		}
 	}
+	var mail []TestMail
+	for _, t := range out.TestMail {
+		if !t.Echo && !n.noHost {
+			mail = append(mail, TestMail{Echo: true, Data: t.Data})
+		}
+	}
+	for _, s := range out.Seal {
+		if s.Mapped != nil {
+			n.mapped = append(n.mapped, s.Mapped)
+		}
+	}
 	if out.TakeHost {
-		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: true}, Word: watchdog.HostWord{Valid: true}})
+		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: !n.noHost}, Word: watchdog.HostWord{Valid: !n.noHost}})
+	}
+	for _, t := range mail {
+		w.step(n, t)
 	}
 }
 

@@ -170,6 +170,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		m.onMaskOrder(now, body.MaskOrder)
 	case *lofamov1.Message_PeerOrder:
 		m.onPeerOrder(now, body.PeerOrder)
+	case *lofamov1.Message_MapOrder:
+		m.onMapOrder(now, body.MapOrder, o.Name)
 	case *lofamov1.Message_BulkRequest:
 		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:

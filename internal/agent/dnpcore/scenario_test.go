@@ -514,6 +514,12 @@ func (w *world) do(args []string) {
 		o := &lofamov1.MaskOrder{Node: string(w.m.self)}
 		_, err := fmt.Sscan(args[1]+" "+args[2], &o.Number, &o.Mask)
 		w.must(err)
+		if len(args) > 3 { // "epoch N", or "epoch unknown": from a supervisor of this version
+			if o.EpochUnknown = args[4] == "unknown"; !o.GetEpochUnknown() {
+				_, err := fmt.Sscan(args[4], &o.Epoch)
+				w.must(err)
+			}
+		}
 		w.step(Opened{servicenet.Opened{Role: servicenet.RoleSupervisor, Name: "sup-0", Raw: []byte("raw mask"), Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: o}}}})
 	case "disk":
 		w.diskHangs = args[1] == "hangs"

@@ -33,6 +33,7 @@ const (
 	testAsks byte = 1 // a probe, to be sent back
 	testEcho byte = 2 // a probe of the receiver's, sent back
 	testPass byte = 3 // a probe of a diagnosis, to be passed on; to neighbours that say torus.FlagDiagnosis alone
+	testMap  byte = 4 // a probe of a mapping, or its answer; halves of an earlier version do nothing with it
 )
 
 // echoRate bounds the test frames that are sent back, a second, for each link.
@@ -211,6 +212,8 @@ func (m *Machine) onTestFrame(now time.Time, l *link, payload []byte) {
 		m.sendTest(l, testEcho, payload[1:])
 	case payload[0] == testPass:
 		m.onPass(now, l, payload[1:])
+	case payload[0] == testMap:
+		m.onMapFrame(now, l, payload[1:])
 	case payload[0] == testEcho && m.onDiagnosisEcho(now, l, payload[1:]):
 	case payload[0] == testEcho:
 		m.test(now, selftest.Returned{Module: linkModule(l.dir), Data: payload[1:]})
@@ -231,7 +234,7 @@ func (m *Machine) onTestMessage(now time.Time, from *link, msg relay.Message) {
 // onTestMail sends the host half's probe back, or takes one of ours.
 func (m *Machine) onTestMail(now time.Time, ev TestMail) {
 	if ev.Echo {
-		if m.onDiagnosisMail(ev.Data) {
+		if m.onDiagnosisMail(ev.Data) || m.onMapMail(ev.Data) {
 			return
 		}
 		m.test(now, selftest.Returned{Module: selftest.Module{Kind: selftest.Mailbox}, Data: ev.Data})

@@ -37,16 +37,21 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 	case *lofamov1.Message_Told:
 		m.onTold(ev, body.Told)
 	case *lofamov1.Message_MaskOrder: // the DNP half's, which has the register
-		if ev.Path != fault.PathTorus && body.MaskOrder.GetNode() == string(m.self) {
-			m.passDown(m.self, ev.Opened.Raw)
-		}
+		m.passOrder(ev, body.MaskOrder.GetNode())
 	case *lofamov1.Message_PeerOrder: // the DNP half's, which has the links
-		if ev.Path != fault.PathTorus && body.PeerOrder.GetNode() == string(m.self) {
-			m.passDown(m.self, ev.Opened.Raw)
-		}
+		m.passOrder(ev, body.PeerOrder.GetNode())
+	case *lofamov1.Message_MapOrder: // likewise
+		m.passOrder(ev, body.MapOrder.GetNode())
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)
+	}
+}
+
+// passOrder passes an order on that is for the DNP half of a node, if it is this one and did not come from there.
+func (m *Machine) passOrder(ev Received, node string) {
+	if ev.Path != fault.PathTorus && node == string(m.self) {
+		m.passDown(m.self, ev.Opened.Raw)
 	}
 }
 

@@ -1,0 +1,234 @@
+package dnpcore
+
+import (
+	"bytes"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/torus/mapping"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// A supervisor has this half map a region that its own evidence does not reach (seed 003 §5.2.3.2, Figure 18): probes go as test frames, by
+// paths that were found a moment before, and what was found goes up as an answer does. Every half passes probes on, and answers them;
+// it keeps nothing of them. Nothing else waits for it.
+//
+//	none ──order──► waiting ──mapEvery since the last──► running ──done──► said
+//	                   ▲                                   │                │
+//	                   └────────────── newer order ────────┴────────────────┘
+//
+// The same order again has what was found said again; an older one is refused, as that of a diagnosis is. A copy of an old order that comes
+// to a half which has forgotten the last one's number has it map once more, at most every mapEvery, and nobody takes what it says.
+
+// mapEvery is from the beginning of one run to the beginning of the next.
+const mapEvery = 2 * time.Second
+
+// mapPart is how many nodes are said in one message: with the signature it fits what is relayed.
+const mapPart = servicenet.MaxMapNodes
+
+// mapMark begins a probe that lies in the host half's mailbox.
+var mapMark = [...]byte{'L', 'F', 'M', 'H'}
+
+// survey is what the machine keeps of the mapping that it was last asked for.
+type survey struct {
+	order   *lofamov1.MapOrder // nil: none yet
+	taken   time.Time          // when it came first
+	machine *mapping.Machine   // nil: not running
+	run     uint64
+	beginAt time.Time // while waiting; zero: not waiting
+	began   time.Time // the last run
+	wake    time.Time // while waiting or running; zero: neither
+
+	found   []mapping.Found // of the order, once done
+	refused string          // why it mapped nothing; empty: it did
+	part    int             // the next to be said
+	sayAt   time.Time       // when; zero: all is said
+	attempt int             // to say it
+
+	budget [grid.NumDirections]bucket // of probes that come by each link
+}
+
+func newSurvey(cfg Config, now time.Time) (s survey) {
+	for _, d := range cfg.Topo.Links {
+		s.budget[d.Index()] = newBucket(mapping.Rate, mapping.Burst, now)
+	}
+	return s
+}
+
+// onMapOrder takes a verified order of a supervisor.
+func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
+	s := &m.survey
+	last := s.order.GetNumber()
+	switch {
+	case o.GetNode() != string(m.self):
+		m.note(NoteRefused, "a mapping order to %q", o.GetNode())
+	case s.order != nil && older(o.GetNumber(), last) && now.Sub(s.taken) < orderLife:
+		m.note(NoteRefused, "a mapping order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
+	case s.order != nil && same(o.GetNumber(), last):
+		if s.sayAt.IsZero() && s.beginAt.IsZero() && s.machine == nil {
+			s.part, s.sayAt, s.attempt = 0, now, 2
+			m.sayMapped(now)
+		}
+	default:
+		s.order, s.taken, s.machine, s.found, s.refused, s.sayAt = o, now, nil, nil, "", time.Time{}
+		s.beginAt = now
+		if next := s.began.Add(mapEvery); !s.began.IsZero() && next.After(now) {
+			s.beginAt = next
+		}
+		s.wake = s.beginAt
+		m.note(NoteDiagnosis, "mapping %d of term %d of %d nodes, ordered by %s", o.GetNumber().GetCount(), o.GetNumber().GetTerm(), len(o.GetRegion()), by)
+		m.tickMapping(now)
+	}
+}
+
+// tickMapping does what is due.
+func (m *Machine) tickMapping(now time.Time) {
+	s := &m.survey
+	m.sayMapped(now)
+	if !s.beginAt.IsZero() && !now.Before(s.beginAt) {
+		m.beginMapping(now)
+	}
+	m.surveying(now, mapping.Tick{})
+}
+
+// beginMapping begins the run of the last order.
+func (m *Machine) beginMapping(now time.Time) {
+	s := &m.survey
+	s.beginAt, s.began = time.Time{}, now
+	s.run++
+	n := s.order.GetNumber()
+	cfg := mapping.Config{
+		Dims: m.cfg.Topo.Dims, At: m.cfg.Topo.Coord, Own: m.mapWord(), Hops: int(m.cfg.MaxHops),
+		Run: max(1, n.GetTerm()<<20^n.GetCount()<<8^s.run^uint64(m.Epoch())<<40),
+	}
+	for _, rank := range s.order.GetRegion() {
+		if at := cfg.Dims.At(int(rank)); int64(rank) < int64(cfg.Dims.Nodes()) && at != cfg.At {
+			cfg.Region = append(cfg.Region, at)
+		}
+	}
+	if err := cfg.Validate(); err != nil { // the order may be of another topology
+		s.refused, s.wake = err.Error(), time.Time{}
+		s.part, s.sayAt, s.attempt = 0, now, 1
+		m.sayMapped(now)
+		return
+	}
+	s.machine = mapping.New(cfg, now)
+}
+
+// mapWord is what this half says of itself.
+func (m *Machine) mapWord() mapping.Word {
+	var w mapping.Word
+	for i, l := range m.links {
+		switch {
+		case l == nil:
+		case l.usable():
+			w.Good |= 1 << i
+		case l.detail.State() == torus.LinkBroken:
+			w.Bad |= 1 << i
+		}
+	}
+	switch m.verdict {
+	case watchdog.Alive:
+		w.Host = mapping.HostAlive
+	case watchdog.Stale:
+		w.Host = mapping.HostDead
+	default:
+	}
+	return w
+}
+
+// surveying steps the run.
+func (m *Machine) surveying(now time.Time, ev mapping.Event) {
+	s := &m.survey
+	if s.machine == nil {
+		return
+	}
+	out := s.machine.Step(now, ev)
+	s.wake = out.Wake
+	for _, p := range out.Send {
+		m.sendMap(p.Dir, p.Data)
+	}
+	if out.Done {
+		s.found, s.machine = s.machine.Findings(), nil
+		s.part, s.sayAt, s.attempt = 0, now, 1
+		m.sayMapped(now)
+	}
+}
+
+// sayMapped says the next part of what was found, when it is due: one after the other, as the findings of a diagnosis.
+func (m *Machine) sayMapped(now time.Time) {
+	s := &m.survey
+	if s.sayAt.IsZero() || now.Before(s.sayAt) {
+		return
+	}
+	f := &lofamov1.MapFindings{
+		Number: s.order.GetNumber(), Node: string(m.self), Epoch: uint64(m.Epoch()), Part: uint32(s.part),
+		Parts: uint32(max(1, (len(s.found)+mapPart-1)/mapPart)), Error: s.refused,
+	}
+	for _, n := range s.found[min(len(s.found), s.part*mapPart):min(len(s.found), (s.part+1)*mapPart)] {
+		f.Nodes = append(f.Nodes, &lofamov1.MappedNode{
+			Rank: uint32(m.cfg.Topo.Dims.Rank(n.At)), Dnp: knowledge(n.DNP), Host: knowledge(n.Host), LinksGood: uint32(n.Good), LinksBad: uint32(n.Bad),
+			RoundTripUs: uint32(n.RoundTrip.Microseconds()),
+		})
+	}
+	m.seal(Seal{Attempt: s.attempt, Mapped: f})
+	s.part++
+	s.sayAt = now.Add(mapping.Pace)
+	if s.part >= int(f.GetParts()) {
+		s.sayAt = time.Time{}
+	}
+}
+
+func knowledge(k mapping.Knowledge) lofamov1.MapKnowledge {
+	switch k {
+	case mapping.Good:
+		return lofamov1.MapKnowledge_MAP_GOOD
+	case mapping.Bad:
+		return lofamov1.MapKnowledge_MAP_BAD
+	default:
+		return lofamov1.MapKnowledge_MAP_UNKNOWN
+	}
+}
+
+// sendMap sends a probe, if the link carries anything. A half of an earlier version does nothing with it.
+func (m *Machine) sendMap(d grid.Direction, data []byte) {
+	if l := m.links[d.Index()]; l != nil && l.usable() {
+		m.sendTest(l, testMap, data)
+	}
+}
+
+// onMapFrame passes a probe on, answers it, or takes an answer. What stands in it is only believed as far as it says which way to go next:
+// by links of this node, mapping.MaxPath of them, and within the budget of the link by which it came.
+func (m *Machine) onMapFrame(now time.Time, l *link, data []byte) {
+	if !m.survey.budget[l.dir.Index()].take(now) {
+		return
+	}
+	switch what, to, out := mapping.Hop(data, l.dir); what {
+	case mapping.Pass:
+		m.sendMap(to, out)
+	case mapping.Asked:
+		to, out, host := mapping.Reply(data, m.mapWord())
+		m.sendMap(to, out)
+		if host && m.verdict != watchdog.Stale {
+			m.out.TestMail = append(m.out.TestMail, TestMail{Data: append(mapMark[:len(mapMark):len(mapMark)], data...)})
+		}
+	case mapping.Answer:
+		m.surveying(now, mapping.Back{Data: data})
+	case mapping.Drop:
+	}
+}
+
+// onMapMail takes a probe that the own host half sent back, and says whether it is one.
+func (m *Machine) onMapMail(data []byte) bool {
+	probe, ok := bytes.CutPrefix(data, mapMark[:])
+	if !ok {
+		return false
+	}
+	if to, out := mapping.ReplyHost(probe, m.mapWord()); out != nil {
+		m.sendMap(to, out)
+	}
+	return true
+}

@@ -1,0 +1,90 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+
+	"github.com/lofamo/lofamo/internal/agent/maskfile"
+)
+
+// A person at the node sees the mask and sets the node's own word on it: it is on disk when he is told so, the neighbour sees it, it holds over
+// a restart, and what makes no sense is refused by its field.
+func TestOwnMask(t *testing.T) {
+	n := newTestNet(t, grid.Dims{X: 3, Y: 1, Z: 1}, nil)
+	at1 := grid.Coord{X: 1}
+	for _, c := range []grid.Coord{at0, at1} {
+		n.start(c, fault.HalfHost)
+		n.start(c, fault.HalfDNP)
+	}
+	n.super.awaitState(host0, "n0-0-0", fault.Link(grid.XPlus), fault.Normal, fault.KindSelf)
+	dir := n.cfgs[at0].StateDir
+	info, err := os.Stat(filepath.Join(dir, MaskSock))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v: want the owner's alone", info.Mode(), err)
+	}
+	st, err := AskMask(t.Context(), dir, nil)
+	if err != nil || len(st.Own)+len(st.Unused) > 0 || !slices.Equal(st.Links, []string{"X+", "X-"}) {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	st, err = AskMask(t.Context(), dir, &MaskRequest{Mask: []string{"X+"}, Reason: "a bad cable"})
+	if want := []string{"X+"}; err != nil || !slices.Equal(st.Own, want) || !slices.Equal(st.Unused, want) {
+		t.Fatalf("masked: %+v, %v", st, err)
+	}
+	kept, err := maskfile.Load(filepath.Join(dir, maskfile.Name))
+	if want := (chanmask.State{Own: chanmask.All.Without(grid.XPlus), Ordered: chanmask.All}); err != nil || kept != want {
+		t.Errorf("told and not kept: %+v, %v", kept, err)
+	}
+	awaitMask(t, n.cfgs[at1].StateDir, "the neighbour sees it", func(st MaskStatus) bool {
+		return slices.Equal(st.Neighbours, []string{"X-"}) && slices.Equal(st.Unused, []string{"X-"}) && len(st.Own)+len(st.InForce) == 0
+	})
+	for want, in := range map[string]MaskRequest{
+		"no directions":              {},
+		"reason: given 0 bytes":      {Mask: []string{"X-"}},
+		"reason: given 201 bytes":    {Unmask: []string{"X+"}, Reason: strings.Repeat("x", 201)},
+		`direction "up"`:             {Mask: []string{"up"}, Reason: "why"},
+		"Y+: this node has no such":  {Mask: []string{"Y+"}, Reason: "why"},
+		"X-: given twice":            {Mask: []string{"X-"}, Unmask: []string{"X-"}, Reason: "why"},
+		"no link of this node would": {Mask: []string{"X-"}, Reason: "why"},
+	} {
+		if _, err := AskMask(t.Context(), dir, &in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v: want %q", in, err, want)
+		}
+	}
+	st, err = AskMask(t.Context(), dir, &MaskRequest{Mask: []string{"X-"}, Reason: "why", Force: true})
+	if err != nil || !slices.Equal(st.Own, []string{"X+", "X-"}) {
+		t.Errorf("forced: %+v, %v", st, err)
+	}
+	if st, err = AskMask(t.Context(), dir, &MaskRequest{Unmask: []string{"X-"}}); err != nil || !slices.Equal(st.Own, []string{"X+"}) {
+		t.Errorf("taken back: %+v, %v", st, err)
+	}
+	n.halt(at0, fault.HalfDNP)
+	if _, err := AskMask(t.Context(), dir, nil); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("without a DNP half: %v", err)
+	}
+	n.start(at0, fault.HalfDNP)
+	awaitMask(t, dir, "it holds over a restart", func(st MaskStatus) bool { return slices.Equal(st.Own, []string{"X+"}) })
+}
+
+// awaitMask asks a half until its answer fits: heartbeats, or a start, have to come first. Nothing tells when they have.
+func awaitMask(t *testing.T, dir, what string, fits func(MaskStatus) bool) {
+	t.Helper()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(bound); ; <-again.C {
+		st, err := AskMask(t.Context(), dir, nil)
+		switch {
+		case err == nil && fits(st):
+			return
+		case time.Now().After(end):
+			t.Fatalf("%s: not within %s: %+v, %v", what, bound, st, err)
+		}
+	}
+}

@@ -266,6 +266,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.followMasks(ctx) })
 	wg.Go(func() { s.maskers.run(ctx) })
 	wg.Go(func() { s.peerings.run(ctx) })
+	wg.Go(func() { s.mappers.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
 }
 

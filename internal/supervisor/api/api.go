@@ -31,6 +31,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 )
 
 // Engine is the leader's map; its methods fail with engine.ErrNotLeading elsewhere.
@@ -74,9 +75,13 @@ type Config struct {
 	MasksSaid func() []*lofamov1.MaskStatus
 	// Diagnosed is the last diagnosis, as far as this replica's own copy goes; nil: there was none. nil: of a parent of regions.
 	Diagnosed func(context.Context) (*lofamov1.DiagnosisReport, error)
-	Directory Directory
-	Bundles   Bundles
-	Metrics   *metrics.Metrics
+	// Mapped is what a node that was asked found of one that is unknown, and MappedDead the links that were found dead where nothing else is
+	// known of them, while this replica leads (mapping by delegation, seed 003 §5.2.3.2). nil: nothing.
+	Mapped     func(fault.NodeID) (view.Mapped, bool)
+	MappedDead func() []chanmask.Link
+	Directory  Directory
+	Bundles    Bundles
+	Metrics    *metrics.Metrics
 	// MaxOps is the number of operations that one transaction of the store may have; 0: any.
 	MaxOps int
 	// RegionOf tells the region of a node, and Regions how a parent's regions stand. nil: there are none.

@@ -93,6 +93,7 @@ func (s *Server) Explain(ctx context.Context, req *lofamov1.ExplainRequest) (*lo
 			}
 			resp.Because = append(resp.Because, view.Fares(entries[0], c, time.Now())...)
 			resp.Because = append(resp.Because, s.diagnosed(ctx, id, c)...)
+			s.explainMapped(snap, resp, id, c, time.Now())
 		}
 		resp.Maintenance = snap.marks(id)
 		resp.Groups, resp.Revision, resp.Cluster = snap.groups(id), snap.Revision, s.info(ctx, snap)

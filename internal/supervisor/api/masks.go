@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -140,10 +141,15 @@ func (s *Server) maskLinks(topo *topology.Topology, names []*lofamov1.LinkName) 
 	return out, nil
 }
 
-// maskLink finds one link. Both of its ends are to be nodes of ours: the supervisors of another region have the word on theirs.
+// maskLink finds one link. One end at least is a node of ours, and the link is named by it. Where the other end is another region's, these
+// supervisors have the word on their end alone, and that is enough: a link is used only while neither end masks it (§6.1), and the other end
+// sees by the next heartbeat that it is masked.
 func (s *Server) maskLink(topo *topology.Topology, name *lofamov1.LinkName) (chanmask.Link, error) {
 	id, err := s.find(name.GetNode())
 	if err != nil {
+		if region := s.foreignName(name.GetNode()); region != "" {
+			return chanmask.Link{}, invalid("links", "node %s is of region %s: name the link by its end in this region, or ask the supervisors of that one", name.GetNode(), region)
+		}
 		return chanmask.Link{}, err
 	}
 	n, ok := topo.Node(id)
@@ -160,11 +166,37 @@ func (s *Server) maskLink(topo *topology.Topology, name *lofamov1.LinkName) (cha
 	}
 	a, b := l.Ends(topo.Dims)
 	for _, end := range [...]grid.Coord{a, b} {
-		if _, ok := topo.Place(end); !ok {
-			return chanmask.Link{}, invalid("links", "link %s of node %s leads to %s, where there is no node of these supervisors", d, id, end)
+		if _, _, ok := s.end(topo, end); !ok {
+			return chanmask.Link{}, invalid("links", "link %s of node %s leads to %s, where there is no node", d, id, end)
 		}
 	}
 	return l, nil
+}
+
+// end is who is at a place: a node of ours, or one of another region that borders on this one.
+func (s *Server) end(topo *topology.Topology, at grid.Coord) (id fault.NodeID, ours, ok bool) {
+	if n, is := topo.Place(at); is {
+		return n.ID, true, true
+	}
+	for _, n := range s.cfg.Names.Border() {
+		if n.Coord == at {
+			return n.ID, false, true
+		}
+	}
+	return "", false, false
+}
+
+// foreignName is the region of the node of that name; empty: it is ours, or not known.
+func (s *Server) foreignName(name string) string {
+	if s.cfg.RegionOf == nil {
+		return ""
+	}
+	for _, n := range s.cfg.Names.Border() {
+		if string(n.ID) == name || n.Coord.String() == name {
+			return s.cfg.RegionOf(n.ID)
+		}
+	}
+	return ""
 }
 
 // maskWrite masks links, or restores them. To mask what is masked changes its reason.
@@ -174,10 +206,10 @@ func (s *Server) maskWrite(topo *topology.Topology, links []chanmask.Link, maske
 	for _, l := range links {
 		old := s.cfg.Masks.Of(l)
 		a, b := l.Ends(topo.Dims)
-		from, _ := topo.Place(a)
-		to, _ := topo.Place(b)
+		from, _, _ := s.end(topo, a)
+		to, _, _ := s.end(topo, b)
 		m := &lofamov1.LinkMask{
-			Node: string(from.ID), Coord: a.String(), Direction: l.Dir.String(), Peer: string(to.ID), PeerCoord: b.String(),
+			Node: string(from), Coord: a.String(), Direction: l.Dir.String(), Peer: string(to), PeerCoord: b.String(),
 			Reason: reason, By: by, Since: timestamppb.New(now),
 		}
 		switch {
@@ -193,7 +225,7 @@ func (s *Server) maskWrite(topo *topology.Topology, links []chanmask.Link, maske
 			w.Puts = append(w.Puts, kv)
 			w.Events = append(w.Events, view.MaskEvent(m, false, told+reason, by, s.cfg.Names, now))
 		case old == nil:
-			return store.Write{}, status.Errorf(codes.NotFound, "link %s of node %s: not masked: nothing was changed", l.Dir, from.ID)
+			return store.Write{}, status.Errorf(codes.NotFound, "link %s of node %s: not masked%s: nothing was changed", l.Dir, from, s.beyond(topo, a, b))
 		default:
 			m.Reason, m.By, m.Since = old.GetReason(), old.GetBy(), old.GetSince()
 			w.Deletes = append(w.Deletes, store.MaskKey(m))
@@ -203,7 +235,18 @@ func (s *Server) maskWrite(topo *topology.Topology, links []chanmask.Link, maske
 	return w, nil
 }
 
-// torus is the torus as the map has it: links that do not work, or are masked, are out.
+// beyond says of a link that leads to another region that its supervisors may mask it too.
+func (s *Server) beyond(topo *topology.Topology, ends ...grid.Coord) string {
+	for _, at := range ends {
+		if id, ours, ok := s.end(topo, at); ok && !ours && s.cfg.RegionOf != nil {
+			return fmt.Sprintf(" by these supervisors (its end at %s is for those of region %s)", id, s.cfg.RegionOf(id))
+		}
+	}
+	return ""
+}
+
+// torus is the torus as the map has it: links that do not work, or are masked, are out; and those that mappers have found dead, where the
+// map says nothing of them (Figure 18(b): then all boundaries are known).
 func (s *Server) torus(ctx context.Context) (*chanmask.Torus, error) {
 	m, err := s.cfg.Engine.Map(ctx)
 	if err != nil {
@@ -235,6 +278,13 @@ func (s *Server) torus(ctx context.Context) (*chanmask.Torus, error) {
 	all, _, _ := s.cfg.Masks.All()
 	for _, m := range all {
 		cut(m.GetCoord(), m.GetDirection())
+	}
+	if s.cfg.MappedDead != nil {
+		for _, l := range s.cfg.MappedDead() {
+			if t.Dims.Contains(l.Node) {
+				t.Cut(l)
+			}
+		}
 	}
 	return t, nil
 }
@@ -273,12 +323,16 @@ func (s *Server) listMasks() *lofamov1.ListMasksResponse {
 		m = proto.CloneOf(m)
 		if l, ok := view.LinkOf(m); ok && topo.Dims.Contains(l.Node) {
 			a, b := l.Ends(topo.Dims)
-			from, _ := topo.Place(a)
-			to, _ := topo.Place(b)
-			m.Node, m.Peer = string(from.ID), string(to.ID) // who is there now
-			for id, d := range map[string]grid.Direction{m.GetNode(): l.Dir, m.GetPeer(): l.Dir.Opposite()} {
-				if st := said[id]; st == nil || chanmask.Mask(st.GetInForce()).Usable(d) {
-					m.Waiting = append(m.Waiting, id)
+			from, ours, _ := s.end(topo, a)
+			to, theirs, _ := s.end(topo, b)
+			m.Node, m.Peer = string(from), string(to) // who is there now
+			for _, end := range [...]struct {
+				id   string
+				d    grid.Direction
+				ours bool
+			}{{m.GetNode(), l.Dir, ours}, {m.GetPeer(), l.Dir.Opposite(), theirs}} {
+				if st := said[end.id]; end.ours && (st == nil || chanmask.Mask(st.GetInForce()).Usable(end.d)) {
+					m.Waiting = append(m.Waiting, end.id)
 				}
 			}
 			slices.Sort(m.Waiting)
@@ -308,6 +362,44 @@ func (s *Server) CloseRegions(ctx context.Context, req *lofamov1.CloseRegionsReq
 	})
 }
 
+// faultyRegions tells of what was found, by the nodes that are there.
+func (s *Server) faultyRegions(topo *topology.Topology, regions []chanmask.Region, closing chanmask.Closing) *lofamov1.CloseRegionsResponse {
+	resp := &lofamov1.CloseRegionsResponse{Left: uint32(closing.Left.States)}
+	idAt := func(c grid.Coord) string {
+		id, _, ok := s.end(topo, c)
+		if !ok {
+			return c.String()
+		}
+		return string(id)
+	}
+	for _, r := range regions {
+		out := &lofamov1.FaultyRegion{Concave: r.Concave}
+		for _, l := range r.Links {
+			out.Links = append(out.Links, &lofamov1.LinkName{Node: idAt(l.Node), Direction: l.Dir.String()})
+		}
+		for _, c := range r.Trap {
+			out.Trap = append(out.Trap, idAt(c))
+		}
+		resp.Regions = append(resp.Regions, out)
+	}
+	for _, c := range closing.Isolated {
+		resp.Isolated = append(resp.Isolated, idAt(c))
+	}
+	return resp
+}
+
+// allOurs refuses links of which neither end is a node of ours.
+func (s *Server) allOurs(topo *topology.Topology, links []chanmask.Link) error {
+	for _, l := range links {
+		a, b := l.Ends(topo.Dims)
+		_, here, _ := s.end(topo, a)
+		if _, there, _ := s.end(topo, b); !here && !there {
+			return status.Errorf(codes.FailedPrecondition, "closing the concave regions takes link %s, which lies in another region: nothing was changed (--dry-run tells which links; its supervisors mask theirs)", l)
+		}
+	}
+	return nil
+}
+
 func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.CloseRegionsRequest) (*lofamov1.CloseRegionsResponse, error) {
 	if err := checkReason(req.GetReason(), !req.GetDryRun()); err != nil {
 		return nil, err
@@ -325,29 +417,16 @@ func (s *Server) closeRegions(ctx context.Context, by string, req *lofamov1.Clos
 	if err := ctx.Err(); err != nil { // nobody waits for it any more, and part of it closes nothing
 		return nil, status.FromContextError(err).Err()
 	}
-	resp := &lofamov1.CloseRegionsResponse{Caught: uint32(traps.States), Left: uint32(closing.Left.States)}
-	idAt := func(c grid.Coord) string {
-		n, _ := topo.Place(c)
-		return string(n.ID)
-	}
-	for _, r := range regions {
-		out := &lofamov1.FaultyRegion{Concave: r.Concave}
-		for _, l := range r.Links {
-			out.Links = append(out.Links, &lofamov1.LinkName{Node: idAt(l.Node), Direction: l.Dir.String()})
-		}
-		for _, c := range r.Trap {
-			out.Trap = append(out.Trap, idAt(c))
-		}
-		resp.Regions = append(resp.Regions, out)
-	}
-	for _, c := range closing.Isolated {
-		resp.Isolated = append(resp.Isolated, idAt(c))
-	}
+	resp := s.faultyRegions(topo, regions, closing)
+	resp.Caught = uint32(traps.States)
 	if n := len(closing.Mask); n > maxMasked && !req.GetDryRun() {
 		return nil, status.Errorf(codes.InvalidArgument, "closing the concave regions takes %d masks: want at most %d at once: nothing was changed", n, maxMasked)
 	}
 	if len(closing.Mask) == 0 {
 		return resp, nil
+	}
+	if err := s.allOurs(topo, closing.Mask); err != nil && !req.GetDryRun() {
+		return nil, err
 	}
 	resp.Revision, err = s.cfg.Operators.Change(ctx, func(now store.Topology) ([]store.Write, error) {
 		if !now.SamePlaces(topo) {

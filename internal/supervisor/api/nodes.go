@@ -256,6 +256,7 @@ func (s *Server) nodes(ctx context.Context, snap snapshot, positions []int, brie
 				e.Health = [2]view.Health{}
 			}
 			out[i] = view.Node(e, now)
+			s.addMapped(snap, out[i], brief, now)
 		}
 		snap.dress(out[i], pos)
 		out[i].Warnings = warnings[pos]

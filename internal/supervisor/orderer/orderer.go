@@ -43,8 +43,9 @@ type Order[W comparable] struct {
 	Node   fault.NodeID
 	Number uint64
 	Word   W
-	Try    int  // from 1
-	Asked  bool // it is a question: nothing but the usual was ever wanted of the node
+	Try    int    // from 1
+	Asked  bool   // it is a question: nothing but the usual was ever wanted of the node
+	Epoch  uint64 // boot epoch of the node, as it said last; 0: it has not spoken to this leader
 }
 
 // node is one that does not hold what is usual as a matter of course.
@@ -152,9 +153,9 @@ func (m *Machine[W, S]) Heard(now time.Time, st S) {
 	if was := n.said; n.spoke && !m.cfg.Anew(st) && (st.GetEpoch() < was.GetEpoch() || st.GetEpoch() == was.GetEpoch() && st.GetNumber() < was.GetNumber()) {
 		return
 	}
-	was := n.spoke && m.settled(n)
+	was := !n.spoke || m.settled(n) || n.said.GetEpoch() != st.GetEpoch()
 	n.said, n.spoke = st, true
-	if was && !m.settled(n) {
+	if was && !m.settled(n) { // one that holds no word takes an order that names its epoch, which is known by now
 		n.try, n.again = 0, now
 	}
 	m.note(id, n)
@@ -178,7 +179,11 @@ func (m *Machine[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 		if !now.Before(n.again) {
 			n.try++
 			n.again = now.Add(min(m.cfg.Again<<min(n.try-1, 16), m.cfg.Most))
-			out = append(out, Order[W]{id, m.numberFor(n), n.want, n.try, n.asked})
+			o := Order[W]{Node: id, Number: m.numberFor(n), Word: n.want, Try: n.try, Asked: n.asked}
+			if n.spoke {
+				o.Epoch = n.said.GetEpoch()
+			}
+			out = append(out, o)
 			if m.note(id, n); m.settled(n) { // asked for the last time
 				continue
 			}

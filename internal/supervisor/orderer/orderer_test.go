@@ -57,20 +57,20 @@ func TestOrderedUntilHeard(t *testing.T) {
 	m := New(cfg)
 	xMinus := chanmask.All.Without(grid.XMinus)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus, b: xMinus}, 7)
-	tick(t, m, 0, order{a, 7, xPlus, 1, false}, order{b, 7, xMinus, 1, false})
+	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0}, order{b, 7, xMinus, 1, false, 0})
 	m.Heard(begin, said(a, 7, xPlus))
 	tick(t, m, 999*time.Millisecond)
-	tick(t, m, time.Second, order{b, 7, xMinus, 2, false})
+	tick(t, m, time.Second, order{b, 7, xMinus, 2, false, 0})
 	tick(t, m, 2999*time.Millisecond)
-	tick(t, m, 3*time.Second, order{b, 7, xMinus, 3, false})
-	tick(t, m, 7*time.Second, order{b, 7, xMinus, 4, false})
-	tick(t, m, 11*time.Second, order{b, 7, xMinus, 5, false})
+	tick(t, m, 3*time.Second, order{b, 7, xMinus, 3, false, 0})
+	tick(t, m, 7*time.Second, order{b, 7, xMinus, 4, false, 0})
+	tick(t, m, 11*time.Second, order{b, 7, xMinus, 5, false, 0})
 	m.Heard(begin, said(b, 7, xMinus))
 	if out, wake := m.Tick(begin.Add(time.Hour)); len(out) > 0 || !wake.IsZero() {
 		t.Errorf("settled, and then %+v, wake %v", out, wake)
 	}
 	m.Wanted(begin.Add(time.Hour), nil, 9)
-	tick(t, m, time.Hour, order{a, 9, chanmask.All, 1, false}, order{b, 9, chanmask.All, 1, false})
+	tick(t, m, time.Hour, order{a, 9, chanmask.All, 1, false, 3}, order{b, 9, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(a, 9, chanmask.All))
 	m.Heard(begin, said(b, 9, chanmask.All))
 	tick(t, m, 2*time.Hour)
@@ -81,13 +81,13 @@ func TestSaysOtherwise(t *testing.T) {
 	m := New(cfg)
 	m.Wanted(begin, nil, 12)
 	m.Heard(begin, said(a, 7, xPlus))
-	tick(t, m, 0, order{a, 12, chanmask.All, 1, false})
+	tick(t, m, 0, order{a, 12, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(a, 12, chanmask.All))
 	tick(t, m, time.Minute)
 	lost := said(a, 0, chanmask.All)
 	lost.Lost = true // it goes on in its epoch
 	m.Heard(begin.Add(time.Minute), lost)
-	tick(t, m, time.Minute, order{a, 12, chanmask.All, 1, false})
+	tick(t, m, time.Minute, order{a, 12, chanmask.All, 1, false, 3})
 }
 
 // A node that has a word of a store that is gone, with a number that the present one has not got to, is not left with it.
@@ -96,21 +96,21 @@ func TestStoreBeganAnew(t *testing.T) {
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{b: xPlus}, 12)
 	m.Heard(begin, said(a, 5000, xPlus))
 	m.Heard(begin, said(b, 12, chanmask.All)) // another word of the same number
-	tick(t, m, 0, order{a, 5001, chanmask.All, 1, false}, order{b, 13, xPlus, 1, false})
+	tick(t, m, 0, order{a, 5001, chanmask.All, 1, false, 3}, order{b, 13, xPlus, 1, false, 3})
 	m.Heard(begin, said(a, 5001, chanmask.All))
 	m.Heard(begin, said(b, 13, xPlus))
 	m.Wanted(begin, nil, 14)
-	tick(t, m, 0, order{b, 14, chanmask.All, 1, false})
+	tick(t, m, 0, order{b, 14, chanmask.All, 1, false, 3})
 	m.Heard(begin, said(b, 14, chanmask.All))
 	m.Heard(begin, said(a, math.MaxUint64, xPlus)) // nonsense: it hurts itself
-	tick(t, m, time.Minute, order{a, 14, chanmask.All, 1, false})
+	tick(t, m, time.Minute, order{a, 14, chanmask.All, 1, false, 3})
 }
 
 // A status that was overtaken by a newer one says nothing.
 func TestOvertaken(t *testing.T) {
 	m := New(cfg)
 	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
-	tick(t, m, 0, order{a, 7, xPlus, 1, false})
+	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0})
 	m.Heard(begin, said(a, 7, xPlus))
 	m.Heard(begin, said(a, 5, chanmask.All))
 	old := said(a, 8, chanmask.All)
@@ -137,11 +137,28 @@ func TestAsk(t *testing.T) {
 	if _, wake := m.Tick(begin); !wake.Equal(begin.Add(time.Minute)) {
 		t.Errorf("wake %v", wake)
 	}
-	tick(t, m, time.Minute, order{a, 5, chanmask.All, 1, true}, order{b, 5, chanmask.All, 1, true})
+	tick(t, m, time.Minute, order{a, 5, chanmask.All, 1, true, 0}, order{b, 5, chanmask.All, 1, true, 0})
 	m.Heard(begin.Add(time.Minute), said(a, 0, chanmask.All))
 	m.Ask(a, begin)
-	tick(t, m, 61*time.Second, order{b, 5, chanmask.All, 2, true})
+	tick(t, m, 61*time.Second, order{b, 5, chanmask.All, 2, true, 0})
 	tick(t, m, time.Hour)
 	m.Wanted(begin.Add(time.Hour), map[fault.NodeID]chanmask.Mask{b: xPlus}, 6)
-	tick(t, m, time.Hour, order{b, 6, xPlus, 1, false})
+	tick(t, m, time.Hour, order{b, 6, xPlus, 1, false, 0})
+}
+
+// A node that holds no word takes an order of its own boot epoch alone. It says that at once, and gets one at once; who has begun anew, too.
+func TestOrdersNameTheEpoch(t *testing.T) {
+	m := New(cfg)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
+	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0})
+	m.Heard(begin.Add(time.Millisecond), said(a, 0, chanmask.All))
+	tick(t, m, time.Millisecond, order{a, 7, xPlus, 1, false, 3})
+	m.Heard(begin.Add(2*time.Millisecond), said(a, 0, chanmask.All)) // it says the same: no order more than is due
+	tick(t, m, 2*time.Millisecond)
+	m.Heard(begin.Add(3*time.Millisecond), said(a, 7, xPlus))
+	tick(t, m, time.Minute)
+	lost := said(a, 0, chanmask.All)
+	lost.Epoch, lost.Lost = 4, true
+	m.Heard(begin.Add(time.Minute), lost)
+	tick(t, m, time.Minute, order{a, 7, xPlus, 1, false, 4})
 }

@@ -60,6 +60,9 @@ type Masks interface{ Heard(st *lofamov1.MaskStatus) }
 // Peers takes what nodes say of the ends of their links, spares included. It does not block.
 type Peers interface{ Heard(st *lofamov1.PeerStatus) }
 
+// Mappers take what nodes found in the regions that they map. It does not block.
+type Mappers interface{ Mapped(f *lofamov1.MapFindings) }
+
 // Border passes evidence on to the supervisors of other regions. Its methods do not block.
 type Border interface {
 	// Known says whether a node is one of another region that borders on ours.
@@ -83,6 +86,7 @@ type IntakeConfig struct {
 	Teller    Teller
 	Masks     Masks
 	Peers     Peers
+	Mappers   Mappers
 	Border    Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
@@ -276,7 +280,7 @@ func (in *Intake) findings(p packet, path fault.Path, id fault.NodeID, take func
 	in.cfg.Forwarder.Forward(req, nil, p.arrived)
 }
 
-// holding is what a node says that it holds of the supervisors' words: a MaskStatus or a PeerStatus.
+// holding is what a node says that it holds of the supervisors' words, or found for them: a MaskStatus, a PeerStatus or MapFindings.
 type holding interface{ GetNode() string }
 
 // statusOf returns the status that a message holds; nil: none.
@@ -286,6 +290,8 @@ func statusOf(msg *lofamov1.Message) holding {
 		return b.MaskStatus
 	case *lofamov1.Message_PeerStatus:
 		return b.PeerStatus
+	case *lofamov1.Message_MapFindings:
+		return b.MapFindings
 	}
 	return nil
 }
@@ -296,6 +302,10 @@ func (in *Intake) takeStatus(st holding, to engine.To) {
 	case *lofamov1.MaskStatus:
 		if in.known(fault.NodeID(st.GetNode()), to) {
 			in.cfg.Masks.Heard(st)
+		}
+	case *lofamov1.MapFindings:
+		if in.known(fault.NodeID(st.GetNode()), to) {
+			in.cfg.Mappers.Mapped(st)
 		}
 	case *lofamov1.PeerStatus: // of a spare too, which has no place: Peers knows who is in the topology
 		in.cfg.Peers.Heard(st)

@@ -32,6 +32,7 @@ type Agent struct {
 	told  []*lofamov1.Told
 	mask  *lofamov1.MaskOrder  // the newest; nil: none came
 	peers *lofamov1.PeerStatus // nil: it knows nothing of peers
+	maps  func(*lofamov1.MapOrder) []*lofamov1.MappedNode
 
 	procedures []*lofamov1.ProcedureOrder // that came
 	heard      chan struct{}              // closed and renewed with every ack
@@ -277,6 +278,26 @@ func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
 	})
 }
 
+// Survey has the DNP half answer mapping orders by what found returns, all of it at once. nil: it does not answer.
+func (a *Agent) Survey(found func(*lofamov1.MapOrder) []*lofamov1.MappedNode) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.maps = found
+}
+
+func (a *Agent) survey(from netip.AddrPort, o *lofamov1.MapOrder) {
+	a.mu.Lock()
+	found := a.maps
+	a.mu.Unlock()
+	if found == nil {
+		return
+	}
+	f := &lofamov1.MapFindings{Number: o.GetNumber(), Node: string(a.ID), Epoch: 1, Parts: 1, Nodes: found(o)}
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MapFindings{MapFindings: f}}, a.sign[fault.HalfDNP]); err == nil {
+		_ = a.socket.Send(from, b)
+	}
+}
+
 // Say sends a message of a half, signed.
 func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) {
 	t.Helper()
@@ -340,6 +361,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	}
 	if p := o.Msg.GetPeerOrder(); p != nil && p.GetNode() == string(a.ID) {
 		a.takePeers(from, p)
+	}
+	if m := o.Msg.GetMapOrder(); m != nil && m.GetNode() == string(a.ID) {
+		a.survey(from, m)
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
 		a.answer(from, c)

@@ -113,6 +113,34 @@ func (r *Regions) Live(t testing.TB, period time.Duration, dead func(fault.NodeI
 	}
 }
 
+// Speak has the agents for which speaks says so send digests to a replica, by which all their links work, until the returned function is
+// called.
+func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks func(fault.NodeID) bool) (stop func()) {
+	t.Helper()
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(period)
+		defer tick.Stop()
+		for {
+			for rank := range c.Dims.Nodes() {
+				if a := c.Agents[fault.DefaultNodeID(c.Dims.At(rank))]; speaks(a.ID) {
+					a.digest(t, to, c.Dims, c.Dims.At(rank), func(fault.NodeID) bool { return false })
+				}
+			}
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-done
+	}
+}
+
 // digest says that both halves live, and which links are silent.
 func (a *Agent) digest(t testing.TB, to string, dims grid.Dims, at grid.Coord, dead func(fault.NodeID) bool) {
 	links := []fault.Observation{{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindSelf}, {Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindWatchdog}}

@@ -112,9 +112,12 @@ func (m *Masks) tell() {
 
 // MaskEvent tells that a link was masked or, when ended, restored.
 func MaskEvent(m *lofamov1.LinkMask, ended bool, reason, by string, names *Names, at time.Time) *lofamov1.Event {
-	id := fault.NodeID(m.GetNode())
+	id, coord, direction := fault.NodeID(m.GetNode()), m.GetCoord(), m.GetDirection()
+	if d, err := grid.ParseDirection(direction); err == nil && !names.Known(id) && names.Known(fault.NodeID(m.GetPeer())) {
+		id, coord, direction = fault.NodeID(m.GetPeer()), m.GetPeerCoord(), d.Opposite().String() // the lower end is another region's
+	}
 	return &lofamov1.Event{
-		Kind: lofamov1.EventKind_MASK_CHANGED, Node: m.GetNode(), Coord: m.GetCoord(), Component: "link/" + m.GetDirection(), Mask: m, Ended: ended,
+		Kind: lofamov1.EventKind_MASK_CHANGED, Node: string(id), Coord: coord, Component: "link/" + direction, Mask: m, Ended: ended,
 		Labels: names.Labels(id), Time: timestamppb.New(at), Observer: by, Reason: reason,
 	}
 }

@@ -1,0 +1,347 @@
+// Package mapper is mapping by delegation at the supervisors (seed 003 §5.2.3.2, Figure 18): which nodes the leader has map the regions of
+// which its own evidence says nothing, and what came of it.
+//
+//	idle ──a node has been unknown for Config.After──► mapping ──nobody is left to be asked, or Config.Orders were given──► idle
+//	  ▲                                                                                                                     │
+//	  └───────── Config.Least, ever more up to Config.Most while the same is found; at once when other nodes are unknown ◄──┘
+//
+// Each region goes to a node that is known to live and borders on it. What that one reaches may be the mapper of the next step: an order goes
+// to it straight, and through the one by which it was found. What is found is no evidence: a node stays as the map has it, and the map
+// says beside it what its mapper found. Links that were found dead count as dead where nothing else is known of them, so that masks are made
+// for the torus that there is; of two maps one after the other only what is alive in both lives (§6.1).
+//
+// It is pure: it seals and sends nothing, and reads no clock.
+package mapper
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Config of a Machine.
+type Config struct {
+	After  time.Duration // for how long a node must have been unknown until it is mapped
+	Again  time.Duration // between two orders to a mapper that has not said everything
+	GiveUp time.Duration // from its first order until a mapper is given up; a run takes up to 10 s
+	Least  time.Duration // from the end of one mapping to the next
+	Most   time.Duration // the same, while nothing new is found: it is doubled each time
+	AtOnce int           // mappers that are asked at once
+	Orders int           // orders of one mapping, their repeats not counted
+}
+
+// DefaultConfig asks after what awareness may have missed for a moment is known or gone.
+func DefaultConfig() Config {
+	return Config{
+		After: 5 * time.Second, Again: 3 * time.Second, GiveUp: 20 * time.Second, Least: 30 * time.Second, Most: 10 * time.Minute, AtOnce: 4, Orders: 64,
+	}
+}
+
+// Order is to be sent.
+type Order struct {
+	Number *lofamov1.OrderNumber
+	Mapper grid.Coord
+	Region []uint32     // ranks, ascending
+	Via    []grid.Coord // through these as well: by them the mapper was found
+	Try    int          // from 1
+}
+
+// Found is what a mapper says of a node.
+type Found struct {
+	By        grid.Coord
+	At        time.Time // when it said so
+	DNP, Host chanmask.Knowledge
+	Good, Bad uint8         // its links, bit 0 X+ to bit 5 Z-; of one that was not reached: as its neighbours say
+	RoundTrip time.Duration // the fastest; 0: none
+}
+
+// Machine is for one goroutine, and for one term of leadership.
+type Machine struct {
+	cfg   Config
+	term  uint64
+	count uint64
+
+	evidence *chanmask.Map     // nil: none yet
+	since    map[int]time.Time // by rank: since when a node is unknown
+
+	run    *run // nil: idle
+	next   time.Time
+	wait   time.Duration
+	mapped map[int]bool // nodes that the last mapping was of
+	found  map[int]Found
+	last   *chanmask.Map // what the last mapping found
+	alive  *chanmask.Map // and what it and the one before have in common
+	made   uint64
+}
+
+// run is one mapping.
+type run struct {
+	found   *chanmask.Map
+	nodes   map[int]Found
+	of      map[int]bool
+	asked   map[grid.Coord]map[grid.Coord]bool // by mapper: for what
+	root    map[grid.Coord]grid.Coord          // by node that was found: who of the known ones began it
+	pending map[uint64]*pending                // by count
+	orders  int
+}
+
+// pending is an order that has not been answered.
+type pending struct {
+	order Order
+	parts []*lofamov1.MapFindings
+	first time.Time
+	again time.Time
+}
+
+// New returns a machine of a term that knows nothing.
+func New(cfg Config, term uint64) *Machine {
+	return &Machine{cfg: cfg, term: term, since: make(map[int]time.Time), wait: cfg.Least, found: make(map[int]Found)}
+}
+
+// Evidence takes what the supervisors' own evidence says of the torus. It is kept.
+func (m *Machine) Evidence(now time.Time, is *chanmask.Map) {
+	if m.evidence != nil && m.evidence.Dims != is.Dims {
+		*m = *New(m.cfg, m.term)
+	}
+	m.evidence = is
+	for rank := range is.Dims.Nodes() {
+		switch _, known := m.since[rank]; {
+		case is.Node(is.Dims.At(rank)) != chanmask.Unknown:
+			delete(m.since, rank)
+			delete(m.found, rank)
+		case !known:
+			m.since[rank] = now
+		}
+	}
+}
+
+// Nothing says that no node is unknown: what Evidence would do, at no cost.
+func (m *Machine) Nothing() {
+	m.evidence, m.run, m.last, m.alive = nil, nil, nil, nil
+	clear(m.since)
+	clear(m.found)
+}
+
+// Tick returns the orders that are due.
+func (m *Machine) Tick(now time.Time) (out []Order) {
+	if m.evidence == nil || m.run == nil && !m.begin(now) {
+		return nil
+	}
+	r := m.run
+	for _, count := range slices.Sorted(maps.Keys(r.pending)) {
+		p := r.pending[count]
+		switch {
+		case now.Sub(p.first) >= m.cfg.GiveUp:
+			m.take(now, p)
+		case !now.Before(p.again):
+			p.order.Try++
+			p.again = now.Add(m.cfg.Again)
+			out = append(out, p.order)
+		}
+	}
+	out = append(out, m.plan(now)...)
+	if len(r.pending) == 0 {
+		m.end(now)
+	}
+	return out
+}
+
+// begin begins a mapping, if there is something to map and the time has come.
+func (m *Machine) begin(now time.Time) bool {
+	due, other := false, false
+	for rank, since := range m.since {
+		if now.Sub(since) >= m.cfg.After {
+			due, other = true, other || !m.mapped[rank]
+		}
+	}
+	if !due || now.Before(m.next) && !other {
+		return false
+	}
+	m.run = &run{
+		found: chanmask.NewMap(m.evidence.Dims), nodes: make(map[int]Found), of: make(map[int]bool), asked: make(map[grid.Coord]map[grid.Coord]bool),
+		root: make(map[grid.Coord]grid.Coord), pending: make(map[uint64]*pending),
+	}
+	for rank := range m.since {
+		m.run.of[rank] = true
+	}
+	return true
+}
+
+// plan orders what nobody was asked for yet, as long as there is room.
+func (m *Machine) plan(now time.Time) (out []Order) {
+	r := m.run
+	known := chanmask.Extend(m.evidence, r.found)
+	busy := make(map[grid.Coord]bool)
+	under := make(map[grid.Coord]bool)
+	for _, p := range r.pending {
+		busy[p.order.Mapper] = true
+		for _, rank := range p.order.Region {
+			under[known.Dims.At(int(rank))] = true
+		}
+	}
+	for _, d := range known.Plan(servicenet.MaxMapRegion, r.wasAsked) {
+		if busy[d.Mapper] || len(r.pending) >= m.cfg.AtOnce || r.orders >= m.cfg.Orders || slices.ContainsFunc(d.Region, func(c grid.Coord) bool { return under[c] }) {
+			continue // after what is under way
+		}
+		r.orders++
+		m.count++
+		p := &pending{first: now, again: now.Add(m.cfg.Again), order: Order{
+			Number: &lofamov1.OrderNumber{Term: m.term, Count: m.count}, Mapper: d.Mapper, Try: 1,
+		}}
+		if r.asked[d.Mapper] == nil {
+			r.asked[d.Mapper] = make(map[grid.Coord]bool)
+		}
+		for _, c := range d.Region {
+			r.asked[d.Mapper][c] = true
+			p.order.Region = append(p.order.Region, uint32(known.Dims.Rank(c)))
+		}
+		if root, ok := r.root[d.Mapper]; ok {
+			p.order.Via = append(p.order.Via, root)
+		}
+		busy[d.Mapper] = true
+		r.pending[m.count] = p
+		out = append(out, p.order)
+	}
+	return out
+}
+
+// wasAsked says whether a mapper was asked for all of this already.
+func (r *run) wasAsked(d chanmask.Delegation) bool {
+	return !slices.ContainsFunc(d.Region, func(c grid.Coord) bool { return !r.asked[d.Mapper][c] })
+}
+
+// Findings takes what the DNP half of a node says to an order.
+func (m *Machine) Findings(now time.Time, from grid.Coord, f *lofamov1.MapFindings) {
+	if m.run == nil || m.evidence == nil || f.GetNumber().GetTerm() != m.term {
+		return
+	}
+	p := m.run.pending[f.GetNumber().GetCount()]
+	if p == nil || p.order.Mapper != from {
+		return
+	}
+	if p.parts == nil {
+		p.parts = make([]*lofamov1.MapFindings, f.GetParts())
+	}
+	if int(f.GetParts()) != len(p.parts) {
+		return
+	}
+	p.parts[f.GetPart()] = f
+	if f.GetError() != "" || !slices.Contains(p.parts, nil) {
+		m.take(now, p)
+	}
+}
+
+// take takes what a mapper has said, all of it or not, and asks it no more.
+func (m *Machine) take(now time.Time, p *pending) {
+	r, dims := m.run, m.evidence.Dims
+	delete(r.pending, p.order.Number.GetCount())
+	root := p.order.Mapper
+	if of, ok := r.root[root]; ok {
+		root = of
+	}
+	for _, part := range p.parts {
+		for _, n := range part.GetNodes() {
+			if _, asked := slices.BinarySearch(p.order.Region, n.GetRank()); !asked {
+				continue
+			}
+			at := dims.At(int(n.GetRank()))
+			f := Found{
+				By: p.order.Mapper, At: now, DNP: knowledgeOf(n.GetDnp()), Host: knowledgeOf(n.GetHost()), Good: uint8(n.GetLinksGood()), Bad: uint8(n.GetLinksBad()),
+				RoundTrip: time.Duration(n.GetRoundTripUs()) * time.Microsecond,
+			}
+			if was, ok := r.nodes[int(n.GetRank())]; !ok || was.DNP != chanmask.Good {
+				r.nodes[int(n.GetRank())] = f
+			}
+			if f.DNP == chanmask.Good {
+				r.found.SetNode(at, chanmask.Good)
+				r.root[at] = root
+			}
+			r.links(at, f)
+		}
+	}
+}
+
+// links takes what was found of a node's links: dead is what anybody calls so.
+func (r *run) links(at grid.Coord, f Found) {
+	for _, d := range r.found.Dims.Links() {
+		l, ok := chanmask.LinkAt(r.found.Dims, at, d)
+		switch bit := uint8(1) << d.Index(); {
+		case !ok:
+		case f.Bad&bit != 0:
+			r.found.SetLink(l, chanmask.Bad)
+		case f.Good&bit != 0 && r.found.Link(l) == chanmask.Unknown:
+			r.found.SetLink(l, chanmask.Good)
+		}
+	}
+}
+
+func knowledgeOf(k lofamov1.MapKnowledge) chanmask.Knowledge {
+	switch k {
+	case lofamov1.MapKnowledge_MAP_GOOD:
+		return chanmask.Good
+	case lofamov1.MapKnowledge_MAP_BAD:
+		return chanmask.Bad
+	default:
+		return chanmask.Unknown
+	}
+}
+
+// end ends a mapping. The next one of the same comes later the less it has found that is new.
+func (m *Machine) end(now time.Time) {
+	r := m.run
+	m.run, m.mapped = nil, r.of
+	m.made++
+	was := m.found
+	m.found = make(map[int]Found)
+	news := false
+	for rank, f := range r.nodes {
+		if _, unknown := m.since[rank]; !unknown {
+			continue
+		}
+		m.found[rank] = f
+		if w, ok := was[rank]; !ok || w.DNP != f.DNP || w.Host != f.Host {
+			news = true
+		}
+	}
+	m.alive = r.found
+	if m.last != nil {
+		m.alive = chanmask.Merge(m.last, r.found)
+	}
+	m.last = r.found
+	if news {
+		m.wait = m.cfg.Least
+	} else {
+		m.wait = min(2*m.wait, m.cfg.Most)
+	}
+	m.next = now.Add(m.wait)
+}
+
+// Found returns what was found of the nodes that are unknown, by rank. It is the caller's.
+func (m *Machine) Found() map[int]Found { return maps.Clone(m.found) }
+
+// Dead are links that were found dead, and of which the supervisors' own evidence says nothing.
+func (m *Machine) Dead() (out []chanmask.Link) {
+	if m.alive == nil || m.evidence == nil {
+		return nil
+	}
+	dims := m.evidence.Dims
+	for rank := range dims.Nodes() {
+		for _, d := range dims.Links() {
+			if l := (chanmask.Link{Node: dims.At(rank), Dir: d}); d.Positive() && m.alive.Link(l) == chanmask.Bad && m.evidence.Link(l) == chanmask.Unknown {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
+// Made returns how many mappings have come to an end.
+func (m *Machine) Made() uint64 { return m.made }
+
+// Mapping says whether one is under way.
+func (m *Machine) Mapping() bool { return m.run != nil }

@@ -211,14 +211,11 @@ func (w *walk) search(s int32, found func(int32) bool) (at int32, ok bool) {
 	return 0, false
 }
 
-// lostAt says whether a state is one from which no way leads on to the destination, and notes it of all that it has looked at. news are
-// those of which that was not known.
-func (w *walk) lostAt(s int32) (is bool, news []int32) {
-	if f := w.fate[s]; f.round == w.round {
-		return f.is == lost, nil
-	}
-	if int(s)/entries == w.dst {
-		return false, nil
+// settle finds out whether a state is one from which no way leads on to the destination, and notes it of all that it has looked at. news are
+// those from which none does, and of which that was not known.
+func (w *walk) settle(s int32) (news []int32) {
+	if w.fate[s].round == w.round || int(s)/entries == w.dst {
+		return nil
 	}
 	at, ok := w.search(s, func(n int32) bool {
 		return int(n)/entries == w.dst || w.fate[n] == mark{w.round, arrives}
@@ -230,12 +227,12 @@ func (w *walk) lostAt(s int32) (is bool, news []int32) {
 			}
 			w.fate[n] = mark{w.round, lost}
 		}
-		return true, news
+		return news
 	}
 	for n := w.from[at]; ; n = w.from[n] {
 		w.fate[n] = mark{w.round, arrives}
 		if n == s {
-			return false, nil
+			return nil
 		}
 	}
 }
@@ -246,15 +243,13 @@ func (w *walk) caughtFrom(comp []int) (caught []int32) {
 	for _, rank := range w.maimed {
 		if comp[rank] == comp[w.dst] && rank != w.dst {
 			for e := range entries {
-				_, news := w.lostAt(int32(rank*entries + e))
-				caught = append(caught, news...)
+				caught = append(caught, w.settle(int32(rank*entries+e))...)
 			}
 		}
 	}
 	for i := 0; i < len(caught); i++ {
 		w.before(caught[i], func(p int32) bool {
-			_, news := w.lostAt(p)
-			caught = append(caught, news...)
+			caught = append(caught, w.settle(p)...)
 			return false
 		})
 	}

@@ -15,8 +15,10 @@ const (
 	// Pace is between two looks, and perPace how many probes leave at each: 200 a second at most.
 	Pace    = 10 * time.Millisecond
 	perPace = 2
-	// Rate and Burst bound, at those who pass probes on, what comes by one link a second: a run and its answers.
-	Rate, Burst = 500, 100
+	// Rate bounds, at those who pass probes on, what comes by one link a second, and at once by Burst: a run and its answers.
+	Rate = 500
+	// Burst goes with Rate.
+	Burst = 100
 	// maxFlying is how many probes are on their way at once.
 	maxFlying = 16
 	// answerIn is how long an answer is waited for: 64 hops, and a busy machine.

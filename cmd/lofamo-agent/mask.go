@@ -24,8 +24,8 @@ func (o *options) maskCommand() *cobra.Command {
 word, or with --unmask puts them back. It asks the running DNP half of this node, and no supervisor: for a person who stands before a bad cable.
 It must run on the node, as root or as the user who runs the halves.
 
-A masked link goes on carrying heartbeats and tests, so that it is seen whether it works. In force is what the node's own word, its configuration and
-the supervisors' word all leave usable; and a link is used only while neither of its ends masks it. So --unmask takes back what this command has masked, and
+A masked link goes on carrying heartbeats and tests, so that it is seen whether it works. In force is what the node's own word, its diagnosis, its
+configuration and the supervisors' word all leave usable; and a link is used only while neither of its ends masks it. So --unmask takes back what this command has masked, and
 nothing else: what the supervisors mask they restore (lofamoctl unmask). The word is on disk when the command returns, and holds until it is taken back.`,
 		Example: `  lofamo-agent mask --config /etc/lofamo/agent.yaml
   lofamo-agent mask --config /etc/lofamo/agent.yaml X+ --reason "cable is to be replaced"
@@ -101,7 +101,7 @@ func writeMask(w io.Writer, st agent.MaskStatus, output string) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range [][2]string{
-		{"LINKS", list(st.Links)}, {"CARRY NO MESSAGES", list(st.Unused)}, {"masked by this node", list(st.Own)}, {"by its configuration", list(st.Configured)},
+		{"LINKS", list(st.Links)}, {"CARRY NO MESSAGES", list(st.Unused)}, {"masked by this command", list(st.Own)}, {"by its diagnosis", list(st.Diagnosed)}, {"by its configuration", list(st.Configured)},
 		{"by the supervisors", ordered}, {"by the neighbours", list(st.Neighbours)}, {"in force at this end", list(st.InForce)},
 	} {
 		_, _ = fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])

@@ -38,13 +38,14 @@ func TestWriteMask(t *testing.T) {
 	if err := writeMask(&b, st, "table"); err != nil {
 		t.Fatal(err)
 	}
-	const want = `LINKS                 X+ X-
-CARRY NO MESSAGES     X+ X-
-masked by this node   X+
-by its configuration  none
-by the supervisors    lost: what was kept cannot be read, and the supervisors have not spoken since
-by the neighbours     X-
-in force at this end  X+
+	const want = `LINKS                   X+ X-
+CARRY NO MESSAGES       X+ X-
+masked by this command  X+
+by its diagnosis        none
+by its configuration    none
+by the supervisors      lost: what was kept cannot be read, and the supervisors have not spoken since
+by the neighbours       X-
+in force at this end    X+
 `
 	if b.String() != want {
 		t.Errorf("%s\nwant\n%s", b.String(), want)

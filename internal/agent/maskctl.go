@@ -36,6 +36,7 @@ const (
 // MaskStatus is what a node holds of its channel mask (seed 003 §5.2.3.1, §6.1). Names of directions stand for channels that are masked.
 type MaskStatus struct {
 	Own        []string `json:"own"`        // by the node's own word: this command
+	Diagnosed  []string `json:"diagnosed"`  // by its diagnosis (procedure.maskDead)
 	Configured []string `json:"configured"` // by its configuration (maskedLinks)
 	Ordered    []string `json:"ordered"`    // by the supervisors' word
 	Number     uint64   `json:"number"`     // of that word; 0: they have not spoken
@@ -82,7 +83,7 @@ func (d *dnpHalf) awaitKept(ctx context.Context, want chanmask.State) error {
 		}
 		kept := d.kept
 		d.mu.Unlock()
-		has := kept.state.Own == want.Own && kept.state.Number >= want.Number // of a newer order too
+		has := kept.state.Held == want.Held && kept.state.Number >= want.Number // of a newer order too
 		switch {
 		case has && kept.err != nil:
 			return fmt.Errorf("it is in force, and not kept: a restart undoes it: %w", kept.err)
@@ -117,13 +118,13 @@ func (d *dnpHalf) maskHandler(ctx context.Context) http.Handler {
 		d.mu.Lock()
 		v := d.core.Masks()
 		next, err := in.apply(v)
-		if err == nil && next != v.State.Own {
+		if err == nil && next != chanmask.All&^v.State.Held {
 			now := time.Now()
 			d.apply(now, d.core.Step(now, dnpcore.OwnMask{Mask: next}))
 			v = d.core.Masks()
 			d.log.Info("the node's own word on its channel mask", "mask", next, "reason", in.Reason, "forced", in.Force)
 		}
-		changed := err == nil && v.State.Own == next && d.kept.state != v.State
+		changed := err == nil && d.kept.state != v.State
 		d.mu.Unlock()
 		if err != nil {
 			return nil, err
@@ -141,7 +142,7 @@ func (d *dnpHalf) maskHandler(ctx context.Context) http.Handler {
 // apply is the node's own word after the request. One that leaves no channel is refused unless it is forced: such a node is reached, and heard,
 // by its service network alone.
 func (in MaskRequest) apply(v dnpcore.MaskView) (chanmask.Mask, error) {
-	own := v.State.Own
+	own := chanmask.All &^ v.State.Held
 	if len(in.Mask)+len(in.Unmask) == 0 {
 		return own, errors.New("mask: given no directions: want at least one to mask or to unmask")
 	}
@@ -163,7 +164,7 @@ func (in MaskRequest) apply(v dnpcore.MaskView) (chanmask.Mask, error) {
 		seen[d] = true
 		own = own.With(d, i >= len(in.Mask))
 	}
-	left := own & v.State.Ordered & v.Configured & v.Peers & v.Links
+	left := own & v.State.Own & v.State.Ordered & v.Configured & v.Peers & v.Links
 	if before := v.State.InForce() & v.Configured & v.Peers & v.Links; left == 0 && before != 0 && !in.Force {
 		return own, errors.New("mask: no link of this node would carry messages any more, and one does now: nothing was changed (force masks it all the same)")
 	}
@@ -181,7 +182,7 @@ func maskStatus(v dnpcore.MaskView) MaskStatus {
 		return out
 	}
 	return MaskStatus{
-		Own: names(v.State.Own), Configured: names(v.Configured), Ordered: names(v.State.Ordered), Number: v.State.Number, InForce: names(v.InForce),
+		Own: names(chanmask.All &^ v.State.Held), Diagnosed: names(v.State.Own), Configured: names(v.Configured), Ordered: names(v.State.Ordered), Number: v.State.Number, InForce: names(v.InForce),
 		Neighbours: names(v.Peers), Unused: names(v.InForce & v.State.InForce() & v.Configured & v.Peers), Links: linkNames(v.Links), Lost: v.Lost,
 	}
 }

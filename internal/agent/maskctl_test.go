@@ -39,7 +39,7 @@ func TestOwnMask(t *testing.T) {
 		t.Fatalf("masked: %+v, %v", st, err)
 	}
 	kept, err := maskfile.Load(filepath.Join(dir, maskfile.Name))
-	if want := (chanmask.State{Own: chanmask.All.Without(grid.XPlus), Ordered: chanmask.All}); err != nil || kept != want {
+	if want := (chanmask.State{Own: chanmask.All, Held: chanmask.Mask(0).With(grid.XPlus, true), Ordered: chanmask.All}); err != nil || kept != want {
 		t.Errorf("told and not kept: %+v, %v", kept, err)
 	}
 	awaitMask(t, n.cfgs[at1].StateDir, "the neighbour sees it", func(st MaskStatus) bool {

@@ -290,7 +290,7 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
 	case OwnMask:
-		m.setOwn(now, ev.Mask)
+		m.setHeld(now, ev.Mask)
 	case MaskKept:
 		m.onMaskKept(now, ev.State)
 	case PeersKept:

@@ -96,7 +96,15 @@ func (m *Machine) masking() bool {
 // mayChangeMask says whether a link may leave the set of those that messages go by: nothing waits there.
 func (m *Machine) mayChangeMask(l *link) bool { return l.hop.InFlight() == 0 }
 
-// setOwn takes this node's own word.
+// setHeld takes the word of a person at the node.
+func (m *Machine) setHeld(now time.Time, usable chanmask.Mask) {
+	next := m.mask.state
+	if next.Held = chanmask.All &^ usable; next != m.mask.state {
+		m.changeMask(now, next)
+	}
+}
+
+// setOwn takes this node's own word, of its diagnosis.
 func (m *Machine) setOwn(now time.Time, own chanmask.Mask) {
 	next := m.mask.state
 	if next.Own = own & chanmask.All; next != m.mask.state {
@@ -206,7 +214,7 @@ func (m *Machine) tickMask(now time.Time) {
 	}
 	m.out.Seal = append(m.out.Seal, Seal{Mask: &lofamov1.MaskStatus{
 		Node: string(m.self), Half: lofamov1.Half_HALF_DNP, Epoch: uint64(m.Epoch()), Number: m.mask.state.Number,
-		Ordered: uint32(m.mask.state.Ordered), Own: uint32(m.mask.state.Own & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.lost,
+		Ordered: uint32(m.mask.state.Ordered), Own: uint32(m.mask.state.OwnWord() & m.mask.base), InForce: uint32(m.mask.force), Lost: m.mask.lost,
 	}})
 }
 

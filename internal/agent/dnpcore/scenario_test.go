@@ -197,7 +197,7 @@ func (w *world) apply(out Output) {
 	if out.SaveMask {
 		state, _ := w.m.Mask()
 		w.cfg.Mask = &state
-		w.say("keeps mask: own %06b, ordered %06b by %d", state.Own, state.Ordered, state.Number)
+		w.say("keeps mask: own %06b, ordered %06b by %d", state.OwnWord(), state.Ordered, state.Number)
 		if !w.diskHangs {
 			defer w.step(MaskKept{state})
 		}

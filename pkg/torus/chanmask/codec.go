@@ -13,7 +13,7 @@ import (
 //	4    1    version, 1
 //	5    1    own mask
 //	6    1    the supervisors' mask
-//	7    1    0
+//	7    1    what a person at the node has taken out, 1: masked; halves of an earlier version have a 0 there, and take no other
 //	8    8    the supervisors' number
 //	16   4    CRC-32 (IEEE) of what is before
 const (
@@ -30,7 +30,7 @@ var ErrState = errors.New("not a channel mask")
 func (s State) Append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, stateMagic...)
-	dst = append(dst, stateVersion, byte(s.Own), byte(s.Ordered), 0)
+	dst = append(dst, stateVersion, byte(s.Own), byte(s.Ordered), byte(s.Held))
 	dst = binary.BigEndian.AppendUint64(dst, s.Number)
 	return binary.BigEndian.AppendUint32(dst, crc32.ChecksumIEEE(dst[start:]))
 }
@@ -44,13 +44,14 @@ func Decode(b []byte) (State, error) {
 		return Fresh(), fmt.Errorf("it begins with %q: want %q: %w", b[:4], stateMagic, ErrState)
 	case crc32.ChecksumIEEE(b[:16]) != binary.BigEndian.Uint32(b[16:]):
 		return Fresh(), fmt.Errorf("its CRC does not match: %w", ErrState)
-	case b[4] != stateVersion || b[7] != 0:
+	case b[4] != stateVersion:
 		return Fresh(), fmt.Errorf("version %d: want %d: %w", b[4], stateVersion, ErrState)
 	}
 	own, err := Parse(uint32(b[5]))
 	ordered, err2 := Parse(uint32(b[6]))
-	if err := errors.Join(err, err2); err != nil {
+	held, err3 := Parse(uint32(b[7]))
+	if err := errors.Join(err, err2, err3); err != nil {
 		return Fresh(), fmt.Errorf("%w: %w", err, ErrState)
 	}
-	return State{Own: own, Ordered: ordered, Number: binary.BigEndian.Uint64(b[8:])}, nil
+	return State{Own: own, Held: held, Ordered: ordered, Number: binary.BigEndian.Uint64(b[8:])}, nil
 }

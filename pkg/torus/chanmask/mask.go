@@ -1,8 +1,8 @@
 // Package chanmask is the channel mask of a node (seed 003 §5.2.3.1), and what the supervisors make of all masks
 // (§5.2.3.2): which links may carry messages, whatever else goes over them.
 //
-// A node has a word of its own (State.Own: its diagnosis, or a person at the node), and that of the supervisors
-// (State.Ordered). In force is what is usable by both. A link is used only while neither of its ends masks it, so
+// A node has a word of its own (State.Own: its diagnosis; State.Held: a person at the node), and that of the supervisors
+// (State.Ordered). In force is what is usable by all. A link is used only while neither of its ends masks it, so
 // one end that is wrong activates nothing: a link is restored by both ends (§6.1).
 //
 // The supervisors' words have numbers, and one that is not newer than the last is refused: an old order that
@@ -88,7 +88,8 @@ func Used(mine Mask, d grid.Direction, peerMasks bool) bool { return mine.Usable
 
 // State is what a node holds of its mask. Its zero value masks everything and is of no use: begin with Fresh.
 type State struct {
-	Own     Mask   // the node's own word
+	Own     Mask   // the node's own word, of its diagnosis
+	Held    Mask   // channels that a person at the node has taken out: 1: masked. No diagnosis restores them
 	Ordered Mask   // the supervisors' word
 	Number  uint64 // of the supervisors' word, from 1: the store's revision that it is of; 0: they have not spoken
 }
@@ -97,9 +98,12 @@ type State struct {
 // the supervisors say otherwise.
 func Fresh() State { return State{Own: All, Ordered: All} }
 
-// InForce is what both words leave usable: the supervisors' merged with the node's, so that only what is alive in both
+// InForce is what all words leave usable: the supervisors' merged with the node's, so that only what is alive in both
 // lives (§6.1).
-func (s State) InForce() Mask { return s.Own & s.Ordered }
+func (s State) InForce() Mask { return s.OwnWord() & s.Ordered }
+
+// OwnWord is what the node itself leaves usable.
+func (s State) OwnWord() Mask { return s.Own &^ s.Held }
 
 // Verdict is what became of an order.
 type Verdict uint8

@@ -66,7 +66,10 @@ func TestOrder(t *testing.T) {
 }
 
 func TestState(t *testing.T) {
-	s := State{Own: 0x2f, Ordered: 0x3e, Number: 1<<40 + 3}
+	s := State{Own: 0x2f, Held: 0x08, Ordered: 0x3e, Number: 1<<40 + 3}
+	if got, want := s.InForce(), Mask(0x26); got != want {
+		t.Errorf("in force %v: want %v", got, want)
+	}
 	b := s.Append([]byte("x"))[1:]
 	if got, err := Decode(b); got != s || err != nil {
 		t.Errorf("%+v, %v: want %+v", got, err, s)

@@ -47,6 +47,7 @@ func (s *Supervisor) leadDiagnoses(ctx context.Context, fence store.Fence) (end 
 		}, s.suspects)
 	})
 	wg.Go(func() { s.diagnose.Strays(ctx) })
+	wg.Go(func() { s.diagnose.Resume(ctx) })
 	return func() {
 		s.diagnose.Lead(0)
 		cancel()

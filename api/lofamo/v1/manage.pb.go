@@ -922,22 +922,20 @@ func (x *ProcedureProgress) GetEnded() uint32 {
 
 // ProcedureReport is what became of a procedure.
 type ProcedureReport struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Started *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
-	TookMs  uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
-	// Who asked, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself; "supervisor" where the leader that ordered it
-	// led no more when it ended, so that nobody knows.
-	Subject    string           `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	Reason     string           `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`          // as it was given, or what made the node begin
-	Wave       uint64           `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`             // number in the torus
-	Starter    string           `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"`        // id of the node that began it
-	Clear      bool             `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`           // the torus was empty: all that had to have said so. Otherwise the drain timed out, and no mask was changed
-	Silent     []string         `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`          // ids of nodes of which nothing was heard
-	Holding    []string         `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`        // ids of nodes that held messages at the time-out
-	Rounds     uint32           `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`        // of the drain
-	Nodes      []*ProcedureNode `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`           // by id; those of which nothing came are not there
-	Diagnosis  *DiagnosisReport `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`   // when links were tested
-	Supervisor string           `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"` // id of the leader that made the report
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Started    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=started,proto3" json:"started,omitempty"`              // by the leader's wall clock
+	TookMs     uint32                 `protobuf:"varint,2,opt,name=took_ms,json=tookMs,proto3" json:"took_ms,omitempty"` // from the order to the report, milliseconds
+	Subject    string                 `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`              // who asked, "ROLE/NAME"; "policy" for the supervisors themselves; "node/ID" for a node by itself
+	Reason     string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`                // as it was given, or what made the node begin
+	Wave       uint64                 `protobuf:"varint,5,opt,name=wave,proto3" json:"wave,omitempty"`                   // number in the torus
+	Starter    string                 `protobuf:"bytes,6,opt,name=starter,proto3" json:"starter,omitempty"`              // id of the node that began it
+	Clear      bool                   `protobuf:"varint,7,opt,name=clear,proto3" json:"clear,omitempty"`                 // the torus was empty: all that had to have said so. Otherwise the drain timed out, and no mask was changed
+	Silent     []string               `protobuf:"bytes,8,rep,name=silent,proto3" json:"silent,omitempty"`                // ids of nodes of which nothing was heard
+	Holding    []string               `protobuf:"bytes,9,rep,name=holding,proto3" json:"holding,omitempty"`              // ids of nodes that held messages at the time-out
+	Rounds     uint32                 `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"`              // of the drain
+	Nodes      []*ProcedureNode       `protobuf:"bytes,11,rep,name=nodes,proto3" json:"nodes,omitempty"`                 // by id; those of which nothing came are not there
+	Diagnosis  *DiagnosisReport       `protobuf:"bytes,12,opt,name=diagnosis,proto3" json:"diagnosis,omitempty"`         // when links were tested
+	Supervisor string                 `protobuf:"bytes,13,opt,name=supervisor,proto3" json:"supervisor,omitempty"`       // id of the leader that made the report
 	// As it is kept, in 512 KiB at most: how many entries of the lists are left out, nodes at which all was well first.
 	Omitted       uint32 `protobuf:"varint,14,opt,name=omitted,proto3" json:"omitted,omitempty"`
 	unknownFields protoimpl.UnknownFields

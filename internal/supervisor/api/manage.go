@@ -119,7 +119,7 @@ func managed(ctx context.Context, err error) error {
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.As(err, &refused):
 		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.Is(err, diagnose.ErrLost):
+	case errors.Is(err, diagnose.ErrLost), errors.Is(err, diagnose.ErrUncommitted):
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(context.Cause(ctx), errStopping):
 		return status.Error(codes.Unavailable, errStopping.Error())

@@ -29,6 +29,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/bulk"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
@@ -187,7 +188,7 @@ func (m *Manager) Run(ctx context.Context, req Request, progress func(*lofamov1.
 	}
 	report := r.report()
 	m.diagnosed(report)
-	m.keep(ctx, []*lofamov1.Event{view.DiagnosisEvent(report, req.Node, time.Now())}, report, nil)
+	m.keep(ctx, store.Write{Events: []*lofamov1.Event{view.DiagnosisEvent(report, req.Node, time.Now())}}, report, nil)
 	return report, nil
 }
 
@@ -205,7 +206,7 @@ func (m *Manager) diagnosed(r *lofamov1.DiagnosisReport) {
 		"faults", len(r.GetFaults()), "took_ms", r.GetTookMs())
 }
 
-// begin gives a run its number, and the turn to it.
+// begin gives a run its number, unless it has one, and the turn to it.
 func (m *Manager) begin(r *run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -215,8 +216,10 @@ func (m *Manager) begin(r *run) error {
 	case m.running != nil:
 		return ErrBusy
 	}
-	m.count++
-	r.number = &lofamov1.OrderNumber{Term: m.term.Load(), Count: m.count}
+	if r.number == nil {
+		m.count++
+		r.number = &lofamov1.OrderNumber{Term: m.term.Load(), Count: m.count}
+	}
 	r.in = make(chan *lofamov1.DiagnosisFindings, 1024+8*len(r.at))
 	r.over, r.started = m.over, time.Now()
 	m.running = r

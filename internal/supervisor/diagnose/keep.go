@@ -21,6 +21,8 @@ type Kept interface {
 	// LastDiagnosis and LastProcedure return what was committed last; nil: there is none.
 	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
 	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
+	// LastOrdered is the procedure that was ordered and has no report; nil: there is none.
+	LastOrdered(ctx context.Context) (*store.Ordered, error)
 }
 
 // keepTime bounds the commit of a report. One that the store does not take is given to whoever waits for it all the same.
@@ -36,11 +38,10 @@ func (m *Manager) LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport,
 	return m.cfg.Kept.LastProcedure(ctx)
 }
 
-// keep commits reports, where there are any, and the events that tell of them. Nobody who has gone meanwhile keeps it from that.
-func (m *Manager) keep(ctx context.Context, events []*lofamov1.Event, d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) {
+// keep commits reports, where there are any, beside what else is written. Nobody who has gone meanwhile keeps it from that.
+func (m *Manager) keep(ctx context.Context, w store.Write, d *lofamov1.DiagnosisReport, p *lofamov1.ProcedureReport) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()
-	w := store.Write{Events: events}
 	var errs []error
 	if d != nil {
 		kv, err := store.DiagnosisPut(d)
@@ -59,7 +60,7 @@ func (m *Manager) keep(ctx context.Context, events []*lofamov1.Event, d *lofamov
 	}
 }
 
-// Status takes what a half said of a procedure. It does not block. What is late, of an order of this leader, says nothing any more.
+// Status takes what a half said of a procedure. It does not block. What is of another order than the one under way is late, and says nothing any more.
 func (m *Manager) Status(st *lofamov1.ProcedureStatus) {
 	if r := m.runOf(st.GetNumber()); r != nil {
 		select {
@@ -68,7 +69,7 @@ func (m *Manager) Status(st *lofamov1.ProcedureStatus) {
 		}
 		return
 	}
-	if term := m.term.Load(); term == 0 || st.GetNumber().GetTerm() == term {
+	if !m.Leading() || st.GetNumber() != nil {
 		return
 	}
 	select {
@@ -84,7 +85,7 @@ const (
 	tooManyIn = time.Hour
 )
 
-// Strays makes reports of the procedures that nodes begin by themselves, and of those whose leader leads no more, until the context ends.
+// Strays makes reports of the procedures that nodes begin by themselves, until the context ends.
 func (m *Manager) Strays(ctx context.Context) {
 	strays, starters := procedure.NewStrays(m.cfg.Procedures), procedure.NewStarters(tooMany, tooManyIn)
 	timer := time.NewTimer(time.Hour)
@@ -112,20 +113,18 @@ func (m *Manager) Strays(ctx context.Context) {
 	}
 }
 
-// stray keeps the report of a procedure that this leader has not ordered, and names who begins too many.
+// stray keeps the report of a procedure that nobody has ordered, and names who begins too many.
 func (m *Manager) stray(ctx context.Context, now time.Time, s procedure.Stray, starters *procedure.Starters) {
 	r := s.Report
 	r.Started, r.TookMs, r.Supervisor = timestamppb.New(s.Began), uint32(now.Sub(s.Began).Milliseconds()), m.cfg.Self
 	m.mu.Lock()
 	m.ended = now
 	m.mu.Unlock()
-	var more []*lofamov1.Event
-	if s.Node != "" {
-		if n, tell := starters.Began(now, s.Node); tell {
-			text := fmt.Sprintf("it has begun %d procedures by itself within %s: look at it, or take it out of use", n, starters.Window())
-			m.cfg.Logger.Warn("a node begins too many procedures", "node", s.Node, "procedures", n, "within", starters.Window())
-			more = append(more, view.StarterEvent(s.Node, text, m.cfg.Self, now))
-		}
+	var w store.Write
+	if n, tell := starters.Began(now, s.Node); tell {
+		text := fmt.Sprintf("it has begun %d procedures by itself within %s: look at it, or take it out of use", n, starters.Window())
+		m.cfg.Logger.Warn("a node begins too many procedures", "node", s.Node, "procedures", n, "within", starters.Window())
+		w.Events = append(w.Events, view.StarterEvent(s.Node, text, m.cfg.Self, now))
 	}
-	m.concluded(ctx, r, more...)
+	m.concluded(ctx, r, w)
 }

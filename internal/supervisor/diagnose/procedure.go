@@ -11,6 +11,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
 	"github.com/lofamo/lofamo/internal/supervisor/procedure"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
 )
@@ -71,25 +72,113 @@ func (m *Manager) Procedure(ctx context.Context, req Procedure, progress func(*l
 	if err := m.rested(ctx); err != nil {
 		return nil, err
 	}
-	p := &procedureRun{run: r, asked: req, plan: plan, machine: procedure.New(time.Now(), plan, m.cfg.Procedures), progress: progress}
+	p := &procedureRun{run: r, began: r.started, asked: req, plan: plan, progress: progress}
+	if err := p.intend(ctx); err != nil {
+		return nil, err
+	}
+	p.machine = procedure.New(time.Now(), plan, m.cfg.Procedures)
 	m.cfg.Logger.Info("procedure ordered", "by", req.Subject, "reason", req.Reason, "diagnose", req.Diagnose, "members", len(plan.Members), "delay", plan.Delay, "starters", plan.Starters)
-	report, err := p.through()
+	return p.end(ctx)
+}
+
+// intend commits what is about to be ordered: the next leader goes on from there when this one is lost.
+func (p *procedureRun) intend(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, keepTime)
+	defer cancel()
+	kv, err := store.OrderedPut(store.Ordered{
+		Term: p.number.GetTerm(), Count: p.number.GetCount(), Subject: p.asked.Subject, Reason: p.asked.Reason, Started: p.began, Diagnose: p.asked.Diagnose,
+		Delay: p.plan.Delay, Hop: p.plan.Hop, Drain: p.plan.DrainTimeout, Absent: p.plan.Absent,
+	})
 	if err == nil {
+		_, err = p.m.cfg.Kept.Write(ctx, store.Write{Puts: []store.KV{kv}})
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUncommitted, err)
+	}
+	return nil
+}
+
+// end has it gone through, and keeps what became of it.
+func (p *procedureRun) end(ctx context.Context) (*lofamov1.ProcedureReport, error) {
+	m := p.m
+	report, err := p.through()
+	over := store.Write{Deletes: []string{store.OrderedKey}}
+	switch {
+	case err == nil:
 		m.mu.Lock()
 		m.ended = time.Now()
 		m.mu.Unlock()
-	}
-	if errors.Is(err, ErrNotLeading) {
+		m.concluded(ctx, report, over)
+		return report, nil
+	case errors.Is(err, ErrNotLeading):
 		err = ErrLost
+	default:
+		m.keep(ctx, over, nil, nil) // nobody has begun it
 	}
-	if err != nil {
-		m.cfg.Metrics.Procedure(metrics.ProcedureFailed, time.Since(r.started))
-		m.cfg.Logger.Warn("procedure failed", "by", req.Subject, "err", err)
-		return nil, err
-	}
-	m.concluded(ctx, report)
-	return report, nil
+	m.cfg.Metrics.Procedure(metrics.ProcedureFailed, time.Since(p.started))
+	m.cfg.Logger.Warn("procedure failed", "by", p.asked.Subject, "err", err)
+	return nil, err
 }
+
+// resumeEvery is how often it is looked whether this replica, which was elected, has the map.
+const resumeEvery = 200 * time.Millisecond
+
+// Resume takes up a procedure that an earlier leader has ordered and of which there is no report: who has had the order is asked what became of it. It
+// returns when there is a report, or nothing to tell.
+func (m *Manager) Resume(ctx context.Context) {
+	tick := time.NewTicker(resumeEvery)
+	defer tick.Stop()
+	for {
+		places, err := m.cfg.Places(ctx)
+		if err == nil {
+			err = m.resume(ctx, places)
+		}
+		if err == nil || !errors.Is(err, ErrNotLeading) && !errors.Is(err, ErrBusy) {
+			if err != nil && ctx.Err() == nil {
+				m.cfg.Logger.Warn("what became of the last procedure is not told", "err", err)
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (m *Manager) resume(ctx context.Context, places []procedure.Place) error {
+	o, err := m.cfg.Kept.LastOrdered(ctx)
+	if err != nil || o == nil || o.Term == m.term.Load() { // this leader's own: it is under way
+		return err
+	}
+	r := m.newRun(Request{Rounds: 1, Subject: o.Subject})
+	r.number = &lofamov1.OrderNumber{Term: o.Term, Count: o.Count}
+	r.said = make(chan *lofamov1.ProcedureStatus, 1024+4*len(places))
+	if o.Diagnose {
+		if err := r.plan(); err != nil {
+			return err
+		}
+	}
+	plan := procedure.Again(m.cfg.Names.Dims(), places, o.Absent, procedure.Options{Diagnose: o.Diagnose, DrainTimeout: o.Drain, Hop: o.Hop}, o.Delay)
+	if err := m.begin(r); err != nil {
+		return err
+	}
+	defer m.end()
+	m.cfg.Logger.Info("a procedure of an earlier leader is taken up", "by", o.Subject, "reason", o.Reason, "term", o.Term, "count", o.Count)
+	p := &procedureRun{run: r, began: o.Started, resumed: true, asked: Procedure{Diagnose: o.Diagnose, DrainTimeout: o.Drain, Reason: o.Reason, Subject: o.Subject}, plan: plan}
+	p.machine = procedure.Resume(time.Now(), plan, m.cfg.Procedures)
+	if _, err := p.end(ctx); err != nil && !errors.Is(err, ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// errUnheard is a procedure of an earlier leader that nobody has had, or nobody who lives.
+var errUnheard = errors.New("no node tells of it")
+
+// ErrUncommitted is a procedure that was not ordered, since the store has not taken that it was to be.
+var ErrUncommitted = errors.New("nothing was ordered: the store does not take the order")
 
 func refusal(err error) error {
 	if errors.Is(err, ErrNotLeading) {
@@ -98,8 +187,8 @@ func refusal(err error) error {
 	return &RefusedError{err}
 }
 
-// concluded tells of a procedure that is over, and keeps its report.
-func (m *Manager) concluded(ctx context.Context, r *lofamov1.ProcedureReport, more ...*lofamov1.Event) {
+// concluded tells of a procedure that is over, and keeps its report beside what else is written.
+func (m *Manager) concluded(ctx context.Context, r *lofamov1.ProcedureReport, w store.Write) {
 	result := metrics.ProcedureClear
 	if !r.GetClear() {
 		result = metrics.ProcedureNotClear
@@ -108,13 +197,14 @@ func (m *Manager) concluded(ctx context.Context, r *lofamov1.ProcedureReport, mo
 	m.cfg.Logger.Info("procedure over", "by", r.GetSubject(), "reason", r.GetReason(), "starter", r.GetStarter(), "wave", r.GetWave(), "clear", r.GetClear(),
 		"silent", r.GetSilent(), "holding", r.GetHolding(), "rounds", r.GetRounds(), "took_ms", r.GetTookMs())
 	now := time.Now()
-	events := append([]*lofamov1.Event{view.ProcedureEvent(r, now)}, more...)
+	events := []*lofamov1.Event{view.ProcedureEvent(r, now)}
 	d := r.GetDiagnosis()
 	if d != nil {
 		m.diagnosed(d)
 		events = append(events, view.DiagnosisEvent(d, "", now))
 	}
-	m.keep(ctx, events, d, r)
+	w.Events = append(events, w.Events...)
+	m.keep(ctx, w, d, r)
 }
 
 // rested refuses a procedure that comes too soon after the last, also where another replica has led that one.
@@ -149,6 +239,8 @@ func tooSoon(left time.Duration) error {
 type procedureRun struct {
 	*run
 
+	began    time.Time // when it was ordered, also by an earlier leader
+	resumed  bool      // of an earlier leader
 	asked    Procedure
 	plan     procedure.Plan
 	machine  *procedure.Machine
@@ -162,6 +254,9 @@ func (p *procedureRun) through() (*lofamov1.ProcedureReport, error) {
 	if err := p.follow(); err != nil {
 		return nil, err
 	}
+	if p.resumed && !p.machine.Heard() {
+		return nil, errUnheard
+	}
 	report := p.machine.Report()
 	if p.asked.Diagnose && (p.machine.Diagnosed() || p.heard()) {
 		// What has not come by now is asked for: the same order again is no new test. Who has never heard of the order tests its links now.
@@ -170,7 +265,7 @@ func (p *procedureRun) through() (*lofamov1.ProcedureReport, error) {
 		}
 		report.Diagnosis = p.report()
 	}
-	report.Started, report.TookMs = timestamppb.New(p.started), uint32(time.Since(p.started).Milliseconds())
+	report.Started, report.TookMs = timestamppb.New(p.began), uint32(max(0, time.Since(p.began)).Milliseconds())
 	report.Subject, report.Reason, report.Supervisor = p.asked.Subject, p.asked.Reason, p.m.cfg.Self
 	return report, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
@@ -238,6 +239,61 @@ func TestProcedureGoesOn(t *testing.T) {
 	}
 }
 
+// The leader is lost in the middle: the next one asks what became of it, and tells who had asked. Of an order that has reached nobody it tells nothing.
+func TestResume(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	n.begin = func(o *lofamov1.ProcedureOrder) {
+		n.says(fault.NodeID(o.GetNode()), o, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, nil)
+		n.m.Lead(0)
+	}
+	if _, _, err := n.procedure(Procedure{Diagnose: true, Subject: "operator/o", Reason: "why not"}); !errors.Is(err, ErrLost) {
+		t.Fatal(err)
+	}
+	n.m.Lead(8)
+	n.begin, n.procedures = nil, nil
+	n.m.Resume(t.Context())
+	r, err := n.m.LastProcedure(t.Context())
+	if err != nil || !r.GetClear() || r.GetSubject() != "operator/o" || r.GetReason() != "why not" || len(r.GetNodes()) != 4 || len(r.GetDiagnosis().GetLinks()) != 8 {
+		t.Errorf("%v, %v", r, err)
+	}
+	if len(n.procedures) != 4 {
+		t.Errorf("asked %v", n.procedures)
+	}
+	for _, o := range n.procedures {
+		if !o.GetAsk() || o.GetNumber().GetTerm() != 7 || o.GetNumber().GetCount() != 1 {
+			t.Errorf("%v", o)
+		}
+	}
+	for _, again := range []func(){func() {}, func() { n.m.Lead(9) }} { // it is told once
+		again()
+		n.m.Resume(t.Context())
+	}
+	if len(n.procedures) != 4 || len(n.events()) != 2 {
+		t.Errorf("it is told again: %v", n.events())
+	}
+	for _, o := range n.orders {
+		if o.GetNumber().GetTerm() != 7 {
+			t.Errorf("findings of another order are asked for: %v", o)
+		}
+	}
+
+	kv, err := store.OrderedPut(store.Ordered{Term: 5, Count: 1, Subject: "operator/o", Started: time.Now()})
+	if err == nil {
+		_, err = n.m.cfg.Kept.Write(t.Context(), store.Write{Puts: []store.KV{kv}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.begin = func(o *lofamov1.ProcedureOrder) {
+		n.says(fault.NodeID(o.GetNode()), o, 0, func(st *lofamov1.ProcedureStatus) { st.Error = "nothing is known of this order" })
+	}
+	n.m.Resume(t.Context())
+	if o, err := n.store.LastOrdered(t.Context()); o != nil || err != nil || len(n.events()) != 2 {
+		t.Errorf("of an order that nobody has had: %v, %v, %v", o, err, n.events())
+	}
+}
+
 // A procedure that a node has begun by itself is kept and told; one that has begun too many is named.
 func TestStrays(t *testing.T) {
 	n := newNodes(t, grid.Dims{X: 2, Y: 1, Z: 1})
@@ -255,8 +311,9 @@ func TestStrays(t *testing.T) {
 			})
 		}
 	}
-	// Of an order of this leader that is over, and of its own host halves: nothing.
+	// Of an order, of whatever leader: nothing.
 	n.says("n0-0-0", &lofamov1.ProcedureOrder{Node: "n0-0-0", Number: &lofamov1.OrderNumber{Term: 7, Count: 9}}, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
+	n.says("n0-0-0", &lofamov1.ProcedureOrder{Node: "n0-0-0", Number: &lofamov1.OrderNumber{Term: 6, Count: 9}}, lofamov1.ProcedureState_PROCEDURE_NORMAL, nil)
 	for len(n.events()) < tooMany+2 {
 		select {
 		case <-t.Context().Done():

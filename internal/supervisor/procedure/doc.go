@@ -12,6 +12,8 @@
 // A procedure ends at each node by that node's own time-outs, whatever becomes of the starter or of the leader. So the machine waits for
 // nobody in particular: what the first who is through says is news enough to ask the others, and who says nothing is named.
 //
+// A leader that comes to lead while one is under way, or is over without a report, takes it up by asking (Resume).
+//
 // Procedures that nodes begin by themselves are nobody's order. Strays puts together what nodes say of these, and Starters counts how
 // many each has begun.
 package procedure

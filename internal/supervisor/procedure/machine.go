@@ -104,6 +104,26 @@ func New(now time.Time, plan Plan, timing Timing) *Machine {
 	return m
 }
 
+// Resume returns a machine for a procedure that an earlier leader has ordered: who has had it is asked for what became of it, from now on and for as long
+// as it may go on.
+func Resume(now time.Time, plan Plan, timing Timing) *Machine {
+	m := follow(plan, timing)
+	m.phase = underWay
+	m.becomeEnding(now)
+	m.again, m.asking = now, timing.Asks+int(plan.Longest()/max(timing.Again, time.Millisecond))
+	return m
+}
+
+// Heard says whether somebody has been in it: otherwise the order has reached nobody.
+func (m *Machine) Heard() bool {
+	for _, n := range m.nodes {
+		if n.end != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // follow returns a machine without a phase.
 func follow(plan Plan, timing Timing) *Machine {
 	m := &Machine{plan: plan, timing: timing, nodes: make(map[fault.NodeID]*node, len(plan.Nodes)), state: lofamov1.ProcedureState_PROCEDURE_NORMAL}

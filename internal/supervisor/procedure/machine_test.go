@@ -317,3 +317,38 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+// The next leader takes up a procedure that was ordered before it led: it asks until all are through, and gives nobody an order to begin.
+func TestResume(t *testing.T) {
+	dims := grid.Dims{X: 2, Y: 2, Z: 1}
+	plan := Again(dims, places(dims), []uint32{3}, options(), 100*ms)
+	if !slices.Equal(plan.Members, []int{0, 1, 2}) {
+		t.Fatalf("members %v", plan.Members)
+	}
+	w := &world{t: t, now: time.Unix(1000, 0)}
+	w.m = Resume(w.now, plan, timing())
+	w.step(Tick{})
+	w.want("ask n0-0-0 1, ask n1-0-0 1, ask n0-1-0 1")
+	w.says(0, drain, round(3)) // it goes on
+	w.pass(plan.Longest() - time.Second)
+	if w.done || strings.Contains(w.orders(), "begin") {
+		t.Fatal("it may still go on")
+	}
+	for _, rank := range []int{0, 1, 2} {
+		w.says(rank, normal, isClear)
+	}
+	if r := w.m.Report(); !w.done || !w.m.Heard() || !r.GetClear() || len(r.GetNodes()) != 3 {
+		t.Errorf("%v", r)
+	}
+
+	// The order has reached nobody; or nobody answers.
+	w = &world{t: t, now: time.Unix(1000, 0)}
+	w.m = Resume(w.now, plan, timing())
+	w.step(Tick{})
+	for _, rank := range []int{0, 1} {
+		w.says(rank, normal, func(st *lofamov1.ProcedureStatus) { st.Error = "nothing is known of this order" })
+	}
+	if took := w.finish(); took > plan.Longest()+5*time.Second || w.m.Heard() {
+		t.Errorf("it took %s, heard of it: %t", took, w.m.Heard())
+	}
+}

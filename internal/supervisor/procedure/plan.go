@@ -94,6 +94,18 @@ func Whole(dims grid.Dims, places []Place) Plan {
 	return p
 }
 
+// Again is the plan of a procedure that was ordered before, by an earlier leader, in the torus as it is now.
+func Again(dims grid.Dims, places []Place, absent []uint32, o Options, delay time.Duration) Plan {
+	p := Plan{Dims: dims, Nodes: make([]fault.NodeID, len(places)), Absent: absent, Delay: delay, Hop: o.Hop, DrainTimeout: o.DrainTimeout, Diagnose: o.Diagnose}
+	for rank, at := range places {
+		p.Nodes[rank] = at.Node
+		if at.Node != "" && !slices.Contains(absent, uint32(rank)) {
+			p.Members = append(p.Members, rank)
+		}
+	}
+	return p
+}
+
 // starters are those that can begin, the best first: who is well and has most of its links.
 func starters(p Plan, places []Place, named fault.NodeID) ([]fault.NodeID, error) {
 	if named != "" {

@@ -2,7 +2,6 @@ package procedure
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -18,20 +17,17 @@ const (
 	straysFor = 30 * time.Second
 )
 
-// strayKey names a procedure that was not ordered here.
+// strayKey names a procedure that was not ordered.
 type strayKey struct {
 	starter uint32
 	wave    uint64
-	term    uint64 // of the order of an earlier leader; 0: a node has begun by itself
-	count   uint64
 }
 
-// Stray is a procedure that is over and that nobody here has ordered.
+// Stray is a procedure that is over and that nobody has ordered.
 type Stray struct {
 	Report *lofamov1.ProcedureReport
-	// Node has begun it by itself; empty: a leader has ordered it that leads no more.
-	Node  fault.NodeID
-	Began time.Time // when the first word of it came
+	Node   fault.NodeID // has begun it by itself
+	Began  time.Time    // when the first word of it came
 }
 
 type stray struct {
@@ -41,8 +37,7 @@ type stray struct {
 	cause   string
 }
 
-// Strays follows procedures that nodes have begun by themselves, and those whose leader leads no more: by what nodes say of their end, for there is no
-// order to ask with. It is for one goroutine.
+// Strays follows procedures that nodes have begun by themselves, by what they say of their end: there is no order to ask with. It is for one goroutine.
 type Strays struct {
 	timing Timing
 	now    []*stray
@@ -52,12 +47,12 @@ type Strays struct {
 // NewStrays returns one that has heard of none.
 func NewStrays(timing Timing) *Strays { return &Strays{timing: timing} }
 
-// Said takes what a half said of a procedure that is not of an order of this leader. whole is the torus as it is now; false: nobody knows.
+// Said takes what a half said of a procedure without an order. whole is the torus as it is now; false: nobody knows.
 func (s *Strays) Said(now time.Time, st *lofamov1.ProcedureStatus, whole func() (Plan, bool)) {
-	if st.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL || st.GetError() != "" || st.GetHalf() != lofamov1.Half_HALF_DNP {
+	if st.GetState() != lofamov1.ProcedureState_PROCEDURE_NORMAL || st.GetError() != "" || st.GetHalf() != lofamov1.Half_HALF_DNP || st.GetNumber() != nil {
 		return
 	}
-	key := strayKey{st.GetStarter(), st.GetWave(), st.GetNumber().GetTerm(), st.GetNumber().GetCount()}
+	key := strayKey{st.GetStarter(), st.GetWave()}
 	if slices.Contains(s.past, key) {
 		return
 	}
@@ -109,18 +104,10 @@ func (s *Strays) Forget() { s.now = nil }
 
 func (x *stray) done() Stray {
 	r := x.machine.Report()
-	out := Stray{Report: r, Began: x.began}
-	if x.key.term != 0 {
-		r.Subject, r.Reason = EarlierLeader, fmt.Sprintf("ordered in term %d by a leader that led no more when it ended", x.key.term)
-		return out
-	}
-	out.Node = fault.NodeID(x.machine.plan.name(x.key.starter))
-	r.Starter, r.Subject, r.Reason = string(out.Node), "node/"+string(out.Node), x.cause
-	return out
+	id := x.machine.plan.name(x.key.starter)
+	r.Starter, r.Subject, r.Reason = id, "node/"+id, x.cause
+	return Stray{Report: r, Node: fault.NodeID(id), Began: x.began}
 }
-
-// EarlierLeader is the subject of a procedure whose leader led no more when it ended, so that nobody knows who asked.
-const EarlierLeader = "supervisor"
 
 // Starters counts the procedures that nodes begin by themselves. It is for one goroutine.
 type Starters struct {

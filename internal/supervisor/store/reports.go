@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
@@ -15,7 +17,56 @@ const (
 	keyManaged       = Prefix + "managed/"
 	keyLastDiagnosis = keyManaged + "diagnosis"
 	keyLastProcedure = keyManaged + "procedure"
+	// OrderedKey is where a procedure stands that was ordered, until there is a report of it.
+	OrderedKey = keyManaged + "ordered"
 )
+
+// Ordered is a procedure that a leader is about to order: so the next one can tell what became of it, and who asked.
+type Ordered struct {
+	Term     uint64        `json:"term"` // with Count the number of the order
+	Count    uint64        `json:"count"`
+	Subject  string        `json:"subject"`
+	Reason   string        `json:"reason,omitempty"`
+	Started  time.Time     `json:"started"`
+	Diagnose bool          `json:"diagnose,omitempty"`
+	Delay    time.Duration `json:"delay"`
+	Hop      time.Duration `json:"hop"`
+	Drain    time.Duration `json:"drain"`
+	Absent   []uint32      `json:"absent,omitempty"`
+}
+
+// OrderedPut is it as it is written.
+func OrderedPut(o Ordered) (KV, error) {
+	value, err := json.Marshal(o)
+	if err != nil {
+		return KV{}, fmt.Errorf("encode the order of a procedure: %w", err)
+	}
+	return KV{OrderedKey, value}, nil
+}
+
+// DecodeOrdered reads its key; nil without a value.
+func DecodeOrdered(value []byte) (*Ordered, error) {
+	if len(value) == 0 {
+		return nil, nil
+	}
+	o := new(Ordered)
+	if err := json.Unmarshal(value, o); err != nil {
+		return nil, fmt.Errorf("read %s: %w", OrderedKey, err)
+	}
+	return o, nil
+}
+
+// LastOrdered returns the procedure that was ordered and of which there is no report, by the word of a quorum; nil: there is none.
+func (s *Etcd) LastOrdered(ctx context.Context) (*Ordered, error) {
+	resp, err := s.c.Get(ctx, OrderedKey)
+	if err != nil {
+		return nil, fmt.Errorf("read %s from the store: %w", OrderedKey, err)
+	}
+	if len(resp.Kvs) == 0 {
+		return nil, nil
+	}
+	return DecodeOrdered(resp.Kvs[0].Value)
+}
 
 // MaxReport bounds a report that is kept, in bytes: it is sent whole, and every replica has it. That of a torus of 700 nodes fits with the numbers of all
 // links.

@@ -20,6 +20,7 @@
 //	                                    a LinkMask, protobuf: under the place of the link's lower end
 //	/lofamo/v1/managed/diagnosis        the report of the last diagnosis, a DiagnosisReport, protobuf
 //	/lofamo/v1/managed/procedure        the report of the last procedure, a ProcedureReport, protobuf
+//	/lofamo/v1/managed/ordered          a procedure that was ordered and has no report yet: JSON of Ordered
 //	/lofamo/v1/peers/<node>             a PeerStatus, protobuf: where the node has said that its ends of links are
 //	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)

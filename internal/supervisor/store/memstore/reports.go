@@ -28,3 +28,10 @@ func (s *Store) reports() (*lofamov1.DiagnosisReport, *lofamov1.ProcedureReport,
 	}
 	return store.DecodeReports(w)
 }
+
+// LastOrdered implements the store.
+func (s *Store) LastOrdered(context.Context) (*store.Ordered, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return store.DecodeOrdered(s.keys[store.OrderedKey].Value)
+}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"testing"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -37,6 +38,22 @@ func testReports(t *testing.T, h Harness) {
 	}
 	commit(t, w, store.Batch{Puts: []store.KV{kv, diagnosis("policy")}})
 	want("policy", "policy")
-	lead(t, h)
 	want("policy", "policy")
+	order, err := store.OrderedPut(store.Ordered{Term: 3, Count: 9, Subject: "operator/a", Started: time.Unix(1000, 0), Absent: []uint32{4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := h.Store.LastOrdered(t.Context()); o != nil || err != nil {
+		t.Errorf("nothing is ordered: %v, %v", o, err)
+	}
+	commit(t, w, store.Batch{Puts: []store.KV{order}})
+	w = lead(t, h)
+	want("policy", "policy")
+	if o, err := h.Store.LastOrdered(t.Context()); err != nil || o == nil || o.Count != 9 || len(o.Absent) != 1 || !o.Started.Equal(time.Unix(1000, 0)) {
+		t.Errorf("what an earlier leader has ordered: %v, %v", o, err)
+	}
+	commit(t, w, store.Batch{Puts: []store.KV{kv}, Deletes: []string{store.OrderedKey}})
+	if o, err := h.Store.LastOrdered(t.Context()); o != nil || err != nil {
+		t.Errorf("there is a report: %v, %v", o, err)
+	}
 }

@@ -33,6 +33,7 @@ type Store interface {
 	Writer(fence store.Fence, meta store.Meta, snap store.Snapshot) (store.Committer, error)
 	LastDiagnosis(ctx context.Context) (*lofamov1.DiagnosisReport, error)
 	LastProcedure(ctx context.Context) (*lofamov1.ProcedureReport, error)
+	LastOrdered(ctx context.Context) (*store.Ordered, error)
 }
 
 // KeepEvents is how many events the store under test must be told to keep.

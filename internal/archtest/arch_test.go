@@ -45,6 +45,8 @@ var layers = map[string][]string{
 	"pkg/servicenet/railtest": {"pkg/servicenet"},
 	"pkg/sensor":              {"pkg/fault", "pkg/torus/grid"},
 	"pkg/awareness":           {"pkg/fault", "pkg/torus/grid"},
+	"pkg/response":            {"pkg/fault", "pkg/torus/grid"},
+	"pkg/response/policy":     {"pkg/response", "pkg/fault", "pkg/torus/grid"},
 	"pkg/selftest":            {},
 	"pkg/reliability":         {},
 	"pkg/jobs":                {"api"},
@@ -81,6 +83,7 @@ var pure = []string{
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",
+	"pkg/response", "pkg/response/policy",
 }
 
 // impureImports must not appear in a pure package.

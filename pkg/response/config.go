@@ -1,0 +1,131 @@
+package response
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Config are the limits that hold whatever a policy says.
+type Config struct {
+	// MaxNodes and MaxPercent bound the nodes under response at once: those that something was done to which takes them,
+	// or a part of them, from use, and was not put back. MaxPercent is of the nodes of the topology, rounded down, but
+	// always allows one.
+	MaxNodes, MaxPercent int
+	// MaxPerDomain bounds them among the nodes that share a value of one of DomainLabels, MaxPerPlane among those of
+	// a plane of the torus, in each of its three dimensions.
+	MaxPerDomain, MaxPerPlane int
+	DomainLabels              []string
+
+	// At most Rate steps that are more than notifications begin within RateWindow, and NotifyRate that are not.
+	Rate, NotifyRate int
+	RateWindow       time.Duration
+
+	// The breaker opens when BreakerPercent of the nodes, but at least BreakerNodes, went bad within BreakerWindow.
+	BreakerPercent, BreakerNodes int
+	BreakerWindow                time.Duration
+
+	Grace      time.Duration // after a leader has begun, before any step
+	StormDelay time.Duration // that a fault must have lasted before a step that is more than a notification
+	Cooldown   time.Duration // between two responses on one node that are more than notifications
+	// MaxEvidenceAge is how old the evidence of a fault may be at a step. LookAgain is how often the caller is asked for
+	// newer evidence while there is none.
+	MaxEvidenceAge, LookAgain time.Duration
+	// Approvals that every response with a step that may end work wants, besides what its policy asks for: 0 to 2.
+	Approvals        int
+	ApprovalTime     time.Duration // for which approvals are waited for
+	RetryAfter       time.Duration // after a failed attempt; doubled with each failure of the step, at most RetryMost
+	RetryMost        time.Duration
+	ResultTime       time.Duration // added to a step's time-out before its outcome counts as unknown
+	RecurrenceWindow time.Duration // see Subject.Recurrence
+	// MaxActive bounds the responses that are under way or wait, and apart from these the open ones of policies that only
+	// observe. A fault that finds no room waits for it.
+	MaxActive int
+	// Keep is how long the record of a closed response is kept, at least as long as the longest of the windows.
+	Keep time.Duration
+	// OptOutLabel is the key whose value "true" keeps everything but notifications from a node.
+	OptOutLabel string
+}
+
+// Default returns limits for a production cluster of any size. They are cautious: one node in twenty.
+func Default() Config {
+	return Config{
+		MaxNodes: 50, MaxPercent: 5, MaxPerDomain: 2, MaxPerPlane: 4, DomainLabels: fault.DomainLabels(),
+		Rate: 30, NotifyRate: 10_000, RateWindow: time.Hour,
+		BreakerPercent: 20, BreakerNodes: 3, BreakerWindow: 5 * time.Minute,
+		Grace: 30 * time.Second, StormDelay: 10 * time.Second, Cooldown: 30 * time.Minute,
+		MaxEvidenceAge: 30 * time.Second, LookAgain: 10 * time.Second,
+		ApprovalTime: 4 * time.Hour, RetryAfter: 5 * time.Second, RetryMost: 5 * time.Minute, ResultTime: 5 * time.Second,
+		RecurrenceWindow: 24 * time.Hour, MaxActive: 2000, Keep: 7 * 24 * time.Hour,
+		OptOutLabel: "lofamo.io/no-response",
+	}
+}
+
+// Validate names every bad field.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field string, given any, want string) {
+		errs = append(errs, fmt.Errorf("%s: given %v: want %s", field, given, want))
+	}
+	for _, f := range []struct {
+		name     string
+		n        int
+		min, max int
+	}{
+		{"MaxNodes", c.MaxNodes, 1, 1 << 20}, {"MaxPercent", c.MaxPercent, 1, 100}, {"MaxPerDomain", c.MaxPerDomain, 1, 1 << 20},
+		{"MaxPerPlane", c.MaxPerPlane, 1, 1 << 20}, {"Rate", c.Rate, 1, 1 << 20}, {"NotifyRate", c.NotifyRate, 1, 1 << 20},
+		// More than half of the cluster is a storm in anybody's eyes.
+		{"BreakerPercent", c.BreakerPercent, 1, 50}, {"BreakerNodes", c.BreakerNodes, 1, 1 << 20},
+		{"Approvals", c.Approvals, 0, MaxApprovals}, {"MaxActive", c.MaxActive, 1, 1 << 20},
+	} {
+		if f.n < f.min || f.n > f.max {
+			bad(f.name, f.n, fmt.Sprintf("%d to %d", f.min, f.max))
+		}
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+		min  time.Duration
+	}{
+		{"RateWindow", c.RateWindow, time.Second}, {"BreakerWindow", c.BreakerWindow, time.Second}, {"Grace", c.Grace, 0}, {"StormDelay", c.StormDelay, 0},
+		{"Cooldown", c.Cooldown, 0}, {"MaxEvidenceAge", c.MaxEvidenceAge, time.Millisecond}, {"LookAgain", c.LookAgain, time.Millisecond},
+		{"ApprovalTime", c.ApprovalTime, time.Second}, {"RetryAfter", c.RetryAfter, time.Millisecond}, {"RetryMost", c.RetryMost, c.RetryAfter},
+		{"ResultTime", c.ResultTime, 0}, {"RecurrenceWindow", c.RecurrenceWindow, time.Second}, {"Keep", c.Keep, max(c.RateWindow, c.Cooldown, c.BreakerWindow)},
+	} {
+		if f.d < f.min {
+			bad(f.name, f.d, f.min.String()+" or more")
+		}
+	}
+	for i, k := range c.DomainLabels {
+		if err := fault.CheckLabelKey(k); err != nil || slices.Contains(c.DomainLabels[:i], k) {
+			bad(fmt.Sprintf("DomainLabels[%d]", i), fmt.Sprintf("%q", k), "distinct label keys")
+		}
+	}
+	if err := fault.CheckLabelKey(c.OptOutLabel); err != nil {
+		bad("OptOutLabel", fmt.Sprintf("%q", c.OptOutLabel), "a label key")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("response limits: %w", err)
+	}
+	return nil
+}
+
+// MaxApprovals is how many subjects a response may have to be approved by.
+const MaxApprovals = 2
+
+// retryAfter is the pause after so many failures of a step.
+func (c Config) retryAfter(failures int) time.Duration {
+	return min(c.RetryAfter<<min(max(failures-1, 0), 20), c.RetryMost)
+}
+
+// percentOf is how many of n nodes the percentage allows: at least one.
+func percentOf(percent, n int) int { return max(1, n*percent/100) }
+
+// breakerAt is how many of n nodes have to go bad for the breaker to open.
+func (c Config) breakerAt(n int) int { return max(c.BreakerNodes, (n*c.BreakerPercent+99)/100) }
+
+// canLose is how many of n supervisors may be lost without their quorum.
+func canLose(n int) int { return max(0, (n-1)/2) }

@@ -1,0 +1,387 @@
+package response
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Engine decides about responses. It is owned by one goroutine. A replica that does not lead tells its engine of the
+// map all the same, and gets nothing back.
+//
+// A step takes in its event, then looks at the faults and the responses that it touches, in the order in which these
+// began. Where an event may free what others wait for (a cap, the breaker, a mark), all that wait are looked at:
+// Config.MaxOpen bounds them. A change of one fault costs the evaluation of the policies that may be for that component
+// in that state, whatever the size of the cluster.
+type Engine struct {
+	cfg     Config
+	now     time.Time // time never goes back
+	cluster cluster
+	world   world
+
+	policies []*Policy // by name
+	byName   map[string]*Policy
+	index    [fault.NumComponents][fault.Failed + 1][]*Policy // by component and state; component 0 for group faults
+
+	leads   bool
+	broken  bool // the records could not be taken
+	token   uint64
+	led     time.Time
+	serial  uint64 // of the newest response of this term
+	breaker Breaker
+
+	open      map[string]*Response         // by id
+	of        map[Target][]*Response       // the same, by what they are for
+	order     map[string]uint64            // by id: who was proposed first comes first
+	ordinal   uint64                       // of the newest in order
+	active    map[string]bool              // ids of those that are under way or wait; the others have come to rest
+	waiters   map[string]bool              // ids of the active ones that nothing is under way of
+	observing int                          // how many open ones are of policies that only observe
+	held      map[fault.NodeID]bool        // nodes under response
+	byValue   [][]int                      // how many of them have the value, by domain key and value
+	byPlane   [3]map[int]int               // how many of them lie in the plane, by axis and place
+	ended     map[string]time.Time         // when responses were closed, by id
+	rest      map[restKey]time.Time        // when the last response on the node was closed, by policy, and of all ("")
+	starts    [2]window                    // of steps: of more than notifications, of notifications
+	look      map[Target]look              // when evidence was last asked for
+	backlog   map[Target]bool              // faults whose responses were not proposed, for want of room or because of the breaker
+	said      map[saidKey]Reason           // refusals before a response: each reason once
+	turned    turns                        // nodes that went bad lately
+	quorum    []SupervisorInfo             // the supervisors
+	marked    map[fault.NodeID]bool        // in maintenance
+	epochs    map[fault.NodeID]fault.Epoch // of the nodes' hosts
+	timers    timers                       // what is to be looked at when
+	pending   map[due]time.Time            // the earliest timer of each
+	pruned    time.Time                    // when ended was last looked through
+
+	// Of the present step.
+	dirty   map[Target]bool // faults to be looked at
+	touched map[string]bool // responses to be looked at
+	records map[string]Record
+	out     *Output
+}
+
+// look is a question for newer evidence.
+type look struct {
+	at       time.Time
+	answered bool
+}
+
+// restKey is a policy on a node; without policy all of them.
+type restKey struct {
+	node   fault.NodeID
+	policy string
+}
+
+// saidKey is a policy for a fault.
+type saidKey struct {
+	policy string
+	target Target
+}
+
+// New returns an engine that leads nobody and knows of no node.
+func New(cfg Config) (*Engine, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{}, byName: map[string]*Policy{}}
+	e.forget()
+	return e, nil
+}
+
+// forget drops all that only a leader has.
+func (e *Engine) forget() {
+	e.leads, e.broken, e.token, e.serial, e.ordinal, e.observing = false, false, 0, 0, 0, 0
+	e.breaker = Breaker{}
+	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
+	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[Target]look{}
+	e.backlog, e.said = map[Target]bool{}, map[saidKey]Reason{}
+	e.active, e.waiters = map[string]bool{}, map[string]bool{}
+	e.starts = [2]window{}
+	e.timers, e.pending = nil, map[due]time.Time{}
+	e.turned = newTurns()
+	e.recount()
+}
+
+// Step takes an event. A time before that of an earlier step counts as that of the earlier one.
+func (e *Engine) Step(now time.Time, ev Event) Output {
+	if now.After(e.now) {
+		e.now = now
+	}
+	var out Output
+	e.out, e.records, e.dirty, e.touched = &out, map[string]Record{}, map[Target]bool{}, map[string]bool{}
+	e.take(ev)
+	if e.leads && !e.broken {
+		e.ring()
+		e.settle()
+		e.prune()
+	}
+	e.finish()
+	e.out, e.records = nil, nil
+	return out
+}
+
+// take is what an event says, by itself.
+func (e *Engine) take(ev Event) {
+	switch ev := ev.(type) {
+	case FaultChanged:
+		e.faultChanged(ev.Fault)
+	case GroupChanged:
+		e.groupChanged(ev.Group)
+	case Seen:
+		e.seen(ev)
+	case Booted:
+		e.booted(ev)
+	case PoliciesChanged:
+		e.policiesChanged(ev.Policies)
+	case TopologyChanged:
+		e.cluster = newCluster(ev, e.cfg)
+		e.recount()
+		e.lookAtAll()
+	case SupervisorsChanged:
+		e.quorum = slices.Clone(ev.Supervisors)
+		e.freed()
+	case MaintenanceChanged:
+		e.marked = map[fault.NodeID]bool{}
+		for _, id := range ev.Nodes {
+			e.marked[id] = true
+		}
+		e.freed()
+	case Led:
+		e.becomeLeader(ev)
+	case Lost:
+		e.forget()
+	case Result:
+		e.result(ev)
+	case Asked:
+		e.asked(ev)
+	case Tick:
+	}
+}
+
+// settle looks at what was touched until nothing moves any more. Faults come before responses: what they rest on.
+func (e *Engine) settle() {
+	for len(e.dirty) > 0 || len(e.touched) > 0 {
+		for _, t := range sortedTargets(e.dirty) {
+			delete(e.dirty, t)
+			e.lookAt(t)
+		}
+		for _, id := range e.sortedIDs(e.touched) {
+			delete(e.touched, id)
+			if r := e.open[id]; r != nil {
+				e.advance(r)
+			}
+		}
+	}
+}
+
+// sortedIDs returns ids in the order in which the responses were proposed: who came first is served first.
+func (e *Engine) sortedIDs(ids map[string]bool) []string {
+	out := slices.Collect(maps.Keys(ids))
+	slices.SortFunc(out, func(a, b string) int { return cmp.Or(cmp.Compare(e.order[a], e.order[b]), cmp.Compare(a, b)) })
+	return out
+}
+
+func sortedTargets(m map[Target]bool) []Target {
+	out := slices.Collect(maps.Keys(m))
+	slices.SortFunc(out, compareTargets)
+	return out
+}
+
+func compareTargets(a, b Target) int {
+	return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Component, b.Component))
+}
+
+// finish puts the output in order.
+func (e *Engine) finish() {
+	for _, key := range slices.Sorted(maps.Keys(e.records)) {
+		e.out.Records = append(e.out.Records, e.records[key])
+	}
+	slices.SortFunc(e.out.Look, compareTargets)
+	e.out.Look = slices.Compact(e.out.Look)
+	if e.leads && len(e.timers) > 0 {
+		e.out.Wake = e.timers[0].at
+	}
+}
+
+// save has a response committed as it is now, and keeps the counts in step with it. Every change of a response ends here.
+func (e *Engine) save(r *Response) {
+	r.Token = e.token
+	r.Version++
+	e.recountNode(r.Target.Node)
+	e.sort(r)
+	e.records[r.Key()] = r.Clone()
+}
+
+// sort puts a response among those that are under way, wait, or rest.
+func (e *Engine) sort(r *Response) {
+	was := e.active[r.ID]
+	delete(e.active, r.ID)
+	delete(e.waiters, r.ID)
+	if e.open[r.ID] != nil && !r.rests() {
+		if r.Mode == Enforce {
+			e.active[r.ID] = true
+		}
+		if r.State != Running {
+			e.waiters[r.ID] = true
+		}
+	}
+	if was && !e.active[r.ID] {
+		e.room()
+	}
+}
+
+// say adds a line to the audit.
+func (e *Engine) say(d Decision) {
+	d.At = e.now
+	e.out.Decisions = append(e.out.Decisions, d)
+}
+
+// sayOf adds a line about a response, at the step where it is.
+func (e *Engine) sayOf(r *Response, act Act, reason Reason, detail string) {
+	d := Decision{Act: act, Response: r.ID, Policy: r.Policy, Target: r.Target, Reason: reason, Detail: detail}
+	if r.Step < len(r.Steps) {
+		s := &r.Steps[r.Step]
+		d.Step, d.Kind, d.Attempt = s.Name, s.Kind, s.Attempt
+	}
+	e.say(d)
+}
+
+// Responses returns the open responses, in the order in which they were proposed.
+func (e *Engine) Responses() []*Response {
+	ids := make(map[string]bool, len(e.open))
+	for id := range e.open {
+		ids[id] = true
+	}
+	out := make([]*Response, 0, len(ids))
+	for _, id := range e.sortedIDs(ids) {
+		out = append(out, e.open[id].Clone())
+	}
+	return out
+}
+
+// Breaker returns the circuit breaker.
+func (e *Engine) Breaker() Breaker { return e.breaker }
+
+// UnderResponse returns how many nodes are under response.
+func (e *Engine) UnderResponse() int { return len(e.held) }
+
+// due is what a timer is for.
+type due struct {
+	target Target
+	id     string // of a response; empty: a fault
+}
+
+// timer is when to look at a fault or a response again. It is a hint: who is looked at asks for the next one, so only the
+// earliest of each is kept in mind, and looking too often does no harm.
+type timer struct {
+	at time.Time
+	due
+}
+
+// timers is a heap by time; equal times in the order of what they are for.
+type timers []timer
+
+func (t timers) Len() int { return len(t) }
+func (t timers) Less(i, j int) bool {
+	if c := t[i].at.Compare(t[j].at); c != 0 {
+		return c < 0
+	}
+	return cmp.Or(cmp.Compare(t[i].id, t[j].id), compareTargets(t[i].target, t[j].target)) < 0
+}
+func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+
+// Push implements heap.Interface.
+func (t *timers) Push(x any) { *t = append(*t, x.(timer)) }
+
+// Pop implements heap.Interface.
+func (t *timers) Pop() any {
+	old := *t
+	x := old[len(old)-1]
+	*t = old[:len(old)-1]
+	return x
+}
+
+func (e *Engine) wake(d due, at time.Time) {
+	if was, ok := e.pending[d]; !at.After(e.now) || ok && !at.Before(was) {
+		return
+	}
+	e.pending[d] = at
+	heap.Push(&e.timers, timer{at, d})
+}
+
+// wakeFor has a response looked at again at a time.
+func (e *Engine) wakeFor(r *Response, at time.Time) { e.wake(due{id: r.ID}, at) }
+
+// wakeAt has a fault looked at again at a time.
+func (e *Engine) wakeAt(t Target, at time.Time) { e.wake(due{target: t}, at) }
+
+// ring touches what it is time for. A timer of what is not there any more is dropped.
+func (e *Engine) ring() {
+	for len(e.timers) > 0 && !e.timers[0].at.After(e.now) {
+		t := heap.Pop(&e.timers).(timer)
+		if e.pending[t.due].Equal(t.at) {
+			delete(e.pending, t.due)
+		}
+		switch {
+		case t.id == "":
+			e.dirty[t.target] = true
+		case e.open[t.id] != nil:
+			e.touched[t.id] = true
+		}
+	}
+}
+
+// freed touches all that wait.
+func (e *Engine) freed() {
+	for id := range e.waiters {
+		e.touched[id] = true
+	}
+}
+
+// room looks again at as many faults of the backlog as there is room for.
+func (e *Engine) room() {
+	n := e.cfg.MaxActive - min(len(e.active), e.observing)
+	if n <= 0 || len(e.backlog) == 0 || e.breaker.Open {
+		return
+	}
+	all := sortedTargets(e.backlog)
+	for _, t := range all[:min(n, len(all))] {
+		e.dirty[t] = true
+	}
+}
+
+// pruneEvery is how often closed responses are looked through.
+const pruneEvery = time.Minute
+
+// prune names the records of closed responses that nobody needs any more, and forgets rests that are over.
+func (e *Engine) prune() {
+	if e.now.Sub(e.pruned) < pruneEvery {
+		return
+	}
+	e.pruned = e.now
+	for _, id := range slices.Sorted(maps.Keys(e.ended)) {
+		if e.now.Sub(e.ended[id]) > e.cfg.Keep {
+			delete(e.ended, id)
+			e.out.Forget = append(e.out.Forget, (&Response{ID: id}).Key())
+		}
+	}
+	maps.DeleteFunc(e.rest, func(k restKey, at time.Time) bool {
+		longest := e.cfg.Cooldown
+		if p := e.byName[k.policy]; p != nil {
+			longest = max(longest, p.Guards.Cooldown)
+		}
+		return e.now.Sub(at) > longest
+	})
+}
+
+// newID names a response: no two leaders have the same token.
+func (e *Engine) newID() string {
+	e.serial++
+	return fmt.Sprintf("r%d-%d", e.token, e.serial)
+}

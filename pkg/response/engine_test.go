@@ -1,0 +1,229 @@
+package response_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+func TestConfigNamesEveryBadField(t *testing.T) {
+	if err := response.Default().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	err := response.Config{BreakerPercent: 60, Approvals: 3, DomainLabels: []string{"rack", "rack", "a b"}, RetryAfter: time.Minute}.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{
+		"MaxNodes: given 0: want 1 to 1048576", "MaxPercent: given 0: want 1 to 100", "MaxPerDomain", "MaxPerPlane", "Rate: given 0", "NotifyRate", "RateWindow: given 0s: want 1s or more",
+		"BreakerPercent: given 60: want 1 to 50", "BreakerNodes", "BreakerWindow", "MaxEvidenceAge", "LookAgain", "Approvals: given 3: want 0 to 2", "ApprovalTime",
+		"RetryMost: given 0s: want 1m0s or more", "RecurrenceWindow", "MaxActive", `DomainLabels[1]: given "rack"`, `DomainLabels[2]: given "a b"`, `OptOutLabel: given ""`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in\n%v", want, err)
+		}
+	}
+	if _, err := response.New(response.Config{}); err == nil {
+		t.Error("New takes limits that allow nothing")
+	}
+}
+
+// A leader that cannot read what is committed, or is not the newest, does nothing at all.
+func TestRefusesRecords(t *testing.T) {
+	pols := testPolicies(t)
+	for name, rec := range map[string]response.Record{
+		"token":   &response.Breaker{Token: 1},
+		"id":      &response.Response{},
+		"state":   &response.Response{ID: "r"},
+		"mode":    &response.Response{ID: "r", State: response.Done},
+		"step":    &response.Response{ID: "r", State: response.Done, Mode: response.Enforce},
+		"kind":    &response.Response{ID: "r", State: response.Done, Mode: response.Enforce, Steps: []response.StepRecord{{State: response.Acted}}},
+		"nothing": nil,
+	} {
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
+		e, err := response.New(l.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Step(start, l.topo)
+		e.Step(start, response.SupervisorsChanged{Supervisors: l.sups})
+		e.Step(start, response.PoliciesChanged{Policies: l.pols})
+		out := e.Step(start, response.Led{Token: 1, Records: []response.Record{rec}})
+		if out.Err == nil || name != "nothing" && !strings.Contains(out.Err.Error(), name) {
+			t.Errorf("%s: %v", name, out.Err)
+		}
+		out = e.Step(start, response.FaultChanged{Fault: l.own("n0-0-0", fault.ComponentMemory, fault.Failed)})
+		if len(out.Records)+len(out.Effects)+len(out.Decisions) > 0 || !out.Wake.IsZero() {
+			t.Errorf("%s: and yet %+v", name, out)
+		}
+		if out := e.Step(start, response.Asked{Subject: "alice", Verb: response.CloseBreaker}); out.Err == nil {
+			t.Errorf("%s: a person is listened to", name)
+		}
+	}
+}
+
+// Who does not lead decides nothing, but knows how often a fault has come when he leads.
+func TestFollowerDecidesNothing(t *testing.T) {
+	pols := testPolicies(t)
+	e, err := response.New(quick())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
+	l.e = e
+	for _, ev := range []response.Event{l.topo, response.PoliciesChanged{Policies: l.pols}, response.FaultChanged{Fault: l.own("n0-0-0", fault.ComponentMemory, fault.Failed)}, response.Tick{}} {
+		if out := e.Step(start, ev); len(out.Records)+len(out.Effects)+len(out.Decisions)+len(out.Look) > 0 || !out.Wake.IsZero() {
+			t.Errorf("%T: %+v", ev, out)
+		}
+	}
+	if err := l.ask("alice", response.CloseBreaker, ""); err == nil {
+		t.Error("a follower takes orders")
+	}
+}
+
+// A leader that has lost begins nothing, and its results are nobody's.
+func TestLostLeaderIsSilent(t *testing.T) {
+	pols := testPolicies(t)
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	if len(l.flying) != 1 {
+		t.Fatalf("%d effects: want the cordon", len(l.flying))
+	}
+	l.leads = false
+	l.step(response.Lost{})
+	l.land(response.Succeeded, "")
+	l.until(start.Add(time.Hour))
+	if len(l.flying) > 0 || len(l.e.Responses()) > 0 {
+		t.Errorf("%d effects, %d responses", len(l.flying), len(l.e.Responses()))
+	}
+}
+
+// The record of a closed response is kept for a while, and then named as one that nobody needs.
+func TestForgetsOldRecords(t *testing.T) {
+	pols := testPolicies(t)
+	cfg := quick()
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, pols["tell"])
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Sick))
+	l.land(response.Succeeded, "")
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+	l.land(response.Succeeded, "")
+	if len(l.store) != 1 || len(l.e.Responses()) != 0 {
+		t.Fatalf("%d records, %d open", len(l.store), len(l.e.Responses()))
+	}
+	l.now = l.now.Add(cfg.Keep)
+	l.lead()
+	if len(l.store) != 1 {
+		t.Fatal("forgotten before its time")
+	}
+	l.now = l.now.Add(2 * time.Minute)
+	l.step(response.Tick{})
+	if len(l.store) != 0 {
+		t.Errorf("%d records are left", len(l.store))
+	}
+}
+
+// The default policies observe: nothing is done, whatever fails.
+func TestDefaultPoliciesDoNothing(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, defaultPolicies(t)...)
+	would := map[string]bool{}
+	l.on = func(out response.Output) {
+		for _, d := range out.Decisions {
+			if d.Act == response.Observes {
+				would[d.Policy] = true
+			}
+		}
+	}
+	l.lead()
+	for i, c := range fault.Components() {
+		id := l.topo.Nodes[i*3].ID
+		for _, s := range []fault.State{fault.Sick, fault.Failed, fault.Normal, fault.Failed, fault.Normal, fault.Failed} {
+			f := l.own(id, c, s)
+			f.Evidence.Kind, f.Evidence.Witnesses = fault.KindVotes, []string{string(id) + "/dnp", "supervisor/s1"}
+			l.set(f)
+			l.until(l.now.Add(7 * time.Minute))
+		}
+	}
+	l.groups["row/Y=1,Z=1"] = response.Group{ID: "row/Y=1,Z=1", Kind: "ROW", State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"n0-1-1", "n1-1-1"}, Since: l.now, At: l.now}
+	l.step(response.GroupChanged{Group: l.groups["row/Y=1,Z=1"]})
+	l.until(l.now.Add(time.Hour))
+	if len(l.flying) > 0 || l.e.UnderResponse() > 0 {
+		t.Errorf("%+v", l.flying)
+	}
+	for _, p := range l.pols {
+		if !would[p.Name] {
+			t.Errorf("%s would never have acted", p.Name)
+		}
+	}
+}
+
+// A leader that begins in a storm knows it from the map; one that begins with a cluster that was never seen does not
+// take it for one.
+func TestBreakerFromTheMap(t *testing.T) {
+	dims := grid.Dims{X: 4, Y: 4, Z: 2}
+	for name, tc := range map[string]struct {
+		state    fault.State
+		inferred bool
+		ago      time.Duration
+		open     bool
+	}{
+		"a storm":                   {state: fault.Failed, ago: time.Minute, open: true},
+		"sick":                      {state: fault.Sick, ago: time.Minute, open: true},
+		"inferred dead":             {state: fault.Unknown, inferred: true, ago: time.Minute, open: true},
+		"a cold start":              {state: fault.Unknown, ago: time.Minute},
+		"dead for longer than that": {state: fault.Failed, ago: time.Hour},
+	} {
+		l := newLab(t, quick(), dims)
+		for _, n := range l.topo.Nodes[:10] {
+			f := l.own(n.ID, fault.ComponentNode, tc.state)
+			f.Since, f.Inferred = start.Add(-tc.ago), tc.inferred
+			l.faults[f.Target()] = f
+		}
+		l.lead()
+		if open := l.e.Breaker().Open; open != tc.open {
+			t.Errorf("%s: open %t", name, open)
+		}
+		_, stored := l.store["breaker"]
+		if stored != tc.open {
+			t.Errorf("%s: committed %t", name, stored)
+		}
+	}
+}
+
+// Recurrence counts beginnings within the window, and none twice.
+func TestRecurrence(t *testing.T) {
+	b := []byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: third}
+spec:
+  mode: enforce
+  match: fault.component == "dnp" && fault.state == "FAILED" && fault.recurrence >= 3
+  steps: [{name: cordon, executor: kubernetes.cordon}]
+`)
+	l := newLab(t, quick(), grid.Dims{X: 4, Y: 4, Z: 4}, parsed(t, b)...)
+	l.lead()
+	flap := func() {
+		l.set(l.own("n0-0-0", fault.ComponentDNP, fault.Normal))
+		l.until(l.now.Add(time.Minute))
+		f := l.own("n0-0-0", fault.ComponentDNP, fault.Failed)
+		l.set(f)
+		l.set(f) // told again
+	}
+	flap()
+	l.until(l.now.Add(25 * time.Hour))
+	flap()
+	flap()
+	if len(l.flying) > 0 {
+		t.Fatal("acts on the second within the window")
+	}
+	flap()
+	if len(l.flying) != 1 {
+		t.Errorf("%d effects on the third: want 1", len(l.flying))
+	}
+}

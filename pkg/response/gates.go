@@ -1,0 +1,341 @@
+package response
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// block is why something may not be done now; without a reason it may. Until is when to look again, if time alone
+// opens the gate.
+type block struct {
+	reason Reason
+	detail string
+	until  time.Time
+	quiet  bool // nothing is decided yet: it is not said, nor committed
+}
+
+func (e *Engine) graceEnds() time.Time { return e.led.Add(e.cfg.Grace) }
+
+func (e *Engine) inGrace() bool { return e.now.Before(e.graceEnds()) }
+
+// policyOf returns the policy of a response, if it is still the one that it was proposed by.
+func (e *Engine) policyOf(r *Response) *Policy {
+	if p := e.byName[r.Policy]; p != nil && p.Digest == r.Digest {
+		return p
+	}
+	return nil
+}
+
+// gate says whether a step may begin, or be repeated, at this moment. Those that no time opens come first, persons are
+// asked only when these are open, and what is scarce is looked at last.
+func (e *Engine) gate(r *Response, s *StepRecord) block {
+	for _, g := range [...]func(*Response, *StepRecord) block{
+		e.gateStart, e.gateMatch, e.gateBreaker, e.gateNode, e.gateYoung, e.gateApproval, e.gateCooldown, e.gateAge, e.gateWitnesses, e.gateEpoch, e.gateQuorum, e.gateCaps, e.gateRate,
+	} {
+		if b := g(r, s); b.reason != 0 {
+			return b
+		}
+	}
+	return block{}
+}
+
+// notifies says whether the step takes nothing from a node.
+func notifies(s *StepRecord) bool { return s.Kind.Traits().Class == Notify }
+
+func (e *Engine) gateStart(*Response, *StepRecord) block {
+	if e.inGrace() {
+		return block{reason: ReasonGrace, until: e.graceEnds()}
+	}
+	return block{}
+}
+
+// gateMatch: the policy is still in force, and still for the fault.
+func (e *Engine) gateMatch(r *Response, _ *StepRecord) block {
+	p := e.policyOf(r)
+	if p == nil {
+		return block{reason: ReasonPolicyChanged}
+	}
+	s, ok := e.subject(r.Target)
+	if !ok {
+		return block{reason: ReasonUnmatched}
+	}
+	c, state := s.state()
+	if !bad(state) || !p.Match.May(c, state) {
+		return block{reason: ReasonUnmatched, detail: state.String()}
+	}
+	match, err := p.Match.Match(&s)
+	switch {
+	case err != nil:
+		return block{reason: ReasonMatchError, detail: err.Error()}
+	case !match:
+		return block{reason: ReasonUnmatched, detail: state.String()}
+	}
+	return block{}
+}
+
+func (e *Engine) gateBreaker(_ *Response, s *StepRecord) block {
+	if e.breaker.Open && !notifies(s) {
+		return block{reason: ReasonBreaker, detail: e.breaker.Detail}
+	}
+	return block{}
+}
+
+// gateNode: the node is known, and nobody has said that it is to be left alone.
+func (e *Engine) gateNode(r *Response, s *StepRecord) block {
+	if notifies(s) {
+		return block{}
+	}
+	p, known := e.cluster.nodes[r.Target.Node]
+	switch {
+	case !known:
+		return block{reason: ReasonUnknownNode}
+	case e.marked[r.Target.Node]:
+		return block{reason: ReasonMaintenance}
+	case p.Labels[e.cfg.OptOutLabel] == "true":
+		return block{reason: ReasonOptOut, detail: e.cfg.OptOutLabel}
+	}
+	return block{}
+}
+
+// gateYoung gives a storm the time to show itself.
+func (e *Engine) gateYoung(r *Response, s *StepRecord) block {
+	f := e.world.faults[r.Target]
+	if at := f.Since.Add(e.cfg.StormDelay); !notifies(s) && at.After(e.now) {
+		return block{reason: ReasonStormDelay, until: at}
+	}
+	return block{}
+}
+
+// approvals is how many subjects have to approve a response.
+func (e *Engine) approvals(r *Response) int {
+	if r.destroys() {
+		return max(r.Guards.Approvals, e.cfg.Approvals)
+	}
+	return r.Guards.Approvals
+}
+
+// gateApproval: people are asked before the first step that is more than a notification, once.
+func (e *Engine) gateApproval(r *Response, s *StepRecord) block {
+	need := e.approvals(r)
+	if notifies(s) || r.Mode == ObserveOnly || len(r.Approvals) >= need {
+		return block{}
+	}
+	if r.Asked.IsZero() {
+		r.Asked = e.now // committed with the waiting
+	}
+	until := r.Asked.Add(e.cfg.ApprovalTime)
+	if !until.After(e.now) {
+		return block{reason: ReasonNotApproved, detail: fmt.Sprintf("%d of %d approvals within %s", len(r.Approvals), need, e.cfg.ApprovalTime)}
+	}
+	return block{reason: ReasonApproval, detail: fmt.Sprintf("%d of %d", len(r.Approvals), need), until: until}
+}
+
+// gateCooldown keeps the responses on one node apart. What a response has begun it goes on with.
+func (e *Engine) gateCooldown(r *Response, s *StepRecord) block {
+	var until time.Time
+	after := func(policy string, d time.Duration) {
+		if at, ok := e.rest[restKey{r.Target.Node, policy}]; ok {
+			until = later(until, at.Add(d))
+		}
+	}
+	if !r.begun() {
+		after(r.Policy, r.Guards.Cooldown)
+	}
+	if !notifies(s) && !r.acted() {
+		after("", e.cfg.Cooldown)
+	}
+	if until.After(e.now) {
+		return block{reason: ReasonCooldown, detail: "the node had a response shortly before", until: until}
+	}
+	return block{}
+}
+
+// evidence is what the fault of a target rests on.
+func (e *Engine) evidence(t Target) Evidence {
+	if g, ok := e.world.groups[t.Group]; ok {
+		return Evidence{At: g.At}
+	}
+	return e.world.faults[t].Evidence
+}
+
+// gateAge: the evidence is newer than its limit. If it is not, newer is asked for.
+func (e *Engine) gateAge(r *Response, _ *StepRecord) block {
+	limit := e.cfg.MaxEvidenceAge
+	if r.Guards.MaxEvidenceAge > 0 {
+		limit = min(limit, r.Guards.MaxEvidenceAge)
+	}
+	ev := e.evidence(r.Target)
+	if !ev.At.IsZero() && e.now.Sub(ev.At) <= limit {
+		return block{}
+	}
+	l := e.look[r.Target]
+	if !l.at.Add(e.cfg.LookAgain).After(e.now) {
+		l = look{at: e.now}
+		e.look[r.Target] = l
+		e.out.Look = append(e.out.Look, r.Target)
+	}
+	// Until the answer comes, or is overdue, nothing is decided.
+	quiet := !l.answered && r.Reason != ReasonEvidenceAge
+	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(e.cfg.LookAgain), quiet: quiet}
+}
+
+// gateWitnesses: nothing ends work on one witness's word, nor on that of one failure domain. What a node itself has
+// measured of itself it has to know best; that somebody does not answer wants two to say so, of which the supervisors'
+// unanswered challenge may be one. The other half of the node knows of its fellow whatever rack they are in.
+func (e *Engine) gateWitnesses(r *Response, s *StepRecord) block {
+	if s.Kind.Traits().Class < Destroy {
+		return block{}
+	}
+	ev := e.evidence(r.Target)
+	if ev.SingleWitness {
+		return block{reason: ReasonSingleWitness, detail: "the verdict is marked so"}
+	}
+	if ev.Kind == fault.KindSelf || ev.Kind == fault.KindErrorRatio {
+		return block{}
+	}
+	nodes, own, all := witnesses(ev, r.Target.Node)
+	if all < 2 {
+		return block{reason: ReasonSingleWitness, detail: fmt.Sprintf("%d witnesses, want 2", all)}
+	}
+	if domain, shared := e.cluster.shared(nodes); shared && !own {
+		return block{reason: ReasonSingleDomain, detail: domain}
+	}
+	return block{}
+}
+
+// witnesses returns the other nodes among the witnesses, whether the node itself is one, and how many there are: a node
+// counts once, and so do all supervisors together.
+func witnesses(ev Evidence, accused fault.NodeID) (nodes []fault.NodeID, own bool, all int) {
+	seen := map[string]bool{}
+	for _, w := range ev.Witnesses {
+		who, _, _ := strings.Cut(w, "/")
+		if seen[who] {
+			continue
+		}
+		seen[who] = true
+		switch {
+		case who == "supervisor":
+		case fault.NodeID(who) == accused:
+			own = true
+		default:
+			nodes = append(nodes, fault.NodeID(who))
+		}
+	}
+	return nodes, own, len(seen)
+}
+
+// gateEpoch: what only a boot epoch settles is not begun where none is known to compare with.
+func (e *Engine) gateEpoch(r *Response, s *StepRecord) block {
+	if s.Kind.Traits().BootSettles && e.epochs[r.Target.Node] == 0 {
+		return block{reason: ReasonNoEpoch}
+	}
+	return block{}
+}
+
+// gateQuorum: with this node gone, and all that are dead or under response, a majority of the supervisors is left.
+func (e *Engine) gateQuorum(r *Response, s *StepRecord) block {
+	if notifies(s) {
+		return block{}
+	}
+	if len(e.quorum) == 0 {
+		return block{reason: ReasonQuorum, detail: "it is not known where the supervisors are"}
+	}
+	lost, here := 0, false
+	for _, sup := range e.quorum {
+		on := sup.Node != "" && sup.Node == r.Target.Node
+		here = here || on
+		if on || !sup.Alive || sup.Node != "" && (e.held[sup.Node] || e.dead(sup.Node)) {
+			lost++
+		}
+	}
+	if may := canLose(len(e.quorum)); here && lost > may {
+		return block{reason: ReasonQuorum, detail: fmt.Sprintf("%d of %d supervisors would be lost, want at most %d", lost, len(e.quorum), may)}
+	}
+	return block{}
+}
+
+// dead says whether what runs on a node cannot be counted on.
+func (e *Engine) dead(id fault.NodeID) bool {
+	for _, c := range [...]fault.Component{fault.ComponentNode, fault.ComponentHost} {
+		if s := e.world.faults[Target{Node: id, Component: c}].State; s == fault.Failed || s == fault.Unknown {
+			return true
+		}
+	}
+	return false
+}
+
+// gateCaps: so many nodes may be under response at once. A node that is already counts no second time.
+func (e *Engine) gateCaps(r *Response, s *StepRecord) block {
+	id := r.Target.Node
+	if notifies(s) {
+		return block{}
+	}
+	if most := r.Guards.MaxNodes; most > 0 && !r.holds() && e.heldBy(r.Policy, id) >= most {
+		return block{reason: ReasonMaxPolicy, detail: fmt.Sprintf("%d", most)}
+	}
+	if e.held[id] {
+		return block{}
+	}
+	p := e.cluster.nodes[id]
+	switch n := len(e.held); {
+	case n >= e.cfg.MaxNodes:
+		return block{reason: ReasonMaxNodes, detail: fmt.Sprintf("%d", n)}
+	case n >= percentOf(e.cfg.MaxPercent, e.cluster.inUse):
+		return block{reason: ReasonMaxPercent, detail: fmt.Sprintf("%d of %d, want at most %d%%", n, e.cluster.inUse, e.cfg.MaxPercent)}
+	}
+	for k, v := range p.values {
+		if v > 0 && e.byValue[k][v] >= e.cfg.MaxPerDomain {
+			return block{reason: ReasonMaxPerDomain, detail: fmt.Sprintf("%d in %s=%s", e.byValue[k][v], e.cluster.keys[k], e.cluster.names[k][v])}
+		}
+	}
+	for axis := range e.byPlane {
+		at := plane(p.Coord, axis)
+		if n := e.byPlane[axis][at]; !p.Spare && n >= e.cfg.MaxPerPlane {
+			return block{reason: ReasonMaxPerPlane, detail: fmt.Sprintf("%d in %c=%d", n, "XYZ"[axis], at)}
+		}
+	}
+	return block{}
+}
+
+// heldBy is how many other nodes responses of the policy hold.
+func (e *Engine) heldBy(policy string, but fault.NodeID) int {
+	n := 0
+	for id := range e.held {
+		if id == but {
+			continue
+		}
+		for _, r := range e.ofNode(id) {
+			if r.Policy == policy && r.holds() {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// window is that of the steps of a kind.
+func (e *Engine) window(k Kind) *window {
+	if k.Traits().Class == Notify {
+		return &e.starts[1]
+	}
+	return &e.starts[0]
+}
+
+// gateRate: so many steps may begin within a time. Repetitions of one that has begun are bounded by its retries.
+func (e *Engine) gateRate(_ *Response, s *StepRecord) block {
+	if !s.First.IsZero() {
+		return block{}
+	}
+	limit := e.cfg.Rate
+	if notifies(s) {
+		limit = e.cfg.NotifyRate
+	}
+	if ok, at := e.window(s.Kind).room(e.now, limit, e.cfg.RateWindow); !ok {
+		return block{reason: ReasonRate, detail: fmt.Sprintf("%d within %s", limit, e.cfg.RateWindow), until: at}
+	}
+	return block{}
+}

@@ -1,0 +1,282 @@
+package response
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// becomeLeader begins a term with what is committed. What was under way is interrupted: it may have happened or not, and
+// may even be under way still, under the token of the leader before.
+func (e *Engine) becomeLeader(ev Led) {
+	e.forget()
+	e.leads, e.token, e.led = true, ev.Token, e.now
+	l, err := sortRecords(ev.Records)
+	if err == nil {
+		err = l.checkToken(ev.Token)
+	}
+	if err != nil {
+		e.broken = true
+		e.out.Err = fmt.Errorf("responses of token %d: %w", ev.Token, err)
+		return
+	}
+	e.breaker = l.breaker
+	e.restoreWorld(ev)
+	slices.SortStableFunc(l.responses, func(a, b *Response) int { return a.Proposed.Compare(b.Proposed) })
+	for _, r := range l.responses {
+		e.restore(r)
+	}
+	for i := range e.starts {
+		slices.SortFunc(e.starts[i], time.Time.Compare)
+	}
+	e.recount()
+	e.restoreTurns(ev.Faults)
+	e.lookAtAll()
+}
+
+// checkToken refuses records of a leader that came later: this one is not the newest any more.
+func (l loaded) checkToken(token uint64) error {
+	newest := l.breaker.Token
+	for _, r := range l.responses {
+		newest = max(newest, r.Token)
+	}
+	if newest >= token {
+		return fmt.Errorf("a record has the token %d: want one that is greater than all of them", newest)
+	}
+	return nil
+}
+
+// restoreWorld puts the committed map in the place of what was followed; how often what happened is kept.
+func (e *Engine) restoreWorld(ev Led) {
+	begun := e.world.begun
+	e.world = newWorld()
+	e.world.begun = begun
+	for _, f := range ev.Faults {
+		if !bad(f.State) {
+			continue
+		}
+		e.world.faults[f.Target()] = f
+		e.world.remember(f.Target(), f.Since, e.cfg.RecurrenceWindow)
+	}
+	for _, g := range ev.Groups {
+		e.groupChanged(g)
+	}
+	for _, b := range ev.Epochs {
+		e.booted(b)
+	}
+}
+
+// restore takes a committed response in.
+func (e *Engine) restore(r *Response) {
+	for i := range r.Steps {
+		if s := &r.Steps[i]; !s.First.IsZero() && e.now.Sub(s.First) < e.cfg.RateWindow {
+			w := e.window(s.Kind)
+			*w = append(*w, s.First)
+		}
+	}
+	if !r.Closed.IsZero() {
+		e.bury(r)
+		return
+	}
+	if r.State == Running {
+		if s := &r.Steps[r.Step]; s.State == Acting {
+			s.State = Interrupted
+		}
+		r.State, r.Reason = Waiting, 0
+	}
+	e.enter(r)
+	e.sort(r)
+	e.wakeFor(r, e.graceEnds())
+}
+
+// restoreTurns counts the nodes that went bad before this leader began. What is UNKNOWN may never have been known: a
+// whole cluster that starts cold is no storm.
+func (e *Engine) restoreTurns(faults []Fault) {
+	since := e.now.Add(-e.cfg.BreakerWindow)
+	if !e.breaker.Open {
+		since = later(since, e.breaker.At)
+	}
+	var all []Fault
+	for _, f := range faults {
+		known := f.State == fault.Sick || f.State == fault.Failed || f.Inferred || f.Unreachable
+		if f.Component == fault.ComponentNode && known && f.Since.After(since) {
+			all = append(all, f)
+		}
+	}
+	slices.SortFunc(all, func(a, b Fault) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node)) })
+	for _, f := range all {
+		e.turned.add(f.Node, f.Since)
+	}
+	e.judge()
+}
+
+// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED.
+func (e *Engine) turn(f Fault, was fault.State) {
+	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed || f.State == fault.Unknown && was == fault.Normal
+	if !e.leads || e.broken || !worse {
+		return
+	}
+	e.turned.add(f.Node, e.now)
+	e.judge()
+}
+
+// judge opens the breaker when too many nodes went bad in too short a time.
+func (e *Engine) judge() {
+	e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
+	n, of := len(e.turned.last), e.cluster.inUse
+	if e.breaker.Open || n < e.cfg.breakerAt(of) {
+		return
+	}
+	e.breaker = Breaker{
+		Open: true, At: e.now, Token: e.token, ClosedBy: e.breaker.ClosedBy,
+		Detail: fmt.Sprintf("%d of %d nodes went bad within %s, want fewer than %d", n, of, e.cfg.BreakerWindow, e.cfg.breakerAt(of)),
+	}
+	e.saveBreaker()
+	e.say(Decision{Act: Opens, Detail: e.breaker.Detail})
+	e.freed()
+}
+
+func (e *Engine) saveBreaker() {
+	b := e.breaker
+	e.records[b.Key()] = &b
+}
+
+// asked takes a person's word.
+func (e *Engine) asked(ev Asked) {
+	if err := e.do(ev); err != nil {
+		e.out.Err = err
+	}
+}
+
+func (e *Engine) do(ev Asked) error {
+	switch {
+	case !e.leads || e.broken:
+		return fmt.Errorf("%s: this replica does not lead, or cannot read the responses", ev.Verb)
+	case ev.Subject == "":
+		return fmt.Errorf("%s: subject: given nothing: want that of a certificate", ev.Verb)
+	case ev.Verb == CloseBreaker:
+		return e.closeBreaker(ev)
+	}
+	r := e.open[ev.Response]
+	if r == nil {
+		return fmt.Errorf("%s: response %q: there is none that is open", ev.Verb, ev.Response)
+	}
+	if r.Mode == ObserveOnly {
+		return fmt.Errorf("%s: response %s: its policy %s only observes", ev.Verb, r.ID, r.Policy)
+	}
+	act, err := e.ask(r, ev)
+	if err != nil {
+		return fmt.Errorf("%s: response %s, which is %s: %w", ev.Verb, r.ID, r.State, err)
+	}
+	if act != 0 {
+		e.say(Decision{Act: act, Response: r.ID, Policy: r.Policy, Target: r.Target, Subject: ev.Subject, Detail: ev.Reason})
+	}
+	e.save(r)
+	e.touched[r.ID] = true
+	return nil
+}
+
+// ask changes a response as a person wants it, and says how that is called; 0: it has been said. An error means that
+// nothing was changed.
+func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
+	switch ev.Verb {
+	case Approve:
+		return e.approve(r, ev)
+	case Deny:
+		if r.acted() || r.rests() {
+			return 0, fmt.Errorf("it is too late to deny it: want one that has not begun; cancel puts back what was done")
+		}
+		r.State, r.Reason, r.Detail = Expired, ReasonDenied, "by "+ev.Subject
+		return Denies, nil
+	case Cancel:
+		if r.Cancelled || r.State == Undone || r.State == Expired {
+			return 0, fmt.Errorf("it has ended: want one that has not")
+		}
+		r.Cancelled = true
+		if r.State == Running && !r.Undoing {
+			e.stop(r)
+		}
+		return Cancels, nil
+	case Retry:
+		return e.retry(r)
+	case SettleHappened, SettleNot:
+		if !e.unsettled(r) || r.State == Running {
+			return 0, fmt.Errorf("want one that waits for the outcome of a step")
+		}
+		e.say(Decision{Act: Settles, Response: r.ID, Policy: r.Policy, Target: r.Target, Step: r.Steps[r.Step].Name, Kind: r.Steps[r.Step].Kind, Subject: ev.Subject, Detail: ev.Reason})
+		e.settleBy(r, ev)
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("given verb %d: want one of approve, deny, cancel, retry, settle", ev.Verb)
+	}
+}
+
+func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
+	need := e.approvals(r)
+	switch {
+	case r.rests() || r.Cancelled || r.acted():
+		return 0, fmt.Errorf("want one that waits for approval")
+	case len(r.Approvals) >= need:
+		return 0, fmt.Errorf("it has the %d approvals that it wants", need)
+	case slices.ContainsFunc(r.Approvals, func(a Approval) bool { return a.Subject == ev.Subject }):
+		return 0, fmt.Errorf("%s has approved it: want another subject", ev.Subject)
+	}
+	r.Approvals = append(r.Approvals, Approval{ev.Subject, e.now})
+	if len(r.Approvals) == need && r.State != Running {
+		r.State, r.Reason, r.Detail = Approved, 0, ""
+	}
+	return Approves, nil
+}
+
+// retry has what has failed tried again, or what has expired proposed again. Approvals are asked for anew.
+func (e *Engine) retry(r *Response) (Act, error) {
+	switch {
+	case r.State == Expired:
+		r.State, r.Approvals, r.Asked, r.Cancelled = Proposed, nil, time.Time{}, false
+	case r.State == Failed && r.Reason == ReasonPolicyChanged:
+		return 0, fmt.Errorf("its policy was changed: want cancel, which puts back what was done")
+	case r.State == Failed:
+		s := &r.Steps[r.Step]
+		s.Failures = 0
+		if !r.Undoing {
+			s.State = Pending
+			if s.Changed {
+				s.State = Interrupted
+			}
+		}
+		r.State = Waiting
+	default:
+		return 0, fmt.Errorf("want one that has failed or expired")
+	}
+	r.Reason, r.Detail = 0, ""
+	return Retries, nil
+}
+
+// settleBy takes a person's word for whether a step has happened.
+func (e *Engine) settleBy(r *Response, ev Asked) {
+	s := &r.Steps[r.Step]
+	s.Ended, s.Detail = e.now, "by the word of "+ev.Subject
+	r.State, r.Reason, r.Detail = Waiting, 0, ""
+	if ev.Verb == SettleHappened {
+		e.becomeActed(r, s.Detail)
+		return
+	}
+	s.State, s.Changed = Pending, false
+	e.failed(r, Unchanged)
+}
+
+func (e *Engine) closeBreaker(ev Asked) error {
+	if !e.breaker.Open {
+		return fmt.Errorf("%s: it is closed", ev.Verb)
+	}
+	e.breaker = Breaker{At: e.now, ClosedBy: ev.Subject, Token: e.token}
+	e.turned = newTurns()
+	e.saveBreaker()
+	e.say(Decision{Act: ClosesBreaker, Subject: ev.Subject, Detail: ev.Reason})
+	e.freed()
+	e.room()
+	return nil
+}

@@ -1,0 +1,391 @@
+package response
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// propose begins a response.
+func (e *Engine) propose(p *Policy, t Target, s *Subject) {
+	r := &Response{
+		ID: e.newID(), Policy: p.Name, Digest: p.Digest, Mode: p.Mode, Target: t, State: Proposed, Guards: p.Guards, Undo: p.Undo, Proposed: e.now,
+	}
+	r.FaultState, r.FaultCause, r.FaultSince = s.Fault.State, s.Fault.Cause, s.Fault.Since
+	if s.Group != nil {
+		r.FaultState, r.FaultCause, r.FaultSince = s.Group.State, s.Group.Cause, s.Group.Since
+	}
+	for _, step := range p.Steps {
+		r.Steps = append(r.Steps, StepRecord{Step: step, State: Pending})
+	}
+	e.enter(r)
+	e.save(r)
+	e.sayOf(r, Proposes, 0, fmt.Sprintf("%s %s", r.FaultState, r.FaultCause))
+	e.touched[r.ID] = true
+}
+
+// enter takes a response among the open ones.
+func (e *Engine) enter(r *Response) {
+	e.ordinal++
+	e.open[r.ID], e.order[r.ID] = r, e.ordinal
+	if r.Mode == ObserveOnly {
+		e.observing++
+	}
+	e.of[r.Target] = append(e.of[r.Target], r)
+}
+
+// advance does all that can be done with a response now.
+func (e *Engine) advance(r *Response) {
+	for r.Closed.IsZero() && e.once(r) {
+	}
+}
+
+// once does one thing with a response, and says whether there may be another.
+func (e *Engine) once(r *Response) bool {
+	e.follow(r)
+	switch {
+	case r.Mode == ObserveOnly:
+		return e.observe(r)
+	case r.State == Running:
+		return e.overdue(r)
+	case !r.Cancelled && e.unsettled(r):
+		return e.settleByEpoch(r)
+	case r.State != Undone && r.Undoing, e.wantsUndo(r):
+		return e.undo(r)
+	case !r.Gone.IsZero():
+		return e.gone(r)
+	case r.rests():
+		return false
+	default:
+		return e.tryStep(r)
+	}
+}
+
+// follow notes whether the fault stands. What is under way when it goes is asked to stop: the node is needed.
+func (e *Engine) follow(r *Response) {
+	_, stands := e.subject(r.Target)
+	switch {
+	case stands && !r.Gone.IsZero():
+		r.Gone = time.Time{}
+		e.save(r)
+	case !stands && r.Gone.IsZero():
+		r.Gone = e.now
+		e.save(r)
+		if r.State == Running && !r.Undoing {
+			e.stop(r)
+		}
+	}
+}
+
+func (e *Engine) stop(r *Response) {
+	e.out.Stops = append(e.out.Stops, Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt})
+}
+
+// observe goes through the gates of all steps, and says what would have been done.
+func (e *Engine) observe(r *Response) bool {
+	switch {
+	case !r.Gone.IsZero():
+		e.becomeExpired(r, ReasonFaultGone, "")
+		e.becomeClosed(r)
+		return false
+	case r.rests():
+		if e.policyOf(r) == nil {
+			e.becomeExpired(r, ReasonPolicyChanged, "")
+			e.becomeClosed(r)
+		}
+		return false
+	}
+	var steps []string
+	for i := range r.Steps {
+		if b := e.gate(r, &r.Steps[i]); b.reason != 0 {
+			return e.blocked(r, b)
+		}
+		steps = append(steps, string(r.Steps[i].Kind))
+	}
+	e.sayOf(r, Observes, ReasonObserveOnly, fmt.Sprint(steps))
+	r.State, r.Reason, r.Detail = Waiting, ReasonObserveOnly, ""
+	e.save(r)
+	return false
+}
+
+// tryStep begins the next step, or the next attempt at it, if every gate is open.
+func (e *Engine) tryStep(r *Response) bool {
+	if r.Step == len(r.Steps) {
+		e.becomeDone(r)
+		return true
+	}
+	s := &r.Steps[r.Step]
+	if b := e.patience(r, s); b.reason != 0 {
+		return e.blocked(r, b)
+	}
+	if b := e.gate(r, s); b.reason != 0 {
+		return e.blocked(r, b)
+	}
+	e.becomeRunning(r)
+	return false
+}
+
+// patience is what a response waits for by itself: that the step before helps, and that a failed attempt is some time ago.
+func (e *Engine) patience(r *Response, s *StepRecord) block {
+	if r.Step > 0 && s.Attempt == 0 {
+		if before := &r.Steps[r.Step-1]; before.State == Acted {
+			if at := before.Ended.Add(before.Wait); at.After(e.now) {
+				return block{reason: ReasonEscalationWait, detail: fmt.Sprintf("%s is given %s to help", before.Name, before.Wait), until: at}
+			}
+		}
+	}
+	if s.Failures > 0 {
+		if at := s.Ended.Add(e.cfg.retryAfter(s.Failures)); at.After(e.now) {
+			return block{reason: ReasonRetryWait, detail: fmt.Sprintf("after %d failed of at most %d attempts", s.Failures, s.Retries+1), until: at}
+		}
+	}
+	return block{}
+}
+
+// blocked does what a closed gate asks for.
+func (e *Engine) blocked(r *Response, b block) bool {
+	if b.quiet {
+		e.wakeFor(r, b.until)
+		return false
+	}
+	switch b.reason {
+	case ReasonNotApproved:
+		e.becomeExpired(r, b.reason, b.detail)
+		return false
+	case ReasonPolicyChanged, ReasonUnmatched:
+		if !r.begun() {
+			e.becomeExpired(r, b.reason, b.detail)
+			e.becomeClosed(r) // the fault may match another policy, or this one as it is now
+			return false
+		}
+		if b.reason == ReasonPolicyChanged {
+			e.becomeFailed(r, b.reason, "what was begun is not gone on with")
+			return false
+		}
+	default:
+	}
+	e.becomeWaiting(r, b)
+	return false
+}
+
+// becomeWaiting has a response wait; each reason is said and committed once.
+func (e *Engine) becomeWaiting(r *Response, b block) {
+	if !b.until.IsZero() {
+		e.wakeFor(r, b.until)
+	}
+	if r.State == Waiting && r.Reason == b.reason {
+		return
+	}
+	r.State, r.Reason, r.Detail = Waiting, b.reason, b.detail
+	e.save(r)
+	e.sayOf(r, Refuses, b.reason, b.detail)
+}
+
+// becomeRunning commits an attempt at the present step, and starts it. What is repeated is looked for first.
+func (e *Engine) becomeRunning(r *Response) {
+	s := &r.Steps[r.Step]
+	if s.First.IsZero() {
+		s.First = e.now
+		w := e.window(s.Kind)
+		*w = append(*w, e.now)
+	}
+	again := s.Changed
+	s.State, s.Changed, s.Epoch = Acting, true, e.epochs[r.Target.Node]
+	e.attempt(r, r.Step, again)
+	e.sayOf(r, Starts, 0, s.Detail)
+}
+
+// attempt commits and starts an attempt at a step, or at putting it back.
+func (e *Engine) attempt(r *Response, i int, recheck bool) {
+	s := &r.Steps[i]
+	s.Attempt++
+	s.Started, s.Ended, s.Detail = e.now, time.Time{}, ""
+	r.State, r.Reason, r.Detail = Running, 0, ""
+	e.save(r)
+	key := fmt.Sprintf("%s/%d", r.ID, i)
+	if r.Undoing {
+		key += "/undo"
+	}
+	e.out.Effects = append(e.out.Effects, Effect{
+		Attempt: Attempt{r.ID, i, s.Attempt}, Undo: r.Undoing, Kind: s.Kind, Parameters: s.Parameters, Target: r.Target, Members: e.world.groups[r.Target.Group].Members,
+		Token: e.token, IdempotencyKey: key, Recheck: recheck, Timeout: s.Timeout,
+	})
+	e.wakeFor(r, e.deadline(s))
+}
+
+// deadline is when the outcome of the attempt under way counts as unknown.
+func (e *Engine) deadline(s *StepRecord) time.Time {
+	return s.Started.Add(s.Timeout + e.cfg.ResultTime)
+}
+
+// overdue ends the wait for a result whose time is over.
+func (e *Engine) overdue(r *Response) bool {
+	s := &r.Steps[r.Step]
+	if at := e.deadline(s); at.After(e.now) {
+		e.wakeFor(r, at)
+		return false
+	}
+	e.stop(r)
+	e.attemptEnded(r, NotKnown, fmt.Sprintf("no result within %s", s.Timeout+e.cfg.ResultTime))
+	return true
+}
+
+// result takes an executor's word. One on another attempt is old.
+func (e *Engine) result(ev Result) {
+	r := e.open[ev.Response]
+	if !e.leads || e.broken || r == nil || ev.Step != r.Step || ev.Step >= len(r.Steps) || ev.Attempt.Attempt != r.Steps[ev.Step].Attempt {
+		return
+	}
+	// The attempt of a step that cannot be repeated may still say how it ended after its time was over.
+	if r.State == Running || e.unsettled(r) {
+		e.attemptEnded(r, ev.Outcome, ev.Detail)
+		e.touched[r.ID] = true
+	}
+}
+
+// attemptEnded is the end of one attempt.
+func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
+	s := &r.Steps[r.Step]
+	s.Ended, s.Detail = e.now, detail
+	r.State, r.Reason, r.Detail = Waiting, 0, ""
+	switch {
+	case s.State == Undoing:
+		e.undoEnded(r, o, detail)
+	case o == Succeeded:
+		e.becomeActed(r, detail)
+	default:
+		s.State = Interrupted
+		if o == Unchanged {
+			s.State, s.Changed = Pending, false
+		}
+		e.sayOf(r, Fails, 0, detail)
+		e.failed(r, o)
+	}
+}
+
+// becomeActed ends a step that is done.
+func (e *Engine) becomeActed(r *Response, detail string) {
+	s := &r.Steps[r.Step]
+	s.State = Acted
+	e.sayOf(r, Ends, 0, detail)
+	r.Step++
+	e.save(r)
+}
+
+// failed counts a failed attempt. Of one that cannot be repeated nobody knows yet whether it has failed.
+func (e *Engine) failed(r *Response, o Outcome) {
+	s := &r.Steps[r.Step]
+	if o != Unchanged && !s.Kind.Traits().Repeatable {
+		e.save(r)
+		return
+	}
+	s.Failures++
+	if s.Failures <= s.Retries {
+		e.save(r)
+		return
+	}
+	s.State = StepFailed
+	if s.OnFailure == Next && r.Step+1 < len(r.Steps) {
+		r.Step++
+		e.save(r)
+		return
+	}
+	e.becomeFailed(r, ReasonStepFailed, s.named(s.Detail))
+}
+
+// unsettled says whether nobody knows whether the present step has happened, and it cannot be looked at.
+func (e *Engine) unsettled(r *Response) bool {
+	return !r.Undoing && r.Step < len(r.Steps) && r.Steps[r.Step].State == Interrupted && !r.Steps[r.Step].Kind.Traits().Repeatable
+}
+
+// settleByEpoch settles a step of unknown outcome by the node's next boot epoch, else it waits for a person.
+func (e *Engine) settleByEpoch(r *Response) bool {
+	s := &r.Steps[r.Step]
+	if epoch := e.epochs[r.Target.Node]; s.Kind.Traits().BootSettles && s.Epoch > 0 && epoch > s.Epoch {
+		s.Ended = e.now
+		r.State, r.Reason, r.Detail = Waiting, 0, ""
+		e.sayOf(r, Settles, 0, fmt.Sprintf("boot epoch %d after %d", epoch, s.Epoch))
+		e.becomeActed(r, "the node has booted")
+		return true
+	}
+	e.becomeWaiting(r, block{reason: ReasonOutcome, detail: "a person has to say whether it has happened"})
+	return false
+}
+
+// becomeDone is the end of the last step.
+func (e *Engine) becomeDone(r *Response) {
+	r.State, r.Reason, r.Detail = Done, 0, ""
+	e.save(r)
+	e.say(Decision{Act: Ends, Response: r.ID, Policy: r.Policy, Target: r.Target, Detail: "all steps"})
+}
+
+// becomeFailed leaves a response to a person, or to the end of the fault.
+func (e *Engine) becomeFailed(r *Response, reason Reason, detail string) {
+	r.State, r.Reason, r.Detail = Failed, reason, detail
+	e.save(r)
+	e.sayOf(r, Fails, reason, detail)
+}
+
+// becomeExpired ends a response that nothing was done for. It stays open while the fault stands, so that it is not
+// proposed again.
+func (e *Engine) becomeExpired(r *Response, reason Reason, detail string) {
+	r.State, r.Reason, r.Detail = Expired, reason, detail
+	e.save(r)
+	e.sayOf(r, Expires, reason, detail)
+}
+
+// becomeClosed is the end of a response. If its fault stands, another may begin.
+func (e *Engine) becomeClosed(r *Response) {
+	r.Closed = e.now
+	delete(e.open, r.ID)
+	delete(e.order, r.ID)
+	if r.Mode == ObserveOnly {
+		e.observing--
+		e.room()
+	}
+	e.of[r.Target] = slices.DeleteFunc(slices.Clone(e.of[r.Target]), func(o *Response) bool { return o == r })
+	if len(e.of[r.Target]) == 0 {
+		delete(e.of, r.Target)
+	}
+	e.bury(r)
+	e.save(r)
+	e.say(Decision{Act: Closes, Response: r.ID, Policy: r.Policy, Target: r.Target, Detail: r.State.String()})
+	if e.leads {
+		e.dirty[r.Target] = true
+	}
+}
+
+// bury notes what a closed response means for those to come.
+func (e *Engine) bury(r *Response) {
+	e.ended[r.ID] = r.Closed
+	if !r.begun() || r.Target.Node == "" {
+		return
+	}
+	keys := []restKey{{r.Target.Node, r.Policy}}
+	if r.acted() {
+		keys = append(keys, restKey{r.Target.Node, ""})
+	}
+	for _, k := range keys {
+		e.rest[k] = later(e.rest[k], r.Closed)
+	}
+}
+
+// gone is what becomes of a response whose fault is gone and of which nothing is to be undone, now or ever.
+func (e *Engine) gone(r *Response) bool {
+	switch {
+	case r.Undo.OnRecovery && r.toUndo() >= 0 && r.State != Undone && !r.Cancelled:
+		at := r.Gone.Add(r.Undo.After)
+		if r.rests() {
+			e.wakeFor(r, at)
+		} else {
+			e.becomeWaiting(r, block{reason: ReasonRecoveryWait, detail: fmt.Sprintf("the fault has to be gone for %s", r.Undo.After), until: at})
+		}
+		return false
+	case !r.begun() && !r.rests():
+		e.becomeExpired(r, ReasonFaultGone, "")
+	case !r.rests():
+		r.State, r.Reason, r.Detail = Done, 0, "the fault is gone"
+	}
+	e.becomeClosed(r)
+	return false
+}

@@ -1,0 +1,271 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/types"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// MaxCost bounds what one evaluation of a condition may cost, in CEL's own units: roughly the elements and bytes that
+// are looked at. 2,000 of them take some tens of microseconds.
+const MaxCost = 2000
+
+// maxThresholds bounds the durations that a condition compares with.
+const maxThresholds = 8
+
+// variable is one that a condition may use, with the values that it can have where these are few.
+type variable struct {
+	name   string
+	of     *cel.Type
+	values []string
+}
+
+func strs[T fmt.Stringer](vs ...T) []string {
+	out := make([]string, 0, len(vs))
+	for _, v := range vs {
+		out = append(out, v.String())
+	}
+	return out
+}
+
+var (
+	badStates = []fault.State{fault.Sick, fault.Failed, fault.Unknown}
+	causes    = []fault.Cause{
+		fault.CauseNone, fault.CauseSensor, fault.CausePeripheral, fault.CauseMemory, fault.CauseLink, fault.CauseServiceNetwork, fault.CauseDNP, fault.CauseHost, fault.CauseNode,
+	}
+	groupKinds = []string{"ROW", "PLANE", "BLOCK", "LABEL", "PARTITION"}
+)
+
+// both are the variables of faults of nodes and of group faults.
+var both = []variable{
+	{"fault.state", cel.StringType, strs(badStates...)},
+	{"fault.cause", cel.StringType, strs(causes...)},
+	{"fault.duration", cel.DurationType, nil},
+	{"fault.recurrence", cel.IntType, nil},
+}
+
+// ofNode are those of faults of nodes.
+var ofNode = append(slices.Clone(both),
+	variable{"fault.component", cel.StringType, strs(fault.Components()...)},
+	variable{"fault.singleWitness", cel.BoolType, nil},
+	variable{"fault.inferred", cel.BoolType, nil},
+	variable{"fault.unreachable", cel.BoolType, nil},
+	variable{"fault.flapping", cel.BoolType, nil},
+	variable{"fault.groups", cel.ListType(cel.StringType), groupKinds},
+	variable{"node.id", cel.StringType, nil},
+	variable{"node.labels", cel.MapType(cel.StringType, cel.StringType), nil},
+)
+
+// ofGroup are those of group faults.
+var ofGroup = append(slices.Clone(both),
+	variable{"fault.group", cel.StringType, groupKinds},
+	variable{"fault.id", cel.StringType, nil},
+	variable{"fault.members", cel.IntType, nil},
+	variable{"fault.of", cel.IntType, nil},
+)
+
+func variables(groups bool) []variable {
+	if groups {
+		return ofGroup
+	}
+	return ofNode
+}
+
+func names(vs []variable) []string {
+	var out []string
+	for _, v := range vs {
+		out = append(out, v.name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// environment is what conditions may say.
+func environment(vs []variable) (*cel.Env, error) {
+	opts := []cel.EnvOption{
+		cel.OptionalTypes(), cel.EagerlyValidateDeclarations(true),
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateRegexLiterals(), cel.ValidateHomogeneousAggregateLiterals()),
+	}
+	for _, v := range vs {
+		opts = append(opts, cel.Variable(v.name, v.of))
+	}
+	return cel.NewEnv(opts...)
+}
+
+// compiler has an environment for conditions on nodes, and one for those on group faults. They are dear to make, so all
+// documents of a file share them.
+type compiler struct{ nodes, groups *cel.Env }
+
+func (c *compiler) environment(groups bool) (*cel.Env, error) {
+	env := &c.nodes
+	if groups {
+		env = &c.groups
+	}
+	if *env == nil {
+		e, err := environment(variables(groups))
+		if err != nil {
+			return nil, err
+		}
+		*env = e
+	}
+	return *env, nil
+}
+
+// compile checks a condition, and names all that is wrong with it.
+func (c *compiler) compile(text string, groups bool) (*matcher, []error) {
+	vs := variables(groups)
+	env, err := c.environment(groups)
+	if err != nil {
+		return nil, []error{err}
+	}
+	checked, issues := env.Compile(text)
+	if issues != nil && issues.Err() != nil {
+		var errs []error
+		for _, e := range issues.Errors() {
+			msg := e.Message
+			if strings.HasPrefix(msg, "undeclared reference") {
+				msg += "; want one of " + strings.Join(names(vs), ", ")
+			}
+			errs = append(errs, fmt.Errorf("line %d, column %d: %s", e.Location.Line(), e.Location.Column()+1, msg))
+		}
+		return nil, errs
+	}
+	if t := checked.OutputType(); !t.IsExactType(cel.BoolType) {
+		return nil, []error{fmt.Errorf("given a condition that is a %s: want a bool", t)}
+	}
+	durations, errs := constants(checked.NativeRep(), vs)
+	if len(durations) > maxThresholds {
+		errs = append(errs, fmt.Errorf("fault.duration: given %d durations that it is compared with: want at most %d", len(durations), maxThresholds))
+	}
+	estimate, err := env.EstimateCost(checked, sizes{})
+	switch {
+	case err != nil:
+		errs = append(errs, fmt.Errorf("cost: %w", err))
+	case estimate.Max > MaxCost:
+		errs = append(errs, fmt.Errorf("given a condition that may cost %d an evaluation: want at most %d", estimate.Max, MaxCost))
+	}
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	m, err := newMatcher(env, checked, groups, durations)
+	if err != nil {
+		return nil, []error{err}
+	}
+	return m, nil
+}
+
+// sizes says how large values can be, for the estimate of what a condition costs.
+type sizes struct{}
+
+// EstimateSize implements cost.Estimator.
+func (sizes) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
+	path := node.Path()
+	switch {
+	case len(path) == 1 && path[0] == "node.labels":
+		return &cost.SizeEstimate{Min: 0, Max: fault.MaxLabels}
+	case len(path) == 1 && path[0] == "fault.groups":
+		return &cost.SizeEstimate{Min: 0, Max: uint64(len(groupKinds))}
+	default: // a label's key with its prefix is the longest text
+		return &cost.SizeEstimate{Min: 0, Max: 320}
+	}
+}
+
+// EstimateCallCost implements cost.Estimator: functions cost what CEL says.
+func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
+	return nil
+}
+
+// comparisons are the operators by which fault.duration may be compared.
+var comparisons = []string{"_<_", "_<=_", "_>_", "_>=_"}
+
+// constants looks at what variables are compared with: those that can have few values only with one of these, and
+// fault.duration with literals. It returns these durations, sorted.
+func constants(a *ast.AST, vs []variable) (durations []time.Duration, errs []error) {
+	known := map[string]variable{}
+	for _, v := range vs {
+		known[v.name] = v
+	}
+	variableOf := func(e ast.Expr) string {
+		if e.Kind() == ast.IdentKind {
+			return e.AsIdent()
+		}
+		if ref, ok := a.ReferenceMap()[e.ID()]; ok && len(ref.OverloadIDs) == 0 {
+			return ref.Name
+		}
+		return ""
+	}
+	seen, compared := 0, 0
+	found := map[time.Duration]bool{}
+	visit := func(e ast.Expr) {
+		if variableOf(e) == "fault.duration" {
+			seen++
+		}
+		if e.Kind() != ast.CallKind || len(e.AsCall().Args()) != 2 {
+			return
+		}
+		op, args := e.AsCall().FunctionName(), e.AsCall().Args()
+		for i, arg := range args {
+			v, other := known[variableOf(arg)], args[1-i]
+			switch {
+			case v.name == "fault.duration" && slices.Contains(comparisons, op):
+				if d, ok := literal(other); ok {
+					compared++
+					found[d] = true
+				}
+			case len(v.values) > 0 && v.of.IsExactType(cel.StringType) && (op == "_==_" || op == "_!=_" || op == "@in" && i == 0),
+				len(v.values) > 0 && op == "@in" && i == 1:
+				for _, s := range literals(other) {
+					if !slices.Contains(v.values, s) {
+						errs = append(errs, fmt.Errorf("%s: given %q: want one of %s", v.name, s, strings.Join(v.values, ", ")))
+					}
+				}
+			}
+		}
+	}
+	ast.PreOrderVisit(a.Expr(), ast.NewExprVisitor(visit))
+	if seen != compared {
+		errs = append(errs, errors.New(`fault.duration: given another use than a comparison: want <, <=, > or >= with a literal, as in fault.duration >= duration("5m")`))
+	}
+	return slices.Sorted(maps.Keys(found)), errs
+}
+
+// literal reads duration("5m").
+func literal(e ast.Expr) (time.Duration, bool) {
+	if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != "duration" || len(e.AsCall().Args()) != 1 {
+		return 0, false
+	}
+	texts := literals(e.AsCall().Args()[0])
+	if len(texts) != 1 {
+		return 0, false
+	}
+	d, err := time.ParseDuration(texts[0])
+	return d, err == nil
+}
+
+// literals returns the texts of a literal, or of a list of them.
+func literals(e ast.Expr) []string {
+	switch e.Kind() {
+	case ast.LiteralKind:
+		if s, ok := e.AsLiteral().(types.String); ok {
+			return []string{string(s)}
+		}
+	case ast.ListKind:
+		var out []string
+		for _, el := range e.AsList().Elements() {
+			out = append(out, literals(el)...)
+		}
+		return out
+	default:
+	}
+	return nil
+}

@@ -1,0 +1,312 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// name is what policies and steps may be called: as objects of Kubernetes.
+var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+const nameWanted = "1 to 63 of a-z, 0-9, '-' and '.', the first and last a letter or digit"
+
+// parse reads one document. The name is returned as far as it could be read, for the errors.
+func parse(b []byte, c *compiler) (*Document, string, []error) {
+	v, js, err := tree(b)
+	if err != nil {
+		return nil, "", []error{err}
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, "", []error{fmt.Errorf("given %s: want a mapping with apiVersion, kind, metadata and spec", show(v))}
+	}
+	r := &reader{}
+	top := r.object("", m)
+	top.oneOf("apiVersion", "", APIVersion)
+	top.oneOf("kind", "", DocKind)
+	d := &Document{JSON: js}
+	r.metadata(d, top)
+	spec, _ := top.get("spec")
+	if _, given := m["spec"]; !given {
+		r.bad("spec", nil, "a mapping")
+	} else if p := r.spec(d, spec, c); p != nil {
+		d.Policy = p
+		p.Name, p.Digest = d.Name, digest(spec)
+	}
+	top.done()
+	if len(r.errs) > 0 {
+		return nil, d.Name, r.errs
+	}
+	return d, d.Name, nil
+}
+
+// digest stands for the content of a spec, whatever its layout.
+func digest(spec any) string {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return "" // it came from JSON: it always has one
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:8])
+}
+
+func (r *reader) metadata(d *Document, top *object) {
+	v, _ := top.get("metadata")
+	if _, given := top.m["metadata"]; !given {
+		r.bad("metadata", nil, "a mapping with a name")
+		return
+	}
+	o := r.object("metadata", v)
+	d.Name = o.text("name", true, 63)
+	if d.Name != "" && !name.MatchString(d.Name) {
+		r.bad("metadata.name", d.Name, nameWanted)
+	}
+	d.Labels = o.texts("labels", func(k, v string) error { return errors.Join(fault.CheckLabelKey(k), fault.CheckLabelValue(v)) })
+	d.Annotations = o.texts("annotations", func(k, _ string) error { return fault.CheckLabelKey(k) })
+	o.done()
+}
+
+func (r *reader) spec(d *Document, v any, c *compiler) *response.Policy {
+	o := r.object("spec", v)
+	p := &response.Policy{Mode: response.ObserveOnly}
+	d.Description = o.text("description", false, 1024)
+	if o.oneOf("mode", "observe-only", "observe-only", "enforce") == "enforce" {
+		p.Mode = response.Enforce
+	}
+	p.Groups = o.oneOf("target", "Node", "Node", "Group") == "Group"
+	d.Match = o.text("match", true, MaxMatch)
+	p.Guards = r.guards(o)
+	for i, s := range o.list("steps", 1, MaxSteps) {
+		p.Steps = append(p.Steps, r.step(fmt.Sprintf("spec.steps[%d]", i), s, p.Steps, p.Groups))
+	}
+	p.Undo = r.undo(o)
+	o.done()
+	if d.Match == "" || len(d.Match) > MaxMatch {
+		return p
+	}
+	m, errs := c.compile(d.Match, p.Groups)
+	for _, err := range errs {
+		r.errs = append(r.errs, fmt.Errorf("spec.match: %w", err))
+	}
+	p.Match = m
+	r.reachable(p, m)
+	return p
+}
+
+func (r *reader) guards(spec *object) response.Guards {
+	v, ok := spec.get("guards")
+	if !ok {
+		return response.Guards{}
+	}
+	o := r.object("spec.guards", v)
+	g := response.Guards{
+		Approvals: o.integer("approvals", 0, 0, response.MaxApprovals), MaxNodes: o.integer("maxNodes", 0, 1, 1<<20),
+		Cooldown: o.duration("cooldown", 0, 0), MaxEvidenceAge: o.duration("maxEvidenceAge", 0, time.Second),
+	}
+	o.done()
+	return g
+}
+
+func (r *reader) undo(spec *object) response.Undo {
+	v, ok := spec.get("undo")
+	if !ok {
+		return response.Undo{}
+	}
+	o := r.object("spec.undo", v)
+	u := response.Undo{OnRecovery: o.boolean("onRecovery", false), After: o.duration("after", 5*time.Minute, 0)}
+	if _, given := o.m["after"]; given && !u.OnRecovery {
+		r.bad("spec.undo.after", o.m["after"], "onRecovery: true with it, for without that nothing is undone")
+	}
+	o.done()
+	return u
+}
+
+// step reads a step; before are those that come first.
+func (r *reader) step(path string, v any, before []response.Step, groups bool) response.Step {
+	o := r.object(path, v)
+	s := response.Step{Name: o.text("name", true, 63), OnFailure: response.Stop}
+	if s.Name != "" && !name.MatchString(s.Name) {
+		r.bad(path+".name", s.Name, nameWanted)
+	}
+	if slices.ContainsFunc(before, func(b response.Step) bool { return b.Name == s.Name && s.Name != "" }) {
+		r.bad(path+".name", s.Name, "a name that no other step has")
+	}
+	var kinds []string
+	for _, k := range response.Kinds() {
+		if !groups || k.Traits().Groups {
+			kinds = append(kinds, string(k))
+		}
+	}
+	s.Kind = response.Kind(o.oneOf("executor", "", kinds...))
+	s.Timeout = o.duration("timeout", 30*time.Second, time.Second)
+	s.Retries = o.integer("retries", 0, 0, 10)
+	s.Wait = o.duration("wait", 0, 0)
+	if o.oneOf("onFailure", "stop", "stop", "next") == "next" {
+		s.OnFailure = response.Next
+	}
+	params, _ := o.get("parameters")
+	if s.Kind.Valid() {
+		s.Parameters = r.parameters(path+".parameters", s.Kind, params)
+	}
+	o.done()
+	return s
+}
+
+// reachable names what could never come into effect.
+func (r *reader) reachable(p *response.Policy, m *matcher) {
+	if n := len(p.Steps); n > 0 {
+		last, path := p.Steps[n-1], fmt.Sprintf("spec.steps[%d]", n-1)
+		if last.Wait > 0 {
+			r.bad(path+".wait", last.Wait.String(), "none at the last step: nothing comes after it")
+		}
+		if last.OnFailure == response.Next {
+			r.bad(path+".onFailure", "next", "stop at the last step: nothing comes after it")
+		}
+	}
+	has := func(f func(response.Traits) bool) bool {
+		return slices.ContainsFunc(p.Steps, func(s response.Step) bool { return f(s.Kind.Traits()) })
+	}
+	if p.Undo.OnRecovery && !has(func(t response.Traits) bool { return t.Undoable }) {
+		r.bad("spec.undo.onRecovery", true, "false: nothing that the steps do can be put back")
+	}
+	acts := has(func(t response.Traits) bool { return t.Class > response.Notify })
+	if !acts {
+		for _, g := range []struct {
+			key   string
+			given bool
+		}{{"approvals", p.Guards.Approvals > 0}, {"maxNodes", p.Guards.MaxNodes > 0}} {
+			if g.given {
+				r.bad("spec.guards."+g.key, shown("a limit"), "none: the steps only notify")
+			}
+		}
+	}
+	if m == nil {
+		return
+	}
+	for i, s := range p.Steps {
+		if s.Kind != response.NodeMaskChannel {
+			continue
+		}
+		if c, other := m.beyondLinks(); other {
+			r.bad(fmt.Sprintf("spec.steps[%d].executor", i), string(s.Kind), fmt.Sprintf("a match that is for links only; this one may be for %s", c))
+		}
+	}
+}
+
+// parameters reads those of a kind, as texts.
+func (r *reader) parameters(path string, k response.Kind, v any) map[string]string {
+	o := r.object(path, v)
+	out := map[string]string{}
+	for _, p := range parametersOf[k] {
+		v, ok := o.get(p.name)
+		if !ok {
+			if _, given := o.m[p.name]; p.required && !given {
+				r.bad(o.at(p.name), nil, p.want)
+			}
+			continue
+		}
+		s, good := p.read(v)
+		if !good {
+			r.bad(o.at(p.name), v, p.want)
+			continue
+		}
+		out[p.name] = s
+	}
+	o.done()
+	return out
+}
+
+// parameter is one that an executor takes.
+type parameter struct {
+	name     string
+	required bool
+	want     string
+	read     func(v any) (string, bool)
+}
+
+// parametersOf every kind, but those that take none.
+var parametersOf = map[response.Kind][]parameter{
+	response.KubernetesCondition: {camel("type", true), camel("reason", false)},
+	response.KubernetesEvent:     {camel("reason", true)},
+	response.KubernetesLabel:     {labelKey("key"), labelValue("value")},
+	response.KubernetesTaint:     {labelKey("key"), labelValue("value"), choice("effect", "NoSchedule", "PreferNoSchedule")},
+	response.KubernetesEvict:     {labelKey("key"), labelValue("value")},
+	response.KubernetesDrain:     {span("gracePeriod", time.Hour), flag("force"), flag("deleteEmptyDirData")},
+	response.SlurmDrain:          {words("reason", true)},
+	response.WebhookNotify:       {called("target")},
+	response.WebhookRemediate:    {called("target")},
+	response.Alertmanager:        {choice("severity", "info", "warning", "critical")},
+	response.Command:             {called("command")},
+	response.NodeCheck:           {called("script")},
+	response.NodeRestartHalf:     {choice("half", "host", "dnp")},
+	response.NodeLimitFrequency:  {percent("percent")},
+	response.PowerReset:          {choice("method", "redfish", "ipmi")},
+	response.Eureka:              {words("text", true)},
+}
+
+func textual(check func(string) bool) func(any) (string, bool) {
+	return func(v any) (string, bool) {
+		s, ok := v.(string)
+		return s, ok && check(s)
+	}
+}
+
+func choice(key string, options ...string) parameter {
+	return parameter{key, true, "one of " + strings.Join(options, ", "), textual(func(s string) bool { return slices.Contains(options, s) })}
+}
+
+var camelCase = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
+
+func camel(key string, required bool) parameter {
+	return parameter{key, required, "1 to 63 letters and digits, the first a capital", textual(camelCase.MatchString)}
+}
+
+func labelKey(key string) parameter {
+	return parameter{key, true, "a label's key", textual(func(s string) bool { return fault.CheckLabelKey(s) == nil })}
+}
+
+func labelValue(key string) parameter {
+	return parameter{key, false, "a label's value", textual(func(s string) bool { return fault.CheckLabelValue(s) == nil })}
+}
+
+// called is what something is called in the supervisor's own configuration.
+func called(key string) parameter { return parameter{key, true, nameWanted, textual(name.MatchString)} }
+
+const maxWords = 120
+
+func words(key string, required bool) parameter {
+	return parameter{key, required, fmt.Sprintf("a text of 1 to %d bytes in one line", maxWords), textual(func(s string) bool {
+		return s != "" && len(s) <= maxWords && !strings.ContainsFunc(s, func(c rune) bool { return c < ' ' || c == 0x7f })
+	})}
+}
+
+func span(key string, most time.Duration) parameter {
+	return parameter{key, false, fmt.Sprintf("a duration from 0s to %s", most), textual(func(s string) bool {
+		d, err := time.ParseDuration(s)
+		return err == nil && d >= 0 && d <= most
+	})}
+}
+
+func flag(key string) parameter {
+	return parameter{key, false, "true or false", func(v any) (string, bool) {
+		b, ok := v.(bool)
+		return fmt.Sprint(b), ok
+	}}
+}
+
+func percent(key string) parameter {
+	return parameter{key, true, "a whole number from 10 to 100", func(v any) (string, bool) {
+		f, ok := v.(float64)
+		return fmt.Sprint(f), ok && f >= 10 && f <= 100 && f == float64(int(f))
+	}}
+}

@@ -1,0 +1,238 @@
+package policy
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/golden"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// TestErrors plays testdata/*.txt: documents, "----", what is said of them; "====" between two cases.
+func TestErrors(t *testing.T) {
+	golden.Files(t, "testdata/*.txt", func(t *testing.T, text string) string {
+		var out []string
+		for part := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n====\n") {
+			doc, _, _ := strings.Cut(part, "\n----")
+			docs, err := Parse([]byte(doc))
+			said := "right"
+			if err != nil {
+				said = err.Error()
+			}
+			if (err == nil) == (len(docs) == 0) {
+				t.Errorf("%d documents and error %v of\n%s", len(docs), err, doc)
+			}
+			out = append(out, doc+"\n----\n"+said)
+		}
+		return strings.Join(out, "\n====\n") + "\n"
+	})
+}
+
+func policyWith(match string) []byte {
+	return fmt.Appendf(nil, `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: p}
+spec:
+  match: %q
+  steps:
+  - {name: event, executor: kubernetes.event, parameters: {reason: Fault}}
+`, match)
+}
+
+func compiled(t testing.TB, match string) response.Matcher {
+	t.Helper()
+	docs, err := Parse(policyWith(match))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return docs[0].Policy.Match
+}
+
+func TestMatch(t *testing.T) {
+	f := response.Fault{Node: "n1", Component: fault.ComponentMemory, State: fault.Failed, Cause: fault.CauseMemory, Flapping: true, Evidence: response.Evidence{SingleWitness: true}}
+	s := response.Subject{Fault: f, Labels: map[string]string{"rack": "r7"}, Groups: []string{"ROW"}, Duration: time.Minute, Recurrence: 3}
+	for match, want := range map[string]string{
+		`fault.component == "memory"`:                                                    "true",
+		`fault.component == "host"`:                                                      "false",
+		`fault.state == "FAILED" && fault.cause == "MEMORY"`:                             "true",
+		`fault.duration >= duration("1m")`:                                               "true",
+		`fault.duration > duration("60s")`:                                               "false",
+		`fault.recurrence == 3`:                                                          "true",
+		`node.labels["rack"] == "r7"`:                                                    "true",
+		`node.labels["pool"] == "gpu"`:                                                   "no such key: pool",
+		`"pool" in node.labels && node.labels["pool"] == "x"`:                            "false",
+		`node.labels[?"pool"].orValue("cpu") == "cpu"`:                                   "true",
+		`"ROW" in fault.groups`:                                                          "true",
+		`size(fault.groups) == 0`:                                                        "false",
+		`fault.singleWitness && fault.flapping && !fault.inferred && !fault.unreachable`: "true",
+		`node.id.matches("^n[0-9]$")`:                                                    "true",
+		`["memory", "host"].exists(c, c == fault.component)`:                             "true",
+	} {
+		got, err := compiled(t, match).Match(&s)
+		if said := fmt.Sprint(got); said != want && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, %v: want %s", match, got, err, want)
+		}
+	}
+	if got, err := compiled(t, `fault.state == "FAILED"`).Match(&response.Subject{Group: &response.Group{State: fault.Failed}}); got || err != nil {
+		t.Errorf("a condition on nodes takes a group fault: %v, %v", got, err)
+	}
+}
+
+func TestMatchGroup(t *testing.T) {
+	b := bytes.ReplaceAll(policyWith(`fault.group == "LABEL" && fault.members * 2 > fault.of && fault.id.startsWith("label/rack=") && fault.state == "FAILED" && fault.cause == "NODE"`),
+		[]byte("kubernetes.event, parameters: {reason: Fault}"), []byte("alertmanager, parameters: {severity: info}"))
+	docs, err := Parse(bytes.Replace(b, []byte("spec:"), []byte("spec:\n  target: Group"), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := response.Group{ID: "label/rack=r7", Kind: "LABEL", State: fault.Failed, Cause: fault.CauseNode, Members: []fault.NodeID{"a", "b"}, Of: 3}
+	m := docs[0].Policy.Match
+	if got, err := m.Match(&response.Subject{Group: &g}); !got || err != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	if !m.May(0, fault.Failed) || m.May(0, fault.Unknown) || m.May(fault.ComponentNode, fault.Failed) {
+		t.Error("it may be for others than failed groups")
+	}
+}
+
+// What a condition may be for is worked out from its meaning, not from its text.
+func TestMay(t *testing.T) {
+	for _, tc := range []struct {
+		match string
+		may   string // component=state, the only ones
+	}{
+		{`fault.component == "memory" && fault.state == "FAILED"`, "memory=FAILED"},
+		{`!(fault.component != "memory" || fault.state != "FAILED") && fault.recurrence > 2`, "memory=FAILED"},
+		{`fault.cause == "HOST" && fault.component.startsWith("ho") && fault.duration < duration("1m")`, "host=FAILED host=SICK"},
+		{`fault.component.endsWith("Z-") && fault.state == "SICK" && node.labels["x"] == "y"`, "link/Z-=SICK"},
+	} {
+		m := compiled(t, tc.match)
+		var got []string
+		for _, c := range fault.Components() {
+			for _, s := range []fault.State{fault.Failed, fault.Normal, fault.Sick, fault.Unknown} {
+				if m.May(c, s) {
+					got = append(got, c.String()+"="+s.String())
+				}
+			}
+		}
+		if s := strings.Join(got, " "); s != tc.may {
+			t.Errorf("%s: may be for %s: want %s", tc.match, s, tc.may)
+		}
+	}
+}
+
+func TestThresholds(t *testing.T) {
+	m := compiled(t, `fault.duration > duration("5m") && !(duration("1h") <= fault.duration) || fault.duration >= duration("5m") && fault.recurrence > 2`)
+	if got := m.Thresholds(); !reflect.DeepEqual(got, []time.Duration{5 * time.Minute, time.Hour}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// The same content has the same digest, whatever its layout; any other has another.
+func TestDigest(t *testing.T) {
+	digest := func(b []byte) string {
+		docs, err := Parse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return docs[0].Policy.Digest
+	}
+	a := policyWith(`fault.state == "SICK"`)
+	if got := digest(append([]byte("# a comment\n"), a...)); got != digest(a) || len(got) != 16 {
+		t.Errorf("%s: want %s", got, digest(a))
+	}
+	for _, change := range []string{"spec:\n  mode: enforce", "spec:\n  guards: {cooldown: 1h}", "spec:\n  undo: {onRecovery: false}"} {
+		if digest(bytes.Replace(a, []byte("spec:"), []byte(change), 1)) == digest(a) {
+			t.Errorf("%q changes nothing", change)
+		}
+	}
+}
+
+// The shipped set is right, observes only, and explains itself.
+func TestDefault(t *testing.T) {
+	docs, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(docs) < 8 {
+		t.Errorf("%d policies", len(docs))
+	}
+	for _, d := range docs {
+		if d.Policy.Mode != response.ObserveOnly || d.Description == "" {
+			t.Errorf("%s: mode %s, described %q", d.Name, d.Policy.Mode, d.Description)
+		}
+	}
+}
+
+// Every kind of executor can be asked for, with what it takes.
+func TestEveryKindHasParameters(t *testing.T) {
+	given := map[response.Kind]string{
+		response.KubernetesCondition: "{type: A, reason: B}", response.KubernetesEvent: "{reason: A}", response.KubernetesLabel: "{key: a/b, value: c}", response.KubernetesCordon: "{}",
+		response.KubernetesTaint: "{key: a, effect: PreferNoSchedule}", response.KubernetesEvict: "{key: a, value: b}",
+		response.KubernetesDrain: "{gracePeriod: 30s, force: true, deleteEmptyDirData: false}", response.SlurmDrain: "{reason: a b}", response.WebhookNotify: "{target: a}",
+		response.WebhookRemediate: "{target: a}", response.Alertmanager: "{severity: info}", response.Command: "{command: a}", response.NodeCheck: "{script: a}",
+		response.NodeRestartHalf: "{half: dnp}", response.NodeMaskChannel: "{}", response.NodeLimitFrequency: "{percent: 50}", response.PowerReset: "{method: ipmi}", response.Eureka: "{text: a}",
+	}
+	for _, k := range response.Kinds() {
+		text := strings.Replace(string(policyWith(`fault.component == "link/X+"`)), "kubernetes.event, parameters: {reason: Fault}", string(k)+", parameters: "+given[k], 1)
+		docs, err := Parse([]byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", k, err)
+			continue
+		}
+		if got := docs[0].Policy.Steps[0]; got.Kind != k || len(got.Parameters) != strings.Count(given[k], ":") {
+			t.Errorf("%s: %+v", k, got)
+		}
+	}
+}
+
+// FuzzParse: nothing makes it panic, and what is right is right again as JSON, with the same meaning.
+func FuzzParse(f *testing.F) {
+	b, err := DefaultYAML()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, doc := range split(b) {
+		f.Add(string(doc))
+	}
+	f.Add(string(policyWith(`fault.state == "SICK"`)))
+	f.Add("---\n--- |\n a")
+	f.Add("{")
+	f.Fuzz(func(t *testing.T, text string) {
+		docs, err := Parse([]byte(text))
+		if err != nil {
+			if err.Error() == "" {
+				t.Error("an error that says nothing")
+			}
+			return
+		}
+		for _, d := range docs {
+			again, err := Parse(d.JSON)
+			if err != nil || len(again) != 1 {
+				t.Fatalf("as JSON: %v\n%s", err, d.JSON)
+			}
+			a, b := *d.Policy, *again[0].Policy
+			if a.Match, b.Match = nil, nil; !reflect.DeepEqual(a, b) {
+				t.Errorf("as JSON it is %+v: want %+v", b, a)
+			}
+		}
+	})
+}
+
+// BenchmarkMatch is one evaluation.
+func BenchmarkMatch(b *testing.B) {
+	m := compiled(b, `fault.component == "memory" && fault.state == "FAILED" && fault.duration >= duration("1m") && size(fault.groups) == 0`)
+	s := response.Subject{Fault: response.Fault{Node: "n1", Component: fault.ComponentMemory, State: fault.Failed}, Duration: time.Hour}
+	b.ReportAllocs()
+	for b.Loop() {
+		if ok, err := m.Match(&s); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package response
+
+import "fmt"
+
+// Reason says why something was not done.
+type Reason uint8
+
+// The reasons.
+const (
+	ReasonGrace          Reason = iota + 1 // the leader has just begun
+	ReasonObserveOnly                      // the policy only observes
+	ReasonUnmatched                        // the fault has changed, and the policy is not for it any more
+	ReasonPolicyChanged                    // the policy was changed or withdrawn
+	ReasonBreaker                          // too much looked bad in too short a time
+	ReasonMaintenance                      // a person has the node
+	ReasonOptOut                           // the node's label says so
+	ReasonApproval                         // a person is waited for
+	ReasonStormDelay                       // the fault is too young: others may follow
+	ReasonEvidenceAge                      // the evidence is older than its limit
+	ReasonSingleWitness                    // too few witnesses
+	ReasonSingleDomain                     // all witnesses are in one failure domain
+	ReasonQuorum                           // the supervisors could lose their quorum
+	ReasonCooldown                         // the node has had a response shortly before
+	ReasonMaxNodes                         // as many nodes as may be are under response
+	ReasonMaxPercent                       // the same, of the cluster's nodes
+	ReasonMaxPerDomain                     // the same, of a failure domain
+	ReasonMaxPerPlane                      // the same, of a plane of the torus
+	ReasonMaxPolicy                        // the same, of the policy
+	ReasonRate                             // as many steps as may be were begun lately
+	ReasonTooMany                          // as many responses as may be are open
+	ReasonUnknownNode                      // the topology has no such node
+	ReasonNoEpoch                          // no boot epoch is known, by which the outcome could be told
+	ReasonEscalationWait                   // the step before is given time to help
+	ReasonRetryWait                        // the attempt before has just failed
+	ReasonOutcome                          // it is not known whether the step has happened
+	ReasonFaultGone                        // the fault went before anything was done
+	ReasonDenied                           // a person has denied it
+	ReasonNotApproved                      // nobody has approved it in time
+	ReasonCancelled                        // a person has cancelled it
+	ReasonStepFailed                       // a step has failed for good
+	ReasonUndoFailed                       // a step could not be put back
+	ReasonRecoveryWait                     // the fault is gone, but not for long enough
+	ReasonMatchError                       // the policy's condition cannot be evaluated
+)
+
+var reasonNames = [...]string{"", "start-up grace", "observe-only", "no longer matches", "policy changed", "breaker open", "maintenance", "opted out", "approval",
+	"storm delay", "evidence too old", "single witness", "single failure domain", "supervisors' quorum", "cool-down", "too many nodes", "too many percent of the nodes",
+	"too many of a failure domain", "too many of a plane", "too many of the policy", "rate limit", "too many open responses", "unknown node", "no boot epoch known", "escalation wait",
+	"retry wait", "outcome unknown", "fault gone", "denied", "not approved in time", "cancelled", "step failed", "undo failed", "recovery wait", "condition fails"}
+
+func (r Reason) String() string {
+	if r == 0 || int(r) >= len(reasonNames) {
+		return fmt.Sprintf("Reason(%d)", uint8(r))
+	}
+	return reasonNames[r]
+}

@@ -1,0 +1,372 @@
+package response
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// world is the fault map, as far as it is not NORMAL, and how often what happened.
+type world struct {
+	faults map[Target]Fault
+	groups map[string]Group
+	of     map[fault.NodeID][]string // ids of the groups of a node
+	begun  map[Target][]time.Time    // when faults began, the oldest first
+}
+
+func newWorld() world {
+	return world{faults: map[Target]Fault{}, groups: map[string]Group{}, of: map[fault.NodeID][]string{}, begun: map[Target][]time.Time{}}
+}
+
+// maxBegun bounds how many beginnings of faults of one component are remembered.
+const maxBegun = 64
+
+// bad says whether a state is one that policies are for.
+func bad(s fault.State) bool { return s == fault.Sick || s == fault.Failed || s == fault.Unknown }
+
+// faultChanged takes a change in. A component that nothing is known of counts as NORMAL before.
+func (e *Engine) faultChanged(f Fault) {
+	t := f.Target()
+	if !f.Component.Valid() || !f.State.Valid() || f.Node == "" {
+		return // nothing that the map could say
+	}
+	was, stood := e.world.faults[t]
+	if f.State == fault.Normal {
+		delete(e.world.faults, t)
+	} else {
+		e.world.faults[t] = f
+		if !stood || was.State == fault.Unknown && f.State != fault.Unknown {
+			e.world.remember(t, f.Since, e.cfg.RecurrenceWindow)
+		}
+	}
+	if f.Component == fault.ComponentNode {
+		before := fault.Normal
+		if stood {
+			before = was.State
+		}
+		e.turn(f, before)
+	}
+	e.dirty[t] = true
+}
+
+// remember notes that a fault began.
+func (w *world) remember(t Target, at time.Time, within time.Duration) {
+	all := w.begun[t]
+	if n := len(all); n > 0 && !at.After(all[n-1]) {
+		return
+	}
+	all = append(all, at)
+	for len(all) > maxBegun || at.Sub(all[0]) > within {
+		all = all[1:]
+	}
+	w.begun[t] = all
+}
+
+// recurrence is how often the component had a fault within the window, the present one included.
+func (w *world) recurrence(t Target, now time.Time, within time.Duration) int {
+	n := 0
+	for _, at := range w.begun[t] {
+		if now.Sub(at) <= within {
+			n++
+		}
+	}
+	return max(1, n)
+}
+
+// groupChanged takes a change of a group fault in. Conditions may look at the groups of a node, so its members are
+// looked at again.
+func (e *Engine) groupChanged(g Group) {
+	was, stood := e.world.groups[g.ID]
+	if g.State == fault.Normal {
+		delete(e.world.groups, g.ID)
+	} else {
+		e.world.groups[g.ID] = g
+		if !stood {
+			e.world.remember(Target{Group: g.ID}, g.Since, e.cfg.RecurrenceWindow)
+		}
+	}
+	if stood {
+		for _, id := range was.Members {
+			e.world.of[id] = slices.DeleteFunc(slices.Clone(e.world.of[id]), func(s string) bool { return s == g.ID })
+			if len(e.world.of[id]) == 0 {
+				delete(e.world.of, id)
+			}
+		}
+	}
+	if g.State != fault.Normal {
+		for _, id := range g.Members {
+			e.world.of[id] = append(e.world.of[id], g.ID)
+		}
+	}
+	for _, members := range [][]fault.NodeID{was.Members, g.Members} {
+		for _, id := range members {
+			for c := fault.ComponentNode; c.Valid(); c++ {
+				if t := (Target{Node: id, Component: c}); e.world.faults[t].State != 0 {
+					e.dirty[t] = true
+				}
+			}
+		}
+	}
+	e.dirty[Target{Group: g.ID}] = true
+}
+
+// seen takes newer evidence in. That of a state that is not there any more says nothing.
+func (e *Engine) seen(ev Seen) {
+	if l, asked := e.look[ev.Target]; asked {
+		l.answered = true
+		e.look[ev.Target] = l
+	}
+	if g, ok := e.world.groups[ev.Target.Group]; ok {
+		g.At = later(g.At, ev.Evidence.At)
+		e.world.groups[ev.Target.Group] = g
+	}
+	f, ok := e.world.faults[ev.Target]
+	if ok {
+		f.Evidence = ev.Evidence
+		e.world.faults[ev.Target] = f
+	}
+	for _, r := range e.of[ev.Target] {
+		e.touched[r.ID] = true
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// booted takes a boot epoch in. One that is not newer is an old word.
+func (e *Engine) booted(ev Booted) {
+	if ev.Epoch <= e.epochs[ev.Node] {
+		return
+	}
+	e.epochs[ev.Node] = ev.Epoch
+	for _, r := range e.ofNode(ev.Node) {
+		e.touched[r.ID] = true
+	}
+}
+
+// subject is a fault as conditions see it; false: there is none.
+func (e *Engine) subject(t Target) (Subject, bool) {
+	s := Subject{Recurrence: e.world.recurrence(t, e.now, e.cfg.RecurrenceWindow)}
+	if t.Group != "" {
+		g, ok := e.world.groups[t.Group]
+		if !ok {
+			return Subject{}, false
+		}
+		s.Group, s.Duration = &g, e.now.Sub(g.Since)
+		return s, true
+	}
+	f, ok := e.world.faults[t]
+	if !ok {
+		return Subject{}, false
+	}
+	s.Fault, s.Duration, s.Labels = f, e.now.Sub(f.Since), e.cluster.nodes[t.Node].Labels
+	for _, id := range e.world.of[t.Node] {
+		if k := e.world.groups[id].Kind; !slices.Contains(s.Groups, k) {
+			s.Groups = append(s.Groups, k)
+		}
+	}
+	slices.Sort(s.Groups)
+	return s, true
+}
+
+// state is that of the subject.
+func (s *Subject) state() (fault.Component, fault.State) {
+	if s.Group != nil {
+		return 0, s.Group.State
+	}
+	return s.Fault.Component, s.Fault.State
+}
+
+// began is when its state began.
+func (s *Subject) began() time.Time {
+	if s.Group != nil {
+		return s.Group.Since
+	}
+	return s.Fault.Since
+}
+
+// policiesChanged takes a set of policies in.
+func (e *Engine) policiesChanged(set []*Policy) {
+	e.policies = slices.Clone(set)
+	slices.SortFunc(e.policies, func(a, b *Policy) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	e.byName = map[string]*Policy{}
+	e.index = [fault.NumComponents][fault.Failed + 1][]*Policy{}
+	for _, p := range e.policies {
+		e.byName[p.Name] = p
+		for c := range e.index {
+			if p.Groups != (c == 0) {
+				continue
+			}
+			for s := fault.Unknown; s <= fault.Failed; s++ {
+				if s != fault.Normal && p.Match.May(fault.Component(c), s) {
+					e.index[c][s] = append(e.index[c][s], p)
+				}
+			}
+		}
+	}
+	e.lookAtAll()
+}
+
+// lookAtAll looks at every fault and every response again.
+func (e *Engine) lookAtAll() {
+	for t := range e.world.faults {
+		e.dirty[t] = true
+	}
+	for id := range e.world.groups {
+		e.dirty[Target{Group: id}] = true
+	}
+	for id := range e.open {
+		e.touched[id] = true
+	}
+}
+
+// lookAt evaluates the policies that may be for a fault, proposes, and touches the responses that there are for it.
+func (e *Engine) lookAt(t Target) {
+	for _, r := range e.of[t] {
+		e.touched[r.ID] = true
+	}
+	delete(e.backlog, t)
+	s, ok := e.subject(t)
+	if !ok {
+		delete(e.look, t)
+		for _, p := range e.policies {
+			delete(e.said, saidKey{p.Name, t})
+		}
+		return
+	}
+	c, state := s.state()
+	if !bad(state) {
+		return
+	}
+	next := time.Duration(-1)
+	for _, p := range e.index[c][state] {
+		for _, d := range p.Match.Thresholds() {
+			// A condition may say more than, so the moment after counts as well.
+			if d >= s.Duration && (next < 0 || d < next) {
+				next = d
+			}
+		}
+		if e.openFor(p.Name, t) != nil {
+			continue
+		}
+		match, err := p.Match.Match(&s)
+		switch {
+		case err != nil:
+			e.refuse(p, t, ReasonMatchError, err.Error())
+		case match:
+			e.candidate(p, t, &s)
+		}
+	}
+	if next >= 0 {
+		at := s.began().Add(next)
+		if !at.After(e.now) {
+			at = e.now.Add(1)
+		}
+		e.wakeAt(t, at)
+	}
+}
+
+// refuse records that a policy is not followed, once for each reason.
+func (e *Engine) refuse(p *Policy, t Target, reason Reason, detail string) {
+	key := saidKey{p.Name, t}
+	if e.said[key] == reason {
+		return
+	}
+	e.said[key] = reason
+	e.say(Decision{Act: Refuses, Policy: p.Name, Target: t, Reason: reason, Detail: detail})
+}
+
+// candidate proposes a response to a fault that a policy is for, if there is room.
+func (e *Engine) candidate(p *Policy, t Target, s *Subject) {
+	switch {
+	case e.inGrace():
+		e.refuse(p, t, ReasonGrace, "")
+		e.wakeAt(t, e.graceEnds())
+		return
+	case e.breaker.Open && p.Steps[0].Kind.Traits().Class > Notify:
+		e.backlog[t] = true
+		e.refuse(p, t, ReasonBreaker, e.breaker.Detail)
+		return
+	}
+	n, what := len(e.active), "are under way or wait"
+	if p.Mode == ObserveOnly {
+		n, what = e.observing, "only observe"
+	}
+	if n >= e.cfg.MaxActive {
+		e.backlog[t] = true
+		e.refuse(p, t, ReasonTooMany, fmt.Sprintf("%d responses %s", n, what))
+		return
+	}
+	delete(e.said, saidKey{p.Name, t})
+	e.propose(p, t, s)
+}
+
+// openFor returns the open response of a policy to a fault.
+func (e *Engine) openFor(policy string, t Target) *Response {
+	for _, r := range e.of[t] {
+		if r.Policy == policy {
+			return r
+		}
+	}
+	return nil
+}
+
+// turns are the nodes that went bad lately, each counted once.
+type turns struct {
+	queue []turned
+	last  map[fault.NodeID]time.Time // of the nodes in the queue: the newest
+}
+
+type turned struct {
+	node fault.NodeID
+	at   time.Time
+}
+
+func newTurns() turns { return turns{last: map[fault.NodeID]time.Time{}} }
+
+func (t *turns) add(node fault.NodeID, at time.Time) {
+	t.queue = append(t.queue, turned{node, at})
+	t.last[node] = at
+}
+
+// drop forgets what is from before a time.
+func (t *turns) drop(before time.Time) {
+	for len(t.queue) > 0 && !t.queue[0].at.After(before) {
+		if old := t.queue[0]; t.last[old.node].Equal(old.at) {
+			delete(t.last, old.node)
+		}
+		t.queue = t.queue[1:]
+	}
+}
+
+// window counts what has begun lately.
+type window []time.Time
+
+// room says whether one more may begin now; if not, when.
+func (w *window) room(now time.Time, limit int, within time.Duration) (ok bool, at time.Time) {
+	for len(*w) > 0 && now.Sub((*w)[0]) >= within {
+		*w = (*w)[1:]
+	}
+	if len(*w) < limit {
+		return true, time.Time{}
+	}
+	return false, (*w)[len(*w)-limit].Add(within)
+}
+
+// Evidence returns what the fault of a target rests on; false: there is none.
+func (e *Engine) Evidence(t Target) (Evidence, bool) {
+	_, fault := e.world.faults[t]
+	_, group := e.world.groups[t.Group]
+	return e.evidence(t), fault || group
+}

@@ -47,6 +47,7 @@ var layers = map[string][]string{
 	"pkg/awareness":           {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response":            {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response/policy":     {"pkg/response", "pkg/fault", "pkg/torus/grid"},
+	"pkg/response/replay":     {"pkg/response", "pkg/fault", "pkg/torus/grid"},
 	"pkg/selftest":            {},
 	"pkg/reliability":         {},
 	"pkg/jobs":                {"api"},
@@ -83,7 +84,7 @@ var pure = []string{
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",
-	"pkg/response", "pkg/response/policy",
+	"pkg/response", "pkg/response/policy", "pkg/response/replay",
 }
 
 // impureImports must not appear in a pure package.

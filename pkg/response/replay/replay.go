@@ -1,0 +1,261 @@
+// Package replay runs recorded events through the engine of pkg/response, to show what policies would have done: what
+// was asked for, what was done, and what was refused and why.
+//
+// Nothing is carried out: every step counts as done after Options.Took. Evidence counts as fresh while its fault
+// stands, for how fresh it was is not recorded, and every node as one that has booted before. It is pure; reading
+// recordings is for others.
+package replay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Recorded is an event and when it came.
+type Recorded struct {
+	At    time.Time
+	Event response.Event
+}
+
+// Options of a run.
+type Options struct {
+	Config      response.Config
+	Policies    []*response.Policy
+	Topology    response.TopologyChanged
+	Supervisors []response.SupervisorInfo
+	// Enforce has policies act that only observe.
+	Enforce bool
+	// Approve are subjects that approve whatever wants it, at once.
+	Approve []string
+	Took    time.Duration // that each step takes; 0 stands for 1 s
+	Tail    time.Duration // for which it goes on after the last event; 0 stands for 1 h
+}
+
+// Report is what would have happened.
+type Report struct {
+	Start     time.Time // of the first event
+	Decisions []response.Decision
+	Open      []*response.Response // that are open at the end
+	Breaker   response.Breaker     // at the end
+	Most      int                  // nodes under response at once
+}
+
+// maxSteps bounds a run, in steps of the engine for each event.
+const maxSteps = 1000
+
+// run is one under way.
+type run struct {
+	o       Options
+	e       *response.Engine
+	now     time.Time
+	wake    time.Time
+	results []pending // by time
+	report  Report
+}
+
+type pending struct {
+	at time.Time
+	response.Result
+}
+
+// token is that of the one leader of a run.
+const token = 1
+
+// Run replays events, which are taken in the order of their times.
+func Run(events []Recorded, o Options) (Report, error) {
+	if len(events) == 0 {
+		return Report{}, errors.New("replay: given no events: want at least one")
+	}
+	e, err := response.New(o.Config)
+	if err != nil {
+		return Report{}, fmt.Errorf("replay: %w", err)
+	}
+	o.Took, o.Tail = cmp.Or(o.Took, time.Second), cmp.Or(o.Tail, time.Hour)
+	events = slices.Clone(events)
+	slices.SortStableFunc(events, func(a, b Recorded) int { return a.At.Compare(b.At) })
+	r := &run{o: o, e: e, report: Report{Start: events[0].At}}
+	begin := r.report.Start.Add(-o.Config.Grace)
+	led := response.Led{Token: token}
+	for _, n := range o.Topology.Nodes {
+		led.Epochs = append(led.Epochs, response.Booted{Node: n.ID, Epoch: 1})
+	}
+	for _, ev := range []response.Event{o.Topology, response.SupervisorsChanged{Supervisors: o.Supervisors}, response.PoliciesChanged{Policies: r.policies()}, led} {
+		r.step(begin, ev)
+	}
+	end := events[len(events)-1].At.Add(o.Tail)
+	for steps := 0; ; steps++ {
+		if steps > maxSteps*(len(events)+1) {
+			return Report{}, fmt.Errorf("replay: %d steps for %d events: it does not come to rest", steps, len(events))
+		}
+		at, ev := r.next(&events)
+		if ev == nil || at.After(end) {
+			break
+		}
+		r.step(at, ev)
+	}
+	r.report.Open, r.report.Breaker = e.Responses(), e.Breaker()
+	return r.report, nil
+}
+
+func (r *run) policies() []*response.Policy {
+	out := slices.Clone(r.o.Policies)
+	for i, p := range out {
+		if r.o.Enforce {
+			c := *p
+			c.Mode = response.Enforce
+			out[i] = &c
+		}
+	}
+	return out
+}
+
+// next takes what comes first: of the same time an event, then a result, then the engine's own wish.
+func (r *run) next(events *[]Recorded) (at time.Time, ev response.Event) {
+	if len(*events) > 0 {
+		at, ev = (*events)[0].At, (*events)[0].Event
+	}
+	if len(r.results) > 0 && (ev == nil || r.results[0].at.Before(at)) {
+		at, ev = r.results[0].at, r.results[0].Result
+	}
+	if !r.wake.IsZero() && (ev == nil || r.wake.Before(at)) {
+		return r.wake, response.Tick{}
+	}
+	switch {
+	case ev == nil:
+	case len(*events) > 0 && at.Equal((*events)[0].At):
+		*events = (*events)[1:]
+	default:
+		r.results = r.results[1:]
+	}
+	return at, ev
+}
+
+// step has the engine take an event, and answers what it asks for at once.
+func (r *run) step(at time.Time, ev response.Event) {
+	r.now = at
+	out := r.e.Step(at, ev)
+	r.wake = out.Wake
+	r.report.Decisions = append(r.report.Decisions, out.Decisions...)
+	r.report.Most = max(r.report.Most, r.e.UnderResponse())
+	for _, f := range out.Effects {
+		r.results = append(r.results, pending{at.Add(r.o.Took), response.Result{Attempt: f.Attempt, Outcome: response.Succeeded}})
+	}
+	for _, t := range out.Look {
+		r.step(at, response.Seen{Target: t, Evidence: r.fresh(t)})
+	}
+	for _, d := range out.Decisions {
+		if d.Reason != response.ReasonApproval {
+			continue
+		}
+		for _, subject := range r.o.Approve {
+			r.step(at, response.Asked{Subject: subject, Verb: response.Approve, Response: d.Response, Reason: "replay"})
+		}
+	}
+}
+
+// fresh is the evidence of a fault as it is, seen now.
+func (r *run) fresh(t response.Target) response.Evidence {
+	ev, _ := r.e.Evidence(t)
+	ev.At = r.now
+	return ev
+}
+
+// line is one of a table: decisions of one moment that say the same of different faults.
+type line struct {
+	response.Decision // the first of them
+	more              int
+}
+
+// lines puts together what belongs together, in the order in which it began.
+func (r Report) lines() []line {
+	type key struct {
+		at                    int64
+		act                   response.Act
+		policy, step, subject string
+		reason                response.Reason
+		attempt               int
+	}
+	var out []line
+	index := map[key]int{}
+	for _, d := range r.Decisions {
+		k := key{d.At.UnixNano(), d.Act, d.Policy, d.Step, d.Subject, d.Reason, d.Attempt}
+		if i, ok := index[k]; ok {
+			out[i].more++
+			continue
+		}
+		index[k] = len(out)
+		out = append(out, line{Decision: d})
+	}
+	return out
+}
+
+// Table shows a report to people.
+func (r Report) Table() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) } // Flush says what went wrong
+	row("TIME", "WHAT", "POLICY", "FAULT", "STEP", "WHY")
+	counts := map[response.Act]int{}
+	for _, d := range r.lines() {
+		counts[d.Act] += 1 + d.more
+		what := d.Target.String()
+		switch {
+		case d.Target == (response.Target{}):
+			what = ""
+		case d.more > 0:
+			what += fmt.Sprintf(" and %d more", d.more)
+		}
+		row(d.At.Sub(r.Start).String(), d.Act.String(), d.Policy, what, stepOf(d.Decision), why(d.Decision))
+	}
+	if err := w.Flush(); err != nil {
+		return err.Error() // a builder takes whatever it is given
+	}
+	breaker := "closed"
+	if r.Breaker.Open {
+		breaker = "open: " + r.Breaker.Detail
+	}
+	fmt.Fprintf(&b, "\nproposed %d, steps started %d, refused %d, put back %d; nodes under response at once: at most %d; breaker %s\n",
+		counts[response.Proposes], counts[response.Starts], counts[response.Refuses], counts[response.StartsUndo], r.Most, breaker)
+	return trimmed(b.String())
+}
+
+// trimmed takes the blanks at the ends of lines away.
+func trimmed(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func stepOf(d response.Decision) string {
+	if d.Step == "" || d.Act == response.Proposes || d.Act == response.Expires {
+		return ""
+	}
+	s := fmt.Sprintf("%s (%s)", d.Step, d.Kind)
+	if d.Attempt > 1 {
+		s += fmt.Sprintf(" attempt %d", d.Attempt)
+	}
+	return s
+}
+
+func why(d response.Decision) string {
+	var parts []string
+	if d.Reason != 0 {
+		parts = append(parts, d.Reason.String())
+	}
+	if d.Subject != "" {
+		parts = append(parts, "by "+d.Subject)
+	}
+	if d.Detail != "" {
+		parts = append(parts, d.Detail)
+	}
+	return strings.Join(parts, ": ")
+}

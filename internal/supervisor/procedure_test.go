@@ -1,8 +1,6 @@
 package supervisor_test
 
 import (
-	"errors"
-	"io"
 	"slices"
 	"testing"
 	"time"
@@ -17,8 +15,8 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// TestProcedure: an operator has the torus gone through a procedure by any replica; who never answers is named. Its report stays, whoever leads,
-// and stands in history; so does that of one which a node has begun by itself.
+// TestProcedure: an operator has the torus gone through a procedure by any replica. Its leader is lost in the middle: the next one has its report, in which
+// who never answers is named, and keeps the pause. It stands in history; so does that of one which a node has begun by itself.
 func TestProcedure(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) { cfg.Diagnosis.Pause = config.Duration(time.Hour) }})
 	follower, other := (leader+1)%3, (leader+2)%3
@@ -33,31 +31,40 @@ func TestProcedure(t *testing.T) {
 	}
 	wantCode(t, "a viewer", err, codes.PermissionDenied, "viewer")
 
-	silent := c.Agents["n2-0-0"]
+	silent, starter := c.Agents["n2-0-0"], c.Agents["n0-0-0"]
 	silent.Kill(fault.HalfDNP)
-	report, said := startProcedure(t, manage(follower), &lofamov1.StartProcedureRequest{Node: "0,0,0", Reason: "a test", DrainTimeoutMs: 100})
-	if !report.GetClear() || report.GetStarter() != "n0-0-0" || report.GetSubject() != "operator/someone" || report.GetReason() != "a test" || len(report.GetNodes()) != 2 ||
-		!slices.Equal(report.GetSilent(), []string{"n2-0-0"}) || report.GetSupervisor() != c.Configs[leader].ID {
-		t.Errorf("%v", report)
+	starter.Linger()
+	stream, err = manage(follower).StartProcedure(t.Context(), &lofamov1.StartProcedureRequest{Node: "0,0,0", Reason: "a test", DrainTimeoutMs: 100})
+	for at := lofamov1.ProcedureState(0); err == nil && at != lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN; {
+		var r *lofamov1.StartProcedureResponse
+		if r, err = stream.Recv(); err == nil {
+			at = r.GetProgress().GetState()
+		}
 	}
-	if said == 0 || c.Agents["n0-0-0"].Procedures()[0].GetAsk() || !c.Agents["n1-0-0"].Procedures()[0].GetAsk() || !silent.Procedures()[0].GetAsk() {
-		t.Errorf("%d words of progress; ordered %v", said, c.Agents["n0-0-0"].Procedures())
+	if err != nil {
+		t.Fatal(err)
 	}
-	stream, err = manage(leader).StartProcedure(t.Context(), &lofamov1.StartProcedureRequest{})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	wantCode(t, "too soon", err, codes.ResourceExhausted, "too short a time ago: try again in")
-
-	// The next leader has the report, and keeps the pause.
+	// Its leader goes in the middle of it: the next one asks what became of it.
 	stop(t, sups[leader])
 	sups[leader] = nil
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	wantCode(t, "whose leader is gone", err, codes.Unavailable, "goes on without it")
 	next := c.AwaitLeader(t, follower, other)
+	var report *lofamov1.ProcedureReport
 	for _, i := range []int{follower, other} {
-		kept, err := manage(i).GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
-		if err != nil || kept.GetReason() != "a test" || len(kept.GetNodes()) != 2 {
-			t.Errorf("of %s: %v, %v", c.Configs[i].ID, kept, err)
+		supervisortest.Eventually(t, "the report at "+c.Configs[i].ID, func() bool {
+			report, err = manage(i).GetProcedure(t.Context(), &lofamov1.GetProcedureRequest{})
+			return err == nil
+		})
+		if !report.GetClear() || report.GetStarter() != "n0-0-0" || report.GetSubject() != "operator/someone" || report.GetReason() != "a test" || len(report.GetNodes()) != 2 ||
+			!slices.Equal(report.GetSilent(), []string{"n2-0-0"}) || report.GetSupervisor() != c.Configs[next].ID {
+			t.Errorf("of %s: %v", c.Configs[i].ID, report)
 		}
+	}
+	if starter.Procedures()[0].GetAsk() || !c.Agents["n1-0-0"].Procedures()[0].GetAsk() || !silent.Procedures()[0].GetAsk() {
+		t.Errorf("who was not to begin it is told to: %v", c.Agents["n1-0-0"].Procedures())
 	}
 	supervisortest.Eventually(t, "the next leader refuses one that is too soon", func() bool {
 		stream, err := manage(next).StartProcedure(t.Context(), &lofamov1.StartProcedureRequest{})
@@ -89,27 +96,5 @@ func TestProcedure(t *testing.T) {
 	history, err := c.Client(t, c.Configs[next].GRPC).GetHistory(t.Context(), &lofamov1.GetHistoryRequest{Node: "n2-0-0"})
 	if err != nil || !slices.ContainsFunc(history.GetEvents(), func(ev *lofamov1.Event) bool { return ev.GetKind() == lofamov1.EventKind_PROCEDURE_ENDED }) {
 		t.Errorf("it is not in the history of who was silent: %v, %v", history.GetEvents(), err)
-	}
-}
-
-// startProcedure reads one to its end.
-func startProcedure(t testing.TB, c lofamov1.ManageClient, req *lofamov1.StartProcedureRequest) (report *lofamov1.ProcedureReport, said int) {
-	t.Helper()
-	stream, err := c.StartProcedure(t.Context(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		r, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return report, said
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.GetReport() == nil {
-			said++
-		}
-		report = r.GetReport()
 	}
 }

@@ -35,6 +35,7 @@ type Agent struct {
 	maps  func(*lofamov1.MapOrder) []*lofamov1.MappedNode
 
 	procedures []*lofamov1.ProcedureOrder // that came
+	lingers    bool                       // it says that it is through with one only when it is asked
 	heard      chan struct{}              // closed and renewed with every ack
 }
 
@@ -249,12 +250,19 @@ func (a *Agent) Procedures() []*lofamov1.ProcedureOrder {
 	return slices.Clone(a.procedures)
 }
 
-// takeProcedure begins a procedure as both halves do and is through with it at once, or says so again. Nobody else hears of it: the others say the
-// same when they are asked.
+// Linger has the node say that it is through with a procedure only when it is asked.
+func (a *Agent) Linger() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.lingers = true
+}
+
+// takeProcedure begins a procedure as both halves do and is through with it at once, unless it lingers, or says so again. Nobody else hears of it: the
+// others say the same when they are asked.
 func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
 	a.mu.Lock()
 	a.procedures = append(a.procedures, o)
-	dead := a.dead[fault.HalfDNP]
+	dead, lingers := a.dead[fault.HalfDNP], a.lingers
 	a.mu.Unlock()
 	say := func(h fault.Half, edit func(*lofamov1.ProcedureStatus)) {
 		st := &lofamov1.ProcedureStatus{Number: o.GetNumber(), Node: string(a.ID), Half: lofamov1.Half(h), Epoch: 2}
@@ -271,6 +279,9 @@ func (a *Agent) takeProcedure(from netip.AddrPort, o *lofamov1.ProcedureOrder) {
 		say(fault.HalfDNP, func(st *lofamov1.ProcedureStatus) {
 			st.Wave, st.State, st.Round = 1, lofamov1.ProcedureState_PROCEDURE_SYSTEM_DRAIN, 1
 		})
+		if lingers {
+			return
+		}
 	}
 	say(fault.HalfDNP, func(st *lofamov1.ProcedureStatus) {
 		st.Wave, st.State, st.Round, st.Clear = 1, lofamov1.ProcedureState_PROCEDURE_NORMAL, 1, true

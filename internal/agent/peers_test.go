@@ -174,3 +174,28 @@ func TestAsTold(t *testing.T) {
 		t.Errorf("%+v", known)
 	}
 }
+
+// The daemon of the DNP half alone does not listen: it goes on when that of the host half was told the place, and ends when it is asked to.
+func TestSpareOfOneHalf(t *testing.T) {
+	d := &daemon{
+		cfg: RunConfig{Half: fault.HalfDNP, Agent: config.Agent{Node: "spare-0", Spare: true, Dims: "3x1x1", StateDir: t.TempDir()}},
+		log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.awaitPlace(ctx) }()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("asked to stop: %v", err)
+	}
+	go func() { ended <- d.awaitPlace(t.Context()) }()
+	if err := peerfile.Save(d.statePath(peerfile.Name), peers.State{Number: 3, Placed: true, Coord: grid.Coord{X: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if at := told(d.cfg.Agent).Coord; at != "1,0,0" {
+		t.Errorf("goes on at %q", at)
+	}
+}

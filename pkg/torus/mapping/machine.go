@@ -22,9 +22,9 @@ const (
 	// maxFlying is how many probes are on their way at once.
 	maxFlying = 16
 	// answerIn is how long an answer is waited for: 64 hops, and a busy machine.
-	answerIn = 300 * time.Millisecond
+	answerIn = 500 * time.Millisecond
 	// perWay is how often a node is asked by way of each neighbour that hears it.
-	perWay = 2
+	perWay = 3
 	// Most bounds a run. What has not answered by then is Unknown.
 	Most = 10 * time.Second
 	// ownLate is how late a tick may come until answers may lie before us unread, and ownGrace for how much longer they are waited for then.
@@ -258,7 +258,7 @@ func (m *Machine) tick(now time.Time) {
 	m.due = now.Add(Pace)
 }
 
-// nearest is, of those that may be asked now, the one that fewest hops lead to; nil: nobody is left.
+// nearest is, of those that may be asked now, the one that fewest hops lead to, host halves last; nil: nobody is left.
 func (m *Machine) nearest() (nearest *node) {
 	hops := 0
 	for _, n := range m.order {
@@ -269,14 +269,14 @@ func (m *Machine) nearest() (nearest *node) {
 	return nearest
 }
 
-// hops is how many lead to a node that has not said everything, by a way that was not tried often enough; 0: there is none, or it is
-// being asked.
+// hops is how many lead to a node that has not said everything, by a way that was not tried often enough, and MaxPath more where only the
+// host half has not; 0: there is none, or it is being asked.
 func (n *node) hops() int {
 	switch w := n.best(); {
 	case n.open > 0:
 		return 0
-	case n.path != nil && n.found.Host == Unknown && n.asksHost < perWay+1: // the first probe was for both
-		return len(n.path)
+	case n.path != nil && n.found.Host == Unknown && n.asksHost < perWay: // the first probe was for both
+		return MaxPath + len(n.path) // after all whose DNP half has not answered: more may lie behind these
 	case n.path == nil && w != nil:
 		return w.hops()
 	}

@@ -162,6 +162,21 @@ func TestLinkDiesMeanwhile(t *testing.T) {
 	}
 }
 
+// Host halves that do not answer, of a whole region, keep nobody from being found.
+func TestMuteHosts(t *testing.T) {
+	dims := grid.Dims{X: 5, Y: 5, Z: 5}
+	w := newWorld(t, dims, 1)
+	for r := range dims.Nodes() {
+		w.mute[dims.At(r)] = true
+	}
+	found, _ := w.survey(grid.Coord{}, others(dims, grid.Coord{}), 0)
+	for c, f := range found {
+		if f.DNP != Good || f.Host != Unknown || f.Asked > perWay {
+			t.Errorf("%s: %+v", c, f)
+		}
+	}
+}
+
 // What lies deeper than a path may be is for another mapper.
 func TestHorizon(t *testing.T) {
 	dims := grid.Dims{X: 100, Y: 1, Z: 1}

@@ -52,6 +52,7 @@ type examination struct {
 	ownHas uint64                              // bit i: the own probe i was answered
 	ownAt  time.Time                           // the next own probe
 
+	orders  orderLog            // that were taken
 	quiet   bool                // nobody ordered it: what is found is for this half alone
 	found   []diagnosis.Finding // of the order, once done
 	refused string              // why it tested nothing; empty: it did
@@ -84,7 +85,10 @@ func (m *Machine) onDiagnosisOrder(now time.Time, o *lofamov1.DiagnosisOrder, by
 		case x.refused != "":
 			m.sayRefused(2)
 		}
+	case x.orders.has(o.GetNumber()):
+		m.note(NoteRefused, "a diagnosis order of %s of term %d that was taken before", by, o.GetNumber().GetTerm())
 	default:
+		x.orders.take(o.GetNumber())
 		x.order, x.taken, x.machine, x.found, x.refused, x.say, x.quiet = o, now, nil, nil, "", 0, false
 		x.beginAt = now
 		if next := x.began.Add(diagnoseEvery); !x.began.IsZero() && next.After(now) {

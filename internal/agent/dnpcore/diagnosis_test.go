@@ -171,6 +171,16 @@ func TestDiagnosisAfterAnotherStore(t *testing.T) {
 	if len(p.found) != 2 || p.found[0].GetNumber().GetTerm() != 7 {
 		t.Errorf("%v", p.found)
 	}
+	// A copy of what was taken before is none of either store, however high its number and whenever it comes.
+	p.order(0, 8, 1, 0)
+	for range 2 {
+		p.run(orderLife + time.Second)
+		for _, term := range []uint64{5000, 7} {
+			if notes := p.order(0, term, 1, 0); len(notes) != 1 || notes[0].Kind != NoteRefused {
+				t.Errorf("a copy of the order of term %d: %v", term, notes)
+			}
+		}
+	}
 }
 
 // A neighbour of an earlier version sends back what it is sent, and passes nothing on.

@@ -20,8 +20,7 @@ import (
 //	                   ▲                                   │                │
 //	                   └────────────── newer order ────────┴────────────────┘
 //
-// The same order again has what was found said again; an older one is refused, as that of a diagnosis is. A copy of an old order that comes
-// to a half which has forgotten the last one's number has it map once more, at most every mapEvery, and nobody takes what it says.
+// The same order again has what was found said again; an older one is refused, as that of a diagnosis is (see orderLog).
 
 // mapEvery is from the beginning of one run to the beginning of the next.
 const mapEvery = 2 * time.Second
@@ -36,6 +35,7 @@ var mapMark = [...]byte{'L', 'F', 'M', 'H'}
 type survey struct {
 	order   *lofamov1.MapOrder // nil: none yet
 	taken   time.Time          // when it came first
+	orders  orderLog           // that were taken
 	machine *mapping.Machine   // nil: not running
 	run     uint64
 	beginAt time.Time // while waiting; zero: not waiting
@@ -72,7 +72,10 @@ func (m *Machine) onMapOrder(now time.Time, o *lofamov1.MapOrder, by string) {
 			s.part, s.sayAt, s.attempt = 0, now, 2
 			m.sayMapped(now)
 		}
+	case s.orders.has(o.GetNumber()):
+		m.note(NoteRefused, "a mapping order of %s of term %d that was taken before", by, o.GetNumber().GetTerm())
 	default:
+		s.orders.take(o.GetNumber())
 		s.order, s.taken, s.machine, s.found, s.refused, s.sayAt = o, now, nil, nil, "", time.Time{}
 		s.beginAt = now
 		if next := s.began.Add(mapEvery); !s.began.IsZero() && next.After(now) {

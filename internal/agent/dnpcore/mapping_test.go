@@ -148,6 +148,12 @@ func TestMapOrders(t *testing.T) {
 	if last := n.mapped[len(n.mapped)-1]; last.GetNumber().GetTerm() != 2 {
 		t.Errorf("an order of a lower term, long after: %v", last)
 	}
+	was = len(n.mapped)
+	w.mapIt(n, 5, 7) // a copy
+	w.run(3 * time.Second)
+	if len(n.mapped) != was {
+		t.Errorf("a copy of an order that was taken before: said %v", n.mapped[was:])
+	}
 }
 
 // Whoever sends probes without end has none passed on beyond the budget, and a probe that is not on its way ends.

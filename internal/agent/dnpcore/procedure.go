@@ -46,6 +46,7 @@ type proceeding struct {
 
 	order    *lofamov1.ProcedureOrder // the last that was verified; nil: none
 	taken    time.Time                // when it came first
+	orders   orderLog                 // that were taken
 	envelope []byte                   // it is this half's to broadcast
 	pending  []broadcastOrder         // that are being verified
 	last     *lofamov1.ProcedureStatus
@@ -168,19 +169,26 @@ func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 		m.sayRefusal(order, "nothing is known of this order")
 	case m.oldOrder(now, order, o.Name):
 	default:
+		p.orders.take(order.GetNumber())
 		p.order, p.taken, p.envelope = order, now, o.Raw
 		m.note(NoteProcedure, "procedure %d of term %d, ordered by %s: %s", order.GetNumber().GetCount(), order.GetNumber().GetTerm(), o.Name, order.GetReason())
 		m.stepProcedure(now, procedure.Start{Run: m.newRun(), Order: orderOf(order.GetNumber()), Plan: planOf(order), Diagnose: order.GetDiagnose()})
 	}
 }
 
-// oldOrder refuses an order of a supervisor that led once: see orderLife.
+// oldOrder refuses an order of a supervisor that led once: see orderLife and orderLog.
 func (m *Machine) oldOrder(now time.Time, o *lofamov1.ProcedureOrder, by string) bool {
 	last := m.proc.order.GetNumber()
-	if m.proc.order == nil || !older(o.GetNumber(), last) || now.Sub(m.proc.taken) >= orderLife {
+	switch {
+	case m.proc.order == nil || same(o.GetNumber(), last):
+		return false
+	case older(o.GetNumber(), last) && now.Sub(m.proc.taken) < orderLife:
+		m.note(NoteRefused, "a procedure order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
+	case m.proc.orders.has(o.GetNumber()):
+		m.note(NoteRefused, "a procedure order of %s of term %d that was taken before", by, o.GetNumber().GetTerm())
+	default:
 		return false
 	}
-	m.note(NoteRefused, "a procedure order of %s of term %d, older than that of term %d", by, o.GetNumber().GetTerm(), last.GetTerm())
 	return true
 }
 
@@ -194,6 +202,7 @@ func (m *Machine) onBegun(now time.Time, o *lofamov1.ProcedureOrder, b broadcast
 		return
 	}
 	if m.proc.order == nil || !same(o.GetNumber(), m.proc.order.GetNumber()) {
+		m.proc.orders.take(o.GetNumber())
 		m.proc.order, m.proc.taken = o, now
 	}
 	rank := m.cfg.Topo.Dims.Rank(b.origin)

@@ -93,7 +93,7 @@ func ProcedureEvent(r *lofamov1.ProcedureReport, at time.Time) *lofamov1.Event {
 	if len(r.GetSilent()) > 0 {
 		text += "; silent: " + some(r.GetSilent())
 	}
-	text += fmt.Sprintf("; %d rounds, %d ms", r.GetRounds(), r.GetTookMs())
+	text += fmt.Sprintf("; rounds: %d, in %d ms", r.GetRounds(), r.GetTookMs())
 	if r.GetReason() != "" {
 		text += "; " + r.GetReason()
 	}

@@ -79,10 +79,10 @@ func TestManagedEvents(t *testing.T) {
 		r.Holding = append(r.Holding, fmt.Sprintf("n%03d", i))
 	}
 	ev = ProcedureEvent(r, at)
-	if want := "procedure begun by n0: not clear; messages held: n000, n001, n002, n003 and 96 more; 3 rounds, 950 ms; because"; ev.GetReason() != want || ev.GetClear() || len(ev.GetConcerned()) != maxConcerned {
+	if want := "procedure begun by n0: not clear; messages held: n000, n001, n002, n003 and 96 more; rounds: 3, in 950 ms; because"; ev.GetReason() != want || ev.GetClear() || len(ev.GetConcerned()) != maxConcerned {
 		t.Errorf("%v\nwant %s", ev, want)
 	}
-	if got := ProcedureEvent(&lofamov1.ProcedureReport{Starter: "n0", Clear: true, Rounds: 1, TookMs: 9}, at); got.GetReason() != "procedure begun by n0: clear; 1 rounds, 9 ms" || !got.GetClear() {
+	if got := ProcedureEvent(&lofamov1.ProcedureReport{Starter: "n0", Clear: true, Rounds: 1, TookMs: 9}, at); got.GetReason() != "procedure begun by n0: clear; rounds: 1, in 9 ms" || !got.GetClear() {
 		t.Errorf("%v", got)
 	}
 	if got := StarterEvent("n0", "too many", "s1", at); got.GetNode() != "n0" || got.GetObserver() != "supervisor/s1" || !slices.Equal(got.GetConcerned(), []string{"n0"}) {

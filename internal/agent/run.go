@@ -97,6 +97,15 @@ type daemon struct {
 // Run runs the daemon until ctx ends; then it stops the halves. It fails when a half refuses its configuration at the
 // first start of all.
 func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
+	for {
+		if err := run(ctx, cfg, log); !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+}
+
+// run is Run for a spare in one place.
+func run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	if err := cfg.Agent.Validate(); err != nil {
 		return invalid(err)
 	}
@@ -141,7 +150,7 @@ func Run(ctx context.Context, cfg RunConfig, log *slog.Logger) error {
 	}
 	d.log.Info("recovery daemon runs", "halves", len(d.halves), "hangs_found_within", recovery.HangBound(periods.TRead, periods.ReadMisses).String(),
 		"restarts", cfg.Agent.Recovery.Restarts, "window", cfg.Agent.Recovery.Window.D().String())
-	return d.serve(ctx)
+	return d.inPlace(ctx, d.serve)
 }
 
 // goesOn says whether this daemon takes the place of one that was not asked to stop, or of whoever has started a half: a half that

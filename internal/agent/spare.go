@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -26,7 +27,8 @@ import (
 const (
 	// spareSays is how often it tells the supervisors that it is there, and where its ends of links are.
 	spareSays = 10 * time.Second
-	// placeLook is how often the daemon of one half alone, which does not listen, looks whether the other one was told the place.
+	// placeLook is how often a spare's daemon looks whether its halves were told another place, and that of one half alone, which does not
+	// listen, whether the other one was told the first.
 	placeLook = time.Second
 )
 
@@ -67,6 +69,49 @@ func (d *daemon) awaitPlace(ctx context.Context) error {
 		return fmt.Errorf("spare %s: %w", d.cfg.Agent.Node, err)
 	}
 	return nil
+}
+
+// errMoved says that a spare has another place than when it began, or none any more: its halves have been stopped.
+var errMoved = errors.New("this spare has another place now")
+
+// inPlace does what a daemon does while its node has the place that it has now. Of a spare that is told another place, or that it has none any more, it
+// stops the halves: there they are nobody's neighbours.
+func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error) error {
+	if !d.cfg.Agent.Spare {
+		return serve(ctx)
+	}
+	at := told(d.cfg.Agent).Coord
+	ctx, leave := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { d.watchPlace(ctx, at, leave) })
+	err := serve(ctx)
+	leave(nil)
+	wg.Wait()
+	if err == nil && errors.Is(context.Cause(ctx), errMoved) {
+		return errMoved
+	}
+	return err
+}
+
+// watchPlace looks until ctx ends whether the place is another. A file that is lost says nothing.
+func (d *daemon) watchPlace(ctx context.Context, at string, leave context.CancelCauseFunc) {
+	t := time.NewTicker(placeLook)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if word, lost := peerfile.Load(d.statePath(peerfile.Name)); lost == nil && word.Number != 0 && word.Place() != at {
+			d.log.Warn("spare: its place is another now: the halves are stopped", "was", at, "is", word.Place(), "order", word.Number)
+			d.manager.mu.Lock()
+			d.manager.over = true // the daemon itself goes on: the service manager is not to hear that it stops
+			d.manager.mu.Unlock()
+			leave(errMoved)
+			return
+		}
+	}
 }
 
 // signsOfSpare gives the service manager signs of life.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -130,4 +131,19 @@ func TestReplace(t *testing.T) {
 	tr.becomes("n0-0-1", "dnp", failed)
 	tr.heal("n0-0-1")
 	tr.settled()
+
+	// The node is mended, and gets its place back; the spare waits for the next one.
+	if err := l.Cluster.Heal(t.Context(), broken); err != nil {
+		t.Fatal(err)
+	}
+	tr.replace(spare, broken, "")
+	tr.settled()
+	tr.until("the spare waits again", func() bool {
+		n, err := l.Cluster.Node(spare)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(l.Cluster.Log(n, "run"))
+		return err == nil && strings.Count(string(b), "waits until it is put in the place of a node") == 2
+	})
 }

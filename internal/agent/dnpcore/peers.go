@@ -140,7 +140,7 @@ func (m *Machine) changePeers(now time.Time, next peers.State) {
 		m.note(NotePeers, "peers by order %d: %s", next.Number, next)
 	}
 	if k.cfg.Spare && (!next.Placed || next.Coord != m.cfg.Topo.Coord) {
-		m.note(NotePeers, "this node's place is not %s any more: it has the one that it is told when its agent is started again", m.cfg.Topo.Coord)
+		m.note(NotePeers, "this node's place is not %s any more: its daemon ends this half", m.cfg.Topo.Coord)
 		return // neighbours do not speak with it any more
 	}
 	is := next.Over(k.cfg.Configured)

@@ -93,7 +93,12 @@ func (d *daemon) inPlace(ctx context.Context, serve func(context.Context) error)
 	return err
 }
 
-// watchPlace looks until ctx ends whether the place is another. A file that is lost says nothing.
+// moved says whether what is on disk is that a spare's place is another than at. A file that is lost, or gone, says nothing.
+func moved(at string, word peers.State, lost error) bool {
+	return lost == nil && word.Number != 0 && word.Place() != at
+}
+
+// watchPlace looks until ctx ends whether the place is another.
 func (d *daemon) watchPlace(ctx context.Context, at string, leave context.CancelCauseFunc) {
 	t := time.NewTicker(placeLook)
 	defer t.Stop()
@@ -103,7 +108,7 @@ func (d *daemon) watchPlace(ctx context.Context, at string, leave context.Cancel
 			return
 		case <-t.C:
 		}
-		if word, lost := peerfile.Load(d.statePath(peerfile.Name)); lost == nil && word.Number != 0 && word.Place() != at {
+		if word, lost := peerfile.Load(d.statePath(peerfile.Name)); moved(at, word, lost) {
 			d.log.Warn("spare: its place is another now: the halves are stopped", "was", at, "is", word.Place(), "order", word.Number)
 			d.manager.mu.Lock()
 			d.manager.over = true // the daemon itself goes on: the service manager is not to hear that it stops

@@ -48,7 +48,10 @@ func TestMappingByDelegation(t *testing.T) {
 	if f := found[1]; f.GetDnp() != good || f.GetHost() == good || f.GetLinksGood()&2 == 0 || f.GetRoundTripUs() == 0 {
 		t.Errorf("n1-0-0 was found %v", f)
 	}
-	found = mapped(2, "n1-0-0", fault.PathTorus, 2, 3)
+	// On a busy machine a half may be late with all its answers: a supervisor maps again what stays unknown, and so does this.
+	for count := uint64(2); count < 7 && found[2].GetDnp() != good; count++ {
+		found = mapped(count, "n1-0-0", fault.PathTorus, 2, 3)
+	}
 	if f := found[2]; f.GetDnp() != good || f.GetHost() != good {
 		t.Errorf("n2-0-0 was found %v", f)
 	}

@@ -122,6 +122,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkMapOrder(b.MapOrder)
 	case *lofamov1.Message_MapFindings:
 		return checkMapFindings(b.MapFindings)
+	case *lofamov1.Message_TorusConfiguration:
+		return checkTorusConfiguration(b.TorusConfiguration)
+	case *lofamov1.Message_ConfigurationStatus:
+		return checkConfigurationStatus(b.ConfigurationStatus)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

@@ -34,7 +34,9 @@
 //	PathReply, BulkRequest,
 //	BulkPull, DiagnosisOrder,
 //	ProcedureOrder, MaskOrder,
+//	TorusConfiguration,
 //	MapOrder                    a supervisor                    no
+//	ConfigurationStatus         the DNP half itself             no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What
 // stands within is an envelope of its own, with the checksum and the signature that its origin gave

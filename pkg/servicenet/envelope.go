@@ -243,7 +243,7 @@ func Unwrap(b []byte, path fault.Path, v Verifier) (Arrival, error) {
 		}
 		switch o.Msg.GetBody().(type) {
 		case *lofamov1.Message_Reports, *lofamov1.Message_Answer, *lofamov1.Message_BulkAnnounce, *lofamov1.Message_DiagnosisFindings, *lofamov1.Message_ProcedureStatus,
-			*lofamov1.Message_MaskStatus, *lofamov1.Message_PeerStatus, *lofamov1.Message_MapFindings:
+			*lofamov1.Message_MaskStatus, *lofamov1.Message_PeerStatus, *lofamov1.Message_MapFindings, *lofamov1.Message_ConfigurationStatus:
 		default:
 			return Arrival{}, refuse(RefusedNested, "relayed.inner: given %T: want reports, an answer, findings, a bulk announcement or a status", o.Msg.GetBody())
 		}
@@ -367,6 +367,8 @@ func bySpeaker(msg *lofamov1.Message) (said fault.Origin, role string) {
 		return fault.Origin{Node: fault.NodeID(b.PeerStatus.GetNode()), Half: fault.HalfDNP}, RoleNode
 	case *lofamov1.Message_MapFindings:
 		return mapperOf(b.MapFindings), RoleNode
+	case *lofamov1.Message_ConfigurationStatus:
+		return fault.Origin{Node: fault.NodeID(b.ConfigurationStatus.GetNode()), Half: fault.HalfDNP}, RoleNode
 	case *lofamov1.Message_Interest:
 		return fault.Origin{Node: fault.NodeID(b.Interest.GetNode()), Half: fault.HalfHost}, RoleNode
 	case *lofamov1.Message_Eureka:

@@ -170,6 +170,7 @@ func everything(t testing.TB) []said {
 		{"path reply", pathReply(), supSigner, false},
 		{"bulk request", bulkRequest(), supSigner, false},
 		{"bulk pull", bulkPull(), supSigner, false},
+		{"configuration", &lofamov1.Message{Body: &lofamov1.Message_TorusConfiguration{TorusConfiguration: torusConfiguration()}}, supSigner, false},
 	}
 }
 

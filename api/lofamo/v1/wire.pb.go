@@ -446,6 +446,7 @@ type Message struct {
 	//	*Message_PeerOrder
 	//	*Message_PeerStatus
 	//	*Message_TorusConfiguration
+	//	*Message_ConfigurationStatus
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -728,6 +729,15 @@ func (x *Message) GetTorusConfiguration() *TorusConfiguration {
 	return nil
 }
 
+func (x *Message) GetConfigurationStatus() *ConfigurationStatus {
+	if x != nil {
+		if x, ok := x.Body.(*Message_ConfigurationStatus); ok {
+			return x.ConfigurationStatus
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -851,6 +861,10 @@ type Message_TorusConfiguration struct {
 	TorusConfiguration *TorusConfiguration `protobuf:"bytes,31,opt,name=torus_configuration,json=torusConfiguration,proto3,oneof"` // of a supervisor, always signed; to one node, and by that one to all
 }
 
+type Message_ConfigurationStatus struct {
+	ConfigurationStatus *ConfigurationStatus `protobuf:"bytes,32,opt,name=configuration_status,json=configurationStatus,proto3,oneof"` // of a DNP half, always signed
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -902,6 +916,8 @@ func (*Message_PeerOrder) isMessage_Body() {}
 func (*Message_PeerStatus) isMessage_Body() {}
 
 func (*Message_TorusConfiguration) isMessage_Body() {}
+
+func (*Message_ConfigurationStatus) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -4353,15 +4369,20 @@ func (x *PeerStatus) GetConfiguration() bool {
 }
 
 // TorusConfiguration is what all nodes are to know of the torus (start-up configuration, seed 003 §4.4.1): one node broadcasts it to all as
-// data. Whoever starts without a service network gets it from a neighbour.
+// data. Whoever starts without a service network gets it from a neighbour. What is too long for one message is in several.
 type TorusConfiguration struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        uint64                 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`                  // revision of the store that it is of, at least 1: a node takes none that is not newer
-	Dims          string                 `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"`                       // "4x4x4": another torus' configuration is refused
-	Absent        []uint32               `protobuf:"varint,3,rep,packed,name=absent,proto3" json:"absent,omitempty"`           // as in ProcedureOrder; at most 1,024
-	DelayUs       uint32                 `protobuf:"varint,4,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"` // Network Delay, as in ProcedureOrder
-	Masks         []*TorusMask           `protobuf:"bytes,5,rep,name=masks,proto3" json:"masks,omitempty"`                     // the supervisors' words that are not all usable, by rank; at most 4,096
-	Supervisors   []string               `protobuf:"bytes,6,rep,name=supervisors,proto3" json:"supervisors,omitempty"`         // "ID=ip:port" of their report sockets, at most 7
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Revision of the store that it is of, at least 1, or one more than what a node has of an earlier store: a node takes none that is not newer.
+	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Dims   string `protobuf:"bytes,2,opt,name=dims,proto3" json:"dims,omitempty"` // "4x4x4": another torus' configuration is refused
+	// As in ProcedureOrder, ascending over all parts. At most 200 in a part, 1,024 in all; when there are 1,024 there may be more.
+	Absent  []uint32 `protobuf:"varint,3,rep,packed,name=absent,proto3" json:"absent,omitempty"`
+	DelayUs uint32   `protobuf:"varint,4,opt,name=delay_us,json=delayUs,proto3" json:"delay_us,omitempty"` // Network Delay, as in ProcedureOrder; the same in all parts
+	// The supervisors' words that are not all usable, by rank, over all parts. At most 100 in a part, 2,048 in all; when there are fewer, of all other
+	// nodes all channels are usable.
+	Masks         []*TorusMask `protobuf:"bytes,5,rep,name=masks,proto3" json:"masks,omitempty"`
+	Part          uint32       `protobuf:"varint,7,opt,name=part,proto3" json:"part,omitempty"`   // from 0
+	Parts         uint32       `protobuf:"varint,8,opt,name=parts,proto3" json:"parts,omitempty"` // 1 to 64
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4431,11 +4452,79 @@ func (x *TorusConfiguration) GetMasks() []*TorusMask {
 	return nil
 }
 
-func (x *TorusConfiguration) GetSupervisors() []string {
+func (x *TorusConfiguration) GetPart() uint32 {
 	if x != nil {
-		return x.Supervisors
+		return x.Part
 	}
-	return nil
+	return 0
+}
+
+func (x *TorusConfiguration) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+// ConfigurationStatus says which TorusConfiguration a DNP half has: in answer to each one that it was given to broadcast.
+type ConfigurationStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`      // who says it, as in its certificate
+	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`   // boot epoch of its DNP half, from 1
+	Number        uint64                 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"` // of the newest that it has, all parts of it; 0: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfigurationStatus) Reset() {
+	*x = ConfigurationStatus{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfigurationStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfigurationStatus) ProtoMessage() {}
+
+func (x *ConfigurationStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfigurationStatus.ProtoReflect.Descriptor instead.
+func (*ConfigurationStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ConfigurationStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ConfigurationStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ConfigurationStatus) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
 }
 
 // TorusMask is the supervisors' word on the channel mask of one node.
@@ -4449,7 +4538,7 @@ type TorusMask struct {
 
 func (x *TorusMask) Reset() {
 	*x = TorusMask{}
-	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4461,7 +4550,7 @@ func (x *TorusMask) String() string {
 func (*TorusMask) ProtoMessage() {}
 
 func (x *TorusMask) ProtoReflect() protoreflect.Message {
-	mi := &file_lofamo_v1_wire_proto_msgTypes[43]
+	mi := &file_lofamo_v1_wire_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4474,7 +4563,7 @@ func (x *TorusMask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TorusMask.ProtoReflect.Descriptor instead.
 func (*TorusMask) Descriptor() ([]byte, []int) {
-	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{43}
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TorusMask) GetRank() uint32 {
@@ -4503,7 +4592,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xa0\f\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xf5\f\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -4536,7 +4625,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"peer_order\x18\x1d \x01(\v2\x14.lofamo.v1.PeerOrderH\x00R\tpeerOrder\x128\n" +
 	"\vpeer_status\x18\x1e \x01(\v2\x15.lofamo.v1.PeerStatusH\x00R\n" +
 	"peerStatus\x12P\n" +
-	"\x13torus_configuration\x18\x1f \x01(\v2\x1d.lofamo.v1.TorusConfigurationH\x00R\x12torusConfiguration\x12\"\n" +
+	"\x13torus_configuration\x18\x1f \x01(\v2\x1d.lofamo.v1.TorusConfigurationH\x00R\x12torusConfiguration\x12S\n" +
+	"\x14configuration_status\x18  \x01(\v2\x1e.lofamo.v1.ConfigurationStatusH\x00R\x13configurationStatus\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -4837,14 +4927,19 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"configured\x18\t \x03(\v2\x0f.lofamo.v1.PeerR\n" +
 	"configured\x12$\n" +
 	"\rconfiguration\x18\n" +
-	" \x01(\bR\rconfiguration\"\xc1\x01\n" +
+	" \x01(\bR\rconfiguration\"\xcf\x01\n" +
 	"\x12TorusConfiguration\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x16\n" +
 	"\x06absent\x18\x03 \x03(\rR\x06absent\x12\x19\n" +
 	"\bdelay_us\x18\x04 \x01(\rR\adelayUs\x12*\n" +
-	"\x05masks\x18\x05 \x03(\v2\x14.lofamo.v1.TorusMaskR\x05masks\x12 \n" +
-	"\vsupervisors\x18\x06 \x03(\tR\vsupervisors\"3\n" +
+	"\x05masks\x18\x05 \x03(\v2\x14.lofamo.v1.TorusMaskR\x05masks\x12\x12\n" +
+	"\x04part\x18\a \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18\b \x01(\rR\x05partsJ\x04\b\x06\x10\a\"W\n" +
+	"\x13ConfigurationStatus\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\"3\n" +
 	"\tTorusMask\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
 	"\x04mask\x18\x02 \x01(\rR\x04mask*\xa0\x01\n" +
@@ -4888,61 +4983,62 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 }
 
 var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_lofamo_v1_wire_proto_goTypes = []any{
-	(Checksum)(0),              // 0: lofamo.v1.Checksum
-	(Half)(0),                  // 1: lofamo.v1.Half
-	(ProcedureState)(0),        // 2: lofamo.v1.ProcedureState
-	(MapKnowledge)(0),          // 3: lofamo.v1.MapKnowledge
-	(Ack_Status)(0),            // 4: lofamo.v1.Ack.Status
-	(*Envelope)(nil),           // 5: lofamo.v1.Envelope
-	(*Message)(nil),            // 6: lofamo.v1.Message
-	(*ReportID)(nil),           // 7: lofamo.v1.ReportID
-	(*Reports)(nil),            // 8: lofamo.v1.Reports
-	(*Report)(nil),             // 9: lofamo.v1.Report
-	(*Reading)(nil),            // 10: lofamo.v1.Reading
-	(*Observation)(nil),        // 11: lofamo.v1.Observation
-	(*Ack)(nil),                // 12: lofamo.v1.Ack
-	(*PathRequest)(nil),        // 13: lofamo.v1.PathRequest
-	(*PathReply)(nil),          // 14: lofamo.v1.PathReply
-	(*PathAck)(nil),            // 15: lofamo.v1.PathAck
-	(*Again)(nil),              // 16: lofamo.v1.Again
-	(*Challenge)(nil),          // 17: lofamo.v1.Challenge
-	(*Answer)(nil),             // 18: lofamo.v1.Answer
-	(*Relayed)(nil),            // 19: lofamo.v1.Relayed
-	(*Hop)(nil),                // 20: lofamo.v1.Hop
-	(*Downcall)(nil),           // 21: lofamo.v1.Downcall
-	(*BulkRequest)(nil),        // 22: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),       // 23: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),           // 24: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),         // 25: lofamo.v1.ChunkRange
-	(*Told)(nil),               // 26: lofamo.v1.Told
-	(*ToldNode)(nil),           // 27: lofamo.v1.ToldNode
-	(*ToldFault)(nil),          // 28: lofamo.v1.ToldFault
-	(*Interest)(nil),           // 29: lofamo.v1.Interest
-	(*OrderNumber)(nil),        // 30: lofamo.v1.OrderNumber
-	(*DiagnosisOrder)(nil),     // 31: lofamo.v1.DiagnosisOrder
-	(*DiagnosisFindings)(nil),  // 32: lofamo.v1.DiagnosisFindings
-	(*LinkFinding)(nil),        // 33: lofamo.v1.LinkFinding
-	(*DiagnosisTest)(nil),      // 34: lofamo.v1.DiagnosisTest
-	(*JobEureka)(nil),          // 35: lofamo.v1.JobEureka
-	(*MaskOrder)(nil),          // 36: lofamo.v1.MaskOrder
-	(*MaskStatus)(nil),         // 37: lofamo.v1.MaskStatus
-	(*ProcedureOrder)(nil),     // 38: lofamo.v1.ProcedureOrder
-	(*ProcedureStep)(nil),      // 39: lofamo.v1.ProcedureStep
-	(*ProcedureStatus)(nil),    // 40: lofamo.v1.ProcedureStatus
-	(*MapOrder)(nil),           // 41: lofamo.v1.MapOrder
-	(*MapFindings)(nil),        // 42: lofamo.v1.MapFindings
-	(*MappedNode)(nil),         // 43: lofamo.v1.MappedNode
-	(*PeerOrder)(nil),          // 44: lofamo.v1.PeerOrder
-	(*Peer)(nil),               // 45: lofamo.v1.Peer
-	(*PeerStatus)(nil),         // 46: lofamo.v1.PeerStatus
-	(*TorusConfiguration)(nil), // 47: lofamo.v1.TorusConfiguration
-	(*TorusMask)(nil),          // 48: lofamo.v1.TorusMask
-	(*DeliveryStatus)(nil),     // 49: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),         // 50: lofamo.v1.HalfHealth
-	(State)(0),                 // 51: lofamo.v1.State
-	(Cause)(0),                 // 52: lofamo.v1.Cause
+	(Checksum)(0),               // 0: lofamo.v1.Checksum
+	(Half)(0),                   // 1: lofamo.v1.Half
+	(ProcedureState)(0),         // 2: lofamo.v1.ProcedureState
+	(MapKnowledge)(0),           // 3: lofamo.v1.MapKnowledge
+	(Ack_Status)(0),             // 4: lofamo.v1.Ack.Status
+	(*Envelope)(nil),            // 5: lofamo.v1.Envelope
+	(*Message)(nil),             // 6: lofamo.v1.Message
+	(*ReportID)(nil),            // 7: lofamo.v1.ReportID
+	(*Reports)(nil),             // 8: lofamo.v1.Reports
+	(*Report)(nil),              // 9: lofamo.v1.Report
+	(*Reading)(nil),             // 10: lofamo.v1.Reading
+	(*Observation)(nil),         // 11: lofamo.v1.Observation
+	(*Ack)(nil),                 // 12: lofamo.v1.Ack
+	(*PathRequest)(nil),         // 13: lofamo.v1.PathRequest
+	(*PathReply)(nil),           // 14: lofamo.v1.PathReply
+	(*PathAck)(nil),             // 15: lofamo.v1.PathAck
+	(*Again)(nil),               // 16: lofamo.v1.Again
+	(*Challenge)(nil),           // 17: lofamo.v1.Challenge
+	(*Answer)(nil),              // 18: lofamo.v1.Answer
+	(*Relayed)(nil),             // 19: lofamo.v1.Relayed
+	(*Hop)(nil),                 // 20: lofamo.v1.Hop
+	(*Downcall)(nil),            // 21: lofamo.v1.Downcall
+	(*BulkRequest)(nil),         // 22: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),        // 23: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),            // 24: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),          // 25: lofamo.v1.ChunkRange
+	(*Told)(nil),                // 26: lofamo.v1.Told
+	(*ToldNode)(nil),            // 27: lofamo.v1.ToldNode
+	(*ToldFault)(nil),           // 28: lofamo.v1.ToldFault
+	(*Interest)(nil),            // 29: lofamo.v1.Interest
+	(*OrderNumber)(nil),         // 30: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),      // 31: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil),   // 32: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),         // 33: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),       // 34: lofamo.v1.DiagnosisTest
+	(*JobEureka)(nil),           // 35: lofamo.v1.JobEureka
+	(*MaskOrder)(nil),           // 36: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),          // 37: lofamo.v1.MaskStatus
+	(*ProcedureOrder)(nil),      // 38: lofamo.v1.ProcedureOrder
+	(*ProcedureStep)(nil),       // 39: lofamo.v1.ProcedureStep
+	(*ProcedureStatus)(nil),     // 40: lofamo.v1.ProcedureStatus
+	(*MapOrder)(nil),            // 41: lofamo.v1.MapOrder
+	(*MapFindings)(nil),         // 42: lofamo.v1.MapFindings
+	(*MappedNode)(nil),          // 43: lofamo.v1.MappedNode
+	(*PeerOrder)(nil),           // 44: lofamo.v1.PeerOrder
+	(*Peer)(nil),                // 45: lofamo.v1.Peer
+	(*PeerStatus)(nil),          // 46: lofamo.v1.PeerStatus
+	(*TorusConfiguration)(nil),  // 47: lofamo.v1.TorusConfiguration
+	(*ConfigurationStatus)(nil), // 48: lofamo.v1.ConfigurationStatus
+	(*TorusMask)(nil),           // 49: lofamo.v1.TorusMask
+	(*DeliveryStatus)(nil),      // 50: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),          // 51: lofamo.v1.HalfHealth
+	(State)(0),                  // 52: lofamo.v1.State
+	(Cause)(0),                  // 53: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
@@ -4972,71 +5068,72 @@ var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	44, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
 	46, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
 	47, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
-	12, // 27: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 28: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	9,  // 29: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	49, // 30: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	50, // 31: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	50, // 32: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	7,  // 33: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	11, // 34: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	10, // 35: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	51, // 36: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	4,  // 37: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 38: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 39: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 40: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 41: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 42: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 43: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 44: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 45: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	5,  // 46: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	20, // 47: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 48: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	5,  // 49: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 50: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 51: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 52: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 53: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	25, // 54: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	27, // 55: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	51, // 56: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	52, // 57: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	28, // 58: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	51, // 59: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	52, // 60: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	30, // 61: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	30, // 62: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 63: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	51, // 64: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	33, // 65: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	34, // 66: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	34, // 67: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	34, // 68: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	34, // 69: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,  // 70: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	30, // 71: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,  // 72: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	30, // 73: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 74: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,  // 75: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	39, // 76: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	30, // 77: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	30, // 78: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	43, // 79: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,  // 80: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,  // 81: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	45, // 82: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	45, // 83: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	45, // 84: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	45, // 85: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	48, // 86: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	87, // [87:87] is the sub-list for method output_type
-	87, // [87:87] is the sub-list for method input_type
-	87, // [87:87] is the sub-list for extension type_name
-	87, // [87:87] is the sub-list for extension extendee
-	0,  // [0:87] is the sub-list for field type_name
+	48, // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
+	12, // 28: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 29: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	9,  // 30: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	50, // 31: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	51, // 32: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	51, // 33: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	7,  // 34: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	11, // 35: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	10, // 36: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	52, // 37: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	4,  // 38: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 39: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 40: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 41: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 42: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 43: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 44: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 45: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 46: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	5,  // 47: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	20, // 48: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 49: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	5,  // 50: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 51: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 52: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 53: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 54: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	25, // 55: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	27, // 56: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	52, // 57: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	53, // 58: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	28, // 59: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	52, // 60: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	53, // 61: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	30, // 62: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	30, // 63: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 64: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	52, // 65: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	33, // 66: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	34, // 67: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	34, // 68: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	34, // 69: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	34, // 70: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,  // 71: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	30, // 72: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,  // 73: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	30, // 74: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 75: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,  // 76: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	39, // 77: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	30, // 78: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	30, // 79: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	43, // 80: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,  // 81: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,  // 82: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	45, // 83: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	45, // 84: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	45, // 85: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	45, // 86: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	49, // 87: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	88, // [88:88] is the sub-list for method output_type
+	88, // [88:88] is the sub-list for method input_type
+	88, // [88:88] is the sub-list for extension type_name
+	88, // [88:88] is the sub-list for extension extendee
+	0,  // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -5072,6 +5169,7 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_PeerOrder)(nil),
 		(*Message_PeerStatus)(nil),
 		(*Message_TorusConfiguration)(nil),
+		(*Message_ConfigurationStatus)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -5079,7 +5177,7 @@ func file_lofamo_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -26,18 +26,25 @@ func (b *bucket) has(burst float64) bool { return b.spent+1 <= burst }
 type budgets struct {
 	links   Mask
 	self    bucket
+	jobs    bucket // of self, what jobs may spend
 	byLink  [grid.NumDirections]bucket
 	origins map[grid.Coord]*bucket
 	sweepAt time.Time
 }
 
-// own says whether this node may raise a broadcast.
-func (b *budgets) own(now time.Time) bool {
+// own says whether this node may raise a broadcast. Half of what it may raise is out of jobs' reach, for what the cluster itself has to say.
+func (b *budgets) own(now time.Time, t Topic) bool {
 	b.self.settle(now, ownRate)
-	return b.self.has(ownBurst)
+	b.jobs.settle(now, ownRate/2)
+	return b.self.has(ownBurst) && (t != TopicJob || b.jobs.has(ownBurst/2))
 }
 
-func (b *budgets) takeOwn() { b.self.spent++ }
+func (b *budgets) takeOwn(t Topic) {
+	b.self.spent++
+	if t == TopicJob {
+		b.jobs.spent++
+	}
+}
 
 // take returns how to spend a token of a link and one of an origin; nil: there is none.
 func (b *budgets) take(now time.Time, d grid.Direction, origin grid.Coord) func() {

@@ -51,7 +51,7 @@
 //	 22     8   number, from 1
 //	 30     n   body, at most MaxBody
 //
-// Kinds 5 and 6 are kept for data of more than one frame (§4.3.5), which there is not yet. The payload of frames of TypeBarrier stands at Barrier.
+// Kinds 5 to 7 are of data of more than one frame: they stand at Data. The payload of frames of TypeBarrier stands at Barrier.
 package express
 
 import (

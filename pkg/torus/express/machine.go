@@ -62,6 +62,8 @@ type held struct {
 	place int
 	told  bool // the copy knows that it was delivered
 	owed  bool // an earlier life did not get to that
+	given bool // this life has delivered it
+	sure  bool // and whom it was for has it: see HandedOver
 	wait  Mask // who is not known to have it
 	sent  Mask // where it is on its way
 	step  time.Duration
@@ -141,19 +143,32 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 	return m.out
 }
 
-// tell notes in the copy what steps before have delivered; what an earlier life did not get to deliver is delivered now.
+// HandedOver says that what all steps so far have delivered is with whom it is for. Only then it is noted in the copy: who steps several times before it hands over
+// anything, and is killed in between, delivers it in its next life.
+func (m *Machine) HandedOver() {
+	if m.untold == 0 {
+		return
+	}
+	for _, h := range m.held {
+		h.sure = h.given
+	}
+}
+
+// tell notes in the copy what has been handed over; what an earlier life did not get to deliver is delivered now.
 func (m *Machine) tell(now time.Time) {
 	m.untold = 0
 	for _, h := range m.held {
 		switch {
 		case h.told:
 		case h.owed:
-			h.owed = false
+			h.owed, h.given = false, true
 			m.untold++
 			m.out.Deliver = append(m.out.Deliver, h.msg)
-		default:
+		case h.sure:
 			h.told = true
 			m.keep(now, h)
+		default:
+			m.untold++
 		}
 	}
 }
@@ -166,7 +181,7 @@ func (m *Machine) raise(now time.Time, r Raise) (ID, error) {
 		return ID{}, fmt.Errorf("raise a broadcast on %s: priority %d, want 0 to %d: %w", r.Topic, r.Priority, MaxPriority, ErrInvalid)
 	case headerSize+len(r.Body) > min(MaxPayload, m.cfg.MaxPayload):
 		return ID{}, fmt.Errorf("raise a broadcast on %s: body of %d bytes, want at most %d: %w", r.Topic, len(r.Body), min(MaxPayload, m.cfg.MaxPayload)-headerSize, ErrInvalid)
-	case !m.budget.own(now):
+	case !m.budget.own(now, r.Topic):
 		m.stats.Refused[r.Topic.index()]++
 		return ID{}, fmt.Errorf("raise a broadcast on %s: %d a second: %w", r.Topic, ownRate, ErrRate)
 	}
@@ -175,7 +190,7 @@ func (m *Machine) raise(now time.Time, r Raise) (ID, error) {
 		m.stats.Refused[r.Topic.index()]++
 		return ID{}, fmt.Errorf("raise a broadcast on %s: priority %d: %w", r.Topic, r.Priority, ErrNoRoom)
 	}
-	m.budget.takeOwn()
+	m.budget.takeOwn(r.Topic)
 	m.number++
 	id := ID{Origin: m.cfg.Self, Epoch: m.cfg.Epoch, Number: m.number}
 	m.stats.Raised[r.Topic.index()]++
@@ -191,6 +206,7 @@ func (m *Machine) take(now time.Time, h *held) {
 		m.places &^= 1 << h.place
 		return
 	}
+	h.given = true
 	m.insert(h)
 	m.keep(now, h)
 	m.untold++

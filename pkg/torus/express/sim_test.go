@@ -29,6 +29,7 @@ type world struct {
 	noPing bool
 
 	placeless bool // barriers have no place
+	withData  bool // data goes round
 	steps     int
 	judge     func(*station, BarrierResult)
 }
@@ -58,6 +59,12 @@ type station struct {
 	bars      *Barriers
 	waits     map[Barrier]Arrive
 	results   map[Barrier][]BarrierResult
+
+	data   *Data
+	came   map[DataID]int     // data that came whole in this life
+	frames [kindPiece + 1]int // of data, sent
+	forge  func(*Send)        // nil: it is honest
+	doubts func(Datum) bool   // nil: it takes all
 }
 
 type event struct {
@@ -146,6 +153,10 @@ func (w *world) start(n *station) {
 	}
 	n.m = New(cfg, w.now)
 	w.stepBarriers(n, w.ways(n))
+	if w.withData {
+		n.data, n.came = NewData(w.links(), w.period, 0), map[DataID]int{} // it keeps nothing
+		w.stepData(n, w.ways(n))
+	}
 	w.wait(n, n.life)
 	w.step(n, w.ways(n))
 	w.tick(n, n.life)
@@ -171,6 +182,9 @@ func (w *world) tick(n *station, life int) {
 	if n.bars.Busy() {
 		w.stepBarriers(n, Tick{})
 	}
+	if n.data != nil && n.data.Busy() {
+		w.stepData(n, Tick{})
+	}
 	w.after(w.period, func() { w.tick(n, life) })
 }
 
@@ -191,6 +205,7 @@ func (w *world) run(d time.Duration) {
 
 func (w *world) step(n *station, ev Event) Output {
 	w.steps++
+	n.m.HandedOver()
 	out := n.m.Step(w.now, ev)
 	n.number, n.unnoted, n.deaf = n.m.Number(), n.unnoted[:0], out.Deaf
 	for _, k := range out.Keep {
@@ -229,6 +244,24 @@ func (w *world) stepBarriers(n *station, ev Event) BarrierOutput {
 	}
 	for _, s := range out.Send {
 		w.carry(n, s, func(to *station, ev *Received) { w.stepBarriers(to, ev) })
+	}
+	return out
+}
+
+func (w *world) stepData(n *station, ev Event) DataOutput {
+	w.steps++
+	out := n.data.Step(w.now, ev)
+	for i := range out.Send {
+		s := out.Send[i]
+		n.frames[s.Payload[0]]++
+		if n.forge != nil {
+			n.forge(&s)
+		}
+		w.carry(n, s, func(to *station, ev *Received) { w.stepData(to, ev) })
+	}
+	for _, d := range out.Deliver {
+		n.came[d.DataID]++
+		w.stepData(n, Judged{ID: d.DataID, Good: n.doubts == nil || !n.doubts(d)})
 	}
 	return out
 }

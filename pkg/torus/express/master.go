@@ -12,12 +12,18 @@ import (
 // of one by the end of its period has its master. Where the torus has fallen apart each part finds its own.
 //
 // The paper has a period for each node. Here a period is for eight times as many ranks as the one before (rank 0; 1 to 7; 8 to 63 …), so
-// that the rounds of a large cluster are short; of several that speak in a period the highest counts. A period is the settle time, two
-// Network Delays: within it all that begin their period one delay later are heard too. Who hears a higher one later still, since the
+// that the rounds of a large cluster are short; of several that speak in a period the highest counts. Those of a period do not speak at once but, the
+// highest first, within a Network Delay, so that most have heard a higher one by then and are silent. A period is two settle times, four Network Delays: within it all
+// that begin their period one delay later are heard too. Who hears a higher one later still, since the
 // delay was guessed too short, takes that: so all that are connected come to agree on the highest that has spoken.
+//
+// Who begins a round says so to all, that they are in step.
 
 // masterBody is the body of a broadcast of TopicMaster: round 8 bytes, rank 4 bytes, big endian.
 const masterBody = 8 + 4
+
+// nobody is the rank of who only says that a round begins.
+const nobody = ^uint32(0)
 
 // MasterPeriod returns in which period of a round a rank speaks, from 0.
 func MasterPeriod(rank uint32) int {
@@ -29,10 +35,11 @@ func MasterPeriod(rank uint32) int {
 
 // Master is a node's part in the selection. One goroutine owns it.
 //
-//	Idle ──Begin, or another's claim of a new round──► Listening ──own period, nobody higher heard──► claims
+//	Idle ──Begin, or a new round is heard of──► Listening ──own period, nobody higher heard──► claims
 //	Listening ──end of the period of the highest that was heard──► Chosen ──a higher one is heard──► Chosen
 type Master struct {
 	rank   uint32
+	delay  time.Duration // Network Delay
 	period time.Duration
 
 	round   uint64
@@ -45,7 +52,25 @@ type Master struct {
 
 // NewMaster returns the part of a node of that rank in a network of that delay.
 func NewMaster(rank uint32, networkDelay time.Duration) *Master {
-	return &Master{rank: rank, period: max(1, Settle(networkDelay))}
+	m := &Master{}
+	m.Set(rank, networkDelay)
+	return m
+}
+
+// Set changes the node's rank, which is below 2^32-1, and the delay, for the rounds that begin from now on.
+func (m *Master) Set(rank uint32, networkDelay time.Duration) {
+	m.rank, m.delay, m.period = min(rank, nobody-1), max(0, networkDelay), max(1, 2*Settle(networkDelay))
+}
+
+// at is when in a round the node speaks: within its period as the ranks of that period follow each other.
+func (m *Master) at() time.Duration {
+	p := MasterPeriod(m.rank)
+	at := time.Duration(p) * m.period
+	if p > 0 {
+		first := uint64(1) << (3 * (p - 1)) // 1, 8, 64 …: of seven times as many
+		at += time.Duration(float64(m.delay) * float64(uint64(m.rank)-first) / float64(7*first))
+	}
+	return at
 }
 
 // MasterOutput is what is to be done: broadcast Claim on TopicMaster, if there is one; take note of the master, if it is new; and call
@@ -63,7 +88,15 @@ func (m *Master) Begin(now time.Time, round uint64) (MasterOutput, error) {
 		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d: %w", round, m.round, ErrInvalid)
 	}
 	m.begin(now, round)
-	return m.Tick(now), nil
+	out := m.Tick(now)
+	if out.Claim == nil {
+		out.Claim = appendMaster(round, nobody)
+	}
+	return out, nil
+}
+
+func appendMaster(round uint64, rank uint32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, round), rank)
 }
 
 func (m *Master) begin(now time.Time, round uint64) {
@@ -82,7 +115,12 @@ func (m *Master) Heard(now time.Time, body []byte) (MasterOutput, error) {
 	}
 	if round > m.round {
 		m.begin(now, round)
-		m.began = now.Add(-time.Duration(MasterPeriod(rank)) * m.period) // it speaks in its period: this node is not behind it
+		if rank != nobody {
+			m.began = now.Add(-time.Duration(MasterPeriod(rank)) * m.period) // it speaks in its period: this node is not behind it
+		}
+	}
+	if rank == nobody {
+		return m.Tick(now), nil
 	}
 	out := m.take(rank)
 	next := m.Tick(now)
@@ -106,10 +144,10 @@ func (m *Master) Tick(now time.Time) (out MasterOutput) {
 	if m.began.IsZero() {
 		return out
 	}
-	own := m.began.Add(time.Duration(MasterPeriod(m.rank)) * m.period)
+	own := m.began.Add(m.at())
 	if !m.claimed && !now.Before(own) && (!m.heard || m.rank < m.best) {
 		m.claimed = true
-		out.Claim = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, m.round), m.rank)
+		out.Claim = appendMaster(m.round, m.rank)
 		if told := m.take(m.rank); told.Chosen {
 			out.Chosen, out.Rank = true, told.Rank
 		}

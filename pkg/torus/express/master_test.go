@@ -76,7 +76,7 @@ func TestOneMasterInEachComponent(t *testing.T) {
 				}
 			})
 		}
-		w.run(8*Settle(delay) + 2*Life)
+		w.run(16*Settle(delay) + 2*Life)
 		for i, d := range chosen {
 			want := uint32(len(w.nodes))
 			for j, hops := range w.distances(i) {

@@ -93,7 +93,7 @@ const (
 	Alone                     // no link of this node lives
 	Overloaded                // the DNP half has too many barriers
 	Unfit                     // the DNP half refuses it
-	TooMany                   // barriers or calls on this node
+	TooMany                   // barriers or calls on this node, or of this user
 	Differs                   // from what other participants of this node say of it: Here is how many they want
 )
 
@@ -124,6 +124,7 @@ type Output struct {
 type Barriers struct {
 	all    map[Key]*barrier
 	calls  map[uint64]Key
+	users  map[uint32]int             // calls of each user; none: not in it
 	failed map[fault.NodeID]time.Time // since when
 	jobs   map[job]watched
 	watch  []fault.NodeID
@@ -146,6 +147,7 @@ type watched struct {
 
 type barrier struct {
 	key          Key
+	uid          uint32
 	members      []fault.NodeID
 	rank         int
 	participants int
@@ -175,7 +177,7 @@ func (c *count) add(now time.Time) {
 
 // NewBarriers returns what a node begins with: none.
 func NewBarriers() *Barriers {
-	return &Barriers{all: make(map[Key]*barrier), calls: make(map[uint64]Key), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
+	return &Barriers{all: make(map[Key]*barrier), calls: make(map[uint64]Key), users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
 }
 
 // Step handles one event.
@@ -214,7 +216,7 @@ func (s *Barriers) call(now time.Time, c Call) {
 	key := c.Name.Key(c.Members)
 	b := s.all[key]
 	switch {
-	case len(s.calls) >= MaxWaiting, b == nil && len(s.all) >= MaxBarriers && !s.makeRoom():
+	case !Room(MaxWaiting, len(s.calls), c.Name.UID, s.users[c.Name.UID]), b == nil && !s.makeRoom(c.Name.UID):
 		s.out.Outcomes = append(s.out.Outcomes, Outcome{ID: c.ID, End: TooMany})
 		return
 	case b != nil && b.participants != c.Participants:
@@ -222,7 +224,7 @@ func (s *Barriers) call(now time.Time, c Call) {
 		return
 	case b == nil:
 		b = &barrier{
-			key: key, members: c.Members, rank: c.Rank, participants: c.Participants,
+			key: key, uid: c.Name.UID, members: c.Members, rank: c.Rank, participants: c.Participants,
 			here: make(map[string]int), waiting: make(map[uint64]Call),
 		}
 		s.all[key] = b
@@ -232,6 +234,7 @@ func (s *Barriers) call(now time.Time, c Call) {
 	}
 	b.here[c.Participant]++
 	b.waiting[c.ID], s.calls[c.ID] = c, key
+	s.users[c.Name.UID]++
 	b.arrived = b.arrived || len(b.here) >= b.participants
 	b.askAt = now
 	j := job{c.Name.UID, c.Name.Job}
@@ -240,11 +243,22 @@ func (s *Barriers) call(now time.Time, c Call) {
 	s.jobs[j] = watched{c.Members, now.Add(watchFor)}
 }
 
-// makeRoom forgets the barrier at which nobody has waited for the longest time.
-func (s *Barriers) makeRoom() bool {
+// makeRoom says whether a user may have one more barrier. If there is no room it forgets the one at which nobody has waited for the longest time: of the
+// user, whose share is spent, or of all.
+func (s *Barriers) makeRoom(uid uint32) bool {
+	mine := 0
+	for _, b := range s.all {
+		if b.uid == uid {
+			mine++
+		}
+	}
+	if Room(MaxBarriers, len(s.all), uid, mine) {
+		return true
+	}
+	own := uid != 0 && mine >= MaxBarriers/2
 	var oldest *barrier
 	for _, b := range s.ordered() {
-		if len(b.waiting) == 0 && (oldest == nil || b.forgetAt.Before(oldest.forgetAt)) {
+		if len(b.waiting) == 0 && (b.uid == uid || !own) && (oldest == nil || b.forgetAt.Before(oldest.forgetAt)) {
 			oldest = b
 		}
 	}
@@ -262,6 +276,9 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 	}
 	delete(s.calls, id)
 	b := s.all[key]
+	if s.users[b.uid]--; s.users[b.uid] == 0 {
+		delete(s.users, b.uid)
+	}
 	who := b.waiting[id].Participant
 	delete(b.waiting, id)
 	if b.forgetAt = now.Add(keptFor); len(b.waiting) == 0 {

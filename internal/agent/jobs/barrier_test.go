@@ -279,29 +279,45 @@ func TestBarrierBounds(t *testing.T) {
 	d.step(call(1, 2, "x"))
 	d.step(call(2, 3, "y"))
 	d.ended(Outcome{ID: 2, End: Differs, Here: 2})
+	const mine, theirs, root = 1000, 1001, 0 // the first one is mine
 	next := uint64(10)
-	another := func() uint64 {
+	another := func(uid uint32) uint64 {
 		next++
 		c := call(next, 1, "x")
-		c.Name.Generation = next
+		c.Name.UID, c.Name.Generation = uid, next
 		d.step(c)
 		return next
 	}
-	for range MaxBarriers - 1 {
-		another()
+	fill := func(uid uint32, n int) {
+		t.Helper()
+		for range n {
+			another(uid)
+		}
+		d.ended()
+		refused := another(uid)
+		d.ended(Outcome{ID: refused, End: TooMany})
 	}
-	d.ended()
-	refused := another()
-	d.ended(Outcome{ID: refused, End: TooMany})
+	fill(mine, MaxBarriers/2-1) // with the first one
+	fill(theirs, MaxBarriers*3/8)
+	fill(root, MaxBarriers/8)
 	d.step(Left{11}) // its barrier is kept for who comes back, unless there is need
-	another()
+	another(theirs)
 	d.ended()
-	for i := range MaxWaiting - MaxBarriers {
-		d.step(call(uint64(10_000+i), 2, "x"))
+	again := func(i int) Outcome {
+		c := call(uint64(10_000+i), 1, "x")
+		c.Name.UID, c.Name.Generation = mine, 12
+		d.step(c)
+		return Outcome{ID: c.ID, End: TooMany}
+	}
+	waits := MaxWaiting/2 - (MaxBarriers/2 - 1)
+	for i := range waits {
+		again(i)
 	}
 	d.ended()
-	d.step(call(99_999, 2, "x"))
-	d.ended(Outcome{ID: 99_999, End: TooMany})
+	d.ended(again(waits))
+	d.step(Left{10_000})
+	again(waits + 1)
+	d.ended()
 	if n := len(d.s.all); n != MaxBarriers {
 		t.Errorf("%d barriers", n)
 	}

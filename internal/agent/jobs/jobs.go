@@ -20,7 +20,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/servicenet"
 )
 
-// Bounds of what jobs may do. They are for each node, and hold whatever the callers are.
+// Bounds of what jobs may do. They are for each node, all users together; what of it one may have says Room.
 const (
 	MaxMembers      = 1024 // nodes of a barrier: as many as one node may watch
 	MaxParticipants = 256  // processes of one node in a barrier
@@ -35,6 +35,15 @@ func CheckName(field, s string, limit int) error {
 		return fmt.Errorf("%s: given %q: want 1 to %d of a-z, 0-9 and '-', the first and last no '-'", field, s, limit)
 	}
 	return nil
+}
+
+// Room says whether a user may have one more of what all users of a node may have limit of, when all have so many and this one has mine. One who is not root
+// has half at most, and the last eighth is root's: nobody can keep all others out, nor who is to find out why.
+func Room(limit, all int, uid uint32, mine int) bool {
+	if uid == 0 {
+		return all < limit
+	}
+	return mine < limit/2 && all < limit-limit/8
 }
 
 // Limit is a rate for each user: a bucket of Burst, refilled at Rate a second. The zero value lets nothing pass.

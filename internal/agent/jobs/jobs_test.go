@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -111,6 +112,20 @@ func TestWindowTakesEachOnce(t *testing.T) {
 	}
 }
 
+func TestRoom(t *testing.T) {
+	for _, tc := range []struct {
+		all, mine int
+		uid       uint32
+		want      bool
+	}{
+		{0, 0, 7, true}, {50, 49, 7, true}, {50, 50, 7, false}, {88, 0, 7, false}, {87, 0, 7, true}, {99, 99, 0, true}, {100, 0, 0, false},
+	} {
+		if got := Room(100, tc.all, tc.uid, tc.mine); got != tc.want {
+			t.Errorf("%+v: %t", tc, got)
+		}
+	}
+}
+
 func mails() []Mail {
 	k := Key{Hash: [32]byte{1, 31: 2}, Generation: 7}
 	return []Mail{
@@ -152,8 +167,9 @@ func TestMailRefused(t *testing.T) {
 		"bits beyond members": func() []byte { b := cut(6, 0); b[len(b)-1] |= 0x80; return b }(),
 		"flag of 2":           func() []byte { b := cut(1, 0); b[41] = 2; return b }(),
 	} {
-		if m, err := DecodeMail(b); err == nil {
-			t.Errorf("%s: %+v", name, m)
+		m, err := DecodeMail(b)
+		if later := name == "later kind"; err == nil || errors.Is(err, ErrLater) != later || errors.Is(err, ErrMail) == later {
+			t.Errorf("%s: %+v, %v", name, m, err)
 		}
 	}
 }

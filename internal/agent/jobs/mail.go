@@ -86,8 +86,12 @@ type Mail struct {
 // MaxEnvelope bounds the envelope of a eureka, in bytes: what an express broadcast takes.
 const MaxEnvelope = 1200
 
-// ErrMail is wrapped when bytes are no mail.
-var ErrMail = errors.New("mail between the halves about jobs is malformed")
+var (
+	// ErrMail is wrapped when bytes are no mail.
+	ErrMail = errors.New("mail between the halves about jobs is malformed")
+	// ErrLater is returned when a mail is of a kind that a later version may have: it is passed over.
+	ErrLater = errors.New("mail between the halves about jobs is of a later version")
+)
 
 // Append encodes a mail behind dst.
 func (m Mail) Append(dst []byte) []byte {
@@ -172,8 +176,10 @@ func DecodeMail(b []byte) (Mail, error) {
 		if n%8 != 0 && set[n/8]>>(n%8) != 0 {
 			r.fail("bits beyond the members")
 		}
+	case 0:
+		r.fail("kind 0: want 1 to %d", Status)
 	default:
-		r.fail("kind %d: want 1 to %d", b[0], Status)
+		return Mail{}, ErrLater
 	}
 	if len(r.b) > 0 {
 		r.fail("%d bytes too many", len(r.b))

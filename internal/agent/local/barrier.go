@@ -278,7 +278,7 @@ func (s *Server) barrierEnd(c jobs.Call, o jobs.Outcome) (*lofamov1.BarrierRespo
 	case jobs.Differs:
 		return nil, status.Errorf(codes.InvalidArgument, "participants: given %d: want %d, as others of this node say for the %s", c.Participants, o.Here, what)
 	case jobs.TooMany:
-		return nil, status.Errorf(codes.ResourceExhausted, "%s: too many barriers, or calls that wait, on this node: want at most %d and %d", what, jobs.MaxBarriers, jobs.MaxWaiting)
+		return nil, status.Errorf(codes.ResourceExhausted, "%s: too many barriers, or calls that wait, on this node: want at most %d and %d, and half of that of one user", what, jobs.MaxBarriers, jobs.MaxWaiting)
 	default:
 		return nil, status.Errorf(codes.InvalidArgument, "%s: the DNP half refuses it", what)
 	}

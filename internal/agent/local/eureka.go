@@ -30,7 +30,7 @@ type eurekas struct {
 	window    jobs.Window
 	number    uint64
 	asked     map[uint64]chan jobs.Mail // by the number of the request
-	listeners map[*listener]bool
+	listeners map[*listener]uint32      // and the user who listens
 }
 
 // listener is one watch.
@@ -44,7 +44,7 @@ type listener struct {
 
 func newEurekas() *eurekas {
 	return &eurekas{
-		limit: jobs.Limit{Rate: 10, Burst: 20}, asked: make(map[uint64]chan jobs.Mail), listeners: make(map[*listener]bool),
+		limit: jobs.Limit{Rate: 10, Burst: 20}, asked: make(map[uint64]chan jobs.Mail), listeners: make(map[*listener]uint32),
 	}
 }
 
@@ -61,8 +61,8 @@ func (s *Server) WatchEureka(req *lofamov1.WatchEurekaRequest, stream grpc.Serve
 	if req.Uid != nil {
 		l.uid = req.GetUid()
 	}
-	if !s.eurekas.listen(l) {
-		return status.Errorf(codes.ResourceExhausted, "%d watch eurekas: no more are taken on one node", maxListeners)
+	if !s.eurekas.listen(l, who.uid) {
+		return status.Errorf(codes.ResourceExhausted, "uid %d watches eurekas too often: want at most %d on one node, and half of that of one user", who.uid, maxListeners)
 	}
 	defer s.eurekas.unlisten(l)
 	if err := stream.Send(&lofamov1.WatchEurekaResponse{}); err != nil {
@@ -82,13 +82,19 @@ func (s *Server) WatchEureka(req *lofamov1.WatchEurekaRequest, stream grpc.Serve
 	}
 }
 
-func (e *eurekas) listen(l *listener) bool {
+func (e *eurekas) listen(l *listener, by uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.listeners) >= maxListeners {
+	mine := 0
+	for _, uid := range e.listeners {
+		if uid == by {
+			mine++
+		}
+	}
+	if !jobs.Room(maxListeners, len(e.listeners), by, mine) {
 		return false
 	}
-	e.listeners[l] = true
+	e.listeners[l] = by
 	return true
 }
 

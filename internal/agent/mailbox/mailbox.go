@@ -51,7 +51,7 @@ type Stats struct {
 	Sent, Received uint64
 	DroppedFull    uint64 // not sent: queue full
 	DroppedAbsent  uint64 // not sent: nobody listened
-	Bad            uint64 // received and refused: wrong CRC, unknown type, too long
+	Bad            uint64 // received and refused: wrong CRC, no type, too long
 }
 
 // Box is one half's end of the mailbox. Its methods may be called from several goroutines; Run only

@@ -279,7 +279,8 @@ func (d *dnpHalf) maintain(now time.Time) {
 	}
 	d.lookAt = now.Add(checkEvery)
 	d.lookAtFares(now)
-	d.countExpress()
+	d.publishCounters(now)
+	d.tellDropped(now)
 	if ev, changed := d.spoolState(); changed {
 		d.do(now, d.core.Step(now, dnpcore.Hint{Event: ev}))
 	}
@@ -415,6 +416,9 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 			d.bulk.take(o)
 			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
 		}
+	}
+	for _, j := range out.Judge {
+		d.do(now, d.core.Step(now, d.openData(j)))
 	}
 	if out.TakeHost {
 		d.do(now, d.core.Step(now, d.page.readHost(now, true)))

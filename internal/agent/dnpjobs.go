@@ -16,11 +16,15 @@ import (
 
 // jobMail is what this half keeps of its mails to the host half about jobs. A queue of the kernel may hold no more than ten of them
 // (net.unix.max_dgram_qlen), and one that is full of them would hold up doorbells and reports, and make this half call itself sick. So they take
-// a part of it (mailbox.Offer), and what finds no room waits here: at most maxJobMail of them, the oldest drop, and each for jobMailLife.
+// a part of it (mailbox.Offer), and what finds no room waits here: at most maxJobMail of them, and each for jobMailLife. Then eurekas drop, the
+// oldest first: what somebody waits for he asks for again.
 type jobMail struct {
 	waiting []waitingMail
 	// answers are the last ones to Raise: the host half asks again when an answer does not come, and nothing is raised twice.
 	answers []jobs.Mail
+	dropped uint64 // found no room, or waited for too long
+	told    uint64 // of them, in the log
+	tellAt  time.Time
 }
 
 type waitingMail struct {
@@ -32,11 +36,16 @@ const (
 	maxJobMail  = 256
 	jobMailLife = 5 * time.Second
 	maxAnswers  = 64
+	// jobMailTold is the time between two lines in the log about what was dropped.
+	jobMailTold = 10 * time.Second
 )
 
 // onJobs takes what the host half asks for its jobs: seed 003 §4.4.3.
 func (d *dnpHalf) onJobs(payload []byte) {
 	m, err := jobs.DecodeMail(payload)
+	if errors.Is(err, jobs.ErrLater) {
+		return
+	}
 	if err != nil {
 		d.step(dnpcore.Exception{Register: watchdog.AddrRDMA, Bits: watchdog.RDMAMailboxBad})
 		return
@@ -102,18 +111,33 @@ func (d *dnpHalf) mailJobs(now time.Time, m jobs.Mail) {
 		return
 	}
 	if d.jobMail.waiting = append(d.jobMail.waiting, waitingMail{m, now.Add(jobMailLife)}); len(d.jobMail.waiting) > maxJobMail {
-		d.jobMail.waiting = slices.Delete(d.jobMail.waiting, 0, 1)
+		i := max(0, slices.IndexFunc(d.jobMail.waiting, func(w waitingMail) bool { return w.mail.Kind == jobs.Delivered }))
+		d.jobMail.waiting = slices.Delete(d.jobMail.waiting, i, i+1)
+		d.jobMail.dropped++
 	}
+}
+
+// tellDropped has a line in the log when mails were dropped: jobs have missed eurekas.
+func (d *dnpHalf) tellDropped(now time.Time) {
+	k := &d.jobMail
+	if k.dropped == k.told || now.Before(k.tellAt) {
+		return
+	}
+	d.log.Warn("the host half does not empty its mailbox: messages for jobs were dropped", "dropped", k.dropped-k.told, "waiting", len(k.waiting))
+	k.told, k.tellAt = k.dropped, now.Add(jobMailTold)
 }
 
 // mailWaiting sends what waits, in order, as far as the mailbox takes it.
 func (d *dnpHalf) mailWaiting(now time.Time) {
 	done := 0
 	for _, w := range d.jobMail.waiting {
-		if now.Before(w.until) && !d.tookJobMail(w.mail) {
+		late := !now.Before(w.until)
+		if !late && !d.tookJobMail(w.mail) {
 			break
 		}
-		done++
+		if done++; late {
+			d.jobMail.dropped++
+		}
 	}
 	d.jobMail.waiting = slices.Delete(d.jobMail.waiting, 0, done)
 }

@@ -53,6 +53,21 @@ func (d *dnpHalf) keepMask(state chanmask.State) {
 	d.noteKept(state, err)
 }
 
+// openData verifies the envelopes of a datum.
+func (d *dnpHalf) openData(j dnpcore.JudgeData) dnpcore.DataOpened {
+	ev := dnpcore.DataOpened{ID: j.ID}
+	for _, b := range j.Envelopes {
+		o, err := servicenet.Open(b, d.verifier)
+		c := o.Msg.GetTorusConfiguration()
+		if err != nil || c == nil {
+			d.log.Warn("data of the torus refused", "data", j.ID.String(), "err", err)
+			return dnpcore.DataOpened{ID: j.ID}
+		}
+		ev.Parts = append(ev.Parts, c)
+	}
+	return ev
+}
+
 func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Reports != nil {
 		return servicenet.SealReports(s.Reports, s.Status, d.signer, servicenet.SealOptions{Health: s.Health})
@@ -62,6 +77,9 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	}
 	if s.Procedure != nil {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ProcedureStatus{ProcedureStatus: s.Procedure}}, d.signer)
+	}
+	if s.Configuration != nil {
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: s.Configuration}}, d.signer)
 	}
 	if s.Mask != nil {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, d.signer)

@@ -48,25 +48,6 @@ func (d *dnpHalf) keepExpress(out *dnpcore.Output) {
 	}
 }
 
-// What the DNP half counts of broadcasts goes into the counters of the register file, topic after topic, and the host half tells people.
-const countsOfTopic = 4 // raised, delivered, repeated, dropped
-
-var _ [regfile.NumCounters - countsOfTopic*express.NumTopics]struct{}
-
-// countExpress publishes the counters, once a second.
-func (d *dnpHalf) countExpress() {
-	s := d.core.ExpressStats()
-	var out [regfile.NumCounters]uint32
-	for t := range express.NumTopics {
-		dropped := s.Refused[t] + s.Expired[t] + s.Evicted[t]
-		for i, v := range [countsOfTopic]uint64{s.Raised[t], s.Delivered[t], s.Repeated[t], dropped} {
-			out[countsOfTopic*t+i] = uint32(v)
-		}
-	}
-	d.countProcedures(out[procedureCounts:])
-	_ = d.page.file.SetCounters(out)
-}
-
 // What the DNP half counts of the fault management procedure stands behind that.
 const (
 	procedureCounts = countsOfTopic * express.NumTopics
@@ -81,8 +62,6 @@ const (
 	countHeld                // messages that may wait, in this half, while a procedure is under way
 	numProcedureCounts
 )
-
-var _ [regfile.NumCounters - procedureCounts - numProcedureCounts]struct{}
 
 func (d *dnpHalf) countProcedures(out []uint32) {
 	s := d.core.ProcedureStats()
@@ -122,28 +101,4 @@ func (s sink) procedures(p *status.Procedures) {
 	s.counter("lofamo_agent_procedures_total", uint64(p.Refused), "refused")
 	s.counter("lofamo_agent_procedure_held_up_total", uint64(p.HeldUp))
 	s.gauge("lofamo_agent_procedure_waiting", float64(p.Waiting))
-}
-
-// broadcasts reads them, by topic; those of topics that are not known are "other".
-func (h *hostHalf) broadcasts() map[string]status.Broadcasts {
-	out := map[string]status.Broadcasts{}
-	counts := h.page.file.Counters()
-	for t := range express.NumTopics {
-		name := "other"
-		if t > 0 {
-			name = express.Topic(t).String()
-		}
-		c := counts[countsOfTopic*t:]
-		out[name] = status.Broadcasts{Raised: c[0], Delivered: c[1], Repeated: c[2], Dropped: c[3]}
-	}
-	return out
-}
-
-func (s sink) broadcasts(by map[string]status.Broadcasts) {
-	for topic, b := range by {
-		s.counter("lofamo_agent_broadcasts_raised_total", uint64(b.Raised), topic)
-		s.counter("lofamo_agent_broadcasts_delivered_total", uint64(b.Delivered), topic)
-		s.counter("lofamo_agent_broadcasts_repeated_total", uint64(b.Repeated), topic)
-		s.counter("lofamo_agent_broadcasts_dropped_total", uint64(b.Dropped), topic)
-	}
 }

@@ -46,12 +46,13 @@ type fakeSupervisor struct {
 	signer   *pki.Signer
 	verifier *pki.Verifier
 
-	mu      sync.Mutex
-	news    *sync.Cond
-	heard   []said
-	answers map[string]fault.Origin // by nonce
-	mask    *lofamov1.MaskStatus    // the last that came
-	mapped  []*lofamov1.MapFindings // all that came
+	mu         sync.Mutex
+	news       *sync.Cond
+	heard      []said
+	answers    map[string]fault.Origin       // by nonce
+	mask       *lofamov1.MaskStatus          // the last that came
+	mapped     []*lofamov1.MapFindings       // all that came
+	configured *lofamov1.ConfigurationStatus // the last that came
 	// procedures are all statuses of procedures that came, findings those of diagnosed links by node and link.
 	procedures []*lofamov1.ProcedureStatus
 	findings   map[string]*lofamov1.LinkFinding
@@ -142,6 +143,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if m := d.Msg.GetMapFindings(); m != nil {
 		f.mapped = append(f.mapped, m)
+	}
+	if st := d.Msg.GetConfigurationStatus(); st != nil {
+		f.configured = st
 	}
 	if d.Msg.GetBulkAnnounce() != nil {
 		f.bulk <- bulkArrival{from: from, announce: &d}

@@ -67,6 +67,7 @@ type hostHalf struct {
 	alarm   *alarm
 	bulk    *hostBulk
 	local   *local.Server // of the jobs on this node
+	poster  poster        // what it has to say to the DNP half
 	lookAt  time.Time     // at the spool
 	// configured is the configuration as it is in its file; peersSeen the file of what the DNP half was told.
 	configured config.Agent
@@ -85,6 +86,7 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 		return fmt.Errorf("host half: %w", err)
 	}
 	h := &hostHalf{common: c, configured: cfg, peersSeen: seen, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
+	h.poster.waiting = make(chan struct{}, 1)
 	if h.local, err = h.newLocal(); err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
@@ -234,7 +236,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	core, err := hostcore.New(hostcore.Config{
-		Topo: h.topo, Periods: h.periods, MaxHops: h.maxHops(), Rails: rails,
+		Topo: h.topo, Periods: h.periods, MaxHops: h.maxHops(), MaxFrame: h.cfg.MTU, Rails: rails,
 		Interfaces: h.names, Sensed: h.sensed(), Checksums: offered, Kept: kept,
 		Resume:        hostcore.Numbers{OutboxSnapshot: h.copy.numbers.OutboxSnapshot, List: h.copy.numbers.List},
 		GossipSilence: gossipMisses * gossipTiming(h.periods).ProbeInterval,
@@ -291,6 +293,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.serveStatus(ctx); return nil })
 	g.Go(func() error { h.serveLocal(ctx); return nil })
 	g.Go(func() error { h.local.Run(ctx); return nil })
+	g.Go(func() error { h.postWaiting(ctx); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 	"github.com/lofamo/lofamo/internal/agent/jobs"
 	"github.com/lofamo/lofamo/internal/agent/local"
-	"github.com/lofamo/lofamo/internal/agent/mailbox"
 	"github.com/lofamo/lofamo/internal/config"
 )
 
@@ -149,11 +148,6 @@ func (h *hostHalf) SinceBoot() time.Duration { return time.Duration(backup.Since
 // Sign implements local.Half.
 func (h *hostHalf) Sign(m *lofamov1.JobEureka) ([]byte, error) {
 	return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_Eureka{Eureka: m}}, h.signer)
-}
-
-// Post implements local.Half.
-func (h *hostHalf) Post(m jobs.Mail) error {
-	return h.box.Send(mailbox.Message{Type: mailbox.Jobs, Payload: m.Append(nil)})
 }
 
 // onJobs takes what the DNP half says about jobs. Eurekas are verified here, outside the mutex.

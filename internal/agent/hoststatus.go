@@ -45,7 +45,7 @@ func (h *hostHalf) status() status.Status {
 	now := time.Now()
 	s.Delivery.DeliveryStatus = h.core.Delivery(now)
 	h.statusOfHalves(now, &s)
-	s.Broadcasts, s.Procedures = h.broadcasts(), h.procedures()
+	s.Broadcasts, s.Procedures, s.Torus, s.Master = h.broadcasts(), h.procedures(), h.torusCounters(), h.master()
 	s.Migrations = map[string]uint64{}
 	for why, n := range h.core.Migrations() {
 		s.Migrations[why.String()] = n

@@ -18,6 +18,14 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), jobBound)
 	defer cancel()
 	n.togetherAt(ctx, "begin")
+	var files []*regfile.File
+	var before [][regfile.NumCounters]uint32
+	for rank := range n.dims.Nodes() {
+		f := n.awaitFile(n.cfgs[n.dims.At(rank)].StateDir + "/" + RegisterFile)
+		defer func() { _ = f.Close() }()
+		n.awaitRegister("counters of the beginning", func() bool { return f.Counters()[otherCounters+3] > 0 }) // the barrier
+		files, before = append(files, f), append(before, f.Counters())
+	}
 	heard := n.heardAt(ctx, at0)
 	const each = 20
 	done := make(chan error, 2*each)
@@ -40,20 +48,21 @@ func TestManyEurekasAreNoSickness(t *testing.T) {
 		}
 	}
 	// The half looks at its mailbox once a second, after it has published what it counts.
-	var files []*regfile.File
-	for rank := range n.dims.Nodes() {
-		f := n.awaitFile(n.cfgs[n.dims.At(rank)].StateDir + "/" + RegisterFile)
-		defer func() { _ = f.Close() }()
+	for _, f := range files {
 		n.awaitRegister("counters", func() bool {
 			c := f.Counters()
 			return c[countsOfTopic*int(express.TopicJob)] >= each && c[countsOfTopic*int(express.TopicJob)+1] >= each
 		})
-		files = append(files, f)
 	}
 	n.togetherAt(ctx, "end")
 	for rank, f := range files {
 		if v, err := f.Load(watchdog.AddrRDMA); err != nil || v&watchdog.RDMAMailboxFull != 0 {
 			t.Errorf("register RDMA of node %d: %#x, %v", rank, v, err)
+		}
+		for i, c := range counted[:3] { // of the mailbox
+			if n, was := f.Counters()[otherCounters+i], before[rank][otherCounters+i]; n > was {
+				t.Errorf("node %d: %s %s: %d, %d before", rank, c.metric, c.label, n, was)
+			}
 		}
 	}
 }

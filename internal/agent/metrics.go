@@ -79,7 +79,7 @@ type hostMetrics struct {
 func newHostMetrics(h *hostHalf) *hostMetrics {
 	labels := prometheus.Labels{"node": string(h.cfg.Node), "platform": h.cfg.Platform}
 	m := &hostMetrics{h: h, desc: map[string]*prometheus.Desc{}}
-	for _, d := range slices.Concat(families(), faresFamilies()) {
+	for _, d := range slices.Concat(families(), faresFamilies(), counterFamilies()) {
 		m.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
 	}
 	return m
@@ -117,7 +117,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	states := h.core.States()
 	corrupt := h.page.file.Corrupt()
 	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
-	halves, broadcasts, procedures := h.heardFares(time.Now()), h.broadcasts(), h.procedures()
+	halves, broadcasts, procedures, counts := h.heardFares(time.Now()), h.broadcasts(), h.procedures(), h.otherCounts()
 	h.mu.Unlock()
 	halves.rails = fares
 
@@ -139,6 +139,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	s.spool(h)
 	s.broadcasts(broadcasts)
 	s.procedures(procedures)
+	s.counts(counts)
 	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
 	for r := range servicenet.NumRefusals {
 		if r > 0 {

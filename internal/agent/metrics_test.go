@@ -44,7 +44,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	lines := strings.Split(string(page), "\n")
-	for _, f := range slices.Concat(families(), faresFamilies()) {
+	for _, f := range slices.Concat(families(), faresFamilies(), counterFamilies()) {
 		if strings.HasPrefix(f.name, "lofamo_agent_selftest_") {
 			continue // of modules that were in use
 		}

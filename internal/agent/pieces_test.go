@@ -16,7 +16,7 @@ func TestHostHalfMakesEnvelopesWhole(t *testing.T) {
 	h.log = slog.New(slog.DiscardHandler)
 	now := time.Unix(0, 0)
 	long := bytes.Repeat([]byte("order "), 500)
-	pieces, err := routing.Split(grid.Coord{}, long)
+	pieces, err := routing.Split(grid.Coord{}, long, routing.MaxPiece)
 	if err != nil {
 		t.Fatal(err)
 	}

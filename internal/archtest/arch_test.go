@@ -80,7 +80,7 @@ var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
 	"internal/agent/jobs",
-	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/downflow", "internal/supervisor/orderer", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
+	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/configurer", "internal/supervisor/downflow", "internal/supervisor/orderer", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",

@@ -20,9 +20,11 @@ const (
 	RouterProtocolHops    // sent a message that made no hop, or more than it may
 	RouterProtocolOutside // sent a message for a place outside the torus
 	RouterProtocolBack    // sent a message of a flood back to where it had come from
+	RouterProtocolExpress // sent a broadcast, barrier or data that makes no sense
 
-	RouterProtocol = RouterProtocolAck | RouterProtocolOrder | RouterProtocolStream | RouterProtocolHops | RouterProtocolOutside | RouterProtocolBack
-	RouterKnown    = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull | RouterSelfTest | RouterProtocol
+	RouterProtocol = RouterProtocolAck | RouterProtocolOrder | RouterProtocolStream | RouterProtocolHops | RouterProtocolOutside | RouterProtocolBack |
+		RouterProtocolExpress
+	RouterKnown = RouterHopsExceeded | RouterNoRoute | RouterMalformed | RouterCacheFull | RouterSelfTest | RouterProtocol
 )
 
 // RouterQueueFull returns the bit of AddrRouter1 that says that messages for one direction were

@@ -234,7 +234,7 @@ func TestCoreHealth(t *testing.T) {
 		CoreHealth(RouterNoRoute|RouterProtocol, 0, 0, 0) != HealthNormal || CoreHealth(0, 1, 0, 0) != HealthSick || CoreHealth(0, 0, 1, 0) != HealthSick {
 		t.Error("core health by exceptions")
 	}
-	if RouterKnown != 0x7ff || RDMAKnown != 7 || EngineKnown != 0x7f {
+	if RouterKnown != 0xfff || RDMAKnown != 7 || EngineKnown != 0x7f {
 		t.Error("known bits")
 	}
 }

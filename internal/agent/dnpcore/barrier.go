@@ -8,7 +8,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
-	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // Barriers (seed 003 §4.2, §4.4.3; express.Barriers) in a DNP half. What the jobs of this node wait for comes from the host half, which says it again
@@ -114,7 +113,7 @@ func (m *Machine) tickBarriers(now time.Time) {
 func (m *Machine) stepBarriers(now time.Time, ev express.Event) error {
 	out := m.barriers.machine.Step(now, ev)
 	if out.Bad {
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		m.breaks(now, m.links[m.barriers.rx.Dir.Index()], RuleExpress, 1)
 	}
 	for _, s := range out.Send {
 		m.sendExpress(m.links[s.Dir.Index()], torus.TypeBarrier, s.Payload)

@@ -181,6 +181,7 @@ type Machine struct {
 	hops        hops
 	express     expressHalf
 	barriers    barriers
+	data        dataHalf
 	mask        masks
 	proc        proceeding
 	peers       peerWord
@@ -191,6 +192,9 @@ type Machine struct {
 	flow        routing.Flow
 	flowStats   FlowStats
 	inject      bucket // for chunks of this node while another is overloaded
+
+	configuration configurations
+	master        mastership
 
 	out    Output // of the step under way
 	frames []Outgoing
@@ -229,6 +233,7 @@ func New(cfg Config, now time.Time, epoch fault.Epoch) (*Machine, error) {
 	m.express = newExpress(cfg, now, epoch)
 	m.barriers = newBarriers(cfg)
 	m.proc = newProceeding(cfg)
+	m.data = newData(cfg)
 	m.resumeLinks(now)
 	m.resumeHops(now, cfg.Hops)
 	m.resumeSensors(now)
@@ -257,6 +262,9 @@ const seenFor = 250 * time.Millisecond
 func (m *Machine) Step(now time.Time, ev Event) Output {
 	m.out = Output{}
 	m.frames, m.redial, m.hops.keep = m.frames[:0], m.redial[:0], m.hops.keep[:0]
+	if m.express.machine != nil {
+		m.express.machine.HandedOver()
+	}
 	switch ev := ev.(type) {
 	case Tick:
 		m.tick(now)
@@ -289,6 +297,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.beginBack(now, ev.Message, 0)
 	case Exception:
 		m.exceptions.raise(now.Add(m.cfg.Hold), ev.Register, ev.Bits)
+	case DataOpened:
+		m.onDataOpened(now, ev)
 	case OwnMask:
 		m.setHeld(now, ev.Mask)
 	case MaskKept:
@@ -330,6 +340,8 @@ func (m *Machine) tick(now time.Time) {
 	m.tickExpress(now)
 	m.tickBarriers(now)
 	m.tickProcedure(now)
+	m.tickData(now)
+	m.tickMaster(now)
 	m.tickHeld(now)
 	m.tickFlow(now)
 	m.missing(m.reorder.Tick(now))

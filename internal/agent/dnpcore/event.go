@@ -133,7 +133,7 @@ type Extension struct {
 }
 
 // Seal asks for one message to be signed with the DNP half's key and given back by Sealed. Exactly
-// one of Reports, Answer, Findings, Mask, Mapped, Procedure and Peers is set.
+// one of Reports, Answer, Findings, Mask, Mapped, Procedure, Peers and Configuration is set.
 type Seal struct {
 	Reports []fault.Report
 	Status  *lofamov1.DeliveryStatus // to go with Reports; nil: none
@@ -146,7 +146,9 @@ type Seal struct {
 	// Procedure is where this half is in the fault management procedure, or what became of it.
 	Procedure *lofamov1.ProcedureStatus
 	Peers     *lofamov1.PeerStatus
-	Attempt   int // from 1: the first of a report goes by the own host if that can send
+	// Configuration says which configuration of the torus is known.
+	Configuration *lofamov1.ConfigurationStatus
+	Attempt       int // from 1: the first of a report goes by the own host if that can send
 }
 
 // NoteKind sorts what is worth a line in the log.
@@ -171,6 +173,8 @@ const (
 	NoteMask                            // a channel mask changed, here or at a neighbour
 	NoteProcedure                       // the fault management procedure is in another state, or is not begun
 	NotePeers                           // somebody else is at the other end of a link, or this node has another place
+	NoteConfig                          // the supervisors tell all nodes something of the torus
+	NoteMaster                          // another node is the master of this part of the torus
 )
 
 // Note is something worth a line in the log. Notes about repeated conditions come once, when the
@@ -202,6 +206,7 @@ type Output struct {
 	Hand            []HostMail      // held here: tell NotTaken if it does not
 	Open            [][]byte        // envelopes to verify
 	Seal            []Seal
+	Judge           []JudgeData       // data to verify: answer by DataOpened
 	Redial          []grid.Direction  // handshakes to ask for; the shell limits their rate
 	Eurekas         []express.Message // jobs' broadcasts, for the host half
 	EurekasRaised   []EurekaRaised    // answers to RaiseEureka

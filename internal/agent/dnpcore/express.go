@@ -7,7 +7,6 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
-	"github.com/lofamo/lofamo/pkg/watchdog"
 )
 
 // The express broadcast (seed 003 §4, package express) in a DNP half. It needs neither the service network nor the host half: the
@@ -73,6 +72,8 @@ func (m *Machine) onEureka(now time.Time, msg express.Message) {
 		m.onFlow(now, msg.Body)
 	case express.TopicManage:
 		m.onManage(now, msg)
+	case express.TopicMaster:
+		m.onMaster(now, msg.Body)
 	default: // of a later version: it was passed on
 	}
 }
@@ -85,6 +86,10 @@ func (m *Machine) onRaiseEureka(now time.Time, ev RaiseEureka) {
 // onExpress takes the payload of a frame of TypeEureka.
 func (m *Machine) onExpress(now time.Time, l *link, payload []byte) {
 	if m.express.machine == nil {
+		return
+	}
+	if express.IsData(payload) {
+		m.onData(now, l, payload)
 		return
 	}
 	m.express.rx = express.Received{Dir: l.dir, Payload: payload}
@@ -120,6 +125,7 @@ func (m *Machine) waysChanged(now time.Time) {
 		m.express.ways = w
 		_, _ = m.stepExpress(now, w)
 		_ = m.stepBarriers(now, w)
+		_ = m.stepData(now, w)
 	}
 }
 
@@ -127,7 +133,7 @@ func (m *Machine) waysChanged(now time.Time) {
 func (m *Machine) stepExpress(now time.Time, ev express.Event) (express.ID, error) {
 	out := m.express.machine.Step(now, ev)
 	if out.Bad {
-		m.raise(now, watchdog.AddrRouter0, watchdog.RouterMalformed)
+		m.breaks(now, m.links[m.express.rx.Dir.Index()], RuleExpress, 1)
 	}
 	m.out.KeepExpress = append(m.out.KeepExpress, out.Keep...)
 	if out.KeepSeen != nil {

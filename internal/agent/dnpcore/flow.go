@@ -15,8 +15,8 @@ import (
 // trickle is what share of Config.BulkRate a node injects while another is overloaded.
 const trickle = 8
 
-// flowPriority is that of the broadcast: above data, below procedures and jobs' alarms.
-const flowPriority express.Priority = 3
+// flowPriority is that of the broadcast: above jobs' (0 to 3), which may be what the overload is made of, and below procedures.
+const flowPriority express.Priority = 4
 
 // tickFlow looks at this half's own load.
 func (m *Machine) tickFlow(now time.Time) {

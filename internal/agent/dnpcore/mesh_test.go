@@ -41,6 +41,7 @@ type meshNode struct {
 	m       *Machine
 	wake    time.Time
 	dead    bool
+	host    watchdog.HostWord // what its host half says
 	cut     [grid.NumDirections]bool
 	queue   [grid.NumDirections][]torus.Frame // to go by each link
 	air     []Frame                           // that come at the end of the millisecond
@@ -48,6 +49,7 @@ type meshNode struct {
 	back    map[string]int
 	missing []routing.Missing
 	sealed  []Seal
+	saved   bool                     // SaveMask of the last step but the host's
 	stores  map[watchdog.Addr]uint32 // every bit that was ever up
 	noHost  bool                     // its host half is dead
 	mapped  []*lofamov1.MapFindings  // said by it
@@ -71,7 +73,7 @@ func newMesh(t *testing.T, dims string, seed uint64, edit func(c *Config)) *mesh
 		edit(&w.cfg)
 	}
 	for i := range d.Nodes() {
-		w.nodes = append(w.nodes, &meshNode{at: d.At(i), opened: map[string]int{}, back: map[string]int{}, stores: map[watchdog.Addr]uint32{}})
+		w.nodes = append(w.nodes, &meshNode{at: d.At(i), host: watchdog.HostWord{Valid: true}, opened: map[string]int{}, back: map[string]int{}, stores: map[watchdog.Addr]uint32{}})
 	}
 	for _, n := range w.nodes {
 		w.begin(n, Hops{})
@@ -120,6 +122,9 @@ func (w *mesh) step(n *meshNode, ev Event) {
 	}
 	out := n.m.Step(w.now, ev)
 	n.wake = out.Wake
+	if _, host := ev.(Host); !host {
+		n.saved = out.SaveMask
+	}
 	for _, s := range out.Stores {
 		n.stores[s.Addr] |= s.Value
 	}
@@ -159,8 +164,13 @@ func (w *mesh) step(n *meshNode, ev Event) {
 			n.mapped = append(n.mapped, s.Mapped)
 		}
 	}
+	for _, j := range out.Judge {
+		w.step(n, openedData(j))
+	}
 	if out.TakeHost {
-		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: !n.noHost}, Word: watchdog.HostWord{Valid: !n.noHost}})
+		word := n.host
+		word.Valid = !n.noHost
+		w.step(n, Host{Taken: true, Sample: watchdog.Sample{Valid: !n.noHost}, Word: word})
 	}
 	for _, t := range mail {
 		w.step(n, t)
@@ -416,7 +426,7 @@ func TestMeshPieces(t *testing.T) {
 	w.loss = 0.3
 	from, to := w.node("0,0,0"), w.node("2,2,0")
 	long := bytes.Repeat([]byte("envelope "), 400)
-	pieces, err := routing.Split(from.at, long)
+	pieces, err := routing.Split(from.at, long, relay.MaxEnvelope)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +443,7 @@ func TestMeshPieces(t *testing.T) {
 		t.Errorf("%d messages to the host half, want %d pieces", len(to.m.out.ToHost), len(pieces))
 	}
 	long[0]++
-	if pieces, err = routing.Split(from.at, long); err != nil {
+	if pieces, err = routing.Split(from.at, long, relay.MaxEnvelope); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range pieces[1:] {

@@ -116,10 +116,13 @@ func marginDelay(dims grid.Dims, period time.Duration) time.Duration {
 	return min(max(d, procedure.MinDelay), procedure.MaxDelay).Truncate(time.Microsecond)
 }
 
-// alonePlan is that of a procedure which this half begins by itself: as the last order had it, or for all places and a torus of which nothing is known.
+// alonePlan is that of a procedure which this half begins by itself: with the members and the delay that the supervisors told all nodes, or else of the last order, or for all
+// places and a torus of which nothing is known.
 func (m *Machine) alonePlan() procedure.Plan {
 	p := procedure.Plan{Delay: marginDelay(m.cfg.Topo.Dims, m.cfg.Periods.LinkPeriod), DrainTimeout: aloneDrain}
-	if o := m.proc.order; o != nil {
+	if c := &m.configuration.known; c.Number > 0 {
+		p.Delay, p.Absent = min(p.Delay, c.Delay), c.Absent
+	} else if o := m.proc.order; o != nil {
 		known := planOf(o)
 		p.Delay, p.Absent = min(p.Delay, known.Delay), known.Absent
 	}

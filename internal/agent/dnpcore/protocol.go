@@ -28,6 +28,7 @@ const (
 	RuleOutside             // a message to a place outside the torus
 	RuleBack                // a message of a flood that comes from where it had gone
 	RuleRate                // more messages than it may send: they are refused (register router 1)
+	RuleExpress             // a broadcast, a barrier or data that makes no sense
 
 	numRules = iota
 )
@@ -36,7 +37,7 @@ const (
 const Rules = numRules
 
 var ruleNames = [numRules]string{
-	RuleAck: "ack", RuleOrder: "order", RuleStream: "stream", RuleHops: "hops", RuleOutside: "outside", RuleBack: "back", RuleRate: "rate",
+	RuleAck: "ack", RuleOrder: "order", RuleStream: "stream", RuleHops: "hops", RuleOutside: "outside", RuleBack: "back", RuleRate: "rate", RuleExpress: "express",
 }
 
 // String returns the rule's name, as in links.txt of a bundle.
@@ -50,6 +51,7 @@ func (r Rule) String() string {
 var ruleBits = [numRules]uint32{
 	RuleAck: watchdog.RouterProtocolAck, RuleOrder: watchdog.RouterProtocolOrder, RuleStream: watchdog.RouterProtocolStream,
 	RuleHops: watchdog.RouterProtocolHops, RuleOutside: watchdog.RouterProtocolOutside, RuleBack: watchdog.RouterProtocolBack,
+	RuleExpress: watchdog.RouterProtocolExpress,
 }
 
 // breaks notes that a neighbour has broken a rule, n times.

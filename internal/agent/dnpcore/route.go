@@ -172,6 +172,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		m.onPeerOrder(now, body.PeerOrder)
 	case *lofamov1.Message_MapOrder:
 		m.onMapOrder(now, body.MapOrder, o.Name)
+	case *lofamov1.Message_TorusConfiguration:
+		m.onTorusConfiguration(now, body.TorusConfiguration, o.Raw)
 	case *lofamov1.Message_BulkRequest:
 		m.onBulk(o, body.BulkRequest.GetNode(), body.BulkRequest.GetHalf())
 	case *lofamov1.Message_BulkPull:
@@ -191,7 +193,7 @@ func (m *Machine) toHost(envelope []byte) {
 	}
 	parts := [][]byte{envelope}
 	if len(envelope) > relay.MaxEnvelope {
-		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope) // it came in pieces: it can go in pieces
+		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope, relay.MaxEnvelope) // it came in pieces: it can go in pieces
 	}
 	for _, b := range parts {
 		m.out.ToHost = append(m.out.ToHost, relay.Message{Kind: relay.Down, Dst: m.cfg.Topo.Coord, Envelope: b})

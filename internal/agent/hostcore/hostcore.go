@@ -33,8 +33,10 @@ import (
 type Config struct {
 	Topo    *topo.Map
 	Periods config.Periods
-	MaxHops uint8        // allowed to what this half sends by the torus
-	Rails   []fault.Path // that the half has; PathTorus among them
+	MaxHops uint8 // allowed to what this half sends by the torus
+	// MaxFrame bounds a torus frame, in bytes; 0: torus.DefaultMaxFrame.
+	MaxFrame int
+	Rails    []fault.Path // that the half has; PathTorus among them
 
 	Interfaces []string            // names of the service interfaces by their numbers; at least one with PathDirect
 	Sensed     uint8               // number of the interface that the service network's sensor looks at

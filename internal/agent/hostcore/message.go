@@ -1,6 +1,7 @@
 package hostcore
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -8,6 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/routing"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 
@@ -42,6 +44,8 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.passOrder(ev, body.PeerOrder.GetNode())
 	case *lofamov1.Message_MapOrder: // likewise
 		m.passOrder(ev, body.MapOrder.GetNode())
+	case *lofamov1.Message_TorusConfiguration: // the DNP half's, which broadcasts it
+		m.passOrder(ev, string(m.self))
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's
 	default:
 		m.note(NoteRefused, "a message from %s that is not for a host half", ev.Opened.Name)
@@ -175,6 +179,11 @@ func (m *Machine) onDowncall(ev Received) {
 	m.passDown(node, inner)
 }
 
+// room is how long an envelope may be that goes down through the torus in one frame.
+func (c Config) room() int {
+	return relay.RoomDown(torus.MaxPayload(cmp.Or(c.MaxFrame, torus.DefaultMaxFrame)) - torus.HopHeaderSize)
+}
+
 func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 	dst, ok := m.cfg.Topo.At(node)
 	if !ok {
@@ -186,8 +195,12 @@ func (m *Machine) passDown(node fault.NodeID, envelope []byte) {
 		return
 	}
 	parts := [][]byte{envelope}
-	if len(envelope) > relay.MaxEnvelope { // a DNP half of an earlier version refuses the pieces, as this one refused the whole
-		parts, _ = routing.Split(m.cfg.Topo.Coord, envelope) // of a length that it takes
+	if room := m.cfg.room(); len(envelope) > room { // a DNP half of an earlier version refuses the pieces, as this one refused the whole
+		var err error
+		if parts, err = routing.Split(m.cfg.Topo.Coord, envelope, room); err != nil {
+			m.note(NoteRefused, "downcall to %s: %v", node, err)
+			return
+		}
 	}
 	mayWait := servicenet.MayWait(envelope) // pieces of what must not wait must not either
 	for _, b := range parts {

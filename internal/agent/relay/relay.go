@@ -139,6 +139,9 @@ func (m Message) AddHop(h Hop) Message {
 	return m
 }
 
+// RoomDown is the longest envelope of a message with no recorded hops, as Down messages have none, that fits so many bytes.
+func RoomDown(payload int) int { return min(MaxEnvelope, payload-headerSize) }
+
 // Append encodes m behind dst.
 func (m Message) Append(dst []byte) ([]byte, error) {
 	switch {

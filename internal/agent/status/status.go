@@ -57,8 +57,13 @@ type Status struct {
 	Broadcasts map[string]Broadcasts `json:"broadcasts,omitempty"`
 	// Procedures is the fault management procedure at this node; absent: the DNP half takes no part in any.
 	Procedures *Procedures `json:"procedures,omitempty"`
-	Damaged    uint64      `json:"damaged"` // packets that came damaged
-	Refused    uint64      `json:"refused"` // messages refused
+	// Master is known while a node of the part of the torus that this node is in has no way of its own to the supervisors.
+	Master *Master `json:"master,omitempty"`
+	// Torus counts what else the DNP half did since it started, modulo 2^32, by names as "messages_routed/nearer", which are those of the metrics
+	// lofamo_agent_*_total with their label.
+	Torus   map[string]uint64 `json:"torus,omitempty"`
+	Damaged uint64            `json:"damaged"` // packets that came damaged
+	Refused uint64            `json:"refused"` // messages refused
 }
 
 // Half is one half.
@@ -100,6 +105,12 @@ func (h Health) MarshalJSON() ([]byte, error) {
 func (h *Health) UnmarshalJSON(b []byte) error {
 	h.HalfHealth = &lofamov1.HalfHealth{}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, h.HalfHealth)
+}
+
+// Master is who speaks for a part of the torus (seed 003 §4.4.4).
+type Master struct {
+	Node   string `json:"node"`
+	CutOff bool   `json:"cut_off"` // no node of that part reaches the supervisors
 }
 
 // Broadcasts counts express broadcasts of a topic since the DNP half started, modulo 2^32.

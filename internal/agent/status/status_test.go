@@ -39,6 +39,7 @@ func example() Status {
 		Migrations: map[string]uint64{"unanswered": 1, "interface-down": 1},
 		Copy:       Copy{Path: "/var/lib/lofamo/agent/host.backup", Reports: 3},
 		Broadcasts: map[string]Broadcasts{"job": {Raised: 1, Delivered: 20, Repeated: 2, Dropped: 3}, "mask": {}},
+		Torus:      map[string]uint64{"messages_routed/nearer": 12, "barriers/complete": 2, "flow_held": 0},
 		Spool:      Spool{Path: "/var/lib/lofamo/agent/host.spool", Capacity: 4 << 20, Used: 1152, Records: 3},
 	}
 }
@@ -53,10 +54,12 @@ func TestTables(t *testing.T) {
 			d.State, d.Primary, d.Alternate, d.IsolatedNs = lofamov1.PathState_REESTABLISHING, "", "", uint64(83400*time.Millisecond)
 			d.Logged, d.Unanswered, d.OldestNs, d.Shortened = 1, 1, uint64(90*time.Second), 4
 			s.DNP = Half{State: "STALE"}
+			s.Master = &Master{Node: "n1-0-0", CutOff: true}
 		},
 		"isolated-empty": func(s *Status) {
 			s.Delivery.IsolatedNs, s.Delivery.Logged = uint64(2*time.Second), 0
 			s.Delivery.Rails = s.Delivery.Rails[:1]
+			s.Master = &Master{Node: "n1-0-0"}
 		},
 		"no-spool":    func(s *Status) { s.Spool = Spool{Error: "none is configured"} },
 		"spool-fails": func(s *Status) { s.Spool.Error, s.Spool.Lost = "no space left on device", 2 },

@@ -46,6 +46,12 @@ func WriteTable(out io.Writer, s Status) error {
 	fmt.Fprintf(&b, "copy: %s\n", s.Copy)
 	writeBroadcasts(&b, s.Broadcasts)
 	writeProcedures(&b, s.Procedures)
+	writeTorus(&b, s.Torus)
+	if m := s.Master; m != nil && m.CutOff {
+		fmt.Fprintf(&b, "THIS PART OF THE TORUS IS CUT OFF: no node of it reaches the supervisors; its master is %s\n", m.Node)
+	} else if m != nil {
+		fmt.Fprintf(&b, "master of this part of the torus: %s, which reaches the supervisors\n", m.Node)
+	}
 	if s.Damaged > 0 || s.Refused > 0 {
 		fmt.Fprintf(&b, "received: %d packets damaged, %d messages refused\n", s.Damaged, s.Refused)
 	}
@@ -85,6 +91,19 @@ func writeProcedures(b *strings.Builder, p *Procedures) {
 	}
 	fmt.Fprintf(b, "procedures: %s, %d the last; %d with the torus empty, %d without, %d not begun; %d messages held up, %d wait\n",
 		p.State, p.Wave, p.Clear, p.NotClear, p.Refused, p.HeldUp, p.Waiting)
+}
+
+// writeTorus writes a line of what is not 0.
+func writeTorus(b *strings.Builder, counters map[string]uint64) {
+	var some []string
+	for _, name := range slices.Sorted(maps.Keys(counters)) {
+		if n := counters[name]; n > 0 {
+			some = append(some, fmt.Sprintf("%s %d", strings.ReplaceAll(name, "_", " "), n))
+		}
+	}
+	if len(some) > 0 {
+		fmt.Fprintf(b, "torus: %s\n", strings.Join(some, ", "))
+	}
 }
 
 // String describes the spool in a line.

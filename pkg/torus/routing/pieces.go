@@ -22,11 +22,13 @@ import (
 //	    18     6  origin x, y, z, 16 bits each, big endian
 //	    24     1  index, from 0
 //	    25     1  n, how many there are: 2 to MaxPieces
-//	    26        1 to PieceSize bytes of the message; all but the last have PieceSize
+//	    26        1 to PieceSize bytes of the message; PieceSize in all but the last where frames are as long as usual
 const (
-	MaxPiece   = 1200 // bytes: what a relay carries
-	pieceHead  = 26
-	PieceSize  = MaxPiece - pieceHead
+	MaxPiece  = 1200 // bytes: what a relay carries
+	pieceHead = 26
+	PieceSize = MaxPiece - pieceHead
+	// MinPiece is the shortest that whoever has the shortest frames can ask for.
+	MinPiece   = 2 * pieceHead
 	MaxPieces  = 32
 	MaxMessage = MaxPieces * PieceSize // bytes, 37,568
 
@@ -43,15 +45,20 @@ var ErrPiece = errors.New("piece of a message makes no sense")
 // IsPiece tells a piece from an envelope or a chunk packet.
 func IsPiece(b []byte) bool { return len(b) > 0 && b[0] == pieceMark }
 
-// Split cuts a message of origin into pieces of at most MaxPiece bytes. It is longer than MaxPiece and at most MaxMessage.
-func Split(origin grid.Coord, message []byte) ([][]byte, error) {
-	if len(message) <= MaxPiece || len(message) > MaxMessage {
-		return nil, fmt.Errorf("split a message of %d bytes: want %d to %d", len(message), MaxPiece+1, MaxMessage)
+// Split cuts a message of origin into pieces of at most longest bytes each, MinPiece to MaxPiece: what a message has room for in a frame. It is longer than that,
+// and no longer than MaxPieces of them take: MaxMessage where frames are as long as usual.
+func Split(origin grid.Coord, message []byte, longest int) ([][]byte, error) {
+	if longest < MinPiece || longest > MaxPiece {
+		return nil, fmt.Errorf("split a message into pieces of %d bytes: want %d to %d", longest, MinPiece, MaxPiece)
+	}
+	size := longest - pieceHead
+	if len(message) <= longest || len(message) > MaxPieces*size {
+		return nil, fmt.Errorf("split a message of %d bytes: want %d to %d", len(message), longest+1, MaxPieces*size)
 	}
 	sum := sha256.Sum256(message)
-	n := (len(message) + PieceSize - 1) / PieceSize
+	n := (len(message) + size - 1) / size
 	out := make([][]byte, 0, n)
-	for data := range slices.Chunk(message, PieceSize) {
+	for data := range slices.Chunk(message, size) {
 		b := make([]byte, 0, pieceHead+len(data))
 		b = append(b, pieceMark, pieceVersion)
 		b = append(b, sum[:len(MessageID{})]...)
@@ -80,9 +87,6 @@ func decodePiece(b []byte) (piece, error) {
 	p := piece{id: MessageID(b[2:18]), origin: grid.Coord{X: at(18), Y: at(20), Z: at(22)}, index: int(b[24]), count: int(b[25]), data: b[pieceHead:]}
 	if p.count < 2 || p.count > MaxPieces || p.index >= p.count {
 		return piece{}, fmt.Errorf("piece %d of %d, want 0 to n-1 of 2 to %d: %w", p.index, p.count, MaxPieces, ErrPiece)
-	}
-	if p.index < p.count-1 && len(p.data) != PieceSize {
-		return piece{}, fmt.Errorf("piece %d of %d has %d bytes, want %d: %w", p.index, p.count, len(p.data), PieceSize, ErrPiece)
 	}
 	return p, nil
 }

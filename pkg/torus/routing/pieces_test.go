@@ -18,7 +18,7 @@ func message(n int, fill byte) []byte { return bytes.Repeat([]byte{fill, 1, 2}, 
 
 func split(t testing.TB, origin grid.Coord, m []byte) [][]byte {
 	t.Helper()
-	out, err := Split(origin, m)
+	out, err := Split(origin, m, MaxPiece)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +49,28 @@ func TestPiecesInAnyOrder(t *testing.T) {
 		}
 		if s := r.Stats(); whole != 1 || s.Whole != 1 || int(s.Duplicates) != len(all)-len(pieces) || r.Incomplete(start) != nil {
 			t.Fatalf("seed %d: %d times whole, %+v", seed, whole, s)
+		}
+	}
+}
+
+// Where frames are short, pieces are.
+func TestPiecesOfShortFrames(t *testing.T) {
+	const longest = 900
+	m := message(5000, 3)
+	pieces, err := Split(grid.Coord{}, m, longest)
+	if err != nil || len(pieces) != 6 {
+		t.Fatalf("%d pieces, %v", len(pieces), err)
+	}
+	var r Reorder
+	for i, p := range pieces {
+		got, _, err := r.Take(start, p)
+		if len(p) > longest || err != nil || (got != nil) != (i == len(pieces)-1) || got != nil && !bytes.Equal(got, m) {
+			t.Errorf("piece %d of %d bytes: %v", i, len(p), err)
+		}
+	}
+	for _, n := range []int{MinPiece - 1, MaxPiece + 1} {
+		if _, err := Split(grid.Coord{}, m, n); err == nil {
+			t.Errorf("pieces of %d bytes", n)
 		}
 	}
 }
@@ -144,7 +166,7 @@ func TestReorderIsBounded(t *testing.T) {
 
 func TestSplitRefuses(t *testing.T) {
 	for _, n := range []int{0, MaxPiece, MaxMessage + 1} {
-		if _, err := Split(grid.Coord{}, make([]byte, n)); err == nil {
+		if _, err := Split(grid.Coord{}, make([]byte, n), MaxPiece); err == nil {
 			t.Errorf("%d bytes are split", n)
 		}
 	}
@@ -159,7 +181,7 @@ func TestPieceRefused(t *testing.T) {
 	}
 	for name, b := range map[string][]byte{
 		"empty": nil, "head only": good[:pieceHead], "mark": edit(0, 1), "version": edit(1, 2), "index": edit(24, 2),
-		"one of one": edit(25, 1), "too many": edit(25, MaxPieces+1), "short": good[:len(good)-1], "long": append(bytes.Clone(good), 0),
+		"one of one": edit(25, 1), "too many": edit(25, MaxPieces+1), "long": append(bytes.Clone(good), 0),
 	} {
 		var r Reorder
 		if whole, missing, err := r.Take(start, b); !errors.Is(err, ErrPiece) || whole != nil || missing != nil || r.Stats().Refused != 1 {
@@ -181,7 +203,7 @@ func FuzzReorder(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if last := p.index == p.count-1; !IsPiece(b) || len(p.data) == 0 || !last && len(p.data) != PieceSize {
+		if !IsPiece(b) || len(p.data) == 0 || len(p.data) > PieceSize || p.index >= p.count {
 			t.Fatalf("%x decodes to %+v", b, p)
 		}
 	})

@@ -1,0 +1,197 @@
+package dnpcore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/express"
+)
+
+// The start-up configuration (seed 003 §4.4.1): what the supervisors tell all nodes of the torus. One node is given it, in one signed envelope or in several, and broadcasts
+// these as one datum; all others verify them, use them, and give them to whoever asks. It is not kept on disk: neighbours have it, and what must outlive them all, the
+// channel mask, is kept as the mask's own word.
+
+const (
+	configurationTopic                     = express.TopicMask
+	configurationPriority express.Priority = 6
+)
+
+// Configuration is what is known of the torus as a whole. The zero value: nothing.
+type Configuration struct {
+	Number uint64
+	Delay  time.Duration // Network Delay, from the map of the supervisors
+	Absent []int         // ranks of places that need not answer, ascending
+	masks  map[int]chanmask.Mask
+	all    bool // of the nodes not in masks all channels are usable
+}
+
+// configurations is what the machine keeps.
+type configurations struct {
+	known Configuration
+	// What was given to this node to broadcast, by part, until it is whole.
+	number    uint64
+	envelopes [][]byte
+	parts     []*lofamov1.TorusConfiguration
+}
+
+// DataOpened is the answer to Output.Judge: what the envelopes held, all signed by a supervisor; nil: something else.
+type DataOpened struct {
+	ID    express.DataID
+	Parts []*lofamov1.TorusConfiguration
+}
+
+func (DataOpened) dnpEvent() {}
+
+// appendEnvelope and splitEnvelopes are the layout of the datum: for each envelope its length, 16 bits big endian, and the envelope.
+func appendEnvelope(b, envelope []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(envelope))), envelope...)
+}
+
+var errEnvelopes = errors.New("it is no list of envelopes")
+
+func splitEnvelopes(b []byte) (out [][]byte, err error) {
+	for len(b) > 0 {
+		if len(b) < 2 {
+			return nil, errEnvelopes
+		}
+		n := int(binary.BigEndian.Uint16(b))
+		if b = b[2:]; n == 0 || n > len(b) || n > servicenet.MaxDatagram || len(out) == servicenet.MaxConfigurationParts {
+			return nil, errEnvelopes
+		}
+		out, b = append(out, b[:n]), b[n:]
+	}
+	return out, nil
+}
+
+// onTorusConfiguration takes a part of what this node is to broadcast, and answers whatever it is, unless parts are missing: who asks again has not heard.
+func (m *Machine) onTorusConfiguration(now time.Time, c *lofamov1.TorusConfiguration, envelope []byte) {
+	k := &m.configuration
+	if c.GetNumber() > k.known.Number {
+		if c.GetNumber() < k.number {
+			return // an earlier one than what is under way
+		}
+		if n := int(c.GetParts()); c.GetNumber() > k.number || n != len(k.parts) {
+			k.number, k.envelopes, k.parts = c.GetNumber(), make([][]byte, n), make([]*lofamov1.TorusConfiguration, n)
+		}
+		k.envelopes[c.GetPart()], k.parts[c.GetPart()] = slices.Clone(envelope), c
+		var body []byte
+		for _, e := range k.envelopes {
+			if e == nil {
+				return
+			}
+			body = appendEnvelope(body, e)
+		}
+		m.broadcastConfiguration(now, body)
+	}
+	m.out.Seal = append(m.out.Seal, Seal{Configuration: &lofamov1.ConfigurationStatus{
+		Node: string(m.self), Epoch: uint64(m.Epoch()), Number: k.known.Number,
+	}})
+}
+
+func (m *Machine) broadcastConfiguration(now time.Time, body []byte) {
+	k := &m.configuration
+	c, err := m.mergeConfiguration(k.number, k.parts)
+	k.number, k.envelopes, k.parts = 0, nil, nil
+	if err == nil {
+		err = m.stepData(now, express.Publish{Topic: configurationTopic, Priority: configurationPriority, Number: c.Number, Body: body})
+	}
+	if err != nil {
+		m.note(NoteRefused, "configuration of the torus: %v", err)
+		return
+	}
+	m.takeConfiguration(now, c)
+}
+
+// onDataOpened judges what came as data.
+func (m *Machine) onDataOpened(now time.Time, ev DataOpened) {
+	c, err := m.mergeConfiguration(ev.ID.Number, ev.Parts)
+	if err != nil {
+		m.refuseData(now, ev.ID, err)
+		return
+	}
+	_ = m.stepData(now, express.Judged{ID: ev.ID, Good: true})
+	if c.Number > m.configuration.known.Number {
+		m.takeConfiguration(now, c)
+	}
+}
+
+// mergeConfiguration puts the parts together. Each is sensible by itself (package servicenet).
+func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfiguration) (Configuration, error) {
+	if len(parts) == 0 {
+		return Configuration{}, errors.New("it is not signed by a supervisor, or no configuration")
+	}
+	dims := m.cfg.Topo.Dims
+	c := Configuration{Number: number, Delay: time.Duration(parts[0].GetDelayUs()) * time.Microsecond, masks: map[int]chanmask.Mask{}}
+	for i, p := range parts {
+		switch {
+		case p.GetNumber() != number || int(p.GetPart()) != i || int(p.GetParts()) != len(parts) || p.GetDelayUs() != parts[0].GetDelayUs():
+			return Configuration{}, fmt.Errorf("part %d of %d is of another one: number %d, part %d of %d", i, len(parts), p.GetNumber(), p.GetPart(), p.GetParts())
+		case p.GetDims() != dims.String():
+			return Configuration{}, fmt.Errorf("it is of a torus of %s: this one is %s", p.GetDims(), dims)
+		}
+		for _, rank := range p.GetAbsent() {
+			if n := len(c.Absent); int(rank) >= dims.Nodes() || n > 0 && int(rank) <= c.Absent[n-1] {
+				return Configuration{}, fmt.Errorf("absent: given %d: want ranks below %d, ascending", rank, dims.Nodes())
+			}
+			c.Absent = append(c.Absent, int(rank))
+		}
+		for _, t := range p.GetMasks() {
+			if int(t.GetRank()) >= dims.Nodes() {
+				return Configuration{}, fmt.Errorf("masks: given rank %d: want one below %d", t.GetRank(), dims.Nodes())
+			}
+			c.masks[int(t.GetRank())] = chanmask.Mask(t.GetMask())
+		}
+	}
+	if len(c.Absent) > servicenet.MaxConfigurationAbsent || len(c.masks) > servicenet.MaxConfigurationMasks {
+		return Configuration{}, fmt.Errorf("%d places are absent, %d nodes have masks: want at most %d and %d", len(c.Absent), len(c.masks), servicenet.MaxConfigurationAbsent, servicenet.MaxConfigurationMasks)
+	}
+	c.all = len(c.masks) < servicenet.MaxConfigurationMasks
+	return c, nil
+}
+
+// takeConfiguration is the only writer of what is known.
+func (m *Machine) takeConfiguration(now time.Time, c Configuration) {
+	m.configuration.known = c
+	m.note(NoteConfig, "configuration %d of the torus: network delay %s, %d places absent, %d nodes with masks", c.Number, c.Delay, len(c.Absent), len(c.masks))
+	mask, named := c.masks[m.cfg.Topo.Dims.Rank(m.cfg.Topo.Coord)]
+	if !named {
+		mask = chanmask.All
+	}
+	if named || c.all {
+		m.configuredMask(now, c.Number, mask)
+	}
+}
+
+// configuredMask takes what all nodes were told of this one's mask. It is the same word as a MaskOrder, and by the same number: revisions of one store. Where it says nothing
+// new only the number is remembered, and not on disk; the supervisors, to whom it would be news, order by what this node tells them.
+func (m *Machine) configuredMask(now time.Time, number uint64, mask chanmask.Mask) {
+	next, verdict := m.mask.state.Order(number, mask)
+	switch {
+	case verdict != chanmask.Taken || m.mask.state.Number == 0 && mask == chanmask.All:
+	case mask == m.mask.state.Ordered:
+		m.mask.state = next
+		m.out.SaveMask = m.out.SaveMask || m.mask.keeping
+	default:
+		m.mask.lost = false
+		m.changeMask(now, next)
+		m.mask.tell = now
+		m.tickMask(now)
+	}
+}
+
+// Configuration returns what the supervisors have told all nodes of the torus.
+func (m *Machine) Configuration() Configuration { return m.configuration.known }
+
+// networkDelay is the Network Delay (seed 003 §4.1): from the supervisors' map, or a margin where that is not known.
+func (m *Machine) networkDelay() time.Duration {
+	if d := m.configuration.known.Delay; d > 0 {
+		return d
+	}
+	return marginDelay(m.cfg.Topo.Dims, m.cfg.Periods.LinkPeriod)
+}

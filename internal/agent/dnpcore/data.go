@@ -1,0 +1,89 @@
+package dnpcore
+
+import (
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/express"
+)
+
+// One-to-all data messages (seed 003 §4.3.5; express.Data) in a DNP half. They ride in frames of TypeEureka, and on ticks that come
+// anyway. Nothing of them is in the copy: a half that is restarted asks its neighbours.
+
+// JudgeData asks for the envelopes in a datum to be verified, and the answer is DataOpened.
+type JudgeData struct {
+	ID        express.DataID
+	Envelopes [][]byte
+}
+
+// dataHalf is what the machine keeps of them.
+type dataHalf struct {
+	machine *express.Data    // nil: of an earlier version
+	rx      express.Received // handed over by pointer, never kept
+}
+
+func newData(cfg Config) dataHalf {
+	if cfg.NoExpress {
+		return dataHalf{}
+	}
+	return dataHalf{machine: express.NewData(express.MaskOf(cfg.Topo.Links...), cfg.Periods.LinkPeriod, torus.MaxPayload(cfg.MaxFrame))}
+}
+
+// onData takes the payload of a frame of TypeEureka for which express.IsData holds.
+func (m *Machine) onData(now time.Time, l *link, payload []byte) {
+	m.data.rx = express.Received{Dir: l.dir, Payload: payload}
+	_ = m.stepData(now, &m.data.rx)
+	m.data.rx.Payload = nil
+}
+
+// tickData does what is due; while all neighbours know what there is that is nothing.
+func (m *Machine) tickData(now time.Time) {
+	if m.data.machine != nil && m.data.machine.Busy() {
+		_ = m.stepData(now, express.Tick{})
+	}
+}
+
+// stepData steps the machine and does what it says.
+func (m *Machine) stepData(now time.Time, ev express.Event) error {
+	if m.data.machine == nil {
+		return express.ErrInvalid
+	}
+	out := m.data.machine.Step(now, ev)
+	if out.Bad {
+		m.breaks(now, m.links[m.data.rx.Dir.Index()], RuleExpress, 1)
+	}
+	for _, s := range out.Send {
+		m.sendExpress(m.links[s.Dir.Index()], torus.TypeEureka, s.Payload)
+	}
+	for _, d := range out.Deliver {
+		m.onDatum(now, d)
+	}
+	return out.Err
+}
+
+// onDatum takes what has come whole.
+func (m *Machine) onDatum(now time.Time, d express.Datum) {
+	if d.Topic != configurationTopic { // of a later version: it is passed on
+		_ = m.stepData(now, express.Judged{ID: d.DataID, Good: true})
+		return
+	}
+	envelopes, err := splitEnvelopes(d.Body)
+	if err != nil {
+		m.refuseData(now, d.DataID, err)
+		return
+	}
+	m.out.Judge = append(m.out.Judge, JudgeData{d.DataID, envelopes})
+}
+
+func (m *Machine) refuseData(now time.Time, id express.DataID, why error) {
+	m.note(NoteRefused, "data %s: %v", id, why)
+	_ = m.stepData(now, express.Judged{ID: id})
+}
+
+// DataStats returns the counters of one-to-all data.
+func (m *Machine) DataStats() express.DataStats {
+	if m.data.machine == nil {
+		return express.DataStats{}
+	}
+	return m.data.machine.Stats()
+}

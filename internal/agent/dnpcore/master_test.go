@@ -1,0 +1,50 @@
+package dnpcore
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/express"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
+)
+
+// Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network: one that has a service network if there is one, and
+// else the part is cut off. Where all are well there is none.
+func TestMasterOfAPart(t *testing.T) {
+	w := newMesh(t, "6", 1, nil)
+	check := func(what string, nodes []int, rank int, cutOff, known bool) {
+		t.Helper()
+		for _, i := range nodes {
+			r, c, k := w.nodes[i].m.Master(w.now)
+			if r != rank || c != cutOff || k != known {
+				t.Errorf("%s: node %d: master %d, cut off %t, known %t; want %d, %t, %t", what, i, r, c, k, rank, cutOff, known)
+			}
+		}
+	}
+	all := []int{0, 1, 2, 3, 4, 5}
+	w.run(masterAfter + masterAgain)
+	check("all are well", all, 0, false, false)
+	if n := w.nodes[0].m.ExpressStats().Delivered[express.TopicMaster]; n != 0 {
+		t.Errorf("%d broadcasts where all are well", n)
+	}
+	w.nodes[4].host.ServiceNetwork = watchdog.HealthBroken
+	w.run(masterAfter + masterAgain)
+	check("one has no service network", all, 0, false, true)
+	for _, i := range []int{2, 3} { // 2, 3 and 4 are a part of their own, of which none has a service network
+		w.nodes[i].host.ServiceNetwork = watchdog.HealthBroken
+	}
+	w.cut(w.nodes[1], grid.XPlus)
+	w.cut(w.nodes[4], grid.XPlus)
+	w.run(2*masterAgain + masterAfter)
+	check("a part that is cut off", []int{2, 3, 4}, 2, true, true)
+	w.nodes[3].host.ServiceNetwork = watchdog.HealthNormal
+	w.run(2 * masterAgain)
+	check("one of them reaches the supervisors again", []int{2, 3, 4}, 3, false, true)
+	for _, i := range []int{2, 4} {
+		w.nodes[i].host.ServiceNetwork = watchdog.HealthNormal
+	}
+	w.run(2*masterAgain + time.Second)
+	check("all are well again", all, 0, false, false)
+	w.noRuleBroken()
+}

@@ -1,0 +1,145 @@
+package configurer
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+var (
+	begin = time.Unix(1_800_000_000, 0)
+	cfg   = Config{Rest: time.Second, Slowest: 8 * time.Second, Again: 2 * time.Second, Every: 30 * time.Second}
+	nodes = []fault.NodeID{"a", "b", "c"}
+	one   = Content{Dims: "3x1x1", Delay: time.Millisecond}
+)
+
+func absent(ranks ...uint32) Content {
+	c := one
+	c.Absent = ranks
+	return c
+}
+
+func has(n uint64) *lofamov1.ConfigurationStatus { return &lofamov1.ConfigurationStatus{Number: n} }
+
+// tick expects an order to that node with that number, or with node empty none.
+func tick(t *testing.T, m *Machine, at time.Duration, node fault.NodeID, number uint64, try int) {
+	t.Helper()
+	out, wake := m.Tick(begin.Add(at))
+	switch {
+	case node == "" && len(out) == 0:
+		if !wake.IsZero() && !wake.After(begin.Add(at)) {
+			t.Errorf("at %v: nothing, and wake is %v", at, wake.Sub(begin))
+		}
+	case len(out) != 1 || out[0].Node != node || out[0].Number != number || out[0].Try != try || out[0].Parts[0].GetNumber() != number:
+		t.Errorf("at %v: %+v: want %d to %s, try %d", at, out, number, node, try)
+	}
+}
+
+// What is wanted rests, is given to one node after the other until one has it, and then once in a while to the next.
+func TestGivenUntilHeard(t *testing.T) {
+	m := New(cfg, 5)
+	tick(t, m, 0, "", 0, 0)
+	m.Wanted(begin, one, 9, nodes)
+	tick(t, m, 999*time.Millisecond, "", 0, 0)
+	tick(t, m, time.Second, "b", 9, 1)
+	tick(t, m, 2*time.Second, "", 0, 0)
+	tick(t, m, 3*time.Second, "c", 9, 2)
+	m.Heard(begin.Add(4*time.Second), has(8))
+	tick(t, m, 5*time.Second, "a", 9, 3)
+	m.Heard(begin.Add(6*time.Second), has(9))
+	m.Wanted(begin.Add(10*time.Second), one, 12, nodes) // nothing else
+	tick(t, m, 35*time.Second, "", 0, 0)
+	tick(t, m, 36*time.Second, "b", 9, 1)
+}
+
+// Changes that follow each other are told ever more rarely, and the last of them is.
+func TestChangesAreDebounced(t *testing.T) {
+	m := New(cfg, 1)
+	given, last := 0, uint64(0)
+	for i := range 600 { // a minute, in which something changes all the time
+		now := begin.Add(time.Duration(i) * 100 * time.Millisecond)
+		if i%15 == 0 {
+			m.Wanted(now, absent(uint32(i)), uint64(i+2), nodes)
+		}
+		out, _ := m.Tick(now)
+		for _, o := range out {
+			if o.Number != last {
+				given, last = given+1, o.Number
+			}
+			m.Heard(now, has(o.Number))
+		}
+	}
+	if given < 6 || given > 14 {
+		t.Errorf("%d configurations in a minute", given)
+	}
+	out, _ := m.Tick(begin.Add(80 * time.Second))
+	if p := m.parts[0]; len(p.GetAbsent()) != 1 || p.GetAbsent()[0] != 585 {
+		t.Errorf("the last change was not told: %v, %v", p, out)
+	}
+}
+
+// What never rests is told all the same.
+func TestNeverRests(t *testing.T) {
+	m := New(cfg, 1)
+	for i := range 90 {
+		m.Wanted(begin.Add(time.Duration(i)*100*time.Millisecond), absent(uint32(i)), uint64(i+2), nodes)
+		tick := begin.Add(time.Duration(i) * 100 * time.Millisecond)
+		if out, _ := m.Tick(tick); len(out) > 0 {
+			if tick.Before(begin.Add(cfg.Slowest)) {
+				t.Errorf("told after %v", tick.Sub(begin))
+			}
+			return
+		}
+	}
+	t.Error("never told")
+}
+
+// A node that has a later number is of an earlier store: this one's word gets a number above that.
+func TestAboveWhatNodesHave(t *testing.T) {
+	m := New(cfg, 5)
+	m.Wanted(begin, one, 9, nodes)
+	tick(t, m, time.Second, "b", 9, 1)
+	m.Heard(begin.Add(time.Second), has(1<<63)) // of nobody who means well
+	m.Heard(begin.Add(time.Second), has(700))
+	tick(t, m, time.Second, "c", 701, 1)
+	m.Heard(begin.Add(time.Second), has(701))
+	tick(t, m, 2*time.Second, "", 0, 0)
+}
+
+// The largest content fits the messages that carry it, and all of it is in them, in order.
+func TestParts(t *testing.T) {
+	c := Content{Dims: "128x128x64", Delay: 9 * time.Second}
+	for i := range uint32(servicenet.MaxConfigurationAbsent + 5) {
+		c.Absent = append(c.Absent, 1_000_000+i)
+	}
+	for i := range uint32(servicenet.MaxConfigurationMasks + 5) {
+		c.Masks = append(c.Masks, Mask{1_000_000 + i, 0x3e})
+	}
+	parts := c.parts(1 << 50)
+	var absent, masks uint32
+	for i, p := range parts {
+		if int(p.GetPart()) != i || int(p.GetParts()) != len(parts) || proto.Size(p) > partSize+20 || len(p.GetAbsent()) > 200 || len(p.GetMasks()) > 100 {
+			t.Errorf("part %d of %d: %d bytes, %d absent, %d masks", p.GetPart(), p.GetParts(), proto.Size(p), len(p.GetAbsent()), len(p.GetMasks()))
+		}
+		for _, rank := range p.GetAbsent() {
+			if rank != c.Absent[absent] {
+				t.Fatalf("absent %d: %d", absent, rank)
+			}
+			absent++
+		}
+		for _, k := range p.GetMasks() {
+			if k.GetRank() != c.Masks[masks].Rank {
+				t.Fatalf("mask %d: %d", masks, k.GetRank())
+			}
+			masks++
+		}
+	}
+	if absent != servicenet.MaxConfigurationAbsent || masks != servicenet.MaxConfigurationMasks || len(parts) > servicenet.MaxConfigurationParts {
+		t.Errorf("%d parts with %d absent and %d masks", len(parts), absent, masks)
+	}
+}

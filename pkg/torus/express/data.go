@@ -423,6 +423,7 @@ func (m *Data) receive(now time.Time, r *Received) {
 		m.onWant(i, &f)
 	case kindPiece:
 		m.onPiece(now, i, &f)
+	default: // of a Machine
 	}
 }
 

@@ -13,8 +13,9 @@ const (
 )
 
 const (
-	// MaxData is the longest datum, in bytes; DataPiece is how much of one goes in a frame, so that it fits a path with an MTU of 1,280.
-	MaxData   = 64 << 10
+	// MaxData is the longest datum, in bytes.
+	MaxData = 64 << 10
+	// DataPiece is how much of one goes in a frame, in bytes, so that it fits a path with an MTU of 1,280.
 	DataPiece = 1024
 	// DataTopics is the last topic that data may have. A node holds at most two data of each.
 	DataTopics = 8
@@ -103,13 +104,14 @@ func (f *dataFrame) append(b []byte) []byte {
 	case kindPiece:
 		b = append(b, byte(f.index), 0)
 		b = append(appendDataID(b, f.id), f.data...)
+	default: // of a Machine
 	}
 	return b
 }
 
 // decodeData reads a payload for which IsData holds. Of a topic beyond DataTopics it reads no more than that.
 func decodeData(b []byte) (f dataFrame, err error) {
-	if len(b) < wantSize && !(len(b) > pieceHeader && kind(b[0]) == kindPiece) {
+	if len(b) < wantSize && (len(b) <= pieceHeader || kind(b[0]) != kindPiece) {
 		return f, fmt.Errorf("data of %d bytes, want %d or more: %w", len(b), pieceHeader+1, ErrPayload)
 	}
 	f.kind = kind(b[0])
@@ -140,6 +142,7 @@ func decodeData(b []byte) (f dataFrame, err error) {
 			return f, fmt.Errorf("piece %d of data, of %d bytes: want 0 to %d, at most %d: %w", f.index, len(f.data), MaxData/DataPiece-1, DataPiece, ErrPayload)
 		}
 		err = f.checkID()
+	default: // of a Machine
 	}
 	return f, err
 }

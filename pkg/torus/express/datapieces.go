@@ -1,0 +1,191 @@
+package express
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// ask asks for pieces of what is on its way, the highest priority first; of a lower one only when nothing comes of a higher one.
+func (m *Data) ask(now time.Time) {
+	var order [DataTopics + 1]*transfer
+	n := 0
+	for i := range m.slots {
+		if t := m.slots[i].next; t != nil && !t.whole() {
+			order[n] = t
+			n++
+		}
+	}
+	slices.SortStableFunc(order[:n], func(a, b *transfer) int { return int(b.prio) - int(a.prio) })
+	for _, t := range order[:n] {
+		m.askFor(now, t)
+		if now.Sub(t.progress) < stalled {
+			return
+		}
+	}
+}
+
+func (m *Data) askFor(now time.Time, t *transfer) {
+	if !m.parent(t.parent, t) {
+		m.nextParent(t)
+	}
+	if t.parent < 0 {
+		return
+	}
+	switch due := !t.again.IsZero() && !now.Before(t.again); {
+	case due:
+		if t.asks >= dataTries {
+			m.nextParent(t)
+		}
+		m.want(now, t, true)
+	case t.again.IsZero():
+		m.want(now, t, true)
+	case t.asked != 0 && bits.OnesCount64(t.asked) <= dataWindow/2 && t.asked|t.have != allPieces(len(t.body)):
+		m.want(now, t, false)
+	}
+}
+
+// parent says whether a neighbour can be asked for a datum.
+func (m *Data) parent(i int, t *transfer) bool {
+	return i >= 0 && m.ways.Good>>i&1 != 0 && m.peers[i].topics[t.id.Topic].id == t.id
+}
+
+// nextParent turns to the next neighbour that can be asked; to the same one if there is no other.
+func (m *Data) nextParent(t *transfer) {
+	for k := 1; k <= grid.NumDirections; k++ {
+		if i := (max(t.parent, 0) + k) % grid.NumDirections; m.parent(i, t) {
+			m.turnTo(t, i)
+			return
+		}
+	}
+	m.turnTo(t, -1)
+}
+
+// turnTo has another neighbour asked from now on; -1: nobody.
+func (m *Data) turnTo(t *transfer, i int) {
+	if i != t.parent {
+		m.stats.Parents++
+		if t.spoiled > 0 {
+			t.have = 0
+		}
+	}
+	t.parent, t.asked, t.asks, t.step, t.again = i, 0, 0, 0, time.Time{}
+}
+
+// want asks the parent: again for all that did not come, or for more.
+func (m *Data) want(now time.Time, t *transfer, again bool) {
+	more := uint64(0)
+	if again {
+		t.asks++
+		more, t.asked = t.asked, 0
+	}
+	for missing := allPieces(len(t.body)) &^ t.have &^ t.asked &^ more; missing != 0 && bits.OnesCount64(t.asked|more) < dataWindow; missing &= missing - 1 {
+		more |= missing & -missing
+	}
+	t.asked |= more
+	if !again {
+		t.step = 0
+	}
+	quiet := min(now.Sub(t.progress)/8, slowest(m.period)) // ever more rarely, whoever is asked
+	t.step = max(2*t.step, 2*m.period, quiet)
+	t.again = now.Add(t.step)
+	m.stats.Asked++
+	m.send(t.parent, &dataFrame{kind: kindWant, id: t.id, flag: again, pieces: more})
+}
+
+// onWant takes what a neighbour asks for. If nothing of it is here yet it is told so, and given it when it comes.
+func (m *Data) onWant(i int, f *dataFrame) {
+	m.peers[i].met = true
+	d, have := m.slots[f.id.Topic].find(f.id)
+	if d == nil || f.flag && have&f.pieces == 0 {
+		m.sayState(i, f.id.Topic, false)
+	}
+	if d == nil {
+		return
+	}
+	t := &m.peers[i].topics[f.id.Topic]
+	if t.wants != f.id || f.flag {
+		t.wants, t.pieces = f.id, 0
+	}
+	t.pieces |= f.pieces & allPieces(len(d.body))
+}
+
+func (m *Data) onPiece(now time.Time, i int, f *dataFrame) {
+	m.peers[i].met = true
+	s := &m.slots[f.id.Topic]
+	t := s.next
+	if t == nil || t.id != f.id || t.have>>f.index&1 != 0 || t.spoiled > 0 && i != t.parent {
+		m.stats.Duplicates++
+		return
+	}
+	from, to := pieceOf(f.index, len(t.body))
+	if to-from != len(f.data) {
+		m.out.Bad = true
+		m.stats.Bad++
+		return
+	}
+	copy(t.body[from:to], f.data)
+	t.have |= 1 << f.index
+	t.asked &^= 1 << f.index
+	t.asks, t.step, t.progress = 0, 0, now
+	if t.again = now.Add(2 * m.period); !t.whole() {
+		return
+	}
+	if sumOf(t.body) == t.id.Sum {
+		m.stats.Delivered++
+		m.out.Deliver = append(m.out.Deliver, Datum{t.id, t.prio, t.body})
+		return
+	}
+	m.stats.Spoiled++
+	t.spoiled++
+	t.have = 0
+	m.nextParent(t)
+	t.again = now.Add(min(m.period<<min(t.spoiled, 16), spoiledLater))
+}
+
+// serve sends neighbours the pieces that they want and that are here, the highest priority first.
+func (m *Data) serve(now time.Time) {
+	m.ways.Open.each(func(i int) {
+		p := &m.peers[i]
+		for {
+			var best *peerTopic
+			var of *datum
+			var ready uint64
+			for k := range p.topics {
+				t := &p.topics[k]
+				if t.pieces == 0 {
+					continue
+				}
+				d, have := m.slots[k].find(t.wants)
+				if d == nil {
+					t.pieces = 0
+				} else if t.pieces&have != 0 && (best == nil || d.prio > of.prio) {
+					best, of, ready = t, d, t.pieces&have
+				}
+			}
+			if best == nil {
+				return
+			}
+			p.pieces.settle(now, dataRate)
+			if !p.pieces.has(dataBurst) {
+				return
+			}
+			p.pieces.spent++
+			k := bits.TrailingZeros64(ready)
+			best.pieces &^= 1 << k
+			from, to := pieceOf(k, len(of.body))
+			m.stats.Sent++
+			m.send(i, &dataFrame{kind: kindPiece, id: of.id, index: k, data: of.body[from:to]})
+		}
+	})
+}
+
+func (m *Data) send(i int, f *dataFrame) {
+	size := stateSize
+	if f.kind == kindPiece {
+		size = pieceHeader + len(f.data)
+	}
+	m.out.Send = append(m.out.Send, Send{grid.Directions()[i], f.append(make([]byte, 0, size))})
+}

@@ -1,0 +1,336 @@
+package express
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// NewData returns what a node begins with: nothing, and no way is open. Period is of a link's heartbeats. maxPayload bounds what is sent; 0:
+// MaxDataPayload. Where that does not fit, the node has no part in it.
+func NewData(links Mask, period time.Duration, maxPayload int) *Data {
+	if period <= 0 || links>>grid.NumDirections != 0 {
+		panic(fmt.Sprintf("express: NewData(%b, %s)", links, period))
+	}
+	return &Data{links: links, period: period, fits: maxPayload == 0 || maxPayload >= MaxDataPayload}
+}
+
+// Step handles one event.
+func (m *Data) Step(now time.Time, ev Event) DataOutput {
+	m.out, m.now = DataOutput{Send: m.out.Send[:0]}, now
+	if !m.fits {
+		if _, publish := ev.(Publish); publish {
+			m.out.Err = fmt.Errorf("publish data: frames are shorter than %d bytes: %w", MaxDataPayload, ErrInvalid)
+		}
+		return m.out
+	}
+	switch ev := ev.(type) {
+	case Publish:
+		m.out.Err = m.publish(ev)
+	case Judged:
+		m.judged(ev)
+	case *Received:
+		m.receive(now, ev)
+	case Ways:
+		m.setWays(ev)
+	case Tick:
+	}
+	for i := range m.slots {
+		s := &m.slots[i]
+		if s.next != nil && !s.next.whole() {
+			m.giveUp(now, s)
+		}
+		m.consider(now, s, Topic(i))
+	}
+	m.tell(now)
+	m.ask(now)
+	m.serve(now)
+	m.busy = m.pending()
+	return m.out
+}
+
+// Busy says whether a Tick may do something.
+func (m *Data) Busy() bool { return m.busy }
+
+// Stats returns the counters.
+func (m *Data) Stats() DataStats { return m.stats }
+
+// Newest returns the newest datum of a topic that was published here, or judged good.
+func (m *Data) Newest(t Topic) (Datum, bool) {
+	if t > DataTopics || m.slots[t].kept == nil {
+		return Datum{}, false
+	}
+	k := m.slots[t].kept
+	return Datum{k.id, k.prio, k.body}, true
+}
+
+func (m *Data) publish(p Publish) error {
+	switch {
+	case p.Topic == 0 || p.Topic > DataTopics:
+		return fmt.Errorf("publish data: topic %d, want 1 to %d: %w", p.Topic, DataTopics, ErrInvalid)
+	case p.Priority > MaxPriority:
+		return fmt.Errorf("publish data on %s: priority %d, want 0 to %d: %w", p.Topic, p.Priority, MaxPriority, ErrInvalid)
+	case p.Number == 0:
+		return fmt.Errorf("publish data on %s: number 0, want 1 or more: %w", p.Topic, ErrInvalid)
+	case len(p.Body) < 1 || len(p.Body) > MaxData:
+		return fmt.Errorf("publish data on %s: %d bytes, want 1 to %d: %w", p.Topic, len(p.Body), MaxData, ErrInvalid)
+	}
+	s := &m.slots[p.Topic]
+	d := &datum{DataID{p.Topic, p.Number, sumOf(p.Body)}, p.Priority, p.Body}
+	if s.kept != nil && d.id == s.kept.id {
+		return nil
+	}
+	if s.kept != nil && s.kept.id.newer(d.id) {
+		return fmt.Errorf("publish data %s: there is %s: %w", d.id, s.kept.id, ErrOld)
+	}
+	m.stats.Published++
+	s.kept = d
+	if s.next != nil && !s.next.id.newer(d.id) {
+		s.next = nil
+	}
+	m.news(p.Topic)
+	return nil
+}
+
+func sumOf(b []byte) [sumSize]byte {
+	sum := sha256.Sum256(b)
+	return [sumSize]byte(sum[:])
+}
+
+// best is the newest datum that is known, and the pieces of it that are here.
+func (s *slot) best() (*datum, uint64) {
+	switch {
+	case s.next != nil:
+		return &s.next.datum, s.next.have
+	case s.kept != nil:
+		return s.kept, allPieces(len(s.kept.body))
+	}
+	return nil, 0
+}
+
+// find is the datum of that name, and the pieces of it that are here.
+func (s *slot) find(id DataID) (*datum, uint64) {
+	switch {
+	case s.next != nil && s.next.id == id:
+		return &s.next.datum, s.next.have
+	case s.kept != nil && s.kept.id == id:
+		return s.kept, allPieces(len(s.kept.body))
+	}
+	return nil, 0
+}
+
+// news has all neighbours told of a topic at once.
+func (m *Data) news(t Topic) {
+	for i := range m.peers {
+		m.peers[i].topics[t].tell = timer{}
+	}
+}
+
+func (m *Data) judged(j Judged) {
+	if j.ID.Topic > DataTopics {
+		return
+	}
+	s := &m.slots[j.ID.Topic]
+	if s.next == nil || s.next.id != j.ID || !s.next.whole() {
+		return // something newer has come meanwhile
+	}
+	if j.Good {
+		s.kept, s.next = &s.next.datum, nil
+		return
+	}
+	m.stats.Refused++
+	m.refuse(s, time.Time{})
+}
+
+// giveUp drops what does not come: all neighbours have dropped it, as they do with what is judged bad; or it has taken too long.
+func (m *Data) giveUp(now time.Time, s *slot) {
+	met, told := false, false
+	for i := range m.peers {
+		p := &m.peers[i]
+		met, told = met || p.met, told || p.topics[s.next.id.Topic].id == s.next.id
+	}
+	switch {
+	case met && !told:
+		t := s.next.id.Topic
+		s.next = nil
+		m.news(t)
+	case now.Sub(s.next.progress) >= max(givenUp, givenUpPeriods*m.period):
+		m.refuse(s, now.Add(refusedFor))
+	}
+}
+
+// refuse drops what is on its way, and does not take it again until then.
+func (m *Data) refuse(s *slot, until time.Time) {
+	id := s.next.id
+	m.bad = slices.DeleteFunc(m.bad, func(r refusedData) bool { return r.id == id })
+	if m.bad = append(m.bad, refusedData{id, until}); len(m.bad) > maxRefused {
+		m.bad = slices.Delete(m.bad, 0, 1)
+	}
+	s.next = nil
+	m.news(id.Topic)
+}
+
+func (m *Data) refused(id DataID) bool {
+	return slices.ContainsFunc(m.bad, func(r refusedData) bool { return r.id == id && (r.until.IsZero() || m.now.Before(r.until)) })
+}
+
+func (m *Data) setWays(w Ways) {
+	w.Open &= m.links
+	w.Good &= w.Open
+	(w.Open &^ m.ways.Open).each(func(i int) { m.peers[i] = dataPeer{} })
+	(m.ways.Open &^ w.Open).each(func(i int) { m.peers[i] = dataPeer{} })
+	(w.Good &^ m.ways.Good).each(func(i int) { // what was said before may have been said to nobody
+		p := &m.peers[i]
+		p.hellos, p.hello = 0, timer{}
+		for k := range p.topics {
+			p.topics[k].tell = timer{}
+		}
+	})
+	m.ways = w
+}
+
+func (m *Data) receive(now time.Time, r *Received) {
+	f, err := decodeData(r.Payload)
+	if err != nil {
+		m.out.Bad = true
+		m.stats.Bad++
+		return
+	}
+	i := r.Dir.Index()
+	if !m.ways.Open.Has(r.Dir) || f.id.Topic > DataTopics {
+		return
+	}
+	switch f.kind {
+	case kindState:
+		m.onState(now, i, &f)
+	case kindWant:
+		m.onWant(i, &f)
+	case kindPiece:
+		m.onPiece(now, i, &f)
+	default: // of a Machine
+	}
+}
+
+func (m *Data) onState(now time.Time, i int, f *dataFrame) {
+	p := &m.peers[i]
+	if f.id.Topic == 0 {
+		if f.flag { // it has begun: it knows nothing
+			p.topics = [DataTopics + 1]peerTopic{}
+			m.send(i, &dataFrame{kind: kindState})
+		}
+		p.met = true
+		return
+	}
+	p.met = true
+	t := &p.topics[f.id.Topic]
+	if t.id != f.id {
+		t.tell = timer{}
+	}
+	t.id, t.prio, t.length = f.id, f.prio, f.length
+	s := &m.slots[f.id.Topic]
+	if n := s.next; n != nil && n.id == f.id && f.pieces&^n.have != 0 && now.Sub(n.progress) > mostSteps*m.period {
+		m.turnTo(n, i) // it has what nobody gave
+	}
+	if !f.flag {
+		return
+	}
+	m.consider(now, s, f.id.Topic) // so that the answer is that this is known
+	if !m.lacks(t, f.id.Topic) || !t.tell.due(now) {
+		m.sayState(i, f.id.Topic, false)
+	}
+}
+
+// sayState tells a neighbour what is known of a topic.
+func (m *Data) sayState(i int, t Topic, ask bool) {
+	if d, have := m.slots[t].best(); d != nil {
+		m.stats.States++
+		m.send(i, &dataFrame{kind: kindState, id: d.id, prio: d.prio, flag: ask, length: len(d.body), pieces: have})
+	}
+}
+
+// consider begins the newest datum of a topic that a neighbour knows, and this node does not.
+func (m *Data) consider(now time.Time, s *slot, topic Topic) {
+	for i := range m.peers {
+		p := &m.peers[i]
+		t := &p.topics[topic]
+		if t.id.Number == 0 || !m.unknown(s, t.id) {
+			continue
+		}
+		p.begins.settle(now, beginRate)
+		if !p.begins.has(beginBurst) {
+			continue
+		}
+		p.begins.spent++
+		s.next = &transfer{datum: datum{t.id, t.prio, make([]byte, t.length)}, parent: i, progress: now} // §4.3.5: who it came from first
+		m.news(topic)
+	}
+}
+
+// unknown says whether a datum is newer than what is known, and not refused.
+func (m *Data) unknown(s *slot, id DataID) bool {
+	best, _ := s.best()
+	return (best == nil || id.newer(best.id)) && !m.refused(id)
+}
+
+// tell says to neighbours what they do not know: that this node has begun, and the newest of each topic.
+func (m *Data) tell(now time.Time) {
+	m.ways.Open.each(func(i int) {
+		p := &m.peers[i]
+		if !p.met {
+			m.greet(now, i)
+			return
+		}
+		for k := range m.slots {
+			t := &p.topics[k]
+			if m.lacks(t, Topic(k)) && t.tell.due(now) {
+				t.tell.next(now, m.period)
+				m.sayState(i, Topic(k), true)
+			}
+		}
+	})
+}
+
+// lacks says whether a neighbour does not know the newest of a topic.
+func (m *Data) lacks(t *peerTopic, topic Topic) bool {
+	best, _ := m.slots[topic].best()
+	return best != nil && (best.id.newer(t.id) || best.id != t.id && m.refused(t.id))
+}
+
+func (m *Data) greet(now time.Time, i int) {
+	p := &m.peers[i]
+	if !p.hello.due(now) {
+		return
+	}
+	if p.hellos++; p.hellos < hellos {
+		p.hello.next(now, m.period)
+	} else {
+		p.hello = timer{at: now.Add(helloLater)}
+	}
+	m.send(i, &dataFrame{kind: kindState, flag: true})
+}
+
+// pending says whether something is to be repeated, or waits.
+func (m *Data) pending() bool {
+	for i := range m.slots {
+		if t := m.slots[i].next; t != nil && !t.whole() {
+			return true
+		}
+	}
+	for open := m.ways.Open; open != 0; open &= open - 1 {
+		p := &m.peers[bits.TrailingZeros8(uint8(open))]
+		if !p.met {
+			return true
+		}
+		for k := range p.topics {
+			t := &p.topics[k]
+			if t.pieces != 0 || m.lacks(t, Topic(k)) || t.id.Number != 0 && m.unknown(&m.slots[k], t.id) {
+				return true
+			}
+		}
+	}
+	return false
+}

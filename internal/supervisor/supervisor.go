@@ -91,8 +91,10 @@ type Supervisor struct {
 	maskers  *orders[chanmask.Mask, *lofamov1.MaskStatus]
 	peerings *orders[peering.Word, *lofamov1.PeerStatus]
 	mappers  *mappers
-	forward  *replica.Forwarder
-	local    *replica.Copy
+	// configurers tell the torus its start-up configuration.
+	configurers *configurers
+	forward     *replica.Forwarder
+	local       *replica.Copy
 	// followers are the other replicas while this one leads.
 	followers *replica.Server
 	gossip    *gossip.Net // nil without gossip
@@ -283,7 +285,7 @@ func (s *Supervisor) connect() error {
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
 	}, s.store)
-	s.maskers, s.peerings, s.mappers = newMaskOrders(s), newPeerOrders(s), newMappers(s)
+	s.maskers, s.peerings, s.mappers, s.configurers = newMaskOrders(s), newPeerOrders(s), newMappers(s), newConfigurers(s)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,
 		OnChange: func(m view.Map, changed []fault.NodeID) { s.teller.Changed(m, changed) },
@@ -305,7 +307,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Border: border,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}

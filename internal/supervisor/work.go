@@ -267,6 +267,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.maskers.run(ctx) })
 	wg.Go(func() { s.peerings.run(ctx) })
 	wg.Go(func() { s.mappers.run(ctx) })
+	wg.Go(func() { s.configurers.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
 }
 

@@ -80,6 +80,9 @@ type Machine struct {
 	has    uint64 // the highest number that a node was heard to have
 }
 
+// quickTries is how many nodes are asked Again after each other, before the others are ever more slowly: where many do not answer they may all be of an earlier version.
+const quickTries = 3
+
 // maxNumber bounds what is believed of a node's number. Revisions do not get that far.
 const maxNumber = math.MaxUint64 >> 8
 
@@ -129,7 +132,7 @@ func (m *Machine) Tick(now time.Time) (orders []Order, wake time.Time) {
 	if m.number > 0 && len(m.nodes) > 0 && !now.Before(m.askAt) {
 		m.try++
 		m.next = (m.next + 1) % len(m.nodes)
-		m.askAt = now.Add(m.cfg.Again)
+		m.askAt = now.Add(min(m.cfg.Again<<min(max(m.try-quickTries, 0), 16), m.cfg.Every))
 		orders = append(orders, Order{m.nodes[m.next], m.number, m.parts, m.try})
 	}
 	if m.number > 0 && len(m.nodes) > 0 {

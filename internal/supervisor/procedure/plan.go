@@ -74,7 +74,7 @@ func NewPlan(dims grid.Dims, places []Place, o Options) (Plan, error) {
 		return p, fmt.Errorf("no place of the torus has a node that is not FAILED")
 	}
 	p.Hop = min(max(o.Hop, minHop), maxDelay)
-	p.Delay = min(max(express.NetworkDelay(diameter(dims, places, p.Members), o.Late), p.Hop), maxDelay)
+	p.Delay = max(Delay(dims, places, p.Members, o.Late), p.Hop)
 	var err error
 	p.Starters, err = starters(p, places, o.Starter)
 	return p, err
@@ -132,6 +132,11 @@ func starters(p Plan, places []Place, named fault.NodeID) ([]fault.NodeID, error
 		out = append(out, p.Nodes[rank])
 	}
 	return out, nil
+}
+
+// Delay is the Network Delay of the torus as the map has it, for those who are members; late bounds a hop, its repeats included.
+func Delay(dims grid.Dims, places []Place, members []int, late time.Duration) time.Duration {
+	return min(max(express.NetworkDelay(diameter(dims, places, members), late), minHop), maxDelay)
 }
 
 // diameter is that of the present map (§4.3.7), over links that are NORMAL at both ends and not masked. Where these do not connect all members

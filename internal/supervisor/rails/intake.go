@@ -60,6 +60,11 @@ type Masks interface{ Heard(st *lofamov1.MaskStatus) }
 // Peers takes what nodes say of the ends of their links, spares included. It does not block.
 type Peers interface{ Heard(st *lofamov1.PeerStatus) }
 
+// Configurations take what nodes say of the torus' configuration. It does not block.
+type Configurations interface {
+	Configured(st *lofamov1.ConfigurationStatus)
+}
+
 // Mappers take what nodes found in the regions that they map. It does not block.
 type Mappers interface{ Mapped(f *lofamov1.MapFindings) }
 
@@ -87,7 +92,9 @@ type IntakeConfig struct {
 	Masks     Masks
 	Peers     Peers
 	Mappers   Mappers
-	Border    Border // nil: there are no other regions
+	// Configurations may be nil: of a parent of regions.
+	Configurations Configurations
+	Border         Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones
@@ -280,7 +287,7 @@ func (in *Intake) findings(p packet, path fault.Path, id fault.NodeID, take func
 	in.cfg.Forwarder.Forward(req, nil, p.arrived)
 }
 
-// holding is what a node says that it holds of the supervisors' words, or found for them: a MaskStatus, a PeerStatus or MapFindings.
+// holding is what a node says that it holds of the supervisors' words, or found for them: a MaskStatus, a PeerStatus, a ConfigurationStatus or MapFindings.
 type holding interface{ GetNode() string }
 
 // statusOf returns the status that a message holds; nil: none.
@@ -292,6 +299,8 @@ func statusOf(msg *lofamov1.Message) holding {
 		return b.PeerStatus
 	case *lofamov1.Message_MapFindings:
 		return b.MapFindings
+	case *lofamov1.Message_ConfigurationStatus:
+		return b.ConfigurationStatus
 	}
 	return nil
 }
@@ -302,6 +311,10 @@ func (in *Intake) takeStatus(st holding, to engine.To) {
 	case *lofamov1.MaskStatus:
 		if in.known(fault.NodeID(st.GetNode()), to) {
 			in.cfg.Masks.Heard(st)
+		}
+	case *lofamov1.ConfigurationStatus:
+		if in.cfg.Configurations != nil && in.known(fault.NodeID(st.GetNode()), to) {
+			in.cfg.Configurations.Configured(st)
 		}
 	case *lofamov1.MapFindings:
 		if in.known(fault.NodeID(st.GetNode()), to) {

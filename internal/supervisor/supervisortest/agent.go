@@ -23,16 +23,17 @@ type Agent struct {
 	verify *pki.Verifier
 	sign   map[fault.Half]*pki.Signer
 
-	mu    sync.Mutex
-	seq   map[fault.Half]fault.Seq
-	epoch map[fault.Half]fault.Epoch
-	dead  map[fault.Half]bool
-	acks  []Ack
-	again int
-	told  []*lofamov1.Told
-	mask  *lofamov1.MaskOrder  // the newest; nil: none came
-	peers *lofamov1.PeerStatus // nil: it knows nothing of peers
-	maps  func(*lofamov1.MapOrder) []*lofamov1.MappedNode
+	mu            sync.Mutex
+	seq           map[fault.Half]fault.Seq
+	epoch         map[fault.Half]fault.Epoch
+	dead          map[fault.Half]bool
+	acks          []Ack
+	again         int
+	told          []*lofamov1.Told
+	mask          *lofamov1.MaskOrder          // the newest; nil: none came
+	configuration *lofamov1.TorusConfiguration // newest part; nil: none came
+	peers         *lofamov1.PeerStatus         // nil: it knows nothing of peers
+	maps          func(*lofamov1.MapOrder) []*lofamov1.MappedNode
 
 	procedures []*lofamov1.ProcedureOrder // that came
 	lingers    bool                       // it says that it is through with one only when it is asked
@@ -224,6 +225,30 @@ func (a *Agent) LoseMask(t testing.TB, to string) {
 	}}})
 }
 
+// Configuration returns the newest part of a configuration of the torus that has come to this node to be broadcast; nil: none.
+func (a *Agent) Configuration() *lofamov1.TorusConfiguration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.configuration
+}
+
+// takeConfiguration takes a configuration of one part, and says so unless the DNP half is dead.
+func (a *Agent) takeConfiguration(from netip.AddrPort, c *lofamov1.TorusConfiguration) {
+	a.mu.Lock()
+	dead := a.dead[fault.HalfDNP]
+	if !dead && c.GetNumber() > a.configuration.GetNumber() {
+		a.configuration = c
+	}
+	st := &lofamov1.ConfigurationStatus{Node: string(a.ID), Epoch: 2, Number: a.configuration.GetNumber()}
+	a.mu.Unlock()
+	if dead {
+		return
+	}
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ConfigurationStatus{ConfigurationStatus: st}}, a.sign[fault.HalfDNP]); err == nil {
+		_ = a.socket.Send(from, b)
+	}
+}
+
 // takeMask takes an order as a DNP half does, and answers it unless that half is dead.
 func (a *Agent) takeMask(from netip.AddrPort, o *lofamov1.MaskOrder) {
 	a.mu.Lock()
@@ -375,6 +400,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	}
 	if m := o.Msg.GetMapOrder(); m != nil && m.GetNode() == string(a.ID) {
 		a.survey(from, m)
+	}
+	if c := o.Msg.GetTorusConfiguration(); c != nil {
+		a.takeConfiguration(from, c)
 	}
 	if c := o.Msg.GetChallenge(); c != nil && c.GetNode() == string(a.ID) {
 		a.answer(from, c)

@@ -2,7 +2,6 @@ package dnpcore
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,6 +9,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
+	"github.com/lofamo/lofamo/pkg/torus"
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
@@ -171,6 +171,8 @@ func (m *Machine) onProcedureOrder(now time.Time, o servicenet.Opened) {
 	case order.GetAsk():
 		m.sayRefusal(order, "nothing is known of this order")
 	case m.oldOrder(now, order, o.Name):
+	case len(o.Raw)+procedure.OrderOverhead > m.expressRoom():
+		m.sayRefusal(order, fmt.Sprintf("the order has %d bytes: a broadcast takes %d", len(o.Raw), m.expressRoom()-procedure.OrderOverhead))
 	default:
 		p.orders.take(order.GetNumber())
 		p.order, p.taken, p.envelope = order, now, o.Raw
@@ -351,23 +353,21 @@ func (m *Machine) refuseStart(ev procedure.Event, why string) {
 // sayManage broadcasts where this half is. What begins an ordered procedure is the order.
 func (m *Machine) sayManage(now time.Time, msg *procedure.Message) {
 	p := &m.proc
-	body, begins := msg.Append(nil), p.envelope != nil && msg.State == procedure.ErrorDetectPropagate && msg.Order != (procedure.Order{})
-	if begins {
+	body := msg.Append(nil)
+	if p.envelope != nil && msg.State == procedure.ErrorDetectPropagate && msg.Order != (procedure.Order{}) {
 		begin := procedure.Begin{Wave: msg.Wave, Run: msg.Run, Envelope: p.envelope}
 		body = begin.Append(nil)
 	}
-	_, err := m.raiseEureka(now, express.TopicManage, managePriority, body)
-	switch {
-	case err == nil:
-	case errors.Is(err, express.ErrInvalid) && begins: // the order does not fit: the others hear what it is, and have no proof of it
-		m.note(NoteProcedure, "the order is too long to be broadcast: %v", err)
-		p.envelope = nil
-		m.sayManage(now, msg)
-	default:
+	if _, err := m.raiseEureka(now, express.TopicManage, managePriority, body); err != nil { // its budget is spent, or there is no room
 		if p.unsaid = append(p.unsaid, *msg); len(p.unsaid) > mostPending {
 			p.unsaid = slices.Delete(p.unsaid, 0, 1)
 		}
 	}
+}
+
+// expressRoom is how long the body of a broadcast may be here.
+func (m *Machine) expressRoom() int {
+	return min(express.MaxBody, torus.MaxPayload(m.cfg.MaxFrame)-(express.MaxPayload-express.MaxBody))
 }
 
 // setOf is the name of a set: it is of one procedure alone.

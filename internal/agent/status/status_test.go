@@ -64,7 +64,10 @@ func TestTables(t *testing.T) {
 		"no-spool":    func(s *Status) { s.Spool = Spool{Error: "none is configured"} },
 		"spool-fails": func(s *Status) { s.Spool.Error, s.Spool.Lost = "no space left on device", 2 },
 		"spool-lost":  func(s *Status) { s.Spool.Lost, s.Spool.Records = 2, 1 },
-		"damaged":     func(s *Status) { s.Damaged, s.Refused = 5, 9 },
+		"procedures": func(s *Status) {
+			s.Procedures = &Procedures{State: "SystemDrain", Wave: 3, Clear: 1, NotClear: 1, HeldUp: 12, Waiting: 2}
+		},
+		"damaged": func(s *Status) { s.Damaged, s.Refused = 5, 9 },
 		"restarted": func(s *Status) {
 			s.Copy.Cold = "there was none"
 			s.Health = map[string]Health{

@@ -186,7 +186,7 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 	case Approve:
 		return e.approve(r, ev)
 	case Deny:
-		if r.acted() || r.rests() {
+		if r.acted() || r.rests() || r.Cancelled {
 			return 0, fmt.Errorf("it is too late to deny it: want one that has not begun; cancel puts back what was done")
 		}
 		r.State, r.Reason, r.Detail = Expired, ReasonDenied, "by "+ev.Subject

@@ -373,7 +373,7 @@ func (e *Engine) bury(r *Response) {
 // gone is what becomes of a response whose fault is gone and of which nothing is to be undone, now or ever.
 func (e *Engine) gone(r *Response) bool {
 	switch {
-	case r.Undo.OnRecovery && r.toUndo() >= 0 && r.State != Undone && !r.Cancelled:
+	case r.Undo.OnRecovery && r.toUndo() >= 0 && r.State != Undone:
 		at := r.Gone.Add(r.Undo.After)
 		if r.rests() {
 			e.wakeFor(r, at)

@@ -6,9 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
@@ -357,4 +360,39 @@ func TestEnvironment(t *testing.T) {
 	if want := []string{"PATH=/bin", "LOFAMO_DIR=c"}; !slices.Equal(got, want) {
 		t.Errorf("%q: want %q", got, want)
 	}
+}
+
+// A process that was started while the lock was held has its file until it executes. The lock ends all the same.
+func TestLockEndsBesideAChild(t *testing.T) {
+	dir := t.TempDir()
+	unlock, err := lockDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to == filepath.Join(dir, ".lock") {
+			n, err := strconv.Atoi(fd.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if child, err = unix.FcntlInt(uintptr(n), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if child == 0 {
+		t.Fatal("the lock's file is not open")
+	}
+	defer func() { _ = unix.Close(child) }()
+	unlock()
+	again, err := lockDir(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
 }

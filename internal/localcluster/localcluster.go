@@ -218,7 +218,11 @@ func lockDir(dir string, wait time.Duration) (unlock func(), err error) {
 	for end := time.Now().Add(wait); ; time.Sleep(20 * time.Millisecond) {
 		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close() }, nil
+			return func() {
+				// A process that is started at this moment has the file until it executes: closing it here would not end the lock.
+				_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+				_ = f.Close()
+			}, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
 			break

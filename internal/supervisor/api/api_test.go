@@ -162,8 +162,15 @@ func refused(t *testing.T, what string, err error, code codes.Code, text string)
 func TestWatchFromForgottenRevision(t *testing.T) {
 	h := serve(t, 16)
 	first := h.commit(t, "a", "0")
+	last := first
 	for i := range keepEvents + 2 {
-		h.commit(t, "a", fmt.Sprint(i+1))
+		last = h.commit(t, "a", fmt.Sprint(i+1))
+	}
+	// The replica follows the store; while it is behind it still has in memory what the store has forgotten.
+	following := h.watch(t, &lofamov1.WatchRequest{AfterRevision: last})
+	followed := h.commit(t, "a", "followed")
+	if resp, err := following.Recv(); err != nil || resp.GetRevision() != followed {
+		t.Fatalf("%v, %v", resp, err)
 	}
 	_, err := h.watch(t, &lofamov1.WatchRequest{AfterRevision: first}).Recv()
 	refused(t, "watch", err, codes.OutOfRange, "list again and watch after the list's revision")

@@ -14,10 +14,13 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 )
 
-// noService has the nodes report to an address at which nobody listens: what is tested needs the torus alone. Sixteen halves in one process, with
-// the race detector, miss one another's heartbeats at the default preset as soon as somebody else is busy on the machine.
+// unhurried is for nets of many halves: sixteen in one process, with the race detector, miss one another's heartbeats at the default preset as soon
+// as somebody else is busy on the machine.
+func unhurried(cfg *config.Agent) { cfg.Preset = config.PresetRelaxed }
+
+// noService has the nodes report to an address at which nobody listens: what is tested needs the torus alone.
 func noService(cfg *config.Agent) {
-	cfg.Preset = config.PresetRelaxed
+	unhurried(cfg)
 	for i := range cfg.Supervisors {
 		cfg.Supervisors[i].Report = "127.0.0.1:9"
 	}

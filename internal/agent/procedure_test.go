@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet/bulk"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
+	"github.com/lofamo/lofamo/pkg/watchdog"
 
 	"github.com/lofamo/lofamo/internal/agent/status"
 	"github.com/lofamo/lofamo/internal/config"
@@ -87,7 +89,7 @@ func (n *testNet) mangle(c grid.Coord, body string) {
 // Two orders at once, at two nodes: all halves of a real torus go through the newer one, and tell how it ended and what their links are like. Meanwhile
 // a challenge that comes by the torus is answered, and what asks for a large object waits, and is answered then.
 func TestProcedureOfRealHalves(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, nil)
+	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, unhurried)
 	n.startAll()
 	n.awaitHealthy()
 	n.super.forget()
@@ -123,8 +125,9 @@ func TestProcedureOfRealHalves(t *testing.T) {
 	}
 	n.super.awaitThat("what was said of components", func() bool {
 		for _, s := range n.super.heard {
-			_, link := s.obs.Component.LinkDirection() // on a machine that is short of time heartbeats are late
-			if !link && (s.obs.State == fault.Sick || s.obs.State == fault.Failed) {
+			_, link := s.obs.Component.LinkDirection() // on a machine that is short of time heartbeats are late, and halves know that they are
+			late := s.obs.Detail == fmt.Sprintf("exceptions: router 0x0 0x0, RDMA 0x0, engine %#x", watchdog.EngineLate)
+			if !link && !late && (s.obs.State == fault.Sick || s.obs.State == fault.Failed) {
 				t.Errorf("something is called unwell: %s", s)
 			}
 		}
@@ -141,7 +144,7 @@ func challengeOf(n *testNet, c grid.Coord, nonce string) *lofamov1.Message {
 // One half is dead, so that the drain goes on to its time-out; in the middle of it a link is cut and another half is killed. The others end it, say who was
 // silent, and change nothing; when the dead are back the next one is complete.
 func TestProcedureWithDeathsOfRealHalves(t *testing.T) {
-	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, func(c *config.Agent) { c.Injection = true })
+	n := newTestNet(t, grid.Dims{X: 2, Y: 2, Z: 2}, func(c *config.Agent) { c.Injection = true; unhurried(c) })
 	n.startAll()
 	n.awaitHealthy()
 	dead, dies := grid.Coord{X: 1, Y: 1, Z: 1}, grid.Coord{Y: 1, Z: 1}

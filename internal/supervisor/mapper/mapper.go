@@ -114,6 +114,7 @@ func (m *Machine) Evidence(now time.Time, is *chanmask.Map) {
 		case is.Node(is.Dims.At(rank)) != chanmask.Unknown:
 			delete(m.since, rank)
 			delete(m.found, rank)
+			delete(m.mapped, rank) // what was found is gone: once it is unknown again, it is as new
 		case !known:
 			m.since[rank] = now
 		}
@@ -125,6 +126,7 @@ func (m *Machine) Nothing() {
 	m.evidence, m.run, m.last, m.alive = nil, nil, nil, nil
 	clear(m.since)
 	clear(m.found)
+	clear(m.mapped)
 }
 
 // Tick returns the orders that are due.

@@ -243,6 +243,11 @@ func TestUnknownForAMoment(t *testing.T) {
 	if f := w.m.Found(); len(f) > 0 {
 		t.Errorf("it is heard, and still said to be %+v", f)
 	}
+	all(2) // unknown again: it is as new, and is not left for as long as one that stayed so
+	w.run(7 * time.Second)
+	if f := w.m.Found()[2]; len(w.orders) != 2 || f.DNP != chanmask.Good {
+		t.Errorf("%d orders, found %+v", len(w.orders), f)
+	}
 }
 
 // A mapper that does not answer is asked again, with a bound, and then another one is.

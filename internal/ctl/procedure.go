@@ -213,7 +213,7 @@ func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 		}
 		return countOf(x.held, "message") + " stuck, kept where they are"
 	case lofamov1.ProcedureState_PROCEDURE_DECISION:
-		if r.GetDiagnosis() != nil {
+		if r.GetDiagnosis() != nil || linksTested(r) {
 			return "links are tested"
 		}
 		return "nobody wants links tested"
@@ -221,9 +221,19 @@ func foundInState(r *lofamov1.ProcedureReport, x stateSum) string {
 		if d := r.GetDiagnosis(); d != nil {
 			return fmt.Sprintf("%s, %d open, %d of %d links good", countOf(uint32(len(d.GetFaults())), "fault"), len(d.GetOpen()), goodLinks(d), len(d.GetLinks()))
 		}
+		return "what they found the nodes keep to themselves"
 	default:
 	}
 	return ""
+}
+
+// linksTested says whether some node has tested its links, as it does also in a procedure that a node has begun by itself, of which there is no diagnosis.
+func linksTested(r *lofamov1.ProcedureReport) bool {
+	return slices.ContainsFunc(r.GetNodes(), func(n *lofamov1.ProcedureNode) bool {
+		return slices.ContainsFunc(n.GetSteps(), func(s *lofamov1.ProcedureStep) bool {
+			return s.GetState() == lofamov1.ProcedureState_PROCEDURE_DIAGNOSTICS
+		})
+	})
 }
 
 // nodeSteps are the states of each node.

@@ -89,3 +89,15 @@ func TestProcedureClear(t *testing.T) {
 		t.Errorf("a fault: %d: %s", got.code, got.stdout)
 	}
 }
+
+// Of a procedure that a node has begun by itself there is no diagnosis, though links are tested in it.
+func TestProcedureOfNode(t *testing.T) {
+	r := startRemote(t, harmed(t))
+	report := sampleProcedure()
+	report.Subject, report.Diagnosis = "node/n0-0-0", nil
+	r.server.Manage.LastOver = report
+	got := run(t, nil, r.flags("get", "procedure")...)
+	if got.code != exitOK || !strings.Contains(got.stdout, "links are tested") || !strings.Contains(got.stdout, "the nodes keep to themselves") {
+		t.Errorf("%d: %s%s", got.code, got.stdout, got.stderr)
+	}
+}

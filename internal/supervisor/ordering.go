@@ -66,16 +66,20 @@ func (k *orders[W, S]) Said() []S {
 // run works until the context ends.
 func (k *orders[W, S]) run(ctx context.Context) {
 	var m *orderer.Machine[W, S] // nil while another leads
+	var term uint64              // that it is of
 	timer := time.NewTicker(orderTime)
 	defer timer.Stop()
 	var heard []S // that have just come
 	for {
 		changed := k.word.changed()
-		switch {
-		case !k.s.engine.Leading():
+		switch now := k.s.engine.Term(); {
+		case now == 0:
 			m = nil
-		case m == nil && k.word.begin(ctx):
-			m = orderer.New(k.cfg)
+		case m != nil && now == term:
+		case k.word.begin(ctx): // also where another one has led between two looks
+			m, term = orderer.New(k.cfg), now
+		default:
+			m = nil
 		}
 		if m != nil { // also what came before the machine was there: it came because this replica leads
 			k.take(m, heard)

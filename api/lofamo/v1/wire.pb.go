@@ -2788,7 +2788,8 @@ func (x *Interest) GetNodes() []string {
 	return nil
 }
 
-// OrderNumber says which of two orders is the newer. A half refuses one that is older than the last that it took.
+// OrderNumber says which of two orders of a kind is the newer: a half refuses one that is older than the last of its kind that it took. Diagnoses
+// and procedures of a leader are counted together, for what is found in a procedure has its number; its mappings are counted by themselves.
 type OrderNumber struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Revision of the store at which the supervisor that ordered was elected, at least 1: no later leader has a lower one.
@@ -3524,7 +3525,7 @@ func (x *MaskStatus) GetLost() bool {
 // gets a DiagnosisOrder, and its DNP half broadcasts the envelope, so that all have the supervisor's word for what follows.
 type ProcedureOrder struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
-	Number   *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`      // of this order; common to all orders of a leader
+	Number   *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`      // of this order; counted together with the leader's diagnoses
 	Node     string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`          // who is to begin, as in its certificate
 	Diagnose bool                   `protobuf:"varint,3,opt,name=diagnose,proto3" json:"diagnose,omitempty"` // the nodes are to test their links when the torus is empty; their findings have this order's number
 	// Places that need not answer, as ranks in the torus, ascending: those that the map calls FAILED, and empty ones. At most 200.
@@ -3871,7 +3872,7 @@ func (x *ProcedureStatus) GetCause() string {
 // MapOrder has a node map a region that the supervisors' own evidence does not reach (mapping by delegation, seed 003 §5.2.3.2, Figure 18).
 type MapOrder struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                  // common to all orders of a leader
+	Number        *OrderNumber           `protobuf:"bytes,1,opt,name=number,proto3" json:"number,omitempty"`                  // of this order, among the leader's mappings
 	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`                      // the mapper, as in its certificate
 	Region        []uint32               `protobuf:"varint,3,rep,packed,name=region,proto3" json:"region,omitempty"`          // ranks of the nodes to map, ascending; 1 to 128
 	ReplyTo       string                 `protobuf:"bytes,4,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"` // ip:port of the supervisor's report socket

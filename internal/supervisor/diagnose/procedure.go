@@ -72,6 +72,9 @@ func (m *Manager) Procedure(ctx context.Context, req Procedure, progress func(*l
 	if err := m.rested(ctx); err != nil {
 		return nil, err
 	}
+	if err := m.takenUp(ctx); err != nil {
+		return nil, err
+	}
 	p := &procedureRun{run: r, began: r.started, asked: req, plan: plan, progress: progress}
 	if err := p.intend(ctx); err != nil {
 		return nil, err
@@ -79,6 +82,25 @@ func (m *Manager) Procedure(ctx context.Context, req Procedure, progress func(*l
 	p.machine = procedure.New(time.Now(), plan, m.cfg.Procedures)
 	m.cfg.Logger.Info("procedure ordered", "by", req.Subject, "reason", req.Reason, "diagnose", req.Diagnose, "members", len(plan.Members), "delay", plan.Delay, "starters", plan.Starters)
 	return p.end(ctx)
+}
+
+// resumeFirst is for how long from the beginning of a term the procedure of an earlier leader goes before new ones.
+const resumeFirst = 5 * time.Second
+
+// takenUp refuses a procedure while that of an earlier leader has still to be taken up: what is ordered now would be noted in its place, and nobody
+// would hear what became of it.
+func (m *Manager) takenUp(ctx context.Context) error {
+	m.mu.Lock()
+	led := m.led
+	m.mu.Unlock()
+	if time.Since(led) >= resumeFirst {
+		return nil
+	}
+	o, err := m.cfg.Kept.LastOrdered(ctx)
+	if err == nil && o != nil && o.Term != m.term.Load() {
+		return ErrBusy
+	}
+	return nil // the store may not tell: then it takes no new order either
 }
 
 // intend commits what is about to be ordered: the next leader goes on from there when this one is lost.

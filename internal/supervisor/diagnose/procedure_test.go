@@ -252,6 +252,9 @@ func TestResume(t *testing.T) {
 	}
 	n.m.Lead(8)
 	n.begin, n.procedures = nil, nil
+	if _, _, err := n.procedure(Procedure{}); !errors.Is(err, ErrBusy) || len(n.procedures) > 0 {
+		t.Errorf("a procedure before that of the earlier leader is taken up: %v", err)
+	}
 	n.m.Resume(t.Context())
 	r, err := n.m.LastProcedure(t.Context())
 	if err != nil || !r.GetClear() || r.GetSubject() != "operator/o" || r.GetReason() != "why not" || len(r.GetNodes()) != 4 || len(r.GetDiagnosis().GetLinks()) != 8 {

@@ -113,15 +113,25 @@ func (m *Manager) Strays(ctx context.Context) {
 	}
 }
 
-// stray keeps the report of a procedure that nobody has ordered, and names who begins too many.
+// stray keeps the report of a procedure that nobody has ordered, and names who begins too many. Of what one half may have made up nothing is kept, nor of
+// what a node has begun since it was named: no single node fills the history, or keeps people from procedures of their own.
 func (m *Manager) stray(ctx context.Context, now time.Time, s procedure.Stray, starters *procedure.Starters) {
 	r := s.Report
 	r.Started, r.TookMs, r.Supervisor = timestamppb.New(s.Began), uint32(now.Sub(s.Began).Milliseconds()), m.cfg.Self
+	if !s.Vouched {
+		m.cfg.Logger.Info("a procedure of which one node alone tells, and not the one that is said to have begun it", "starter", s.Node, "wave", r.GetWave())
+		return
+	}
+	n, tell := starters.Began(now, s.Node)
+	if n > tooMany && !tell {
+		m.cfg.Logger.Debug("one more procedure of a node that begins too many", "node", s.Node, "wave", r.GetWave())
+		return
+	}
 	m.mu.Lock()
 	m.ended = now
 	m.mu.Unlock()
 	var w store.Write
-	if n, tell := starters.Began(now, s.Node); tell {
+	if tell {
 		text := fmt.Sprintf("it has begun %d procedures by itself within %s: look at it, or take it out of use", n, starters.Window())
 		m.cfg.Logger.Warn("a node begins too many procedures", "node", s.Node, "procedures", n, "within", starters.Window())
 		w.Events = append(w.Events, view.StarterEvent(s.Node, text, m.cfg.Self, now))

@@ -12,6 +12,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
+	"github.com/lofamo/lofamo/internal/supervisor/procedure"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -336,5 +337,35 @@ func TestStrays(t *testing.T) {
 	}
 	if _, _, err := n.procedure(Procedure{}); err == nil || !strings.Contains(err.Error(), "too short a time ago") {
 		t.Errorf("it counts for the pause: %v", err)
+	}
+}
+
+// One node can make up procedures, in its own name and in others': neither does history fill with them, nor is another one named, nor are people kept from theirs.
+func TestMadeUpStrays(t *testing.T) {
+	n := newNodes(t, grid.Dims{X: 2, Y: 2, Z: 1})
+	n.m.Lead(7)
+	starters := procedure.NewStarters(tooMany, tooManyIn)
+	say := func(i int, vouched bool) {
+		now := time.Now()
+		n.m.stray(t.Context(), now, procedure.Stray{Report: &lofamov1.ProcedureReport{Wave: uint64(i)}, Node: "n1-0-0", Began: now.Add(-time.Second), Vouched: vouched}, starters)
+	}
+	for i := range 4 * tooMany {
+		say(i, false)
+	}
+	if r, err := n.m.LastProcedure(t.Context()); r != nil || err != nil || len(n.events()) > 0 {
+		t.Errorf("what one node alone tells of another is kept: %v, %v, %v", r, err, n.events())
+	}
+	if _, _, err := n.procedure(Procedure{}); err != nil {
+		t.Errorf("it counts for the pause: %v", err)
+	}
+	before := len(n.events())
+	for i := range 4 * tooMany {
+		say(i, true)
+	}
+	if got := len(n.events()) - before; got != tooMany+2 { // the reports of so many and one more, and that it is one too many
+		t.Errorf("%d events", got)
+	}
+	if r, err := n.m.LastProcedure(t.Context()); err != nil || r.GetWave() != tooMany {
+		t.Errorf("the last is %v, %v", r, err)
 	}
 }

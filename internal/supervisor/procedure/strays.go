@@ -28,6 +28,8 @@ type Stray struct {
 	Report *lofamov1.ProcedureReport
 	Node   fault.NodeID // has begun it by itself
 	Began  time.Time    // when the first word of it came
+	// Vouched: its starter has said that it is through, or two others have. Otherwise one half may have made it up, and a starter with it.
+	Vouched bool
 }
 
 type stray struct {
@@ -106,7 +108,20 @@ func (x *stray) done() Stray {
 	r := x.machine.Report()
 	id := x.machine.plan.name(x.key.starter)
 	r.Starter, r.Subject, r.Reason = id, "node/"+id, x.cause
-	return Stray{Report: r, Node: fault.NodeID(id), Began: x.began}
+	return Stray{Report: r, Node: fault.NodeID(id), Began: x.began, Vouched: x.vouched(fault.NodeID(id))}
+}
+
+// vouched says whether who is said to have begun it says so as well, or more than one other.
+func (x *stray) vouched(starter fault.NodeID) bool {
+	said := 0
+	for id, n := range x.machine.nodes {
+		if n.end != nil {
+			if said++; id == starter {
+				return true
+			}
+		}
+	}
+	return said > 1
 }
 
 // Starters counts the procedures that nodes begin by themselves. It is for one goroutine.

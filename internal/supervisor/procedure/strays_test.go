@@ -123,6 +123,23 @@ func TestStraysAreBounded(t *testing.T) {
 	}
 }
 
+// Who is said to have begun one has, when it says so itself or two others do: one alone may have made it up.
+func TestVouched(t *testing.T) {
+	for _, c := range []struct {
+		who  []int
+		want bool
+	}{{[]int{0}, false}, {[]int{0, 0}, false}, {[]int{2}, true}, {[]int{0, 1}, true}, {[]int{0, 2}, true}} {
+		s, now := NewStrays(timing()), time.Unix(1000, 0)
+		for _, rank := range c.who {
+			s.Said(now, status(rank, normal, func(st *lofamov1.ProcedureStatus) { st.Starter = 2 }), whole(t))
+		}
+		done, _ := s.Tick(now.Add(time.Minute))
+		if len(done) != 1 || done[0].Node != "n0-1-0" || done[0].Vouched != c.want {
+			t.Errorf("told by %v: %+v, want it vouched for: %t", c.who, done, c.want)
+		}
+	}
+}
+
 // A node that begins more than it may within a window is told of, once a window.
 func TestTooMany(t *testing.T) {
 	s, now := NewStarters(2, time.Hour), time.Unix(1000, 0)

@@ -42,7 +42,7 @@ reports are kept: lofamoctl get diagnosis, lofamoctl get procedure.
 
 Exit codes: 0 nothing is wrong, 1 there is no report, 2 a command line that cannot be understood, 3 the
 report has something wrong in it: a fault, an open question, a node that did not answer, a link that is
-not good, or with --drain a torus that was not empty.`
+not good, or with --drain a torus that was not empty, or links that nobody tested.`
 
 func (a *app) diagnoseCommand() *cobra.Command {
 	var f diagnoseFlags

@@ -26,7 +26,10 @@ func (a *app) drain(ctx context.Context, f diagnoseFlags, o format) error {
 		if err := a.printProcedure(o, report); err != nil {
 			return err
 		}
-		if !report.GetClear() {
+		if report.GetDiagnosis() == nil && o != formatJSON && o != formatYAML {
+			a.printf("\nNothing is known of the links: no node has said that it tested them\n")
+		}
+		if !report.GetClear() || report.GetDiagnosis() == nil {
 			return foundError{}
 		}
 		return foundIn(report.GetDiagnosis())

@@ -83,7 +83,11 @@ func TestProcedureClear(t *testing.T) {
 	if got := run(t, nil, r.flags("diagnose", "all", "--drain")...); got.code != exitFound {
 		t.Errorf("not clear: %d", got.code)
 	}
-	report.Clear, report.Omitted = true, 7
+	report.Clear, report.Diagnosis = true, nil
+	if got := run(t, nil, r.flags("diagnose", "all", "--drain")...); got.code != exitFound || !strings.Contains(got.stdout, "no node has said that it tested them") {
+		t.Errorf("links that nobody tested: %d: %s", got.code, got.stdout)
+	}
+	report.Omitted, report.Diagnosis = 7, d
 	d.Faults = []*lofamov1.DiagnosisFault{{Node: "n0-0-0", Part: lofamov1.DiagnosisPart_PART_NODE}}
 	if got := run(t, nil, r.flags("diagnose", "all", "--drain")...); got.code != exitFound || !strings.Contains(got.stdout, "7 entries, nodes at which all was well first, are left out") {
 		t.Errorf("a fault: %d: %s", got.code, got.stdout)

@@ -200,13 +200,14 @@ func (m *Machine) start(now time.Time, ev Start) {
 	m.becomeErrorDetectPropagate(now)
 }
 
-// join is in a procedure from now on. Who goes over from one to another is bound by the time of the first, unless the other is a supervisor's.
+// join is in a procedure from now on. Who goes over from one to another is bound by the time of the first, unless the other is a supervisor's: by that of
+// each order's first, for whoever knows an order may give it one new name after the other.
 func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
 	wanted := m.state != Normal && m.diagnose // of two that become one
 	if m.state != Normal {
 		m.over.add(m.key)
 	}
-	if m.state == Normal || order != (Order{}) {
+	if m.state == Normal || order != (Order{}) && order != m.order {
 		m.until = now.Add(p.Longest(&m.limits))
 	}
 	m.changes++

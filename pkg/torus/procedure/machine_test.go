@@ -215,6 +215,23 @@ func TestLyingStarter(t *testing.T) {
 	}
 }
 
+// One that gives the order under way a new name each time holds nobody out of Normal for longer than the first would have.
+func TestOrderRenamed(t *testing.T) {
+	m, order := New(0, limits()), Order{Term: 9, Count: 1}
+	at := begin
+	for i := range uint64(100) {
+		m.Step(at, Heard{From: 3, Ordered: true, Message: Message{Key: Key{i + 1, 3, i}, State: ErrorDetectPropagate, Order: order, Plan: plan()}})
+		if out := at.Sub(begin) >= longest(); out == m.Inhibited() {
+			t.Fatalf("after %s: %s", at.Sub(begin), m.State())
+		}
+		at = at.Add(longest() / 20)
+	}
+	m.Step(at, Heard{From: 3, Ordered: true, Message: Message{Key: Key{500, 3, 500}, State: ErrorDetectPropagate, Order: Order{9, 2}, Plan: plan()}})
+	if !m.Inhibited() || m.Order().Count != 2 {
+		t.Errorf("the next order: %s by %+v", m.State(), m.Order())
+	}
+}
+
 // Random tori with traffic, links that die in every state, one way or both, nodes that go and come back, broadcasts that are lost or late: all come back
 // to Normal in bounded time (step checks), the network is called clear of a moment alone at which it was (checkClear), no mask changes but in an
 // empty network (checkMask), and no message is lost (allNormal).

@@ -62,6 +62,10 @@ type keptMask struct {
 	changed chan struct{} // closed when there is something newer
 }
 
+// lacks says whether the word of a person in a state is not on disk yet. A newer number of a supervisors' word that says nothing new never comes
+// there by itself (dnpcore, configuredMask).
+func (k *keptMask) lacks(want chanmask.State) bool { return k.state.Held != want.Held || k.err != nil }
+
 // noteKept notes what became of a state.
 func (d *dnpHalf) noteKept(state chanmask.State, err error) {
 	d.mu.Lock()
@@ -124,12 +128,12 @@ func (d *dnpHalf) maskHandler(ctx context.Context) http.Handler {
 			v = d.core.Masks()
 			d.log.Info("the node's own word on its channel mask", "mask", next, "reason", in.Reason, "forced", in.Force)
 		}
-		changed := err == nil && d.kept.state != v.State
+		wait := err == nil && d.kept.lacks(v.State)
 		d.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		if changed {
+		if wait {
 			if err := d.awaitKept(ctx, v.State); err != nil {
 				return nil, err
 			}

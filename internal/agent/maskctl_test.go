@@ -73,6 +73,17 @@ func TestOwnMask(t *testing.T) {
 	awaitMask(t, dir, "it holds over a restart", func(st MaskStatus) bool { return slices.Equal(st.Own, []string{"X+"}) })
 }
 
+// A request that changes nothing does not wait for a newer number to come on disk, which it need not.
+func TestKeptMaskLacks(t *testing.T) {
+	on := keptMask{state: chanmask.State{Own: chanmask.All, Held: 1, Ordered: chanmask.All, Number: 3}}
+	renumbered, changed := on.state, on.state
+	renumbered.Number, changed.Held = 7, 2
+	failed := keptMask{state: on.state, err: os.ErrPermission}
+	if on.lacks(on.state) || on.lacks(renumbered) || !on.lacks(changed) || !failed.lacks(on.state) {
+		t.Errorf("same %t, renumbered %t, changed %t, not taken by the disk %t", on.lacks(on.state), on.lacks(renumbered), on.lacks(changed), failed.lacks(on.state))
+	}
+}
+
 // awaitMask asks a half until its answer fits: heartbeats, or a start, have to come first. Nothing tells when they have.
 func awaitMask(t *testing.T, dir, what string, fits func(MaskStatus) bool) {
 	t.Helper()

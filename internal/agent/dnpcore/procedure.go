@@ -43,6 +43,7 @@ type proceeding struct {
 	busy    bool
 	unsaid  []procedure.Message // that found no room: tried again with the next tick
 	mayMask bool                // the network is clear, and will be for a Network Delay
+	sets    []procedure.Arrival // that this half is in, and waits for
 
 	order    *lofamov1.ProcedureOrder // the last that was verified; nil: none
 	taken    time.Time                // when it came first
@@ -234,6 +235,9 @@ func (m *Machine) onManage(now time.Time, msg express.Message) {
 		m.out.Open = append(m.out.Open, begin.Envelope)
 	case body != nil && body.Starter < dims.Nodes():
 		ordered := p.order != nil && body.Order == orderOf(p.order.GetNumber())
+		if ordered { // members and times are the supervisor's word, not that of whoever says where it is
+			body.Plan = planOf(p.order)
+		}
 		m.stepProcedure(now, procedure.Heard{From: dims.Rank(msg.Origin), Message: *body, Ordered: ordered})
 	default: // of a later version
 	}
@@ -377,6 +381,10 @@ func (m *Machine) setOf(k procedure.Key, s procedure.Set, round uint32) express.
 
 // arriveAt has this half, and the absent, be in a set.
 func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
+	// What was waited for in a round, or a procedure, that has come to nothing is never complete.
+	m.leaveSets(now, func(b procedure.Arrival) bool {
+		return b.Key != a.Key || b.Round != 0 && a.Round != 0 && b.Round != a.Round
+	})
 	members := m.cfg.Topo.Dims.Nodes()
 	ranks := []int{m.rank()}
 	for _, r := range a.Absent {
@@ -386,7 +394,21 @@ func (m *Machine) arriveAt(now time.Time, a procedure.Arrival) {
 	}
 	if err := m.stepBarriers(now, express.Arrive{Barrier: m.setOf(a.Key, a.Set, a.Round), Members: members, Ranks: ranks}); err != nil {
 		m.note(NoteProcedure, "procedure %d: %s: %v", a.Wave, a.Set, err)
+		return
 	}
+	m.proc.sets = append(m.proc.sets, procedure.Arrival{Key: a.Key, Set: a.Set, Round: a.Round})
+}
+
+// leaveSets has this half wait no more for some of its sets: they take the places of barriers, and are asked for each second, as long as it does.
+func (m *Machine) leaveSets(now time.Time, leave func(procedure.Arrival) bool) {
+	p := &m.proc
+	p.sets = slices.DeleteFunc(p.sets, func(a procedure.Arrival) bool {
+		if !leave(a) {
+			return false
+		}
+		_ = m.stepBarriers(now, express.Leave{Barrier: m.setOf(a.Key, a.Set, a.Round)})
+		return true
+	})
 }
 
 // onManageBarrier takes that all members are in a set.
@@ -425,12 +447,7 @@ func (m *Machine) endProcedure(now time.Time, r *procedure.Result) {
 	for _, step := range r.Steps {
 		s.Steps = append(s.Steps, &lofamov1.ProcedureStep{State: lofamov1.ProcedureState(step.State), TookUs: uint32(step.Took.Microseconds()), Held: uint32(step.Held)})
 	}
-	for _, set := range [...]procedure.Set{procedure.Joined, procedure.Present, procedure.Stuck} {
-		_ = m.stepBarriers(now, express.Leave{Barrier: m.setOf(r.Key, set, 0)})
-	}
-	for _, set := range [...]procedure.Set{procedure.Empty, procedure.Confirm} {
-		_ = m.stepBarriers(now, express.Leave{Barrier: m.setOf(r.Key, set, r.Rounds)})
-	}
+	m.leaveSets(now, func(procedure.Arrival) bool { return true })
 	m.note(NoteProcedure, "procedure %d is over: clear %t, %d rounds, silent %v, holding %v", r.Wave, r.Clear, r.Rounds, s.Silent, s.Holding)
 	p.envelope, p.cause, p.mayMask = nil, "", false
 	servicenet.FitProcedureStatus(s)

@@ -414,6 +414,9 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 			if st := n.m.ProcedureStats(); !n.dead && st.Waiting > 0 {
 				t.Errorf("%s: %d messages still wait", n.at, st.Waiting)
 			}
+			if waits := n.m.BarrierStats().Waiting; !n.dead && waits > 0 {
+				t.Errorf("%s still waits for %d sets", n.at, waits)
+			}
 		}
 		for _, s := range f.sent {
 			if seed%2 == 1 && parts[s.from] == parts[s.to] && s.to.opened[s.text] != 1 {
@@ -483,6 +486,24 @@ func (v *watcher) count() (clears, ends int) {
 		}
 	}
 	return clears, ends
+}
+
+// Whoever says where an ordered procedure is has no word on its members and times: these are the order's.
+func TestMeshProcedurePlanIsTheOrders(t *testing.T) {
+	w := newMesh(t, "2x2x1", 13, nil)
+	w.run(100 * time.Millisecond)
+	w.orderProcedure(w.node("0,0,0"), 1, nil)
+	w.run(20 * time.Millisecond)
+	n := w.node("1,1,0")
+	is, want := n.m.proc.machine, n.m.proc.machine.Plan()
+	lie := procedure.Message{
+		Key: procedure.Key{Wave: is.Key().Wave + 1, Starter: 1, Run: 99}, State: procedure.SystemDrain, Round: 1, Order: is.Order(),
+		Plan: procedure.Plan{Delay: procedure.MaxDelay, Hop: procedure.MaxDelay, DrainTimeout: procedure.MaxDrain, Absent: []int{0, 2, 3}},
+	}
+	n.m.onManage(w.now, express.Message{ID: express.ID{Origin: w.node("1,0,0").at, Epoch: 1, Number: 1 << 20}, Topic: express.TopicManage, Body: lie.Append(nil)})
+	if got := is.Plan(); is.Key() != lie.Key || got.Delay != want.Delay || got.Hop != want.Hop || got.DrainTimeout != want.DrainTimeout || len(got.Absent) > 0 {
+		t.Errorf("%+v by %+v: want %+v", is.Key(), got, want)
+	}
 }
 
 // An order that no broadcast takes is refused, and begins nothing: the others would have no proof of it.

@@ -236,9 +236,12 @@ func TestStrangersAreCounted(t *testing.T) {
 		t.neverFailed()
 		for _, s := range t.Since(t.mark) {
 			own := s.GetNode() == "n0-0-0" && (s.GetComponent() == "temperature" || s.GetComponent() == "node")
-			// On a busy machine the kernel drops what it has no room for, and the node says so.
-			lossy := s.GetTo() != failed && (s.GetComponent() == "service-network" || s.GetComponent() == "node")
-			if !own && !lossy {
+			// On a busy machine the kernel drops what it has no room for, and the node says so: its supervisor's answers are missing, or the probes
+			// that its host half sends itself by the same socket.
+			probes := s.GetComponent() == "host" && (s.GetFrom() == sick || strings.Contains(s.GetReason(), "self-test: direct rail"))
+			lossy := s.GetTo() != failed && (s.GetComponent() == "service-network" || s.GetComponent() == "node" || probes)
+			begins := s.GetFrom() == unknown && s.GetTo() == normal // a check that runs for the first time
+			if !own && !lossy && !begins {
 				t.Errorf("the strangers did something: %s", s)
 			}
 		}

@@ -10,7 +10,8 @@
 //
 //   - A half's own newest word counts; a digest is the half's full statement, and what it no longer
 //     mentions is withdrawn. Reports only count when they are newer, by (boot epoch, sequence), than
-//     what the same half said before, so replays and reordering change nothing.
+//     what the same half said before, so replays and reordering change nothing. A change that comes later
+//     than a half's word counts is history: the digests have said since what is now.
 //   - A half is FAILED when its other half's watchdog says so (§III-E), or two neighbours'
 //     descriptors do (one where the torus gives only one neighbour), and a challenge to it stays
 //     unanswered for ChallengeHalf.

@@ -268,3 +268,48 @@ func TestDoubtSpreadsSlowlyWhenBehind(t *testing.T) {
 		}
 	}
 }
+
+// TestOutdatedChange: a half that reached no supervisor for a minute tells what it noted meanwhile from the beginning. A fault
+// that is long over is never FAILED on the map, nor is one that stands called NORMAL by an old word: the next digest says what is now.
+func TestOutdatedChange(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		before, old   fault.State
+		stands        fault.State
+		age           time.Duration
+		saidMeanwhile bool
+	}{
+		{name: "a fault that is over", before: fault.Normal, old: fault.Failed, stands: fault.Normal, age: time.Minute},
+		{name: "a recovery that is over", before: fault.Failed, old: fault.Normal, stands: fault.Failed, age: time.Minute},
+		{name: "a fault just as old as a word that counts", before: fault.Normal, old: fault.Failed, stands: fault.Normal, saidMeanwhile: true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := startedWorld(t, grid.Dims{X: 2, Y: 1, Z: 1})
+			id := w.id(0)
+			host, hot := w.actor(id, fault.HalfHost), subject{id, fault.ComponentTemperature}
+			w.say(host, hot, tc.before, fault.KindSelf, 0)
+			w.run(w.cfg.DigestPeriod)
+			seen := map[fault.State]bool{}
+			w.log = func(_ time.Time, out Output) {
+				for _, c := range out.Changes {
+					if c.Node == id && c.Component == fault.ComponentTemperature {
+						seen[c.To] = true
+					}
+				}
+			}
+			age := tc.age
+			if age == 0 {
+				age = w.m.window()
+			}
+			w.say(host, hot, tc.old, fault.KindSelf, age)
+			host.says[hot] = statement{state: tc.stands, kind: fault.KindSelf, began: w.now}
+			w.run(2 * w.cfg.DigestPeriod)
+			if seen[tc.old] != tc.saidMeanwhile {
+				t.Errorf("%s was said: %t; want %t", tc.old, seen[tc.old], tc.saidMeanwhile)
+			}
+			if got := w.state(id, fault.ComponentTemperature); got != tc.stands {
+				t.Errorf("the temperature is %s, want %s", got, tc.stands)
+			}
+		})
+	}
+}

@@ -239,7 +239,7 @@ func (m *Machine) evidence(d fault.Delivery, now time.Time) {
 	}
 	n, h := m.nodes[rank], id.Origin.Half
 	still := m.undisturbed(n, h, now)
-	a := arrival{Delivery: d, clock: m.clock, now: now, changed: func(s slot) {
+	a := arrival{Delivery: d, clock: m.clock, now: now, window: m.window(), changed: func(s slot) {
 		still = false
 		about, c := s.about()
 		if about >= 0 {

@@ -67,7 +67,15 @@ type arrival struct {
 	clock   clock
 	now     time.Time
 	made    time.Time
-	changed func(slot) // called for every statement whose state or kind changed
+	window  time.Duration // see outdated
+	changed func(slot)    // called for every statement whose state or kind changed
+}
+
+// outdated says whether a report of a change is news no longer: the digests since have said what is now. After a time in which no
+// supervisor was reached a half's log is told from its beginning, and that may long be over; who took it for the newest word would
+// call FAILED what works.
+func (a arrival) outdated(o fault.Observation) bool {
+	return !a.Report.Digest && a.Age(o) > a.window
 }
 
 // take stores a report and returns whether it is newer than everything heard from this half. about finds
@@ -91,7 +99,7 @@ func (v *voice) take(a arrival, about func(fault.NodeID) (int, bool)) (fresh boo
 	came := a.clock.instant(a.now)
 	t := telling{stamp: at, path: a.Path, said: said, came: came, first: came}
 	for s, i := range worstOf(a.Report.Observations, about) {
-		if i >= 0 {
+		if i >= 0 && !a.outdated(a.Report.Observations[i]) {
 			v.state(slot(s), a.Report.Observations[i], a, &t)
 		}
 	}

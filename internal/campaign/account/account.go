@@ -86,24 +86,32 @@ func (a *Audit) take(l line) {
 		a.Damaged++
 		return
 	}
-	if l.Term == 0 {
-		return
+	switch l.Msg {
+	case engine.TraceTerm:
+		a.term(l)
+	case engine.TracePosition:
+		t := a.term(l)
+		t.positions = append(t.positions, l.Position)
+	case engine.TraceTaken:
+		t := a.term(l)
+		t.taken = append(t.taken, taking{l.Report, l.Content})
+	case engine.TraceCommitted:
+		t := a.term(l)
+		for _, id := range l.Reports {
+			t.committed[id] = true
+		}
 	}
+}
+
+// term is the term that a line is of. Other lines name terms too, also those that ended before the store's positions were read:
+// such a term knows nothing of what was committed before it.
+func (a *Audit) term(l line) *term {
 	t := a.terms[l.Term]
 	if t == nil {
 		t = &term{committed: map[string]bool{}}
 		a.terms[l.Term] = t
 	}
-	switch l.Msg {
-	case engine.TracePosition:
-		t.positions = append(t.positions, l.Position)
-	case engine.TraceTaken:
-		t.taken = append(t.taken, taking{l.Report, l.Content})
-	case engine.TraceCommitted:
-		for _, id := range l.Reports {
-			t.committed[id] = true
-		}
-	}
+	return t
 }
 
 // Terms returns how many terms of leadership there were.

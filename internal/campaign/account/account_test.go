@@ -17,6 +17,7 @@ func TestAudit(t *testing.T) {
 		taken2   = `{"msg":"report taken","term":2,"report":"n/host@2#7","content":"bb"}`
 		commit2  = `{"msg":"reports committed","term":2,"reports":["n/host@2#7"]}`
 		knows    = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
+		noTerm   = `{"msg":"leading","term":2}` + "\n" + `{"msg":"term begins","term":3}` + "\n" + `{"msg":"inbox position","term":3,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[2,0,0,0]}}`
 		knewOnce = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":4,"Highest":3,"Window":[1,0,0,0],"Earlier":[{},{"Highest":7,"Window":[1,0,0,0]}]}}`
 		others   = `{"msg":"inbox position","term":2,"position":{"Origin":{"Node":"n","Half":1},"Epoch":2,"Highest":8,"Window":[1,0,0,0]}}`
 	)
@@ -28,6 +29,7 @@ func TestAudit(t *testing.T) {
 		{"taken and committed", []string{taken1 + "\n" + commit1}, map[string][]string{"n/host@2#7": {"aa"}}},
 		{"taken only", []string{taken1}, map[string][]string{}},
 		{"committed, killed before it was told", []string{taken1, knows}, map[string][]string{"n/host@2#7": {"aa"}}},
+		{"the same, and the next leader was none before it could begin", []string{taken1, noTerm}, map[string][]string{"n/host@2#7": {"aa"}}},
 		{"the same, of an earlier epoch", []string{taken1, knewOnce}, map[string][]string{"n/host@2#7": {"aa"}}},
 		{"killed before the commit, taken again", []string{taken1, others + "\n" + taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"bb"}}},
 		{"twice", []string{taken1 + "\n" + commit1, taken2 + "\n" + commit2}, map[string][]string{"n/host@2#7": {"aa", "bb"}}},

@@ -109,7 +109,7 @@ func (d *dnpHalf) publishCounters(now time.Time) {
 
 // master is who speaks for this part of the torus, as the DNP half says; nil: there is none. Its caller holds the mutex.
 func (h *hostHalf) master() *status.Master {
-	c := h.page.file.Counters()[masterCounter]
+	c := h.page.file.Counter(masterCounter)
 	if rank := int(c>>1) - 1; rank >= 0 && rank < h.topo.Dims.Nodes() {
 		return &status.Master{Node: string(h.topo.ID(h.topo.Dims.At(rank))), CutOff: c&1 != 0}
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/express"
 	"github.com/lofamo/lofamo/pkg/torus/procedure"
-	"github.com/lofamo/lofamo/pkg/watchdog/regfile"
 
 	"github.com/lofamo/lofamo/internal/agent/backup"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
@@ -70,8 +69,8 @@ func (d *dnpHalf) countProcedures(out []uint32) {
 }
 
 // draining says whether the DNP half holds back what may wait.
-func draining(counts [regfile.NumCounters]uint32) bool {
-	state := procedure.State(counts[procedureCounts+countState])
+func (p *page) draining() bool {
+	state := procedure.State(p.file.Counter(procedureCounts + countState))
 	return state.Valid() && state != procedure.Normal
 }
 

@@ -179,7 +179,7 @@ func (p *page) readDNP(now time.Time, take bool, links []grid.Direction) hostcor
 		r.Unreadable = !errors.Is(err, regfile.ErrCorrupt)
 		return r
 	}
-	r.DNP.Valid, r.Draining = true, draining(p.file.Counters())
+	r.DNP.Valid, r.Draining = true, p.draining()
 	r.DNPRaw = r.DNP.Encode()
 	p.saw(now, watchdog.AddrDNPWatchdog, r.DNPRaw)
 	// A damaged descriptor says nothing against the DNP half, whose word is good.

@@ -15,6 +15,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/servicenet"
 	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
 	"github.com/lofamo/lofamo/internal/agent/peerfile"
@@ -239,7 +240,7 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 		return false
 	}
 	next, verdict := s.word.Order(next)
-	if verdict != peers.Taken {
+	if verdict != chanmask.Taken {
 		return false
 	}
 	if err := peerfile.Save(s.d.statePath(peerfile.Name), next); err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/selftest"
 	"github.com/lofamo/lofamo/pkg/torus"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 
 	"github.com/lofamo/lofamo/internal/agent/peers"
@@ -101,10 +102,10 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	}
 	next, verdict := k.state.Order(next)
 	switch verdict {
-	case peers.Taken:
+	case chanmask.Taken:
 		k.lost = false
 		m.changePeers(now, next)
-	case peers.Stale:
+	case chanmask.Stale:
 		m.note(NoteRefused, "peer order %d is not newer than %d", o.GetNumber(), next.Number)
 	default:
 	}

@@ -6,7 +6,9 @@ package durable
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -35,6 +37,22 @@ func Read(path string, most int) (b []byte, err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	return io.ReadAll(io.LimitReader(f, int64(most)+1))
+}
+
+// Load reads a state that Replace wrote, of at most so many bytes. Without a file it is none: nothing was kept yet. lost tells of a
+// file that cannot be read, or does not decode; the state is none then too, and it is no failure. what names the kind in it.
+func Load[T any](path, what string, most int, none T, decode func([]byte) (T, error)) (s T, lost error) {
+	b, err := Read(path, most)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, nil
+	}
+	if err == nil {
+		s, err = decode(b)
+	}
+	if err != nil {
+		return none, fmt.Errorf("%s %s: %w: taken for lost", what, path, err)
+	}
+	return s, nil
 }
 
 func replace(path string, data []byte) error {

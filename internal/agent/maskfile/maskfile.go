@@ -6,9 +6,7 @@
 package maskfile
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 
@@ -21,17 +19,7 @@ const Name = "dnp.mask"
 // Load reads the file. Without one the state is chanmask.Fresh: a first start. lost tells of one that cannot be read, or is not
 // what Save wrote; the state is Fresh then too, and it is no failure.
 func Load(path string) (s chanmask.State, lost error) {
-	b, err := durable.Read(path, chanmask.StateSize)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return chanmask.Fresh(), nil
-	case err != nil:
-		return chanmask.Fresh(), fmt.Errorf("channel mask %s: %w: taken for lost", path, err)
-	}
-	if s, err = chanmask.Decode(b); err != nil {
-		return s, fmt.Errorf("channel mask %s: %w: taken for lost", path, err)
-	}
-	return s, nil
+	return durable.Load(path, "channel mask", chanmask.StateSize, chanmask.Fresh(), chanmask.Decode)
 }
 
 // Save has the state on disk before it returns.

@@ -5,9 +5,7 @@
 package peerfile
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/lofamo/lofamo/internal/agent/durable"
 	"github.com/lofamo/lofamo/internal/agent/peers"
@@ -19,17 +17,7 @@ const Name = "dnp.peers"
 // Load reads the file. Without one the state is the zero one: nothing was said. lost tells of one that cannot be read, or is not
 // what Save wrote; the state is the zero one then too, and it is no failure.
 func Load(path string) (s peers.State, lost error) {
-	b, err := durable.Read(path, peers.MaxSize)
-	if errors.Is(err, fs.ErrNotExist) {
-		return peers.State{}, nil
-	}
-	if err == nil {
-		s, err = peers.Decode(b)
-	}
-	if err != nil {
-		return peers.State{}, fmt.Errorf("peers %s: %w: taken for lost", path, err)
-	}
-	return s, nil
+	return durable.Load(path, "peers", peers.MaxSize, peers.State{}, peers.Decode)
 }
 
 // Save has the state on disk before it returns.

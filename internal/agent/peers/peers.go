@@ -17,6 +17,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -32,29 +33,6 @@ type State struct {
 	Placed bool   // of a spare: it has a place
 	Coord  grid.Coord
 	Peers  [grid.NumDirections]Peer
-}
-
-// Verdict is what became of an order.
-type Verdict uint8
-
-// The verdicts.
-const (
-	Taken Verdict = iota + 1 // it is the supervisors' word now
-	Known                    // it was that already
-	Stale                    // an older one: refused
-)
-
-// String returns the verdict's name.
-func (v Verdict) String() string {
-	switch v {
-	case Taken:
-		return "taken"
-	case Known:
-		return "known"
-	case Stale:
-		return "stale"
-	}
-	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
 // FromOrder reads an order that has passed the checks of package servicenet.
@@ -87,16 +65,16 @@ func FromOrder(o *lofamov1.PeerOrder) (State, error) {
 
 // Order takes the supervisors' word, and says what became of it. Two different words of one number cannot be told apart by age: the
 // first that came stays. A word that says what is held already, under a newer number, changes the number.
-func (s State) Order(next State) (State, Verdict) {
+func (s State) Order(next State) (State, chanmask.Verdict) {
 	switch {
 	case next.Number < s.Number || next.Number == 0:
-		return s, Stale
+		return s, chanmask.Stale
 	case next == s:
-		return s, Known
+		return s, chanmask.Known
 	case next.Number == s.Number:
-		return s, Stale
+		return s, chanmask.Stale
 	}
-	return next, Taken
+	return next, chanmask.Taken
 }
 
 // Says says whether two states differ in their numbers at most.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -27,15 +28,15 @@ func TestOrder(t *testing.T) {
 	for _, tc := range []struct {
 		what             string
 		have, next, want State
-		verdict          Verdict
+		verdict          chanmask.Verdict
 	}{
-		{"the first", State{}, spare(7), spare(7), Taken},
-		{"the same again", spare(7), spare(7), spare(7), Known},
-		{"the same under a newer number", spare(7), spare(8), spare(8), Taken},
-		{"another of the same number", spare(7), other, spare(7), Stale},
-		{"an older one", spare(7), State{Number: 6}, spare(7), Stale},
-		{"one without a number", spare(7), State{}, spare(7), Stale},
-		{"back to the configuration", spare(7), State{Number: 9}, State{Number: 9}, Taken},
+		{"the first", State{}, spare(7), spare(7), chanmask.Taken},
+		{"the same again", spare(7), spare(7), spare(7), chanmask.Known},
+		{"the same under a newer number", spare(7), spare(8), spare(8), chanmask.Taken},
+		{"another of the same number", spare(7), other, spare(7), chanmask.Stale},
+		{"an older one", spare(7), State{Number: 6}, spare(7), chanmask.Stale},
+		{"one without a number", spare(7), State{}, spare(7), chanmask.Stale},
+		{"back to the configuration", spare(7), State{Number: 9}, State{Number: 9}, chanmask.Taken},
 	} {
 		if got, v := tc.have.Order(tc.next); got != tc.want || v != tc.verdict {
 			t.Errorf("%s: %v, %v: want %v, %v", tc.what, got, v, tc.want, tc.verdict)

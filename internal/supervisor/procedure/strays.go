@@ -101,9 +101,6 @@ func (s *Strays) Tick(now time.Time) (done []Stray, wake time.Time) {
 	return done, wake
 }
 
-// Forget forgets those under way: this replica leads no more.
-func (s *Strays) Forget() { s.now = nil }
-
 func (x *stray) done() Stray {
 	r := x.machine.Report()
 	id := x.machine.plan.name(x.key.starter)

@@ -111,13 +111,13 @@ func TestStraysAreBounded(t *testing.T) {
 			s.Tick(now)
 		}
 	}
-	s.Forget()
+	s = NewStrays(timing())
 	s.Said(now, status(0, normal, nil), func() (Plan, bool) { return Plan{}, false })
 	if len(s.now) > 0 {
 		t.Error("one in a torus that nobody knows is followed")
 	}
 	s.Said(now, status(0, normal, nil), plan)
-	s.Forget()
+	s = NewStrays(timing())
 	if done, wake := s.Tick(now.Add(time.Hour)); len(done) > 0 || !wake.IsZero() {
 		t.Errorf("%v of a term that is over", done)
 	}

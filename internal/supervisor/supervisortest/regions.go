@@ -89,45 +89,37 @@ func (r *Regions) Live(t testing.TB, period time.Duration, dead func(fault.NodeI
 		of[n.NodeID()] = r.Region[n.Region][0].Report
 		at[n.NodeID()], _ = grid.ParseCoord(n.Coord)
 	}
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(period)
-		defer tick.Stop()
-		for {
-			for id, a := range r.Agents {
-				if !dead(id) {
-					a.digest(t, of[id], r.Dims, at[id], dead)
-				}
-			}
-			select {
-			case <-quit:
-				return
-			case <-tick.C:
+	return every(period, func() {
+		for id, a := range r.Agents {
+			if !dead(id) {
+				a.digest(t, of[id], r.Dims, at[id], dead)
 			}
 		}
-	}()
-	return func() {
-		close(quit)
-		<-done
-	}
+	})
 }
 
 // Speak has the agents for which speaks says so send digests to a replica, by which all their links work, until the returned function is
 // called.
 func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks func(fault.NodeID) bool) (stop func()) {
 	t.Helper()
+	return every(period, func() {
+		for rank := range c.Dims.Nodes() {
+			if a := c.Agents[fault.DefaultNodeID(c.Dims.At(rank))]; speaks(a.ID) {
+				a.digest(t, to, c.Dims, c.Dims.At(rank), func(fault.NodeID) bool { return false })
+			}
+		}
+	})
+}
+
+// every does something at once, and again after each period until the returned function has been called.
+func every(period time.Duration, do func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		tick := time.NewTicker(period)
 		defer tick.Stop()
 		for {
-			for rank := range c.Dims.Nodes() {
-				if a := c.Agents[fault.DefaultNodeID(c.Dims.At(rank))]; speaks(a.ID) {
-					a.digest(t, to, c.Dims, c.Dims.At(rank), func(fault.NodeID) bool { return false })
-				}
-			}
+			do()
 			select {
 			case <-quit:
 				return

@@ -31,19 +31,17 @@ func (m Mapped) String() string {
 	if m.DNP != chanmask.Good {
 		s := fmt.Sprintf("%s did not reach it through the torus", m.By)
 		if heard := directions(m.Good); heard != "" {
-			return clip(s + ", though neighbours hear it by its links " + heard)
+			return fault.Cut(s+", though neighbours hear it by its links "+heard, fault.MaxDetail)
 		}
-		return clip(s)
+		return fault.Cut(s, fault.MaxDetail)
 	}
 	host := map[chanmask.Knowledge]string{chanmask.Good: "and host half answer", chanmask.Bad: "answers, and has found its host half dead", chanmask.Unknown: "answers, host half does not"}
 	s := fmt.Sprintf("reached by %s through the torus: DNP half %s", m.By, host[m.Host])
 	if dead := directions(m.Bad); dead != "" {
 		s += "; dead to it are its links " + dead
 	}
-	return clip(s)
+	return fault.Cut(s, fault.MaxDetail)
 }
-
-func clip(s string) string { return s[:min(len(s), fault.MaxDetail)] }
 
 // directions are the names of bits, 0 X+ to 5 Z-.
 func directions(bits uint8) string {

@@ -129,6 +129,18 @@ func (f *File) Counters() (out [NumCounters]uint32) {
 	return out
 }
 
+// Counter returns one of them, as Counters does.
+func (f *File) Counter(i int) (v uint32) {
+	err := f.access("counters", func() error {
+		v = f.u32(pageSize + offCounters + 4*i).load()
+		return nil
+	})
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
 // Progress returns a number that every store of a half's watchdog word changes, and nothing else: the recovery daemon
 // sees by it whether the half lives, without taking the word from the half that watches it. A word that is corrupt
 // has a number too.

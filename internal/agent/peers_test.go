@@ -90,8 +90,10 @@ func TestSpareTakesAPlace(t *testing.T) {
 	d := &daemon{cfg: RunConfig{Agent: cfg}, log: slog.New(slog.NewTextHandler(testWriter{t}, nil))}
 	placed := make(chan error, 1)
 	go func() { placed <- d.awaitPlace(t.Context()) }()
-	if st := n.awaitPeers(cfg, 0); !st.GetSpare() || st.GetCoord() != "" || len(st.GetEnds()) != 2 || len(st.GetConfigured()) != 0 {
-		t.Errorf("%v", st)
+	waits := n.awaitPeers(cfg, 0)
+	life := waits.GetLife()
+	if life == 0 || !waits.GetSpare() || waits.GetCoord() != "" || len(waits.GetEnds()) != 2 || len(waits.GetConfigured()) != 0 {
+		t.Errorf("%v", waits)
 	}
 	half := &lofamov1.PeerOrder{Number: 10, Coord: "1,0,0", Peers: []*lofamov1.Peer{toward(grid.XPlus, n.cfgs[at2])}}
 	n.super.send(netip.MustParseAddrPort(cfg.Service.Listen), cfg.Node, fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: withNode(half, cfg)}})
@@ -102,7 +104,10 @@ func TestSpareTakesAPlace(t *testing.T) {
 	n.super.forget()
 	n.tell(n.cfgs[at0], &lofamov1.PeerOrder{Number: 11, Peers: []*lofamov1.Peer{toward(grid.XPlus, cfg)}})
 	n.tell(n.cfgs[at2], &lofamov1.PeerOrder{Number: 11, Peers: []*lofamov1.Peer{toward(grid.XMinus, cfg)}})
-	st := n.tell(cfg, &lofamov1.PeerOrder{Number: 11, Coord: "1,0,0", Peers: []*lofamov1.Peer{toward(grid.XPlus, n.cfgs[at2]), toward(grid.XMinus, n.cfgs[at0])}})
+	place := &lofamov1.PeerOrder{Number: 12, Coord: "1,0,0", Life: life + 1, Peers: []*lofamov1.Peer{toward(grid.XPlus, n.cfgs[at2]), toward(grid.XMinus, n.cfgs[at0])}}
+	n.super.send(netip.MustParseAddrPort(cfg.Service.Listen), cfg.Node, fault.PathDirect, &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: withNode(place, cfg)}})
+	place.Number, place.Life = 11, life // the one before was to another life, and was taken if this is not
+	st := n.tell(cfg, place)
 	if st.GetCoord() != "1,0,0" {
 		t.Errorf("the spare says %v", st)
 	}

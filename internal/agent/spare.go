@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -161,6 +162,7 @@ type spare struct {
 	placed   context.CancelFunc // there is a place
 
 	supervisors []netip.AddrPort
+	life        uint64 // PeerStatus.life
 
 	mu   sync.Mutex
 	word peers.State
@@ -174,7 +176,7 @@ func newSpare(d *daemon) (*spare, error) {
 	if lost != nil {
 		d.log.Error("what was told of the place is lost: the supervisors are asked", "err", lost)
 	}
-	s := &spare{d: d, known: peersConfig(cfg, word, lost), word: word, lost: lost != nil}
+	s := &spare{d: d, known: peersConfig(cfg, word, lost), word: word, lost: lost != nil, life: max(1, rand.Uint64())}
 	for _, sup := range cfg.Supervisors {
 		s.supervisors = append(s.supervisors, netip.MustParseAddrPort(sup.Addr(0))) // validated
 	}
@@ -239,6 +241,10 @@ func (s *spare) order(order *lofamov1.PeerOrder) (placed bool) {
 		s.d.log.Warn("place refused", "err", err)
 		return false
 	}
+	if dnpcore.PeersOfAnotherLife(s.word, order, s.life) {
+		s.d.log.Info("order of peers not taken: it does not name this life of a spare that holds no word", "order", order.GetNumber())
+		return false
+	}
 	next, verdict := s.word.Order(next)
 	if verdict != chanmask.Taken {
 		return false
@@ -271,6 +277,7 @@ func (s *spare) say(to netip.AddrPort) {
 		targets = s.supervisors
 	}
 	for _, st := range all {
+		st.Life = s.life
 		b, err := sealPeers(st, s.signer)
 		if err != nil {
 			s.d.log.Error("message not sent", "err", err)

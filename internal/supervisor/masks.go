@@ -73,7 +73,7 @@ func (k maskWord) follow(_ context.Context, m *orderer.Machine[chanmask.Mask, *l
 
 func (k maskWord) message(o orderer.Order[chanmask.Mask]) *lofamov1.Message {
 	return &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{MaskOrder: &lofamov1.MaskOrder{
-		Node: string(o.Node), Number: o.Number, Mask: uint32(o.Word), Epoch: o.Epoch, EpochUnknown: o.Epoch == 0,
+		Node: string(o.Node), Number: o.Number, Mask: uint32(o.Word), Epoch: o.Life, EpochUnknown: o.Life == 0,
 	}}}
 }
 

@@ -55,6 +55,7 @@ func newPeerOrders(s *Supervisor) *orders[peering.Word, *lofamov1.PeerStatus] {
 		Holds: func(st *lofamov1.PeerStatus) (peering.Word, bool) { return peering.Held(st), !st.GetLost() },
 		// A spare that waits has no boot epoch, and may have begun with an empty disk.
 		Anew: func(st *lofamov1.PeerStatus) bool { return st.GetLost() || st.GetEpoch() == 0 },
+		Life: peering.Life,
 	}, &peerWord{s: s})
 }
 
@@ -175,5 +176,5 @@ func (k *peerWord) write(ctx context.Context, w store.Write) bool {
 }
 
 func (k *peerWord) message(o orderer.Order[peering.Word]) *lofamov1.Message {
-	return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o.Word.Order(o.Node, o.Number)}}
+	return &lofamov1.Message{Body: &lofamov1.Message_PeerOrder{PeerOrder: o.Word.Order(o.Node, o.Number, o.Life)}}
 }

@@ -4123,9 +4123,15 @@ type PeerOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // who is told
 	// Of the word, at least 1: the revision of the store that it is of. A half refuses one that is not newer than the last that it took.
-	Number        uint64  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
-	Peers         []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // all that differ from its configuration, at most 6; none: the configuration stands. A spare's are all
-	Coord         string  `protobuf:"bytes,4,opt,name=coord,proto3" json:"coord,omitempty"` // of a spare: its place, "1,0,1"; empty: it has none, as every other node has in its configuration
+	Number uint64  `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	Peers  []*Peer `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"` // all that differ from its configuration, at most 6; none: the configuration stands. A spare's are all
+	Coord  string  `protobuf:"bytes,4,opt,name=coord,proto3" json:"coord,omitempty"` // of a spare: its place, "1,0,1"; empty: it has none, as every other node has in its configuration
+	// Life of the node that it is for, as its newest PeerStatus says: PeerStatus.life, or where that is 0 the boot epoch. A node that holds no word, as
+	// after it has lost what it kept, has no number to tell an old order by: it takes one of its own life alone, so that a copy of an order to an
+	// earlier one is none to it. 0: of a supervisor of an earlier version, which such a node takes as well, or life_unknown.
+	Life uint64 `protobuf:"varint,5,opt,name=life,proto3" json:"life,omitempty"`
+	// The supervisor has heard of no life yet: a node that holds no word answers with its status, and takes the order that follows.
+	LifeUnknown   bool `protobuf:"varint,6,opt,name=life_unknown,json=lifeUnknown,proto3" json:"life_unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4186,6 +4192,20 @@ func (x *PeerOrder) GetCoord() string {
 		return x.Coord
 	}
 	return ""
+}
+
+func (x *PeerOrder) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
+func (x *PeerOrder) GetLifeUnknown() bool {
+	if x != nil {
+		return x.LifeUnknown
+	}
+	return false
 }
 
 // Peer is who is at the other end of a link.
@@ -4265,6 +4285,9 @@ type PeerStatus struct {
 	Spare         bool    `protobuf:"varint,8,opt,name=spare,proto3" json:"spare,omitempty"`                  // its place is the supervisors' to say
 	Configured    []*Peer `protobuf:"bytes,9,rep,name=configured,proto3" json:"configured,omitempty"`         // its peers as its configuration has them, at most 6
 	Configuration bool    `protobuf:"varint,10,opt,name=configuration,proto3" json:"configuration,omitempty"` // it says ends, configured, coord and spare alone, and nothing of what the node holds
+	// Of a spare that does not run yet, which has no boot epoch: at random, from 1, another one at each start of its daemon. 0: its epoch is to be
+	// named in orders.
+	Life          uint64 `protobuf:"varint,11,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4367,6 +4390,13 @@ func (x *PeerStatus) GetConfiguration() bool {
 		return x.Configuration
 	}
 	return false
+}
+
+func (x *PeerStatus) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
 }
 
 // TorusConfiguration is what all nodes are to know of the torus (start-up configuration, seed 003 §4.4.1): one node broadcasts it to all as
@@ -4904,16 +4934,18 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\n" +
 	"links_good\x18\x04 \x01(\rR\tlinksGood\x12\x1b\n" +
 	"\tlinks_bad\x18\x05 \x01(\rR\blinksBad\x12\"\n" +
-	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"t\n" +
+	"\rround_trip_us\x18\x06 \x01(\rR\vroundTripUs\"\xab\x01\n" +
 	"\tPeerOrder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12%\n" +
 	"\x05peers\x18\x03 \x03(\v2\x0f.lofamo.v1.PeerR\x05peers\x12\x14\n" +
-	"\x05coord\x18\x04 \x01(\tR\x05coord\"R\n" +
+	"\x05coord\x18\x04 \x01(\tR\x05coord\x12\x12\n" +
+	"\x04life\x18\x05 \x01(\x04R\x04life\x12!\n" +
+	"\flife_unknown\x18\x06 \x01(\bR\vlifeUnknown\"R\n" +
 	"\x04Peer\x12\x1c\n" +
 	"\tdirection\x18\x01 \x01(\rR\tdirection\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"\xb1\x02\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"\xc5\x02\n" +
 	"\n" +
 	"PeerStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
@@ -4928,7 +4960,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"configured\x18\t \x03(\v2\x0f.lofamo.v1.PeerR\n" +
 	"configured\x12$\n" +
 	"\rconfiguration\x18\n" +
-	" \x01(\bR\rconfiguration\"\xcf\x01\n" +
+	" \x01(\bR\rconfiguration\x12\x12\n" +
+	"\x04life\x18\v \x01(\x04R\x04life\"\xcf\x01\n" +
 	"\x12TorusConfiguration\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04dims\x18\x02 \x01(\tR\x04dims\x12\x16\n" +

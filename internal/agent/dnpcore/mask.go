@@ -119,7 +119,7 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 		return
 	}
 	next, verdict := m.mask.state.Order(o.GetNumber(), chanmask.Mask(o.GetMask()))
-	if m.mask.state.Number == 0 && m.strange(o) {
+	if m.mask.state.Number == 0 && ofAnotherLife(o.GetEpoch(), o.GetEpochUnknown(), uint64(m.Epoch())) {
 		verdict = 0
 	}
 	switch verdict {
@@ -136,10 +136,10 @@ func (m *Machine) onMaskOrder(now time.Time, o *lofamov1.MaskOrder) {
 	m.tickMask(now)
 }
 
-// strange says whether an order does not name this life of the half. One that holds no word cannot tell an old order by its number: a
-// boot epoch never comes again. Supervisors of an earlier version name none; they give neither mark.
-func (m *Machine) strange(o *lofamov1.MaskOrder) bool {
-	return o.GetEpochUnknown() || o.GetEpoch() != 0 && o.GetEpoch() != uint64(m.Epoch())
+// ofAnotherLife says whether an order does not name this life. Who holds no word cannot tell an old order by its number: a life never comes
+// again. Supervisors of an earlier version name none; they give neither mark.
+func ofAnotherLife(life uint64, unknown bool, own uint64) bool {
+	return unknown || life != 0 && life != own
 }
 
 // changeMask is the only writer of what is wanted. Neighbours are told at once, supervisors when it is kept.

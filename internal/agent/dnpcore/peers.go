@@ -101,7 +101,12 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 		return
 	}
 	next, verdict := k.state.Order(next)
+	if PeersOfAnotherLife(k.state, o, uint64(m.Epoch())) {
+		verdict = 0
+	}
 	switch verdict {
+	case 0:
+		m.note(NoteRefused, "peer order %d is of life %d: this half holds none, and takes one of its own", o.GetNumber(), o.GetLife())
 	case chanmask.Taken:
 		k.lost = false
 		m.changePeers(now, next)
@@ -111,6 +116,11 @@ func (m *Machine) onPeerOrder(now time.Time, o *lofamov1.PeerOrder) {
 	}
 	k.asked, k.tell = true, now
 	m.tickPeers(now)
+}
+
+// PeersOfAnotherLife says whether an order is for another life of a node than its own, which holds that state. It counts only where that is none.
+func PeersOfAnotherLife(s peers.State, o *lofamov1.PeerOrder, own uint64) bool {
+	return s.Number == 0 && ofAnotherLife(o.GetLife(), o.GetLifeUnknown(), own)
 }
 
 // unfit says why an order cannot be carried out; empty: it can.

@@ -107,6 +107,44 @@ func TestLinkGoesOver(t *testing.T) {
 	w.noRuleBroken()
 }
 
+// A half that holds no word takes an order that names its boot epoch, or none, as those of supervisors of an earlier version: a copy of one to
+// an earlier life has it go over to nobody. It answers all the same, so that the order that follows names it. One with a word goes by the number.
+func TestPeersOfAnotherLife(t *testing.T) {
+	w := newMesh(t, "4x1x1", 1, peered)
+	n := w.node("0,0,0")
+	own := uint64(n.m.Epoch())
+	for _, tc := range []struct {
+		what  string
+		order *lofamov1.PeerOrder
+		taken bool
+	}{
+		{"of an earlier life", &lofamov1.PeerOrder{Number: 90, Life: own + 1}, false},
+		{"of no life that was heard of", &lofamov1.PeerOrder{Number: 91, LifeUnknown: true}, false},
+		{"of this life", &lofamov1.PeerOrder{Number: 3, Life: own}, true},
+		{"of another one, to who holds a word", &lofamov1.PeerOrder{Number: 4, Life: own + 1}, true},
+		{"of none that was heard of, likewise", &lofamov1.PeerOrder{Number: 5, LifeUnknown: true}, true},
+	} {
+		tc.order.Peers = to(grid.XPlus)
+		before := n.m.Peers().Number
+		out := n.told(w, tc.order)
+		if taken := n.m.Peers().Number == tc.order.GetNumber(); taken != tc.taken || out.SavePeers != tc.taken {
+			t.Errorf("an order %s: taken %t, kept %t: want %t", tc.what, taken, out.SavePeers, tc.taken)
+		}
+		if tc.taken {
+			out = n.m.Step(w.now, PeersKept{n.m.Peers()})
+		} else if len(out.Repeer) > 0 || n.m.Peers().Number != before {
+			t.Errorf("an order %s: goes over at %v, holds %v", tc.what, out.Repeer, n.m.Peers())
+		}
+		if status(&out) == nil {
+			t.Errorf("an order %s is not answered", tc.what)
+		}
+	}
+	fresh := newMesh(t, "4x1x1", 2, peered)
+	if n := fresh.node("0,0,0"); !n.told(fresh, &lofamov1.PeerOrder{Number: 2, Peers: to(grid.XPlus)}).SavePeers {
+		t.Error("an order of a supervisor of an earlier version was not taken")
+	}
+}
+
 // What waits at a link for one that is replaced goes another way, once; and what is for the place itself waits for who is there next.
 func TestWaitsForNobody(t *testing.T) {
 	w := newMesh(t, "4x1x1", 2, peered)

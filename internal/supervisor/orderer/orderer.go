@@ -34,6 +34,8 @@ type Config[W comparable, S Said] struct {
 	Holds func(S) (W, bool)
 	// Anew says that a node's numbers and epochs may be lower than they were.
 	Anew func(S) bool
+	// Life is what a node's life is called, which never comes again; nil: by its boot epoch.
+	Life func(S) uint64
 	// Asks is how often a node that says nothing is asked what it holds (Ask) until it is left alone.
 	Asks int
 }
@@ -45,7 +47,7 @@ type Order[W comparable] struct {
 	Word   W
 	Try    int    // from 1
 	Asked  bool   // it is a question: nothing but the usual was ever wanted of the node
-	Epoch  uint64 // boot epoch of the node, as it said last; 0: it has not spoken to this leader
+	Life   uint64 // of the node, as it said last; 0: it has not spoken to this leader
 }
 
 // node is one that does not hold what is usual as a matter of course.
@@ -153,12 +155,20 @@ func (m *Machine[W, S]) Heard(now time.Time, st S) {
 	if was := n.said; n.spoke && !m.cfg.Anew(st) && (st.GetEpoch() < was.GetEpoch() || st.GetEpoch() == was.GetEpoch() && st.GetNumber() < was.GetNumber()) {
 		return
 	}
-	was := !n.spoke || m.settled(n) || n.said.GetEpoch() != st.GetEpoch()
+	was := !n.spoke || m.settled(n) || m.life(n.said) != m.life(st)
 	n.said, n.spoke = st, true
-	if was && !m.settled(n) { // one that holds no word takes an order that names its epoch, which is known by now
+	if was && !m.settled(n) { // one that holds no word takes an order that names its life, which is known by now
 		n.try, n.again = 0, now
 	}
 	m.note(id, n)
+}
+
+// life is what a node's life is called.
+func (m *Machine[W, S]) life(st S) uint64 {
+	if m.cfg.Life != nil {
+		return m.cfg.Life(st)
+	}
+	return st.GetEpoch()
 }
 
 // Forget drops nodes that are not in the torus any more.
@@ -181,7 +191,7 @@ func (m *Machine[W, S]) Tick(now time.Time) (out []Order[W], wake time.Time) {
 			n.again = now.Add(min(m.cfg.Again<<min(n.try-1, 16), m.cfg.Most))
 			o := Order[W]{Node: id, Number: m.numberFor(n), Word: n.want, Try: n.try, Asked: n.asked}
 			if n.spoke {
-				o.Epoch = n.said.GetEpoch()
+				o.Life = m.life(n.said)
 			}
 			out = append(out, o)
 			if m.note(id, n); m.settled(n) { // asked for the last time

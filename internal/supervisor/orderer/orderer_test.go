@@ -146,6 +146,22 @@ func TestAsk(t *testing.T) {
 	tick(t, m, time.Hour, order{b, 6, xPlus, 1, false, 0})
 }
 
+// Where a life is not called by its boot epoch orders name it all the same, and another one gets its order at once.
+func TestOrdersNameTheLife(t *testing.T) {
+	cfg := cfg
+	cfg.Life = func(st *lofamov1.MaskStatus) uint64 { return uint64(st.GetOwn()) }
+	m := New(cfg)
+	m.Wanted(begin, map[fault.NodeID]chanmask.Mask{a: xPlus}, 7)
+	tick(t, m, 0, order{a, 7, xPlus, 1, false, 0})
+	for i, life := range []uint64{40, 20} {
+		at := time.Duration(i+1) * time.Millisecond
+		st := said(a, 0, chanmask.All)
+		st.Own = uint32(life)
+		m.Heard(begin.Add(at), st)
+		tick(t, m, at, order{a, 7, xPlus, 1, false, life})
+	}
+}
+
 // A node that holds no word takes an order of its own boot epoch alone. It says that at once, and gets one at once; who has begun anew, too.
 func TestOrdersNameTheEpoch(t *testing.T) {
 	m := New(cfg)

@@ -9,6 +9,7 @@
 package peering
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -32,9 +33,9 @@ type Word struct {
 	Peers [grid.NumDirections]Peer
 }
 
-// Order renders the word for a node.
-func (w Word) Order(node fault.NodeID, number uint64) *lofamov1.PeerOrder {
-	o := &lofamov1.PeerOrder{Node: string(node), Number: number, Coord: w.Coord}
+// Order renders the word for a node, and for one life of it, 0: for one of which nothing was heard yet.
+func (w Word) Order(node fault.NodeID, number, life uint64) *lofamov1.PeerOrder {
+	o := &lofamov1.PeerOrder{Node: string(node), Number: number, Coord: w.Coord, Life: life, LifeUnknown: life == 0}
 	for i, d := range grid.Directions() {
 		if p := w.Peers[i]; p.Node != "" {
 			o.Peers = append(o.Peers, &lofamov1.Peer{Direction: uint32(d), Address: p.Address, Node: string(p.Node)})
@@ -42,6 +43,9 @@ func (w Word) Order(node fault.NodeID, number uint64) *lofamov1.PeerOrder {
 	}
 	return o
 }
+
+// Life is what orders name the life of a node by, as it says itself: a spare that does not run yet has no boot epoch. 0: it is of an earlier version.
+func Life(st *lofamov1.PeerStatus) uint64 { return cmp.Or(st.GetLife(), st.GetEpoch()) }
 
 // Held is the word that a node says it holds.
 func Held(st *lofamov1.PeerStatus) Word {
@@ -74,7 +78,7 @@ func canonical(address string) string {
 // changed. Of what the status does not say, was stays.
 func Keep(was, st *lofamov1.PeerStatus) *lofamov1.PeerStatus {
 	out := proto.CloneOf(st)
-	out.Epoch, out.Number, out.Lost, out.Configuration = 0, 0, false, false
+	out.Epoch, out.Life, out.Number, out.Lost, out.Configuration = 0, 0, 0, false, false
 	if st.GetConfiguration() {
 		out.Peers = was.GetPeers()
 	} else if len(st.GetEnds())+len(st.GetConfigured()) == 0 {

@@ -85,7 +85,7 @@ func TestPlan(t *testing.T) {
 	plan(nodes, records).check(t, "n2 never spoke", map[fault.NodeID]Word{"n0": all["n0"], "x": all["x"]})
 	delete(records, "n1")
 	plan(nodes, records).check(t, "n1 neither: the spare is told nothing by halves", map[fault.NodeID]Word{"n0": all["n0"]}, "x")
-	records["x"].Coord, records["x"].Peers = "1,0,0", all["x"].Order("x", 1).GetPeers()
+	records["x"].Coord, records["x"].Peers = "1,0,0", all["x"].Order("x", 1, 3).GetPeers()
 	plan(nodes, records).check(t, "and keeps what it holds", map[fault.NodeID]Word{"n0": all["n0"], "x": all["x"]})
 
 	// A store that was lost: what is right is left alone until the spare has spoken.
@@ -116,10 +116,10 @@ func TestConfiguredByHand(t *testing.T) {
 // Two ways to write an address are one, what is recorded is nothing of the moment, and a word is what its order says.
 func TestKeepAndHeld(t *testing.T) {
 	st := &lofamov1.PeerStatus{
-		Node: "x", Spare: true, Coord: "1,0,0", Epoch: 4, Number: 9, Lost: true,
+		Node: "x", Spare: true, Coord: "1,0,0", Epoch: 4, Life: 5, Number: 9, Lost: true,
 		Peers: []*lofamov1.Peer{{Direction: 1, Node: "n2", Address: "[0:0::1]:7"}, {Direction: 9, Node: "n3"}},
 	}
-	if k := Keep(nil, st); k.GetEpoch() != 0 || k.GetNumber() != 0 || k.GetLost() || k.GetCoord() != "1,0,0" || st.GetNumber() != 9 {
+	if k := Keep(nil, st); k.GetEpoch() != 0 || k.GetLife() != 0 || k.GetNumber() != 0 || k.GetLost() || k.GetCoord() != "1,0,0" || st.GetNumber() != 9 {
 		t.Errorf("%v of %v", k, st)
 	}
 	// A status of the configuration leaves what it holds, one of what it holds the configuration.
@@ -132,7 +132,7 @@ func TestKeepAndHeld(t *testing.T) {
 	if w.Peers[0] != (Peer{"n2", "[::1]:7"}) || w.Coord != "1,0,0" {
 		t.Errorf("%+v", w)
 	}
-	o := w.Order("x", 12)
+	o := w.Order("x", 12, 0)
 	if Held(&lofamov1.PeerStatus{Spare: true, Coord: o.GetCoord(), Peers: o.GetPeers()}) != w || o.GetNumber() != 12 {
 		t.Errorf("%v of %+v", o, w)
 	}

@@ -27,7 +27,7 @@ func EndOf(id fault.NodeID, d grid.Direction) string {
 func (a *Agent) Link(dims grid.Dims, at string) {
 	st := &lofamov1.PeerStatus{Node: string(a.ID), Epoch: 2, Coord: at, Spare: at == ""}
 	if st.Spare {
-		st.Epoch = 0 // it waits
+		st.Epoch, st.Life = 0, 77 // it waits
 	}
 	for _, d := range dims.Links() {
 		st.Ends = append(st.Ends, &lofamov1.Peer{Direction: uint32(d), Address: EndOf(a.ID, d)})
@@ -59,7 +59,8 @@ func (a *Agent) Peers() *lofamov1.PeerStatus {
 func (a *Agent) takePeers(from netip.AddrPort, o *lofamov1.PeerOrder) {
 	a.mu.Lock()
 	dead := a.dead[fault.HalfDNP] || a.peers == nil
-	if !dead && o.GetNumber() > a.peers.GetNumber() {
+	first := !dead && a.peers.GetNumber() == 0
+	if mine := !first || !o.GetLifeUnknown() && o.GetLife() == max(a.peers.GetLife(), a.peers.GetEpoch()); !dead && mine && o.GetNumber() > a.peers.GetNumber() {
 		a.peers.Number, a.peers.Peers = o.GetNumber(), o.GetPeers()
 		if a.peers.GetSpare() {
 			a.peers.Coord = o.GetCoord()

@@ -47,7 +47,8 @@
 // # Several at once
 //
 // A procedure is named by its wave, its starter and a number of the starter's (Key). The wave is one more than the last that the starter knows of,
-// so of two procedures the later one has the higher. Of two that meet, all nodes take the same: one that a supervisor ordered before
+// so of two procedures the later one has the higher, mostly: who begins cold knows none, and counts from 1; and one that is far ahead is joined, but not
+// counted on from, so that nobody uses the numbers up. Of two that meet, all nodes take the same: one that a supervisor ordered before
 // one that a node began by itself, the newer order, the higher wave, the lower starter. A procedure that has ended here is not joined again.
 //
 // # A bad node

@@ -72,7 +72,8 @@ type Machine struct {
 	limits Limits
 
 	state    State
-	key      Key // the procedure under way, or the last one
+	key      Key    // the procedure under way, or the last one
+	wave     uint64 // the highest one that counts for this node's own next
 	order    Order
 	plan     Plan
 	round    uint32
@@ -195,7 +196,7 @@ func (m *Machine) start(now time.Time, ev Start) {
 		m.out.Refused = "it takes longer than a node alone may ask for"
 		return
 	}
-	m.join(now, Key{m.key.Wave + 1, m.self, ev.Run}, ev.Order, ev.Plan)
+	m.join(now, Key{m.wave + 1, m.self, ev.Run}, ev.Order, ev.Plan)
 	m.diagnose = m.diagnose || ev.Diagnose
 	m.becomeErrorDetectPropagate(now)
 }
@@ -216,6 +217,9 @@ func (m *Machine) join(now time.Time, k Key, order Order, p Plan) {
 		m.enteredAt = now
 	}
 	m.key, m.order, m.plan = k, order, p
+	if k.Wave > m.wave && k.Wave-m.wave <= aheadMost {
+		m.wave = k.Wave
+	}
 	m.round, m.vetoed, m.cleared, m.clear, m.masked = 0, 0, 0, false, false
 	m.claimed, m.confirm = false, false
 	m.diagnose = wanted
@@ -239,7 +243,8 @@ func (m *Machine) allowed(now time.Time, starter int) bool {
 	return len(m.began[starter]) < m.limits.Budget
 }
 
-// aheadMost is how far ahead a wave may be that is believed: numbers are not to be used up by one that lies.
+// aheadMost is how far ahead a wave may be that this node counts on from: numbers are not to be used up by one that lies. Procedures of others are joined
+// whatever their wave: a node that begins cold knows none, and numbers from 1 again, which counts for as much.
 const aheadMost = 1 << 20
 
 // mostChanges is how often a node goes over to another procedure while it is out of Normal, but for orders: two or three who start at once
@@ -251,7 +256,7 @@ func (m *Machine) hear(now time.Time, ev Heard) {
 	if !ev.Ordered {
 		ev.Order = Order{}
 	}
-	if !ev.State.Valid() || ev.Wave == 0 || ev.Wave > m.key.Wave+aheadMost || ev.From == m.self || m.over.has(ev.Key) {
+	if !ev.State.Valid() || ev.Wave == 0 || ev.From == m.self || m.over.has(ev.Key) {
 		return
 	}
 	switch {

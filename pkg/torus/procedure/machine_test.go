@@ -302,11 +302,42 @@ func TestWhateverHappens(t *testing.T) {
 	t.Logf("%d masks changed, %d of %d procedures timed out, links died in the states %v", masks, timedOut, all, in)
 }
 
+// One that raises the wave, at a stroke or bit by bit, neither locks out who begins cold and numbers from 1 again, nor uses up the numbers.
+func TestWaveRaised(t *testing.T) {
+	for _, by := range []uint64{aheadMost, aheadMost + 1, 1 << 63, 1<<64 - 1} {
+		w := newTorus(t, "2x2x1", 8)
+		for rank := range 3 { // all but one, which is switched off
+			w.step(rank, Heard{From: 3, Message: Message{Key: Key{by, 3, 77}, State: ErrorDetectPropagate, Plan: plan()}})
+		}
+		w.pass(longest()+limits().Rest, 0)
+		w.boot(3)
+		for i, starter := range []int{0, 3, 1} { // a warm one is joined by the cold one, and the other way round
+			if why := w.start(starter, true); why != "" {
+				t.Fatalf("wave %d, started at %d: %s", by, starter, why)
+			}
+			w.pass(longest(), 0)
+			for _, n := range w.nodes {
+				if m := n.m; len(n.ended) < i+1 || m.Key().Starter != starter || m.State() != Normal || !n.ended[len(n.ended)-1].Clear {
+					t.Errorf("wave %d, started at %d: %s: %+v, %+v", by, starter, w.dims.At(n.rank), m.Key(), n.ended)
+				}
+			}
+			w.pass(limits().Rest, 0)
+		}
+	}
+	m := New(0, limits())
+	for i := range uint64(10) { // as far as its budgets let it
+		m.Step(begin, Heard{From: 3, Message: Message{Key: Key{(i + 1) << 60, 3, i}, State: ErrorDetectPropagate, Plan: plan()}})
+	}
+	if m.wave > aheadMost {
+		t.Errorf("it counts on from %d", m.wave)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	m := New(0, limits())
 	good := Message{Key: Key{1, 1, 1}, State: SystemDrain, Round: 1, Plan: plan()}
 	for name, edit := range map[string]func(*Heard){
-		"wave 0": func(h *Heard) { h.Wave = 0 }, "state": func(h *Heard) { h.State = 9 }, "own": func(h *Heard) { h.From = 0 }, "far ahead": func(h *Heard) { h.Wave = aheadMost + 1 },
+		"wave 0": func(h *Heard) { h.Wave = 0 }, "state": func(h *Heard) { h.State = 9 }, "own": func(h *Heard) { h.From = 0 },
 		"over": func(h *Heard) { h.State = Normal }, "no plan": func(h *Heard) { h.Plan = Plan{} }, "long delay": func(h *Heard) { h.Plan.Delay = 2 * time.Second },
 		"long drain": func(h *Heard) { h.Plan.DrainTimeout = 6 * time.Second }, "order that was not verified": func(h *Heard) { h.Plan.DrainTimeout, h.Order = 6*time.Second, Order{1, 1} },
 	} {

@@ -11,8 +11,8 @@ import (
 // there reaches the supervisors: nodes whose host half reaches them go before all others, so that the master of a part tells both who speaks for it, and whether it
 // is cut off. People who stand before such a rack ask any of its nodes (lofamo-agent status).
 //
-// A round is begun by a node whose own host half is dead, or has no service network, for masterAfter; and again every masterAgain while it is so. In a cluster that is
-// well nobody says anything.
+// A round is begun by a node whose own host half is dead, or has no service network, for masterAfter; and again every masterAgain while it is so, or as often as
+// there is time for a round. In a cluster that is well nobody says anything.
 
 const (
 	masterPriority express.Priority = 5
@@ -49,15 +49,23 @@ func (m *Machine) tickMaster(now time.Time) {
 		k.alone = time.Time{}
 	case k.alone.IsZero():
 		k.alone = now
-	case now.Sub(k.alone) >= masterAfter && now.Sub(k.round) >= masterAgain:
+	case now.Sub(k.alone) >= masterAfter && now.Sub(k.round) >= m.masterEvery():
 		k.round = now
 		m.setMaster()
-		// The time, so that a half that begins anew is not behind the others' rounds; where clocks are apart, who is behind follows those that are ahead.
+		// The time, so that a half that begins anew is not behind the others' rounds. Where clocks are apart that does not matter: by now the last round is forgotten.
 		out, err := k.machine.Begin(now, uint64(max(1, now.UnixMilli())))
 		if err == nil {
 			m.chooseMaster(now, out)
 		}
 	}
+}
+
+// masterEvery is the time between two rounds. Where the Network Delay is a margin a round may take longer than usual.
+func (m *Machine) masterEvery() time.Duration {
+	if m.master.machine == nil {
+		return masterAgain
+	}
+	return max(masterAgain, m.master.machine.Round())
 }
 
 // setMaster brings the own priority up to date.
@@ -103,7 +111,7 @@ func (m *Machine) chooseMaster(now time.Time, out express.MasterOutput) {
 // is a node there that has no way of its own to the supervisors.
 func (m *Machine) Master(now time.Time) (rank int, cutOff, known bool) {
 	k, nodes := &m.master, m.cfg.Topo.Dims.Nodes()
-	if !k.known || k.rank >= 2*nodes || now.Sub(k.round) >= 2*masterAgain {
+	if !k.known || k.rank >= 2*nodes || now.Sub(k.round) >= 2*m.masterEvery() {
 		return 0, false, false
 	}
 	return k.rank % nodes, k.rank >= nodes, true

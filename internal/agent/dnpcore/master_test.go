@@ -1,6 +1,7 @@
 package dnpcore
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -8,6 +9,41 @@ import (
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 	"github.com/lofamo/lofamo/pkg/watchdog"
 )
+
+// A round whose number is made up, or is of a clock that is ahead, is the last one for no longer than its words may come.
+func TestMasterAfterRoundMadeUp(t *testing.T) {
+	w := newMesh(t, "6", 1, nil)
+	w.run(time.Second)
+	word := append(bytes.Repeat([]byte{0xff}, 8), 0, 0, 0, 1) // that node 1 is the master
+	if _, err := w.nodes[5].m.raiseEureka(w.now, express.TopicMaster, masterPriority, word); err != nil {
+		t.Fatal(err)
+	}
+	w.run(time.Second)
+	w.nodes[3].host.ServiceNetwork, w.nodes[0].host.ServiceNetwork, w.nodes[1].host.ServiceNetwork = watchdog.HealthBroken, watchdog.HealthBroken, watchdog.HealthBroken
+	w.run(2 * masterAgain)
+	for i, n := range w.nodes {
+		if rank, cutOff, known := n.m.Master(w.now); rank != 2 || cutOff || !known {
+			t.Errorf("node %d: master %d, cut off %t, known %t", i, rank, cutOff, known)
+		}
+	}
+}
+
+// A part that has begun cold, all of it cut off, has a master too where a margin for the Network Delay makes a round longer than the usual time between two.
+func TestMasterWhereRoundsAreLong(t *testing.T) {
+	w := newMesh(t, "2x2x2", 1, func(c *Config) { c.Periods.LinkPeriod = 250 * time.Millisecond })
+	for _, n := range w.nodes {
+		n.host.ServiceNetwork = watchdog.HealthBroken
+	}
+	w.run(masterAfter + 3*time.Minute)
+	if n := w.nodes[7].m; n.masterEvery() <= masterAgain {
+		t.Fatalf("a round takes %s: the test shows nothing", n.masterEvery())
+	}
+	for i, n := range w.nodes {
+		if rank, cutOff, known := n.m.Master(w.now); rank != 0 || !cutOff || !known {
+			t.Errorf("node %d: master %d, cut off %t, known %t", i, rank, cutOff, known)
+		}
+	}
+}
 
 // Each part of the torus has a master, which all of its nodes know, as soon as one of them has no service network: one that has a service network if there is one, and
 // else the part is cut off. Where all are well there is none.

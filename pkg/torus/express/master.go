@@ -18,9 +18,15 @@ import (
 // delay was guessed too short, takes that: so all that are connected come to agree on the highest that has spoken.
 //
 // Who begins a round says so to all, that they are in step.
+//
+// Rounds are told apart by a number, and of those that meet the highest counts. That is so only for a while (roundMemory) after the last word of
+// a round: longer than a late word of it may come. So a number that somebody has made up, or has by a clock that is wrong, keeps no later round from beginning.
 
 // masterBody is the body of a broadcast of TopicMaster: round 8 bytes, rank 4 bytes, big endian.
 const masterBody = 8 + 4
+
+// roundMemory is for how long after the last word of a round lower ones are refused: broadcasts are nowhere for longer than Life.
+const roundMemory = 4 * Life
 
 // nobody is the rank of who only says that a round begins.
 const nobody = ^uint32(0)
@@ -44,6 +50,7 @@ type Master struct {
 
 	round   uint64
 	began   time.Time // zero: in no round
+	last    time.Time // word of the round, or its beginning here
 	claimed bool
 	heard   bool
 	best    uint32 // of those heard, the own one among them
@@ -61,6 +68,9 @@ func NewMaster(rank uint32, networkDelay time.Duration) *Master {
 func (m *Master) Set(rank uint32, networkDelay time.Duration) {
 	m.rank, m.delay, m.period = min(rank, nobody-1), max(0, networkDelay), max(1, 2*Settle(networkDelay))
 }
+
+// Round is how long a round takes at this node at most: until the end of the period in which it speaks itself.
+func (m *Master) Round() time.Duration { return time.Duration(MasterPeriod(m.rank)+1) * m.period }
 
 // at is when in a round the node speaks: within its period as the ranks of that period follow each other.
 func (m *Master) at() time.Duration {
@@ -82,10 +92,10 @@ type MasterOutput struct {
 	Wake   time.Time
 }
 
-// Begin begins a round here. One that is not above all before is refused: its claims could not be told from theirs.
+// Begin begins a round here. One that is not above those before is refused, while words of them may come: its claims could not be told from theirs.
 func (m *Master) Begin(now time.Time, round uint64) (MasterOutput, error) {
-	if round <= m.round {
-		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d: %w", round, m.round, ErrInvalid)
+	if least := m.least(now); round <= least || round == m.round {
+		return MasterOutput{}, fmt.Errorf("begin a selection of a master: round %d, want more than %d, and another than the last: %w", round, least, ErrInvalid)
 	}
 	m.begin(now, round)
 	out := m.Tick(now)
@@ -99,8 +109,16 @@ func appendMaster(round uint64, rank uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, round), rank)
 }
 
+// least is the round that others must be above; the one before is forgotten when no word of it comes any more.
+func (m *Master) least(now time.Time) uint64 {
+	if now.Sub(m.last) >= roundMemory {
+		return 0
+	}
+	return m.round
+}
+
 func (m *Master) begin(now time.Time, round uint64) {
-	m.round, m.began = round, now
+	m.round, m.began, m.last = round, now, now
 	m.claimed, m.heard, m.chosen, m.best = false, false, false, 0
 }
 
@@ -110,10 +128,10 @@ func (m *Master) Heard(now time.Time, body []byte) (MasterOutput, error) {
 		return MasterOutput{}, fmt.Errorf("claim of mastership of %d bytes, want %d: %w", len(body), masterBody, ErrPayload)
 	}
 	round, rank := binary.BigEndian.Uint64(body), binary.BigEndian.Uint32(body[8:])
-	if round < m.round || round == 0 {
+	if round < m.least(now) || round == 0 {
 		return m.Tick(now), nil // of a round that is over
 	}
-	if round > m.round {
+	if m.last = now; round != m.round {
 		m.begin(now, round)
 		if rank != nobody {
 			m.began = now.Add(-time.Duration(MasterPeriod(rank)) * m.period) // it speaks in its period: this node is not behind it
@@ -146,7 +164,7 @@ func (m *Master) Tick(now time.Time) (out MasterOutput) {
 	}
 	own := m.began.Add(m.at())
 	if !m.claimed && !now.Before(own) && (!m.heard || m.rank < m.best) {
-		m.claimed = true
+		m.claimed, m.last = true, now
 		out.Claim = appendMaster(m.round, m.rank)
 		if told := m.take(m.rank); told.Chosen {
 			out.Chosen, out.Rank = true, told.Rank

@@ -91,6 +91,42 @@ func TestOneMasterInEachComponent(t *testing.T) {
 	})
 }
 
+// Where the number of a round is made up, or of a clock that is wrong, that round is chosen in as in any other, and the next one begins when no word
+// of it comes any more, at all nodes that have heard of it.
+func TestMasterRoundMadeUp(t *testing.T) {
+	m, other := NewMaster(3, time.Second), NewMaster(5, time.Second)
+	word := appendMaster(1<<64-1, nobody)
+	for _, k := range []*Master{m, other} {
+		if _, err := k.Heard(start, word); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.Begin(start.Add(roundMemory-1), 5); !errors.Is(err, ErrInvalid) {
+		t.Errorf("while words of it may come: %v", err)
+	}
+	// It speaks, and that is a word of the round, too.
+	at := start.Add(m.at())
+	if out := m.Tick(at); out.Claim == nil {
+		t.Error("it does not take part in it")
+	} else if _, err := other.Heard(at, out.Claim); err != nil || other.best != 3 {
+		t.Errorf("who hears of it: %+v, %v", other, err)
+	}
+	if _, err := m.Begin(at.Add(roundMemory-1), 5); !errors.Is(err, ErrInvalid) {
+		t.Errorf("while its own word is under way: %v", err)
+	}
+	at = at.Add(roundMemory)
+	if _, err := m.Begin(at, 1<<64-1); !errors.Is(err, ErrInvalid) {
+		t.Errorf("the same round again: %v", err)
+	}
+	out, err := m.Begin(at, 5)
+	if err != nil || m.round != 5 {
+		t.Fatalf("the next round: %+v, %v", m, err)
+	}
+	if _, err := other.Heard(at.Add(time.Millisecond), out.Claim); err != nil || other.round != 5 || other.chosen {
+		t.Errorf("who hears of the next round: %+v, %v", other, err)
+	}
+}
+
 func TestMasterRefuses(t *testing.T) {
 	m := NewMaster(3, time.Second)
 	if _, err := m.Begin(start, 0); !errors.Is(err, ErrInvalid) {

@@ -10,6 +10,9 @@ import (
 // One-to-all data messages (seed 003 §4.3.5; express.Data) in a DNP half. They ride in frames of TypeEureka, and on ticks that come
 // anyway. Nothing of them is in the copy: a half that is restarted asks its neighbours.
 
+// unknownData is for how long data of a topic that this version does not know is kept for neighbours that come late, and may know it.
+const unknownData = 10 * time.Minute
+
 // JudgeData asks for the envelopes in a datum to be verified, and the answer is DataOpened.
 type JudgeData struct {
 	ID        express.DataID
@@ -38,7 +41,7 @@ func (m *Machine) onData(now time.Time, l *link, payload []byte) {
 
 // tickData does what is due; while all neighbours know what there is that is nothing.
 func (m *Machine) tickData(now time.Time) {
-	if m.data.machine != nil && m.data.machine.Busy() {
+	if m.data.machine != nil && m.data.machine.Due(now) {
 		_ = m.stepData(now, express.Tick{})
 	}
 }
@@ -63,8 +66,8 @@ func (m *Machine) stepData(now time.Time, ev express.Event) error {
 
 // onDatum takes what has come whole.
 func (m *Machine) onDatum(now time.Time, d express.Datum) {
-	if d.Topic != configurationTopic { // of a later version: it is passed on
-		_ = m.stepData(now, express.Judged{ID: d.DataID, Good: true})
+	if d.Topic != configurationTopic { // of a later version, or made up: it is passed on
+		_ = m.stepData(now, express.Judged{ID: d.DataID, Good: true, For: unknownData})
 		return
 	}
 	envelopes, err := splitEnvelopes(d.Body)

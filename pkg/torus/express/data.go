@@ -26,7 +26,8 @@ import (
 //
 // What has come whole is delivered, and is only kept, and the one before it dropped, when Judged says that it is good: an
 // insider may make up numbers and sums. It is passed on before that, or each hop would take as long as the whole. A refused one is not
-// taken again, nor offered. Each link may begin some data a second, so that made up ones cost little.
+// taken again, nor offered. Each link may begin some data a second, so that made up ones cost little. What nobody here can judge is passed on and kept
+// for a while alone (Judged.For), or somebody who makes things up would have the torus hold them, and keep all lower numbers out, for ever.
 //
 // # Bounds
 //
@@ -69,6 +70,7 @@ type Data struct {
 	bad    []refusedData // the oldest first
 	now    time.Time     // of the step
 	busy   bool
+	forget time.Time // when the first one that is kept for a while is forgotten; zero: there is none
 	out    DataOutput
 	stats  DataStats
 }
@@ -112,9 +114,11 @@ type slot struct {
 }
 
 type datum struct {
-	id   DataID
-	prio Priority
-	body []byte
+	id    DataID
+	prio  Priority
+	body  []byte
+	lasts time.Duration // as Judged.For
+	until time.Time     // it is kept; zero: until there is a newer one
 }
 
 // transfer is a datum that is on its way, or not judged yet.
@@ -181,6 +185,8 @@ type (
 	Judged struct {
 		ID   DataID
 		Good bool
+		// For is how long a good one is kept at most, and not taken again after that: by then all have forgotten it; 0: until there is a newer one.
+		For time.Duration
 	}
 )
 

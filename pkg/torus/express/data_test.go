@@ -250,6 +250,40 @@ func TestDataRefused(t *testing.T) {
 	}
 }
 
+// What nobody can judge is passed on, given to who comes late while it is kept, and then it is gone everywhere, also where somebody came late; what follows it
+// may have a lower number.
+func TestDataKeptForAWhile(t *testing.T) {
+	w := newDataWorld(grid.Dims{X: 3, Y: 3, Z: 1}, 2)
+	w.keepFor = 30 * time.Second
+	w.begin().run(time.Second)
+	body := w.body(2500)
+	id := w.publish(t, w.nodes[4], DataTopics, 3, 1<<60, body)
+	w.run(w.keepFor / 2)
+	w.kill(w.nodes[8], 10*time.Millisecond)
+	w.run(time.Second)
+	for i, n := range w.nodes {
+		if !n.has(id, body) {
+			t.Errorf("node %d has not got it", i)
+		}
+	}
+	w.kill(w.nodes[4], 10*time.Millisecond) // who made it up
+	w.run(w.keepFor + time.Second)
+	for i, n := range w.nodes {
+		if _, has := n.data.Newest(DataTopics); has || n.data.Busy() || n.came[id] > 1 {
+			t.Errorf("node %d: has it %t, busy %t, it came %d times", i, has, n.data.Busy(), n.came[id])
+		}
+	}
+	w.keepFor = 0
+	next := w.body(2600)
+	id = w.publish(t, w.nodes[0], DataTopics, 3, 6, next)
+	w.run(time.Second)
+	for i, n := range w.nodes {
+		if !n.has(id, next) {
+			t.Errorf("node %d has not what came after it", i)
+		}
+	}
+}
+
 // A datum of a higher priority goes before one that is under way; that one goes on afterwards.
 func TestDataPriorities(t *testing.T) {
 	w := newDataWorld(grid.Dims{X: 8, Y: 1, Z: 1}, 3)

@@ -39,6 +39,7 @@ func (m *Data) Step(now time.Time, ev Event) DataOutput {
 		m.setWays(ev)
 	case Tick:
 	}
+	m.forgetOld(now)
 	for i := range m.slots {
 		s := &m.slots[i]
 		if s.next != nil && !s.next.whole() {
@@ -53,8 +54,11 @@ func (m *Data) Step(now time.Time, ev Event) DataOutput {
 	return m.out
 }
 
-// Busy says whether a Tick may do something.
+// Busy says whether a Tick may do something soon.
 func (m *Data) Busy() bool { return m.busy }
+
+// Due says whether a Tick may do something now.
+func (m *Data) Due(now time.Time) bool { return m.busy || !m.forget.IsZero() && !now.Before(m.forget) }
 
 // Stats returns the counters.
 func (m *Data) Stats() DataStats { return m.stats }
@@ -80,7 +84,7 @@ func (m *Data) publish(p Publish) error {
 		return fmt.Errorf("publish data on %s: %d bytes, want 1 to %d: %w", p.Topic, len(p.Body), MaxData, ErrInvalid)
 	}
 	s := &m.slots[p.Topic]
-	d := &datum{DataID{p.Topic, p.Number, sumOf(p.Body)}, p.Priority, p.Body}
+	d := &datum{id: DataID{p.Topic, p.Number, sumOf(p.Body)}, prio: p.Priority, body: p.Body}
 	if s.kept != nil && d.id == s.kept.id {
 		return nil
 	}
@@ -138,12 +142,40 @@ func (m *Data) judged(j Judged) {
 	if s.next == nil || s.next.id != j.ID || !s.next.whole() {
 		return // something newer has come meanwhile
 	}
-	if j.Good {
-		s.kept, s.next = &s.next.datum, nil
+	if !j.Good {
+		m.stats.Refused++
+		m.refuse(s, time.Time{})
 		return
 	}
-	m.stats.Refused++
-	m.refuse(s, time.Time{})
+	s.kept, s.next = &s.next.datum, nil
+	if j.For > 0 {
+		s.kept.lasts, s.kept.until = j.For, m.now.Add(j.For)
+		m.forget = earliest(m.forget, s.kept.until)
+	}
+}
+
+// forgetOld drops what is kept for a while alone. Neighbours that have it still have said so; they are not asked for it again.
+func (m *Data) forgetOld(now time.Time) {
+	if m.forget.IsZero() || now.Before(m.forget) {
+		return
+	}
+	m.forget = time.Time{}
+	for i := range m.slots {
+		s := &m.slots[i]
+		switch {
+		case s.kept == nil || s.kept.until.IsZero():
+		case now.Before(s.kept.until):
+			m.forget = earliest(m.forget, s.kept.until)
+		default:
+			m.ban(s.kept.id, now.Add(s.kept.lasts))
+			for k := range m.peers {
+				if t := &m.peers[k].topics[i]; t.id == s.kept.id {
+					t.id = DataID{}
+				}
+			}
+			s.kept = nil
+		}
+	}
 }
 
 // giveUp drops what does not come: all neighbours have dropped it, as they do with what is judged bad; or it has taken too long.
@@ -166,12 +198,17 @@ func (m *Data) giveUp(now time.Time, s *slot) {
 // refuse drops what is on its way, and does not take it again until then.
 func (m *Data) refuse(s *slot, until time.Time) {
 	id := s.next.id
+	m.ban(id, until)
+	s.next = nil
+	m.news(id.Topic)
+}
+
+// ban has a datum not taken until then.
+func (m *Data) ban(id DataID, until time.Time) {
 	m.bad = slices.DeleteFunc(m.bad, func(r refusedData) bool { return r.id == id })
 	if m.bad = append(m.bad, refusedData{id, until}); len(m.bad) > maxRefused {
 		m.bad = slices.Delete(m.bad, 0, 1)
 	}
-	s.next = nil
-	m.news(id.Topic)
 }
 
 func (m *Data) refused(id DataID) bool {
@@ -265,7 +302,7 @@ func (m *Data) consider(now time.Time, s *slot, topic Topic) {
 			continue
 		}
 		p.begins.spent++
-		s.next = &transfer{datum: datum{t.id, t.prio, make([]byte, t.length)}, parent: i, progress: now} // §4.3.5: who it came from first
+		s.next = &transfer{datum: datum{id: t.id, prio: t.prio, body: make([]byte, t.length)}, parent: i, progress: now} // §4.3.5: who it came from first
 		m.news(topic)
 	}
 }

@@ -28,8 +28,9 @@ type world struct {
 	blind  bool          // ways are always called good, also dead ones
 	noPing bool
 
-	placeless bool // barriers have no place
-	withData  bool // data goes round
+	placeless bool          // barriers have no place
+	withData  bool          // data goes round
+	keepFor   time.Duration // Judged.For
 	steps     int
 	judge     func(*station, BarrierResult)
 }
@@ -182,7 +183,7 @@ func (w *world) tick(n *station, life int) {
 	if n.bars.Busy() {
 		w.stepBarriers(n, Tick{})
 	}
-	if n.data != nil && n.data.Busy() {
+	if n.data != nil && n.data.Due(w.now) {
 		w.stepData(n, Tick{})
 	}
 	w.after(w.period, func() { w.tick(n, life) })
@@ -261,7 +262,7 @@ func (w *world) stepData(n *station, ev Event) DataOutput {
 	}
 	for _, d := range out.Deliver {
 		n.came[d.DataID]++
-		w.stepData(n, Judged{ID: d.DataID, Good: n.doubts == nil || !n.doubts(d)})
+		w.stepData(n, Judged{ID: d.DataID, Good: n.doubts == nil || !n.doubts(d), For: w.keepFor})
 	}
 	return out
 }

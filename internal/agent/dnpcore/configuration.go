@@ -22,6 +22,9 @@ const (
 	configurationPriority express.Priority = 6
 )
 
+// configuredWait is how long a half that holds no word on its mask waits for a better one than its configuration's: an order takes a second, and so does a new configuration.
+const configuredWait = 3 * time.Second
+
 // Configuration is what is known of the torus as a whole. The zero value: nothing.
 type Configuration struct {
 	Number uint64
@@ -34,6 +37,8 @@ type Configuration struct {
 // configurations is what the machine keeps.
 type configurations struct {
 	known Configuration
+	// unheeded is since when what is known has a word on this node's mask that it waits with, for it holds none: see configuredMask; zero: there is none.
+	unheeded time.Time
 	// What was given to this node to broadcast, by part, until it is whole.
 	number    uint64
 	envelopes [][]byte
@@ -157,22 +162,46 @@ func (m *Machine) mergeConfiguration(number uint64, parts []*lofamov1.TorusConfi
 
 // takeConfiguration is the only writer of what is known.
 func (m *Machine) takeConfiguration(now time.Time, c Configuration) {
-	m.configuration.known = c
+	m.configuration.known, m.configuration.unheeded = c, time.Time{}
 	m.note(NoteConfig, "configuration %d of the torus: network delay %s, %d places absent, %d nodes with masks", c.Number, c.Delay, len(c.Absent), len(c.masks))
-	mask, named := c.masks[m.cfg.Topo.Dims.Rank(m.cfg.Topo.Coord)]
-	if !named {
-		mask = chanmask.All
-	}
-	if named || c.all {
-		m.configuredMask(now, c.Number, mask)
+	m.configuredMask(now)
+}
+
+// tickConfiguration looks whether this half has waited for long enough.
+func (m *Machine) tickConfiguration(now time.Time) {
+	if !m.configuration.unheeded.IsZero() {
+		m.configuredMask(now)
 	}
 }
 
 // configuredMask takes what all nodes were told of this one's mask. It is the same word as a MaskOrder, and by the same number: revisions of one store. Where it says nothing
 // new only the number is remembered, and not on disk; the supervisors, to whom it would be news, order by what this node tells them.
-func (m *Machine) configuredMask(now time.Time, number uint64, mask chanmask.Mask) {
+//
+// A half that holds no word has no number to tell a copy of an old one by, and this one cannot name its boot epoch, for it is for all. So it asks the supervisors, whose
+// order names the epoch, and takes this one only where nothing else comes: no order, and no newer configuration, which all have where a leader reaches anybody.
+func (m *Machine) configuredMask(now time.Time) {
+	k := &m.configuration
+	number := k.known.Number
+	mask, named := k.known.masks[m.cfg.Topo.Dims.Rank(m.cfg.Topo.Coord)]
+	if !named {
+		mask = chanmask.All
+	}
+	if !named && !k.known.all {
+		return
+	}
 	next, verdict := m.mask.state.Order(number, mask)
+	first := k.unheeded.IsZero()
+	waits := m.mask.state.Number == 0 && mask != chanmask.All && (first || now.Sub(k.unheeded) < configuredWait)
+	if waits && first {
+		m.note(NoteConfig, "channel mask %s of configuration %d waits for the supervisors' own word: this half holds none", mask, number)
+		k.unheeded, m.mask.tell = now, now
+		m.tickMask(now)
+	}
+	if !waits {
+		k.unheeded = time.Time{}
+	}
 	switch {
+	case waits:
 	case verdict != chanmask.Taken || m.mask.state.Number == 0 && mask == chanmask.All:
 	case mask == m.mask.state.Ordered:
 		m.mask.state = next

@@ -93,7 +93,7 @@ func TestConfigurationReachesAll(t *testing.T) {
 			t.Errorf("%s: mask %+v, want %+v", n.at, state, want)
 		}
 	}
-	w.run(time.Second)
+	w.run(configuredWait + time.Second)
 	for _, n := range w.nodes {
 		check(n)
 	}
@@ -103,7 +103,7 @@ func TestConfigurationReachesAll(t *testing.T) {
 		t.Error("it was in the copy")
 	}
 	w.sessions()
-	w.run(time.Second)
+	w.run(configuredWait + time.Second)
 	check(late)
 	w.noRuleBroken()
 }
@@ -146,6 +146,58 @@ func TestConfigurationAndMaskOrder(t *testing.T) {
 		}
 		w.step(n, MaskKept{state})
 	}
+}
+
+// A half that holds no word on its mask may be given a copy of an old configuration, and has no number to tell it by: it asks the supervisors, and waits. What they say counts,
+// whatever its number, and so does a newer configuration. Where neither comes this one is all there is.
+func TestConfigurationWithoutAWord(t *testing.T) {
+	w := newMesh(t, "2x2", 1, nil)
+	masked := chanmask.All.Without(grid.XPlus)
+	old := configuration(7, "2x2x1", &lofamov1.TorusMask{Rank: 0, Mask: uint32(masked)}, &lofamov1.TorusMask{Rank: 3, Mask: uint32(masked)})
+	newer := configuration(8, "2x2x1", &lofamov1.TorusMask{Rank: 0, Mask: uint32(masked)})
+	asks := func(n *meshNode) (statuses int) {
+		for _, s := range n.sealed {
+			if s.Mask != nil {
+				statuses++
+			}
+		}
+		return statuses
+	}
+	w.give(w.nodes[3], old)
+	w.run(configuredWait / 2)
+	for _, rank := range []int{0, 3} {
+		n := w.nodes[rank]
+		if state, force := n.m.Mask(); state != chanmask.Fresh() || force != chanmask.All || n.m.Configuration().Number != 7 {
+			t.Errorf("node %d takes %+v, in force %s, of configuration %d", rank, state, force, n.m.Configuration().Number)
+		}
+		if got := asks(n); got != 1 {
+			t.Errorf("node %d asks the supervisors %d times: want 1", rank, got)
+		}
+	}
+	n := w.nodes[0]
+	w.step(n, Opened{Opened: servicenet.Opened{Msg: &lofamov1.Message{Body: &lofamov1.Message_MaskOrder{
+		MaskOrder: &lofamov1.MaskOrder{Node: "n0-0-0", Number: 9, Mask: 0x3b, Epoch: uint64(n.m.Epoch())},
+	}}}})
+	w.give(w.nodes[1], newer)
+	w.run(configuredWait + time.Second)
+	if state, _ := n.m.Mask(); state.Number != 9 || state.Ordered != 0x3b {
+		t.Errorf("who was told by the supervisors: %+v", state)
+	}
+	if state, _ := w.nodes[3].m.Mask(); state != chanmask.Fresh() || w.nodes[3].m.Configuration().Number != 8 {
+		t.Errorf("who is not masked by the newer one: %+v", state)
+	}
+
+	w = newMesh(t, "2x2", 1, nil)
+	w.give(w.nodes[3], old)
+	w.run(configuredWait - 100*time.Millisecond)
+	if state, _ := w.nodes[0].m.Mask(); state != chanmask.Fresh() {
+		t.Errorf("it does not wait: %+v", state)
+	}
+	w.run(time.Second)
+	if state, _ := w.nodes[0].m.Mask(); state.Number != 7 || state.Ordered != masked {
+		t.Errorf("where nothing else comes: %+v", state)
+	}
+	w.noRuleBroken()
 }
 
 // What no supervisor has signed, or is of another torus, is dropped by all; and the good one that follows, of a lower number, is taken.

@@ -366,6 +366,7 @@ func (m *Machine) tick(now time.Time) {
 	m.tickTests(now)
 	m.tickDiagnosis(now)
 	m.tickMapping(now)
+	m.tickConfiguration(now)
 	m.tickMask(now)
 	m.tickPeers(now)
 	m.sender.Tick(now)

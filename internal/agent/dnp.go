@@ -58,8 +58,9 @@ type dnpHalf struct {
 	lookAt   time.Time     // at the mailbox' counters
 
 	jobMail  jobMail
-	masks    newest[chanmask.State] // to keep on disk
-	words    newest[peers.State]    // of the peers, likewise
+	masks    newest[chanmask.State]    // to keep on disk
+	words    newest[peers.State]       // of the peers, likewise
+	judges   newest[dnpcore.JudgeData] // to verify
 	kept     keptMask
 	linkCopy linkCopy
 	held     heldMessages
@@ -73,7 +74,7 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	if err != nil {
 		return fmt.Errorf("DNP half: %w", err)
 	}
-	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1)}
+	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1)}
 	d.tests = newProber(ctx, &d.common)
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
@@ -212,6 +213,7 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 		d.words.run(ctx, d.keepPeers, func(s peers.State) { d.step(dnpcore.PeersKept{State: s}) })
 		return nil
 	})
+	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
 	g.Go(func() error { d.serveMask(ctx); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
 	g.Go(func() error { return d.bulk.server.Run(ctx) })
@@ -416,7 +418,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 		}
 	}
 	for _, j := range out.Judge {
-		d.do(now, d.core.Step(now, d.openData(j)))
+		d.judges.put(j)
 	}
 	if out.TakeHost {
 		d.do(now, d.core.Step(now, d.page.readHost(now, true)))

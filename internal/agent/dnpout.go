@@ -13,8 +13,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/maskfile"
 )
 
-// newest takes what is to be kept on disk to the goroutine that waits for it: the newest alone. Who holds the half's mutex for longer than a
-// few write periods is taken for dead, so that nobody waits for the disk under it. It has room for one.
+// newest takes what lasts, what is to be kept on disk or verified, to the goroutine that does it: the newest alone. Who holds the half's mutex for longer than a
+// few write periods is taken for dead, so that nobody waits for the disk under it, nor for many signatures. It has room for one.
 type newest[T any] chan T
 
 // put is called under the mutex.
@@ -53,7 +53,20 @@ func (d *dnpHalf) keepMask(state chanmask.State) {
 	d.noteKept(state, err)
 }
 
-// openData verifies the envelopes of a datum.
+// openAll is the goroutine that verifies data: up to 64 signatures in a row, in which no heartbeat may have to wait. What one is dropped for has come
+// in its place.
+func openAll(ctx context.Context, judges newest[dnpcore.JudgeData], open func(dnpcore.JudgeData) dnpcore.DataOpened, step func(dnpcore.Event)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-judges:
+			step(open(j))
+		}
+	}
+}
+
+// openData verifies the envelopes of a datum. It takes no lock.
 func (d *dnpHalf) openData(j dnpcore.JudgeData) dnpcore.DataOpened {
 	ev := dnpcore.DataOpened{ID: j.ID}
 	for _, b := range j.Envelopes {

@@ -58,20 +58,20 @@ type hostHalf struct {
 	bindMu     sync.Mutex   // for bind
 	gossipLate func() error // opens the gossip, which waits for service interface 0; nil: does not
 
-	mu      sync.Mutex // the half's one mutex: see the package comment
-	core    *hostcore.Machine
-	fares   fares
-	records [2]recovery.Record // of both halves, as the daemon said last
-	tests   *prober
-	readers readers
-	alarm   *alarm
-	bulk    *hostBulk
-	local   *local.Server // of the jobs on this node
-	poster  poster        // what it has to say to the DNP half
-	lookAt  time.Time     // at the spool
-	// configured is the configuration as it is in its file; peersSeen the file of what the DNP half was told.
-	configured config.Agent
-	peersSeen  peersSeen
+	mu         sync.Mutex // the half's one mutex: see the package comment
+	core       *hostcore.Machine
+	fares      fares
+	records    [2]recovery.Record // of both halves, as the daemon said last
+	tests      *prober
+	readers    readers
+	alarm      *alarm
+	bulk       *hostBulk
+	local      *local.Server                    // of the jobs on this node
+	poster     poster                           // what it has to say to the DNP half
+	lookAt     time.Time                        // at the spool
+	configured config.Agent                     // as it is in its file
+	peersLook  chan struct{}                    // takes one when it is time to look at what the DNP half was told
+	peersSeen  peersSeen                        // the file of that, as watchPeers saw it last; it is its own
 	sends      map[servicenet.PathID]*condition // of the configured supervisors alone
 	// failed are the errors of sends that the machine has not been told yet.
 	failed []servicenet.PathFailed
@@ -85,7 +85,10 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 	if err != nil {
 		return fmt.Errorf("host half: %w", err)
 	}
-	h := &hostHalf{common: c, configured: cfg, peersSeen: seen, alarm: newAlarm(), keys: newSessionKeys(c.self()), unbound: make(chan uint8, 2*servicenet.MaxInterfaces)}
+	h := &hostHalf{
+		common: c, configured: cfg, peersSeen: seen, peersLook: make(chan struct{}, 1), alarm: newAlarm(), keys: newSessionKeys(c.self()),
+		unbound: make(chan uint8, 2*servicenet.MaxInterfaces),
+	}
 	h.poster.waiting = make(chan struct{}, 1)
 	if h.local, err = h.newLocal(); err != nil {
 		return fmt.Errorf("host half: %w", err)
@@ -290,6 +293,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { return sensor.NewSet(sources).Run(ctx, h.periods.SensorPeriod, h.onReadings) })
 	g.Go(func() error { h.watchInterfaces(ctx); return nil })
 	g.Go(func() error { h.bindUntilBound(ctx); return nil })
+	g.Go(func() error { h.watchPeers(ctx); return nil })
 	g.Go(func() error { h.serveStatus(ctx); return nil })
 	g.Go(func() error { h.serveLocal(ctx); return nil })
 	g.Go(func() error { h.local.Run(ctx); return nil })
@@ -334,7 +338,10 @@ func (h *hostHalf) maintain(now time.Time) {
 	}
 	h.lookAt = now.Add(checkEvery)
 	h.lookAtFares(now)
-	h.lookAtPeers(now)
+	select {
+	case h.peersLook <- struct{}{}:
+	default: // the disk hangs
+	}
 	if ev, changed := h.spoolState(); changed {
 		h.do(now, h.core.Step(now, hostcore.Hint{Event: ev}))
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -133,8 +134,20 @@ func seenOf(path string) peersSeen {
 	return peersSeen{info.ModTime(), info.Size()}
 }
 
-// lookAtPeers follows what the DNP half was told: the neighbours' names go into what this half says.
-func (h *hostHalf) lookAtPeers(now time.Time) {
+// watchPeers follows what the DNP half was told, until ctx ends. It has no timer: whoever has one says when to look. Nobody waits for the disk here.
+func (h *hostHalf) watchPeers(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.peersLook:
+			h.lookAtPeers()
+		}
+	}
+}
+
+// lookAtPeers puts the neighbours' names into what this half says, if they are others.
+func (h *hostHalf) lookAtPeers() {
 	seen := seenOf(h.statePath(peerfile.Name))
 	if seen == h.peersSeen {
 		return
@@ -147,5 +160,5 @@ func (h *hostHalf) lookAtPeers(now time.Time) {
 	}
 	h.log.Info("neighbours as told", "peers", fmt.Sprint(around.NeighbourIDs()))
 	h.around.Store(around)
-	h.do(now, h.core.Step(now, hostcore.Neighbours{Topo: around}))
+	h.step(hostcore.Neighbours{Topo: around})
 }

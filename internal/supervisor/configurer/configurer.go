@@ -13,6 +13,7 @@
 package configurer
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -77,18 +78,23 @@ type Machine struct {
 	next   int // of nodes
 	try    int
 	askAt  time.Time
-	has    uint64 // the highest number that a node was heard to have
+	has    uint64 // the highest number that nodes are believed to have
+	claims map[fault.NodeID]uint64
 }
 
 // quickTries is how many nodes are asked Again after each other, before the others are ever more slowly: where many do not answer they may all be of an earlier version.
 const quickTries = 3
 
-// maxNumber bounds what is believed of a node's number. Revisions do not get that far.
+// maxNumber bounds what is believed of nodes' numbers. Revisions do not get that far.
 const maxNumber = math.MaxUint64 >> 8
+
+// vouchers is how many nodes must say that they have a number before this leader goes above it, unless there are fewer. What is broadcast all have; one alone may have made
+// it up, and numbers that all nodes have taken are used up for good: for the words on masks too, which are by the same numbers.
+const vouchers = 2
 
 // New returns a machine that tells nothing. Numbers are at least term, the revision at which its leader was elected.
 func New(cfg Config, term uint64) *Machine {
-	return &Machine{cfg: cfg, revision: term, pause: cfg.Rest}
+	return &Machine{cfg: cfg, revision: term, pause: cfg.Rest, claims: make(map[fault.NodeID]uint64)}
 }
 
 // Wanted takes what is to be told, as of a revision of the store, and the nodes that can be given it, in order.
@@ -113,15 +119,30 @@ func (m *Machine) Wanted(now time.Time, c Content, revision uint64, nodes []faul
 func (m *Machine) Heard(now time.Time, st *lofamov1.ConfigurationStatus) {
 	n := st.GetNumber()
 	switch {
-	case n > maxNumber || m.number == 0 || n < m.number:
+	case m.number == 0 || n < m.number:
 	case n == m.number:
 		m.try, m.askAt = 0, now.Add(m.cfg.Every)
-	case n > m.has: // of an earlier store, or a leader that was deposed: this one's word counts
+	case n < maxNumber: // of an earlier store, or a leader that was deposed: this one's word counts
+		m.claims[fault.NodeID(st.GetNode())] = n
+		if n = m.believed(); n <= max(m.has, m.number) {
+			return
+		}
 		m.has = n
 		if !m.changed {
 			m.changed, m.since, m.makeAt = true, now, now
 		}
 	}
+}
+
+// believed is the highest number that enough nodes say that they have.
+func (m *Machine) believed() uint64 {
+	maps.DeleteFunc(m.claims, func(id fault.NodeID, n uint64) bool { return n <= m.number || !slices.Contains(m.nodes, id) })
+	need := max(1, min(vouchers, len(m.nodes)))
+	if len(m.claims) < need {
+		return 0
+	}
+	all := slices.Sorted(maps.Values(m.claims))
+	return all[len(all)-need]
 }
 
 // Tick returns what is due, and when to look again; zero: when something else is wanted.

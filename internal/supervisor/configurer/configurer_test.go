@@ -24,7 +24,11 @@ func absent(ranks ...uint32) Content {
 	return c
 }
 
-func has(n uint64) *lofamov1.ConfigurationStatus { return &lofamov1.ConfigurationStatus{Number: n} }
+func has(n uint64) *lofamov1.ConfigurationStatus { return says("b", n) }
+
+func says(id fault.NodeID, n uint64) *lofamov1.ConfigurationStatus {
+	return &lofamov1.ConfigurationStatus{Node: string(id), Number: n}
+}
 
 // tick expects an order to that node with that number, or with node empty none.
 func tick(t *testing.T, m *Machine, at time.Duration, node fault.NodeID, number uint64, try int) {
@@ -99,16 +103,40 @@ func TestNeverRests(t *testing.T) {
 	t.Error("never told")
 }
 
-// A node that has a later number is of an earlier store: this one's word gets a number above that.
+// Nodes that have a later number are of an earlier store: this one's word gets a number above that.
 func TestAboveWhatNodesHave(t *testing.T) {
 	m := New(cfg, 5)
 	m.Wanted(begin, one, 9, nodes)
 	tick(t, m, time.Second, "b", 9, 1)
-	m.Heard(begin.Add(time.Second), has(1<<63)) // of nobody who means well
 	m.Heard(begin.Add(time.Second), has(700))
-	tick(t, m, time.Second, "c", 701, 1)
-	m.Heard(begin.Add(time.Second), has(701))
-	tick(t, m, 2*time.Second, "", 0, 0)
+	m.Heard(begin.Add(time.Second), has(700))
+	tick(t, m, time.Second, "", 0, 0) // one alone may have made it up: another one is asked
+	tick(t, m, 3*time.Second, "c", 9, 2)
+	m.Heard(begin.Add(3*time.Second), says("c", 700))
+	tick(t, m, 3*time.Second, "a", 701, 1)
+	m.Heard(begin.Add(3*time.Second), says("a", 701))
+	tick(t, m, 4*time.Second, "", 0, 0)
+
+	alone := New(cfg, 5) // whoever is the only one can hurt nobody else
+	alone.Wanted(begin, one, 9, nodes[:1])
+	tick(t, alone, time.Second, "a", 9, 1)
+	alone.Heard(begin.Add(time.Second), says("a", 700))
+	tick(t, alone, time.Second, "a", 701, 1)
+}
+
+// One that makes up numbers, or says what is of no node, raises nobody's.
+func TestNumbersMadeUp(t *testing.T) {
+	m := New(cfg, 5)
+	m.Wanted(begin, one, 9, nodes)
+	tick(t, m, time.Second, "b", 9, 1)
+	for _, n := range []uint64{1<<64 - 1, 1 << 63, maxNumber, maxNumber - 1, 1 << 40} {
+		m.Heard(begin.Add(time.Second), has(n))
+		m.Heard(begin.Add(time.Second), says("nobody", n))
+	}
+	tick(t, m, 3*time.Second, "c", 9, 2)
+	m.Heard(begin.Add(3*time.Second), says("c", 9))
+	m.Wanted(begin.Add(4*time.Second), absent(1), 12, nodes)
+	tick(t, m, 5*time.Second, "a", 12, 1)
 }
 
 // The largest content fits the messages that carry it, and all of it is in them, in order.

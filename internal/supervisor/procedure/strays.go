@@ -9,7 +9,7 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 )
 
-// Bounds of what is kept of procedures that nobody here has ordered.
+// Bounds of what is kept of procedures that nobody here has ordered. Where there is no room, who takes most of it makes room: see crowd.
 const (
 	maxStrays = 8  // followed at once
 	maxPast   = 64 // remembered, so that late words make no second report
@@ -34,6 +34,7 @@ type Stray struct {
 
 type stray struct {
 	key     strayKey
+	opener  string // who spoke of it first
 	machine *Machine
 	began   time.Time
 	cause   string
@@ -60,18 +61,22 @@ func (s *Strays) Said(now time.Time, st *lofamov1.ProcedureStatus, whole func() 
 	}
 	i := slices.IndexFunc(s.now, func(x *stray) bool { return x.key == key })
 	if i < 0 {
-		if len(s.now) == maxStrays { // whoever makes them up has its turn when these are over
+		instead, room := s.room(st.GetNode())
+		if !room {
 			return
 		}
 		plan, ok := whole()
 		if !ok || int(key.starter) >= len(plan.Nodes) {
 			return
 		}
+		if instead >= 0 {
+			s.now = slices.Delete(s.now, instead, instead+1)
+		}
 		m := follow(plan, s.timing)
 		m.phase = underWay
 		m.becomeEnding(now)
 		i = len(s.now)
-		s.now = append(s.now, &stray{key: key, machine: m, began: now})
+		s.now = append(s.now, &stray{key: key, opener: st.GetNode(), machine: m, began: now})
 	}
 	x := s.now[i]
 	if st.GetCause() != "" {
@@ -87,10 +92,10 @@ func (s *Strays) Tick(now time.Time) (done []Stray, wake time.Time) {
 		if !x.machine.Step(now, Tick{}).Done {
 			return false
 		}
-		if s.past = append(s.past, x.key); len(s.past) > maxPast {
-			s.past = s.past[1:]
+		d := x.done()
+		if done = append(done, d); d.Vouched { // of others there was no report: who made one up beforehand keeps none from being made
+			s.remember(x.key)
 		}
-		done = append(done, x.done())
 		return true
 	})
 	for _, x := range s.now {
@@ -99,6 +104,59 @@ func (s *Strays) Tick(now time.Time) (done []Stray, wake time.Time) {
 		}
 	}
 	return done, wake
+}
+
+// crowd is which of some occurs most often, and how often; of equals the one that comes first.
+func crowd[K comparable](all []K) (most K, n int) {
+	count := make(map[K]int, len(all))
+	for _, k := range all {
+		count[k]++
+	}
+	for _, k := range all {
+		if count[k] > n {
+			most, n = k, count[k]
+		}
+	}
+	return most, n
+}
+
+// room says whether there is room for one more that a node speaks of, and instead of which; -1: of none. That is one of which only a node has spoken that has had
+// more to tell of: nobody keeps others' from being heard of.
+func (s *Strays) room(opener string) (instead int, ok bool) {
+	if len(s.now) < maxStrays {
+		return -1, true
+	}
+	var openers []string
+	own := 0
+	for _, x := range s.now {
+		if openers = append(openers, x.opener); x.opener == opener {
+			own++
+		}
+	}
+	most, n := crowd(openers)
+	if own+1 >= n {
+		return -1, false
+	}
+	for i := len(s.now) - 1; i >= 0; i-- {
+		if x := s.now[i]; x.opener == most && len(x.said()) == 1 {
+			return i, true
+		}
+	}
+	return -1, false
+}
+
+// remember has a report made once.
+func (s *Strays) remember(key strayKey) {
+	if s.past = append(s.past, key); len(s.past) <= maxPast {
+		return
+	}
+	starters := make([]uint32, len(s.past))
+	for i, k := range s.past {
+		starters[i] = k.starter
+	}
+	most, _ := crowd(starters)
+	oldest := slices.Index(starters, most)
+	s.past = slices.Delete(s.past, oldest, oldest+1)
 }
 
 func (x *stray) done() Stray {
@@ -110,15 +168,18 @@ func (x *stray) done() Stray {
 
 // vouched says whether who is said to have begun it says so as well, or more than one other.
 func (x *stray) vouched(starter fault.NodeID) bool {
-	said := 0
+	said := x.said()
+	return len(said) > 1 || slices.Contains(said, starter)
+}
+
+// said are the nodes that have said that they are through.
+func (x *stray) said() (out []fault.NodeID) {
 	for id, n := range x.machine.nodes {
 		if n.end != nil {
-			if said++; id == starter {
-				return true
-			}
+			out = append(out, id)
 		}
 	}
-	return said > 1
+	return out
 }
 
 // Starters counts the procedures that nodes begin by themselves. It is for one goroutine.

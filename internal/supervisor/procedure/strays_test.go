@@ -2,6 +2,8 @@ package procedure
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,6 +122,61 @@ func TestStraysAreBounded(t *testing.T) {
 	s = NewStrays(timing())
 	if done, wake := s.Tick(now.Add(time.Hour)); len(done) > 0 || !wake.IsZero() {
 		t.Errorf("%v of a term that is over", done)
+	}
+}
+
+// One that makes up procedures keeps nobody else's from being followed, however many it tells of; and none of what it tells of beforehand, or in a starter's
+// place, is left unheard when it is so.
+func TestNobodyCrowdsOut(t *testing.T) {
+	s, plan, now := NewStrays(timing()), whole(t), time.Unix(1000, 0)
+	say := func(rank int, starter uint32, wave uint64) {
+		s.Said(now, status(rank, normal, func(st *lofamov1.ProcedureStatus) { st.Starter, st.Wave = starter, wave }), plan)
+	}
+	reports := func() (out []string) {
+		done, _ := s.Tick(now)
+		for _, d := range done {
+			if d.Vouched {
+				out = append(out, fmt.Sprint(d.Node, " ", d.Report.GetWave()))
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	for wave := range uint64(3 * maxStrays) {
+		say(0, 1, wave+1)
+	}
+	now = now.Add(time.Minute)
+	if got := reports(); len(got) > 0 {
+		t.Errorf("of what one alone tells: %v", got)
+	}
+	for wave := range uint64(3 * maxStrays) {
+		say(0, uint32(wave%4), wave+1)
+	}
+	for _, by := range []int{1, 2} { // as it was made up before
+		say(by, 1, 6)
+	}
+	for _, wave := range []uint64{100, 101} {
+		say(3, 2, wave)
+		say(2, 2, wave)
+	}
+	for wave := range uint64(3 * maxStrays) {
+		say(0, 3, wave+200)
+	}
+	now = now.Add(time.Minute)
+	if got := fmt.Sprint(reports()); !strings.Contains(got, "n1-0-0 6]") || !strings.Contains(got, "n0-1-0 100 n0-1-0 101") {
+		t.Errorf("reports %s: want those of 100, 101 and 6", got)
+	}
+	// A starter that makes them up with its own name has its own forgotten first.
+	for wave := range uint64(2 * maxPast) {
+		say(0, 0, wave+1000)
+		now = now.Add(time.Minute)
+		s.Tick(now)
+	}
+	say(3, 2, 100)
+	say(2, 2, 100)
+	now = now.Add(time.Minute)
+	if got := reports(); len(got) > 0 {
+		t.Errorf("a second report: %v", got)
 	}
 }
 

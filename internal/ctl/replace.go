@@ -33,7 +33,7 @@ const (
 	replaceSwap                           // the spare gets the place, the broken node none
 	replaceAwait                          // the spare is heard there, and both ends of every link are well
 	replaceRestore                        // the links are restored, at both ends
-	replaceEnd                            // the spare's mark ends; the broken node keeps its own
+	replaceEnd                            // the spare's mark ends, unless it is somebody else's; the broken node keeps its own
 	replaceDone
 )
 
@@ -47,8 +47,8 @@ type replacement struct {
 type replaceState struct {
 	topology *lofamov1.Topology
 	masks    []*lofamov1.LinkMask
-	marked   map[string]bool
-	failed   map[string]bool // nodes that are FAILED: nobody waits for what they say
+	marks    map[string]string // of what is marked, why
+	failed   map[string]bool   // nodes that are FAILED: nobody waits for what they say
 	// unwell are the ends of the place's links that are not NORMAL, as "node/direction".
 	unwell []string
 	drain  bool // there is time left for it
@@ -74,7 +74,7 @@ func (r replacement) next(s replaceState) (step replaceStep, waits []string, err
 	at := broken.GetCoord() + spare.GetCoord()
 	ours := r.ours(s, at)
 	switch {
-	case !swapped && (!s.marked[r.broken] || !s.marked[r.spare]):
+	case !swapped && len(r.unmarked(s)) > 0:
 		return replaceMark, nil, nil
 	case !swapped && len(unmasked(s, at)) > 0:
 		return replaceMask, nil, nil
@@ -87,10 +87,34 @@ func (r replacement) next(s replaceState) (step replaceStep, waits []string, err
 		return replaceAwait, s.unwell, nil
 	case len(ours) > 0:
 		return replaceRestore, nil, nil
-	case s.marked[r.spare]:
+	case r.sets(s.marks[r.spare]):
 		return replaceEnd, nil, nil
 	}
 	return replaceDone, nil, nil
+}
+
+// inPlaceOf stands between the spare and the broken node in the reason of a replacement's mark.
+const inPlaceOf = " is put in the place of "
+
+// newReplacement is that of a node by another.
+func newReplacement(broken, spare string) replacement {
+	return replacement{broken, spare, spare + inPlaceOf + broken}
+}
+
+// sets says whether a mark on the spare is of a replacement: of this one, or of one in which it was the broken node. Of others it is not known what they are for, and they
+// stay.
+func (r replacement) sets(reason string) bool {
+	return reason == r.reason || strings.HasSuffix(reason, inPlaceOf+r.spare)
+}
+
+// unmarked are those of the two that have no mark: whatever one says that is there already, nothing is answered.
+func (r replacement) unmarked(s replaceState) (out []string) {
+	for _, id := range []string{r.broken, r.spare} {
+		if _, marked := s.marks[id]; !marked {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 func nodeOf(top *lofamov1.Topology, id string) *lofamov1.TopologyNode {
@@ -173,7 +197,8 @@ func (a *app) replaceCommand() *cobra.Command {
 		Short: "Quiesce a node, put a spare in its place, and take that in",
 		Long: `Puts a spare in the place of a node, step by step: both get maintenance marks; the links of the place are
 masked, and what waits at their ends goes other ways; the spare gets the place in the topology; when it is heard
-there and both ends of all its links are well, the links are restored and its mark is taken away.
+there and both ends of all its links are well, the links are restored and its mark is taken away. A mark that somebody had set
+before stays as it is.
 
 The supervisors tell the spare its place and its neighbours, and the neighbours who is there now: nobody edits a configuration. The
 spare's agent is to run, with 'spare: true'; docs/topology.md says how, and what to look at while this waits. Whoever calls this again goes
@@ -186,7 +211,7 @@ on where it was.`,
 	cmd.Flags().DurationVar(&wait, "wait", 30*time.Minute, "how long the spare may take to be heard")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.withOperator(cmd.Context(), func(ctx context.Context, s session) error {
-			return a.replace(ctx, s, replacement{args[0], args[1], fmt.Sprintf("%s is put in the place of %s", args[1], args[0])}, drain, wait)
+			return a.replace(ctx, s, newReplacement(args[0], args[1]), drain, wait)
 		})
 	}
 	return cmd
@@ -209,7 +234,11 @@ func (a *app) replace(ctx context.Context, s session, r replacement, drain, wait
 		if err != nil {
 			return usageError{err}
 		}
-		if text := r.text(step, waits); text != told {
+		text := r.text(step, waits)
+		if why, marked := st.marks[r.spare]; step == replaceDone && marked {
+			text += fmt.Sprintf("; it stays under maintenance: %q", why)
+		}
+		if text != told {
 			told = text
 			a.printf("%s\n", text)
 		}
@@ -270,13 +299,15 @@ func readReplacement(ctx context.Context, s session, r replacement) (st replaceS
 	if err != nil {
 		return st, err
 	}
-	st.masks, st.marked, st.failed = masks.GetMasks(), make(map[string]bool), make(map[string]bool)
+	st.masks, st.marks, st.failed = masks.GetMasks(), make(map[string]string), make(map[string]bool)
 	nodes, err := s.ListNodes(ctx, &lofamov1.ListNodesRequest{Brief: true})
 	if err != nil {
 		return st, err
 	}
 	for _, n := range nodes.GetNodes() {
-		st.marked[n.GetId()] = n.GetMaintenance() != nil
+		if m := n.GetMaintenance(); m != nil {
+			st.marks[n.GetId()] = m.GetReason()
+		}
 		st.failed[n.GetId()] = n.GetState() == lofamov1.State_FAILED
 	}
 	if n := nodeOf(st.topology, r.spare); n.GetCoord() == "" {
@@ -317,7 +348,7 @@ func (r replacement) do(ctx context.Context, s session, st replaceState, step re
 	var err error
 	switch step {
 	case replaceMark:
-		_, err = s.SetMaintenance(ctx, &lofamov1.SetMaintenanceRequest{Nodes: []string{r.broken, r.spare}, Reason: r.reason})
+		_, err = s.SetMaintenance(ctx, &lofamov1.SetMaintenanceRequest{Nodes: r.unmarked(st), Reason: r.reason})
 	case replaceMask:
 		req := &lofamov1.SetMaskRequest{Masked: true, Reason: r.reason, Force: true}
 		for _, d := range unmasked(st, at) {

@@ -16,7 +16,7 @@ func replaceWorld() (replacement, replaceState) {
 	top := &lofamov1.Topology{Dims: "3x1x1", Nodes: []*lofamov1.TopologyNode{
 		{Id: "n0", Coord: "0,0,0"}, {Id: "n1", Coord: "1,0,0"}, {Id: "n2", Coord: "2,0,0"}, {Id: "s0"}, {Id: "s1"},
 	}}
-	return replacement{"n1", "s0", "swap"}, replaceState{topology: top, marked: map[string]bool{}, failed: map[string]bool{}, drain: true}
+	return replacement{"n1", "s0", "swap"}, replaceState{topology: top, marks: map[string]string{}, failed: map[string]bool{}, drain: true}
 }
 
 // The steps follow one another from what is committed alone, so that who begins anew after any of them goes on with the next.
@@ -30,9 +30,9 @@ func TestReplaceSteps(t *testing.T) {
 		}
 	}
 	expect(replaceMark)
-	s.marked["n1"] = true
+	s.marks["n1"] = "swap"
 	expect(replaceMark)
-	s.marked["s0"] = true
+	s.marks["s0"] = "swap"
 	expect(replaceMask)
 	other := &lofamov1.LinkMask{Node: "n1", Coord: "1,0,0", Direction: "X+", Peer: "n2", PeerCoord: "2,0,0", Reason: "flaky"}
 	own := &lofamov1.LinkMask{Node: "n0", Coord: "0,0,0", Direction: "X+", Peer: "n1", PeerCoord: "1,0,0", Reason: "swap", Waiting: []string{"n0", "n1"}}
@@ -56,8 +56,40 @@ func TestReplaceSteps(t *testing.T) {
 	}
 	s.masks = []*lofamov1.LinkMask{other}
 	expect(replaceEnd)
-	s.marked["s0"] = false
+	delete(s.marks, "s0")
 	expect(replaceDone)
+}
+
+// A mark that somebody has set before, on either node, neither is set anew nor ends with the replacement; one of an earlier replacement ends.
+func TestReplaceLeavesMarks(t *testing.T) {
+	for _, tc := range []struct {
+		broken, spare string
+		unmarked      []string
+		ends          bool
+	}{
+		{"", "", []string{"n1", "s0"}, false}, {"fan", "", []string{"s0"}, false}, {"", "fan", []string{"n1"}, false}, {"fan", "memory", nil, false},
+		{"s0 is put in the place of n1", "s0 is put in the place of n1", nil, true},
+		{"", "s1 is put in the place of s0", []string{"n1"}, true}, {"", "s0 is put in the place of n2", []string{"n1"}, false},
+	} {
+		r, s := replaceWorld()
+		r = newReplacement(r.broken, r.spare)
+		for id, why := range map[string]string{r.broken: tc.broken, r.spare: tc.spare} {
+			if why != "" {
+				s.marks[id] = why
+			}
+		}
+		if got := r.unmarked(s); !slices.Equal(got, tc.unmarked) {
+			t.Errorf("%q and %q: marks %v, want %v", tc.broken, tc.spare, got, tc.unmarked)
+		}
+		s.topology.Nodes[1].Coord, s.topology.Nodes[3].Coord = "", "1,0,0"
+		want := replaceDone
+		if tc.ends {
+			want = replaceEnd
+		}
+		if step, _, err := r.next(s); step != want || err != nil {
+			t.Errorf("%q and %q: step %d, %v: want %d", tc.broken, tc.spare, step, err, want)
+		}
+	}
 }
 
 func TestReplaceRefuses(t *testing.T) {
@@ -75,7 +107,7 @@ func TestReplaceRefuses(t *testing.T) {
 func TestReplaceBesideNobody(t *testing.T) {
 	r, s := replaceWorld()
 	s.topology.Nodes[2].Coord = "" // n2
-	s.marked["n1"], s.marked["s0"] = true, true
+	s.marks["n1"], s.marks["s0"] = "swap", "swap"
 	if got := unmasked(s, "1,0,0"); !slices.Equal(got, []grid.Direction{grid.XMinus}) {
 		t.Errorf("masks %v", got)
 	}

@@ -37,6 +37,8 @@ type orders[W comparable, S orderer.Said] struct {
 	cfg   orderer.Config[W, S]
 	word  word[W, S]
 	heard chan S
+	term  func() uint64 // of this replica's lead; 0: another one leads
+	send  func(o orderer.Order[W])
 
 	mu    sync.Mutex
 	saids []S // nil unless somebody wants to know
@@ -44,7 +46,13 @@ type orders[W comparable, S orderer.Said] struct {
 }
 
 func newOrders[W comparable, S orderer.Said](s *Supervisor, what string, cfg orderer.Config[W, S], w word[W, S]) *orders[W, S] {
-	return &orders[W, S]{s: s, what: what, cfg: cfg, word: w, heard: make(chan S, orderQueue)}
+	return &orders[W, S]{
+		s: s, what: what, cfg: cfg, word: w, heard: make(chan S, orderQueue),
+		term: func() uint64 { return s.engine.Term() },
+		send: func(o orderer.Order[W]) {
+			s.sender.Order(o.Node, what, w.message(o), s.viaNeighbours(o.Node, o.Try, o.Asked))
+		},
+	}
 }
 
 // Heard takes what a node says. It does not block.
@@ -72,7 +80,7 @@ func (k *orders[W, S]) run(ctx context.Context) {
 	var heard []S // that have just come
 	for {
 		changed := k.word.changed()
-		switch now := k.s.engine.Term(); {
+		switch now := k.term(); {
 		case now == 0:
 			m = nil
 		case m != nil && now == term:
@@ -143,7 +151,7 @@ func (k *orders[W, S]) work(ctx context.Context, m *orderer.Machine[W, S]) <-cha
 func (k *orders[W, S]) order(m *orderer.Machine[W, S]) <-chan time.Time {
 	due, wake := m.Tick(time.Now())
 	for _, o := range due {
-		k.s.sender.Order(o.Node, k.what, k.word.message(o), k.s.viaNeighbours(o.Node, o.Try, o.Asked))
+		k.send(o)
 		if !o.Asked && o.Try > 1 && o.Try&(o.Try-1) == 0 {
 			k.s.logger.Info("a node has not said that it has what it was told: sent again", "what", k.what, "node", o.Node, "word", o.Word, "try", o.Try)
 		}

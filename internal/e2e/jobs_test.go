@@ -169,6 +169,7 @@ func TestJobs(t *testing.T) {
 			}
 		}
 	})
+	barriers(t, l)
 	try(t, l, "wrong usage", func(t trial) {
 		for _, args := range [][]string{
 			{"eureka"}, {"eureka", "--job", "A"}, {"eureka", "--job", "e2e", "--priority", "9"}, {"barrier", "--job", "e2e"},

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"context"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -138,12 +137,8 @@ func TestReplace(t *testing.T) {
 	}
 	tr.replace(spare, broken, "")
 	tr.settled()
+	// Its halves are stopped, and its daemon answers: it waits.
 	tr.until("the spare waits again", func() bool {
-		n, err := l.Cluster.Node(spare)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(l.Cluster.Log(n, "run"))
-		return err == nil && strings.Count(string(b), "waits until it is put in the place of a node") == 2
+		return tr.agentOn(spare, "status", "--ready").Run() != nil && tr.agentOn(spare, "status", "--live").Run() == nil
 	})
 }

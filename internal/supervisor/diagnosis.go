@@ -113,6 +113,9 @@ func (s *Supervisor) place(dims grid.Dims, at grid.Coord, e view.Entry) procedur
 		if l, has := chanmask.LinkAt(dims, at, d); has && c.State == fault.Normal && s.masks.Of(l) == nil {
 			p.Links |= 1 << d.Index()
 		}
+		if c.State == fault.Failed {
+			p.Dead |= 1 << d.Index()
+		}
 	}
 	return p
 }

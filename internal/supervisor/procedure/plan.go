@@ -36,6 +36,8 @@ type Place struct {
 	Well bool
 	// Links are the directions whose link is NORMAL at this end and not masked: bit 0 X+, and so on to bit 5 Z-.
 	Links uint8
+	// Dead are those whose link is FAILED at this end. Others, masked ones among them, may carry broadcasts.
+	Dead uint8
 }
 
 // Options are what is asked for.
@@ -139,47 +141,54 @@ func Delay(dims grid.Dims, places []Place, members []int, late time.Duration) ti
 	return min(max(express.NetworkDelay(diameter(dims, places, members), late), minHop), maxDelay)
 }
 
-// diameter is that of the present map (§4.3.7), over links that are NORMAL at both ends and not masked. Where these do not connect all members
-// the map does not say how a broadcast goes, and the margin for a torus of which nothing is known is taken.
+// diameter is that of the present map (§4.3.7), over links that are NORMAL at both ends and not masked. Where these do not connect members whom links connect that
+// may carry broadcasts all the same, the map does not say how one goes, and the margin for a torus of which nothing is known is taken. To members
+// whom nothing but FAILED links leads to none goes at all: nobody waits longer for them.
 func diameter(dims grid.Dims, places []Place, members []int) int {
-	alive := func(rank int, d grid.Direction) bool {
-		if places[rank].Node == "" || places[rank].Failed || places[rank].Links>>d.Index()&1 == 0 {
-			return false
+	link := func(has func(p *Place, d grid.Direction) bool) func(int, grid.Direction) bool {
+		end := func(rank int, d grid.Direction) bool {
+			p := &places[rank]
+			return p.Node != "" && !p.Failed && has(p, d)
 		}
-		c, ok := dims.Neighbour(dims.At(rank), d)
-		if !ok {
-			return false
+		return func(rank int, d grid.Direction) bool {
+			c, ok := dims.Neighbour(dims.At(rank), d)
+			return ok && end(rank, d) && end(dims.Rank(c), d.Opposite())
 		}
-		to := &places[dims.Rank(c)]
-		return to.Node != "" && !to.Failed && to.Links>>d.Opposite().Index()&1 == 1
 	}
+	alive := link(func(p *Place, d grid.Direction) bool { return p.Links>>d.Index()&1 == 1 })
 	n := express.Diameter(dims, alive)
-	if !connected(dims, members, alive) {
-		return max(n, express.Margin(dims))
+	known, perhaps := parts(dims, members, alive), parts(dims, members, link(func(p *Place, d grid.Direction) bool { return p.Dead>>d.Index()&1 == 0 }))
+	for _, rank := range members {
+		if first := perhaps[rank]; known[rank] != known[first] {
+			return max(n, express.Margin(dims))
+		}
 	}
 	return n
 }
 
-// connected says whether a broadcast of one member reaches all others; alive is the same both ways.
-func connected(dims grid.Dims, members []int, alive func(int, grid.Direction) bool) bool {
-	seen := make([]bool, dims.Nodes())
-	seen[members[0]] = true
-	queue := []int{members[0]}
-	for len(queue) > 0 {
-		at := queue[0]
-		queue = queue[1:]
-		for _, d := range dims.Links() {
-			if !alive(at, d) {
-				continue
-			}
-			c, _ := dims.Neighbour(dims.At(at), d)
-			if to := dims.Rank(c); !seen[to] {
-				seen[to] = true
-				queue = append(queue, to)
+// parts is for each rank the first of the members in its part of the torus; alive is the same both ways.
+func parts(dims grid.Dims, members []int, alive func(int, grid.Direction) bool) []int {
+	const none = -1
+	out := slices.Repeat([]int{none}, dims.Nodes())
+	for _, first := range members {
+		if out[first] != none {
+			continue
+		}
+		out[first] = first
+		for queue := []int{first}; len(queue) > 0; queue = queue[1:] {
+			for _, d := range dims.Links() {
+				if !alive(queue[0], d) {
+					continue
+				}
+				c, _ := dims.Neighbour(dims.At(queue[0]), d)
+				if to := dims.Rank(c); out[to] == none {
+					out[to] = first
+					queue = append(queue, to)
+				}
 			}
 		}
 	}
-	return !slices.ContainsFunc(members, func(rank int) bool { return !seen[rank] })
+	return out
 }
 
 // others is for how long the states last that have no bound of the order's: what is stuck is dropped, links are tested.

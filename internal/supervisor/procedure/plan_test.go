@@ -36,7 +36,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// The Network Delay is the diameter of what works, and the margin where that does not connect all members.
+// The Network Delay is the diameter of what works, and the margin where that does not connect members whom something that is not dead may connect.
 func TestDelay(t *testing.T) {
 	const hop = 50 * time.Millisecond
 	dims := grid.Dims{X: 4, Y: 4, Z: 1}
@@ -56,7 +56,20 @@ func TestDelay(t *testing.T) {
 				}
 			}
 		}, 6},
-		{"a node has no link", func(all []Place) { all[5].Links = 0 }, 15}, // the margin
+		{"of a node no link is well", func(all []Place) { all[5].Links = 0 }, 15}, // the margin
+		{"all links of a node are dead at its end", func(all []Place) { all[5].Links, all[5].Dead = 0, 0x0f }, 4},
+		{"all links of a node are dead at one of their ends", func(all []Place) {
+			all[5].Links, all[5].Dead = 0, 0x03
+			for _, d := range []grid.Direction{grid.YPlus, grid.YMinus} {
+				to, _ := dims.Neighbour(dims.At(5), d)
+				all[dims.Rank(to)].Dead |= 1 << d.Opposite().Index()
+			}
+		}, 4},
+		{"all but one", func(all []Place) { all[5].Links, all[5].Dead = 0, 0x07 }, 15},
+		{"two nodes have one another", func(all []Place) {
+			all[5].Links, all[5].Dead = 1<<grid.XPlus.Index(), 0x0f&^(1<<grid.XPlus.Index())
+			all[6].Links, all[6].Dead = 1<<grid.XMinus.Index(), 0x0f&^(1<<grid.XMinus.Index())
+		}, 4},
 		{"a node is dead", func(all []Place) { all[5].Failed, all[5].Links = true, 0 }, 4},
 	} {
 		all := places(dims)

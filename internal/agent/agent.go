@@ -265,8 +265,9 @@ func (a *alarm) set(now time.Time) {
 }
 
 // inStep waits for the next multiple of the period on the machine's monotonic clock and returns the
-// time then. Halves that begin so send and read at the same moments: several packets come with one
-// wake-up where neighbours share a machine, and nothing changes where they do not.
+// time then. DNP halves that begin so send at the same moments: several packets come with one
+// wake-up where neighbours share a machine, and nothing changes where they do not. Host halves have no neighbours: of those of many nodes on
+// one machine each would only wait for all others.
 func inStep(period time.Duration) time.Time {
 	time.Sleep(period - time.Duration(monotonic())%period)
 	return time.Now()

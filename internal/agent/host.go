@@ -235,7 +235,7 @@ func (h *hostHalf) begin(e fault.Epoch, kept []servicenet.Kept) error {
 		return err
 	}
 	failpoint.Hit(failpoint.StartRestored)
-	now := inStep(h.periods.TWrite)
+	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	core, err := hostcore.New(hostcore.Config{

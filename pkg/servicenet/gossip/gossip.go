@@ -13,6 +13,7 @@ import (
 	"log"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -214,7 +215,7 @@ func New(cfg Config) (*Net, error) {
 	n := &Net{
 		cfg:         cfg,
 		transport:   tr,
-		addr:        netip.AddrPortFrom(bind.Addr(), uint16(tr.inner.GetAutoBindPort())),
+		addr:        netip.AddrPortFrom(bind.Addr(), tr.port()),
 		own:         rate.NewLimiter(ownRate, ownBurst),
 		relay:       rate.NewLimiter(relayRate, relayBurst),
 		seen:        newRemembered(rememberedMax),
@@ -278,6 +279,8 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 			*f.to = *f.from
 		}
 	}
+	// Members that begin at the same moment would speak at the same moments ever after: memberlist puts off the first time, and not the clock.
+	mc.GossipInterval += rand.N(mc.GossipInterval / 8)
 	return mc
 }
 

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,10 +26,13 @@ const maxStreams = 32
 // floodRest is how long nothing is read where more packets come than Config.MaxPackets.
 const floodRest = time.Millisecond
 
-// transport is memberlist's own with a switch in it: while it is blocked, packets are dropped and
-// streams refused, both ways.
+// transport carries memberlist's packets over UDP and its streams over TCP, both at one port, with a switch in it: while it is
+// blocked, packets are dropped and streams refused, both ways. Memberlist's own reads each packet into 64 KiB of its own: an idle
+// member of a large pool then spends a third of its time on collecting them.
 type transport struct {
-	inner   *memberlist.NetTransport
+	udp     *net.UDPConn
+	tcp     *net.TCPListener
+	log     *log.Logger
 	ctx     context.Context // ends dials when the member closes
 	blocked atomic.Bool
 	open    chan struct{} // one for each stream that is open
@@ -44,25 +48,8 @@ type transport struct {
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
 func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, pace *rate.Limiter) (*transport, error) {
-	// With port 0 the TCP port that the kernel gives may be taken in UDP.
-	tries := 1
-	if bind.Port() == 0 {
-		tries = 10
-	}
-	var inner *memberlist.NetTransport
-	var err error
-	for range tries {
-		inner, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{
-			BindAddrs: []string{bind.Addr().String()}, BindPort: int(bind.Port()), Logger: logger})
-		if err == nil {
-			break
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
 	t := &transport{
-		inner:   inner,
+		log:     logger,
 		ctx:     ctx,
 		open:    make(chan struct{}, maxStreams),
 		pace:    pace,
@@ -70,58 +57,114 @@ func newTransport(ctx context.Context, bind netip.AddrPort, logger *log.Logger, 
 		streams: make(chan net.Conn),
 		done:    make(chan struct{}),
 	}
-	t.wg.Go(t.forwardPackets)
-	t.wg.Go(t.forwardStreams)
+	// With port 0 the TCP port that the kernel gives may be taken in UDP.
+	tries := 1
+	if bind.Port() == 0 {
+		tries = 10
+	}
+	var err error
+	for range tries {
+		if err = t.listen(bind); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.wg.Go(t.readPackets)
+	t.wg.Go(t.acceptStreams)
 	return t, nil
 }
 
+// receiveBuffer is what the packets' socket may hold, in bytes, as far as the kernel allows (net.core.rmem_max).
+const receiveBuffer = 2 << 20
+
+func (t *transport) listen(bind netip.AddrPort) error {
+	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(bind))
+	if err != nil {
+		return err
+	}
+	t.tcp = tcp
+	if t.udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(bind.Addr(), t.port()))); err != nil {
+		return errors.Join(err, tcp.Close())
+	}
+	if err := t.udp.SetReadBuffer(receiveBuffer); err != nil {
+		return errors.Join(err, tcp.Close(), t.udp.Close())
+	}
+	return nil
+}
+
+func (t *transport) port() uint16 { return t.tcp.Addr().(*net.TCPAddr).AddrPort().Port() }
+
 func (t *transport) block(on bool) { t.blocked.Store(on) }
 
-func (t *transport) forwardPackets() {
+func (t *transport) closing() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// readPackets hands over what comes, in memory of its own: memberlist keeps it.
+func (t *transport) readPackets() {
+	buf := make([]byte, 1<<16)
 	for {
-		select {
-		case <-t.done:
-			return
-		case p := <-t.inner.PacketCh():
-			if t.pace != nil && !t.pace.Allow() {
-				time.Sleep(floodRest) // memberlist reads no further meanwhile
-			}
-			if t.blocked.Load() {
-				continue
-			}
-			select {
-			case t.packets <- p:
-			case <-t.done:
+		n, from, err := t.udp.ReadFromUDP(buf)
+		at := time.Now()
+		if err != nil {
+			if t.closing() {
 				return
 			}
+			t.log.Printf("[ERR] gossip: read a packet: %v", err)
+			continue
+		}
+		if t.pace != nil && !t.pace.Allow() {
+			time.Sleep(floodRest)
+		}
+		if n == 0 || t.blocked.Load() {
+			continue
+		}
+		select {
+		case t.packets <- &memberlist.Packet{Buf: bytes.Clone(buf[:n]), From: from, Timestamp: at}:
+		case <-t.done:
+			return
 		}
 	}
 }
 
-func (t *transport) forwardStreams() {
+// acceptRest is how long nothing is accepted after that has failed, as for want of file descriptors.
+const acceptRest = 100 * time.Millisecond
+
+func (t *transport) acceptStreams() {
 	for {
-		select {
-		case <-t.done:
-			return
-		case c := <-t.inner.StreamCh():
-			if t.blocked.Load() {
-				_ = c.Close()
-				continue
-			}
-			select {
-			case t.open <- struct{}{}:
-				c = &stream{Conn: c, release: sync.OnceFunc(func() { <-t.open })}
-			default:
-				t.refused.Add(1)
-				_ = c.Close()
-				continue
-			}
-			select {
-			case t.streams <- c:
-			case <-t.done:
-				_ = c.Close()
+		c, err := t.tcp.Accept()
+		if err != nil {
+			if t.closing() {
 				return
 			}
+			t.log.Printf("[ERR] gossip: accept a stream: %v", err)
+			time.Sleep(acceptRest)
+			continue
+		}
+		if t.blocked.Load() {
+			_ = c.Close()
+			continue
+		}
+		select {
+		case t.open <- struct{}{}:
+			c = &stream{Conn: c, release: sync.OnceFunc(func() { <-t.open })}
+		default:
+			t.refused.Add(1)
+			_ = c.Close()
+			continue
+		}
+		select {
+		case t.streams <- c:
+		case <-t.done:
+			_ = c.Close()
+			return
 		}
 	}
 }
@@ -140,7 +183,11 @@ func (s *stream) Close() error {
 
 // FinalAdvertiseAddr implements memberlist.Transport.
 func (t *transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
-	return t.inner.FinalAdvertiseAddr(ip, port)
+	at, err := netip.ParseAddr(ip)
+	if err != nil {
+		return nil, 0, fmt.Errorf("advertised address: %w", err)
+	}
+	return at.Unmap().AsSlice(), port, nil
 }
 
 // WriteTo implements memberlist.Transport.
@@ -153,7 +200,12 @@ func (t *transport) WriteToAddress(b []byte, addr memberlist.Address) (time.Time
 	if t.blocked.Load() {
 		return time.Now(), nil // as a cut cable: the sender does not know
 	}
-	return t.inner.WriteToAddress(b, addr)
+	to, err := netip.ParseAddrPort(addr.Addr)
+	if err != nil {
+		return time.Time{}, err
+	}
+	_, err = t.udp.WriteToUDPAddrPort(b, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()))
+	return time.Now(), err
 }
 
 // DialTimeout implements memberlist.Transport.
@@ -176,13 +228,12 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 // StreamCh implements memberlist.Transport.
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
 
-// Shutdown implements memberlist.Transport. The forwarders run until the inner listeners have
-// stopped: these could not stop while they wait to hand something over.
+// Shutdown implements memberlist.Transport.
 func (t *transport) Shutdown() error {
 	var err error
 	t.stop.Do(func() {
-		err = t.inner.Shutdown()
 		close(t.done)
+		err = errors.Join(t.tcp.Close(), t.udp.Close())
 		t.wg.Wait()
 	})
 	return err

@@ -123,6 +123,8 @@ type Output struct {
 // have been restarted meanwhile. One goroutine owns it.
 type Barriers struct {
 	all    map[Key]*barrier
+	waited map[Key]*barrier // those at which somebody waits
+	sweep  time.Time        // before then none is forgotten
 	calls  map[uint64]Key
 	users  map[uint32]int             // calls of each user; none: not in it
 	failed map[fault.NodeID]time.Time // since when
@@ -177,7 +179,7 @@ func (c *count) add(now time.Time) {
 
 // NewBarriers returns what a node begins with: none.
 func NewBarriers() *Barriers {
-	return &Barriers{all: make(map[Key]*barrier), calls: make(map[uint64]Key), users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
+	return &Barriers{all: make(map[Key]*barrier), waited: make(map[Key]*barrier), calls: make(map[uint64]Key), users: make(map[uint32]int), failed: make(map[fault.NodeID]time.Time), jobs: make(map[job]watched)}
 }
 
 // Step handles one event.
@@ -194,18 +196,19 @@ func (s *Barriers) Step(now time.Time, ev Event) Output {
 	case Fates:
 		s.fates(now, ev.Failed)
 	}
-	for _, b := range s.ordered() {
+	for _, b := range ordered(s.waited) {
 		s.settle(now, b)
 	}
+	s.forget(now)
 	s.rewatch(now)
 	s.out.Watch = s.watch
 	return s.out
 }
 
-// ordered are the barriers in the order of their keys, so that what is done is the same each time.
-func (s *Barriers) ordered() []*barrier {
-	out := make([]*barrier, 0, len(s.all))
-	for _, b := range s.all {
+// ordered are barriers in the order of their keys, so that what is done is the same each time.
+func ordered(bs map[Key]*barrier) []*barrier {
+	out := make([]*barrier, 0, len(bs))
+	for _, b := range bs {
 		out = append(out, b)
 	}
 	slices.SortFunc(out, func(a, b *barrier) int { return a.key.Compare(b.key) })
@@ -229,6 +232,7 @@ func (s *Barriers) call(now time.Time, c Call) {
 		}
 		s.all[key] = b
 	}
+	s.waited[key] = b
 	if len(b.waiting) == 0 { // nothing was asked meanwhile
 		b.silent, b.alone = count{}, count{}
 	}
@@ -257,7 +261,7 @@ func (s *Barriers) makeRoom(uid uint32) bool {
 	}
 	own := uid != 0 && mine >= MaxBarriers/2
 	var oldest *barrier
-	for _, b := range s.ordered() {
+	for _, b := range ordered(s.all) {
 		if len(b.waiting) == 0 && (b.uid == uid || !own) && (oldest == nil || b.forgetAt.Before(oldest.forgetAt)) {
 			oldest = b
 		}
@@ -282,6 +286,10 @@ func (s *Barriers) leave(now time.Time, id uint64) {
 	who := b.waiting[id].Participant
 	delete(b.waiting, id)
 	if b.forgetAt = now.Add(keptFor); len(b.waiting) == 0 {
+		delete(s.waited, b.key)
+		if s.sweep.IsZero() {
+			s.sweep = b.forgetAt
+		}
 		s.out.Mail = append(s.out.Mail, Mail{Kind: Leave, Key: b.key})
 	}
 	if b.here[who]--; b.here[who] == 0 && !b.arrived {
@@ -380,16 +388,30 @@ func (s *Barriers) settle(now time.Time, b *barrier) {
 		}
 	}
 	switch {
-	case s.all[b.key] != b: // the last caller has taken it along
-	case len(b.waiting) == 0 && !now.Before(b.forgetAt):
-		delete(s.all, b.key)
-	case len(b.waiting) > 0:
-		if !now.Before(b.askAt) {
-			b.askAt = now.Add(askAgain)
-			b.silent.add(now)
-			s.out.Mail = append(s.out.Mail, Mail{Kind: Arrive, Key: b.key, Flag: b.arrived, Members: len(b.members), Rank: b.rank, Gone: s.gone(now, b)})
+	case len(b.waiting) == 0: // the last caller has left
+		return
+	case !now.Before(b.askAt):
+		b.askAt = now.Add(askAgain)
+		b.silent.add(now)
+		s.out.Mail = append(s.out.Mail, Mail{Kind: Arrive, Key: b.key, Flag: b.arrived, Members: len(b.members), Rank: b.rank, Gone: s.gone(now, b)})
+	}
+	s.wakeAt(b.askAt)
+}
+
+// forget drops barriers at which nobody has waited for keptFor. It looks at all of them only when one may be due, and nobody wakes for it.
+func (s *Barriers) forget(now time.Time) {
+	if s.sweep.IsZero() || now.Before(s.sweep) {
+		return
+	}
+	s.sweep = time.Time{}
+	for key, b := range s.all {
+		switch {
+		case len(b.waiting) > 0:
+		case !now.Before(b.forgetAt):
+			delete(s.all, key)
+		case s.sweep.IsZero() || b.forgetAt.Before(s.sweep):
+			s.sweep = b.forgetAt
 		}
-		s.wakeAt(b.askAt)
 	}
 }
 

@@ -122,6 +122,8 @@ type Barriers struct {
 	self    grid.Coord
 	all     map[Barrier]*barrier
 	order   []*barrier // as they began
+	news    []*barrier // those of which neighbours may have to be told something
+	sweep   time.Time  // before then nobody asks and nothing is forgotten
 	passed  map[passedKey]uint64
 	buckets [grid.NumDirections]bucket
 	heard   [grid.NumDirections]bucket
@@ -141,6 +143,7 @@ type barrier struct {
 	gone    []int // ascending
 	waits   bool
 	over    bool
+	inNews  bool
 	heardAt time.Time // or arrived here
 	askAt   time.Time // while somebody waits
 	up      Mask      // the directions that lead nearer to its place
@@ -187,10 +190,11 @@ func (b *Barriers) Step(now time.Time, ev Event) BarrierOutput {
 	case Ways:
 		b.setWays(ev)
 	}
-	for _, k := range b.order {
-		b.tell(now, k)
+	b.tellAll(now)
+	b.out.Wake = b.sweep
+	if len(b.news) > 0 {
+		b.out.Wake = earliest(b.sweep, now.Add(b.period))
 	}
-	b.out.Wake = b.wake(now)
 	return b.out
 }
 
@@ -230,8 +234,10 @@ func (b *Barriers) arrive(now time.Time, a Arrive) error {
 	}
 	if !k.waits && !k.over {
 		k.askAt = now.Add(AskEvery)
+		b.sweep = earliest(b.sweep, k.askAt)
 	}
 	k.waits, k.heardAt = true, now
+	b.touch(k)
 	for _, r := range a.Ranks {
 		k.arrived.add(r)
 	}
@@ -273,6 +279,8 @@ func (b *Barriers) begin(now time.Time, of Barrier, members int) *barrier {
 	k.up, k.place = b.towards(of)
 	b.all[of] = k
 	b.order = append(b.order, k)
+	b.touch(k)
+	b.sweep = earliest(b.sweep, now.Add(forgetOver))
 	return k
 }
 
@@ -324,7 +332,7 @@ func (b *Barriers) judge(k *barrier) {
 }
 
 func (b *Barriers) becomeComplete(k *barrier) {
-	k.over = true
+	b.end(k)
 	b.stats.Completed++
 	key := passedKey{k.of.Topic, k.of.Name}
 	if _, known := b.passed[key]; !known && len(b.passed) >= maxPassed {
@@ -341,9 +349,15 @@ func (b *Barriers) becomeComplete(k *barrier) {
 }
 
 func (b *Barriers) becomeFailed(k *barrier) {
-	k.over = true
+	b.end(k)
 	b.stats.Failed++
 	b.result(k)
+}
+
+func (b *Barriers) end(k *barrier) {
+	k.over = true
+	b.touch(k)
+	b.sweep = earliest(b.sweep, k.heardAt.Add(forgetOver))
 }
 
 // missing are the members that are gone and had not arrived.
@@ -401,6 +415,7 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 		return
 	}
 	k.heardAt = now
+	b.touch(k)
 	k.arrived.merge(f.arrived)
 	k.leave(f.gone)
 	p := &k.peers[i]
@@ -425,93 +440,38 @@ func (b *Barriers) setWays(w Ways) {
 	b.ways = Ways{Open: w.Open, Good: w.Good & w.Open}
 	for _, k := range b.order {
 		opened.each(func(i int) { k.peers[i].asked, k.peers[i].must = false, true })
+		b.touch(k)
 	}
 }
 
 // tick has those who wait ask again, and forgets what is over.
 func (b *Barriers) tick(now time.Time) {
+	if b.sweep.IsZero() || now.Before(b.sweep) {
+		return
+	}
+	b.sweep = time.Time{}
 	for _, k := range slices.Clone(b.order) {
 		quiet := now.Sub(k.heardAt)
 		switch {
 		case k.over && quiet >= forgetOver, !k.waits && quiet >= forgetIdle:
 			b.forget(k)
+			continue
 		case k.waits && !now.Before(k.askAt):
 			k.askAt = now.Add(AskEvery)
 			for i := range k.peers {
 				k.peers[i].must = true
 			}
+			b.touch(k)
 		}
-	}
-}
-
-// tell sends a barrier's set to the neighbours that are not known to have it, as far as it is their turn: one that has not answered
-// is asked again after a while, but told at once that the barrier is over.
-func (b *Barriers) tell(now time.Time, k *barrier) {
-	near := k.up & b.ways.Good
-	near &= -near              // one of them
-	if near == 0 && !k.place { // cut off from there: around
-		near = b.links
-	}
-	b.ways.Open.each(func(i int) {
-		p := &k.peers[i]
-		if !k.news(p) {
-			p.lazy = time.Time{}
-			return
-		}
-		if p.lazy.IsZero() {
-			p.lazy = now.Add(lazyPeriods * b.period)
-		}
-		urgent := k.over && !p.toldOver
-		if !urgent && (p.asked && now.Before(p.again) || near>>i&1 == 0 && now.Before(p.lazy)) {
-			return
-		}
-		q := &b.buckets[i]
-		q.settle(now, barrierRate)
-		if !urgent && !q.has(barrierBurst) {
-			return
-		}
-		q.spent = min(q.spent+1, barrierBurst)
-		if p.asked && !urgent {
-			p.step = min(2*p.step, mostSteps*b.period)
-			b.stats.Repeated++
-		} else {
-			p.step = b.period
-			b.stats.Sent++
-		}
-		p.asked, p.toldOver, p.again = true, k.over, now.Add(p.step)
-		b.send(grid.Directions()[i], setFrame{setTold, k.of, k.members, k.arrived, k.gone})
-	})
-}
-
-func (k *barrier) complete() bool { return k.arrived.count() == k.members }
-
-// news says whether a neighbour is to be told.
-func (k *barrier) news(p *barrierPeer) bool {
-	return p.must || !k.arrived.within(p.has) || !slices.Equal(k.gone, p.gone) && !k.complete()
-}
-
-func (b *Barriers) send(d grid.Direction, f setFrame) {
-	b.out.Send = append(b.out.Send, Send{d, f.encode()})
-}
-
-func (b *Barriers) wake(now time.Time) time.Time {
-	var w time.Time
-	for _, k := range b.order {
 		if k.waits {
-			w = earliest(w, k.askAt)
+			b.sweep = earliest(b.sweep, k.askAt)
 		}
 		if k.over {
-			w = earliest(w, k.heardAt.Add(forgetOver))
+			b.sweep = earliest(b.sweep, k.heardAt.Add(forgetOver))
 		} else if !k.waits {
-			w = earliest(w, k.heardAt.Add(forgetIdle))
+			b.sweep = earliest(b.sweep, k.heardAt.Add(forgetIdle))
 		}
-		b.ways.Open.each(func(i int) {
-			if k.news(&k.peers[i]) {
-				w = earliest(w, now.Add(b.period))
-			}
-		})
 	}
-	return w
 }
 
 // Busy says whether a Tick may do something.

@@ -340,3 +340,36 @@ func FuzzDecodeSet(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkBarrierFrame is a set that comes by a link, where so many barriers are known that are over: it costs what it costs with none.
+func BenchmarkBarrierFrame(b *testing.B) {
+	for _, known := range []int{0, MaxBarriers - 1} {
+		b.Run(fmt.Sprintf("over=%d", known), func(b *testing.B) {
+			dims, now := grid.Dims{X: 4, Y: 4, Z: 4}, time.Unix(1, 0)
+			links := MaskOf(dims.Links()...)
+			s := NewBarriers(links, 20*time.Millisecond)
+			s.Place(dims, grid.Coord{})
+			s.Step(now, Ways{Open: links, Good: links})
+			of := Barrier{Topic: TopicJob, Name: "a"}
+			for i := range known {
+				of.Generation = uint64(i + 1)
+				s.Step(now, Arrive{Barrier: of, Members: 1, Ranks: []int{0}})
+				for _, d := range dims.Links() {
+					s.Step(now, &Received{Dir: d, Payload: (&setFrame{setAnswer, of, 1, fullSet(1), nil}).encode()})
+				}
+			}
+			of.Generation++
+			half := newSet(64)
+			half.add(1)
+			frame := (&setFrame{setTold, of, 64, half, nil}).encode()
+			if len(s.all) != known || len(s.news) > 0 {
+				b.Fatalf("%d barriers are known, of %d of which somebody has to be told: want %d and 0", len(s.all), len(s.news), known)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				now = now.Add(time.Millisecond)
+				s.Step(now, &Received{Dir: grid.XPlus, Payload: frame})
+			}
+		})
+	}
+}

@@ -352,6 +352,9 @@ func (d *dnpHalf) OnSession(dir grid.Direction, s *torus.Session) {
 // apply does what an output says, and all that follows from it. It runs under the mutex.
 func (d *dnpHalf) apply(now time.Time, out dnpcore.Output) {
 	d.do(now, out)
+	if k := &d.jobMail; len(k.waiting) > 0 && k.again.Before(d.alarm.wake) {
+		d.alarm.wake = k.again
+	}
 	d.alarm.set(now)
 }
 

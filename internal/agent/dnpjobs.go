@@ -16,10 +16,12 @@ import (
 
 // jobMail is what this half keeps of its mails to the host half about jobs. A queue of the kernel may hold no more than ten of them
 // (net.unix.max_dgram_qlen), and one that is full of them would hold up doorbells and reports, and make this half call itself sick. So they take
-// a part of it (mailbox.Offer), and what finds no room waits here: at most maxJobMail of them, and each for jobMailLife. Then eurekas drop, the
+// a part of it (mailbox.Offer), and what finds no room waits here, until the next step or a few milliseconds: at most maxJobMail of them, and each for jobMailLife. Then eurekas drop, the
 // oldest first: what somebody waits for he asks for again.
 type jobMail struct {
 	waiting []waitingMail
+	again   time.Time // while some wait: when their next turn is, at the latest
+	rest    time.Duration
 	// answers are the last ones to Raise: the host half asks again when an answer does not come, and nothing is raised twice.
 	answers []jobs.Mail
 	dropped uint64 // found no room, or waited for too long
@@ -35,7 +37,9 @@ type waitingMail struct {
 const (
 	maxJobMail  = 256
 	jobMailLife = 5 * time.Second
-	maxAnswers  = 64
+	// mostRest bounds the time between two turns, which begins with postAgain and doubles.
+	mostRest   = 64 * time.Millisecond
+	maxAnswers = 64
 	// jobMailTold is the time between two lines in the log about what was dropped.
 	jobMailTold = 10 * time.Second
 )
@@ -110,6 +114,9 @@ func (d *dnpHalf) mailJobs(now time.Time, m jobs.Mail) {
 	if len(d.jobMail.waiting) == 0 && d.tookJobMail(m) {
 		return
 	}
+	if len(d.jobMail.waiting) == 0 {
+		d.jobMail.rest, d.jobMail.again = postAgain, now.Add(postAgain)
+	}
 	if d.jobMail.waiting = append(d.jobMail.waiting, waitingMail{m, now.Add(jobMailLife)}); len(d.jobMail.waiting) > maxJobMail {
 		i := max(0, slices.IndexFunc(d.jobMail.waiting, func(w waitingMail) bool { return w.mail.Kind == jobs.Delivered }))
 		d.jobMail.waiting = slices.Delete(d.jobMail.waiting, i, i+1)
@@ -140,6 +147,10 @@ func (d *dnpHalf) mailWaiting(now time.Time) {
 		}
 	}
 	d.jobMail.waiting = slices.Delete(d.jobMail.waiting, 0, done)
+	if k := &d.jobMail; !now.Before(k.again) {
+		k.rest = min(2*k.rest, mostRest)
+		k.again = now.Add(k.rest)
+	}
 }
 
 // tookJobMail says whether a mail need not be sent again: the mailbox took it, or there is none. A host half that does not run has no job that waits.

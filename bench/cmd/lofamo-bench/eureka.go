@@ -54,7 +54,7 @@ func onEurekas(ctx context.Context, o options, dims grid.Dims, preset string, do
 
 // table measures both with shares of the links dead.
 func (e *eurekaBench) table(ctx context.Context, preset string, samples int) error {
-	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, preset %s, %d eurekas from nodes drawn at random and %d barriers of all that are connected, for each row. Times are a job's: from the call of `RaiseEureka` "+
+	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, preset %s, %d eurekas from nodes drawn at random and %d barriers of all that are connected, 30 ms apart, for each row. Times are a job's: from the call of `RaiseEureka` "+
 		"to the last process at another node that has it, and from the last arrival at a barrier to the last return; host halves, mailboxes and sockets included.\n\n",
 		e.o.dims, len(e.nodes), preset, samples, samples)
 	e.o.out.f("| links dead | nodes reached | eureka: median | p99 | barrier: median | p99 |\n|---|---|---|---|---|---|\n")
@@ -173,6 +173,7 @@ func (e *eurekaBench) row(ctx context.Context, share float64, samples int) (err 
 		if err := e.barrier(ctx, fmt.Sprintf("b%d", int(100*share)), from, &passed); err != nil {
 			return fmt.Errorf("barrier %d: %w", i, err)
 		}
+		pause(ctx, 30*time.Millisecond)
 		e.o.progress.f("\rbarrier %.0f %%: %d/%d ", 100*share, i+1, samples)
 	}
 	e.o.progress.f("\n")

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -25,19 +26,20 @@ import (
 )
 
 type options struct {
-	dims     grid.Dims
-	presets  []string
-	kills    int
-	others   int
-	idle     time.Duration
-	soak     time.Duration
-	peers    int
-	relays   int
-	only     string
-	short    bool
-	seed     uint64
-	out      printer
-	progress printer
+	supervisors int // of a cluster; 0: three
+	dims        grid.Dims
+	presets     []string
+	kills       int
+	others      int
+	idle        time.Duration
+	soak        time.Duration
+	peers       int
+	relays      int
+	only        string
+	short       bool
+	seed        uint64
+	out         printer
+	progress    printer
 }
 
 func printed(format string, args ...any) string { return fmt.Sprintf(format, args...) }
@@ -204,7 +206,7 @@ func start(ctx context.Context, o options, preset string) (*lab.Lab, string, err
 	// a sample.
 	holdOff := config.Duration(200 * time.Millisecond)
 	l, err := lab.Start(starting, localcluster.Options{
-		Dir: dir, Dims: o.dims, Supervisors: 3, Preset: preset, LogLevel: "warn", Periods: &config.PeriodsOverride{LinkHoldOff: &holdOff},
+		Dir: dir, Dims: o.dims, Supervisors: cmp.Or(o.supervisors, 3), Preset: preset, LogLevel: "warn", Periods: &config.PeriodsOverride{LinkHoldOff: &holdOff},
 	})
 	if err != nil {
 		return nil, "", errors.Join(err, os.RemoveAll(dir))

@@ -30,10 +30,11 @@ func (b Barrier) String() string { return fmt.Sprintf("%s %s/%d", b.Topic, b.Nam
 //
 // So that not every arrival floods the whole torus, the name of a barrier gives it a place, and what is new goes at once only to one
 // neighbour that is nearer to it, as long as one can be reached; to the others after lazyPeriods, should it not be over before. So arrivals are
-// collected along a tree, and what comes while a neighbour has not answered yet goes together. That a barrier is over goes to all at once.
+// collected along a tree, and what comes while a neighbour has not answered yet goes together. That a barrier is over goes back along it
+// at once; whoever waits and does not hear it by that way has told others by then, and hears it from these.
 //
-// A node where somebody waits asks its neighbours once in AskEvery besides: so what a node forgot, that began anew, is told
-// again. A member that is gone is not waited for: whoever waits is told its rank, and the barrier has failed.
+// A node where somebody waits asks its neighbours once in AskEvery besides, and these ask theirs: so what a node forgot, that began anew, is
+// told again, and who has not heard that it is over finds one who has. A member that is gone is not waited for: whoever waits is told its rank, and the barrier has failed.
 //
 // The payload of frames of TypeBarrier, big endian:
 //
@@ -67,7 +68,7 @@ const (
 	maxPassed = 4096
 	// barrierRate bounds the sets a second that are sent by a link, unless one is complete; barrierBurst how many may be at once. What is
 	// held back is merged.
-	barrierRate, barrierBurst = 200, 64
+	barrierRate, barrierBurst = 800, 256
 	// heardRate and heardBurst bound those that are taken of one.
 	heardRate, heardBurst = 1000, 500
 )
@@ -145,7 +146,7 @@ type barrier struct {
 	over    bool
 	inNews  bool
 	heardAt time.Time // or arrived here
-	askAt   time.Time // while somebody waits
+	askAt   time.Time // while somebody waits here, or asks
 	up      Mask      // the directions that lead nearer to its place
 	place   bool      // it is here
 	peers   [grid.NumDirections]barrierPeer
@@ -155,6 +156,7 @@ type barrier struct {
 type barrierPeer struct {
 	has   set
 	gone  []int
+	tells bool // it has sent a set of its own accord: it is farther from the place, and what it waits for comes from here
 	asked bool // it was sent a set, and nothing has come from it since
 	must  bool // it is to be asked whatever it has
 	again time.Time
@@ -272,7 +274,7 @@ func (b *Barriers) begin(now time.Time, of Barrier, members int) *barrier {
 		}
 		b.forget(b.order[i])
 	}
-	k := &barrier{of: of, members: members, arrived: newSet(members), heardAt: now}
+	k := &barrier{of: of, members: members, arrived: newSet(members), heardAt: now, askAt: now.Add(AskEvery)}
 	for i := range k.peers {
 		k.peers[i] = barrierPeer{has: newSet(members), must: true}
 	}
@@ -419,11 +421,27 @@ func (b *Barriers) receive(now time.Time, r *Received) {
 	k.arrived.merge(f.arrived)
 	k.leave(f.gone)
 	p := &k.peers[i]
+	p.tells = p.tells || f.kind == setTold
 	crossed := p.asked && p.toldOver && k.complete() // what is on its way there says all that an answer would
 	p.has, p.gone, p.must, p.asked = f.arrived, f.gone, false, false
 	b.judge(k)
-	if f.kind == setTold && !crossed {
+	if f.kind != setTold {
+		return
+	}
+	if !crossed {
 		b.answer(k, r.Dir)
+	}
+	if !k.over && !k.waits && !now.Before(k.askAt) { // somebody behind it waits, for longer than it takes
+		k.askAll(now)
+		p.must = false
+	}
+}
+
+// askAll has all neighbours asked, whatever they are known to have.
+func (k *barrier) askAll(now time.Time) {
+	k.askAt = now.Add(AskEvery)
+	for i := range k.peers {
+		k.peers[i].must = true
 	}
 }
 
@@ -457,10 +475,7 @@ func (b *Barriers) tick(now time.Time) {
 			b.forget(k)
 			continue
 		case k.waits && !now.Before(k.askAt):
-			k.askAt = now.Add(AskEvery)
-			for i := range k.peers {
-				k.peers[i].must = true
-			}
+			k.askAll(now)
 			b.touch(k)
 		}
 		if k.waits {

@@ -92,8 +92,8 @@ func TestJobMailHasItsTurnSoon(t *testing.T) {
 		}
 		d.mailJobs(now, jobs.Mail{Kind: jobs.Taken, Request: uint64(sent)})
 	}
-	for _, rest := range []time.Duration{2, 4, 8, 16, 32, 64, 64} {
-		if got := d.jobMail.again.Sub(now); got != rest*time.Millisecond {
+	for _, rest := range []int64{2, 4, 8, 16, 32, 64, 64} {
+		if got := d.jobMail.again.Sub(now); got.Milliseconds() != rest {
 			t.Errorf("the next turn is %s off, want %dms", got, rest)
 		}
 		d.mailWaiting(now) // a step before it changes nothing

@@ -93,8 +93,8 @@ campaign: ## the fault-injection campaign in full, with docs/campaign.md made an
 	go test -count=1 -timeout 0 -v -run 'Page|Headers|Processes' ./internal/campaign/inject -campaign.full -campaign.seed $${SEED:-1} -campaign.out $(CURDIR)/docs/campaign.md
 
 .PHONY: fuzz
-fuzz: ## every fuzz target for FUZZTIME each
-	hack/fuzz $${FUZZTIME:-10s}
+fuzz: ## every fuzz target with FUZZ inputs each, as in FUZZ=100000x
+	hack/fuzz $${FUZZ:-100000x}
 
 # SOAK is for how long each of the two goes on. A story that fails is cut short and printed with its seed:
 # go test ./internal/sim -run TestCampaign -seed SEED plays it again.

@@ -1,8 +1,8 @@
 package dnpcore
 
 import (
-	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -214,14 +214,19 @@ func FuzzDecodeSlot(f *testing.F) {
 	}
 	f.Add(b)
 	f.Add(b[:slotHeader])
+	up := append(append([]byte(nil), b[:slotHeader]...), 1, byte(relay.Up), 0, 3, 0, 9, 0, 0, 0, 0, 0, 'x') // where no coordinates are
+	f.Add(up)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, ok := decodeSlot(b)
 		if !ok {
 			return
 		}
-		again, err := s.encode()
-		if err != nil || !bytes.Equal(again, b) || len(b) > MaxKept {
+		again, err := s.encode() // not always the same bytes: the message leaves out what lies where nothing is looked at
+		if err != nil || len(b) > MaxKept {
 			t.Fatalf("%x becomes %x, %v", b, again, err)
+		}
+		if got, ok := decodeSlot(again); !ok || !reflect.DeepEqual(got, s) {
+			t.Fatalf("%x is %+v, and then %+v, %t", b, s, got, ok)
 		}
 	})
 }

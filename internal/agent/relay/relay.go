@@ -189,7 +189,7 @@ func Decode(b []byte) (Message, error) {
 	}
 	m := Message{Kind: Kind(b[1]), Made: b[2], Limit: b[3], Dst: coord(b[4:])}
 	if !m.Kind.Valid() {
-		return Message{}, fmt.Errorf("%w: kind %d: want 1 to 3", ErrField, b[1])
+		return Message{}, fmt.Errorf("%w: kind %d: want 1 to 4", ErrField, b[1])
 	}
 	n := int(b[10])
 	if n > MaxRecorded {

@@ -1,0 +1,52 @@
+package executor
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+func TestGuard(t *testing.T) {
+	var g Guard
+	steps := []struct {
+		token    uint64
+		response string
+		step     int
+		attempt  int
+		want     response.Outcome // 0: admitted
+	}{
+		{5, "r5-1", 0, 1, 0},
+		{5, "r5-1", 0, 1, response.NotKnown},
+		{5, "r5-1", 1, 1, 0}, // another step
+		{5, "r5-2", 0, 1, 0}, // another response
+		{5, "r5-1", 0, 3, 0},
+		{5, "r5-1", 0, 2, response.NotKnown},
+		{4, "r4-1", 0, 1, response.StaleToken},
+		{6, "r5-1", 0, 4, 0},
+		{5, "r5-1", 0, 5, response.StaleToken},
+		{5, "r5-3", 0, 1, response.StaleToken},
+		{6, "r5-1", 0, 4, response.NotKnown},
+	}
+	for i, s := range steps {
+		r, ok := g.Admit(response.Effect{Attempt: response.Attempt{Response: s.response, Step: s.step, Attempt: s.attempt}, Token: s.token})
+		if ok != (s.want == 0) || r.Outcome != s.want {
+			t.Errorf("%d: %+v: admitted %t, %+v", i, s, ok, r)
+		}
+		if !ok && r.Detail == "" {
+			t.Errorf("%d: refused without a reason", i)
+		}
+	}
+}
+
+func TestDetail(t *testing.T) {
+	for _, given := range []string{strings.Repeat("ä", MaxDetail), strings.Repeat("a", MaxDetail+1), "a\xff" + strings.Repeat("語", MaxDetail)} {
+		if d := Done("%s", given).Detail; len(d) > MaxDetail || len(d) < MaxDetail-4 || !utf8.ValidString(d) || !strings.HasSuffix(d, "…") {
+			t.Errorf("%d bytes: %q", len(d), d)
+		}
+	}
+	if d := Partly("%s", strings.Repeat("a", MaxDetail)); len(d.Detail) != MaxDetail || strings.HasSuffix(d.Detail, "…") || d.Outcome != response.Partly {
+		t.Errorf("%+v", d)
+	}
+}

@@ -1,0 +1,34 @@
+// Package responder is the shell round the engine of responses: it tells the engine what the map, the store and people say,
+// commits its records and its audit under the leader's fence, and has the executors carry out what it decides.
+package responder
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// ErrNotLeader refuses a person's word on a replica that does not lead.
+var ErrNotLeader = errors.New("this supervisor does not lead")
+
+// Service is what the API asks of the responder.
+type Service interface {
+	// Ask gives the engine a person's word. It returns when what follows of it is committed. On a replica that does not lead it
+	// fails with ErrNotLeader; what the engine refuses, it says why.
+	Ask(ctx context.Context, a response.Asked) error
+	// Responses returns what is committed, by id, on any replica.
+	Responses(ctx context.Context) ([]*response.Response, response.Breaker, error)
+	// Audit returns at most limit lines from number from on, in order, on any replica.
+	Audit(ctx context.Context, from uint64, limit int) ([]AuditLine, error)
+	// Changed is closed at the next change of a committed record, on any replica.
+	Changed() <-chan struct{}
+}
+
+// AuditLine is one decision as it was committed, chained to the line before it.
+type AuditLine struct {
+	Seq      uint64 // from 1, without gaps
+	Decision response.Decision
+	Prev     [32]byte // SHA-256 of the line before it; zeros for the first
+	Hash     [32]byte // of this line, Prev included
+}

@@ -64,6 +64,8 @@ type Box struct {
 	to   unix.SockaddrUnix
 	dir  *os.File // kept open for socket paths through /proc; nil where the paths are short
 
+	soon soon
+
 	closeOnce sync.Once
 	closeErr  error
 
@@ -77,7 +79,7 @@ func Open(dir string, half fault.Half) (*Box, error) {
 	if !half.Valid() {
 		return nil, fmt.Errorf("open mailbox in %s: half is %d: want host or dnp", dir, half)
 	}
-	b := &Box{path: socketPath(dir, half), peer: socketPath(dir, half.Other())}
+	b := &Box{path: socketPath(dir, half), peer: socketPath(dir, half.Other()), soon: soon{life: soonLife}}
 	if err := b.open(dir, half); err != nil {
 		if b.dir != nil {
 			err = errors.Join(err, b.dir.Close())
@@ -201,18 +203,9 @@ func (b *Box) send(m Message) error {
 // no more than 10 datagrams there (net.unix.max_dgram_qlen).
 const spareRoom = 9000
 
-// spareTests is spareRoom for tests, of which more than ten would find room in that: seven of the smallest, each of which counts as some
-// 770 bytes. Six neighbours may have as many probes passed on at once (seed 003 §5.2.2).
-const spareTests = 5000
-
 // SendSpare is Send for what may never take another message's place: it drops while the other half is
 // behind, so that doorbells and reports always find room. Such a drop is not counted.
-func (b *Box) SendSpare(m Message) error {
-	if m.Type == Test {
-		return b.sendWithin(m, spareTests)
-	}
-	return b.sendWithin(m, spareRoom)
-}
+func (b *Box) SendSpare(m Message) error { return b.sendWithin(m, spareRoom) }
 
 // offerRoom is spareRoom for Offer: four of the smallest messages, each of which counts as some 770 bytes.
 const offerRoom = 3000
@@ -325,6 +318,7 @@ func (b *Box) Path() string { return b.path }
 // Close ends Run and removes the socket. Closing twice does nothing.
 func (b *Box) Close() error {
 	b.closeOnce.Do(func() {
+		b.soon.close()
 		err := b.conn.Close()
 		if rerr := os.Remove(b.path); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			err = errors.Join(err, rerr)

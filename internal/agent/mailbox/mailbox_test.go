@@ -331,7 +331,7 @@ func TestSpareLeavesRoom(t *testing.T) {
 func TestTestsLeaveRoom(t *testing.T) {
 	dir := t.TempDir()
 	_, dnp := mustOpen(t, dir, fault.HalfHost), mustOpen(t, dir, fault.HalfDNP)
-	leaveRoom(t, dnp, dnp.SendSpare, Message{Type: Test, Payload: make([]byte, 71)}, 20, 3, 8, 2, Message{Type: Doorbell})
+	leaveRoom(t, dnp, dnp.sendTest, Message{Type: Test, Payload: make([]byte, 71)}, 20, 3, 8, 2, Message{Type: Doorbell})
 }
 
 // TestOfferLeavesRoom: small messages that their sender keeps leave room for more than five others in the smallest queue, ten messages, and

@@ -48,6 +48,7 @@ var layers = map[string][]string{
 	"pkg/response":            {"pkg/fault", "pkg/torus/grid"},
 	"pkg/response/policy":     {"pkg/response", "pkg/fault", "pkg/torus/grid"},
 	"pkg/response/replay":     {"pkg/response", "pkg/fault", "pkg/torus/grid"},
+	"pkg/response/audit":      {"pkg/response", "pkg/fault"},
 	"pkg/selftest":            {},
 	"pkg/reliability":         {},
 	"pkg/jobs":                {"api"},
@@ -85,7 +86,7 @@ var pure = []string{
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",
-	"pkg/response", "pkg/response/policy", "pkg/response/replay",
+	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit",
 }
 
 // impureImports must not appear in a pure package.

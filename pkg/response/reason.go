@@ -1,6 +1,10 @@
 package response
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Reason says why something was not done.
 type Reason uint8
@@ -53,4 +57,12 @@ func (r Reason) String() string {
 		return fmt.Sprintf("Reason(%d)", uint8(r))
 	}
 	return reasonNames[r]
+}
+
+// ParseReason is the inverse of Reason.String; "" is no reason, 0.
+func ParseReason(s string) (Reason, error) {
+	if i := slices.Index(reasonNames[:], s); i >= 0 {
+		return Reason(i), nil
+	}
+	return 0, fmt.Errorf("reason: given %.40q: want one of %s", s, strings.Join(reasonNames[1:], ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -225,6 +226,14 @@ func (a Act) String() string {
 		return fmt.Sprintf("Act(%d)", uint8(a))
 	}
 	return actNames[a]
+}
+
+// ParseAct is the inverse of Act.String.
+func ParseAct(s string) (Act, error) {
+	if i := slices.Index(actNames[1:], s); i >= 0 {
+		return Act(i + 1), nil
+	}
+	return 0, fmt.Errorf("act: given %.40q: want one of %s", s, strings.Join(actNames[1:], ", "))
 }
 
 // Decision is a line of the audit: what was decided, and why. It is written, never read back by the engine.

@@ -509,6 +509,8 @@ const (
 	// A fault management procedure is over (seed 003 §4.5): observer says who asked, "node/ID" for a node by itself, reason what became of it. With a
 	// node: that one has begun too many by itself.
 	EventKind_PROCEDURE_ENDED EventKind = 10
+	// A policy of responses was put in force, replaced or withdrawn (ended): policy names it, observer says by whom, reason what has changed. It has no node.
+	EventKind_POLICY_CHANGED EventKind = 11
 )
 
 // Enum value maps for EventKind.
@@ -525,6 +527,7 @@ var (
 		8:  "MASK_CHANGED",
 		9:  "DIAGNOSIS_ENDED",
 		10: "PROCEDURE_ENDED",
+		11: "POLICY_CHANGED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -538,6 +541,7 @@ var (
 		"MASK_CHANGED":           8,
 		"DIAGNOSIS_ENDED":        9,
 		"PROCEDURE_ENDED":        10,
+		"POLICY_CHANGED":         11,
 	}
 )
 
@@ -2315,7 +2319,8 @@ type Event struct {
 	Mask     *LinkMask         `protobuf:"bytes,24,opt,name=mask,proto3" json:"mask,omitempty"`                                                                               // of MASK_CHANGED: as it is now, or was last
 	// Of DIAGNOSIS_ENDED and PROCEDURE_ENDED: ids of the nodes at which something was found, ascending, at most 64. It is an event of each of them.
 	Concerned     []string `protobuf:"bytes,25,rep,name=concerned,proto3" json:"concerned,omitempty"`
-	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"` // of PROCEDURE_ENDED: the torus was empty
+	Clear         bool     `protobuf:"varint,26,opt,name=clear,proto3" json:"clear,omitempty"`  // of PROCEDURE_ENDED: the torus was empty
+	Policy        string   `protobuf:"bytes,27,opt,name=policy,proto3" json:"policy,omitempty"` // of POLICY_CHANGED: its name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2530,6 +2535,13 @@ func (x *Event) GetClear() bool {
 		return x.Clear
 	}
 	return false
+}
+
+func (x *Event) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
 }
 
 // Supervisor is one replica.
@@ -2861,7 +2873,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x120\n" +
 	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
-	"\awaiting\x18\t \x03(\tR\awaiting\"\xf5\a\n" +
+	"\awaiting\x18\t \x03(\tR\awaiting\"\x8d\b\n" +
 	"\x05Event\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x14\n" +
@@ -2889,7 +2901,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\brecovery\x18\x17 \x01(\v2\x19.lofamo.v1.RecoveryStatusR\brecovery\x12'\n" +
 	"\x04mask\x18\x18 \x01(\v2\x13.lofamo.v1.LinkMaskR\x04mask\x12\x1c\n" +
 	"\tconcerned\x18\x19 \x03(\tR\tconcerned\x12\x14\n" +
-	"\x05clear\x18\x1a \x01(\bR\x05clear\x1a9\n" +
+	"\x05clear\x18\x1a \x01(\bR\x05clear\x12\x16\n" +
+	"\x06policy\x18\x1b \x01(\tR\x06policy\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x82\x03\n" +
@@ -2971,7 +2984,7 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\x06PASSED\x10\x01\x12\v\n" +
 	"\aFAILING\x10\x02\x12\f\n" +
 	"\bUNTESTED\x10\x03\x12\b\n" +
-	"\x04IDLE\x10\x04*\xfb\x01\n" +
+	"\x04IDLE\x10\x04*\x8f\x02\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11COMPONENT_CHANGED\x10\x01\x12\x11\n" +
@@ -2984,7 +2997,8 @@ const file_lofamo_v1_types_proto_rawDesc = "" +
 	"\fMASK_CHANGED\x10\b\x12\x13\n" +
 	"\x0fDIAGNOSIS_ENDED\x10\t\x12\x13\n" +
 	"\x0fPROCEDURE_ENDED\x10\n" +
-	"B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\x12\x12\n" +
+	"\x0ePOLICY_CHANGED\x10\vB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_types_proto_rawDescOnce sync.Once

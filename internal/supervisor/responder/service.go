@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/audit"
 )
 
 // ErrNotLeader refuses a person's word on a replica that does not lead.
@@ -25,10 +26,5 @@ type Service interface {
 	Changed() <-chan struct{}
 }
 
-// AuditLine is one decision as it was committed, chained to the line before it.
-type AuditLine struct {
-	Seq      uint64 // from 1, without gaps
-	Decision response.Decision
-	Prev     [32]byte // SHA-256 of the line before it; zeros for the first
-	Hash     [32]byte // of this line, Prev included
-}
+// AuditLine is one decision as it was committed, chained to the line before it: audit.Chain makes it, Marshal writes it.
+type AuditLine = audit.Line

@@ -1,0 +1,214 @@
+// Package audit is the audit of responses: how each decision is written down, and chained to the one before it, so that whoever
+// has the lines can tell that none was changed, left out or put in.
+//
+// A line is JSON in one form only, its keys in the order of the struct below, those that say nothing left out:
+//
+//	{"seq":2,"prev":"9f…","at":"2027-01-15T08:00:00.5Z","act":"started","response":"r7-1","policy":"drain","node":"n1-0-1","component":"memory","step":"cordon","kind":"kubernetes.cordon","attempt":1}
+//
+// Its hash is the SHA-256 of these bytes. The next line has it as prev; the first has 64 zeros. An exported line is the same with
+// "hash" as its last key. The chain shows what was changed by somebody who could not write all that follows; who can needs a hash
+// kept elsewhere to be found out, which is what an export is for.
+//
+// It is pure, and knows nothing of where lines are kept.
+package audit
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Line is one decision as it was committed, chained to the line before it.
+type Line struct {
+	Seq      uint64 // from 1, without gaps
+	Decision response.Decision
+	Prev     [sha256.Size]byte // hash of the line before it; zeros for the first
+	Hash     [sha256.Size]byte // of this line, Prev included
+}
+
+// MaxLine bounds a line, in bytes.
+const MaxLine = 64 << 10
+
+// written is a line as its bytes say it; Hash is not hashed.
+type written struct {
+	Seq       uint64 `json:"seq"`
+	Prev      string `json:"prev"`
+	At        string `json:"at"`
+	Act       string `json:"act"`
+	Response  string `json:"response,omitempty"`
+	Policy    string `json:"policy,omitempty"`
+	Node      string `json:"node,omitempty"`
+	Component string `json:"component,omitempty"`
+	Group     string `json:"group,omitempty"`
+	Step      string `json:"step,omitempty"`
+	Kind      string `json:"kind,omitempty"`
+	Attempt   int    `json:"attempt,omitempty"`
+	Reason    string `json:"reason,omitempty"`
+	Subject   string `json:"subject,omitempty"`
+	Detail    string `json:"detail,omitempty"`
+	Hash      string `json:"hash,omitempty"`
+}
+
+// Chain returns the line of a decision that follows a line; after the zero Line it is the first.
+func Chain(before Line, d response.Decision) (Line, error) {
+	d.At = d.At.UTC().Round(0)
+	d.Response, d.Policy, d.Step, d.Subject, d.Detail = valid(d.Response), valid(d.Policy), valid(d.Step), valid(d.Subject), valid(d.Detail)
+	l := Line{Seq: before.Seq + 1, Decision: d, Prev: before.Hash}
+	sum, err := l.sum()
+	l.Hash = sum
+	return l, err
+}
+
+// valid makes a text of what is none: JSON would replace it without saying so.
+func valid(s string) string { return strings.ToValidUTF8(s, "?") }
+
+// sum is what the hash of the line has to be.
+func (l Line) sum() ([sha256.Size]byte, error) {
+	b, err := l.marshal("")
+	return sha256.Sum256(b), err
+}
+
+// Marshal returns the line as it is exported and stored: one line of JSON without its end.
+func (l Line) Marshal() ([]byte, error) { return l.marshal(hex.EncodeToString(l.Hash[:])) }
+
+func (l Line) marshal(hash string) ([]byte, error) {
+	d := l.Decision
+	w := written{
+		Seq: l.Seq, Prev: hex.EncodeToString(l.Prev[:]), At: d.At.UTC().Format(time.RFC3339Nano), Act: d.Act.String(), Response: d.Response, Policy: d.Policy,
+		Node: string(d.Target.Node), Group: d.Target.Group, Step: d.Step, Kind: string(d.Kind), Attempt: d.Attempt, Subject: d.Subject, Detail: d.Detail,
+		Hash: hash,
+	}
+	if d.Reason != 0 {
+		w.Reason = d.Reason.String()
+	}
+	if d.Target.Node != "" {
+		w.Component = d.Target.Component.String()
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(w); err != nil {
+		return nil, fmt.Errorf("audit line %d: %w", l.Seq, err)
+	}
+	b := bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
+	if len(b) > MaxLine {
+		return nil, fmt.Errorf("audit line %d: %d bytes: want at most %d", l.Seq, len(b), MaxLine)
+	}
+	return b, nil
+}
+
+// Unmarshal reads what Marshal writes, and nothing that says the same in another form. It does not check the hash: a Checker does.
+func Unmarshal(b []byte) (Line, error) {
+	if len(b) > MaxLine {
+		return Line{}, fmt.Errorf("audit line: given %d bytes: want at most %d", len(b), MaxLine)
+	}
+	var w written
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&w); err != nil {
+		return Line{}, fmt.Errorf("audit line: not as it is written: %w", err)
+	}
+	l, err := w.line()
+	if err != nil {
+		return Line{}, fmt.Errorf("audit line %d: %w", w.Seq, err)
+	}
+	again, err := l.Marshal()
+	if err != nil {
+		return Line{}, err
+	}
+	if !bytes.Equal(again, bytes.TrimRight(b, "\r\n")) {
+		return Line{}, fmt.Errorf("audit line %d: not in the form in which lines are written: its hash would be of other bytes", w.Seq)
+	}
+	return l, nil
+}
+
+func (w written) line() (Line, error) {
+	l := Line{Seq: w.Seq, Decision: response.Decision{
+		Response: w.Response, Policy: w.Policy, Target: response.Target{Node: fault.NodeID(w.Node), Group: w.Group}, Step: w.Step, Kind: response.Kind(w.Kind), Attempt: w.Attempt,
+		Subject: w.Subject, Detail: w.Detail,
+	}}
+	var errs []error
+	bad := func(field, given, want string) {
+		errs = append(errs, fmt.Errorf("%s: given %.80q: want %s", field, given, want))
+	}
+	hash := func(field, given string, to *[sha256.Size]byte) {
+		if b, err := hex.DecodeString(given); err != nil || copy(to[:], b) != sha256.Size || len(b) != sha256.Size {
+			bad(field, given, "64 hexadecimal digits")
+		}
+	}
+	hash("prev", w.Prev, &l.Prev)
+	hash("hash", w.Hash, &l.Hash)
+	var err error
+	if l.Decision.At, err = time.Parse(time.RFC3339Nano, w.At); err != nil {
+		bad("at", w.At, "a time of RFC 3339")
+	}
+	if l.Decision.Act, err = response.ParseAct(w.Act); err != nil {
+		errs = append(errs, err)
+	}
+	if l.Decision.Reason, err = response.ParseReason(w.Reason); err != nil {
+		errs = append(errs, err)
+	}
+	if w.Node != "" || w.Component != "" {
+		if l.Decision.Target.Component, err = fault.ParseComponent(w.Component); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+// Checker checks lines one after the other, as bytes: it needs not know what they say, so that those of a later version can be checked too. Its
+// zero value takes any line for the first; what comes after it has to follow.
+type Checker struct {
+	seq, lines uint64
+	hash       string
+}
+
+// Lines is how many were right.
+func (c *Checker) Lines() uint64 { return c.lines }
+
+// Last is the number and the hash of the newest of these; 0 before there is one.
+func (c *Checker) Last() (seq uint64, hash string) { return c.seq, c.hash }
+
+var noHash = strings.Repeat("0", 2*sha256.Size)
+
+// Check says what is wrong with the next line: with itself, or with the chain.
+func (c *Checker) Check(b []byte) error {
+	b = bytes.TrimRight(b, "\r\n")
+	var l struct {
+		Seq  uint64 `json:"seq"`
+		Prev string `json:"prev"`
+		Hash string `json:"hash"`
+	}
+	if err := json.Unmarshal(b, &l); err != nil {
+		return fmt.Errorf("audit: what follows line %d: not JSON: %w", c.seq, err)
+	}
+	said, whole := bytes.CutSuffix(b, fmt.Appendf(nil, `,"hash":%q}`, l.Hash))
+	if !whole || !bytes.HasPrefix(b, fmt.Appendf(nil, `{"seq":%d,"prev":%q,`, l.Seq, l.Prev)) {
+		return fmt.Errorf("audit line %d: not in the form in which lines are written: want seq and prev first, and hash last", l.Seq)
+	}
+	sum := sha256.Sum256(append(bytes.Clone(said), '}'))
+	hash := hex.EncodeToString(sum[:])
+	switch {
+	case hash != l.Hash:
+		return fmt.Errorf("audit line %d: its hash is %.16s, and that of what it says %.16s: it was changed", l.Seq, l.Hash, hash)
+	case l.Seq == 0:
+		return errors.New("audit line 0: want numbers from 1 on")
+	case l.Seq == 1 && l.Prev != noHash:
+		return fmt.Errorf("audit line 1: it names %.16s as the line before it, and there is none", l.Prev)
+	case c.lines > 0 && l.Seq != c.seq+1:
+		return fmt.Errorf("audit line %d: it comes after line %d: lines are missing, or in another order", l.Seq, c.seq)
+	case c.lines > 0 && l.Prev != c.hash:
+		return fmt.Errorf("audit line %d: it names %.16s as the line before it, and that has %.16s: one of the two was put in", l.Seq, l.Prev, c.hash)
+	}
+	c.seq, c.hash = l.Seq, l.Hash
+	c.lines++
+	return nil
+}

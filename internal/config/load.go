@@ -58,6 +58,10 @@ func ReadSupervisor(path string, environ []string) (Supervisor, error) {
 	return s, nil
 }
 
+// ReadStrict reads a file over the defaults in into, a pointer to a struct whose fields have JSON names: strict YAML, as the other
+// configurations. It is for those that have one of their own; they validate it.
+func ReadStrict(path string, into any) error { return readFile(path, into) }
+
 func readFile(path string, into any) error {
 	if path == "" {
 		return nil

@@ -1,5 +1,5 @@
-// Package failpoint marks the steps of the two halves and of the daemon at which the injection campaign
-// makes something go wrong: every send, receive, commit and restart step.
+// Package failpoint marks the steps of the two halves, of the daemon and of the executor process at which tests
+// make something go wrong: every send, receive, commit, restart step and step of an act.
 //
 // In a program as it is delivered there are none: without the build tag lofamo_failpoint every function here
 // is empty and inlined away (off.go, and the tests that hold it). With it a point does what an Order says,
@@ -38,6 +38,22 @@ const (
 	DaemonAnnounced Point = "daemon-announced" // the neighbours were told
 	DaemonStarted   Point = "daemon-started"   // a new one was started
 )
+
+// The points of an executor process, in the order of an attempt.
+const (
+	ExecutorAdmitted Point = "executor-admitted" // the attempt is admitted, and nothing of it is written
+	ExecutorWritten  Point = "executor-written"  // the new ledger is on the disk beside the old one
+	ExecutorRenamed  Point = "executor-renamed"  // it has the old one's name, and the directory is not on the disk
+	ExecutorIntended Point = "executor-intended" // the intent is durable, and nothing is done
+	ExecutorFenced   Point = "executor-fenced"   // the token was looked at for the last time, and nothing is done
+	ExecutorActed    Point = "executor-acted"    // it is done, and its end is not durable
+	ExecutorEnded    Point = "executor-ended"    // its end is durable, and nobody was told
+)
+
+// ExecutorPoints lists the points of an executor process.
+func ExecutorPoints() []Point {
+	return []Point{ExecutorAdmitted, ExecutorWritten, ExecutorRenamed, ExecutorIntended, ExecutorFenced, ExecutorActed, ExecutorEnded}
+}
 
 // Action is what a point does.
 type Action uint8
@@ -96,5 +112,5 @@ func Points() (halves, daemon []Point) {
 }
 
 // File returns the name of the file in a state directory that arms the points of a process at its start:
-// of a half ("host", "dnp") or of the daemon ("run").
+// of a half ("host", "dnp"), of the daemon ("run") or of an executor process ("executor").
 func File(who string) string { return "failpoint." + who }

@@ -116,8 +116,8 @@ func Arm(o Order) error {
 		return err
 	}
 	halves, daemon := Points()
-	if !slices.Contains(halves, o.Point) && !slices.Contains(daemon, o.Point) {
-		return fmt.Errorf("point: given %q: want one of %v %v", o.Point, halves, daemon)
+	if all := slices.Concat(halves, daemon, ExecutorPoints()); !slices.Contains(all, o.Point) {
+		return fmt.Errorf("point: given %q: want one of %v", o.Point, all)
 	}
 	armed.mu.Lock()
 	defer armed.mu.Unlock()

@@ -112,7 +112,8 @@ func (ca *CA) Save(certFile, keyFile string) error {
 
 // Issue makes a key and a certificate for an identity of the authority's cluster. Addresses and
 // names are for those that others dial by TLS: supervisors need their IPs, and 127.0.0.1 and
-// localhost for the embedded etcd; they get SupervisorName besides. The certificate travels with every
+// localhost for the embedded etcd; they get SupervisorName besides, and
+// executors ExecutorName. The certificate travels with every
 // report, so it is kept small: no subject, no key identifiers.
 func (ca *CA) Issue(id Identity, ips []net.IP, dns []string) (certPEM, keyPEM []byte, err error) {
 	der, key, err := ca.issue(id, ips, dns)
@@ -150,8 +151,12 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 	if err != nil {
 		return nil, nil, fmt.Errorf("issue certificate for %s: %w", id, err)
 	}
-	if id.Role == RoleSupervisor {
+	switch id.Role {
+	case RoleSupervisor:
 		dns = append(slices.Clone(dns), SupervisorName(id.Cluster))
+	case RoleExecutor:
+		dns = append(slices.Clone(dns), ExecutorName(id.Cluster))
+	default:
 	}
 	now := ca.now()
 	tmpl := &x509.Certificate{
@@ -177,6 +182,9 @@ func (ca *CA) issue(id Identity, ips []net.IP, dns []string) (der []byte, key ed
 // SupervisorName is the DNS name that every supervisor's certificate of a cluster has and no other's:
 // by it the members of the embedded etcd know one another, whatever their addresses. Nobody need resolve it.
 func SupervisorName(cluster string) string { return "supervisor." + cluster }
+
+// ExecutorName is the same for executor processes: supervisors dial them by it.
+func ExecutorName(cluster string) string { return "executor." + cluster }
 
 // IssueTo is Issue into two files.
 func (ca *CA) IssueTo(certFile, keyFile string, id Identity, ips []net.IP, dns []string) error {

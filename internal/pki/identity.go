@@ -28,10 +28,13 @@ const (
 	RoleApprover   Role = "approver"   // approves what operators and policies ask for
 	RoleNode       Role = "node"       // a half of a node
 	RoleSupervisor Role = "supervisor" // a replica
+	RoleExecutor   Role = "executor"   // an executor process: supervisors call it, it calls nobody
 )
 
 // Roles lists the roles.
-func Roles() []Role { return []Role{RoleViewer, RoleOperator, RoleApprover, RoleNode, RoleSupervisor} }
+func Roles() []Role {
+	return []Role{RoleViewer, RoleOperator, RoleApprover, RoleNode, RoleSupervisor, RoleExecutor}
+}
 
 // Valid says whether r is one of the roles.
 func (r Role) Valid() bool { return slices.Contains(Roles(), r) }

@@ -1,0 +1,64 @@
+package config
+
+import "time"
+
+// ExecutorClient is where the supervisors reach the executor process: Slurm, power and commands.
+type ExecutorClient struct {
+	// Address of the process, "ip:port". Required.
+	Address string `json:"address"`
+	// DialTimeout is how long a connection may take to be made before the attempt is given up, with nothing done, 100ms to 1m. 0
+	// stands for 5s, the default.
+	DialTimeout Duration `json:"dialTimeout,omitzero"`
+	// SettleTimeout is how long the process is asked what became of an attempt whose answer was lost, before that is called not
+	// known, 100ms to 5m. 0 stands for 10s, the default.
+	SettleTimeout Duration `json:"settleTimeout,omitzero"`
+}
+
+// Filled returns it with what 0 stands for.
+func (c ExecutorClient) Filled() ExecutorClient {
+	if c.DialTimeout == 0 {
+		c.DialTimeout = Duration(5 * time.Second)
+	}
+	if c.SettleTimeout == 0 {
+		c.SettleTimeout = Duration(10 * time.Second)
+	}
+	return c
+}
+
+// Validate names every bad field.
+func (c ExecutorClient) Validate() error {
+	var p problems
+	p.remote("address", c.Address)
+	f := c.Filled()
+	if d := time.Duration(f.DialTimeout); d < 100*time.Millisecond || d > time.Minute {
+		p.bad("dialTimeout", c.DialTimeout, "100ms to 1m, or 0 for 5s")
+	}
+	if d := time.Duration(f.SettleTimeout); d < 100*time.Millisecond || d > 5*time.Minute {
+		p.bad("settleTimeout", c.SettleTimeout, "100ms to 5m, or 0 for 10s")
+	}
+	return p.err()
+}
+
+// Process is what the configurations of processes that are neither agent nor supervisor have in common.
+type Process struct {
+	// Cluster is the cluster's name, as in the certificates. Required.
+	Cluster string `json:"cluster"`
+	// Listen is the address of its service, "ip:port". Required.
+	Listen string `json:"listen"`
+	// TLS are the files with its certificate and key. Required.
+	TLS SupervisorTLS `json:"tls"`
+	// Log says what is logged and how.
+	Log LogConfig `json:"log"`
+}
+
+// Validate names every bad field.
+func (c Process) Validate() error {
+	var p problems
+	p.cluster(c.Cluster)
+	p.listen("listen", c.Listen)
+	p.path("tls.ca", c.TLS.CA)
+	p.path("tls.cert", c.TLS.Cert)
+	p.path("tls.key", c.TLS.Key)
+	p.log(c.Log)
+	return p.err()
+}

@@ -129,6 +129,15 @@ const (
 	Next                      // the next step is tried: escalation
 )
 
+var onFailureNames = [...]string{"", "stop", "next"}
+
+func (o OnFailure) String() string {
+	if o == 0 || int(o) >= len(onFailureNames) {
+		return fmt.Sprintf("OnFailure(%d)", uint8(o))
+	}
+	return onFailureNames[o]
+}
+
 // Step is one thing that a policy asks for.
 type Step struct {
 	Name       string // unique within its policy

@@ -41,6 +41,9 @@ func (e *Engine) faultChanged(f Fault) {
 			e.world.remember(t, f.Since, e.cfg.RecurrenceWindow)
 		}
 	}
+	if was.State != f.State {
+		delete(e.look, t) // what was answered was of another state
+	}
 	if f.Component == fault.ComponentNode {
 		before := fault.Normal
 		if stood {

@@ -23,6 +23,10 @@
 //	/lofamo/v1/managed/ordered          a procedure that was ordered and has no report yet: JSON of Ordered
 //	/lofamo/v1/peers/<node>             a PeerStatus, protobuf: where the node has said that its ends of links are
 //	/lofamo/v1/supervisors/<id>         a Supervisor, protobuf: what a replica says of itself
+//	/lofamo/v1/responses/head           the last transaction of responses, and where their audit stands: JSON of responseHead
+//	/lofamo/v1/responses/records/<key>  a record of pkg/response, JSON of storedResponse or storedBreaker
+//	/lofamo/v1/responses/audit/<20 digits>
+//	                                    lines of the audit (pkg/response/audit), those of one transaction: by the number of the first
 //	/lofamo/v1/leader/<lease>           the election (go.etcd.io/etcd/client/v3/concurrency)
 //
 // Every commit of a leader is a transaction guarded by two keys: its election key (it still leads)

@@ -227,3 +227,38 @@ spec:
 		t.Errorf("%d effects on the third: want 1", len(l.flying))
 	}
 }
+
+// Evidence of one state is not evidence of the next: it is asked for anew at once, however lately it was asked for before.
+func TestLooksAgainAtAnotherState(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: tell}
+spec:
+  mode: enforce
+  match: fault.component == "memory"
+  steps:
+  - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
+  - {name: again, executor: kubernetes.event, parameters: {reason: Memory}}
+`))...)
+	e, err := response.New(l.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}} {
+		e.Step(start, ev)
+	}
+	at := start.Add(l.cfg.Grace)
+	for _, tc := range []struct {
+		state fault.State
+		looks int
+	}{{fault.Sick, 1}, {fault.Sick, 0}, {fault.Failed, 1}, {fault.Failed, 0}} {
+		f := l.own("n0-0-0", fault.ComponentMemory, tc.state)
+		f.Evidence.At = time.Time{}
+		if out := e.Step(at, response.FaultChanged{Fault: f}); len(out.Look) != tc.looks {
+			t.Errorf("%s: asked for %v", tc.state, out.Look)
+		}
+		e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{Kind: fault.KindSelf}}) // nobody knows when
+		at = at.Add(time.Millisecond)
+	}
+}

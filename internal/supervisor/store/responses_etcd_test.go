@@ -1,0 +1,243 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/audit"
+)
+
+// elect puts an election key in the place of the one before, if any: who has that leads no longer.
+func elect(t *testing.T, c *clientv3.Client) store.Fence {
+	t.Helper()
+	const key = store.ElectionPrefix + "/test"
+	if _, err := c.Delete(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.Put(t.Context(), key, "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.Fence{Key: key, Rev: resp.Header.Revision}
+}
+
+func load(t *testing.T, s *store.Etcd) store.Responses {
+	t.Helper()
+	r, err := s.LoadResponses(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// batch is n responses with a line each.
+func batch(from, n int) store.ResponseBatch {
+	var b store.ResponseBatch
+	for i := range n {
+		r := &response.Response{
+			ID: fmt.Sprintf("r1-%d", from+i), Mode: response.Enforce, State: response.Proposed, Target: response.Target{Node: "n", Component: fault.ComponentHost}, Token: 1, Version: 1,
+			Steps: []response.StepRecord{{Step: response.Step{Name: "a", Kind: response.KubernetesEvent}, State: response.Pending}},
+		}
+		b.Records = append(b.Records, r)
+		b.Decisions = append(b.Decisions, response.Decision{At: time.Unix(1_800_000_000, 0), Act: response.Proposes, Response: r.ID, Policy: "p", Target: r.Target})
+	}
+	return b
+}
+
+// verify reads the whole audit and follows its chain, from what the head says was cut to what it says is the newest line.
+func verify(t *testing.T, s *store.Etcd) (first, last uint64) {
+	t.Helper()
+	lines, head, err := s.Audit(t.Context(), 0, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c audit.Checker
+	for _, l := range lines {
+		text, err := l.Marshal()
+		if err == nil {
+			err = c.Check(text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	seq, hash := c.Last()
+	if len(lines) == 0 || lines[0].Seq != head.First || lines[0].Prev != head.Cut || hash != fmt.Sprintf("%x", head.Hash) || seq != head.Last || (head.First > 1) == head.CutAt.IsZero() {
+		t.Fatalf("%d lines, head %+v", len(lines), head)
+	}
+	return head.First, head.Last
+}
+
+func TestResponses(t *testing.T) {
+	e := supervisortest.NewEtcd(t, 1)
+	c := e.Members[0].Client()
+	s := store.NewEtcd(c, store.Options{MaxOps: 40})
+	ctx := t.Context()
+
+	t.Run("split, and read back", func(t *testing.T) {
+		w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{})
+		var seen []response.Record
+		b := batch(0, 100)
+		b.Records = append(b.Records, &response.Breaker{Open: true, Token: 1})
+		commits := 0
+		if err := w.Commit(ctx, b, func(r []response.Record) { seen, commits = append(seen, r...), commits+1 }); err != nil {
+			t.Fatal(err)
+		}
+		if len(seen) != 101 || commits != 3 {
+			t.Errorf("%d records in %d commits", len(seen), commits)
+		}
+		own, err := s.OwnResponses(ctx)
+		if got := load(t, s); err != nil || len(got.Records) != 101 || len(own.Records) != 101 || got.Unread != nil {
+			t.Errorf("%d and %d records, %v, %v", len(got.Records), len(own.Records), got.Unread, err)
+		}
+		if first, last := verify(t, s); first != 1 || last != 100 {
+			t.Errorf("lines %d to %d", first, last)
+		}
+	})
+	t.Run("pages of the audit", func(t *testing.T) {
+		var all []audit.Line
+		for from := uint64(1); ; {
+			lines, _, err := s.Audit(ctx, from, 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(lines) == 0 {
+				break
+			}
+			all = append(all, lines...)
+			from = lines[len(lines)-1].Seq + 1
+		}
+		if whole, _, err := s.Audit(ctx, 0, 1000); err != nil || !reflect.DeepEqual(all, whole) || len(all) != 100 {
+			t.Errorf("%d lines by pages, %d at once, %v", len(all), len(whole), err)
+		}
+	})
+	t.Run("a fence that has fallen", func(t *testing.T) {
+		from := load(t, s)
+		stale := s.ResponseWriter(elect(t, c), from, store.AuditLimits{})
+		w := s.ResponseWriter(elect(t, c), from, store.AuditLimits{})
+		if err := stale.Commit(ctx, batch(200, 1), nil); !errors.Is(err, store.ErrNotLeader) {
+			t.Errorf("%v", err)
+		}
+		if err := w.Commit(ctx, batch(300, 1), nil); err != nil {
+			t.Error(err)
+		}
+		if first, last := verify(t, s); first != 1 || last != 101 {
+			t.Errorf("lines %d to %d", first, last)
+		}
+	})
+	t.Run("what was cut is said", func(t *testing.T) {
+		w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{Lines: 60})
+		for i := range 40 {
+			b := batch(400+10*i, 10)
+			if i%2 == 1 {
+				b = store.ResponseBatch{Forget: []string{b.Records[0].Key()}, Decisions: b.Decisions[:3]}
+			}
+			if err := w.Commit(ctx, b, nil); err != nil {
+				t.Fatal(err)
+			}
+			if first, last := verify(t, s); last-first+1 > 60+10+32+1 && i > 10 {
+				t.Errorf("lines %d to %d", first, last)
+			}
+		}
+	})
+	t.Run("cut by size", func(t *testing.T) {
+		w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{Bytes: 5000})
+		if err := w.Commit(ctx, batch(1000, 5), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Commit(ctx, batch(1010, 5), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, head, err := s.Audit(ctx, 0, 1); err != nil || head.Last-head.First > 40 {
+			t.Errorf("%+v, %v", head, err)
+		}
+		verify(t, s)
+	})
+	t.Run("damage", func(t *testing.T) {
+		for _, kv := range []store.KV{{Key: "responses/records/response/r1-0", Value: []byte("{}")}, {Key: "responses/records/other", Value: []byte("{}")}} {
+			if _, err := c.Put(ctx, store.Prefix+kv.Key, string(kv.Value)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := load(t, s); len(got.Unread) != 2 {
+			t.Errorf("%v", got.Unread)
+		}
+		_, head, err := s.Audit(ctx, 0, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := fmt.Sprintf("%sresponses/audit/%020d", store.Prefix, head.First)
+		resp, err := c.Get(ctx, key)
+		if err != nil || len(resp.Kvs) != 1 {
+			t.Fatalf("%s: %v", key, err)
+		}
+		if _, err := c.Put(ctx, key, strings.Replace(string(resp.Kvs[0].Value), `"seq"`, `"seq" `, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Audit(ctx, 0, 10); err == nil {
+			t.Error("a line in another form is read")
+		}
+	})
+}
+
+// A commit whose answer is lost is found out about, and not made twice.
+func TestResponsesAnswerLost(t *testing.T) {
+	e := supervisortest.NewEtcd(t, 1)
+	c := e.Members[0].Client()
+	lossy := clientv3.NewCtxClient(t.Context())
+	lossy.KV = &lossyKV{KV: c.KV}
+	s := store.NewEtcd(lossy, store.Options{})
+	w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{})
+	for i := range 5 {
+		if err := w.Commit(t.Context(), batch(10*i, 3), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, last := verify(t, s); first != 1 || last != 15 {
+		t.Errorf("lines %d to %d", first, last)
+	}
+}
+
+// lossyKV loses the answer to every other transaction that writes.
+type lossyKV struct {
+	clientv3.KV
+
+	n int
+}
+
+func (k *lossyKV) Txn(ctx context.Context) clientv3.Txn { return &lossyTxn{k.KV.Txn(ctx), k, false} }
+
+type lossyTxn struct {
+	clientv3.Txn
+
+	k      *lossyKV
+	guards bool
+}
+
+func (t *lossyTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.Txn, t.guards = t.Txn.If(cs...), true
+	return t
+}
+
+func (t *lossyTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
+
+func (t *lossyTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
+
+func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
+	resp, err := t.Txn.Commit()
+	if t.k.n++; err == nil && t.guards && t.k.n%2 == 1 {
+		return nil, errors.New("the answer was lost")
+	}
+	return resp, err
+}

@@ -126,6 +126,10 @@ func checkBody(msg *lofamov1.Message) error {
 		return checkTorusConfiguration(b.TorusConfiguration)
 	case *lofamov1.Message_ConfigurationStatus:
 		return checkConfigurationStatus(b.ConfigurationStatus)
+	case *lofamov1.Message_ActOrder:
+		return checkActOrder(b.ActOrder)
+	case *lofamov1.Message_ActStatus:
+		return checkActStatus(b.ActStatus)
 	case nil:
 		if len(msg.GetAcks()) > 0 {
 			return nil

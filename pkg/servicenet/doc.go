@@ -23,7 +23,7 @@
 //	Answer, PathRequest,
 //	PathAck, BulkAnnounce,
 //	DiagnosisFindings,
-//	ProcedureStatus             the half itself                 no
+//	ProcedureStatus, ActStatus  the half itself                 no
 //	MapFindings                 the DNP half itself             no
 //	Interest                    the host half itself            no
 //	Relayed { inner, hops }     the host half that is the       no
@@ -35,7 +35,7 @@
 //	BulkPull, DiagnosisOrder,
 //	ProcedureOrder, MaskOrder,
 //	TorusConfiguration,
-//	MapOrder                    a supervisor                    no
+//	MapOrder, ActOrder          a supervisor                    no
 //	ConfigurationStatus         the DNP half itself             no
 //
 // A Relayed holds reports, an answer, findings or an announcement; a Downcall whatever a supervisor says. What

@@ -134,15 +134,20 @@ func (x *WatchEurekaResponse) GetMissed() uint64 {
 
 // Eureka is what one process tells all others (seed 003 §4.1).
 type Eureka struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`            // name of the job that it is about
-	Topic         string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`        // what it is about, for example "found": the job's own word
-	Body          []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`          // at most 512 bytes, the job's own
-	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`          // where it was raised, proved by that host half's signature
-	Uid           uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`           // of who raised it, as that host half saw; 0, root: may not be of the job
-	Epoch         uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch of that host half
-	Number        uint64                 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`     // grows with every eureka of that host half and epoch, from 1; with node and epoch, its name
-	Priority      uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Job      string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`            // name of the job that it is about
+	Topic    string                 `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`        // what it is about, for example "found": the job's own word
+	Body     []byte                 `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`          // at most 512 bytes, the job's own
+	Node     string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`          // where it was raised, proved by that host half's signature
+	Uid      uint32                 `protobuf:"varint,5,opt,name=uid,proto3" json:"uid,omitempty"`           // of who raised it, as that host half saw; 0, root: may not be of the job
+	Epoch    uint64                 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`       // boot epoch of that host half
+	Number   uint64                 `protobuf:"varint,7,opt,name=number,proto3" json:"number,omitempty"`     // grows with every eureka of that host half and epoch, from 1; with node and epoch, its name
+	Priority uint32                 `protobuf:"varint,8,opt,name=priority,proto3" json:"priority,omitempty"` // 0 lowest to 3
+	// Id of the supervisor whose word it is, proved by its signature: a response tells all jobs of a fault. Then job is the one that is watched, topic "lofamo", body
+	// the policy's text in UTF-8, node whoever was told to raise it, uid, epoch and number 0, and priority 3. Empty: a process has raised it.
+	Supervisor    string `protobuf:"bytes,9,opt,name=supervisor,proto3" json:"supervisor,omitempty"`
+	Target        string `protobuf:"bytes,10,opt,name=target,proto3" json:"target,omitempty"`     // of a supervisor's: what is at fault, "n1-0-0/memory", or the name of a group fault
+	Response      string `protobuf:"bytes,11,opt,name=response,proto3" json:"response,omitempty"` // of a supervisor's: the id of the response, for which it comes once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +236,27 @@ func (x *Eureka) GetPriority() uint32 {
 		return x.Priority
 	}
 	return 0
+}
+
+func (x *Eureka) GetSupervisor() string {
+	if x != nil {
+		return x.Supervisor
+	}
+	return ""
+}
+
+func (x *Eureka) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *Eureka) GetResponse() string {
+	if x != nil {
+		return x.Response
+	}
+	return ""
 }
 
 // RaiseEurekaRequest is a eureka to raise.
@@ -798,7 +824,7 @@ const file_lofamo_v1_local_proto_rawDesc = "" +
 	"\x04_uid\"X\n" +
 	"\x13WatchEurekaResponse\x12)\n" +
 	"\x06eureka\x18\x01 \x01(\v2\x11.lofamo.v1.EurekaR\x06eureka\x12\x16\n" +
-	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\xb4\x01\n" +
+	"\x06missed\x18\x02 \x01(\x04R\x06missed\"\x88\x02\n" +
 	"\x06Eureka\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +
@@ -807,7 +833,13 @@ const file_lofamo_v1_local_proto_rawDesc = "" +
 	"\x03uid\x18\x05 \x01(\rR\x03uid\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06number\x18\a \x01(\x04R\x06number\x12\x1a\n" +
-	"\bpriority\x18\b \x01(\rR\bpriority\"l\n" +
+	"\bpriority\x18\b \x01(\rR\bpriority\x12\x1e\n" +
+	"\n" +
+	"supervisor\x18\t \x01(\tR\n" +
+	"supervisor\x12\x16\n" +
+	"\x06target\x18\n" +
+	" \x01(\tR\x06target\x12\x1a\n" +
+	"\bresponse\x18\v \x01(\tR\bresponse\"l\n" +
 	"\x12RaiseEurekaRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x12\x12\n" +

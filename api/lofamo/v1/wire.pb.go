@@ -255,6 +255,71 @@ func (MapKnowledge) EnumDescriptor() ([]byte, []int) {
 	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{3}
 }
 
+// ActState is what became of an attempt.
+type ActState int32
+
+const (
+	ActState_ACT_STATE_UNSPECIFIED ActState = 0 // never sent
+	ActState_ACT_NONE              ActState = 1 // the ledger has not heard of it: nothing was begun
+	ActState_ACT_UNDER_WAY         ActState = 2 // it is begun, and kept as begun
+	ActState_ACT_DONE              ActState = 3 // it has succeeded
+	ActState_ACT_UNCHANGED         ActState = 4 // it has failed, or was refused: all is as it was
+	ActState_ACT_PARTLY            ActState = 5 // it has failed, and something was changed
+	ActState_ACT_NOT_KNOWN         ActState = 6 // nobody can say: who did it has ended meanwhile, or it has not ended in time
+	ActState_ACT_STALE             ActState = 7 // refused: the ledger has seen a higher token
+)
+
+// Enum value maps for ActState.
+var (
+	ActState_name = map[int32]string{
+		0: "ACT_STATE_UNSPECIFIED",
+		1: "ACT_NONE",
+		2: "ACT_UNDER_WAY",
+		3: "ACT_DONE",
+		4: "ACT_UNCHANGED",
+		5: "ACT_PARTLY",
+		6: "ACT_NOT_KNOWN",
+		7: "ACT_STALE",
+	}
+	ActState_value = map[string]int32{
+		"ACT_STATE_UNSPECIFIED": 0,
+		"ACT_NONE":              1,
+		"ACT_UNDER_WAY":         2,
+		"ACT_DONE":              3,
+		"ACT_UNCHANGED":         4,
+		"ACT_PARTLY":            5,
+		"ACT_NOT_KNOWN":         6,
+		"ACT_STALE":             7,
+	}
+)
+
+func (x ActState) Enum() *ActState {
+	p := new(ActState)
+	*p = x
+	return p
+}
+
+func (x ActState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ActState) Descriptor() protoreflect.EnumDescriptor {
+	return file_lofamo_v1_wire_proto_enumTypes[4].Descriptor()
+}
+
+func (ActState) Type() protoreflect.EnumType {
+	return &file_lofamo_v1_wire_proto_enumTypes[4]
+}
+
+func (x ActState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ActState.Descriptor instead.
+func (ActState) EnumDescriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{4}
+}
+
 // Status is what has become of a report.
 type Ack_Status int32
 
@@ -294,11 +359,11 @@ func (x Ack_Status) String() string {
 }
 
 func (Ack_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_lofamo_v1_wire_proto_enumTypes[4].Descriptor()
+	return file_lofamo_v1_wire_proto_enumTypes[5].Descriptor()
 }
 
 func (Ack_Status) Type() protoreflect.EnumType {
-	return &file_lofamo_v1_wire_proto_enumTypes[4]
+	return &file_lofamo_v1_wire_proto_enumTypes[5]
 }
 
 func (x Ack_Status) Number() protoreflect.EnumNumber {
@@ -447,6 +512,8 @@ type Message struct {
 	//	*Message_PeerStatus
 	//	*Message_TorusConfiguration
 	//	*Message_ConfigurationStatus
+	//	*Message_ActOrder
+	//	*Message_ActStatus
 	Body isMessage_Body `protobuf_oneof:"body"`
 	// Carried on whatever a supervisor says to a node (seed 002 §3). Valid only under a supervisor's
 	// certificate or session. At most 8.
@@ -738,6 +805,24 @@ func (x *Message) GetConfigurationStatus() *ConfigurationStatus {
 	return nil
 }
 
+func (x *Message) GetActOrder() *ActOrder {
+	if x != nil {
+		if x, ok := x.Body.(*Message_ActOrder); ok {
+			return x.ActOrder
+		}
+	}
+	return nil
+}
+
+func (x *Message) GetActStatus() *ActStatus {
+	if x != nil {
+		if x, ok := x.Body.(*Message_ActStatus); ok {
+			return x.ActStatus
+		}
+	}
+	return nil
+}
+
 func (x *Message) GetAcks() []*Ack {
 	if x != nil {
 		return x.Acks
@@ -865,6 +950,14 @@ type Message_ConfigurationStatus struct {
 	ConfigurationStatus *ConfigurationStatus `protobuf:"bytes,32,opt,name=configuration_status,json=configurationStatus,proto3,oneof"` // of a DNP half, always signed
 }
 
+type Message_ActOrder struct {
+	ActOrder *ActOrder `protobuf:"bytes,33,opt,name=act_order,json=actOrder,proto3,oneof"` // of a supervisor, always signed; of kind "eureka" also, as it is, in an express broadcast to all
+}
+
+type Message_ActStatus struct {
+	ActStatus *ActStatus `protobuf:"bytes,34,opt,name=act_status,json=actStatus,proto3,oneof"` // of a half, always signed
+}
+
 func (*Message_Reports) isMessage_Body() {}
 
 func (*Message_Challenge) isMessage_Body() {}
@@ -918,6 +1011,10 @@ func (*Message_PeerStatus) isMessage_Body() {}
 func (*Message_TorusConfiguration) isMessage_Body() {}
 
 func (*Message_ConfigurationStatus) isMessage_Body() {}
+
+func (*Message_ActOrder) isMessage_Body() {}
+
+func (*Message_ActStatus) isMessage_Body() {}
 
 // ReportID identifies a report for ever.
 type ReportID struct {
@@ -4611,6 +4708,340 @@ func (x *TorusMask) GetMask() uint32 {
 	return 0
 }
 
+// ActOrder has a node's agent do something on its machine as a response decides, or put it back (seed 001 §II: local readjustment). It goes to the host
+// half, or through the torus to the DNP half, which passes it on and stands in for a host half that is dead. Who keeps the agent's ledger of acts
+// does it, and the half answers with an ActStatus. The same order again is no new act: what has become of it is said again, and so the supervisor asks
+// until it has ended. Nothing is begun but by an order that names the ledger, which an order that only asks is answered with: so who is of an earlier version,
+// and answers neither, has begun nothing.
+type ActOrder struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`         // who is to act, as in its certificate
+	Token    uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`      // the leader's fencing token, at least 1: a ledger that has seen a higher one refuses
+	Response string                 `protobuf:"bytes,3,opt,name=response,proto3" json:"response,omitempty"` // id of the response: 1 to 64 bytes of [A-Za-z0-9._-]
+	Step     uint32                 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`        // of the response, from 0 to 999
+	// At this step, from 1: a ledger makes none that is not higher than all of this step that it has seen. Putting back is numbered with acting.
+	Attempt    uint32          `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Kind       string          `protobuf:"bytes,6,opt,name=kind,proto3" json:"kind,omitempty"`                              // "node.restart-half", "node.limit-frequency", "node.check" or "eureka": 1 to 63 of a-z, '.' and '-'
+	Parameters []*ActParameter `protobuf:"bytes,7,rep,name=parameters,proto3" json:"parameters,omitempty"`                  // at most 4, ascending by name
+	Undo       bool            `protobuf:"varint,8,opt,name=undo,proto3" json:"undo,omitempty"`                             // what this step did is to be put back
+	Recheck    bool            `protobuf:"varint,9,opt,name=recheck,proto3" json:"recheck,omitempty"`                       // an attempt before may have happened: it is looked for first, and not done again
+	TimeoutMs  uint32          `protobuf:"varint,10,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // from the beginning of the act to its end, 1 to 86,400,000
+	ReplyTo    string          `protobuf:"bytes,11,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`        // ip:port of the supervisor's report socket
+	// Which ledger it is for, as ActStatus.ledger: a copy of an old order does nothing to one that has begun anew. 0 with ask alone.
+	Ledger        uint64 `protobuf:"varint,12,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Ask           bool   `protobuf:"varint,13,opt,name=ask,proto3" json:"ask,omitempty"`      // nothing is to be begun: the agent only says what became of this attempt, and what it may be ordered to do
+	Target        string `protobuf:"bytes,14,opt,name=target,proto3" json:"target,omitempty"` // what the response is about, for jobs and programs: "n1-0-0/memory"; at most 96 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActOrder) Reset() {
+	*x = ActOrder{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActOrder) ProtoMessage() {}
+
+func (x *ActOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActOrder.ProtoReflect.Descriptor instead.
+func (*ActOrder) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ActOrder) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ActOrder) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *ActOrder) GetResponse() string {
+	if x != nil {
+		return x.Response
+	}
+	return ""
+}
+
+func (x *ActOrder) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *ActOrder) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ActOrder) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ActOrder) GetParameters() []*ActParameter {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *ActOrder) GetUndo() bool {
+	if x != nil {
+		return x.Undo
+	}
+	return false
+}
+
+func (x *ActOrder) GetRecheck() bool {
+	if x != nil {
+		return x.Recheck
+	}
+	return false
+}
+
+func (x *ActOrder) GetTimeoutMs() uint32 {
+	if x != nil {
+		return x.TimeoutMs
+	}
+	return 0
+}
+
+func (x *ActOrder) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+func (x *ActOrder) GetLedger() uint64 {
+	if x != nil {
+		return x.Ledger
+	}
+	return 0
+}
+
+func (x *ActOrder) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
+}
+
+func (x *ActOrder) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+// ActParameter is one of an act.
+type ActParameter struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`   // 1 to 32 bytes, ascending
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"` // at most 120 bytes of UTF-8 without control characters
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActParameter) Reset() {
+	*x = ActParameter{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActParameter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActParameter) ProtoMessage() {}
+
+func (x *ActParameter) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActParameter.ProtoReflect.Descriptor instead.
+func (*ActParameter) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ActParameter) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ActParameter) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// ActStatus answers every ActOrder to a node of this version.
+type ActStatus struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Node     string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                            // who says it, as in its certificate
+	Half     Half                   `protobuf:"varint,2,opt,name=half,proto3,enum=lofamo.v1.Half" json:"half,omitempty"`       // which half of it
+	Epoch    uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`                         // its boot epoch, from 1
+	Response string                 `protobuf:"bytes,4,opt,name=response,proto3" json:"response,omitempty"`                    // of the order, like the two that follow
+	Step     uint32                 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`                           // of the order
+	Attempt  uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`                     // of the order
+	State    ActState               `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ActState" json:"state,omitempty"` // what became of that attempt
+	Detail   string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`                        // for people: at most 120 bytes of UTF-8 without control characters
+	// The name of the ledger: random, not 0, another one when it has begun anew. 0: there is none, for nobody allows any act or no recovery daemon runs here.
+	Ledger        uint64   `protobuf:"varint,9,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Token         uint64   `protobuf:"varint,10,opt,name=token,proto3" json:"token,omitempty"`    // the highest that the ledger has seen; 0: none
+	Allowed       []string `protobuf:"bytes,11,rep,name=allowed,proto3" json:"allowed,omitempty"` // kinds that the agent's configuration allows, ascending, at most 8; to an order that only asks
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActStatus) Reset() {
+	*x = ActStatus{}
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActStatus) ProtoMessage() {}
+
+func (x *ActStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lofamo_v1_wire_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActStatus.ProtoReflect.Descriptor instead.
+func (*ActStatus) Descriptor() ([]byte, []int) {
+	return file_lofamo_v1_wire_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ActStatus) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ActStatus) GetHalf() Half {
+	if x != nil {
+		return x.Half
+	}
+	return Half_HALF_UNSPECIFIED
+}
+
+func (x *ActStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ActStatus) GetResponse() string {
+	if x != nil {
+		return x.Response
+	}
+	return ""
+}
+
+func (x *ActStatus) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *ActStatus) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *ActStatus) GetState() ActState {
+	if x != nil {
+		return x.State
+	}
+	return ActState_ACT_STATE_UNSPECIFIED
+}
+
+func (x *ActStatus) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *ActStatus) GetLedger() uint64 {
+	if x != nil {
+		return x.Ledger
+	}
+	return 0
+}
+
+func (x *ActStatus) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *ActStatus) GetAllowed() []string {
+	if x != nil {
+		return x.Allowed
+	}
+	return nil
+}
+
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
 
 const file_lofamo_v1_wire_proto_rawDesc = "" +
@@ -4623,7 +5054,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\asession\x18\x04 \x01(\x06R\asession\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\fR\x03mac\x12B\n" +
 	"\x12checksum_algorithm\x18\x06 \x01(\x0e2\x13.lofamo.v1.ChecksumR\x11checksumAlgorithm\x12\x1a\n" +
-	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xf5\f\n" +
+	"\bchecksum\x18\a \x01(\x06R\bchecksum\"\xe0\r\n" +
 	"\aMessage\x12.\n" +
 	"\areports\x18\x01 \x01(\v2\x12.lofamo.v1.ReportsH\x00R\areports\x124\n" +
 	"\tchallenge\x18\x03 \x01(\v2\x14.lofamo.v1.ChallengeH\x00R\tchallenge\x12+\n" +
@@ -4657,7 +5088,10 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\vpeer_status\x18\x1e \x01(\v2\x15.lofamo.v1.PeerStatusH\x00R\n" +
 	"peerStatus\x12P\n" +
 	"\x13torus_configuration\x18\x1f \x01(\v2\x1d.lofamo.v1.TorusConfigurationH\x00R\x12torusConfiguration\x12S\n" +
-	"\x14configuration_status\x18  \x01(\v2\x1e.lofamo.v1.ConfigurationStatusH\x00R\x13configurationStatus\x12\"\n" +
+	"\x14configuration_status\x18  \x01(\v2\x1e.lofamo.v1.ConfigurationStatusH\x00R\x13configurationStatus\x122\n" +
+	"\tact_order\x18! \x01(\v2\x13.lofamo.v1.ActOrderH\x00R\bactOrder\x125\n" +
+	"\n" +
+	"act_status\x18\" \x01(\v2\x14.lofamo.v1.ActStatusH\x00R\tactStatus\x12\"\n" +
 	"\x04acks\x18\x0f \x03(\v2\x0e.lofamo.v1.AckR\x04acks\x12 \n" +
 	"\fno_quorum_ms\x18\x11 \x01(\x12R\n" +
 	"noQuorumMsB\x06\n" +
@@ -4976,7 +5410,42 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\"3\n" +
 	"\tTorusMask\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
-	"\x04mask\x18\x02 \x01(\rR\x04mask*\xa0\x01\n" +
+	"\x04mask\x18\x02 \x01(\rR\x04mask\"\xf5\x02\n" +
+	"\bActOrder\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1a\n" +
+	"\bresponse\x18\x03 \x01(\tR\bresponse\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\rR\x04step\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\rR\aattempt\x12\x12\n" +
+	"\x04kind\x18\x06 \x01(\tR\x04kind\x127\n" +
+	"\n" +
+	"parameters\x18\a \x03(\v2\x17.lofamo.v1.ActParameterR\n" +
+	"parameters\x12\x12\n" +
+	"\x04undo\x18\b \x01(\bR\x04undo\x12\x18\n" +
+	"\arecheck\x18\t \x01(\bR\arecheck\x12\x1d\n" +
+	"\n" +
+	"timeout_ms\x18\n" +
+	" \x01(\rR\ttimeoutMs\x12\x19\n" +
+	"\breply_to\x18\v \x01(\tR\areplyTo\x12\x16\n" +
+	"\x06ledger\x18\f \x01(\x04R\x06ledger\x12\x10\n" +
+	"\x03ask\x18\r \x01(\bR\x03ask\x12\x16\n" +
+	"\x06target\x18\x0e \x01(\tR\x06target\"8\n" +
+	"\fActParameter\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xaf\x02\n" +
+	"\tActStatus\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
+	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x1a\n" +
+	"\bresponse\x18\x04 \x01(\tR\bresponse\x12\x12\n" +
+	"\x04step\x18\x05 \x01(\rR\x04step\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\rR\aattempt\x12)\n" +
+	"\x05state\x18\a \x01(\x0e2\x13.lofamo.v1.ActStateR\x05state\x12\x16\n" +
+	"\x06detail\x18\b \x01(\tR\x06detail\x12\x16\n" +
+	"\x06ledger\x18\t \x01(\x04R\x06ledger\x12\x14\n" +
+	"\x05token\x18\n" +
+	" \x01(\x04R\x05token\x12\x18\n" +
+	"\aallowed\x18\v \x03(\tR\aallowed*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +
@@ -5002,7 +5471,17 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x19MAP_KNOWLEDGE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMAP_UNKNOWN\x10\x01\x12\f\n" +
 	"\bMAP_GOOD\x10\x02\x12\v\n" +
-	"\aMAP_BAD\x10\x03B1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
+	"\aMAP_BAD\x10\x03*\x99\x01\n" +
+	"\bActState\x12\x19\n" +
+	"\x15ACT_STATE_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bACT_NONE\x10\x01\x12\x11\n" +
+	"\rACT_UNDER_WAY\x10\x02\x12\f\n" +
+	"\bACT_DONE\x10\x03\x12\x11\n" +
+	"\rACT_UNCHANGED\x10\x04\x12\x0e\n" +
+	"\n" +
+	"ACT_PARTLY\x10\x05\x12\x11\n" +
+	"\rACT_NOT_KNOWN\x10\x06\x12\r\n" +
+	"\tACT_STALE\x10\aB1Z/github.com/lofamo/lofamo/api/lofamo/v1;lofamov1b\x06proto3"
 
 var (
 	file_lofamo_v1_wire_proto_rawDescOnce sync.Once
@@ -5016,158 +5495,167 @@ func file_lofamo_v1_wire_proto_rawDescGZIP() []byte {
 	return file_lofamo_v1_wire_proto_rawDescData
 }
 
-var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_lofamo_v1_wire_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_lofamo_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_lofamo_v1_wire_proto_goTypes = []any{
 	(Checksum)(0),               // 0: lofamo.v1.Checksum
 	(Half)(0),                   // 1: lofamo.v1.Half
 	(ProcedureState)(0),         // 2: lofamo.v1.ProcedureState
 	(MapKnowledge)(0),           // 3: lofamo.v1.MapKnowledge
-	(Ack_Status)(0),             // 4: lofamo.v1.Ack.Status
-	(*Envelope)(nil),            // 5: lofamo.v1.Envelope
-	(*Message)(nil),             // 6: lofamo.v1.Message
-	(*ReportID)(nil),            // 7: lofamo.v1.ReportID
-	(*Reports)(nil),             // 8: lofamo.v1.Reports
-	(*Report)(nil),              // 9: lofamo.v1.Report
-	(*Reading)(nil),             // 10: lofamo.v1.Reading
-	(*Observation)(nil),         // 11: lofamo.v1.Observation
-	(*Ack)(nil),                 // 12: lofamo.v1.Ack
-	(*PathRequest)(nil),         // 13: lofamo.v1.PathRequest
-	(*PathReply)(nil),           // 14: lofamo.v1.PathReply
-	(*PathAck)(nil),             // 15: lofamo.v1.PathAck
-	(*Again)(nil),               // 16: lofamo.v1.Again
-	(*Challenge)(nil),           // 17: lofamo.v1.Challenge
-	(*Answer)(nil),              // 18: lofamo.v1.Answer
-	(*Relayed)(nil),             // 19: lofamo.v1.Relayed
-	(*Hop)(nil),                 // 20: lofamo.v1.Hop
-	(*Downcall)(nil),            // 21: lofamo.v1.Downcall
-	(*BulkRequest)(nil),         // 22: lofamo.v1.BulkRequest
-	(*BulkAnnounce)(nil),        // 23: lofamo.v1.BulkAnnounce
-	(*BulkPull)(nil),            // 24: lofamo.v1.BulkPull
-	(*ChunkRange)(nil),          // 25: lofamo.v1.ChunkRange
-	(*Told)(nil),                // 26: lofamo.v1.Told
-	(*ToldNode)(nil),            // 27: lofamo.v1.ToldNode
-	(*ToldFault)(nil),           // 28: lofamo.v1.ToldFault
-	(*Interest)(nil),            // 29: lofamo.v1.Interest
-	(*OrderNumber)(nil),         // 30: lofamo.v1.OrderNumber
-	(*DiagnosisOrder)(nil),      // 31: lofamo.v1.DiagnosisOrder
-	(*DiagnosisFindings)(nil),   // 32: lofamo.v1.DiagnosisFindings
-	(*LinkFinding)(nil),         // 33: lofamo.v1.LinkFinding
-	(*DiagnosisTest)(nil),       // 34: lofamo.v1.DiagnosisTest
-	(*JobEureka)(nil),           // 35: lofamo.v1.JobEureka
-	(*MaskOrder)(nil),           // 36: lofamo.v1.MaskOrder
-	(*MaskStatus)(nil),          // 37: lofamo.v1.MaskStatus
-	(*ProcedureOrder)(nil),      // 38: lofamo.v1.ProcedureOrder
-	(*ProcedureStep)(nil),       // 39: lofamo.v1.ProcedureStep
-	(*ProcedureStatus)(nil),     // 40: lofamo.v1.ProcedureStatus
-	(*MapOrder)(nil),            // 41: lofamo.v1.MapOrder
-	(*MapFindings)(nil),         // 42: lofamo.v1.MapFindings
-	(*MappedNode)(nil),          // 43: lofamo.v1.MappedNode
-	(*PeerOrder)(nil),           // 44: lofamo.v1.PeerOrder
-	(*Peer)(nil),                // 45: lofamo.v1.Peer
-	(*PeerStatus)(nil),          // 46: lofamo.v1.PeerStatus
-	(*TorusConfiguration)(nil),  // 47: lofamo.v1.TorusConfiguration
-	(*ConfigurationStatus)(nil), // 48: lofamo.v1.ConfigurationStatus
-	(*TorusMask)(nil),           // 49: lofamo.v1.TorusMask
-	(*DeliveryStatus)(nil),      // 50: lofamo.v1.DeliveryStatus
-	(*HalfHealth)(nil),          // 51: lofamo.v1.HalfHealth
-	(State)(0),                  // 52: lofamo.v1.State
-	(Cause)(0),                  // 53: lofamo.v1.Cause
+	(ActState)(0),               // 4: lofamo.v1.ActState
+	(Ack_Status)(0),             // 5: lofamo.v1.Ack.Status
+	(*Envelope)(nil),            // 6: lofamo.v1.Envelope
+	(*Message)(nil),             // 7: lofamo.v1.Message
+	(*ReportID)(nil),            // 8: lofamo.v1.ReportID
+	(*Reports)(nil),             // 9: lofamo.v1.Reports
+	(*Report)(nil),              // 10: lofamo.v1.Report
+	(*Reading)(nil),             // 11: lofamo.v1.Reading
+	(*Observation)(nil),         // 12: lofamo.v1.Observation
+	(*Ack)(nil),                 // 13: lofamo.v1.Ack
+	(*PathRequest)(nil),         // 14: lofamo.v1.PathRequest
+	(*PathReply)(nil),           // 15: lofamo.v1.PathReply
+	(*PathAck)(nil),             // 16: lofamo.v1.PathAck
+	(*Again)(nil),               // 17: lofamo.v1.Again
+	(*Challenge)(nil),           // 18: lofamo.v1.Challenge
+	(*Answer)(nil),              // 19: lofamo.v1.Answer
+	(*Relayed)(nil),             // 20: lofamo.v1.Relayed
+	(*Hop)(nil),                 // 21: lofamo.v1.Hop
+	(*Downcall)(nil),            // 22: lofamo.v1.Downcall
+	(*BulkRequest)(nil),         // 23: lofamo.v1.BulkRequest
+	(*BulkAnnounce)(nil),        // 24: lofamo.v1.BulkAnnounce
+	(*BulkPull)(nil),            // 25: lofamo.v1.BulkPull
+	(*ChunkRange)(nil),          // 26: lofamo.v1.ChunkRange
+	(*Told)(nil),                // 27: lofamo.v1.Told
+	(*ToldNode)(nil),            // 28: lofamo.v1.ToldNode
+	(*ToldFault)(nil),           // 29: lofamo.v1.ToldFault
+	(*Interest)(nil),            // 30: lofamo.v1.Interest
+	(*OrderNumber)(nil),         // 31: lofamo.v1.OrderNumber
+	(*DiagnosisOrder)(nil),      // 32: lofamo.v1.DiagnosisOrder
+	(*DiagnosisFindings)(nil),   // 33: lofamo.v1.DiagnosisFindings
+	(*LinkFinding)(nil),         // 34: lofamo.v1.LinkFinding
+	(*DiagnosisTest)(nil),       // 35: lofamo.v1.DiagnosisTest
+	(*JobEureka)(nil),           // 36: lofamo.v1.JobEureka
+	(*MaskOrder)(nil),           // 37: lofamo.v1.MaskOrder
+	(*MaskStatus)(nil),          // 38: lofamo.v1.MaskStatus
+	(*ProcedureOrder)(nil),      // 39: lofamo.v1.ProcedureOrder
+	(*ProcedureStep)(nil),       // 40: lofamo.v1.ProcedureStep
+	(*ProcedureStatus)(nil),     // 41: lofamo.v1.ProcedureStatus
+	(*MapOrder)(nil),            // 42: lofamo.v1.MapOrder
+	(*MapFindings)(nil),         // 43: lofamo.v1.MapFindings
+	(*MappedNode)(nil),          // 44: lofamo.v1.MappedNode
+	(*PeerOrder)(nil),           // 45: lofamo.v1.PeerOrder
+	(*Peer)(nil),                // 46: lofamo.v1.Peer
+	(*PeerStatus)(nil),          // 47: lofamo.v1.PeerStatus
+	(*TorusConfiguration)(nil),  // 48: lofamo.v1.TorusConfiguration
+	(*ConfigurationStatus)(nil), // 49: lofamo.v1.ConfigurationStatus
+	(*TorusMask)(nil),           // 50: lofamo.v1.TorusMask
+	(*ActOrder)(nil),            // 51: lofamo.v1.ActOrder
+	(*ActParameter)(nil),        // 52: lofamo.v1.ActParameter
+	(*ActStatus)(nil),           // 53: lofamo.v1.ActStatus
+	(*DeliveryStatus)(nil),      // 54: lofamo.v1.DeliveryStatus
+	(*HalfHealth)(nil),          // 55: lofamo.v1.HalfHealth
+	(State)(0),                  // 56: lofamo.v1.State
+	(Cause)(0),                  // 57: lofamo.v1.Cause
 }
 var file_lofamo_v1_wire_proto_depIdxs = []int32{
 	0,  // 0: lofamo.v1.Envelope.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	8,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
-	17, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
-	18, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
-	19, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
-	21, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
-	13, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
-	14, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
-	15, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
-	16, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
-	22, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
-	23, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
-	24, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
-	26, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
-	29, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
-	38, // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
-	31, // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
-	32, // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
-	40, // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
-	35, // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
-	36, // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
-	37, // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
-	41, // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
-	42, // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
-	44, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
-	46, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
-	47, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
-	48, // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
-	12, // 28: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
-	1,  // 29: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
-	9,  // 30: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
-	50, // 31: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
-	51, // 32: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
-	51, // 33: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
-	7,  // 34: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
-	11, // 35: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
-	10, // 36: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
-	52, // 37: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
-	4,  // 38: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
-	1,  // 39: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
-	1,  // 40: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
-	0,  // 41: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
-	1,  // 42: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
-	0,  // 43: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
-	1,  // 44: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
-	1,  // 45: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
-	1,  // 46: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
-	5,  // 47: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
-	20, // 48: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
-	1,  // 49: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
-	5,  // 50: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
-	1,  // 51: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
-	1,  // 52: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
-	0,  // 53: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
-	1,  // 54: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
-	25, // 55: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
-	27, // 56: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
-	52, // 57: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
-	53, // 58: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
-	28, // 59: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
-	52, // 60: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
-	53, // 61: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
-	30, // 62: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
-	30, // 63: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 64: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
-	52, // 65: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
-	33, // 66: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
-	34, // 67: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
-	34, // 68: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
-	34, // 69: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
-	34, // 70: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
-	1,  // 71: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
-	30, // 72: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
-	2,  // 73: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
-	30, // 74: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
-	1,  // 75: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
-	2,  // 76: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
-	39, // 77: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
-	30, // 78: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
-	30, // 79: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
-	43, // 80: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
-	3,  // 81: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
-	3,  // 82: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
-	45, // 83: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
-	45, // 84: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
-	45, // 85: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
-	45, // 86: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
-	49, // 87: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
-	88, // [88:88] is the sub-list for method output_type
-	88, // [88:88] is the sub-list for method input_type
-	88, // [88:88] is the sub-list for extension type_name
-	88, // [88:88] is the sub-list for extension extendee
-	0,  // [0:88] is the sub-list for field type_name
+	9,  // 1: lofamo.v1.Message.reports:type_name -> lofamo.v1.Reports
+	18, // 2: lofamo.v1.Message.challenge:type_name -> lofamo.v1.Challenge
+	19, // 3: lofamo.v1.Message.answer:type_name -> lofamo.v1.Answer
+	20, // 4: lofamo.v1.Message.relayed:type_name -> lofamo.v1.Relayed
+	22, // 5: lofamo.v1.Message.downcall:type_name -> lofamo.v1.Downcall
+	14, // 6: lofamo.v1.Message.path_request:type_name -> lofamo.v1.PathRequest
+	15, // 7: lofamo.v1.Message.path_reply:type_name -> lofamo.v1.PathReply
+	16, // 8: lofamo.v1.Message.path_ack:type_name -> lofamo.v1.PathAck
+	17, // 9: lofamo.v1.Message.again:type_name -> lofamo.v1.Again
+	23, // 10: lofamo.v1.Message.bulk_request:type_name -> lofamo.v1.BulkRequest
+	24, // 11: lofamo.v1.Message.bulk_announce:type_name -> lofamo.v1.BulkAnnounce
+	25, // 12: lofamo.v1.Message.bulk_pull:type_name -> lofamo.v1.BulkPull
+	27, // 13: lofamo.v1.Message.told:type_name -> lofamo.v1.Told
+	30, // 14: lofamo.v1.Message.interest:type_name -> lofamo.v1.Interest
+	39, // 15: lofamo.v1.Message.procedure_order:type_name -> lofamo.v1.ProcedureOrder
+	32, // 16: lofamo.v1.Message.diagnosis_order:type_name -> lofamo.v1.DiagnosisOrder
+	33, // 17: lofamo.v1.Message.diagnosis_findings:type_name -> lofamo.v1.DiagnosisFindings
+	41, // 18: lofamo.v1.Message.procedure_status:type_name -> lofamo.v1.ProcedureStatus
+	36, // 19: lofamo.v1.Message.eureka:type_name -> lofamo.v1.JobEureka
+	37, // 20: lofamo.v1.Message.mask_order:type_name -> lofamo.v1.MaskOrder
+	38, // 21: lofamo.v1.Message.mask_status:type_name -> lofamo.v1.MaskStatus
+	42, // 22: lofamo.v1.Message.map_order:type_name -> lofamo.v1.MapOrder
+	43, // 23: lofamo.v1.Message.map_findings:type_name -> lofamo.v1.MapFindings
+	45, // 24: lofamo.v1.Message.peer_order:type_name -> lofamo.v1.PeerOrder
+	47, // 25: lofamo.v1.Message.peer_status:type_name -> lofamo.v1.PeerStatus
+	48, // 26: lofamo.v1.Message.torus_configuration:type_name -> lofamo.v1.TorusConfiguration
+	49, // 27: lofamo.v1.Message.configuration_status:type_name -> lofamo.v1.ConfigurationStatus
+	51, // 28: lofamo.v1.Message.act_order:type_name -> lofamo.v1.ActOrder
+	53, // 29: lofamo.v1.Message.act_status:type_name -> lofamo.v1.ActStatus
+	13, // 30: lofamo.v1.Message.acks:type_name -> lofamo.v1.Ack
+	1,  // 31: lofamo.v1.ReportID.half:type_name -> lofamo.v1.Half
+	10, // 32: lofamo.v1.Reports.reports:type_name -> lofamo.v1.Report
+	54, // 33: lofamo.v1.Reports.status:type_name -> lofamo.v1.DeliveryStatus
+	55, // 34: lofamo.v1.Reports.host:type_name -> lofamo.v1.HalfHealth
+	55, // 35: lofamo.v1.Reports.dnp:type_name -> lofamo.v1.HalfHealth
+	8,  // 36: lofamo.v1.Report.id:type_name -> lofamo.v1.ReportID
+	12, // 37: lofamo.v1.Report.observations:type_name -> lofamo.v1.Observation
+	11, // 38: lofamo.v1.Report.readings:type_name -> lofamo.v1.Reading
+	56, // 39: lofamo.v1.Observation.state:type_name -> lofamo.v1.State
+	5,  // 40: lofamo.v1.Ack.status:type_name -> lofamo.v1.Ack.Status
+	1,  // 41: lofamo.v1.Ack.half:type_name -> lofamo.v1.Half
+	1,  // 42: lofamo.v1.PathRequest.half:type_name -> lofamo.v1.Half
+	0,  // 43: lofamo.v1.PathRequest.checksums:type_name -> lofamo.v1.Checksum
+	1,  // 44: lofamo.v1.PathReply.half:type_name -> lofamo.v1.Half
+	0,  // 45: lofamo.v1.PathReply.checksum:type_name -> lofamo.v1.Checksum
+	1,  // 46: lofamo.v1.PathAck.half:type_name -> lofamo.v1.Half
+	1,  // 47: lofamo.v1.Challenge.half:type_name -> lofamo.v1.Half
+	1,  // 48: lofamo.v1.Answer.half:type_name -> lofamo.v1.Half
+	6,  // 49: lofamo.v1.Relayed.inner:type_name -> lofamo.v1.Envelope
+	21, // 50: lofamo.v1.Relayed.hops:type_name -> lofamo.v1.Hop
+	1,  // 51: lofamo.v1.Hop.half:type_name -> lofamo.v1.Half
+	6,  // 52: lofamo.v1.Downcall.inner:type_name -> lofamo.v1.Envelope
+	1,  // 53: lofamo.v1.BulkRequest.half:type_name -> lofamo.v1.Half
+	1,  // 54: lofamo.v1.BulkAnnounce.half:type_name -> lofamo.v1.Half
+	0,  // 55: lofamo.v1.BulkAnnounce.checksum_algorithm:type_name -> lofamo.v1.Checksum
+	1,  // 56: lofamo.v1.BulkPull.half:type_name -> lofamo.v1.Half
+	26, // 57: lofamo.v1.BulkPull.ranges:type_name -> lofamo.v1.ChunkRange
+	28, // 58: lofamo.v1.Told.nodes:type_name -> lofamo.v1.ToldNode
+	56, // 59: lofamo.v1.ToldNode.state:type_name -> lofamo.v1.State
+	57, // 60: lofamo.v1.ToldNode.cause:type_name -> lofamo.v1.Cause
+	29, // 61: lofamo.v1.ToldNode.faults:type_name -> lofamo.v1.ToldFault
+	56, // 62: lofamo.v1.ToldFault.state:type_name -> lofamo.v1.State
+	57, // 63: lofamo.v1.ToldFault.cause:type_name -> lofamo.v1.Cause
+	31, // 64: lofamo.v1.DiagnosisOrder.number:type_name -> lofamo.v1.OrderNumber
+	31, // 65: lofamo.v1.DiagnosisFindings.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 66: lofamo.v1.DiagnosisFindings.half:type_name -> lofamo.v1.Half
+	56, // 67: lofamo.v1.DiagnosisFindings.dnp:type_name -> lofamo.v1.State
+	34, // 68: lofamo.v1.DiagnosisFindings.link:type_name -> lofamo.v1.LinkFinding
+	35, // 69: lofamo.v1.DiagnosisFindings.own_host:type_name -> lofamo.v1.DiagnosisTest
+	35, // 70: lofamo.v1.LinkFinding.dnp:type_name -> lofamo.v1.DiagnosisTest
+	35, // 71: lofamo.v1.LinkFinding.host:type_name -> lofamo.v1.DiagnosisTest
+	35, // 72: lofamo.v1.LinkFinding.through:type_name -> lofamo.v1.DiagnosisTest
+	1,  // 73: lofamo.v1.MaskStatus.half:type_name -> lofamo.v1.Half
+	31, // 74: lofamo.v1.ProcedureOrder.number:type_name -> lofamo.v1.OrderNumber
+	2,  // 75: lofamo.v1.ProcedureStep.state:type_name -> lofamo.v1.ProcedureState
+	31, // 76: lofamo.v1.ProcedureStatus.number:type_name -> lofamo.v1.OrderNumber
+	1,  // 77: lofamo.v1.ProcedureStatus.half:type_name -> lofamo.v1.Half
+	2,  // 78: lofamo.v1.ProcedureStatus.state:type_name -> lofamo.v1.ProcedureState
+	40, // 79: lofamo.v1.ProcedureStatus.steps:type_name -> lofamo.v1.ProcedureStep
+	31, // 80: lofamo.v1.MapOrder.number:type_name -> lofamo.v1.OrderNumber
+	31, // 81: lofamo.v1.MapFindings.number:type_name -> lofamo.v1.OrderNumber
+	44, // 82: lofamo.v1.MapFindings.nodes:type_name -> lofamo.v1.MappedNode
+	3,  // 83: lofamo.v1.MappedNode.dnp:type_name -> lofamo.v1.MapKnowledge
+	3,  // 84: lofamo.v1.MappedNode.host:type_name -> lofamo.v1.MapKnowledge
+	46, // 85: lofamo.v1.PeerOrder.peers:type_name -> lofamo.v1.Peer
+	46, // 86: lofamo.v1.PeerStatus.peers:type_name -> lofamo.v1.Peer
+	46, // 87: lofamo.v1.PeerStatus.ends:type_name -> lofamo.v1.Peer
+	46, // 88: lofamo.v1.PeerStatus.configured:type_name -> lofamo.v1.Peer
+	50, // 89: lofamo.v1.TorusConfiguration.masks:type_name -> lofamo.v1.TorusMask
+	52, // 90: lofamo.v1.ActOrder.parameters:type_name -> lofamo.v1.ActParameter
+	1,  // 91: lofamo.v1.ActStatus.half:type_name -> lofamo.v1.Half
+	4,  // 92: lofamo.v1.ActStatus.state:type_name -> lofamo.v1.ActState
+	93, // [93:93] is the sub-list for method output_type
+	93, // [93:93] is the sub-list for method input_type
+	93, // [93:93] is the sub-list for extension type_name
+	93, // [93:93] is the sub-list for extension extendee
+	0,  // [0:93] is the sub-list for field type_name
 }
 
 func init() { file_lofamo_v1_wire_proto_init() }
@@ -5204,14 +5692,16 @@ func file_lofamo_v1_wire_proto_init() {
 		(*Message_PeerStatus)(nil),
 		(*Message_TorusConfiguration)(nil),
 		(*Message_ConfigurationStatus)(nil),
+		(*Message_ActOrder)(nil),
+		(*Message_ActStatus)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lofamo_v1_wire_proto_rawDesc), len(file_lofamo_v1_wire_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   45,
+			NumEnums:      6,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

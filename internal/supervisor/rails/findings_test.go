@@ -99,3 +99,39 @@ func TestFindingsGoToTheLeader(t *testing.T) {
 		t.Error("findings of nobody's node are taken, or not counted")
 	}
 }
+
+// acted remembers what became of acts.
+type acted struct{ said []*lofamov1.ActStatus }
+
+func (a *acted) Heard(st *lofamov1.ActStatus) { a.said = append(a.said, st) }
+
+// What becomes of an act goes to the leader, straight or through the torus; where nobody orders any it is dropped.
+func TestActStatusesGoToTheLeader(t *testing.T) {
+	a := newAuthority(t)
+	h, relay := a.half(t, dnp0), a.half(t, host1)
+	status := h.seal(t, &lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: &lofamov1.ActStatus{
+		Node: "n0", Half: lofamov1.Half_HALF_DNP, Epoch: 5, Response: "r7-1", Attempt: 1, State: lofamov1.ActState_ACT_DONE,
+	}}})
+	relayed, err := servicenet.SealRelayed(status, []fault.Hop{{Node: "n0", Half: fault.HalfDNP}, {Node: "n1", Half: fault.HalfHost}}, relay.signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads, follows := &acted{}, &acted{}
+	leader := a.replica(t, "s1", func(c *IntakeConfig) { c.Acts = leads })
+	follower := a.replica(t, "s2", func(c *IntakeConfig) { c.Acts = follows })
+	none := a.replica(t, "s3", func(*IntakeConfig) {})
+	follower.leader.leading = false
+	for _, b := range [][]byte{status, relayed} {
+		leader.get(n1, 0, b)
+		follower.get(n1, 0, b)
+		none.get(n1, 0, b)
+	}
+	for _, req := range follower.forward.got {
+		if in := leader.intake.Forwarded(req); in != nil {
+			t.Errorf("%+v for the engine", in)
+		}
+	}
+	if len(follows.said) != 0 || len(leads.said) != 4 || leads.said[3].GetResponse() != "r7-1" || len(leader.leader.inputs()) != 0 {
+		t.Errorf("the leader has %v, the follower %v", leads.said, follows.said)
+	}
+}

@@ -68,6 +68,9 @@ type Configurations interface {
 // Mappers take what nodes found in the regions that they map. It does not block.
 type Mappers interface{ Mapped(f *lofamov1.MapFindings) }
 
+// Acts take what halves say of the acts that they were ordered. It does not block.
+type Acts interface{ Heard(st *lofamov1.ActStatus) }
+
 // Border passes evidence on to the supervisors of other regions. Its methods do not block.
 type Border interface {
 	// Known says whether a node is one of another region that borders on ours.
@@ -94,6 +97,8 @@ type IntakeConfig struct {
 	Mappers   Mappers
 	// Configurations may be nil: of a parent of regions.
 	Configurations Configurations
+	// Acts may be nil: nobody orders any.
+	Acts Acts
 	Border         Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
@@ -263,18 +268,24 @@ func (in *Intake) handle(p packet) {
 	}
 }
 
-// managed is what a half says of a diagnosis or a procedure: whose it is, and what takes it where this replica leads; nil: it is something else.
+// managed is what a half says of a diagnosis, a procedure or an act: whose it is, and what takes it where this replica leads; nil: it is something else.
 func (in *Intake) managed(a *servicenet.Arrival) (id fault.NodeID, take func()) {
 	switch b := a.Msg.GetBody().(type) {
 	case *lofamov1.Message_DiagnosisFindings:
 		return fault.NodeID(b.DiagnosisFindings.GetNode()), func() { in.cfg.Diagnoses.Findings(b.DiagnosisFindings) }
 	case *lofamov1.Message_ProcedureStatus:
 		return fault.NodeID(b.ProcedureStatus.GetNode()), func() { in.cfg.Diagnoses.Status(b.ProcedureStatus) }
+	case *lofamov1.Message_ActStatus:
+		return fault.NodeID(b.ActStatus.GetNode()), func() {
+			if in.cfg.Acts != nil {
+				in.cfg.Acts.Heard(b.ActStatus)
+			}
+		}
 	}
 	return "", nil
 }
 
-// findings hands what a half found or says to whoever leads, and has ordered the diagnosis or procedure.
+// findings hands what a half found or says to whoever leads, and has ordered the diagnosis, procedure or act.
 func (in *Intake) findings(p packet, path fault.Path, id fault.NodeID, take func()) {
 	if !in.known(id, engine.To{Addr: p.from.String()}) {
 		return

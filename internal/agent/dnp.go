@@ -61,6 +61,7 @@ type dnpHalf struct {
 	masks    newest[chanmask.State]    // to keep on disk
 	words    newest[peers.State]       // of the peers, likewise
 	judges   newest[dnpcore.JudgeData] // to verify
+	acting   acting                    // orders to act
 	kept     keptMask
 	linkCopy linkCopy
 	held     heldMessages
@@ -74,7 +75,7 @@ func RunDNP(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error)
 	if err != nil {
 		return fmt.Errorf("DNP half: %w", err)
 	}
-	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1)}
+	d := &dnpHalf{common: c, alarm: newAlarm(), packet: make([]byte, 0, cfg.MTU), masks: make(newest[chanmask.State], 1), words: make(newest[peers.State], 1), judges: make(newest[dnpcore.JudgeData], 1), acting: newActing()}
 	d.tests = newProber(ctx, &d.common)
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()
@@ -215,6 +216,7 @@ func (d *dnpHalf) serve(ctx context.Context) error {
 	})
 	g.Go(func() error { openAll(ctx, d.judges, d.openData, d.step); return nil })
 	g.Go(func() error { d.serveMask(ctx); return nil })
+	g.Go(func() error { d.acting.run(ctx, d.cfg.StateDir); return nil })
 	g.Go(func() error { return d.box.Run(ctx, d.onMail) })
 	g.Go(func() error { return d.bulk.server.Run(ctx) })
 	g.Go(func() error {
@@ -423,6 +425,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 	for _, j := range out.Judge {
 		d.judges.put(j)
 	}
+	d.toAct(out.Acts)
 	if out.TakeHost {
 		d.do(now, d.core.Step(now, d.page.readHost(now, true)))
 	}

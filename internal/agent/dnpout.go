@@ -97,6 +97,10 @@ func (d *dnpHalf) seal(s dnpcore.Seal) ([]byte, error) {
 	if s.Mask != nil {
 		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_MaskStatus{MaskStatus: s.Mask}}, d.signer)
 	}
+	if s.Act != nil {
+		servicenet.FitAct(s.Act)
+		return servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: s.Act}}, d.signer)
+	}
 	if s.Peers != nil {
 		return sealPeers(s.Peers, d.signer)
 	}

@@ -68,6 +68,7 @@ type hostHalf struct {
 	bulk       *hostBulk
 	local      *local.Server                    // of the jobs on this node
 	poster     poster                           // what it has to say to the DNP half
+	acting     acting                           // orders to act
 	lookAt     time.Time                        // at the spool
 	configured config.Agent                     // as it is in its file
 	peersLook  chan struct{}                    // takes one when it is time to look at what the DNP half was told
@@ -86,7 +87,7 @@ func RunHost(ctx context.Context, cfg config.Agent, log *slog.Logger) (err error
 		return fmt.Errorf("host half: %w", err)
 	}
 	h := &hostHalf{
-		common: c, configured: cfg, peersSeen: seen, peersLook: make(chan struct{}, 1), alarm: newAlarm(), keys: newSessionKeys(c.self()),
+		common: c, configured: cfg, peersSeen: seen, peersLook: make(chan struct{}, 1), alarm: newAlarm(), keys: newSessionKeys(c.self()), acting: newActing(),
 		unbound: make(chan uint8, 2*servicenet.MaxInterfaces),
 	}
 	h.poster.waiting = make(chan struct{}, 1)
@@ -298,6 +299,7 @@ func (h *hostHalf) serve(ctx context.Context) error {
 	g.Go(func() error { h.serveLocal(ctx); return nil })
 	g.Go(func() error { h.local.Run(ctx); return nil })
 	g.Go(func() error { h.postWaiting(ctx); return nil })
+	g.Go(func() error { h.acting.run(ctx, h.cfg.StateDir); return nil })
 	if h.cfg.Injection {
 		g.Go(func() error { return serveUnix(ctx, h.statePath(HostInjectSock), h.injectHandler()) })
 	}
@@ -380,6 +382,9 @@ func (h *hostHalf) do(now time.Time, out hostcore.Output) {
 	}
 	if out.Aged {
 		h.local.Aged()
+	}
+	for _, a := range out.Acts {
+		h.toAct(a)
 	}
 	if out.SaveTests {
 		h.saveTests(h.core.SelfTest().Snapshot(nil))

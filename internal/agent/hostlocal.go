@@ -167,7 +167,11 @@ func (h *hostHalf) onJobs(payload []byte) {
 		h.log.Debug("eureka refused", "err", err)
 		return
 	}
-	if e := o.Msg.GetEureka(); e != nil {
-		h.local.Deliver(e)
+	switch b := o.Msg.GetBody().(type) {
+	case *lofamov1.Message_Eureka:
+		h.local.Deliver(b.Eureka)
+	case *lofamov1.Message_ActOrder: // signed by a supervisor: see servicenet
+		h.local.Announced(b.ActOrder, o.Name)
+	default: // nothing for jobs
 	}
 }

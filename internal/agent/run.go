@@ -177,6 +177,7 @@ func (d *daemon) serve(ctx context.Context) error {
 	for _, h := range d.cfg.halves() {
 		g.Go(func() error { d.serveLive(ctx, h); return nil })
 	}
+	g.Go(func() error { d.serveActs(ctx); return nil })
 	if d.halves[fault.HalfHost] != nil {
 		g.Go(func() error { d.serveChecks(ctx, serveChecks); return nil })
 	}

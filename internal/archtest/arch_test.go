@@ -81,7 +81,7 @@ var layers = map[string][]string{
 var pure = []string{
 	"pkg/fault", "pkg/torus/grid", "pkg/torus", "pkg/torus/chanmask", "pkg/torus/diagnosis", "pkg/torus/mapping", "pkg/torus/express", "pkg/torus/procedure", "pkg/mangle", "pkg/watchdog", "pkg/servicenet", "pkg/awareness", "pkg/selftest",
 	"pkg/servicenet/checksum", "pkg/servicenet/keys", "pkg/servicenet/bulk",
-	"internal/agent/jobs",
+	"internal/agent/jobs", "internal/agent/acts",
 	"internal/agent/hostcore", "internal/agent/dnpcore", "internal/agent/delivery", "internal/agent/moves", "internal/agent/told", "internal/agent/tests", "internal/agent/recovery", "internal/supervisor/configurer", "internal/supervisor/downflow", "internal/supervisor/orderer", "internal/supervisor/peering", "internal/agent/peers", "internal/supervisor/procedure", "internal/supervisor/paths", "internal/supervisor/region", "internal/supervisor/selector", "internal/supervisor/fanout/ring",
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
@@ -329,7 +329,7 @@ func TestNoInit(t *testing.T) {
 }
 
 // daemonFiles are what of internal/agent is not a half: the daemon that starts the halves and their checks.
-var daemonFiles = []string{"internal/agent/run.go", "internal/agent/runctl.go", "internal/agent/runhalf.go", "internal/agent/runprocess.go"}
+var daemonFiles = []string{"internal/agent/run.go", "internal/agent/runctl.go", "internal/agent/runhalf.go", "internal/agent/runprocess.go", "internal/agent/runacts.go"}
 
 // TestHalvesStartNoProcesses: a half is real-time, and to start a process keeps all of it waiting until a process of the
 // ordinary class has run, on a loaded machine for longer than it may be silent. So nothing of ours that a half is made of does.

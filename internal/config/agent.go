@@ -75,6 +75,8 @@ type Agent struct {
 	Procedure ProcedureConfig `json:"procedure"`
 	// Jobs is the socket for the jobs on the node, and who may do what there.
 	Jobs JobsConfig `json:"jobs"`
+	// Responses is what supervisors may have this node do when they respond to a fault.
+	Responses ResponsesConfig `json:"responses,omitzero"`
 	// Injection opens the fault-injection hooks. Only clusters on one machine made by lofamoctl set
 	// it. Default false.
 	Injection bool `json:"injection,omitempty"`

@@ -225,6 +225,7 @@ func (a Agent) Validate() error {
 		p.bad("procedure.start", s, "%s or %s", ProcedureNever, ProcedureOnEvidence)
 	}
 	a.Jobs.validate(p)
+	a.Responses.validate(p)
 	if a.HTTP != "" {
 		p.listen("http", a.HTTP)
 	}

@@ -55,6 +55,22 @@ func ExecutorPoints() []Point {
 	return []Point{ExecutorAdmitted, ExecutorWritten, ExecutorRenamed, ExecutorIntended, ExecutorFenced, ExecutorActed, ExecutorEnded}
 }
 
+// The points of an act that a response has a node make, in its recovery daemon, in the order of the act. Nothing but an order passes them, so that they are
+// not among Points.
+const (
+	ActAdmitted Point = "act-admitted" // it is kept that the attempt is under way, and nothing is done
+	ActNoted    Point = "act-noted"    // what the next attempt has to know is kept, and nothing is done
+	ActMade     Point = "act-made"     // it is done, and how it ended is not kept
+	ActKept     Point = "act-kept"     // that is kept
+)
+
+// The points of the supervisor that has a node act.
+const (
+	NodeOrder   Point = "node-order"   // an order to act, or a change of a mask, is about to be sent or committed
+	NodeOrdered Point = "node-ordered" // it was
+	NodeHeard   Point = "node-heard"   // the agent's word has come, and nobody knows it
+)
+
 // Action is what a point does.
 type Action uint8
 
@@ -109,6 +125,11 @@ func Points() (halves, daemon []Point) {
 		}, []Point{
 			DaemonDetected, DaemonGone, DaemonAnnounced, DaemonStarted,
 		}
+}
+
+// ActPoints lists the points of acts.
+func ActPoints() []Point {
+	return []Point{ActAdmitted, ActNoted, ActMade, ActKept, NodeOrder, NodeOrdered, NodeHeard}
 }
 
 // File returns the name of the file in a state directory that arms the points of a process at its start:

@@ -286,6 +286,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.onOpened(now, ev.Opened)
 	case Sealed:
 		m.onSealed(now, ev)
+	case Acted:
+		m.onActed(ev)
 	case RaiseEureka:
 		m.onRaiseEureka(now, ev)
 	case ArriveAt:

@@ -148,7 +148,8 @@ type Seal struct {
 	Peers     *lofamov1.PeerStatus
 	// Configuration says which configuration of the torus is known.
 	Configuration *lofamov1.ConfigurationStatus
-	Attempt       int // from 1: the first of a report goes by the own host if that can send
+	Act           *lofamov1.ActStatus // what became of an order to act
+	Attempt       int                 // from 1: the first of a report goes by the own host if that can send
 }
 
 // NoteKind sorts what is worth a line in the log.
@@ -190,8 +191,9 @@ type Note struct {
 type Output struct {
 	delivery.Effects
 	Keep            []Keep
-	KeepExpress     []express.Keep // places of broadcasts to store or free
-	KeepSeen        []byte         // the broadcasts that were seen, to store after KeepExpress; nil: as before
+	KeepExpress     []express.Keep       // places of broadcasts to store or free
+	KeepSeen        []byte               // the broadcasts that were seen, to store after KeepExpress; nil: as before
+	Acts            []*lofamov1.ActOrder // for whoever makes acts here: Acted follows, or they are asked again
 	Stores          []Store
 	Details         []Extension // torus.Detail words
 	Causes          []Extension // host words of neighbours whose host is dead

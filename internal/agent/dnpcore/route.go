@@ -172,6 +172,8 @@ func (m *Machine) onOpened(now time.Time, o servicenet.Opened) {
 		m.onPeerOrder(now, body.PeerOrder)
 	case *lofamov1.Message_MapOrder:
 		m.onMapOrder(now, body.MapOrder, o.Name)
+	case *lofamov1.Message_ActOrder:
+		m.onActOrder(body.ActOrder, o.Raw)
 	case *lofamov1.Message_TorusConfiguration:
 		m.onTorusConfiguration(now, body.TorusConfiguration, o.Raw)
 	case *lofamov1.Message_BulkRequest:

@@ -143,6 +143,7 @@ type Send struct {
 	// Findings say to a diagnosis order that this half lives, Procedure to one for the fault management procedure.
 	Findings  *lofamov1.DiagnosisFindings
 	Procedure *lofamov1.ProcedureStatus
+	Act       *lofamov1.ActStatus // what became of an order to act
 
 	Status *lofamov1.DeliveryStatus // to go with Reports; nil: none
 	Health servicenet.Health        // to go with Reports
@@ -199,5 +200,6 @@ type Output struct {
 	Notes     []Note
 	Learned   []fault.NodeID // nodes of which something else is known now
 	Aged      bool           // whether what is known is stale has changed
+	Acts      []Act          // orders for whoever makes acts here: Acted follows, or they are asked again
 	Wake      time.Time
 }

@@ -189,6 +189,8 @@ func (m *Machine) Step(now time.Time, ev Event) Output {
 		m.stateSelf(now)
 	case Hint:
 		m.onHint(now, ev.Event)
+	case Acted:
+		m.onActed(ev)
 	case Neighbours:
 		m.onNeighbours(now, ev.Topo)
 	}

@@ -44,6 +44,8 @@ func (m *Machine) onReceived(now time.Time, ev Received) {
 		m.passOrder(ev, body.PeerOrder.GetNode())
 	case *lofamov1.Message_MapOrder: // likewise
 		m.passOrder(ev, body.MapOrder.GetNode())
+	case *lofamov1.Message_ActOrder:
+		m.onActOrder(ev, body.ActOrder)
 	case *lofamov1.Message_TorusConfiguration: // the DNP half's, which broadcasts it
 		m.passOrder(ev, string(m.self))
 	case *lofamov1.Message_BulkRequest, *lofamov1.Message_BulkPull: // the shell's

@@ -31,6 +31,7 @@ type eurekas struct {
 	number    uint64
 	asked     map[uint64]chan jobs.Mail // by the number of the request
 	listeners map[*listener]uint32      // and the user who listens
+	announced []string                  // steps of responses of which the jobs here have heard, the newest last
 }
 
 // listener is one watch.
@@ -131,15 +132,20 @@ func (e *eurekas) deliver(m *lofamov1.JobEureka) {
 		if l.job != m.GetJob() || m.GetUid() != l.uid && m.GetUid() != 0 {
 			continue
 		}
-		if len(l.queue) >= maxWaiting {
-			l.queue = slices.Delete(l.queue, 0, 1)
-			l.missed++
-		}
-		l.queue = append(l.queue, said)
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.add(said)
+	}
+}
+
+// add queues a eureka for a listener; the oldest is dropped when too many wait. It is called under the mutex.
+func (l *listener) add(said *lofamov1.Eureka) {
+	if len(l.queue) >= maxWaiting {
+		l.queue = slices.Delete(l.queue, 0, 1)
+		l.missed++
+	}
+	l.queue = append(l.queue, said)
+	select {
+	case l.wake <- struct{}{}:
+	default:
 	}
 }
 

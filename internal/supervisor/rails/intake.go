@@ -98,8 +98,8 @@ type IntakeConfig struct {
 	// Configurations may be nil: of a parent of regions.
 	Configurations Configurations
 	// Acts may be nil: nobody orders any.
-	Acts Acts
-	Border         Border // nil: there are no other regions
+	Acts   Acts
+	Border Border // nil: there are no other regions
 	// Workers verify signatures; 0 stands for 2.
 	Workers int
 	// Queue bounds the datagrams that wait for a worker; 0 stands for 2,048. When it is full new ones

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/sensor/source"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/hostcore"
+)
+
+// acting passes on orders to act, which a half has verified, to whoever makes acts on this node, beside the half and without its mutex: that one writes to
+// the disk before he answers. An order that finds no room is dropped: the supervisor asks again.
+type acting struct {
+	waiting chan actAsked
+}
+
+// actAsked is an order that waits.
+type actAsked struct {
+	order *lofamov1.ActOrder
+	// made makes an act that is the half's own to make, and answer takes what became of the order. Both are called without any lock.
+	made   func(ctx context.Context) acts.Result
+	answer func(*lofamov1.ActStatus)
+}
+
+// actsWaiting bounds the orders that wait; a leader has few of them for a node, and says them again.
+const actsWaiting = 16
+
+// actsWithin bounds how long is waited for an answer: a disk may hang.
+const actsWithin = 10 * time.Second
+
+func newActing() acting { return acting{waiting: make(chan actAsked, actsWaiting)} }
+
+// take takes an order. It does not block.
+func (a acting) take(asked actAsked) {
+	select {
+	case a.waiting <- asked:
+	default:
+	}
+}
+
+// run passes orders on until ctx ends. It sleeps while there are none.
+func (a acting) run(ctx context.Context, stateDir string) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case asked := <-a.waiting:
+			if st := asked.pass(ctx, stateDir); st != nil {
+				asked.answer(st)
+			}
+		}
+	}
+}
+
+// pass returns what became of the order; nil: nobody says so, and the supervisor asks again.
+func (a actAsked) pass(ctx context.Context, stateDir string) *lofamov1.ActStatus {
+	ctx, cancel := context.WithTimeout(ctx, actsWithin)
+	defer cancel()
+	o := acts.FromWire(a.order)
+	s, err := ask.Tell(ctx, stateDir, &o)
+	switch {
+	case errors.Is(err, ask.ErrNobody) && o.Ask:
+		s = acts.Status{State: acts.Unchanged, Detail: err.Error()}
+	case err != nil: // also while the daemon is being restarted: it may have begun
+		return nil
+	case s.Yours:
+		r := acts.Result{State: acts.Unchanged, Detail: "the host half of this node does not live"}
+		if a.made != nil {
+			r = a.made(ctx)
+		}
+		if err := ask.Ended(ctx, stateDir, acts.Ended{Attempt: o.Attempt, State: r.State, Detail: r.Detail}); err != nil {
+			return nil
+		}
+		s.State, s.Detail = r.State, r.Detail
+	}
+	st := &lofamov1.ActStatus{
+		Response: o.Response, Step: uint32(o.Step), Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: source.Detail(s.Detail),
+		Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed[:min(len(s.Allowed), servicenet.MaxActAllowed)],
+	}
+	return st
+}
+
+// toAct passes on what a supervisor has the node do. Of this half's own is alone to tell jobs: it has the signed word that all others verify.
+func (h *hostHalf) toAct(a hostcore.Act) {
+	h.acting.take(actAsked{
+		order: a.Order,
+		made: func(ctx context.Context) acts.Result {
+			links, err := h.local.Announce(ctx, a.Order, a.By(), a.Envelope)
+			switch {
+			case status.Code(err) == codes.Unavailable: // perhaps the DNP half has told others
+				return acts.Result{State: acts.NotKnown, Detail: status.Convert(err).Message()}
+			case err != nil:
+				return acts.Result{State: acts.Unchanged, Detail: status.Convert(err).Message()}
+			}
+			return acts.Result{State: acts.Done, Detail: fmt.Sprintf("raised in the torus over %d links", links)}
+		},
+		answer: func(st *lofamov1.ActStatus) { h.step(hostcore.Acted{Act: a, Status: st}) },
+	})
+}
+
+// toAct passes on what came by the torus for a host half that does not live.
+func (d *dnpHalf) toAct(orders []*lofamov1.ActOrder) {
+	for _, o := range orders {
+		d.acting.take(actAsked{order: o, answer: func(st *lofamov1.ActStatus) { d.step(dnpcore.Acted{Status: st}) }})
+	}
+}

@@ -1,0 +1,256 @@
+// Package doer makes the acts that responses want of a node (seed 001 §II: local readjustment), and keeps its ledger of them (package acts). It belongs into
+// the recovery daemon, a process of the ordinary scheduling class that may start programs: a half never imports it. Halves pass orders on, which they have
+// verified, by a socket that only the owner of the state directory may use, and ask for what became of them.
+//
+// What may be ordered at all is in the agent's configuration, and none of it is by default.
+package doer
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/durable"
+	"github.com/lofamo/lofamo/internal/agent/keeper"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// Config of a doer.
+type Config struct {
+	Node     fault.NodeID
+	StateDir string
+	Allowed  config.ResponsesConfig
+	Sysfs    string   // root of the kernel's sysfs
+	Env      []string // of check programs
+	// Restart ends a half and has it started again, and returns when it has passed its self-test, or cannot. note keeps a word for the attempt after this one
+	// before anything is done; earlier is that of the attempt before, or empty. nil: nobody does that here.
+	Restart func(ctx context.Context, half fault.Half, earlier string, note func(string) error) acts.Result
+	Log     *slog.Logger
+}
+
+// Doer makes acts. Its methods may be called from any goroutine.
+type Doer struct {
+	cfg Config
+
+	mu sync.Mutex // of the ledger's file within this process; the lock file is against other daemons of this node
+	// busy are the kinds of which an act is under way: another one waits for its own turn elsewhere.
+	busy map[string]bool
+	// ended are results that could not be kept.
+	ended map[acts.Attempt]acts.Result
+	wg    sync.WaitGroup
+	stop  context.Context
+}
+
+// New returns a doer. Acts that it begins end with ctx.
+func New(ctx context.Context, cfg Config) *Doer {
+	return &Doer{cfg: cfg, busy: map[string]bool{}, ended: map[acts.Attempt]acts.Result{}, stop: ctx}
+}
+
+// Begin says that the daemon of a half begins: what its predecessor had under way is not known any more.
+func (d *Doer) Begin(half fault.Half) error {
+	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, acts.File)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return d.change(func(l *acts.Ledger) (bool, error) { return l.Interrupt(half), nil })
+}
+
+// Wait waits until no act is under way.
+func (d *Doer) Wait() { d.wg.Wait() }
+
+// Ask answers an order, and begins the act if it is to be begun.
+func (d *Doer) Ask(o *acts.Order) acts.Status {
+	allowed := d.cfg.Allowed.Kinds()
+	if len(allowed) == 0 && !o.Undo {
+		return acts.Status{State: acts.Unchanged, Detail: "the agent's configuration allows no acts (responses)"}
+	}
+	if o.Ask {
+		var s acts.Status
+		err := d.change(func(l *acts.Ledger) (keep bool, err error) { s, keep = l.Look(time.Now(), o); return keep, nil })
+		if err != nil {
+			return refusal(err)
+		}
+		s.Allowed = allowed
+		return d.orEnded(o.Attempt, s)
+	}
+	s, begin, err := d.admit(o, allowed)
+	if err != nil {
+		return refusal(err)
+	}
+	if !begin {
+		return d.orEnded(o.Attempt, s)
+	}
+	failpoint.Hit(failpoint.ActAdmitted)
+	if o.Kind == acts.KindEureka {
+		s.Yours = true
+		return s
+	}
+	d.wg.Go(func() { d.make(*o) })
+	return s
+}
+
+func refusal(err error) acts.Status {
+	return acts.Status{State: acts.Unchanged, Detail: err.Error()}
+}
+
+// admit has the ledger keep an attempt that is to be made.
+func (d *Doer) admit(o *acts.Order, allowed []string) (s acts.Status, begin bool, err error) {
+	err = d.change(func(l *acts.Ledger) (bool, error) {
+		if s, begin = l.Admit(time.Now(), o); !begin {
+			return false, nil
+		}
+		if err := d.may(o, allowed); err != nil { // an attempt that was not admitted may come again, once that is otherwise
+			begin = false
+			return false, err
+		}
+		return true, nil
+	})
+	if err == nil && begin {
+		return s, true, nil
+	}
+	if begin { // it could not be kept
+		d.mu.Lock()
+		delete(d.busy, o.Kind)
+		d.mu.Unlock()
+	}
+	return s, false, err
+}
+
+// may says why an act is not begun; nil: it is, and its kind is busy from now on. It is called under the mutex.
+func (d *Doer) may(o *acts.Order, allowed []string) error {
+	switch {
+	case !o.Undo && !slices.Contains(allowed, o.Kind): // what was done while it was allowed is put back all the same
+		return fmt.Errorf("the agent's configuration does not allow %s", o.Kind)
+	case o.Kind == acts.KindEureka:
+		return nil
+	case d.busy[o.Kind]:
+		return fmt.Errorf("another act of kind %s is under way on this node", o.Kind)
+	case d.stop.Err() != nil:
+		return errors.New("the recovery daemon ends")
+	}
+	d.busy[o.Kind] = true
+	return nil
+}
+
+// make makes an act, and keeps how it ended.
+func (d *Doer) make(o acts.Order) {
+	ctx, cancel := context.WithCancel(d.stop) // not a deadline: an act tells its own time from the daemon's end by the cause
+	defer cancel()
+	timer := time.AfterFunc(o.Timeout(), cancel)
+	defer timer.Stop()
+	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.Attempt.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
+	r := d.act(ctx, &o)
+	failpoint.Hit(failpoint.ActMade)
+	d.end(o.Attempt, r)
+	d.mu.Lock()
+	delete(d.busy, o.Kind)
+	d.mu.Unlock()
+	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.Attempt.String(), "state", r.State.String(), "detail", r.Detail)
+	failpoint.Hit(failpoint.ActKept)
+}
+
+func (d *Doer) act(ctx context.Context, o *acts.Order) acts.Result {
+	switch o.Kind {
+	case acts.KindRestartHalf:
+		return d.restart(ctx, o)
+	case acts.KindLimitFrequency:
+		return d.frequency(o)
+	case acts.KindCheck:
+		return d.check(ctx, o)
+	}
+	return acts.Result{State: acts.Unchanged, Detail: fmt.Sprintf("kind %s is not known here", o.Kind)}
+}
+
+// Ended takes how an act ended that was a half's own to do.
+func (d *Doer) Ended(e acts.Ended) { d.end(e.Attempt, acts.Result{State: e.State, Detail: e.Detail}) }
+
+// end keeps how an attempt ended; what the disk does not take is remembered for as long as this process lives.
+func (d *Doer) end(a acts.Attempt, r acts.Result) {
+	err := d.change(func(l *acts.Ledger) (bool, error) { l.End(a, r); return true, nil })
+	if err != nil {
+		d.cfg.Log.Error("how an act ended cannot be kept", "of", a.String(), "err", err)
+		d.mu.Lock()
+		d.ended[a] = r
+		d.mu.Unlock()
+	}
+}
+
+func (d *Doer) orEnded(a acts.Attempt, s acts.Status) acts.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r, ok := d.ended[a]; ok && s.State == acts.UnderWay {
+		s.State, s.Detail = r.State, r.Detail
+	}
+	return s
+}
+
+// note returns what keeps a word for the attempt after this one.
+func (d *Doer) note(a acts.Attempt) func(string) error {
+	return func(word string) error {
+		return d.change(func(l *acts.Ledger) (bool, error) { l.Note(a, word); return true, nil })
+	}
+}
+
+// earlier are the attempts at the same step before this one, the newest first.
+func (d *Doer) earlier(o *acts.Order) (out []acts.Entry, err error) {
+	err = d.change(func(l *acts.Ledger) (bool, error) { out = l.Earlier(o); return false, nil })
+	return out, err
+}
+
+// change gives the ledger to whoever looks at it or changes it, and keeps it, on the disk, when he says so. A ledger that cannot be read is nobody's: what
+// it has refused would be admitted by another one. A person removes it.
+func (d *Doer) change(do func(*acts.Ledger) (keep bool, err error)) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	lock, err := os.OpenFile(filepath.Join(d.cfg.StateDir, acts.Lock), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fmt.Errorf("ledger of acts: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("ledger of acts: %w", err)
+	}
+	path := filepath.Join(d.cfg.StateDir, acts.File)
+	fresh := false
+	var l *acts.Ledger
+	b, err := durable.Read(path, acts.MaxLedger)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		l, fresh = &acts.Ledger{Life: rand.Uint64() | 1}, true
+	case err == nil:
+		l, err = acts.Decode(b)
+	}
+	if l == nil {
+		return fmt.Errorf("%s cannot be read, so that nothing is done until somebody removes it: %w", acts.File, err)
+	}
+	boot, err := keeper.BootID()
+	if err != nil {
+		return err
+	}
+	l.Rebooted(hex.EncodeToString(boot[:]))
+	keep, err := do(l)
+	if err != nil || !keep && !fresh {
+		return err
+	}
+	if b, err = l.Encode(); err != nil {
+		return fmt.Errorf("ledger of acts: %w", err)
+	}
+	if err := durable.Replace(path, b); err != nil {
+		return fmt.Errorf("%s cannot be written: %w", acts.File, err)
+	}
+	return nil
+}

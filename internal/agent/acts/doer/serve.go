@@ -1,0 +1,46 @@
+package doer
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+)
+
+// maxBody bounds a request, in bytes: an order is one datagram.
+const maxBody = 16 << 10
+
+// Handler serves the socket of the daemon that looks after a half.
+func (d *Doer) Handler(half fault.Half) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+acts.PathAct, func(w http.ResponseWriter, r *http.Request) {
+		var o acts.Order
+		if !read(w, r, &o) {
+			return
+		}
+		if o.Half() != half {
+			http.Error(w, fmt.Sprintf("acts of kind %s are for the daemon of the %s half", o.Kind, o.Half()), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(d.Ask(&o)) // whoever asks and is gone asks again
+	})
+	mux.HandleFunc("POST "+acts.PathEnded, func(w http.ResponseWriter, r *http.Request) {
+		var e acts.Ended
+		if read(w, r, &e) {
+			d.Ended(e)
+		}
+	})
+	return mux
+}
+
+func read(w http.ResponseWriter, r *http.Request, into any) bool {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(into); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,66 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/jobs"
+	"github.com/lofamo/lofamo/pkg/servicenet"
+)
+
+// What supervisors have to say to jobs (eurekas of responses). The supervisor's own envelope is what is broadcast, so that every node verifies it, and nobody
+// who is not a supervisor can say it. It is for all jobs, and each hears it once, however often and by whichever node it was raised.
+
+// announceTopic is the topic of what supervisors say.
+const announceTopic = "lofamo"
+
+// announced bounds how many responses' words are remembered.
+const maxAnnounced = 256
+
+// Announce raises a supervisor's word in the torus, and tells the jobs here. It returns over how many links it goes.
+func (s *Server) Announce(ctx context.Context, o *lofamov1.ActOrder, supervisor string, envelope []byte) (links uint8, err error) {
+	if o.GetKind() != acts.KindEureka {
+		return 0, fmt.Errorf("kind %s: want %s", o.GetKind(), acts.KindEureka)
+	}
+	if n := len(envelope); n > jobs.MaxEnvelope {
+		return 0, fmt.Errorf("the order has %d bytes: a broadcast takes %d", n, jobs.MaxEnvelope)
+	}
+	number, answer, err := s.eurekas.begin(time.Now(), 0, s.half.SinceBoot())
+	if err != nil {
+		return 0, err
+	}
+	defer s.eurekas.finish(number)
+	if links, err = s.post(ctx, jobs.Mail{Kind: jobs.Raise, Request: number, Priority: servicenet.MaxEurekaUrgency, Envelope: envelope}, answer); err != nil {
+		return 0, err
+	}
+	s.Announced(o, supervisor)
+	return links, nil
+}
+
+// Announced takes a supervisor's verified word, which another node has raised. It does not block.
+func (s *Server) Announced(o *lofamov1.ActOrder, supervisor string) {
+	if o.GetKind() == acts.KindEureka {
+		s.eurekas.announce(o, supervisor)
+	}
+}
+
+func (e *eurekas) announce(o *lofamov1.ActOrder, supervisor string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	owner := acts.FromWire(o)
+	if key := owner.Owner(); slices.Contains(e.announced, key) {
+		return
+	} else if e.announced = append(e.announced, key); len(e.announced) > maxAnnounced {
+		e.announced = slices.Delete(e.announced, 0, 1)
+	}
+	for l := range e.listeners {
+		l.add(&lofamov1.Eureka{
+			Job: l.job, Topic: announceTopic, Body: []byte(owner.Parameters["text"]), Node: o.GetNode(), Priority: servicenet.MaxEurekaUrgency,
+			Supervisor: supervisor, Target: o.GetTarget(), Response: o.GetResponse(),
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// ResponsesConfig is what supervisors may have this node do when they respond to a fault (docs/responses-node.md). All of it is off by default, and the
+// recovery daemon (lofamo-agent run) does it. That a link is masked is not among it: it is the supervisors' own word.
+type ResponsesConfig struct {
+	// RestartHalf allows node.restart-half: one half at a time is ended and started again. Default false.
+	RestartHalf bool `json:"restartHalf,omitempty"`
+	// LimitFrequency allows node.limit-frequency: scaling_max_freq of all cpufreq policies below sensors.sysfs is lowered, and put back. Whoever runs
+	// lofamo-agent run needs to be allowed to write there. Default false.
+	LimitFrequency bool `json:"limitFrequency,omitempty"`
+	// LowestFrequency is what it may be lowered to at most, in percent of what the processors can. 10 to 100. Default 40.
+	LowestFrequency int `json:"lowestFrequency,omitempty"`
+	// Eureka allows eureka: this node tells all others of the torus what a response has to say to jobs. Default false.
+	Eureka bool `json:"eureka,omitempty"`
+	// Checks allow node.check, each for one program. At most 32. Default none.
+	Checks []ResponseCheck `json:"checks,omitempty"`
+}
+
+// ResponseCheck is a program that node.check may run, without a shell, with this environment's variables and LOFAMO_NODE, LOFAMO_TARGET, LOFAMO_RESPONSE and
+// LOFAMO_ATTEMPT. It ends with code 0 when all is well, or is now; with 1 when it is not, and nothing was changed; with 2 when it is not, and something was changed.
+type ResponseCheck struct {
+	// Name by which a policy names it: 1 to 63 of a-z, 0-9 and '-', the first and last no '-'. Required.
+	Name string `json:"name"`
+	// Command is the program's absolute path, then its arguments. Required.
+	Command []string `json:"command"`
+	// Timeout is when it is killed, with its process group, where the policy's step does not end before. 100ms to 1h. Default 30s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// Defaults and bounds.
+const (
+	defaultLowestFrequency = 40
+	maxResponseChecks      = 32
+)
+
+// LowestPercent is what LowestFrequency stands for.
+func (r ResponsesConfig) LowestPercent() int {
+	if r.LowestFrequency == 0 {
+		return defaultLowestFrequency
+	}
+	return r.LowestFrequency
+}
+
+// Limit is what Timeout stands for.
+func (c ResponseCheck) Limit() time.Duration {
+	if c.Timeout == 0 {
+		return 30 * time.Second
+	}
+	return c.Timeout.D()
+}
+
+// Kinds are the kinds of acts that it allows, ascending.
+func (r ResponsesConfig) Kinds() []string {
+	var out []string
+	for _, k := range []struct {
+		name string
+		may  bool
+	}{{"eureka", r.Eureka}, {"node.check", len(r.Checks) > 0}, {"node.limit-frequency", r.LimitFrequency}, {"node.restart-half", r.RestartHalf}} {
+		if k.may {
+			out = append(out, k.name)
+		}
+	}
+	return out
+}
+
+var responseCheckName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func (r ResponsesConfig) validate(p *problems) {
+	if f := r.LowestFrequency; f != 0 && (f < 10 || f > 100) {
+		p.bad("responses.lowestFrequency", f, "10 to 100 percent")
+	}
+	if n := len(r.Checks); n > maxResponseChecks {
+		p.bad("responses.checks", n, "at most %d", maxResponseChecks)
+	}
+	var names []string
+	for i, c := range r.Checks {
+		field := fmt.Sprintf("responses.checks[%d]", i)
+		if !responseCheckName.MatchString(c.Name) {
+			p.bad(field+".name", c.Name, "1 to 63 of a-z, 0-9 and '-', the first and last no '-'")
+		}
+		if slices.Contains(names, c.Name) {
+			p.bad(field+".name", c.Name, "each name once")
+		}
+		names = append(names, c.Name)
+		if len(c.Command) == 0 || !filepath.IsAbs(c.Command[0]) {
+			p.bad(field+".command", fmt.Sprint(c.Command), "a program's absolute path, then its arguments")
+		}
+		if l := c.Limit(); l < 100*time.Millisecond || l > time.Hour {
+			p.bad(field+".timeout", l, "100ms to 1h")
+		}
+	}
+}

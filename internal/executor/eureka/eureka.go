@@ -1,0 +1,85 @@
+// Package eureka tells the jobs of all nodes what a response has to say (seed 003 §4.1, §4.4.3): one node is given the supervisor's signed word, broadcasts it
+// through the torus, and every host half that verifies it tells those who watch eurekas. It needs the service network to one node alone.
+//
+// Jobs hear a step's word once, however many attempts are made by however many nodes: host halves remember it.
+package eureka
+
+import (
+	"context"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/node"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Actor has a node's agent make an attempt.
+type Actor interface {
+	Make(ctx context.Context, node fault.NodeID, j executor.Job, askFor time.Duration) executor.Result
+}
+
+var _ Actor = (*node.Actor)(nil)
+
+// Raisers says which nodes may be given the word, those that are well and near what it is about first. It does not block.
+type Raisers func(about response.Target, members []fault.NodeID) []fault.NodeID
+
+// How many nodes are tried, and for how long each is asked whether it is there.
+const (
+	maxRaisers = 4
+	askFor     = 2 * time.Second
+)
+
+// Executor is for the kind eureka.
+type Executor struct {
+	actor   Actor
+	raisers Raisers
+}
+
+// New returns it.
+func New(actor Actor, raisers Raisers) *Executor { return &Executor{actor, raisers} }
+
+// Do implements executor.Executor.
+func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	if j.Kind != response.Eureka || j.Undo {
+		return executor.Unchanged("kind %s, undo %t: want %s, which cannot be undone", j.Kind, j.Undo, response.Eureka)
+	}
+	nodes := e.raisers(j.Target, j.Members)
+	nodes = nodes[:min(len(nodes), maxRaisers)]
+	if len(nodes) == 0 {
+		return executor.Unchanged("there is no node that is well, to raise it")
+	}
+	var last executor.Result
+	unsure := false
+	for i, id := range nodes {
+		// Of what is left each may have its share, so that the last is asked too.
+		left := time.Until(deadline(ctx, j.Timeout))
+		share, cancel := context.WithTimeout(ctx, left/time.Duration(len(nodes)-i))
+		last = e.actor.Make(share, id, j, askFor)
+		cancel()
+		switch last.Outcome {
+		case response.Succeeded:
+			return executor.Done("by %s: %s", id, last.Detail)
+		case response.StaleToken:
+			return last
+		case response.NotKnown:
+			unsure = true
+		default:
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if unsure {
+		return executor.NotKnown("%s", last.Detail)
+	}
+	return last
+}
+
+func deadline(ctx context.Context, timeout time.Duration) time.Time {
+	at := time.Now().Add(timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(at) {
+		return d
+	}
+	return at
+}

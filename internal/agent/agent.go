@@ -264,12 +264,17 @@ func (a *alarm) set(now time.Time) {
 	a.timer.Reset(t.Sub(now))
 }
 
-// inStep waits for the next multiple of the period on the machine's monotonic clock and returns the
+// maxStep bounds the steps in which DNP halves begin: what all that share a machine do at the same moment holds up everything else there, a
+// eureka above all, and the longer their period, the more of them will share one.
+const maxStep = 25 * time.Millisecond
+
+// inStep waits for the next multiple of the period, but at most of maxStep, on the machine's monotonic clock, and returns the
 // time then. DNP halves that begin so send at the same moments: several packets come with one
 // wake-up where neighbours share a machine, and nothing changes where they do not. Host halves have no neighbours: of those of many nodes on
 // one machine each would only wait for all others.
 func inStep(period time.Duration) time.Time {
-	time.Sleep(period - time.Duration(monotonic())%period)
+	step := min(period, maxStep)
+	time.Sleep(step - time.Duration(monotonic())%step)
 	return time.Now()
 }
 

@@ -54,7 +54,7 @@ func onEurekas(ctx context.Context, o options, dims grid.Dims, preset string, do
 
 // table measures both with shares of the links dead.
 func (e *eurekaBench) table(ctx context.Context, preset string, samples int) error {
-	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, one supervisor, preset %s, %d eurekas from nodes drawn at random and as many barriers of all that are connected, of each kind, 30 ms apart, for each row. Times are a job's: from the call of "+
+	e.o.out.f("\n### Eurekas and barriers\n\nOn %s, %d nodes, one supervisor, preset %s, %d eurekas from nodes drawn at random and as many barriers of all that are connected, of each kind, 30 ms apart, for each row, which begins when nothing has changed in the fault map for 5 s. Times are a job's: from the call of "+
 		"`RaiseEureka` to the last process at another node that has it; from the call of the last to arrive at a barrier, drawn at random, 100 ms after the others, to the last return; and where all arrive at once, "+
 		"from the first call to the last return. Host halves, mailboxes and sockets are included.\n\n",
 		e.o.dims, len(e.nodes), preset, samples)
@@ -160,6 +160,9 @@ func (e *eurekaBench) row(ctx context.Context, share float64, samples int) (err 
 	if err := e.cut(ctx, share); err != nil {
 		return err
 	}
+	if err := e.settled(ctx); err != nil {
+		return err
+	}
 	from := e.component()
 	var last measure.Latencies
 	for i := range samples {
@@ -183,6 +186,24 @@ func (e *eurekaBench) row(ctx context.Context, share float64, samples int) (err 
 	e.o.out.f("| %.0f %% | %d of %d | %s | %s | %s | %s | %s | %s |\n", 100*share, len(from), len(e.nodes), measure.Millis(last.Median()), measure.Millis(last.P99()),
 		measure.Millis(passed[0].Median()), measure.Millis(passed[0].P99()), measure.Millis(passed[1].Median()), measure.Millis(passed[1].P99()))
 	return nil
+}
+
+// calm is for how long nothing must have changed in the fault map before a row begins: a start, and links that have just been cut, have nodes
+// report, negotiate and ask, and what is measured is no longer eurekas alone.
+const calm = 5 * time.Second
+
+// settled waits until nothing has changed for a while.
+func (e *eurekaBench) settled(ctx context.Context) error {
+	limit := time.Now().Add(2 * time.Minute)
+	for seen, since := e.lab.Mark(), time.Now(); time.Since(since) < calm; pause(ctx, 100*time.Millisecond) {
+		if time.Now().After(limit) {
+			return errors.New("the fault map changes all the time")
+		}
+		if n := e.lab.Mark(); n != seen {
+			seen, since = n, time.Now()
+		}
+	}
+	return ctx.Err()
 }
 
 // cut kills a share of the links, both ways.

@@ -40,6 +40,11 @@ test: build ## all tests, with the race detector and real processes
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestMillionReports ./pkg/servicenet -model.reports 1000000
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
+# Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.
+.PHONY: kube
+kube: ## kube-apiserver and etcd in .tools/kube, from source: 5 to 8 minutes, once
+	hack/kube/build $(TOOLS)/kube
+
 .PHONY: check
 check: check-format check-vet check-lint check-generate check-arch check-vuln ## everything but the tests
 
@@ -51,7 +56,7 @@ check-format:
 .PHONY: check-vet
 check-vet:
 	go vet ./...
-	go vet -tags lofamo_failpoint ./internal/failpoint ./internal/agent/...
+	go vet -tags lofamo_failpoint ./internal/failpoint ./internal/agent/... ./internal/executor/...
 	cd bench && go vet ./...
 
 .PHONY: check-lint

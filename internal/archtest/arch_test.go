@@ -60,6 +60,8 @@ var layers = map[string][]string{
 	"internal/freeport":       {},
 	"internal/fixedseed":      {},
 	"internal/failpoint":      {},
+	"internal/kubetest":       {"internal/freeport"},
+	"hack/kube":               {},
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},
@@ -86,7 +88,7 @@ var pure = []string{
 	"pkg/torus/routing",
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",
-	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit",
+	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit", "internal/executor/kubernetes/nodeplan",
 }
 
 // impureImports must not appear in a pure package.

@@ -71,6 +71,20 @@ const (
 	NodeHeard   Point = "node-heard"   // the agent's word has come, and nobody knows it
 )
 
+// The points of the executor at Kubernetes.
+const (
+	KubernetesRead    Point = "kubernetes-read"    // the node is about to be read
+	KubernetesWrite   Point = "kubernetes-write"   // a write, or an event, is about to be sent
+	KubernetesWritten Point = "kubernetes-written" // it was sent, and nobody has looked at the answer
+	KubernetesEvict   Point = "kubernetes-evict"   // the eviction of one pod is about to be sent
+	KubernetesEvicted Point = "kubernetes-evicted" // it was sent, and nobody has looked at the answer
+)
+
+// KubernetesPoints lists the points of the executor at Kubernetes.
+func KubernetesPoints() []Point {
+	return []Point{KubernetesRead, KubernetesWrite, KubernetesWritten, KubernetesEvict, KubernetesEvicted}
+}
+
 // Action is what a point does.
 type Action uint8
 

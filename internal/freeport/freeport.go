@@ -6,6 +6,7 @@
 package freeport
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -29,13 +30,22 @@ func IP() netip.Addr {
 // Addr returns an address at which nobody holds the UDP or the TCP port.
 func Addr(t testing.TB) netip.AddrPort {
 	t.Helper()
+	addr, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// Find is Addr for what begins before the first test, and for benchmarks.
+func Find() (netip.AddrPort, error) {
 	for {
 		n := given.Add(1) - 1
 		if n >= count {
-			t.Fatalf("all %d ports of %s were given", count, IP())
+			return netip.AddrPort{}, fmt.Errorf("all %d ports of %s were given", count, IP())
 		}
 		if addr := netip.AddrPortFrom(IP(), uint16(first+n)); free(addr) {
-			return addr
+			return addr, nil
 		}
 	}
 }

@@ -143,6 +143,7 @@ func sections() []named {
 		{"selftest", selfTests},
 		{"eureka", eurekas},
 		{"diagnose", diagnoses},
+		{"kubernetes", kubernetesActs},
 	}
 }
 

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// KubernetesConfig says how responses reach a Kubernetes cluster, and what our nodes are called there.
+type KubernetesConfig struct {
+	// Kubeconfig is the absolute path of a kubeconfig file. Default none: the supervisor runs in a pod, and acts as its service
+	// account.
+	Kubeconfig string `json:"kubeconfig,omitempty"`
+	// Context of Kubeconfig. Default its current one.
+	Context string `json:"context,omitempty"`
+	// NodeName makes of a node's name the one that it has in Kubernetes: {node} stands for the former, and is in it once, as in
+	// {node}.example.org. Default {node}.
+	NodeName string `json:"nodeName,omitempty"`
+	// NodeLabel is the key of a label that nodes have in Kubernetes, whose value is the name that they have here. Only without
+	// NodeName. Default none.
+	NodeLabel string `json:"nodeLabel,omitempty"`
+	// QPS is how many requests a second go to the API server at most, over time, 1 to 2000: those for events have as many again for
+	// themselves, so that they hold up nothing else. 0 stands for 200, the default.
+	QPS int `json:"qps,omitempty"`
+	// Burst is how many may go at once after a pause, 1 to 4000. 0 stands for 400, the default.
+	Burst int `json:"burst,omitempty"`
+	// RequestTimeout bounds one request, 100ms to 1m. 0 stands for 5s, the default.
+	RequestTimeout Duration `json:"requestTimeout,omitzero"`
+}
+
+// nodeHole is what stands for a node's name in KubernetesConfig.NodeName.
+const nodeHole = "{node}"
+
+// Filled returns it with what is left out.
+func (c KubernetesConfig) Filled() KubernetesConfig {
+	if c.NodeName == "" && c.NodeLabel == "" {
+		c.NodeName = nodeHole
+	}
+	if c.QPS == 0 {
+		c.QPS = 200
+	}
+	if c.Burst == 0 {
+		c.Burst = 400
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = Duration(5 * time.Second)
+	}
+	return c
+}
+
+// NameOf returns what the node is called in Kubernetes, where NodeLabel does not say it.
+func (c KubernetesConfig) NameOf(n fault.NodeID) string {
+	return strings.Replace(c.Filled().NodeName, nodeHole, string(n), 1)
+}
+
+var kubernetesNodeName = regexp.MustCompile(`^[a-z0-9.-]*\{node\}[a-z0-9.-]*$`)
+
+// Validate names every bad field at once.
+func (c KubernetesConfig) Validate() error {
+	p := &problems{}
+	if c.Kubeconfig != "" && !filepath.IsAbs(c.Kubeconfig) {
+		p.bad("kubeconfig", c.Kubeconfig, "an absolute path, or nothing in a pod")
+	}
+	if c.Context != "" && c.Kubeconfig == "" {
+		p.bad("context", c.Context, "nothing without kubeconfig")
+	}
+	if c.NodeName != "" && !kubernetesNodeName.MatchString(c.NodeName) {
+		p.bad("nodeName", c.NodeName, "a text of a-z, 0-9, '-' and '.' with %s in it once", nodeHole)
+	}
+	if c.NodeLabel != "" {
+		if c.NodeName != "" {
+			p.bad("nodeLabel", c.NodeLabel, "nothing beside nodeName")
+		}
+		if err := fault.CheckLabelKey(c.NodeLabel); err != nil {
+			p.wrap("nodeLabel", err)
+		}
+	}
+	f := c.Filled()
+	if f.QPS < 1 || f.QPS > 2000 {
+		p.bad("qps", f.QPS, "1 to 2000")
+	}
+	if f.Burst < 1 || f.Burst > 4000 {
+		p.bad("burst", f.Burst, "1 to 4000")
+	}
+	if d := time.Duration(f.RequestTimeout); d < 100*time.Millisecond || d > time.Minute {
+		p.bad("requestTimeout", d, "100ms to 1m")
+	}
+	return p.err()
+}

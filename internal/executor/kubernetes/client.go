@@ -1,0 +1,188 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+)
+
+// client sends single requests. It repeats none: whether a request may be repeated depends on what it was.
+type client struct {
+	api     rest.Interface
+	http    *http.Client
+	all     *rate.Limiter // of all requests but those for events
+	events  *rate.Limiter
+	timeout time.Duration // of one request
+}
+
+// restConfig is how the API server is reached.
+func restConfig(cfg Config) (*rest.Config, error) {
+	if cfg.Kubeconfig == "" {
+		c, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig: given nothing: want a file, or a pod with a service account: %w", err)
+		}
+		return c, nil
+	}
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: cfg.Context})
+	c, err := loader.ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", cfg.Kubeconfig, err)
+	}
+	return c, nil
+}
+
+// newClient makes a client for the few types that are used: the whole of client-go's typed clients would be several times as large.
+func newClient(cfg Config, rc *rest.Config) (*client, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, policyv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("types of Kubernetes: %w", err)
+		}
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	rc = rest.CopyConfig(rc)
+	gv := corev1.SchemeGroupVersion
+	rc.GroupVersion, rc.APIPath = &gv, "/api"
+	rc.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	rc.ContentType, rc.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	rc.QPS = -1 // limited here, where those for events can be told from the others
+	rc.WarningHandler = rest.NoWarnings{}
+	if rc.UserAgent == "" {
+		rc.UserAgent = "lofamo-supervisor"
+	}
+	h, err := rest.HTTPClientFor(rc)
+	if err != nil {
+		return nil, fmt.Errorf("client of Kubernetes: %w", err)
+	}
+	api, err := rest.RESTClientForConfigAndClient(rc, h)
+	if err != nil {
+		return nil, fmt.Errorf("client of Kubernetes: %w", err)
+	}
+	limit := func() *rate.Limiter { return rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst) }
+	return &client{api: api, http: h, all: limit(), events: limit(), timeout: time.Duration(cfg.RequestTimeout)}, nil
+}
+
+// errNotSent is the end of a request that has not left this process.
+var errNotSent = errors.New("not sent")
+
+// do sends one request once the limiter lets it, and reads the answer into what is given.
+func (c *client) do(ctx context.Context, limit *rate.Limiter, r *rest.Request, into runtime.Object) error {
+	if err := limit.Wait(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errNotSent, err)
+	}
+	one, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	res := r.MaxRetries(0).Do(one)
+	err := res.Error()
+	if err == nil && into != nil {
+		err = res.Into(into)
+	}
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		// What hangs may be the connection: the next request gets another.
+		utilnet.CloseIdleConnectionsFor(c.http.Transport)
+		err = fmt.Errorf("no answer within %s: %w", c.timeout, err)
+	}
+	return err
+}
+
+func (c *client) node(ctx context.Context, name string) (*corev1.Node, error) {
+	n := &corev1.Node{}
+	return n, c.do(ctx, c.all, c.api.Get().Resource("nodes").Name(name), n)
+}
+
+// labelled are the nodes with a label of that value, at most two of them.
+func (c *client) labelled(ctx context.Context, key, value string) ([]corev1.Node, error) {
+	l := &corev1.NodeList{}
+	err := c.do(ctx, c.all, c.api.Get().Resource("nodes").Param("labelSelector", key+"="+value).Param("limit", "2"), l)
+	return l.Items, err
+}
+
+func (c *client) write(ctx context.Context, name string, w *nodeplan.Write) error {
+	how := types.MergePatchType
+	if w.Apply {
+		how = types.ApplyPatchType
+	}
+	r := c.api.Patch(how).Resource("nodes").Name(name).Param("fieldManager", nodeplan.Manager)
+	if w.Apply {
+		// What the plan has seen to be somebody else's it does not name. By force, since the attempt and the token are written by both
+		// ways, to the node and to its status: for managed fields these are different owners.
+		r = r.Param("force", "true")
+	}
+	if w.Status {
+		r = r.SubResource("status")
+	}
+	return c.do(ctx, c.all, r.Body(w.Body), nil)
+}
+
+// pods on a node.
+func (c *client) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
+	l := &corev1.PodList{}
+	err := c.do(ctx, c.all, c.api.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), l)
+	return l.Items, err
+}
+
+// evict asks for one pod to be ended within the disruption budgets.
+func (c *client) evict(ctx context.Context, p *corev1.Pod, grace *int64) error {
+	b, err := json.Marshal(&policyv1.Eviction{
+		TypeMeta:      metav1.TypeMeta{APIVersion: policyv1.SchemeGroupVersion.String(), Kind: "Eviction"},
+		ObjectMeta:    metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+		DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: grace, Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
+	})
+	if err != nil {
+		return fmt.Errorf("eviction of %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return c.do(ctx, c.all, c.api.Post().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("eviction").Body(b), nil)
+}
+
+func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", e.Name, err)
+	}
+	return c.do(ctx, c.events, c.api.Post().Namespace(e.Namespace).Resource("events").Body(b), nil)
+}
+
+// notDone says whether the request that failed so has certainly changed nothing, now or later.
+func notDone(err error) bool {
+	var dial *net.OpError
+	switch {
+	case errors.Is(err, errNotSent), errors.As(err, &dial) && dial.Op == "dial":
+		return true
+	default:
+		return refused(err) || busy(err) || apierrors.IsConflict(err)
+	}
+}
+
+// busy says whether the API server asks to come again, and after how long at least.
+func busy(err error) bool { return apierrors.IsTooManyRequests(err) }
+
+// refused says whether the API server has answered that it will not do it: asking again is of no use now.
+func refused(err error) bool {
+	var s apierrors.APIStatus
+	if !errors.As(err, &s) || apierrors.IsConflict(err) || busy(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) {
+		return false
+	}
+	code := s.Status().Code
+	return code >= 400 && code < 500
+}

@@ -1,0 +1,278 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// crashing ends an attempt at a request as if its process were killed there: before the request has left, or after the API server has
+// carried it out and before the answer is looked at. An executor keeps nothing but what its requests leave behind, so these are all the
+// places at which a crash can be told from another.
+type crashing struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	left int // requests until it crashes; below 0: not
+	late bool
+	seen int
+}
+
+// killed is what the test catches in the place of the process that was killed.
+type killed struct{}
+
+func (c *crashing) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.seen++
+	crash := c.left == 0
+	c.left--
+	c.mu.Unlock()
+	if !crash {
+		return c.next.RoundTrip(r)
+	}
+	if c.late {
+		if res, err := c.next.RoundTrip(r); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+	}
+	panic(killed{})
+}
+
+// attempt makes an attempt with a process of its own that is killed at that request. It says whether it was.
+func attempt(t *testing.T, j executor.Job, left int, late bool) (was bool) {
+	t.Helper()
+	var c *crashing
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		c = &crashing{next: next, left: left, late: late}
+		return c
+	})
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case killed:
+			was = true
+		default:
+			panic(p)
+		}
+	}()
+	want(t, e.Do(context.Background(), j), response.Succeeded, "")
+	return false
+}
+
+// TestCrash: an executor that is killed before or after any of its requests leaves a state from which the next leader's attempt does what
+// was asked once, and from which it can be put back, to what was before.
+func TestCrash(t *testing.T) {
+	crashes := 0
+	var mu sync.Mutex
+	t.Run("all", func(t *testing.T) {
+		for _, a := range acts() {
+			t.Run(string(a.kind), func(t *testing.T) {
+				t.Parallel()
+				for left := 0; ; left++ {
+					n := 0
+					for _, late := range []bool{false, true} {
+						n += crashOnce(t, a, left, late)
+					}
+					mu.Lock()
+					crashes += n
+					mu.Unlock()
+					if n == 0 {
+						break
+					}
+				}
+			})
+		}
+	})
+	t.Logf("%d crashes", crashes)
+	if crashes < 40 {
+		t.Errorf("%d crashes: the test crashes too little", crashes)
+	}
+}
+
+// crashOnce has an attempt crash, at doing and at putting back, and says how often it did.
+func crashOnce(t *testing.T, a act, left int, late bool) int {
+	name, n := aNode(t), 0
+	if a.kind == response.KubernetesDrain {
+		createPod(t, name, "", "")
+		ctx, cancel := context.WithCancel(context.Background())
+		defer kubelet(t, ctx, name)()
+		defer cancel()
+	}
+	before := state(theNode(t, name))
+	j := a.job(responseID(), name)
+	if attempt(t, j, left, late) {
+		n++
+		j = again(under(j.Token+1, j))
+		attempt(t, j, -1, false)
+	}
+	node := theNode(t, name)
+	if got := withoutMarks(node); got != a.shows {
+		t.Errorf("%s at request %d, late %t: %q", a.kind, left, late, got)
+	}
+	if a.kind == response.KubernetesDrain && len(podsOf(t, name)) > 0 {
+		t.Errorf("%s at request %d, late %t: pods are left", a.kind, left, late)
+	}
+	j = undo(j)
+	if attempt(t, j, left, late) {
+		n++
+		j = again(under(j.Token+1, j))
+		attempt(t, j, -1, false)
+	}
+	if diff := cmp.Diff(before, state(theNode(t, name))); diff != "" {
+		t.Errorf("%s at request %d, late %t: put back:\n%s", a.kind, left, late, diff)
+	}
+	return n
+}
+
+// TestStaleToken: a leader that has been followed by another is refused at every kind, doing and putting back, and changes nothing.
+func TestStaleToken(t *testing.T) {
+	for _, a := range acts() {
+		name := aNode(t)
+		old, young := newExecutor(t, Config{}, nil), newExecutor(t, Config{}, nil)
+		j := a.job(responseID(), name)
+		do(t, old, j)
+		// The next one only looks, and finds it done: it is fenced all the same.
+		do(t, young, again(under(8, j)))
+		before := theNode(t, name)
+		for _, stale := range []executor.Job{again(again(j)), undo(again(again(j))), a.job(responseID(), name)} {
+			r := old.Do(context.Background(), stale)
+			t.Logf("asked: %s (token %d); refused: %s", stale.Kind, stale.Token, r.Detail)
+			want(t, r, response.StaleToken, "token 7: 8 has been seen")
+		}
+		if now := theNode(t, name); now.ResourceVersion != before.ResourceVersion {
+			t.Errorf("%s: changed by a stale token:\n%s", a.kind, cmp.Diff(state(before), state(now)))
+		}
+		do(t, young, undo(again(under(8, j))))
+	}
+	name := aNode(t)
+	e := newExecutor(t, Config{}, nil)
+	do(t, newExecutor(t, Config{}, nil), under(8, acts()[2].job(responseID(), name)))
+	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesEvent, map[string]string{"reason": "X"})), response.StaleToken, "8 has been seen")
+}
+
+// TestWriteThatComesLate: what an attempt has sent, and what hangs on its way, does not happen after a later attempt has ended, not even
+// where that one has found nothing to do.
+func TestWriteThatComesLate(t *testing.T) {
+	for _, a := range acts() {
+		t.Run(string(a.kind), func(t *testing.T) {
+			t.Parallel()
+			name := aNode(t)
+			held := &holding{arrived: make(chan struct{}), letGo: make(chan struct{}), passed: make(chan error, 1)}
+			e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper { held.next = next; return held })
+			j := a.job(responseID(), name)
+			ctx, cancel := context.WithCancel(context.Background())
+			result := make(chan executor.Result, 1)
+			go func() { result <- e.Do(ctx, j) }()
+			<-held.arrived
+			cancel()
+			want(t, <-result, response.NotKnown, "")
+			do(t, newExecutor(t, Config{}, nil), undo(j))
+			close(held.letGo)
+			if err := <-held.passed; err == nil {
+				t.Error("the late write has been carried out")
+			}
+			if got := state(theNode(t, name)); got != "" {
+				t.Errorf("after it was put back: %q", got)
+			}
+		})
+	}
+}
+
+// holding holds the first write, whatever becomes of who has sent it.
+type holding struct {
+	next    http.RoundTripper
+	once    sync.Once
+	arrived chan struct{}
+	letGo   chan struct{}
+	passed  chan error // what the API server said to it
+}
+
+func (h *holding) RoundTrip(r *http.Request) (*http.Response, error) {
+	held := false
+	if r.Method == http.MethodPatch {
+		h.once.Do(func() { held = true })
+	}
+	if !held {
+		return h.next.RoundTrip(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	close(h.arrived)
+	go func() {
+		<-h.letGo
+		late := r.Clone(context.Background())
+		late.Body = io.NopCloser(strings.NewReader(string(body)))
+		res, err := h.next.RoundTrip(late)
+		if err == nil {
+			_ = res.Body.Close()
+			if res.StatusCode >= 300 {
+				err = fmt.Errorf("status %d", res.StatusCode)
+			}
+		}
+		h.passed <- err
+	}()
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestDrainOfAStaleLeader: an eviction cannot be refused by the API server for its token. A leader that was stopped just before one, and
+// goes on when there is another leader, evicts that pod and no other.
+func TestDrainOfAStaleLeader(t *testing.T) {
+	name := aNode(t)
+	for range 4 {
+		createPod(t, name, "", "")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer kubelet(t, ctx, name)()
+	defer cancel()
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/eviction") {
+				once.Do(func() { close(stopped); <-goOn })
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	j := acts()[5].job(responseID(), name)
+	result := make(chan executor.Result, 1)
+	go func() { result <- e.Do(ctx, j) }()
+	<-stopped
+	do(t, newExecutor(t, Config{}, nil), undo(under(8, j)))
+	close(goOn)
+	want(t, <-result, response.StaleToken, "8 has been seen")
+	gone := func() bool { return len(podsOf(t, name)) == 3 }
+	eventually(t, gone, "one pod is gone")
+	if got := state(theNode(t, name)); got != "" {
+		t.Error(got)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// eventually asks until it is so.
+func eventually(t testing.TB, so func() bool, what string) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); !so(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// createPod creates a pod on a node, one of a replica set where nothing else is said: meta and spec are more of its JSON.
+func createPod(t testing.TB, node, meta, spec string) string {
+	t.Helper()
+	name := fmt.Sprintf("p%d", serial.Add(1))
+	if meta == "" {
+		meta = owner("ReplicaSet", true)
+	}
+	admin(t, http.MethodPost, "/api/v1/namespaces/default/pods", "",
+		`{"metadata":{"name":"`+name+`",`+meta+`},"spec":{"nodeName":"`+node+`","containers":[{"name":"c","image":"i"}]`+spec+`}}`)
+	return name
+}
+
+func owner(kind string, controller bool) string {
+	return fmt.Sprintf(`"labels":{"app":"a"},"ownerReferences":[{"apiVersion":"apps/v1","kind":%q,"name":"o","uid":"u","controller":%t}]`, kind, controller)
+}
+
+// podsOf are the names of the pods of a node.
+func podsOf(t testing.TB, node string) []string {
+	t.Helper()
+	var list corev1.PodList
+	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/pods?fieldSelector=spec.nodeName="+node, "", ""), &list); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, p := range list.Items {
+		out = append(out, p.Name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// kubelet stands in for a node's kubelet: pods that are to end, end at once. It returns when it watches; what it returns waits for its
+// end, after ctx.
+func kubelet(t testing.TB, ctx context.Context, node string) (done func()) {
+	t.Helper()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := cluster(t).Admin.Watch(ctx, "/api/v1/pods?watch=true&fieldSelector=spec.nodeName="+node, func(kind string, o json.RawMessage) bool {
+			var p corev1.Pod
+			if err := json.Unmarshal(o, &p); err != nil || kind == "DELETED" || p.DeletionTimestamp == nil {
+				return true
+			}
+			_, _ = cluster(t).Admin.Do(http.MethodDelete, "/api/v1/namespaces/"+p.Namespace+"/pods/"+p.Name+"?gracePeriodSeconds=0", "", nil)
+			return true
+		})
+		if err != nil && ctx.Err() == nil {
+			t.Errorf("stand-in of the kubelet: %v", err)
+		}
+	})
+	return wg.Wait
+}
+
+// TestDrain: pods are evicted, but for those that nothing keeps from the node, that the API server only mirrors, or that have ended.
+func TestDrain(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer kubelet(t, ctx, name)()
+	defer cancel()
+	for range 3 {
+		createPod(t, name, "", "")
+	}
+	stay := []string{createPod(t, name, owner("DaemonSet", true), ""), createPod(t, name, `"annotations":{"kubernetes.io/config.mirror":"x"}`, "")}
+	ended := createPod(t, name, owner("Job", true), "")
+	admin(t, http.MethodPatch, "/api/v1/namespaces/default/pods/"+ended+"/status", kubetest.MergePatch, `{"status":{"phase":"Succeeded"}}`)
+	stay = append(stay, ended)
+	slices.Sort(stay)
+	elsewhere := aNode(t)
+	createPod(t, elsewhere, "", "")
+
+	j := acts()[5].job(responseID(), name)
+	want(t, e.Do(ctx, j), response.Succeeded, "drained of 3 pods")
+	if got := podsOf(t, name); !slices.Equal(got, stay) {
+		t.Errorf("left are %v, want %v", got, stay)
+	}
+	if len(podsOf(t, elsewhere)) != 1 {
+		t.Error("a pod of another node was evicted")
+	}
+	if !theNode(t, name).Spec.Unschedulable {
+		t.Error("not cordoned")
+	}
+	do(t, e, undo(j))
+	if got := state(theNode(t, name)); got != "" {
+		t.Error(got)
+	}
+}
+
+// TestDrainOfWhatIsLost: pods that nobody would start elsewhere, and data on the node, are given up only where the policy says so; else the
+// node is not even cordoned.
+func TestDrainOfWhatIsLost(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer kubelet(t, ctx, name)()
+	defer cancel()
+	alone := createPod(t, name, owner("ReplicaSet", false), "")
+	data := createPod(t, name, "", `,"volumes":[{"name":"d","emptyDir":{}}]`)
+	for _, c := range []struct {
+		parameters map[string]string
+		says       string
+	}{
+		{nil, "default/" + alone + " has no controller that would start it elsewhere (force: true ends it); default/" + data + " has data in an emptyDir"},
+		{map[string]string{"force": "true"}, "default/" + data + " has data in an emptyDir (deleteEmptyDirData: true gives them up)"},
+		{map[string]string{"deleteEmptyDirData": "true"}, "default/" + alone + " has no controller"},
+	} {
+		want(t, e.Do(ctx, aJob(responseID(), name, response.KubernetesDrain, c.parameters)), response.Unchanged, c.says)
+		if got := state(theNode(t, name)); got != "" {
+			t.Errorf("changed: %s", got)
+		}
+	}
+	j := aJob(responseID(), name, response.KubernetesDrain, map[string]string{"force": "true", "deleteEmptyDirData": "true", "gracePeriod": "1500ms"})
+	want(t, e.Do(ctx, j), response.Succeeded, "drained of 2 pods")
+}
+
+// budget creates a disruption budget for the pods with a label of that value; allowed is what its controller would say.
+func budget(t testing.TB, app string) (allow func(n int)) {
+	t.Helper()
+	name := "b-" + app
+	admin(t, http.MethodPost, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", "",
+		`{"metadata":{"name":"`+name+`"},"spec":{"minAvailable":1,"selector":{"matchLabels":{"app":"`+app+`"}}}}`)
+	allow = func(n int) {
+		admin(t, http.MethodPatch, "/apis/policy/v1/namespaces/default/poddisruptionbudgets/"+name+"/status", kubetest.MergePatch, fmt.Sprintf(
+			`{"status":{"observedGeneration":1,"disruptionsAllowed":%d,"currentHealthy":%d,"desiredHealthy":1,"expectedPods":1,"disruptedPods":null}}`, n, n+1))
+	}
+	allow(0)
+	return allow
+}
+
+// TestBlockedBudget: a drain waits for a disruption budget until its time is over, and says which pods are left and why; the node stays
+// cordoned. The next attempt goes on when the budget allows it; one that is cancelled puts the node back.
+func TestBlockedBudget(t *testing.T) {
+	for _, cancelled := range []bool{false, true} {
+		e, name := newExecutor(t, Config{}, nil), aNode(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer kubelet(t, ctx, name)()
+		defer cancel()
+		app := fmt.Sprintf("app-%t", cancelled)
+		held := createPod(t, name, strings.Replace(owner("ReplicaSet", true), `"app":"a"`, `"app":"`+app+`"`, 1), "")
+		createPod(t, name, "", "")
+		allow := budget(t, app)
+		j := acts()[5].job(responseID(), name)
+		j.Timeout = 500 * time.Millisecond
+		r := e.Do(ctx, j)
+		t.Logf("asked: drain; refused: %s", r.Detail)
+		want(t, r, response.Partly, "1 pods evicted, 1 left when its time was over: default/"+held)
+		if !strings.Contains(r.Detail, "disruption budget") || !theNode(t, name).Spec.Unschedulable || !slices.Equal(podsOf(t, name), []string{held}) {
+			t.Errorf("%s; left are %v", r.Detail, podsOf(t, name))
+		}
+		if cancelled {
+			do(t, e, undo(j))
+			if got := state(theNode(t, name)); got != "" || len(podsOf(t, name)) != 1 {
+				t.Errorf("%s; %v", got, podsOf(t, name))
+			}
+			continue
+		}
+		j = again(j)
+		j.Timeout = 20 * time.Second
+		result := make(chan executor.Result)
+		go func() { result <- e.Do(ctx, j) }()
+		allow(1)
+		want(t, <-result, response.Succeeded, "drained of 1 pods")
+	}
+}
+
+// TestDrainThatIsStopped: a drain stops when it is told to, when somebody uncordons the node, and when its mark is gone; it says what it
+// has done.
+func TestDrainThatIsStopped(t *testing.T) {
+	for says, stop := range map[string]func(cancel func(), name string, j executor.Job){
+		"left when its time was over": func(cancel func(), _ string, _ executor.Job) { cancel() },
+		"somebody has uncordoned it":  func(_ func(), name string, _ executor.Job) { patch(t, name, `{"spec":{"unschedulable":null}}`) },
+		"its mark of this step was taken": func(_ func(), name string, j executor.Job) {
+			patch(t, name, `{"metadata":{"annotations":{"lofamo.io/did-`+j.Response+`.0":null}}}`)
+		},
+	} {
+		name := aNode(t)
+		app := "stop-" + name
+		createPod(t, name, strings.Replace(owner("ReplicaSet", true), `"app":"a"`, `"app":"`+app+`"`, 1), "")
+		budget(t, app)
+		refused := make(chan struct{})
+		var once sync.Once
+		e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				res, err := next.RoundTrip(r)
+				if strings.HasSuffix(r.URL.Path, "/eviction") {
+					once.Do(func() { close(refused) })
+				}
+				return res, err
+			})
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		j := acts()[5].job(responseID(), name)
+		result := make(chan executor.Result)
+		go func() { result <- e.Do(ctx, j) }()
+		<-refused
+		stop(cancel, name, j)
+		want(t, <-result, response.Partly, says)
+		cancel()
+		if len(podsOf(t, name)) != 1 {
+			t.Errorf("%s: evicted all the same", says)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package kubernetes
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// event writes an event on the node. Its name is made of the response and the step, so that there is one however often it is tried.
+func (e *Executor) event(ctx context.Context, j executor.Job) executor.Result {
+	sent := false
+	for try := 0; ; try++ {
+		err := e.eventOnce(ctx, j, &sent)
+		var done ended
+		if errors.As(err, &done) {
+			return done.Result
+		}
+		if !e.pause(ctx, err, try) {
+			if sent {
+				return executor.NotKnown("event on the node of %s: %v", j.Target.Node, err)
+			}
+			return executor.Unchanged("event on the node of %s: %v", j.Target.Node, err)
+		}
+	}
+}
+
+func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) error {
+	failpoint.Hit(failpoint.KubernetesRead)
+	n, err := e.find(ctx, j.Target.Node)
+	switch {
+	case err == nil:
+	case (errors.Is(err, errNoNode) || refused(err)) && !*sent:
+		return ended{executor.Unchanged("%v", err)}
+	default:
+		return err
+	}
+	if r, stale := nodeplan.Fenced(n, j.Token); stale {
+		return ended{r}
+	}
+	ev := eventOf(n, j, time.Now())
+	failpoint.Hit(failpoint.KubernetesWrite)
+	err = e.c.createEvent(ctx, ev)
+	failpoint.Hit(failpoint.KubernetesWritten)
+	switch {
+	case err == nil:
+		return ended{executor.Done("event %s/%s", ev.Namespace, ev.Name)}
+	case apierrors.IsAlreadyExists(err):
+		return ended{executor.Done("event %s/%s was written by an attempt before", ev.Namespace, ev.Name)}
+	case refused(err) && !*sent:
+		return ended{executor.Unchanged("event on node %s: %v", n.Name, err)}
+	case !notDone(err):
+		*sent = true
+	default:
+	}
+	return err
+}
+
+// eventOf is the event of a job. As those of the kubelet it is in the namespace default, where those on what has none must be, and has
+// the node's name for the uid, by which kubectl describe finds it.
+func eventOf(n *corev1.Node, j executor.Job, now time.Time) *corev1.Event {
+	at := metav1.NewTime(now)
+	sum := sha256.Sum256([]byte(j.Cluster + "\x00" + j.IdempotencyKey))
+	name := n.Name
+	if len(name) > 200 { // names end at 253
+		name = strings.TrimRight(name[:200], ".-")
+	}
+	return &corev1.Event{
+		TypeMeta:       metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%s", name, hex.EncodeToString(sum[:8])), Namespace: metav1.NamespaceDefault},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: types.UID(n.Name)},
+		Reason:         nodeplan.Reason(j),
+		Message:        fmt.Sprintf("%s (policy %s, response %s)", nodeplan.Text(j), j.Policy, j.Response),
+		Source:         corev1.EventSource{Component: component},
+		FirstTimestamp: at, LastTimestamp: at, Count: 1, Type: corev1.EventTypeWarning,
+		ReportingController: component, ReportingInstance: j.Cluster, Action: string(response.KubernetesEvent),
+	}
+}
+
+// component is who says it, in events.
+const component = "lofamo"

@@ -1,0 +1,229 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// act is a kind with parameters, and what it looks like on a node.
+type act struct {
+	kind       response.Kind
+	parameters map[string]string
+	shows      string // in the node's state, as text
+}
+
+// acts are those that change a node and can be put back.
+func acts() []act {
+	return []act{
+		{response.KubernetesCondition, map[string]string{"type": "LofamoFault"}, "condition LofamoFault=True MemorySick"},
+		{response.KubernetesLabel, map[string]string{"key": "lofamo.io/memory", "value": "sick"}, "label lofamo.io/memory=sick"},
+		{response.KubernetesCordon, nil, "unschedulable"},
+		{response.KubernetesTaint, map[string]string{"key": "lofamo.io/memory", "value": "sick", "effect": "NoSchedule"}, "taint lofamo.io/memory=sick:NoSchedule"},
+		{response.KubernetesEvict, map[string]string{"key": "lofamo.io/memory"}, "taint lofamo.io/memory:NoExecute"},
+		{response.KubernetesDrain, nil, "unschedulable"},
+	}
+}
+
+func (a act) job(id, node string) executor.Job { return aJob(id, node, a.kind, a.parameters) }
+
+// state is all of a node that anybody may have changed, but for what stamps it: token and attempt.
+func state(n *corev1.Node) string {
+	var out []string
+	if n.Spec.Unschedulable {
+		out = append(out, "unschedulable")
+	}
+	for k, v := range n.Labels {
+		out = append(out, "label "+k+"="+v)
+	}
+	for k, v := range n.Annotations {
+		if k != nodeplan.TokenKey && k != nodeplan.AttemptKey {
+			out = append(out, "annotation "+k+"="+v)
+		}
+	}
+	for _, t := range n.Spec.Taints {
+		out = append(out, "taint "+t.ToString())
+	}
+	for _, c := range n.Status.Conditions {
+		out = append(out, fmt.Sprintf("condition %s=%s %s", c.Type, c.Status, c.Reason))
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+// TestKinds: every kind does what it says, and marks it; done again, it is not done twice; put back, nothing of it is left, and
+// put back again, nothing happens.
+func TestKinds(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	for _, a := range acts() {
+		t.Run(string(a.kind), func(t *testing.T) {
+			t.Parallel()
+			name := aNode(t)
+			before := state(theNode(t, name))
+			j := a.job(responseID(), name)
+			do(t, e, j)
+			n := theNode(t, name)
+			if got := state(n); !strings.Contains(got, a.shows) {
+				t.Fatalf("want %s:\n%s", a.shows, got)
+			}
+			var m nodeplan.Mark
+			if err := json.Unmarshal([]byte(n.Annotations[nodeplan.MarkKey(j.Response, 0)]), &m); err != nil || m.Kind != a.kind || m.Policy != "policy" {
+				t.Errorf("mark %+v: %v", m, err)
+			}
+			if n.Annotations[nodeplan.TokenKey] != "7" || n.Annotations[nodeplan.AttemptKey] != j.Response+"/0/1" {
+				t.Errorf("stamp %v", n.Annotations)
+			}
+			want(t, e.Do(context.Background(), j), response.NotKnown, "attempt 1 has been seen")
+			j = again(j)
+			do(t, e, j)
+			if diff := cmp.Diff(state(n), state(theNode(t, name))); diff != "" {
+				t.Errorf("done again:\n%s", diff)
+			}
+			for range 2 {
+				j = undo(j)
+				do(t, e, j)
+				if diff := cmp.Diff(before, state(theNode(t, name))); diff != "" {
+					t.Fatalf("put back:\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// TestEvent: there is one event for a step, however often it is tried, and kubectl describe would find it.
+func TestEvent(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	j := aJob(responseID(), name, response.KubernetesEvent, map[string]string{"reason": "LofamoFault"})
+	do(t, e, j)
+	do(t, e, again(j))
+	var list corev1.EventList
+	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/namespaces/default/events?fieldSelector=involvedObject.uid="+name, "", ""), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 1 {
+		t.Fatalf("%d events", len(list.Items))
+	}
+	ev := list.Items[0]
+	const text = "/memory SICK, cause MEMORY, since 2023-11-14T22:13:20Z: 12 corrected errors in a minute (policy policy, response "
+	if ev.Reason != "LofamoFault" || ev.Type != "Warning" || ev.InvolvedObject.Name != name || !strings.Contains(ev.Message, text) || ev.Source.Component != "lofamo" {
+		t.Errorf("%+v", ev)
+	}
+	if a := theNode(t, name).Annotations; len(a) > 0 {
+		t.Errorf("an event writes to the node: %v", a)
+	}
+}
+
+// TestNoNode: what Kubernetes does not have is neither changed nor created.
+func TestNoNode(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	for _, name := range []string{"nowhere", "Not_A_Name"} {
+		for _, a := range append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}}) {
+			j := a.job(responseID(), name)
+			want(t, e.Do(context.Background(), j), response.Unchanged, "no such node in Kubernetes")
+			if a.kind != response.KubernetesEvent {
+				want(t, e.Do(context.Background(), undo(j)), response.Succeeded, "nothing is left to put back")
+			}
+		}
+		if _, err := cluster(t).Admin.Do(http.MethodGet, "/api/v1/nodes/"+name, "", nil); err == nil {
+			t.Errorf("%s was created", name)
+		}
+	}
+}
+
+// TestNames: nodes are found by a template, or by a label, also after one was replaced by another.
+func TestNames(t *testing.T) {
+	ctx := context.Background()
+	s := cluster(t)
+	createNode(t, "host-n1-0-0.example.org", "")
+	e := newExecutor(t, Config{NodeName: "host-{node}.example.org"}, nil)
+	do(t, e, aJob(responseID(), "n1-0-0", response.KubernetesCordon, nil))
+	if !theNode(t, "host-n1-0-0.example.org").Spec.Unschedulable {
+		t.Error("not cordoned")
+	}
+
+	cfg := Config{NodeLabel: "example.org/lofamo"}
+	createLabelled := func(name, value string) {
+		admin(t, http.MethodPost, "/api/v1/nodes", "", `{"metadata":{"name":"`+name+`","labels":{"example.org/lofamo":"`+value+`"}}}`)
+	}
+	createLabelled("one", "N_1")
+	e = newExecutor(t, cfg, nil)
+	want(t, e.Do(ctx, aJob(responseID(), "N_1", response.KubernetesCordon, nil)), response.Unchanged, "cannot list resource")
+	b, err := os.ReadFile(strings.Replace(manifest, "rbac", "rbac-node-label", 1))
+	if err == nil {
+		err = s.Admin.Apply(b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The API server comes to know of it by a watch of its own.
+	for end := time.Now().Add(10 * time.Second); ; {
+		if _, err = e.c.labelled(ctx, cfg.NodeLabel, "N_1"); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	do(t, e, aJob(responseID(), "N_1", response.KubernetesCordon, nil))
+	if !theNode(t, "one").Spec.Unschedulable {
+		t.Error("not cordoned")
+	}
+	admin(t, http.MethodDelete, "/api/v1/nodes/one", "", "")
+	createLabelled("two", "N_1")
+	do(t, e, aJob(responseID(), "N_1", response.KubernetesCordon, nil))
+	if !theNode(t, "two").Spec.Unschedulable {
+		t.Error("not cordoned")
+	}
+	createLabelled("three", "N_1")
+	e = newExecutor(t, cfg, nil)
+	j := aJob(responseID(), "N_1", response.KubernetesCordon, nil)
+	want(t, e.Do(ctx, j), response.Unchanged, "three and two have it")
+	want(t, e.Do(ctx, undo(j)), response.Unchanged, "three and two have it")
+	want(t, e.Do(ctx, aJob(responseID(), "N_2", response.KubernetesCordon, nil)), response.Unchanged, "no such node in Kubernetes")
+}
+
+// TestRefusals: what the API server or the parameters do not allow is said, and changes nothing.
+func TestRefusals(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	before := theNode(t, name).ResourceVersion
+	for _, c := range []struct {
+		act
+		says string
+	}{
+		{act{kind: response.KubernetesCondition, parameters: map[string]string{"type": "Ready"}}, "they are the kubelet's"},
+		{act{kind: response.KubernetesLabel, parameters: map[string]string{"key": "not a key", "value": "x"}}, "Invalid value"},
+		{act{kind: response.KubernetesTaint, parameters: map[string]string{"key": "k", "effect": "Whatever"}}, "Whatever"},
+		{act{kind: response.KubernetesDrain, parameters: map[string]string{"gracePeriod": "soon"}}, "parameter gracePeriod"},
+		{act{kind: response.SlurmDrain}, "want one that writes to a node"},
+	} {
+		want(t, e.Do(context.Background(), c.job(responseID(), name)), response.Unchanged, c.says)
+	}
+	group := aJob(responseID(), "", response.KubernetesCordon, nil)
+	group.Target = response.Target{Group: "g1"}
+	want(t, e.Do(context.Background(), group), response.Unchanged, "want the fault of a node")
+	if theNode(t, name).ResourceVersion != before {
+		t.Error("the node was written")
+	}
+	patch(t, name, `{"metadata":{"annotations":{"lofamo.io/token":"high"}}}`)
+	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesCordon, nil)), response.Unchanged, `annotation lofamo.io/token: given "high"`)
+
+	stranger, err := shared.server.Admin.TokenOf("default", "nobody")
+	if err == nil {
+		t.Fatalf("a token for nobody: %q", stranger)
+	}
+	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, shared.server.Addr, "wrong")}, nil)
+	want(t, e.Do(context.Background(), aJob(responseID(), name, response.KubernetesCordon, nil)), response.Unchanged, "nauthor")
+}

@@ -1,0 +1,232 @@
+// Package kubernetes carries out responses at a Kubernetes cluster: conditions and events of nodes, labels, cordons, taints and
+// drains. What it writes to a node, and how it knows its own again, is in its package nodeplan; this one sends it, within limits of its
+// own, and repeats what did not come through until its time is over.
+//
+// A token that is lower than the one on the node is refused by what stands on the node, and every write is conditional on the
+// resourceVersion that was read. Two acts are not writes to the node, and the API server cannot refuse them for their token: an event,
+// which is harmless and has a name of its own for every step, so that there is one; and an eviction. Before each single eviction the token on the
+// node is looked at, and that the drain's mark stands: what is left is one request on its way, at most one pod.
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Config says how the cluster is reached.
+type Config = config.KubernetesConfig
+
+// Kinds are what it carries out.
+func Kinds() []response.Kind {
+	return []response.Kind{
+		response.KubernetesCondition, response.KubernetesEvent, response.KubernetesLabel, response.KubernetesCordon,
+		response.KubernetesTaint, response.KubernetesEvict, response.KubernetesDrain,
+	}
+}
+
+// Executor implements executor.Executor.
+type Executor struct {
+	cfg    Config
+	c      *client
+	guard  executor.Guard
+	log    *slog.Logger
+	pacing pacing
+	names  sync.Map // fault.NodeID to the name of its node, where a label says it
+}
+
+// pacing is how long it waits between two requests for the same.
+type pacing struct {
+	conflict time.Duration // after somebody else's write, at first
+	failure  time.Duration // after a request that failed, at first
+	most     time.Duration // of both, doubled each time
+	drain    time.Duration // between two looks at the pods of a node that is drained, at most
+}
+
+var usual = pacing{conflict: 10 * time.Millisecond, failure: 100 * time.Millisecond, most: 5 * time.Second, drain: 5 * time.Second}
+
+// New makes an executor. It reaches for the cluster only when there is something to do.
+func New(cfg Config, log *slog.Logger) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.Filled()
+	rc, err := restConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newClient(cfg, rc)
+	if err != nil {
+		return nil, err
+	}
+	return &Executor{cfg: cfg, c: c, log: log, pacing: usual}, nil
+}
+
+// Do implements executor.Executor.
+func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	if r, ok := e.guard.Admit(j.Effect); !ok {
+		return r
+	}
+	if j.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, j.Timeout)
+		defer cancel()
+	}
+	begin := time.Now()
+	var r executor.Result
+	switch {
+	case j.Target.Node == "":
+		r = executor.Unchanged("%s: want the fault of a node", j.Target)
+	case j.Kind == response.KubernetesEvent:
+		r = e.event(ctx, j)
+	case j.Kind == response.KubernetesDrain && !j.Undo:
+		r = e.drain(ctx, j)
+	default:
+		r = e.alter(ctx, j)
+	}
+	e.log.Debug("kubernetes", "response", j.Response, "step", j.Step, "attempt", j.Attempt.Attempt, "kind", j.Kind, "undo", j.Undo, "target", j.Target,
+		"outcome", r.Outcome, "detail", r.Detail, "took", time.Since(begin))
+	return r
+}
+
+// alter brings one write to the node: it reads, plans and writes, until the write is there, is not needed or is refused.
+func (e *Executor) alter(ctx context.Context, j executor.Job) executor.Result {
+	sent := false // a write went out of which nobody knows whether it came through
+	for try := 0; ; try++ {
+		err := e.alterOnce(ctx, j, &sent)
+		var done ended
+		if errors.As(err, &done) {
+			return done.Result
+		}
+		if !e.pause(ctx, err, try) {
+			if sent {
+				return executor.NotKnown("node of %s: %v", j.Target.Node, err)
+			}
+			return executor.Unchanged("node of %s: %v", j.Target.Node, err)
+		}
+	}
+}
+
+// ended is the end of an attempt.
+type ended struct{ executor.Result }
+
+func (ended) Error() string { return "the attempt has ended" }
+
+// alterOnce reads, plans and writes once. It returns ended, or why it is to be tried again.
+func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) error {
+	failpoint.Hit(failpoint.KubernetesRead)
+	n, err := e.find(ctx, j.Target.Node)
+	switch {
+	case err == nil:
+	case errors.Is(err, errNoNode) && j.Undo:
+		return ended{executor.Done("%v: nothing is left to put back", err)}
+	case (errors.Is(err, errNoNode) || refused(err)) && !*sent:
+		return ended{executor.Unchanged("%v", err)}
+	default:
+		return err
+	}
+	p := nodeplan.Next(n, j, time.Now())
+	if p.Write == nil {
+		return ended{p.Result}
+	}
+	failpoint.Hit(failpoint.KubernetesWrite)
+	err = e.c.write(ctx, n.Name, p.Write)
+	failpoint.Hit(failpoint.KubernetesWritten)
+	switch {
+	case err == nil:
+		return ended{p.Result}
+	case refused(err) && !*sent && !apierrors.IsNotFound(err):
+		return ended{executor.Unchanged("node %s: %v", n.Name, err)}
+	case !notDone(err):
+		*sent = true
+	default:
+	}
+	return err
+}
+
+// pause waits before the next try, longer each time, and no less than the API server asks for. It returns false when the attempt's time
+// is over.
+func (e *Executor) pause(ctx context.Context, err error, try int) bool {
+	d := e.pacing.failure
+	if apierrors.IsConflict(err) {
+		d = e.pacing.conflict
+	}
+	d = min(d<<min(try, 16), e.pacing.most)
+	d = d/2 + rand.N(d/2+1)
+	if s, ok := apierrors.SuggestsClientDelay(err); ok {
+		d = max(d, time.Duration(s)*time.Second)
+	}
+	return wait(ctx, d)
+}
+
+// wait returns false when ctx ends before d is over.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// errNoNode says that Kubernetes has no such node.
+var errNoNode = errors.New("no such node in Kubernetes")
+
+// find reads the node that ours is in Kubernetes, from the API server, as it is now.
+func (e *Executor) find(ctx context.Context, id fault.NodeID) (*corev1.Node, error) {
+	if e.cfg.NodeLabel != "" {
+		return e.findLabelled(ctx, id)
+	}
+	name := e.cfg.NameOf(id)
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return nil, fmt.Errorf("node %s would be %q: %w: its names are of a-z, 0-9, '-' and '.'", id, name, errNoNode)
+	}
+	n, err := e.c.node(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("node %s, as %s: %w", id, name, errNoNode)
+	}
+	return n, err
+}
+
+// findLabelled looks for the node with the label. Where it was the last time it is looked for first: one object instead of all.
+func (e *Executor) findLabelled(ctx context.Context, id fault.NodeID) (*corev1.Node, error) {
+	key := e.cfg.NodeLabel
+	if name, ok := e.names.Load(id); ok {
+		n, err := e.c.node(ctx, name.(string))
+		switch {
+		case err == nil && n.Labels[key] == string(id):
+			return n, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return nil, err
+		}
+		e.names.Delete(id)
+	}
+	list, err := e.c.labelled(ctx, key, string(id))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list) == 0:
+		return nil, fmt.Errorf("node %s, by label %s: %w", id, key, errNoNode)
+	case len(list) > 1:
+		return nil, ended{executor.Unchanged("node %s: label %s: %s and %s have it: want one node with it", id, key, list[0].Name, list[1].Name)}
+	}
+	e.names.Store(id, list[0].Name)
+	return &list[0], nil
+}

@@ -1,0 +1,255 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// shared is what all tests run against.
+var shared struct {
+	missing error // why there is no API server
+	server  *kubetest.Server
+	token   string // of the supervisor's service account, under deploy/kubernetes/rbac.yaml
+	dir     string
+	nodes   atomic.Int64
+	asked   sync.Map // what the executors of all tests have asked the API server for: "verb resource"
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "lofamo-kube-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		shared.dir = dir
+		switch err := begin(); {
+		case errors.Is(err, kubetest.ErrMissing) && os.Getenv("CI") == "":
+			shared.missing = err
+		case err != nil:
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		default:
+			defer shared.server.Stop()
+		}
+		code := m.Run()
+		if code == 0 && shared.missing == nil {
+			if err := rbacIsMinimal(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+		}
+		return code
+	}())
+}
+
+// begin starts the API server, with the roles that the project ships.
+func begin() error {
+	s, err := kubetest.Start(shared.dir)
+	if err != nil {
+		return err
+	}
+	shared.server = s
+	b, err := os.ReadFile(manifest)
+	if err == nil {
+		err = s.Admin.Apply(b)
+	}
+	if err == nil {
+		shared.token, err = s.Admin.TokenOf("lofamo", "lofamo-supervisor")
+	}
+	if err != nil {
+		s.Stop()
+	}
+	return err
+}
+
+const manifest = "../../../deploy/kubernetes/rbac.yaml"
+
+// cluster returns the API server, or skips the test where it is not there.
+func cluster(t testing.TB) *kubetest.Server {
+	t.Helper()
+	if shared.missing != nil {
+		t.Skipf("%s: %v", t.Name(), shared.missing)
+	}
+	return shared.server
+}
+
+// kubeconfig writes one for the supervisor's service account.
+func kubeconfig(t testing.TB, addr, token string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := cluster(t).Kubeconfig(path, addr, token); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// newExecutor is one as the supervisor has it, but for shorter waits; wrap, where it is given, stands between it and the network.
+func newExecutor(t testing.TB, cfg Config, wrap func(http.RoundTripper) http.RoundTripper) *Executor {
+	t.Helper()
+	s := cluster(t)
+	if cfg.Kubeconfig == "" {
+		cfg.Kubeconfig = kubeconfig(t, s.Addr, shared.token)
+	}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	cfg = cfg.Filled()
+	rc, err := restConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rc.Wrap(func(next http.RoundTripper) http.RoundTripper { return noting{next} })
+	if wrap != nil {
+		rc.Wrap(wrap)
+	}
+	c, err := newClient(cfg, rc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.http.CloseIdleConnections)
+	e := &Executor{cfg: cfg, c: c, log: slog.New(slog.DiscardHandler), pacing: usual}
+	e.pacing.failure, e.pacing.drain = 20*time.Millisecond, 200*time.Millisecond
+	return e
+}
+
+// noting notes what is asked of the API server.
+type noting struct{ next http.RoundTripper }
+
+func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
+	shared.asked.Store(asked(r), true)
+	return n.next.RoundTrip(r)
+}
+
+// asked is a request as roles name it.
+func asked(r *http.Request) string {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[2:] // without api/v1
+	if parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	resource, verb := parts[0], map[string]string{"GET": "get", "POST": "create", "PATCH": "patch"}[r.Method]
+	switch {
+	case len(parts) > 2:
+		resource += "/" + parts[2]
+	case len(parts) == 1 && r.Method == http.MethodGet:
+		verb = "list"
+	}
+	return verb + " " + resource
+}
+
+// aNode creates a node that no other test has.
+func aNode(t testing.TB) string {
+	t.Helper()
+	name := fmt.Sprintf("n%d", shared.nodes.Add(1))
+	createNode(t, name, "")
+	return name
+}
+
+// createNode creates a node; more is what else its JSON has, each with a comma before.
+func createNode(t testing.TB, name, more string) {
+	t.Helper()
+	admin(t, http.MethodPost, "/api/v1/nodes", "", `{"metadata":{"name":"`+name+`"}`+more+`}`)
+}
+
+// admin sends a request as an administrator.
+func admin(t testing.TB, method, path, contentType, body string) []byte {
+	t.Helper()
+	b, err := cluster(t).Admin.Do(method, path, contentType, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// theNode reads a node.
+func theNode(t testing.TB, name string) *corev1.Node {
+	t.Helper()
+	n := &corev1.Node{}
+	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/nodes/"+name, "", ""), n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// patch changes a node as somebody else does.
+func patch(t testing.TB, name, body string) {
+	t.Helper()
+	admin(t, http.MethodPatch, "/api/v1/nodes/"+name+"?fieldManager=somebody", kubetest.MergePatch, body)
+}
+
+var serial atomic.Int64
+
+// responseID is one that no other test has.
+func responseID() string { return fmt.Sprintf("r7-%d", serial.Add(1)) }
+
+// aJob is the first attempt at a step.
+func aJob(id, node string, kind response.Kind, parameters map[string]string) executor.Job {
+	return executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: id, Step: 0, Attempt: 1}, Kind: kind, Parameters: parameters, Token: 7,
+			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentMemory}, IdempotencyKey: id + "/0", Timeout: 20 * time.Second,
+		},
+		Cluster: "test", Policy: "policy",
+		Fault: executor.Fault{State: fault.Sick, Cause: fault.CauseMemory, Since: time.Unix(1_700_000_000, 0), Detail: "12 corrected errors in a minute"},
+	}
+}
+
+// again is the next attempt, after one of which nobody knows what became of it.
+func again(j executor.Job) executor.Job {
+	j.Attempt.Attempt++
+	j.Recheck = true
+	return j
+}
+
+// undo is the next attempt, to put it back.
+func undo(j executor.Job) executor.Job {
+	j.Attempt.Attempt++
+	j.Undo, j.Recheck = true, false
+	j.IdempotencyKey += "/undo"
+	return j
+}
+
+// under is the job as a leader with that token has it.
+func under(token uint64, j executor.Job) executor.Job {
+	j.Token = token
+	return j
+}
+
+// want fails the test unless the outcome is that one and the detail contains the text.
+func want(t testing.TB, r executor.Result, o response.Outcome, text string) {
+	t.Helper()
+	if r.Outcome != o || !strings.Contains(r.Detail, text) {
+		t.Fatalf("outcome %d (%s), want %d with %q", r.Outcome, r.Detail, o, text)
+	}
+}
+
+// do makes an attempt that has to succeed, and logs it as an operator reads it.
+func do(t testing.TB, e *Executor, j executor.Job) {
+	t.Helper()
+	r := e.Do(context.Background(), j)
+	verb := "do"
+	if j.Undo {
+		verb = "undo"
+	}
+	t.Logf("asked: %s %s at %s (token %d, attempt %d); done: %s", verb, j.Kind, j.Target, j.Token, j.Attempt.Attempt, r.Detail)
+	want(t, r, response.Succeeded, "")
+}

@@ -1,0 +1,150 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// fleet creates many nodes at once.
+func fleet(t testing.TB, prefix string, n int) []string {
+	t.Helper()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-%d", prefix, i)
+	}
+	inParallel(names, 16, func(name string) { createNode(t, name, "") })
+	return names
+}
+
+// inParallel calls f for each, from so many goroutines.
+func inParallel[T any](all []T, width int, f func(T)) {
+	work := make(chan T)
+	var wg sync.WaitGroup
+	for range width {
+		wg.Go(func() {
+			for x := range work {
+				f(x)
+			}
+		})
+	}
+	for _, x := range all {
+		work <- x
+	}
+	close(work)
+	wg.Wait()
+}
+
+// TestThousands: of 2,000 nodes 1,000 fail at once, while somebody else writes to all of them. Every condition and every event is there in
+// the end, no other node is touched, and the rate that is configured is kept to.
+func TestThousands(t *testing.T) {
+	const nodes, faults = 2000, 1000
+	names := fleet(t, "many", nodes)
+	var asked, conflicts atomic.Int64
+	cfg := Config{QPS: 1000, Burst: 200}
+	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			res, err := next.RoundTrip(r)
+			if asked.Add(1); err == nil && res.StatusCode == http.StatusConflict {
+				conflicts.Add(1)
+			}
+			return res, err
+		})
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var kubelets sync.WaitGroup
+	kubelets.Go(func() { // that write their status, as they do
+		for i := 0; ctx.Err() == nil; i++ {
+			status(t, names[i%faults], fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","message":"%d"}]}}`, i))
+		}
+	})
+	var mu sync.Mutex
+	var took []time.Duration
+	begin := time.Now()
+	var wg sync.WaitGroup
+	for i, name := range names[:faults] {
+		wg.Go(func() {
+			j := acts()[0].job(fmt.Sprintf("r7-many-%d", i), name)
+			j.Timeout = time.Minute
+			if r := e.Do(ctx, j); r.Outcome != response.Succeeded {
+				t.Errorf("%s: %+v", name, r)
+			}
+			mu.Lock()
+			took = append(took, time.Since(begin))
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	all := time.Since(begin)
+	cancel()
+	kubelets.Wait()
+	slices.Sort(took)
+	t.Logf("1,000 conditions among %d nodes: p50 %s, all %s; %d requests, %d conflicts", nodes, took[len(took)/2], all, asked.Load(), conflicts.Load())
+	if most := float64(cfg.Burst) + float64(cfg.QPS)*all.Seconds() + 1; float64(asked.Load()) > most {
+		t.Errorf("%d requests in %s, want at most %.0f", asked.Load(), all, most)
+	}
+	have := map[string]int{}
+	for _, n := range listNodes(t) {
+		for _, c := range n.Status.Conditions {
+			if c.Type == "LofamoFault" {
+				have[n.Name]++
+			}
+		}
+	}
+	for i, name := range names {
+		if want := map[bool]int{true: 1}[i < faults]; have[name] != want {
+			t.Fatalf("%s has %d conditions, want %d", name, have[name], want)
+		}
+	}
+}
+
+func listNodes(t testing.TB) []corev1.Node {
+	t.Helper()
+	var list corev1.NodeList
+	if err := json.Unmarshal(admin(t, http.MethodGet, "/api/v1/nodes", "", ""), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// TestManyAtOneNode: responses that act on one node at once do not undo one another's work.
+func TestManyAtOneNode(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	var jobs []executor.Job
+	for i := range 24 {
+		a := acts()[i%5]
+		j := a.job(responseID(), name)
+		if a.kind == response.KubernetesLabel {
+			j.Parameters = map[string]string{"key": fmt.Sprintf("l%d", i), "value": "x"}
+		}
+		jobs = append(jobs, j)
+	}
+	inParallel(jobs, len(jobs), func(j executor.Job) {
+		if r := e.Do(context.Background(), j); r.Outcome != response.Succeeded {
+			t.Errorf("%s: %+v", j.Kind, r)
+		}
+	})
+	n := theNode(t, name)
+	if !n.Spec.Unschedulable || len(n.Labels) != 5 || len(n.Spec.Taints) != 2 || len(n.Status.Conditions) != 1 {
+		t.Errorf("%s", state(n))
+	}
+	inParallel(jobs, len(jobs), func(j executor.Job) {
+		if r := e.Do(context.Background(), undo(j)); r.Outcome != response.Succeeded {
+			t.Errorf("%s: %+v", j.Kind, r)
+		}
+	})
+	if got := state(theNode(t, name)); got != "" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,226 @@
+package kubernetes
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// proxy stands between an executor and the API server, and makes the way slow, deaf or none at all.
+type proxy struct {
+	addr   string
+	to     string
+	delay  atomic.Int64 // of the answers, in nanoseconds
+	deaf   atomic.Bool  // answers are kept from now on
+	cut    atomic.Bool  // connections are closed at once
+	mu     sync.Mutex
+	open   map[net.Conn]bool
+	wg     sync.WaitGroup
+	listen net.Listener
+}
+
+func newProxy(t *testing.T) *proxy {
+	t.Helper()
+	p := &proxy{addr: freeport.Addr(t).String(), to: cluster(t).Addr, open: map[net.Conn]bool{}}
+	l, err := net.Listen("tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.listen = l
+	p.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.wg.Go(func() { p.serve(c) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); p.closeAll(); p.wg.Wait() })
+	return p
+}
+
+func (p *proxy) serve(c net.Conn) {
+	if p.cut.Load() {
+		_ = c.Close()
+		return
+	}
+	up, err := net.Dial("tcp", p.to)
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	p.mu.Lock()
+	p.open[c], p.open[up] = true, true
+	p.mu.Unlock()
+	p.wg.Go(func() { _, _ = io.Copy(up, c); _ = up.Close() })
+	b := make([]byte, 64<<10)
+	for {
+		n, err := up.Read(b)
+		if err != nil {
+			break
+		}
+		if p.deaf.Load() {
+			continue
+		}
+		time.Sleep(time.Duration(p.delay.Load())) // the way is slow
+		if _, err := c.Write(b[:n]); err != nil {
+			break
+		}
+	}
+	_ = c.Close()
+	_ = up.Close()
+}
+
+// closeAll cuts what is open.
+func (p *proxy) closeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		_ = c.Close()
+	}
+	clear(p.open)
+}
+
+func through(t *testing.T, p *proxy) *Executor {
+	t.Helper()
+	cfg := Config{Kubeconfig: kubeconfig(t, p.addr, shared.token), RequestTimeout: config.Duration(300 * time.Millisecond)}
+	return newExecutor(t, cfg, nil)
+}
+
+// TestSlowServer: as long as single requests get their answer in time, what is asked is done.
+func TestSlowServer(t *testing.T) {
+	p := newProxy(t)
+	e, name := through(t, p), aNode(t)
+	do(t, e, acts()[2].job(responseID(), name)) // connected
+	p.delay.Store(int64(100 * time.Millisecond))
+	j := acts()[0].job(responseID(), name)
+	do(t, e, j)
+	do(t, e, undo(j))
+}
+
+// TestAbsentServer: an attempt ends when its time is over, and says that nothing was changed; when the API server is there again in time, it
+// is done.
+func TestAbsentServer(t *testing.T) {
+	p := newProxy(t)
+	e, name := through(t, p), aNode(t)
+	p.cut.Store(true)
+	j := acts()[2].job(responseID(), name)
+	j.Timeout = 200 * time.Millisecond
+	begin := time.Now()
+	r := e.Do(context.Background(), j)
+	t.Logf("asked: cordon; not done: %s", r.Detail)
+	want(t, r, response.Unchanged, "")
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	j = again(j)
+	j.Timeout = 20 * time.Second
+	result := make(chan executor.Result)
+	go func() { result <- e.Do(context.Background(), j) }()
+	p.cut.Store(false)
+	want(t, <-result, response.Succeeded, "cordoned")
+
+	// None at all: the address of nobody.
+	e = newExecutor(t, Config{Kubeconfig: kubeconfig(t, freeport.Addr(t).String(), shared.token)}, nil)
+	j = acts()[2].job(responseID(), name)
+	j.Timeout = 100 * time.Millisecond
+	want(t, e.Do(context.Background(), j), response.Unchanged, "connection refused")
+}
+
+// TestDeafServer: a write whose answer does not come may have been carried out, and the attempt says so; when the answers come again, it
+// finds its own write, and does not do it a second time.
+func TestDeafServer(t *testing.T) {
+	for _, heals := range []bool{false, true} {
+		p := newProxy(t)
+		name := aNode(t)
+		var patches atomic.Int64
+		cfg := Config{Kubeconfig: kubeconfig(t, p.addr, shared.token), RequestTimeout: config.Duration(300 * time.Millisecond)}
+		e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(r *http.Request) (*http.Response, error) {
+				if r.Method != http.MethodPatch {
+					return next.RoundTrip(r)
+				}
+				patches.Add(1)
+				p.deaf.Store(true)
+				res, err := next.RoundTrip(r)
+				if heals {
+					p.deaf.Store(false)
+					p.closeAll() // what was kept is lost for good
+				}
+				return res, err
+			})
+		})
+		j := acts()[3].job(responseID(), name)
+		j.Timeout = 2 * time.Second
+		r := e.Do(context.Background(), j)
+		t.Logf("asked: taint; heard: %s", r.Detail)
+		if heals {
+			want(t, r, response.Succeeded, "it was written")
+		} else {
+			want(t, r, response.NotKnown, "")
+		}
+		if got := withoutMarks(theNode(t, name)); got != acts()[3].shows || patches.Load() != 1 {
+			t.Errorf("heals %t: %d writes: %q", heals, patches.Load(), got)
+		}
+	}
+}
+
+// TestPausedServer: the real API server stands still for longer than a request may take, and goes on.
+func TestPausedServer(t *testing.T) {
+	s := cluster(t)
+	cfg := Config{RequestTimeout: config.Duration(200 * time.Millisecond)}
+	failed := make(chan struct{})
+	var once sync.Once
+	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			res, err := next.RoundTrip(r)
+			if err != nil {
+				once.Do(func() { close(failed) })
+			}
+			return res, err
+		})
+	})
+	name := aNode(t)
+	do(t, e, acts()[0].job(responseID(), name)) // connected
+	if err := s.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan executor.Result)
+	go func() { result <- e.Do(context.Background(), acts()[2].job(responseID(), name)) }()
+	<-failed
+	if err := s.Continue(); err != nil {
+		t.Fatal(err)
+	}
+	want(t, <-result, response.Succeeded, "cordoned")
+}
+
+// TestBusyServer: an API server that asks to come again later is left alone for so long.
+func TestBusyServer(t *testing.T) {
+	var refusals atomic.Int64
+	var last time.Time
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPatch && refusals.Add(1) == 1 {
+				last = time.Now()
+				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}, "Content-Type": {"text/plain"}},
+					Body: http.NoBody, Request: r}, nil
+			}
+			if since := time.Since(last); !last.IsZero() && since < time.Second {
+				t.Errorf("asked again after %s", since)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	do(t, e, acts()[2].job(responseID(), aNode(t)))
+}

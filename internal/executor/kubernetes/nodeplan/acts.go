@@ -1,0 +1,191 @@
+package nodeplan
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// fields are what an apply to the node itself names of ours.
+type fields struct {
+	labels        map[string]any
+	unschedulable bool
+}
+
+// ours are the fields of the node itself that are ours now, at the values that they have.
+func (s *step) ours() (fields, owned) {
+	o := ownedBy(s.n)
+	f := fields{labels: map[string]any{}, unschedulable: o.unschedulable && s.n.Spec.Unschedulable}
+	for k := range o.labels {
+		if v, ok := s.n.Labels[k]; ok {
+			f.labels[k] = v
+		}
+	}
+	return f, o
+}
+
+// applyNode makes the plan of an apply to the node itself.
+func (s *step) applyNode(f fields, r executor.Result) Plan {
+	meta := s.head(s.annotated(false))
+	if len(f.labels) > 0 {
+		meta["labels"] = f.labels
+	}
+	body := map[string]any{"metadata": meta}
+	if f.unschedulable {
+		body["spec"] = map[string]any{"unschedulable": true}
+	}
+	return s.apply(false, body, r)
+}
+
+// cordon keeps new pods away, for a step that cordons or one that drains.
+func (s *step) cordon() Plan {
+	f, o := s.ours()
+	others := s.others(response.KubernetesCordon, response.KubernetesDrain)
+	var said string
+	switch {
+	case s.j.Undo && s.mine == nil:
+		said = "nothing of this step stands"
+	case s.j.Undo:
+		s.drop()
+		switch {
+		case !s.n.Spec.Unschedulable:
+			said = "somebody has uncordoned it"
+		case !o.unschedulable:
+			said = "somebody else has cordoned it: it stays so"
+		case len(others) > 0:
+			said = "it stays cordoned: another response wants it so"
+		default:
+			f.unschedulable, said = false, "uncordoned"
+		}
+	case s.mine != nil:
+		said = "an attempt before had done it"
+	default:
+		s.put(Mark{Kind: s.j.Kind, Policy: s.j.Policy, At: s.stampTime()})
+		switch {
+		case !s.n.Spec.Unschedulable:
+			f.unschedulable, said = true, "cordoned"
+		case o.unschedulable:
+			said = "another response had cordoned it"
+		default:
+			said = "somebody else had cordoned it"
+		}
+	}
+	return s.applyNode(f, executor.Done("node %s: %s", s.n.Name, said))
+}
+
+// label sets a label.
+func (s *step) label() Plan {
+	f, o := s.ours()
+	key, value := s.j.Parameters["key"], s.j.Parameters["value"]
+	was, there := s.n.Labels[key]
+	var said string
+	switch {
+	case s.j.Undo && s.mine == nil:
+		said = "nothing of this step stands"
+	case s.j.Undo:
+		s.drop()
+		key = s.mine.Key
+		wanted := slices.ContainsFunc(s.others(response.KubernetesLabel), func(m Mark) bool { return m.Key == key })
+		switch {
+		case !o.labels[key]:
+			said = fmt.Sprintf("label %s is somebody else's by now: left alone", key)
+		case wanted:
+			said = fmt.Sprintf("label %s stays: another response wants it", key)
+		default:
+			delete(f.labels, key)
+			said = "label " + key + " taken away"
+		}
+	case s.mine != nil:
+		said = "an attempt before had done it"
+	case there && was != value:
+		return ends(executor.Unchanged("node %s: label %s is %q already: want none, or %q", s.n.Name, key, was, value))
+	default:
+		s.put(Mark{Kind: s.j.Kind, Policy: s.j.Policy, Key: key, Value: value, At: s.stampTime()})
+		said = fmt.Sprintf("label %s was %q already", key, value)
+		if !there {
+			f.labels[key] = value
+			said = fmt.Sprintf("label %s=%s", key, value)
+		}
+	}
+	return s.applyNode(f, executor.Done("node %s: %s", s.n.Name, said))
+}
+
+// stampTime is now as Kubernetes keeps times: in whole seconds.
+func (s *step) stampTime() time.Time { return s.now.UTC().Truncate(time.Second) }
+
+// taint adds a taint, for a step that keeps new pods away or one that has those there evicted.
+func (s *step) taint() Plan {
+	if s.j.Undo {
+		return s.untaint()
+	}
+	t := corev1.Taint{Key: s.j.Parameters["key"], Value: s.j.Parameters["value"], Effect: corev1.TaintEffect(s.j.Parameters["effect"])}
+	if s.j.Kind == response.KubernetesEvict {
+		t.Effect = corev1.TaintEffectNoExecute
+	}
+	list := s.n.Spec.Taints
+	at := slices.IndexFunc(list, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
+	m := Mark{Kind: s.j.Kind, Policy: s.j.Policy, Key: t.Key, Value: t.Value, Effect: t.Effect, At: s.stampTime()}
+	switch {
+	case s.mine != nil:
+		return s.mergeTaints(nil, s.mine.text, "an attempt before had done it")
+	case at < 0:
+		added := metav1.NewTime(s.stampTime())
+		t.TimeAdded = &added
+		m.Own, m.Added = true, added.Time
+		return s.mergeTaints(append(slices.Clone(list), t), m.encode(), "tainted "+t.ToString())
+	case list[at].Value != t.Value:
+		return ends(executor.Unchanged("node %s: taint %s: given value %q: it has %q already", s.n.Name, t.ToString(), t.Value, list[at].Value))
+	default:
+		for _, other := range s.others(response.KubernetesTaint, response.KubernetesEvict) {
+			if other.stands(list[at]) { // it stays until the last of them is put back
+				m.Own, m.Added = true, other.Added
+			}
+		}
+		return s.mergeTaints(nil, m.encode(), "it had the taint "+t.ToString())
+	}
+}
+
+// untaint takes away the taint that this step has added.
+func (s *step) untaint() Plan {
+	if s.mine == nil {
+		return s.mergeTaints(nil, "", "nothing of this step stands")
+	}
+	list := s.n.Spec.Taints
+	at := slices.IndexFunc(list, s.mine.stands)
+	switch {
+	case !s.mine.Own:
+		return s.mergeTaints(nil, "", "the taint was there before: left alone")
+	case at < 0:
+		return s.mergeTaints(nil, "", "somebody has taken the taint away, or changed it")
+	case slices.ContainsFunc(s.others(response.KubernetesTaint, response.KubernetesEvict), func(m Mark) bool { return m.stands(list[at]) }):
+		return s.mergeTaints(nil, "", "it stays tainted: another response wants it so")
+	default:
+		return s.mergeTaints(slices.Delete(slices.Clone(list), at, at+1), "", "the taint "+s.mine.Key+" taken away")
+	}
+}
+
+// stands says whether a taint is the one that the mark's step has added.
+func (m Mark) stands(t corev1.Taint) bool {
+	return m.Own && m.Key == t.Key && m.Value == t.Value && m.Effect == t.Effect && t.TimeAdded != nil && t.TimeAdded.Time.Equal(m.Added)
+}
+
+// mergeTaints makes the plan of a merge patch: the taints, or nil where they stay, and the text of the mark, empty where there is to be
+// none.
+func (s *step) mergeTaints(list []corev1.Taint, mark, said string) Plan {
+	annotations := s.stamp()
+	annotations[s.key] = nil
+	if mark != "" {
+		annotations[s.key] = mark
+	}
+	body := map[string]any{"metadata": s.head(annotations)}
+	if list != nil {
+		body["spec"] = map[string]any{"taints": list}
+	}
+	return s.write(&Write{}, body, executor.Done("node %s: %s", s.n.Name, said))
+}

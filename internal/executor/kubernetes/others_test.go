@@ -1,0 +1,217 @@
+package kubernetes
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/internal/kubetest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// status changes the status of a node as somebody else does.
+func status(t testing.TB, name, body string) {
+	t.Helper()
+	admin(t, http.MethodPatch, "/api/v1/nodes/"+name+"/status?fieldManager=somebody", "application/strategic-merge-patch+json", body)
+}
+
+// TestWhatStoodBefore is left as it was, while we stand and after; what contradicts us is not overwritten.
+func TestWhatStoodBefore(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	for _, c := range []struct {
+		act
+		before string // a patch
+		says   string
+		refuse bool
+	}{
+		{acts()[1], `{"metadata":{"labels":{"lofamo.io/memory":"sick"}}}`, "was \"sick\" already", false},
+		{acts()[1], `{"metadata":{"labels":{"lofamo.io/memory":"good"}}}`, `label lofamo.io/memory is "good" already`, true},
+		{acts()[2], `{"spec":{"unschedulable":true}}`, "somebody else had cordoned it", false},
+		{acts()[3], `{"spec":{"taints":[{"key":"lofamo.io/memory","value":"sick","effect":"NoSchedule"},{"key":"other","effect":"NoExecute"}]}}`, "it had the taint", false},
+		{acts()[3], `{"spec":{"taints":[{"key":"lofamo.io/memory","value":"good","effect":"NoSchedule"}]}}`, `it has "good" already`, true},
+		{acts()[5], `{"spec":{"unschedulable":true}}`, "drained of 0 pods", false},
+	} {
+		name := aNode(t)
+		patch(t, name, c.before)
+		before := state(theNode(t, name))
+		j := c.job(responseID(), name)
+		if c.refuse {
+			want(t, e.Do(context.Background(), j), response.Unchanged, c.says)
+		} else {
+			want(t, e.Do(context.Background(), j), response.Succeeded, c.says)
+		}
+		if got := withoutMarks(theNode(t, name)); got != before {
+			t.Errorf("%s: as we stand:\n%s", c.kind, cmp.Diff(before, got))
+		}
+		do(t, e, undo(j))
+		if diff := cmp.Diff(before, state(theNode(t, name))); diff != "" {
+			t.Errorf("%s:\n%s", c.kind, diff)
+		}
+	}
+	name := aNode(t)
+	status(t, name, `{"status":{"conditions":[{"type":"LofamoFault","status":"False","reason":"Theirs"}]}}`)
+	j := acts()[0].job(responseID(), name)
+	want(t, e.Do(context.Background(), j), response.Unchanged, "condition LofamoFault is somebody else's")
+	do(t, e, undo(j))
+	if got := state(theNode(t, name)); got != "condition LofamoFault=False Theirs" {
+		t.Error(got)
+	}
+}
+
+// TestWhatSomebodyTookOver is theirs: what others have changed since is not put back, nor set again, whatever else is done to the node.
+func TestWhatSomebodyTookOver(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	taint := func(rest string) string {
+		return `{"spec":{"taints":[{"key":"lofamo.io/memory","effect":"NoSchedule"` + rest + `}]}}`
+	}
+	for _, c := range []struct {
+		act
+		since []string // patches
+		left  string
+		says  string
+	}{
+		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":"theirs"}}}`}, "label lofamo.io/memory=theirs", "somebody else's by now"},
+		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":null}}}`}, "", "somebody else's by now"},
+		{acts()[1], []string{`{"metadata":{"labels":{"lofamo.io/memory":null}}}`, `{"metadata":{"labels":{"lofamo.io/memory":"sick"}}}`}, "label lofamo.io/memory=sick", "somebody else's by now"},
+		{acts()[2], []string{`{"spec":{"unschedulable":null}}`}, "", "somebody has uncordoned it"},
+		{acts()[2], []string{`{"spec":{"unschedulable":false}}`, `{"spec":{"unschedulable":true}}`}, "unschedulable", "somebody else has cordoned it"},
+		{acts()[3], []string{taint(`,"value":"theirs"`)}, "taint lofamo.io/memory=theirs:NoSchedule", "or changed it"},
+		{acts()[3], []string{`{"spec":{"taints":null}}`}, "", "somebody has taken the taint away"},
+		{acts()[3], []string{taint(`,"value":"sick"`)}, "taint lofamo.io/memory=sick:NoSchedule", "or changed it"},
+	} {
+		name := aNode(t)
+		j := c.job(responseID(), name)
+		do(t, e, j)
+		for _, p := range c.since {
+			patch(t, name, p)
+		}
+		other := aJob(responseID(), name, response.KubernetesLabel, map[string]string{"key": "another", "value": "x"})
+		do(t, e, other)
+		do(t, e, again(j))
+		if got := withoutMarks(theNode(t, name)); strings.TrimSpace(strings.ReplaceAll(got, "label another=x", "")) != c.left {
+			t.Errorf("%s %v: as we stand: %q, want %q", c.kind, c.since, got, c.left)
+		}
+		want(t, e.Do(context.Background(), undo(again(j))), response.Succeeded, c.says)
+		do(t, e, undo(other))
+		if got := state(theNode(t, name)); got != c.left {
+			t.Errorf("%s %v: %q, want %q", c.kind, c.since, got, c.left)
+		}
+	}
+	name := aNode(t)
+	j := acts()[0].job(responseID(), name)
+	do(t, e, j)
+	status(t, name, `{"status":{"conditions":[{"type":"LofamoFault","status":"False","reason":"Theirs"}]}}`)
+	want(t, e.Do(context.Background(), undo(j)), response.Succeeded, "somebody else has changed condition LofamoFault")
+	if got := state(theNode(t, name)); got != "condition LofamoFault=False Theirs" {
+		t.Error(got)
+	}
+}
+
+// TestTwoResponses want the same of a node: it stays until the last of them is put back, in whatever order.
+func TestTwoResponses(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	for _, a := range acts() {
+		for first := range 2 {
+			name := aNode(t)
+			jobs := [2]struct{ j, undo func() }{}
+			for i := range jobs {
+				j := a.job(responseID(), name)
+				jobs[i].j, jobs[i].undo = func() { do(t, e, j) }, func() { do(t, e, undo(j)) }
+			}
+			jobs[0].j()
+			jobs[1].j()
+			jobs[first].undo()
+			if got := withoutMarks(theNode(t, name)); got != a.shows {
+				t.Errorf("%s: while one stands: %q", a.kind, got)
+			}
+			jobs[1-first].undo()
+			if got := state(theNode(t, name)); got != "" {
+				t.Errorf("%s: %q", a.kind, got)
+			}
+		}
+	}
+}
+
+// TestConditionSaysOfAll: the condition that several responses want says what each is for, and has the reason of the gravest; it has been
+// there since the first.
+func TestConditionSaysOfAll(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	one := acts()[0].job(responseID(), name)
+	two := acts()[0].job(responseID(), name)
+	two.Target.Component, two.Fault.State, two.Fault.Detail = fault.ComponentHost, fault.Failed, ""
+	do(t, e, one)
+	since := theNode(t, name).Status.Conditions[0].LastTransitionTime
+	do(t, e, two)
+	c := theNode(t, name).Status.Conditions[0]
+	if c.Reason != "HostFailed" || !strings.Contains(c.Message, "/host FAILED") || !strings.Contains(c.Message, "/memory SICK") || !c.LastTransitionTime.Equal(&since) {
+		t.Errorf("%+v", c)
+	}
+	do(t, e, undo(two))
+	if c = theNode(t, name).Status.Conditions[0]; c.Reason != "MemorySick" || strings.Contains(c.Message, "host") {
+		t.Errorf("%+v", c)
+	}
+}
+
+// TestAnotherLabel: two responses that contradict one another are not both carried out.
+func TestAnotherLabel(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	do(t, e, acts()[1].job(responseID(), name))
+	j := aJob(responseID(), name, response.KubernetesLabel, map[string]string{"key": "lofamo.io/memory", "value": "good"})
+	want(t, e.Do(context.Background(), j), response.Unchanged, `is "sick" already`)
+}
+
+// TestMarksAreTakenAway: who removes a mark makes what it stands for theirs.
+func TestMarksAreTakenAway(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	j := acts()[2].job(responseID(), name)
+	do(t, e, j)
+	patch(t, name, `{"metadata":{"annotations":{"`+nodeplan.MarkKey(j.Response, 0)+`":null}}}`)
+	want(t, e.Do(context.Background(), undo(j)), response.Succeeded, "nothing of this step stands")
+	if got := state(theNode(t, name)); got != "unschedulable" {
+		t.Error(got)
+	}
+	// One that cannot be read stays as it is.
+	name = aNode(t)
+	patch(t, name, `{"metadata":{"annotations":{"lofamo.io/did-r1-1.0":"what?"}}}`)
+	j = acts()[2].job(responseID(), name)
+	do(t, e, j)
+	do(t, e, undo(j))
+	if got := state(theNode(t, name)); got != "annotation lofamo.io/did-r1-1.0=what?" {
+		t.Error(got)
+	}
+}
+
+// TestApplyOfOthers: what another owns together with us is theirs when we are gone.
+func TestApplyOfOthers(t *testing.T) {
+	e, name := newExecutor(t, Config{}, nil), aNode(t)
+	jobs := []executor.Job{acts()[1].job(responseID(), name), acts()[2].job(responseID(), name)}
+	for _, j := range jobs {
+		do(t, e, j)
+	}
+	admin(t, http.MethodPatch, "/api/v1/nodes/"+name+"?fieldManager=theirs", kubetest.Apply,
+		`{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+name+`","labels":{"lofamo.io/memory":"sick"}},"spec":{"unschedulable":true}}`)
+	for _, j := range jobs {
+		do(t, e, undo(j))
+	}
+	if got := state(theNode(t, name)); got != "label lofamo.io/memory=sick\nunschedulable" {
+		t.Error(got)
+	}
+}
+
+// withoutMarks is the state of a node but for what we note there.
+func withoutMarks(n *corev1.Node) string {
+	var out []string
+	for line := range strings.SplitSeq(state(n), "\n") {
+		if line != "" && !strings.HasPrefix(line, "annotation "+nodeplan.MarkPrefix) {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "\n")
+}

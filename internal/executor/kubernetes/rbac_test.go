@@ -1,0 +1,47 @@
+package kubernetes
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// rbacIsMinimal compares the roles that are shipped with what all tests together have asked for: nothing is allowed that nobody needs.
+// That nothing is missing is shown by the tests themselves, which run under these roles.
+func rbacIsMinimal() error {
+	allowed := map[string]bool{}
+	for _, path := range []string{manifest, strings.Replace(manifest, "rbac", "rbac-node-label", 1)} {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for doc := range strings.SplitSeq(string(b), "\n---\n") {
+			var role struct {
+				Rules []struct{ Resources, Verbs []string }
+			}
+			if err := yaml.Unmarshal([]byte(doc), &role); err != nil {
+				return err
+			}
+			for _, r := range role.Rules {
+				for _, resource := range r.Resources {
+					for _, verb := range r.Verbs {
+						allowed[verb+" "+resource] = true
+					}
+				}
+			}
+		}
+	}
+	used := map[string]bool{}
+	shared.asked.Range(func(k, _ any) bool { used[k.(string)] = true; return true })
+	if len(os.Args) > 1 && strings.Contains(strings.Join(os.Args, " "), "-test.run") {
+		return nil // a part of the tests needs a part of the rights
+	}
+	if !maps.Equal(allowed, used) {
+		return fmt.Errorf("roles allow %v, the tests have asked for %v: want the same", slices.Sorted(maps.Keys(allowed)), slices.Sorted(maps.Keys(used)))
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+// Package kubetest runs a real kube-apiserver on a real etcd, for tests and benchmarks: with RBAC, and without kubelets, schedulers and
+// controllers. What these would do is the test's to do. It holds no tests itself; the programs are built by 'make kube'.
+package kubetest
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/freeport"
+)
+
+// Dir is the environment variable that names where the programs are, in the place of .tools/kube.
+const Dir = "LOFAMO_KUBE_DIR"
+
+// patience bounds the start of a program; the API server takes 4 s.
+const patience = 60 * time.Second
+
+// ErrMissing says that the programs are not there.
+var ErrMissing = errors.New("kube-apiserver and etcd are not there: run 'make kube' (5 to 8 minutes, once)")
+
+// bin is where the programs are.
+func bin() (string, error) {
+	dirs := []string{os.Getenv(Dir)}
+	if dirs[0] == "" {
+		wd, err := os.Getwd()
+		if err != nil {
+			return "", fmt.Errorf("look for kube-apiserver: %w", err)
+		}
+		dirs = nil
+		for d := wd; d != filepath.Dir(d); d = filepath.Dir(d) {
+			dirs = append(dirs, filepath.Join(d, ".tools", "kube"))
+		}
+	}
+	for _, d := range dirs {
+		if _, err := os.Stat(filepath.Join(d, "etcd")); err == nil {
+			if _, err := os.Stat(filepath.Join(d, "kube-apiserver")); err == nil {
+				return d, nil
+			}
+		}
+	}
+	return "", ErrMissing
+}
+
+// Server is an API server that is ready.
+type Server struct {
+	Addr string // "ip:port"
+	// Admin may do everything.
+	Admin *Client
+
+	ca    string // path of the certificate of the API server
+	token string // of the admin
+	etcd  *process
+	api   *process
+}
+
+// Start begins an etcd and an API server, with all their files in dir, and returns when they are ready.
+func Start(dir string) (*Server, error) {
+	programs, err := bin()
+	if err != nil {
+		return nil, err
+	}
+	var addrs []string
+	for range 3 {
+		a, err := freeport.Find()
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, a.String())
+	}
+	s := &Server{Addr: addrs[0], ca: filepath.Join(dir, "pki", "apiserver.crt"), token: rand.Text()}
+	key, users := filepath.Join(dir, "sa.key"), filepath.Join(dir, "users.csv")
+	if err := writeKey(key); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(users, []byte(s.token+",admin,admin,\"system:masters\"\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("users of the API server: %w", err)
+	}
+	client, peer := "http://"+addrs[1], "http://"+addrs[2]
+	s.etcd, err = start(dir, filepath.Join(programs, "etcd"), "--data-dir", filepath.Join(dir, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+		"--initial-cluster", "default="+peer, "--log-level", "warn")
+	if err != nil {
+		return nil, err
+	}
+	host, port := freeport.IP().String(), s.Addr[len(freeport.IP().String())+1:]
+	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), "--etcd-servers", client, "--bind-address", host, "--advertise-address", host,
+		"--secure-port", port, "--cert-dir", filepath.Dir(s.ca), "--token-auth-file", users, "--authorization-mode", "RBAC",
+		"--service-account-key-file", key, "--service-account-signing-key-file", key, "--service-account-issuer", "https://kubernetes.default.svc",
+		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount", "--endpoint-reconciler-type", "none")
+	if err == nil {
+		err = s.ready()
+	}
+	if err != nil {
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// ready waits until the API server is.
+func (s *Server) ready() error {
+	t := time.NewTicker(50 * time.Millisecond)
+	defer t.Stop()
+	last := errors.New("nothing was asked yet")
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		select {
+		case <-s.api.ended:
+			return s.api.failed("ended")
+		case <-s.etcd.ended:
+			return s.etcd.failed("ended")
+		case <-t.C:
+		}
+		c, err := s.Client(s.Addr, s.token)
+		if err == nil {
+			if _, err = c.Do(http.MethodGet, "/readyz", "", nil); err == nil {
+				s.Admin = c
+				return nil
+			}
+		}
+		last = err
+	}
+	return s.api.failed(fmt.Sprintf("not ready within %s: %v", patience, last))
+}
+
+// Stop ends both, the API server first: one that has lost its etcd does not end.
+func (s *Server) Stop() {
+	s.api.stop()
+	s.etcd.stop()
+}
+
+// Pause has the API server stand still.
+func (s *Server) Pause() error { return s.api.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Continue has it go on.
+func (s *Server) Continue() error { return s.api.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Client is one for the API server at addr, which may be that of a proxy before it, as the bearer of a token.
+func (s *Server) Client(addr, token string) (*Client, error) {
+	pemCert, err := os.ReadFile(s.ca)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the API server: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pemCert) {
+		return nil, fmt.Errorf("certificate of the API server %s: none is in it", s.ca)
+	}
+	return &Client{base: "https://" + addr, token: token, http: &http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: serverName}, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 64,
+	}}}, nil
+}
+
+// serverName is one that the API server's certificate always has.
+const serverName = "kubernetes.default.svc"
+
+// Kubeconfig writes one, for addr and token, to path.
+func (s *Server) Kubeconfig(path, addr, token string) error {
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q, tls-server-name: %s}}]
+users: [{name: u, user: {token: %q}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+`, addr, s.ca, serverName, token)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	return nil
+}
+
+// writeKey makes the key by which service accounts are signed.
+func writeKey(path string) error {
+	k, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return fmt.Errorf("key of service accounts: %w", err)
+	}
+	b := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(k)})
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		return fmt.Errorf("key of service accounts: %w", err)
+	}
+	return nil
+}
+
+// process is a program that was started.
+type process struct {
+	cmd   *exec.Cmd
+	log   string
+	ended chan struct{}
+}
+
+// start begins a program, which ends with this one.
+func start(dir, program string, args ...string) (*process, error) {
+	p := &process{log: filepath.Join(dir, filepath.Base(program)+".log"), ended: make(chan struct{})}
+	out, err := os.Create(p.log)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", program, err)
+	}
+	defer func() { _ = out.Close() }()
+	p.cmd = exec.Command(program, args...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, out, out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	begun := make(chan error)
+	go func() {
+		// The signal comes when the thread ends that has started it: this one stays.
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		begun <- err
+		if err == nil {
+			_ = p.cmd.Wait()
+			close(p.ended)
+		}
+	}()
+	if err := <-begun; err != nil {
+		return nil, fmt.Errorf("start %s: %w", program, err)
+	}
+	return p, nil
+}
+
+func (p *process) failed(how string) error {
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		b = []byte(err.Error())
+	}
+	return fmt.Errorf("%s: %s: %s", filepath.Base(p.cmd.Path), how, b[max(0, len(b)-2000):])
+}
+
+// stop kills it: nothing of it is kept.
+func (p *process) stop() {
+	if p == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}

@@ -1,3 +1,5 @@
+// The Kubernetes API server that tests and benchmarks build and run, by build beside this: a module of its own, so that none of it comes into
+// the project's. There is no Go file: go mod tidy would empty it; go get k8s.io/kubernetes@VERSION raises it.
 module github.com/lofamo/lofamo/hack/kube
 
 go 1.26.0

@@ -61,7 +61,6 @@ var layers = map[string][]string{
 	"internal/fixedseed":      {},
 	"internal/failpoint":      {},
 	"internal/kubetest":       {"internal/freeport"},
-	"hack/kube":               {},
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},
 	"internal/agent":          {"api", "pkg/fault", "pkg/watchdog", "pkg/torus", "pkg/servicenet", "pkg/sensor", "pkg/selftest", "internal/config", "internal/pki", "internal/version", "internal/failpoint"},

@@ -30,7 +30,9 @@ func (f *Limit) ours(khz uint64) bool {
 func (f *Limit) set(khz, over uint64) { f.Ours, f.Was, f.Read = khz, over, 0 }
 
 // lowest is what is to be in force: no higher than it was before.
-func (f *Limit) lowest() uint64 { return min(f.Former, slices.Min(slices.Collect(maps.Values(f.Owners)))) }
+func (f *Limit) lowest() uint64 {
+	return min(f.Former, slices.Min(slices.Collect(maps.Values(f.Owners))))
+}
 
 // Frequency is one cpufreq policy as it is, in kHz: see Documentation/admin-guide/pm/cpufreq.rst of the kernel.
 type Frequency struct {

@@ -360,8 +360,7 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 
 // Random tori under traffic, with messages lost, links that die one way or both in whatever state, halves that die, and halves that come back cold: every half is back in
 // Normal within Longest of when it left it; who says that the torus was clear does so of a time at which it was, and at which nobody who had to
-// answer was dead; and where nobody dies, and links do both ways, no message comes twice, and of 500 at most one loses its way to whom it could
-// be brought: around obstacles a message is led by chance, and one that goes in circles ends (its sender says it again).
+// answer was dead; and where nobody dies, and links do both ways, every message comes to whom it could be brought, and few come twice.
 func TestMeshProcedureWhateverHappens(t *testing.T) {
 	clears, ends, died := 0, 0, map[procedure.State]int{}
 	for seed := range uint64(10) {
@@ -409,6 +408,10 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 		c, e := watch.count()
 		clears, ends = clears+c, ends+e
 		w.run(6 * time.Second)
+		// What is held up at a node that nothing leads away from sets out as others are given up there.
+		for end := w.now.Add((maxHeldUp/NumHeld + 1) * hopLife); w.waiting() > 0 && w.now.Before(end); {
+			w.run(time.Second)
+		}
 		f.look()
 		parts := w.reach()
 		for _, n := range w.nodes {
@@ -419,21 +422,21 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 				t.Errorf("%s still waits for %d sets", n.at, waits)
 			}
 		}
-		astray := 0
+		twice := 0
 		for _, s := range f.sent {
 			if seed%2 == 0 || parts[s.from] != parts[s.to] {
 				continue
 			}
 			switch came := s.to.opened[s.text]; {
 			case came == 0:
-				astray++
-				t.Logf("%s from %s to %s, urgent %t, sent at %s, never came", s.text, s.from.at, s.to.at, s.urgent, s.at.Sub(start))
+				t.Errorf("%s from %s to %s, urgent %t, sent at %s, never came", s.text, s.from.at, s.to.at, s.urgent, s.at.Sub(start))
 			case came > 1:
-				t.Errorf("%s from %s to %s, urgent %t, sent at %s, came %d times", s.text, s.from.at, s.to.at, s.urgent, s.at.Sub(start), came)
+				twice++
+				t.Logf("%s from %s to %s, urgent %t, sent at %s, came %d times", s.text, s.from.at, s.to.at, s.urgent, s.at.Sub(start), came)
 			}
 		}
-		if astray > len(f.sent)/500 {
-			t.Errorf("%d of %d messages never came", astray, len(f.sent))
+		if twice > len(f.sent)/200 { // a copy may wait at a broken link for longer than it is remembered
+			t.Errorf("%d of %d messages came twice", twice, len(f.sent))
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d, %s", seed, w.dims)
@@ -443,6 +446,16 @@ func TestMeshProcedureWhateverHappens(t *testing.T) {
 		t.Errorf("%d of %d ended clear, faults in the states %v: the test shows nothing", clears, ends, died)
 	}
 	t.Logf("%d of %d ended clear, faults in the states %v", clears, ends, died)
+}
+
+// waiting is how many messages wait for the end of a procedure.
+func (w *mesh) waiting() (n int) {
+	for _, node := range w.nodes {
+		if !node.dead {
+			n += node.m.ProcedureStats().Waiting
+		}
+	}
+	return n
 }
 
 // watcher looks at all halves all the time.

@@ -29,9 +29,9 @@ type sight struct {
 	spread bool // it was sent to all neighbours from here
 }
 
-// maxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
-// obstacle, and copies that a flood elsewhere has made must end all the same.
-const maxVisits = 8
+// MaxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
+// obstacle. Who comes by so often goes in circles, and is for the last resort.
+const MaxVisits = 4
 
 // NewSeen returns a memory of size messages for ttl each.
 func NewSeen(size int, ttl time.Duration) *Seen {
@@ -50,25 +50,26 @@ func (s *Seen) First(now time.Time, m Message) bool {
 }
 
 // Visit says whether m, which is routed and not for this node, may be passed on, and remembers it: it is new, or it is back from a
-// detour, which a copy with no more hops than the last one is not. What went to all neighbours from here need not go again.
-func (s *Seen) Visit(now time.Time, m Message) bool {
+// detour, which a copy with no more hops than the last one is not. One of the last resort, which goes to all neighbours of all, may always, but
+// not again: what went to all neighbours from here need not.
+func (s *Seen) Visit(now time.Time, m Message, last bool) bool {
 	k := key(m)
 	was, known := s.at[k]
 	switch {
 	case !known || now.Sub(was.at) >= s.ttl:
 		s.add(k, known, sight{at: now, made: m.Made, visits: 1})
 		return true
-	case m.Made <= was.made || was.visits >= maxVisits || was.spread:
+	case was.spread, !last && m.Made <= was.made:
 		return false
 	}
 	was.made = m.Made
-	was.visits++
+	was.visits = min(was.visits+1, MaxVisits)
 	s.at[k] = was
 	return true
 }
 
-// Again says whether m came by here more than once.
-func (s *Seen) Again(m Message) bool { return s.at[key(m)].visits > 1 }
+// Visits is how often m came by here, at most MaxVisits.
+func (s *Seen) Visits(m Message) int { return int(s.at[key(m)].visits) }
 
 // Spread remembers that m was sent to all neighbours from here.
 func (s *Seen) Spread(now time.Time, m Message) {

@@ -55,6 +55,20 @@ func ExecutorPoints() []Point {
 	return []Point{ExecutorAdmitted, ExecutorWritten, ExecutorRenamed, ExecutorIntended, ExecutorFenced, ExecutorActed, ExecutorEnded}
 }
 
+// The points of an executor that calls servers of other people, webhooks and Alertmanagers, in the order of an attempt.
+const (
+	CallAdmitted Point = "call-admitted" // the attempt is admitted, and nobody was asked anything
+	CallLooked   Point = "call-looked"   // the receiver has said what became of an attempt before
+	CallSending  Point = "call-sending"  // the receiver is about to be told
+	CallSent     Point = "call-sent"     // it has been told, and its answer is not known
+	CallEnded    Point = "call-ended"    // the outcome is known, here alone
+)
+
+// CallPoints lists the points of an executor that calls.
+func CallPoints() []Point {
+	return []Point{CallAdmitted, CallLooked, CallSending, CallSent, CallEnded}
+}
+
 // The points of an act that a response has a node make, in its recovery daemon, in the order of the act. Nothing but an order passes them, so that they are
 // not among Points.
 const (

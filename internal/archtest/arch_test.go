@@ -88,6 +88,7 @@ var pure = []string{
 	"internal/supervisor/topology", "internal/sim/chaos", "internal/sim/chaos/experiment",
 	"internal/sim/diameter", "pkg/reliability",
 	"pkg/response", "pkg/response/policy", "pkg/response/replay", "pkg/response/audit", "internal/executor/kubernetes/nodeplan",
+	"internal/executor/webhook/talk", "internal/executor/alertmanager/keeper",
 }
 
 // impureImports must not appear in a pure package.

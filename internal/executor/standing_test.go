@@ -35,7 +35,7 @@ func TestStandingJobs(t *testing.T) {
 	members := func(group string) []fault.NodeID { return []fault.NodeID{"of " + fault.NodeID(group)} }
 	for _, j := range StandingJobs("c", given, members, a) {
 		got = append(got, j.Response)
-		if j.Cluster != "c" || j.Policy != "p" || j.Kind != a || j.Token != 7 || j.Effect.Attempt.Attempt != 2 || j.Fault.State != fault.Failed {
+		if j.Cluster != "c" || j.Policy != "p" || j.Kind != a || j.Token != 7 || j.Attempt.Attempt != 2 || j.Fault.State != fault.Failed {
 			t.Errorf("%+v", j)
 		}
 		if want := j.Target.Group != ""; (len(j.Members) == 1 && j.Members[0] == "of g") != want {

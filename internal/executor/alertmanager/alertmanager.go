@@ -1,0 +1,216 @@
+// Package alertmanager has Alertmanagers alert people: a fault is an alert of the API's version 2, which is sent to all members of
+// one Alertmanager cluster and sent again for as long as it stands; undoing it is its end. An alert is known by its labels, so
+// that it may be sent again by whichever supervisor, and is one alert all the same. An Alertmanager knows no tokens: what a supervisor
+// sends that has not noticed yet that it leads no longer lasts for Config.Hold at most.
+package alertmanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/alertmanager/keeper"
+	"github.com/lofamo/lofamo/internal/executor/httpcall"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Config is where alerts go.
+type Config = config.Alertmanagers
+
+// Executor sends alerts. Do needs Run beside it.
+type Executor struct {
+	cfg      Config
+	standing executor.Standing
+	log      *slog.Logger
+	calls    []httpcall.Caller
+	guard    executor.Guard
+	events   chan event
+	settle   time.Duration // from one asking what stands to the next
+}
+
+const (
+	batch = 200 // alerts in one request
+	// settle is how often is asked what stands. A new leader goes on with what stands so much later; it has Config.Hold for it.
+	settle = 10 * time.Second
+	// maxNamed members of a group fault are named in its alert.
+	maxNamed = 32
+)
+
+// New returns an executor that asks standing for what it has to uphold; nil: it upholds what it has sent itself.
+func New(cfg Config, standing executor.Standing, log *slog.Logger) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return newExecutor(cfg.Filled(), standing, log)
+}
+
+func newExecutor(cfg Config, standing executor.Standing, log *slog.Logger) (*Executor, error) {
+	x := &Executor{cfg: cfg, standing: standing, log: log, events: make(chan event), settle: settle}
+	if _, err := httpcall.TLS(cfg.TLS); err != nil {
+		return nil, err
+	}
+	if _, err := x.header(); err != nil {
+		return nil, err
+	}
+	for _, u := range cfg.URLs {
+		x.calls = append(x.calls, httpcall.Caller{URL: strings.TrimSuffix(u, "/") + "/api/v2/alerts", TLS: cfg.TLS, Timeout: cfg.RequestTimeout.D()})
+	}
+	return x, nil
+}
+
+// Kinds are what it is for.
+func (x *Executor) Kinds() []response.Kind { return []response.Kind{response.Alertmanager} }
+
+// Do implements executor.Executor. It returns when one Alertmanager has the alert, or its end: the others are told until they have
+// it, too. That is why nothing is to be looked at first.
+func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	if r, ok := x.guard.Admit(j.Effect); !ok {
+		return r
+	}
+	failpoint.Hit(failpoint.CallAdmitted)
+	if j.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, j.Timeout)
+		defer cancel()
+	}
+	a := x.alert(j)
+	heard := make(chan keeper.State, 1)
+	if !x.tell(ctx, asked{a, j.Undo, heard}) {
+		return outcome(j, keeper.State{})
+	}
+	var s keeper.State
+	select {
+	case s = <-heard:
+	case <-ctx.Done():
+		// Of the keeper itself, which may be hearing this very moment that one has it. It answers at once, or has ended.
+		back := make(chan keeper.State, 1)
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		s = keeper.State{Left: true}
+		if x.tell(end, givenUp{a.Key, heard, back}) {
+			s = <-back
+		}
+	}
+	failpoint.Hit(failpoint.CallEnded)
+	return outcome(j, s)
+}
+
+// outcome of a job by how far its alert has come.
+func outcome(j executor.Job, s keeper.State) executor.Result {
+	var failed []string
+	for i, why := range s.Why {
+		if why != "" {
+			failed = append(failed, fmt.Sprintf("alertmanager %d: %s", i, why))
+		}
+	}
+	why := strings.Join(failed, "; ")
+	switch {
+	case s.Done > 0 && why == "":
+		return executor.Done("")
+	case s.Done > 0:
+		return executor.Done("one has it, the others are told again: %s", why)
+	case s.Left || j.Recheck:
+		return executor.NotKnown("no alertmanager has answered: %s", why)
+	default:
+		return executor.Unchanged("no alertmanager was reached: %s", why)
+	}
+}
+
+// alert is what people are told of a fault. Its labels are the same for as long as the response lives.
+func (x *Executor) alert(j executor.Job) keeper.Alert {
+	labels := map[string]string{"alertname": "LofamoNodeFault", "cluster": j.Cluster, "policy": j.Policy, "severity": j.Parameters["severity"]}
+	what := j.Target.String()
+	notes := map[string]string{"response": j.Response, "state": j.Fault.State.String(), "cause": j.Fault.Cause.String()}
+	if j.Target.Group != "" {
+		labels["alertname"], labels["group"] = "LofamoGroupFault", j.Target.Group
+		if len(j.Members) > 0 {
+			notes["members"] = members(j.Members)
+			what += fmt.Sprintf(" (%d nodes)", len(j.Members))
+		}
+	} else {
+		labels["node"], labels["component"] = string(j.Target.Node), j.Target.Component.String()
+	}
+	notes["summary"] = fmt.Sprintf("%s: %s is %s, cause %s", j.Cluster, what, j.Fault.State, j.Fault.Cause)
+	if j.Fault.Detail != "" {
+		notes["description"] = j.Fault.Detail
+	}
+	maps.Copy(labels, x.cfg.Labels)
+	return keeper.Alert{Key: keeper.Key(j.Response + "/" + strconv.Itoa(j.Step)), Labels: labels, Annotations: notes, StartsAt: j.Fault.Since}
+}
+
+func members(ids []fault.NodeID) string {
+	var out []string
+	for _, id := range ids[:min(len(ids), maxNamed)] {
+		out = append(out, string(id))
+	}
+	if n := len(ids) - maxNamed; n > 0 {
+		out = append(out, fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(out, " ")
+}
+
+// wire is an alert as the API has it.
+type wire struct {
+	Labels       map[string]string `json:"labels"`
+	Annotations  map[string]string `json:"annotations"`
+	StartsAt     time.Time         `json:"startsAt"`
+	EndsAt       time.Time         `json:"endsAt"`
+	GeneratorURL string            `json:"generatorURL,omitempty"`
+}
+
+// post makes one request.
+func (x *Executor) post(ctx context.Context, p keeper.Post) sent {
+	out := make([]wire, 0, len(p.Alerts))
+	for _, a := range p.Alerts {
+		out = append(out, wire{a.Labels, a.Annotations, a.StartsAt.UTC(), a.EndsAt.UTC(), x.cfg.Link})
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return sent{p, false, false, err.Error()}
+	}
+	header, err := x.header()
+	if err != nil {
+		return sent{p, false, false, err.Error()}
+	}
+	failpoint.Hit(failpoint.CallSending)
+	a, err := x.calls[p.Target].Post(ctx, header, body, func() { failpoint.Hit(failpoint.CallSent) })
+	switch {
+	case err != nil:
+		return sent{p, false, httpcall.Left(err), err.Error()}
+	case a.Status != http.StatusOK:
+		return sent{p, false, true, fmt.Sprintf("status %d: %.100q", a.Status, a.Body)}
+	}
+	return sent{p, true, true, ""}
+}
+
+// header of a request.
+func (x *Executor) header() (http.Header, error) {
+	h := http.Header{}
+	h.Set("Content-Type", "application/json")
+	h.Set("User-Agent", "lofamo-supervisor")
+	if x.cfg.BearerTokenFile == "" {
+		return h, nil
+	}
+	b, err := os.ReadFile(x.cfg.BearerTokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("bearer token: %w", err)
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return nil, errors.New("bearer token: want a text of ASCII without spaces")
+	}
+	h.Set("Authorization", "Bearer "+token)
+	return h, nil
+}

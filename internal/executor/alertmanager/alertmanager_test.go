@@ -1,0 +1,395 @@
+package alertmanager
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// bound is how long a test waits for what must happen.
+const bound = 20 * time.Second
+
+// program finds an Alertmanager. Without one the test is skipped, and fails where everything has to be there.
+func program(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"prometheus-alertmanager", "alertmanager"} {
+		if p, err := exec.LookPath(name); err == nil {
+			return p
+		}
+	}
+	const missing = "alertmanager: missing: no prometheus-alertmanager in the PATH (Debian has a package of that name)"
+	if os.Getenv("CI") != "" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+	return ""
+}
+
+// manager is a real Alertmanager.
+type manager struct {
+	t    *testing.T
+	addr string
+	stop context.CancelFunc
+	done chan struct{}
+	log  bytes.Buffer
+}
+
+// start has an Alertmanager at an address. It has no peers, and knows nothing of what one before it knew.
+func start(t *testing.T, addr string) *manager {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "alertmanager.yml")
+	if err := os.WriteFile(file, []byte("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	m := &manager{t: t, addr: addr, stop: cancel, done: make(chan struct{})}
+	c := exec.CommandContext(ctx, program(t), "--config.file="+file, "--storage.path="+dir, "--web.listen-address="+addr, "--cluster.listen-address=")
+	c.Stdout, c.Stderr = &m.log, &m.log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(m.done)
+		_ = c.Wait()
+	}()
+	t.Cleanup(m.kill)
+	m.waitFor("ready", func() bool {
+		resp, err := http.Get("http://" + addr + "/-/ready")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	return m
+}
+
+func (m *manager) kill() {
+	m.stop()
+	<-m.done
+}
+
+func (m *manager) waitFor(what string, so func() bool) {
+	m.t.Helper()
+	for end := time.Now().Add(bound); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			m.kill()
+			m.t.Fatalf("not within %s: %s\n%s", bound, what, m.log.String())
+		}
+	}
+}
+
+// got is an alert as an Alertmanager has it.
+type got struct {
+	Labels, Annotations map[string]string
+	StartsAt, EndsAt    time.Time
+	GeneratorURL        string
+}
+
+// firing are the alerts that fire, by node, or group.
+func (m *manager) firing() map[string]got {
+	m.t.Helper()
+	resp, err := http.Get("http://" + m.addr + "/api/v2/alerts")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	var all []got
+	if err := json.Unmarshal(b, &all); err != nil {
+		m.t.Fatalf("%v: %s", err, b)
+	}
+	out := map[string]got{}
+	for _, a := range all {
+		out[a.Labels["node"]+a.Labels["group"]] = a
+	}
+	return out
+}
+
+// run starts an executor with short times, which ends with the test or by stop.
+func run(t *testing.T, cfg Config, standing executor.Standing) (x *Executor, stop func()) {
+	t.Helper()
+	cfg = cfg.Filled()
+	if cfg.Resend == config.Duration(time.Minute) {
+		cfg.Resend, cfg.Hold = config.Duration(200*time.Millisecond), config.Duration(1500*time.Millisecond)
+	}
+	x, err := newExecutor(cfg, standing, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.settle = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = x.Run(ctx)
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return x, stop
+}
+
+func jobOf(node string, attempt int, change ...func(*executor.Job)) executor.Job {
+	j := executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: "r-" + node, Attempt: attempt}, Kind: response.Alertmanager, Parameters: map[string]string{"severity": "critical"},
+			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentHost}, Token: 5, IdempotencyKey: "r-" + node + "/0", Timeout: bound,
+		},
+		Cluster: "test", Policy: "alert-failed-node", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Now().Add(-time.Minute), Detail: `no word for 5s, "dead"`},
+	}
+	for _, c := range change {
+		c(&j)
+	}
+	return j
+}
+
+func undo(j *executor.Job) { j.Undo, j.IdempotencyKey = true, j.IdempotencyKey+"/undo" }
+
+func recheck(j *executor.Job) { j.Recheck = true }
+
+func within(d time.Duration) func(*executor.Job) { return func(j *executor.Job) { j.Timeout = d } }
+
+func do(t *testing.T, x *Executor, j executor.Job) {
+	t.Helper()
+	if r := x.Do(t.Context(), j); r.Outcome != response.Succeeded {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// TestReal: alerts at a real Alertmanager, which fire for longer than they are sent for, end when they are undone, and end by themselves when
+// their supervisor is gone; another supervisor goes on with them.
+func TestReal(t *testing.T) {
+	m := start(t, freeport.Addr(t).String())
+	cfg := Config{URLs: []string{"http://" + m.addr}, Labels: map[string]string{"site": "pisa"}, Link: "https://lofamo.example/responses"}
+	x, stop := run(t, cfg, nil)
+	do(t, x, jobOf("n1", 1))
+	do(t, x, jobOf("n2", 1))
+	group := jobOf("", 1, func(j *executor.Job) {
+		j.Response, j.Target, j.Members = "r-g", response.Target{Group: "ROW x=1"}, make([]fault.NodeID, 40)
+		for i := range j.Members {
+			j.Members[i] = fault.NodeID(fmt.Sprintf("m%d", i))
+		}
+	})
+	do(t, x, group)
+	first := m.firing()
+	a := first["n1"]
+	for k, want := range map[string]string{"alertname": "LofamoNodeFault", "cluster": "test", "node": "n1", "component": "host", "policy": "alert-failed-node", "severity": "critical", "site": "pisa"} {
+		if a.Labels[k] != want {
+			t.Errorf("label %s: %q, want %q", k, a.Labels[k], want)
+		}
+	}
+	if len(a.Labels) != 7 || a.GeneratorURL != cfg.Link || a.Annotations["summary"] != "test: n1/host is FAILED, cause HOST" || a.Annotations["description"] != `no word for 5s, "dead"` || a.Annotations["response"] != "r-n1" {
+		t.Errorf("%+v", a)
+	}
+	if d := time.Since(a.StartsAt); d < time.Minute || d > 2*time.Minute {
+		t.Errorf("it started %s ago, and the fault a minute", d)
+	}
+	if g := first["ROW x=1"]; g.Labels["alertname"] != "LofamoGroupFault" || g.Annotations["summary"] != "test: group ROW x=1 (40 nodes) is FAILED, cause HOST" || !strings.HasSuffix(g.Annotations["members"], "m31 and 8 more") {
+		t.Errorf("%+v", g)
+	}
+	m.waitFor("alerts that fire after the end that was sent first", func() bool {
+		now := m.firing()
+		if len(now) != 3 {
+			t.Fatalf("%+v", now)
+		}
+		return now["n1"].EndsAt.After(a.EndsAt) && time.Now().After(a.EndsAt)
+	})
+	do(t, x, jobOf("n1", 2, undo))
+	if now := m.firing(); len(now) != 2 || now["n1"].Labels != nil {
+		t.Errorf("after its end: %+v", now)
+	}
+	do(t, x, jobOf("n9", 1, undo)) // that never fired, or at a supervisor before
+	stop()
+	var mu sync.Mutex
+	stood := []executor.Job{jobOf("n2", 1)}
+	next, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		return stood, true
+	})
+	m.waitFor("the end of what nobody sends any more", func() bool { return len(m.firing()) == 1 })
+	last := m.firing()["n2"].EndsAt
+	m.waitFor("another supervisor's sending", func() bool { return m.firing()["n2"].EndsAt.After(last) })
+	do(t, next, jobOf("n2", 2, undo, recheck))
+	if now := m.firing(); len(now) != 0 {
+		t.Errorf("%+v", now)
+	}
+	do(t, next, jobOf("n3", 1)) // is not committed, ever
+	mu.Lock()
+	stood = nil
+	mu.Unlock()
+	m.waitFor("the end of what does not stand", func() bool { return len(m.firing()) == 0 })
+}
+
+// TestCluster: of two Alertmanagers one is down; it gets everything when it is up, also after it has lost what it had.
+func TestCluster(t *testing.T) {
+	m, addr := start(t, freeport.Addr(t).String()), freeport.Addr(t).String()
+	x, _ := run(t, Config{URLs: []string{"http://" + m.addr, "http://" + addr + "/"}}, nil)
+	if r := x.Do(t.Context(), jobOf("n1", 1)); r.Outcome != response.Succeeded {
+		t.Errorf("%+v", r)
+	}
+	do(t, x, jobOf("n2", 1))
+	do(t, x, jobOf("n2", 2, undo))
+	second := start(t, addr)
+	second.waitFor("what fires", func() bool { return len(second.firing()) == 1 })
+	m.kill()
+	do(t, x, jobOf("n3", 1))
+	m = start(t, m.addr)
+	m.waitFor("what fires, at one that has lost all", func() bool { return len(m.firing()) == 2 })
+}
+
+// TestUnreached: what nobody was told is unchanged, and is told nobody later; what somebody may have heard is not known.
+func TestUnreached(t *testing.T) {
+	addr := freeport.Addr(t)
+	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
+	if r := x.Do(t.Context(), jobOf("n1", 1, within(100*time.Millisecond))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "refused") {
+		t.Errorf("%+v", r)
+	}
+	if r := x.Do(t.Context(), jobOf("n1", 2, recheck, within(100*time.Millisecond))); r.Outcome != response.NotKnown {
+		t.Errorf("%+v", r)
+	}
+	if r := x.Do(t.Context(), jobOf("n1", 2)); r.Outcome != response.NotKnown {
+		t.Errorf("the same attempt again: %+v", r)
+	}
+	if r := x.Do(t.Context(), jobOf("n1", 3, func(j *executor.Job) { j.Token = 4 })); r.Outcome != response.StaleToken {
+		t.Errorf("a lower token: %+v", r)
+	}
+	heard := make(chan string, 100)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		heard <- string(b)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	s.Listener.Close()
+	s.Listener = listenAt(t, addr.String())
+	s.Start()
+	t.Cleanup(s.Close)
+	if r := x.Do(t.Context(), jobOf("n2", 1, within(time.Second))); r.Outcome != response.NotKnown || !strings.Contains(r.Detail, "503") {
+		t.Errorf("%+v", r)
+	}
+	if len(heard) < 3 {
+		t.Errorf("%d requests came", len(heard))
+	}
+	with := 0
+	for len(heard) > 0 {
+		if b := <-heard; strings.Contains(b, `"n1"`) {
+			with++
+		}
+	}
+	if with > 1 { // one may have been under way when it was given up
+		t.Errorf("what was given up is sent %d times", with)
+	}
+}
+
+// TestNotRunning: without Run nothing is sent, and nobody waits for ever.
+func TestNotRunning(t *testing.T) {
+	x, stop := run(t, Config{URLs: []string{"http://" + freeport.Addr(t).String()}}, nil)
+	stop()
+	if r := x.Do(t.Context(), jobOf("n1", 1, within(50*time.Millisecond))); r.Outcome != response.Unchanged {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestToken: the bearer token is read for every request, and what is none is refused.
+func TestToken(t *testing.T) {
+	var mu sync.Mutex
+	var given []string
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		given = append(given, r.Header.Get("Authorization"))
+	}))
+	t.Cleanup(s.Close)
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := Config{URLs: []string{s.URL}, BearerTokenFile: file}
+	if _, err := New(cfg, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "bearer token") {
+		t.Errorf("%v", err)
+	}
+	write("eins\n")
+	x, _ := run(t, cfg, nil)
+	do(t, x, jobOf("n1", 1))
+	write("zwei")
+	do(t, x, jobOf("n2", 1))
+	write("Geheimnis\nmit Zeile")
+	if r := x.Do(t.Context(), jobOf("n3", 1, within(50*time.Millisecond))); r.Outcome != response.Unchanged || strings.Contains(r.Detail, "Geheimnis") {
+		t.Errorf("%+v", r)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if got := strings.Join(given, " "); !strings.HasPrefix(got, "Bearer eins") || !strings.Contains(got, "Bearer zwei") || strings.Contains(got, "Geheimnis") {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestStorm: a thousand alerts at once go in few requests.
+func TestStorm(t *testing.T) {
+	var mu sync.Mutex
+	requests, alerts := 0, map[string]bool{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var all []wire
+		if err := json.NewDecoder(r.Body).Decode(&all); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		requests++
+		for _, a := range all {
+			alerts[a.Labels["node"]] = true
+		}
+	}))
+	t.Cleanup(s.Close)
+	cfg := Config{URLs: []string{s.URL}, Resend: config.Duration(10 * time.Minute)}
+	x, _ := run(t, cfg, nil)
+	const n = 1000
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			if r := x.Do(t.Context(), jobOf(fmt.Sprintf("n%d", i), 1)); r.Outcome != response.Succeeded {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+	all.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(alerts) != n || requests > n/10 {
+		t.Errorf("%d alerts in %d requests", len(alerts), requests)
+	}
+}
+
+func listenAt(t *testing.T, addr string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

@@ -1,0 +1,292 @@
+// Package keeper says which alerts are to be sent to which Alertmanager when. An Alertmanager forgets an alert that is not sent
+// again before its end: so each alert is sent with an end some way ahead, and again, well before that, for as long as it
+// stands. It is pure: whoever posts, waits and asks what stands is elsewhere.
+//
+// Each Alertmanager of a cluster gets everything, and is retried by itself: they tell one another of notifications, not of alerts.
+// What is resolved is sent again, too, until the end that was sent last while it fired is past: an Alertmanager whose clock is
+// behind takes an end that has just come for one that is still to come, and keeps the later of the two.
+package keeper
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Key names an alert: the response and the step that it is for.
+type Key string
+
+// Alert is what is sent. Nobody changes its maps.
+type Alert struct {
+	Key         Key
+	Labels      map[string]string
+	Annotations map[string]string
+	StartsAt    time.Time
+}
+
+// Config are the times.
+type Config struct {
+	Targets int           // how many Alertmanagers there are
+	Resend  time.Duration // from one sending of an alert to the next
+	Hold    time.Duration // by which the end that is sent is ahead; more than Resend
+	Batch   int           // alerts in one request
+}
+
+// firstPause after a failed request; it doubles up to Resend.
+const firstPause = 500 * time.Millisecond
+
+// Keeper holds what is to be sent. Its owner alone uses it.
+type Keeper struct {
+	cfg     Config
+	alerts  map[Key]*alert
+	targets []target
+}
+
+type alert struct {
+	Alert
+	resolved time.Time // zero: it fires
+	change   int       // grows with Fire and Resolve, so that an answer to what was sent before is known
+	fired    time.Time // by Fire, since when
+	awaited  bool      // somebody waits for it
+	stands   bool      // it was among what Stand has said
+	at       []place   // by target
+}
+
+// place is an alert at one target.
+type place struct {
+	due    time.Time // when it is to be sent next
+	done   bool      // the target has it as it is now
+	left   bool      // it may have it as it is now
+	flying bool      // a request with it is under way
+}
+
+type target struct {
+	busy     bool
+	failures int
+	pause    time.Time // until when nothing is sent
+	why      string    // it has failed
+}
+
+// New returns a keeper of nothing.
+func New(cfg Config) *Keeper {
+	return &Keeper{cfg: cfg, alerts: map[Key]*alert{}, targets: make([]target, cfg.Targets)}
+}
+
+// Post is one request. Its owner gives back what became of it, by Sent.
+type Post struct {
+	Target int
+	Alerts []Sending
+}
+
+// Sending is one alert of a request.
+type Sending struct {
+	Alert
+	EndsAt time.Time // in the past of a resolved one
+	change int
+}
+
+// Fire has an alert sent from now on. Somebody waits until one Alertmanager has it.
+func (k *Keeper) Fire(now time.Time, a Alert) {
+	if a.StartsAt.IsZero() || a.StartsAt.After(now) {
+		a.StartsAt = now
+	}
+	n := k.put(now, a)
+	n.fired, n.awaited = now, true
+}
+
+// Resolve has its end sent. Somebody waits until one Alertmanager has it.
+func (k *Keeper) Resolve(now time.Time, a Alert) {
+	if was := k.alerts[a.Key]; was != nil {
+		a.StartsAt = was.StartsAt
+	}
+	if a.StartsAt.IsZero() || a.StartsAt.After(now) {
+		a.StartsAt = now
+	}
+	n := k.put(now, a)
+	n.resolved, n.awaited = now, true
+}
+
+// put takes an alert in the place of the one of its key that was.
+func (k *Keeper) put(now time.Time, a Alert) *alert {
+	n := &alert{Alert: a, at: make([]place, len(k.targets))}
+	if was := k.alerts[a.Key]; was != nil {
+		n.change = was.change + 1
+	}
+	for i := range n.at {
+		n.at[i].due = now
+	}
+	k.alerts[a.Key] = n
+	return n
+}
+
+// State is how far an alert has come, as it is now.
+type State struct {
+	Done int  // Alertmanagers that have it
+	Left bool // one may have it
+	// Why of those that have failed last, empty of the others.
+	Why []string
+}
+
+// State of an alert; the zero State of one that is not kept.
+func (k *Keeper) State(key Key) State {
+	a := k.alerts[key]
+	if a == nil {
+		return State{}
+	}
+	s := State{Why: make([]string, len(k.targets))}
+	for i, p := range a.at {
+		if p.done {
+			s.Done++
+		} else {
+			s.Why[i] = k.targets[i].why
+		}
+		s.Left = s.Left || p.left || p.flying
+	}
+	return s
+}
+
+// Release says that nobody waits any more. keep says whether it is sent on.
+func (k *Keeper) Release(key Key, keep bool) {
+	a := k.alerts[key]
+	switch {
+	case a == nil:
+	case keep:
+		a.awaited = false
+	default:
+		delete(k.alerts, key)
+	}
+}
+
+// Stand says all that stands by what is committed. What is not among it is not sent again, but for what somebody waits for, what
+// was fired a moment ago, and ends. leads is false of who does not lead: then nothing but what is waited for is sent again.
+func (k *Keeper) Stand(now time.Time, all []Alert, leads bool) {
+	among := map[Key]bool{}
+	for _, a := range all {
+		among[a.Key] = leads
+		if was := k.alerts[a.Key]; was != nil {
+			was.stands = true
+		} else if leads {
+			if a.StartsAt.IsZero() || a.StartsAt.After(now) {
+				a.StartsAt = now
+			}
+			k.put(now, a).stands = true
+		}
+	}
+	for key, a := range k.alerts {
+		switch {
+		case among[key] || a.awaited:
+		case !leads:
+			delete(k.alerts, key)
+		case !a.resolved.IsZero():
+		// Fired, and its commit may be on its way still.
+		case !a.stands && now.Sub(a.fired) < k.cfg.Resend:
+		default:
+			delete(k.alerts, key)
+		}
+	}
+}
+
+// Sent takes what became of a request. left says whether the Alertmanager may have it. It returns the alerts that an Alertmanager has
+// now and none had before, sorted.
+func (k *Keeper) Sent(now time.Time, p Post, ok, left bool, why string) []Key {
+	t := &k.targets[p.Target]
+	t.busy, t.why = false, why
+	if ok {
+		t.failures, t.pause, t.why = 0, time.Time{}, ""
+	} else {
+		t.pause = now.Add(min(firstPause<<min(t.failures, 10), k.cfg.Resend))
+		t.failures++
+	}
+	var out []Key
+	for _, s := range p.Alerts {
+		a := k.alerts[s.Key]
+		if a == nil || a.change != s.change {
+			continue
+		}
+		at := &a.at[p.Target]
+		at.flying = false
+		if !ok {
+			at.left = at.left || left
+			continue
+		}
+		if !slices.ContainsFunc(a.at, func(p place) bool { return p.done }) {
+			out = append(out, s.Key)
+		}
+		at.done, at.left, at.due = true, true, now.Add(k.cfg.Resend)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Next returns the requests to make now, and when to ask again at the latest; zero: there is nothing to wait for.
+func (k *Keeper) Next(now time.Time) (posts []Post, wake time.Time) {
+	k.drop(now)
+	for i := range k.targets {
+		t := &k.targets[i]
+		if t.busy {
+			continue
+		}
+		first := k.first(i)
+		if first.IsZero() {
+			continue
+		}
+		if at := later(first, t.pause); at.After(now) {
+			if wake.IsZero() || at.Before(wake) {
+				wake = at
+			}
+			continue
+		}
+		t.busy = true
+		posts = append(posts, Post{i, k.batch(now, i)})
+	}
+	return posts, wake
+}
+
+// drop forgets the ends that all have reached by themselves.
+func (k *Keeper) drop(now time.Time) {
+	for key, a := range k.alerts {
+		if !a.resolved.IsZero() && !a.awaited && now.Sub(a.resolved) > k.cfg.Hold {
+			delete(k.alerts, key)
+		}
+	}
+}
+
+// first is when something is due at a target; zero: never.
+func (k *Keeper) first(i int) time.Time {
+	var first time.Time
+	for _, a := range k.alerts {
+		if at := a.at[i]; first.IsZero() || at.due.Before(first) {
+			first = at.due
+		}
+	}
+	return first
+}
+
+// batch are the alerts that are due at a target, the longest due first, with those that are due soon: they go by the same request.
+func (k *Keeper) batch(now time.Time, i int) []Sending {
+	soon := now.Add(k.cfg.Resend / 10)
+	var due []*alert
+	for _, a := range k.alerts {
+		if !a.at[i].due.After(soon) {
+			due = append(due, a)
+		}
+	}
+	slices.SortFunc(due, func(a, b *alert) int { return cmp.Or(a.at[i].due.Compare(b.at[i].due), cmp.Compare(a.Key, b.Key)) })
+	var out []Sending
+	for _, a := range due[:min(len(due), k.cfg.Batch)] {
+		s := Sending{Alert: a.Alert, EndsAt: now.Add(k.cfg.Hold), change: a.change}
+		if !a.resolved.IsZero() {
+			s.EndsAt = a.resolved
+		}
+		a.at[i].flying = true
+		out = append(out, s)
+	}
+	return out
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,318 @@
+package keeper
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var (
+	cfg   = Config{Targets: 2, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3}
+	start = time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC)
+)
+
+func at(d time.Duration) time.Time { return start.Add(d) }
+
+func named(key string) Alert {
+	return Alert{Key: Key(key), Labels: map[string]string{"node": key}, StartsAt: start.Add(-time.Hour)}
+}
+
+// text of posts: the target, and each alert with its end.
+func text(posts []Post, wake time.Time) string {
+	var out strings.Builder
+	for _, p := range posts {
+		fmt.Fprintf(&out, "%d:", p.Target)
+		for _, a := range p.Alerts {
+			fmt.Fprintf(&out, " %s until %s", a.Key, a.EndsAt.Sub(start))
+		}
+		out.WriteString("; ")
+	}
+	if wake.IsZero() {
+		return out.String() + "never"
+	}
+	return out.String() + "next " + wake.Sub(start).String()
+}
+
+func expect(t *testing.T, k *Keeper, now time.Time, want string) []Post {
+	t.Helper()
+	posts, wake := k.Next(now)
+	if diff := cmp.Diff(want, text(posts, wake)); diff != "" {
+		t.Fatalf("at %s: %s", now.Sub(start), diff)
+	}
+	return posts
+}
+
+// TestLife: an alert fires, is sent again, and ends.
+func TestLife(t *testing.T) {
+	k := New(cfg)
+	expect(t, k, start, "never")
+	k.Fire(start, named("a"))
+	p := expect(t, k, start, "0: a until 4m0s; 1: a until 4m0s; never")
+	if s := k.State("a"); s.Done != 0 || !s.Left {
+		t.Errorf("on its way: %+v", s)
+	}
+	expect(t, k, start, "never")
+	if got := k.Sent(at(time.Second), p[0], true, true, ""); len(got) != 1 || got[0] != "a" {
+		t.Errorf("%v", got)
+	}
+	if got := k.Sent(at(time.Second), p[1], true, true, ""); got != nil {
+		t.Errorf("the second that has it: %v", got)
+	}
+	if s := k.State("a"); s.Done != 2 {
+		t.Errorf("%+v", s)
+	}
+	k.Release("a", true)
+	expect(t, k, at(2*time.Second), "next 1m1s")
+	p = expect(t, k, at(61*time.Second), "0: a until 5m1s; 1: a until 5m1s; never")
+	k.Resolve(at(62*time.Second), named("a")) // while it is on its way once more
+	k.Sent(at(63*time.Second), p[0], true, true, "")
+	k.Sent(at(63*time.Second), p[1], true, true, "")
+	if s := k.State("a"); s.Done != 0 {
+		t.Errorf("what was sent before its end counts for its end: %+v", s)
+	}
+	p = expect(t, k, at(63*time.Second), "0: a until 1m2s; 1: a until 1m2s; never")
+	k.Sent(at(64*time.Second), p[0], true, true, "")
+	k.Sent(at(64*time.Second), p[1], false, false, "refused")
+	if s := k.State("a"); s.Done != 1 || s.Why[1] != "refused" {
+		t.Errorf("%+v", s)
+	}
+	k.Release("a", true)
+	p = expect(t, k, at(65*time.Second), "1: a until 1m2s; next 2m4s")
+	k.Sent(at(65*time.Second), p[0], true, true, "")
+	expect(t, k, at(62*time.Second+cfg.Hold), "0: a until 1m2s; 1: a until 1m2s; never") // for clocks that are behind
+	expect(t, k, at(63*time.Second+cfg.Hold), "never")
+}
+
+// TestFailing: an Alertmanager that fails is tried less and less often, and holds no other up.
+func TestFailing(t *testing.T) {
+	k := New(cfg)
+	k.Fire(start, named("a"))
+	now := start
+	var pauses []time.Duration
+	posts, _ := k.Next(now)
+	k.Sent(now, posts[0], true, true, "")
+	p := posts[1]
+	for range 10 {
+		k.Sent(now, p, false, false, "refused")
+		for {
+			posts, wake := k.Next(now)
+			i := slices.IndexFunc(posts, func(p Post) bool { return p.Target == 1 })
+			for _, other := range posts {
+				if other.Target == 0 {
+					k.Sent(now, other, true, true, "")
+				}
+			}
+			if i >= 0 {
+				p = posts[i]
+				break
+			}
+			if len(posts) == 0 {
+				pauses = append(pauses, wake.Sub(now))
+				now = wake
+			}
+		}
+	}
+	if s := k.State("a"); s.Done != 1 || s.Why[1] != "refused" {
+		t.Errorf("%+v", s)
+	}
+	if pauses[0] != firstPause || pauses[1] != 2*firstPause || slices.Max(pauses) > cfg.Resend {
+		t.Errorf("pauses %v", pauses)
+	}
+}
+
+// TestLeft: what a refused connection says does not make up for what was cut before.
+func TestLeft(t *testing.T) {
+	k := New(cfg)
+	k.Fire(start, named("a"))
+	posts, _ := k.Next(start)
+	k.Sent(start, posts[0], false, false, "refused")
+	k.Sent(start, posts[1], false, false, "refused")
+	if s := k.State("a"); s.Left || s.Done != 0 {
+		t.Errorf("%+v", s)
+	}
+	posts, _ = k.Next(at(time.Second))
+	k.Sent(at(time.Second), posts[0], false, true, "cut")
+	k.Sent(at(time.Second), posts[1], false, false, "refused")
+	posts, _ = k.Next(at(time.Minute))
+	for _, p := range posts {
+		k.Sent(at(time.Minute), p, false, false, "refused")
+	}
+	if s := k.State("a"); !s.Left {
+		t.Errorf("%+v", s)
+	}
+	k.Release("a", false)
+	expect(t, k, at(time.Hour), "never")
+}
+
+// TestBatches: many alerts go in few requests, one under way at a time.
+func TestBatches(t *testing.T) {
+	k := New(Config{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
+	for _, key := range []string{"e", "d", "c", "b", "a"} {
+		k.Fire(start, named(key))
+	}
+	p := expect(t, k, start, "0: a until 4m0s b until 4m0s c until 4m0s; never")
+	if got := k.Sent(start, p[0], true, true, ""); len(got) != 3 {
+		t.Errorf("%v", got)
+	}
+	p = expect(t, k, start, "0: d until 4m0s e until 4m0s; never")
+	k.Sent(at(2*time.Second), p[0], true, true, "")
+	p = expect(t, k, at(time.Minute), "0: a until 5m0s b until 5m0s c until 5m0s; never")
+	k.Sent(at(time.Minute), p[0], true, true, "")
+	// d and e are due in two seconds, and go now.
+	p = expect(t, k, at(time.Minute), "next 1m2s")
+	k.Fire(at(time.Minute), named("f"))
+	expect(t, k, at(time.Minute), "0: f until 5m0s d until 5m0s e until 5m0s; never")
+	_ = p
+}
+
+// TestStand: what a leader goes on with, and what it lets go.
+func TestStand(t *testing.T) {
+	k := New(cfg)
+	all := func(now time.Time) string {
+		posts, _ := k.Next(now)
+		var out strings.Builder
+		for _, p := range posts {
+			if p.Target == 0 {
+				for _, a := range p.Alerts {
+					out.WriteString(string(a.Key))
+				}
+			}
+			k.Sent(now, p, true, true, "")
+		}
+		return out.String()
+	}
+	k.Stand(start, []Alert{named("a"), named("b")}, false)
+	if got := all(start); got != "" {
+		t.Errorf("who does not lead sends %q", got)
+	}
+	k.Stand(start, []Alert{named("a"), named("b")}, true)
+	if got := all(start); got != "ab" {
+		t.Errorf("what the leader before has fired: %q", got)
+	}
+	k.Fire(start, named("c"))
+	k.Stand(start, []Alert{named("a"), named("b")}, true) // c waits
+	if got := all(start); got != "c" {
+		t.Errorf("%q", got)
+	}
+	k.Release("c", true)
+	k.Stand(at(time.Second), []Alert{named("a")}, true) // b's response is closed, and c's commit is not there yet
+	if got := all(at(time.Minute)); got != "ac" {
+		t.Errorf("%q", got)
+	}
+	k.Stand(at(90*time.Second), []Alert{named("a"), named("c")}, true)
+	k.Resolve(at(100*time.Second), named("a"))
+	k.Stand(at(100*time.Second), []Alert{named("c")}, true)
+	k.Release("a", true)
+	if got := all(at(2 * time.Minute)); got != "ac" && got != "ca" {
+		t.Errorf("an end is sent, too: %q", got)
+	}
+	k.Stand(at(150*time.Second), nil, true)
+	if got := all(at(180 * time.Second)); got != "a" {
+		t.Errorf("%q", got)
+	}
+	k.Fire(at(180*time.Second), named("d"))
+	k.Stand(at(180*time.Second), []Alert{named("x")}, false)
+	if got := all(at(time.Hour)); got != "d" {
+		t.Errorf("who leads no longer sends %q, and waits for d", got)
+	}
+}
+
+// manager is an Alertmanager as far as it matters: how it merges what it has with what it gets, and that it forgets.
+type manager struct {
+	skew   time.Duration // of its clock
+	down   bool
+	alerts map[string]span
+}
+
+type span struct{ from, to time.Time }
+
+func (m *manager) take(now time.Time, s Sending) {
+	now = now.Add(m.skew)
+	n := span{s.StartsAt, s.EndsAt}
+	if was, ok := m.alerts[s.Labels["node"]]; ok && !was.to.Before(n.from) && !n.to.Before(was.from) {
+		if was.from.Before(n.from) {
+			n.from = was.from
+		}
+		if resolved := !n.to.After(now); !resolved && was.to.After(n.to) || resolved && !was.to.After(now) && was.to.After(n.to) {
+			n.to = was.to
+		}
+	}
+	m.alerts[s.Labels["node"]] = n
+}
+
+func (m *manager) firing(now time.Time, key string) bool {
+	return m.alerts[key].to.After(now.Add(m.skew))
+}
+
+// TestKept: Alertmanagers that fail, begin anew with nothing and have other clocks. What fires, does so at each that has been up for two
+// sendings; what has been resolved, does not at any that has been up for as long; what nobody sends any more ends by itself.
+func TestKept(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		k := New(cfg)
+		managers := make([]*manager, cfg.Targets)
+		up := make([]time.Time, cfg.Targets)
+		for i := range managers {
+			managers[i] = &manager{skew: time.Duration(r.IntN(60)-30) * time.Second, alerts: map[string]span{}}
+			up[i] = start
+		}
+		since := map[string]time.Time{}
+		fires := map[string]bool{}
+		for now := start; now.Before(at(time.Hour)); now = now.Add(time.Duration(1+r.IntN(20)) * time.Second) {
+			switch key := string(rune('a' + r.IntN(5))); r.IntN(12) {
+			case 0:
+				if !fires[key] {
+					k.Fire(now, Alert{Key: Key(key), Labels: map[string]string{"node": key}, StartsAt: now})
+					k.Release(Key(key), true)
+					fires[key], since[key] = true, now
+				}
+			case 1:
+				if fires[key] {
+					k.Resolve(now, Alert{Key: Key(key), Labels: map[string]string{"node": key}})
+					k.Release(Key(key), true)
+					fires[key], since[key] = false, now
+				}
+			case 2:
+				i := r.IntN(len(managers))
+				if m := managers[i]; m.down {
+					m.down, up[i], m.alerts = false, now, map[string]span{}
+				} else {
+					m.down = true
+				}
+			default:
+			}
+			posts, _ := k.Next(now)
+			for _, p := range posts {
+				m := managers[p.Target]
+				if m.down {
+					k.Sent(now, p, false, r.IntN(2) == 0, "down")
+					continue
+				}
+				for _, a := range p.Alerts {
+					m.take(now, a)
+				}
+				k.Sent(now, p, true, true, "")
+			}
+			settled := 2*cfg.Resend + 30*time.Second
+			for i, m := range managers {
+				for key, fires := range fires {
+					if !m.down && now.Sub(up[i]) > settled && now.Sub(since[key]) > settled && m.firing(now, key) != fires {
+						t.Fatalf("seed %d, %s: manager %d with skew %s: %s fires %t, want %t", seed, now.Sub(start), i, m.skew, key, !fires, fires)
+					}
+				}
+			}
+		}
+		for i, m := range managers {
+			for key := range fires {
+				if end := at(time.Hour + cfg.Hold + 30*time.Second); m.firing(end, key) {
+					t.Fatalf("seed %d: nobody sends %s any more, and it fires at manager %d", seed, key, i)
+				}
+			}
+		}
+	}
+}

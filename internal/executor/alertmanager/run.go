@@ -1,0 +1,153 @@
+package alertmanager
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor/alertmanager/keeper"
+)
+
+// event is something that the keeper's goroutine is told.
+type event any
+
+type (
+	// asked is a Do: it is answered once, when an Alertmanager has the alert or its end.
+	asked struct {
+		alert   keeper.Alert
+		resolve bool
+		answer  chan<- keeper.State
+	}
+	// givenUp is a Do whose time is over: nothing of it is sent any more, unless an Alertmanager has it.
+	givenUp struct {
+		key    keeper.Key
+		asked  chan<- keeper.State // as the Do has asked
+		answer chan<- keeper.State
+	}
+	sent struct {
+		post     keeper.Post
+		ok, left bool
+		why      string
+	}
+	stands struct {
+		alerts []keeper.Alert
+		leads  bool
+	}
+)
+
+// tell gives an event to the keeper's goroutine, and says whether it was taken.
+func (x *Executor) tell(ctx context.Context, e event) bool {
+	select {
+	case x.events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Run keeps alerts standing until ctx ends. It returns when all its requests have.
+func (x *Executor) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	if x.standing != nil {
+		work.Go(func() { x.ask(ctx) })
+	}
+	l := loop{x: x, keep: keeper.New(keeper.Config{Targets: len(x.calls), Resend: x.cfg.Resend.D(), Hold: x.cfg.Hold.D(), Batch: batch}), waiting: map[keeper.Key]chan<- keeper.State{}}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		posts, wake := l.keep.Next(time.Now())
+		for _, p := range posts {
+			work.Go(func() { x.tell(ctx, x.post(ctx, p)) })
+		}
+		timer.Stop()
+		if !wake.IsZero() {
+			timer.Reset(time.Until(wake))
+		}
+		select {
+		case e := <-x.events:
+			l.take(time.Now(), e)
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// loop is what Run's goroutine alone has.
+type loop struct {
+	x       *Executor
+	keep    *keeper.Keeper
+	waiting map[keeper.Key]chan<- keeper.State
+	down    []bool // by target: its requests fail, and that was said
+}
+
+func (l *loop) take(now time.Time, e event) {
+	switch e := e.(type) {
+	case asked:
+		// One that waits for the same step is of an attempt whose time is over.
+		l.waiting[e.alert.Key] = e.answer
+		if e.resolve {
+			l.keep.Resolve(now, e.alert)
+		} else {
+			l.keep.Fire(now, e.alert)
+		}
+	case givenUp:
+		s := l.keep.State(e.key)
+		if l.waiting[e.key] == e.asked { // else a later attempt waits by now, or it was answered just before
+			delete(l.waiting, e.key)
+			l.keep.Release(e.key, s.Done > 0)
+		}
+		e.answer <- s
+	case stands:
+		l.keep.Stand(now, e.alerts, e.leads)
+	case sent:
+		l.heard(e)
+		for _, key := range l.keep.Sent(now, e.post, e.ok, e.left, e.why) {
+			if w := l.waiting[key]; w != nil {
+				w <- l.keep.State(key)
+				delete(l.waiting, key)
+				l.keep.Release(key, true)
+			}
+		}
+	}
+}
+
+// heard says once in the log that an Alertmanager fails, and that it answers again.
+func (l *loop) heard(e sent) {
+	if l.down == nil {
+		l.down = make([]bool, len(l.x.calls))
+	}
+	if l.down[e.post.Target] == !e.ok {
+		return
+	}
+	l.down[e.post.Target] = !e.ok
+	if url := l.x.cfg.URLs[e.post.Target]; e.ok {
+		l.x.log.Info("alertmanager answers again", "url", url)
+	} else {
+		l.x.log.Warn("alertmanager does not take alerts", "url", url, "err", e.why)
+	}
+}
+
+// ask asks again and again what stands.
+func (x *Executor) ask(ctx context.Context) {
+	t := time.NewTicker(x.settle)
+	defer t.Stop()
+	for {
+		jobs, leads := x.standing(ctx, x.Kinds()...)
+		e := stands{leads: leads}
+		for _, j := range jobs {
+			e.alerts = append(e.alerts, x.alert(j))
+		}
+		if !x.tell(ctx, e) {
+			return
+		}
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,147 @@
+//go:build lofamo_failpoint
+
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/examples/remediator/receiver"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// order is what a process of its own is to do.
+type order struct {
+	Target config.WebhookTarget
+	Job    executor.Job
+	Point  failpoint.Point // at which it is killed
+}
+
+const orderEnv = "LOFAMO_TEST_ORDER"
+
+// TestMain is also the process that is killed.
+func TestMain(m *testing.M) {
+	text := os.Getenv(orderEnv)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	var o order
+	err := json.Unmarshal([]byte(text), &o)
+	x, err2 := New(Config{Targets: []config.WebhookTarget{o.Target}})
+	if err := errors.Join(err, err2, failpoint.Arm(failpoint.Order{Point: o.Point, Action: "crash"})); err != nil {
+		panic(err)
+	}
+	x.hurry = 100
+	x.Do(context.Background(), o.Job)
+	os.Exit(0)
+}
+
+// TestKilled: a supervisor is killed at each of its steps, in the attempt at a step, in the one that looks for it, and in the one that puts it
+// back. The next one ends it; everything is done once.
+func TestKilled(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range failpoint.CallPoints() {
+		d := &deeds{outcome: receiver.Done, did: map[string]int{}}
+		s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
+		w := targetAt(t, s.URL)
+		attempt, tok, killed := 0, uint64(4), 0
+		dies := func(change ...func(*executor.Job)) {
+			t.Helper()
+			attempt, tok = attempt+1, tok+1
+			b, err := json.Marshal(order{w, jobOf(response.WebhookRemediate, attempt, append(change, token(tok))...), p})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := exec.CommandContext(t.Context(), self)
+			c.Env = append(os.Environ(), orderEnv+"="+string(b))
+			out, err := c.CombinedOutput()
+			var exit *exec.ExitError
+			if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+				killed++
+			} else if err != nil {
+				t.Fatalf("%s: %v: %s", p, err, out)
+			}
+		}
+		ends := func(change ...func(*executor.Job)) {
+			t.Helper()
+			attempt, tok = attempt+1, tok+1
+			if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, attempt, append(change, token(tok))...)); got.Outcome != response.Succeeded {
+				t.Errorf("%s: %+v", p, got)
+			}
+		}
+		dies()
+		dies(recheck)
+		ends(recheck)
+		if n := d.count(doKey); n != 1 {
+			t.Errorf("killed at %s: done %d times", p, n)
+		}
+		dies(undo)
+		dies(undo, recheck)
+		ends(undo, recheck)
+		if n := d.count(undoKey); n != 1 {
+			t.Errorf("killed at %s: undone %d times", p, n)
+		}
+		// Not every attempt comes by every point: one that looks, and finds, does not act.
+		if killed < 2 {
+			t.Errorf("%s: killed %d times only", p, killed)
+		}
+	}
+}
+
+// armed is how many points are.
+func armed(t *testing.T) int {
+	t.Helper()
+	mux := http.NewServeMux()
+	failpoint.Mount(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
+	var got struct{ Armed int }
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	return got.Armed
+}
+
+// TestPaused: a supervisor is paused at each of its steps, and goes on when another has led and ended its attempt: it changes nothing.
+func TestPaused(t *testing.T) {
+	for _, p := range failpoint.CallPoints() {
+		if p == failpoint.CallLooked || p == failpoint.CallEnded {
+			continue // a first attempt does not look; at its end there is nothing left to do
+		}
+		d := &deeds{outcome: receiver.Done, did: map[string]int{}}
+		s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
+		w := targetAt(t, s.URL)
+		if err := failpoint.Arm(failpoint.Order{Point: p, Action: "delay", DelayMS: 300}); err != nil {
+			t.Fatal(err)
+		}
+		paused := make(chan executor.Result, 1)
+		go func() { paused <- newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1)) }()
+		for end := time.Now().Add(5 * time.Second); armed(t) > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck, token(6))); got.Outcome != response.Succeeded {
+			t.Errorf("%s: %+v", p, got)
+		}
+		if got := <-paused; got.Outcome != response.StaleToken && got.Outcome != response.Succeeded {
+			t.Errorf("paused at %s: %+v", p, got)
+		}
+		if n := d.count(doKey); n != 1 {
+			t.Errorf("paused at %s: done %d times", p, n)
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package webhook
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"log/slog"
+	"math/big"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/examples/remediator/receiver"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// contextThat is cancelled once something is so.
+func contextThat(t *testing.T, so func() bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil && !so() {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return ctx, cancel
+}
+
+func clientCertificate(t *testing.T, write func(name, kind string, der []byte) string) (cert, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, k.Public(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kder, err := x509.MarshalPKCS8PrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write("cert", "CERTIFICATE", der), write("key", "PRIVATE KEY", kder)
+}
+
+// deeds are what a receiver has done, for one key.
+type deeds struct {
+	mu      sync.Mutex
+	outcome string // of what is done from now on
+	hold    chan struct{}
+	did     map[string]int // by action and key
+}
+
+func (d *deeds) remediate(_ context.Context, m receiver.Message) (string, string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hold != nil {
+		<-d.hold
+	}
+	d.did[m.Action+" "+m.IdempotencyKey]++
+	return d.outcome, "by a test"
+}
+
+func (d *deeds) set(outcome string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.outcome = outcome
+}
+
+func (d *deeds) count(what string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.did[what]
+}
+
+// receiving is the example's receiver at an address. hide may be nil; else it stands between.
+func receiving(t *testing.T, file string, d *deeds, hide func(http.Handler) http.Handler) *httptest.Server {
+	t.Helper()
+	r, err := receiver.New(file, [][]byte{secretOf(t, secretText)}, d.remediate, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var h http.Handler = r
+	if hide != nil {
+		h = hide(r)
+	}
+	s := httptest.NewServer(h)
+	t.Cleanup(func() { s.Close(); r.Wait() })
+	return s
+}
+
+const (
+	doKey   = "do test/r5-1/2"
+	undoKey = "undo test/r5-1/2/undo"
+)
+
+// TestReceiver: the example keeps the contract, over its own restarts.
+func TestReceiver(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	d := &deeds{outcome: receiver.Unchanged, did: map[string]int{}}
+	var s *httptest.Server
+	// Each line is of another supervisor, which remembers nothing, and every second one of another receiver.
+	lines := []struct {
+		outcome    string
+		job        executor.Job
+		want       response.Outcome
+		dos, undos int
+	}{
+		{receiver.Unchanged, jobOf(response.WebhookRemediate, 1), response.Unchanged, 1, 0},
+		{receiver.Done, jobOf(response.WebhookRemediate, 2), response.Succeeded, 2, 0},
+		{receiver.Done, jobOf(response.WebhookRemediate, 2), response.Succeeded, 2, 0}, // told again
+		{receiver.Done, jobOf(response.WebhookRemediate, 3, recheck), response.Succeeded, 2, 0},
+		{receiver.Done, jobOf(response.WebhookRemediate, 4), response.Succeeded, 2, 0}, // without a look
+		{receiver.Done, jobOf(response.WebhookRemediate, 1), response.StaleToken, 2, 0},
+		{receiver.Done, jobOf(response.WebhookRemediate, 5, token(4)), response.StaleToken, 2, 0},
+		{receiver.Unchanged, jobOf(response.WebhookRemediate, 6, undo, token(7)), response.Unchanged, 2, 1},
+		{receiver.Done, jobOf(response.WebhookRemediate, 7, undo), response.StaleToken, 2, 1}, // of a leader before
+		{receiver.Done, jobOf(response.WebhookRemediate, 7, undo, recheck, token(7)), response.Succeeded, 2, 2},
+		{receiver.Done, jobOf(response.WebhookRemediate, 8, undo, recheck, token(7)), response.Succeeded, 2, 2},
+		{receiver.Done, jobOf(response.WebhookRemediate, 9, undo, token(7)), response.Succeeded, 2, 2}, // nothing is left to undo
+		{receiver.Done, jobOf(response.WebhookRemediate, 5, token(7)), response.StaleToken, 2, 2},      // late
+		{receiver.Partly, jobOf(response.WebhookRemediate, 10, token(7)), response.Partly, 3, 2},       // a person has it tried again
+		{receiver.Unchanged, jobOf(response.WebhookRemediate, 11, recheck, token(7)), response.Partly, 4, 2},
+		{receiver.Unknown, jobOf(response.WebhookRemediate, 12, recheck, token(7)), response.NotKnown, 5, 2},
+		{receiver.Done, jobOf(response.WebhookRemediate, 13, recheck, token(7)), response.NotKnown, 5, 2},
+		{receiver.Done, jobOf(response.WebhookRemediate, 14, undo, recheck, token(7)), response.Succeeded, 5, 3},
+	}
+	for i, l := range lines {
+		if i%2 == 0 {
+			s = receiving(t, file, d, nil)
+		}
+		d.set(l.outcome)
+		got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(), l.job)
+		if got.Outcome != l.want || d.count(doKey) != l.dos || d.count(undoKey) != l.undos {
+			t.Fatalf("line %d: %+v after %v, want outcome %d, %d and %d", i, got, d.did, l.want, l.dos, l.undos)
+		}
+	}
+}
+
+// TestUndoOfNothing: what was never done is not undone, and not done afterwards by a message that was on its way.
+func TestUndoOfNothing(t *testing.T) {
+	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
+	s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
+	if got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(), jobOf(response.WebhookRemediate, 2, undo)); got.Outcome != response.Succeeded {
+		t.Errorf("%+v", got)
+	}
+	if got := newExecutor(t, targetAt(t, s.URL)).Do(t.Context(), jobOf(response.WebhookRemediate, 1)); got.Outcome != response.StaleToken {
+		t.Errorf("%+v", got)
+	}
+	if len(d.did) != 0 {
+		t.Errorf("%v", d.did)
+	}
+}
+
+// TestUnderWay: what takes long is asked for until it is done; when the receiver dies meanwhile, its outcome is not known, and it is not done again.
+func TestUnderWay(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.json")
+	d := &deeds{outcome: receiver.Done, did: map[string]int{}, hold: make(chan struct{})}
+	asked := make(chan struct{}, 1000)
+	s := receiving(t, file, d, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h.ServeHTTP(w, r)
+			asked <- struct{}{}
+		})
+	})
+	w := targetAt(t, s.URL)
+	got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1, within(200*time.Millisecond)))
+	if got.Outcome != response.NotKnown {
+		t.Errorf("no time to wait for it: %+v", got)
+	}
+	// The receiver as it would be if it were started anew now: another, with what is on disk.
+	other := &deeds{outcome: receiver.Done, did: map[string]int{}}
+	copied := filepath.Join(t.TempDir(), "copy.json")
+	copyFile(t, file, copied)
+	after := receiving(t, copied, other, nil)
+	if got := newExecutor(t, targetAt(t, after.URL)).Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck)); got.Outcome != response.NotKnown || len(other.did) != 0 {
+		t.Errorf("the receiver has died: %+v, %v", got, other.did)
+	}
+	for len(asked) > 0 {
+		<-asked
+	}
+	done := make(chan executor.Result, 1)
+	go func() { done <- newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck)) }()
+	for range 2 {
+		<-asked
+	}
+	close(d.hold)
+	if got := <-done; got.Outcome != response.Succeeded || d.count(doKey) != 1 {
+		t.Errorf("%+v after %v", got, d.did)
+	}
+}
+
+// TestLossy: a network that cuts one connection in two, before the receiver has read the message or before its answer is sent. What is called
+// done was done once; nothing is done twice.
+func TestLossy(t *testing.T) {
+	d := &deeds{outcome: receiver.Done, did: map[string]int{}}
+	var mu sync.Mutex
+	r := mathrand.New(mathrand.NewPCG(1, 2))
+	s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			mu.Lock()
+			fate := r.IntN(4)
+			mu.Unlock()
+			if fate == 0 {
+				panic(http.ErrAbortHandler)
+			}
+			h.ServeHTTP(w, req)
+			if fate == 1 {
+				panic(http.ErrAbortHandler) // what was written is buffered still
+			}
+		})
+	})
+	w := targetAt(t, s.URL)
+	for i := range 25 {
+		j := jobOf(response.WebhookRemediate, 1, token(uint64(5+i)), func(j *executor.Job) {
+			j.Response = "r" + string(rune('A'+i))
+			j.IdempotencyKey = j.Response + "/2"
+		})
+		for got := newExecutor(t, w).Do(t.Context(), j); got.Outcome != response.Succeeded; got = newExecutor(t, w).Do(t.Context(), j) {
+			if got.Outcome != response.NotKnown {
+				t.Fatalf("%s: %+v", j.Response, got)
+			}
+			j.Attempt.Attempt, j.Recheck = j.Attempt.Attempt+1, true
+		}
+		if n := d.count("do test/" + j.IdempotencyKey); n != 1 {
+			t.Errorf("%s was done %d times", j.Response, n)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The headers of a request, as those of Standard Webhooks.
+const (
+	HeaderID        = "Webhook-Id"
+	HeaderTimestamp = "Webhook-Timestamp" // seconds since 1970
+	HeaderSignature = "Webhook-Signature" // "v1,BASE64", one for each secret, with spaces between
+	HeaderKey       = "Idempotency-Key"
+)
+
+const (
+	secretPrefix = "whsec_"
+	minSecret    = 24 // bytes
+	maxSecret    = 64 // bytes
+)
+
+// readSecret reads a secret's file.
+func readSecret(file string) ([]byte, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("secret: %w", err)
+	}
+	text, ok := strings.CutPrefix(strings.TrimSpace(string(b)), secretPrefix)
+	secret, err := base64.StdEncoding.DecodeString(text)
+	if !ok || err != nil || len(secret) < minSecret || len(secret) > maxSecret {
+		return nil, fmt.Errorf("secret %s: want %s and %d to %d bytes in base64", file, secretPrefix, minSecret, maxSecret)
+	}
+	return secret, nil
+}
+
+func readSecrets(files []string) ([][]byte, error) {
+	var out [][]byte
+	for _, f := range files {
+		s, err := readSecret(f)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// sign returns the signature of a message by one secret.
+func sign(secret []byte, id string, at time.Time, body []byte) string {
+	h := hmac.New(sha256.New, secret)
+	_, _ = fmt.Fprintf(h, "%s.%d.", id, at.Unix())
+	_, _ = h.Write(body)
+	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
+}
+
+// signed returns the headers of a request.
+func signed(secrets [][]byte, id, key string, at time.Time, body []byte) http.Header {
+	var all []string
+	for _, s := range secrets {
+		all = append(all, sign(s, id, at, body))
+	}
+	h := http.Header{}
+	h.Set("Content-Type", "application/json")
+	h.Set("User-Agent", "lofamo-supervisor")
+	h.Set(HeaderID, id)
+	h.Set(HeaderTimestamp, strconv.FormatInt(at.Unix(), 10))
+	h.Set(HeaderSignature, strings.Join(all, " "))
+	h.Set(HeaderKey, key)
+	return h
+}

@@ -1,0 +1,348 @@
+package talk
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// event is what a test tells a talk.
+type event func(t *Talk) Move
+
+func says(v Verdict) event {
+	return func(t *Talk) Move { return t.Heard(Heard{Verdict: v, Attempt: 2}) }
+}
+
+func saysOf(v Verdict, attempt int, after time.Duration) event {
+	return func(t *Talk) Move { return t.Heard(Heard{Verdict: v, Attempt: attempt, After: after}) }
+}
+
+func cut(t *Talk) Move     { return t.Failed(true, "cut") }
+func refused(t *Talk) Move { return t.Failed(false, "refused") }
+func expires(t *Talk) Move { return t.Expired() }
+
+func TestTalk(t *testing.T) {
+	for name, c := range map[string]struct {
+		rules  Rules
+		events []event
+		want   string // the acts, and the outcome
+	}{
+		"done":                           {Rules{2, false, true}, []event{says(Done)}, "tell end 1"},
+		"unchanged":                      {Rules{2, false, true}, []event{says(Unchanged)}, "tell end 2"},
+		"partly":                         {Rules{2, false, true}, []event{says(Partly)}, "tell end 3"},
+		"unknown":                        {Rules{2, false, true}, []event{says(Unknown)}, "tell end 4"},
+		"stale":                          {Rules{2, false, true}, []event{says(Stale)}, "tell end 5"},
+		"accepted, and done":             {Rules{2, false, true}, []event{says(Accepted), says(Accepted), says(Done)}, "tell ask ask end 1"},
+		"accepted, and never heard of":   {Rules{2, false, true}, []event{says(Accepted), says(None), says(Done)}, "tell ask tell end 1"},
+		"accepted, and no more time":     {Rules{2, false, true}, []event{says(Accepted), expires}, "tell ask end 4"},
+		"never reached":                  {Rules{2, false, true}, []event{refused, refused, expires}, "tell tell tell end 2"},
+		"cut, and it had arrived":        {Rules{2, false, true}, []event{cut, says(Done)}, "tell ask end 1"},
+		"cut, and it had failed":         {Rules{2, false, true}, []event{cut, says(Unchanged)}, "tell ask end 2"},
+		"cut, and it had half failed":    {Rules{2, false, true}, []event{cut, says(Partly)}, "tell ask end 3"},
+		"cut, and the receiver has died": {Rules{2, false, true}, []event{cut, says(Unknown)}, "tell ask end 4"},
+		"cut, and it had not arrived":    {Rules{2, false, true}, []event{cut, says(None), says(Done)}, "tell ask tell end 1"},
+		"cut, one before is spoken of":   {Rules{2, false, true}, []event{cut, saysOf(Unchanged, 1, 0), says(Done)}, "tell ask tell end 1"},
+		"cut, and never reached again":   {Rules{2, false, true}, []event{cut, refused, refused, expires}, "tell ask ask ask end 4"},
+		"cut, refused when told again":   {Rules{2, false, true}, []event{cut, says(None), says(Refused)}, "tell ask tell end 4"},
+		"garbled":                        {Rules{2, false, true}, []event{says(Garbled), says(Garbled), says(Done)}, "tell ask ask end 1"},
+		"a tell is answered with none":   {Rules{2, false, true}, []event{says(None), says(Done)}, "tell ask end 1"},
+		"refused":                        {Rules{2, false, true}, []event{says(Refused)}, "tell end 2"},
+		"later, then done":               {Rules{2, false, true}, []event{says(Later), says(Later), says(Done)}, "tell tell tell end 1"},
+		"later, and no more time":        {Rules{2, false, true}, []event{says(Later), expires}, "tell tell end 2"},
+		"recheck: it had happened":       {Rules{2, true, true}, []event{says(Done)}, "ask end 1"},
+		"recheck: it had not":            {Rules{2, true, true}, []event{says(None), says(Done)}, "ask tell end 1"},
+		"recheck: it had failed":         {Rules{2, true, true}, []event{saysOf(Unchanged, 1, 0), says(Done)}, "ask tell end 1"},
+		"recheck: the receiver had died": {Rules{2, true, true}, []event{saysOf(Unknown, 1, 0), says(Unknown)}, "ask tell end 4"},
+		"recheck: it is under way":       {Rules{2, true, true}, []event{says(Accepted), says(Done)}, "ask ask end 1"},
+		"recheck: it is stale":           {Rules{2, true, true}, []event{says(Stale)}, "ask end 5"},
+		"recheck: nobody is there":       {Rules{2, true, true}, []event{refused, expires}, "ask ask end 4"},
+		"recheck: it cannot be asked":    {Rules{2, true, true}, []event{says(Refused)}, "ask end 4"},
+		"recheck: nobody told it":        {Rules{2, true, true}, []event{says(None), refused, expires}, "ask tell tell end 4"},
+		"no contract":                    {Rules{2, false, false}, []event{cut, refused, says(Done)}, "tell tell tell end 1"},
+		"no contract, recheck":           {Rules{2, true, false}, []event{says(Done)}, "tell end 1"},
+		"no contract, no answer":         {Rules{2, false, false}, []event{cut, refused, expires}, "tell tell tell end 4"},
+	} {
+		k, m := Begin(c.rules)
+		var got strings.Builder
+		for i := 0; ; i++ {
+			got.WriteString(map[Act]string{Tell: "tell ", Ask: "ask ", End: "end "}[m.Act])
+			if m.Act == End {
+				fmt.Fprint(&got, uint8(m.Outcome))
+				break
+			}
+			if i == len(c.events) {
+				break
+			}
+			m = c.events[i](k)
+		}
+		if got.String() != c.want {
+			t.Errorf("%s: %s, want %s", name, got.String(), c.want)
+		}
+	}
+}
+
+func TestPauses(t *testing.T) {
+	k, _ := Begin(Rules{Attempt: 1, Contract: true})
+	last := time.Duration(0)
+	for i := range 40 {
+		m := k.Failed(false, "refused")
+		if m.After < last || m.After < firstPause || m.After > lastPause || i == 0 && m.After != firstPause {
+			t.Fatalf("pause %d: %s after %s", i, m.After, last)
+		}
+		last = m.After
+	}
+	if last != lastPause {
+		t.Errorf("the last pause is %s, want %s", last, lastPause)
+	}
+	for asked, want := range map[time.Duration]time.Duration{0: poll, 1: shortest, time.Second: time.Second, time.Hour: longest} {
+		k, _ := Begin(Rules{Attempt: 1, Contract: true})
+		if m := k.Heard(Heard{Verdict: Accepted, After: asked}); m.After != want {
+			t.Errorf("asked for %s: %s, want %s", asked, m.After, want)
+		}
+	}
+}
+
+var seeds = flag.Uint64("talk.seeds", 20_000, "histories that TestExact goes through")
+
+// TestExact holds what talks and a receiver that keeps to the contract promise together, over a network that loses requests and answers and delivers
+// copies late, with leaders that change, old leaders that go on talking, and a receiver that dies: nothing has an effect twice; what is called done
+// stands, and what is called unchanged does not.
+func TestExact(t *testing.T) {
+	ends := map[response.Outcome]int{}
+	for seed := range *seeds {
+		w := newWorld(seed)
+		w.run()
+		if w.wrong != "" {
+			t.Fatalf("seed %d: %s\n%v", seed, w.wrong, w.log)
+		}
+		for o, n := range w.ends {
+			ends[o] += n
+		}
+	}
+	for o := response.Succeeded; o <= response.StaleToken; o++ {
+		if ends[o] < 10 {
+			t.Errorf("outcome %d came %d times only: %v", o, ends[o], ends)
+		}
+	}
+}
+
+// world is one operation, those who talk about it, and what lies between.
+type world struct {
+	r       *rand.Rand
+	talks   []*talker
+	late    []posted // copies that are still on their way
+	token   uint64   // of the newest leader
+	attempt int
+	// What the receiver knows.
+	highest uint64
+	seen    int    // attempt
+	state   string // of it
+	stands  bool
+	effects int
+	ends    map[response.Outcome]int
+	log     []string
+	wrong   string
+}
+
+type talker struct {
+	*Talk
+	next    Move
+	token   uint64
+	attempt int
+	over    bool
+}
+
+type posted struct {
+	token   uint64
+	attempt int
+}
+
+func newWorld(seed uint64) *world {
+	return &world{r: rand.New(rand.NewPCG(seed, 1)), ends: map[response.Outcome]int{}, token: 1}
+}
+
+func (w *world) logf(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+// run has up to six attempts, each begun by the newest leader, some before the one before has ended.
+func (w *world) run() {
+	recheck := false
+	for w.attempt < 6 && w.wrong == "" {
+		if w.r.IntN(3) == 0 {
+			w.token++
+		}
+		w.attempt++
+		k, m := Begin(Rules{Attempt: w.attempt, Recheck: recheck, Contract: true})
+		now := &talker{k, m, w.token, w.attempt, false}
+		w.talks = append(w.talks, now)
+		recheck = true
+		for range w.r.IntN(25) {
+			if w.r.IntN(4) == 0 {
+				w.deliverLate()
+			}
+			w.step(w.talks[w.r.IntN(len(w.talks))])
+			if w.wrong != "" {
+				return
+			}
+		}
+		// Of the newest alone the leader hears the end.
+		if now.over && now.next.Outcome == response.Succeeded {
+			break
+		}
+		if now.over && now.next.Outcome == response.Unchanged {
+			recheck = false
+		}
+	}
+	for len(w.late) > 0 && w.wrong == "" {
+		w.deliverLate()
+	}
+}
+
+// step lets one talker do its next move.
+func (w *world) step(k *talker) {
+	if k.over {
+		return
+	}
+	var m Move
+	switch fate := w.r.IntN(12); {
+	case fate == 0:
+		m = k.Expired()
+	case fate == 1:
+		m = k.Failed(false, "refused")
+	case fate == 2: // lost on the way, or later than all others
+		if k.next.Act == Tell && w.r.IntN(2) == 0 {
+			w.late = append(w.late, posted{k.token, k.attempt})
+		}
+		m = k.Failed(true, "lost")
+	case fate == 3: // heard, and the answer is lost or garbled
+		w.receive(k)
+		if w.r.IntN(2) == 0 {
+			m = k.Failed(true, "answer lost")
+		} else {
+			m = k.Heard(Heard{Verdict: Garbled})
+		}
+	case fate == 4 && k.next.Act == Tell && k.token >= w.highest: // by something before the receiver
+		m = k.Heard(Heard{Verdict: Refused})
+	default:
+		m = k.Heard(w.receive(k))
+	}
+	w.logf("attempt %d token %d: %d → %d %d", k.attempt, k.token, k.next.Act, m.Act, m.Outcome)
+	k.next = m
+	if m.Act == End {
+		w.over(k)
+	}
+}
+
+// over holds the outcome against what stands. Only the newest attempt's word counts.
+func (w *world) over(k *talker) {
+	k.over = true
+	w.ends[k.next.Outcome]++
+	if k.attempt != w.attempt {
+		return
+	}
+	switch o := k.next.Outcome; {
+	case o == response.Succeeded && !w.stands:
+		w.wrong = "done is said, and nothing stands"
+	case o == response.Unchanged && w.stands:
+		w.wrong = "unchanged is said, and something stands"
+	case o == response.Unchanged:
+		// From here on a further attempt does not look first. Nothing of this one may come to be.
+		for _, l := range w.late {
+			if l.attempt == k.attempt && w.seen < l.attempt && l.token >= w.highest {
+				w.wrong = "unchanged is said, and a copy on its way may do it"
+			}
+		}
+	}
+}
+
+func (w *world) deliverLate() {
+	if len(w.late) == 0 {
+		return
+	}
+	i := w.r.IntN(len(w.late))
+	p := w.late[i]
+	w.late = append(w.late[:i:i], w.late[i+1:]...)
+	h := w.tell(p.token, p.attempt)
+	w.logf("late: attempt %d token %d: verdict %d", p.attempt, p.token, h.Verdict)
+}
+
+// receive is the receiver's side of the contract.
+func (w *world) receive(k *talker) Heard {
+	if k.next.Act == Tell {
+		return w.tell(k.token, k.attempt)
+	}
+	if k.token < w.highest {
+		return Heard{Verdict: Stale}
+	}
+	w.highest = k.token
+	if w.state == "" {
+		return Heard{Verdict: None}
+	}
+	if w.state == "accepted" && w.r.IntN(2) == 0 {
+		w.act()
+	}
+	return w.status()
+}
+
+func (w *world) status() Heard {
+	return Heard{Verdict: map[string]Verdict{"accepted": Accepted, "done": Done, "unchanged": Unchanged, "partly": Partly, "unknown": Unknown}[w.state], Attempt: w.seen}
+}
+
+func (w *world) tell(token uint64, attempt int) Heard {
+	switch {
+	case token < w.highest || attempt < w.seen:
+		return Heard{Verdict: Stale}
+	case attempt == w.seen:
+		w.highest = token
+		return w.status()
+	}
+	w.highest = token
+	switch {
+	case w.state == "accepted":
+		w.act() // it ends before the next is taken
+		return Heard{Verdict: Later}
+	case w.r.IntN(8) == 0:
+		return Heard{Verdict: Later}
+	case w.state == "done" || w.state == "unknown": // it is not done again
+		w.seen = attempt
+		return w.status()
+	}
+	w.seen, w.state = attempt, "accepted"
+	if w.r.IntN(3) > 0 {
+		w.act()
+	}
+	return w.status()
+}
+
+// act ends what is under way.
+func (w *world) act() {
+	switch w.r.IntN(6) {
+	case 0:
+		w.state = "unchanged"
+		if w.stands { // of an attempt before
+			w.state = "partly"
+		}
+	case 1:
+		w.state = "partly"
+		w.stands = true
+	case 2: // it dies, after the deed or before
+		w.state = "unknown"
+		if w.r.IntN(2) == 0 {
+			w.effect()
+		}
+	default:
+		w.state = "done"
+		w.effect()
+	}
+}
+
+func (w *world) effect() {
+	w.stands = true
+	if w.effects++; w.effects > 1 {
+		w.wrong = "it has happened twice"
+	}
+}

@@ -1,0 +1,186 @@
+// Package webhook calls receivers of other people: webhook.notify tells, webhook.remediate has something done. What is posted,
+// how it is signed, and what a receiver owes is in docs/webhooks.md; what is said when in package talk.
+//
+// The exactness is the receiver's: it knows by key and attempt what it has been told, and refuses a token lower than one that it
+// has seen. So the same thing may be told again, by whichever supervisor, and what is not known can be asked for. Only what the
+// configuration names is called, at addresses that it allows; nothing that a receiver says is ever called.
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/httpcall"
+	"github.com/lofamo/lofamo/internal/executor/webhook/talk"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Config is what may be called.
+type Config = config.Webhooks
+
+// Executor calls receivers.
+type Executor struct {
+	targets map[string]*target
+	guard   executor.Guard
+	now     func() time.Time
+	// hurry divides the pauses between requests. 1, but in tests.
+	hurry time.Duration
+}
+
+type target struct {
+	config.WebhookTarget
+	call httpcall.Caller
+}
+
+// New returns an executor for the targets of a configuration, whose files it has read once.
+func New(cfg Config) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	x := &Executor{targets: map[string]*target{}, now: time.Now, hurry: 1}
+	var errs []error
+	for _, t := range cfg.Filled().Targets {
+		_, err := readSecrets(t.SecretFiles)
+		if err == nil {
+			_, err = httpcall.TLS(t.TLS)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("target %s: %w", t.Name, err))
+		}
+		var allowed []netip.Prefix
+		for _, a := range t.Addresses {
+			allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has read it
+		}
+		x.targets[t.Name] = &target{t, httpcall.Caller{
+			URL: t.URL, TLS: t.TLS, Timeout: t.RequestTimeout.D(),
+			Allow: func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) },
+		}}
+	}
+	return x, errors.Join(errs...)
+}
+
+// Kinds are what it is for.
+func (x *Executor) Kinds() []response.Kind {
+	return []response.Kind{response.WebhookNotify, response.WebhookRemediate}
+}
+
+// Do implements executor.Executor.
+func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	t, ok := x.targets[j.Parameters["target"]]
+	if !ok || !slices.Contains(t.Kinds, kindName(j.Kind)) {
+		return never(j, "%s: no target %q is configured for it", j.Kind, j.Parameters["target"])
+	}
+	if r, ok := x.guard.Admit(j.Effect); !ok {
+		return r
+	}
+	failpoint.Hit(failpoint.CallAdmitted)
+	if j.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, j.Timeout)
+		defer cancel()
+	}
+	r := x.talk(ctx, t, j)
+	failpoint.Hit(failpoint.CallEnded)
+	return r
+}
+
+// never is the outcome of an attempt of which nothing was said to anybody. One before it may have happened all the same.
+func never(j executor.Job, format string, args ...any) executor.Result {
+	if j.Recheck {
+		return executor.NotKnown(format, args...)
+	}
+	return executor.Unchanged(format, args...)
+}
+
+// talk does what package talk says.
+func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor.Result {
+	contract := t.Answers == config.AnswersContract
+	k, m := talk.Begin(talk.Rules{Attempt: j.Attempt.Attempt, Recheck: j.Recheck, Contract: contract})
+	for m.Act != talk.End {
+		if !pause(ctx, m.After/x.hurry) {
+			m = k.Expired()
+			continue
+		}
+		a, err := x.post(ctx, t, j, m.Act)
+		var failed *httpcall.Error
+		switch {
+		case err == nil:
+			m = k.Heard(heard(a, contract))
+		case errors.As(err, &failed):
+			m = k.Failed(failed.Left, failed.Error())
+		default:
+			m = k.Impossible(err.Error())
+		}
+	}
+	detail := t.Name
+	if m.Detail != "" {
+		detail += ": " + m.Detail
+	}
+	switch m.Outcome {
+	case response.Succeeded:
+		return executor.Done("%s", detail)
+	case response.Unchanged:
+		return executor.Unchanged("%s", detail)
+	case response.Partly:
+		return executor.Partly("%s", detail)
+	case response.StaleToken:
+		return executor.Stale("%s", detail)
+	default:
+		return executor.NotKnown("%s", detail)
+	}
+}
+
+// post posts one message. An error that is no *httpcall.Error is of our own making.
+func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act talk.Act) (httpcall.Answer, error) {
+	action := ActionDo
+	switch {
+	case act == talk.Ask:
+		action = ActionStatus
+	case j.Undo:
+		action = ActionUndo
+	}
+	deadline, _ := ctx.Deadline()
+	m := message(j, action, deadline)
+	body, err := json.Marshal(m)
+	if err != nil {
+		return httpcall.Answer{}, fmt.Errorf("message: %w", err)
+	}
+	secrets, err := readSecrets(t.SecretFiles)
+	if err != nil {
+		return httpcall.Answer{}, err
+	}
+	id := m.IdempotencyKey
+	if act == talk.Ask {
+		h := signed(secrets, id+"/status", id, x.now(), body)
+		a, err := t.call.Post(ctx, h, body, nil)
+		if err == nil {
+			failpoint.Hit(failpoint.CallLooked)
+		}
+		return a, err
+	}
+	failpoint.Hit(failpoint.CallSending)
+	return t.call.Post(ctx, signed(secrets, id, id, x.now(), body), body, func() { failpoint.Hit(failpoint.CallSent) })
+}
+
+// pause waits, and says whether there is time left.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -116,6 +116,10 @@ type heardLine struct {
 	Node     string `json:"node,omitempty"`
 	UID      uint32 `json:"uid"`
 	Priority int    `json:"priority,omitempty"`
+
+	Supervisor string `json:"supervisor,omitempty"` // of what the cluster itself says
+	Target     string `json:"target,omitempty"`
+	Response   string `json:"response,omitempty"`
 }
 
 func watchEurekas(ctx context.Context, c *cobra.Command, client *jobs.Client, job string, count int) error {
@@ -124,6 +128,7 @@ func watchEurekas(ctx context.Context, c *cobra.Command, client *jobs.Client, jo
 		line := heardLine{Watching: h.Eureka == nil, Again: h.Again, Missed: h.Missed}
 		if h.Eureka != nil {
 			seen++
+			line.Supervisor, line.Target, line.Response = h.Eureka.Supervisor, h.Eureka.Target, h.Eureka.Response
 			line.Topic, line.Body, line.Node, line.UID, line.Priority = h.Eureka.Topic, string(h.Eureka.Body), h.Eureka.Node, h.Eureka.UID, h.Eureka.Priority
 		}
 		if err := json.NewEncoder(c.OutOrStdout()).Encode(line); err != nil {

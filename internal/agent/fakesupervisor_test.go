@@ -49,10 +49,11 @@ type fakeSupervisor struct {
 	mu         sync.Mutex
 	news       *sync.Cond
 	heard      []said
-	answers    map[string]fault.Origin       // by nonce
-	mask       *lofamov1.MaskStatus          // the last that came
-	mapped     []*lofamov1.MapFindings       // all that came
-	configured *lofamov1.ConfigurationStatus // the last that came
+	answers    map[string]fault.Origin        // by nonce
+	mask       *lofamov1.MaskStatus           // the last that came
+	mapped     []*lofamov1.MapFindings        // all that came
+	configured *lofamov1.ConfigurationStatus  // the last that came
+	acts       map[string]*lofamov1.ActStatus // by node, response and attempt, the last that came
 	// procedures are all statuses of procedures that came, findings those of diagnosed links by node and link.
 	procedures []*lofamov1.ProcedureStatus
 	findings   map[string]*lofamov1.LinkFinding
@@ -74,7 +75,7 @@ func newFakeSupervisor(t *testing.T, n *testNet, ca *pki.CA, id string) *fakeSup
 	t.Helper()
 	f := &fakeSupervisor{
 		t: t, id: id, answers: map[string]fault.Origin{}, peers: map[string]*lofamov1.PeerStatus{}, reports: map[fault.ReportID]int{}, sessions: sessions.NewTable(),
-		requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{}, findings: map[string]*lofamov1.LinkFinding{},
+		acts: map[string]*lofamov1.ActStatus{}, requests: map[uint64]*lofamov1.PathRequest{}, pathAcks: map[uint64]bool{}, findings: map[string]*lofamov1.LinkFinding{},
 	}
 	f.news = sync.NewCond(&f.mu)
 	cert, key := n.path(id+".pem"), n.path(id+".key")
@@ -143,6 +144,9 @@ func (f *fakeSupervisor) onDatagram(from netip.AddrPort, b []byte) {
 	}
 	if m := d.Msg.GetMapFindings(); m != nil {
 		f.mapped = append(f.mapped, m)
+	}
+	if st := d.Msg.GetActStatus(); st != nil {
+		f.acts[fmt.Sprint(st.GetNode(), st.GetResponse(), st.GetAttempt())] = st
 	}
 	if st := d.Msg.GetConfigurationStatus(); st != nil {
 		f.configured = st

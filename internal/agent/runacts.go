@@ -79,7 +79,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 			return c.awaitProven(ctx, was.PID)
 		}
 	}
-	other := fault.HalfHost + fault.HalfDNP - half
+	other := half.Other()
 	if err := d.otherServes(ctx, other); err != nil {
 		return actUnchanged("both halves are never down at once: %v", err)
 	}

@@ -12,14 +12,20 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/lab"
 	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // TestRecoveriesAreSeen kills halves that their daemons start again at once, mostly before anybody could call them FAILED:
 // each recovery is a committed event, stands in get node, and is told by explain.
 func TestRecoveriesAreSeen(t *testing.T) {
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Restart: "always"})
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
+	t.Run("for a response", func(t *testing.T) { restartedForAResponse(t, l) })
 	for _, tt := range []struct {
 		half string
 		kill localcluster.Kind
@@ -63,6 +69,80 @@ func TestRecoveriesAreSeen(t *testing.T) {
 			}
 		})
 	}
+}
+
+// restartedForAResponse has the daemon of a node restart its halves, as the halves pass orders on: one after the other, never both at once, and it says so when
+// the new process has passed its self-test.
+func restartedForAResponse(t *testing.T, l *lab.Lab) {
+	tr := begin(t, l)
+	tr.settled()
+	n := l.Cluster.Info().Nodes[slices.IndexFunc(l.Cluster.Info().Nodes, func(n localcluster.NodeInfo) bool { return n.ID == "n0-1-0" })]
+	tell := func(o *acts.Order) acts.Status {
+		t.Helper()
+		s, err := ask.Tell(t.Context(), n.StateDir, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	order := func(response, half string) *acts.Order {
+		o := &acts.Order{
+			Attempt: acts.Attempt{Response: response, Attempt: 1}, Token: 5, Kind: acts.KindRestartHalf, Parameters: map[string]string{"half": half}, TimeoutMS: 60_000, Ask: true,
+		}
+		o.Ledger, o.Ask = tell(o).Ledger, false
+		return o
+	}
+	pids := func() (host, dnp int) {
+		t.Helper()
+		for _, h := range []struct {
+			half fault.Half
+			pid  *int
+		}{{fault.HalfHost, &host}, {fault.HalfDNP, &dnp}} {
+			r, err := agent.ReadRecovery(n.StateDir, h.half)
+			if err != nil || r == nil || r.Record.PID == 0 {
+				t.Fatalf("%s half: %+v, %v", h.half, r, err)
+			}
+			*h.pid = r.Record.PID
+		}
+		return host, dnp
+	}
+	made := func(o *acts.Order) acts.Status {
+		t.Helper()
+		s := tell(o)
+		for end := time.Now().Add(patience); s.State == acts.UnderWay && time.Now().Before(end); s = tell(o) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		return s
+	}
+	host, dnp := pids()
+	first, second := order("r5-1", "dnp"), order("r5-2", "host")
+	if s := tell(first); s.State != acts.UnderWay {
+		t.Fatalf("%+v", s)
+	}
+	if s := tell(second); s.State != acts.Unchanged || !strings.Contains(s.Detail, "under way on this node") {
+		t.Errorf("both at once: %+v", s)
+	}
+	if s := made(first); s.State != acts.Done || !strings.Contains(s.Detail, "has passed its self-test") {
+		t.Errorf("%+v", s)
+	}
+	if h, d := pids(); h != host || d == dnp {
+		t.Errorf("host half %d after %d, DNP half %d after %d: want the DNP half restarted alone", h, host, d, dnp)
+	}
+	host, dnp = pids()
+	third := order("r5-2", "host") // a refused attempt was none: it may come again
+	if s := made(third); s.State != acts.Done {
+		t.Errorf("%+v", s)
+	}
+	if h, d := pids(); h == host || d != dnp {
+		t.Errorf("host half %d after %d, DNP half %d after %d: want the host half restarted alone", h, host, d, dnp)
+	}
+	if s := made(first); s.State != acts.Done { // again: no new act
+		t.Errorf("%+v", s)
+	}
+	if _, d := pids(); d != dnp {
+		t.Error("the same attempt has restarted the DNP half twice")
+	}
+	tr.settled()
 }
 
 // TestGivenUpIsTheReason lets a half end as often as it is started, until its daemon gives it up: the map says FAILED, and why,

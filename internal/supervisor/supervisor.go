@@ -24,6 +24,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/border"
@@ -91,6 +92,7 @@ type Supervisor struct {
 	maskers  *orders[chanmask.Mask, *lofamov1.MaskStatus]
 	peerings *orders[peering.Word, *lofamov1.PeerStatus]
 	mappers  *mappers
+	actor    *node.Actor // has nodes act for responses
 	// configurers tell the torus its start-up configuration.
 	configurers *configurers
 	forward     *replica.Forwarder
@@ -285,6 +287,7 @@ func (s *Supervisor) connect() error {
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
 	}, s.store)
+	s.actor = node.NewActor(agentOrders{s}, 0)
 	s.maskers, s.peerings, s.mappers, s.configurers = newMaskOrders(s), newPeerOrders(s), newMappers(s), newConfigurers(s)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,
@@ -307,7 +310,7 @@ func (s *Supervisor) connect() error {
 		return err
 	}
 	s.intake = rails.NewIntake(rails.IntakeConfig{
-		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Border: border,
+		Names: s.names, Verifier: exchanges.Verifier(s.verify), Sender: s.sender, Leader: s.engine, Forwarder: s.forward, Bulk: s.bulk, Diagnoses: s.diagnose, Teller: s.teller, Masks: s.maskers, Peers: s.peerings, Mappers: s.mappers, Configurations: s.configurers, Acts: s.actor, Border: border,
 		Metrics: s.metrics, Logger: s.logger,
 	})
 	s.followers = &replica.Server{Engine: s.engine, Verifier: s.intake, Names: s.names, Own: s.own, Foreign: s.foreignVerdicts, Metrics: s.metrics}

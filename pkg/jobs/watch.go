@@ -84,6 +84,10 @@ type Eureka struct {
 
 	Node string // where it was raised, proved by a signature
 	UID  uint32 // of who raised it; 0: root, who need not be of the job
+
+	// Supervisor is set of what the cluster itself has to say, to all jobs, when it responds to a fault: Topic is then "lofamo", Body a policy's text, Target
+	// what is at fault, "n1-0-0/memory", and Response the id of the response, of which it is heard once. Empty: a process has raised it.
+	Supervisor, Target, Response string
 }
 
 // Heard is what a watch of eurekas tells.
@@ -127,7 +131,10 @@ func (c *Client) WatchEureka(ctx context.Context, job string, handle func(Heard)
 func heardOf(r *lofamov1.WatchEurekaResponse) Heard {
 	h := Heard{Missed: r.GetMissed()}
 	if e := r.GetEureka(); e != nil {
-		h.Eureka = &Eureka{Topic: e.GetTopic(), Body: e.GetBody(), Priority: int(e.GetPriority()), Node: e.GetNode(), UID: e.GetUid()}
+		h.Eureka = &Eureka{
+			Topic: e.GetTopic(), Body: e.GetBody(), Priority: int(e.GetPriority()), Node: e.GetNode(), UID: e.GetUid(),
+			Supervisor: e.GetSupervisor(), Target: e.GetTarget(), Response: e.GetResponse(),
+		}
 	}
 	return h
 }

@@ -213,7 +213,7 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 		if j.Target.Node == "" {
 			return executor.Unchanged("%s is of no node", j.Target)
 		}
-		return e.actor.Make(ctx, j.Target.Node, j, 0)
+		return e.actor.Make(ctx, j.Target.Node, j, e.cfg.AskFor)
 	}
 	return executor.Unchanged("kind %s is not for nodes", j.Kind)
 }

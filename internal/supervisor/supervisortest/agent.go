@@ -35,6 +35,7 @@ type Agent struct {
 	peers         *lofamov1.PeerStatus         // nil: it knows nothing of peers
 	maps          func(*lofamov1.MapOrder) []*lofamov1.MappedNode
 
+	acts       func(*lofamov1.ActOrder) *lofamov1.ActStatus
 	procedures []*lofamov1.ProcedureOrder // that came
 	lingers    bool                       // it says that it is through with one only when it is asked
 	heard      chan struct{}              // closed and renewed with every ack
@@ -334,6 +335,27 @@ func (a *Agent) survey(from netip.AddrPort, o *lofamov1.MapOrder) {
 	}
 }
 
+// Acts has the host half answer orders to act by what made returns; nil, as of an earlier version: it does not answer.
+func (a *Agent) Acts(made func(*lofamov1.ActOrder) *lofamov1.ActStatus) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.acts = made
+}
+
+func (a *Agent) act(from netip.AddrPort, o *lofamov1.ActOrder) {
+	a.mu.Lock()
+	made, dead := a.acts, a.dead[fault.HalfHost]
+	a.mu.Unlock()
+	if made == nil || dead {
+		return
+	}
+	st := made(o)
+	st.Node, st.Half, st.Epoch, st.Response, st.Step, st.Attempt = string(a.ID), lofamov1.Half_HALF_HOST, 1, o.GetResponse(), o.GetStep(), o.GetAttempt()
+	if b, err := servicenet.Seal(&lofamov1.Message{Body: &lofamov1.Message_ActStatus{ActStatus: st}}, a.sign[fault.HalfHost]); err == nil {
+		_ = a.socket.Send(from, b)
+	}
+}
+
 // Say sends a message of a half, signed.
 func (a *Agent) Say(t testing.TB, h fault.Half, to string, m *lofamov1.Message) {
 	t.Helper()
@@ -400,6 +422,9 @@ func (a *Agent) handle(from netip.AddrPort, b []byte) {
 	}
 	if m := o.Msg.GetMapOrder(); m != nil && m.GetNode() == string(a.ID) {
 		a.survey(from, m)
+	}
+	if m := o.Msg.GetActOrder(); m != nil && m.GetNode() == string(a.ID) {
+		a.act(from, m)
 	}
 	if c := o.Msg.GetTorusConfiguration(); c != nil {
 		a.takeConfiguration(from, c)

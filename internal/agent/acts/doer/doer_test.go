@@ -1,0 +1,319 @@
+package doer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/config"
+)
+
+const bound = time.Minute
+
+// world is a state directory, a machine's sysfs as it was recorded, and a doer.
+type world struct {
+	t     *testing.T
+	dir   string
+	sysfs string
+	cfg   Config
+	*Doer
+	end context.CancelFunc
+	n   int
+}
+
+func newWorld(t *testing.T, edit func(*Config)) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir(), sysfs: t.TempDir()}
+	if err := os.CopyFS(w.sysfs, os.DirFS("testdata/sysfs")); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg = Config{
+		Node: "n0", StateDir: w.dir, Sysfs: w.sysfs, Log: slog.New(slog.DiscardHandler), Env: os.Environ(),
+		Allowed: config.ResponsesConfig{RestartHalf: true, LimitFrequency: true, Eureka: true},
+	}
+	if edit != nil {
+		edit(&w.cfg)
+	}
+	w.begin()
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+// begin has another doer, as after a restart of the daemon.
+func (w *world) begin() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.Doer, w.end = New(ctx, w.cfg), cancel
+	if err := w.Begin(fault.HalfHost); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) stop() {
+	w.end()
+	w.Wait()
+}
+
+// order returns the next order; it has the ledger's name.
+func (w *world) order(kind string, parameters map[string]string) *acts.Order {
+	w.t.Helper()
+	w.n++
+	o := &acts.Order{Attempt: acts.Attempt{Response: fmt.Sprintf("r5-%d", w.n), Attempt: 1}, Token: 5, Kind: kind, Parameters: parameters, TimeoutMS: 30_000, Ask: true, Target: "n0/memory"}
+	s := w.Ask(o)
+	if s.Ledger == 0 {
+		w.t.Fatalf("%+v", s)
+	}
+	o.Ask, o.Ledger = false, s.Ledger
+	return o
+}
+
+// make has an order made, and returns how it ended.
+func (w *world) make(o *acts.Order) acts.Status {
+	w.t.Helper()
+	s := w.Ask(o)
+	for end := time.Now().Add(bound); s.State == acts.UnderWay; s = w.Ask(o) {
+		if time.Now().After(end) {
+			w.t.Fatalf("%s has not ended", o.Attempt)
+		}
+		w.Wait()
+	}
+	return s
+}
+
+func (w *world) want(s acts.Status, state acts.State, detail string) {
+	w.t.Helper()
+	if s.State != state || !strings.Contains(s.Detail, detail) {
+		w.t.Errorf("%s %q: want %s, %q", s.State, s.Detail, state, detail)
+	}
+}
+
+func (w *world) limit(policy string) string {
+	b, err := os.ReadFile(filepath.Join(w.sysfs, "devices/system/cpu/cpufreq", policy, "scaling_max_freq"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func next(o *acts.Order, undo bool) *acts.Order {
+	c := *o
+	c.Attempt.Attempt++
+	c.Undo = undo
+	return &c
+}
+
+// A limit is set in percent of what each policy can, is put back with what was there, and outlives the doer.
+func TestFrequency(t *testing.T) {
+	w := newWorld(t, nil)
+	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), acts.Done, "2 of 2 limited to 50 %")
+	if w.limit("policy0") != "2400000" || w.limit("policy4") != "1800000" {
+		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
+	}
+	w.stop()
+	w.begin()
+	if err := os.WriteFile(filepath.Join(w.sysfs, "devices/system/cpu/cpufreq/policy4/scaling_max_freq"), []byte("1000000\n"), 0o600); err != nil {
+		t.Fatal(err) // somebody else has set it
+	}
+	undo := next(o, true)
+	w.cfg.Allowed = config.ResponsesConfig{}
+	w.stop()
+	w.begin() // not allowed any more: what was done is put back all the same
+	w.want(w.make(undo), acts.Done, "1 put back, 1 left")
+	if w.limit("policy0") != "4800000" || w.limit("policy4") != "1000000" {
+		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
+	}
+	w.want(w.make(next(undo, false)), acts.Unchanged, "allows no acts")
+}
+
+func TestFrequencyRefused(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Allowed.LowestFrequency = 60 })
+	for _, percent := range []string{"59", "101", "", "half"} {
+		w.want(w.make(w.order(acts.KindLimitFrequency, map[string]string{"percent": percent})), acts.Unchanged, "allows 60 to 100")
+	}
+	if err := os.RemoveAll(filepath.Join(w.sysfs, "devices")); err != nil {
+		t.Fatal(err)
+	}
+	w.want(w.make(w.order(acts.KindLimitFrequency, map[string]string{"percent": "60"})), acts.Unchanged, "no cpufreq policy")
+	w.want(w.make(w.order("power.reset", nil)), acts.Unchanged, "does not allow power.reset")
+}
+
+// An attempt is made once, however often it is ordered and by whoever; a lower token makes none, also after a restart.
+func TestOnce(t *testing.T) {
+	restarts := 0
+	w := newWorld(t, func(c *Config) {
+		c.Restart = func(context.Context, fault.Half, string, func(string) error) acts.Result {
+			restarts++
+			return acts.Result{State: acts.Done, Detail: "restarted"}
+		}
+	})
+	o := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.make(o), acts.Done, "restarted")
+	w.want(w.make(o), acts.Done, "restarted")
+	w.stop()
+	w.begin()
+	w.want(w.make(o), acts.Done, "restarted")
+	higher := next(o, false)
+	higher.Token = 6
+	w.want(w.make(higher), acts.Done, "restarted")
+	w.stop()
+	w.begin()
+	stale := next(higher, false)
+	stale.Token = 5
+	w.want(w.make(stale), acts.Stale, "6 has been seen")
+	copied := next(higher, false)
+	copied.Ledger++
+	w.want(w.make(copied), acts.Unchanged, "another ledger")
+	if restarts != 2 {
+		t.Errorf("%d restarts", restarts)
+	}
+}
+
+// While an act is under way there is no other of its kind; what was under way when the daemon ended is not known, and what it noted is what the next attempt gets.
+func TestInterrupted(t *testing.T) {
+	begun, release := make(chan string, 1), make(chan struct{})
+	w := newWorld(t, func(c *Config) {
+		c.Restart = func(ctx context.Context, _ fault.Half, earlier string, note func(string) error) acts.Result {
+			if err := note("process 7"); err != nil {
+				t.Error(err)
+			}
+			begun <- earlier
+			select {
+			case <-ctx.Done():
+				return acts.Result{State: acts.Partly, Detail: "ended"}
+			case <-release:
+			}
+			return acts.Result{State: acts.Done, Detail: "well"}
+		}
+	})
+	o := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.Ask(o), acts.UnderWay, "")
+	<-begun
+	w.want(w.Ask(w.order(acts.KindRestartHalf, map[string]string{"half": "host"})), acts.Unchanged, "another act of kind node.restart-half is under way")
+	b, err := os.ReadFile(filepath.Join(w.dir, acts.File)) // as it is when the daemon is killed now
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	w.stop()
+	if err := os.WriteFile(filepath.Join(w.dir, acts.File), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.begin()
+	w.want(w.Ask(o), acts.NotKnown, "daemon ended")
+	again := next(o, false)
+	again.Recheck = true
+	w.want(w.make(again), acts.Done, "well")
+	if earlier := <-begun; earlier != "process 7" {
+		t.Errorf("what was noted: %q", earlier)
+	}
+}
+
+// A ledger that cannot be read is nobody's: nothing is done.
+func TestSpoiltLedger(t *testing.T) {
+	w := newWorld(t, nil)
+	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	if err := os.WriteFile(filepath.Join(w.dir, acts.File), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.want(w.Ask(o), acts.Unchanged, "until somebody removes it")
+	if w.limit("policy0") != "4800000" {
+		t.Error("done all the same")
+	}
+	if err := os.Remove(filepath.Join(w.dir, acts.File)); err != nil {
+		t.Fatal(err)
+	}
+	w.want(w.Ask(o), acts.Unchanged, "another ledger") // it has begun anew
+}
+
+// What a program's end means. It is run without a shell, is told what it is about, and is killed when it does not end.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	checks := map[string]struct {
+		body   string
+		state  acts.State
+		detail string
+	}{
+		"well":    {`echo "$LOFAMO_NODE $LOFAMO_TARGET $LOFAMO_RESPONSE $LOFAMO_ATTEMPT $1"`, acts.Done, "well: n0 n0/memory r5-"},
+		"ill":     {"echo broken; exit 1", acts.Unchanged, "ill says no: broken"},
+		"changed": {"echo reset it; exit 2", acts.Partly, "has changed something: reset it"},
+		"odd":     {"exit 7", acts.NotKnown, "exit status 7"},
+		"slow":    {"sleep 1000", acts.NotKnown, "slow has not ended in time"},
+		"loud":    {"yes | head -c 1000000; exit 0", acts.Done, "loud: y"},
+	}
+	w := newWorld(t, func(c *Config) {
+		for name, check := range checks {
+			path := filepath.Join(dir, name)
+			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+check.body+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			limit := config.Duration(bound)
+			if name == "slow" {
+				limit = config.Duration(100 * time.Millisecond)
+			}
+			c.Allowed.Checks = append(c.Allowed.Checks, config.ResponseCheck{Name: name, Command: []string{path, "$HOME;x"}, Timeout: limit})
+		}
+		c.Allowed.Checks = append(c.Allowed.Checks, config.ResponseCheck{Name: "absent", Command: []string{filepath.Join(dir, "absent")}})
+	})
+	for name, check := range checks {
+		s := w.make(w.order(acts.KindCheck, map[string]string{"script": name}))
+		w.want(s, check.state, check.detail)
+		if name == "well" && !strings.HasSuffix(s.Detail, "1 $HOME;x") {
+			t.Errorf("a shell has had it: %q", s.Detail)
+		}
+	}
+	w.want(w.make(w.order(acts.KindCheck, map[string]string{"script": "absent"})), acts.Unchanged, "cannot be run")
+	w.want(w.make(w.order(acts.KindCheck, map[string]string{"script": "other"})), acts.Unchanged, "none of that name")
+}
+
+// A half asks by the socket, and makes itself what is its own to make: once.
+func TestSocket(t *testing.T) {
+	w := newWorld(t, nil)
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		l, err := net.Listen("unix", filepath.Join(w.dir, acts.Socket(h)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := &http.Server{Handler: w.Handler(h), ReadHeaderTimeout: bound}
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = srv.Serve(l) })
+		t.Cleanup(func() { _ = srv.Close(); wg.Wait() })
+	}
+	tell := func(o *acts.Order) acts.Status {
+		t.Helper()
+		s, err := ask.Tell(t.Context(), w.dir, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	o := w.order(acts.KindEureka, map[string]string{"text": "x"})
+	if s := tell(o); s.State != acts.UnderWay || !s.Yours {
+		t.Errorf("%+v", s)
+	}
+	if s := tell(o); s.State != acts.UnderWay || s.Yours {
+		t.Errorf("again: %+v", s)
+	}
+	if err := ask.Ended(t.Context(), w.dir, acts.Ended{Attempt: o.Attempt, State: acts.Done, Detail: "6 links"}); err != nil {
+		t.Fatal(err)
+	}
+	w.want(tell(o), acts.Done, "6 links")
+	dnp := w.order(acts.KindRestartHalf, map[string]string{"half": "dnp"})
+	w.want(tell(dnp), acts.UnderWay, "")
+	w.Wait()
+	w.want(tell(dnp), acts.Unchanged, "cannot be made") // this world restarts nothing
+	if _, err := ask.Tell(t.Context(), t.TempDir(), o); err == nil || !strings.Contains(err.Error(), "nobody makes acts") {
+		t.Errorf("%v", err)
+	}
+}

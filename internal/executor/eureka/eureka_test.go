@@ -1,0 +1,70 @@
+package eureka
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// actor answers by node, and notes who was asked.
+type actor struct {
+	by    map[fault.NodeID]executor.Result
+	asked []fault.NodeID
+}
+
+func (a *actor) Make(ctx context.Context, node fault.NodeID, _ executor.Job, askFor time.Duration) executor.Result {
+	a.asked = append(a.asked, node)
+	if d, ok := ctx.Deadline(); !ok || askFor <= 0 || time.Until(d) > 30*time.Second {
+		return executor.Partly("no bound")
+	}
+	return a.by[node]
+}
+
+// The next node is given the word until one has raised it; what nobody knows is said so, for jobs hear it once however often it is raised.
+func TestDo(t *testing.T) {
+	j := executor.Job{Effect: response.Effect{Kind: response.Eureka, Token: 5, Timeout: 30 * time.Second, Target: response.Target{Node: "bad"}}}
+	no, unsure, done, stale := executor.Unchanged("no"), executor.NotKnown("?"), executor.Done("6 links"), executor.Stale("6")
+	for name, tc := range map[string]struct {
+		answers []executor.Result
+		want    response.Outcome
+		asked   int
+	}{
+		"the first":         {[]executor.Result{done, no}, response.Succeeded, 1},
+		"the third":         {[]executor.Result{no, unsure, done}, response.Succeeded, 3},
+		"none":              {[]executor.Result{no, no}, response.Unchanged, 2},
+		"perhaps":           {[]executor.Result{unsure, no}, response.NotKnown, 2},
+		"another leader":    {[]executor.Result{no, stale, done}, response.StaleToken, 2},
+		"nobody is well":    {nil, response.Unchanged, 0},
+		"no more than four": {[]executor.Result{no, no, no, no, done}, response.Unchanged, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &actor{by: map[fault.NodeID]executor.Result{}}
+			var nodes []fault.NodeID
+			for i, r := range tc.answers {
+				id := fault.NodeID(rune('a' + i))
+				nodes = append(nodes, id)
+				a.by[id] = r
+			}
+			e := New(a, func(about response.Target, _ []fault.NodeID) []fault.NodeID {
+				if about.Node != "bad" {
+					t.Errorf("about %s", about)
+				}
+				return nodes
+			})
+			r := e.Do(t.Context(), j)
+			if r.Outcome != tc.want || r.Detail == "" || !slices.Equal(a.asked, nodes[:tc.asked]) {
+				t.Errorf("%+v, asked %v", r, a.asked)
+			}
+		})
+	}
+	other := j
+	other.Kind = response.Command
+	if r := New(nil, nil).Do(t.Context(), other); r.Outcome != response.Unchanged {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,173 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// agents answer as an agent does, after so many tries.
+type agents struct {
+	mu      sync.Mutex
+	actor   *Actor
+	deaf    int // tries that are lost
+	ordered []*lofamov1.ActOrder
+}
+
+func (a *agents) Order(_ fault.NodeID, o *lofamov1.ActOrder, try int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if try <= a.deaf {
+		return
+	}
+	st := &lofamov1.ActStatus{
+		Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: lofamov1.ActState_ACT_NONE, Ledger: 9, Allowed: []string{"node.check"},
+	}
+	if !o.GetAsk() {
+		a.ordered = append(a.ordered, o)
+		st.State, st.Detail = lofamov1.ActState_ACT_DONE, "well"
+	}
+	a.actor.Heard(st)
+}
+
+func job(kind response.Kind, component fault.Component) executor.Job {
+	return executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: "r5-1", Step: 2, Attempt: 3}, Kind: kind, Token: 5, Timeout: 30 * time.Second, Recheck: true,
+			Parameters: map[string]string{"script": "memory"}, Target: response.Target{Node: "n0", Component: component},
+		},
+		Policy: "p", Fault: executor.Fault{State: fault.Sick},
+	}
+}
+
+// An order reaches the agent, though messages are lost, and says all that the effect says.
+func TestMake(t *testing.T) {
+	a := &agents{deaf: 2}
+	a.actor = NewActor(a, 0)
+	e, err := New(Config{}, a.actor, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := e.Do(t.Context(), job(response.NodeCheck, fault.ComponentMemory))
+	if r.Outcome != response.Succeeded || r.Detail != "well" || len(a.ordered) != 1 {
+		t.Fatalf("%+v after %v", r, a.ordered)
+	}
+	o := a.ordered[0]
+	if o.GetNode() != "n0" || o.GetToken() != 5 || o.GetResponse() != "r5-1" || o.GetStep() != 2 || o.GetAttempt() != 3 || o.GetKind() != "node.check" || !o.GetRecheck() ||
+		o.GetUndo() || o.GetLedger() != 9 || o.GetTarget() != "n0/memory" || len(o.GetParameters()) != 1 || o.GetParameters()[0].GetValue() != "memory" {
+		t.Errorf("%v", o)
+	}
+	if len(a.actor.waiting) != 0 {
+		t.Errorf("still waited for: %v", a.actor.waiting)
+	}
+	a.actor.Heard(&lofamov1.ActStatus{Node: "n0", Response: "r5-1", Step: 2, Attempt: 3}) // late: nobody waits
+	if r := e.Do(t.Context(), job(response.Command, fault.ComponentMemory)); r.Outcome != response.Unchanged {
+		t.Errorf("a kind of others: %+v", r)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	a.deaf = 1 << 20
+	if r := e.Do(over, job(response.NodeCheck, fault.ComponentMemory)); r.Outcome != response.Unchanged {
+		t.Errorf("stopped before anything was ordered: %+v", r)
+	}
+}
+
+// masks is a store of masks.
+type masks struct {
+	by    map[string]string // by node and direction
+	token uint64            // of the present leader
+	fails error
+}
+
+func (m *masks) Mask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (bool, string, error) {
+	k := string(at) + dir.String()
+	switch {
+	case m.fails != nil:
+		return false, "", m.fails
+	case token != m.token:
+		return false, "", ErrStale
+	case reason == "":
+		return false, "", errors.New("no reason")
+	case m.by[k] == "":
+		m.by[k] = owner
+	}
+	return m.by[k] == owner, m.by[k], nil
+}
+
+func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (bool, error) {
+	k := string(at) + dir.String()
+	if token != m.token {
+		return false, ErrStale
+	}
+	if m.by[k] != owner {
+		return false, nil
+	}
+	delete(m.by, k)
+	return true, nil
+}
+
+// A mask is the step's own, is put back by it alone, and a person's stays his.
+func TestMask(t *testing.T) {
+	m := &masks{by: map[string]string{}, token: 5}
+	e, err := New(Config{MaskChannels: true}, nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	xPlus := fault.Link(grid.XPlus)
+	j := job(response.NodeMaskChannel, xPlus)
+	undo := j
+	undo.Undo = true
+	do := func(j executor.Job, want response.Outcome, detail string) {
+		t.Helper()
+		if r := e.Do(t.Context(), j); r.Outcome != want || !strings.Contains(r.Detail, detail) {
+			t.Errorf("%+v: want %d, %q", r, want, detail)
+		}
+	}
+	for range 2 { // again: the same
+		do(j, response.Succeeded, "is masked")
+	}
+	if m.by["n0X+"] != "response/r5-1/2" {
+		t.Errorf("%v", m.by)
+	}
+	other := undo
+	other.Response = "r5-2"
+	do(other, response.Succeeded, "left as it is")
+	if len(m.by) != 1 {
+		t.Error("another response's mask is taken away")
+	}
+	do(undo, response.Succeeded, "restored")
+	do(undo, response.Succeeded, "left as it is")
+	m.by["n0X+"] = "alice"
+	do(j, response.Succeeded, "by alice, whose it stays")
+	do(undo, response.Succeeded, "left as it is")
+	if m.by["n0X+"] != "alice" {
+		t.Errorf("%v", m.by)
+	}
+	m.token = 6
+	do(j, response.StaleToken, "another leader")
+	m.token, m.fails = 5, ErrRefused
+	do(j, response.Unchanged, "nothing was changed")
+	m.fails = context.DeadlineExceeded
+	do(j, response.NotKnown, "deadline")
+	do(job(response.NodeMaskChannel, fault.ComponentMemory), response.Unchanged, "no link")
+	e.cfg.MaskChannels = false
+	do(j, response.Unchanged, "maskChannels")
+	do(undo, response.Succeeded, "left")
+}
+
+func TestConfig(t *testing.T) {
+	for _, d := range []time.Duration{time.Millisecond, time.Hour, -1} {
+		if _, err := New(Config{AskFor: d}, nil, nil); err == nil || !strings.Contains(err.Error(), "want 100ms to 1m") {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/eureka"
+	"github.com/lofamo/lofamo/internal/executor/node"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// How responses have nodes act: orders to their agents, masks of links, and words to jobs.
+
+// nodeExecutors are the executors of all that nodes are had do, by kind.
+func (s *Supervisor) nodeExecutors(cfg node.Config) (map[response.Kind]executor.Executor, error) {
+	nodes, err := node.New(cfg, s.actor, responseMasks{s}) // which validates the configuration
+	if err != nil {
+		return nil, err
+	}
+	out := map[response.Kind]executor.Executor{response.Eureka: eureka.New(s.actor, s.raisers)}
+	for _, k := range node.Kinds() {
+		out[k] = nodes
+	}
+	return out, nil
+}
+
+// agentOrders implements node.Agents.
+type agentOrders struct{ s *Supervisor }
+
+func (a agentOrders) Order(id fault.NodeID, o *lofamov1.ActOrder, try int) {
+	o.ReplyTo = a.s.self.Report
+	a.s.sender.Order(id, "act", &lofamov1.Message{Body: &lofamov1.Message_ActOrder{ActOrder: o}}, a.s.viaNeighbours(id, try, false))
+}
+
+// responseMasks implements node.Masks.
+type responseMasks struct{ s *Supervisor }
+
+// leads says whether the token is that of this replica's present term. What is committed is fenced by the store besides: a leader that is no more commits
+// nothing.
+func (m responseMasks) leads(token uint64) error {
+	if now := m.s.engine.Term(); now != token {
+		return fmt.Errorf("token %d: this supervisor leads under %d: %w", token, now, node.ErrStale)
+	}
+	return nil
+}
+
+func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error) {
+	if err := m.leads(token); err != nil {
+		return false, "", err
+	}
+	mine, by, err = m.s.api.MaskFor(ctx, at, dir, owner, reason)
+	return mine, by, sure(err)
+}
+
+func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
+	if err := m.leads(token); err != nil {
+		return false, err
+	}
+	was, err = m.s.api.UnmaskFor(ctx, at, dir, owner)
+	return was, sure(err)
+}
+
+// sure marks an error after which nothing was changed.
+func sure(err error) error {
+	switch {
+	case err == nil, errors.Is(err, api.ErrSubmitted):
+		return err
+	case errors.Is(err, engine.ErrNotLeading):
+		return fmt.Errorf("%w: %w", node.ErrStale, err)
+	}
+	return fmt.Errorf("%w: %w", node.ErrRefused, err)
+}
+
+// raisers are nodes that may tell all others something: those that the map calls NORMAL, the neighbours of whom it is about first.
+func (s *Supervisor) raisers(about response.Target, members []fault.NodeID) []fault.NodeID {
+	m, known := s.local.Map()
+	if !known {
+		return nil
+	}
+	var out []fault.NodeID
+	add := func(rank int) {
+		id := m.ID(rank)
+		if m.State(rank) == fault.Normal && id != about.Node && !slices.Contains(members, id) && !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	near := slices.Clone(members)
+	if about.Node != "" {
+		near = append(near, about.Node)
+	}
+	for _, id := range near {
+		if rank, ok := m.Rank(id); ok {
+			for _, c := range m.Dims().Neighbours(m.Coord(rank)) {
+				if r, ok := m.Rank(m.IDAt(c)); ok {
+					add(r)
+				}
+			}
+		}
+		if len(out) >= enoughRaisers {
+			return out
+		}
+	}
+	for rank := range m.Len() {
+		if len(out) >= enoughRaisers {
+			break
+		}
+		add(rank)
+	}
+	return out
+}
+
+// enoughRaisers is as many as are tried.
+const enoughRaisers = 8

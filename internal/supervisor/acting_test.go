@@ -1,0 +1,106 @@
+package supervisor_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/node"
+	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// acting is a node that keeps a ledger as far as tests of supervisors need one.
+type acting struct {
+	mu      sync.Mutex
+	allowed []string
+	token   uint64
+	begun   []*lofamov1.ActOrder
+	made    map[string]lofamov1.ActState
+}
+
+func (a *acting) answer(o *lofamov1.ActOrder) *lofamov1.ActStatus {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.made == nil {
+		a.made = map[string]lofamov1.ActState{}
+	}
+	st := &lofamov1.ActStatus{State: lofamov1.ActState_ACT_NONE, Ledger: 9, Token: a.token, Allowed: a.allowed}
+	k := o.GetResponse()
+	switch {
+	case a.made[k] != 0:
+		st.State = a.made[k]
+		a.made[k] = lofamov1.ActState_ACT_DONE // the second time that it is asked
+	case o.GetAsk():
+		a.token = max(a.token, o.GetToken())
+	case o.GetToken() < a.token:
+		st.State = lofamov1.ActState_ACT_STALE
+	default:
+		a.begun = append(a.begun, o)
+		a.made[k] = lofamov1.ActState_ACT_UNDER_WAY
+		st.State = lofamov1.ActState_ACT_UNDER_WAY
+	}
+	return st
+}
+
+func (a *acting) did() []*lofamov1.ActOrder {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]*lofamov1.ActOrder(nil), a.begun...)
+}
+
+// TestNodesAct: the leader has a node act, and jobs told; who is of an earlier version is ordered nothing, and a link is masked and restored in the response's
+// name alone.
+func TestNodesAct(t *testing.T) {
+	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1"})
+	lead := sups[leader]
+	executors, err := supervisor.NodeExecutors(lead, node.Config{MaskChannels: true, AskFor: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := lead.Term()
+	n := &acting{allowed: []string{"eureka", "node.check"}}
+	c.Agents["n1-0-0"].Acts(n.answer)
+	do := func(kind response.Kind, id fault.NodeID, component fault.Component, response string, edit func(*executor.Job)) executor.Result {
+		t.Helper()
+		j := executor.Job{Policy: "p", Fault: executor.Fault{State: fault.Sick}}
+		j.Response, j.Attempt.Attempt, j.Kind, j.Token, j.Timeout = response, 1, kind, token, supervisortest.Wait
+		j.Target.Node, j.Target.Component = id, component
+		if edit != nil {
+			edit(&j)
+		}
+		return executors[kind].Do(t.Context(), j)
+	}
+	want := func(r executor.Result, o response.Outcome, detail string) {
+		t.Helper()
+		if r.Outcome != o || !strings.Contains(r.Detail, detail) {
+			t.Errorf("%+v: want %d, %q", r, o, detail)
+		}
+	}
+	want(do(response.NodeCheck, "n1-0-0", fault.ComponentMemory, "r1-1", nil), response.Succeeded, "")
+	want(do(response.NodeRestartHalf, "n1-0-0", fault.ComponentMemory, "r1-2", nil), response.Unchanged, "does not allow node.restart-half")
+	want(do(response.NodeCheck, "n0-0-0", fault.ComponentMemory, "r1-3", nil), response.Unchanged, "earlier version")
+	want(do(response.NodeCheck, "n1-0-0", fault.ComponentMemory, "r1-4", func(j *executor.Job) { j.Token-- }), response.StaleToken, "")
+	if did := n.did(); len(did) != 1 || did[0].GetKind() != "node.check" || did[0].GetTarget() != "n1-0-0/memory" || did[0].GetToken() != token {
+		t.Errorf("%v", did)
+	}
+
+	link := fault.Link(grid.XPlus)
+	a, b := c.Agents["n0-0-0"], c.Agents["n1-0-0"]
+	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked")
+	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked") // again: it is its own
+	supervisortest.Eventually(t, "both ends have it", func() bool { return a.Mask().GetMask() == 0x3e && b.Mask().GetMask() == 0x3d })
+	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", nil), response.Succeeded, "masked already, by response/r1-5/0")
+	undo := func(j *executor.Job) { j.Undo = true }
+	want(do(response.NodeMaskChannel, "n1-0-0", fault.Link(grid.XMinus), "r1-6", undo), response.Succeeded, "left as it is")
+	want(do(response.NodeMaskChannel, "n1-0-0", link, "r1-7", nil), response.Unchanged, "no way through the torus")
+	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", func(j *executor.Job) { j.Token-- }), response.StaleToken, "token")
+	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", undo), response.Succeeded, "is restored")
+	supervisortest.Eventually(t, "both ends are restored", func() bool { return a.Mask().GetMask() == 0x3f && b.Mask().GetMask() == 0x3f })
+}

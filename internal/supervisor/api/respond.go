@@ -1,0 +1,100 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/chanmask"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// What responses ask of the supervisors' word on links: as people do, but each only of what is its own.
+
+// ErrSubmitted is in the chain of an error when it is not known whether the change was committed; without it nothing was.
+var ErrSubmitted = errors.New("it is not known whether it was committed")
+
+// MaskFor masks the link of a node in the name of an owner, unless somebody has masked it. mine says whether the mask is the owner's, by whose it is. What would
+// cut the torus is refused. It is for the leader alone, and commits under its fence.
+func (s *Server) MaskFor(ctx context.Context, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error) {
+	torus, err := s.torus(ctx)
+	if err != nil {
+		return false, "", err
+	}
+	err = s.changeFor(ctx, func(topo store.Topology) ([]store.Write, error) {
+		l, err := s.maskLink(topo.Topology, &lofamov1.LinkName{Node: string(id), Direction: dir.String()})
+		if err != nil {
+			return nil, err
+		}
+		if old := s.cfg.Masks.Of(l); old != nil {
+			mine, by = old.GetBy() == owner, old.GetBy()
+			return nil, nil
+		}
+		if a, b, cuts := torus.Cuts(l); cuts {
+			return nil, status.Errorf(codes.FailedPrecondition, "without link %s of %s no way through the torus leads from %s to %s", dir, id, a, b)
+		}
+		w, err := s.maskWrite(topo.Topology, []chanmask.Link{l}, true, reason, owner)
+		if err != nil {
+			return nil, err
+		}
+		mine, by = true, owner
+		return []store.Write{w}, nil
+	})
+	if err != nil {
+		return false, "", err
+	}
+	return mine, by, nil
+}
+
+// UnmaskFor restores the link of a node if its mask is the owner's, and says whether it was. A link that there is no more has none.
+func (s *Server) UnmaskFor(ctx context.Context, id fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
+	err = s.changeFor(ctx, func(topo store.Topology) ([]store.Write, error) {
+		for _, m := range s.masksOf(owner) {
+			l, ok := view.LinkOf(m)
+			if !ok || !topo.Dims.Contains(l.Node) {
+				continue
+			}
+			w, err := s.maskWrite(topo.Topology, []chanmask.Link{l}, false, "", owner)
+			if err != nil {
+				return nil, err
+			}
+			was = true
+			s.cfg.Logger.Info("a response restores a link", "node", id, "link", dir, "by", owner)
+			return []store.Write{w}, nil
+		}
+		return nil, nil
+	})
+	return was && err == nil, err
+}
+
+// masksOf are the masks of an owner: of a step of a response there is one, wherever the node is by now whose link it was.
+func (s *Server) masksOf(owner string) []*lofamov1.LinkMask {
+	all, _, _ := s.cfg.Masks.All()
+	var out []*lofamov1.LinkMask
+	for _, m := range all {
+		if m.GetBy() == owner {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// changeFor commits a change, and marks an error after which it may have been committed.
+func (s *Server) changeFor(ctx context.Context, change func(store.Topology) ([]store.Write, error)) error {
+	submitted := false
+	_, err := s.cfg.Operators.Change(ctx, func(topo store.Topology) ([]store.Write, error) {
+		w, err := change(topo)
+		submitted = err == nil && len(w) > 0
+		return w, err
+	})
+	if err != nil && submitted {
+		return errors.Join(err, ErrSubmitted)
+	}
+	return err
+}

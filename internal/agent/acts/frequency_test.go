@@ -3,6 +3,7 @@ package acts
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -130,7 +131,7 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 	for seed := range uint64(5000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s, l := machine(), &Ledger{}
-		log := ""
+		var log strings.Builder
 		wanted := map[string]int{}
 		for range 8 {
 			owner := fmt.Sprintf("%c/0", 'a'+rune(r.IntN(3)))
@@ -145,17 +146,17 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 			}
 			for range r.IntN(3) {
 				n := r.IntN(5)
-				log += fmt.Sprintf(" %s %d%% for %d steps,", owner, percent, n)
+				fmt.Fprintf(&log, " %s %d%% for %d steps,", owner, percent, n)
 				run(s, l, owner, percent, n)
 			}
-			log += fmt.Sprintf(" %s %d%%,", owner, percent)
+			fmt.Fprintf(&log, " %s %d%%,", owner, percent)
 			run(s, l, owner, percent, all)
 			if percent == 0 {
 				delete(wanted, owner)
 			}
 			for o, p := range wanted {
-				if max := s["policy0"].Max / 100 * uint64(p); s["policy0"].Limit > max {
-					t.Fatalf("seed %d:%s: %s, and %s wants %d", seed, log, s["policy0"], o, max)
+				if most := s["policy0"].Max / 100 * uint64(p); s["policy0"].Limit > most {
+					t.Fatalf("seed %d:%s: %s, and %s wants %d", seed, &log, s["policy0"], o, most)
 				}
 			}
 		}
@@ -163,7 +164,7 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 			run(s, l, owner, 0, all)
 		}
 		if s["policy0"].Limit != 4_000_000 || s["policy4"].Limit != 1_500_000 || len(l.Limits) != 0 {
-			t.Fatalf("seed %d:%s: %s, %s, kept %+v", seed, log, s["policy0"], s["policy4"], l.Limits)
+			t.Fatalf("seed %d:%s: %s, %s, kept %+v", seed, &log, s["policy0"], s["policy4"], l.Limits)
 		}
 	}
 }

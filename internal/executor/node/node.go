@@ -214,6 +214,7 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 			return executor.Unchanged("%s is of no node", j.Target)
 		}
 		return e.actor.Make(ctx, j.Target.Node, j, e.cfg.AskFor)
+	default: // of other executors
 	}
 	return executor.Unchanged("kind %s is not for nodes", j.Kind)
 }

@@ -152,14 +152,14 @@ func (d *Doer) make(o acts.Order) {
 	defer cancel()
 	timer := time.AfterFunc(o.Timeout(), cancel)
 	defer timer.Stop()
-	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.Attempt.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
+	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
 	r := d.act(ctx, &o)
 	failpoint.Hit(failpoint.ActMade)
 	d.end(o.Attempt, r)
 	d.mu.Lock()
 	delete(d.busy, o.Kind)
 	d.mu.Unlock()
-	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.Attempt.String(), "state", r.State.String(), "detail", r.Detail)
+	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.String(), "state", r.State.String(), "detail", r.Detail)
 	failpoint.Hit(failpoint.ActKept)
 }
 

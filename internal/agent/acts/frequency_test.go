@@ -128,7 +128,7 @@ func TestRounded(t *testing.T) {
 
 // Whoever limits may end between any two of its steps, any number of times: when all that was limited has been put back, all is as it was, and nothing is kept.
 func TestLimitsAreAlwaysPutBack(t *testing.T) {
-	for seed := range uint64(5000) {
+	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s, l := machine(), &Ledger{}
 		var log strings.Builder

@@ -76,6 +76,8 @@ var layers = map[string][]string{
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
 	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},
 	"cmd":                     {"internal", "pkg", "api"},
+
+	"internal/executor/process/processtest": {"pkg/fault", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/freeport"},
 }
 
 // pure lists the packages that are functions of (state, now, event).

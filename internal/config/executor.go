@@ -6,11 +6,11 @@ import "time"
 type ExecutorClient struct {
 	// Address of the process, "ip:port". Required.
 	Address string `json:"address"`
-	// DialTimeout is how long a connection may take to be made before the attempt is given up, with nothing done, 100ms to 1m. 0
+	// DialTimeout is how long a connection may take to be made before it is given up, 100ms to 1m. 0
 	// stands for 5s, the default.
 	DialTimeout Duration `json:"dialTimeout,omitzero"`
-	// SettleTimeout is how long the process is asked what became of an attempt whose answer was lost, before that is called not
-	// known, 100ms to 5m. 0 stands for 10s, the default.
+	// SettleTimeout is how long the process is still asked, once an attempt's time is over, what became of one whose answer was lost, before
+	// that is called not known, 100ms to 5m. 0 stands for 10s, the default.
 	SettleTimeout Duration `json:"settleTimeout,omitzero"`
 }
 

@@ -1,6 +1,10 @@
 package executor
 
-import "context"
+import (
+	"context"
+
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
 
 type fenceKey struct{}
 
@@ -13,7 +17,10 @@ func WithFence(ctx context.Context, still func() error) context.Context {
 // has looked: what it does not do then, it need not put back. Where nobody keeps a token it never fails.
 func Fenced(ctx context.Context) error {
 	if still, ok := ctx.Value(fenceKey{}).(func() error); ok {
-		return still()
+		if err := still(); err != nil {
+			return err
+		}
 	}
+	failpoint.Hit(failpoint.ExecutorFenced)
 	return nil
 }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	commands "github.com/lofamo/lofamo/internal/executor/command"
+	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// asExecutor makes this test binary the command itself.
+const asExecutor = "LOFAMO_TEST_AS_EXECUTOR"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asExecutor) != "" {
+		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+func write(t *testing.T, f *processtest.Fixture) string {
+	t.Helper()
+	js, err := json.Marshal(f.Config) // which is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(f.Dir, "executor.yaml")
+	if err := os.WriteFile(path, js, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestExitCodes(t *testing.T) {
+	f := processtest.New(t)
+	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	good := write(t, f)
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("cluster: c\ncommand: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, exitUsage, "no command given"},
+		{[]string{"fly"}, exitUsage, "unknown command"},
+		{[]string{"run"}, exitUsage, "--config is missing"},
+		{[]string{"run", "--config", bad}, exitUsage, "command: unknown key"},
+		{[]string{"check-config", bad}, exitUsage, "want one of atOnce, cluster, commands"},
+		{[]string{"check-config", good}, 0, "for [command]"},
+		{[]string{"init", "--config", good}, exitFailure, "want --forget"},
+		{[]string{"init", "--config", good, "--forget"}, 0, "forgotten: token 0 and 0 attempts"},
+		{[]string{"version"}, 0, "lofamo-executor"},
+	} {
+		var out bytes.Buffer
+		if code := execute(tc.args, &out, &out); code != tc.code || !strings.Contains(out.String(), tc.want) {
+			t.Errorf("%v: code %d, %s: want %d, %q", tc.args, code, &out, tc.code, tc.want)
+		}
+	}
+	f.Config.Commands[0].Path = "/nowhere/true"
+	var out bytes.Buffer
+	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != exitUsage || !strings.Contains(out.String(), "no such file") {
+		t.Errorf("a program that is not there: code %d, %s", code, &out)
+	}
+}
+
+// TestRun runs the process until it is told to end: it ends with 0.
+func TestRun(t *testing.T) {
+	f := processtest.New(t)
+	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "run", "--config", write(t, f))
+	cmd.Env = append(os.Environ(), asExecutor+"=1")
+	cmd.Stderr = t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	x := f.Supervisor(t, f.Config.Listen)
+	j := processtest.Job(response.Command, 3, "r3-1", 0, 1, map[string]string{"command": "true"})
+	r := processtest.Do(t, x, j)
+	for deadline := time.Now().Add(20 * time.Second); r.Outcome != response.Succeeded; r = processtest.Do(t, x, j) {
+		if time.Now().After(deadline) || r.Outcome != response.Unchanged {
+			t.Fatalf("%+v", r)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("ended: %v", err)
+	}
+}

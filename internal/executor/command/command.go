@@ -1,0 +1,122 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/program"
+)
+
+// grace is what a program has from TERM at its deadline to KILL.
+const grace = 2 * time.Second
+
+// maxWord bounds a word about an attempt, in bytes.
+const maxWord = 1024
+
+// Executor runs the programs of the list. It looks at nothing and puts nothing back: what a program does nobody knows.
+type Executor struct{ commands map[string]ready }
+
+// ready is a command with its patterns compiled.
+type ready struct {
+	Command
+	patterns map[string]*regexp.Regexp
+}
+
+// New checks the list and the programs.
+func New(list []Command) (*Executor, error) {
+	if err := Validate(list); err != nil {
+		return nil, err
+	}
+	x := &Executor{commands: map[string]ready{}}
+	var errs []error
+	for _, c := range list {
+		errs = append(errs, c.checkFile())
+		r := ready{c, map[string]*regexp.Regexp{}}
+		for k, p := range c.Parameters {
+			re, err := pattern(p)
+			errs = append(errs, err)
+			r.patterns[k] = re
+		}
+		x.commands[c.Name] = r
+	}
+	return x, errors.Join(errs...)
+}
+
+// Do implements executor.Executor.
+func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	switch {
+	case j.Undo:
+		return executor.Unchanged("a command cannot be put back")
+	case j.Recheck:
+		return executor.NotKnown("whether a command has happened cannot be looked for: a person has to settle it")
+	}
+	c, ok := x.commands[j.Parameters["command"]]
+	if !ok {
+		return executor.Unchanged("parameters.command: given %q: no command of that name is configured", j.Parameters["command"])
+	}
+	for k := range j.Parameters {
+		if k != "command" {
+			return executor.Unchanged("parameters.%s: a command takes none", k)
+		}
+	}
+	args, err := c.arguments(j)
+	if err != nil {
+		return executor.Unchanged("%s", err)
+	}
+	if err := c.checkFile(); err != nil { // once more: it may be another by now
+		return executor.Unchanged("%s", err)
+	}
+	spec := program.Spec{Path: c.Path, Args: args, Dir: c.Dir, Grace: grace, MaxOutput: executor.MaxDetail}
+	for k, v := range c.Env {
+		spec.Env = append(spec.Env, k+"="+v)
+	}
+	slices.Sort(spec.Env)
+	if c.User != nil {
+		spec.Credential = &program.Credential{UID: uint32(c.User.UID), GID: uint32(c.User.GID)} //nolint:gosec // Validate bounds them
+	}
+	if err := executor.Fenced(ctx); err != nil {
+		return executor.Stale("%s", err)
+	}
+	e := program.Run(ctx, spec)
+	switch {
+	case !e.Started:
+		return executor.Unchanged("%s: %s", c.Name, e)
+	case e.OK():
+		return executor.Done("%s: %s", c.Name, e)
+	case !e.Killed && slices.Contains(c.UnchangedCodes, e.Code):
+		return executor.Unchanged("%s: %s", c.Name, e)
+	case e.Killed || e.Code < 0:
+		return executor.NotKnown("%s: %s", c.Name, e)
+	default:
+		return executor.Partly("%s: %s", c.Name, e)
+	}
+}
+
+// arguments puts the words about an attempt into the arguments.
+func (c ready) arguments(j executor.Job) ([]string, error) {
+	given := map[string]string{}
+	for k, re := range c.patterns {
+		v := words[k](j)
+		switch {
+		case len(v) > maxWord || strings.ContainsFunc(v, unicode.IsControl):
+			return nil, fmt.Errorf("%s of the attempt: %d bytes: want at most %d, none of them a control character", k, len(v), maxWord)
+		case strings.HasPrefix(v, "-"):
+			return nil, fmt.Errorf("%s of the attempt: given %q: want one that is no option", k, v)
+		case !re.MatchString(v):
+			return nil, fmt.Errorf("%s of the attempt: given %q: want one that matches %q", k, v, c.Parameters[k])
+		}
+		given[k] = v
+	}
+	args := make([]string, len(c.Args))
+	for i, a := range c.Args {
+		args[i] = placeholder.ReplaceAllStringFunc(a, func(m string) string { return given[m[2:len(m)-1]] })
+	}
+	return args, nil
+}

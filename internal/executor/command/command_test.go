@@ -1,0 +1,181 @@
+package command
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+func TestValidate(t *testing.T) {
+	good := Command{
+		Name: "mail", Path: "/usr/bin/mail", Args: []string{"-s", "${node} is ${state}", "root"}, Dir: "/var/tmp", User: &User{65534, 65534}, UnchangedCodes: []int{75},
+		Parameters: map[string]string{"node": "n[0-9-]+", "state": "[A-Z]+"}, Env: map[string]string{"A_B": "c"},
+	}
+	if err := Validate([]Command{good, {Name: "x", Path: "/bin/true"}}); err != nil {
+		t.Error(err)
+	}
+	for want, change := range map[string]func(c *Command){
+		"name: given":                  func(c *Command) { c.Name = "a b" },
+		"path: given":                  func(c *Command) { c.Path = "mail" },
+		`want an absolute path`:        func(c *Command) { c.Path = "/usr/../bin/mail" },
+		"dir: given":                   func(c *Command) { c.Dir = "here" },
+		"user: given":                  func(c *Command) { c.User = &User{-1, 0} },
+		"unchangedCodes: given 0":      func(c *Command) { c.UnchangedCodes = []int{0} },
+		"env: given":                   func(c *Command) { c.Env = map[string]string{"A=": ""} },
+		"args[0]: given ${secret}":     func(c *Command) { c.Args[0] = "${secret}" },
+		"want a pattern for it":        func(c *Command) { c.Args[0] = "${token}" },
+		"parameters.group: given":      func(c *Command) { c.Parameters["group"] = ".*" },
+		"parameters.node: given":       func(c *Command) { c.Parameters["node"] = "n(" },
+		"a zero byte":                  func(c *Command) { c.Args[0] = "a\x00" },
+		"want none for /bin/sh":        func(c *Command) { c.Path = "/bin/sh" },
+		"args: given 65":               func(c *Command) { c.Args = append(c.Args, make([]string, 62)...) },
+		"parameters.state: given \"a)": func(c *Command) { c.Parameters["state"] = "a)|(b" },
+	} {
+		c := good
+		c.Args, c.Parameters = append([]string{}, good.Args...), map[string]string{"node": "n[0-9-]+", "state": "[A-Z]+"}
+		change(&c)
+		if err := Validate([]Command{c}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %q", err, want)
+		}
+	}
+	if err := Validate([]Command{good, good}); err == nil || !strings.Contains(err.Error(), "each name once") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFile: a program that others can change is not run.
+func TestFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nexit 0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	list := []Command{{Name: "x", Path: path}}
+	x, err := New(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []os.FileMode{0o775, 0o757, 0o644} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(list); err == nil || !strings.Contains(err.Error(), "want a file that") {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if r := x.Do(t.Context(), job(nil)); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "want a file that") {
+			t.Errorf("%s, changed since: %+v", mode, r)
+		}
+	}
+	if _, err := New([]Command{{Name: "x", Path: path + "y"}}); err == nil {
+		t.Error("a program that is not there is taken")
+	}
+	if _, err := New([]Command{{Name: "x", Path: "/tmp"}}); err == nil {
+		t.Error("a directory is taken")
+	}
+}
+
+func job(change func(j *executor.Job)) executor.Job {
+	j := executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: "r5-1", Step: 2, Attempt: 3}, Kind: response.Command, Token: 5, IdempotencyKey: "key", Timeout: time.Minute,
+			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: map[string]string{"command": "x"},
+		},
+		Cluster: "c", Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost},
+	}
+	if change != nil {
+		change(&j)
+	}
+	return j
+}
+
+func TestWords(t *testing.T) {
+	c := Command{Name: "x", Path: "/bin/echo", Parameters: map[string]string{}}
+	for _, w := range wordNames() {
+		c.Args = append(c.Args, w+"=${"+w+"}")
+		c.Parameters[w] = ".*"
+	}
+	x, err := New([]Command{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := x.Do(t.Context(), job(nil))
+	const want = "x: exit code 0: attempt=3 cause=HOST cluster=c component=host group= key=key node=n1 policy=p response=r5-1 state=FAILED step=2 token=5"
+	if r.Outcome != response.Succeeded || r.Detail != want {
+		t.Errorf("%+v, want %s", r, want)
+	}
+	for given, detail := range map[string]string{"n1\n": "control character", "-n": "is no option", strings.Repeat("n", 2000): "2000 bytes"} {
+		r := x.Do(t.Context(), job(func(j *executor.Job) { j.Target.Node = fault.NodeID(given) }))
+		if r.Outcome != response.Unchanged || !strings.Contains(r.Detail, detail) {
+			t.Errorf("node %.10q: %+v, want %q", given, r, detail)
+		}
+	}
+	r = x.Do(t.Context(), job(func(j *executor.Job) { j.Target = response.Target{Group: "row/Y=1"} }))
+	if !strings.Contains(r.Detail, "component= group=row/Y=1 key=key node= ") {
+		t.Errorf("of a group: %+v", r)
+	}
+}
+
+// TestPatternIsForTheWhole: words are taken only where all of them matches, whatever the pattern begins or ends with.
+func TestPatternIsForTheWhole(t *testing.T) {
+	for p, taken := range map[string]bool{"n1": true, "1": false, "n|1": false, "n": false, "x|n1": true, "(?m)n1$": true, "": false} {
+		x, err := New([]Command{{Name: "x", Path: "/bin/echo", Args: []string{"${node}"}, Parameters: map[string]string{"node": p}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := x.Do(t.Context(), job(nil)); (r.Outcome == response.Succeeded) != taken {
+			t.Errorf("%q: %+v", p, r)
+		}
+	}
+}
+
+// TestOutcomes: how a program ends says what is known of its effect.
+func TestOutcomes(t *testing.T) {
+	for script, want := range map[string]response.Outcome{
+		"exit 0": response.Succeeded, "exit 75": response.Unchanged, "exit 1": response.Partly, "kill -9 $$": response.NotKnown, "sleep 60": response.NotKnown,
+	} {
+		x, err := New([]Command{{Name: "x", Path: "/bin/sh", Args: []string{"-c", script}, UnchangedCodes: []int{75}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := t.Context()
+		if strings.HasPrefix(script, "sleep") {
+			c, cancel := contextOf(t, 200*time.Millisecond)
+			defer cancel()
+			ctx = c
+		}
+		if r := x.Do(ctx, job(nil)); r.Outcome != want {
+			t.Errorf("%s: %+v, want %d", script, r, want)
+		}
+	}
+}
+
+// TestRefusals: what is asked for in another way than it can be done changes nothing.
+func TestRefusals(t *testing.T) {
+	x, err := New([]Command{{Name: "x", Path: "/bin/true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for detail, change := range map[string]func(j *executor.Job){
+		"cannot be put back":      func(j *executor.Job) { j.Undo = true },
+		"no command of that name": func(j *executor.Job) { j.Parameters = nil },
+		"a command takes none":    func(j *executor.Job) { j.Parameters = map[string]string{"command": "x", "args": "-rf"} },
+	} {
+		if r := x.Do(t.Context(), job(change)); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, detail) {
+			t.Errorf("%+v, want %q", r, detail)
+		}
+	}
+	stale := executor.WithFence(t.Context(), func() error { return os.ErrDeadlineExceeded })
+	if r := x.Do(stale, job(nil)); r.Outcome != response.StaleToken {
+		t.Errorf("under a lower token: %+v", r)
+	}
+}
+
+func contextOf(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
+}

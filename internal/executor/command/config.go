@@ -1,0 +1,189 @@
+// Package command runs programs of a fixed list on the host of the executor process. What they are told is fixed but for a few
+// words about the fault, each of which has to match a pattern of the list. There is no shell.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/lofamo/lofamo/internal/executor"
+)
+
+// Command is one program of the list.
+type Command struct {
+	// Name by which policies mean it: 1 to 63 letters, digits, '-', '_' and '.'. Required.
+	Name string `json:"name"`
+	// Path of the program, absolute. It must be a file that only root, or the user of the executor process, may write. Required.
+	Path string `json:"path"`
+	// Args are its arguments. ${NAME} in one stands for a word about the attempt: node, component, group, state, cause, policy,
+	// response, step, attempt, token, key or cluster. At most 64. Default none.
+	Args []string `json:"args,omitempty"`
+	// Parameters has for each word in Args the pattern (RE2) that the whole of it has to match; else nothing is run.
+	Parameters map[string]string `json:"parameters,omitempty"`
+	// Env are further variables of its environment, which has PATH and LC_ALL only. Default none.
+	Env map[string]string `json:"env,omitempty"`
+	// Dir is where it runs, absolute. Default "/".
+	Dir string `json:"dir,omitempty"`
+	// User is who it runs as, and the group; without supplementary groups. Default the executor process' own.
+	User *User `json:"user,omitempty"`
+	// UnchangedCodes are the exit codes, 1 to 125, by which it says that it failed and changed nothing. After all others but 0
+	// something may have been changed. Default none.
+	UnchangedCodes []int `json:"unchangedCodes,omitempty"`
+}
+
+// User is who a program runs as.
+type User struct {
+	UID int `json:"uid"` // 0 to 2^32-2
+	GID int `json:"gid"` // 0 to 2^32-2
+}
+
+const (
+	maxArgs = 64
+	maxID   = 1<<32 - 2
+)
+
+var (
+	named       = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	variable    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	placeholder = regexp.MustCompile(`\$\{([^}]*)\}`)
+)
+
+// words are what may stand in an argument.
+var words = map[string]func(j executor.Job) string{
+	"node":      func(j executor.Job) string { return string(j.Target.Node) },
+	"component": componentOf,
+	"group":     func(j executor.Job) string { return j.Target.Group },
+	"state":     func(j executor.Job) string { return j.Fault.State.String() },
+	"cause":     func(j executor.Job) string { return j.Fault.Cause.String() },
+	"policy":    func(j executor.Job) string { return j.Policy },
+	"response":  func(j executor.Job) string { return j.Response },
+	"step":      func(j executor.Job) string { return fmt.Sprint(j.Step) },
+	"attempt":   func(j executor.Job) string { return fmt.Sprint(j.Attempt.Attempt) },
+	"token":     func(j executor.Job) string { return fmt.Sprint(j.Token) },
+	"key":       func(j executor.Job) string { return j.IdempotencyKey },
+	"cluster":   func(j executor.Job) string { return j.Cluster },
+}
+
+func componentOf(j executor.Job) string {
+	if j.Target.Group != "" {
+		return ""
+	}
+	return j.Target.Component.String()
+}
+
+// wordNames lists them, sorted.
+func wordNames() []string {
+	out := make([]string, 0, len(words))
+	for w := range words {
+		out = append(out, w)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// shells are programs that read an argument as a program.
+var shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh", "busybox", "env", "xargs", "perl", "python", "python3", "ssh"}
+
+// Validate names every bad field of the list, without looking at the programs.
+func Validate(list []Command) error {
+	var errs []error
+	for i, c := range list {
+		bad := func(field string, given any, want string) {
+			errs = append(errs, fmt.Errorf("commands[%d].%s: given %v: want %s", i, field, given, want))
+		}
+		if !named.MatchString(c.Name) {
+			bad("name", fmt.Sprintf("%q", c.Name), "1 to 63 letters, digits, '-', '_' and '.', the first and last a letter or digit")
+		}
+		if slices.ContainsFunc(list[:i], func(b Command) bool { return b.Name == c.Name }) {
+			bad("name", c.Name, "each name once")
+		}
+		if !filepath.IsAbs(c.Path) || filepath.Clean(c.Path) != c.Path {
+			bad("path", fmt.Sprintf("%q", c.Path), "an absolute path without '.' and '..'")
+		}
+		if c.Dir != "" && !filepath.IsAbs(c.Dir) {
+			bad("dir", fmt.Sprintf("%q", c.Dir), "an absolute path, or nothing for /")
+		}
+		for k, v := range c.Env {
+			if !variable.MatchString(k) || strings.ContainsRune(v, 0) {
+				bad("env", fmt.Sprintf("%q", k), "letters, digits and '_', and a value without zeros")
+			}
+		}
+		if u := c.User; u != nil && (u.UID < 0 || u.UID > maxID || u.GID < 0 || u.GID > maxID) {
+			bad("user", fmt.Sprintf("%d:%d", u.UID, u.GID), fmt.Sprintf("0 to %d each", maxID))
+		}
+		for _, code := range c.UnchangedCodes {
+			if code < 1 || code > 125 {
+				bad("unchangedCodes", code, "1 to 125")
+			}
+		}
+		c.checkArgs(bad)
+	}
+	return errors.Join(errs...)
+}
+
+func (c Command) checkArgs(bad func(field string, given any, want string)) {
+	if len(c.Args) > maxArgs {
+		bad("args", len(c.Args), fmt.Sprintf("at most %d", maxArgs))
+	}
+	used := map[string]bool{}
+	for n, a := range c.Args {
+		if strings.ContainsRune(a, 0) {
+			bad(fmt.Sprintf("args[%d]", n), "a zero byte", "none")
+		}
+		for _, m := range placeholder.FindAllStringSubmatch(a, -1) {
+			used[m[1]] = true
+			if words[m[1]] == nil {
+				bad(fmt.Sprintf("args[%d]", n), m[0], fmt.Sprintf("one of %v in ${}", wordNames()))
+			} else if _, ok := c.Parameters[m[1]]; !ok {
+				bad(fmt.Sprintf("args[%d]", n), m[0], "a pattern for it in parameters")
+			}
+		}
+	}
+	if len(used) > 0 && slices.Contains(shells, filepath.Base(c.Path)) {
+		bad("args", "words about the attempt", "none for "+c.Path+", which reads its arguments as a program: name the program itself")
+	}
+	for k, p := range c.Parameters {
+		if !used[k] {
+			bad("parameters."+k, fmt.Sprintf("%q", p), "a word that stands in args")
+		}
+		if _, err := pattern(p); err != nil {
+			bad("parameters."+k, fmt.Sprintf("%q", p), fmt.Sprintf("a pattern: %v", err))
+		}
+	}
+}
+
+// pattern compiles one that has to match the whole.
+func pattern(p string) (*regexp.Regexp, error) {
+	if _, err := regexp.Compile(p); err != nil { // by itself: brackets that close ours are none of its own
+		return nil, err
+	}
+	return regexp.Compile(`^(?:` + p + `)$`)
+}
+
+// checkFile refuses a program that somebody else could change.
+func (c Command) checkFile() error {
+	st, err := os.Stat(c.Path)
+	if err != nil {
+		return fmt.Errorf("command %s: %w", c.Name, err)
+	}
+	owner := -1
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		owner = int(sys.Uid)
+	}
+	switch {
+	case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:
+		return fmt.Errorf("command %s: %s: given %s: want a file that may be executed", c.Name, c.Path, st.Mode())
+	case st.Mode()&(fs.FileMode(0o022)) != 0:
+		return fmt.Errorf("command %s: %s: given %s: want a file that neither group nor others may write", c.Name, c.Path, st.Mode())
+	case owner != 0 && owner != os.Geteuid():
+		return fmt.Errorf("command %s: %s: it belongs to user %d: want 0 or %d", c.Name, c.Path, owner, os.Geteuid())
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+//go:build lofamo_failpoint
+
+package process_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// process is a process of its own that runs until it is killed.
+type child struct {
+	cmd  *exec.Cmd
+	done chan error
+}
+
+// spawn starts the process, with points armed that kill it.
+func (b bench) spawn(t *testing.T, orders ...failpoint.Order) child {
+	t.Helper()
+	if len(orders) > 0 {
+		js, err := json.Marshal(orders)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(b.Config.StateDir, failpoint.File("executor")), js, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	js, err := json.Marshal(b.Config)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(b.Dir, "config.json"), js, 0o600) // which is YAML
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := child{exec.Command(self), make(chan error, 1)}
+	c.cmd.Env = append(os.Environ(), asProcess+"="+filepath.Join(b.Dir, "config.json"))
+	c.cmd.Stderr = t.Output()
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { c.done <- c.cmd.Wait() }()
+	t.Cleanup(func() { _ = c.cmd.Process.Kill() })
+	return c
+}
+
+func (c child) kill(t *testing.T) {
+	t.Helper()
+	_ = c.cmd.Process.Kill()
+	c.gone(t)
+}
+
+func (c child) gone(t *testing.T) {
+	t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the process is not gone")
+	}
+}
+
+// TestKilledAtEveryStep kills the process at every step of an attempt and starts it again. The attempt happens once or not at
+// all, is never made a second time, and what is said of it is true: only from when its intent is durable until its end is
+// durable nobody can say. Neither does the next leader's attempt begin a second time what was done, nor does an old token come through.
+func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
+	const rounds = 3 // at each step, with the ledger growing
+	for _, tc := range []struct {
+		point   failpoint.Point
+		skip    int              // hits that pass first: of the writing at the start, and of the intent
+		happens bool             // the act
+		outcome response.Outcome // as the caller hears it when the process is back
+	}{
+		{failpoint.ExecutorAdmitted, 0, false, response.Unchanged},
+		{failpoint.ExecutorWritten, 1, false, response.Unchanged},
+		{failpoint.ExecutorRenamed, 1, false, response.NotKnown},
+		{failpoint.ExecutorIntended, 0, false, response.NotKnown},
+		{failpoint.ExecutorFenced, 0, false, response.NotKnown},
+		{failpoint.ExecutorActed, 0, true, response.NotKnown},
+		{failpoint.ExecutorWritten, 2, true, response.NotKnown},
+		{failpoint.ExecutorRenamed, 2, true, response.Succeeded},
+		{failpoint.ExecutorEnded, 0, true, response.Succeeded},
+	} {
+		t.Run(fmt.Sprintf("%s-%d", tc.point, tc.skip), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			happened := ""
+			for round := range rounds {
+				token, id := uint64(10+2*round), fmt.Sprintf("r%d", round)
+				c := b.spawn(t, failpoint.Order{Point: tc.point, Action: failpoint.Crash.String(), Skip: tc.skip})
+				x := b.Supervisor(t, b.Config.Listen)
+				b.await(t, token)
+				got := doAside(t, x, job(token, id, 1))
+				c.gone(t)
+				if tc.happens {
+					happened += fmt.Sprintf("%s 0 1 %d\n", id, token)
+				}
+				c = b.spawn(t)
+				want(t, <-got, tc.outcome, "")
+				b.wantActs(t, happened)
+				// The same again, of whoever: the answer is the same, and nothing happens.
+				want(t, processtest.Do(t, x, job(token, id, 1)), tc.outcome, "")
+				b.wantActs(t, happened)
+				// The next leader, who settles what he has read, and goes on; then the one before is refused.
+				want(t, processtest.Do(t, x, job(token+1, id, 2)), response.Succeeded, "")
+				happened += fmt.Sprintf("%s 0 2 %d\n", id, token+1)
+				want(t, processtest.Do(t, x, job(token, id, 3)), response.StaleToken, "")
+				want(t, processtest.Do(t, x, job(token+1, id, 1)), response.NotKnown, "has been seen")
+				b.wantActs(t, happened)
+				c.kill(t)
+			}
+		})
+	}
+}
+
+// TestKilledAtItsStart kills the process while it writes what was interrupted; nothing is forgotten.
+func TestKilledAtItsStart(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	c := b.spawn(t, failpoint.Order{Point: failpoint.ExecutorIntended, Action: failpoint.Crash.String()})
+	b.await(t, 5)
+	got := doAside(t, b.Supervisor(t, b.Config.Listen), job(5, "r", 1))
+	c.gone(t)
+	for _, p := range []failpoint.Point{failpoint.ExecutorWritten, failpoint.ExecutorRenamed} {
+		b.spawn(t, failpoint.Order{Point: p, Action: failpoint.Crash.String()}).gone(t)
+	}
+	b.spawn(t)
+	want(t, <-got, response.NotKnown, "while it was under way")
+	want(t, processtest.Do(t, b.Supervisor(t, b.Config.Listen), job(4, "r", 2)), response.StaleToken, "")
+	b.wantActs(t, "")
+}
+
+// TestWindow holds open what is left: a higher token that comes after the executor's last look at the tokens, and before its
+// act, does not hold the act up. It is the only way in which an effect comes under a token that the process knows to be old, and the attempts
+// of the new leader at the same step still come after it.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	const open = 2000 // ms
+	b := newBench(t)
+	b.spawn(t, failpoint.Order{Point: failpoint.ExecutorFenced, Action: failpoint.Delay.String(), DelayMS: open})
+	x := b.Supervisor(t, b.Config.Listen)
+	b.await(t, 5)
+	old := doAside(t, x, job(5, "r", 1))
+	b.inLedger(t, `"response":"r"`)
+	next := doAside(t, x, job(6, "r", 2))
+	b.inLedger(t, `"token":6`)
+	if acts := b.acts(t); acts != "" {
+		t.Fatalf("the window had closed before the new token came: %q", acts)
+	}
+	want(t, <-old, response.Succeeded, "")
+	want(t, <-next, response.Succeeded, "")
+	b.wantActs(t, "r 0 1 5\nr 0 2 6\n")
+}
+
+// await waits until the process serves, by asking for what is refused before anything is written.
+func (b bench) await(t *testing.T, token uint64) {
+	t.Helper()
+	x := b.Supervisor(t, b.Config.Listen)
+	j := job(token, "await", 1)
+	j.Cluster = "another"
+	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(processtest.Do(t, x, j).Detail, "cluster: given"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the process does not serve")
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func effect(token uint64, id string, step, attempt int) response.Effect {
+	return response.Effect{
+		Attempt: response.Attempt{Response: id, Step: step, Attempt: attempt}, Token: token, Kind: response.Command,
+		Target: response.Target{Node: "n1", Component: fault.ComponentHost}, IdempotencyKey: id, Timeout: time.Minute,
+	}
+}
+
+// TestAdmit: lower tokens and attempts that are not higher are refused, whatever was in between, and what was read back from the disk
+// refuses the same.
+func TestAdmit(t *testing.T) {
+	l := newLedger("c")
+	steps := []struct {
+		token         uint64
+		response      string
+		step, attempt int
+		want          verdict
+	}{
+		{5, "r5-1", 0, 1, begin},
+		{5, "r5-1", 0, 1, same},
+		{5, "r5-1", 1, 1, begin}, // another step
+		{5, "r5-2", 0, 1, begin}, // another response
+		{5, "r5-1", 0, 3, begin},
+		{5, "r5-1", 0, 2, late},
+		{5, "r5-1", 0, 3, same},
+		{4, "r4-1", 0, 1, stale},
+		{6, "r5-1", 0, 4, begin},
+		{5, "r5-1", 0, 5, stale},
+		{6, "r5-1", 0, 3, late}, // of a leader before: the numbers go on
+		{7, "r5-1", 0, 4, same},
+		{6, "r6-1", 0, 1, stale}, // a token counts that came with what was not new
+	}
+	for i, s := range steps {
+		if v := l.admit(start, effect(s.token, s.response, s.step, s.attempt)); v != s.want {
+			t.Errorf("%d: %+v: verdict %d", i, s, v)
+		}
+		b, err := l.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err = decodeLedger(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestEndAndForget(t *testing.T) {
+	l := newLedger("c")
+	l.admit(start, effect(1, "a", 0, 1))
+	l.admit(start, effect(1, "b", 0, 1))
+	l.end(start, response.Attempt{Response: "a", Attempt: 2}, response.Succeeded, "another attempt")
+	if l.entries[stepKey{"a", 0}].ended() {
+		t.Error("an attempt ended by another's end")
+	}
+	l.end(start, response.Attempt{Response: "a", Attempt: 1}, response.Succeeded, "")
+	if n := l.interrupt(start.Add(time.Second)); n != 1 || l.entries[stepKey{"b", 0}].Outcome != response.NotKnown || l.entries[stepKey{"a", 0}].Outcome != response.Succeeded {
+		t.Errorf("%d interrupted: %+v", n, l.entries)
+	}
+	l.admit(start.Add(keep), effect(1, "c", 0, 1))
+	if len(l.entries) != 3 {
+		t.Errorf("forgotten too early: %+v", l.entries)
+	}
+	l.admit(start.Add(keep+sweep), effect(1, "d", 0, 1))
+	if _, ok := l.entries[stepKey{"a", 0}]; ok || len(l.entries) != 2 {
+		t.Errorf("not forgotten, or too much: %+v", l.entries)
+	}
+}
+
+// TestCrowded: a full ledger takes nothing new, goes on with what it has, and refuses what is stale.
+func TestCrowded(t *testing.T) {
+	l := newLedger("c")
+	for i := range maxEntries {
+		l.admit(start, effect(1, fmt.Sprint(i), 0, 1))
+	}
+	for _, tc := range []struct {
+		e    response.Effect
+		want verdict
+	}{{effect(2, "new", 0, 1), crowded}, {effect(2, "7", 0, 2), begin}, {effect(1, "8", 0, 2), stale}} {
+		if v := l.admit(start, tc.e); v != tc.want {
+			t.Errorf("%+v: verdict %d, want %d", tc.e.Attempt, v, tc.want)
+		}
+	}
+	b, err := l.encode()
+	if err != nil || len(b) > maxLedger/2 {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}
+
+// TestForbidden: an attempt that was asked after before it came is refused when it comes, and its step goes on.
+func TestForbidden(t *testing.T) {
+	l := newLedger("c")
+	if e := l.forbid(start, response.Attempt{Response: "a", Attempt: 2}, 3); e.Outcome != response.Unchanged {
+		t.Errorf("%+v", e)
+	}
+	l.token = 3
+	for attempt, want := range map[int]verdict{1: late, 2: same} {
+		if v := l.admit(start, effect(3, "a", 0, attempt)); v != want {
+			t.Errorf("attempt %d: verdict %d, want %d", attempt, v, want)
+		}
+	}
+	if v := l.admit(start, effect(3, "a", 0, 3)); v != begin {
+		t.Errorf("the next attempt: verdict %d", v)
+	}
+}
+
+// TestDamagedLedger: a file in which anything is other than it was written is refused.
+func TestDamagedLedger(t *testing.T) {
+	l := newLedger("c")
+	l.admit(start, effect(9, "r", 0, 1))
+	good, err := l.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		for _, bit := range []byte{0x01, 0x20} {
+			b := append([]byte{}, good...)
+			b[i] ^= bit
+			if _, err := decodeLedger(b); err == nil {
+				t.Fatalf("byte %d with bit %#x flipped is taken: %q", i, bit, b)
+			}
+		}
+		if _, err := decodeLedger(good[:i]); err == nil {
+			t.Fatalf("the first %d bytes are taken", i)
+		}
+	}
+	if _, err := decodeLedger(append(good, '\n')); err == nil {
+		t.Error("a longer file is taken")
+	}
+}
+
+func FuzzDecodeLedger(f *testing.F) {
+	l := newLedger("c")
+	l.admit(start, effect(9, "r", 0, 1))
+	good, _ := l.encode()
+	f.Add(good)
+	f.Add([]byte(magic + "00\n{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := decodeLedger(b)
+		if err != nil {
+			return
+		}
+		again, err := l.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := decodeLedger(again)
+		if err != nil || back.token != l.token || !cmp.Equal(back.entries, l.entries) {
+			t.Errorf("%q reads as %+v, and that as %+v, %v", b, l, back, err)
+		}
+	})
+}
+
+// TestOpen: a process begins with its own whole ledger, alone, or not at all.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	refused := func(cluster, want string) {
+		t.Helper()
+		if d, _, err := open(dir, cluster, start); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("opened %v, %v: want %q", d, err, want)
+		}
+	}
+	refused("c", "there is none")
+	if _, err := Init(dir, "c", false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Init(dir, "c", false); err == nil || !strings.Contains(err.Error(), "--forget") {
+		t.Errorf("made twice: %v", err)
+	}
+	refused("another", `of cluster "c"`)
+	d, n, err := open(dir, "c", start)
+	if err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	refused("c", "another executor process")
+	if _, err := Init(dir, "c", true); err == nil {
+		t.Error("the ledger of a process that runs is replaced")
+	}
+	var v verdict
+	if err := d.commit(d.change(func(l *ledger) bool { v = l.admit(start, effect(7, "r", 0, 1)); return true })); err != nil || v != begin {
+		t.Fatal(v, err)
+	}
+	// What is not committed when the process ends never was.
+	d.change(func(l *ledger) bool { return l.admit(start, effect(8, "r", 0, 2)) == begin })
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.commit(d.version); err == nil {
+		t.Error("a ledger that another may have by now is written")
+	}
+	d, n, err = open(dir, "c", start)
+	if err != nil || n != 1 || d.token() != 7 {
+		t.Fatalf("%d interrupted, token %d, %v", n, d.token(), err)
+	}
+	if err := d.close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, ledgerFile)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused("c", "the checksum is wrong")
+	if was, err := Init(dir, "c", true); err != nil || !strings.Contains(was, "checksum") {
+		t.Errorf("%q, %v", was, err)
+	}
+}
+
+// TestDiskFails: once a writing has failed nothing is done any more, also if the next one would succeed.
+func TestDiskFails(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(dir, "c", false); err != nil {
+		t.Fatal(err)
+	}
+	d, _, err := open(dir, "c", start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = d.close() }()
+	in := filepath.Join(dir, ledgerFile+".new")
+	if err := os.Mkdir(in, 0o700); err != nil { // in the way of the new file
+		t.Fatal(err)
+	}
+	admit := func(attempt int) error {
+		return d.commit(d.change(func(l *ledger) bool { return l.admit(start, effect(1, "r", 0, attempt)) == begin }))
+	}
+	if admit(1) == nil {
+		t.Fatal("written")
+	}
+	if err := os.Remove(in); err != nil {
+		t.Fatal(err)
+	}
+	if err := admit(2); err == nil || !strings.Contains(err.Error(), errBroken.Error()) {
+		t.Errorf("%v", err)
+	}
+}

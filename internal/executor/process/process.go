@@ -1,0 +1,127 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// maxRequest bounds a request, in bytes: the members of a group fault of 100,000 nodes fit.
+const maxRequest = 4 << 20
+
+const (
+	// answerTime is what answers have to leave when the process is stopped.
+	answerTime = 2 * time.Second
+	// handshakeTime is what a connection has to be made; the end of the process waits for those that are being made.
+	handshakeTime = 3 * time.Second
+)
+
+// Process is an executor process.
+type Process struct {
+	cfg       Config
+	logger    *slog.Logger
+	grpc      *grpc.Server
+	executors map[response.Kind]executor.Executor
+
+	listener net.Listener
+	server   *server
+	failed   chan error
+	served   chan struct{} // closed when nobody serves any more
+}
+
+// New checks all that a configuration names, and starts nothing.
+func New(cfg Config, logger *slog.Logger) (*Process, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	executors, err := cfg.executors()
+	if err != nil {
+		return nil, err
+	}
+	signer, err := pki.LoadSigner(cfg.TLS.Cert, cfg.TLS.Key)
+	if err != nil {
+		return nil, err
+	}
+	if id := signer.Identity(); id.Role != pki.RoleExecutor || id.Cluster != cfg.Cluster {
+		return nil, fmt.Errorf("tls.cert: given that of %s: want lofamo://%s/%s/NAME", id, cfg.Cluster, pki.RoleExecutor)
+	}
+	// Nobody else comes as far as a method.
+	tls, err := pki.ServerTLS(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{cfg: cfg, logger: logger, executors: executors, failed: make(chan error, 1), served: make(chan struct{})}
+	p.grpc = grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(tls)),
+		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(1024), grpc.ConnectionTimeout(handshakeTime),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+	)
+	return p, nil
+}
+
+// Kinds are what it can do.
+func (p *Process) Kinds() []response.Kind { return slices.Sorted(maps.Keys(p.executors)) }
+
+// Start reads the ledger and serves.
+func (p *Process) Start() error {
+	if err := failpoint.ArmAtStart(p.cfg.StateDir, "executor"); err != nil {
+		return err
+	}
+	d, interrupted, err := open(p.cfg.StateDir, p.cfg.Cluster, time.Now())
+	if err != nil {
+		return err
+	}
+	if p.listener, err = net.Listen("tcp", p.cfg.Listen); err != nil {
+		return errors.Join(fmt.Errorf("listen: %w", err), d.close())
+	}
+	p.server = newServer(p.cfg.Cluster, p.executors, p.cfg.AtOnce, d, p.logger)
+	lofamov1.RegisterExecutorServiceServer(p.grpc, p.server)
+	h := health.NewServer()
+	healthpb.RegisterHealthServer(p.grpc, h)
+	p.logger.Info("serving", "listen", p.listener.Addr().String(), "kinds", p.Kinds(), "token", d.token(), "interrupted", interrupted)
+	go func() {
+		defer close(p.served)
+		if err := p.grpc.Serve(p.listener); err != nil {
+			p.failed <- err
+		}
+	}()
+	return nil
+}
+
+// Addr is where it listens, once it is started.
+func (p *Process) Addr() string { return p.listener.Addr().String() }
+
+// Failed has what ended the serving.
+func (p *Process) Failed() <-chan error { return p.failed }
+
+// Stop takes no more attempts, waits for those that are under way, within StopTimeout, and ends. Those that it ends are not known
+// or ended as their executors say.
+func (p *Process) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(p.cfg.StopTimeout))
+	defer cancel()
+	err := p.server.close(ctx)
+	// Whoever waited has its answer, and gets it; whoever has only connected is not waited for.
+	end := time.AfterFunc(answerTime, p.grpc.Stop)
+	defer end.Stop()
+	p.grpc.GracefulStop()
+	<-p.served
+	return err
+}

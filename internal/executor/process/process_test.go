@@ -1,0 +1,407 @@
+package process_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/command"
+	"github.com/lofamo/lofamo/internal/executor/process"
+	"github.com/lofamo/lofamo/internal/executor/process/processtest"
+	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// asProgram makes this test binary the program that the executor process runs, asProcess the process itself.
+const (
+	asProgram = "LOFAMO_TEST_AS_PROGRAM"
+	asProcess = "LOFAMO_TEST_AS_PROCESS"
+)
+
+func TestMain(m *testing.M) {
+	switch {
+	case os.Getenv(asProgram) != "":
+		os.Exit(act(os.Args[1:]))
+	case os.Getenv(asProcess) != "":
+		os.Exit(serve(os.Getenv(asProcess)))
+	}
+	os.Exit(m.Run())
+}
+
+// act notes in a file that it has happened, and waits until another is gone.
+func act(args []string) int {
+	f, err := os.OpenFile(args[0], os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintln(f, strings.Join(args[2:], " "))
+	}
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(args[1]); err != nil {
+			return 0
+		}
+	}
+	return 1
+}
+
+// bench is a process whose command "act" notes that it has happened, and goes on while the file hold is there.
+type bench struct {
+	*processtest.Fixture
+	log, hold string
+}
+
+func newBench(t *testing.T) bench {
+	f := processtest.New(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bench{f, filepath.Join(f.Dir, "acts"), filepath.Join(f.Dir, "hold")}
+	f.Config.Commands = []command.Command{{
+		Name: "act", Path: self, Args: []string{b.log, b.hold, "${response}", "${step}", "${attempt}", "${token}"}, Env: map[string]string{asProgram: "1", "GORACE": "atexit_sleep_ms=0"},
+		Parameters: map[string]string{"response": "[a-z0-9-]+", "step": "[0-9]+", "attempt": "[0-9]+", "token": "[0-9]+"},
+	}}
+	return b
+}
+
+func job(token uint64, id string, attempt int) executor.Job {
+	return processtest.Job(response.Command, token, id, 0, attempt, map[string]string{"command": "act"})
+}
+
+// acts returns what has happened.
+func (b bench) acts(t *testing.T) string {
+	t.Helper()
+	out, err := os.ReadFile(b.log)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// wantActs waits for acts, which are written before they are answered.
+func (b bench) wantActs(t *testing.T, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); b.acts(t) != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("acts %q, want %q", b.acts(t), want)
+		}
+	}
+}
+
+func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
+	t.Helper()
+	if r.Outcome != o || !strings.Contains(r.Detail, detail) {
+		t.Errorf("outcome %d, %q: want %d, %q", r.Outcome, r.Detail, o, detail)
+	}
+}
+
+// TestOnce: each attempt is made once and under the highest token alone, over restarts of the process too.
+func TestOnce(t *testing.T) {
+	b := newBench(t)
+	stop := b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	do := func(j executor.Job) executor.Result { return processtest.Do(t, x, j) }
+	want(t, do(job(5, "r5-1", 1)), response.Succeeded, "exit code 0")
+	want(t, do(job(5, "r5-1", 1)), response.Succeeded, "exit code 0") // the answer of the first
+	want(t, do(job(5, "r5-1", 2)), response.Succeeded, "")
+	want(t, do(job(5, "r5-1", 1)), response.NotKnown, "attempt 2 has been seen")
+	want(t, do(job(4, "r4-1", 1)), response.StaleToken, "has seen 5")
+	want(t, do(job(6, "r5-1", 2)), response.Succeeded, "") // nothing new, but a token to remember
+	stop()
+	b.Start(t)
+	x = b.Supervisor(t, b.Config.Listen)
+	want(t, do(job(5, "r5-1", 3)), response.StaleToken, "has seen 6")
+	want(t, do(job(6, "r5-1", 1)), response.NotKnown, "attempt 2 has been seen")
+	want(t, do(job(6, "r5-1", 2)), response.Succeeded, "exit code 0")
+	want(t, do(job(6, "r5-1", 3)), response.Succeeded, "")
+	other := job(6, "r5-1", 3)
+	other.Target.Node = "n2"
+	want(t, do(other), response.NotKnown, "for another thing")
+	b.wantActs(t, "r5-1 0 1 5\nr5-1 0 2 5\nr5-1 0 3 6\n")
+}
+
+// TestRefused: what is not understood, or not configured, changes nothing.
+func TestRefused(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	for name, tc := range map[string]struct {
+		change func(j *executor.Job)
+		detail string
+	}{
+		"cluster":   {func(j *executor.Job) { j.Cluster = "another" }, `cluster: given "another"`},
+		"kind":      {func(j *executor.Job) { j.Kind = response.PowerReset }, "not configured"},
+		"no kind":   {func(j *executor.Job) { j.Kind = "x" }, "kind: given"},
+		"key":       {func(j *executor.Job) { j.IdempotencyKey = "" }, "idempotency_key"},
+		"token":     {func(j *executor.Job) { j.Token = 0 }, "token: given 0"},
+		"attempt":   {func(j *executor.Job) { j.Attempt.Attempt = 0 }, "attempt.attempt"},
+		"response":  {func(j *executor.Job) { j.Response = strings.Repeat("r", 300) }, "attempt.response"},
+		"node":      {func(j *executor.Job) { j.Target.Node = "" }, "target.node"},
+		"parameter": {func(j *executor.Job) { j.Parameters = map[string]string{"command": strings.Repeat("x", 5000)} }, "parameters"},
+		"command":   {func(j *executor.Job) { j.Parameters = map[string]string{"command": "rm"} }, "no command of that name"},
+		"pattern":   {func(j *executor.Job) { j.Response = "r;x" }, "want one that matches"},
+		"undo":      {func(j *executor.Job) { j.Undo = true }, "cannot be put back"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := job(5, "r-"+strings.ReplaceAll(name, " ", "-"), 1)
+			tc.change(&j)
+			want(t, processtest.Do(t, x, j), response.Unchanged, tc.detail)
+		})
+	}
+	j := job(5, "r-recheck", 1)
+	j.Recheck = true
+	want(t, processtest.Do(t, x, j), response.NotKnown, "cannot be looked for")
+	b.wantActs(t, "")
+}
+
+// TestOnlySupervisors: nobody else's certificate comes as far as a method, and a supervisor talks to an executor process alone.
+func TestOnlySupervisors(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	for _, role := range []pki.Role{pki.RoleOperator, pki.RoleViewer, pki.RoleExecutor} {
+		x, err := remote.New(config.ExecutorClient{Address: b.Config.Listen}, processtest.Cluster, b.Certificate(t, role))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, processtest.Do(t, x, job(5, "r", 1)), response.Unchanged, "executor process")
+		_ = x.Close()
+	}
+	b.wantActs(t, "")
+	b.Config.TLS = b.Certificate(t, pki.RoleOperator)
+	if _, err := process.New(b.Config, nil); err == nil || !strings.Contains(err.Error(), "tls.cert") {
+		t.Errorf("a process with an operator's certificate: %v", err)
+	}
+}
+
+// TestUnreachable: where nothing left this host nothing has happened.
+func TestUnreachable(t *testing.T) {
+	b := newBench(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	want(t, processtest.Do(t, x, job(5, "r", 1)), response.Unchanged, "refused")
+}
+
+// TestConnectionBreaks: an attempt goes on without its caller, is not made twice, and the caller learns how it ended.
+func TestConnectionBreaks(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	p := newProxy(t, b.Config.Listen)
+	x := b.Supervisor(t, p.addr())
+	b.holdOn(t)
+	got := doAside(t, x, job(5, "r", 1))
+	b.wantActs(t, "r 0 1 5\n")
+	p.cut()
+	b.letGo(t)
+	want(t, <-got, response.Succeeded, "exit code 0")
+	b.wantActs(t, "r 0 1 5\n")
+}
+
+// TestAnswerNeverComes: what the process cannot be asked for is not known, and is not tried again.
+func TestAnswerNeverComes(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	p := newProxy(t, b.Config.Listen)
+	x := b.Supervisor(t, p.addr())
+	b.holdOn(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan executor.Result, 1)
+	go func() { got <- x.Do(ctx, job(5, "r", 1)) }()
+	b.wantActs(t, "r 0 1 5\n")
+	p.refuse()
+	cancel()
+	want(t, <-got, response.NotKnown, "what became of it")
+	b.letGo(t)
+	b.wantActs(t, "r 0 1 5\n")
+}
+
+// TestStopped: an attempt whose caller wants it no more is ended, and what became of it is not known.
+func TestStopped(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	b.holdOn(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan executor.Result, 1)
+	go func() { got <- x.Do(ctx, job(5, "r", 1)) }()
+	b.wantActs(t, "r 0 1 5\n")
+	cancel()
+	want(t, <-got, response.NotKnown, "ended at its deadline")
+}
+
+// TestOneAfterAnother: the next leader's attempt at a step begins when the one before it has ended, though its leader is gone.
+func TestOneAfterAnother(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	p := newProxy(t, b.Config.Listen)
+	old := b.Supervisor(t, p.addr())
+	b.holdOn(t)
+	first := doAside(t, old, job(5, "r", 1))
+	b.wantActs(t, "r 0 1 5\n")
+	p.cut()
+	second := doAside(t, b.Supervisor(t, b.Config.Listen), job(6, "r", 2))
+	b.inLedger(t, `"token":6`)
+	want(t, processtest.Do(t, old, job(5, "other", 1)), response.StaleToken, "has seen 6")
+	acts := b.acts(t)
+	b.letGo(t)
+	want(t, <-second, response.Succeeded, "")
+	<-first
+	if !strings.HasPrefix(acts, "r 0 1 5\n") || strings.Contains(acts, "r 0 2 6") {
+		t.Errorf("before the first had ended: %q", acts)
+	}
+	if acts := b.acts(t); strings.Count(acts, "r 0 1 5\n") != 1 || strings.Count(acts, "r 0 2 6\n") != 1 {
+		t.Errorf("%q", acts)
+	}
+}
+
+// TestStopTimeout: a process that is stopped ends what is under way, says so, and says the same when it is back.
+func TestStopTimeout(t *testing.T) {
+	b := newBench(t)
+	b.Config.StopTimeout = 0
+	stop := b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	b.holdOn(t)
+	got := doAside(t, x, job(5, "r", 1))
+	b.wantActs(t, "r 0 1 5\n")
+	stop()
+	b.letGo(t)
+	b.Start(t)
+	want(t, <-got, response.NotKnown, "")
+	want(t, processtest.Do(t, x, job(5, "r", 1)), response.NotKnown, "ended at its deadline")
+	b.wantActs(t, "r 0 1 5\n")
+}
+
+// TestHalfOpenConnection: who connects and says nothing does not hold up the process' end.
+func TestHalfOpenConnection(t *testing.T) {
+	b := newBench(t)
+	stop := b.Start(t)
+	c, err := net.Dial("tcp", b.Config.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	began := time.Now()
+	stop()
+	if d := time.Since(began); d > 8*time.Second {
+		t.Errorf("it took %s", d)
+	}
+}
+
+func (b bench) holdOn(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile(b.hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b bench) letGo(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(b.hold); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func doAside(t *testing.T, x executor.Executor, j executor.Job) <-chan executor.Result {
+	got := make(chan executor.Result, 1)
+	go func() { got <- processtest.Do(t, x, j) }()
+	return got
+}
+
+// proxy passes connections on, until it is told not to.
+type proxy struct {
+	l       net.Listener
+	refused atomic.Bool
+	mu      sync.Mutex
+	conns   []net.Conn
+}
+
+func newProxy(t *testing.T, to string) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l}
+	t.Cleanup(func() { _ = l.Close(); p.cut() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil || p.refused.Load() {
+				_ = in.Close()
+				if err == nil {
+					_ = out.Close()
+				}
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, in, out)
+			p.mu.Unlock()
+			go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
+			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+		}
+	}()
+	return p
+}
+
+func (p *proxy) addr() string { return p.l.Addr().String() }
+
+// cut ends all connections; new ones are let through.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
+// refuse ends all connections and lets none through any more.
+func (p *proxy) refuse() {
+	p.refused.Store(true)
+	p.cut()
+}
+
+// serve is a process by itself, until it is killed.
+func serve(path string) int {
+	cfg, err := process.Load(path)
+	if err == nil {
+		var p *process.Process
+		if p, err = process.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil))); err == nil {
+			if err = p.Start(); err == nil {
+				err = <-p.Failed()
+			}
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// inLedger waits for what the ledger on the disk is to have.
+func (b bench) inLedger(t *testing.T, what string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		js, err := os.ReadFile(filepath.Join(b.Config.StateDir, "ledger"))
+		if err == nil && strings.Contains(string(js), what) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the ledger has no %s: %s", what, js)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+// Package processtest gives tests an executor process with certificates, a ledger and supervisors that may call it.
+package processtest
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/process"
+	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Cluster is the name of the cluster.
+const Cluster = "test"
+
+// Fixture is what an executor process needs.
+type Fixture struct {
+	Dir    string
+	Config process.Config // with a ledger, nothing configured to be done
+	CA     *pki.CA
+}
+
+// New makes the certificates and the ledger.
+func New(t testing.TB) *Fixture {
+	t.Helper()
+	ca, err := pki.NewCA(Cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Fixture{Dir: t.TempDir(), CA: ca, Config: process.Default()}
+	must(t, ca.Save(f.path("ca.pem"), f.path("ca.key")))
+	f.Config.Cluster, f.Config.Listen, f.Config.StateDir = Cluster, freeport.Addr(t).String(), f.path("state")
+	f.Config.TLS = f.Certificate(t, pki.RoleExecutor)
+	f.Config.StopTimeout = config.Duration(5 * time.Second)
+	_, err = process.Init(f.Config.StateDir, Cluster, false)
+	must(t, err)
+	return f
+}
+
+func (f *Fixture) path(name string) string { return filepath.Join(f.Dir, name) }
+
+// Certificate makes that of a role.
+func (f *Fixture) Certificate(t testing.TB, role pki.Role) config.SupervisorTLS {
+	t.Helper()
+	c := config.SupervisorTLS{CA: f.path("ca.pem"), Cert: f.path(string(role) + ".pem"), Key: f.path(string(role) + ".key")}
+	must(t, f.CA.IssueTo(c.Cert, c.Key, pki.Identity{Cluster: Cluster, Role: role, Name: "x0"}, []net.IP{freeport.IP().AsSlice()}, nil))
+	return c
+}
+
+// Start runs the process in this one until the test, or the returned function, ends it.
+func (f *Fixture) Start(t testing.TB) (stop func()) {
+	t.Helper()
+	p, err := process.New(f.Config, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	must(t, err)
+	must(t, p.Start())
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		if err := p.Stop(); err != nil {
+			t.Errorf("stop the executor process: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// Supervisor returns the executor of a supervisor that reaches the process at an address.
+func (f *Fixture) Supervisor(t testing.TB, address string) *remote.Executor {
+	t.Helper()
+	x, err := remote.New(config.ExecutorClient{Address: address, DialTimeout: config.Duration(time.Second), SettleTimeout: config.Duration(time.Second)}, Cluster,
+		f.Certificate(t, pki.RoleSupervisor))
+	must(t, err)
+	t.Cleanup(func() { _ = x.Close() })
+	return x
+}
+
+// Job is an attempt at a step of a response, for node n1.
+func Job(kind response.Kind, token uint64, id string, step, attempt int, parameters map[string]string) executor.Job {
+	return executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: id, Step: step, Attempt: attempt}, Kind: kind, Token: token, IdempotencyKey: id, Timeout: 20 * time.Second,
+			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: parameters,
+		},
+		Cluster: Cluster, Policy: "p", Fault: executor.Fault{State: fault.Failed, Cause: fault.CauseHost, Since: time.Unix(1700000000, 0), Detail: "silent"},
+	}
+}
+
+// Do makes an attempt within its time.
+func Do(t testing.TB, x executor.Executor, j executor.Job) executor.Result {
+	ctx, cancel := context.WithTimeout(t.Context(), j.Timeout)
+	defer cancel()
+	return x.Do(ctx, j)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,271 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// server carries out attempts, each once.
+//
+// An attempt is admitted under mu, made durable, and acted on in a goroutine of its own that belongs to the server and not to the call: a
+// call that breaks ends nothing. An attempt at a step begins only when the one before it at the same step has ended, under
+// whatever leader that began.
+type server struct {
+	lofamov1.UnimplementedExecutorServiceServer
+
+	cluster   string
+	executors map[response.Kind]executor.Executor
+	now       func() time.Time
+	logger    *slog.Logger
+	durable   *durable
+	slots     chan struct{} // one for each act that may go on at once
+
+	acts context.Context // ends when the acts are to end with the process
+	end  context.CancelFunc
+
+	mu      sync.Mutex
+	closing bool
+	runs    map[stepKey]*run // the newest attempt at a step that is under way
+	going   sync.WaitGroup
+}
+
+// run is an attempt that is under way.
+type run struct {
+	attempt int
+	stop    context.CancelFunc
+	done    chan struct{} // closed when result is there
+	result  executor.Result
+}
+
+func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, logger *slog.Logger) *server {
+	s := &server{
+		cluster: cluster, executors: executors, now: time.Now, logger: logger, durable: d,
+		slots: make(chan struct{}, atOnce), runs: map[stepKey]*run{},
+	}
+	s.acts, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Do implements the service.
+func (s *server) Do(ctx context.Context, req *lofamov1.ExecutorDoRequest) (*lofamov1.ExecutorDoResponse, error) {
+	job, err := jobOf(req, s.cluster)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	x, ok := s.executors[job.Kind]
+	if !ok {
+		return nil, status.Errorf(codes.FailedPrecondition, "kind: given %q: this process is not configured for it", job.Kind)
+	}
+	r, answer, seen, err := s.start(job, x)
+	if err != nil {
+		return nil, err
+	}
+	// A token that is seen here for the first time stays the highest, also if this attempt is not made.
+	if err := s.durable.commit(seen); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	if r == nil {
+		s.logger.Info("attempt not made", about(job.Effect, "outcome", outcomeOf(answer.Outcome), "detail", answer.Detail)...)
+		return responseOf(answer), nil
+	}
+	return await(ctx, r)
+}
+
+// await returns how a run ended, or that whoever asked waits no longer.
+func await(ctx context.Context, r *run) (*lofamov1.ExecutorDoResponse, error) {
+	select {
+	case <-r.done:
+		return responseOf(r.result), nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// start admits an attempt and starts it. Without a run the result is the answer, once the version of the ledger is durable.
+func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Result, uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil, executor.Result{}, 0, status.Error(codes.Unavailable, errClosing.Error())
+	}
+	var v verdict
+	var known entry
+	var highest uint64
+	version := s.durable.change(func(l *ledger) bool {
+		highest = l.token
+		v = l.admit(s.now(), job.Effect)
+		known = l.entries[stepKey{job.Response, job.Step}]
+		return v == begin || l.token != highest
+	})
+	switch v {
+	case stale:
+		return nil, executor.Stale("token %d: the executor process has seen %d", job.Token, highest), version, nil
+	case late:
+		return nil, executor.NotKnown("attempt %d at step %d of %s: attempt %d has been seen", job.Attempt.Attempt, job.Step, job.Response, known.Attempt), version, nil
+	case crowded:
+		return nil, executor.Unchanged("the executor process remembers %d attempts, and takes no more", maxEntries), version, nil
+	case same:
+		if known.Kind != "" && (known.Kind != job.Kind || known.Undo != job.Undo || known.Target != job.Target.String()) {
+			return nil, executor.NotKnown("attempt %d at step %d of %s was for another thing", job.Attempt.Attempt, job.Step, job.Response), version, nil
+		}
+		if r := s.runs[stepKey{job.Response, job.Step}]; r != nil && r.attempt == job.Attempt.Attempt {
+			return r, executor.Result{}, version, nil
+		}
+		return nil, executor.Result{Outcome: known.Outcome, Detail: known.Detail}, version, nil
+	default:
+	}
+	k := stepKey{job.Response, job.Step}
+	before := s.runs[k]
+	ctx, stop := context.WithTimeout(s.acts, job.Timeout)
+	r := &run{attempt: job.Attempt.Attempt, stop: stop, done: make(chan struct{})}
+	s.runs[k] = r
+	s.going.Go(func() {
+		defer stop()
+		r.result = s.carryOut(ctx, job, x, version, before)
+		s.mu.Lock()
+		if s.runs[k] == r {
+			delete(s.runs, k)
+		}
+		s.mu.Unlock()
+		close(r.done)
+	})
+	return r, executor.Result{}, 0, nil
+}
+
+// carryOut makes an attempt that was admitted as a version of the ledger, after the one before it at the same step.
+func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Executor, version uint64, before *run) executor.Result {
+	failpoint.Hit(failpoint.ExecutorAdmitted)
+	if err := s.durable.commit(version); err != nil {
+		s.logger.Error("nothing is done any more", "err", err)
+		result := executor.Unchanged("%s", err)
+		s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
+		return result
+	}
+	failpoint.Hit(failpoint.ExecutorIntended)
+	s.logger.Info("attempt begins", about(job.Effect)...)
+	began := s.now()
+	result := s.act(ctx, job, x, before)
+	failpoint.Hit(failpoint.ExecutorActed)
+	version = s.durable.change(func(l *ledger) bool { return l.end(s.now(), job.Attempt, result.Outcome, result.Detail) })
+	if err := s.durable.commit(version); err != nil {
+		// What it did is known now, and not after a restart: then it is NOT KNOWN, which is true as well.
+		s.logger.Error("nothing is done any more", "err", err)
+	}
+	failpoint.Hit(failpoint.ExecutorEnded)
+	s.logger.Info("attempt ended", about(job.Effect, "outcome", outcomeOf(result.Outcome), "detail", result.Detail, "took", s.now().Sub(began).Round(time.Millisecond))...)
+	return result
+}
+
+// act is the attempt itself, once its intent is durable.
+func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor, before *run) (result executor.Result) {
+	if before != nil {
+		select {
+		case <-before.done:
+		case <-ctx.Done():
+			return executor.Unchanged("attempt %d at the same step has not ended: %s", before.attempt, ctx.Err())
+		}
+	}
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return executor.Unchanged("%d acts go on already: %s", cap(s.slots), ctx.Err())
+	}
+	if err := ctx.Err(); err != nil {
+		return executor.Unchanged("before it began: %s", err)
+	}
+	still := func() error {
+		if highest := s.durable.token(); highest > job.Token {
+			return fmt.Errorf("token %d: the executor process has seen %d", job.Token, highest)
+		}
+		return nil
+	}
+	if err := still(); err != nil {
+		return executor.Stale("%s", err)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.logger.Error("panic in an executor", "kind", job.Kind, "panic", p, "stack", string(debug.Stack()))
+			result = executor.NotKnown("panic in the executor process: %v", p)
+		}
+	}()
+	return x.Do(executor.WithFence(ctx, still), job)
+}
+
+// Settle implements the service.
+func (s *server) Settle(ctx context.Context, req *lofamov1.ExecutorSettleRequest) (*lofamov1.ExecutorDoResponse, error) {
+	a, token, err := attemptOf(req.GetAttempt())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	r, result, version := s.lookUp(a, token)
+	switch {
+	case r != nil && req.GetStop():
+		r.stop()
+		return await(ctx, r)
+	case r != nil:
+		return await(ctx, r)
+	}
+	if err := s.durable.commit(version); err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return responseOf(result), nil
+}
+
+// lookUp finds an attempt: under way, or as it ended; one that has not come is forbidden, once the version is committed.
+func (s *server) lookUp(a response.Attempt, token uint64) (r *run, result executor.Result, version uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.runs[stepKey{a.Response, a.Step}]; r != nil && r.attempt == a.Attempt {
+		return r, executor.Result{}, 0
+	}
+	switch e, known := s.durable.find(a); {
+	case known && e.Attempt == a.Attempt:
+		return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, 0
+	case known && e.Attempt > a.Attempt:
+		return nil, executor.NotKnown("attempt %d has been seen since", e.Attempt), 0
+	}
+	var e entry
+	version = s.durable.change(func(l *ledger) bool {
+		if token < l.token { // it is refused for its token, for ever
+			e = entry{Outcome: response.Unchanged, Detail: "it never came, and its token is refused"}
+			return false
+		}
+		l.token = token
+		e = l.forbid(s.now(), a, token)
+		return true
+	})
+	return nil, executor.Result{Outcome: e.Outcome, Detail: e.Detail}, version
+}
+
+var errClosing = errors.New("the executor process is being stopped")
+
+// close takes no more attempts and waits for those that are under way. When its context ends, they are ended.
+func (s *server) close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	stop := context.AfterFunc(ctx, s.end)
+	defer stop()
+	s.going.Wait()
+	s.end()
+	return s.durable.close()
+}
+
+func about(e response.Effect, more ...any) []any {
+	return append([]any{"response", e.Response, "step", e.Step, "attempt", e.Attempt.Attempt, "token", e.Token, "kind", e.Kind, "target", e.Target.String(), "undo", e.Undo,
+		"recheck", e.Recheck}, more...)
+}

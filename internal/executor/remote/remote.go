@@ -1,0 +1,201 @@
+// Package remote is the supervisors' side of the executor process: an executor whose attempts are made elsewhere.
+//
+// It sends each attempt once. When no answer comes it asks what became of it, which makes nothing happen, and what it cannot
+// learn it calls not known: it never tries again by itself.
+package remote
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Kinds are what an executor process may be configured for.
+func Kinds() []response.Kind {
+	return []response.Kind{response.Command, response.PowerReset, response.SlurmDrain}
+}
+
+// Executor is the executor process, as a supervisor sees it.
+type Executor struct {
+	cfg    config.ExecutorClient // filled
+	conn   *grpc.ClientConn
+	client lofamov1.ExecutorServiceClient
+}
+
+// New returns one that connects when it is used, with the supervisor's own certificate.
+func New(cfg config.ExecutorClient, cluster string, tls config.SupervisorTLS) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.Filled()
+	conf, err := pki.ClientTLS(tls.Cert, tls.Key, tls.CA, pki.AllowRoles(pki.RoleExecutor))
+	if err != nil {
+		return nil, err
+	}
+	conf.ServerName = pki.ExecutorName(cluster)
+	conn, err := grpc.NewClient("passthrough:///"+cfg.Address,
+		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithDisableRetry(),
+		grpc.WithStatsHandler(sentHandler{}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
+			MinConnectTimeout: time.Duration(cfg.DialTimeout),
+		}),
+		// A process that hangs, or whose host is gone, is known within 20 s.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("executor process %s: %w", cfg.Address, err)
+	}
+	return &Executor{cfg: cfg, conn: conn, client: lofamov1.NewExecutorServiceClient(conn)}, nil
+}
+
+// Close ends the connection; attempts that are under way go on at the other end.
+func (x *Executor) Close() error { return x.conn.Close() }
+
+// Do implements executor.Executor.
+func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	var sent atomic.Bool
+	resp, err := x.client.Do(withSent(ctx, &sent), requestOf(ctx, j))
+	if err == nil {
+		return resultOf(resp)
+	}
+	if !sent.Load() {
+		return executor.Unchanged("executor process %s: %s", x.cfg.Address, said(err))
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return executor.Unchanged("executor process %s: %s", x.cfg.Address, said(err))
+	default:
+		return x.settle(ctx, j, err)
+	}
+}
+
+// The pauses between two questions what became of an attempt.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// settle asks what became of an attempt whose answer was lost: while its time lasts it may go on and is waited for; after that it
+// is to end. Asking may be repeated: it makes nothing happen.
+func (x *Executor) settle(ctx context.Context, j executor.Job, lost error) executor.Result {
+	resp, err := x.ask(ctx, j, false)
+	if err != nil {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(x.cfg.SettleTimeout))
+		defer cancel()
+		resp, err = x.ask(last, j, true)
+	}
+	if err != nil {
+		return executor.NotKnown("executor process %s: %s; what became of it: %s", x.cfg.Address, said(lost), said(err))
+	}
+	return resultOf(resp)
+}
+
+// ask asks until there is an answer or its context ends.
+func (x *Executor) ask(ctx context.Context, j executor.Job, stop bool) (resp *lofamov1.ExecutorDoResponse, err error) {
+	err = status.FromContextError(ctx.Err()).Err()
+	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, lastPause) {
+		if resp, err = x.client.Settle(ctx, &lofamov1.ExecutorSettleRequest{Attempt: attemptOf(j), Stop: stop}); err == nil {
+			return resp, nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	return nil, err
+}
+
+// said is what an error says, in one line.
+func said(err error) string { return strings.Join(strings.Fields(status.Convert(err).Message()), " ") }
+
+// requestOf makes the request; the time that is left is the attempt's.
+func requestOf(ctx context.Context, j executor.Job) *lofamov1.ExecutorDoRequest {
+	timeout := j.Timeout
+	if d, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(d))
+	}
+	r := &lofamov1.ExecutorDoRequest{
+		Attempt: attemptOf(j), IdempotencyKey: j.IdempotencyKey, Kind: string(j.Kind), Parameters: j.Parameters, Undo: j.Undo, Recheck: j.Recheck,
+		TimeoutMs: uint64(max(timeout, time.Millisecond).Milliseconds()), //nolint:gosec // positive
+		Cluster:   j.Cluster, Policy: j.Policy,
+		Target: &lofamov1.ExecutorTarget{
+			Group: j.Target.Group, State: lofamov1.State(j.Fault.State), Cause: lofamov1.Cause(j.Fault.Cause), Detail: j.Fault.Detail,
+		},
+	}
+	if j.Target.Group == "" {
+		r.Target.Node, r.Target.Component = string(j.Target.Node), j.Target.Component.String()
+	}
+	for _, m := range j.Members {
+		r.Target.Members = append(r.Target.Members, string(m))
+	}
+	if !j.Fault.Since.IsZero() {
+		r.Target.Since = timestamppb.New(j.Fault.Since)
+	}
+	return r
+}
+
+func attemptOf(j executor.Job) *lofamov1.ExecutorAttempt {
+	return &lofamov1.ExecutorAttempt{
+		Response: j.Response, Step: uint32(j.Step), Attempt: uint32(j.Attempt.Attempt), Token: j.Token, //nolint:gosec // the engine's numbers are small
+	}
+}
+
+// outcomes that are understood: their numbers are those of response.Outcome. One of a later version is not known.
+var outcomes = []lofamov1.ExecutorOutcome{
+	lofamov1.ExecutorOutcome_SUCCEEDED, lofamov1.ExecutorOutcome_UNCHANGED, lofamov1.ExecutorOutcome_PARTLY,
+	lofamov1.ExecutorOutcome_NOT_KNOWN, lofamov1.ExecutorOutcome_STALE_TOKEN,
+}
+
+func resultOf(r *lofamov1.ExecutorDoResponse) executor.Result {
+	if !slices.Contains(outcomes, r.GetOutcome()) {
+		return executor.NotKnown("the executor process says %s: %s", r.GetOutcome(), r.GetDetail())
+	}
+	out := executor.Done("%s", r.GetDetail())      // bounds the text
+	out.Outcome = response.Outcome(r.GetOutcome()) //nolint:gosec // one of those above
+	return out
+}
+
+// sentHandler notes when a request has left: before that nothing can have happened.
+type sentHandler struct{}
+
+type sentKey struct{}
+
+func withSent(ctx context.Context, sent *atomic.Bool) context.Context {
+	return context.WithValue(ctx, sentKey{}, sent)
+}
+
+func (sentHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (sentHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	switch s.(type) {
+	case *stats.OutHeader, *stats.OutPayload:
+		if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+			sent.Store(true)
+		}
+	default:
+	}
+}
+
+func (sentHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (sentHandler) HandleConn(context.Context, stats.ConnStats) {}

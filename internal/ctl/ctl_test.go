@@ -350,7 +350,7 @@ func TestUsageErrors(t *testing.T) {
 		{"frobnicate", `unknown command "frobnicate"`},
 		{"ups", `did you mean "up"?`},
 		{"get", "get what? want nodes"},
-		{"get responses", "get responses: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis or procedure"},
+		{"get answers", "get answers: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis, procedure, responses, response ID or breaker"},
 		{"get nodes extra", `argument "extra": none is wanted`},
 		{"get nodes -o xml", "want one of table, wide, json, yaml"},
 		{"get nodes --state WELL", "want NORMAL, SICK, FAILED or UNKNOWN"},

@@ -25,6 +25,8 @@ func subject(e *lofamov1.Event) (node, component string) {
 		return dash(e.GetNode()), "diagnosis"
 	case lofamov1.EventKind_PROCEDURE_ENDED:
 		return dash(e.GetNode()), "procedure"
+	case lofamov1.EventKind_POLICY_CHANGED:
+		return e.GetPolicy(), "policy"
 	default:
 		return e.GetNode(), e.GetComponent()
 	}
@@ -50,6 +52,11 @@ func change(e *lofamov1.Event) (from, to string) {
 	case lofamov1.EventKind_MASK_CHANGED:
 		return ended("masked")
 	case lofamov1.EventKind_TOPOLOGY_CHANGED:
+		return "-", "changed"
+	case lofamov1.EventKind_POLICY_CHANGED:
+		if e.GetEnded() {
+			return "-", "withdrawn"
+		}
 		return "-", "changed"
 	case lofamov1.EventKind_RECOVERY_CHANGED:
 		if e.GetRecovery().GetState() == lofamov1.RecoveryState_GIVEN_UP {
@@ -87,7 +94,8 @@ func (a *app) eventNotes(e *lofamov1.Event) []string {
 		}
 	}
 	switch e.GetKind() {
-	case lofamov1.EventKind_TOPOLOGY_CHANGED, lofamov1.EventKind_RECOVERY_CHANGED, lofamov1.EventKind_DIAGNOSIS_ENDED, lofamov1.EventKind_PROCEDURE_ENDED:
+	case lofamov1.EventKind_TOPOLOGY_CHANGED, lofamov1.EventKind_RECOVERY_CHANGED, lofamov1.EventKind_DIAGNOSIS_ENDED, lofamov1.EventKind_PROCEDURE_ENDED,
+		lofamov1.EventKind_POLICY_CHANGED:
 		if e.GetReason() != "" {
 			out = append(out, printable(e.GetReason()))
 		}

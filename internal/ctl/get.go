@@ -12,11 +12,11 @@ import (
 
 func (a *app) getCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "get nodes|node NODE|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure",
+		Use:   "get nodes|node NODE|links|masks|groups|events|reports|supervisors|topology|diagnosis|procedure|responses|response ID|breaker",
 		Short: "What the fault map holds",
 		Long: `Prints nodes, one node with its registers and evidence, links, group faults, committed changes,
-reports on their way, supervisors, the topology, the last diagnosis, or the last fault management
-procedure.
+reports on their way, supervisors, the topology, the last diagnosis, the last fault management
+procedure, or responses to faults and their circuit breaker.
 
 -o table and wide are for people; -o json and yaml print the API's own messages in protobuf JSON.
 A list has a revision: 'lofamoctl watch --after-revision' continues from it without a gap.
@@ -26,13 +26,14 @@ part, UNKNOWN no fresh evidence.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("get what? want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis or procedure")
+				return usagef("get what? want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis, procedure, responses, response ID or breaker")
 			}
-			return usagef("get %s: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis or procedure", args[0])
+			return usagef("get %s: want nodes, node NODE, links, masks, groups, events, reports, supervisors, topology, diagnosis, procedure, responses, response ID or breaker", args[0])
 		},
 	}
 	cmd.AddCommand(a.getNodesCommand(), a.getNodeCommand(), a.getLinksCommand(), a.getGroupsCommand(), a.getEventsCommand(), a.getReportsCommand(), a.getSupervisorsCommand())
 	cmd.AddCommand(a.getTopologyCommand(), a.getMasksCommand(), a.getDiagnosisCommand(), a.getProcedureCommand())
+	cmd.AddCommand(a.getResponsesCommand(), a.getResponseCommand(), a.getBreakerCommand())
 	return cmd
 }
 

@@ -362,6 +362,7 @@ func (s *Supervisor) serve() error {
 	lofamov1.RegisterReconfigureServer(s.grpc, s.api)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, s.admin())
 	lofamov1.RegisterManageServer(s.grpc, s.manage())
+	lofamov1.RegisterResponseServiceServer(s.grpc, s.responseService())
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -389,6 +390,14 @@ func (s *Supervisor) manage() *api.Manage {
 		return api.NewManage(s.api, nil)
 	}
 	return api.NewManage(s.api, s.diagnose)
+}
+
+// responseService is the service of policies and responses. A parent of regions has none.
+func (s *Supervisor) responseService() *api.Responses {
+	if s.cfg.Parent() {
+		return api.NewResponses(s.api, nil, nil)
+	}
+	return api.NewResponses(s.api, s.store, nil)
 }
 
 // serveHTTP starts metrics and health.

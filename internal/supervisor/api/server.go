@@ -99,10 +99,31 @@ func rights(method string) []pki.Role {
 			return readers
 		}
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
+	case lofamov1.ResponseService_ServiceDesc.ServiceName:
+		return responseRights(method)
 	case lofamov1.SupervisorAdmin_ServiceDesc.ServiceName:
 		return []pki.Role{pki.RoleOperator, pki.RoleSupervisor}
 	case lofamov1.Replica_ServiceDesc.ServiceName, lofamov1.Upstream_ServiceDesc.ServiceName:
 		return SupervisorsOnly(method)
+	}
+	return nil
+}
+
+// responseRights is rights for responses. Replicas pass on what people ask for.
+func responseRights(method string) []pki.Role {
+	may := func(roles []pki.Role) []pki.Role { return append(slices.Clone(roles), pki.RoleSupervisor) }
+	switch method {
+	case lofamov1.ResponseService_ApproveResponse_FullMethodName:
+		return may(approvers)
+	case lofamov1.ResponseService_DenyResponse_FullMethodName:
+		return may(deniers)
+	case lofamov1.ResponseService_ApplyPolicies_FullMethodName, lofamov1.ResponseService_DeletePolicies_FullMethodName, lofamov1.ResponseService_CancelResponse_FullMethodName,
+		lofamov1.ResponseService_RetryResponse_FullMethodName, lofamov1.ResponseService_SettleResponse_FullMethodName, lofamov1.ResponseService_CloseBreaker_FullMethodName:
+		return may(operators)
+	case lofamov1.ResponseService_CheckPolicies_FullMethodName, lofamov1.ResponseService_GetPolicy_FullMethodName, lofamov1.ResponseService_ListPolicies_FullMethodName,
+		lofamov1.ResponseService_ListResponses_FullMethodName, lofamov1.ResponseService_GetResponse_FullMethodName, lofamov1.ResponseService_WatchResponses_FullMethodName,
+		lofamov1.ResponseService_GetBreaker_FullMethodName, lofamov1.ResponseService_ListAudit_FullMethodName, lofamov1.ResponseService_ExportAudit_FullMethodName:
+		return readers
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/audit"
 )
@@ -22,6 +23,8 @@ type Service interface {
 	Responses(ctx context.Context) ([]*response.Response, response.Breaker, error)
 	// Audit returns at most limit lines from number from on, in order, on any replica.
 	Audit(ctx context.Context, from uint64, limit int) ([]AuditLine, error)
+	// AuditHead says where the audit stands, and what was cut of it, on any replica.
+	AuditHead(ctx context.Context) (store.AuditHead, error)
 	// Changed is closed at the next change of a committed record, on any replica.
 	Changed() <-chan struct{}
 }

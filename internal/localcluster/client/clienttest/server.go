@@ -124,9 +124,10 @@ func (m *Map) revision() uint64 {
 // Server is one replica.
 type Server struct {
 	lofamov1.UnimplementedFaultSupervisorServer
-	Address string
-	Admin   Admin
-	Manage  Manage
+	Address   string
+	Admin     Admin
+	Manage    Manage
+	Responses Responses
 	// Operators is guarded by mu once somebody asks.
 	Operators Operators
 	m         *Map
@@ -177,6 +178,7 @@ func Start(conf *tls.Config, address string, m *Map) (*Server, error) {
 	lofamov1.RegisterFaultSupervisorServer(s.grpc, s)
 	lofamov1.RegisterSupervisorAdminServer(s.grpc, &s.Admin)
 	lofamov1.RegisterManageServer(s.grpc, &s.Manage)
+	lofamov1.RegisterResponseServiceServer(s.grpc, &s.Responses)
 	go func() { _ = s.grpc.Serve(l) }() // ends with Stop
 	return s, nil
 }

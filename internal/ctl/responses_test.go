@@ -1,0 +1,408 @@
+package ctl
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/audit"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// auditLines is a chain of so many decisions.
+func auditLines(t *testing.T, n int) []*lofamov1.AuditLine {
+	t.Helper()
+	var out []*lofamov1.AuditLine
+	var last audit.Line
+	for i := range n {
+		d := response.Decision{At: now.Add(time.Duration(i-n) * time.Minute), Act: response.Refuses, Response: "r7-1", Policy: "drain", Target: response.Target{Node: "n1-0-1", Component: fault.ComponentMemory}, Step: "drain", Kind: response.KubernetesDrain}
+		switch i % 4 {
+		case 0:
+			d.Act, d.Step, d.Kind = response.Proposes, "", ""
+		case 1:
+			d.Reason, d.Detail = response.ReasonApproval, "0 of 2"
+		case 2:
+			d.Act, d.Subject, d.Detail = response.Approves, "approver/ann", "seen \x1b it"
+		case 3:
+			d.Act, d.Attempt = response.Starts, 2
+		}
+		l, err := audit.Chain(last, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := l.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = l
+		line := &lofamov1.AuditLine{
+			Seq: l.Seq, Line: string(b), At: timestamppb.New(d.At), Act: d.Act.String(), Response: d.Response, Policy: d.Policy, Target: d.Target.String(), Step: d.Step, Executor: string(d.Kind),
+			Attempt: uint32(d.Attempt), Subject: d.Subject, Detail: d.Detail,
+		}
+		if d.Reason != 0 {
+			line.Reason = d.Reason.String()
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// responding is a fake cluster with policies and responses.
+func responding(t *testing.T) remote {
+	t.Helper()
+	r := startRemote(t, healthy(t, "2x2x2"))
+	s := &r.server.Responses
+	docs, err := policy.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain := &lofamov1.ResponsePolicy{
+		Name: "drain", Version: 3, By: "operator/someone", At: ago(time.Hour), Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Match: `fault.component == "memory"`,
+		Steps: []string{"kubernetes.cordon", "kubernetes.drain"}, Description: "Uncorrected errors.", Document: string(docs[0].JSON),
+	}
+	alert := &lofamov1.ResponsePolicy{Name: "alert-group", Version: 1, By: "operator/someone", At: ago(48 * time.Hour), Digest: "fedcba9876543210", Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Groups: true, Steps: []string{"alertmanager"}}
+	s.Policies = &lofamov1.ListPoliciesResponse{Policies: []*lofamov1.ResponsePolicy{alert, drain}, Revision: 41}
+	s.Policy = &lofamov1.GetPolicyResponse{Policy: drain, Former: []*lofamov1.ResponsePolicy{
+		{Name: "drain", Version: 2, By: "operator/bob", At: ago(2 * time.Hour), Deleted: true},
+		{Name: "drain", Version: 1, By: "operator/ann", At: ago(3 * time.Hour), Mode: lofamov1.PolicyMode_OBSERVE_ONLY, Digest: "aaaaaaaaaaaaaaaa"},
+	}}
+	s.Applied = &lofamov1.ApplyPoliciesResponse{Revision: 42, Changes: []*lofamov1.PolicyChange{
+		{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_CREATED, Version: 1, To: lofamov1.PolicyMode_OBSERVE_ONLY},
+		{Name: "b", Kind: lofamov1.PolicyChangeKind_POLICY_REPLACED, Version: 4, From: lofamov1.PolicyMode_OBSERVE_ONLY, To: lofamov1.PolicyMode_ENFORCE, Open: 2},
+		{Name: "c", Kind: lofamov1.PolicyChangeKind_POLICY_UNCHANGED, Version: 2, From: lofamov1.PolicyMode_ENFORCE, To: lofamov1.PolicyMode_ENFORCE},
+		{Name: "d", Kind: lofamov1.PolicyChangeKind_POLICY_RELABELLED, Version: 9, From: lofamov1.PolicyMode_ENFORCE, To: lofamov1.PolicyMode_ENFORCE},
+	}}
+	s.Deleted = &lofamov1.DeletePoliciesResponse{Changes: []*lofamov1.PolicyChange{{Name: "a", Kind: lofamov1.PolicyChangeKind_POLICY_DELETED, Version: 2, From: lofamov1.PolicyMode_ENFORCE, Open: 1}}}
+	s.Is = &lofamov1.Response{
+		Id: "r7-12", Policy: "drain", Digest: "0123456789abcdef", Mode: lofamov1.PolicyMode_ENFORCE, Node: "n1-0-1", Component: "memory", FaultState: lofamov1.State_FAILED, FaultCause: lofamov1.Cause_MEMORY,
+		FaultSince: ago(10 * time.Minute), State: lofamov1.ResponseState_RESPONSE_WAITING, Reason: "approval", Detail: "1 of 2", Step: 1, ApprovalsWanted: 2, Proposed: ago(9 * time.Minute), Asked: ago(8 * time.Minute), Version: 5,
+		Approvals: []*lofamov1.ResponseApproval{{Subject: "approver/ann", At: ago(5 * time.Minute)}},
+		Steps: []*lofamov1.ResponseStep{
+			{Name: "cordon", Executor: "kubernetes.cordon", State: lofamov1.ResponseStepState_STEP_ACTED, Attempt: 1, Retries: 5, Started: ago(8 * time.Minute), Ended: ago(8 * time.Minute), Changed: true, Detail: "unschedulable"},
+			{Name: "drain", Executor: "kubernetes.drain", Parameters: map[string]string{"gracePeriod": "5m", "force": "true"}, State: lofamov1.ResponseStepState_STEP_PENDING, Retries: 1},
+		},
+	}
+	s.List = &lofamov1.ListResponsesResponse{
+		Breaker: &lofamov1.ResponseBreaker{Open: true, At: ago(time.Minute), Detail: "13 of 64 nodes went bad within 5m0s"},
+		Responses: []*lofamov1.Response{s.Is, {
+			Id: "r7-13", Policy: "alert-group", Group: "label/rack=r7", State: lofamov1.ResponseState_RESPONSE_RUNNING, Undoing: true, Proposed: ago(2 * time.Minute), Mode: lofamov1.PolicyMode_OBSERVE_ONLY,
+			Steps: []*lofamov1.ResponseStep{{Name: "alert", Executor: "alertmanager", Attempt: 3}}, FaultState: lofamov1.State_FAILED,
+		}, {
+			Id: "r7-14", Policy: "drain", Node: "n0-0-0", Component: "memory", State: lofamov1.ResponseState_RESPONSE_DONE, Step: 1, Proposed: ago(time.Hour), Closed: ago(time.Minute), Steps: []*lofamov1.ResponseStep{{Name: "cordon"}},
+		}},
+	}
+	s.Changes = []*lofamov1.WatchResponsesResponse{{Responses: s.List.GetResponses()[:1], Breaker: &lofamov1.ResponseBreaker{}}, {}, {Responses: s.List.GetResponses()[1:2], Gone: []string{"r6-2"}}}
+	s.Lines = auditLines(t, 5)
+	return r
+}
+
+func TestResponsesOutput(t *testing.T) {
+	r := responding(t)
+	open := "lofamoctl: BREAKER OPEN since 11:59:00.000: 13 of 64 nodes went bad within 5m0s: nothing but notifications begins until somebody closes it (lofamoctl response breaker close)\n"
+	for _, tc := range []struct{ name, args, stderr string }{
+		{"policies.txt", "policy get", ""},
+		{"policies-wide.txt", "policy get -o wide", ""},
+		{"policies.json", "policy get -o json", ""},
+		{"policy.txt", "policy get drain", ""},
+		{"policy.yaml", "policy get drain -o yaml", ""},
+		{"policy-apply.txt", "policy apply --defaults", ""},
+		{"policy-delete.txt", "policy delete a --dry-run", ""},
+		{"policy-defaults-one.txt", "policy defaults mask-sick-link drain-failed-memory", ""},
+		{"policy-check.txt", "policy check --defaults", ""},
+		{"responses.txt", "get responses", open},
+		{"responses-wide.txt", "get responses -o wide", open},
+		{"responses.yaml", "get responses -o yaml", ""},
+		{"response.txt", "get response r7-12", ""},
+		{"response.json", "get response r7-12 -o json", ""},
+		{"breaker.txt", "get breaker", ""},
+		{"breaker.json", "get breaker -o json", ""},
+		{"breaker-close.txt", "response breaker close --reason looked", ""},
+		{"response-approve.txt", "response approve r7-12", ""},
+		{"audit.txt", "audit", ""},
+		{"audit.json", "audit -o json", ""},
+		{"audit-export.txt", "audit export", "lofamoctl: 5 lines; the last is 5 with hash HASH\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+			want := strings.Replace(tc.stderr, "HASH", lastHash(r.server.Responses.Lines), 1)
+			if got.code != 0 || got.stderr != want {
+				t.Fatalf("exit code %d, stderr %q, want %q", got.code, got.stderr, want)
+			}
+			golden(t, tc.name, got.stdout)
+		})
+	}
+}
+
+// lastHash is the hash of the last line.
+func lastHash(lines []*lofamov1.AuditLine) string {
+	last := lines[len(lines)-1].GetLine()
+	return last[len(last)-66 : len(last)-2]
+}
+
+// TestResponsesAsked: what is asked for, word for word.
+func TestResponsesAsked(t *testing.T) {
+	r := responding(t)
+	s := &r.server.Responses
+	for _, tc := range []struct {
+		args []string
+		want string // part of the request
+	}{
+		{[]string{"policy", "apply", "--defaults", "--dry-run", "--expect", "a=3", "--expect", "b=0"}, `dry_run:true`},
+		{[]string{"policy", "delete", "a", "b", "--expect", "a=3"}, `names:"a" names:"b" expected:{key:"a" value:3}`},
+		{[]string{"policy", "get", "a", "--version", "2"}, `name:"a" version:2`},
+		{[]string{"get", "responses", "--node", "1,0,1", "--policy", "p", "--state", "waiting,FAILED", "--all", "--acting"}, `node:"1,0,1" policy:"p" states:RESPONSE_WAITING states:RESPONSE_FAILED all:true acting:true`},
+		{[]string{"response", "approve", "r7-12", "--reason", "seen"}, `approve id:"r7-12" reason:"seen"`},
+		{[]string{"response", "approve", "r7-12"}, `approve id:"r7-12"`},
+		{[]string{"response", "deny", "r7-12", "--reason", "no"}, `deny id:"r7-12" reason:"no"`},
+		{[]string{"response", "cancel", "r7-12", "--reason", "no"}, `cancel id:"r7-12" reason:"no"`},
+		{[]string{"response", "retry", "r7-12"}, `retry id:"r7-12"`},
+		{[]string{"response", "settle", "r7-12", "--happened", "--reason", "seen"}, `settle id:"r7-12" happened:true reason:"seen"`},
+		{[]string{"response", "settle", "r7-12", "--not-happened", "--reason", "seen"}, `settle id:"r7-12" reason:"seen"`},
+		{[]string{"response", "breaker", "close", "--reason", "seen"}, `close reason:"seen"`},
+		{[]string{"audit", "--from", "7", "--limit", "5"}, `audit from:7 limit:5`},
+		{[]string{"audit", "export", "--from", "3"}, `export from:3`},
+	} {
+		if got := run(t, nil, r.flags(tc.args...)...); got.code != 0 {
+			t.Errorf("%v: %+v", tc.args, got)
+		}
+		// protobuf's text varies in its white space on purpose.
+		if last := strings.ReplaceAll(s.Asked[len(s.Asked)-1], "  ", " "); !strings.Contains(last, tc.want) {
+			t.Errorf("%v: asked %s: want %s", tc.args, last, tc.want)
+		}
+	}
+}
+
+func TestResponsesRefusals(t *testing.T) {
+	r := responding(t)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		text string
+	}{
+		{[]string{"policy"}, 2, "want apply, get, check"},
+		{[]string{"policy", "aply"}, 2, "policy aply: want apply, get, check"},
+		{[]string{"policy", "apply"}, 2, "-f is missing"},
+		{[]string{"policy", "apply", "--defaults", "-f", "x"}, 2, "want one of them"},
+		{[]string{"policy", "apply", "--defaults", "--expect", "a"}, 2, `--expect "a": want NAME=VERSION`},
+		{[]string{"policy", "apply", "-f", "/no/such"}, 2, "no such file"},
+		{[]string{"policy", "get", "--version", "2"}, 2, "want the NAME"},
+		{[]string{"policy", "check", "-f", write("p.yaml", "kind: X\n")}, 1, `kind: given "X": want one of ResponsePolicy`},
+		{[]string{"policy", "delete"}, 2, "NAME is missing"},
+		{[]string{"policy", "defaults", "nonsense"}, 2, `policy "nonsense": none of that name is shipped: want one of tell-kubernetes, `},
+		{[]string{"policy", "test", "--defaults", "--since", "-1h"}, 2, "want a positive time"},
+		{[]string{"policy", "test", "--defaults", "--max-percent", "0"}, 2, "MaxPercent: given 0"},
+		{[]string{"policy", "test", "--defaults", "--events", write("e.json", `{"events": 3}`), "--topology", "x"}, 2, "e.json: not a list of events"},
+		{[]string{"policy", "test", "--defaults", "--events", write("e2.json", `{"events": [{"node":"a","component":"soul","to":"FAILED"}]}`), "--topology", write("t.yaml", "dims: 1x1x1")}, 1, "no event to replay"},
+		{[]string{"get", "responses", "--state", "dead"}, 2, `--state "dead": want approved, done,`},
+		{[]string{"get", "response"}, 2, "ID (such as r7-12) is missing"},
+		{[]string{"response"}, 2, "want approve, deny"},
+		{[]string{"response", "approve"}, 2, "ID (such as r7-12) is missing"},
+		{[]string{"response", "deny", "r7-12"}, 2, "--reason is missing"},
+		{[]string{"response", "cancel", "r7-12", "--reason", " "}, 2, "--reason is missing"},
+		{[]string{"response", "settle", "r7-12", "--reason", "x"}, 2, "want one of --happened and --not-happened"},
+		{[]string{"response", "settle", "r7-12", "--happened", "--not-happened", "--reason", "x"}, 2, "want one of --happened and --not-happened"},
+		{[]string{"response", "settle", "r7-12", "--happened"}, 2, "--reason is missing"},
+		{[]string{"response", "breaker"}, 2, "want close"},
+		{[]string{"response", "breaker", "close"}, 2, "--reason is missing"},
+		{[]string{"audit", "nonsense"}, 2, "want export, verify or nothing"},
+		{[]string{"audit", "--limit", "0"}, 2, "--limit 0"},
+		{[]string{"audit", "export", "--from", "3", "-f", "x"}, 2, "want one of them"},
+		{[]string{"audit", "verify"}, 2, "-f is missing"},
+		{[]string{"audit", "verify", "-f", write("empty", "")}, 1, "no line"},
+	} {
+		before := len(r.server.Responses.Asked)
+		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
+		}
+		if len(r.server.Responses.Asked) != before {
+			t.Errorf("%v: asked all the same", tc.args)
+		}
+	}
+	for _, tc := range []struct {
+		err  error
+		args []string
+		code int
+		text string
+	}{
+		{status.Error(codes.InvalidArgument, "policy a: spec.match: bad"), []string{"policy", "apply", "--defaults"}, 2, "policy apply: policy a: spec.match: bad"},
+		{status.Error(codes.Aborted, "approve: too late"), []string{"response", "approve", "r7-12"}, 1, "response approve: approve: too late"},
+		{status.Error(codes.NotFound, `response "r7-12": there is none`), []string{"response", "cancel", "r7-12", "--reason", "x"}, 2, "there is none"},
+		{status.Error(codes.PermissionDenied, "role viewer"), []string{"response", "retry", "r7-12"}, 1, "role viewer"},
+		{status.Error(codes.Unimplemented, "responses are switched off"), []string{"get", "responses"}, 1, "responses are switched off"},
+	} {
+		r.server.Responses.Err = tc.err
+		if got := run(t, nil, r.flags(tc.args...)...); got.code != tc.code || !strings.Contains(got.stderr, tc.text) {
+			t.Errorf("%v: %+v, want %d with %q", tc.args, got, tc.code, tc.text)
+		}
+	}
+}
+
+// TestWatchResponsesOutput: all that is there, then what changes, until the supervisor has nothing more to say.
+func TestWatchResponsesOutput(t *testing.T) {
+	r := responding(t)
+	r.server.Responses.Err = status.Error(codes.Unavailable, "stopping")
+	for _, tc := range []struct{ name, args string }{{"responses-watch.txt", "get responses -w"}, {"responses-watch.json", "get responses -w -o json"}} {
+		got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+		if got.code != 1 || !strings.Contains(got.stderr, "stopping") {
+			t.Errorf("%+v", got)
+		}
+		golden(t, tc.name, got.stdout)
+	}
+}
+
+// TestAuditFile: an export goes on where the file ends, whatever that is, and verify finds what was done to it.
+func TestAuditFile(t *testing.T) {
+	r := responding(t)
+	file := filepath.Join(t.TempDir(), "audit.jsonl")
+	all := auditLines(t, 12)
+	export := func(lines []*lofamov1.AuditLine) result {
+		t.Helper()
+		r.server.Responses.Lines = lines
+		return run(t, nil, r.flags("audit", "export", "-f", file)...)
+	}
+	if got := export(all[:5]); got.code != 0 || !strings.Contains(got.stderr, "5 lines; the last is 5") {
+		t.Fatalf("%+v", got)
+	}
+	// The last write was cut off.
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(all[5].GetLine()[:40]); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := export(all[5:]); got.code != 0 || !strings.Contains(got.stderr, "7 lines; the last is 12") {
+		t.Fatalf("%+v", got)
+	}
+	if asked := r.server.Responses.Asked; !strings.Contains(asked[len(asked)-1], "from:6") {
+		t.Errorf("asked %s", asked[len(asked)-1])
+	}
+	verify := func(args ...string) result {
+		return run(t, nil, append([]string{"audit", "verify", "-f", file}, args...)...)
+	}
+	if got := verify("--hash", lastHash(all)); got.code != 0 || got.stdout != fmt.Sprintf("12 lines in order, 1 to 12; the last has hash %s\n", lastHash(all)) {
+		t.Errorf("%+v", got)
+	}
+	if got := verify("--hash", strings.Repeat("0", 64)); got.code != 1 || !strings.Contains(got.stderr, "line 12, the last, has hash") {
+		t.Errorf("%+v", got)
+	}
+	if got := export(all[7:9]); got.code != 1 || !strings.Contains(got.stderr, "audit line 8: it comes after line 12") {
+		t.Errorf("supervisors with another audit: %+v", got)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(string(b), "approver/ann", "approver/bob", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := verify(); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") {
+		t.Errorf("%+v", got)
+	}
+	if got := export(all[11:]); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") {
+		t.Errorf("a file that was changed is gone on with: %+v", got)
+	}
+}
+
+// TestChangedAuditIsSaid: what a supervisor shows is checked too.
+func TestChangedAuditIsSaid(t *testing.T) {
+	r := responding(t)
+	l := r.server.Responses.Lines[2]
+	l.Line = strings.Replace(l.GetLine(), "approver/ann", "approver/bob", 1)
+	for _, args := range [][]string{{"audit"}, {"audit", "-o", "json"}, {"audit", "export"}} {
+		if got := run(t, nil, r.flags(args...)...); got.code != 1 || !strings.Contains(got.stderr, "audit line 3: its hash is") || got.stdout == "" {
+			t.Errorf("%v: %+v", args, got)
+		}
+	}
+}
+
+// recording is a fault of a memory that stays, another that goes, and a rack.
+func recording() []*lofamov1.Event {
+	ev := func(at time.Duration, node, component string, to lofamov1.State, cause lofamov1.Cause) *lofamov1.Event {
+		return &lofamov1.Event{
+			Kind: lofamov1.EventKind_COMPONENT_CHANGED, Node: node, Component: component, To: to, Cause: cause, Time: timestamppb.New(now.Add(at - time.Hour)), Observer: node + "/host",
+		}
+	}
+	group := &lofamov1.Event{
+		Kind: lofamov1.EventKind_GROUP_CHANGED, To: lofamov1.State_FAILED, Time: timestamppb.New(now.Add(5*time.Minute - time.Hour)),
+		Group: &lofamov1.Group{Id: "label/rack=r0", Kind: lofamov1.GroupKind_LABEL, State: lofamov1.State_FAILED, Cause: lofamov1.Cause_NODE, Members: []string{"n0-0-0"}, Size: 1, Of: 2, Since: ago(55 * time.Minute)},
+	}
+	return []*lofamov1.Event{
+		ev(0, "n0-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY), ev(time.Minute, "n1-0-0", "memory", lofamov1.State_FAILED, lofamov1.Cause_MEMORY),
+		ev(10*time.Second, "n1-0-0", "soul", lofamov1.State_FAILED, lofamov1.Cause_MEMORY), ev(90*time.Second, "n1-0-0", "memory", lofamov1.State_NORMAL, lofamov1.Cause_NONE),
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(now.Add(2*time.Minute - time.Hour))},
+		{Kind: lofamov1.EventKind_MAINTENANCE_CHANGED, Node: "n1-0-0", Time: timestamppb.New(now.Add(3*time.Minute - time.Hour)), Ended: true},
+		{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "p"}, group,
+	}
+}
+
+func TestPolicyTest(t *testing.T) {
+	m := healthy(t, "2x1x1")
+	for i, ev := range recording() {
+		m.Commit(uint64(i+2), ev)
+	}
+	r := startRemote(t, m)
+	r.server.Operators.Topology = someTopology()
+	for _, tc := range []struct{ name, args string }{
+		{"policy-test.txt", "policy test --defaults --enforce"},
+		{"policy-test-observe.txt", "policy test --defaults --since 59m30s"},
+		{"policy-test.json", "policy test --defaults --enforce --approvals 2 --approve ann,bob -o json"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := run(t, nil, r.flags(strings.Fields(tc.args)...)...)
+			if got.code != 0 || got.stderr != "lofamoctl: 1 event that cannot be read, left out\n" {
+				t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
+			}
+			golden(t, tc.name, got.stdout)
+		})
+	}
+	// The same from files, without any supervisor.
+	dir := t.TempDir()
+	for file, args := range map[string]string{"events": "get events -o yaml", "topology": "get topology -o json"} {
+		printed := run(t, nil, r.flags(strings.Fields(args)...)...)
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(printed.stdout), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := run(t, nil, "policy", "test", "--defaults", "--enforce", "--events", filepath.Join(dir, "events"), "--topology", filepath.Join(dir, "topology"))
+	if got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	golden(t, "policy-test.txt", got.stdout)
+}
+
+// TestPolicyOffline: check and defaults ask nobody.
+func TestPolicyOffline(t *testing.T) {
+	if got := run(t, nil, "policy", "check", "--defaults"); got.code != 0 {
+		t.Errorf("%+v", got)
+	}
+	got := run(t, nil, "policy", "defaults")
+	if got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	docs, err := policy.Parse([]byte(got.stdout))
+	if err != nil || len(docs) < 8 {
+		t.Errorf("%d policies are printed, %v", len(docs), err)
+	}
+}

@@ -1,0 +1,167 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// respond asks one supervisor after the other for what it knows of responses, until one answers.
+func respond[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (answer T, err error) {
+	err = c.atOne(ctx, func(conn *grpc.ClientConn) error {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.TryTimeout)
+		defer cancel()
+		answer, err = ask(ctx, lofamov1.NewResponseServiceClient(conn))
+		return err
+	})
+	return answer, err
+}
+
+// tell has one supervisor after the other pass on what a person asks of responses, until one says what came of it.
+func tell[T any](ctx context.Context, c *Client, ask func(context.Context, lofamov1.ResponseServiceClient) (T, error)) (T, error) {
+	return changeBy(ctx, c, func(ctx context.Context, conn grpc.ClientConnInterface) (T, error) {
+		return ask(ctx, lofamov1.NewResponseServiceClient(conn))
+	})
+}
+
+// ApplyPolicies puts policies in force.
+func (c *Client) ApplyPolicies(ctx context.Context, req *lofamov1.ApplyPoliciesRequest) (*lofamov1.ApplyPoliciesResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ApplyPoliciesResponse, error) {
+		return s.ApplyPolicies(ctx, req)
+	})
+}
+
+// DeletePolicies withdraws policies.
+func (c *Client) DeletePolicies(ctx context.Context, req *lofamov1.DeletePoliciesRequest) (*lofamov1.DeletePoliciesResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DeletePoliciesResponse, error) {
+		return s.DeletePolicies(ctx, req)
+	})
+}
+
+// ListPolicies returns the policies in force.
+func (c *Client) ListPolicies(ctx context.Context) (*lofamov1.ListPoliciesResponse, error) {
+	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListPoliciesResponse, error) {
+		return s.ListPolicies(ctx, &lofamov1.ListPoliciesRequest{})
+	})
+}
+
+// GetPolicy returns one policy with its history.
+func (c *Client) GetPolicy(ctx context.Context, req *lofamov1.GetPolicyRequest) (*lofamov1.GetPolicyResponse, error) {
+	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.GetPolicyResponse, error) {
+		return s.GetPolicy(ctx, req)
+	})
+}
+
+// ListResponses returns responses.
+func (c *Client) ListResponses(ctx context.Context, req *lofamov1.ListResponsesRequest) (*lofamov1.ListResponsesResponse, error) {
+	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListResponsesResponse, error) {
+		return s.ListResponses(ctx, req)
+	})
+}
+
+// GetResponse returns one response.
+func (c *Client) GetResponse(ctx context.Context, id string) (*lofamov1.Response, error) {
+	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.Response, error) {
+		return s.GetResponse(ctx, &lofamov1.GetResponseRequest{Id: id})
+	})
+}
+
+// WatchResponses calls each with the responses that pass the filter, then with those that change. When the supervisor falls away another one
+// is asked, and says all anew. An error of each ends it.
+func (c *Client) WatchResponses(ctx context.Context, filter *lofamov1.ListResponsesRequest, each func(*lofamov1.WatchResponsesResponse) error) error {
+	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
+		stream, err := lofamov1.NewResponseServiceClient(conn).WatchResponses(ctx, &lofamov1.WatchResponsesRequest{Filter: filter})
+		for err == nil {
+			var r *lofamov1.WatchResponsesResponse
+			if r, err = stream.Recv(); err == nil {
+				if err := each(r); err != nil {
+					return begunError{err}
+				}
+			}
+		}
+		return err
+	})
+}
+
+// ApproveResponse is a word for a response.
+func (c *Client) ApproveResponse(ctx context.Context, req *lofamov1.ApproveResponseRequest) (*lofamov1.ApproveResponseResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ApproveResponseResponse, error) {
+		return s.ApproveResponse(ctx, req)
+	})
+}
+
+// DenyResponse is one against it.
+func (c *Client) DenyResponse(ctx context.Context, req *lofamov1.DenyResponseRequest) (*lofamov1.DenyResponseResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.DenyResponseResponse, error) {
+		return s.DenyResponse(ctx, req)
+	})
+}
+
+// CancelResponse ends a response, and has put back what it did.
+func (c *Client) CancelResponse(ctx context.Context, req *lofamov1.CancelResponseRequest) (*lofamov1.CancelResponseResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CancelResponseResponse, error) {
+		return s.CancelResponse(ctx, req)
+	})
+}
+
+// RetryResponse begins a response anew.
+func (c *Client) RetryResponse(ctx context.Context, req *lofamov1.RetryResponseRequest) (*lofamov1.RetryResponseResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.RetryResponseResponse, error) {
+		return s.RetryResponse(ctx, req)
+	})
+}
+
+// SettleResponse says what became of a step.
+func (c *Client) SettleResponse(ctx context.Context, req *lofamov1.SettleResponseRequest) (*lofamov1.SettleResponseResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.SettleResponseResponse, error) {
+		return s.SettleResponse(ctx, req)
+	})
+}
+
+// GetBreaker returns the circuit breaker.
+func (c *Client) GetBreaker(ctx context.Context) (*lofamov1.ResponseBreaker, error) {
+	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ResponseBreaker, error) {
+		return s.GetBreaker(ctx, &lofamov1.GetBreakerRequest{})
+	})
+}
+
+// CloseBreaker closes it.
+func (c *Client) CloseBreaker(ctx context.Context, req *lofamov1.CloseBreakerRequest) (*lofamov1.CloseBreakerResponse, error) {
+	return tell(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.CloseBreakerResponse, error) {
+		return s.CloseBreaker(ctx, req)
+	})
+}
+
+// ListAudit returns lines of the audit.
+func (c *Client) ListAudit(ctx context.Context, req *lofamov1.ListAuditRequest) (*lofamov1.ListAuditResponse, error) {
+	return respond(ctx, c, func(ctx context.Context, s lofamov1.ResponseServiceClient) (*lofamov1.ListAuditResponse, error) {
+		return s.ListAudit(ctx, req)
+	})
+}
+
+// ExportAudit calls each with lines of the audit, in order. When the supervisor falls away another one goes on after the last line. An error of each
+// ends it.
+func (c *Client) ExportAudit(ctx context.Context, req *lofamov1.ExportAuditRequest, each func([]*lofamov1.AuditLine) error) error {
+	from := req.GetFrom()
+	return c.atOne(ctx, func(conn *grpc.ClientConn) error {
+		stream, err := lofamov1.NewResponseServiceClient(conn).ExportAudit(ctx, &lofamov1.ExportAuditRequest{From: from, Follow: req.GetFollow()})
+		for err == nil {
+			var r *lofamov1.ExportAuditResponse
+			if r, err = stream.Recv(); err != nil || len(r.GetLines()) == 0 {
+				continue
+			}
+			if err := each(r.GetLines()); err != nil {
+				return begunError{err}
+			}
+			from = r.GetLines()[len(r.GetLines())-1].GetSeq() + 1
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	})
+}

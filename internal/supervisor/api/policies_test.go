@@ -1,0 +1,313 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"google.golang.org/grpc/codes"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/embedded"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// leading commits what operators change, as the engine does while it leads.
+type leading struct{ w store.Committer }
+
+func (l leading) Change(ctx context.Context, change func(store.Topology) ([]store.Write, error)) (uint64, error) {
+	writes, err := change(store.Topology{})
+	if err != nil {
+		return 0, err
+	}
+	var rev uint64
+	for _, w := range writes {
+		if rev, err = l.w.Commit(ctx, w.Batch()); err != nil {
+			return 0, err
+		}
+	}
+	return rev, nil
+}
+
+// onEtcd is the service on a real store.
+func onEtcd(t *testing.T, m *memory) (*Responses, *store.Etcd) {
+	t.Helper()
+	c := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	s := store.NewEtcd(c, store.Options{MaxOps: embedded.MaxTxnOps})
+	session, err := concurrency.NewSession(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = session.Close() })
+	e := concurrency.NewElection(session, store.ElectionPrefix)
+	if err := e.Campaign(t.Context(), "s1"); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := s.Load(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Writer(store.Fence{Key: e.Key(), Rev: e.Rev()}, store.Meta{Cluster: "test"}, snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := responsesOf(t, m, alone{})
+	r.policies, r.s.cfg.Operators = s, leading{w}
+	return r, s
+}
+
+// document is a policy that taints; edit pairs replace text in it.
+func document(name string, edit ...string) string {
+	return strings.NewReplacer(edit...).Replace(fmt.Sprintf(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: %s}
+spec:
+  description: one of a test
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: taint, executor: kubernetes.taint, parameters: {key: %s, effect: NoSchedule}}
+`, name, name))
+}
+
+// said is what becomes of policies, in one line.
+func said(changes []*lofamov1.PolicyChange) string {
+	var out []string
+	for _, c := range changes {
+		s := fmt.Sprintf("%s %s %d %s→%s", c.GetName(), strings.TrimPrefix(c.GetKind().String(), "POLICY_"), c.GetVersion(), short(c.GetFrom()), short(c.GetTo()))
+		if c.GetOpen() > 0 {
+			s += fmt.Sprintf(" %d open", c.GetOpen())
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, ", ")
+}
+
+func short(m lofamov1.PolicyMode) string {
+	if m == lofamov1.PolicyMode_POLICY_MODE_UNSPECIFIED {
+		return "-"
+	}
+	return m.String()
+}
+
+func TestApplyPolicies(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	apply := func(want string, req *lofamov1.ApplyPoliciesRequest) uint64 {
+		t.Helper()
+		resp, err := r.ApplyPolicies(ann, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := said(resp.GetChanges()); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+		return resp.GetRevision()
+	}
+	both := document("b") + "---" + document("a")
+	apply("b CREATED 1 -→OBSERVE_ONLY, a CREATED 1 -→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: both, DryRun: true})
+	if list, err := r.ListPolicies(ann, nil); err != nil || len(list.GetPolicies()) != 0 {
+		t.Errorf("after a dry run: %v, %v", list, err)
+	}
+	rev := apply("b CREATED 1 -→OBSERVE_ONLY, a CREATED 1 -→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: both, Expected: map[string]uint64{"a": 0}})
+	if again := apply("b UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY, a UNCHANGED 1 OBSERVE_ONLY→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: both}); again != 0 && again < rev {
+		t.Errorf("revision %d after %d", again, rev)
+	}
+	apply("a RELABELLED 2 OBSERVE_ONLY→OBSERVE_ONLY", &lofamov1.ApplyPoliciesRequest{Documents: document("a", "{name: a}", "{name: a, labels: {team: x}}")})
+	apply("a REPLACED 3 OBSERVE_ONLY→ENFORCE", &lofamov1.ApplyPoliciesRequest{Documents: document("a", "description: one of a test", "mode: enforce"), Expected: map[string]uint64{"a": 2}})
+
+	list, err := r.ListPolicies(callOf(t, pki.RoleViewer, "eve"), nil)
+	if err != nil || len(list.GetPolicies()) != 2 || list.GetRevision() < rev {
+		t.Fatalf("%v, %v", list, err)
+	}
+	if p := list.GetPolicies()[0]; p.GetName() != "a" || p.GetVersion() != 3 || p.GetBy() != "operator/ann" || p.GetMode() != lofamov1.PolicyMode_ENFORCE || len(p.GetDigest()) != 16 || p.GetAt() == nil ||
+		strings.Join(p.GetSteps(), " ") != "kubernetes.taint" || !strings.Contains(p.GetDocument(), `"mode":"enforce"`) || !strings.HasPrefix(p.GetMatch(), "fault.component") {
+		t.Errorf("%v", p)
+	}
+	got, err := r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a"})
+	if err != nil || got.GetPolicy().GetVersion() != 3 || len(got.GetFormer()) != 2 || got.GetFormer()[0].GetVersion() != 2 || got.GetFormer()[0].GetDocument() != "" || got.GetFormer()[1].GetDigest() == "" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a", Version: 1}); err != nil || got.GetPolicy().GetVersion() != 1 || !strings.Contains(got.GetPolicy().GetDocument(), "one of a test") {
+		t.Errorf("%v, %v", got, err)
+	}
+	events, _, err := s.Events(t.Context(), 0, 0, nil)
+	if err != nil || len(events) != 4 {
+		t.Fatalf("%v, %v", events, err)
+	}
+	if ev := events[3]; ev.GetKind() != lofamov1.EventKind_POLICY_CHANGED || ev.GetPolicy() != "a" || ev.GetObserver() != "operator/ann" || ev.GetEnded() ||
+		ev.GetReason() != "policy a replaced, observe-only before, enforce now, version 3" || ev.GetTime() == nil {
+		t.Errorf("%v", ev)
+	}
+}
+
+func TestApplyPoliciesRefuses(t *testing.T) {
+	r, _ := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a")}); err != nil {
+		t.Fatal(err)
+	}
+	long := document("a", "one of a test", strings.Repeat("x", 1000), "kubernetes.taint", "kubernetes.nonsense")
+	for _, tc := range []struct {
+		ctx  context.Context
+		req  *lofamov1.ApplyPoliciesRequest
+		code codes.Code
+		text string
+	}{
+		{callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApplyPoliciesRequest{Documents: document("b")}, codes.PermissionDenied, "want operator"},
+		{ann, &lofamov1.ApplyPoliciesRequest{}, codes.InvalidArgument, "given no document"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a", "kubernetes.taint", "kubernetes.paint")}, codes.InvalidArgument, `spec.steps[0].executor: given "kubernetes.paint": want one of`},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: long + strings.Repeat("---"+strings.ReplaceAll(long, "name: a", "nome: b"), 20)}, codes.InvalidArgument, "policy check says all"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a")}, codes.InvalidArgument, "policy a: spec.match: the same condition and the same steps as policy b"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b", "key: b", "key: a"), DryRun: true}, codes.InvalidArgument, "the same condition"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a"), Expected: map[string]uint64{"a": 4}}, codes.Aborted, "policy a: it is at version 1 and 4 is expected"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b"), Expected: map[string]uint64{"b": 1}}, codes.Aborted, "policy b: it is at version 0 and 1 is expected"},
+		{ann, &lofamov1.ApplyPoliciesRequest{Documents: document("b"), Expected: map[string]uint64{"a": 1}}, codes.InvalidArgument, `expected: given "a": want names`},
+	} {
+		_, err := r.ApplyPolicies(tc.ctx, tc.req)
+		refused(t, fmt.Sprintf("%.300s", tc.req), err, tc.code, tc.text)
+	}
+	r.s.cfg.MaxOps = 20
+	var many []string
+	for i := range 6 {
+		many = append(many, document(fmt.Sprintf("p%d", i)))
+	}
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: strings.Join(many, "---")}); err != nil {
+		t.Errorf("6 policies: %v", err)
+	}
+	many = append(many, document("p6"), document("p7"), document("p8"), document("p9"))
+	for i := range many {
+		many[i] = strings.Replace(many[i], "one of a test", "another one", 1)
+	}
+	_, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: strings.Join(many, "---")})
+	refused(t, "more than the store takes", err, codes.InvalidArgument, "policies: given 10 that change, which take 27 operations")
+}
+
+func TestCheckPolicies(t *testing.T) {
+	m := newMemory(t, twoApprovals)
+	waiting(t, m)
+	r, _ := onEtcd(t, m)
+	ann := callOf(t, pki.RoleOperator, "ann")
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: twoApprovals}); err != nil {
+		t.Fatal(err)
+	}
+	check := func(documents string) *lofamov1.CheckPoliciesResponse {
+		t.Helper()
+		resp, err := r.CheckPolicies(callOf(t, pki.RoleViewer, "eve"), &lofamov1.CheckPoliciesRequest{Documents: documents})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	resp := check(strings.Replace(twoApprovals, "approvals: 2", "approvals: 1", 1) + "---" + document("new"))
+	if got := said(resp.GetChanges()); got != "drain REPLACED 2 ENFORCE→ENFORCE 1 open, new CREATED 1 -→OBSERVE_ONLY" || len(resp.GetErrors()) > 0 {
+		t.Errorf("%s, %v", got, resp.GetErrors())
+	}
+	resp = check(document("a", "NoSchedule", "NoThing", "timeout", "x") + "---" + document("b", "spec:", "specs:"))
+	if len(resp.GetErrors()) < 3 || len(resp.GetChanges()) > 0 || !strings.Contains(resp.GetErrors()[0], `policy a: spec.steps[0].parameters.effect: given "NoThing"`) {
+		t.Errorf("%q", resp.GetErrors())
+	}
+	if resp = check(strings.Replace(twoApprovals, "name: drain}", "name: twin}", 1)); len(resp.GetErrors()) != 1 || !strings.Contains(resp.GetErrors()[0], "the same steps") {
+		t.Errorf("%q", resp.GetErrors())
+	}
+}
+
+func TestDeletePolicies(t *testing.T) {
+	m := newMemory(t, twoApprovals)
+	waiting(t, m)
+	r, s := onEtcd(t, m)
+	ann := callOf(t, pki.RoleOperator, "ann")
+	if _, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: twoApprovals + "---" + document("a") + "---" + document("b")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		ctx  context.Context
+		req  *lofamov1.DeletePoliciesRequest
+		code codes.Code
+		text string // of the error; or what was done
+	}{
+		{ann, &lofamov1.DeletePoliciesRequest{}, codes.InvalidArgument, "names: given 0: want 1 to 200"},
+		{callOf(t, pki.RoleApprover, "ann"), &lofamov1.DeletePoliciesRequest{Names: []string{"a"}}, codes.PermissionDenied, "want operator"},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a", "x", "y"}}, codes.NotFound, `there is no policy "x", "y": nothing was changed`},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a"}, Expected: map[string]uint64{"a": 2}}, codes.Aborted, "it is at version 1"},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"drain", "a", "a"}, DryRun: true}, codes.OK, "drain DELETED 2 ENFORCE→- 1 open, a DELETED 2 OBSERVE_ONLY→-"},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"drain", "a", "a"}}, codes.OK, "drain DELETED 2 ENFORCE→- 1 open, a DELETED 2 OBSERVE_ONLY→-"},
+		{ann, &lofamov1.DeletePoliciesRequest{Names: []string{"a"}}, codes.NotFound, `there is no policy "a"`},
+	} {
+		resp, err := r.DeletePolicies(tc.ctx, tc.req)
+		if tc.code != codes.OK {
+			refused(t, tc.req.String(), err, tc.code, tc.text)
+		} else if got := said(resp.GetChanges()); err != nil || got != tc.text {
+			t.Errorf("%v: %s, %v\nwant %s", tc.req, got, err, tc.text)
+		}
+	}
+	_, err := r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a"})
+	refused(t, "one that was withdrawn", err, codes.NotFound, `policy "a": it was withdrawn: version 2 was the last`)
+	_, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "x"})
+	refused(t, "one that never was", err, codes.NotFound, `policy "x": there is none`)
+	_, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "b", Version: 9})
+	refused(t, "a version that is not", err, codes.NotFound, "version 9: there is none")
+	_, err = r.GetPolicy(ann, &lofamov1.GetPolicyRequest{})
+	refused(t, "no name", err, codes.InvalidArgument, "name: given nothing")
+	if got, err := r.GetPolicy(ann, &lofamov1.GetPolicyRequest{Name: "a", Version: 2}); err != nil || !got.GetPolicy().GetDeleted() || got.GetPolicy().GetDocument() != "" {
+		t.Errorf("%v, %v", got, err)
+	}
+	events, _, err := s.Events(t.Context(), 0, 0, nil)
+	if err != nil || !events[len(events)-1].GetEnded() {
+		t.Errorf("%v, %v", events, err)
+	}
+}
+
+// TestUnreadablePolicy: what another version has stored is shown as what cannot be read, and can be replaced.
+func TestUnreadablePolicy(t *testing.T) {
+	r, s := onEtcd(t, newMemory(t, twoApprovals))
+	ann := callOf(t, pki.RoleOperator, "ann")
+	set, err := s.PolicySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := set.Write([]store.StoredPolicy{{Name: "a", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)}, {Name: "b", JSON: []byte(`{"apiVersion":"lofamo.io/v7"}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.s.cfg.Operators.Change(t.Context(), func(store.Topology) ([]store.Write, error) { return []store.Write{w}, nil }); err != nil {
+		t.Fatal(err)
+	}
+	list, err := r.ListPolicies(ann, nil)
+	if err != nil || len(list.GetPolicies()) != 2 || !strings.Contains(list.GetPolicies()[0].GetDescription(), "cannot read it") || list.GetPolicies()[0].GetMode() != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	resp, err := r.ApplyPolicies(ann, &lofamov1.ApplyPoliciesRequest{Documents: document("a")})
+	if got := said(resp.GetChanges()); err != nil || got != "a REPLACED 2 -→OBSERVE_ONLY" {
+		t.Errorf("%s, %v", got, err)
+	}
+	del, err := r.DeletePolicies(ann, &lofamov1.DeletePoliciesRequest{Names: []string{"b"}})
+	if got := said(del.GetChanges()); err != nil || got != "b DELETED 2 -→-" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
+
+// TestProtoResponse: every state, step state and mode has its name.
+func TestProtoResponse(t *testing.T) {
+	for s := response.Proposed; s <= response.Expired; s++ {
+		if got := protoResponseState(s).String(); got != "RESPONSE_"+strings.ToUpper(s.String()) {
+			t.Errorf("%s is %s", s, got)
+		}
+	}
+	for s := response.Pending; s <= response.PutBack; s++ {
+		got := protoResponse(&response.Response{Steps: []response.StepRecord{{State: s}}}).GetSteps()[0].GetState().String()
+		if strings.TrimPrefix(got, "STEP_") != strings.ReplaceAll(strings.ToUpper(s.String()), " ", "_") {
+			t.Errorf("%s is %s", s, got)
+		}
+	}
+	g := protoResponse(&response.Response{Target: response.Target{Group: "label/rack=r7"}, FaultState: fault.Failed, FaultCause: fault.CauseNode, Undo: response.Undo{OnRecovery: true}})
+	if g.GetComponent() != "" || g.GetGroup() != "label/rack=r7" || g.GetFaultState() != lofamov1.State_FAILED || g.GetFaultCause() != lofamov1.Cause_NODE || g.GetUndoAfter() == nil || g.GetClosed() != nil {
+		t.Errorf("%v", g)
+	}
+}

@@ -1,0 +1,254 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// A policy of responses has one key while it is in force, and one for each former version. The head is renewed with every change, so that
+// one of any policy is guarded against one of any other: what may stand side by side is judged of all together.
+const (
+	keyPolicies       = Prefix + "policies/"
+	keyPolicyHead     = keyPolicies + "head"
+	keyPolicyCurrent  = keyPolicies + "current/"
+	keyPolicyFormer   = keyPolicies + "former/"
+	policyVersionForm = "%020d"
+)
+
+// Bounds of what is kept of policies.
+const (
+	// MaxFormer is how many versions before the one in force are kept of one policy.
+	MaxFormer = 20
+	// MaxFormerAll is how many are kept of all policies, those that are gone included.
+	MaxFormerAll = 2000
+	// MaxPolicyJSON bounds one document, in bytes.
+	MaxPolicyJSON = 64 << 10
+)
+
+// StoredPolicy is one version of a policy.
+type StoredPolicy struct {
+	Name    string
+	Version uint64 // from 1, by one with every change
+	JSON    []byte // the whole document; of a withdrawal none
+	By      string // who put it in force, "ROLE/NAME"
+	At      time.Time
+	Deleted bool // a former version only: it was withdrawn by it
+}
+
+// storedPolicy is the value of its key.
+type storedPolicy struct {
+	Version  uint64          `json:"version"`
+	Document json.RawMessage `json:"document,omitempty"`
+	By       string          `json:"by"`
+	At       time.Time       `json:"at"`
+	Deleted  bool            `json:"deleted,omitempty"`
+}
+
+func (p StoredPolicy) put(key string) (KV, error) {
+	value, err := json.Marshal(storedPolicy{p.Version, p.JSON, p.By, p.At.UTC(), p.Deleted})
+	if err != nil {
+		return KV{}, fmt.Errorf("encode policy %s, version %d: %w", p.Name, p.Version, err)
+	}
+	return KV{key, value}, nil
+}
+
+func decodePolicy(name string, kv *mvccpb.KeyValue) (StoredPolicy, error) {
+	var v storedPolicy
+	if err := json.Unmarshal(kv.Value, &v); err != nil {
+		return StoredPolicy{}, fmt.Errorf("read %s: %w", kv.Key, err)
+	}
+	return StoredPolicy{name, v.Version, v.Document, v.By, v.At, v.Deleted}, nil
+}
+
+func decodePolicies(kvs []*mvccpb.KeyValue) ([]StoredPolicy, error) {
+	var out []StoredPolicy
+	for _, kv := range kvs {
+		p, err := decodePolicy(strings.TrimPrefix(string(kv.Key), keyPolicyCurrent), kv)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func formerKey(name string, version uint64) string {
+	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
+}
+
+// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes.
+func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
+	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil {
+		return nil, 0, fmt.Errorf("read policies from the store: %w", err)
+	}
+	out, err := decodePolicies(resp.Kvs)
+	return out, uint64(resp.Header.Revision), err
+}
+
+// WatchPolicies calls each with the policies in force and the revision at which they are so, as far as the replica's own copy goes, at
+// first and after every change. It returns when the context ends or the watch breaks.
+func (s *Etcd) WatchPolicies(ctx context.Context, each func([]StoredPolicy, uint64)) error {
+	return s.follow(ctx, "policies", keyPolicyHead, nil, func() error {
+		policies, rev, err := s.Policies(ctx)
+		if err == nil {
+			each(policies, rev)
+		}
+		return err
+	})
+}
+
+// PolicyHistory returns the former versions of a policy that are kept, newest first, by the replica's own copy.
+func (s *Etcd) PolicyHistory(ctx context.Context, name string) ([]StoredPolicy, error) {
+	resp, err := s.c.Get(ctx, keyPolicyFormer+name+"/", clientv3.WithPrefix(), clientv3.WithSerializable(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	if err != nil {
+		return nil, fmt.Errorf("read the former versions of policy %s from the store: %w", name, err)
+	}
+	var out []StoredPolicy
+	for _, kv := range resp.Kvs {
+		p, err := decodePolicy(name, kv)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// PolicySet is what there is of policies, as a change begins with it.
+type PolicySet struct {
+	Policies []StoredPolicy // in force, by name
+	Revision uint64         // of the store
+
+	head   uint64   // revision of the head
+	former []string // keys, the one that was written longest ago first
+}
+
+// PolicySet reads the policies by the word of a quorum.
+func (s *Etcd) PolicySet(ctx context.Context) (PolicySet, error) {
+	resp, err := s.c.Txn(ctx).Then(
+		clientv3.OpGet(keyPolicyHead, clientv3.WithKeysOnly()), clientv3.OpGet(keyPolicyCurrent, clientv3.WithPrefix()),
+		clientv3.OpGet(keyPolicyFormer, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortAscend)),
+	).Commit()
+	if err != nil {
+		return PolicySet{}, fmt.Errorf("read policies from the store: %w", err)
+	}
+	set := PolicySet{Revision: uint64(resp.Header.Revision)}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		set.head = uint64(kv.ModRevision)
+	}
+	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+		set.former = append(set.former, string(kv.Key))
+	}
+	set.Policies, err = decodePolicies(resp.Responses[1].GetResponseRange().Kvs)
+	return set, err
+}
+
+// Of returns a policy in force.
+func (p PolicySet) Of(name string) (StoredPolicy, bool) {
+	i, ok := slices.BinarySearchFunc(p.Policies, name, func(s StoredPolicy, name string) int { return strings.Compare(s.Name, name) })
+	if !ok {
+		return StoredPolicy{}, false
+	}
+	return p.Policies[i], true
+}
+
+// Next is the version that a policy has after its next change. One that is gone goes on with its numbers, as long as they are kept.
+func (p PolicySet) Next(name string) uint64 {
+	if now, ok := p.Of(name); ok {
+		return now.Version + 1
+	}
+	next := uint64(1)
+	for _, key := range p.formerOf(name) {
+		if v, err := strconv.ParseUint(key[strings.LastIndexByte(key, '/')+1:], 10, 64); err == nil {
+			next = max(next, v+1)
+		}
+	}
+	return next
+}
+
+// formerOf are the keys of a policy's former versions, oldest first.
+func (p PolicySet) formerOf(name string) []string {
+	var out []string
+	for _, key := range p.former {
+		if strings.HasPrefix(key, keyPolicyFormer+name+"/") {
+			out = append(out, key)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Write returns what puts policies in force, and with Deleted withdraws them; each name once. It fails with ErrConflict when anybody has
+// changed a policy since the set was read. Versions are given here.
+func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
+	w := Write{Guards: []Guard{{keyPolicyHead, p.head}}}
+	dropped := map[string]bool{}
+	drop := func(key string) {
+		if !dropped[key] {
+			dropped[key] = true
+			w.Deletes = append(w.Deletes, key)
+		}
+	}
+	kept := len(p.former)
+	for _, c := range changes {
+		c.Version = p.Next(c.Name)
+		was, before := p.Of(c.Name)
+		former := p.formerOf(c.Name)
+		if before {
+			kv, err := was.put(formerKey(c.Name, was.Version))
+			if err != nil {
+				return Write{}, err
+			}
+			w.Puts = append(w.Puts, kv)
+			kept++
+			former = append(former, kv.Key)
+		}
+		key := keyPolicyCurrent + c.Name
+		if c.Deleted {
+			if !before {
+				return Write{}, fmt.Errorf("policy %s: there is none to withdraw", c.Name)
+			}
+			c.JSON = nil
+			w.Deletes = append(w.Deletes, key)
+			key = formerKey(c.Name, c.Version)
+			kept++
+			former = append(former, key)
+		} else if n := len(c.JSON); n == 0 || n > MaxPolicyJSON {
+			return Write{}, fmt.Errorf("policy %s: given a document of %d bytes: want 1 to %d", c.Name, n, MaxPolicyJSON)
+		}
+		kv, err := c.put(key)
+		if err != nil {
+			return Write{}, err
+		}
+		w.Puts = append(w.Puts, kv)
+		for _, old := range former[:max(0, len(former)-MaxFormer)] {
+			drop(old)
+			kept--
+		}
+	}
+	for _, key := range p.former {
+		if kept <= MaxFormerAll {
+			break
+		}
+		if !dropped[key] {
+			drop(key)
+			kept--
+		}
+	}
+	if len(changes) == 0 {
+		return Write{}, errors.New("policies: given no change: want at least one")
+	}
+	// Only that it is written counts, and that no two changes of the same revision do.
+	w.Puts = append(w.Puts, KV{keyPolicyHead, []byte(strconv.FormatUint(p.head, 10))})
+	return w, nil
+}

@@ -103,6 +103,8 @@ func responding(t *testing.T) remote {
 	}
 	s.Changes = []*lofamov1.WatchResponsesResponse{{Responses: s.List.GetResponses()[:1], Breaker: &lofamov1.ResponseBreaker{}}, {}, {Responses: s.List.GetResponses()[1:2], Gone: []string{"r6-2"}}}
 	s.Lines = auditLines(t, 5)
+	r.m.Commit(42, &lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "drain", Observer: "operator/someone", Reason: "policy drain put in force, enforce, version 3", Time: ago(time.Hour)},
+		&lofamov1.Event{Kind: lofamov1.EventKind_POLICY_CHANGED, Policy: "alert", Ended: true, Observer: "operator/someone", Reason: "policy alert withdrawn", Time: ago(time.Hour)})
 	return r
 }
 
@@ -128,6 +130,7 @@ func TestResponsesOutput(t *testing.T) {
 		{"breaker.json", "get breaker -o json", ""},
 		{"breaker-close.txt", "response breaker close --reason looked", ""},
 		{"response-approve.txt", "response approve r7-12", ""},
+		{"policy-events.txt", "get events", ""},
 		{"audit.txt", "audit", ""},
 		{"audit.json", "audit -o json", ""},
 		{"audit-export.txt", "audit export", "lofamoctl: 5 lines; the last is 5 with hash HASH\n"},

@@ -52,6 +52,7 @@ type Doer struct {
 	busy map[string]bool
 	// ended are results that could not be kept.
 	ended map[acts.Attempt]acts.Result
+	at    func() // of tests: called wherever the daemon may end in the middle of an act
 	wg    sync.WaitGroup
 	stop  context.Context
 }
@@ -94,7 +95,7 @@ func (d *Doer) Ask(o *acts.Order) acts.Status {
 	if !begin {
 		return d.orEnded(o.Attempt, s)
 	}
-	failpoint.Hit(failpoint.ActAdmitted)
+	d.hit(failpoint.ActAdmitted)
 	if o.Kind == acts.KindEureka {
 		s.Yours = true
 		return s
@@ -154,13 +155,21 @@ func (d *Doer) make(o acts.Order) {
 	defer timer.Stop()
 	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
 	r := d.act(ctx, &o)
-	failpoint.Hit(failpoint.ActMade)
+	d.hit(failpoint.ActMade)
 	d.end(o.Attempt, r)
 	d.mu.Lock()
 	delete(d.busy, o.Kind)
 	d.mu.Unlock()
 	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.String(), "state", r.State.String(), "detail", r.Detail)
-	failpoint.Hit(failpoint.ActKept)
+	d.hit(failpoint.ActKept)
+}
+
+// hit marks a step of an act, between which and the next one the daemon may end.
+func (d *Doer) hit(p failpoint.Point) {
+	failpoint.Hit(p)
+	if d.at != nil {
+		d.at()
+	}
 }
 
 func (d *Doer) act(ctx context.Context, o *acts.Order) acts.Result {

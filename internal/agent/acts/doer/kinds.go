@@ -126,8 +126,8 @@ func (d *Doer) frequency(o *acts.Order) acts.Result {
 	if err != nil {
 		return unchanged("%v", err)
 	}
-	failpoint.Hit(failpoint.ActNoted)
 	for i, w := range writes {
+		d.hit(failpoint.ActNoted)
 		if err := d.write(w); err != nil {
 			if i == 0 {
 				return unchanged("%v", err)

@@ -1,0 +1,151 @@
+package doer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+)
+
+// snapshot is what a daemon leaves that is killed: its files, and those of the kernel.
+type snapshot struct{ state, sysfs string }
+
+// take copies them.
+func (w *world) take(of snapshot) snapshot {
+	w.t.Helper()
+	w.n++
+	dir := filepath.Join(w.t.TempDir(), strconv.Itoa(w.n))
+	s := snapshot{filepath.Join(dir, "state"), filepath.Join(dir, "sysfs")}
+	for from, to := range map[string]string{of.state: s.state, of.sysfs: s.sysfs} {
+		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// from has a doer that begins with what was left. It tells of each step at which it could be killed.
+func (w *world) from(s snapshot, at func(snapshot)) {
+	w.t.Helper()
+	w.stop()
+	w.dir, w.sysfs, w.cfg.StateDir, w.cfg.Sysfs = s.state, s.sysfs, s.state, s.sysfs
+	w.begin()
+	if at != nil {
+		w.at = func() { at(w.take(s)) }
+	}
+}
+
+// A daemon may be killed at any step of an act, and again at any step of the next attempt, of the same leader or of another one: the attempt after that does
+// what was wanted, and putting back leaves everything as it was.
+func TestKilledAnywhere(t *testing.T) {
+	w := newWorld(t, nil)
+	first := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	begun := w.take(snapshot{w.dir, w.sysfs})
+	// all returns what is left by a daemon that is killed at each step of an order, which follows what was left before.
+	all := func(of snapshot, o *acts.Order) (out []snapshot) {
+		t.Helper()
+		w.from(w.take(of), func(s snapshot) { out = append(out, s) })
+		if s := w.make(o); s.State != acts.Done {
+			t.Fatalf("%s: %+v", o.Attempt, s)
+		}
+		return append(out, w.take(snapshot{w.dir, w.sysfs}))
+	}
+	again := func(o *acts.Order, token uint64, undo bool) *acts.Order {
+		c := next(o, undo)
+		c.Token, c.Recheck = token, true
+		return c
+	}
+	second, undo := again(first, 6, false), again(again(first, 6, false), 6, true)
+	runs := 0
+	for i, one := range all(begun, first) {
+		for j, two := range all(one, second) {
+			threes := []snapshot{two}
+			if (i+j)%7 == 0 { // it costs a second for each hundred
+				threes = all(two, undo)
+			}
+			for k, three := range threes {
+				runs++
+				where := fmt.Sprintf("killed at %d, %d and %d", i, j, k)
+				w.from(w.take(three), nil)
+				if s := w.make(first); s.State == acts.UnderWay || s.State == acts.None || s.State == acts.Stale {
+					t.Fatalf("%s: the first attempt: %+v", where, s)
+				}
+				late := again(undo, 5, false)
+				if s := w.make(late); s.State != acts.Stale {
+					t.Fatalf("%s: an attempt of the first leader: %+v", where, s)
+				}
+				last := again(undo, 6, true)
+				if s := w.make(last); s.State != acts.Done {
+					t.Fatalf("%s: %+v", where, s)
+				}
+				if w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" {
+					t.Fatalf("%s: left at %s and %s", where, w.limit("policy0"), w.limit("policy4"))
+				}
+			}
+		}
+	}
+	if runs < 40 {
+		t.Errorf("%d runs: the steps are not told", runs)
+	}
+}
+
+// A half is restarted once, wherever the daemon is killed that has it restarted.
+func TestKilledRestart(t *testing.T) {
+	type half struct{ pid int }
+	var now half
+	w := newWorld(t, nil)
+	restart := func(at *func()) func(context.Context, fault.Half, string, func(string) error) acts.Result {
+		return func(_ context.Context, _ fault.Half, earlier string, note func(string) error) acts.Result {
+			if was, err := strconv.Atoi(earlier); err == nil && was != now.pid {
+				return acts.Result{State: acts.Done, Detail: "it was"}
+			}
+			if err := note(strconv.Itoa(now.pid)); err != nil {
+				return acts.Result{State: acts.Unchanged, Detail: err.Error()}
+			}
+			if *at != nil {
+				(*at)()
+			}
+			now.pid++
+			return acts.Result{State: acts.Done, Detail: "it is"}
+		}
+	}
+	var at func()
+	w.cfg.Restart = restart(&at)
+	w.stop()
+	w.begin()
+	first := w.order(acts.KindRestartHalf, map[string]string{"half": "dnp"})
+	begun := w.take(snapshot{w.dir, w.sysfs})
+	type left struct {
+		snapshot
+		half
+	}
+	var lefts []left
+	w.from(w.take(begun), nil)
+	note := func() { lefts = append(lefts, left{w.take(snapshot{w.dir, w.sysfs}), now}) }
+	w.at, at = note, note
+	if s := w.make(first); s.State != acts.Done || now.pid != 1 {
+		t.Fatalf("%+v, %+v", s, now)
+	}
+	if len(lefts) < 4 {
+		t.Fatalf("%d steps", len(lefts))
+	}
+	at = nil
+	for i, l := range lefts {
+		now = l.half
+		w.from(l.snapshot, nil)
+		if err := w.Begin(fault.HalfDNP); err != nil { // the daemon of that half
+			t.Fatal(err)
+		}
+		second := next(first, false)
+		second.Token, second.Recheck = 6, true
+		if s := w.make(second); s.State != acts.Done || now.pid != 1 {
+			t.Errorf("killed at %d: %+v, restarted %d times", i, s, now.pid)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/eureka"
 	"github.com/lofamo/lofamo/internal/executor/node"
@@ -20,7 +21,7 @@ import (
 // How responses have nodes act: orders to their agents, masks of links, and words to jobs.
 
 // nodeExecutors are the executors of all that nodes are had do, by kind.
-func (s *Supervisor) nodeExecutors(cfg node.Config) (map[response.Kind]executor.Executor, error) {
+func (s *Supervisor) nodeExecutors(cfg config.NodeExecutor) (map[response.Kind]executor.Executor, error) {
 	nodes, err := node.New(cfg, s.actor, responseMasks{s}) // which validates the configuration
 	if err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
-	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -60,7 +60,7 @@ func (a *acting) did() []*lofamov1.ActOrder {
 func TestNodesAct(t *testing.T) {
 	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1"})
 	lead := sups[leader]
-	executors, err := supervisor.NodeExecutors(lead, node.Config{MaskChannels: true, AskFor: time.Second})
+	executors, err := supervisor.NodeExecutors(lead, config.NodeExecutor{MaskChannels: true, AskFor: config.Duration(time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}

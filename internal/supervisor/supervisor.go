@@ -287,7 +287,7 @@ func (s *Supervisor) connect() error {
 		Awareness: s.awareness(), Meta: store.Meta{Cluster: s.cfg.Cluster, Dims: s.names.Dims().String()},
 		Challenger: everywhere{s}, Metrics: s.metrics, Logger: s.logger, Names: s.names, Seed: s.seed, Marks: s.marks, Masks: s.masks,
 	}, s.store)
-	s.actor = node.NewActor(agentOrders{s}, 0)
+	s.actor = node.NewActor(agentOrders{s})
 	s.maskers, s.peerings, s.mappers, s.configurers = newMaskOrders(s), newPeerOrders(s), newMappers(s), newConfigurers(s)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,

@@ -17,30 +17,13 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
-
-// Config of the executor.
-type Config struct {
-	// MaskChannels allows node.mask-channel. What agents may be ordered is in their own configurations. Default false.
-	MaskChannels bool `json:"maskChannels,omitempty"`
-	// AskFor is how long an agent may take to say that it is there, until an attempt fails with nothing ordered. 100ms to 1m. Default 10s.
-	AskFor time.Duration `json:"-"`
-}
-
-const defaultAskFor = 10 * time.Second
-
-// Validate names what is out of its range.
-func (c Config) Validate() error {
-	if c.AskFor != 0 && (c.AskFor < 100*time.Millisecond || c.AskFor > time.Minute) {
-		return fmt.Errorf("askFor: given %s: want 100ms to 1m", c.AskFor)
-	}
-	return nil
-}
 
 // Agents says orders to nodes.
 type Agents interface {
@@ -66,7 +49,6 @@ var (
 // Actor has nodes' agents act. It implements what takes their words: Heard.
 type Actor struct {
 	agents Agents
-	askFor time.Duration
 
 	mu      sync.Mutex
 	waiting map[key]chan *lofamov1.ActStatus
@@ -84,11 +66,8 @@ type key struct {
 const heardRoom = 16
 
 // NewActor returns one that says its orders by those ways.
-func NewActor(agents Agents, askFor time.Duration) *Actor {
-	if askFor == 0 {
-		askFor = defaultAskFor
-	}
-	return &Actor{agents: agents, askFor: askFor, waiting: map[key]chan *lofamov1.ActStatus{}}
+func NewActor(agents Agents) *Actor {
+	return &Actor{agents: agents, waiting: map[key]chan *lofamov1.ActStatus{}}
 }
 
 // Heard takes what a half says of an act. It does not block.
@@ -103,7 +82,8 @@ func (a *Actor) Heard(st *lofamov1.ActStatus) {
 	}
 }
 
-// Make has a node's agent make an attempt, and returns how it ended; at the latest when the context does.
+// Make has a node's agent make an attempt, and returns how it ended, at the latest when the context does. askFor is how long the agent may take to say that it is
+// there.
 func (a *Actor) Make(ctx context.Context, node fault.NodeID, j executor.Job, askFor time.Duration) executor.Result {
 	o := &lofamov1.ActOrder{
 		Node: string(node), Token: j.Token, Response: j.Response, Step: uint32(j.Step), Attempt: uint32(j.Attempt.Attempt), Kind: string(j.Kind),
@@ -123,9 +103,6 @@ func (a *Actor) Make(ctx context.Context, node fault.NodeID, j executor.Job, ask
 		defer a.mu.Unlock()
 		delete(a.waiting, k)
 	}()
-	if askFor == 0 {
-		askFor = a.askFor
-	}
 	x := newExchange(time.Now(), o, askFor, timeLeft(ctx, j.Timeout))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -186,17 +163,17 @@ func target(j executor.Job) string {
 
 // Executor is for the kinds node.*.
 type Executor struct {
-	cfg   Config
+	cfg   config.NodeExecutor
 	actor *Actor
 	masks Masks
 }
 
 // New returns the executor.
-func New(cfg Config, actor *Actor, masks Masks) (*Executor, error) {
+func New(cfg config.NodeExecutor, actor *Actor, masks Masks) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Executor{cfg: cfg, actor: actor, masks: masks}, nil
+	return &Executor{cfg: cfg.Filled(), actor: actor, masks: masks}, nil
 }
 
 // Kinds are those that the executor is for.
@@ -213,7 +190,7 @@ func (e *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 		if j.Target.Node == "" {
 			return executor.Unchanged("%s is of no node", j.Target)
 		}
-		return e.actor.Make(ctx, j.Target.Node, j, e.cfg.AskFor)
+		return e.actor.Make(ctx, j.Target.Node, j, e.cfg.AskFor.D())
 	default: // of other executors
 	}
 	return executor.Unchanged("kind %s is not for nodes", j.Kind)

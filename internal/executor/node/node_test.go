@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -52,8 +53,8 @@ func job(kind response.Kind, component fault.Component) executor.Job {
 // An order reaches the agent, though messages are lost, and says all that the effect says.
 func TestMake(t *testing.T) {
 	a := &agents{deaf: 2}
-	a.actor = NewActor(a, 0)
-	e, err := New(Config{}, a.actor, nil)
+	a.actor = NewActor(a)
+	e, err := New(config.NodeExecutor{}, a.actor, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func (m *masks) Unmask(_ context.Context, token uint64, at fault.NodeID, dir gri
 // A mask is the step's own, is put back by it alone, and a person's stays his.
 func TestMask(t *testing.T) {
 	m := &masks{by: map[string]string{}, token: 5}
-	e, err := New(Config{MaskChannels: true}, nil, m)
+	e, err := New(config.NodeExecutor{MaskChannels: true}, nil, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,7 @@ func TestMask(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	for _, d := range []time.Duration{time.Millisecond, time.Hour, -1} {
-		if _, err := New(Config{AskFor: d}, nil, nil); err == nil || !strings.Contains(err.Error(), "want 100ms to 1m") {
+		if _, err := New(config.NodeExecutor{AskFor: config.Duration(d)}, nil, nil); err == nil || !strings.Contains(err.Error(), "want 100ms to 1m") {
 			t.Errorf("%s: %v", d, err)
 		}
 	}

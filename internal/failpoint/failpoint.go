@@ -99,6 +99,20 @@ func KubernetesPoints() []Point {
 	return []Point{KubernetesRead, KubernetesWrite, KubernetesWritten, KubernetesEvict, KubernetesEvicted}
 }
 
+// The points of the leader's responder, in the order of an attempt.
+const (
+	ResponderDecided   Point = "responder-decided"   // records are about to be committed
+	ResponderCommitted Point = "responder-committed" // they are, and nothing of them is begun
+	ResponderStarting  Point = "responder-starting"  // an executor is about to be asked
+	ResponderEnded     Point = "responder-ended"     // it has answered, and nobody was told
+	ResponderResult    Point = "responder-result"    // its answer is about to be committed
+)
+
+// ResponderPoints lists the points of the leader's responder.
+func ResponderPoints() []Point {
+	return []Point{ResponderDecided, ResponderCommitted, ResponderStarting, ResponderEnded, ResponderResult}
+}
+
 // Action is what a point does.
 type Action uint8
 

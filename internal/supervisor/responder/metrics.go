@@ -1,0 +1,113 @@
+package responder
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Metrics of a responder. What only a leader knows is 0 elsewhere.
+type Metrics struct {
+	Leading prometheus.Gauge
+	Broken  prometheus.Gauge
+	Breaker prometheus.Gauge
+	Nodes   prometheus.Gauge
+	Running prometheus.Gauge
+	Commit  prometheus.Histogram
+
+	Open          *prometheus.GaugeVec     // state
+	Policies      *prometheus.GaugeVec     // mode
+	Decisions     *prometheus.CounterVec   // act
+	Refused       *prometheus.CounterVec   // reason
+	Results       *prometheus.CounterVec   // kind, outcome
+	Took          *prometheus.HistogramVec // kind
+	AuditFailures prometheus.Counter
+}
+
+// outcomes are the names of outcomes in metrics.
+var outcomes = map[response.Outcome]string{
+	response.Succeeded: "succeeded", response.Unchanged: "unchanged", response.Partly: "partly", response.NotKnown: "not_known", response.StaleToken: "stale_token",
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: "lofamo", Subsystem: "responses", Name: name, Help: help}
+	}
+	m := &Metrics{
+		Leading: prometheus.NewGauge(prometheus.GaugeOpts(opts("leading", "Whether responses are decided here."))),
+		Broken:  prometheus.NewGauge(prometheus.GaugeOpts(opts("broken", "Whether what is committed could not be gone on with when this replica last began to lead: nothing is done about faults."))),
+		Breaker: prometheus.NewGauge(prometheus.GaugeOpts(opts("breaker_open", "Whether the circuit breaker is open: a person has to close it."))),
+		Nodes:   prometheus.NewGauge(prometheus.GaugeOpts(opts("nodes", "Nodes under response: something was done to them, and not put back."))),
+		Running: prometheus.NewGauge(prometheus.GaugeOpts(opts("attempts_running", "Attempts that executors are at."))),
+		Commit: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "lofamo", Subsystem: "responses", Name: "commit_seconds", Help: "How long the store took to commit what was decided.", Buckets: prometheus.ExponentialBuckets(.001, 2, 14),
+		}),
+		Open:      prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("open", "Open responses.")), []string{"state"}),
+		Policies:  prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("policies", "Policies in force, by mode; unreadable are those that are left out.")), []string{"mode"}),
+		Decisions: prometheus.NewCounterVec(prometheus.CounterOpts(opts("decisions_total", "What was decided: the lines of the audit.")), []string{"act"}),
+		Refused:   prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Why something was not done.")), []string{"reason"}),
+		Results:   prometheus.NewCounterVec(prometheus.CounterOpts(opts("results_total", "How attempts of executors ended.")), []string{"kind", "outcome"}),
+		Took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "lofamo", Subsystem: "responses", Name: "attempt_seconds", Help: "How long attempts of executors took.", Buckets: prometheus.ExponentialBuckets(.002, 2.5, 14),
+		}, []string{"kind"}),
+		AuditFailures: prometheus.NewCounter(prometheus.CounterOpts(opts("audit_failures_total", "Times that the audit was found damaged, or its chain broken."))),
+	}
+	reg.MustRegister(m.Leading, m.Broken, m.Breaker, m.Nodes, m.Running, m.Commit, m.Open, m.Policies, m.Decisions, m.Refused, m.Results, m.Took, m.AuditFailures)
+	return m
+}
+
+// policies tells of those in force.
+func (m *Metrics) policies(set []*response.Policy, unreadable int) {
+	counts := map[response.Mode]int{}
+	for _, p := range set {
+		counts[p.Mode]++
+	}
+	for _, mode := range []response.Mode{response.ObserveOnly, response.Enforce} {
+		m.Policies.WithLabelValues(mode.String()).Set(float64(counts[mode]))
+	}
+	m.Policies.WithLabelValues("unreadable").Set(float64(unreadable))
+}
+
+func (m *Metrics) broken(is bool) {
+	m.Broken.Set(0)
+	if is {
+		m.Broken.Set(1)
+	}
+}
+
+func (m *Metrics) decided(list []response.Decision) {
+	for _, d := range list {
+		m.Decisions.WithLabelValues(d.Act.String()).Inc()
+		if d.Act == response.Refuses {
+			m.Refused.WithLabelValues(d.Reason.String()).Inc()
+		}
+	}
+}
+
+// stands tells how the engine stands.
+func (m *Metrics) stands(e *response.Engine) {
+	m.Breaker.Set(0)
+	if e.Breaker().Open {
+		m.Breaker.Set(1)
+	}
+	m.Nodes.Set(float64(e.UnderResponse()))
+	counts := map[response.State]int{}
+	for _, r := range e.Responses() {
+		counts[r.State]++
+	}
+	for s := response.Proposed; s <= response.Expired; s++ {
+		m.Open.WithLabelValues(s.String()).Set(float64(counts[s]))
+	}
+}
+
+// ended tells how an attempt ended.
+func (m *Metrics) ended(j executor.Job, res executor.Result, took time.Duration, begun bool) {
+	m.Results.WithLabelValues(string(j.Kind), outcomes[res.Outcome]).Inc()
+	if begun {
+		m.Took.WithLabelValues(string(j.Kind)).Observe(took.Seconds())
+	}
+}

@@ -1,0 +1,443 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/audit"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// Store is what the responder needs of the store. Its methods block until the store answers or the context ends; those of a replica's
+// own copy need no quorum.
+type Store interface {
+	LoadResponses(ctx context.Context) (store.Responses, error) // as new as the cluster's
+	ResponseWriter(fence store.Fence, from store.Responses, limits store.AuditLimits) *store.ResponseWriter
+	Confirm(ctx context.Context, fence store.Fence) (store.Standing, error)
+
+	OwnResponses(ctx context.Context) (store.Responses, error)
+	Audit(ctx context.Context, from uint64, limit int) ([]audit.Line, store.AuditHead, error)
+	FollowResponses(ctx context.Context, changed func()) error
+	Policies(ctx context.Context) ([]store.StoredPolicy, uint64, error)
+	WatchPolicies(ctx context.Context, each func([]store.StoredPolicy, uint64)) error
+	Maintenance(ctx context.Context) ([]store.Mark, uint64, error)
+	FollowMaintenance(ctx context.Context, each func([]store.Mark, uint64)) error
+}
+
+// Awareness is what the leader's responder asks the leader's engine of evidence. Both block for a moment.
+type Awareness interface {
+	// Map is the committed map by the word of a quorum; an error while this replica does not lead, or has not begun to.
+	Map(ctx context.Context) (view.Map, error)
+	// Evidence is what the faults of these targets rest on now; those that nothing is known of are left out.
+	Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence
+}
+
+// Config of a responder.
+type Config struct {
+	Cluster   string
+	Limits    response.Config
+	Audit     store.AuditLimits
+	Store     Store
+	Awareness Awareness
+	// Supervisors are the replicas, where they run and which of them live.
+	Supervisors func() []response.SupervisorInfo
+	// Executors by what they do. A step of a kind that is not among them fails, and says so.
+	Executors map[response.Kind]executor.Executor
+	Metrics   *Metrics
+	Logger    *slog.Logger
+}
+
+// Responder owns the engine of responses.
+//
+//	map, marks, policies, people, results ──► queue ──► engine ──► records and audit ──► store
+//	                                                       │                               │ committed
+//	                                                       └──────────── effects ──────────┴──► executors ──► results
+//
+// One goroutine, Run's, owns the engine: it takes all that has come, has the engine step through it, and commits what follows in one
+// go. What comes meanwhile waits for the next. On a replica that does not lead the engine only follows the map.
+type Responder struct {
+	cfg    Config
+	engine *response.Engine
+	feed   feed
+	runner *runner
+	queue  queue
+
+	term  *term // nil: not leading; Run's alone
+	leads atomic.Bool
+	wake  time.Time
+	told  []response.SupervisorInfo
+
+	stopped chan struct{} // closed when Run has returned
+
+	mu      sync.Mutex
+	changed chan struct{} // see Changed
+
+	hook func(failpoint.Point) // of tests; may be nil
+}
+
+// term is one term of leadership.
+type term struct {
+	ctx     context.Context //nolint:containedctx // a term is what ends with it
+	fence   store.Fence
+	begin   beginning
+	writer  *store.ResponseWriter
+	ended   chan struct{} // closed when the engine has lost the lead
+	brought error         // why it did nothing at all
+}
+
+// beginning is what a term begins with.
+type beginning struct {
+	committed store.Responses
+	at        view.Map
+	policies  []*response.Policy
+	marks     []fault.NodeID
+}
+
+// New returns a responder that follows nothing yet.
+func New(cfg Config) (*Responder, error) {
+	e, err := response.New(cfg.Limits)
+	if err != nil {
+		return nil, err
+	}
+	r := &Responder{cfg: cfg, engine: e, feed: newFeed(), stopped: make(chan struct{}), changed: make(chan struct{})}
+	r.queue.signal = make(chan struct{}, 1)
+	r.runner = newRunner(r)
+	return r, nil
+}
+
+// at is a step at which something may go wrong.
+func (r *Responder) at(p failpoint.Point) {
+	failpoint.Hit(p)
+	if r.hook != nil {
+		r.hook(p)
+	}
+}
+
+// supervisorsEvery is how often it is looked where the replicas are, while this one leads.
+const supervisorsEvery = time.Second
+
+// followAgain is the pause before something is followed anew.
+const followAgain = 200 * time.Millisecond
+
+// Run works until the context ends.
+func (r *Responder) Run(ctx context.Context) {
+	defer close(r.stopped)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.follow(ctx, &wg, "policies", func() error {
+		return r.cfg.Store.WatchPolicies(ctx, func(stored []store.StoredPolicy, _ uint64) {
+			r.queue.put(input{event: response.PoliciesChanged{Policies: r.compile(stored)}})
+		})
+	})
+	r.follow(ctx, &wg, "maintenance marks", func() error {
+		return r.cfg.Store.FollowMaintenance(ctx, func(marks []store.Mark, _ uint64) {
+			r.queue.put(input{event: response.MaintenanceChanged{Nodes: marked(marks)}})
+		})
+	})
+	r.follow(ctx, &wg, "responses", func() error { return r.cfg.Store.FollowResponses(ctx, r.announce) })
+	timer, replicas := time.NewTimer(0), time.NewTicker(supervisorsEvery)
+	defer timer.Stop()
+	defer replicas.Stop()
+	for {
+		look := false
+		select {
+		case <-ctx.Done():
+			r.lose(nil)
+			return
+		case <-r.queue.signal:
+		case <-timer.C:
+		case <-replicas.C:
+			look = true
+		}
+		r.turn(look)
+		timer.Stop()
+		if r.term != nil && !r.wake.IsZero() {
+			timer.Reset(max(0, time.Until(r.wake)))
+		}
+	}
+}
+
+// follow keeps following something until the context ends.
+func (r *Responder) follow(ctx context.Context, wg *sync.WaitGroup, what string, once func() error) {
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			err := once()
+			if ctx.Err() == nil {
+				r.cfg.Logger.Debug("following ended", "what", what, "err", err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(followAgain):
+			}
+		}
+	})
+}
+
+// announce tells who waits that records have changed.
+func (r *Responder) announce() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// Changed implements Service.
+func (r *Responder) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// compile reads policies. One that cannot be read, since another version has written it, is left out.
+func (r *Responder) compile(stored []store.StoredPolicy) []*response.Policy {
+	var out []*response.Policy
+	bad := 0
+	for _, p := range stored {
+		docs, err := policy.Parse(p.JSON)
+		if err != nil {
+			bad++
+			r.cfg.Logger.Error("a policy cannot be read: it is left out", "policy", p.Name, "version", p.Version, "err", err)
+			continue
+		}
+		out = append(out, policy.Policies(docs)...)
+	}
+	r.cfg.Metrics.policies(out, bad)
+	return out
+}
+
+func marked(marks []store.Mark) []fault.NodeID {
+	out := make([]fault.NodeID, len(marks))
+	for i, m := range marks {
+		out[i] = fault.NodeID(m.GetNode())
+	}
+	return out
+}
+
+// MapChanged tells of the replica's copy of the map, and which nodes it changed; nil: all may have changed. It does not block.
+func (r *Responder) MapChanged(m view.Map, changed []fault.NodeID) { r.queue.putMap(m, changed) }
+
+// loadTime bounds one attempt to load what a term begins with.
+const loadTime = 5 * time.Second
+
+// stopTime is how long the executors are waited for when the lead is lost. Who takes longer goes on alone, under a token that is
+// refused wherever it can be.
+const stopTime = 500 * time.Millisecond
+
+// Lead has the engine lead under a fence until the context ends or a commit is refused. When it returns nothing new is begun.
+func (r *Responder) Lead(ctx context.Context, fence store.Fence) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := &term{ctx: ctx, fence: fence, ended: make(chan struct{})}
+	if !r.load(t) {
+		return
+	}
+	if !r.queue.put(input{lead: t}) {
+		return
+	}
+	select {
+	case <-ctx.Done():
+		cancel()
+		r.queue.put(input{lose: t})
+		select {
+		case <-t.ended:
+		case <-r.stopped:
+		}
+	case <-t.ended:
+	case <-r.stopped:
+	}
+	cancel()
+	r.runner.wait(stopTime)
+}
+
+// load reads what a term begins with, trying again until it has; false: the context ended first.
+func (r *Responder) load(t *term) bool {
+	for t.ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(t.ctx, loadTime)
+		err := r.loadOnce(ctx, t)
+		cancel()
+		if err == nil {
+			return true
+		}
+		r.cfg.Logger.Debug("the responses cannot be begun with yet", "err", err)
+		select {
+		case <-t.ctx.Done():
+		case <-time.After(followAgain):
+		}
+	}
+	return false
+}
+
+func (r *Responder) loadOnce(ctx context.Context, t *term) error {
+	committed, err := r.cfg.Store.LoadResponses(ctx)
+	if err != nil {
+		return err
+	}
+	// By that read this replica's copy is as new as the cluster's.
+	stored, _, err := r.cfg.Store.Policies(ctx)
+	if err != nil {
+		return err
+	}
+	marks, _, err := r.cfg.Store.Maintenance(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := r.cfg.Awareness.Map(ctx)
+	if err != nil {
+		return err
+	}
+	t.begin = beginning{committed, m, r.compile(stored), marked(marks)}
+	t.writer = r.cfg.Store.ResponseWriter(t.fence, committed, r.cfg.Audit)
+	return nil
+}
+
+// Leading says whether this replica's engine decides.
+func (r *Responder) Leading() bool { return r.leads.Load() }
+
+// Ask implements Service.
+func (r *Responder) Ask(ctx context.Context, a response.Asked) error {
+	if !r.Leading() {
+		return ErrNotLeader
+	}
+	reply := make(chan error, 1)
+	if !r.queue.put(input{event: a, reply: reply}) {
+		return fmt.Errorf("%w: it has too much to do", ErrNotLeader)
+	}
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.stopped:
+		return ErrNotLeader
+	}
+}
+
+// Responses implements Service. What cannot be read is left out; the leader complains of it.
+func (r *Responder) Responses(ctx context.Context) ([]*response.Response, response.Breaker, error) {
+	own, err := r.cfg.Store.OwnResponses(ctx)
+	if err != nil {
+		return nil, response.Breaker{}, err
+	}
+	list, breaker := apart(own.Records)
+	return list, breaker, nil
+}
+
+func apart(records []response.Record) (list []*response.Response, b response.Breaker) {
+	for _, rec := range records {
+		switch rec := rec.(type) {
+		case *response.Response:
+			list = append(list, rec)
+		case *response.Breaker:
+			b = *rec
+		}
+	}
+	return list, b
+}
+
+// Audit implements Service.
+func (r *Responder) Audit(ctx context.Context, from uint64, limit int) ([]AuditLine, error) {
+	lines, _, err := r.cfg.Store.Audit(ctx, from, limit)
+	return lines, err
+}
+
+// AuditHead says where the audit stands, and what was cut of it, on any replica.
+func (r *Responder) AuditHead(ctx context.Context) (store.AuditHead, error) {
+	_, head, err := r.cfg.Store.Audit(ctx, 0, 0)
+	return head, err
+}
+
+// input is one thing that has come: an event, with who waits for what becomes of it, or the beginning or the end of a term.
+type input struct {
+	event response.Event
+	reply chan<- error // nil: nobody waits
+	lead  *term
+	lose  *term
+}
+
+// mapped is a version of the map.
+type mapped struct {
+	m       view.Map
+	changed []fault.NodeID
+	all     bool
+}
+
+// queue is what waits for the engine. Results are bounded by the attempts that there are, people by maxAsked; versions of the map beyond
+// maxMaps are merged.
+type queue struct {
+	signal chan struct{}
+
+	mu     sync.Mutex
+	list   []input
+	maps   []mapped
+	asked  int
+	closed bool
+}
+
+const (
+	maxAsked = 1000
+	maxMaps  = 256
+)
+
+// put says whether it was taken.
+func (q *queue) put(in input) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if in.reply != nil {
+		if q.asked >= maxAsked {
+			return false
+		}
+		q.asked++
+	}
+	q.list = append(q.list, in)
+	q.ring()
+	return true
+}
+
+func (q *queue) putMap(m view.Map, changed []fault.NodeID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	next := mapped{m: m, changed: changed, all: changed == nil}
+	if n := len(q.maps); n >= maxMaps {
+		last := &q.maps[n-1]
+		last.m, last.all, last.changed = m, last.all || next.all, append(slices.Clip(last.changed), changed...)
+		if len(last.changed) > m.Len() {
+			last.all, last.changed = true, nil
+		}
+	} else {
+		q.maps = append(q.maps, next)
+	}
+	q.ring()
+}
+
+func (q *queue) ring() {
+	select {
+	case q.signal <- struct{}{}:
+	default:
+	}
+}
+
+// take returns all that has come.
+func (q *queue) take() ([]input, []mapped) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	list, maps := q.list, q.maps
+	q.list, q.maps, q.asked = nil, nil, 0
+	return list, maps
+}
+
+// errLost is what people are told whose word was not committed.
+var errLost = errors.New("what follows of it is not committed")

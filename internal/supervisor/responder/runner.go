@@ -1,0 +1,162 @@
+package responder
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// runner has executors carry out attempts, each in a goroutine of its own: the engine bounds how many there are. Of one response one
+// attempt is made at a time: who has not ended holds up the next.
+type runner struct {
+	r  *Responder
+	wg sync.WaitGroup
+
+	mu     sync.Mutex
+	newest map[string]*attempt // by response
+	active int
+	idle   chan struct{} // closed when none is active; made anew with the first
+}
+
+type attempt struct {
+	response.Attempt
+
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+func newRunner(r *Responder) *runner {
+	idle := make(chan struct{})
+	close(idle)
+	return &runner{r: r, newest: map[string]*attempt{}, idle: idle}
+}
+
+// start makes an attempt whose intent was committed at a time. It does not block.
+func (u *runner) start(t *term, j executor.Job, committed time.Time) {
+	ctx, cancel := context.WithDeadline(t.ctx, committed.Add(j.Timeout))
+	a := &attempt{Attempt: j.Attempt, cancel: cancel, ended: make(chan struct{})}
+	u.mu.Lock()
+	before := u.newest[j.Response]
+	u.newest[j.Response] = a
+	if u.active++; u.active == 1 {
+		u.idle = make(chan struct{})
+	}
+	u.mu.Unlock()
+	u.r.cfg.Metrics.Running.Inc()
+	u.wg.Go(func() {
+		defer u.end(a)
+		defer cancel()
+		began := time.Now()
+		res, begun := u.attempt(ctx, t, j, committed, before)
+		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
+		if begun {
+			u.r.at(failpoint.ResponderEnded)
+		}
+		u.r.queue.put(input{event: response.Result{Attempt: j.Attempt, Outcome: res.Outcome, Detail: res.Detail}})
+	})
+}
+
+func (u *runner) end(a *attempt) {
+	close(a.ended)
+	u.r.cfg.Metrics.Running.Dec()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.newest[a.Response] == a {
+		delete(u.newest, a.Response)
+	}
+	if u.active--; u.active == 0 {
+		close(u.idle)
+	}
+}
+
+// sure is how long a commit proves that this replica leads: the lease's time to live at most. Who was stopped between the commit and
+// the attempt asks once more.
+const sure = 500 * time.Millisecond
+
+// attempt says how it ended, and whether an executor was asked at all.
+func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, committed time.Time, before *attempt) (res executor.Result, begun bool) {
+	x := u.r.cfg.Executors[j.Kind]
+	if x == nil {
+		return never(j, "there is no executor for %s: responses.executors of the supervisors' configuration names none", j.Kind), false
+	}
+	if before != nil {
+		select {
+		case <-before.ended:
+		case <-ctx.Done():
+			return never(j, "the attempt before has not ended"), false
+		}
+	}
+	u.r.at(failpoint.ResponderStarting)
+	if time.Since(committed) > sure {
+		if _, err := u.r.cfg.Store.Confirm(ctx, t.fence); err != nil {
+			return never(j, "not begun: it is not sure that this supervisor still leads: %v", err), false
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return never(j, "not begun: %v", context.Cause(ctx)), false
+	}
+	return u.do(executor.WithFence(ctx, func() error {
+		_, err := u.r.cfg.Store.Confirm(ctx, t.fence)
+		return err
+	}), x, j), true
+}
+
+// never is the result of an attempt that was not begun. What an attempt before may have done nobody has looked at.
+func never(j executor.Job, format string, args ...any) executor.Result {
+	if j.Recheck {
+		return executor.NotKnown(format, args...)
+	}
+	return executor.Unchanged(format, args...)
+}
+
+// do asks the executor. One that breaks down takes nothing else with it, and what it has done nobody knows.
+func (u *runner) do(ctx context.Context, x executor.Executor, j executor.Job) (res executor.Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			u.r.cfg.Logger.Error("an executor broke down", "kind", j.Kind, "response", j.Response, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			res = executor.NotKnown("the executor broke down: %v", p)
+		}
+	}()
+	res = x.Do(ctx, j)
+	if res.Outcome < response.Succeeded || res.Outcome > response.StaleToken {
+		return executor.NotKnown("the executor gave outcome %d, which there is not: %s", res.Outcome, res.Detail)
+	}
+	return res
+}
+
+// stop asks an attempt to end.
+func (u *runner) stop(a response.Attempt) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if n := u.newest[a.Response]; n != nil && n.Attempt == a {
+		n.cancel()
+	}
+}
+
+// stopAll asks all to end.
+func (u *runner) stopAll() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, n := range u.newest {
+		n.cancel()
+	}
+}
+
+// wait waits until all have ended, but not for longer than this.
+func (u *runner) wait(most time.Duration) {
+	u.mu.Lock()
+	idle := u.idle
+	u.mu.Unlock()
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+	}
+}

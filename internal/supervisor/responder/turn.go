@@ -1,0 +1,302 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// batch is what the engine wants after some steps: committed in one go, and done after that.
+type batch struct {
+	records map[string]response.Record // the newest of each key
+	order   []string
+	out     store.ResponseBatch // without records
+	effects []response.Effect
+	stops   []response.Attempt
+	look    []response.Target
+	results bool // an executor's answer is among what is committed
+	replies []reply
+}
+
+type reply struct {
+	to  chan<- error
+	err error
+}
+
+// maxBatch is after how many steps what they want is committed, so that a storm's first does not wait for its last.
+const maxBatch = 512
+
+// turn takes all that has come. replicas: it is time to look where the replicas are.
+func (r *Responder) turn(replicas bool) {
+	list, maps := r.queue.take()
+	b := &batch{records: map[string]response.Record{}}
+	steps := 0
+	step := func(ev response.Event) {
+		r.step(b, ev)
+		if steps++; steps%maxBatch == 0 {
+			r.settle(b)
+			*b = batch{records: map[string]response.Record{}}
+		}
+	}
+	for _, m := range maps {
+		for _, ev := range r.feed.changes(m, r.engine) {
+			step(ev)
+		}
+	}
+	for _, in := range list {
+		switch {
+		case in.lead != nil:
+			r.settle(b)
+			*b = batch{records: map[string]response.Record{}}
+			r.begin(b, in.lead)
+		case in.lose != nil:
+			if r.term == in.lose {
+				r.lose(nil)
+			}
+		case in.reply != nil && r.term == nil:
+			in.reply <- ErrNotLeader
+		case in.reply != nil:
+			b.replies = append(b.replies, reply{in.reply, r.step(b, in.event)})
+		default:
+			if _, ok := in.event.(response.Result); ok {
+				b.results = true
+			}
+			step(in.event)
+		}
+	}
+	if r.term != nil {
+		if replicas {
+			r.supervisors(b)
+			r.cfg.Metrics.stands(r.engine)
+		}
+		if !r.wake.IsZero() && !time.Now().Before(r.wake) {
+			r.step(b, response.Tick{})
+		}
+	}
+	r.settle(b)
+}
+
+// step has the engine take an event, and notes what follows.
+func (r *Responder) step(b *batch, ev response.Event) error {
+	out := r.engine.Step(time.Now(), ev)
+	for _, rec := range out.Records {
+		key := rec.Key()
+		if b.records[key] == nil {
+			b.order = append(b.order, key)
+		}
+		b.records[key] = rec
+	}
+	b.out.Forget = append(b.out.Forget, out.Forget...)
+	b.out.Decisions = append(b.out.Decisions, out.Decisions...)
+	b.effects = append(b.effects, out.Effects...)
+	b.stops = append(b.stops, out.Stops...)
+	b.look = append(b.look, out.Look...)
+	r.wake = out.Wake
+	return out.Err
+}
+
+// supervisors tells where the replicas are, if that has changed.
+func (r *Responder) supervisors(b *batch) {
+	now := r.cfg.Supervisors()
+	if !slices.Equal(now, r.told) {
+		r.told = now
+		r.step(b, response.SupervisorsChanged{Supervisors: now})
+	}
+}
+
+// begin has the engine lead.
+func (r *Responder) begin(b *batch, t *term) {
+	r.lose(nil) // of the term before, if its end was not heard of
+	if t.ctx.Err() != nil {
+		close(t.ended)
+		return
+	}
+	for _, err := range t.begin.committed.Unread {
+		r.cfg.Logger.Error("a record of a response cannot be read: nothing is done about faults", "err", err)
+	}
+	list, _ := apart(t.begin.committed.Records)
+	open := make(map[response.Target]bool, len(list))
+	for _, rec := range list {
+		if rec.Closed.IsZero() {
+			open[rec.Target] = true
+		}
+	}
+	r.told = r.cfg.Supervisors()
+	for _, ev := range []response.Event{
+		topologyOf(t.begin.at), response.PoliciesChanged{Policies: t.begin.policies}, response.MaintenanceChanged{Nodes: t.begin.marks},
+		response.SupervisorsChanged{Supervisors: r.told},
+	} {
+		r.step(b, ev)
+	}
+	led := r.feed.reset(t.begin.at, open)
+	led.Token, led.Records = uint64(t.fence.Rev), t.begin.committed.Records
+	if len(t.begin.committed.Unread) > 0 {
+		t.brought = errors.Join(t.begin.committed.Unread...)
+	} else {
+		t.brought = r.step(b, led)
+	}
+	t.begin = beginning{}
+	r.cfg.Metrics.broken(t.brought != nil)
+	if t.brought != nil {
+		r.cfg.Logger.Error("the responses that are committed cannot be gone on with: nothing is done about faults until another leader can", "err", t.brought)
+		r.engine.Step(time.Now(), response.Lost{})
+		close(t.ended)
+		return
+	}
+	r.term = t
+	r.leads.Store(true)
+	r.cfg.Metrics.Leading.Set(1)
+	r.cfg.Logger.Info("responses are decided here", "token", led.Token, "records", len(led.Records), "faults", len(led.Faults))
+}
+
+// lose ends the term, if there is one. What is under way is asked to end.
+func (r *Responder) lose(why error) {
+	t := r.term
+	if t == nil {
+		return
+	}
+	r.term = nil
+	r.leads.Store(false)
+	r.cfg.Metrics.Leading.Set(0)
+	r.engine.Step(time.Now(), response.Lost{})
+	r.wake = time.Time{}
+	r.runner.stopAll()
+	if why != nil {
+		r.cfg.Logger.Warn("responses are not decided here any more", "token", t.fence.Rev, "err", why)
+	}
+	close(t.ended)
+}
+
+// lookTime bounds what is waited for evidence. What does not come is asked for again by the engine.
+const lookTime = 250 * time.Millisecond
+
+// maxLooks bounds how often evidence is asked for before a commit.
+const maxLooks = 3
+
+// settle answers what the engine asks for, commits what it wants, and starts what was committed.
+func (r *Responder) settle(b *batch) {
+	defer r.measure(b)
+	for n := 0; r.term != nil && len(b.look) > 0 && n < maxLooks; n++ {
+		r.look(b)
+	}
+	t := r.term
+	if t == nil {
+		b.answer(ErrNotLeader)
+		return
+	}
+	for _, key := range b.order {
+		b.out.Records = append(b.out.Records, b.records[key])
+	}
+	if !b.out.Empty() {
+		if b.results {
+			r.at(failpoint.ResponderResult)
+		}
+		r.at(failpoint.ResponderDecided)
+		start := time.Now()
+		err := t.writer.Commit(t.ctx, b.out, func(records []response.Record) {
+			r.at(failpoint.ResponderCommitted)
+			r.start(t, b, records)
+		})
+		if err != nil {
+			r.lose(fmt.Errorf("commit of %d records: %w", len(b.out.Records), err))
+			b.answer(fmt.Errorf("%w: %w", ErrNotLeader, errLost))
+			return
+		}
+		r.cfg.Metrics.Commit.Observe(time.Since(start).Seconds())
+	}
+	for _, a := range b.stops {
+		r.runner.stop(a)
+	}
+	b.answer(nil)
+}
+
+// look asks for evidence, and tells the engine.
+func (r *Responder) look(b *batch) {
+	ctx, cancel := context.WithTimeout(r.term.ctx, lookTime)
+	defer cancel()
+	targets := b.look
+	b.look = nil
+	found := r.cfg.Awareness.Evidence(ctx, targets)
+	for _, target := range targets {
+		if ev, ok := found[target]; ok {
+			r.step(b, response.Seen{Target: target, Evidence: ev})
+		}
+	}
+}
+
+// start begins the effects of responses that were committed just now.
+func (r *Responder) start(t *term, b *batch, records []response.Record) {
+	committed := time.Now()
+	of := make(map[string][]response.Effect, len(b.effects))
+	for _, e := range b.effects {
+		of[e.Response] = append(of[e.Response], e)
+	}
+	for _, rec := range records {
+		if res, ok := rec.(*response.Response); ok {
+			for _, e := range of[res.ID] {
+				r.runner.start(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster, Policy: res.Policy, Fault: faultOf(res)}, committed)
+			}
+		}
+	}
+}
+
+func faultOf(r *response.Response) executor.Fault {
+	return executor.Fault{
+		State: r.FaultState, Cause: r.FaultCause, Since: r.FaultSince,
+		Detail: fmt.Sprintf("%s is %s since %s (%s)", r.Target, r.FaultState, r.FaultSince.UTC().Format(time.RFC3339), r.FaultCause),
+	}
+}
+
+// answer tells people what became of their words.
+func (b *batch) answer(err error) {
+	for _, p := range b.replies {
+		if p.err != nil {
+			p.to <- p.err
+		} else {
+			p.to <- err
+		}
+	}
+	b.replies = nil
+}
+
+// measure tells of what was decided.
+func (r *Responder) measure(b *batch) {
+	r.cfg.Metrics.decided(b.out.Decisions)
+	for _, d := range b.out.Decisions {
+		r.log(d)
+	}
+}
+
+// log tells of what is more than routine.
+func (r *Responder) log(d response.Decision) {
+	args := []any{"act", d.Act.String(), "response", d.Response, "policy", d.Policy, "target", d.Target.String(), "step", d.Step, "attempt", d.Attempt, "subject", d.Subject, "detail", d.Detail}
+	if d.Reason != 0 {
+		args = append(args, "reason", d.Reason.String())
+	}
+	switch d.Act {
+	case response.Opens, response.Fails:
+		r.cfg.Logger.Warn("response", args...)
+	case response.Refuses, response.Proposes, response.Observes, response.Closes, response.Expires:
+		r.cfg.Logger.Debug("response", args...)
+	default:
+		r.cfg.Logger.Info("response", args...)
+	}
+}
+
+// topologyOf is who there is, as the engine wants it.
+func topologyOf(m view.Map) response.TopologyChanged {
+	t := m.Topology()
+	out := response.TopologyChanged{Dims: t.Dims, Nodes: make([]response.NodeInfo, len(t.Nodes))}
+	for i, n := range t.Nodes {
+		out.Nodes[i] = response.NodeInfo{ID: n.ID, Coord: n.Coord, Spare: n.Spare, Labels: n.Labels}
+	}
+	return out
+}

@@ -17,10 +17,10 @@ import (
 // The components of a node that is UNKNOWN are told of only where they stood in another state before: of a cluster that starts cold
 // nothing else is known than that its nodes are UNKNOWN.
 type feed struct {
-	topo     *topology.Topology
-	revision uint64 // of the newest map
-	nodes    map[fault.NodeID]toldNode
-	groups   map[string]awareness.GroupStatus
+	topo   *topology.Topology
+	newest view.Map
+	nodes  map[fault.NodeID]toldNode
+	groups map[string]awareness.GroupStatus
 }
 
 // toldNode is what the engine was told of a node.
@@ -84,8 +84,8 @@ func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
 			}
 		}
 	}
-	if in.m.Revision >= f.revision {
-		f.revision = in.m.Revision
+	if in.m.Revision >= f.newest.Revision {
+		f.newest = in.m
 		out = append(out, f.groupChanges(in.m.Groups)...)
 	}
 	return out
@@ -190,11 +190,14 @@ func groupOf(g awareness.GroupStatus) response.Group {
 	return response.Group{ID: g.ID, Kind: g.Kind.String(), State: g.State, Cause: g.Cause, Members: g.Members, Of: g.Of, Since: g.Since}
 }
 
-// reset is the whole of a map, for who begins to lead. open are targets of responses: of their faults it is told in any case.
+// reset is the whole of a map, for who begins to lead: of the one given, or of what came meanwhile, if that is newer. open are targets of responses: of their faults it is told in any case.
 func (f *feed) reset(m view.Map, open map[response.Target]bool) response.Led {
 	old := f.nodes
+	if f.newest.Revision > m.Revision {
+		m = f.newest
+	}
 	*f = newFeed()
-	f.topo, f.revision = m.Topology(), m.Revision
+	f.topo, f.newest = m.Topology(), m
 	var led response.Led
 	for rank := range m.Len() {
 		st := m.At(rank).Status

@@ -129,14 +129,14 @@ func (r *Responder) begin(b *batch, t *term) {
 			open[rec.Target] = true
 		}
 	}
+	led := r.feed.reset(t.begin.at, open)
 	r.told = r.cfg.Supervisors()
 	for _, ev := range []response.Event{
-		topologyOf(t.begin.at), response.PoliciesChanged{Policies: t.begin.policies}, response.MaintenanceChanged{Nodes: t.begin.marks},
+		topologyOf(r.feed.newest), response.PoliciesChanged{Policies: t.begin.policies}, response.MaintenanceChanged{Nodes: t.begin.marks},
 		response.SupervisorsChanged{Supervisors: r.told},
 	} {
 		r.step(b, ev)
 	}
-	led := r.feed.reset(t.begin.at, open)
 	led.Token, led.Records = uint64(t.fence.Rev), t.begin.committed.Records
 	if len(t.begin.committed.Unread) > 0 {
 		t.brought = errors.Join(t.begin.committed.Unread...)

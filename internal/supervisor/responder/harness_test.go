@@ -1,0 +1,479 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/audit"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// lab is a cluster without its nodes: a real store, a map that tests write, and executors that outlive the leaders.
+type lab struct {
+	t     *testing.T
+	c     *clientv3.Client
+	store labStore
+	plant *plant
+	names *view.Names
+	limit response.Config
+	lives int // that were lived
+
+	mu       sync.Mutex
+	builder  *view.Builder
+	now      view.Map
+	live     []*replica
+	evidence response.Evidence // of all; At is filled in
+	blind    bool              // there is none
+}
+
+// labStore is the real store, but for the policies, which stand here.
+type labStore struct {
+	*store.Etcd
+
+	policies *[]store.StoredPolicy
+}
+
+func (s labStore) Policies(context.Context) ([]store.StoredPolicy, uint64, error) {
+	return *s.policies, 1, nil
+}
+
+func (s labStore) WatchPolicies(ctx context.Context, each func([]store.StoredPolicy, uint64)) error {
+	each(*s.policies, 1)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// quick are limits under which nothing waits.
+func quick() response.Config {
+	c := response.Default()
+	c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, c.Rate, c.BreakerPercent, c.BreakerNodes = 1000, 100, 1000, 1000, 100_000, 50, 1000
+	c.Grace, c.StormDelay, c.Cooldown = 0, 0, 0
+	c.LookAgain, c.RetryAfter, c.RetryMost = 5*time.Millisecond, time.Millisecond, time.Millisecond
+	return c
+}
+
+const cordonAndTell = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: cordon}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}, timeout: 20s, retries: 10}
+  - {name: cordon, executor: kubernetes.cordon, timeout: 20s, retries: 10}
+  undo: {onRecovery: true, after: 1ms}
+`
+
+const reseat = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: reseat}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: reseat, executor: command, parameters: {command: reseat}, timeout: 20s, retries: 2}
+`
+
+func newLab(t *testing.T, dims grid.Dims, policies string) *lab {
+	t.Helper()
+	docs, err := policy.Parse([]byte(policies))
+	must(t, err)
+	var stored []store.StoredPolicy
+	for _, d := range docs {
+		stored = append(stored, store.StoredPolicy{Name: d.Name, Version: 1, JSON: d.JSON})
+	}
+	ids := map[grid.Coord]fault.NodeID{}
+	for rank := range dims.Nodes() {
+		ids[dims.At(rank)] = fault.DefaultNodeID(dims.At(rank))
+	}
+	e := supervisortest.NewEtcd(t, 1)
+	l := &lab{t: t, c: e.Members[0].Client(), names: view.NewNames(dims, ids), limit: quick(), evidence: response.Evidence{Kind: fault.KindSelf, Witnesses: []string{"n/host"}}}
+	l.store = labStore{store.NewEtcd(l.c, store.Options{MaxOps: 1000}), &stored}
+	l.plant = &plant{l: l, acts: map[string]int{}, on: map[string]bool{}, admitted: map[response.Attempt]int{}}
+	l.builder = view.NewBuilder(l.names, time.Now())
+	for rank := range dims.Nodes() {
+		l.set(ids[dims.At(rank)], fault.Normal)
+	}
+	return l
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// set makes a node's memory FAILED, or everything of it NORMAL, and tells all replicas.
+func (l *lab) set(id fault.NodeID, memory fault.State) {
+	l.mu.Lock()
+	at, ok := l.names.Coord(id)
+	if !ok {
+		l.t.Fatalf("no node %s", id)
+	}
+	revision := l.now.Revision + 1
+	now := time.Now()
+	st := awareness.NodeStatus{ID: id, Coord: at, State: fault.Normal, Cause: fault.CauseNone, Since: now, HostEpoch: 1, DNPEpoch: 1}
+	for c := fault.ComponentHost; c.Valid(); c++ {
+		if _, link := c.LinkDirection(); !link {
+			st.Components = append(st.Components, awareness.ComponentStatus{Component: c, State: fault.Normal, Cause: fault.CauseNone, Since: now})
+			if c == fault.ComponentMemory && memory != fault.Normal {
+				st.Components[len(st.Components)-1].State, st.Components[len(st.Components)-1].Cause = memory, c.Cause()
+			}
+		}
+	}
+	if !l.builder.Set(view.Entry{Status: st, Revision: revision}) {
+		l.t.Fatalf("no place for %s", id)
+	}
+	l.now = l.builder.Map(revision)
+	m, live := l.now, l.live
+	l.mu.Unlock()
+	for _, r := range live {
+		r.MapChanged(m, []fault.NodeID{id})
+	}
+}
+
+// Map implements Awareness.
+func (l *lab) Map(context.Context) (view.Map, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now, nil
+}
+
+// Evidence implements Awareness.
+func (l *lab) Evidence(_ context.Context, targets []response.Target) map[response.Target]response.Evidence {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[response.Target]response.Evidence{}
+	for _, target := range targets {
+		if ev := l.evidence; !l.blind {
+			ev.At = time.Now()
+			out[target] = ev
+		}
+	}
+	return out
+}
+
+// elect makes an election key in the place of the one before: who has that leads no longer.
+func (l *lab) elect() store.Fence {
+	l.t.Helper()
+	const key = store.ElectionPrefix + "/test"
+	_, err := l.c.Delete(l.t.Context(), key)
+	must(l.t, err)
+	resp, err := l.c.Put(l.t.Context(), key, "s")
+	must(l.t, err)
+	return store.Fence{Key: key, Rev: resp.Header.Revision}
+}
+
+// replica is one responder with its goroutines, and what may happen to it.
+type replica struct {
+	*Responder
+
+	name   string
+	fence  store.Fence
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	point   failpoint.Point
+	left    int           // hits until something happens
+	hit     chan struct{} // closed when it has
+	release chan struct{} // closed when it goes on
+	halted  bool          // all points block
+	dead    bool          // it is never to go on
+}
+
+// start starts a replica that leads at once. At the n-th time that it comes by a point it stands still, with all that it does; n 0: never.
+func (l *lab) start(point failpoint.Point, n int) *replica {
+	l.t.Helper()
+	r := &replica{point: point, left: n, hit: make(chan struct{}), release: make(chan struct{}), fence: l.elect()}
+	r.name = fmt.Sprintf("leader %d", r.fence.Rev)
+	logger := slog.New(slog.DiscardHandler)
+	var err error
+	r.Responder, err = New(Config{
+		Cluster: "test", Limits: l.limit, Store: l.store, Awareness: l, Metrics: NewMetrics(prometheus.NewRegistry()), Logger: logger,
+		Supervisors: func() []response.SupervisorInfo { return []response.SupervisorInfo{{ID: "s1", Alive: true}} },
+		Executors: map[response.Kind]executor.Executor{
+			response.KubernetesEvent: l.plant, response.KubernetesCordon: l.plant, response.Command: l.plant,
+		},
+	})
+	must(l.t, err)
+	r.hook = r.pass
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	l.mu.Lock()
+	l.live = append(l.live, r)
+	m := l.now
+	l.mu.Unlock()
+	r.MapChanged(m, nil)
+	r.wg.Go(func() { r.Run(ctx) })
+	r.wg.Go(func() { r.Lead(ctx, r.fence) })
+	return r
+}
+
+// pass is the hook of its failpoints.
+func (r *replica) pass(p failpoint.Point) {
+	r.mu.Lock()
+	if r.left > 0 && p == r.point {
+		if r.left--; r.left == 0 {
+			r.halted = true
+			close(r.hit)
+		}
+	}
+	halted, release := r.halted, r.release
+	r.mu.Unlock()
+	if !halted {
+		return
+	}
+	<-release
+	r.mu.Lock()
+	dead := r.dead
+	r.mu.Unlock()
+	if dead {
+		runtime.Goexit() // only now, that nothing else hears of it
+	}
+}
+
+// goOn lets a replica go on that stands still, and waits until it has done what it can. Its fence has fallen, of which it hears only
+// where it wants to commit.
+func (l *lab) goOn(r *replica) {
+	l.t.Helper()
+	r.mu.Lock()
+	was := r.halted && !r.dead
+	if was {
+		r.halted = false
+		close(r.release)
+	}
+	r.mu.Unlock()
+	if !was {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), supervisortest.Wait)
+	defer cancel()
+	for range 2 { // once for what has begun, once for what came of it
+		r.runner.wait(supervisortest.Wait)
+		if err := r.Ask(ctx, response.Asked{Subject: "nobody", Verb: response.CloseBreaker}); err == nil || ctx.Err() != nil {
+			l.t.Fatalf("%s: %v", r.name, err)
+		}
+	}
+}
+
+// end ends a replica for good. One that stands still does nothing more.
+func (l *lab) end(r *replica) {
+	l.mu.Lock()
+	var live []*replica
+	for _, o := range l.live {
+		if o != r {
+			live = append(live, o)
+		}
+	}
+	l.live = live
+	l.mu.Unlock()
+	r.mu.Lock()
+	if r.halted {
+		r.dead = true
+		close(r.release)
+	}
+	r.mu.Unlock()
+	r.cancel()
+	done := make(chan struct{})
+	go func() {
+		r.wg.Wait()
+		r.runner.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(supervisortest.Wait):
+		l.t.Fatalf("%s does not end", r.name)
+	}
+}
+
+// committed are the records that there are, the newest first read.
+func (l *lab) committed() ([]*response.Response, response.Breaker) {
+	l.t.Helper()
+	got, err := l.store.LoadResponses(context.Background())
+	must(l.t, err)
+	if got.Unread != nil {
+		l.t.Fatal(errors.Join(got.Unread...))
+	}
+	return apart(got.Records)
+}
+
+// await waits until a committed response is as wanted, or until also is closed (false).
+func (l *lab) await(what string, also <-chan struct{}, want func(*response.Response) bool) (*response.Response, bool) {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), supervisortest.Wait)
+	defer cancel()
+	w := l.c.Watch(ctx, store.Prefix+"responses/head", clientv3.WithCreatedNotify())
+	for {
+		list, _ := l.committed()
+		for _, r := range list {
+			if want(r) {
+				return r, true
+			}
+		}
+		select {
+		case <-also:
+			return nil, false
+		case _, ok := <-w:
+			if !ok {
+				for _, r := range list {
+					l.t.Logf("%+v", *r)
+				}
+				l.t.Fatalf("%s: not within %s", what, supervisortest.Wait)
+			}
+		}
+	}
+}
+
+// verify follows the chain of the audit from end to end.
+func (l *lab) verify() []audit.Line {
+	l.t.Helper()
+	lines, head, err := l.store.Audit(context.Background(), 0, 1<<30)
+	must(l.t, err)
+	var c audit.Checker
+	for _, line := range lines {
+		text, err := line.Marshal()
+		must(l.t, err)
+		must(l.t, c.Check(text))
+	}
+	if seq, hash := c.Last(); seq != head.Last || hash != fmt.Sprintf("%x", head.Hash) {
+		l.t.Fatalf("the newest line is %d %s: the head says %+v", seq, hash, head)
+	}
+	return lines
+}
+
+// plant is what executors act on: it outlives the leaders, and guards as an executor should.
+type plant struct {
+	l     *lab
+	guard executor.Guard
+
+	mu       sync.Mutex
+	newest   uint64                   // token
+	admitted map[response.Attempt]int // how often
+	acts     map[string]int           // how often something was done, by response, step and direction
+	on       map[string]bool          // what stands, by response and step
+	wrong    []string
+	refused  int                                        // for its token
+	answer   func(executor.Job) (executor.Result, bool) // of a test; may be nil
+	hold     chan struct{}                              // attempts wait for that to be closed; nil: they do not
+}
+
+func (p *plant) bad(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
+}
+
+// Do implements executor.Executor.
+func (p *plant) Do(ctx context.Context, j executor.Job) executor.Result {
+	p.intended(j)
+	if r, ok := p.guard.Admit(j.Effect); !ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if r.Outcome == response.StaleToken {
+			p.refused++
+		}
+		return r
+	}
+	p.mu.Lock()
+	hold, answer := p.hold, p.answer
+	p.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return executor.Unchanged("stopped: %v", context.Cause(ctx))
+		}
+	}
+	if answer != nil {
+		if r, ok := answer(j); ok {
+			return r
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.admitted[j.Attempt]++; p.admitted[j.Attempt] > 1 {
+		p.wrong = append(p.wrong, fmt.Sprintf("attempt %+v was made twice", j.Attempt))
+	}
+	if j.Token < p.newest {
+		p.wrong = append(p.wrong, fmt.Sprintf("attempt %+v under token %d after %d", j.Attempt, j.Token, p.newest))
+	}
+	p.newest = j.Token
+	key := fmt.Sprintf("%s/%d", j.Response, j.Step)
+	if p.on[key] != j.Undo { // as it is to be
+		return executor.Done("it was so already")
+	}
+	p.on[key] = !j.Undo
+	p.acts[j.IdempotencyKey]++
+	return executor.Done("done")
+}
+
+// intended: what is asked of an executor is committed.
+func (p *plant) intended(j executor.Job) {
+	got, err := p.l.store.LoadResponses(context.Background())
+	if err != nil {
+		p.bad("%v", err)
+		return
+	}
+	list, _ := apart(got.Records)
+	for _, r := range list {
+		if r.ID == j.Response && j.Step < len(r.Steps) && r.Steps[j.Step].Attempt >= j.Attempt.Attempt {
+			return
+		}
+	}
+	p.bad("attempt %+v is not committed", j.Attempt)
+}
+
+// check: nothing was done twice, or is forgotten.
+func (l *lab) check(what string) {
+	l.t.Helper()
+	p := l.plant
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.wrong {
+		l.t.Errorf("%s: %s", what, w)
+	}
+	for key, n := range p.acts {
+		if n > 1 {
+			l.t.Errorf("%s: %s was done %d times", what, key, n)
+		}
+	}
+	list, _ := l.committed()
+	known := map[string]bool{}
+	for _, r := range list {
+		for i, s := range r.Steps {
+			key := fmt.Sprintf("%s/%d", r.ID, i)
+			known[key] = s.Attempt > 0
+			if p.on[key] && !s.Changed {
+				l.t.Errorf("%s: %s stands, and its record says that nothing was changed: %+v", what, key, s)
+			}
+		}
+	}
+	for key := range p.on {
+		if !known[key] {
+			l.t.Errorf("%s: %s was done, and nobody knows", what, key)
+		}
+	}
+}

@@ -76,6 +76,8 @@ type Supervisor struct {
 	Foresight Duration `json:"foresight"`
 	// Diagnosis says what the supervisors diagnose by themselves. Default nothing.
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
+	// Responses says what the supervisors may do about faults. Default: what policies want, within cautious limits.
+	Responses ResponsesConfig `json:"responses"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
 }
@@ -223,6 +225,7 @@ func DefaultSupervisor() Supervisor {
 		Foresight: Duration(time.Hour),
 		Checksums: allowedChecksums(),
 		Log:       LogConfig{Level: "info", Format: "text"},
+		Responses: DefaultResponses(),
 	}
 }
 

@@ -380,11 +380,10 @@ type mapped struct {
 type queue struct {
 	signal chan struct{}
 
-	mu     sync.Mutex
-	list   []input
-	maps   []mapped
-	asked  int
-	closed bool
+	mu    sync.Mutex
+	list  []input
+	maps  []mapped
+	asked int
 }
 
 const (

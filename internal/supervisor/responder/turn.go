@@ -64,7 +64,7 @@ func (r *Responder) turn(replicas bool) {
 		case in.reply != nil && r.term == nil:
 			in.reply <- ErrNotLeader
 		case in.reply != nil:
-			b.replies = append(b.replies, reply{in.reply, r.step(b, in.event)})
+			b.replies = append(b.replies, reply{in.reply, r.try(b, in.event)})
 		default:
 			if _, ok := in.event.(response.Result); ok {
 				b.results = true
@@ -84,8 +84,15 @@ func (r *Responder) turn(replicas bool) {
 	r.settle(b)
 }
 
-// step has the engine take an event, and notes what follows.
-func (r *Responder) step(b *batch, ev response.Event) error {
+// step has the engine take an event that it cannot refuse.
+func (r *Responder) step(b *batch, ev response.Event) {
+	if err := r.try(b, ev); err != nil {
+		r.cfg.Logger.Error("the engine of responses refuses an event", "event", fmt.Sprintf("%T", ev), "err", err)
+	}
+}
+
+// try has the engine take an event, and notes what follows.
+func (r *Responder) try(b *batch, ev response.Event) error {
 	out := r.engine.Step(time.Now(), ev)
 	for _, rec := range out.Records {
 		key := rec.Key()
@@ -141,7 +148,7 @@ func (r *Responder) begin(b *batch, t *term) {
 	if len(t.begin.committed.Unread) > 0 {
 		t.brought = errors.Join(t.begin.committed.Unread...)
 	} else {
-		t.brought = r.step(b, led)
+		t.brought = r.try(b, led)
 	}
 	t.begin = beginning{}
 	r.cfg.Metrics.broken(t.brought != nil)

@@ -1,103 +1,100 @@
 package config
 
 import (
-	"errors"
-	"strings"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"time"
-	"unicode"
-
-	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// ResponsesConfig says within which limits the supervisors act on faults, whatever policies say; without policies they do nothing.
+// ResponsesConfig is what supervisors may have this node do when they respond to a fault (docs/responses-node.md). All of it is off by default, and the
+// recovery daemon (lofamo-agent run) does it. That a link is masked is not among it: it is the supervisors' own word.
 type ResponsesConfig struct {
-	// Enabled: the supervisors decide about responses. All replicas alike. Default true.
-	Enabled bool `json:"enabled"`
-	// MaxNodes is how many nodes may be under response at once: something was done that takes them, or a part of them, from use, and was
-	// not put back. 1 to 1048576. Default 50.
-	MaxNodes int `json:"maxNodes"`
-	// MaxPercent is the same, of all nodes, rounded down, but always one. 1 to 100. Default 5.
-	MaxPercent int `json:"maxPercent"`
-	// MaxPerDomain is the same among nodes that share a value of one of the domain labels. 1 to 1048576. Default 2.
-	MaxPerDomain int `json:"maxPerDomain"`
-	// MaxPerPlane is the same among the nodes of a plane of the torus, in each dimension. 1 to 1048576. Default 4.
-	MaxPerPlane int `json:"maxPerPlane"`
-	// Rate is how many steps begin within RateWindow, notifications apart. 1 to 1048576. Default 30.
-	Rate int `json:"rate"`
-	// NotifyRate is how many notifications do. 1 to 1048576. Default 10000.
-	NotifyRate int `json:"notifyRate"`
-	// RateWindow is what the two are counted in, 1s or more. Default 1h.
-	RateWindow Duration `json:"rateWindow"`
-	// BreakerPercent of the nodes that go bad within BreakerWindow open the circuit breaker, which a person closes. 1 to 50. Default 20.
-	BreakerPercent int `json:"breakerPercent"`
-	// BreakerNodes have to at least. 1 to 1048576. Default 3.
-	BreakerNodes int `json:"breakerNodes"`
-	// BreakerWindow is 1s or more. Default 5m.
-	BreakerWindow Duration `json:"breakerWindow"`
-	// Grace is how long a new leader does nothing. Default 30s.
-	Grace Duration `json:"grace"`
-	// StormDelay is for how long a fault must have lasted before anything but a notification. Default 10s.
-	StormDelay Duration `json:"stormDelay"`
-	// Cooldown is between two responses on one node, notifications apart. Default 30m.
-	Cooldown Duration `json:"cooldown"`
-	// MaxEvidenceAge is how old the evidence of a fault may be, 1ms or more. Default 30s.
-	MaxEvidenceAge Duration `json:"maxEvidenceAge"`
-	// Approvals are how many people have to approve what may end work on a node, besides what a policy asks for. 0 to 2. Default 0.
-	Approvals int `json:"approvals"`
-	// ApprovalTime is for how long they are waited for, 1s or more. Default 4h.
-	ApprovalTime Duration `json:"approvalTime"`
-	// MaxActive is how many responses may be under way or wait. 1 to 1048576. Default 2000.
-	MaxActive int `json:"maxActive"`
-	// Keep is how long the record of a closed response is kept, at least as long as RateWindow, Cooldown and BreakerWindow. Default 168h.
-	Keep Duration `json:"keep"`
-	// OptOutLabel is the label whose value "true" keeps all but notifications from a node. Default lofamo.io/no-response.
-	OptOutLabel string `json:"optOutLabel"`
-	// AuditLines and AuditBytes bound what is kept of the audit in the store: export it to keep all of it. 1000 to 10000000, default 100000;
-	// 1 MiB to 1 GiB, default 64 MiB.
-	AuditLines int64 `json:"auditLines"`
-	AuditBytes int64 `json:"auditBytes"`
+	// RestartHalf allows node.restart-half: one half at a time is ended and started again. Default false.
+	RestartHalf bool `json:"restartHalf,omitempty"`
+	// LimitFrequency allows node.limit-frequency: scaling_max_freq of all cpufreq policies below sensors.sysfs is lowered, and put back. Whoever runs
+	// lofamo-agent run needs to be allowed to write there. Default false.
+	LimitFrequency bool `json:"limitFrequency,omitempty"`
+	// LowestFrequency is what it may be lowered to at most, in percent of what the processors can. 10 to 100. Default 40.
+	LowestFrequency int `json:"lowestFrequency,omitempty"`
+	// Eureka allows eureka: this node tells all others of the torus what a response has to say to jobs. Default false.
+	Eureka bool `json:"eureka,omitempty"`
+	// Checks allow node.check, each for one program. At most 32. Default none.
+	Checks []ResponseCheck `json:"checks,omitempty"`
 }
 
-// DefaultResponses returns the defaults, which are those of the engine.
-func DefaultResponses() ResponsesConfig {
-	d := response.Default()
-	return ResponsesConfig{
-		Enabled: true, MaxNodes: d.MaxNodes, MaxPercent: d.MaxPercent, MaxPerDomain: d.MaxPerDomain, MaxPerPlane: d.MaxPerPlane, Rate: d.Rate, NotifyRate: d.NotifyRate,
-		RateWindow: Duration(d.RateWindow), BreakerPercent: d.BreakerPercent, BreakerNodes: d.BreakerNodes, BreakerWindow: Duration(d.BreakerWindow),
-		Grace: Duration(d.Grace), StormDelay: Duration(d.StormDelay), Cooldown: Duration(d.Cooldown), MaxEvidenceAge: Duration(d.MaxEvidenceAge),
-		Approvals: d.Approvals, ApprovalTime: Duration(d.ApprovalTime), MaxActive: d.MaxActive, Keep: Duration(d.Keep), OptOutLabel: d.OptOutLabel,
-		AuditLines: 100_000, AuditBytes: 64 << 20,
+// ResponseCheck is a program that node.check may run, without a shell, with this environment's variables and LOFAMO_NODE, LOFAMO_TARGET, LOFAMO_RESPONSE and
+// LOFAMO_ATTEMPT. It ends with code 0 when all is well, or is now; with 1 when it is not, and nothing was changed; with 2 when it is not, and something was changed.
+type ResponseCheck struct {
+	// Name by which a policy names it: 1 to 63 of a-z, 0-9 and '-', the first and last no '-'. Required.
+	Name string `json:"name"`
+	// Command is the program's absolute path, then its arguments. Required.
+	Command []string `json:"command"`
+	// Timeout is when it is killed, with its process group, where the policy's step does not end before. 100ms to 1h. Default 30s.
+	Timeout Duration `json:"timeout,omitempty"`
+}
+
+// Defaults and bounds.
+const (
+	defaultLowestFrequency = 40
+	maxResponseChecks      = 32
+)
+
+// LowestPercent is what LowestFrequency stands for.
+func (r ResponsesConfig) LowestPercent() int {
+	if r.LowestFrequency == 0 {
+		return defaultLowestFrequency
 	}
+	return r.LowestFrequency
 }
 
-// Limits are those of the engine, in a cluster with these failure domains.
-func (c ResponsesConfig) Limits(domainLabels []string) response.Config {
-	l := response.Default()
-	l.MaxNodes, l.MaxPercent, l.MaxPerDomain, l.MaxPerPlane, l.DomainLabels = c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, domainLabels
-	l.Rate, l.NotifyRate, l.RateWindow = c.Rate, c.NotifyRate, c.RateWindow.D()
-	l.BreakerPercent, l.BreakerNodes, l.BreakerWindow = c.BreakerPercent, c.BreakerNodes, c.BreakerWindow.D()
-	l.Grace, l.StormDelay, l.Cooldown, l.MaxEvidenceAge = c.Grace.D(), c.StormDelay.D(), c.Cooldown.D(), c.MaxEvidenceAge.D()
-	l.LookAgain = min(l.LookAgain, max(l.MaxEvidenceAge/3, time.Millisecond)) // more often than what is found out grows old
-	l.Approvals, l.ApprovalTime, l.MaxActive, l.Keep, l.OptOutLabel = c.Approvals, c.ApprovalTime.D(), c.MaxActive, c.Keep.D(), c.OptOutLabel
-	return l
+// Limit is what Timeout stands for.
+func (c ResponseCheck) Limit() time.Duration {
+	if c.Timeout == 0 {
+		return 30 * time.Second
+	}
+	return c.Timeout.D()
 }
 
-// responses checks the limits, by the names that they have in the file.
-func (p *problems) responses(c ResponsesConfig, domainLabels []string) {
-	err := c.Limits(nil).Validate()
-	if many, ok := errors.Unwrap(err).(interface{ Unwrap() []error }); ok {
-		for _, e := range many.Unwrap() {
-			text := []rune(e.Error())
-			text[0] = unicode.ToLower(text[0])
-			p.add(errors.New("responses." + string(text)))
+// Kinds are the kinds of acts that it allows, ascending.
+func (r ResponsesConfig) Kinds() []string {
+	var out []string
+	for _, k := range []struct {
+		name string
+		may  bool
+	}{{"eureka", r.Eureka}, {"node.check", len(r.Checks) > 0}, {"node.limit-frequency", r.LimitFrequency}, {"node.restart-half", r.RestartHalf}} {
+		if k.may {
+			out = append(out, k.name)
 		}
-	} else {
-		p.wrap("responses", err)
 	}
-	if n := c.AuditLines; n < 1000 || n > 10_000_000 {
-		p.bad("responses.auditLines", n, "1000 to 10000000")
+	return out
+}
+
+var responseCheckName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func (r ResponsesConfig) validate(p *problems) {
+	if f := r.LowestFrequency; f != 0 && (f < 10 || f > 100) {
+		p.bad("responses.lowestFrequency", f, "10 to 100 percent")
 	}
-	if n := c.AuditBytes; n < 1<<20 || n > 1<<30 {
-		p.bad("responses.auditBytes", n, "1 MiB to 1 GiB")
+	if n := len(r.Checks); n > maxResponseChecks {
+		p.bad("responses.checks", n, "at most %d", maxResponseChecks)
+	}
+	var names []string
+	for i, c := range r.Checks {
+		field := fmt.Sprintf("responses.checks[%d]", i)
+		if !responseCheckName.MatchString(c.Name) {
+			p.bad(field+".name", c.Name, "1 to 63 of a-z, 0-9 and '-', the first and last no '-'")
+		}
+		if slices.Contains(names, c.Name) {
+			p.bad(field+".name", c.Name, "each name once")
+		}
+		names = append(names, c.Name)
+		if len(c.Command) == 0 || !filepath.IsAbs(c.Command[0]) {
+			p.bad(field+".command", fmt.Sprint(c.Command), "a program's absolute path, then its arguments")
+		}
+		if l := c.Limit(); l < 100*time.Millisecond || l > time.Hour {
+			p.bad(field+".timeout", l, "100ms to 1h")
+		}
 	}
 }

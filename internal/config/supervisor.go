@@ -77,7 +77,7 @@ type Supervisor struct {
 	// Diagnosis says what the supervisors diagnose by themselves. Default nothing.
 	Diagnosis DiagnosisConfig `json:"diagnosis,omitzero"`
 	// Responses says what the supervisors may do about faults. Default: what policies want, within cautious limits.
-	Responses ResponsesConfig `json:"responses"`
+	Responses SupervisorResponses `json:"responses"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
 }

@@ -348,6 +348,7 @@ func (s Supervisor) Validate() error {
 		p.bad("foresight", d.String(), "0s (none), or 1m to 168h")
 	}
 	s.Diagnosis.validate(p)
+	s.Responses.validate(p)
 	udp, tcp := taken{}, taken{}
 	s.validateReport(p, udp)
 	p.checksums("checksums", s.Checksums)

@@ -38,6 +38,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/rails"
 	"github.com/lofamo/lofamo/internal/supervisor/regions"
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
+	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/teller"
 	"github.com/lofamo/lofamo/internal/supervisor/topology"
@@ -93,6 +94,8 @@ type Supervisor struct {
 	peerings *orders[peering.Word, *lofamov1.PeerStatus]
 	mappers  *mappers
 	actor    *node.Actor // has nodes act for responses
+	// responder decides about responses; nil: of a parent of regions, and where the configuration wants none.
+	responder *responder.Responder
 	// configurers tell the torus its start-up configuration.
 	configurers *configurers
 	forward     *replica.Forwarder
@@ -291,7 +294,7 @@ func (s *Supervisor) connect() error {
 	s.maskers, s.peerings, s.mappers, s.configurers = newMaskOrders(s), newPeerOrders(s), newMappers(s), newConfigurers(s)
 	s.local = replica.NewCopy(replica.CopyConfig{
 		Store: s.store, Names: s.names, Logger: s.logger,
-		OnChange: func(m view.Map, changed []fault.NodeID) { s.teller.Changed(m, changed) },
+		OnChange: s.mapChanged,
 	})
 	s.forward = replica.NewForwarder(replica.ForwarderConfig{
 		Peers: s.peers, Leaders: s.observer, Answerer: s.sender, Wanting: wanting{s}, Challenger: s.sender, Metrics: s.metrics, Logger: s.logger,
@@ -305,6 +308,9 @@ func (s *Supervisor) connect() error {
 		Names: s.names, Marks: s.marks, Sender: s.sender, DigestPeriod: s.periods.DigestPeriod, DigestMisses: s.periods.DigestMisses,
 		Metrics: s.metrics,
 	})
+	if s.responder, err = s.newResponder(); err != nil {
+		return err
+	}
 	border, err := s.connectBorder()
 	if err != nil {
 		return err

@@ -269,6 +269,9 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.mappers.run(ctx) })
 	wg.Go(func() { s.configurers.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
+	if s.responder != nil {
+		wg.Go(func() { s.responder.Run(ctx) })
+	}
 }
 
 // raftTime bounds the attempt to have the raft leader here.
@@ -287,6 +290,7 @@ func (s *Supervisor) lead(ctx context.Context, fence store.Fence) error {
 		return s.parent.Lead(ctx, fence)
 	}
 	defer s.leadDiagnoses(ctx, fence)()
+	defer s.leadResponses(ctx, fence)()
 	if s.border != nil {
 		return s.leadRegion(ctx, fence)
 	}

@@ -1,6 +1,7 @@
 package responder
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -40,10 +41,8 @@ func Gather(st awareness.NodeStatus, c fault.Component, life func(fault.NodeID) 
 }
 
 func appendOnce(list []string, s string) []string {
-	for _, have := range list {
-		if have == s {
-			return list
-		}
+	if slices.Contains(list, s) {
+		return list
 	}
 	return append(list, s)
 }

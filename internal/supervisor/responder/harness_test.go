@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -191,6 +192,7 @@ type replica struct {
 
 	name   string
 	fence  store.Fence
+	gather prometheus.Gatherer
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
@@ -208,10 +210,11 @@ func (l *lab) start(point failpoint.Point, n int) *replica {
 	l.t.Helper()
 	r := &replica{point: point, left: n, hit: make(chan struct{}), release: make(chan struct{}), fence: l.elect()}
 	r.name = fmt.Sprintf("leader %d", r.fence.Rev)
-	logger := slog.New(slog.DiscardHandler)
+	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	r.gather = registry
 	var err error
 	r.Responder, err = New(Config{
-		Cluster: "test", Limits: l.limit, Store: l.store, Awareness: l, Metrics: NewMetrics(prometheus.NewRegistry()), Logger: logger,
+		Cluster: "test", Limits: l.limit, Store: l.store, Awareness: l, Metrics: NewMetrics(registry), Logger: logger,
 		Supervisors: func() []response.SupervisorInfo { return []response.SupervisorInfo{{ID: "s1", Alive: true}} },
 		Executors: map[response.Kind]executor.Executor{
 			response.KubernetesEvent: l.plant, response.KubernetesCordon: l.plant, response.Command: l.plant,
@@ -229,6 +232,20 @@ func (l *lab) start(point failpoint.Point, n int) *replica {
 	r.wg.Go(func() { r.Run(ctx) })
 	r.wg.Go(func() { r.Lead(ctx, r.fence) })
 	return r
+}
+
+// gauge is what one of its gauges says.
+func (r *replica) gauge(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := r.gather.Gather()
+	must(t, err)
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no gauge %s", name)
+	return 0
 }
 
 // pass is the hook of its failpoints.
@@ -323,19 +340,30 @@ func (l *lab) committed() ([]*response.Response, response.Breaker) {
 // await waits until a committed response is as wanted, or until also is closed (false).
 func (l *lab) await(what string, also <-chan struct{}, want func(*response.Response) bool) (*response.Response, bool) {
 	l.t.Helper()
+	var found *response.Response
+	ok := l.awaitAll(what, also, func(list []*response.Response) bool {
+		if i := slices.IndexFunc(list, want); i >= 0 {
+			found = list[i]
+		}
+		return found != nil
+	})
+	return found, ok
+}
+
+// awaitAll waits until the committed responses are as wanted, or until also is closed (false).
+func (l *lab) awaitAll(what string, also <-chan struct{}, want func([]*response.Response) bool) bool {
+	l.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), supervisortest.Wait)
 	defer cancel()
 	w := l.c.Watch(ctx, store.Prefix+"responses/head", clientv3.WithCreatedNotify())
 	for {
 		list, _ := l.committed()
-		for _, r := range list {
-			if want(r) {
-				return r, true
-			}
+		if want(list) {
+			return true
 		}
 		select {
 		case <-also:
-			return nil, false
+			return false
 		case _, ok := <-w:
 			if !ok {
 				for _, r := range list {
@@ -375,9 +403,7 @@ type plant struct {
 	acts     map[string]int           // how often something was done, by response, step and direction
 	on       map[string]bool          // what stands, by response and step
 	wrong    []string
-	refused  int                                        // for its token
-	answer   func(executor.Job) (executor.Result, bool) // of a test; may be nil
-	hold     chan struct{}                              // attempts wait for that to be closed; nil: they do not
+	refused  int // for its token
 }
 
 func (p *plant) bad(format string, args ...any) {
@@ -386,8 +412,27 @@ func (p *plant) bad(format string, args ...any) {
 	p.wrong = append(p.wrong, fmt.Sprintf(format, args...))
 }
 
+// acted is how often anything was done.
+func (p *plant) acted() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, k := range p.acts {
+		n += k
+	}
+	return n
+}
+
+// reset forgets what was done.
+func (p *plant) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.acts)
+	clear(p.on)
+}
+
 // Do implements executor.Executor.
-func (p *plant) Do(ctx context.Context, j executor.Job) executor.Result {
+func (p *plant) Do(_ context.Context, j executor.Job) executor.Result {
 	p.intended(j)
 	if r, ok := p.guard.Admit(j.Effect); !ok {
 		p.mu.Lock()
@@ -396,21 +441,6 @@ func (p *plant) Do(ctx context.Context, j executor.Job) executor.Result {
 			p.refused++
 		}
 		return r
-	}
-	p.mu.Lock()
-	hold, answer := p.hold, p.answer
-	p.mu.Unlock()
-	if hold != nil {
-		select {
-		case <-hold:
-		case <-ctx.Done():
-			return executor.Unchanged("stopped: %v", context.Cause(ctx))
-		}
-	}
-	if answer != nil {
-		if r, ok := answer(j); ok {
-			return r
-		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -422,7 +452,7 @@ func (p *plant) Do(ctx context.Context, j executor.Job) executor.Result {
 	}
 	p.newest = j.Token
 	key := fmt.Sprintf("%s/%d", j.Response, j.Step)
-	if p.on[key] != j.Undo { // as it is to be
+	if p.on[key] != j.Undo && j.Kind.Traits().Repeatable { // as it is to be
 		return executor.Done("it was so already")
 	}
 	p.on[key] = !j.Undo
@@ -432,18 +462,17 @@ func (p *plant) Do(ctx context.Context, j executor.Job) executor.Result {
 
 // intended: what is asked of an executor is committed.
 func (p *plant) intended(j executor.Job) {
-	got, err := p.l.store.LoadResponses(context.Background())
-	if err != nil {
-		p.bad("%v", err)
-		return
-	}
-	list, _ := apart(got.Records)
-	for _, r := range list {
-		if r.ID == j.Response && j.Step < len(r.Steps) && r.Steps[j.Step].Attempt >= j.Attempt.Attempt {
-			return
+	key := (&response.Response{ID: j.Response}).Key()
+	resp, err := p.l.c.Get(context.Background(), store.Prefix+"responses/records/"+key)
+	if err == nil && len(resp.Kvs) == 1 {
+		var rec response.Record
+		if rec, err = store.DecodeRecord(key, resp.Kvs[0].Value); err == nil {
+			if r := rec.(*response.Response); j.Step < len(r.Steps) && r.Steps[j.Step].Attempt >= j.Attempt.Attempt {
+				return
+			}
 		}
 	}
-	p.bad("attempt %+v is not committed", j.Attempt)
+	p.bad("attempt %+v is not committed: %v", j.Attempt, err)
 }
 
 // check: nothing was done twice, or is forgotten.

@@ -1,0 +1,272 @@
+package responder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+var _ Service = (*Responder)(nil)
+
+// waits says that a response waits for something.
+func waits(reason response.Reason) func(*response.Response) bool {
+	return func(r *response.Response) bool { return r.State == response.Waiting && r.Reason == reason }
+}
+
+func state(s response.State) func(*response.Response) bool {
+	return func(r *response.Response) bool { return r.State == s }
+}
+
+// What cannot be looked at is done once, wherever the leader fails: afterwards it has ended, or waits for a person, whose word settles it.
+func TestUnknownOutcome(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 4, Y: 4, Z: 1}, reseat)
+	for i, tc := range []struct {
+		point failpoint.Point
+		n     int
+		done  int // how often it has been done by then
+		asks  bool
+	}{
+		{failpoint.ResponderDecided, 1, 0, false}, {failpoint.ResponderCommitted, 1, 0, true}, {failpoint.ResponderStarting, 1, 0, true},
+		{failpoint.ResponderEnded, 1, 1, true}, {failpoint.ResponderResult, 1, 1, true}, {failpoint.ResponderCommitted, 2, 1, false},
+	} {
+		what := fmt.Sprintf("%s, time %d", tc.point, tc.n)
+		l.plant.reset()
+		id := fault.DefaultNodeID(grid.Coord{X: i % 4, Y: i / 4})
+		mine := func(want func(*response.Response) bool) func(*response.Response) bool {
+			return func(r *response.Response) bool { return r.Target.Node == id && want(r) }
+		}
+		first := l.start(tc.point, tc.n)
+		l.set(id, fault.Failed)
+		<-first.hit
+		if n := l.plant.acted(); n != tc.done {
+			t.Errorf("%s: done %d times", what, n)
+		}
+		second := l.start("", 0)
+		if tc.asks {
+			r, _ := l.await(what, nil, mine(waits(response.ReasonOutcome)))
+			if err := second.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.SettleNot, Response: r.ID, Reason: "looked"}); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			tc.done++ // it is made once more, by a person's word
+		}
+		l.await(what, nil, mine(state(response.Done)))
+		if n := l.plant.acted(); n != max(tc.done, 1) {
+			t.Errorf("%s: done %d times, want %d", what, n, max(tc.done, 1))
+		}
+		l.set(id, fault.Normal)
+		l.await(what, nil, mine(func(r *response.Response) bool { return !r.Closed.IsZero() }))
+		l.end(first)
+		l.end(second)
+	}
+	l.verify()
+}
+
+// A leader that stood still for longer than a commit proves its lead asks once more before it acts.
+func TestLateStart(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	r := l.start(failpoint.ResponderStarting, 1)
+	defer l.end(r)
+	l.set("n0-0-0", fault.Failed)
+	<-r.hit
+	l.elect()
+	time.Sleep(sure) // what is tried is that time passes
+	l.goOn(r)
+	if n := l.plant.acted(); n != 0 {
+		t.Errorf("done %d times under a fence that had fallen", n)
+	}
+}
+
+// Policies whose kinds nobody carries out fail, and say so; an executor that breaks down takes nothing with it; one that gives nonsense is
+// not believed.
+func TestExecutorsFail(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, strings.ReplaceAll(strings.ReplaceAll(reseat, "command, parameters: {command: reseat}", "kubernetes.cordon"), "retries: 2", "retries: 0"))
+	r := l.start("", 0)
+	defer l.end(r)
+	delete(r.cfg.Executors, response.KubernetesCordon)
+	for i, tc := range []struct {
+		executor executor.Executor
+		want     string
+		changed  bool
+	}{
+		{nil, "there is no executor for kubernetes.cordon", false},
+		{answers(func(context.Context, executor.Job) executor.Result { panic("out of order") }), "the executor broke down: out of order", true},
+		{answers(func(context.Context, executor.Job) executor.Result { return executor.Result{Detail: "x"} }), "the executor gave outcome 0, which there is not: x", true},
+		{answers(func(context.Context, executor.Job) executor.Result { return executor.Unchanged("no such node") }), "no such node", false},
+	} {
+		if tc.executor != nil {
+			r.cfg.Executors = map[response.Kind]executor.Executor{response.KubernetesCordon: tc.executor}
+		}
+		id := fault.DefaultNodeID(grid.Coord{X: i % 2, Y: i / 2})
+		l.set(id, fault.Failed)
+		got, _ := l.await(tc.want, nil, func(r *response.Response) bool { return r.Target.Node == id && r.State == response.Failed })
+		if s := got.Steps[0]; !strings.Contains(s.Detail, tc.want) || s.Changed != tc.changed {
+			t.Errorf("%+v: want %q", s, tc.want)
+		}
+	}
+}
+
+type answers func(context.Context, executor.Job) executor.Result
+
+func (a answers) Do(ctx context.Context, j executor.Job) executor.Result { return a(ctx, j) }
+
+// What is under way is asked to end when its fault goes, when a person cancels, and when the lead is lost.
+func TestStops(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, reseat)
+	r := l.start("", 0)
+	defer l.end(r)
+	begun := make(chan executor.Job)
+	r.cfg.Executors[response.Command] = answers(func(ctx context.Context, j executor.Job) executor.Result {
+		begun <- j
+		<-ctx.Done()
+		return executor.Unchanged("stopped")
+	})
+	for i, stop := range []func(executor.Job){
+		func(j executor.Job) { l.set(j.Target.Node, fault.Normal) },
+		func(j executor.Job) {
+			must(t, r.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.Cancel, Response: j.Response}))
+		},
+		func(j executor.Job) { // a commit is refused
+			l.elect()
+			if err := r.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.Cancel, Response: j.Response}); !errors.Is(err, ErrNotLeader) {
+				t.Errorf("%v", err)
+			}
+		},
+	} {
+		l.set(fault.DefaultNodeID(grid.Coord{X: i % 2, Y: i / 2}), fault.Failed)
+		j := <-begun
+		stop(j)
+		wait(t, r)
+	}
+	if r.Leading() {
+		t.Error("it leads, though a commit was refused")
+	}
+	if err := r.Ask(t.Context(), response.Asked{Subject: "operator/ann", Verb: response.CloseBreaker}); !errors.Is(err, ErrNotLeader) {
+		t.Errorf("%v", err)
+	}
+}
+
+// wait waits until no attempt runs.
+func wait(t *testing.T, r *replica) {
+	t.Helper()
+	r.runner.mu.Lock()
+	idle := r.runner.idle
+	r.runner.mu.Unlock()
+	select {
+	case <-idle:
+	case <-time.After(supervisortest.Wait):
+		t.Fatal("an attempt goes on")
+	}
+}
+
+// People: what they ask for is committed when they hear of it, and what cannot be done they are told.
+func TestAsk(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, strings.Replace(reseat, "  steps:", "  guards: {approvals: 2}\n  steps:", 1))
+	r := l.start("", 0)
+	defer l.end(r)
+	changed := r.Changed()
+	l.set("n0-0-0", fault.Failed)
+	got, _ := l.await("approval", nil, waits(response.ReasonApproval))
+	ask := func(subject string) error {
+		return r.Ask(t.Context(), response.Asked{Subject: subject, Verb: response.Approve, Response: got.ID, Reason: "go"})
+	}
+	must(t, ask("approver/ann"))
+	if list, _, err := r.Responses(t.Context()); err != nil || len(list) != 1 || len(list[0].Approvals) != 1 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := ask("approver/ann"); err == nil || !strings.Contains(err.Error(), "another subject") {
+		t.Errorf("%v", err)
+	}
+	must(t, ask("approver/bob"))
+	l.await("done", nil, state(response.Done))
+	lines, err := r.Audit(t.Context(), 0, 100)
+	must(t, err)
+	var by []string
+	for _, line := range lines {
+		if line.Decision.Act == response.Approves {
+			by = append(by, line.Decision.Subject)
+		}
+	}
+	if !slices.Equal(by, []string{"approver/ann", "approver/bob"}) {
+		t.Errorf("approved by %v", by)
+	}
+	if head, err := r.AuditHead(t.Context()); err != nil || head.Last != uint64(len(lines)) {
+		t.Errorf("%+v, %v", head, err)
+	}
+	select {
+	case <-changed:
+	case <-time.After(supervisortest.Wait):
+		t.Error("nobody was told of a change")
+	}
+}
+
+// A leader that cannot read a record does nothing, and a later one that can goes on.
+func TestUnreadRecord(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	const key = store.Prefix + "responses/records/response/r1-1"
+	_, err := l.c.Put(t.Context(), key, `{"version":2}`)
+	must(t, err)
+	l.set("n0-0-0", fault.Failed)
+	r := l.start("", 0)
+	supervisortest.Eventually(t, "the term to be over", func() bool { return r.gauge(t, "lofamo_responses_broken") == 1 })
+	if list, _, err := r.Responses(t.Context()); r.Leading() || len(list) != 0 || err != nil || l.plant.acted() != 0 {
+		t.Errorf("leading %t, %v, %v", r.Leading(), list, err)
+	}
+	l.end(r)
+	_, err = l.c.Delete(t.Context(), key)
+	must(t, err)
+	defer l.end(l.start("", 0))
+	l.await("done", nil, state(response.Done))
+}
+
+// Nothing is done on evidence that nobody has.
+func TestNoEvidence(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	l.blind = true
+	r := l.start("", 0)
+	defer l.end(r)
+	l.set("n0-0-0", fault.Failed)
+	l.await("evidence", nil, state(response.Proposed))
+	if n := l.plant.acted(); n != 0 {
+		t.Errorf("done %d times", n)
+	}
+	l.mu.Lock()
+	l.blind = false
+	l.mu.Unlock()
+	l.await("done", nil, state(response.Done))
+}
+
+// Of a storm as many are answered as may be, and all others wait; no effect begins before its record is committed.
+func TestStorm(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 16, Y: 16, Z: 2}, cordonAndTell)
+	l.limit.MaxNodes = 40
+	r := l.start("", 0)
+	defer l.end(r)
+	for rank := range 512 {
+		l.set(fault.DefaultNodeID(grid.Dims{X: 16, Y: 16, Z: 2}.At(rank)), fault.Failed)
+	}
+	l.awaitAll("40 done, and all others waiting", nil, func(list []*response.Response) bool {
+		done, wait := 0, 0
+		for _, r := range list {
+			if r.State == response.Done {
+				done++
+			} else if waits(response.ReasonMaxNodes)(r) {
+				wait++
+			}
+		}
+		return done == 40 && wait == 472
+	})
+	l.check("a storm")
+	l.verify()
+}

@@ -1,0 +1,181 @@
+package supervisor
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
+	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/topology"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// newResponder makes what decides about responses; nil where the configuration wants none.
+func (s *Supervisor) newResponder() (*responder.Responder, error) {
+	c := s.cfg.Responses
+	if !c.Enabled {
+		return nil, nil
+	}
+	executors, err := s.executors()
+	if err != nil {
+		return nil, err
+	}
+	return responder.New(responder.Config{
+		Cluster: s.cfg.Cluster, Limits: c.Limits(s.cfg.DomainLabels), Audit: store.AuditLimits{Lines: uint64(c.AuditLines), Bytes: uint64(c.AuditBytes)},
+		Store: s.store, Awareness: awarenessOf{s.engine}, Supervisors: s.whereReplicas, Executors: executors,
+		Metrics: responder.NewMetrics(s.registry), Logger: s.logger,
+	})
+}
+
+// executors are those of the configuration, by what they do.
+func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
+	return map[response.Kind]executor.Executor{}, nil
+}
+
+// mapChanged passes a version of the map on to those who follow it.
+func (s *Supervisor) mapChanged(m view.Map, changed []fault.NodeID) {
+	s.teller.Changed(m, changed)
+	if s.responder != nil {
+		s.responder.MapChanged(m, changed)
+	}
+}
+
+// leadResponses has responses decided here while this replica leads. end stops that, and waits until nothing new is begun.
+func (s *Supervisor) leadResponses(ctx context.Context, fence store.Fence) (end func()) {
+	if s.responder == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { s.responder.Lead(ctx, fence) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// whereReplicas says on which nodes the replicas run, by the addresses of the two, and which of them live.
+func (s *Supervisor) whereReplicas() []response.SupervisorInfo {
+	top := s.names.Topology()
+	var out []response.SupervisorInfo
+	for _, r := range (&directory{s}).Supervisors(context.Background()) {
+		out = append(out, response.SupervisorInfo{ID: r.GetId(), Node: nodeAt(top, r.GetReportAddress()), Alive: r.GetState() == lofamov1.State_NORMAL})
+	}
+	return out
+}
+
+// nodeAt is the node of which an address is; none if it is of none, or of several, as on a machine that has them all.
+func nodeAt(top *topology.Topology, addr string) fault.NodeID {
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil || at.Addr().IsUnspecified() {
+		return ""
+	}
+	var found fault.NodeID
+	for _, n := range top.Nodes {
+		for _, service := range n.Service {
+			if service.Addr() != at.Addr() || found == n.ID {
+				continue
+			}
+			if found != "" {
+				return ""
+			}
+			found = n.ID
+		}
+	}
+	return found
+}
+
+// awarenessOf implements responder.Awareness.
+type awarenessOf struct{ *engine.Engine }
+
+// maxMembers bounds the members of a group fault whose evidence is looked at.
+const maxMembers = 64
+
+// Evidence implements responder.Awareness.
+func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence {
+	out := make(map[response.Target]response.Evidence, len(targets))
+	var m view.Map
+	for _, t := range targets {
+		if t.Group != "" && m.Len() == 0 {
+			var err error
+			if m, err = a.Map(ctx); err != nil {
+				return out
+			}
+		}
+	}
+	of := make(map[response.Target][]fault.NodeID, len(targets))
+	asked := map[fault.NodeID]bool{}
+	var ids []fault.NodeID
+	ask := func(id fault.NodeID) {
+		if !asked[id] {
+			asked[id], ids = true, append(ids, id)
+		}
+	}
+	for _, t := range targets {
+		of[t] = []fault.NodeID{t.Node}
+		if t.Group != "" {
+			g, _ := m.Group(t.Group)
+			of[t] = g.Members[:min(len(g.Members), maxMembers)]
+		}
+		for _, id := range of[t] {
+			ask(id)
+		}
+	}
+	known := map[fault.NodeID]awareness.NodeStatus{}
+	if !a.detail(ctx, ids, known) {
+		return out
+	}
+	ids = nil
+	for _, t := range targets {
+		for _, id := range of[t] {
+			for _, who := range responder.Observers(known[id], component(t)) {
+				ask(who)
+			}
+		}
+	}
+	if !a.detail(ctx, ids, known) {
+		return out
+	}
+	now := time.Now()
+	life := func(id fault.NodeID) time.Time { return known[id].Life }
+	for _, t := range targets {
+		for _, id := range of[t] {
+			st, ok := known[id]
+			switch {
+			case !ok:
+			case t.Group == "":
+				out[t] = responder.Gather(st, component(t), life, now)
+			default:
+				if at := responder.Gather(st, component(t), life, now).At; at.After(out[t].At) {
+					out[t] = response.Evidence{At: at}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// component is what of a node a target is about: of the members of a group fault all of it.
+func component(t response.Target) fault.Component {
+	if t.Group != "" {
+		return fault.ComponentNode
+	}
+	return t.Component
+}
+
+// detail takes nodes in full; false: this replica does not lead any more.
+func (a awarenessOf) detail(ctx context.Context, ids []fault.NodeID, into map[fault.NodeID]awareness.NodeStatus) bool {
+	list, err := a.Detail(ctx, ids)
+	for _, e := range list {
+		into[e.Status.ID] = e.Status
+	}
+	return err == nil
+}

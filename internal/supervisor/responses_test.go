@@ -1,0 +1,98 @@
+package supervisor_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// TestResponses: what a policy wants is proposed when an agent has reported the fault, begun on the evidence that the leader has, and
+// ended as the executors say, of which there is none; and another leader goes on with it when that one is gone.
+func TestResponses(t *testing.T) {
+	t.Parallel()
+	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
+	}})
+	follower := (leader + 1) % 3
+	etcd := etcdClient(t, c.Configs[follower])
+	s := store.NewEtcd(etcd, store.Options{})
+	docs, err := policy.Parse([]byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: tell}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := s.PolicySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range w.Puts {
+		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await := func(what string, want func(*response.Response) bool) *response.Response {
+		t.Helper()
+		var found *response.Response
+		supervisortest.Eventually(t, what, func() bool {
+			got, err := s.OwnResponses(t.Context())
+			if err = errors.Join(append(got.Unread, err)...); err != nil {
+				t.Fatal(err)
+			}
+			for _, rec := range got.Records {
+				if r, ok := rec.(*response.Response); ok && want(r) {
+					found = r
+				}
+			}
+			return found != nil
+		})
+		return found
+	}
+	tell := func(st fault.State, to string) {
+		a := c.Agents["n0-0-0"]
+		id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf})
+		a.Deliver(t, id, b, to)
+	}
+	tell(fault.Failed, c.Configs[leader].Report)
+	r := await("a response that has failed", func(r *response.Response) bool { return r.State == response.Failed })
+	if r.Target != (response.Target{Node: "n0-0-0", Component: fault.ComponentMemory}) || r.Policy != "tell" || r.Steps[0].Attempt != 1 || r.Steps[0].Changed ||
+		r.Steps[0].Detail != "there is no executor for kubernetes.event: responses.executors of the supervisors' configuration names none" {
+		t.Errorf("%+v", *r)
+	}
+	stop(t, replicas[leader])
+	tell(fault.Normal, c.Configs[follower].Report)
+	closed := await("it to be closed", func(r *response.Response) bool { return !r.Closed.IsZero() })
+	if closed.ID != r.ID || closed.Token <= r.Token || closed.State != response.Failed {
+		t.Errorf("%+v after %+v", *closed, *r)
+	}
+	lines, _, err := s.Audit(t.Context(), 0, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var acts []response.Act
+	for _, l := range lines {
+		acts = append(acts, l.Decision.Act)
+	}
+	if want := []response.Act{response.Proposes, response.Starts, response.Fails, response.Fails, response.Closes}; !slices.Equal(acts, want) {
+		t.Errorf("the audit says %v: want %v", acts, want)
+	}
+}

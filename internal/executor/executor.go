@@ -52,7 +52,7 @@ type Executor interface {
 // Done is the result of an attempt that succeeded.
 func Done(format string, args ...any) Result { return result(response.Succeeded, format, args) }
 
-// Unchanged is that of one that failed and left the target as it was.
+// Unchanged is that of one that failed and left the target as it had found it.
 func Unchanged(format string, args ...any) Result { return result(response.Unchanged, format, args) }
 
 // Partly is that of one that failed and changed something.

@@ -80,7 +80,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Succeeded  Outcome = iota + 1
-	Unchanged          // it failed, and the target is as it was
+	Unchanged          // it failed, and this attempt has changed nothing
 	Partly             // it failed, and something was changed
 	NotKnown           // nobody can say
 	StaleToken         // it was refused: a higher token has been seen

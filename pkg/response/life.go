@@ -189,9 +189,9 @@ func (e *Engine) becomeRunning(r *Response) {
 		w := e.window(s.Kind)
 		*w = append(*w, e.now)
 	}
-	again := s.Changed
+	s.Again = s.Changed
 	s.State, s.Changed, s.Epoch = Acting, true, e.epochs[r.Target.Node]
-	e.attempt(r, r.Step, again)
+	e.attempt(r, r.Step, s.Again)
 	e.sayOf(r, Starts, 0, s.Detail)
 }
 
@@ -255,7 +255,7 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 		e.becomeActed(r, detail)
 	default:
 		s.State = Interrupted
-		if o == Unchanged {
+		if o == Unchanged && !s.Again {
 			s.State, s.Changed = Pending, false
 		}
 		e.sayOf(r, Fails, 0, detail)

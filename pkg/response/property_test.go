@@ -42,10 +42,7 @@ func (w *target) happen(f response.Effect, o response.Outcome) response.Outcome 
 		if !f.Recheck || !f.Kind.Traits().Repeatable {
 			w.t.Fatalf("%+v happens a second time", f)
 		}
-		if o == response.Unchanged {
-			o = response.Succeeded // it has looked, and it is done
-		}
-		return o
+		return o // Unchanged also: it could not even look
 	}
 	if o == response.Succeeded || o == response.Partly {
 		w.applied[key] = true

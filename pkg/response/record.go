@@ -111,8 +111,11 @@ type StepRecord struct {
 	Ended    time.Time // of the newest attempt; zero: not known
 	// Changed: something on the target is other than it was, or may be. Only then is it undone.
 	Changed bool
-	Epoch   fault.Epoch // of the node's host when the newest attempt began
-	Detail  string
+	// Again: so it was before the newest attempt, which looks first. That this one has changed nothing then says nothing of those
+	// before: it may not even have reached its target.
+	Again  bool
+	Epoch  fault.Epoch // of the node's host when the newest attempt began
+	Detail string
 }
 
 // named is a text about the step, with its name.

@@ -449,6 +449,7 @@ func TestSupervisorValidate(t *testing.T) {
 		{func(s *Supervisor) { s.Responses.BreakerPercent, s.Responses.MaxActive = 51, 0 }, "responses.maxActive: given 0"},
 		{func(s *Supervisor) { s.Responses.Keep = 1 }, "responses.keep: given 1ns: want 1h0m0s or more"},
 		{func(s *Supervisor) { s.Responses.OptOutLabel = "" }, "responses.optOutLabel: given"},
+		{func(s *Supervisor) { s.Responses.Executors.Node.AskFor = Duration(time.Hour) }, "responses.executors.node.askFor: given 1h0m0s: want 100ms to 1m, or 0 for 10s"},
 		{func(s *Supervisor) { s.Responses.AuditLines = 1 }, "responses.auditLines: given 1: want 1000 to 10000000"},
 		{func(s *Supervisor) { s.Responses.AuditBytes = 1 }, "responses.auditBytes: given 1: want 1 MiB to 1 GiB"},
 		{func(s *Supervisor) { s.Foresight = Duration(time.Second) }, "foresight: given 1s: want 0s (none), or 1m to 168h"},

@@ -55,6 +55,19 @@ type SupervisorResponses struct {
 	// 1 MiB to 1 GiB, default 64 MiB.
 	AuditLines int64 `json:"auditLines"`
 	AuditBytes int64 `json:"auditBytes"`
+	// Executors are what acts.
+	Executors ResponseExecutors `json:"executors,omitzero"`
+}
+
+// ResponseExecutors are what carries responses out.
+type ResponseExecutors struct {
+	// Node: what is done to nodes themselves, by their agents and by masks of links (docs/responses-node.md).
+	Node NodeExecutor `json:"node,omitzero"`
+}
+
+// validate names every bad field of each.
+func (e ResponseExecutors) validate(p *problems) {
+	p.within("responses.executors.node", e.Node.Validate())
 }
 
 // DefaultResponses returns the defaults, which are those of the engine.
@@ -93,6 +106,7 @@ func (c SupervisorResponses) validate(p *problems) {
 	} else {
 		p.wrap("responses", err)
 	}
+	c.Executors.validate(p)
 	if n := c.AuditLines; n < 1000 || n > 10_000_000 {
 		p.bad("responses.auditLines", n, "1000 to 10000000")
 	}

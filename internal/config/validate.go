@@ -56,6 +56,17 @@ func (p *problems) wrap(field string, err error) {
 	}
 }
 
+// within adds what is wrong with a part of the configuration, whose fields its own errors name.
+func (p *problems) within(field string, err error) {
+	if many, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of our own Validate, as it is
+		for _, e := range many.Unwrap() {
+			p.errs = append(p.errs, fmt.Errorf("%s.%w", field, e))
+		}
+		return
+	}
+	p.wrap(field, err)
+}
+
 func (p *problems) add(err error) {
 	if err != nil {
 		p.errs = append(p.errs, err)

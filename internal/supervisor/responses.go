@@ -2,6 +2,8 @@ package supervisor
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -37,7 +39,13 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 
 // executors are those of the configuration, by what they do.
 func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
-	return map[response.Kind]executor.Executor{}, nil
+	c, out := s.cfg.Responses.Executors, map[response.Kind]executor.Executor{}
+	nodes, err := s.nodeExecutors(c.Node)
+	if err != nil {
+		return nil, fmt.Errorf("responses.executors.node: %w", err)
+	}
+	maps.Copy(out, nodes)
+	return out, nil
 }
 
 // mapChanged passes a version of the map on to those who follow it.

@@ -56,7 +56,7 @@ func (m *Machine) onMessage(now time.Time, from *link, payload []byte, hd torus.
 // fresh says whether a message is not a copy of one that was here: one that is on its way to another node may come by again.
 func (m *Machine) fresh(now time.Time, msg relay.Message) bool {
 	if msg.Kind == relay.Down && msg.Dst != m.cfg.Topo.Coord {
-		return m.seen.Visit(now, msg, m.lastResort(&msg))
+		return m.seen.Visit(now, msg)
 	}
 	return m.seen.First(now, msg)
 }
@@ -251,24 +251,23 @@ func (m *Machine) decide(a routing.Algorithm, q *routing.Query) (*link, routing.
 	return m.links[d.Index()], how
 }
 
-// route sends a message a hop on towards its destination, as Config.Routing has it. When that has no way any more, it goes to all neighbours, and
-// each of these looks for a way. What is for a neighbour goes by its own link all the same: one that was broken is called so until
+// route sends a message a hop on towards its destination, as Config.Routing has it. When that has no way any more, or hops are left only for
+// the last resort, it goes to all neighbours. What is for a neighbour goes by its own link all the same: one that was broken is called so until
 // it has been good for its hold-off, and a node that has just come back may have no other way to be asked whether it lives.
 func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	if !m.mayHop(now, i, msg) {
 		return
 	}
-	visits := m.seen.Visits(msg)
-	if m.lastResort(&msg) || visits >= relay.MaxVisits {
-		m.spread(now, i, msg, from)
-		return
-	}
 	q := m.query(&msg, from)
-	q.Again = visits > 1
+	q.Left = routing.Set(m.seen.Left(msg))
 	if i == none {
 		q.Ready = q.Functional // it cannot wait
 	}
-	l, how := m.decide(m.cfg.Routing, &q)
+	a := m.cfg.Routing
+	if msg.Made >= derouteHops(min(msg.Limit, m.cfg.MaxHops)) {
+		a = routing.MinimalAdaptive
+	}
+	l, how := m.decide(a, &q)
 	if how == routing.Wait {
 		return // for room: it is tried again
 	}
@@ -276,6 +275,7 @@ func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 		m.knock(now, i, msg, from)
 	}
 	if l != nil {
+		m.seen.Leaves(msg, l.dir.Index())
 		msg.Made++
 		m.send(now, i, l, msg)
 		return
@@ -285,30 +285,8 @@ func (m *Machine) route(now time.Time, i int, msg relay.Message, from *link) {
 	m.flood(now, i, msg, from)
 }
 
-// derouteHops is how many of the hops that a message is allowed may go by detours; the rest is for the last resort.
+// derouteHops is how many of the hops that a message is allowed may go by detours; the rest is for the last resort, the flood.
 func derouteHops(limit uint8) uint8 { return limit - limit/4 }
-
-// lastResort says whether a message has made so many hops that every node that gets it gives it to all its neighbours, once. So it comes to all
-// that the hops left lead to, however the ways lie: routing by what a node knows of its own links alone can go in circles, in rings of two or
-// three above all, where each way round is as near.
-func (m *Machine) lastResort(msg *relay.Message) bool {
-	return msg.Made >= derouteHops(min(msg.Limit, m.cfg.MaxHops))
-}
-
-// spread begins the last resort, or goes on with it: the hops that were for detours count as made.
-func (m *Machine) spread(now time.Time, i int, msg relay.Message, from *link) {
-	if first := derouteHops(min(msg.Limit, m.cfg.MaxHops)); msg.Made < first {
-		msg.Made = first
-		if i != none {
-			m.hops.slots[i].msg.Made = first // what is sent again says so too
-			m.hops.changed |= 1 << i
-		}
-	}
-	m.knock(now, i, msg, from)
-	m.routed.Flooded++
-	m.seen.Spread(now, msg)
-	m.flood(now, i, msg, from)
-}
 
 // RouteStats count what became of messages that have a destination.
 type RouteStats struct {

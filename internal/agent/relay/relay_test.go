@@ -176,46 +176,45 @@ func TestSeen(t *testing.T) {
 	}
 }
 
-// A routed message may come by again with more hops, not with as many, and not when it went to all neighbours from here. What goes to all
-// neighbours of all may come by whatever its hops, until it has.
+// A routed message may come by again with more hops, not with as many, not without end, and not when it went to all neighbours from here.
 func TestSeenVisits(t *testing.T) {
 	now := time.Unix(0, 0)
 	msg := func(id string, made uint8) Message { return Message{Kind: Down, Made: made, Envelope: []byte(id)} }
 	s := NewSeen(10, time.Second)
 	for _, step := range []struct {
-		made   uint8
-		last   bool
-		want   bool
-		visits int
-	}{
-		{3, false, true, 1}, {3, false, false, 1}, {2, false, false, 1}, {5, false, true, 2}, {4, false, false, 2}, {7, false, true, 3},
-		{8, false, true, 4}, {9, false, true, 4}, {9, false, false, 4}, {9, true, true, 4}, {8, true, true, 4},
-	} {
-		if got := s.Visit(now, msg("a", step.made), step.last); got != step.want || s.Visits(msg("a", 0)) != step.visits {
-			t.Errorf("with %d hops, last %t: %t, %d visits", step.made, step.last, got, s.Visits(msg("a", 0)))
+		made uint8
+		want bool
+	}{{3, true}, {3, false}, {2, false}, {5, true}, {4, false}, {7, true}, {8, true}, {9, true}, {10, true}, {11, true}, {12, true}, {13, false}} {
+		if got := s.Visit(now, msg("a", step.made)); got != step.want {
+			t.Errorf("with %d hops: %t", step.made, got)
 		}
 	}
-	if s.Visit(now, msg("d", 1), false); s.Visits(msg("d", 0)) != 1 || s.Visits(msg("e", 0)) != 0 {
-		t.Error("what came again is not what came once")
+	s.Visit(now, msg("d", 1))
+	s.Leaves(msg("d", 2), 0)
+	s.Visit(now, msg("d", 4))
+	s.Leaves(msg("d", 5), 4)
+	s.Leaves(msg("e", 1), 1) // unknown: nobody has passed it on
+	if d, e := s.Left(msg("d", 7)), s.Left(msg("e", 2)); d != 0b10001 || e != 0 {
+		t.Errorf("left by %06b and %06b", d, e)
 	}
-	if !s.Visit(now.Add(time.Second), msg("a", 1), false) {
+	if !s.Visit(now.Add(time.Second), msg("a", 1)) {
 		t.Error("never forgotten")
 	}
 	if s.First(now.Add(time.Second), msg("a", 20)) {
 		t.Error("a visit is not remembered")
 	}
-	s.Visit(now, msg("b", 1), false)
+	s.Visit(now, msg("b", 1))
 	s.Spread(now, msg("b", 1))
 	s.Spread(now, msg("c", 1))
-	if s.Visit(now, msg("b", 2), false) || s.Visit(now, msg("c", 2), false) || s.Visit(now, msg("c", 2), true) {
+	if s.Visit(now, msg("b", 2)) || s.Visit(now, msg("c", 2)) {
 		t.Error("what went to all neighbours comes again")
 	}
-	if !s.Visit(now.Add(time.Second), msg("b", 2), false) {
+	if !s.Visit(now.Add(time.Second), msg("b", 2)) {
 		t.Error("and for ever")
 	}
 	late := now.Add(3 * time.Second) // what has waited here for a way, and is sent to all neighbours then
 	s.Spread(late, msg("c", 1))
-	if s.Visit(late, msg("c", 2), false) {
+	if s.Visit(late, msg("c", 2)) {
 		t.Error("what has waited, and then went to all neighbours, comes again")
 	}
 }

@@ -27,11 +27,12 @@ type sight struct {
 	made   uint8 // hops at its last visit
 	visits uint8
 	spread bool // it was sent to all neighbours from here
+	left   byte // channels by which it left, bit i that of Index i
 }
 
-// MaxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
-// obstacle. Who comes by so often goes in circles, and is for the last resort.
-const MaxVisits = 4
+// maxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
+// obstacle, and copies that a flood elsewhere has made must end all the same.
+const maxVisits = 8
 
 // NewSeen returns a memory of size messages for ttl each.
 func NewSeen(size int, ttl time.Duration) *Seen {
@@ -50,26 +51,34 @@ func (s *Seen) First(now time.Time, m Message) bool {
 }
 
 // Visit says whether m, which is routed and not for this node, may be passed on, and remembers it: it is new, or it is back from a
-// detour, which a copy with no more hops than the last one is not. One of the last resort, which goes to all neighbours of all, may always, but
-// not again: what went to all neighbours from here need not.
-func (s *Seen) Visit(now time.Time, m Message, last bool) bool {
+// detour, which a copy with no more hops than the last one is not. What went to all neighbours from here need not go again.
+func (s *Seen) Visit(now time.Time, m Message) bool {
 	k := key(m)
 	was, known := s.at[k]
 	switch {
 	case !known || now.Sub(was.at) >= s.ttl:
 		s.add(k, known, sight{at: now, made: m.Made, visits: 1})
 		return true
-	case was.spread, !last && m.Made <= was.made:
+	case m.Made <= was.made || was.visits >= maxVisits || was.spread:
 		return false
 	}
 	was.made = m.Made
-	was.visits = min(was.visits+1, MaxVisits)
+	was.visits++
 	s.at[k] = was
 	return true
 }
 
-// Visits is how often m came by here, at most MaxVisits.
-func (s *Seen) Visits(m Message) int { return int(s.at[key(m)].visits) }
+// Left returns the channels by which m has left from here, bit i that of Index i.
+func (s *Seen) Left(m Message) byte { return s.at[key(m)].left }
+
+// Leaves remembers that m, which is remembered, leaves by a channel, of the Index given.
+func (s *Seen) Leaves(m Message, channel int) {
+	k := key(m)
+	if was, known := s.at[k]; known {
+		was.left |= 1 << channel
+		s.at[k] = was
+	}
+}
 
 // Spread remembers that m was sent to all neighbours from here.
 func (s *Seen) Spread(now time.Time, m Message) {

@@ -203,21 +203,21 @@ func (f *faulty) walk(a Algorithm, src, dst, bound int, routeback bool, chance f
 	return f.travel(a, src, dst, bound, Query{Routeback: routeback}, nil, chance)
 }
 
-// travel is walk among nodes that remember, where seen is not nil.
-func (f *faulty) travel(a Algorithm, src, dst, bound int, q Query, seen map[int]bool, chance func(int) int) (int, Outcome) {
+// travel is walk among nodes that remember by which channels the message left, where left is not nil.
+func (f *faulty) travel(a Algorithm, src, dst, bound int, q Query, left map[int]Set, chance func(int) int) (int, Outcome) {
 	at, from := src, grid.Direction(0)
 	for hops := range bound {
 		if at == dst {
 			return hops, Route
 		}
 		s := f.functional(at)
-		q.Dims, q.At, q.Dst, q.From, q.Functional, q.Ready, q.Again = f.dims, f.dims.At(at), f.dims.At(dst), from, s, s, seen[at]
-		if seen != nil {
-			seen[at] = true
-		}
+		q.Dims, q.At, q.Dst, q.From, q.Functional, q.Ready, q.Left = f.dims, f.dims.At(at), f.dims.At(dst), from, s, s, left[at]
 		d, how := a.Decide(&q, chance)
 		if how == Stuck {
 			return hops, Stuck
+		}
+		if left != nil {
+			left[at] |= SetOf(d)
 		}
 		at, from = f.next[at][d.Index()], d.Opposite()
 	}

@@ -18,9 +18,10 @@
 // hops with a probability that falls to 0 as n grows (§2). It is not free of it in *concave* regions, where every way out
 // has to be left again by what is locally profitable (§5.2.3.2, Figure 16): so hops are bounded, by HopBound.
 //
-// Beyond the thesis, a node that remembers the message (Query.Again) makes a detour at random, every other time: what comes
-// again goes round in a circle. The thesis did not want a history in the packet; this one is in the nodes, and they need it anyway to end
-// floods. With it a message leaves every concave region in the end, and arrives wherever a way is.
+// Beyond the thesis, a node remembers by which channels a message has left (Query.Left): what comes again goes round in a circle, and leaves by
+// another one, a profitable one if there is one left; when it has left by all, it makes a detour at random, every other time. The thesis did not want
+// a history in the packet; this one is in the nodes, and they need it anyway to end floods. With it a message tries all ways out of a concave
+// region one after the other, and arrives wherever a way is.
 //
 // Decide is a function of its arguments; chance is the caller's. What a node does with messages that are stuck, or have no
 // hops left, is not decided here, nor how they are kept: see internal/agent/dnpcore.
@@ -131,8 +132,8 @@ type Query struct {
 	Functional, Ready Set
 	// Load is how many messages wait at each channel, or any other cost that grows with the wait.
 	Load [grid.NumDirections]int
-	// Again: this node remembers that the message was here before.
-	Again bool
+	// Left are the channels by which the message has left from here before, as far as this node remembers.
+	Left Set
 	// Routeback is to do without No Routeback, to compare.
 	Routeback bool
 }
@@ -167,7 +168,9 @@ func (a Algorithm) Decide(q *Query, chance func(n int) int) (grid.Direction, Out
 	}
 	allowed := q.allowed()
 	s := profitable & allowed
-	if a == Chaos && (s == 0 || q.Again && allowed != s && chance(2) == 0) {
+	if a == Chaos && q.Left != 0 {
+		s = q.another(profitable, allowed, chance)
+	} else if a == Chaos && s == 0 {
 		s = allowed
 	}
 	d, how := q.pick(s, Route, chance)
@@ -175,6 +178,20 @@ func (a Algorithm) Decide(q *Query, chance func(n int) int) (grid.Direction, Out
 		how = Deroute
 	}
 	return d, how
+}
+
+// another returns the channels for a message that has been here before: those by which it has not left, the way by which it came the last of
+// them; and when there are none, the profitable ones or all.
+func (q *Query) another(profitable, allowed Set, chance func(n int) int) Set {
+	for _, s := range [...]Set{profitable & allowed, allowed, q.Functional} {
+		if s &^= q.Left; s != 0 {
+			return s
+		}
+	}
+	if s := profitable & allowed; s == allowed || s != 0 && chance(2) == 0 {
+		return s
+	}
+	return allowed
 }
 
 // Swap says whether a message that waits here may go by a channel, profitable or not, because the neighbour there has one for

@@ -167,7 +167,7 @@ func TestMemoryLeavesConcaveRegions(t *testing.T) {
 		if f.search(dst, true)[src] < 0 {
 			return
 		}
-		if hops, how := f.travel(Chaos, src, dst, 100_000, Query{}, map[int]bool{}, rnd.IntN); how != Route {
+		if hops, how := f.travel(Chaos, src, dst, 100_000, Query{}, map[int]Set{}, rnd.IntN); how != Route {
 			t.Fatalf("%s after %d hops", how, hops)
 		}
 		if _, must := f.fate(Chaos, src, dst, false); !must {
@@ -179,7 +179,7 @@ func TestMemoryLeavesConcaveRegions(t *testing.T) {
 			if _, how := f.walk(Chaos, src, dst, bound, false, rnd.IntN); how == Route {
 				without++
 			}
-			if _, how := f.travel(Chaos, src, dst, bound, Query{}, map[int]bool{}, rnd.IntN); how == Route {
+			if _, how := f.travel(Chaos, src, dst, bound, Query{}, map[int]Set{}, rnd.IntN); how == Route {
 				with++
 			}
 		}

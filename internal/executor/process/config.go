@@ -10,11 +10,13 @@ package process
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/command"
+	"github.com/lofamo/lofamo/internal/executor/slurm"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -36,6 +38,8 @@ type Config struct {
 	StopTimeout config.Duration `json:"stopTimeout"`
 	// Commands are the programs that policies may have run. Default none.
 	Commands []command.Command `json:"commands,omitempty"`
+	// Slurm has nodes drained. Default not.
+	Slurm *slurm.Config `json:"slurm,omitempty"`
 }
 
 // Default returns the defaults. What has none is empty, and Validate names it.
@@ -71,6 +75,9 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("stopTimeout: given %s: want 0s to 1h", d))
 	}
 	errs = append(errs, command.Validate(c.Commands))
+	if c.Slurm != nil {
+		errs = append(errs, within("slurm", c.Slurm.Validate()))
+	}
 	return errors.Join(errs...)
 }
 
@@ -83,8 +90,25 @@ func (c Config) executors() (map[response.Kind]executor.Executor, error) {
 		errs = append(errs, err)
 		out[response.Command] = x
 	}
+	if c.Slurm != nil {
+		x, err := slurm.New(*c.Slurm)
+		errs = append(errs, err)
+		out[response.SlurmDrain] = x
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// within puts the place of a part before each of its errors.
+func within(place string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var errs []error
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		errs = append(errs, fmt.Errorf("%s.%s", place, line))
+	}
+	return errors.Join(errs...)
 }

@@ -113,7 +113,7 @@ func Run(ctx context.Context, s Spec) Ended {
 		_ = group(syscall.SIGKILL) // children that did not heed TERM
 	}
 	e := Ended{Started: true, Code: cmd.ProcessState.ExitCode(), Killed: killed, Stdout: stdout.b, Stderr: stderr.b, Cut: stdout.cut || stderr.cut}
-	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signal() > 0 {
 		e.Signal = ws.Signal()
 	}
 	var exit *exec.ExitError

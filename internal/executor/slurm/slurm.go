@@ -1,0 +1,236 @@
+// Package slurm drains nodes of a Slurm cluster and takes that back, by scontrol.
+//
+// Slurm knows no fencing token, and no change on a condition. So every act looks at the node first and again after it, and what
+// drains a node is marked in the node's reason, where operators see it:
+//
+//	lofamo:CLUSTER[RESPONSE@TOKEN RESPONSE@TOKEN] text of the policy
+//
+// Only a node whose reason bears the mark of the response is given back, and only when no other response's mark is left. A node that is drained for
+// another reason is left as it is. Between the look and the act somebody else's change may come: docs/executor-process.md.
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/program"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Config of the executor.
+type Config struct {
+	// Scontrol is the path of the program, absolute. Required.
+	Scontrol string `json:"scontrol"`
+	// Conf is the path of slurm.conf, absolute. Default that which scontrol finds by itself.
+	Conf string `json:"conf,omitempty"`
+	// Nodes has Slurm's names of those nodes that are called otherwise there. Default none.
+	Nodes map[fault.NodeID]string `json:"nodes,omitempty"`
+}
+
+// nodeName is one node of Slurm: no list, and no brackets, which stand for many.
+var nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// checkName refuses what means more than one node.
+func checkName(name string) error {
+	if !nodeName.MatchString(name) || strings.EqualFold(name, "all") || strings.EqualFold(name, "localhost") {
+		return fmt.Errorf("given %q: want the name of one node: 1 to 63 letters, digits, '-', '_' and '.', and not ALL", name)
+	}
+	return nil
+}
+
+// Validate names every bad field.
+func (c Config) Validate() error {
+	var errs []error
+	if !filepath.IsAbs(c.Scontrol) {
+		errs = append(errs, fmt.Errorf("scontrol: given %q: want an absolute path", c.Scontrol))
+	}
+	if c.Conf != "" && !filepath.IsAbs(c.Conf) {
+		errs = append(errs, fmt.Errorf("conf: given %q: want an absolute path, or nothing", c.Conf))
+	}
+	seen := map[string]fault.NodeID{}
+	for id, name := range c.Nodes {
+		if err := checkName(name); err != nil {
+			errs = append(errs, fmt.Errorf("nodes.%s: %w", id, err))
+		}
+		if other, twice := seen[name]; twice {
+			errs = append(errs, fmt.Errorf("nodes: %s and %s are both %q: want each name once", min(id, other), max(id, other), name))
+		}
+		seen[name] = id
+	}
+	return errors.Join(errs...)
+}
+
+// Executor drains nodes.
+type Executor struct {
+	cfg Config
+
+	mu   sync.Mutex
+	busy map[string]chan struct{} // by Slurm's name: closed when the act on it has ended
+}
+
+// New checks the configuration, and that the program is there.
+func New(cfg Config) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if _, err := exec.LookPath(cfg.Scontrol); err != nil {
+		return nil, fmt.Errorf("scontrol: %w", err)
+	}
+	return &Executor{cfg: cfg, busy: map[string]chan struct{}{}}, nil
+}
+
+// responseID is what may stand in a mark.
+var responseID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
+
+// maxText bounds the policy's text in a reason, in bytes.
+const maxText = 200
+
+// Do implements executor.Executor.
+func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	name := string(j.Target.Node)
+	if other, ok := x.cfg.Nodes[j.Target.Node]; ok {
+		name = other
+	}
+	if err := checkName(name); err != nil {
+		return executor.Unchanged("node: %s", err)
+	}
+	if !responseID.MatchString(j.Response) || !responseID.MatchString(j.Cluster) {
+		return executor.Unchanged("response %q of cluster %q: want letters, digits, '.', '_' and '-': they are marked in the reason", j.Response, j.Cluster)
+	}
+	done, err := x.hold(ctx, name)
+	if err != nil {
+		return executor.Unchanged("another act on %s goes on: %s", name, err)
+	}
+	defer done()
+	was, err := x.look(ctx, name)
+	if err != nil {
+		return executor.Unchanged("%s", err)
+	}
+	if j.Undo {
+		return x.giveBack(ctx, j, was)
+	}
+	return x.drain(ctx, j, was)
+}
+
+// hold waits until nobody else acts on a node: two looks and two acts must not mix.
+func (x *Executor) hold(ctx context.Context, name string) (done func(), err error) {
+	for {
+		x.mu.Lock()
+		other, busy := x.busy[name]
+		if !busy {
+			mine := make(chan struct{})
+			x.busy[name] = mine
+			x.mu.Unlock()
+			return func() {
+				x.mu.Lock()
+				delete(x.busy, name)
+				x.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		x.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (x *Executor) drain(ctx context.Context, j executor.Job, was node) executor.Result {
+	reason := mark{cluster: j.Cluster, text: textOf(j.Parameters["reason"])}
+	if was.drained {
+		var ours bool
+		switch reason, ours = parseMark(was.reason, j.Cluster); {
+		case !ours:
+			return executor.Done("%s is drained already, for another reason, which stays: %q", was.name, was.reason)
+		case reason.has(j.Response):
+			return executor.Done("%s is drained already by this response: %q", was.name, was.reason)
+		}
+	} else if _, ours := parseMark(was.reason, j.Cluster); !ours && was.reason != "" {
+		reason.text = textOf(reason.text + " (reason before: " + was.reason + ")")
+	}
+	reason.entries = append(reason.entries, entry{j.Response, j.Token})
+	return x.update(ctx, j, was, func(now node) bool {
+		m, ours := parseMark(now.reason, j.Cluster)
+		return now.drained && ours && m.has(j.Response)
+	}, "State=DRAIN", "Reason="+reason.String())
+}
+
+func (x *Executor) giveBack(ctx context.Context, j executor.Job, was node) executor.Result {
+	reason, ours := parseMark(was.reason, j.Cluster)
+	switch {
+	case !was.drained:
+		return executor.Done("%s is not drained", was.name)
+	case !ours || !reason.has(j.Response):
+		return executor.Done("%s is drained for a reason that is not this response's, and stays so: %q", was.name, was.reason)
+	}
+	reason.entries = slices.DeleteFunc(reason.entries, func(e entry) bool { return e.response == j.Response })
+	given := []string{"State=UNDRAIN"} // and not RESUME, which would also bring back who is down
+	if len(reason.entries) > 0 {
+		given = []string{"Reason=" + reason.String()}
+	}
+	return x.update(ctx, j, was, func(now node) bool {
+		m, ours := parseMark(now.reason, j.Cluster)
+		return !now.drained || !ours || !m.has(j.Response)
+	}, given...)
+}
+
+// lookTime is what a look at what became of an act has, when the time of the attempt is over.
+const lookTime = 5 * time.Second
+
+// update changes a node, and looks whether it is as it should be: what scontrol says of it is not relied on.
+func (x *Executor) update(ctx context.Context, j executor.Job, was node, good func(now node) bool, given ...string) executor.Result {
+	if err := executor.Fenced(ctx); err != nil {
+		return executor.Stale("%s", err)
+	}
+	e := x.scontrol(ctx, append([]string{"update", "NodeName=" + was.name}, given...)...)
+	if !e.Started {
+		return executor.Unchanged("scontrol update: %s", e)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	defer cancel()
+	now, err := x.look(ctx, was.name)
+	switch {
+	case err != nil && e.OK():
+		// It was carried out; what has been made of it since nobody can see.
+		return executor.NotKnown("scontrol update: %s; and then: %s", e, err)
+	case err != nil:
+		return executor.NotKnown("scontrol update: %s; what became of it: %s", e, err)
+	case good(now):
+		return executor.Done("%s: %s, was %s", was.name, now, was.state)
+	case e.Killed:
+		// slurmctld may still have the order, and obey it.
+		return executor.NotKnown("scontrol update: %s; %s is %s", e, was.name, now)
+	case now.state == was.state && now.reason == was.reason:
+		return executor.Unchanged("scontrol update: %s; %s is %s", e, was.name, now)
+	default:
+		return executor.Partly("%s is %s, was %s; scontrol update: %s; undo %t", was.name, now, was, e, j.Undo)
+	}
+}
+
+func (x *Executor) scontrol(ctx context.Context, args ...string) program.Ended {
+	s := program.Spec{Path: x.cfg.Scontrol, Args: args, MaxOutput: 64 << 10}
+	if x.cfg.Conf != "" {
+		s.Env = []string{"SLURM_CONF=" + x.cfg.Conf}
+	}
+	return program.Run(ctx, s)
+}
+
+// look asks Slurm how a node is.
+func (x *Executor) look(ctx context.Context, name string) (node, error) {
+	e := x.scontrol(ctx, "show", "node", name)
+	if !e.OK() || e.Cut {
+		return node{}, fmt.Errorf("scontrol show node %s: %s", name, e)
+	}
+	return parseNode(name, string(e.Stdout))
+}

@@ -1,0 +1,441 @@
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// controller is a real slurmctld with nodes n1 to n20, which no slurmd serves: that a node is drained is for the controller to say.
+type controller struct {
+	dir      string
+	scontrol string // a script that runs the real one
+	conf     string
+}
+
+var (
+	shared     *controller
+	sharedErr  error
+	sharedOnce sync.Once
+	daemon     *exec.Cmd
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if daemon != nil {
+		_ = daemon.Process.Kill()
+	}
+	if shared != nil {
+		_ = os.RemoveAll(shared.dir)
+	}
+	os.Exit(code)
+}
+
+// find looks for a program as Debian installs it, in its own place or below another root.
+func find(names ...string) (string, error) {
+	for _, n := range names {
+		if p, err := exec.LookPath(n); err == nil {
+			return p, nil
+		}
+		if p, err := exec.LookPath("/usr/sbin/" + n); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("none of %v is installed", names)
+}
+
+// cluster starts the controller, once for all tests.
+func cluster(t *testing.T) *controller {
+	t.Helper()
+	sharedOnce.Do(func() { shared, sharedErr = startController(t) })
+	if sharedErr != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal(sharedErr)
+		}
+		t.Skipf("no real Slurm: %v", sharedErr)
+	}
+	return shared
+}
+
+func startController(t *testing.T) (*controller, error) {
+	ctld, err := find("slurmctld", "slurmctld-wlm")
+	if err != nil {
+		return nil, err
+	}
+	real, err := find("scontrol")
+	if err != nil {
+		return nil, err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ = strings.Cut(host, ".")
+	dir, err := os.MkdirTemp("", "lofamo-slurm")
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if shared == nil {
+			_ = os.RemoveAll(dir)
+		}
+	})
+	c := &controller{dir: dir, conf: filepath.Join(dir, "slurm.conf"), scontrol: filepath.Join(dir, "scontrol")}
+	plugins := ""
+	if root, rest, ok := strings.Cut(real, "/usr/bin/"); ok && root != "" && rest == "scontrol" {
+		if dirs, _ := filepath.Glob(root + "/usr/lib/*/slurm-wlm"); len(dirs) == 1 {
+			plugins = "PluginDir=" + dirs[0]
+		}
+	}
+	port, err := everywhere()
+	if err != nil {
+		return nil, err
+	}
+	addr := netip.AddrPortFrom(freeport.IP(), port)
+	conf := strings.NewReplacer("HOST", host, "IP", addr.Addr().String(), "PORT", fmt.Sprint(port), "NODED", fmt.Sprint(freeport.Addr(t).Port()), "DIR", dir, "PLUGINS", plugins).Replace(`
+ClusterName=test
+SlurmctldHost=HOST(IP)
+SlurmctldPort=PORT
+SlurmdPort=NODED
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+StateSaveLocation=DIR/state
+SlurmctldPidFile=DIR/slurmctld.pid
+SlurmdSpoolDir=DIR/spool
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SchedulerType=sched/builtin
+SelectType=select/linear
+SwitchType=switch/none
+MpiDefault=none
+SlurmdTimeout=0
+PLUGINS
+NodeName=n[1-20] NodeHostname=HOST NodeAddr=IP CPUs=1 State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES State=UP
+`)
+	script := "#!/bin/sh\nLD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH") + " exec " + real + ` "$@"` + "\n"
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "state"), 0o700), os.WriteFile(c.conf, []byte(conf), 0o600), os.WriteFile(c.scontrol, []byte(script), 0o700)); err != nil {
+		return nil, err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	daemon = exec.Command(ctld, "-D", "-f", c.conf)
+	daemon.Stdout, daemon.Stderr = log, log
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := daemon.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- daemon.Wait() }()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		// scontrol itself waits long for a port at which nobody is yet.
+		conn, err := net.Dial("tcp", addr.String())
+		if err == nil {
+			return c, conn.Close()
+		}
+		select {
+		case err = <-ended:
+		default:
+			if time.Now().Before(deadline) {
+				continue
+			}
+		}
+		said, _ := os.ReadFile(log.Name())
+		return nil, fmt.Errorf("slurmctld does not answer: %w: %s", err, said)
+	}
+}
+
+// everywhere returns a port that is free at all addresses: slurmctld listens at all of them. It is none that freeport gives, nor the
+// kernel by itself.
+func everywhere() (uint16, error) {
+	const first, count = 30000, 2700
+	var err error
+	for i := range 100 {
+		port := uint16(first + (os.Getpid()+i*7)%count)
+		var l net.Listener
+		if l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, err
+}
+
+func (c *controller) run(args ...string) (string, error) {
+	cmd := exec.Command(c.scontrol, args...)
+	cmd.Env = append(os.Environ(), "SLURM_CONF="+c.conf)
+	out, err := cmd.CombinedOutput()
+	return string(bytes.TrimSpace(out)), err
+}
+
+// operator does what an operator does by hand.
+func (c *controller) operator(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := c.run(append([]string{"update"}, args...)...); err != nil {
+		t.Fatalf("scontrol update %v: %s: %v", args, out, err)
+	}
+}
+
+// idle makes a node one that takes work.
+func (c *controller) idle(t *testing.T, name string) {
+	t.Helper()
+	c.operator(t, "NodeName="+name, "State=DOWN", "Reason=new")
+	c.operator(t, "NodeName="+name, "State=RESUME")
+}
+
+// node is how a node is now, for an executor that is asked for nothing.
+func (c *controller) node(t *testing.T, name string) node {
+	t.Helper()
+	n, err := c.executor(t).look(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (c *controller) executor(t *testing.T) *Executor {
+	t.Helper()
+	return newExecutor(t, Config{Scontrol: c.scontrol, Conf: c.conf})
+}
+
+func newExecutor(t *testing.T, cfg Config) *Executor {
+	t.Helper()
+	x, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func job(node, id string, attempt int, undo bool) executor.Job {
+	return executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: id, Step: 0, Attempt: attempt}, Kind: response.SlurmDrain, Token: 5, IdempotencyKey: id, Undo: undo, Timeout: 30 * time.Second,
+			Target: response.Target{Node: fault.NodeID(node), Component: fault.ComponentHost}, Parameters: map[string]string{"reason": "disk is failing"},
+		},
+		Cluster: "c", Policy: "p",
+	}
+}
+
+func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
+	t.Helper()
+	if r.Outcome != o || !strings.Contains(r.Detail, detail) {
+		t.Errorf("outcome %d, %q: want %d, %q", r.Outcome, r.Detail, o, detail)
+	}
+}
+
+func (c *controller) want(t *testing.T, name, state, reason string) {
+	t.Helper()
+	n := c.node(t, name)
+	if first, _, _ := strings.Cut(n.state, "+NOT_RESPONDING"); first != state || n.reason != reason {
+		t.Errorf("%s is %s: want %s (%s)", name, n, state, reason)
+	}
+}
+
+func TestDrainAndGiveBack(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	c.idle(t, "n1")
+	want(t, x.Do(t.Context(), job("n1", "r5-1", 1, false)), response.Succeeded, "IDLE+DRAIN")
+	c.want(t, "n1", "IDLE+DRAIN", "lofamo:c[r5-1@5] disk is failing")
+	want(t, x.Do(t.Context(), job("n1", "r5-1", 2, false)), response.Succeeded, "already by this response")
+	want(t, x.Do(t.Context(), job("n1", "r5-1", 3, true)), response.Succeeded, "IDLE")
+	c.want(t, "n1", "IDLE", "")
+	want(t, x.Do(t.Context(), job("n1", "r5-1", 4, true)), response.Succeeded, "is not drained")
+	want(t, x.Do(t.Context(), job("nowhere", "r5-2", 1, false)), response.Unchanged, "not found")
+}
+
+// TestTwoResponses: a node that two responses want drained is given back when neither does any more.
+func TestTwoResponses(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	c.idle(t, "n2")
+	second := job("n2", "r6-1", 1, false)
+	second.Token = 6
+	want(t, x.Do(t.Context(), job("n2", "r5-1", 1, false)), response.Succeeded, "")
+	want(t, x.Do(t.Context(), second), response.Succeeded, "")
+	c.want(t, "n2", "IDLE+DRAIN", "lofamo:c[r5-1@5 r6-1@6] disk is failing")
+	want(t, x.Do(t.Context(), job("n2", "r5-1", 2, true)), response.Succeeded, "")
+	c.want(t, "n2", "IDLE+DRAIN", "lofamo:c[r6-1@6] disk is failing")
+	second.Undo = true
+	want(t, x.Do(t.Context(), second), response.Succeeded, "")
+	c.want(t, "n2", "IDLE", "")
+}
+
+// TestOthersAreLeftAlone: who has drained a node, or has changed the reason since, has it as it is.
+func TestOthersAreLeftAlone(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	const theirs = "fan; see lofamo:c[r5-1@5] in the log"
+	c.idle(t, "n3")
+	c.operator(t, "NodeName=n3", "State=DRAIN", "Reason="+theirs)
+	want(t, x.Do(t.Context(), job("n3", "r5-1", 1, false)), response.Succeeded, "for another reason, which stays")
+	c.want(t, "n3", "IDLE+DRAIN", theirs)
+	want(t, x.Do(t.Context(), job("n3", "r5-1", 2, true)), response.Succeeded, "stays so")
+	c.want(t, "n3", "IDLE+DRAIN", theirs)
+
+	c.idle(t, "n4")
+	want(t, x.Do(t.Context(), job("n4", "r5-1", 1, false)), response.Succeeded, "")
+	c.operator(t, "NodeName=n4", "Reason=keep it, I am at it")
+	want(t, x.Do(t.Context(), job("n4", "r5-1", 2, true)), response.Succeeded, "stays so")
+	c.want(t, "n4", "IDLE+DRAIN", "keep it, I am at it")
+
+	// Another LO|FA|MO cluster on the same Slurm.
+	c.idle(t, "n5")
+	other := job("n5", "r5-1", 1, false)
+	other.Cluster = "d"
+	want(t, x.Do(t.Context(), other), response.Succeeded, "")
+	want(t, x.Do(t.Context(), job("n5", "r5-1", 2, true)), response.Succeeded, "stays so")
+	c.want(t, "n5", "IDLE+DRAIN", "lofamo:d[r5-1@5] disk is failing")
+}
+
+// TestDownStaysDown: who is down is drained, with the reason before in the new one, and is down still when given back.
+func TestDownStaysDown(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	c.operator(t, "NodeName=n6", "State=DOWN", "Reason=power supply")
+	want(t, x.Do(t.Context(), job("n6", "r5-1", 1, false)), response.Succeeded, "")
+	c.want(t, "n6", "DOWN+DRAIN", "lofamo:c[r5-1@5] disk is failing (reason before: power supply)")
+	want(t, x.Do(t.Context(), job("n6", "r5-1", 2, true)), response.Succeeded, "")
+	if n := c.node(t, "n6"); n.drained || !strings.HasPrefix(n.state, "DOWN") {
+		t.Errorf("%s", n)
+	}
+}
+
+// TestComment: what operators write into other fields is not taken for a reason.
+func TestComment(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	c.idle(t, "n7")
+	c.operator(t, "NodeName=n7", "State=DRAIN", "Reason=theirs", "Comment=x\n   Reason=lofamo:c[r5-1@5] y")
+	want(t, x.Do(t.Context(), job("n7", "r5-1", 2, true)), response.Unchanged, "at most one Reason")
+	if n, err := c.run("show", "node", "n7"); err != nil || !strings.Contains(n, "DRAIN") {
+		t.Errorf("%s, %v", n, err)
+	}
+}
+
+// TestManyAtOnce: acts on one node come one after the other, whatever comes at once.
+func TestManyAtOnce(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	c.idle(t, "n8")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			want(t, x.Do(t.Context(), job("n8", fmt.Sprintf("r5-%d", i), 1, false)), response.Succeeded, "")
+		})
+	}
+	wg.Wait()
+	m, ours := parseMark(c.node(t, "n8").reason, "c")
+	if !ours || len(m.entries) != 8 {
+		t.Errorf("%+v", m)
+	}
+	for i := range 8 {
+		wg.Go(func() {
+			want(t, x.Do(t.Context(), job("n8", fmt.Sprintf("r5-%d", i), 2, true)), response.Succeeded, "")
+		})
+	}
+	wg.Wait()
+	c.want(t, "n8", "IDLE", "")
+}
+
+// between runs the real scontrol, and does something else before, after or instead of an update.
+func (c *controller) between(t *testing.T, update string) Config {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "scontrol")
+	script := "#!/bin/sh\nif [ \"$1\" = update ]; then\n" + strings.ReplaceAll(update, "SCONTROL", c.scontrol) + "\nfi\nexec " + c.scontrol + " \"$@\"\n"
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return Config{Scontrol: path, Conf: c.conf}
+}
+
+// TestUpdateGoesWrong: what is said of an update is what the node is found to be, not what scontrol says.
+func TestUpdateGoesWrong(t *testing.T) {
+	c := cluster(t)
+	for name, tc := range map[string]struct {
+		node, update string
+		outcome      response.Outcome
+		detail       string
+	}{
+		"refused":           {"n9", "echo no such right >&2; exit 1", response.Unchanged, "no such right"},
+		"silently not done": {"n10", "exit 0", response.Unchanged, "exit code 0"},
+		"done, then killed": {"n11", `SCONTROL "$@"; kill -9 $$`, response.Succeeded, "DRAIN"},
+		"done, but refused": {"n12", `SCONTROL "$@"; exit 1`, response.Succeeded, "DRAIN"},
+		"another thing":     {"n13", `SCONTROL update NodeName=n13 State=DRAIN Reason=somebody; exit 1`, response.Partly, "somebody"},
+		"hangs":             {"n14", "sleep 60", response.NotKnown, "deadline"},
+		"done, then hangs":  {"n15", `SCONTROL "$@"; sleep 60`, response.Succeeded, "DRAIN"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.idle(t, tc.node)
+			x := newExecutor(t, c.between(t, tc.update))
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			want(t, x.Do(ctx, job(tc.node, "r5-1", 1, false)), tc.outcome, tc.detail)
+		})
+	}
+}
+
+// TestToken: a higher token that comes while the node is looked at holds the act back.
+func TestToken(t *testing.T) {
+	c := cluster(t)
+	x := c.executor(t)
+	c.idle(t, "n16")
+	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
+	want(t, x.Do(ctx, job("n16", "r5-1", 1, false)), response.StaleToken, "token 6")
+	c.want(t, "n16", "IDLE", "")
+	want(t, x.Do(t.Context(), job("n16", "r5-1", 2, false)), response.Succeeded, "")
+	want(t, x.Do(ctx, job("n16", "r5-1", 3, true)), response.StaleToken, "token 6")
+	c.want(t, "n16", "IDLE+DRAIN", "lofamo:c[r5-1@5] disk is failing")
+}
+
+// TestNoController: where Slurm does not answer nothing is done.
+func TestNoController(t *testing.T) {
+	c := cluster(t)
+	conf, err := os.ReadFile(c.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := filepath.Join(t.TempDir(), "slurm.conf")
+	lines := strings.Split(string(conf), "\n")
+	for i, l := range lines {
+		if strings.HasPrefix(l, "SlurmctldPort=") {
+			lines[i] = fmt.Sprintf("SlurmctldPort=%d", freeport.Addr(t).Port())
+		}
+	}
+	if err := os.WriteFile(other, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x := newExecutor(t, Config{Scontrol: c.scontrol, Conf: other})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	want(t, x.Do(ctx, job("n17", "r5-1", 1, false)), response.Unchanged, "scontrol show node n17")
+}
+
+// TestName: Slurm's names are those that are configured.
+func TestName(t *testing.T) {
+	c := cluster(t)
+	c.idle(t, "n18")
+	x := newExecutor(t, Config{Scontrol: c.scontrol, Conf: c.conf, Nodes: map[fault.NodeID]string{"tile-0": "n18"}})
+	want(t, x.Do(t.Context(), job("tile-0", "r5-1", 1, false)), response.Succeeded, "n18")
+	c.want(t, "n18", "IDLE+DRAIN", "lofamo:c[r5-1@5] disk is failing")
+}

@@ -55,19 +55,42 @@ type SupervisorResponses struct {
 	// 1 MiB to 1 GiB, default 64 MiB.
 	AuditLines int64 `json:"auditLines"`
 	AuditBytes int64 `json:"auditBytes"`
-	// Executors are what acts.
+	// Executors are what steps of policies are carried out by. A step for which there is none fails, and says so. All replicas alike.
 	Executors ResponseExecutors `json:"executors,omitzero"`
 }
 
-// ResponseExecutors are what carries responses out.
+// ResponseExecutors is what the supervisors carry steps of responses out by, beside what agents allow (docs/responses-node.md).
 type ResponseExecutors struct {
-	// Node: what is done to nodes themselves, by their agents and by masks of links (docs/responses-node.md).
+	// Kubernetes is the cluster that the nodes are in: kubernetes.*. Default none.
+	Kubernetes *KubernetesConfig `json:"kubernetes,omitempty"`
+	// Webhooks are whom webhook.* may call. Default nobody.
+	Webhooks *Webhooks `json:"webhooks,omitempty"`
+	// Alertmanager is where alertmanager sends alerts. Default nowhere.
+	Alertmanager *Alertmanagers `json:"alertmanager,omitempty"`
+	// Process is the executor process: command, slurm.drain and power.reset. Default none.
+	Process *ExecutorClient `json:"process,omitempty"`
+	// Node bounds node.* and eureka, which agents have to allow besides.
 	Node NodeExecutor `json:"node,omitzero"`
 }
 
-// validate names every bad field of each.
-func (e ResponseExecutors) validate(p *problems) {
-	p.within("responses.executors.node", e.Node.Validate())
+func (c ResponseExecutors) validate(p *problems) {
+	type validated interface{ Validate() error }
+	check := func(field string, v validated) {
+		p.within("responses.executors."+field, v.Validate())
+	}
+	if c.Kubernetes != nil {
+		check("kubernetes", *c.Kubernetes)
+	}
+	if c.Webhooks != nil {
+		check("webhooks", *c.Webhooks)
+	}
+	if c.Alertmanager != nil {
+		check("alertmanager", *c.Alertmanager)
+	}
+	if c.Process != nil {
+		check("process", *c.Process)
+	}
+	check("node", c.Node)
 }
 
 // DefaultResponses returns the defaults, which are those of the engine.

@@ -3,13 +3,17 @@ package supervisor
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"sync"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/alertmanager"
+	"github.com/lofamo/lofamo/internal/executor/kubernetes"
+	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/executor/webhook"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
 	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -39,13 +43,79 @@ func (s *Supervisor) newResponder() (*responder.Responder, error) {
 
 // executors are those of the configuration, by what they do.
 func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
-	c, out := s.cfg.Responses.Executors, map[response.Kind]executor.Executor{}
-	nodes, err := s.nodeExecutors(c.Node)
+	c := s.cfg.Responses.Executors
+	out, err := s.nodeExecutors(c.Node)
 	if err != nil {
 		return nil, fmt.Errorf("responses.executors.node: %w", err)
 	}
-	maps.Copy(out, nodes)
+	add := func(x executor.Executor, kinds ...response.Kind) {
+		for _, k := range kinds {
+			out[k] = x
+		}
+	}
+	if c.Kubernetes != nil {
+		x, err := kubernetes.New(*c.Kubernetes, s.logger)
+		if err != nil {
+			return nil, fmt.Errorf("responses.executors.kubernetes: %w", err)
+		}
+		add(x, kubernetes.Kinds()...)
+	}
+	if c.Webhooks != nil {
+		x, err := webhook.New(*c.Webhooks)
+		if err != nil {
+			return nil, fmt.Errorf("responses.executors.webhooks: %w", err)
+		}
+		add(x, response.WebhookNotify, response.WebhookRemediate)
+	}
+	if c.Alertmanager != nil {
+		x, err := alertmanager.New(*c.Alertmanager, s.standingResponses, s.logger)
+		if err != nil {
+			return nil, fmt.Errorf("responses.executors.alertmanager: %w", err)
+		}
+		s.alerts = x
+		add(x, response.Alertmanager)
+	}
+	if c.Process != nil {
+		x, err := remote.New(*c.Process, s.cfg.Cluster, s.cfg.TLS)
+		if err != nil {
+			return nil, fmt.Errorf("responses.executors.process: %w", err)
+		}
+		s.onStop("executor process", func(context.Context) error { return x.Close() })
+		add(x, remote.Kinds()...)
+	}
 	return out, nil
+}
+
+// standingResponses is executor.Standing: of the responder, which is made after who asks.
+func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool) {
+	return s.responder.Standing(ctx, kinds...)
+}
+
+// workResponses starts what decides about responses.
+func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
+	if s.responder == nil {
+		return
+	}
+	wg.Go(func() { s.responder.Run(ctx) })
+	if s.alerts != nil {
+		wg.Go(func() {
+			if err := s.alerts.Run(ctx); err != nil && ctx.Err() == nil {
+				s.fail(fmt.Errorf("alerts of responses: %w", err))
+			}
+		})
+	}
+}
+
+// responseService is the service of policies and responses. A parent of regions has none.
+func (s *Supervisor) responseService() *api.Responses {
+	switch {
+	case s.cfg.Parent():
+		return api.NewResponses(s.api, nil, nil)
+	case s.responder == nil:
+		return api.NewResponses(s.api, s.store, nil)
+	default:
+		return api.NewResponses(s.api, s.store, s.responder)
+	}
 }
 
 // mapChanged passes a version of the map on to those who follow it.

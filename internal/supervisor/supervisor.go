@@ -24,6 +24,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/api"
@@ -96,6 +97,7 @@ type Supervisor struct {
 	actor    *node.Actor // has nodes act for responses
 	// responder decides about responses; nil: of a parent of regions, and where the configuration wants none.
 	responder *responder.Responder
+	alerts    *alertmanager.Executor // nil: no alerts are sent
 	// configurers tell the torus its start-up configuration.
 	configurers *configurers
 	forward     *replica.Forwarder
@@ -396,14 +398,6 @@ func (s *Supervisor) manage() *api.Manage {
 		return api.NewManage(s.api, nil)
 	}
 	return api.NewManage(s.api, s.diagnose)
-}
-
-// responseService is the service of policies and responses. A parent of regions has none.
-func (s *Supervisor) responseService() *api.Responses {
-	if s.cfg.Parent() {
-		return api.NewResponses(s.api, nil, nil)
-	}
-	return api.NewResponses(s.api, s.store, nil)
 }
 
 // serveHTTP starts metrics and health.

@@ -269,9 +269,7 @@ func (s *Supervisor) workNodes(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { s.mappers.run(ctx) })
 	wg.Go(func() { s.configurers.run(ctx) })
 	wg.Go(func() { s.teller.Run(ctx) })
-	if s.responder != nil {
-		wg.Go(func() { s.responder.Run(ctx) })
-	}
+	s.workResponses(ctx, wg)
 }
 
 // raftTime bounds the attempt to have the raft leader here.

@@ -360,6 +360,25 @@ func (r *Responder) AuditHead(ctx context.Context) (store.AuditHead, error) {
 	return head, err
 }
 
+// Standing implements executor.Standing.
+func (r *Responder) Standing(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool) {
+	if !r.Leading() {
+		return nil, false
+	}
+	list, _, err := r.Responses(ctx)
+	if err != nil {
+		return nil, false
+	}
+	members := func(string) []fault.NodeID { return nil }
+	if m, err := r.cfg.Awareness.Map(ctx); err == nil {
+		members = func(id string) []fault.NodeID {
+			g, _ := m.Group(id)
+			return g.Members
+		}
+	}
+	return executor.StandingJobs(r.cfg.Cluster, list, members, kinds...), r.Leading()
+}
+
 // input is one thing that has come: an event, with who waits for what becomes of it, or the beginning or the end of a term.
 type input struct {
 	event response.Event

@@ -130,8 +130,11 @@ func (e *Engine) gateApproval(r *Response, s *StepRecord) block {
 	if !until.After(e.now) {
 		return block{reason: ReasonNotApproved, detail: fmt.Sprintf("%d of %d approvals within %s", len(r.Approvals), need, e.cfg.ApprovalTime)}
 	}
-	return block{reason: ReasonApproval, detail: fmt.Sprintf("%d of %d", len(r.Approvals), need), until: until}
+	return block{reason: ReasonApproval, detail: approved(len(r.Approvals), need), until: until}
 }
+
+// approved says how many have approved, of those that have to.
+func approved(have, need int) string { return fmt.Sprintf("%d of %d", have, need) }
 
 // gateCooldown keeps the responses on one node apart. What a response has begun it goes on with.
 func (e *Engine) gateCooldown(r *Response, s *StepRecord) block {

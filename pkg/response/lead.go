@@ -225,8 +225,11 @@ func (e *Engine) approve(r *Response, ev Asked) (Act, error) {
 		return 0, fmt.Errorf("%s has approved it: want another subject", ev.Subject)
 	}
 	r.Approvals = append(r.Approvals, Approval{ev.Subject, e.now})
-	if len(r.Approvals) == need && r.State != Running {
+	switch {
+	case len(r.Approvals) == need && r.State != Running:
 		r.State, r.Reason, r.Detail = Approved, 0, ""
+	case r.Reason == ReasonApproval:
+		r.Detail = approved(len(r.Approvals), need) // it goes on waiting for the same reason
 	}
 	return Approves, nil
 }

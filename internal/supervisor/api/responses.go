@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -39,6 +40,15 @@ type Responses struct {
 	policies Policies          // nil: of a parent of regions
 	service  responder.Service // nil: responses are switched off
 	parsed   documents
+	watched  watched
+}
+
+// watched is what was read last for those who watch: all of them want the same at the same time, and there may be thousands of records.
+type watched struct {
+	mu      sync.Mutex
+	of      <-chan struct{} // closed: it is not so any more
+	all     []*response.Response
+	breaker response.Breaker
 }
 
 // NewResponses returns the service, beside that of a server. Without policies it is that of a parent of regions, without a responder that of a
@@ -103,6 +113,21 @@ func (r *Responses) read(ctx context.Context) ([]*response.Response, response.Br
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, inOrder)
 	return all, breaker, nil
+}
+
+// readOnce is read for those who watch; changed was asked for before. What it returns is shared.
+func (r *Responses) readOnce(ctx context.Context, changed <-chan struct{}) ([]*response.Response, response.Breaker, error) {
+	w := &r.watched
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.of != changed {
+		all, breaker, err := r.read(ctx)
+		if err != nil {
+			return nil, breaker, err
+		}
+		w.of, w.all, w.breaker = changed, all, breaker
+	}
+	return w.all, w.breaker, nil
 }
 
 // inOrder is the order in which responses were proposed.
@@ -200,7 +225,7 @@ func (r *Responses) WatchResponses(req *lofamov1.WatchResponsesRequest, stream g
 	w := responseWatch{filter: f, known: map[string]uint64{}}
 	for {
 		changed := r.service.Changed()
-		all, breaker, err := r.read(ctx)
+		all, breaker, err := r.readOnce(ctx, changed)
 		if err != nil {
 			return err
 		}

@@ -58,6 +58,7 @@ type memory struct {
 	lines   []audit.Line
 	oldest  int // index of the oldest line that is kept
 	changed chan struct{}
+	reads   int
 	follows bool
 	broken  error
 }
@@ -144,6 +145,7 @@ func (m *memory) Ask(_ context.Context, a response.Asked) error {
 func (m *memory) Responses(context.Context) ([]*response.Response, response.Breaker, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.reads++
 	var out []*response.Response
 	for _, key := range slices.Sorted(maps.Keys(m.records)) {
 		if r, ok := m.records[key].(*response.Response); ok {
@@ -235,7 +237,8 @@ func TestApproval(t *testing.T) {
 			refused(t, fmt.Sprint(tc.role, tc.name, tc.req), err, tc.code, tc.text)
 			continue
 		}
-		if err != nil || resp.GetResponse().GetState().String() != tc.text || resp.GetResponse().GetApprovalsWanted() != 2 {
+		if err != nil || resp.GetResponse().GetState().String() != tc.text || resp.GetResponse().GetApprovalsWanted() != 2 ||
+			tc.text == "RESPONSE_WAITING" && resp.GetResponse().GetDetail() != "1 of 2" {
 			t.Errorf("%v: %v, %v", tc.req, resp, err)
 		}
 	}
@@ -416,6 +419,28 @@ func TestWatchResponses(t *testing.T) {
 	maps.DeleteFunc(m.records, func(string, response.Record) bool { return true })
 	if resp := next(); len(resp.GetGone()) != 1 || len(resp.GetResponses()) != 0 {
 		t.Errorf("they are forgotten: %v", resp)
+	}
+}
+
+// TestWatchersShareReads: those who watch the same are read for once, and each sees every change all the same.
+func TestWatchersShareReads(t *testing.T) {
+	m := newMemory(t, twoApprovals)
+	r := responsesOf(t, m, alone{})
+	waiting(t, m)
+	before := m.reads
+	for range 3 {
+		if all, _, err := r.readOnce(t.Context(), m.Changed()); err != nil || len(all) != 1 {
+			t.Errorf("%d, %v", len(all), err)
+		}
+	}
+	m.fault(t, "n0-0-2", fault.Failed)
+	if all, _, err := r.readOnce(t.Context(), m.Changed()); err != nil || len(all) != 2 || m.reads != before+2 {
+		t.Errorf("%d, %v, in %d reads: want 2", len(all), err, m.reads-before)
+	}
+	m.fault(t, "n0-0-3", fault.Failed)
+	m.broken = errors.New("no store")
+	if _, _, err := r.readOnce(t.Context(), m.Changed()); err == nil {
+		t.Error("what was read before passes for what is now")
 	}
 }
 

@@ -233,6 +233,20 @@ func (c *Cluster) Conn(t testing.TB, role pki.Role, addr string) *grpc.ClientCon
 	if role == pki.RoleNode {
 		name = "n0-0-0-host"
 	}
+	return c.conn(t, name, addr)
+}
+
+// Person connects to a replica as somebody of that name, who gets a certificate of the role.
+func (c *Cluster) Person(t testing.TB, role pki.Role, name, addr string) *grpc.ClientConn {
+	t.Helper()
+	file := string(role) + "-" + name
+	c.issue(t, pki.Identity{Cluster: Name, Role: role, Name: name}, file)
+	return c.conn(t, file, addr)
+}
+
+// conn connects with the certificate of a file.
+func (c *Cluster) conn(t testing.TB, name, addr string) *grpc.ClientConn {
+	t.Helper()
 	conf, err := pki.ClientTLS(c.path(name+".pem"), c.path(name+".key"), c.path("ca.pem"), pki.AllowRoles(pki.RoleSupervisor))
 	must(t, err)
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)))

@@ -89,7 +89,7 @@ func (r *Regions) Live(t testing.TB, period time.Duration, dead func(fault.NodeI
 		of[n.NodeID()] = r.Region[n.Region][0].Report
 		at[n.NodeID()], _ = grid.ParseCoord(n.Coord)
 	}
-	return every(period, func() {
+	return Every(period, func() {
 		for id, a := range r.Agents {
 			if !dead(id) {
 				a.digest(t, of[id], r.Dims, at[id], dead)
@@ -102,7 +102,7 @@ func (r *Regions) Live(t testing.TB, period time.Duration, dead func(fault.NodeI
 // called.
 func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks func(fault.NodeID) bool) (stop func()) {
 	t.Helper()
-	return every(period, func() {
+	return Every(period, func() {
 		for rank := range c.Dims.Nodes() {
 			if a := c.Agents[fault.DefaultNodeID(c.Dims.At(rank))]; speaks(a.ID) {
 				a.digest(t, to, c.Dims, c.Dims.At(rank), func(fault.NodeID) bool { return false })
@@ -111,8 +111,8 @@ func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks fu
 	})
 }
 
-// every does something at once, and again after each period until the returned function has been called.
-func every(period time.Duration, do func()) (stop func()) {
+// Every does something at once, and again after each period until the returned function has been called.
+func Every(period time.Duration, do func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)

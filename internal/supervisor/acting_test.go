@@ -10,9 +10,11 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/policy"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -58,7 +60,9 @@ func (a *acting) did() []*lofamov1.ActOrder {
 // TestNodesAct: the leader has a node act, and jobs told; who is of an earlier version is ordered nothing, and a link is masked and restored in the response's
 // name alone.
 func TestNodesAct(t *testing.T) {
-	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1"})
+	c, sups, leader := three(t, supervisortest.Options{Dims: "3x1x1", Configure: func(cfg *config.Supervisor) {
+		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
+	}})
 	lead := sups[leader]
 	executors, err := supervisor.NodeExecutors(lead, config.NodeExecutor{MaskChannels: true, AskFor: config.Duration(time.Second)})
 	if err != nil {
@@ -91,6 +95,8 @@ func TestNodesAct(t *testing.T) {
 		t.Errorf("%v", did)
 	}
 
+	wantedByPolicy(t, c, leader, n, token)
+
 	link := fault.Link(grid.XPlus)
 	a, b := c.Agents["n0-0-0"], c.Agents["n1-0-0"]
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", nil), response.Succeeded, "is masked")
@@ -103,4 +109,59 @@ func TestNodesAct(t *testing.T) {
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", func(j *executor.Job) { j.Token-- }), response.StaleToken, "token")
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", undo), response.Succeeded, "is restored")
 	supervisortest.Eventually(t, "both ends are restored", func() bool { return a.Mask().GetMask() == 0x3f && b.Mask().GetMask() == 0x3f })
+}
+
+// wantedByPolicy has a node act because a policy wants it, from the report of a fault on.
+func wantedByPolicy(t *testing.T, c *supervisortest.Cluster, leader int, n *acting, token uint64) {
+	t.Helper()
+	etcd := etcdClient(t, c.Configs[leader])
+	s := store.NewEtcd(etcd, store.Options{})
+	docs, err := policy.Parse([]byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: look}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "SICK"
+  steps:
+  - {name: look, executor: node.check, parameters: {script: memory}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := s.PolicySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range w.Puts {
+		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := len(n.did())
+	a := c.Agents["n1-0-0"]
+	id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Sick, Kind: fault.KindSelf})
+	a.Deliver(t, id, b, c.Configs[leader].Report)
+	var r *response.Response
+	supervisortest.Eventually(t, "a response that is done", func() bool {
+		got, err := s.OwnResponses(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rec := range got.Records {
+			if is, ok := rec.(*response.Response); ok {
+				r = is
+			}
+		}
+		return r != nil && r.State == response.Done
+	})
+	did := n.did()[before:]
+	if len(did) != 1 || did[0].GetResponse() != r.ID || did[0].GetToken() != token || did[0].GetTarget() != "n1-0-0/memory" || len(did[0].GetParameters()) != 1 ||
+		did[0].GetParameters()[0].GetValue() != "memory" || r.Steps[0].Attempt != 1 || !r.Steps[0].Changed {
+		t.Errorf("%v for %+v", did, r)
+	}
 }

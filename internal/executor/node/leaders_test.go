@@ -1,0 +1,319 @@
+package node
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// What is between a leader and an effect, as a whole: leaders that are killed, or paused and go on when another one leads; messages that are lost, late, doubled
+// and out of order; an agent whose daemon is killed at any step. The exchange and the ledger are the real ones, and so is what a restart of a half looks at.
+
+// world is one response's step, a restart of a half, from its first attempt to its end.
+type world struct {
+	t    *testing.T
+	r    *rand.Rand
+	now  time.Time
+	log  strings.Builder
+	mail []mail
+
+	// What is committed: it outlives leaders.
+	token    uint64
+	attempt  int
+	unsure   bool // an attempt before may have happened
+	done     bool
+	outcomes map[int]response.Outcome // of attempts, as a leader has committed them
+
+	leaders []*leader // the last one leads; earlier ones may go on late
+
+	// The node.
+	disk    []byte
+	daemon  bool      // it runs
+	back    time.Time // when it runs again
+	act     *running  // nil: none
+	pid     int       // of the half: it grows with each restart
+	begun   map[int]uint64
+	effects map[int]int
+}
+
+type mail struct {
+	at     time.Time
+	order  *lofamov1.ActOrder  // to the node
+	status *lofamov1.ActStatus // to all leaders: each knows its own
+}
+
+type leader struct {
+	token   uint64
+	attempt int
+	x       *exchange
+	frozen  time.Time // until then it does nothing
+	over    bool
+}
+
+type running struct {
+	order acts.Order
+	step  int
+	next  time.Time
+}
+
+func newLeadersWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		t: t, r: rand.New(rand.NewPCG(seed, 7)), now: begin, daemon: true, pid: 100, begun: map[int]uint64{}, effects: map[int]int{}, outcomes: map[int]response.Outcome{},
+	}
+	l := acts.Ledger{Life: 9}
+	w.save(&l)
+	return w
+}
+
+func (w *world) say(format string, args ...any) {
+	fmt.Fprintf(&w.log, "%6d ms  %s\n", w.now.Sub(begin).Milliseconds(), fmt.Sprintf(format, args...))
+}
+
+func (w *world) fail(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf("%s:\n%s", fmt.Sprintf(format, args...), w.log.String())
+}
+
+func (w *world) ledger() *acts.Ledger {
+	l, err := acts.Decode(w.disk)
+	if err != nil {
+		w.fail("%v", err)
+	}
+	return l
+}
+
+func (w *world) save(l *acts.Ledger) {
+	b, err := l.Encode()
+	if err != nil {
+		w.fail("%v", err)
+	}
+	w.disk = b
+}
+
+// send loses one message of five, doubles another, and lets some come much later.
+func (w *world) send(m mail) {
+	if w.r.IntN(5) == 0 {
+		return
+	}
+	for range 1 + w.r.IntN(5)/4 {
+		m.at = w.now.Add(time.Duration(w.r.IntN(20)) * time.Millisecond)
+		if w.r.IntN(20) == 0 {
+			m.at = m.at.Add(time.Duration(w.r.IntN(8000)) * time.Millisecond)
+		}
+		w.mail = append(w.mail, m)
+	}
+}
+
+// elect has another leader begin with what is committed.
+func (w *world) elect() {
+	w.token++
+	w.attempt++
+	l := &leader{token: w.token, attempt: w.attempt}
+	l.x = newExchange(w.now, &lofamov1.ActOrder{
+		Node: "n0", Token: l.token, Response: "r1-1", Attempt: uint32(l.attempt), Kind: acts.KindRestartHalf, Recheck: w.unsure,
+		Parameters: []*lofamov1.ActParameter{{Name: "half", Value: "dnp"}},
+	}, 2*time.Second, 10*time.Second)
+	w.unsure = true // until it is known
+	w.leaders = append(w.leaders, l)
+	w.say("leader %d: attempt %d, recheck %t", l.token, l.attempt, l.x.order.GetRecheck())
+}
+
+func (w *world) leading() *leader { return w.leaders[len(w.leaders)-1] }
+
+// step lets 10 ms pass.
+func (w *world) step() {
+	w.now = w.now.Add(10 * time.Millisecond)
+	if !w.daemon && !w.now.Before(w.back) {
+		w.daemon = true
+		l := w.ledger()
+		l.Interrupt(fault.HalfDNP)
+		w.save(l)
+		w.say("the daemon runs again")
+	}
+	due := w.mail
+	w.mail = nil
+	w.r.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
+	for _, m := range due {
+		switch {
+		case m.at.After(w.now):
+			w.mail = append(w.mail, m)
+		case m.order != nil:
+			w.ordered(m.order)
+		default:
+			for _, l := range w.leaders {
+				if !l.over && !w.now.Before(l.frozen) && int(m.status.GetAttempt()) == l.attempt {
+					l.x.heard(w.now, m.status)
+				}
+			}
+		}
+	}
+	if w.act != nil && !w.now.Before(w.act.next) {
+		w.makes()
+	}
+	for _, l := range w.leaders {
+		if l.over || w.now.Before(l.frozen) {
+			continue
+		}
+		if out, _ := l.x.tick(w.now); out != nil {
+			w.send(mail{order: proto.CloneOf(out.order)})
+		}
+		if l.x.over() {
+			l.over = true
+			w.ended(l)
+		}
+	}
+}
+
+// ended commits an outcome, if the leader still leads, and goes on.
+func (w *world) ended(l *leader) {
+	w.say("attempt %d of leader %d: %+v", l.attempt, l.token, l.x.result)
+	if l != w.leading() {
+		return
+	}
+	w.outcomes[l.attempt] = l.x.result.Outcome
+	switch l.x.result.Outcome {
+	case response.Succeeded:
+		w.done = true
+	case response.Unchanged:
+		w.unsure = l.x.order.GetRecheck()
+		w.elect()
+	default:
+		w.elect()
+	}
+}
+
+// ordered is a daemon that is told an order.
+func (w *world) ordered(m *lofamov1.ActOrder) {
+	if !w.daemon {
+		return
+	}
+	o, l := acts.FromWire(m), w.ledger()
+	var s acts.Status
+	if o.Ask {
+		var keep bool
+		if s, keep = l.Look(w.now, &o); keep {
+			w.save(l)
+		}
+		s.Allowed = []string{acts.KindRestartHalf}
+	} else if w.act != nil && w.act.order.Attempt != o.Attempt && l.Token <= o.Token {
+		s = acts.Status{State: acts.Unchanged, Detail: "busy"}
+	} else {
+		seen := l.Token
+		var begin bool
+		if s, begin = l.Admit(w.now, &o); begin {
+			if o.Token < seen || w.begun[o.Attempt.Attempt] != 0 {
+				w.fail("attempt %d is begun under token %d, %d has been seen, begun before under %d", o.Attempt.Attempt, o.Token, seen, w.begun[o.Attempt.Attempt])
+			}
+			w.begun[o.Attempt.Attempt] = o.Token
+			w.save(l)
+			w.say("attempt %d is begun", o.Attempt.Attempt)
+			w.act = &running{order: o, next: w.now.Add(time.Duration(w.r.IntN(300)) * time.Millisecond)}
+		}
+	}
+	w.send(mail{status: &lofamov1.ActStatus{
+		Node: "n0", Response: o.Response, Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: s.Detail, Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed,
+	}})
+}
+
+// makes goes on with the act: it looks and notes, ends the half, and keeps how it ended.
+func (w *world) makes() {
+	a := w.act
+	a.next = w.now.Add(time.Duration(w.r.IntN(800)) * time.Millisecond)
+	l, result := w.ledger(), acts.Result{}
+	switch a.step++; a.step {
+	case 1:
+		if earlier := l.Earlier(&a.order); a.order.Recheck {
+			for _, e := range earlier {
+				if e.Note != "" && e.Note != fmt.Sprint(w.pid) {
+					result = acts.Result{State: acts.Done, Detail: "it was"}
+				}
+				if e.Note != "" {
+					break
+				}
+			}
+		}
+		if result.State == 0 {
+			l.Note(a.order.Attempt, fmt.Sprint(w.pid))
+		}
+	case 2:
+		w.pid++
+		w.effects[a.order.Attempt.Attempt]++
+		w.say("the half is restarted by attempt %d", a.order.Attempt.Attempt)
+	case 3:
+		result = acts.Result{State: acts.Done, Detail: "it is"}
+	}
+	if result.State != 0 {
+		l.End(a.order.Attempt, result)
+		w.act = nil
+	}
+	w.save(l)
+}
+
+// disturb kills and pauses.
+func (w *world) disturb() {
+	switch w.r.IntN(250) {
+	case 0, 1:
+		w.say("the leader is killed")
+		w.leading().over = true
+		w.elect()
+	case 2, 3:
+		w.leading().frozen = w.now.Add(time.Duration(w.r.IntN(4000)) * time.Millisecond)
+		w.say("the leader is paused, and another one is elected")
+		w.elect()
+	case 4:
+		if w.daemon {
+			w.say("the daemon is killed")
+			w.daemon, w.act, w.back = false, nil, w.now.Add(time.Duration(w.r.IntN(2000))*time.Millisecond)
+		}
+	}
+}
+
+// Never a second effect, never one under a stale token, never one that was called none.
+func TestLeadersAreKilled(t *testing.T) {
+	killed, late := 0, 0
+	for seed := range uint64(1500) {
+		w := newLeadersWorld(t, seed)
+		w.elect()
+		for i := 0; !w.done && i < 12_000; i++ {
+			if i < 1000 { // then the world is left in peace
+				w.disturb()
+			}
+			w.step()
+		}
+		if !w.done {
+			w.fail("seed %d: it never ends", seed)
+		}
+		for range 1000 { // what is late comes
+			w.step()
+		}
+		total := 0
+		for attempt, n := range w.effects {
+			total += n
+			if w.outcomes[attempt] == response.Unchanged {
+				w.fail("seed %d: attempt %d was called none, and has restarted the half", seed, attempt)
+			}
+		}
+		if total != 1 {
+			w.fail("seed %d: %d restarts", seed, total)
+		}
+		killed += len(w.leaders) - 1
+		for _, l := range w.leaders {
+			if !l.frozen.IsZero() {
+				late++
+			}
+		}
+	}
+	t.Logf("%d leaders were killed or followed, %d went on late", killed, late)
+	if killed < 1000 || late < 500 {
+		t.Error("too few for the test to say anything")
+	}
+}

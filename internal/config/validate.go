@@ -58,7 +58,7 @@ func (p *problems) wrap(field string, err error) {
 
 // within adds what is wrong with a part of the configuration, whose fields its own errors name.
 func (p *problems) within(field string, err error) {
-	if many, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // of our own Validate, as it is
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
 			p.errs = append(p.errs, fmt.Errorf("%s.%w", field, e))
 		}

@@ -198,30 +198,38 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 	}
 	o, l := acts.FromWire(m), w.ledger()
 	var s acts.Status
-	if o.Ask {
+	switch {
+	case o.Ask:
 		var keep bool
 		if s, keep = l.Look(w.now, &o); keep {
 			w.save(l)
 		}
 		s.Allowed = []string{acts.KindRestartHalf}
-	} else if w.act != nil && w.act.order.Attempt != o.Attempt && l.Token <= o.Token {
+	case w.act != nil && w.act.order.Attempt != o.Attempt && l.Token <= o.Token:
 		s = acts.Status{State: acts.Unchanged, Detail: "busy"}
-	} else {
-		seen := l.Token
-		var begin bool
-		if s, begin = l.Admit(w.now, &o); begin {
-			if o.Token < seen || w.begun[o.Attempt.Attempt] != 0 {
-				w.fail("attempt %d is begun under token %d, %d has been seen, begun before under %d", o.Attempt.Attempt, o.Token, seen, w.begun[o.Attempt.Attempt])
-			}
-			w.begun[o.Attempt.Attempt] = o.Token
-			w.save(l)
-			w.say("attempt %d is begun", o.Attempt.Attempt)
-			w.act = &running{order: o, next: w.now.Add(time.Duration(w.r.IntN(300)) * time.Millisecond)}
-		}
+	default:
+		s = w.admit(l, &o)
 	}
 	w.send(mail{status: &lofamov1.ActStatus{
 		Node: "n0", Response: o.Response, Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: s.Detail, Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed,
 	}})
+}
+
+// admit begins an act if the ledger lets it.
+func (w *world) admit(l *acts.Ledger, o *acts.Order) acts.Status {
+	seen, n := l.Token, o.Attempt.Attempt
+	s, begin := l.Admit(w.now, o)
+	if !begin {
+		return s
+	}
+	if o.Token < seen || w.begun[n] != 0 {
+		w.fail("attempt %d is begun under token %d, %d has been seen, begun before under %d", n, o.Token, seen, w.begun[n])
+	}
+	w.begun[n] = o.Token
+	w.save(l)
+	w.say("attempt %d is begun", n)
+	w.act = &running{order: *o, next: w.now.Add(time.Duration(w.r.IntN(300)) * time.Millisecond)}
+	return s
 }
 
 // makes goes on with the act: it looks and notes, ends the half, and keeps how it ended.

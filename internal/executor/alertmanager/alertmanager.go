@@ -70,8 +70,8 @@ func newExecutor(cfg Config, standing executor.Standing, log *slog.Logger) (*Exe
 	return x, nil
 }
 
-// Kinds are what it is for.
-func (x *Executor) Kinds() []response.Kind { return []response.Kind{response.Alertmanager} }
+// Kinds are what an executor is for.
+func Kinds() []response.Kind { return []response.Kind{response.Alertmanager} }
 
 // Do implements executor.Executor. It returns when one Alertmanager has the alert, or its end: the others are told until they have
 // it, too. That is why nothing is to be looked at first.

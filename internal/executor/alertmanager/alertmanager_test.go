@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -224,11 +225,14 @@ func TestReal(t *testing.T) {
 	do(t, x, jobOf("n9", 1, undo)) // that never fired, or at a supervisor before
 	stop()
 	var mu sync.Mutex
-	stood := []executor.Job{jobOf("n2", 1)}
-	next, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool) {
+	stood, asked := []executor.Job{jobOf("n2", 1)}, 0
+	next, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool, error) {
 		mu.Lock()
 		defer mu.Unlock()
-		return stood, true
+		if asked++; asked%2 == 0 {
+			return nil, false, errors.New("the store does not answer")
+		}
+		return stood, true, nil
 	})
 	m.waitFor("the end of what nobody sends any more", func() bool { return len(m.firing()) == 1 })
 	last := m.firing()["n2"].EndsAt

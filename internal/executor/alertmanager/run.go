@@ -136,12 +136,14 @@ func (x *Executor) ask(ctx context.Context) {
 	t := time.NewTicker(x.settle)
 	defer t.Stop()
 	for {
-		jobs, leads := x.standing(ctx, x.Kinds()...)
+		jobs, leads, err := x.standing(ctx, Kinds()...)
 		e := stands{leads: leads}
 		for _, j := range jobs {
 			e.alerts = append(e.alerts, x.alert(j))
 		}
-		if !x.tell(ctx, e) {
+		if err != nil {
+			x.log.Debug("which alerts stand is not known", "err", err)
+		} else if !x.tell(ctx, e) {
 			return
 		}
 		select {

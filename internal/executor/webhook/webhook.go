@@ -67,8 +67,8 @@ func New(cfg Config) (*Executor, error) {
 	return x, errors.Join(errs...)
 }
 
-// Kinds are what it is for.
-func (x *Executor) Kinds() []response.Kind {
+// Kinds are what an executor is for.
+func Kinds() []response.Kind {
 	return []response.Kind{response.WebhookNotify, response.WebhookRemediate}
 }
 

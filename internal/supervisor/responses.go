@@ -65,7 +65,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.webhooks: %w", err)
 		}
-		add(x, response.WebhookNotify, response.WebhookRemediate)
+		add(x, webhook.Kinds()...)
 	}
 	if c.Alertmanager != nil {
 		x, err := alertmanager.New(*c.Alertmanager, s.standingResponses, s.logger)
@@ -73,7 +73,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 			return nil, fmt.Errorf("responses.executors.alertmanager: %w", err)
 		}
 		s.alerts = x
-		add(x, response.Alertmanager)
+		add(x, alertmanager.Kinds()...)
 	}
 	if c.Process != nil {
 		x, err := remote.New(*c.Process, s.cfg.Cluster, s.cfg.TLS)
@@ -87,7 +87,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 }
 
 // standingResponses is executor.Standing: of the responder, which is made after who asks.
-func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool) {
+func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
 	return s.responder.Standing(ctx, kinds...)
 }
 
@@ -98,11 +98,7 @@ func (s *Supervisor) workResponses(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	wg.Go(func() { s.responder.Run(ctx) })
 	if s.alerts != nil {
-		wg.Go(func() {
-			if err := s.alerts.Run(ctx); err != nil && ctx.Err() == nil {
-				s.fail(fmt.Errorf("alerts of responses: %w", err))
-			}
-		})
+		wg.Go(func() { s.alerts.Run(ctx) })
 	}
 }
 

@@ -37,12 +37,12 @@ type Executor struct {
 	calls    []httpcall.Caller
 	guard    executor.Guard
 	events   chan event
-	settle   time.Duration // from one asking what stands to the next
+	settle   time.Duration // from one asking what stands to the next, of a leader
 }
 
 const (
 	batch = 200 // alerts in one request
-	// settle is how often is asked what stands. A new leader goes on with what stands so much later; it has Config.Hold for it.
+	// settle is how often a leader asks what stands.
 	settle = 10 * time.Second
 	// maxNamed members of a group fault are named in its alert.
 	maxNamed = 32

@@ -146,7 +146,7 @@ func run(t *testing.T, cfg Config, standing executor.Standing) (x *Executor, sto
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = x.Run(ctx)
+		x.Run(ctx)
 	}()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)

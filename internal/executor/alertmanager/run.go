@@ -46,7 +46,7 @@ func (x *Executor) tell(ctx context.Context, e event) bool {
 }
 
 // Run keeps alerts standing until ctx ends. It returns when all its requests have.
-func (x *Executor) Run(ctx context.Context) error {
+func (x *Executor) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -71,7 +71,7 @@ func (x *Executor) Run(ctx context.Context) error {
 			l.take(time.Now(), e)
 		case <-timer.C:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }
@@ -131,10 +131,8 @@ func (l *loop) heard(e sent) {
 	}
 }
 
-// ask asks again and again what stands.
+// ask asks again and again what stands: more often while it does not lead, which costs nothing, so that it goes on soon when it does.
 func (x *Executor) ask(ctx context.Context) {
-	t := time.NewTicker(x.settle)
-	defer t.Stop()
 	for {
 		jobs, leads, err := x.standing(ctx, Kinds()...)
 		e := stands{leads: leads}
@@ -146,9 +144,15 @@ func (x *Executor) ask(ctx context.Context) {
 		} else if !x.tell(ctx, e) {
 			return
 		}
+		again := x.settle
+		if !leads {
+			again /= 10
+		}
+		t := time.NewTimer(again)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
+			t.Stop()
 			return
 		}
 	}

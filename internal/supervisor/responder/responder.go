@@ -361,13 +361,13 @@ func (r *Responder) AuditHead(ctx context.Context) (store.AuditHead, error) {
 }
 
 // Standing implements executor.Standing.
-func (r *Responder) Standing(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool) {
+func (r *Responder) Standing(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
 	if !r.Leading() {
-		return nil, false
+		return nil, false, nil
 	}
 	list, _, err := r.Responses(ctx)
 	if err != nil {
-		return nil, false
+		return nil, false, err
 	}
 	members := func(string) []fault.NodeID { return nil }
 	if m, err := r.cfg.Awareness.Map(ctx); err == nil {
@@ -376,7 +376,7 @@ func (r *Responder) Standing(ctx context.Context, kinds ...response.Kind) ([]exe
 			return g.Members
 		}
 	}
-	return executor.StandingJobs(r.cfg.Cluster, list, members, kinds...), r.Leading()
+	return executor.StandingJobs(r.cfg.Cluster, list, members, kinds...), r.Leading(), nil
 }
 
 // input is one thing that has come: an event, with who waits for what becomes of it, or the beginning or the end of a term.

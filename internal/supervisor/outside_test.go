@@ -1,0 +1,152 @@
+package supervisor_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/examples/remediator/receiver"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/response/policy"
+)
+
+// outside is what responses reach beyond the cluster: a receiver of webhooks that keeps the contract, and who takes alerts.
+type outside struct {
+	mu     sync.Mutex
+	deeds  []string
+	alerts []time.Time // the ends that were sent
+}
+
+func (o *outside) remediate(_ context.Context, m receiver.Message) (string, string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.deeds = append(o.deeds, m.Action+" "+m.Target.Node+"/"+m.Target.Component)
+	return receiver.Done, ""
+}
+
+func (o *outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var all []struct {
+		EndsAt time.Time         `json:"endsAt"`
+		Labels map[string]string `json:"labels"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&all); err != nil || len(all) != 1 || all[0].Labels["node"] != "n0-0-0" || r.URL.Path != "/api/v2/alerts" {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.alerts = append(o.alerts, all[0].EndsAt)
+}
+
+func (o *outside) said() (deeds []string, alerts []time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.deeds), slices.Clone(o.alerts)
+}
+
+// TestOutside: a fault has a receiver of webhooks act and an alert fire, once; the next leader upholds the alert without anybody saying so, and puts
+// both back when the fault is gone.
+func TestOutside(t *testing.T) {
+	t.Parallel()
+	o := &outside{}
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	const text = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	if err := os.WriteFile(secret, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := receiver.ParseSecret(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := receiver.New(filepath.Join(dir, "state"), [][]byte{key}, o.remediate, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook, alertmanager := httptest.NewServer(r), httptest.NewServer(o)
+	t.Cleanup(hook.Close)
+	t.Cleanup(alertmanager.Close)
+	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
+		cfg.Responses.Executors.Webhooks = &config.Webhooks{Targets: []config.WebhookTarget{{
+			Name: "repair", URL: hook.URL, Kinds: []string{"remediate"}, SecretFiles: []string{secret}, Addresses: []string{"127.0.0.0/8"}, Plaintext: true,
+		}}}
+		cfg.Responses.Executors.Alertmanager = &config.Alertmanagers{URLs: []string{alertmanager.URL}}
+	}})
+	follower := (leader + 1) % 3
+	etcd := etcdClient(t, c.Configs[follower])
+	s := store.NewEtcd(etcd, store.Options{})
+	docs, err := policy.Parse([]byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: repair}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps:
+  - {name: repair, executor: webhook.remediate, parameters: {target: repair}, timeout: 20s}
+  - {name: alert, executor: alertmanager, parameters: {severity: critical}, timeout: 20s}
+  undo: {onRecovery: true, after: 0s}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := s.PolicySet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range w.Puts {
+		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell := func(st fault.State, to string) {
+		a := c.Agents["n0-0-0"]
+		id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: st, Kind: fault.KindSelf})
+		a.Deliver(t, id, b, to)
+	}
+	tell(fault.Failed, c.Configs[leader].Report)
+	// Of one that is not committed as done the next leader would have to begin another attempt, which needs fresh evidence.
+	supervisortest.Eventually(t, "a response that is done", func() bool {
+		got, err := s.OwnResponses(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(got.Records, func(rec response.Record) bool {
+			r, ok := rec.(*response.Response)
+			return ok && r.State == response.Done
+		})
+	})
+	if _, alerts := o.said(); len(alerts) != 1 {
+		t.Fatalf("%d alerts", len(alerts))
+	}
+	stop(t, replicas[leader])
+	supervisortest.Eventually(t, "the next leader's word that the alert stands", func() bool { _, alerts := o.said(); return len(alerts) > 1 })
+	tell(fault.Normal, c.Configs[follower].Report)
+	supervisortest.Eventually(t, "both put back", func() bool { deeds, _ := o.said(); return len(deeds) > 1 })
+	deeds, alerts := o.said()
+	if want := []string{"do n0-0-0/memory", "undo n0-0-0/memory"}; !slices.Equal(deeds, want) {
+		t.Errorf("%v: want %v", deeds, want)
+	}
+	for i, end := range alerts {
+		if last := i == len(alerts)-1; end.After(time.Now()) == last {
+			t.Errorf("alert %d of %d ends at %s", i, len(alerts), end)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +17,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/acts/ask"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
+	"github.com/lofamo/lofamo/internal/agent/durable"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
 )
 
@@ -114,4 +116,10 @@ func (d *dnpHalf) toAct(orders []*lofamov1.ActOrder) {
 	for _, o := range orders {
 		d.acting.take(actAsked{order: o, answer: func(st *lofamov1.ActStatus) { d.step(dnpcore.Acted{Status: st}) }})
 	}
+}
+
+// ReadActs returns the ledger of a state directory: what responses have had the node do. Without one it is empty.
+func ReadActs(stateDir string) (*acts.Ledger, error) {
+	l, lost := durable.Load(filepath.Join(stateDir, acts.File), "ledger of acts", acts.MaxLedger, &acts.Ledger{}, acts.Decode)
+	return l, lost
 }

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
@@ -51,6 +52,11 @@ const (
 	NotKnown  = lofamov1.ActState_ACT_NOT_KNOWN
 	Stale     = lofamov1.ActState_ACT_STALE
 )
+
+// Name is a state in words.
+func Name(s State) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), "ACT_"), "_", " "))
+}
 
 // Attempt names an attempt for ever, as response.Attempt does.
 type Attempt struct {
@@ -145,8 +151,10 @@ type Entry struct {
 	State  State      `json:"state"`
 	Detail string     `json:"detail,omitempty"`
 	// Note is what the act wants the next attempt to know, kept before anything was changed.
-	Note  string `json:"note,omitempty"`
-	Until int64  `json:"until"` // when it has ended for certain, Unix time in ms
+	Note string `json:"note,omitempty"`
+	// At is when it began, Until when it has ended for certain: Unix times in ms.
+	At    int64 `json:"at"`
+	Until int64 `json:"until"`
 }
 
 // maxEntries bounds the entries. Those under a lower token than the highest that was seen are dropped first: what bears one is refused from then on. When
@@ -275,7 +283,7 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 		l.Entries = slices.Delete(l.Entries, i, i+1)
 	}
 	l.Entries = append(l.Entries, Entry{
-		Attempt: o.Attempt, Token: o.Token, Kind: o.Kind, Undo: o.Undo, By: o.Half(), State: UnderWay, Until: now.Add(o.Timeout() + graceAfter).UnixMilli(),
+		Attempt: o.Attempt, Token: o.Token, Kind: o.Kind, Undo: o.Undo, By: o.Half(), State: UnderWay, At: now.UnixMilli(), Until: now.Add(o.Timeout() + graceAfter).UnixMilli(),
 	})
 	return l.status(now, o.Attempt), true
 }

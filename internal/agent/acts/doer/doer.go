@@ -90,9 +90,12 @@ func (d *Doer) Ask(o *acts.Order) acts.Status {
 	}
 	s, begin, err := d.admit(o, allowed)
 	if err != nil {
-		return refusal(err)
+		s = refusal(err)
 	}
-	if !begin {
+	if !begin || err != nil {
+		if s.State == acts.Stale || err != nil { // whatever else is not begun is known already
+			d.cfg.Log.Warn("an act that a response wants is refused", "kind", o.Kind, "of", o.String(), "about", o.Target, "why", s.Detail)
+		}
 		return d.orEnded(o.Attempt, s)
 	}
 	d.hit(failpoint.ActAdmitted)
@@ -160,7 +163,7 @@ func (d *Doer) make(o acts.Order) {
 	d.mu.Lock()
 	delete(d.busy, o.Kind)
 	d.mu.Unlock()
-	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.String(), "state", r.State.String(), "detail", r.Detail)
+	d.cfg.Log.Info("act ended", "kind", o.Kind, "of", o.String(), "state", acts.Name(r.State), "detail", r.Detail)
 	d.hit(failpoint.ActKept)
 }
 

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/internal/agent"
+	"github.com/lofamo/lofamo/internal/agent/acts"
+)
+
+func (o *options) actsCommand() *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "acts",
+		Short: "Show what responses have had this node do",
+		Long: `Shows the ledger of this node: which attempts responses of the supervisors have had it make, and what became of them, the newest last; and the
+limits of frequencies that are in force by them. It reads the state directory, and asks nobody. What was refused is in the log of lofamo-agent run and in the supervisors' audit.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return fmt.Errorf("%w: --output: given %q: want table or json", errUsage, output)
+			}
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			l, err := agent.ReadActs(cfg.StateDir)
+			if err != nil {
+				return err
+			}
+			return writeActs(c.OutOrStdout(), l, output)
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func writeActs(w io.Writer, l *acts.Ledger, output string) error {
+	if output == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		if err := e.Encode(l); err != nil {
+			return fmt.Errorf("write the acts: %w", err)
+		}
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "BEGUN\tRESPONSE\tSTEP\tATTEMPT\tTOKEN\tKIND\tSTATE\tDETAIL")
+	for _, e := range l.Entries {
+		kind := e.Kind
+		if e.Undo {
+			kind += " (put back)"
+		}
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", time.UnixMilli(e.At).UTC().Format(time.RFC3339), e.Response, e.Step, e.Attempt.Attempt, e.Token, kind, acts.Name(e.State), e.Detail)
+	}
+	if len(l.Limits) > 0 {
+		_, _ = fmt.Fprintln(t, "\nLIMITED\tTO kHz\tBEFORE kHz\tBY")
+		for _, f := range l.Limits {
+			_, _ = fmt.Fprintf(t, "%s\t%d\t%d\t%v\n", f.Policy, f.Ours, f.Former, slices.Sorted(maps.Keys(f.Owners)))
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("write the acts: %w", err)
+	}
+	return nil
+}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/response/policy"
@@ -28,11 +29,11 @@ const maxEventsFile = 64 << 20
 
 // testFlags are those of policy test.
 type testFlags struct {
-	file, events, topology string
-	defaults, enforce      bool
-	approve                []string
-	since                  time.Duration
-	limits                 response.Config
+	file, events, topology, config string
+	defaults, enforce              bool
+	approve                        []string
+	since                          time.Duration
+	limits                         response.Config
 }
 
 func (a *app) policyTestCommand() *cobra.Command {
@@ -48,7 +49,7 @@ The events are those that the supervisors keep, or with --events those of a file
 nodes are those of the topology, or with --topology of a file, as 'lofamoctl get topology -o yaml' prints it. With both nobody is asked.
 
 What is not recorded is taken for good: evidence is fresh while its fault stands, and a verdict without the mark of a single witness had
-two. The limits are the supervisors' defaults, unless flags say otherwise.`,
+two. The limits are the supervisors' defaults, or with --config those of a supervisor's configuration; flags go before both.`,
 		Example: `  lofamoctl policy test -f policies.yaml --enforce
   lofamoctl policy test --defaults --enforce --approve ann,bob --since 24h
   lofamoctl policy test -f policies.yaml --events events.json --topology topology.yaml -o json`,
@@ -63,6 +64,7 @@ two. The limits are the supervisors' defaults, unless flags say otherwise.`,
 	fl.BoolVar(&f.enforce, "enforce", false, "policies that only observe act too")
 	fl.StringSliceVar(&f.approve, "approve", nil, "names of people who approve whatever wants it, at once (comma-separated)")
 	fl.DurationVar(&f.since, "since", 0, "only events of the last so long, such as 24h (default all)")
+	fl.StringVar(&f.config, "config", "", "a supervisor's configuration, whose limits are taken")
 	fl.IntVar(&f.limits.MaxNodes, "max-nodes", f.limits.MaxNodes, "limit: nodes under response at once")
 	fl.IntVar(&f.limits.MaxPercent, "max-percent", f.limits.MaxPercent, "limit: the same in percent of the nodes, 1 to 100")
 	fl.IntVar(&f.limits.Approvals, "approvals", f.limits.Approvals, "limit: approvals that every step that may end work wants, 0 to 2")
@@ -70,8 +72,8 @@ two. The limits are the supervisors' defaults, unless flags say otherwise.`,
 		if f.since < 0 {
 			return usagef("--since %v: want a positive time such as 24h", f.since)
 		}
-		if err := f.limits.Validate(); err != nil {
-			return usageError{err}
+		if err := f.takeLimits(cmd); err != nil {
+			return err
 		}
 		text, name, err := a.documents(f.file, f.defaults, cmd.InOrStdin())
 		if err != nil {
@@ -95,6 +97,30 @@ two. The limits are the supervisors' defaults, unless flags say otherwise.`,
 		return a.replay(events, run, &f, o.format)
 	}
 	return cmd
+}
+
+// takeLimits takes those of a configuration, but for what flags say.
+func (f *testFlags) takeLimits(cmd *cobra.Command) error {
+	if f.config != "" {
+		cfg, err := config.ReadSupervisor(f.config, nil)
+		if err != nil {
+			return usageError{err}
+		}
+		said := f.limits
+		f.limits = cfg.Responses.Limits(cfg.DomainLabels)
+		for name, take := range map[string]func(){
+			"max-nodes": func() { f.limits.MaxNodes = said.MaxNodes }, "max-percent": func() { f.limits.MaxPercent = said.MaxPercent },
+			"approvals": func() { f.limits.Approvals = said.Approvals },
+		} {
+			if cmd.Flags().Changed(name) {
+				take()
+			}
+		}
+	}
+	if err := f.limits.Validate(); err != nil {
+		return usageError{err}
+	}
+	return nil
 }
 
 // recordings are what is replayed: from files, or as the supervisors have it.

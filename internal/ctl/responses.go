@@ -329,7 +329,7 @@ one subject count once.`,
 				resp, err := s.CancelResponse(ctx, &lofamov1.CancelResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err
 			}),
-		a.wordCommand("retry ID", "Try again what has failed, or propose again what was denied or has expired", "Approvals are asked for anew.", exactly(idWanted), false, a.withOperator,
+		a.wordCommand("retry ID", "Try again what has failed, or propose again what was denied or has expired", "What has failed goes on with the approvals that it has; what was denied or has expired wants them anew.", exactly(idWanted), false, a.withOperator,
 			func(ctx context.Context, s session, id, reason string) (*lofamov1.Response, error) {
 				resp, err := s.RetryResponse(ctx, &lofamov1.RetryResponseRequest{Id: id, Reason: reason})
 				return resp.GetResponse(), err

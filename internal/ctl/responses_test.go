@@ -211,6 +211,8 @@ func TestResponsesRefusals(t *testing.T) {
 		{[]string{"policy", "delete"}, 2, "NAME is missing"},
 		{[]string{"policy", "defaults", "nonsense"}, 2, `policy "nonsense": none of that name is shipped: want one of tell-kubernetes, `},
 		{[]string{"policy", "test", "--defaults", "--since", "-1h"}, 2, "want a positive time"},
+		{[]string{"policy", "test", "--defaults", "--config", write("s.yaml", "responses: {maxNodos: 7}")}, 2, "maxNodos"},
+		{[]string{"policy", "test", "--defaults", "--config", write("s2.yaml", "responses: {maxNodes: 0}")}, 2, "MaxNodes: given 0"},
 		{[]string{"policy", "test", "--defaults", "--max-percent", "0"}, 2, "MaxPercent: given 0"},
 		{[]string{"policy", "test", "--defaults", "--events", write("e.json", `{"events": 3}`), "--topology", "x"}, 2, "e.json: not a list of events"},
 		{[]string{"policy", "test", "--defaults", "--events", write("e2.json", `{"events": [{"node":"a","component":"soul","to":"FAILED"}]}`), "--topology", write("t.yaml", "dims: 1x1x1")}, 1, "no event to replay"},
@@ -379,6 +381,21 @@ func TestPolicyTest(t *testing.T) {
 			}
 			golden(t, tc.name, got.stdout)
 		})
+	}
+	// Limits of a configuration, and a flag that goes before them.
+	conf := filepath.Join(t.TempDir(), "supervisor.yaml")
+	if err := os.WriteFile(conf, []byte("responses: {maxNodes: 7, approvals: 2}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args string
+		want string // of the table
+		more bool   // it is there
+	}{{"--config " + conf, "approval: 0 of 2", true}, {"--config " + conf + " --approvals 0", "approval: 0 of 2", false}} {
+		got := run(t, nil, r.flags(strings.Fields("policy test --defaults --enforce "+tc.args)...)...)
+		if got.code != 0 || strings.Contains(got.stdout, tc.want) != tc.more {
+			t.Errorf("%s: %+v", tc.args, got)
+		}
 	}
 	// The same from files, without any supervisor.
 	dir := t.TempDir()

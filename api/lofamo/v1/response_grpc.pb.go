@@ -47,7 +47,7 @@ const (
 // ResponseService is offered by every supervisor of nodes; the leader commits, the others pass on. Whoever may read may call what begins with
 // Get, List, Watch, Check or Export. ApproveResponse needs the role approver, DenyResponse approver or operator, all else operator (PERMISSION_DENIED).
 // Without a leader changes fail with UNAVAILABLE and the reason NO_LEADER. A parent of regions has no responses: FAILED_PRECONDITION, with the
-// supervisors of its regions.
+// supervisors of its regions. Where responses are switched off: UNIMPLEMENTED. A person's word that does not fit how a response is: ABORTED, and nothing is changed.
 type ResponseServiceClient interface {
 	// CheckPolicies says what is wrong with documents, by themselves and together with those that are in force. It changes nothing.
 	CheckPolicies(ctx context.Context, in *CheckPoliciesRequest, opts ...grpc.CallOption) (*CheckPoliciesResponse, error)
@@ -73,7 +73,7 @@ type ResponseServiceClient interface {
 	DenyResponse(ctx context.Context, in *DenyResponseRequest, opts ...grpc.CallOption) (*DenyResponseResponse, error)
 	// CancelResponse ends a response, and has put back what it did.
 	CancelResponse(ctx context.Context, in *CancelResponseRequest, opts ...grpc.CallOption) (*CancelResponseResponse, error)
-	// RetryResponse has tried again what has failed, or proposed again what has expired or was denied. Approvals are asked for anew.
+	// RetryResponse has tried again what has failed, or proposed again what has expired or was denied, for which approvals are asked for anew.
 	RetryResponse(ctx context.Context, in *RetryResponseRequest, opts ...grpc.CallOption) (*RetryResponseResponse, error)
 	// SettleResponse says what became of a step of unknown outcome, which nothing else can tell.
 	SettleResponse(ctx context.Context, in *SettleResponseRequest, opts ...grpc.CallOption) (*SettleResponseResponse, error)
@@ -290,7 +290,7 @@ type ResponseService_ExportAuditClient = grpc.ServerStreamingClient[ExportAuditR
 // ResponseService is offered by every supervisor of nodes; the leader commits, the others pass on. Whoever may read may call what begins with
 // Get, List, Watch, Check or Export. ApproveResponse needs the role approver, DenyResponse approver or operator, all else operator (PERMISSION_DENIED).
 // Without a leader changes fail with UNAVAILABLE and the reason NO_LEADER. A parent of regions has no responses: FAILED_PRECONDITION, with the
-// supervisors of its regions.
+// supervisors of its regions. Where responses are switched off: UNIMPLEMENTED. A person's word that does not fit how a response is: ABORTED, and nothing is changed.
 type ResponseServiceServer interface {
 	// CheckPolicies says what is wrong with documents, by themselves and together with those that are in force. It changes nothing.
 	CheckPolicies(context.Context, *CheckPoliciesRequest) (*CheckPoliciesResponse, error)
@@ -316,7 +316,7 @@ type ResponseServiceServer interface {
 	DenyResponse(context.Context, *DenyResponseRequest) (*DenyResponseResponse, error)
 	// CancelResponse ends a response, and has put back what it did.
 	CancelResponse(context.Context, *CancelResponseRequest) (*CancelResponseResponse, error)
-	// RetryResponse has tried again what has failed, or proposed again what has expired or was denied. Approvals are asked for anew.
+	// RetryResponse has tried again what has failed, or proposed again what has expired or was denied, for which approvals are asked for anew.
 	RetryResponse(context.Context, *RetryResponseRequest) (*RetryResponseResponse, error)
 	// SettleResponse says what became of a step of unknown outcome, which nothing else can tell.
 	SettleResponse(context.Context, *SettleResponseRequest) (*SettleResponseResponse, error)

@@ -48,7 +48,7 @@ func appendOnce(list []string, s string) []string {
 }
 
 // supporting is the evidence that speaks for the state of a component. What speaks for a node's is what does for the components that
-// its state follows from: those in the same state, of the same cause if there are such.
+// its state follows from: those in the same state, of the same cause if there are such. A node is SICK also where a part of it is FAILED.
 func supporting(st awareness.NodeStatus, c fault.Component) []awareness.EvidenceStatus {
 	if c != fault.ComponentNode {
 		for _, s := range st.Components {
@@ -60,7 +60,7 @@ func supporting(st awareness.NodeStatus, c fault.Component) []awareness.Evidence
 	}
 	var cause, state []awareness.EvidenceStatus
 	for _, s := range st.Components {
-		if s.State != st.State {
+		if s.State != st.State && (st.State != fault.Sick || s.State != fault.Failed) {
 			continue
 		}
 		list := speakFor(s.Evidence, s.State)

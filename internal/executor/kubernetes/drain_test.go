@@ -30,6 +30,15 @@ func createPod(t testing.TB, node, meta, spec string) string {
 	return name
 }
 
+// createReady creates a pod that runs and is ready: of others a budget takes no notice.
+func createReady(t testing.TB, node, app string) string {
+	t.Helper()
+	name := createPod(t, node, strings.Replace(owner("ReplicaSet", true), `"app":"a"`, `"app":"`+app+`"`, 1), "")
+	admin(t, http.MethodPatch, "/api/v1/namespaces/default/pods/"+name+"/status", kubetest.MergePatch,
+		`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`)
+	return name
+}
+
 func owner(kind string, controller bool) string {
 	return fmt.Sprintf(`"labels":{"app":"a"},"ownerReferences":[{"apiVersion":"apps/v1","kind":%q,"name":"o","uid":"u","controller":%t}]`, kind, controller)
 }
@@ -153,7 +162,7 @@ func TestBlockedBudget(t *testing.T) {
 		defer kubelet(t, ctx, name)()
 		defer cancel()
 		app := fmt.Sprintf("app-%t", cancelled)
-		held := createPod(t, name, strings.Replace(owner("ReplicaSet", true), `"app":"a"`, `"app":"`+app+`"`, 1), "")
+		held := createReady(t, name, app)
 		createPod(t, name, "", "")
 		allow := budget(t, app)
 		j := acts()[5].job(responseID(), name)
@@ -192,7 +201,7 @@ func TestDrainThatIsStopped(t *testing.T) {
 	} {
 		name := aNode(t)
 		app := "stop-" + name
-		createPod(t, name, strings.Replace(owner("ReplicaSet", true), `"app":"a"`, `"app":"`+app+`"`, 1), "")
+		createReady(t, name, app)
 		budget(t, app)
 		refused := make(chan struct{})
 		var once sync.Once

@@ -1,0 +1,36 @@
+package config
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestKubernetesConfig(t *testing.T) {
+	if err := (KubernetesConfig{}).Validate(); err != nil {
+		t.Errorf("defaults: %v", err)
+	}
+	for given, want := range map[KubernetesConfig]string{
+		{Kubeconfig: "here"}:                         `kubeconfig: given here: want an absolute path`,
+		{Context: "c"}:                               `context: given c: want nothing without kubeconfig`,
+		{NodeName: "node"}:                           `nodeName: given node: want a text of a-z, 0-9, '-' and '.' with {node} in it once`,
+		{NodeName: "{node}{node}"}:                   `nodeName: given {node}{node}`,
+		{NodeName: "{node}", NodeLabel: "l"}:         `nodeLabel: given l: want nothing beside nodeName`,
+		{NodeLabel: "not a key"}:                     `nodeLabel: label key "not a key"`,
+		{QPS: 2001}:                                  `qps: given 2001: want 1 to 2000`,
+		{Burst: -1}:                                  `burst: given -1: want 1 to 4000`,
+		{RequestTimeout: Duration(2 * time.Minute)}:  `requestTimeout: given 2m0s: want 100ms to 1m`,
+		{QPS: -1, RequestTimeout: Duration(-1)}:      `requestTimeout: given -1ns`,
+		{Kubeconfig: "/k", Context: "c", QPS: 3000}:  `qps: given 3000`,
+		{NodeName: "UPPER-{node}", NodeLabel: "a/b"}: `nodeName: given UPPER-{node}`,
+	} {
+		if err := given.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", given, err, want)
+		}
+	}
+	for given, want := range map[string]string{"": "N1", "{node}": "N1", "a-{node}.b": "a-N1.b"} {
+		if got := (KubernetesConfig{NodeName: given}).NameOf("N1"); got != want {
+			t.Errorf("%s: %s, want %s", given, got, want)
+		}
+	}
+}

@@ -27,6 +27,9 @@ const Dir = "LOFAMO_KUBE_DIR"
 // patience bounds the start of a program; the API server takes 4 s.
 const patience = 60 * time.Second
 
+// without are admission plugins that need a controller: for the service accounts of pods, and to take a taint of new nodes away again.
+const without = "ServiceAccount,TaintNodesByCondition"
+
 // ErrMissing says that the programs are not there.
 var ErrMissing = errors.New("kube-apiserver and etcd are not there: run 'make kube' (5 to 8 minutes, once)")
 
@@ -98,7 +101,7 @@ func Start(dir string) (*Server, error) {
 	s.api, err = start(dir, filepath.Join(programs, "kube-apiserver"), "--etcd-servers", client, "--bind-address", host, "--advertise-address", host,
 		"--secure-port", port, "--cert-dir", filepath.Dir(s.ca), "--token-auth-file", users, "--authorization-mode", "RBAC",
 		"--service-account-key-file", key, "--service-account-signing-key-file", key, "--service-account-issuer", "https://kubernetes.default.svc",
-		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", "ServiceAccount", "--endpoint-reconciler-type", "none")
+		"--service-cluster-ip-range", "10.0.0.0/24", "--disable-admission-plugins", without, "--endpoint-reconciler-type", "none")
 	if err == nil {
 		err = s.ready()
 	}

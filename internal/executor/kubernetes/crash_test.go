@@ -240,7 +240,7 @@ func TestDrainOfAStaleLeader(t *testing.T) {
 	stopped, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
 			if strings.HasSuffix(r.URL.Path, "/eviction") {
 				once.Do(func() { close(stopped); <-goOn })
 			}
@@ -261,9 +261,20 @@ func TestDrainOfAStaleLeader(t *testing.T) {
 	}
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
+// wrapper is f in the place of a round tripper, which is found beneath it by who looks for its connections.
+type wrapper struct {
+	http.RoundTripper
+	f func(*http.Request) (*http.Response, error)
+}
 
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func wrapped(next http.RoundTripper, f func(*http.Request) (*http.Response, error)) http.RoundTripper {
+	return wrapper{next, f}
+}
+
+func (w wrapper) RoundTrip(r *http.Request) (*http.Response, error) { return w.f(r) }
+
+// WrappedRoundTripper is asked for by client-go.
+func (w wrapper) WrappedRoundTripper() http.RoundTripper { return w.RoundTripper }
 
 // eventually asks until it is so.
 func eventually(t testing.TB, so func() bool, what string) {

@@ -206,7 +206,7 @@ func TestDrainThatIsStopped(t *testing.T) {
 		refused := make(chan struct{})
 		var once sync.Once
 		e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(r *http.Request) (*http.Response, error) {
+			return wrapped(next, func(r *http.Request) (*http.Response, error) {
 				res, err := next.RoundTrip(r)
 				if strings.HasSuffix(r.URL.Path, "/eviction") {
 					once.Do(func() { close(refused) })

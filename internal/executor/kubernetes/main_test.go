@@ -140,6 +140,9 @@ func (n noting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.next.RoundTrip(r)
 }
 
+// WrappedRoundTripper is asked for by client-go.
+func (n noting) WrappedRoundTripper() http.RoundTripper { return n.next }
+
 // asked is a request as roles name it.
 func asked(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[2:] // without api/v1

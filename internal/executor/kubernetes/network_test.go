@@ -147,7 +147,7 @@ func TestDeafServer(t *testing.T) {
 		var patches atomic.Int64
 		cfg := Config{Kubeconfig: kubeconfig(t, p.addr, shared.token), RequestTimeout: config.Duration(300 * time.Millisecond)}
 		e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(r *http.Request) (*http.Response, error) {
+			return wrapped(next, func(r *http.Request) (*http.Response, error) {
 				if r.Method != http.MethodPatch {
 					return next.RoundTrip(r)
 				}
@@ -183,7 +183,7 @@ func TestPausedServer(t *testing.T) {
 	failed := make(chan struct{})
 	var once sync.Once
 	e := newExecutor(t, cfg, func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
 			res, err := next.RoundTrip(r)
 			if err != nil {
 				once.Do(func() { close(failed) })
@@ -196,9 +196,14 @@ func TestPausedServer(t *testing.T) {
 	if err := s.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	result := make(chan executor.Result)
+	result := make(chan executor.Result, 1)
 	go func() { result <- e.Do(context.Background(), acts()[2].job(responseID(), name)) }()
-	<-failed
+	select {
+	case <-failed:
+	case r := <-result:
+		t.Errorf("the API server did not stand still: %+v", r)
+		result <- r
+	}
 	if err := s.Continue(); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +215,7 @@ func TestBusyServer(t *testing.T) {
 	var refusals atomic.Int64
 	var last time.Time
 	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
 			if r.Method == http.MethodPatch && refusals.Add(1) == 1 {
 				last = time.Now()
 				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}, "Content-Type": {"text/plain"}},

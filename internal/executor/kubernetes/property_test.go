@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
 	"slices"
@@ -17,17 +16,11 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-var stories = flag.Int("kube.stories", 25, "random stories of a node, of which each takes some 100 ms")
-
 // TestUndoLeavesOthersAlone: whatever responses do and put back on a node, in whatever order, and whatever another one does there between,
 // who says by server-side apply what is his: when all responses are put back, the node is as if that other one had been alone.
 func TestUndoLeavesOthersAlone(t *testing.T) {
 	e := newExecutor(t, Config{}, nil)
-	told := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		if told++; told > *stories {
-			return // each story is with a real API server: as many as there is time for
-		}
 		ours, theirs := aNode(t), aNode(t)
 		var standing []executor.Job
 		for i := range rapid.IntRange(1, 10).Draw(rt, "steps") {

@@ -52,7 +52,7 @@ func (s *step) cordon() Plan {
 	case s.j.Undo && s.mine == nil:
 		said = "nothing of this step stands"
 	case s.j.Undo:
-		s.drop()
+		s.unmark()
 		switch {
 		case !s.n.Spec.Unschedulable:
 			said = "somebody has uncordoned it"
@@ -89,7 +89,7 @@ func (s *step) label() Plan {
 	case s.j.Undo && s.mine == nil:
 		said = "nothing of this step stands"
 	case s.j.Undo:
-		s.drop()
+		s.unmark()
 		key = s.mine.Key
 		wanted := slices.ContainsFunc(s.others(response.KubernetesLabel), func(m Mark) bool { return m.Key == key })
 		switch {

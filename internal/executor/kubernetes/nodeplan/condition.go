@@ -1,7 +1,9 @@
 package nodeplan
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -66,14 +68,14 @@ func (s *step) condition() Plan {
 		said = "nothing of this step stands"
 	case s.j.Undo:
 		typ = s.mine.Type
-		s.drop()
+		s.unmark()
 		switch {
-		case !o.conditions[typ]:
+		case !o.condition(typ):
 			said = fmt.Sprintf("somebody else has changed condition %s, or taken it away: left alone", typ)
 		case len(s.wanting(typ)) > 0:
 			list, said = s.restate(list, typ), fmt.Sprintf("condition %s stays: another response wants it", typ)
 		default:
-			list = slices.DeleteFunc(list, func(c corev1.NodeCondition) bool { return string(c.Type) == typ })
+			list = drop(list, typ)
 			said = "condition " + typ + " taken away"
 		}
 	case s.mine != nil:
@@ -81,7 +83,7 @@ func (s *step) condition() Plan {
 	case slices.Contains(kubelets, typ):
 		return ends(executor.Unchanged("condition %s: want none of %v: they are the kubelet's", typ, kubelets))
 	default:
-		if _, there := find(s.n.Status.Conditions, typ); there && !o.conditions[typ] {
+		if _, there := find(s.n.Status.Conditions, typ); there && !o.condition(typ) {
 			return ends(executor.Unchanged("node %s: condition %s is somebody else's: want a type that nobody else sets", s.n.Name, typ))
 		}
 		s.put(Mark{
@@ -96,16 +98,34 @@ func (s *step) condition() Plan {
 	return s.apply(true, body, executor.Done("node %s: %s", s.n.Name, said))
 }
 
-// conditions are those that are ours now, as they stand.
-func (s *step) conditions() ([]corev1.NodeCondition, owned) {
+// conditions are those that are ours now, as they stand. Of one that somebody else has changed it is the fields that are ours still:
+// without them an apply would take it away altogether.
+func (s *step) conditions() ([]map[string]any, owned) {
 	o := ownedBy(s.n)
-	var out []corev1.NodeCondition
+	var out []map[string]any
 	for _, c := range s.n.Status.Conditions {
-		if o.conditions[string(c.Type)] {
-			out = append(out, c)
+		names := o.conditions[string(c.Type)]
+		if names == nil {
+			continue
 		}
+		m := asMap(c)
+		maps.DeleteFunc(m, func(k string, _ any) bool { return !names[k] })
+		out = append(out, m)
 	}
 	return out, o
+}
+
+func asMap(c corev1.NodeCondition) map[string]any {
+	m := map[string]any{}
+	if b, err := json.Marshal(c); err == nil { // it came from JSON
+		_ = json.Unmarshal(b, &m)
+	}
+	return m
+}
+
+// drop leaves out the condition of that type.
+func drop(list []map[string]any, typ string) []map[string]any {
+	return slices.DeleteFunc(list, func(m map[string]any) bool { return m["type"] == typ })
 }
 
 func find(list []corev1.NodeCondition, typ string) (corev1.NodeCondition, bool) {
@@ -137,7 +157,7 @@ func (s *step) wanting(typ string) []Mark {
 }
 
 // restate puts the condition of that type into the list, as all who want it have it together.
-func (s *step) restate(list []corev1.NodeCondition, typ string) []corev1.NodeCondition {
+func (s *step) restate(list []map[string]any, typ string) []map[string]any {
 	wanting := s.wanting(typ)
 	var said []string
 	for _, m := range wanting {
@@ -148,11 +168,8 @@ func (s *step) restate(list []corev1.NodeCondition, typ string) []corev1.NodeCon
 		Type: corev1.NodeConditionType(typ), Status: corev1.ConditionTrue, Reason: wanting[0].Reason, Message: cut(strings.Join(said, "; "), maxTexts),
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}
-	if was, there := find(list, typ); there {
-		if was.Status == c.Status {
-			c.LastTransitionTime = was.LastTransitionTime
-		}
-		list = slices.DeleteFunc(list, func(x corev1.NodeCondition) bool { return string(x.Type) == typ })
+	if was, there := find(s.n.Status.Conditions, typ); there && was.Status == c.Status {
+		c.LastTransitionTime = was.LastTransitionTime
 	}
-	return append(list, c)
+	return append(drop(list, typ), asMap(c))
 }

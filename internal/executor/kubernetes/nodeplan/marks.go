@@ -69,12 +69,15 @@ func marks(n *corev1.Node) map[string]Mark {
 type owned struct {
 	labels        map[string]bool
 	unschedulable bool
-	conditions    map[string]bool // by type
+	conditions    map[string]map[string]bool // by type, the names of the fields
 }
+
+// condition says whether what a condition says is ours. Of one that somebody else has changed the rest may still be.
+func (o owned) condition(typ string) bool { return o.conditions[typ]["status"] }
 
 // ownedBy reads the managed fields.
 func ownedBy(n *corev1.Node) owned {
-	o := owned{labels: map[string]bool{}, conditions: map[string]bool{}}
+	o := owned{labels: map[string]bool{}, conditions: map[string]map[string]bool{}}
 	for _, e := range n.ManagedFields {
 		if e.Manager != Manager || e.Operation != metav1.ManagedFieldsOperationApply || e.FieldsV1 == nil {
 			continue
@@ -105,9 +108,14 @@ func ownedBy(n *corev1.Node) owned {
 					Type string `json:"type"`
 				}
 				key, ok := strings.CutPrefix(k, "k:")
-				if _, says := sub["f:status"]; ok && says && json.Unmarshal([]byte(key), &id) == nil {
-					o.conditions[id.Type] = true
+				if !ok || json.Unmarshal([]byte(key), &id) != nil {
+					continue
 				}
+				names := map[string]bool{"type": true}
+				for f := range sub {
+					names[strings.TrimPrefix(f, "f:")] = true
+				}
+				o.conditions[id.Type] = names
 			}
 		default:
 		}

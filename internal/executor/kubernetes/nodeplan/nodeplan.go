@@ -171,9 +171,9 @@ func (s *step) write(w *Write, body map[string]any, r executor.Result) Plan {
 	return Plan{Write: w, Result: r}
 }
 
-// put takes up the step's own mark, and drop leaves it out.
+// put takes up the step's own mark, and unmark leaves it out.
 func (s *step) put(m Mark) { m.text = m.encode(); s.all[s.key] = m }
-func (s *step) drop()      { delete(s.all, s.key) }
+func (s *step) unmark()    { delete(s.all, s.key) }
 
 // others are the marks of other steps and responses that are of those kinds, by key.
 func (s *step) others(kinds ...response.Kind) []Mark {

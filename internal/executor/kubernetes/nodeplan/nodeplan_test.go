@@ -95,7 +95,7 @@ func TestOwned(t *testing.T) {
 		{Manager: Manager, Operation: "Apply"},
 	}}}
 	o := ownedBy(n)
-	if len(o.labels) != 1 || !o.labels["a/b"] || !o.unschedulable || len(o.conditions) != 1 || !o.conditions["A"] {
+	if len(o.labels) != 1 || !o.labels["a/b"] || !o.unschedulable || len(o.conditions) != 2 || !o.condition("A") || o.condition("B") || !o.conditions["B"]["message"] {
 		t.Errorf("%+v", o)
 	}
 }

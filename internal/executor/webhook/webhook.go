@@ -37,8 +37,12 @@ type Executor struct {
 
 type target struct {
 	config.WebhookTarget
-	call httpcall.Caller
+	call  httpcall.Caller
+	slots chan struct{} // held by a request that is under way
 }
+
+// atOnce is how many requests are under way to one target: a storm of responses is no storm of connections.
+const atOnce = 16
 
 // New returns an executor for the targets of a configuration, whose files it has read once.
 func New(cfg Config) (*Executor, error) {
@@ -62,7 +66,7 @@ func New(cfg Config) (*Executor, error) {
 		x.targets[t.Name] = &target{t, httpcall.Caller{
 			URL: t.URL, TLS: t.TLS, Timeout: t.RequestTimeout.D(),
 			Allow: func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) },
-		}}
+		}, make(chan struct{}, atOnce)}
 	}
 	return x, errors.Join(errs...)
 }
@@ -115,7 +119,7 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 		case err == nil:
 			m = k.Heard(heard(a, contract))
 		case errors.As(err, &failed):
-			m = k.Failed(failed.Left, failed.Error())
+			m = k.Failed(failed.Left, clean(failed.Error()))
 		default:
 			m = k.Impossible(err.Error())
 		}
@@ -146,6 +150,12 @@ func (x *Executor) post(ctx context.Context, t *target, j executor.Job, act talk
 		action = ActionStatus
 	case j.Undo:
 		action = ActionUndo
+	}
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-ctx.Done():
+		return httpcall.Answer{}, &httpcall.Error{Err: fmt.Errorf("%d requests are under way already: %w", atOnce, ctx.Err())}
 	}
 	deadline, _ := ctx.Deadline()
 	m := message(j, action, deadline)

@@ -2,12 +2,14 @@ package webhook
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,6 +247,44 @@ func TestGuard(t *testing.T) {
 	}
 	if s.actions() != "do" {
 		t.Errorf("%q was sent", s.actions())
+	}
+}
+
+// TestStorm: a storm of responses is no storm of connections, and who gets no turn in its time has told nobody.
+func TestStorm(t *testing.T) {
+	var now, most atomic.Int32
+	gate := make(chan struct{})
+	full := sync.OnceFunc(func() { close(gate) }) // until then all wait
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		if n == atOnce {
+			full()
+		}
+		<-gate
+		outcome("done", "")(w, r)
+	})
+	x := newExecutor(t, targetAt(t, s.URL))
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			j := jobOf(response.WebhookNotify, 1, func(j *executor.Job) { j.Response = fmt.Sprint("r", i) })
+			if got := x.Do(t.Context(), j); got.Outcome != response.Succeeded {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	all.Wait()
+	if n := most.Load(); n != atOnce {
+		t.Errorf("%d requests at once, want %d", n, atOnce)
+	}
+	for range atOnce {
+		x.targets["hook"].slots <- struct{}{}
+	}
+	if got := x.Do(t.Context(), jobOf(response.WebhookNotify, 1, within(20*time.Millisecond))); got.Outcome != response.Unchanged || !strings.Contains(got.Detail, "under way already") {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/command"
+	"github.com/lofamo/lofamo/internal/executor/power"
 	"github.com/lofamo/lofamo/internal/executor/slurm"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -40,6 +41,8 @@ type Config struct {
 	Commands []command.Command `json:"commands,omitempty"`
 	// Slurm has nodes drained. Default not.
 	Slurm *slurm.Config `json:"slurm,omitempty"`
+	// Power has nodes reset by their BMCs. Default not.
+	Power power.Config `json:"power,omitzero"`
 }
 
 // Default returns the defaults. What has none is empty, and Validate names it.
@@ -78,6 +81,7 @@ func (c Config) Validate() error {
 	if c.Slurm != nil {
 		errs = append(errs, within("slurm", c.Slurm.Validate()))
 	}
+	errs = append(errs, within("power", c.Power.Validate()))
 	return errors.Join(errs...)
 }
 
@@ -94,6 +98,11 @@ func (c Config) executors() (map[response.Kind]executor.Executor, error) {
 		x, err := slurm.New(*c.Slurm)
 		errs = append(errs, err)
 		out[response.SlurmDrain] = x
+	}
+	if c.Power.Enabled {
+		x, err := power.New(c.Power)
+		errs = append(errs, within("power", err))
+		out[response.PowerReset] = x
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

@@ -1,0 +1,65 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/client"
+	"github.com/bougou/go-ipmi/pkg/command/chassis"
+	"github.com/bougou/go-ipmi/pkg/types"
+
+	"github.com/lofamo/lofamo/internal/executor"
+)
+
+// packetTime is how long the answer to one packet is waited for.
+const packetTime = 2 * time.Second
+
+// ipmi asks for a reset by one packet, which is never sent again: a BMC does not have to see that two are the same.
+func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
+	ap, err := netip.ParseAddrPort(b.Address)
+	if err != nil {
+		return executor.Unchanged("address: %s", err)
+	}
+	c, err := client.NewClient(ap.Addr().String(), int(ap.Port()), b.Username, password)
+	if err != nil {
+		return executor.Unchanged("%s: %s", b.Address, plain(err))
+	}
+	c.WithTimeout(packetTime).WithRetry(2).WithMaxPrivilegeLevel(types.PrivilegeLevelOperator)
+	if err := c.Connect(ctx); err != nil {
+		return executor.Unchanged("%s: %s", b.Address, plain(err))
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), packetTime)
+		defer cancel()
+		_ = c.WithRetry(0).Close(end)
+	}()
+	before, err := c.GetChassisStatus(ctx)
+	if err != nil {
+		return executor.Unchanged("%s: %s", b.Address, plain(err))
+	}
+	if err := ctx.Err(); err != nil {
+		return executor.Unchanged("%s: before the reset: %s", b.Address, err)
+	}
+	if err := executor.Fenced(ctx); err != nil {
+		return executor.Stale("%s", err)
+	}
+	control := chassis.ChassisControlHardReset
+	if b.Reset == "cycle" {
+		control = chassis.ChassisControlPowerCycle
+	}
+	if _, err := c.WithRetry(0).ChassisControl(ctx, control); err != nil {
+		var refused *types.ResponseError
+		if errors.As(err, &refused) {
+			return executor.Unchanged("%s: %s", b.Address, plain(err))
+		}
+		return executor.NotKnown("%s: %s was sent once, without an answer: %s", b.Address, b.Reset, plain(err))
+	}
+	power := map[bool]string{true: "On", false: "Off"}
+	now := "not said"
+	if s, err := c.GetChassisStatus(ctx); err == nil {
+		now = power[s.PowerIsOn]
+	}
+	return executor.Done("the BMC says that %s is done; power was %s, is %s; %s", b.Reset, power[before.PowerIsOn], now, proves)
+}

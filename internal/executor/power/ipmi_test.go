@@ -1,0 +1,179 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/bougou/go-ipmi/pkg/bmc"
+	"github.com/bougou/go-ipmi/pkg/hal"
+	"github.com/bougou/go-ipmi/pkg/hal/mock"
+	"github.com/bougou/go-ipmi/pkg/server"
+	"github.com/bougou/go-ipmi/pkg/transport/udp"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// ipmiBMC is a BMC of IPMI 2.0 over RMCP+ on loopback, and what it has done to its chassis.
+type ipmiBMC struct {
+	board
+	conn *lossy
+	dir  string
+	addr string
+}
+
+// board counts what is done to it.
+type board struct {
+	*mock.Chassis
+	mu     sync.Mutex
+	cycles int
+	resets int
+	err    error  // what it answers
+	before func() // is called before it is done
+}
+
+func (c *board) done(n *int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.before != nil {
+		c.before()
+	}
+	if c.err != nil {
+		return c.err
+	}
+	*n++
+	return nil
+}
+
+func (c *board) PowerCycle(context.Context) error { return c.done(&c.cycles) }
+func (c *board) ColdReset(context.Context) error  { return c.done(&c.resets) }
+
+// answer sets what it answers, and what is done before it does anything.
+func (c *board) answer(err error, before func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err, c.before = err, before
+}
+
+func (c *board) counts() (cycles, resets int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cycles, c.resets
+}
+
+// hardware is a mock with our chassis.
+type hardware struct {
+	*mock.HAL
+	chassis *board
+}
+
+func (h hardware) Chassis() hal.ChassisHAL { return h.chassis }
+
+// lossy loses what the BMC sends, once told.
+type lossy struct {
+	*udp.Conn
+	mu   sync.Mutex
+	lost bool
+}
+
+func (l *lossy) WriteTo(b []byte, to net.Addr) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost {
+		return len(b), nil
+	}
+	return l.Conn.WriteTo(b, to)
+}
+
+func (l *lossy) lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = true
+}
+
+func newIPMI(t *testing.T) *ipmiBMC {
+	t.Helper()
+	conn, err := udp.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &ipmiBMC{board: board{Chassis: &mock.Chassis{On: true}}, conn: &lossy{Conn: conn}, dir: t.TempDir(), addr: conn.LocalAddr().String()}
+	b := bmc.New(bmc.DeviceInfo{DeviceID: 32, FirmwareMajor: 1, IPMIVersion: 0x20}, [16]byte{1}, hardware{mock.New(), &i.board})
+	user, err := b.Users.Add(2, "root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user.SetPassword([]byte("calvin"))
+	user.Enabled = true
+	user.ChannelAccess[1] = bmc.UserChannelAccess{MaxPrivilege: bmc.PrivilegeLevelOperator, Enabled: true}
+	s := server.NewServer(b, i.conn)
+	ended := make(chan struct{})
+	go func() {
+		_ = s.Serve(context.Background())
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = s.Close()
+		_ = conn.Close()
+		<-ended
+	})
+	if err := os.WriteFile(filepath.Join(i.dir, "password"), []byte("calvin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+func (i *ipmiBMC) bmc() BMC {
+	return BMC{Method: methodIPMI, Address: i.addr, Username: "root", PasswordFile: filepath.Join(i.dir, "password")}
+}
+
+func TestIPMI(t *testing.T) {
+	i := newIPMI(t)
+	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.Succeeded, "reset is done; power was On, is On")
+	b := i.bmc()
+	b.Reset = "cycle"
+	want(t, one(t, b).Do(t.Context(), job(methodIPMI)), response.Succeeded, "cycle is done")
+	if cycles, resets := i.counts(); cycles != 1 || resets != 1 {
+		t.Errorf("%d cycles, %d resets: want one each", cycles, resets)
+	}
+	i.answer(errors.New("broken"), nil)
+	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.Unchanged, "cc: 0x")
+	i.answer(nil, nil)
+	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
+	want(t, one(t, i.bmc()).Do(ctx, job(methodIPMI)), response.StaleToken, "token 6")
+	b = i.bmc()
+	b.Username = "admin"
+	want(t, one(t, b).Do(t.Context(), job(methodIPMI)), response.Unchanged, "")
+	if cycles, resets := i.counts(); cycles != 1 || resets != 1 {
+		t.Errorf("%d cycles, %d resets: want one each", cycles, resets)
+	}
+}
+
+// TestIPMIAnswerLost: a reset whose answer is lost is not known, and was asked for once.
+func TestIPMIAnswerLost(t *testing.T) {
+	i := newIPMI(t)
+	i.answer(nil, i.conn.lose)
+	began := time.Now()
+	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.NotKnown, "sent once, without an answer")
+	if _, resets := i.counts(); resets != 1 {
+		t.Errorf("%d resets after %s", resets, time.Since(began))
+	}
+}
+
+// TestIPMISilent: a BMC that does not answer at all has reset nothing.
+func TestIPMISilent(t *testing.T) {
+	i := newIPMI(t)
+	i.conn.lose()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	want(t, one(t, i.bmc()).Do(ctx, job(methodIPMI)), response.Unchanged, i.addr)
+	if _, resets := i.counts(); resets != 0 {
+		t.Errorf("%d resets", resets)
+	}
+}

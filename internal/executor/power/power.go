@@ -1,0 +1,99 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Executor resets nodes.
+type Executor struct {
+	nodes map[fault.NodeID]*place
+}
+
+// place is a BMC and who is at it.
+type place struct {
+	BMC
+	busy sync.Mutex
+}
+
+// New checks the configuration and the files that it names. It asks no BMC.
+func New(cfg Config) (*Executor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	x := &Executor{nodes: map[fault.NodeID]*place{}}
+	var errs []error
+	for id, b := range cfg.Nodes {
+		b = b.filled()
+		x.nodes[id] = &place{BMC: b}
+		_, err := b.password()
+		errs = append(errs, err)
+		_, err = b.authorities()
+		errs = append(errs, err)
+	}
+	return x, errors.Join(errs...)
+}
+
+// Do implements executor.Executor.
+func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	switch {
+	case j.Undo:
+		return executor.Unchanged("a reset cannot be put back")
+	case j.Recheck:
+		return executor.NotKnown("whether a reset has happened cannot be looked for: the next boot epoch says it, or a person")
+	case j.Target.Group != "":
+		return executor.Unchanged("group %s: want a node", j.Target.Group)
+	}
+	p, ok := x.nodes[j.Target.Node]
+	if !ok {
+		return executor.Unchanged("node %s is not among those that may be reset", j.Target.Node)
+	}
+	if m := j.Parameters["method"]; m != p.Method {
+		return executor.Unchanged("method: given %q: want that of the node's BMC, %q", m, p.Method)
+	}
+	password, err := p.password()
+	if err != nil {
+		return executor.Unchanged("%s", err)
+	}
+	if !p.busy.TryLock() {
+		return executor.Unchanged("another reset of %s is under way", j.Target.Node)
+	}
+	defer p.busy.Unlock()
+	if p.Method == methodIPMI {
+		return p.ipmi(ctx, password)
+	}
+	return p.redfish(ctx, password)
+}
+
+// proves is what people are told beside what a BMC says.
+const proves = "that the node went down is for its neighbours and its next boot epoch to say"
+
+// maxPassword bounds a password's file, in bytes.
+const maxPassword = 1024
+
+// password reads it anew each time: it may be changed while the process runs.
+func (b BMC) password() (string, error) {
+	st, err := os.Stat(b.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("password: %w", err)
+	}
+	if st.Mode()&0o077 != 0 || !st.Mode().IsRegular() || st.Size() > maxPassword {
+		return "", fmt.Errorf("password %s: given %s, %d bytes: want a file of at most %d that only its owner may read", b.PasswordFile, st.Mode(), st.Size(), maxPassword)
+	}
+	text, err := os.ReadFile(b.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("password: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimRight(line, "\r"); line == "" {
+		return "", fmt.Errorf("password %s: its first line is empty", b.PasswordFile)
+	}
+	return line, nil
+}

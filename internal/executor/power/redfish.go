@@ -1,0 +1,213 @@
+package power
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/stmcginnis/gofish"
+	"github.com/stmcginnis/gofish/schemas"
+
+	"github.com/lofamo/lofamo/internal/executor"
+)
+
+// maxAnswer bounds what a BMC answers, in bytes.
+const maxAnswer = 4 << 20
+
+// The pause between two looks at a task that goes on.
+const (
+	firstPause = 100 * time.Millisecond
+	lastPause  = 2 * time.Second
+)
+
+// authorities are those of the BMC's certificate; nil: the host's.
+func (b BMC) authorities() (*x509.CertPool, error) {
+	if b.CAFile == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(b.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("caFile: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("caFile %s: no certificate in it", b.CAFile)
+	}
+	return pool, nil
+}
+
+// redfish asks for a reset once. What a BMC answers before the request cannot have reset anything.
+func (b BMC) redfish(ctx context.Context, password string) executor.Result {
+	roots, err := b.authorities()
+	if err != nil {
+		return executor.Unchanged("%s", err)
+	}
+	sent := &sentTransport{base: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute,
+	}}
+	client, err := gofish.ConnectContext(ctx, gofish.ClientConfig{
+		Endpoint: strings.TrimSuffix(b.Address, "/"), Username: b.Username, Password: password, BasicAuth: true, NoModifyTransport: true,
+		HTTPClient: &http.Client{Transport: sent, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // whom we were not told of we tell no password
+		}},
+	})
+	if err != nil {
+		return executor.Unchanged("%s: %s", b.Address, plain(err))
+	}
+	system, err := schemas.GetComputerSystem(client, b.System)
+	if err != nil {
+		return executor.Unchanged("%s%s: %s", b.Address, b.System, plain(err))
+	}
+	if b.Serial != "" && system.SerialNumber != b.Serial {
+		return executor.Unchanged("%s%s: serial number %q: want %q: this is another machine", b.Address, b.System, system.SerialNumber, b.Serial)
+	}
+	kind := schemas.ResetType(b.Reset)
+	if can, err := system.GetSupportedResetTypes(); err == nil && len(can) > 0 && !slices.Contains(can, kind) {
+		return executor.Unchanged("%s%s: reset %s: the system has %v", b.Address, b.System, kind, can)
+	}
+	target, err := b.resetTarget(system)
+	if err != nil {
+		return executor.Unchanged("%s%s: %s", b.Address, b.System, err)
+	}
+	if err := executor.Fenced(ctx); err != nil {
+		return executor.Stale("%s", err)
+	}
+	before := system.PowerState
+	resp, task, err := schemas.PostWithTask(client, target, map[string]schemas.ResetType{"ResetType": kind}, nil, false)
+	if err != nil {
+		return b.refused(err, sent.posted.Load())
+	}
+	if resp != nil { // none of a task
+		_ = resp.Body.Close()
+	}
+	if task != nil && task.TaskMonitor != "" {
+		if err := b.follow(ctx, client, task.TaskMonitor); err != nil {
+			return executor.NotKnown("%s%s: %s was accepted, and then: %s", b.Address, b.System, kind, plain(err))
+		}
+	}
+	now := "not said"
+	if s, err := schemas.GetComputerSystem(client, b.System); err == nil {
+		now = string(s.PowerState)
+	}
+	return executor.Done("the BMC says that %s is done; power was %s, is %s; %s", kind, before, now, proves)
+}
+
+// resetTarget reads where a system is reset. The library's own Reset (0.21.0) asks for another action of the system, to remove a
+// resource block.
+func (b BMC) resetTarget(system *schemas.ComputerSystem) (string, error) {
+	var raw struct {
+		Actions struct {
+			Reset struct {
+				Target string `json:"target"`
+			} `json:"#ComputerSystem.Reset"`
+		}
+	}
+	if err := json.Unmarshal(system.RawData, &raw); err != nil {
+		return "", err
+	}
+	// A path of this service, below the system: nothing else is asked for with its password.
+	target := raw.Actions.Reset.Target
+	if !strings.HasPrefix(target, strings.TrimSuffix(b.System, "/")+"/") || strings.Contains(target, "..") {
+		return "", fmt.Errorf("its Reset is at %q: want a path below it", target)
+	}
+	return target, nil
+}
+
+// refused says what is known after a reset that was not accepted: a status of the class 3xx or 4xx is an answer that it was not begun, but
+// for that of a request that took too long.
+func (b BMC) refused(err error, posted bool) executor.Result {
+	var e *schemas.Error
+	if errors.As(err, &e) && e.HTTPReturnedStatusCode >= 300 && e.HTTPReturnedStatusCode < 500 && e.HTTPReturnedStatusCode != http.StatusRequestTimeout {
+		return executor.Unchanged("%s%s: %s", b.Address, b.System, plain(err))
+	}
+	if !posted {
+		return executor.Unchanged("%s%s: %s", b.Address, b.System, plain(err))
+	}
+	return executor.NotKnown("%s%s: %s", b.Address, b.System, plain(err))
+}
+
+// follow waits for the end of a task by its monitor: 202 while it goes on, then the answer of what was asked for (DSP0266, asynchronous
+// operations), or the task itself with its state.
+func (b BMC) follow(ctx context.Context, client *gofish.APIClient, monitor string) error {
+	u, err := url.Parse(monitor)
+	if err != nil {
+		return err
+	}
+	if own, _ := url.Parse(b.Address); u.Host != "" && u.Host != own.Host {
+		return fmt.Errorf("its task is at another host, %s", u.Host)
+	}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		resp, err := client.Get(u.RequestURI())
+		if err != nil {
+			return err
+		}
+		var task struct {
+			TaskState schemas.TaskState
+			Messages  []struct{ Message string }
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			return err
+		}
+		if len(body) > 0 && json.Unmarshal(body, &task) != nil {
+			task.TaskState = "" // the answer of what was asked for
+		}
+		switch task.TaskState {
+		case schemas.CompletedTaskState:
+			return nil
+		case schemas.ExceptionTaskState, schemas.KilledTaskState, schemas.CancelledTaskState, schemas.InterruptedTaskState:
+			var said strings.Builder
+			for _, m := range task.Messages {
+				said.WriteString(": " + m.Message)
+			}
+			return fmt.Errorf("its task ended as %s%s", task.TaskState, said.String())
+		case "":
+			if resp.StatusCode != http.StatusAccepted {
+				return nil
+			}
+		default:
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("its task has not ended: %w", ctx.Err())
+		}
+	}
+}
+
+// plain is an error in one line.
+func plain(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// sentTransport notes whether a POST has left this host, and bounds answers.
+type sentTransport struct {
+	base   http.RoundTripper
+	posted atomic.Bool
+}
+
+func (t *sentTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodPost {
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{WroteHeaders: func() { t.posted.Store(true) }}))
+	}
+	resp, err := t.base.RoundTrip(req)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxAnswer), resp.Body}
+	}
+	return resp, err
+}

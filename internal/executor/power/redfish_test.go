@@ -1,0 +1,214 @@
+package power
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+func job(method string) executor.Job {
+	return executor.Job{
+		Effect: response.Effect{
+			Attempt: response.Attempt{Response: "r5-1", Step: 1, Attempt: 1}, Kind: response.PowerReset, Token: 5, IdempotencyKey: "k", Timeout: time.Minute,
+			Target: response.Target{Node: "n1", Component: fault.ComponentHost}, Parameters: map[string]string{"method": method},
+		},
+		Cluster: "c", Policy: "p",
+	}
+}
+
+func one(t *testing.T, b BMC) *Executor {
+	t.Helper()
+	x, err := New(Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"n1": b}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
+	t.Helper()
+	if r.Outcome != o || !strings.Contains(r.Detail, detail) {
+		t.Errorf("outcome %d, %q: want %d, %q", r.Outcome, r.Detail, o, detail)
+	}
+}
+
+// TestRedfish: what is known after a reset is what the BMC's answer leaves no doubt of, and it is asked for once, whatever becomes of it.
+func TestRedfish(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(e *emulator, b *BMC)
+		outcome response.Outcome
+		detail  string
+		resets  []string
+	}{
+		"good":          {func(*emulator, *BMC) {}, response.Succeeded, "next boot epoch", []string{"ForceRestart"}},
+		"power cycle":   {func(_ *emulator, b *BMC) { b.Reset = "PowerCycle" }, response.Succeeded, "PowerCycle is done; power was On, is On", []string{"PowerCycle"}},
+		"own serial":    {func(_ *emulator, b *BMC) { b.Serial = "437XR1138R2" }, response.Succeeded, "", []string{"ForceRestart"}},
+		"other machine": {func(_ *emulator, b *BMC) { b.Serial = "another" }, response.Unchanged, "this is another machine", nil},
+		"no system":     {func(_ *emulator, b *BMC) { b.System = "/redfish/v1/Systems/2" }, response.Unchanged, "404", nil},
+		"password":      {func(_ *emulator, b *BMC) { b.Username = "admin" }, response.Unchanged, "401", nil},
+		"cannot":        {func(e *emulator, _ *BMC) { e.allowed = []string{"On", "ForceOff"} }, response.Unchanged, "the system has [On ForceOff]", nil},
+		"elsewhere":     {func(e *emulator, _ *BMC) { e.at = "https://192.0.2.1/reset" }, response.Unchanged, "want a path below it", nil},
+		"above":         {func(e *emulator, _ *BMC) { e.at = system + "/../2/reset" }, response.Unchanged, "want a path below it", nil},
+		"refused":       {func(e *emulator, _ *BMC) { e.status = 403 }, response.Unchanged, "403", nil},
+		"conflict":      {func(e *emulator, _ *BMC) { e.status = 409 }, response.Unchanged, "409", nil},
+		"slow":          {func(e *emulator, _ *BMC) { e.status = 408 }, response.NotKnown, "408", nil},
+		"500":           {func(e *emulator, _ *BMC) { e.status = 500 }, response.NotKnown, "500", nil},
+		"500, and done": {func(e *emulator, _ *BMC) { e.late = 500 }, response.NotKnown, "500", []string{"ForceRestart"}},
+		"503":           {func(e *emulator, _ *BMC) { e.status = 503 }, response.NotKnown, "503", nil},
+		"no answer":     {func(e *emulator, _ *BMC) { e.drop = true }, response.NotKnown, "EOF", []string{"ForceRestart"}},
+		"task":          {func(e *emulator, _ *BMC) { e.task = []string{"New", "Running", "Completed"} }, response.Succeeded, "is done", []string{"ForceRestart"}},
+		"task's answer": {func(e *emulator, _ *BMC) { e.task, e.onlyCode = []string{"New", "Completed"}, true }, response.Succeeded, "", []string{"ForceRestart"}},
+		"task fails":    {func(e *emulator, _ *BMC) { e.task = []string{"New", "Exception"} }, response.NotKnown, "Exception: power supply does not answer", []string{"ForceRestart"}},
+		"task ended":    {func(e *emulator, _ *BMC) { e.task = []string{"New", "Cancelled"} }, response.NotKnown, "ended as Cancelled", []string{"ForceRestart"}},
+		"task's 500":    {func(e *emulator, _ *BMC) { e.task, e.onlyCode = []string{"New", "Exception"}, true }, response.NotKnown, "500", []string{"ForceRestart"}},
+		"task lasts":    {func(e *emulator, _ *BMC) { e.task = []string{"New", "Running"} }, response.NotKnown, "deadline", []string{"ForceRestart"}},
+		"task elsewhere": {func(e *emulator, _ *BMC) { e.task, e.monitor = []string{"New"}, "https://192.0.2.1/task" }, response.NotKnown, "at another host",
+			[]string{"ForceRestart"}},
+		"task by URL": {func(e *emulator, _ *BMC) { e.task, e.monitor = []string{"New", "Completed"}, e.URL+monitor }, response.Succeeded, "", []string{"ForceRestart"}},
+		"unknown CA":  {func(_ *emulator, b *BMC) { b.CAFile = "" }, response.Unchanged, "certificate", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEmulator(t)
+			b := e.bmc()
+			tc.change(e, &b)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			if name == "task lasts" {
+				cancel()
+				ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+			}
+			defer cancel()
+			want(t, one(t, b).Do(ctx, job(methodRedfish)), tc.outcome, tc.detail)
+			if got := e.carriedOut(); !slices.Equal(got, tc.resets) {
+				t.Errorf("carried out: %v, want %v", got, tc.resets)
+			}
+		})
+	}
+}
+
+// TestHang: a BMC that takes the reset and says nothing leaves it not known when the time is over; meanwhile no second reset begins.
+func TestHang(t *testing.T) {
+	e := newEmulator(t)
+	e.hang = make(chan struct{})
+	x := one(t, e.bmc())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan executor.Result, 1)
+	go func() { done <- x.Do(ctx, job(methodRedfish)) }()
+	for deadline := time.Now().Add(10 * time.Second); len(e.carriedOut()) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it has not come")
+		}
+	}
+	want(t, x.Do(t.Context(), job(methodRedfish)), response.Unchanged, "another reset")
+	cancel()
+	want(t, <-done, response.NotKnown, "canceled")
+	close(e.hang)
+	if got := e.carriedOut(); len(got) != 1 {
+		t.Errorf("carried out: %v", got)
+	}
+}
+
+// TestPasswordStays: it is not sent to whom a BMC points.
+func TestPasswordStays(t *testing.T) {
+	var told bool
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { told = told || r.Header.Get("Authorization") != "" }))
+	defer other.Close()
+	e := newEmulator(t)
+	e.redirect = other.URL + system
+	want(t, one(t, e.bmc()).Do(t.Context(), job(methodRedfish)), response.Unchanged, "307")
+	if told || len(e.carriedOut()) != 0 {
+		t.Errorf("told: %t, carried out %v", told, e.carriedOut())
+	}
+}
+
+// TestUnreachable: what was never sent has changed nothing.
+func TestUnreachable(t *testing.T) {
+	e := newEmulator(t)
+	b := e.bmc()
+	e.Close()
+	want(t, one(t, b).Do(t.Context(), job(methodRedfish)), response.Unchanged, "refused")
+}
+
+// TestRefusals: a reset that was not asked for in so many words is not made.
+func TestRefusals(t *testing.T) {
+	e := newEmulator(t)
+	x := one(t, e.bmc())
+	for name, tc := range map[string]struct {
+		change  func(j *executor.Job)
+		outcome response.Outcome
+		detail  string
+	}{
+		"undo":    {func(j *executor.Job) { j.Undo = true }, response.Unchanged, "put back"},
+		"recheck": {func(j *executor.Job) { j.Recheck = true }, response.NotKnown, "boot epoch"},
+		"node":    {func(j *executor.Job) { j.Target.Node = "n2" }, response.Unchanged, "not among those"},
+		"group":   {func(j *executor.Job) { j.Target = response.Target{Group: "row/Y=1"} }, response.Unchanged, "want a node"},
+		"method":  {func(j *executor.Job) { j.Parameters["method"] = "ipmi" }, response.Unchanged, "method: given"},
+	} {
+		j := job(methodRedfish)
+		tc.change(&j)
+		r := x.Do(t.Context(), j)
+		if r.Outcome != tc.outcome || !strings.Contains(r.Detail, tc.detail) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
+	want(t, x.Do(ctx, job(methodRedfish)), response.StaleToken, "token 6")
+	if err := os.Chmod(filepath.Join(e.dir, "password"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want(t, x.Do(t.Context(), job(methodRedfish)), response.Unchanged, "only its owner")
+	if got := e.carriedOut(); len(got) != 0 {
+		t.Errorf("carried out: %v", got)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	good := func() (BMC, BMC) {
+		return BMC{Method: "redfish", Address: "https://10.0.0.1", System: "/redfish/v1/Systems/1", Username: "root", PasswordFile: "/etc/p"},
+			BMC{Method: "ipmi", Address: "10.0.0.2:623", Username: "root", PasswordFile: "/etc/p"}
+	}
+	a, b := good()
+	if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := (Config{}).Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := (Config{Enabled: true}).Validate(); err == nil {
+		t.Error("enabled for nobody")
+	}
+	for field, change := range map[string]func(a, b *BMC){
+		"nodes.a.method":       func(a, _ *BMC) { a.Method = "" },
+		"nodes.a.address":      func(a, _ *BMC) { a.Address = "http://10.0.0.1" },
+		"nodes.a.system":       func(a, _ *BMC) { a.System = "/Systems/1" },
+		"nodes.a.reset":        func(a, _ *BMC) { a.Reset = "ForceOff" },
+		"nodes.a.username":     func(a, _ *BMC) { a.Username = "" },
+		"nodes.a.passwordFile": func(a, _ *BMC) { a.PasswordFile = "p" },
+		"nodes.a.caFile":       func(a, _ *BMC) { a.CAFile = "ca" },
+		"nodes.b.address":      func(_, b *BMC) { b.Address = "bmc:623" },
+		"nodes.b.system":       func(_, b *BMC) { b.System = "/redfish/v1/Systems/1" },
+		"nodes.b.reset":        func(_, b *BMC) { b.Reset = "ForceRestart" },
+		"the same place":       func(a, b *BMC) { *b = *a; b.Address += "/" },
+	} {
+		a, b := good()
+		change(&a, &b)
+		if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v: want %s", err, field)
+		}
+	}
+	if _, err := New(Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": {Method: "redfish", Address: "https://10.0.0.1", System: "/redfish/v1/Systems/1", Username: "root",
+		PasswordFile: "/nowhere/password", CAFile: "/nowhere/ca"}}}); err == nil || !strings.Contains(err.Error(), "password") || !strings.Contains(err.Error(), "caFile") {
+		t.Errorf("files that are not there: %v", err)
+	}
+}

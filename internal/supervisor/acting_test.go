@@ -95,7 +95,22 @@ func TestNodesAct(t *testing.T) {
 		t.Errorf("%v", did)
 	}
 
+	want(do(response.Eureka, "n1-0-0", fault.ComponentMemory, "r1-9", nil), response.Unchanged, "no node that is well")
 	wantedByPolicy(t, c, leader, n, token)
+	well := &acting{allowed: []string{"eureka"}}
+	for id, answer := range map[fault.NodeID]func(*lofamov1.ActOrder) *lofamov1.ActStatus{"n0-0-0": nil, "n2-0-0": well.answer} { // one is of an earlier version
+		a := c.Agents[id]
+		a.Acts(answer)
+		report, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
+			fault.Observation{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog})
+		a.Deliver(t, report, b, c.Configs[leader].Report)
+	}
+	supervisortest.Eventually(t, "nodes that are well", func() bool {
+		return do(response.Eureka, "n1-0-0", fault.ComponentMemory, "r1-9", nil).Outcome == response.Succeeded
+	})
+	if did := well.did(); len(did) != 1 || did[0].GetKind() != "eureka" || did[0].GetTarget() != "n1-0-0/memory" {
+		t.Errorf("%v", did)
+	}
 
 	link := fault.Link(grid.XPlus)
 	a, b := c.Agents["n0-0-0"], c.Agents["n1-0-0"]

@@ -20,10 +20,12 @@ const (
 	alarmSlow    = "store slow"
 	alarmQuorum  = "no quorum"
 	alarmRegion  = "region cut off"
+	alarmRecords = "responses unreadable"
+	alarmBreaker = "response breaker open"
 )
 
 func allAlarms() []string {
-	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion}
+	return []string{alarmFull, alarmCorrupt, alarmSlow, alarmQuorum, alarmRegion, alarmRecords, alarmBreaker}
 }
 
 // slowSync is when a disk is called slow: on a sound one a sync takes 0.5 to 20 ms; etcd advises 10 ms.
@@ -101,6 +103,19 @@ func regionsCut(all []*lofamov1.Region) []string {
 		return nil
 	}
 	return []string{alarmRegion + ": " + strings.Join(words, ", ")}
+}
+
+// responsesTroubled is what a replica complains of about responses, while it leads: what is committed cannot be gone on with, or the
+// breaker is open and waits for a person.
+func responsesTroubled(broken bool, breaker string) []string {
+	var words []string
+	if broken {
+		words = append(words, alarmRecords+": nothing is done about faults")
+	}
+	if breaker != "" {
+		words = append(words, alarmBreaker+": "+breaker)
+	}
+	return words
 }
 
 // syncs watches etcd's own histogram of how long a sync of its write-ahead log takes.

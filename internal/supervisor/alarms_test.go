@@ -91,3 +91,20 @@ func TestSyncs(t *testing.T) {
 		}
 	}
 }
+
+// TestResponsesTroubled: a person has to know that nothing is done about faults.
+func TestResponsesTroubled(t *testing.T) {
+	for _, tc := range []struct {
+		broken  bool
+		breaker string
+		want    string
+	}{
+		{false, "", "[]"},
+		{true, "", "[responses unreadable: nothing is done about faults]"},
+		{true, "3 of 9", "[responses unreadable: nothing is done about faults response breaker open: 3 of 9]"},
+	} {
+		if got := fmt.Sprint(responsesTroubled(tc.broken, tc.breaker)); got != tc.want {
+			t.Errorf("%+v: %s", tc, got)
+		}
+	}
+}

@@ -83,6 +83,9 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		if s.parent != nil {
 			words = append(words, regionsCut(s.parent.Regions())...)
 		}
+		if s.responder != nil {
+			words = append(words, responsesTroubled(s.responder.Trouble())...)
+		}
 		s.alarms.set(words)
 		_, changed := s.observer.Leader()
 		s.setHealth(api.HealthStore, err == nil && !slices.Contains(own, etcdserverpb.AlarmType_NOSPACE))

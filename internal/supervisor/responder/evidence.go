@@ -79,6 +79,9 @@ func supporting(st awareness.NodeStatus, c fault.Component) []awareness.Evidence
 func speakFor(list []awareness.EvidenceStatus, s fault.State) []awareness.EvidenceStatus {
 	var out []awareness.EvidenceStatus
 	for _, e := range list {
+		if e.Kind == fault.KindGossip {
+			continue // a hint, never proof
+		}
 		if s == fault.Unknown && e.State == fault.Unknown || s != fault.Unknown && (e.State == fault.Sick || e.State == fault.Failed) {
 			out = append(out, e)
 		}

@@ -1,11 +1,15 @@
 package responder
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -61,11 +65,6 @@ func (l *lab) life(what string, fails []failing) (leaders int) {
 	l.lives++
 	id := fault.DefaultNodeID(grid.Coord{X: l.lives % 4, Y: l.lives / 4 % 4})
 	var all []*replica
-	seen := map[string]bool{}
-	list, _ := l.committed()
-	for _, r := range list {
-		seen[r.ID] = true
-	}
 	next := func() {
 		if i := len(all); i < len(fails) {
 			all = append(all, l.start(fails[i].point, fails[i].n))
@@ -78,7 +77,7 @@ func (l *lab) life(what string, fails []failing) (leaders int) {
 	}
 	until := func(state string, want func(*response.Response) bool) {
 		for {
-			if _, ok := l.await(fmt.Sprintf("%s: %s, leader %d", what, state, len(all)), all[len(all)-1].hit, func(r *response.Response) bool { return !seen[r.ID] && want(r) }); ok {
+			if _, ok := l.await(fmt.Sprintf("%s: %s, leader %d", what, state, len(all)), all[len(all)-1].hit, want); ok {
 				return
 			}
 			next()
@@ -98,11 +97,14 @@ func (l *lab) life(what string, fails []failing) (leaders int) {
 		l.end(r)
 	}
 	l.check(what)
+	l.plant.reset()
+	_, err := l.c.Delete(l.t.Context(), store.Prefix+"responses/records/", clientv3.WithPrefix()) // so that the last life takes no longer than the first
+	must(l.t, err)
 	return len(all)
 }
 
-// rounds is how often a leader fails in TestLeadersFailAgain, each time at another moment. The whole test takes 25 ms for each.
-const rounds = 100
+// rounds is how often a leader fails in TestLeadersFailAgain, each time at another moment, which takes 20 ms.
+var rounds = flag.Int("rounds", 80, "how often leaders fail in TestLeadersFailAgain")
 
 // Leaders fail one after the other, anywhere.
 func TestLeadersFailAgain(t *testing.T) {
@@ -110,7 +112,7 @@ func TestLeadersFailAgain(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 1))
 	points := failpoint.ResponderPoints()
 	failed := 0
-	for failed < rounds {
+	for failed < *rounds {
 		var fails []failing
 		for range 1 + rng.IntN(4) {
 			fails = append(fails, failing{points[rng.IntN(len(points))], lateness(rng.IntN(3)), 1 + rng.IntN(3)})

@@ -104,6 +104,14 @@ func (m *Metrics) stands(e *response.Engine) {
 	}
 }
 
+// lost forgets what only a leader knows.
+func (m *Metrics) lost() {
+	for _, g := range []prometheus.Gauge{m.Leading, m.Breaker, m.Nodes} {
+		g.Set(0)
+	}
+	m.Open.Reset()
+}
+
 // ended tells how an attempt ended.
 func (m *Metrics) ended(j executor.Job, res executor.Result, took time.Duration, begun bool) {
 	m.Results.WithLabelValues(string(j.Kind), outcomes[res.Outcome]).Inc()

@@ -2,6 +2,7 @@ package responder
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -74,10 +75,12 @@ type Responder struct {
 	runner *runner
 	queue  queue
 
-	term  *term // nil: not leading; Run's alone
-	leads atomic.Bool
-	wake  time.Time
-	told  []response.SupervisorInfo
+	term    *term // nil: not leading; Run's alone
+	leads   atomic.Bool
+	broken  atomic.Bool                      // the newest term could not go on with what is committed
+	breaker atomic.Pointer[response.Breaker] // nil: not leading
+	wake    time.Time
+	told    []response.SupervisorInfo
 
 	stopped chan struct{} // closed when Run has returned
 
@@ -259,6 +262,14 @@ func (r *Responder) Lead(ctx context.Context, fence store.Fence) {
 	case <-t.ended:
 	case <-r.stopped:
 	}
+	if t.brought != nil {
+		select { // that is to be complained of for as long
+		case <-ctx.Done():
+		case <-r.stopped:
+		}
+		r.broken.Store(false)
+		r.cfg.Metrics.broken(false)
+	}
 	cancel()
 	r.runner.wait(stopTime)
 }
@@ -299,13 +310,52 @@ func (r *Responder) loadOnce(ctx context.Context, t *term) error {
 	if err != nil {
 		return err
 	}
+	r.verify(ctx, committed.Audit)
 	t.begin = beginning{committed, m, r.compile(stored), marked(marks)}
 	t.writer = r.cfg.Store.ResponseWriter(t.fence, committed, r.cfg.Audit)
 	return nil
 }
 
+// verified is how many of the newest lines of the audit a new leader looks at before it goes on with them.
+const verified = 1000
+
+// verify complains of an audit whose newest lines cannot be read, or whose chain is broken. It is gone on with all the same: what was done
+// has to be written down, and whoever reads it finds the place.
+func (r *Responder) verify(ctx context.Context, head store.AuditHead) {
+	if head.Last == 0 {
+		return
+	}
+	from := max(head.First, head.Last-min(head.Last, verified))
+	lines, _, err := r.cfg.Store.Audit(ctx, from, verified+1)
+	var chain audit.Checker
+	for _, l := range lines {
+		if err == nil && l.Seq <= head.Last {
+			var text []byte
+			if text, err = l.Marshal(); err == nil {
+				err = chain.Check(text)
+			}
+		}
+	}
+	if seq, hash := chain.Last(); err == nil && (seq != head.Last || hash != hex.EncodeToString(head.Hash[:])) {
+		err = fmt.Errorf("the newest line is %d with hash %.16s: the head says %d with %.16x", seq, hash, head.Last, head.Hash)
+	}
+	if err != nil && ctx.Err() == nil {
+		r.cfg.Metrics.AuditFailures.Inc()
+		r.cfg.Logger.Error("the audit of responses is damaged", "err", err)
+	}
+}
+
 // Leading says whether this replica's engine decides.
 func (r *Responder) Leading() bool { return r.leads.Load() }
+
+// Trouble says in words what a person has to look after, where this replica leads: nothing is done about faults, or not what policies
+// want.
+func (r *Responder) Trouble() (broken bool, breaker string) {
+	if b := r.breaker.Load(); b != nil && b.Open {
+		breaker = b.Detail
+	}
+	return r.broken.Load(), breaker
+}
 
 // Ask implements Service.
 func (r *Responder) Ask(ctx context.Context, a response.Asked) error {

@@ -151,6 +151,7 @@ func (r *Responder) begin(b *batch, t *term) {
 		t.brought = r.try(b, led)
 	}
 	t.begin = beginning{}
+	r.broken.Store(t.brought != nil)
 	r.cfg.Metrics.broken(t.brought != nil)
 	if t.brought != nil {
 		r.cfg.Logger.Error("the responses that are committed cannot be gone on with: nothing is done about faults until another leader can", "err", t.brought)
@@ -172,7 +173,8 @@ func (r *Responder) lose(why error) {
 	}
 	r.term = nil
 	r.leads.Store(false)
-	r.cfg.Metrics.Leading.Set(0)
+	r.breaker.Store(nil)
+	r.cfg.Metrics.lost()
 	r.engine.Step(time.Now(), response.Lost{})
 	r.wake = time.Time{}
 	r.runner.stopAll()
@@ -276,6 +278,11 @@ func (b *batch) answer(err error) {
 
 // measure tells of what was decided.
 func (r *Responder) measure(b *batch) {
+	if r.term != nil {
+		if now := r.engine.Breaker(); r.breaker.Load() == nil || *r.breaker.Load() != now {
+			r.breaker.Store(&now)
+		}
+	}
 	r.cfg.Metrics.decided(b.out.Decisions)
 	for _, d := range b.out.Decisions {
 		r.log(d)

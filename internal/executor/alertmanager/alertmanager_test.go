@@ -135,7 +135,7 @@ func run(t *testing.T, cfg Config, standing executor.Standing) (x *Executor, sto
 	t.Helper()
 	cfg = cfg.Filled()
 	if cfg.Resend == config.Duration(time.Minute) {
-		cfg.Resend, cfg.Hold = config.Duration(200*time.Millisecond), config.Duration(1500*time.Millisecond)
+		cfg.Resend, cfg.Hold = config.Duration(200*time.Millisecond), config.Duration(2*time.Second)
 	}
 	x, err := newExecutor(cfg, standing, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -269,10 +269,10 @@ func TestCluster(t *testing.T) {
 func TestUnreached(t *testing.T) {
 	addr := freeport.Addr(t)
 	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
-	if r := x.Do(t.Context(), jobOf("n1", 1, within(100*time.Millisecond))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "refused") {
+	if r := x.Do(t.Context(), jobOf("n1", 1, within(400*time.Millisecond))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "refused") {
 		t.Errorf("%+v", r)
 	}
-	if r := x.Do(t.Context(), jobOf("n1", 2, recheck, within(100*time.Millisecond))); r.Outcome != response.NotKnown {
+	if r := x.Do(t.Context(), jobOf("n1", 2, recheck, within(50*time.Millisecond))); r.Outcome != response.NotKnown {
 		t.Errorf("%+v", r)
 	}
 	if r := x.Do(t.Context(), jobOf("n1", 2)); r.Outcome != response.NotKnown {
@@ -294,7 +294,7 @@ func TestUnreached(t *testing.T) {
 	if r := x.Do(t.Context(), jobOf("n2", 1, within(time.Second))); r.Outcome != response.NotKnown || !strings.Contains(r.Detail, "503") {
 		t.Errorf("%+v", r)
 	}
-	if len(heard) < 3 {
+	if len(heard) < 2 {
 		t.Errorf("%d requests came", len(heard))
 	}
 	with := 0

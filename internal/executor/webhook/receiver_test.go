@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,11 +58,13 @@ type deeds struct {
 	outcome string // of what is done from now on
 	hold    chan struct{}
 	did     map[string]int // by action and key
+	begun   atomic.Bool
 }
 
 func (d *deeds) remediate(_ context.Context, m receiver.Message) (string, string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.begun.Store(true)
 	if d.hold != nil {
 		<-d.hold
 	}
@@ -172,7 +175,9 @@ func TestUnderWay(t *testing.T) {
 		})
 	})
 	w := targetAt(t, s.URL)
-	got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1, within(200*time.Millisecond)))
+	ctx, cancel := contextThat(t, d.begun.Load)
+	defer cancel()
+	got := newExecutor(t, w).Do(ctx, jobOf(response.WebhookRemediate, 1))
 	if got.Outcome != response.NotKnown {
 		t.Errorf("no time to wait for it: %+v", got)
 	}

@@ -118,6 +118,8 @@ func (x *Executor) talk(ctx context.Context, t *target, j executor.Job) executor
 		switch {
 		case err == nil:
 			m = k.Heard(heard(a, contract))
+		case errors.As(err, &failed) && ctx.Err() != nil:
+			m = k.Cut(failed.Left, clean(failed.Error()))
 		case errors.As(err, &failed):
 			m = k.Failed(failed.Left, clean(failed.Error()))
 		default:

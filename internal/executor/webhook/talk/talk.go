@@ -177,6 +177,14 @@ func (t *Talk) Failed(left bool, why string) Move {
 	return t.tell(t.pause())
 }
 
+// Cut takes that the time was over while something was under way. What went wrong before that says more.
+func (t *Talk) Cut(left bool, why string) Move {
+	if t.last != "" {
+		why = t.last
+	}
+	return t.Failed(left, why)
+}
+
 // Impossible takes that what was to be posted cannot be, however often it is tried.
 func (t *Talk) Impossible(why string) Move {
 	t.last = why

@@ -86,6 +86,21 @@ func TestTalk(t *testing.T) {
 	}
 }
 
+// TestWhy: what went wrong is not hidden by the end of the time.
+func TestWhy(t *testing.T) {
+	k, _ := Begin(Rules{Attempt: 1, Contract: true})
+	k.Failed(false, "no such name")
+	k.Cut(false, "deadline")
+	if m := k.Expired(); m.Detail != "no such name" || m.Outcome != response.Unchanged {
+		t.Errorf("%+v", m)
+	}
+	k, _ = Begin(Rules{Attempt: 1, Contract: true})
+	k.Cut(true, "deadline")
+	if m := k.Expired(); m.Detail != "deadline" || m.Outcome != response.NotKnown {
+		t.Errorf("%+v", m)
+	}
+}
+
 func TestPauses(t *testing.T) {
 	k, _ := Begin(Rules{Attempt: 1, Contract: true})
 	last := time.Duration(0)

@@ -8,6 +8,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -41,6 +42,10 @@ type Result struct {
 
 // MaxDetail bounds Result.Detail, in bytes.
 const MaxDetail = 512
+
+// ErrStopped is the cause of a context that ends because the attempt is to end: a person wants it no more. One that ends for another
+// reason before its deadline has lost its supervisor: what goes on elsewhere may go on.
+var ErrStopped = errors.New("the attempt is to end")
 
 // Executor carries out attempts of the kinds that it is registered for.
 type Executor interface {

@@ -216,13 +216,12 @@ func TestAnswerNeverComes(t *testing.T) {
 	p := newProxy(t, b.Config.Listen)
 	x := b.Supervisor(t, p.addr())
 	b.holdOn(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(t.Context())
 	got := make(chan executor.Result, 1)
 	go func() { got <- x.Do(ctx, job(5, "r", 1)) }()
 	b.wantActs(t, "r 0 1 5\n")
 	p.refuse()
-	cancel()
+	cancel(executor.ErrStopped)
 	want(t, <-got, response.NotKnown, "what became of it")
 	b.letGo(t)
 	b.wantActs(t, "r 0 1 5\n")
@@ -234,12 +233,29 @@ func TestStopped(t *testing.T) {
 	b.Start(t)
 	x := b.Supervisor(t, b.Config.Listen)
 	b.holdOn(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	got := make(chan executor.Result, 1)
+	go func() { got <- x.Do(ctx, job(5, "r", 1)) }()
+	b.wantActs(t, "r 0 1 5\n")
+	cancel(executor.ErrStopped)
+	want(t, <-got, response.NotKnown, "ended at its deadline")
+}
+
+// TestLeadLost: an attempt whose supervisor has lost the lead goes on, and who asks afterwards hears how it ended.
+func TestLeadLost(t *testing.T) {
+	b := newBench(t)
+	b.Start(t)
+	x := b.Supervisor(t, b.Config.Listen)
+	b.holdOn(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan executor.Result, 1)
 	go func() { got <- x.Do(ctx, job(5, "r", 1)) }()
 	b.wantActs(t, "r 0 1 5\n")
 	cancel()
-	want(t, <-got, response.NotKnown, "ended at its deadline")
+	want(t, <-got, response.NotKnown, "may go on")
+	b.letGo(t)
+	want(t, processtest.Do(t, x, job(5, "r", 1)), response.Succeeded, "exit code 0")
+	b.wantActs(t, "r 0 1 5\n")
 }
 
 // TestOneAfterAnother: the next leader's attempt at a step begins when the one before it has ended, though its leader is gone.

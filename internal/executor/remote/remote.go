@@ -6,6 +6,7 @@ package remote
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,16 +96,21 @@ const (
 	lastPause  = time.Second
 )
 
-// settle asks what became of an attempt whose answer was lost: while its time lasts it may go on and is waited for; after that it
-// is to end. Asking may be repeated: it makes nothing happen.
+// settle asks what became of an attempt whose answer was lost: while its time lasts it may go on and is waited for; when that is over, or
+// a person wants it no more, it is to end. When this supervisor has lost the lead it goes on, and the next leader hears of it. Asking may be
+// repeated: it makes nothing happen.
 func (x *Executor) settle(ctx context.Context, j executor.Job, lost error) executor.Result {
 	resp, err := x.ask(ctx, j, false)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), executor.ErrStopped):
+		return executor.NotKnown("executor process %s: it is not waited for any more, and may go on: %s", x.cfg.Address, said(lost))
+	default:
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(x.cfg.SettleTimeout))
 		defer cancel()
-		resp, err = x.ask(last, j, true)
-	}
-	if err != nil {
+		if resp, err = x.ask(last, j, true); err == nil {
+			break
+		}
 		return executor.NotKnown("executor process %s: %s; what became of it: %s", x.cfg.Address, said(lost), said(err))
 	}
 	return resultOf(resp)

@@ -27,7 +27,7 @@ type runner struct {
 type attempt struct {
 	response.Attempt
 
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	ended  chan struct{}
 }
 
@@ -39,8 +39,9 @@ func newRunner(r *Responder) *runner {
 
 // start makes an attempt whose intent was committed at a time. It does not block.
 func (u *runner) start(t *term, j executor.Job, committed time.Time) {
-	ctx, cancel := context.WithDeadline(t.ctx, committed.Add(j.Timeout))
-	a := &attempt{Attempt: j.Attempt, cancel: cancel, ended: make(chan struct{})}
+	stopped, stop := context.WithCancelCause(t.ctx)
+	ctx, cancel := context.WithDeadline(stopped, committed.Add(j.Timeout))
+	a := &attempt{Attempt: j.Attempt, cancel: stop, ended: make(chan struct{})}
 	u.mu.Lock()
 	before := u.newest[j.Response]
 	u.newest[j.Response] = a
@@ -51,6 +52,7 @@ func (u *runner) start(t *term, j executor.Job, committed time.Time) {
 	u.r.cfg.Metrics.Running.Inc()
 	u.wg.Go(func() {
 		defer u.end(a)
+		defer stop(nil)
 		defer cancel()
 		began := time.Now()
 		res, begun := u.attempt(ctx, t, j, committed, before)
@@ -135,16 +137,16 @@ func (u *runner) stop(a response.Attempt) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if n := u.newest[a.Response]; n != nil && n.Attempt == a {
-		n.cancel()
+		n.cancel(executor.ErrStopped)
 	}
 }
 
-// stopAll asks all to end.
+// stopAll has nobody here wait for them any more: the lead is lost. What they do elsewhere goes on where it can.
 func (u *runner) stopAll() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, n := range u.newest {
-		n.cancel()
+		n.cancel(nil)
 	}
 }
 

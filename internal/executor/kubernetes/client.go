@@ -30,7 +30,7 @@ type client struct {
 	api     rest.Interface
 	http    *http.Client
 	all     *rate.Limiter // of all requests but those for events
-	events  *rate.Limiter
+	events  *rate.Limiter // of those: they hold up nothing that takes effect
 	timeout time.Duration // of one request
 }
 
@@ -106,15 +106,15 @@ func (c *client) do(ctx context.Context, limit *rate.Limiter, r *rest.Request, i
 	return err
 }
 
-func (c *client) node(ctx context.Context, name string) (*corev1.Node, error) {
+func (c *client) node(ctx context.Context, limit *rate.Limiter, name string) (*corev1.Node, error) {
 	n := &corev1.Node{}
-	return n, c.do(ctx, c.all, c.api.Get().Resource("nodes").Name(name), n)
+	return n, c.do(ctx, limit, c.api.Get().Resource("nodes").Name(name), n)
 }
 
 // labelled are the nodes with a label of that value, at most two of them.
-func (c *client) labelled(ctx context.Context, key, value string) ([]corev1.Node, error) {
+func (c *client) labelled(ctx context.Context, limit *rate.Limiter, key, value string) ([]corev1.Node, error) {
 	l := &corev1.NodeList{}
-	err := c.do(ctx, c.all, c.api.Get().Resource("nodes").Param("labelSelector", key+"="+value).Param("limit", "2"), l)
+	err := c.do(ctx, limit, c.api.Get().Resource("nodes").Param("labelSelector", key+"="+value).Param("limit", "2"), l)
 	return l.Items, err
 }
 

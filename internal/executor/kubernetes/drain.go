@@ -61,7 +61,7 @@ type draining struct {
 // prepare finds the node, and refuses what the parameters do not allow.
 func (d *draining) prepare(ctx context.Context) (executor.Result, error) {
 	failpoint.Hit(failpoint.KubernetesRead)
-	n, err := d.e.find(ctx, d.j.Target.Node)
+	n, err := d.e.find(ctx, d.e.c.all, d.j.Target.Node)
 	var done ended
 	switch {
 	case errors.As(err, &done):
@@ -146,7 +146,7 @@ func (d *draining) round(ctx context.Context) error {
 
 // stands looks whether the drain is still to go on: no higher token, its mark in its place, and nobody has put the node into use again.
 func (d *draining) stands(ctx context.Context) error {
-	n, err := d.e.c.node(ctx, d.node)
+	n, err := d.e.c.node(ctx, d.e.c.all, d.node)
 	switch {
 	case apierrors.IsNotFound(err):
 		return ended{executor.Partly("node %s is gone; %d pods evicted", d.node, len(d.evicted))}

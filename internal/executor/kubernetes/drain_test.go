@@ -227,3 +227,27 @@ func TestDrainThatIsStopped(t *testing.T) {
 		}
 	}
 }
+
+// TestAnotherPodByTheSameName: what was seen on the node is evicted, and not another that has its name by then.
+func TestAnotherPodByTheSameName(t *testing.T) {
+	name, elsewhere := aNode(t), aNode(t)
+	pod := createPod(t, name, "", "")
+	path := "/api/v1/namespaces/default/pods"
+	var once sync.Once
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/eviction") {
+				once.Do(func() {
+					admin(t, http.MethodDelete, path+"/"+pod+"?gracePeriodSeconds=0", "", "")
+					admin(t, http.MethodPost, path, "", `{"metadata":{"name":"`+pod+`",`+owner("StatefulSet", true)+`},"spec":{"nodeName":"`+elsewhere+`","containers":[{"name":"c","image":"i"}]}}`)
+				})
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	want(t, e.Do(context.Background(), acts()[5].job(responseID(), name)), response.Succeeded, "drained of 0 pods")
+	var p corev1.Pod
+	if err := json.Unmarshal(admin(t, http.MethodGet, path+"/"+pod, "", ""), &p); err != nil || p.DeletionTimestamp != nil {
+		t.Errorf("the other pod was evicted: %v", err)
+	}
+}

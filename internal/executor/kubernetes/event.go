@@ -40,7 +40,7 @@ func (e *Executor) event(ctx context.Context, j executor.Job) executor.Result {
 
 func (e *Executor) eventOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
-	n, err := e.find(ctx, j.Target.Node)
+	n, err := e.find(ctx, e.c.events, j.Target.Node)
 	switch {
 	case err == nil:
 	case (errors.Is(err, errNoNode) || refused(err)) && !*sent:

@@ -170,7 +170,7 @@ func TestNames(t *testing.T) {
 	}
 	// The API server comes to know of it by a watch of its own.
 	for end := time.Now().Add(10 * time.Second); ; {
-		if _, err = e.c.labelled(ctx, cfg.NodeLabel, "N_1"); err == nil {
+		if _, err = e.c.labelled(ctx, e.c.all, cfg.NodeLabel, "N_1"); err == nil {
 			break
 		}
 		if time.Now().After(end) {

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -130,7 +131,7 @@ func (ended) Error() string { return "the attempt has ended" }
 // alterOnce reads, plans and writes once. It returns ended, or why it is to be tried again.
 func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) error {
 	failpoint.Hit(failpoint.KubernetesRead)
-	n, err := e.find(ctx, j.Target.Node)
+	n, err := e.find(ctx, e.c.all, j.Target.Node)
 	switch {
 	case err == nil:
 	case errors.Is(err, errNoNode) && j.Undo:
@@ -190,15 +191,15 @@ func wait(ctx context.Context, d time.Duration) bool {
 var errNoNode = errors.New("no such node in Kubernetes")
 
 // find reads the node that ours is in Kubernetes, from the API server, as it is now.
-func (e *Executor) find(ctx context.Context, id fault.NodeID) (*corev1.Node, error) {
+func (e *Executor) find(ctx context.Context, limit *rate.Limiter, id fault.NodeID) (*corev1.Node, error) {
 	if e.cfg.NodeLabel != "" {
-		return e.findLabelled(ctx, id)
+		return e.findLabelled(ctx, limit, id)
 	}
 	name := e.cfg.NameOf(id)
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return nil, fmt.Errorf("node %s would be %q: %w: its names are of a-z, 0-9, '-' and '.'", id, name, errNoNode)
 	}
-	n, err := e.c.node(ctx, name)
+	n, err := e.c.node(ctx, limit, name)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("node %s, as %s: %w", id, name, errNoNode)
 	}
@@ -206,10 +207,10 @@ func (e *Executor) find(ctx context.Context, id fault.NodeID) (*corev1.Node, err
 }
 
 // findLabelled looks for the node with the label. Where it was the last time it is looked for first: one object instead of all.
-func (e *Executor) findLabelled(ctx context.Context, id fault.NodeID) (*corev1.Node, error) {
+func (e *Executor) findLabelled(ctx context.Context, limit *rate.Limiter, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
 	if name, ok := e.names.Load(id); ok {
-		n, err := e.c.node(ctx, name.(string))
+		n, err := e.c.node(ctx, limit, name.(string))
 		switch {
 		case err == nil && n.Labels[key] == string(id):
 			return n, nil
@@ -218,7 +219,7 @@ func (e *Executor) findLabelled(ctx context.Context, id fault.NodeID) (*corev1.N
 		}
 		e.names.Delete(id)
 	}
-	list, err := e.c.labelled(ctx, key, string(id))
+	list, err := e.c.labelled(ctx, limit, key, string(id))
 	switch {
 	case err != nil:
 		return nil, err

@@ -118,6 +118,28 @@ func listNodes(t testing.TB) []corev1.Node {
 	return list.Items
 }
 
+// TestRate: requests keep to the rate that is configured; those for events have one of their own, and hold up nothing.
+func TestRate(t *testing.T) {
+	names := fleet(t, "rate", 15)
+	cfg := Config{QPS: 50, Burst: 5}
+	e := newExecutor(t, cfg, nil)
+	begin := time.Now()
+	inParallel(names, len(names), func(name string) {
+		if r := e.Do(context.Background(), acts()[2].job(responseID(), name)); r.Outcome != response.Succeeded {
+			t.Errorf("%s: %+v", name, r)
+		}
+	})
+	least := time.Duration(2*len(names)-cfg.Burst-1) * time.Second / time.Duration(cfg.QPS)
+	if took := time.Since(begin); took < least {
+		t.Errorf("%d requests took %s, want %s at least", 2*len(names), took, least)
+	}
+	e = newExecutor(t, Config{QPS: 1, Burst: 4}, nil)
+	do(t, e, aJob(responseID(), names[0], response.KubernetesEvent, map[string]string{"reason": "X"}))
+	if all, events := e.c.all.Tokens(), e.c.events.Tokens(); all != 4 || events >= 4 {
+		t.Errorf("an event has taken %.1f of its own, and %.1f of what others need", 4-events, 4-all)
+	}
+}
+
 // TestManyAtOneNode: responses that act on one node at once do not undo one another's work.
 func TestManyAtOneNode(t *testing.T) {
 	e, name := newExecutor(t, Config{}, nil), aNode(t)

@@ -260,6 +260,9 @@ func (r *replica) apply() {
 	for ; r.applied < r.w.store.rev(); r.applied++ {
 		for _, st := range r.w.store.log[r.applied].statuses {
 			r.copied.put(st)
+			if r.answers != nil {
+				r.answers.follow(st)
+			}
 		}
 	}
 }

@@ -34,6 +34,7 @@ type replica struct {
 
 	session *session               // of the election; nil: none
 	term    *term                  // while it leads
+	answers *answering             // nil: faults are not answered
 	leader  string                 // who leads as far as its member tells
 	backlog []input                // waiting for somebody to lead
 	applied uint64                 // revisions that its member has
@@ -68,7 +69,14 @@ func (r *replica) start() {
 		return
 	}
 	r.become(r.tick, false)
-	r.session, r.term, r.leader, r.backlog = nil, nil, "", nil
+	r.session, r.term, r.leader, r.backlog, r.answers = nil, nil, "", nil, nil
+	if r.w.responses != nil {
+		var err error
+		if r.answers, err = newAnswering(r.w.responses, r); err != nil {
+			r.w.violate("%s cannot answer faults: %v", r.id, err)
+			return
+		}
+	}
 	r.again(r.w.between(0, keepAliveEvery), keepAliveEvery, r.keepAlive)
 	r.again(r.w.between(0, deadlineEvery), deadlineEvery, r.checkLease)
 	r.deliver(r.w.between(0, campaignRetry), r.campaign)
@@ -144,6 +152,9 @@ func (r *replica) checkLease() {
 func (r *replica) loseLease() {
 	rev := r.session.rev
 	r.session, r.term = nil, nil
+	if r.answers != nil {
+		r.answers.lose()
+	}
 	r.sleepUntil(time.Time{})
 	if r.w.store.serves(r) {
 		r.w.store.resign(rev)
@@ -189,6 +200,10 @@ func (r *replica) lead(rev uint64) {
 	}
 	r.term = t
 	clear(r.said)
+	if r.answers != nil {
+		r.apply()
+		r.answers.lead(t)
+	}
 	t.step(r.clock(), awareness.Tick{})
 }
 

@@ -31,6 +31,8 @@ type Config struct {
 	Interfaces int
 	// Supervisors: 3 when zero.
 	Supervisors int
+	// Responses: nil for none.
+	Responses *Responses
 
 	bug bug // planted, to show that the checks find it
 }
@@ -60,6 +62,7 @@ type World struct {
 	store    *store
 	// supervisorCut: no node reaches a supervisor, and the rest of the service network lives.
 	supervisorCut bool
+	responses     *responses // nil: none
 	deliveries    deliveries
 	truth         truth
 	known         []Known
@@ -89,6 +92,9 @@ func New(cfg Config) (*World, error) {
 		ids: make(map[fault.NodeID]*node),
 	}
 	w.store = newStore(w)
+	if cfg.Responses != nil {
+		w.responses = newResponses(w, *cfg.Responses)
+	}
 	for rank := range cfg.Dims.Nodes() {
 		n := newNode(w, cfg.Dims.At(rank))
 		w.nodes = append(w.nodes, n)

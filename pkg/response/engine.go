@@ -89,7 +89,7 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{}, byName: map[string]*Policy{}}
+	e := &Engine{cfg: cfg, world: newWorld(), epochs: map[fault.NodeID]fault.Epoch{}, marked: map[fault.NodeID]bool{}, byName: map[string]*Policy{}, turned: newTurns()}
 	e.forget()
 	return e, nil
 }
@@ -104,7 +104,6 @@ func (e *Engine) forget() {
 	e.active, e.waiters = map[string]bool{}, map[string]bool{}
 	e.starts = [2]window{}
 	e.timers, e.pending = nil, map[due]time.Time{}
-	e.turned = newTurns()
 	e.recount()
 }
 
@@ -130,7 +129,7 @@ func (e *Engine) Step(now time.Time, ev Event) Output {
 func (e *Engine) take(ev Event) {
 	switch ev := ev.(type) {
 	case FaultChanged:
-		e.faultChanged(ev.Fault)
+		e.faultChanged(ev)
 	case GroupChanged:
 		e.groupChanged(ev.Group)
 	case Seen:

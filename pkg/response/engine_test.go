@@ -262,3 +262,44 @@ spec:
 		at = at.Add(time.Millisecond)
 	}
 }
+
+// A replica that followed a storm knows it by its own clock when it leads: the leader before may have had another, hours off. One that began to follow in
+// the middle of it has only what the map says.
+func TestBreakerByOwnClock(t *testing.T) {
+	dims := grid.Dims{X: 4, Y: 4, Z: 2}
+	for name, tc := range map[string]struct {
+		off          time.Duration // of the other leader's clock
+		stood, later bool
+		open         bool
+	}{
+		"as ours":                            {open: true},
+		"an hour behind":                     {off: -time.Hour, open: true},
+		"an hour ahead":                      {off: time.Hour, open: true},
+		"ahead, and long ago by ours":        {off: time.Hour, later: true},
+		"behind, and it stood before":        {off: -time.Hour, stood: true},
+		"as ours, and it stood before":       {stood: true, open: true},
+		"ahead, and it stood before: as now": {off: time.Hour, stood: true, open: true},
+	} {
+		l := newLab(t, quick(), dims)
+		e, err := response.New(quick())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var faults []response.Fault
+		for _, n := range l.topo.Nodes[:10] {
+			f := l.own(n.ID, fault.ComponentNode, fault.Failed)
+			f.Since = start.Add(tc.off)
+			faults = append(faults, f)
+			e.Step(start, response.FaultChanged{Fault: f, Stood: tc.stood})
+		}
+		at := start.Add(time.Minute)
+		if tc.later {
+			at = start.Add(time.Hour / 2)
+		}
+		e.Step(at, l.topo)
+		e.Step(at, response.Led{Token: 1, Faults: faults})
+		if open := e.Breaker().Open; open != tc.open {
+			t.Errorf("%s: open %t, want %t", name, open, tc.open)
+		}
+	}
+}

@@ -12,7 +12,12 @@ type Event interface{ event() }
 
 // FaultChanged is a committed change of a component, told to every replica: to followers so that they know how often
 // it has happened. It is told again when only the evidence or the cause is another.
-type FaultChanged struct{ Fault }
+type FaultChanged struct {
+	Fault
+
+	// Stood: it was so already when this replica began to follow the map. When it began only Since says, perhaps by another's clock.
+	Stood bool
+}
 
 // GroupChanged is a committed change of a group fault.
 type GroupChanged struct{ Group }

@@ -1,7 +1,6 @@
 package response
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -92,40 +91,44 @@ func (e *Engine) restore(r *Response) {
 	e.wakeFor(r, e.graceEnds())
 }
 
-// restoreTurns counts the nodes that went bad before this leader began. What is UNKNOWN may never have been known: a
-// whole cluster that starts cold is no storm.
+// restoreTurns adds to the nodes that this replica heard go bad those that did before it followed the map. What is UNKNOWN may never have been
+// known: a whole cluster that starts cold is no storm. What a person has closed the breaker over counts no more; of a time that is to come by this
+// clock nothing can be told, and all counts.
 func (e *Engine) restoreTurns(faults []Fault) {
 	since := e.now.Add(-e.cfg.BreakerWindow)
-	if !e.breaker.Open {
-		since = later(since, e.breaker.At)
+	if closed := e.breaker.At; !e.breaker.Open && !closed.After(e.now) {
+		since = later(since, closed)
 	}
-	var all []Fault
+	e.turned.drop(since)
 	for _, f := range faults {
 		known := f.State == fault.Sick || f.State == fault.Failed || f.Inferred || f.Unreachable
-		if f.Component == fault.ComponentNode && known && f.Since.After(since) {
-			all = append(all, f)
+		if f.Component == fault.ComponentNode && known && !e.turned.heard[f.Node] && f.Since.After(since) {
+			e.turned.add(f.Node, f.Since)
 		}
 	}
-	slices.SortFunc(all, func(a, b Fault) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Node, b.Node)) })
-	for _, f := range all {
-		e.turned.add(f.Node, f.Since)
-	}
+	e.turned.sort()
 	e.judge()
 }
 
-// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED.
-func (e *Engine) turn(f Fault, was fault.State) {
+// turn counts a node that goes bad: from NORMAL, from UNKNOWN to worse, or from SICK to FAILED. One that was bad before this replica followed the
+// map is counted, by when that began, by who leads.
+func (e *Engine) turn(f Fault, was fault.State, stood bool) {
 	worse := f.State == fault.Failed && was != fault.Failed || f.State == fault.Sick && was != fault.Sick && was != fault.Failed || f.State == fault.Unknown && was == fault.Normal
-	if !e.leads || e.broken || !worse {
-		return
+	switch {
+	case f.State == fault.Normal:
+		delete(e.turned.heard, f.Node)
+	case worse && (!stood || e.leads):
+		e.turned.heard[f.Node] = true
+		e.turned.add(f.Node, e.now)
 	}
-	e.turned.add(f.Node, e.now)
-	e.judge()
+	e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
+	if e.leads && !e.broken {
+		e.judge()
+	}
 }
 
 // judge opens the breaker when too many nodes went bad in too short a time.
 func (e *Engine) judge() {
-	e.turned.drop(e.now.Add(-e.cfg.BreakerWindow))
 	n, of := len(e.turned.last), e.cluster.inUse
 	if e.breaker.Open || n < e.cfg.breakerAt(of) {
 		return
@@ -276,7 +279,7 @@ func (e *Engine) closeBreaker(ev Asked) error {
 		return fmt.Errorf("%s: it is closed", ev.Verb)
 	}
 	e.breaker = Breaker{At: e.now, ClosedBy: ev.Subject, Token: e.token}
-	e.turned = newTurns()
+	e.turned.forgive()
 	e.saveBreaker()
 	e.say(Decision{Act: ClosesBreaker, Subject: ev.Subject, Detail: ev.Reason})
 	e.freed()

@@ -1,6 +1,7 @@
 package response
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -27,7 +28,8 @@ const maxBegun = 64
 func bad(s fault.State) bool { return s == fault.Sick || s == fault.Failed || s == fault.Unknown }
 
 // faultChanged takes a change in. A component that nothing is known of counts as NORMAL before.
-func (e *Engine) faultChanged(f Fault) {
+func (e *Engine) faultChanged(ev FaultChanged) {
+	f := ev.Fault
 	t := f.Target()
 	if !f.Component.Valid() || !f.State.Valid() || f.Node == "" {
 		return // nothing that the map could say
@@ -49,7 +51,7 @@ func (e *Engine) faultChanged(f Fault) {
 		if stood {
 			before = was.State
 		}
-		e.turn(f, before)
+		e.turn(f, before, ev.Stood)
 	}
 	e.dirty[t] = true
 }
@@ -325,10 +327,12 @@ func (e *Engine) openFor(policy string, t Target) *Response {
 	return nil
 }
 
-// turns are the nodes that went bad lately, each counted once.
+// turns are the nodes that went bad lately, each counted once. Every replica counts, whoever leads, by its own clock: a storm goes on when the
+// leader is another, whose clock may be an hour off.
 type turns struct {
 	queue []turned
 	last  map[fault.NodeID]time.Time // of the nodes in the queue: the newest
+	heard map[fault.NodeID]bool      // that are bad now, and this replica heard them become so
 }
 
 type turned struct {
@@ -336,7 +340,9 @@ type turned struct {
 	at   time.Time
 }
 
-func newTurns() turns { return turns{last: map[fault.NodeID]time.Time{}} }
+func newTurns() turns {
+	return turns{last: map[fault.NodeID]time.Time{}, heard: map[fault.NodeID]bool{}}
+}
 
 func (t *turns) add(node fault.NodeID, at time.Time) {
 	t.queue = append(t.queue, turned{node, at})
@@ -352,6 +358,14 @@ func (t *turns) drop(before time.Time) {
 		t.queue = t.queue[1:]
 	}
 }
+
+// sort puts what was added in any order in that of time; of a node the newest counts.
+func (t *turns) sort() {
+	slices.SortFunc(t.queue, func(a, b turned) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.node, b.node)) })
+}
+
+// forgive counts anew from now on.
+func (t *turns) forgive() { t.queue, t.last = nil, map[fault.NodeID]time.Time{} }
 
 // window counts what has begun lately.
 type window []time.Time

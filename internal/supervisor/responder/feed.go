@@ -137,7 +137,7 @@ func (f *feed) node(m view.Map, rank int, e *response.Engine) []response.Event {
 		if told && old.State == n.State {
 			n.Evidence, _ = e.Evidence(n.Target())
 		}
-		out = append(out, response.FaultChanged{Fault: n})
+		out = append(out, response.FaultChanged{Fault: n, Stood: !known})
 	}
 	for _, old := range was.faults {
 		if _, stands := now.of(old.Component); !stands {

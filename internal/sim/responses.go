@@ -1,0 +1,387 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/supervisor/responder"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/awareness"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Responses has the leaders of a world answer faults: the real engine in every term, its records in the store under the leader's fence,
+// and targets that stand for what executors act on. The shell round the engine (internal/supervisor/responder) is written a second time here,
+// without goroutines.
+type Responses struct {
+	Limits   response.Config
+	Policies []*response.Policy
+}
+
+// responses is what of them outlives a leader.
+type responses struct {
+	Responses
+
+	w       *World
+	records map[string]response.Record // committed
+	breaker response.Breaker
+	opened  time.Time // when the breaker did for the first time; zero: never
+
+	// What the targets know, and what was done to them.
+	token    uint64
+	attempts map[response.Attempt]bool
+	done     map[fault.NodeID]map[string]response.Class // by response and step: done and not put back
+	acts     map[response.Class]int                     // done, ever
+	undone   int
+	most     int            // nodes at once
+	stale    int            // refused by the target
+	told     map[string]int // decisions not to act, by reason
+}
+
+func newResponses(w *World, r Responses) *responses {
+	return &responses{
+		Responses: r, w: w, records: map[string]response.Record{}, attempts: map[response.Attempt]bool{},
+		done: map[fault.NodeID]map[string]response.Class{}, acts: map[response.Class]int{}, told: map[string]int{},
+	}
+}
+
+// answering is what one life of a supervisor has of it: the engine, which follows the map whoever leads.
+type answering struct {
+	of     *responses
+	r      *replica
+	engine *response.Engine
+	told   map[response.Target]response.Fault
+	heard  map[fault.NodeID]bool // of which anything was
+	t      *term                 // nil: it does not lead
+	queue  []response.Output     // with records that are not committed yet, in order
+	busy   bool                  // the first of them is with the store
+	wakes  uint64
+}
+
+func newAnswering(of *responses, r *replica) (*answering, error) {
+	e, err := response.New(of.Limits)
+	if err != nil {
+		return nil, err
+	}
+	a := &answering{of: of, r: r, engine: e, told: map[response.Target]response.Fault{}, heard: map[fault.NodeID]bool{}}
+	topo := response.TopologyChanged{Dims: of.w.cfg.Dims}
+	var sups response.SupervisorsChanged
+	for _, n := range of.w.nodes {
+		topo.Nodes = append(topo.Nodes, response.NodeInfo{ID: n.id(), Coord: n.topo.Coord})
+	}
+	for _, r := range of.w.replicas {
+		sups.Supervisors = append(sups.Supervisors, response.SupervisorInfo{ID: r.id, Alive: true})
+	}
+	for _, ev := range []response.Event{topo, sups, response.PoliciesChanged{Policies: of.Policies}} {
+		_ = a.step(ev)
+	}
+	for _, n := range of.w.nodes {
+		doc := of.w.store.docs[n.id()]
+		if doc == nil {
+			continue
+		}
+		st, err := view.Restore(doc)
+		if err != nil {
+			return nil, err
+		}
+		a.follow(st.Status)
+	}
+	return a, nil
+}
+
+// lead begins a term, with what is committed.
+func (a *answering) lead(t *term) {
+	a.t, a.queue, a.busy = t, nil, false
+	clear(a.told)
+	led := response.Led{Token: t.rev}
+	for _, key := range slices.Sorted(maps.Keys(a.of.records)) {
+		led.Records = append(led.Records, a.of.records[key])
+	}
+	for _, st := range t.machine.Nodes() {
+		a.heard[st.ID] = true
+		for _, f := range faultsOf(st) {
+			a.told[f.Target()] = f
+			led.Faults = append(led.Faults, f)
+		}
+		if st.HostEpoch > 0 {
+			led.Epochs = append(led.Epochs, response.Booted{Node: st.ID, Epoch: st.HostEpoch})
+		}
+	}
+	_ = a.step(led)
+}
+
+// lose ends the term.
+func (a *answering) lose() {
+	if a.t != nil {
+		a.t, a.queue, a.busy = nil, nil, false
+		_ = a.step(response.Lost{})
+	}
+}
+
+// faultsOf are the parts of a node that are not NORMAL. Of a node that is UNKNOWN nothing else is told than that.
+func faultsOf(st awareness.NodeStatus) []response.Fault {
+	var out []response.Fault
+	if st.State != fault.Normal {
+		out = append(out, response.Fault{
+			Node: st.ID, Component: fault.ComponentNode, State: st.State, Cause: st.Cause, Since: st.Since, Inferred: st.Inferred, Unreachable: st.Unreachable,
+		})
+	}
+	for _, c := range st.Components {
+		if c.State != fault.Normal && (c.State != fault.Unknown || st.State != fault.Unknown) {
+			out = append(out, response.Fault{Node: st.ID, Component: c.Component, State: c.State, Cause: c.Cause, Since: c.Since, Flapping: c.Flapping})
+		}
+	}
+	return out
+}
+
+// follow tells the engine what the committed map says of a node, where that is something else than before.
+func (a *answering) follow(st awareness.NodeStatus) {
+	stood := !a.heard[st.ID]
+	a.heard[st.ID] = true
+	now := map[response.Target]response.Fault{}
+	for _, f := range faultsOf(st) {
+		now[f.Target()] = f
+	}
+	for c := fault.ComponentNode; c.Valid(); c++ {
+		target := response.Target{Node: st.ID, Component: c}
+		f, bad := now[target]
+		was, told := a.told[target]
+		switch {
+		case bad && (!told || f.State != was.State || f.Cause != was.Cause || !f.Since.Equal(was.Since)):
+			a.told[target] = f
+			_ = a.step(response.FaultChanged{Fault: f, Stood: stood})
+		case !bad && told:
+			delete(a.told, target)
+			_ = a.step(response.FaultChanged{Fault: response.Fault{Node: st.ID, Component: c, State: fault.Normal, Since: a.r.clock()}})
+		}
+	}
+	if st.HostEpoch > 0 {
+		_ = a.step(response.Booted{Node: st.ID, Epoch: st.HostEpoch})
+	}
+}
+
+// step gives the engine an event, and what it answers to the store, in order.
+func (a *answering) step(ev response.Event) error {
+	out := a.engine.Step(a.r.clock(), ev)
+	if _, asked := ev.(response.Asked); out.Err != nil && !asked {
+		a.of.w.violate("%s cannot go on with the responses: %v", a.r.id, out.Err)
+	}
+	for _, d := range out.Decisions {
+		if d.Act == response.Refuses {
+			a.of.told[d.Reason.String()]++
+		}
+	}
+	t := a.t
+	for _, target := range out.Look {
+		a.look(t, target)
+	}
+	if !out.Wake.IsZero() {
+		a.wakes++
+		n := a.wakes
+		a.r.deliver(out.Wake.Sub(a.r.clock())+a.of.w.between(wakeDelayMin, wakeDelayMax), func() {
+			if a.wakes == n && a.t == t {
+				_ = a.step(response.Tick{})
+			}
+		})
+	}
+	if len(out.Records)+len(out.Effects) > 0 {
+		a.queue = append(a.queue, out)
+		a.next()
+	}
+	return out.Err
+}
+
+// look says what a fault rests on, as the leader's machine has it.
+func (a *answering) look(t *term, target response.Target) {
+	a.r.deliver(a.of.w.between(0, time.Millisecond), func() {
+		if a.t != t {
+			return
+		}
+		st, ok := t.machine.Node(target.Node)
+		if !ok {
+			return
+		}
+		life := func(id fault.NodeID) time.Time {
+			of, _ := t.machine.Node(id)
+			return of.Life
+		}
+		_ = a.step(response.Seen{Target: target, Evidence: responder.Gather(st, target.Component, life, a.r.clock())})
+	})
+}
+
+// next has the store take the first of the queue, when it is idle. Effects begin when it has.
+func (a *answering) next() {
+	if !a.busy && len(a.queue) > 0 {
+		a.busy = true
+		a.attempt(a.t, a.queue[0], retryMin)
+	}
+}
+
+func (a *answering) attempt(t *term, out response.Output, backoff time.Duration) {
+	w, r := a.of.w, a.r
+	answered := false
+	r.deliver(attemptTime+backoff, func() {
+		if a.t == t && !answered {
+			answered = true
+			a.attempt(t, out, min(2*backoff, retryMax))
+		}
+	})
+	w.after(w.between(commitDelayMin/2, commitDelayMax)+w.store.slow, func() {
+		if !w.store.serves(r) || w.store.full {
+			return // it is tried again
+		}
+		stands := w.store.stands(t.rev)
+		if stands {
+			a.of.commit(out.Records)
+		}
+		r.deliver(w.between(serviceDelayMin, serviceDelayMax), func() {
+			if a.t != t || answered {
+				return
+			}
+			answered = true
+			if !stands {
+				r.loseLease()
+				return
+			}
+			a.busy, a.queue = false, a.queue[1:]
+			for _, f := range out.Effects {
+				a.begin(t, f)
+			}
+			a.next()
+		})
+	})
+}
+
+// begin has an executor carry out an attempt. One whose leader is stopped meanwhile goes on with it when that goes on.
+func (a *answering) begin(t *term, f response.Effect) {
+	w, r := a.of.w, a.r
+	r.deliver(w.between(0, 20*time.Millisecond), func() {
+		w.after(w.between(serviceDelayMin, serviceDelayMax), func() {
+			result := response.Result{Attempt: f.Attempt, Outcome: a.of.act(f)}
+			r.deliver(w.between(time.Millisecond, 50*time.Millisecond), func() {
+				if a.t == t {
+					_ = a.step(result)
+				}
+			})
+		})
+	})
+}
+
+// commit takes records, and holds them against what must be so whatever a policy says.
+func (s *responses) commit(records []response.Record) {
+	open := s.breaker.Open
+	for _, rec := range records {
+		if b, ok := rec.(*response.Breaker); ok && !b.Open {
+			open = false // what waited for that begins with it
+		}
+	}
+	for _, rec := range records {
+		switch rec := rec.(type) {
+		case *response.Breaker:
+			s.breaker = *rec
+			if rec.Open && s.opened.IsZero() {
+				s.opened = s.w.now
+			}
+		case *response.Response:
+			was, _ := s.records[rec.Key()].(*response.Response)
+			if was != nil && rec.Version < was.Version {
+				s.w.violate("record %s goes back from version %d to %d", rec.ID, was.Version, rec.Version)
+			}
+			for i := range rec.Steps {
+				st := &rec.Steps[i]
+				began := was == nil || st.Attempt > was.Steps[i].Attempt
+				if began && open && st.Attempt > 0 && st.Kind.Traits().Class > response.Notify && !rec.Cancelled {
+					s.w.violate("%s of %s begins attempt %d while the breaker is open", st.Name, rec.ID, st.Attempt)
+				}
+			}
+		}
+		s.records[rec.Key()] = rec
+	}
+}
+
+// act is the target: it refuses a token that is lower than one that it has seen, and notes what is done.
+func (s *responses) act(f response.Effect) response.Outcome {
+	if f.Token < s.token {
+		s.stale++
+		return response.StaleToken
+	}
+	s.token = f.Token
+	if s.attempts[f.Attempt] {
+		s.w.violate("%+v is made twice", f.Attempt)
+	}
+	s.attempts[f.Attempt] = true
+	rec, _ := s.records["response/"+f.Response].(*response.Response)
+	if rec == nil || rec.Steps[f.Step].Attempt < f.Attempt.Attempt {
+		s.w.violate("%+v is made, and its intent is not in the store", f.Attempt)
+	}
+	key, class := fmt.Sprintf("%s/%d", f.Response, f.Step), f.Kind.Traits().Class
+	if f.Undo {
+		if s.done[f.Target.Node][key] != 0 {
+			s.undone++
+		}
+		delete(s.done[f.Target.Node], key)
+		if len(s.done[f.Target.Node]) == 0 {
+			delete(s.done, f.Target.Node)
+		}
+		return response.Succeeded
+	}
+	if s.done[f.Target.Node][key] != 0 && f.Kind.Traits().Undoable {
+		if !f.Recheck {
+			s.w.violate("%+v is done a second time", f)
+		}
+		return response.Succeeded // it looked first
+	}
+	s.acts[class]++
+	if class > response.Notify {
+		if s.done[f.Target.Node] == nil {
+			s.done[f.Target.Node] = map[string]response.Class{}
+		}
+		s.done[f.Target.Node][key] = class
+		s.checkCaps()
+	}
+	return response.Succeeded
+}
+
+// summary says why what was asked for was not done.
+func (s *responses) summary() string {
+	var out []string
+	for _, why := range slices.Sorted(maps.Keys(s.told)) {
+		out = append(out, fmt.Sprintf("%s %d", why, s.told[why]))
+	}
+	return "refused: " + strings.Join(out, ", ")
+}
+
+// ask gives the leader's engine a person's word.
+func (w *World) ask(ev response.Asked) error {
+	l := w.leading()
+	if l == nil || l.answers == nil {
+		return errors.New("nobody leads")
+	}
+	return l.answers.step(ev)
+}
+
+// checkCaps: never are more nodes under response than the limits allow.
+func (s *responses) checkCaps() {
+	n := len(s.done)
+	s.most = max(s.most, n)
+	if most := min(s.Limits.MaxNodes, max(1, len(s.w.nodes)*s.Limits.MaxPercent/100)); n > most {
+		s.w.violate("%d nodes are under response, want at most %d", n, most)
+	}
+	var planes [3]map[int]int
+	for axis := range planes {
+		planes[axis] = map[int]int{}
+	}
+	for id := range s.done {
+		c := s.w.find(id).topo.Coord
+		for axis, at := range [3]int{c.X, c.Y, c.Z} {
+			if planes[axis][at]++; planes[axis][at] > s.Limits.MaxPerPlane {
+				s.w.violate("%d nodes of plane %d of axis %d are under response, want at most %d", planes[axis][at], at, axis, s.Limits.MaxPerPlane)
+			}
+		}
+	}
+}

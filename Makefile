@@ -36,7 +36,8 @@ test: build ## all tests, with the race detector and real processes
 	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(BESIDE)
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(BESIDE)))
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/sim
-	go test -count=1 -tags lofamo_failpoint ./internal/failpoint ./internal/executor/webhook
+	go test -count=1 -tags lofamo_failpoint ./internal/failpoint
+	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager
 	go test -count=1 -tags lofamo_failpoint -run 'Killed|Window' ./internal/executor/process
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestMillionReports ./pkg/servicenet -model.reports 1000000
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...

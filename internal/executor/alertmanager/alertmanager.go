@@ -1,7 +1,7 @@
 // Package alertmanager has Alertmanagers alert people: a fault is an alert of the API's version 2, which is sent to all members of
 // one Alertmanager cluster and sent again for as long as it stands; undoing it is its end. An alert is known by its labels, so
 // that it may be sent again by whichever supervisor, and is one alert all the same. An Alertmanager knows no tokens: what a supervisor
-// sends that has not noticed yet that it leads no longer lasts for Config.Hold at most.
+// sends that has not noticed yet that it leads no longer lasts until its successor sends the end again, or for Config.Hold.
 package alertmanager
 
 import (

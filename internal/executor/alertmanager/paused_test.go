@@ -1,0 +1,66 @@
+//go:build lofamo_failpoint
+
+package alertmanager
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// TestPaused measures what an Alertmanager, which knows no tokens, cannot refuse: a supervisor is paused as it is about to send an alert, another ends
+// that alert, and the first goes on before it notices that it leads no longer. The alert then fires until the other sends its end again, which it does
+// for Hold.
+func TestPaused(t *testing.T) {
+	m := start(t, freeport.Addr(t).String())
+	const resend = 500 * time.Millisecond
+	cfg := Config{URLs: []string{"http://" + m.addr}, Resend: config.Duration(resend), Hold: config.Duration(time.Minute)}
+	first, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool, error) { return nil, false, nil })
+	next, _ := run(t, cfg, nil)
+	if err := failpoint.Arm(failpoint.Order{Point: failpoint.CallSending, Action: "delay", DelayMS: 400}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, lost := context.WithCancel(t.Context())
+	defer lost()
+	paused := make(chan executor.Result, 1)
+	go func() { paused <- first.Do(ctx, jobOf("n1", 1)) }()
+	m.waitFor("the pause", func() bool { return armed(t) == 0 })
+	do(t, next, jobOf("n1", 2, undo, recheck, func(j *executor.Job) { j.Token = 6 }))
+	if r := <-paused; r.Outcome != response.Succeeded {
+		t.Fatalf("%+v", r)
+	}
+	lost()
+	sent := time.Now()
+	if len(m.firing()) != 1 {
+		t.Fatal("it does not fire: there is nothing to measure")
+	}
+	m.waitFor("its end", func() bool { return len(m.firing()) == 0 })
+	window := time.Since(sent)
+	t.Logf("an alert of a supervisor that leads no longer fired for %s; resend is %s", window, resend)
+	if window > resend+2*time.Second { // and what a busy machine takes
+		t.Errorf("it fired for %s, want %s at most", window, resend)
+	}
+}
+
+// armed is how many points are.
+func armed(t *testing.T) int {
+	t.Helper()
+	mux := http.NewServeMux()
+	failpoint.Mount(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
+	var got struct{ Armed int }
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	return got.Armed
+}

@@ -268,8 +268,9 @@ func TestCluster(t *testing.T) {
 // TestUnreached: what nobody was told is unchanged, and is told nobody later; what somebody may have heard is not known.
 func TestUnreached(t *testing.T) {
 	addr := freeport.Addr(t)
+	// It is tried every 200 ms; between two tries nothing is under way.
 	x, _ := run(t, Config{URLs: []string{"http://" + addr.String()}}, nil)
-	if r := x.Do(t.Context(), jobOf("n1", 1, within(400*time.Millisecond))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "refused") {
+	if r := x.Do(t.Context(), jobOf("n1", 1, within(300*time.Millisecond))); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "refused") {
 		t.Errorf("%+v", r)
 	}
 	if r := x.Do(t.Context(), jobOf("n1", 2, recheck, within(50*time.Millisecond))); r.Outcome != response.NotKnown {

@@ -61,12 +61,12 @@ func (s *Etcd) Maintenance(ctx context.Context) ([]Mark, uint64, error) {
 // replica's own copy goes, at first and after every change. It returns when the context ends or the watch
 // breaks.
 func (s *Etcd) FollowMaintenance(ctx context.Context, each func([]Mark, uint64)) error {
-	return s.follow(ctx, "maintenance marks", keyMaintenance, []clientv3.OpOption{clientv3.WithPrefix()}, func() error {
+	return s.follow(ctx, "maintenance marks", keyMaintenance, []clientv3.OpOption{clientv3.WithPrefix()}, func() (uint64, error) {
 		marks, rev, err := s.Maintenance(ctx)
 		if err == nil {
 			each(marks, rev)
 		}
-		return err
+		return rev, err
 	})
 }
 

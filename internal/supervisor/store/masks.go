@@ -42,16 +42,16 @@ func DecodeMasks(kept []Kept) ([]*lofamov1.LinkMask, error) {
 // FollowMasks calls each with all masks and the revision at which they are so, as far as the replica's own copy goes, at first and
 // after every change. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowMasks(ctx context.Context, each func([]*lofamov1.LinkMask, uint64)) error {
-	return s.follow(ctx, "channel masks", keyMasks, []clientv3.OpOption{clientv3.WithPrefix()}, func() error {
-		resp, err := s.c.Get(ctx, keyMasks, clientv3.WithPrefix(), clientv3.WithSerializable())
+	return s.follow(ctx, "channel masks", keyMasks, []clientv3.OpOption{clientv3.WithPrefix()}, func() (uint64, error) {
+		kept, rev, err := s.kept(ctx, keyMasks, clientv3.WithSerializable())
 		if err != nil {
-			return fmt.Errorf("read channel masks from the store: %w", err)
+			return 0, fmt.Errorf("read channel masks from the store: %w", err)
 		}
-		masks, err := DecodeMasks(keptOf(resp.Kvs))
+		masks, err := DecodeMasks(kept)
 		if err == nil {
-			each(masks, uint64(resp.Header.Revision))
+			each(masks, rev)
 		}
-		return err
+		return rev, err
 	})
 }
 

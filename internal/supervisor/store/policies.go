@@ -98,12 +98,12 @@ func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
 // WatchPolicies calls each with the policies in force and the revision at which they are so, as far as the replica's own copy goes, at
 // first and after every change. It returns when the context ends or the watch breaks.
 func (s *Etcd) WatchPolicies(ctx context.Context, each func([]StoredPolicy, uint64)) error {
-	return s.follow(ctx, "policies", keyPolicyHead, nil, func() error {
+	return s.follow(ctx, "policies", keyPolicyHead, nil, func() (uint64, error) {
 		policies, rev, err := s.Policies(ctx)
 		if err == nil {
 			each(policies, rev)
 		}
-		return err
+		return rev, err
 	})
 }
 

@@ -117,9 +117,13 @@ func (s *Etcd) responses(ctx context.Context, opts ...clientv3.OpOption) (Respon
 // FollowResponses calls changed after every change of a committed record, as far as the replica's own copy goes, and once at first. It
 // returns when the context ends or the watch breaks.
 func (s *Etcd) FollowResponses(ctx context.Context, changed func()) error {
-	return s.follow(ctx, "responses", keyResponseHead, nil, func() error {
+	return s.follow(ctx, "responses", keyResponseHead, nil, func() (uint64, error) {
+		resp, err := s.c.Get(ctx, keyResponseHead, clientv3.WithSerializable(), clientv3.WithKeysOnly())
+		if err != nil {
+			return 0, fmt.Errorf("read %s from the store: %w", keyResponseHead, err)
+		}
 		changed()
-		return nil
+		return uint64(resp.Header.Revision), nil
 	})
 }
 

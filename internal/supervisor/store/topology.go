@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/protobuf/proto"
@@ -186,44 +187,75 @@ func (w Write) ChangesTopology() bool {
 
 // Topology reads the topology from the replica's own copy.
 func (s *Etcd) Topology(ctx context.Context) (Topology, error) {
-	kept, err := s.kept(ctx, keyTopology, clientv3.WithSerializable())
-	if err != nil {
-		return Topology{}, fmt.Errorf("read the topology from the store: %w", err)
-	}
-	return DecodeTopology(kept)
+	t, _, err := s.topologyAt(ctx)
+	return t, err
 }
 
-func (s *Etcd) kept(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]Kept, error) {
+// topologyAt is Topology with the revision of the answer.
+func (s *Etcd) topologyAt(ctx context.Context) (Topology, uint64, error) {
+	kept, rev, err := s.kept(ctx, keyTopology, clientv3.WithSerializable())
+	if err != nil {
+		return Topology{}, 0, fmt.Errorf("read the topology from the store: %w", err)
+	}
+	t, err := DecodeTopology(kept)
+	return t, rev, err
+}
+
+// kept reads keys, and the revision of the answer.
+func (s *Etcd) kept(ctx context.Context, prefix string, opts ...clientv3.OpOption) ([]Kept, uint64, error) {
 	resp, err := s.c.Get(ctx, prefix, append(opts, clientv3.WithPrefix())...)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return keptOf(resp.Kvs), nil
+	return keptOf(resp.Kvs), uint64(resp.Header.Revision), nil
 }
 
 // FollowTopology calls each with the topology, as far as the replica's own copy goes, at first and after
 // every change; not while there is none. It returns when the context ends or the watch breaks.
 func (s *Etcd) FollowTopology(ctx context.Context, each func(*topology.Topology)) error {
-	return s.follow(ctx, "the topology", KeyTopologyHead, nil, func() error {
-		t, err := s.Topology(ctx)
+	return s.follow(ctx, "the topology", KeyTopologyHead, nil, func() (uint64, error) {
+		t, rev, err := s.topologyAt(ctx)
 		if err == nil && t.Topology != nil {
 			each(t.Topology)
 		}
-		return err
+		return rev, err
 	})
 }
 
-// follow reads again whenever something changes.
-func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() error) error {
+// follow reads again whenever something changes. read returns the revision of what it has read: etcd tells of a change a moment before its
+// own copy shows it, and an etcd outside may be asked by another of its members, so it is read until the change is seen.
+func (s *Etcd) follow(ctx context.Context, what, key string, opts []clientv3.OpOption, read func() (uint64, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for resp := range s.c.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...) { // the first one says that the watch stands
 		if err := resp.Err(); err != nil {
 			return fmt.Errorf("watch %s: %w", what, err)
 		}
-		if err := read(); err != nil {
+		var told int64
+		for _, ev := range resp.Events {
+			told = max(told, ev.Kv.ModRevision)
+		}
+		if err := readUntil(ctx, uint64(told), read); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
+}
+
+// readPause is between two reads of a copy that does not show yet what was told of it.
+const readPause = time.Millisecond
+
+// readUntil reads until the answer is of a revision, or newer.
+func readUntil(ctx context.Context, revision uint64, read func() (uint64, error)) error {
+	for {
+		rev, err := read()
+		if err != nil || rev >= revision {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(readPause):
+		}
+	}
 }

@@ -361,7 +361,7 @@ func TestMeshProcedureByEvidence(t *testing.T) {
 // Random tori under traffic, with messages lost, links that die one way or both in whatever state, halves that die, and halves that come back cold: every half is back in
 // Normal within Longest of when it left it; who says that the torus was clear does so of a time at which it was, and at which nobody who had to
 // answer was dead; and where nobody dies, and links do both ways, every message comes to whom it could be brought, and few come twice
-// (with 500 seeds 36 of 1.5 million are lost, where links lose 30 % of all packets as well).
+// (with 350 seeds 7 of a million are lost, where links lose 30 % of all packets as well).
 func TestMeshProcedureWhateverHappens(t *testing.T) {
 	clears, ends, died := 0, 0, map[procedure.State]int{}
 	for seed := range uint64(10) {

@@ -193,6 +193,10 @@ func TestSeenVisits(t *testing.T) {
 	s.Leaves(msg("d", 2), 0)
 	s.Visit(now, msg("d", 4))
 	s.Leaves(msg("d", 5), 4)
+	if d := s.Left(msg("d", 5)); d != 1 {
+		t.Errorf("left by %06b before this visit", d)
+	}
+	s.Visit(now, msg("d", 6))
 	s.Leaves(msg("e", 1), 1) // unknown: nobody has passed it on
 	if d, e := s.Left(msg("d", 7)), s.Left(msg("e", 2)); d != 0b10001 || e != 0 {
 		t.Errorf("left by %06b and %06b", d, e)

@@ -27,7 +27,8 @@ type sight struct {
 	made   uint8 // hops at its last visit
 	visits uint8
 	spread bool // it was sent to all neighbours from here
-	left   byte // channels by which it left, bit i that of Index i
+	left   byte // channels by which it left at earlier visits, bit i that of Index i
+	leaves byte // and at this one: it may have to leave twice, when a channel fails
 }
 
 // maxVisits is how often a message that is routed may come by the same node: it may have to, on a detour around an
@@ -64,18 +65,19 @@ func (s *Seen) Visit(now time.Time, m Message) bool {
 	}
 	was.made = m.Made
 	was.visits++
+	was.left, was.leaves = was.left|was.leaves, 0
 	s.at[k] = was
 	return true
 }
 
-// Left returns the channels by which m has left from here, bit i that of Index i.
+// Left returns the channels by which m left from here when it was here before, bit i that of Index i.
 func (s *Seen) Left(m Message) byte { return s.at[key(m)].left }
 
 // Leaves remembers that m, which is remembered, leaves by a channel, of the Index given.
 func (s *Seen) Leaves(m Message, channel int) {
 	k := key(m)
 	if was, known := s.at[k]; known {
-		was.left |= 1 << channel
+		was.leaves |= 1 << channel
 		s.at[k] = was
 	}
 }

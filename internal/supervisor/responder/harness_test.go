@@ -29,7 +29,7 @@ import (
 
 // lab is a cluster without its nodes: a real store, a map that tests write, and executors that outlive the leaders.
 type lab struct {
-	t     *testing.T
+	t     testing.TB
 	c     *clientv3.Client
 	store labStore
 	plant *plant
@@ -65,7 +65,7 @@ func (s labStore) WatchPolicies(ctx context.Context, each func([]store.StoredPol
 // quick are limits under which nothing waits.
 func quick() response.Config {
 	c := response.Default()
-	c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, c.Rate, c.BreakerPercent, c.BreakerNodes = 1000, 100, 1000, 1000, 100_000, 50, 1000
+	c.MaxNodes, c.MaxPercent, c.MaxPerDomain, c.MaxPerPlane, c.Rate, c.NotifyRate, c.BreakerPercent, c.BreakerNodes = 1000, 100, 1000, 1000, 100_000, 1<<20, 50, 1000
 	c.Grace, c.StormDelay, c.Cooldown = 0, 0, 0
 	c.LookAgain, c.RetryAfter, c.RetryMost = 5*time.Millisecond, time.Millisecond, time.Millisecond
 	return c
@@ -95,7 +95,7 @@ spec:
   - {name: reseat, executor: command, parameters: {command: reseat}, timeout: 20s, retries: 2}
 `
 
-func newLab(t *testing.T, dims grid.Dims, policies string) *lab {
+func newLab(t testing.TB, dims grid.Dims, policies string) *lab {
 	t.Helper()
 	docs, err := policy.Parse([]byte(policies))
 	must(t, err)

@@ -4,51 +4,38 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
-	"github.com/lofamo/lofamo/pkg/response/policy"
 )
 
-// TestResponses: what a policy wants is proposed when an agent has reported the fault, begun on the evidence that the leader has, and
-// ended as the executors say, of which there is none; and another leader goes on with it when that one is gone.
+// TestResponses: what a policy wants is proposed when an agent has reported the fault, begun on the evidence that the leader has when a
+// person has approved it, and ended as the executors say, of which there is none; and another leader goes on with it when that one is gone.
 func TestResponses(t *testing.T) {
 	t.Parallel()
 	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
 		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
 	}})
 	follower := (leader + 1) % 3
-	etcd := etcdClient(t, c.Configs[follower])
-	s := store.NewEtcd(etcd, store.Options{})
-	docs, err := policy.Parse([]byte(`
+	s := store.NewEtcd(etcdClient(t, c.Configs[follower]), store.Options{})
+	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, c.Configs[follower].GRPC))
+	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
-metadata: {name: tell}
+metadata: {name: reseat}
 spec:
   mode: enforce
   match: fault.component == "memory" && fault.state == "FAILED"
+  guards: {approvals: 1}
   steps:
-  - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
-`))
-	if err != nil {
+  - {name: reseat, executor: command, parameters: {command: reseat}}
+`}); err != nil {
 		t.Fatal(err)
-	}
-	set, err := s.PolicySet(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := set.Write([]store.StoredPolicy{{Name: docs[0].Name, JSON: docs[0].JSON, By: "operator/ann", At: time.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, kv := range w.Puts {
-		if _, err := etcd.Put(t.Context(), kv.Key, string(kv.Value)); err != nil {
-			t.Fatal(err)
-		}
 	}
 	await := func(what string, want func(*response.Response) bool) *response.Response {
 		t.Helper()
@@ -73,9 +60,14 @@ spec:
 		a.Deliver(t, id, b, to)
 	}
 	tell(fault.Failed, c.Configs[leader].Report)
+	waiting := await("a response that waits for a person", func(r *response.Response) bool { return r.Reason == response.ReasonApproval })
+	approver := lofamov1.NewResponseServiceClient(c.Person(t, pki.RoleApprover, "ann", c.Configs[follower].GRPC))
+	if _, err := approver.ApproveResponse(t.Context(), &lofamov1.ApproveResponseRequest{Id: waiting.ID, Reason: "tried"}); err != nil {
+		t.Fatal(err)
+	}
 	r := await("a response that has failed", func(r *response.Response) bool { return r.State == response.Failed })
-	if r.Target != (response.Target{Node: "n0-0-0", Component: fault.ComponentMemory}) || r.Policy != "tell" || r.Steps[0].Attempt != 1 || r.Steps[0].Changed ||
-		r.Steps[0].Detail != "there is no executor for kubernetes.event: responses.executors of the supervisors' configuration names none" {
+	if r.Target != (response.Target{Node: "n0-0-0", Component: fault.ComponentMemory}) || r.Policy != "reseat" || r.Steps[0].Attempt != 1 || r.Steps[0].Changed ||
+		r.Steps[0].Detail != "there is no executor for command: responses.executors of the supervisors' configuration names none" {
 		t.Errorf("%+v", *r)
 	}
 	stop(t, replicas[leader])
@@ -92,7 +84,7 @@ spec:
 	for _, l := range lines {
 		acts = append(acts, l.Decision.Act)
 	}
-	if want := []response.Act{response.Proposes, response.Starts, response.Fails, response.Fails, response.Closes}; !slices.Equal(acts, want) {
+	if want := []response.Act{response.Proposes, response.Refuses, response.Approves, response.Starts, response.Fails, response.Fails, response.Closes}; !slices.Equal(acts, want) {
 		t.Errorf("the audit says %v: want %v", acts, want)
 	}
 }

@@ -43,8 +43,8 @@ type Result struct {
 // MaxDetail bounds Result.Detail, in bytes.
 const MaxDetail = 512
 
-// ErrStopped is the cause of a context that ends because the attempt is to end: a person wants it no more. One that ends for another
-// reason before its deadline has lost its supervisor: what goes on elsewhere may go on.
+// ErrStopped is the cause of a context that ends because the attempt is to end: its fault is gone, or a person wants it no more. One that
+// is cancelled for another reason has lost its leader: what goes on elsewhere may go on.
 var ErrStopped = errors.New("the attempt is to end")
 
 // Executor carries out attempts of the kinds that it is registered for.

@@ -97,7 +97,7 @@ const (
 )
 
 // settle asks what became of an attempt whose answer was lost: while its time lasts it may go on and is waited for; when that is over, or
-// a person wants it no more, it is to end. When this supervisor has lost the lead it goes on, and the next leader hears of it. Asking may be
+// it is wanted no more, it is to end. When this supervisor has lost the lead it goes on, and the next leader hears of it. Asking may be
 // repeated: it makes nothing happen.
 func (x *Executor) settle(ctx context.Context, j executor.Job, lost error) executor.Result {
 	resp, err := x.ask(ctx, j, false)

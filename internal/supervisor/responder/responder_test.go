@@ -121,15 +121,16 @@ type answers func(context.Context, executor.Job) executor.Result
 
 func (a answers) Do(ctx context.Context, j executor.Job) executor.Result { return a(ctx, j) }
 
-// What is under way is asked to end when its fault goes, when a person cancels, and when the lead is lost.
+// What is under way is asked to end when its fault goes and when a person cancels; when the lead is lost it is only not waited for any more.
 func TestStops(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 2, Z: 1}, reseat)
 	r := l.start("", 0)
 	defer l.end(r)
-	begun := make(chan executor.Job)
+	begun, causes := make(chan executor.Job), make(chan error, 3)
 	r.cfg.Executors[response.Command] = answers(func(ctx context.Context, j executor.Job) executor.Result {
 		begun <- j
 		<-ctx.Done()
+		causes <- context.Cause(ctx)
 		return executor.Unchanged("stopped")
 	})
 	for i, stop := range []func(executor.Job){
@@ -148,6 +149,9 @@ func TestStops(t *testing.T) {
 		j := <-begun
 		stop(j)
 		wait(t, r)
+		if cause := <-causes; errors.Is(cause, executor.ErrStopped) != (i < 2) {
+			t.Errorf("%d: ended for %v", i, cause)
+		}
 	}
 	if r.Leading() {
 		t.Error("it leads, though a commit was refused")

@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"testing"
@@ -41,7 +42,9 @@ spec:
 `}); err != nil {
 		t.Fatal(err)
 	}
-	watch, err := viewer.WatchResponses(t.Context(), &lofamov1.WatchResponsesRequest{})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*supervisortest.Wait)
+	defer cancel()
+	watch, err := viewer.WatchResponses(ctx, &lofamov1.WatchResponsesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

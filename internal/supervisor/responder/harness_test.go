@@ -307,6 +307,7 @@ func (l *lab) end(r *replica) {
 	l.live = live
 	l.mu.Unlock()
 	r.mu.Lock()
+	r.left = 0 // what it passes by while it ends is of no interest
 	if r.halted {
 		r.dead = true
 		close(r.release)

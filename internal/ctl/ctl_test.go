@@ -367,6 +367,7 @@ func TestUsageErrors(t *testing.T) {
 		{"explain a b c", `argument "c": nothing more`},
 		{"explain label/rack=r1 host", `argument "host": a group fault has no components`},
 		{"summary a", "none is wanted"},
+		{"policy apply p.yaml", "files are given with -f p.yaml"},
 		{"summary -o wide", "want one of table, json, yaml"},
 		{"get groups a b", `argument "b": nothing more`},
 		{"get nodes --limit -1", "invalid argument"},

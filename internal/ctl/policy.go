@@ -76,7 +76,7 @@ more, and what they did is put back when the fault is gone.`,
   lofamoctl policy apply -f policies.yaml
   lofamoctl policy apply -f drain.yaml --expect drain-failed-memory=3
   lofamoctl policy apply --defaults`,
-		Args: exactly(),
+		Args: onlyFiles,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
 	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped; all of them observe only")
@@ -251,7 +251,7 @@ func (a *app) policyCheckCommand() *cobra.Command {
 could ever reach. It asks nobody; 'lofamoctl policy apply --dry-run' also checks them together with those in
 force. The exit code is 1 when anything is wrong.`,
 		Example: "  lofamoctl policy check -f policies.yaml",
-		Args:    exactly(),
+		Args:    onlyFiles,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the file; - for the standard input")
 	cmd.Flags().BoolVar(&defaults, "defaults", false, "those that are shipped")
@@ -381,4 +381,12 @@ recorded. To have one act, print it, say mode: enforce, and apply it.`,
 		return nil
 	}
 	return cmd
+}
+
+// onlyFiles wants no arguments: documents come by -f, as kubectl has them.
+func onlyFiles(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("argument %q: none is wanted: files are given with -f %s", args[0], args[0])
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ package process_test
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +18,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// process is a process of its own that runs until it is killed.
+// rounds is how often the process is killed at each step, with the ledger growing.
+var rounds = flag.Int("process.rounds", 3, "kills at each step of an attempt")
+
+// child is a process of its own that runs until it is killed.
 type child struct {
 	cmd  *exec.Cmd
 	done chan error
@@ -77,7 +81,6 @@ func (c child) gone(t *testing.T) {
 // durable nobody can say. Neither does the next leader's attempt begin a second time what was done, nor does an old token come through.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	const rounds = 3 // at each step, with the ledger growing
 	for _, tc := range []struct {
 		point   failpoint.Point
 		skip    int              // hits that pass first: of the writing at the start, and of the intent
@@ -98,7 +101,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
 			happened := ""
-			for round := range rounds {
+			for round := range *rounds {
 				token, id := uint64(10+2*round), fmt.Sprintf("r%d", round)
 				c := b.spawn(t, failpoint.Order{Point: tc.point, Action: failpoint.Crash.String(), Skip: tc.skip})
 				x := b.Supervisor(t, b.Config.Listen)

@@ -44,6 +44,11 @@ func TestExamples(t *testing.T) {
 	if err != nil || c != (grid.Coord{X: 1}) || d != (grid.Dims{X: 2, Y: 2, Z: 1}) {
 		t.Errorf("%v, %v, %v", c, d, err)
 	}
+	r := goodSupervisor(t).Responses
+	if l := r.Limits([]string{"rack"}); !r.Enabled || l.MaxNodes != 10 || l.MaxPercent != 5 || l.Grace != time.Minute || l.LookAgain != 10*time.Second || l.Validate() != nil ||
+		r.Executors.Process.Address != "10.0.0.9:7010" || r.Executors.Webhooks != nil {
+		t.Errorf("responses %+v: defaults and file are to be one", r)
+	}
 	for dir, want := range map[grid.Direction]fault.NodeID{grid.XPlus: "n0-0-0", grid.YPlus: "n1-1-0", grid.ZPlus: ""} {
 		if id, ok := a.PeerNode(dir); id != want || ok != (want != "") {
 			t.Errorf("peer in %s is %q, %t: want %q", dir, id, ok, want)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
@@ -87,4 +88,53 @@ spec:
 	if want := []response.Act{response.Proposes, response.Refuses, response.Approves, response.Starts, response.Fails, response.Fails, response.Closes}; !slices.Equal(acts, want) {
 		t.Errorf("the audit says %v: want %v", acts, want)
 	}
+}
+
+// TestResponseToDeadNode: what may end work is begun on a dead node, since two of its neighbours say so, and by evidence that is as new as their
+// last words.
+func TestResponseToDeadNode(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{Dims: "4x1x1", Configure: func(cfg *config.Supervisor) {
+		cfg.Responses.Grace, cfg.Responses.StormDelay, cfg.Responses.MaxEvidenceAge = 0, 0, config.Duration(2*time.Second)
+	}})
+	cfg := c.Configs[0]
+	start(t, cfg)
+	c.AwaitLeader(t, 0)
+	periods, err := cfg.Timing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, cfg.GRPC))
+	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: reseat}
+spec:
+  mode: enforce
+  match: fault.component == "node" && fault.state == "FAILED" && fault.duration >= duration("3s")
+  steps:
+  - {name: reseat, executor: command, parameters: {command: reseat}}
+`}); err != nil {
+		t.Fatal(err)
+	}
+	stop := c.Speak(t, periods.DigestPeriod/2, cfg.Report, func(fault.NodeID) bool { return true })
+	supervisortest.Eventually(t, "all to be well", func() bool {
+		sum, err := c.Client(t, cfg.GRPC).GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
+		return err == nil && sum.GetNodes().GetNormal() == 4
+	})
+	stop()
+	c.Agents["n1-0-0"].Kill(fault.HalfHost, fault.HalfDNP)
+	defer c.Mourn(t, periods.DigestPeriod/2, cfg.Report, func(id fault.NodeID) bool { return id == "n1-0-0" })()
+	supervisortest.Eventually(t, "the step to have been begun", func() bool {
+		list, err := operator.ListResponses(t.Context(), &lofamov1.ListResponsesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.GetResponses() {
+			if r.GetNode() == "n1-0-0" && r.GetSteps()[0].GetAttempt() > 0 {
+				return true
+			}
+		}
+		return false
+	})
 }

@@ -111,6 +111,18 @@ func (c *Cluster) Speak(t testing.TB, period time.Duration, to string, speaks fu
 	})
 }
 
+// Mourn is Speak by those that are not dead; they hear nothing of those that are.
+func (c *Cluster) Mourn(t testing.TB, period time.Duration, to string, dead func(fault.NodeID) bool) (stop func()) {
+	t.Helper()
+	return Every(period, func() {
+		for rank := range c.Dims.Nodes() {
+			if a := c.Agents[fault.DefaultNodeID(c.Dims.At(rank))]; !dead(a.ID) {
+				a.digest(t, to, c.Dims, c.Dims.At(rank), dead)
+			}
+		}
+	})
+}
+
 // Every does something at once, and again after each period until the returned function has been called.
 func Every(period time.Duration, do func()) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})

@@ -134,6 +134,7 @@ func (i *ipmiBMC) bmc() BMC {
 }
 
 func TestIPMI(t *testing.T) {
+	t.Parallel()
 	i := newIPMI(t)
 	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.Succeeded, "reset is done; power was On, is On")
 	b := i.bmc()
@@ -157,6 +158,7 @@ func TestIPMI(t *testing.T) {
 
 // TestIPMIAnswerLost: a reset whose answer is lost is not known, and was asked for once.
 func TestIPMIAnswerLost(t *testing.T) {
+	t.Parallel()
 	i := newIPMI(t)
 	i.answer(nil, i.conn.lose)
 	began := time.Now()
@@ -168,6 +170,7 @@ func TestIPMIAnswerLost(t *testing.T) {
 
 // TestIPMISilent: a BMC that does not answer at all has reset nothing.
 func TestIPMISilent(t *testing.T) {
+	t.Parallel()
 	i := newIPMI(t)
 	i.conn.lose()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

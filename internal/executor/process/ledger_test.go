@@ -1,6 +1,9 @@
 package process
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -145,14 +148,17 @@ func TestDamagedLedger(t *testing.T) {
 	}
 }
 
+// FuzzDecodeLedger: what is taken is written back so that it is read alike. The checksum is put right, else nothing would come as far.
 func FuzzDecodeLedger(f *testing.F) {
 	l := newLedger("c")
 	l.admit(start, effect(9, "r", 0, 1))
 	good, _ := l.encode()
-	f.Add(good)
-	f.Add([]byte(magic + "00\n{}"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := decodeLedger(b)
+	_, body, _ := bytes.Cut(good, []byte("\n"))
+	f.Add(body)
+	f.Add([]byte(`{"cluster":"c","token":7,"attempts":[{"response":"r","step":1,"attempt":2,"token":7,"began":"2026-01-02T03:04:05Z","ended":"2026-01-02T03:04:06Z","outcome":4}]}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		sum := sha256.Sum256(body)
+		l, err := decodeLedger(append([]byte(magic+hex.EncodeToString(sum[:])+"\n"), body...))
 		if err != nil {
 			return
 		}
@@ -161,8 +167,8 @@ func FuzzDecodeLedger(f *testing.F) {
 			t.Fatal(err)
 		}
 		back, err := decodeLedger(again)
-		if err != nil || back.token != l.token || !cmp.Equal(back.entries, l.entries) {
-			t.Errorf("%q reads as %+v, and that as %+v, %v", b, l, back, err)
+		if err != nil || back.token != l.token || back.cluster != l.cluster || !cmp.Equal(back.entries, l.entries) {
+			t.Errorf("%q reads as %+v, and that as %+v, %v", body, l, back, err)
 		}
 	})
 }

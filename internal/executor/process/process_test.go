@@ -111,6 +111,7 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 
 // TestOnce: each attempt is made once and under the highest token alone, over restarts of the process too.
 func TestOnce(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	stop := b.Start(t)
 	x := b.Supervisor(t, b.Config.Listen)
@@ -196,6 +197,7 @@ func TestUnreachable(t *testing.T) {
 
 // TestConnectionBreaks: an attempt goes on without its caller, is not made twice, and the caller learns how it ended.
 func TestConnectionBreaks(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Start(t)
 	p := newProxy(t, b.Config.Listen)
@@ -211,6 +213,7 @@ func TestConnectionBreaks(t *testing.T) {
 
 // TestAnswerNeverComes: what the process cannot be asked for is not known, and is not tried again.
 func TestAnswerNeverComes(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Start(t)
 	p := newProxy(t, b.Config.Listen)
@@ -260,6 +263,7 @@ func TestLeadLost(t *testing.T) {
 
 // TestOneAfterAnother: the next leader's attempt at a step begins when the one before it has ended, though its leader is gone.
 func TestOneAfterAnother(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Start(t)
 	p := newProxy(t, b.Config.Listen)
@@ -285,6 +289,7 @@ func TestOneAfterAnother(t *testing.T) {
 
 // TestStopTimeout: a process that is stopped ends what is under way, says so, and says the same when it is back.
 func TestStopTimeout(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	b.Config.StopTimeout = 0
 	stop := b.Start(t)
@@ -302,6 +307,7 @@ func TestStopTimeout(t *testing.T) {
 
 // TestHalfOpenConnection: who connects and says nothing does not hold up the process' end.
 func TestHalfOpenConnection(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	stop := b.Start(t)
 	c, err := net.Dial("tcp", b.Config.Listen)

@@ -234,14 +234,14 @@ func (l *lab) start(point failpoint.Point, n int) *replica {
 	return r
 }
 
-// gauge is what one of its gauges says.
+// gauge is what one of its gauges, or of its counters, says.
 func (r *replica) gauge(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := r.gather.Gather()
 	must(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
-			return f.GetMetric()[0].GetGauge().GetValue()
+			return f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
 	t.Fatalf("no gauge %s", name)

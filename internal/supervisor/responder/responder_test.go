@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
@@ -78,10 +80,10 @@ func TestLateStart(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	r := l.start(failpoint.ResponderStarting, 1)
 	defer l.end(r)
+	r.runner.sure = 0
 	l.set("n0-0-0", fault.Failed)
 	<-r.hit
 	l.elect()
-	time.Sleep(sure) // what is tried is that time passes
 	l.goOn(r)
 	if n := l.plant.acted(); n != 0 {
 		t.Errorf("done %d times under a fence that had fallen", n)
@@ -273,4 +275,51 @@ func TestStorm(t *testing.T) {
 	})
 	l.check("a storm")
 	l.verify()
+}
+
+// What executors have to uphold is what stands by the committed records; who does not lead upholds nothing.
+func TestStanding(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, cordonAndTell)
+	r := l.start("", 0)
+	l.set("n0-0-0", fault.Failed)
+	l.await("done", nil, state(response.Done))
+	jobs, leads, err := r.Standing(t.Context(), response.KubernetesCordon)
+	if err != nil || len(jobs) != 1 || !leads || jobs[0].Target.Node != "n0-0-0" || jobs[0].Cluster != "test" {
+		t.Errorf("%+v, %t, %v", jobs, leads, err)
+	}
+	l.end(r)
+	if jobs, leads, err := r.Standing(t.Context(), response.KubernetesCordon); err != nil || len(jobs) > 0 || leads {
+		t.Errorf("%+v, %t, and it does not lead", jobs, leads)
+	}
+}
+
+// A leader complains of an audit that was changed behind its back, and goes on.
+func TestDamagedAudit(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, cordonAndTell)
+	first := l.start("", 0)
+	l.set("n0-0-0", fault.Failed)
+	l.await("done", nil, state(response.Done))
+	if n := first.gauge(t, "lofamo_responses_audit_failures_total"); n != 0 {
+		t.Errorf("%v complaints of a sound audit", n)
+	}
+	l.end(first)
+	second := l.start("", 0) // which finds it sound
+	l.set("n0-0-0", fault.Normal)
+	l.await("undone", nil, state(response.Undone))
+	if n := second.gauge(t, "lofamo_responses_audit_failures_total"); n != 0 {
+		t.Errorf("%v complaints of a sound audit", n)
+	}
+	l.end(second)
+	resp, err := l.c.Get(t.Context(), store.Prefix+"responses/audit/", clientv3.WithPrefix())
+	must(t, err)
+	kv := resp.Kvs[len(resp.Kvs)-1]
+	_, err = l.c.Put(t.Context(), string(kv.Key), strings.Replace(string(kv.Value), `"node":"n0-0-0"`, `"node":"n1-0-0"`, 1))
+	must(t, err)
+	third := l.start("", 0)
+	defer l.end(third)
+	l.set("n1-0-0", fault.Failed)
+	l.await("done", nil, func(r *response.Response) bool { return r.Target.Node == "n1-0-0" && r.State == response.Done })
+	if n := third.gauge(t, "lofamo_responses_audit_failures_total"); n != 1 {
+		t.Errorf("%v complaints of a damaged audit, want 1", n)
+	}
 }

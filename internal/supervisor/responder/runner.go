@@ -15,8 +15,9 @@ import (
 // runner has executors carry out attempts, each in a goroutine of its own: the engine bounds how many there are. Of one response one
 // attempt is made at a time: who has not ended holds up the next.
 type runner struct {
-	r  *Responder
-	wg sync.WaitGroup
+	r    *Responder
+	sure time.Duration // but in tests the constant
+	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	newest map[string]*attempt // by response
@@ -34,7 +35,7 @@ type attempt struct {
 func newRunner(r *Responder) *runner {
 	idle := make(chan struct{})
 	close(idle)
-	return &runner{r: r, newest: map[string]*attempt{}, idle: idle}
+	return &runner{r: r, sure: sure, newest: map[string]*attempt{}, idle: idle}
 }
 
 // start makes an attempt whose intent was committed at a time. It does not block.
@@ -95,7 +96,7 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, committed
 		}
 	}
 	u.r.at(failpoint.ResponderStarting)
-	if time.Since(committed) > sure {
+	if time.Since(committed) > u.sure {
 		if _, err := u.r.cfg.Store.Confirm(ctx, t.fence); err != nil {
 			return never(j, "not begun: it is not sure that this supervisor still leads: %v", err), false
 		}

@@ -32,7 +32,7 @@ type Config struct {
 	StormDelay time.Duration // that a fault must have lasted before a step that is more than a notification
 	Cooldown   time.Duration // between two responses on one node that are more than notifications
 	// MaxEvidenceAge is how old the evidence of a fault may be at a step. LookAgain is how often the caller is asked for
-	// newer evidence while there is none.
+	// newer evidence while there is none; at first it is asked sooner.
 	MaxEvidenceAge, LookAgain time.Duration
 	// Approvals that every response with a step that may end work wants, besides what its policy asks for: 0 to 2.
 	Approvals        int

@@ -69,6 +69,7 @@ type Engine struct {
 // look is a question for newer evidence.
 type look struct {
 	at       time.Time
+	wait     time.Duration // until it may be asked for again
 	answered bool
 }
 

@@ -303,3 +303,50 @@ func TestBreakerByOwnClock(t *testing.T) {
 		}
 	}
 }
+
+// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have been a moment behind the map.
+func TestLooksAgainSoon(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: tell}
+spec:
+  mode: enforce
+  match: fault.component == "memory"
+  steps:
+  - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
+`))...)
+	e, err := response.New(l.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
+	f.Evidence = response.Evidence{}
+	var out response.Output
+	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
+		out = e.Step(start, ev)
+	}
+	if len(out.Look) != 1 {
+		t.Fatalf("asked for %v", out.Look)
+	}
+	at := start
+	var waits []time.Duration
+	for range 10 {
+		wake := e.Step(at, response.Seen{Target: f.Target()}).Wake
+		out = e.Step(wake, response.Tick{})
+		waits = append(waits, wake.Sub(at))
+		if at = wake; len(out.Look) != 1 {
+			t.Fatalf("after %v asked for %v", waits, out.Look)
+		}
+	}
+	for i, w := range waits {
+		if i == 0 && w > 200*time.Millisecond || i > 0 && w != min(2*waits[i-1], l.cfg.LookAgain) {
+			t.Errorf("asked again after %v", waits)
+			break
+		}
+	}
+	out = e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{At: at, Kind: fault.KindSelf, Witnesses: []string{"n0-0-0/host"}}})
+	if len(out.Effects) != 1 {
+		t.Errorf("effects %v once there is evidence", out.Effects)
+	}
+}

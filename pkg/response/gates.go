@@ -172,18 +172,22 @@ func (e *Engine) gateAge(r *Response, _ *StepRecord) block {
 	}
 	ev := e.evidence(r.Target)
 	if !ev.At.IsZero() && e.now.Sub(ev.At) <= limit {
+		delete(e.look, r.Target)
 		return block{}
 	}
 	l := e.look[r.Target]
-	if !l.at.Add(e.cfg.LookAgain).After(e.now) {
-		l = look{at: e.now}
+	if !l.at.Add(l.wait).After(e.now) {
+		l = look{at: e.now, wait: min(max(2*l.wait, e.cfg.LookAgain/lookSoon), e.cfg.LookAgain)}
 		e.look[r.Target] = l
 		e.out.Look = append(e.out.Look, r.Target)
 	}
 	// Until the answer comes, or is overdue, nothing is decided.
 	quiet := !l.answered && r.Reason != ReasonEvidenceAge
-	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(e.cfg.LookAgain), quiet: quiet}
+	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(l.wait), quiet: quiet}
 }
+
+// lookSoon is by how much sooner evidence is asked for again for the first time: what decides may be a moment ahead of the committed map, or behind it.
+const lookSoon = 64
 
 // gateWitnesses: nothing ends work on one witness's word, nor on that of one failure domain. What a node itself has
 // measured of itself it has to know best; that somebody does not answer wants two to say so, of which the supervisors'

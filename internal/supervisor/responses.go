@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -173,15 +174,45 @@ type awarenessOf struct{ *engine.Engine }
 // maxMembers bounds the members of a group fault whose evidence is looked at.
 const maxMembers = 64
 
+// A change may come by etcd's watch before the engine has the answer to its commit; the engine then tells what was before. It is asked again so often, and
+// so much later each time: else the response would wait for response.Config.LookAgain, 10 s.
+const (
+	behindTries = 20
+	behindPause = 2 * time.Millisecond
+)
+
 // Evidence implements responder.Awareness.
 func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence {
+	for try := 1; ; try++ {
+		out, behind := a.evidence(ctx, targets)
+		if !behind || try == behindTries {
+			return out
+		}
+		select {
+		case <-ctx.Done():
+			return out
+		case <-time.After(behindPause):
+		}
+	}
+}
+
+// normal says whether a component is, of which a fault is asked for.
+func normal(st awareness.NodeStatus, c fault.Component) bool {
+	if c == fault.ComponentNode {
+		return st.State == fault.Normal
+	}
+	return slices.ContainsFunc(st.Components, func(s awareness.ComponentStatus) bool { return s.Component == c && s.State == fault.Normal })
+}
+
+// evidence asks once; behind: the engine does not know yet of a fault that is asked for, or no more.
+func (a awarenessOf) evidence(ctx context.Context, targets []response.Target) (_ map[response.Target]response.Evidence, behind bool) {
 	out := make(map[response.Target]response.Evidence, len(targets))
 	var m view.Map
 	for _, t := range targets {
 		if t.Group != "" && m.Len() == 0 {
 			var err error
 			if m, err = a.Map(ctx); err != nil {
-				return out
+				return out, false
 			}
 		}
 	}
@@ -205,7 +236,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 	}
 	known := map[fault.NodeID]awareness.NodeStatus{}
 	if !a.detail(ctx, ids, known) {
-		return out
+		return out, false
 	}
 	ids = nil
 	for _, t := range targets {
@@ -216,7 +247,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 		}
 	}
 	if !a.detail(ctx, ids, known) {
-		return out
+		return out, false
 	}
 	now := time.Now()
 	life := func(id fault.NodeID) time.Time { return known[id].Life }
@@ -227,6 +258,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 			case !ok:
 			case t.Group == "":
 				out[t] = responder.Gather(st, component(t), life, now)
+				behind = behind || normal(st, component(t))
 			default:
 				if at := responder.Gather(st, component(t), life, now).At; at.After(out[t].At) {
 					out[t] = response.Evidence{At: at}
@@ -234,7 +266,7 @@ func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) ma
 			}
 		}
 	}
-	return out
+	return out, behind
 }
 
 // component is what of a node a target is about: of the members of a group fault all of it.

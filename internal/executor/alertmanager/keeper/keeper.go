@@ -5,10 +5,14 @@
 // Each Alertmanager of a cluster gets everything, and is retried by itself: they tell one another of notifications, not of alerts.
 // What is resolved is sent again, too, until the end that was sent last while it fired is past: an Alertmanager whose clock is
 // behind takes an end that has just come for one that is still to come, and keeps the later of the two.
+//
+// To an Alertmanager alerts of the same labels are one, whatever response they are of. So the end of one is not sent again once another fires, and
+// where it has to be sent, the one that fires is sent behind it.
 package keeper
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -40,12 +44,13 @@ type Keeper struct {
 	cfg     Config
 	alerts  map[Key]*alert
 	targets []target
+	changes int // by Fire, Resolve and Stand
 }
 
 type alert struct {
 	Alert
 	resolved time.Time // zero: it fires
-	change   int       // grows with Fire and Resolve, so that an answer to what was sent before is known
+	change   int       // of Keeper.changes, so that an answer to what was sent before is known
 	fired    time.Time // by Fire, since when
 	awaited  bool      // somebody waits for it
 	stands   bool      // it was among what Stand has said
@@ -92,6 +97,28 @@ func (k *Keeper) Fire(now time.Time, a Alert) {
 	}
 	n := k.put(now, a)
 	n.fired, n.awaited = now, true
+	k.dropEnds(n)
+}
+
+// dropEnds forgets the ends of alerts of the same labels as one that fires, but for those that somebody waits for.
+func (k *Keeper) dropEnds(fires *alert) {
+	for key, a := range k.alerts {
+		if !a.resolved.IsZero() && !a.awaited && maps.Equal(a.Labels, fires.Labels) {
+			delete(k.alerts, key)
+		}
+	}
+}
+
+// firing returns the alerts that fire with the labels of another, by key.
+func (k *Keeper) firing(labels map[string]string) []*alert {
+	var out []*alert
+	for _, a := range k.alerts {
+		if a.resolved.IsZero() && maps.Equal(a.Labels, labels) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, func(a, b *alert) int { return cmp.Compare(a.Key, b.Key) })
+	return out
 }
 
 // Resolve has its end sent. Somebody waits until one Alertmanager has it.
@@ -108,10 +135,8 @@ func (k *Keeper) Resolve(now time.Time, a Alert) {
 
 // put takes an alert in the place of the one of its key that was.
 func (k *Keeper) put(now time.Time, a Alert) *alert {
-	n := &alert{Alert: a, at: make([]place, len(k.targets))}
-	if was := k.alerts[a.Key]; was != nil {
-		n.change = was.change + 1
-	}
+	k.changes++
+	n := &alert{Alert: a, at: make([]place, len(k.targets)), change: k.changes}
 	for i := range n.at {
 		n.at[i].due = now
 	}
@@ -150,6 +175,8 @@ func (k *Keeper) Release(key Key, keep bool) {
 	a := k.alerts[key]
 	switch {
 	case a == nil:
+	case keep && !a.resolved.IsZero() && len(k.firing(a.Labels)) > 0:
+		delete(k.alerts, key)
 	case keep:
 		a.awaited = false
 	default:
@@ -169,7 +196,9 @@ func (k *Keeper) Stand(now time.Time, all []Alert, leads bool) {
 			if a.StartsAt.IsZero() || a.StartsAt.After(now) {
 				a.StartsAt = now
 			}
-			k.put(now, a).stands = true
+			n := k.put(now, a)
+			n.stands = true
+			k.dropEnds(n)
 		}
 	}
 	for key, a := range k.alerts {
@@ -272,8 +301,16 @@ func (k *Keeper) batch(now time.Time, i int) []Sending {
 		}
 	}
 	slices.SortFunc(due, func(a, b *alert) int { return cmp.Or(a.at[i].due.Compare(b.at[i].due), cmp.Compare(a.Key, b.Key)) })
-	var out []Sending
-	for _, a := range due[:min(len(due), k.cfg.Batch)] {
+	due = due[:min(len(due), k.cfg.Batch)]
+	for _, a := range slices.Clone(due) {
+		if !a.resolved.IsZero() {
+			for _, f := range k.firing(a.Labels) { // behind the end, or once more
+				due = append(slices.DeleteFunc(due, func(d *alert) bool { return d == f }), f)
+			}
+		}
+	}
+	out := make([]Sending, 0, len(due))
+	for _, a := range due {
 		s := Sending{Alert: a.Alert, EndsAt: now.Add(k.cfg.Hold), change: a.change}
 		if !a.resolved.IsZero() {
 			s.EndsAt = a.resolved

@@ -316,3 +316,60 @@ func TestKept(t *testing.T) {
 		}
 	}
 }
+
+// TestSameLabels: alerts of the same labels are one to an Alertmanager, so that the end of one must not end another that fires.
+func TestSameLabels(t *testing.T) {
+	one := Config{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3}
+	of := func(key string) Alert {
+		return Alert{Key: Key(key), Labels: map[string]string{"node": "n"}, StartsAt: start}
+	}
+	sent := func(k *Keeper, now time.Time, posts []Post) {
+		for _, p := range posts {
+			k.Sent(now, p, true, true, "")
+		}
+	}
+	k := New(one)
+	k.Fire(start, of("r5"))
+	sent(k, start, expect(t, k, start, "0: r5 until 4m0s; never"))
+	k.Release("r5", true)
+	k.Resolve(at(time.Second), of("r5"))
+	sent(k, at(time.Second), expect(t, k, at(time.Second), "0: r5 until 1s; never"))
+	k.Release("r5", true)
+
+	// It comes back: the end is not sent again.
+	k.Fire(at(30*time.Second), of("r6"))
+	sent(k, at(30*time.Second), expect(t, k, at(30*time.Second), "0: r6 until 4m30s; never"))
+	k.Release("r6", true)
+	expect(t, k, at(61*time.Second), "next 1m30s")
+
+	// Another response of the same labels begins and ends meanwhile: whoever waits for its end has it, and what fires comes behind it.
+	k.Fire(at(62*time.Second), of("r7"))
+	sent(k, at(62*time.Second), expect(t, k, at(62*time.Second), "0: r7 until 5m2s; never"))
+	k.Release("r7", true)
+	k.Resolve(at(63*time.Second), of("r7"))
+	sent(k, at(63*time.Second), expect(t, k, at(63*time.Second), "0: r7 until 1m3s r6 until 5m3s; never"))
+	if s := k.State("r7"); s.Done != 1 {
+		t.Errorf("%+v", s)
+	}
+	k.Release("r7", true)
+	expect(t, k, at(64*time.Second), "next 2m3s")
+	if s := k.State("r7"); s.Why != nil {
+		t.Errorf("its end is kept: %+v", s)
+	}
+}
+
+// TestAnswersOfBefore: what an Alertmanager answers to an alert that was given up is no answer to its end, though nothing of it was kept.
+func TestAnswersOfBefore(t *testing.T) {
+	k := New(Config{Targets: 1, Resend: time.Minute, Hold: 4 * time.Minute, Batch: 3})
+	k.Fire(start, named("a"))
+	p := expect(t, k, start, "0: a until 4m0s; never")
+	k.Release("a", false)
+	k.Resolve(at(time.Second), named("a"))
+	if got := k.Sent(at(2*time.Second), p[0], true, true, ""); got != nil {
+		t.Errorf("%v have their end by what was sent before", got)
+	}
+	p = expect(t, k, at(2*time.Second), "0: a until 1s; never")
+	if got := k.Sent(at(3*time.Second), p[0], true, true, ""); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+}

@@ -90,7 +90,11 @@ const tempFail = 75
 func run(program string) receiver.Remediate {
 	return func(ctx context.Context, m receiver.Message) (string, string) {
 		c := exec.CommandContext(ctx, program, m.Action, m.Target.Node, m.Target.Component)
-		c.Env = append(os.Environ(), "LOFAMO_KEY="+m.IdempotencyKey, "LOFAMO_CLUSTER="+m.Cluster, "LOFAMO_STATE="+m.Fault.State, "LOFAMO_CAUSE="+m.Fault.Cause)
+		// Nothing of ours but where programs are; and what it has begun ends with it, so that no child of a child holds the answer up.
+		c.Env = append([]string{"PATH=" + os.Getenv("PATH")}, "LOFAMO_KEY="+m.IdempotencyKey, "LOFAMO_CLUSTER="+m.Cluster, "LOFAMO_STATE="+m.Fault.State, "LOFAMO_CAUSE="+m.Fault.Cause)
+		c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+		c.WaitDelay = 5 * time.Second
 		out, err := c.CombinedOutput()
 		detail := strings.TrimSpace(string(out[max(0, len(out)-200):]))
 		var exit *exec.ExitError

@@ -88,9 +88,12 @@ func (d *Doer) Ask(o *acts.Order) acts.Status {
 		s.Allowed = allowed
 		return d.orEnded(o.Attempt, s)
 	}
-	s, begin, err := d.admit(o, allowed)
-	if err != nil {
+	s, begin, refused, err := d.admit(o, allowed)
+	switch {
+	case refused:
 		s = refusal(err)
+	case err != nil: // it may be under way since it was ordered before: nothing is said of it, and it is ordered again
+		s = acts.Status{State: acts.None, Detail: err.Error()}
 	}
 	if !begin || err != nil {
 		if s.State == acts.Stale || err != nil { // whatever else is not begun is known already
@@ -111,27 +114,27 @@ func refusal(err error) acts.Status {
 	return acts.Status{State: acts.Unchanged, Detail: err.Error()}
 }
 
-// admit has the ledger keep an attempt that is to be made.
-func (d *Doer) admit(o *acts.Order, allowed []string) (s acts.Status, begin bool, err error) {
+// admit has the ledger keep an attempt that is to be made. refused says that err is for good; otherwise it is of the ledger, and of this moment.
+func (d *Doer) admit(o *acts.Order, allowed []string) (s acts.Status, begin, refused bool, err error) {
 	err = d.change(func(l *acts.Ledger) (bool, error) {
 		if s, begin = l.Admit(time.Now(), o); !begin {
 			return false, nil
 		}
 		if err := d.may(o, allowed); err != nil { // an attempt that was not admitted may come again, once that is otherwise
-			begin = false
+			begin, refused = false, true
 			return false, err
 		}
 		return true, nil
 	})
 	if err == nil && begin {
-		return s, true, nil
+		return s, true, false, nil
 	}
 	if begin { // it could not be kept
 		d.mu.Lock()
 		delete(d.busy, o.Kind)
 		d.mu.Unlock()
 	}
-	return s, false, err
+	return s, false, refused, err
 }
 
 // may says why an act is not begun; nil: it is, and its kind is busy from now on. It is called under the mutex.

@@ -227,7 +227,7 @@ func TestSpoiltLedger(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(w.dir, acts.File), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.want(w.Ask(o), acts.Unchanged, "until somebody removes it")
+	w.want(w.Ask(o), acts.None, "until somebody removes it")
 	if w.limit("policy0") != "4800000" {
 		t.Error("done all the same")
 	}

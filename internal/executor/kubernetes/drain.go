@@ -133,15 +133,24 @@ func (d *draining) round(ctx context.Context) error {
 		return err
 	}
 	clear(d.waits)
+	var first error
 	for _, p := range d.pods.Evict {
 		if err := d.stands(ctx); err != nil {
 			return err
 		}
-		if err := d.evict(ctx, p); err != nil {
+		err := d.evict(ctx, p)
+		var done ended
+		if errors.As(err, &done) {
 			return err
 		}
+		if err != nil { // a webhook that hangs for one pod holds up no other
+			d.waits[nodeplan.PodName(p)] = err.Error()
+			if first == nil {
+				first = err
+			}
+		}
 	}
-	return nil
+	return first
 }
 
 // stands looks whether the drain is still to go on: no higher token, its mark in its place, and nobody has put the node into use again.

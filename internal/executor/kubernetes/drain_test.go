@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -250,4 +251,31 @@ func TestAnotherPodByTheSameName(t *testing.T) {
 	if err := json.Unmarshal(admin(t, http.MethodGet, path+"/"+pod, "", ""), &p); err != nil || p.DeletionTimestamp != nil {
 		t.Errorf("the other pod was evicted: %v", err)
 	}
+}
+
+// TestOnePodHoldsUpNoOther: the eviction of one pod gets no answer, as from a webhook that hangs; the others are evicted all the same.
+func TestOnePodHoldsUpNoOther(t *testing.T) {
+	name := aNode(t)
+	var pods []string
+	for range 3 {
+		pods = append(pods, createPod(t, name, "", ""))
+	}
+	var others atomic.Int32
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(r.URL.Path, "/eviction") {
+				if strings.Contains(r.URL.Path, "/"+pods[0]+"/") && others.Load() < 2 {
+					return nil, context.DeadlineExceeded
+				}
+				others.Add(1)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer kubelet(t, ctx, name)()
+	defer cancel()
+	j := acts()[5].job(responseID(), name)
+	j.Timeout = 20 * time.Second
+	want(t, e.Do(ctx, j), response.Succeeded, "drained of 3 pods")
 }

@@ -52,9 +52,13 @@ func TestMark(t *testing.T) {
 	if !ours || !cmp.Equal(got, m, cmp.AllowUnexported(mark{}, entry{})) {
 		t.Errorf("%q reads as %+v", m, got)
 	}
+	if got, want := reasonOf("disk is failing", entry{"r5-1", 5}), "lofamo:c[r5-1@5 #dd079466] disk is failing"; got != want { // as the documentation has it
+		t.Errorf("%q: want %q", got, want)
+	}
 	for _, reason := range []string{
 		"", "disk", "lofamo:c", "lofamo:c[r5-1@5", "lofamo:cc[r5-1@5]", "lofamo:c[r5-1]", "lofamo:c[]", "lofamo:c[@5]", "lofamo:c[r5-1@x]", "lofamo:c[r5-1@-1]",
-		"lofamo:c[r5-1@5]x", " lofamo:c[r5-1@5]", "lofamo:c[r5-1@5  r5-2@5]", "lofamo:c[r5-1@5 r5-1@6]", "see lofamo:c[r5-1@5]",
+		"lofamo:c[r5-1@5]", "lofamo:c[r5-1@5] x", "lofamo:c[r5-1@5 #] x", "lofamo:c[r5-1@5 #00000000] x",
+		"see " + reasonOf("x", entry{"r5-1", 5}), " " + reasonOf("x", entry{"r5-1", 5}), reasonOf("", entry{"", 5}), reasonOf(""), reasonOf("x", entry{"r5-1", 5}, entry{"r5-1", 6}),
 	} {
 		if m, ours := parseMark(reason, "c"); ours {
 			t.Errorf("%q is taken for ours: %+v", reason, m)
@@ -62,9 +66,51 @@ func TestMark(t *testing.T) {
 	}
 }
 
+// reasonOf is a reason of cluster c as we set it.
+func reasonOf(text string, entries ...entry) string { return mark{"c", entries, text}.String() }
+
+// TestMarkProves: a reason of ours that was changed in any place, or added to, is not ours any more, and is said to have been.
+func TestMarkProves(t *testing.T) {
+	for _, text := range []string{"disk is failing", ""} {
+		set := reasonOf(text, entry{"r5-1", 5}, entry{"r6-1", 6})
+		if _, ours := parseMark(set, "c"); !ours {
+			t.Errorf("%q is not ours", set)
+		}
+		changed := []string{set + " ", set + ".", set + "; keep it drained, fan", set + "\nkeep", set + " " + set, strings.Replace(set, "r6-1@6", "r7-1@6", 1), strings.Replace(set, " r6-1@6", "", 1)}
+		for i := range len(set) {
+			changed = append(changed, set[:i]+set[i+1:], set[:i]+"~"+set[i+1:], set[:i]+"~"+set[i:])
+		}
+		for _, reason := range changed {
+			if m, ours := parseMark(reason, "c"); ours {
+				t.Errorf("%q is taken for ours: %+v", reason, m)
+			}
+		}
+	}
+	if got := whose(reasonOf("x", entry{"r5-1", 5})+" y", "c"); !strings.Contains(got, "changed since") {
+		t.Error(got)
+	}
+	if got := whose("fan", "c"); got != "another" {
+		t.Error(got)
+	}
+}
+
+// TestReasonOfMoreLines: what somebody has written below our reason belongs to it.
+func TestReasonOfMoreLines(t *testing.T) {
+	set := reasonOf("x", entry{"r5-1", 5})
+	for _, reason := range []string{set + " [root@2026-01-02T03:04:05]\n          keep it", set + "\nkeep it [root@2026-01-02T03:04:05]", set + " [root@2026-01-02T03:04:05]\n   keep it = yes"} {
+		n, err := parseNode("n1", strings.NewReplacer("STATE", "IDLE+DRAIN", "Reason=fan [1] broken [root@2026-01-02T03:04:05]\n", "Reason="+reason+"\n   Comment=x\n").Replace(shown))
+		if err != nil || !strings.HasPrefix(n.reason, set+"\n") || !strings.Contains(n.reason, "keep it") || strings.Contains(n.reason, "Comment") {
+			t.Errorf("%q reads as %q, %v", reason, n.reason, err)
+		}
+		if _, ours := parseMark(n.reason, "c"); ours {
+			t.Errorf("%q is taken for ours", n.reason)
+		}
+	}
+}
+
 func TestTextOf(t *testing.T) {
 	for _, tc := range [][2]string{
-		{" a\n b\t\"c\" ", "a b c"}, {"ä\x00\x7f\xffb", "ä b"}, {strings.Repeat("ä", 300), strings.Repeat("ä", maxText/2)},
+		{" a\n b\t\"c\" ", "a b c"}, {"ä\x00\x7f\xffb", "ä b"}, {"the node's 'fan' '", "the node's 'fan"}, {strings.Repeat("ä", 300), strings.Repeat("ä", maxText/2)},
 		{"x" + strings.Repeat("ä", 300), "x" + strings.Repeat("ä", maxText/2-1)},
 	} {
 		if got := textOf(tc[0]); got != tc[1] {
@@ -111,16 +157,23 @@ func TestNamesOfMany(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(strings.Replace(shown, "STATE", "IDLE+DRAIN", 1))
 	f.Add("lofamo:c[r5-1@5] x")
+	f.Add(reasonOf("x", entry{"r5-1", 5}))
+	f.Add(reasonOf("", entry{"r5-1", 5}, entry{"r6-1", 6}))
 	f.Fuzz(func(t *testing.T, text string) {
 		if n, err := parseNode("n1", text); err == nil && n.state == "" {
 			t.Errorf("%q: %+v", text, n)
 		}
-		m, ours := parseMark(text, "c")
-		if !ours {
-			return
+		if m, ours := parseMark(text, "c"); ours && m.String() != text {
+			t.Errorf("%q reads as %+v", text, m)
 		}
-		if again, ok := parseMark(m.String(), "c"); !ok || !cmp.Equal(again, m, cmp.AllowUnexported(mark{}, entry{})) {
-			t.Errorf("%q reads as %+v, and that as %+v", text, m, again)
+		m := mark{"c", []entry{{"r5-1", 5}}, textOf(text)}
+		if got, ours := parseMark(m.String(), "c"); !ours || !cmp.Equal(got, m, cmp.AllowUnexported(mark{}, entry{})) {
+			t.Errorf("%q reads as %+v, %t", m, got, ours)
+		}
+		for _, more := range []string{" ", ".", "; keep it", "\n" + text, " " + m.String()} {
+			if got, ours := parseMark(m.String()+more, "c"); ours {
+				t.Errorf("%q is taken for ours: %+v", m.String()+more, got)
+			}
 		}
 	})
 }

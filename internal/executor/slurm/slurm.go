@@ -3,10 +3,10 @@
 // Slurm knows no fencing token, and no change on a condition. So every act looks at the node first and again after it, and what
 // drains a node is marked in the node's reason, where operators see it:
 //
-//	lofamo:CLUSTER[RESPONSE@TOKEN RESPONSE@TOKEN] text of the policy
+//	lofamo:CLUSTER[RESPONSE@TOKEN RESPONSE@TOKEN #CRC] text of the policy
 //
 // Only a node whose reason bears the mark of the response is given back, and only when no other response's mark is left. A node that is drained for
-// another reason is left as it is. Between the look and the act somebody else's change may come: docs/executor-process.md.
+// another reason, or whose reason somebody has changed or added to, which the CRC shows, is left as it is. Between the look and the act somebody else's change may come: docs/executor-process.md.
 package slurm
 
 import (
@@ -152,7 +152,7 @@ func (x *Executor) drain(ctx context.Context, j executor.Job, was node) executor
 		var ours bool
 		switch reason, ours = parseMark(was.reason, j.Cluster); {
 		case !ours:
-			return executor.Done("%s is drained already, for another reason, which stays: %q", was.name, was.reason)
+			return executor.Done("%s is drained already, the reason is %s, and stays: %q", was.name, whose(was.reason, j.Cluster), was.reason)
 		case reason.has(j.Response):
 			return executor.Done("%s is drained already by this response: %q", was.name, was.reason)
 		}
@@ -171,7 +171,9 @@ func (x *Executor) giveBack(ctx context.Context, j executor.Job, was node) execu
 	switch {
 	case !was.drained:
 		return executor.Done("%s is not drained", was.name)
-	case !ours || !reason.has(j.Response):
+	case !ours:
+		return executor.Done("%s is drained, the reason is %s, and stays so: %q", was.name, whose(was.reason, j.Cluster), was.reason)
+	case !reason.has(j.Response):
 		return executor.Done("%s is drained for a reason that is not this response's, and stays so: %q", was.name, was.reason)
 	}
 	reason.entries = slices.DeleteFunc(reason.entries, func(e entry) bool { return e.response == j.Response })

@@ -255,12 +255,20 @@ func TestDrainAndGiveBack(t *testing.T) {
 	x := c.executor(t)
 	c.idle(t, "n1")
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 1, false)), response.Succeeded, "IDLE+DRAIN")
-	c.want(t, "n1", "IDLE+DRAIN", "lofamo:c[r5-1@5] disk is failing")
+	c.want(t, "n1", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}))
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 2, false)), response.Succeeded, "already by this response")
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 3, true)), response.Succeeded, "IDLE")
 	c.want(t, "n1", "IDLE", "")
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 4, true)), response.Succeeded, "is not drained")
 	want(t, x.Do(t.Context(), job("nowhere", "r5-2", 1, false)), response.Unchanged, "not found")
+
+	// What scontrol would take for its own quotes does not come between us and our proof.
+	quoted := job("n1", "r5-3", 1, false)
+	quoted.Parameters = map[string]string{"reason": "'the \"disk\" is 'failing''"}
+	want(t, x.Do(t.Context(), quoted), response.Succeeded, "IDLE+DRAIN")
+	c.want(t, "n1", "IDLE+DRAIN", reasonOf("'the disk is 'failing", entry{"r5-3", 5}))
+	quoted.Undo = true
+	want(t, x.Do(t.Context(), quoted), response.Succeeded, "IDLE")
 }
 
 // TestTwoResponses: a node that two responses want drained is given back when neither does any more.
@@ -272,9 +280,9 @@ func TestTwoResponses(t *testing.T) {
 	second.Token = 6
 	want(t, x.Do(t.Context(), job("n2", "r5-1", 1, false)), response.Succeeded, "")
 	want(t, x.Do(t.Context(), second), response.Succeeded, "")
-	c.want(t, "n2", "IDLE+DRAIN", "lofamo:c[r5-1@5 r6-1@6] disk is failing")
+	c.want(t, "n2", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}, entry{"r6-1", 6}))
 	want(t, x.Do(t.Context(), job("n2", "r5-1", 2, true)), response.Succeeded, "")
-	c.want(t, "n2", "IDLE+DRAIN", "lofamo:c[r6-1@6] disk is failing")
+	c.want(t, "n2", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r6-1", 6}))
 	second.Undo = true
 	want(t, x.Do(t.Context(), second), response.Succeeded, "")
 	c.want(t, "n2", "IDLE", "")
@@ -287,7 +295,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	const theirs = "fan; see lofamo:c[r5-1@5] in the log"
 	c.idle(t, "n3")
 	c.operator(t, "NodeName=n3", "State=DRAIN", "Reason="+theirs)
-	want(t, x.Do(t.Context(), job("n3", "r5-1", 1, false)), response.Succeeded, "for another reason, which stays")
+	want(t, x.Do(t.Context(), job("n3", "r5-1", 1, false)), response.Succeeded, "the reason is another, and stays")
 	c.want(t, "n3", "IDLE+DRAIN", theirs)
 	want(t, x.Do(t.Context(), job("n3", "r5-1", 2, true)), response.Succeeded, "stays so")
 	c.want(t, "n3", "IDLE+DRAIN", theirs)
@@ -298,13 +306,28 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	want(t, x.Do(t.Context(), job("n4", "r5-1", 2, true)), response.Succeeded, "stays so")
 	c.want(t, "n4", "IDLE+DRAIN", "keep it, I am at it")
 
+	// Somebody has written something behind our reason, on its line and below it.
+	set := reasonOf("disk is failing", entry{"r5-1", 5})
+	for i, more := range []string{"; keep it, fan", "\nkeep it, fan"} {
+		name := fmt.Sprintf("n%d", 19+i)
+		c.idle(t, name)
+		want(t, x.Do(t.Context(), job(name, "r5-1", 1, false)), response.Succeeded, "")
+		c.operator(t, "NodeName="+name, "Reason="+set+more)
+		for attempt, undo := range map[int]bool{2: false, 3: true} {
+			want(t, x.Do(t.Context(), job(name, "r5-1", attempt, undo)), response.Succeeded, "the reason is ours, which somebody has changed since, and stays")
+		}
+		if n := c.node(t, name); !n.drained || !strings.HasPrefix(n.reason, set) || !strings.Contains(n.reason, "keep it, fan") {
+			t.Errorf("%s", n)
+		}
+	}
+
 	// Another LO|FA|MO cluster on the same Slurm.
 	c.idle(t, "n5")
 	other := job("n5", "r5-1", 1, false)
 	other.Cluster = "d"
 	want(t, x.Do(t.Context(), other), response.Succeeded, "")
 	want(t, x.Do(t.Context(), job("n5", "r5-1", 2, true)), response.Succeeded, "stays so")
-	c.want(t, "n5", "IDLE+DRAIN", "lofamo:d[r5-1@5] disk is failing")
+	c.want(t, "n5", "IDLE+DRAIN", mark{"d", []entry{{"r5-1", 5}}, "disk is failing"}.String())
 }
 
 // TestDownStaysDown: who is down is drained, with the reason before in the new one, and is down still when given back.
@@ -313,7 +336,7 @@ func TestDownStaysDown(t *testing.T) {
 	x := c.executor(t)
 	c.operator(t, "NodeName=n6", "State=DOWN", "Reason=power supply")
 	want(t, x.Do(t.Context(), job("n6", "r5-1", 1, false)), response.Succeeded, "")
-	c.want(t, "n6", "DOWN+DRAIN", "lofamo:c[r5-1@5] disk is failing (reason before: power supply)")
+	c.want(t, "n6", "DOWN+DRAIN", reasonOf("disk is failing (reason before: power supply)", entry{"r5-1", 5}))
 	want(t, x.Do(t.Context(), job("n6", "r5-1", 2, true)), response.Succeeded, "")
 	if n := c.node(t, "n6"); n.drained || !strings.HasPrefix(n.state, "DOWN") {
 		t.Errorf("%s", n)
@@ -405,7 +428,7 @@ func TestToken(t *testing.T) {
 	c.want(t, "n16", "IDLE", "")
 	want(t, x.Do(t.Context(), job("n16", "r5-1", 2, false)), response.Succeeded, "")
 	want(t, x.Do(ctx, job("n16", "r5-1", 3, true)), response.StaleToken, "token 6")
-	c.want(t, "n16", "IDLE+DRAIN", "lofamo:c[r5-1@5] disk is failing")
+	c.want(t, "n16", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}))
 }
 
 // TestNoController: where Slurm does not answer nothing is done.
@@ -437,5 +460,5 @@ func TestName(t *testing.T) {
 	c.idle(t, "n18")
 	x := newExecutor(t, Config{Scontrol: c.scontrol, Conf: c.conf, Nodes: map[fault.NodeID]string{"tile-0": "n18"}})
 	want(t, x.Do(t.Context(), job("tile-0", "r5-1", 1, false)), response.Succeeded, "n18")
-	c.want(t, "n18", "IDLE+DRAIN", "lofamo:c[r5-1@5] disk is failing")
+	c.want(t, "n18", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}))
 }

@@ -163,6 +163,10 @@ func (e *emulator) reset(w http.ResponseWriter, r *http.Request) {
 			_ = c.Close()
 		}
 		return
+	case e.late >= 300 && e.late < 400:
+		w.Header().Set("Location", system)
+		answer(w, e.late, nil)
+		return
 	case e.late != 0:
 		fail(w, e.late, "InternalError", "The request failed due to an internal service error.")
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/bougou/go-ipmi/pkg/client"
@@ -15,6 +16,20 @@ import (
 
 // packetTime is how long the answer to one packet is waited for.
 const packetTime = 2 * time.Second
+
+// refusals are the completion codes after which a command was not begun (IPMI 2.0, table 5-2). All others leave it open, that of a command in which
+// the time ran out as well as those that a maker has given a meaning of his own.
+var refusals = []types.CompletionCode{
+	types.CodeInvalidCommand, types.CodeInvalidCommandForLUN, types.CodeReservationCanceled, types.CodeRequestDataLengthInvalid, types.CodeParameterOutOfRange,
+	types.CodeRequestDataFieldInvalid, types.CodeIllegalCommand, types.CodeDestinationUnavailable, types.CodeInsufficientPrivilege, types.CodeNotSupported,
+	types.CodeSubFnDisabled,
+}
+
+// refusal says whether an error is a BMC's answer that it has not begun.
+func refusal(err error) bool {
+	var e *types.ResponseError
+	return errors.As(err, &e) && slices.Contains(refusals, e.CompletionCode())
+}
 
 // ipmi asks for a reset by one packet, which is never sent again: a BMC does not have to see that two are the same.
 func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
@@ -50,11 +65,10 @@ func (b BMC) ipmi(ctx context.Context, password string) executor.Result {
 		control = chassis.ChassisControlPowerCycle
 	}
 	if _, err := c.WithRetry(0).ChassisControl(ctx, control); err != nil {
-		var refused *types.ResponseError
-		if errors.As(err, &refused) {
+		if refusal(err) {
 			return executor.Unchanged("%s: %s", b.Address, plain(err))
 		}
-		return executor.NotKnown("%s: %s was sent once, without an answer: %s", b.Address, b.Reset, plain(err))
+		return executor.NotKnown("%s: %s was sent once, without a plain answer: %s", b.Address, b.Reset, plain(err))
 	}
 	power := map[bool]string{true: "On", false: "Off"}
 	now := "not said"

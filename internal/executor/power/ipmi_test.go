@@ -3,9 +3,11 @@ package power
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/bougou/go-ipmi/pkg/hal/mock"
 	"github.com/bougou/go-ipmi/pkg/server"
 	"github.com/bougou/go-ipmi/pkg/transport/udp"
+	"github.com/bougou/go-ipmi/pkg/types"
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -144,7 +147,7 @@ func TestIPMI(t *testing.T) {
 		t.Errorf("%d cycles, %d resets: want one each", cycles, resets)
 	}
 	i.answer(errors.New("broken"), nil)
-	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.Unchanged, "cc: 0x")
+	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.NotKnown, "cc: 0xff")
 	i.answer(nil, nil)
 	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
 	want(t, one(t, i.bmc()).Do(ctx, job(methodIPMI)), response.StaleToken, "token 6")
@@ -156,13 +159,36 @@ func TestIPMI(t *testing.T) {
 	}
 }
 
+// TestIPMIRefused: only a code that says in so many words that the reset was not begun leaves the node unchanged for certain.
+func TestIPMIRefused(t *testing.T) {
+	t.Parallel()
+	plainly := []types.CompletionCode{0xc1, 0xc2, 0xc5, 0xc7, 0xc9, 0xcc, 0xcd, 0xd3, 0xd4, 0xd5, 0xd6}
+	for code := range 256 {
+		cc := types.CompletionCode(code)
+		if got, want := refusal(fmt.Errorf("reset: %w", types.NewResponseError(cc, "x"))), slices.Contains(plainly, cc); got != want {
+			t.Errorf("%#02x: %t, want %t", code, got, want)
+		}
+	}
+	if refusal(errors.New("timeout")) {
+		t.Error("what is no answer is taken for a refusal")
+	}
+	i := newIPMI(t)
+	x := one(t, i.bmc())
+	for cc, o := range map[types.CompletionCode]response.Outcome{
+		0xd4: response.Unchanged, 0xd5: response.Unchanged, 0xc0: response.NotKnown, 0xc3: response.NotKnown, 0xce: response.NotKnown, 0x80: response.NotKnown, 0x01: response.NotKnown,
+	} {
+		i.answer(cc, nil)
+		want(t, x.Do(t.Context(), job(methodIPMI)), o, fmt.Sprintf("cc: %#02x", uint8(cc)))
+	}
+}
+
 // TestIPMIAnswerLost: a reset whose answer is lost is not known, and was asked for once.
 func TestIPMIAnswerLost(t *testing.T) {
 	t.Parallel()
 	i := newIPMI(t)
 	i.answer(nil, i.conn.lose)
 	began := time.Now()
-	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.NotKnown, "sent once, without an answer")
+	want(t, one(t, i.bmc()).Do(t.Context(), job(methodIPMI)), response.NotKnown, "sent once, without a plain answer")
 	if _, resets := i.counts(); resets != 1 {
 		t.Errorf("%d resets after %s", resets, time.Since(began))
 	}

@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"net/url"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -67,9 +70,28 @@ func (b BMC) filled() BMC {
 	return b
 }
 
-// place is what no two nodes may share.
-func (b BMC) place() string {
-	return b.Method + " " + strings.TrimSuffix(b.Address, "/") + " " + strings.TrimSuffix(b.System, "/")
+// place is what no two nodes may share, and the host that it is at, however they are written; no host if the address is none.
+func (b BMC) place() (place, host string) {
+	var port string
+	if u, err := url.Parse(b.Address); b.Method == methodRedfish && err == nil {
+		host, port = strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), strings.TrimLeft(u.Port(), "0")
+		if port == "" {
+			port = "443"
+		}
+		if ip, err := netip.ParseAddr(host); err == nil {
+			host = ip.Unmap().String()
+		}
+	} else if ap, err := netip.ParseAddrPort(b.Address); b.Method == methodIPMI && err == nil {
+		host, port = ap.Addr().Unmap().String(), strconv.Itoa(int(ap.Port()))
+	}
+	if host == "" {
+		return b.Method + " " + b.Address + " " + b.System, ""
+	}
+	place = b.Method + " " + net.JoinHostPort(host, port)
+	if b.System != "" {
+		place += " " + path.Clean(b.System)
+	}
+	return place, host
 }
 
 // Validate names every bad field. It looks at no file.
@@ -78,14 +100,26 @@ func (c Config) Validate() error {
 	if c.Enabled && len(c.Nodes) == 0 {
 		errs = append(errs, errors.New("nodes: given nothing: want those that may be reset"))
 	}
-	seen := map[string]fault.NodeID{}
+	seen := map[string]fault.NodeID{}                                              // by place
+	hosts := map[string]map[string]fault.NodeID{methodRedfish: {}, methodIPMI: {}} // of each method
 	for _, id := range slices.Sorted(maps.Keys(c.Nodes)) {
 		b := c.Nodes[id].filled()
 		errs = append(errs, b.validate(fmt.Sprintf("nodes.%s", id)))
-		if other, twice := seen[b.place()]; twice {
-			errs = append(errs, fmt.Errorf("nodes: %s and %s are reset at the same place, %s: want one node each", other, id, b.place()))
+		place, host := b.place()
+		if other, twice := seen[place]; twice {
+			errs = append(errs, fmt.Errorf("nodes: %s and %s are reset at the same place, %s: want one node each", other, id, place))
 		}
-		seen[b.place()] = id
+		seen[place] = id
+		if host == "" {
+			continue
+		}
+		// A host that is asked by both methods is one BMC, and what IPMI resets there is one of the systems that Redfish shows.
+		for method, at := range hosts {
+			if other, both := at[host]; both && method != b.Method {
+				errs = append(errs, fmt.Errorf("nodes: %s and %s are reset at the same place, %s, by %s and %s: want one node each", other, id, host, method, b.Method))
+			}
+		}
+		hosts[b.Method][host] = id
 	}
 	return errors.Join(errs...)
 }

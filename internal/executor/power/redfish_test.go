@@ -211,6 +211,41 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%v: want %s", err, field)
 		}
 	}
+	for addresses, same := range map[[2]string]bool{
+		{"https://bmc1", "https://BMC1."}: true, {"https://bmc1/", "https://bmc1:443"}: true, {"https://bmc1", "https://bmc1:0443/"}: true,
+		{"https://[FD00::1]", "https://[fd00:0::1]:443"}: true, {"https://[::ffff:10.0.0.1]", "https://10.0.0.1"}: true,
+		{"https://bmc1", "https://bmc1:8443"}: false, {"https://bmc1", "https://bmc2"}: false,
+		{"https://10.0.0.1", "10.0.0.1:623"}: true, {"https://10.0.0.1:8443", "10.0.0.1:623"}: true, {"https://[fd00::1]", "[FD00:0::1]:623"}: true,
+		{"https://10.0.0.1", "10.0.0.2:623"}: false, {"https://bmc1", "10.0.0.1:623"}: false,
+		{"10.0.0.1:623", "[::ffff:10.0.0.1]:623"}: true, {"10.0.0.1:623", "10.0.0.1:624"}: false,
+	} {
+		nodes := map[fault.NodeID]BMC{}
+		for i, address := range addresses {
+			b, ipmi := good()
+			if !strings.HasPrefix(address, "https:") {
+				b = ipmi
+			}
+			b.Address = address
+			nodes[fault.NodeID("ab"[i:i+1])] = b
+		}
+		for range 2 { // in both orders
+			nodes["a"], nodes["b"] = nodes["b"], nodes["a"]
+			err := Config{Enabled: true, Nodes: nodes}.Validate()
+			if same && (err == nil || !strings.Contains(err.Error(), "a and b are reset at the same place")) || !same && err != nil {
+				t.Errorf("%v: %v, same machine: %t", addresses, err, same)
+			}
+		}
+	}
+	a, _ = good()
+	b = a
+	b.System = "/redfish/v1/Systems/2"
+	if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err != nil {
+		t.Errorf("two systems of one BMC: %v", err)
+	}
+	b.System = "/redfish/v1//Systems/1/"
+	if err := (Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": a, "b": b}}).Validate(); err == nil {
+		t.Error("one system, written in two ways")
+	}
 	if _, err := New(Config{Enabled: true, Nodes: map[fault.NodeID]BMC{"a": {Method: "redfish", Address: "https://10.0.0.1", System: "/redfish/v1/Systems/1", Username: "root",
 		PasswordFile: "/nowhere/password", CAFile: "/nowhere/ca"}}}); err == nil || !strings.Contains(err.Error(), "password") || !strings.Contains(err.Error(), "caFile") {
 		t.Errorf("files that are not there: %v", err)

@@ -20,7 +20,8 @@ import (
 )
 
 // TestHalvesAreRealtimeThroughout: where SCHED_FIFO is permitted, every thread of both halves is of it
-// (a process of two classes can spin for ever), and none may run for ever without blocking.
+// (a process of two classes can spin for ever), they began with one thread of Go whatever the environment
+// asks for (of two, one can spin for the other), and none may run for ever without blocking.
 func TestHalvesAreRealtimeThroughout(t *testing.T) {
 	if err := mayBeRealtime(); errors.Is(err, unix.EPERM) {
 		t.Skip("SKIPPED: SCHED_FIFO is not permitted here")
@@ -28,6 +29,7 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 		t.Fatal(err)
 	}
 	logs := t.TempDir()
+	t.Setenv("GOMAXPROCS", "4")
 	d := startDaemon(t, node(t), "--log-dir", logs)
 	host, dnp := d.await("both halves run", func(host, dnp half) bool { return host.Running && dnp.Running })
 	for name, pid := range map[string]int{"host": host.PID, "dnp": dnp.PID} {
@@ -48,6 +50,10 @@ func TestHalvesAreRealtimeThroughout(t *testing.T) {
 			if err != nil || attr.Policy != unix.SCHED_FIFO {
 				t.Errorf("thread %d of the %s half: policy %+v, %v; want SCHED_FIFO", tid, name, attr, err)
 			}
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid)) // as it began
+		if err != nil || strings.Count("\x00"+string(env), "\x00GOMAXPROCS=") != 1 || !strings.Contains("\x00"+string(env), "\x00GOMAXPROCS=1\x00") {
+			t.Errorf("the %s half began with the environment %q, %v; want GOMAXPROCS=1", name, env, err)
 		}
 		var limit unix.Rlimit
 		if err := unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit); err != nil || limit.Max > 2_000_000 {

@@ -7,7 +7,9 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,17 +49,17 @@ func TuneProcess(s Scheduling, log *slog.Logger) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
-	// Two or more would wake one another's threads for every packet: measured, a third of the DNP
-	// half's cost. What blocks in the kernel gets a thread of its own regardless.
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1)
-	}
 	if s == SchedulingAuto {
 		err := beRealtime()
 		if err == nil {
 			return
 		}
 		log.Info("no real-time scheduling: a loaded machine may delay this half", "err", err)
+	}
+	// Two or more would wake one another's threads for every packet: measured, a third of the DNP
+	// half's cost. What blocks in the kernel gets a thread of its own regardless.
+	if os.Getenv(goThreads) == "" {
+		runtime.GOMAXPROCS(1)
 	}
 	if s == SchedulingAuto || s == SchedulingPrompt {
 		if err := setSlice(); err != nil {
@@ -75,11 +77,17 @@ const (
 	realtimeLimit = 1_000_000
 )
 
+// goThreads is the environment's variable for the number of threads that run Go at once.
+const goThreads = "GOMAXPROCS"
+
 // beRealtime puts the process under SCHED_FIFO, or returns why not. All threads must be of that class
 // from the first: in a process of two classes a real-time thread of the Go runtime was seen to spin for
 // ever for an ordinary one that it kept from running. So it sets the class of one thread and executes
-// the program anew on it; every thread then inherits the class. On success it returns only in the new
-// program, which finds itself so.
+// the program anew on it; every thread then inherits the class. Of one class, a second thread of Go must
+// not be there either, not even while packages initialise: the runtime's background sweeper was seen to
+// spin, and never to yield, for a sweeping thread that waited for the same core (runtime.bgsweep). So the
+// new program begins with one, whatever the environment asked for. On success beRealtime returns only in
+// the new program, which finds itself so; what the new program starts inherits no number of threads.
 func beRealtime() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -87,14 +95,19 @@ func beRealtime() error {
 	if err != nil {
 		return fmt.Errorf("get scheduling class: %w", err)
 	}
-	if attr.Policy == unix.SCHED_FIFO {
-		return nil
+	realtime := attr.Policy == unix.SCHED_FIFO // as who started it may have wished, too
+	if realtime && os.Getenv(goThreads) == "1" {
+		return os.Unsetenv(goThreads)
 	}
 	ordinary := *attr
-	if err := makeRealtime(0); err != nil {
-		return err
+	if !realtime {
+		if err := makeRealtime(0); err != nil {
+			return err
+		}
 	}
-	err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+	// Of two values of one name the first counts, so there must be one.
+	env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, goThreads+"=") })
+	err = syscall.Exec("/proc/self/exe", os.Args, append(env, goThreads+"=1"))
 	return errors.Join(fmt.Errorf("execute this program anew: %w", err), unix.SchedSetAttr(0, &ordinary, 0))
 }
 

@@ -128,9 +128,10 @@ const (
 	Crash                 // the process is killed (signal 9)
 	Panic                 // the process panics
 	Exit                  // the process exits with a failure
+	Stop                  // the process stands still (signal 19) until somebody has it go on (signal 18)
 )
 
-var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang", Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit"}
+var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang", Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit", Stop: "stop"}
 
 // String returns the action's name.
 func (a Action) String() string {
@@ -147,7 +148,7 @@ func ParseAction(s string) (Action, error) {
 			return Action(a), nil
 		}
 	}
-	return Pass, fmt.Errorf("action: given %q: want drop, corrupt, double, delay, hang, spin, crash, panic or exit", s)
+	return Pass, fmt.Errorf("action: given %q: want drop, corrupt, double, delay, hang, spin, crash, panic, exit or stop", s)
 }
 
 // Order is what is wanted of a point, as JSON: {"point":"link-send","action":"delay","delay_ms":20,"skip":3,"times":2}.

@@ -12,11 +12,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Enabled says whether this build has failpoints.
@@ -66,12 +69,42 @@ func Hit(p Point) Action {
 		panic("failpoint " + string(p))
 	case Exit:
 		os.Exit(3)
+	case Stop:
+		stop()
 	case Drop, Corrupt, Double:
 		return s.action
 	default:
 	}
 	return Pass
 }
+
+// stop has this process stand still. The signal goes to the calling thread, so that it is the point itself at which it stops.
+func stop() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+}
+
+// Stopped waits until a child of this process stands still, or has ended: then it returns false. It takes nothing from who waits for the
+// end of the child.
+func Stopped(pid int) (bool, error) {
+	for {
+		var now unix.Siginfo
+		err := unix.Waitid(unix.P_PID, pid, &now, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ECHILD): // somebody has heard of its end before
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("wait for process %d to stand still: %w", pid, err)
+		default:
+			return now.Code == cldStopped, nil
+		}
+	}
+}
+
+// cldStopped is CLD_STOPPED of the kernel's siginfo.
+const cldStopped = 5
 
 // take counts a hit and returns what is to be done.
 func take(p Point) standing {

@@ -3,13 +3,16 @@
 package failpoint
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -54,6 +57,36 @@ func TestDelay(t *testing.T) {
 	begin := time.Now()
 	if Hit(MailSend) != Pass || time.Since(begin) < 20*time.Millisecond {
 		t.Error("no delay")
+	}
+}
+
+// TestStop: a process stands still at the point, does nothing until it is told to go on, and goes on from there.
+func TestStop(t *testing.T) {
+	if os.Getenv("LOFAMO_FAILPOINT_CHILD") != "" {
+		arm(t, Order{Point: MailSend, Action: "stop"})
+		_, _ = os.Stdout.WriteString("before ")
+		Hit(MailSend)
+		_, _ = os.Stdout.WriteString("after ")
+		os.Exit(0)
+	}
+	c := exec.Command(os.Args[0], "-test.run=^TestStop$")
+	c.Env = append(os.Environ(), "LOFAMO_FAILPOINT_CHILD=1")
+	var said bytes.Buffer
+	c.Stdout = &said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if stopped, err := Stopped(c.Process.Pid); !stopped || err != nil {
+		t.Fatalf("stopped %t, %v", stopped, err)
+	}
+	if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if stopped, err := Stopped(c.Process.Pid); stopped || err != nil {
+		t.Fatalf("after it went on: stopped %t, %v", stopped, err)
+	}
+	if err := c.Wait(); err != nil || said.String() != "before after " {
+		t.Errorf("%q, %v", said.String(), err)
 	}
 }
 

@@ -38,16 +38,17 @@ type server struct {
 
 	mu      sync.Mutex
 	closing bool
-	runs    map[stepKey]*run // the newest attempt at a step that is under way
+	runs    map[stepKey]*run // the newest attempt at a step, while it or one before it is under way
 	going   sync.WaitGroup
 }
 
 // run is an attempt that is under way.
 type run struct {
 	attempt int
-	stop    context.CancelFunc
-	done    chan struct{} // closed when result is there
+	stop    context.CancelFunc // ends it, and what it waits for: who wants the newer one no more wants the older ones no more
+	done    chan struct{}      // closed when result is there
 	result  executor.Result
+	clear   chan struct{} // closed when it and all before it at the step have ended: it may end without having waited for them
 }
 
 func newServer(cluster string, executors map[response.Kind]executor.Executor, atOnce int, d *durable, logger *slog.Logger) *server {
@@ -129,18 +130,25 @@ func (s *server) start(job executor.Job, x executor.Executor) (*run, executor.Re
 	}
 	k := stepKey{job.Response, job.Step}
 	before := s.runs[k]
-	ctx, stop := context.WithTimeout(s.acts, job.Timeout)
-	r := &run{attempt: job.Attempt.Attempt, stop: stop, done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(s.acts, job.Timeout)
+	r := &run{attempt: job.Attempt.Attempt, stop: cancel, done: make(chan struct{}), clear: make(chan struct{})}
+	if before != nil {
+		r.stop = func() { cancel(); before.stop() }
+	}
 	s.runs[k] = r
 	s.going.Go(func() {
-		defer stop()
+		defer cancel()
 		r.result = s.carryOut(ctx, job, x, version, before)
+		close(r.done)
+		if before != nil {
+			<-before.clear
+		}
 		s.mu.Lock()
 		if s.runs[k] == r {
 			delete(s.runs, k)
 		}
 		s.mu.Unlock()
-		close(r.done)
+		close(r.clear)
 	})
 	return r, executor.Result{}, 0, nil
 }
@@ -173,9 +181,9 @@ func (s *server) carryOut(ctx context.Context, job executor.Job, x executor.Exec
 func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor, before *run) (result executor.Result) {
 	if before != nil {
 		select {
-		case <-before.done:
+		case <-before.clear:
 		case <-ctx.Done():
-			return executor.Unchanged("attempt %d at the same step has not ended: %s", before.attempt, ctx.Err())
+			return executor.Unchanged("attempt %d at the same step, or one before it, has not ended: %s", before.attempt, ctx.Err())
 		}
 	}
 	select {

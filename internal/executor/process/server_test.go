@@ -1,0 +1,111 @@
+package process
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// stubborn hangs as an act does that heeds no end: it says when it begins, and when it is told to end, and ends when let go.
+type stubborn struct {
+	begun, told chan int // attempts
+	let         chan struct{}
+}
+
+func (x *stubborn) Do(ctx context.Context, j executor.Job) executor.Result {
+	x.begun <- j.Attempt.Attempt
+	<-ctx.Done()
+	x.told <- j.Attempt.Attempt
+	<-x.let
+	return executor.NotKnown("it was ended")
+}
+
+// next waits for what comes next.
+func next[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s: nothing came", what)
+		panic("not reached")
+	}
+}
+
+// TestHanging: while one attempt hangs none at its step begins, also when those in between have given up waiting for it; and who wants
+// the newest no more, as its leader has the only one that can be named, ends the one that hangs.
+func TestHanging(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(dir, "c", false); err != nil {
+		t.Fatal(err)
+	}
+	d, _, err := open(dir, "c", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &stubborn{make(chan int, 8), make(chan int, 8), make(chan struct{})}
+	s := newServer("c", map[response.Kind]executor.Executor{response.Command: x}, 4, d, slog.New(slog.DiscardHandler))
+	attempt := func(n uint32) *lofamov1.ExecutorAttempt {
+		return &lofamov1.ExecutorAttempt{Response: "r", Attempt: n, Token: 5}
+	}
+	do := func(n uint32, timeout time.Duration) <-chan *lofamov1.ExecutorDoResponse {
+		got := make(chan *lofamov1.ExecutorDoResponse, 1)
+		go func() {
+			r, err := s.Do(t.Context(), &lofamov1.ExecutorDoRequest{
+				Attempt: attempt(n), IdempotencyKey: "r/0", Kind: string(response.Command), Cluster: "c", TimeoutMs: uint64(timeout.Milliseconds()),
+				Target: &lofamov1.ExecutorTarget{Node: "n1", Component: "host"},
+			})
+			if err != nil {
+				t.Errorf("attempt %d: %v", n, err)
+			}
+			got <- r
+		}()
+		return got
+	}
+	first := do(1, time.Hour)
+	if n := next(t, x.begun, "the first"); n != 1 {
+		t.Fatalf("attempt %d has begun", n)
+	}
+	for n := uint32(2); n < 5; n++ {
+		if r := next(t, do(n, 20*time.Millisecond), "one that waits"); r.GetOutcome() != lofamov1.ExecutorOutcome_UNCHANGED {
+			t.Errorf("attempt %d, while the first hangs: %v", n, r)
+		}
+	}
+	for _, begun := range []chan int{x.begun, x.told} {
+		select {
+		case n := <-begun:
+			t.Errorf("attempt %d acts, or was told to end, while the first hangs", n)
+		default:
+		}
+	}
+	if r, err := s.Settle(t.Context(), &lofamov1.ExecutorSettleRequest{Attempt: attempt(4), Stop: true}); err != nil || r.GetOutcome() != lofamov1.ExecutorOutcome_UNCHANGED {
+		t.Errorf("the fourth: %v, %v", r, err)
+	}
+	if n := next(t, x.told, "the end of the first"); n != 1 {
+		t.Errorf("attempt %d was told to end", n)
+	}
+	fifth := do(5, time.Hour)
+	close(x.let)
+	if n := next(t, x.begun, "the fifth"); n != 5 {
+		t.Errorf("attempt %d has begun, want the fifth", n)
+	}
+	if r := next(t, first, "the first"); r.GetOutcome() != lofamov1.ExecutorOutcome_NOT_KNOWN {
+		t.Errorf("the first: %v", r)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // ends what is under way
+	if err := s.close(ctx); err != nil {
+		t.Error(err)
+	}
+	next(t, fifth, "the fifth")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.runs) != 0 {
+		t.Errorf("%d attempts are held still", len(s.runs))
+	}
+}

@@ -72,11 +72,68 @@ func TestFile(t *testing.T) {
 			t.Errorf("%s, changed since: %+v", mode, r)
 		}
 	}
+	if err := os.Chmod(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(list); err != nil {
+		t.Error(err)
+	}
 	if _, err := New([]Command{{Name: "x", Path: path + "y"}}); err == nil {
 		t.Error("a program that is not there is taken")
 	}
 	if _, err := New([]Command{{Name: "x", Path: "/tmp"}}); err == nil {
 		t.Error("a directory is taken")
+	}
+}
+
+// TestWay: a program in whose place somebody else could put another is not run, wherever on the way to it that could be done.
+func TestWay(t *testing.T) {
+	root := t.TempDir()
+	in := func(elem ...string) string { return filepath.Join(append([]string{root}, elem...)...) }
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.MkdirAll(in("real", "sub"), 0o755))
+	must(os.MkdirAll(in("links"), 0o755))
+	must(os.WriteFile(in("real", "sub", "x"), []byte("#!/bin/sh\nexit 0\n"), 0o755))
+	must(os.Symlink("../real/sub", in("links", "relative")))
+	must(os.Symlink(in("links", "relative", "x"), in("links", "absolute")))
+	must(os.Symlink("loop", in("links", "loop")))
+	for _, path := range []string{in("real", "sub", "x"), in("links", "relative", "x"), in("links", "absolute")} {
+		x, err := New([]Command{{Name: "x", Path: path}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := x.Do(t.Context(), job(nil)); r.Outcome != response.Succeeded {
+			t.Errorf("%s: %+v", path, r)
+		}
+		for dir, counts := range map[string]bool{in("real", "sub"): true, in("real"): true, root: true, in("links"): strings.HasPrefix(path, in("links"))} {
+			for mode, bad := range map[os.FileMode]bool{0o775: true, 0o757: true, 0o777 | os.ModeSticky: false, 0o755: false} {
+				must(os.Chmod(dir, mode))
+				r := x.Do(t.Context(), job(nil))
+				if refused := r.Outcome == response.Unchanged && strings.Contains(r.Detail, "want a directory that neither"); refused != (bad && counts) {
+					t.Errorf("%s, %s has %s: %+v", path, dir, mode, r)
+				}
+			}
+			must(os.Chmod(dir, 0o755))
+		}
+	}
+	if os.Geteuid() == 0 { // nobody else may give files away
+		x, err := New([]Command{{Name: "x", Path: in("links", "absolute")}})
+		must(err)
+		for _, path := range []string{in("real", "sub", "x"), in("real"), in("links"), in("links", "absolute"), in("links", "relative")} {
+			must(os.Lchown(path, 65534, 0))
+			if r := x.Do(t.Context(), job(nil)); r.Outcome != response.Unchanged || !strings.Contains(r.Detail, "belongs to user 65534") {
+				t.Errorf("%s is another's: %+v", path, r)
+			}
+			must(os.Lchown(path, 0, 0))
+		}
+	}
+	if _, err := New([]Command{{Name: "x", Path: in("links", "loop")}}); err == nil || !strings.Contains(err.Error(), "symbolic links") {
+		t.Errorf("links without an end: %v", err)
 	}
 }
 

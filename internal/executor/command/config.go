@@ -5,13 +5,10 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/lofamo/lofamo/internal/executor"
 )
@@ -20,7 +17,8 @@ import (
 type Command struct {
 	// Name by which policies mean it: 1 to 63 letters, digits, '-', '_' and '.'. Required.
 	Name string `json:"name"`
-	// Path of the program, absolute. It must be a file that only root, or the user of the executor process, may write. Required.
+	// Path of the program, absolute. It must be a file that only root, or the user of the executor process, may write, and so must
+	// be every directory and link on the way to it. Required.
 	Path string `json:"path"`
 	// Args are its arguments. ${NAME} in one stands for a word about the attempt: node, component, group, state, cause, policy,
 	// response, step, attempt, token, key or cluster. At most 64. Default none.
@@ -165,25 +163,4 @@ func pattern(p string) (*regexp.Regexp, error) {
 		return nil, err
 	}
 	return regexp.Compile(`^(?:` + p + `)$`)
-}
-
-// checkFile refuses a program that somebody else could change.
-func (c Command) checkFile() error {
-	st, err := os.Stat(c.Path)
-	if err != nil {
-		return fmt.Errorf("command %s: %w", c.Name, err)
-	}
-	owner := -1
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		owner = int(sys.Uid)
-	}
-	switch {
-	case !st.Mode().IsRegular() || st.Mode()&0o111 == 0:
-		return fmt.Errorf("command %s: %s: given %s: want a file that may be executed", c.Name, c.Path, st.Mode())
-	case st.Mode()&(fs.FileMode(0o022)) != 0:
-		return fmt.Errorf("command %s: %s: given %s: want a file that neither group nor others may write", c.Name, c.Path, st.Mode())
-	case owner != 0 && owner != os.Geteuid():
-		return fmt.Errorf("command %s: %s: it belongs to user %d: want 0 or %d", c.Name, c.Path, owner, os.Geteuid())
-	}
-	return nil
 }

@@ -4728,9 +4728,12 @@ type ActOrder struct {
 	TimeoutMs  uint32          `protobuf:"varint,10,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // from the beginning of the act to its end, 1 to 86,400,000
 	ReplyTo    string          `protobuf:"bytes,11,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`        // ip:port of the supervisor's report socket
 	// Which ledger it is for, as ActStatus.ledger: a copy of an old order does nothing to one that has begun anew. 0 with ask alone.
-	Ledger        uint64 `protobuf:"varint,12,opt,name=ledger,proto3" json:"ledger,omitempty"`
-	Ask           bool   `protobuf:"varint,13,opt,name=ask,proto3" json:"ask,omitempty"`      // nothing is to be begun: the agent only says what became of this attempt, and what it may be ordered to do
-	Target        string `protobuf:"bytes,14,opt,name=target,proto3" json:"target,omitempty"` // what the response is about, for jobs and programs: "n1-0-0/memory"; at most 96 bytes
+	Ledger uint64 `protobuf:"varint,12,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Ask    bool   `protobuf:"varint,13,opt,name=ask,proto3" json:"ask,omitempty"`      // nothing is to be begun: the agent only says what became of this attempt, and what it may be ordered to do
+	Target string `protobuf:"bytes,14,opt,name=target,proto3" json:"target,omitempty"` // what the response is about, for jobs and programs: "n1-0-0/memory"; at most 96 bytes
+	// ActStatus.fresh of the newest status of this attempt: an order of an answer that is too old is begun by nobody, so that one that was held up on its way
+	// does nothing. 0: with ask, or of a supervisor of an earlier version, or to an agent of one; then it never becomes too old.
+	Fresh         uint64 `protobuf:"fixed64,15,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4863,6 +4866,13 @@ func (x *ActOrder) GetTarget() string {
 	return ""
 }
 
+func (x *ActOrder) GetFresh() uint64 {
+	if x != nil {
+		return x.Fresh
+	}
+	return 0
+}
+
 // ActParameter is one of an act.
 type ActParameter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4928,9 +4938,11 @@ type ActStatus struct {
 	State    ActState               `protobuf:"varint,7,opt,name=state,proto3,enum=lofamo.v1.ActState" json:"state,omitempty"` // what became of that attempt
 	Detail   string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`                        // for people: at most 120 bytes of UTF-8 without control characters
 	// The name of the ledger: random, not 0, another one when it has begun anew. 0: there is none, for nobody allows any act or no recovery daemon runs here.
-	Ledger        uint64   `protobuf:"varint,9,opt,name=ledger,proto3" json:"ledger,omitempty"`
-	Token         uint64   `protobuf:"varint,10,opt,name=token,proto3" json:"token,omitempty"`    // the highest that the ledger has seen; 0: none
-	Allowed       []string `protobuf:"bytes,11,rep,name=allowed,proto3" json:"allowed,omitempty"` // kinds that the agent's configuration allows, ascending, at most 8; to an order that only asks
+	Ledger  uint64   `protobuf:"varint,9,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Token   uint64   `protobuf:"varint,10,opt,name=token,proto3" json:"token,omitempty"`    // the highest that the ledger has seen; 0: none
+	Allowed []string `protobuf:"bytes,11,rep,name=allowed,proto3" json:"allowed,omitempty"` // kinds that the agent's configuration allows, ascending, at most 8; to an order that only asks
+	// When the agent answered: milliseconds of its machine's clock since boot, plus a number that is another one with each boot. 0: of an earlier version.
+	Fresh         uint64 `protobuf:"fixed64,12,opt,name=fresh,proto3" json:"fresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5040,6 +5052,13 @@ func (x *ActStatus) GetAllowed() []string {
 		return x.Allowed
 	}
 	return nil
+}
+
+func (x *ActStatus) GetFresh() uint64 {
+	if x != nil {
+		return x.Fresh
+	}
+	return 0
 }
 
 var File_lofamo_v1_wire_proto protoreflect.FileDescriptor
@@ -5410,7 +5429,7 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\"3\n" +
 	"\tTorusMask\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
-	"\x04mask\x18\x02 \x01(\rR\x04mask\"\xf5\x02\n" +
+	"\x04mask\x18\x02 \x01(\rR\x04mask\"\x8b\x03\n" +
 	"\bActOrder\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1a\n" +
@@ -5429,10 +5448,11 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\breply_to\x18\v \x01(\tR\areplyTo\x12\x16\n" +
 	"\x06ledger\x18\f \x01(\x04R\x06ledger\x12\x10\n" +
 	"\x03ask\x18\r \x01(\bR\x03ask\x12\x16\n" +
-	"\x06target\x18\x0e \x01(\tR\x06target\"8\n" +
+	"\x06target\x18\x0e \x01(\tR\x06target\x12\x14\n" +
+	"\x05fresh\x18\x0f \x01(\x06R\x05fresh\"8\n" +
 	"\fActParameter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\xaf\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xc5\x02\n" +
 	"\tActStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12#\n" +
 	"\x04half\x18\x02 \x01(\x0e2\x0f.lofamo.v1.HalfR\x04half\x12\x14\n" +
@@ -5445,7 +5465,8 @@ const file_lofamo_v1_wire_proto_rawDesc = "" +
 	"\x06ledger\x18\t \x01(\x04R\x06ledger\x12\x14\n" +
 	"\x05token\x18\n" +
 	" \x01(\x04R\x05token\x12\x18\n" +
-	"\aallowed\x18\v \x03(\tR\aallowed*\xa0\x01\n" +
+	"\aallowed\x18\v \x03(\tR\aallowed\x12\x14\n" +
+	"\x05fresh\x18\f \x01(\x06R\x05fresh*\xa0\x01\n" +
 	"\bChecksum\x12\x11\n" +
 	"\rCHECKSUM_NONE\x10\x00\x12\x13\n" +
 	"\x0fCHECKSUM_CRC32C\x10\x01\x12\x12\n" +

@@ -17,8 +17,8 @@ import (
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/agent/acts/ask"
 	"github.com/lofamo/lofamo/internal/agent/dnpcore"
-	"github.com/lofamo/lofamo/internal/agent/durable"
 	"github.com/lofamo/lofamo/internal/agent/hostcore"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // acting passes on orders to act, which a half has verified, to whoever makes acts on this node, beside the half and without its mutex: that one writes to

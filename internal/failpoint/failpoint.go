@@ -39,11 +39,19 @@ const (
 	DaemonStarted   Point = "daemon-started"   // a new one was started
 )
 
+// The points of a small file that is replaced: of an executor process' ledger, and of what halves and daemons keep, where they come by
+// them beside their own points.
+const (
+	FileWritten Point = "file-written" // the new file is on the disk beside the old one
+	FileRenamed Point = "file-renamed" // it has the old one's name, and the directory is not on the disk
+)
+
+// FilePoints lists the points of a file that is replaced.
+func FilePoints() []Point { return []Point{FileWritten, FileRenamed} }
+
 // The points of an executor process, in the order of an attempt.
 const (
 	ExecutorAdmitted Point = "executor-admitted" // the attempt is admitted, and nothing of it is written
-	ExecutorWritten  Point = "executor-written"  // the new ledger is on the disk beside the old one
-	ExecutorRenamed  Point = "executor-renamed"  // it has the old one's name, and the directory is not on the disk
 	ExecutorIntended Point = "executor-intended" // the intent is durable, and nothing is done
 	ExecutorFenced   Point = "executor-fenced"   // the token was looked at for the last time, and nothing is done
 	ExecutorActed    Point = "executor-acted"    // it is done, and its end is not durable
@@ -52,7 +60,7 @@ const (
 
 // ExecutorPoints lists the points of an executor process.
 func ExecutorPoints() []Point {
-	return []Point{ExecutorAdmitted, ExecutorWritten, ExecutorRenamed, ExecutorIntended, ExecutorFenced, ExecutorActed, ExecutorEnded}
+	return []Point{ExecutorAdmitted, ExecutorIntended, ExecutorFenced, ExecutorActed, ExecutorEnded}
 }
 
 // The points of an executor that calls servers of other people, webhooks and Alertmanagers, in the order of an attempt.

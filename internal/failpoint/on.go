@@ -149,7 +149,7 @@ func Arm(o Order) error {
 		return err
 	}
 	halves, daemon := Points()
-	if all := slices.Concat(halves, daemon, ExecutorPoints(), ActPoints(), KubernetesPoints(), CallPoints(), ResponderPoints()); !slices.Contains(all, o.Point) {
+	if all := slices.Concat(halves, daemon, ExecutorPoints(), FilePoints(), ActPoints(), KubernetesPoints(), CallPoints(), ResponderPoints()); !slices.Contains(all, o.Point) {
 		return fmt.Errorf("point: given %q: want one of %v", o.Point, all)
 	}
 	armed.mu.Lock()

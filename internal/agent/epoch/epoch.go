@@ -18,7 +18,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
-	"github.com/lofamo/lofamo/internal/agent/durable"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // maxFirst bounds what is drawn. It is small beside servicenet.MaxEpochJump, so that supervisors who have

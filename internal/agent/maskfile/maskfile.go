@@ -10,7 +10,7 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/torus/chanmask"
 
-	"github.com/lofamo/lofamo/internal/agent/durable"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // Name is the file's name in the state directory.

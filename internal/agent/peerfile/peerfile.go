@@ -7,8 +7,8 @@ package peerfile
 import (
 	"fmt"
 
-	"github.com/lofamo/lofamo/internal/agent/durable"
 	"github.com/lofamo/lofamo/internal/agent/peers"
+	"github.com/lofamo/lofamo/internal/durable"
 )
 
 // Name is the file's name in the state directory.

@@ -3,7 +3,6 @@ package process
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lofamo/lofamo/internal/failpoint"
+	disk "github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -64,7 +63,7 @@ func Init(dir, cluster string, forget bool) (was string, err error) {
 	if err != nil {
 		return was, err
 	}
-	return was, replace(path, b)
+	return was, disk.Whole(path, b)
 }
 
 // open reads the ledger of a directory and holds it alone. What was under way when the process ended before is ended there: interrupted
@@ -110,42 +109,15 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-func readLedger(path string) (l *ledger, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+func readLedger(path string) (*ledger, error) {
+	b, err := disk.Read(path, maxLedger)
 	if err != nil {
-		return nil, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxLedger+1))
-	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
 	if len(b) > maxLedger {
 		return nil, fmt.Errorf("it has more than %d bytes", maxLedger)
 	}
 	return decodeLedger(b)
-}
-
-// replace puts b into the file of that name, whole, and on the disk when it returns.
-func replace(path string, b []byte) error {
-	tmp := path + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	failpoint.Hit(failpoint.ExecutorWritten)
-	if err := os.Rename(tmp, path); err != nil {
-		return err
-	}
-	failpoint.Hit(failpoint.ExecutorRenamed)
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // change changes the ledger in memory, as f says whether it did, and returns the version that is to be committed before anything rests
@@ -175,7 +147,7 @@ func (d *durable) commit(v uint64) error {
 	at := d.version
 	d.mu.Unlock()
 	if err == nil {
-		err = replace(filepath.Join(d.dir, ledgerFile), b)
+		err = disk.Whole(filepath.Join(d.dir, ledgerFile), b)
 	}
 	if err != nil {
 		// Nobody knows what a disk has that has failed to sync: a writing that succeeds later proves nothing.

@@ -88,13 +88,13 @@ func TestKilledAtEveryStep(t *testing.T) {
 		outcome response.Outcome // as the caller hears it when the process is back
 	}{
 		{failpoint.ExecutorAdmitted, 0, false, response.Unchanged},
-		{failpoint.ExecutorWritten, 1, false, response.Unchanged},
-		{failpoint.ExecutorRenamed, 1, false, response.NotKnown},
+		{failpoint.FileWritten, 1, false, response.Unchanged},
+		{failpoint.FileRenamed, 1, false, response.NotKnown},
 		{failpoint.ExecutorIntended, 0, false, response.NotKnown},
 		{failpoint.ExecutorFenced, 0, false, response.NotKnown},
 		{failpoint.ExecutorActed, 0, true, response.NotKnown},
-		{failpoint.ExecutorWritten, 2, true, response.NotKnown},
-		{failpoint.ExecutorRenamed, 2, true, response.Succeeded},
+		{failpoint.FileWritten, 2, true, response.NotKnown},
+		{failpoint.FileRenamed, 2, true, response.Succeeded},
 		{failpoint.ExecutorEnded, 0, true, response.Succeeded},
 	} {
 		t.Run(fmt.Sprintf("%s-%d", tc.point, tc.skip), func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestKilledAtItsStart(t *testing.T) {
 	b.await(t, 5)
 	got := doAside(t, b.Supervisor(t, b.Config.Listen), job(5, "r", 1))
 	c.gone(t)
-	for _, p := range []failpoint.Point{failpoint.ExecutorWritten, failpoint.ExecutorRenamed} {
+	for _, p := range []failpoint.Point{failpoint.FileWritten, failpoint.FileRenamed} {
 		b.spawn(t, failpoint.Order{Point: p, Action: failpoint.Crash.String()}).gone(t)
 	}
 	b.spawn(t)

@@ -24,9 +24,9 @@ import (
 	"github.com/lofamo/lofamo/pkg/fault"
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
-	"github.com/lofamo/lofamo/internal/agent/durable"
 	"github.com/lofamo/lofamo/internal/agent/keeper"
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/durable"
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 

@@ -1,5 +1,5 @@
 // Package durable replaces small files so that what is in them is there, whole, whatever happens after: the boot epochs, the
-// channel mask and the peers of a node.
+// channel mask, the peers and the acts of a node, the ledger of an executor process.
 //
 // It knows nothing of what is in them, and finds nothing damaged: who reads checks.
 package durable
@@ -12,13 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
-// Replace puts data into the file of that name: first into another one beside it, which takes its name once it is on disk. A link in
-// the way of that is not followed. On a full disk there is no room for a new file, and the old one is overwritten in
+// Replace does as Whole does. On a full disk, where there is no room for a new file, the old one is overwritten in
 // place: what a crash then garbles is for the reader to find.
 func Replace(path string, data []byte) error {
-	err := replace(path, data)
+	err := Whole(path, data)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if oerr := overwrite(path, data); oerr != nil {
 			return errors.Join(err, oerr)
@@ -55,7 +56,10 @@ func Load[T any](path, what string, most int, none T, decode func([]byte) (T, er
 	return s, nil
 }
 
-func replace(path string, data []byte) error {
+// Whole puts data into the file of that name: first into another one beside it, which takes its name once it is on disk. A link in
+// the way of that is not followed. The file is the old one or the new one at every moment, whatever fails; which, is not known
+// after an error.
+func Whole(path string, data []byte) error {
 	tmp := path + ".new"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -65,9 +69,11 @@ func replace(path string, data []byte) error {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
+	failpoint.Hit(failpoint.FileWritten)
 	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.FileRenamed)
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return err

@@ -330,6 +330,13 @@ func (f *Fleet) ClientOf(replica int) (*client.Client, error) {
 	return client.New(client.Config{Targets: []string{f.configs[replica].GRPC}, TLS: conf, TryTimeout: 30 * time.Second})
 }
 
+// Etcd is where the store of one replica is asked, and how: as a supervisor.
+func (f *Fleet) Etcd(replica int) (url string, conf *tls.Config, err error) {
+	c := f.configs[replica]
+	conf, err = pki.ClientTLS(c.TLS.Cert, c.TLS.Key, c.TLS.CA, pki.AllowRoles(pki.RoleSupervisor))
+	return c.Etcd.ClientURL, conf, err
+}
+
 // leads waits for a leader.
 func (f *Fleet) leads(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)

@@ -166,6 +166,14 @@ func (n *Node) Changes(count int) (*Batch, error) {
 	return n.seal(reports, count)
 }
 
+// State signs what the node says when one of its own components turns into a state.
+func (n *Node) State(c fault.Component, s fault.State) (*Batch, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	o := n.say(fault.Observation{Component: c, State: s, Kind: fault.KindSelf})
+	return n.seal([]fault.Report{n.report(false, []fault.Observation{o})}, 1)
+}
+
 // Accuse signs what the node says when its links to others have fallen silent.
 func (n *Node) Accuse(silent time.Duration, dead func(rank int) bool) (*Batch, error) {
 	n.mu.Lock()

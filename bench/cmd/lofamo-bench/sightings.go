@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// sightings tell who waits for something when a watcher had it first.
+type sightings struct {
+	mu   sync.Mutex
+	wait map[string]chan time.Time
+	err  error // with which the watcher has ended
+}
+
+func newSightings() *sightings { return &sightings{wait: map[string]chan time.Time{}} }
+
+// of waits from now on for what the watcher sees.
+func (s *sightings) of(what string) func(context.Context) (time.Time, error) {
+	seen := make(chan time.Time, 1)
+	s.mu.Lock()
+	s.wait[what] = seen
+	s.mu.Unlock()
+	return func(ctx context.Context) (time.Time, error) {
+		select {
+		case at := <-seen:
+			return at, nil
+		case <-ctx.Done():
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return time.Time{}, fmt.Errorf("%s: not seen: %w (watcher: %v)", what, ctx.Err(), s.err)
+		}
+	}
+}
+
+// ofAll waits for several, and returns when each was seen.
+func (s *sightings) ofAll(what []string) func(context.Context) ([]time.Time, error) {
+	var each []func(context.Context) (time.Time, error)
+	for _, w := range what {
+		each = append(each, s.of(w))
+	}
+	return func(ctx context.Context) (out []time.Time, err error) {
+		for _, wait := range each {
+			at, err := wait(ctx)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, at)
+		}
+		return out, nil
+	}
+}
+
+// saw is the watcher's word.
+func (s *sightings) saw(what string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.wait[what]; c != nil {
+		c <- at
+		delete(s.wait, what)
+	}
+}
+
+// ended notes why the watcher sees nothing more.
+func (s *sightings) ended(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}

@@ -144,6 +144,7 @@ func sections() []named {
 		{"eureka", eurekas},
 		{"diagnose", diagnoses},
 		{"kubernetes", kubernetesActs},
+		{"policies", policies},
 	}
 }
 

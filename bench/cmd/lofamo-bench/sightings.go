@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -29,7 +30,7 @@ func (s *sightings) of(what string) func(context.Context) (time.Time, error) {
 		case <-ctx.Done():
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return time.Time{}, fmt.Errorf("%s: not seen: %w (watcher: %v)", what, ctx.Err(), s.err)
+			return time.Time{}, fmt.Errorf("%s: not seen: %w", what, errors.Join(ctx.Err(), s.err))
 		}
 	}
 }

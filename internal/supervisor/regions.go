@@ -20,6 +20,7 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/replica"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/upstream"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -29,6 +30,7 @@ import (
 func (s *Supervisor) term() interface {
 	Leading() bool
 	Committing() time.Duration
+	Committed() (view.Map, bool)
 } {
 	if s.parent != nil {
 		return s.parent

@@ -170,7 +170,9 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		}
 	}
 	s.metrics = metrics.New(s.registry)
+	s.metrics.Promise(s.promised())
 	s.alarms.gauge = s.metrics.Alarm
+	s.alarms.set(nil)
 	return s, nil
 }
 
@@ -402,16 +404,7 @@ func (s *Supervisor) manage() *api.Manage {
 
 // serveHTTP starts metrics and health.
 func (s *Supervisor) serveHTTP() {
-	s.countSockets()
-	s.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: "lofamo", Subsystem: "supervisor", Name: "quorum_age_seconds",
-		Help: "Since this replica last had the word of a quorum; -1: never since it started.",
-	}, func() float64 {
-		if age := s.ready.quorumAge(); age >= 0 {
-			return age.Seconds()
-		}
-		return -1
-	}))
+	s.observe()
 	srv := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16}
 	served := make(chan struct{})
 	go func() {
@@ -425,19 +418,4 @@ func (s *Supervisor) serveHTTP() {
 		<-served
 		return err
 	})
-}
-
-// countSockets tells of what arrives at the report addresses and never reaches the intake.
-func (s *Supervisor) countSockets() {
-	counter := func(name, help string, of func(direct.Stats) uint64) {
-		s.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "lofamo", Subsystem: "supervisor", Name: name, Help: help}, func() float64 {
-			var n uint64
-			for _, socket := range s.sockets {
-				n += of(socket.Stats())
-			}
-			return float64(n)
-		}))
-	}
-	counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", func(st direct.Stats) uint64 { return st.Oversized })
-	counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", func(st direct.Stats) uint64 { return st.Dropped })
 }

@@ -67,13 +67,7 @@ func (e *Engine) newTerm(ctx context.Context, fence store.Fence) (_ *term, err e
 	if err := t.restoreAbove(snap); err != nil {
 		return nil, err
 	}
-	m := t.committed.Map(snap.Revision)
-	t.published = newPublished(m)
-	states := make(map[fault.NodeID]fault.State, m.Len())
-	for rank := range m.Len() {
-		states[m.ID(rank)] = m.State(rank)
-	}
-	e.cfg.Metrics.Nodes(states)
+	t.published = newPublished(t.committed.Map(snap.Revision))
 	e.cfg.Metrics.Revision.Set(float64(snap.Revision))
 	t.step(now, awareness.Tick{}) // for the first wake-up
 	return t, nil

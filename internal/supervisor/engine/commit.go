@@ -152,7 +152,6 @@ func (t *term) finish(r result) {
 		if t.touched[st.ID]--; t.touched[st.ID] == 0 {
 			delete(t.touched, st.ID)
 		}
-		m.Node(st.ID, t.committed.State(st.ID), st.State)
 		t.committed.Set(view.Entry{Status: st, Revision: r.revision})
 	}
 	now := time.Now()
@@ -171,7 +170,7 @@ func (t *term) finish(r result) {
 		}
 		m.Changes.WithLabelValues(c.To.String()).Inc()
 		if c.Latency >= 0 && c.To != fault.Normal && c.Cause > fault.CauseNone {
-			m.Awareness.WithLabelValues(c.Cause.String()).Observe((c.Latency + now.Sub(c.at)).Seconds())
+			m.Aware(c.Cause, c.To, c.SingleWitness, c.Latency+now.Sub(c.at))
 		}
 	}
 	t.published.publish(t.committed.Map(r.revision))

@@ -96,6 +96,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	}
 	e.seen.open()
 	e.cfg.Metrics.Leader.Set(1)
+	e.cfg.Metrics.Terms.Inc()
 	expiring, expire := context.WithCancel(ctx)
 	expired := make(chan struct{})
 	e.term.Store(t)
@@ -111,7 +112,6 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 		<-expired
 		e.seen.close()
 		e.cfg.Metrics.Leader.Set(0)
-		e.cfg.Metrics.Nodes(nil)
 	}()
 	for {
 		err := t.run(ctx)

@@ -32,6 +32,18 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 	}
 }
 
+// Committed returns the newest map of the term that is running as far as this replica knows, without asking a quorum; false: none is. It
+// never blocks: metrics read it.
+func (e *Engine) Committed() (view.Map, bool) {
+	t := e.term.Load()
+	if t == nil {
+		return view.Map{}, false
+	}
+	t.published.mu.Lock()
+	defer t.published.mu.Unlock()
+	return t.published.now, true
+}
+
 // newest returns the map of this term.
 func (t *term) newest(ctx context.Context) (view.Map, error) {
 	if !confirms {

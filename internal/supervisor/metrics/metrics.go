@@ -1,5 +1,4 @@
-// Package metrics is what a supervisor tells Prometheus about itself and the cluster. What is not
-// normal is told node by node, the rest as counts: a large cluster must not cost a large server.
+// Package metrics is what a supervisor tells Prometheus about itself and its work; what it tells of the fault map is in package mapmetrics.
 package metrics
 
 import (
@@ -43,16 +42,18 @@ type Metrics struct {
 	// CommitRetries counts attempts that the store did not take: no quorum, no space, no answer.
 	CommitRetries prometheus.Counter
 	BatchOps      prometheus.Histogram
-	Awareness     *prometheus.HistogramVec // cause
-	Changes       *prometheus.CounterVec   // to
-	Recoveries    *prometheus.CounterVec   // half, outcome
+	awareness     *prometheus.HistogramVec // cause
+	late          *prometheus.CounterVec   // cause
+	bound         *prometheus.GaugeVec     // cause
+	promised      map[fault.Cause][2]time.Duration
+	Changes       *prometheus.CounterVec // to
+	Recoveries    *prometheus.CounterVec // half, outcome
 
-	Alarm      *prometheus.GaugeVec // alarm
-	Depth      *prometheus.GaugeVec // queue
-	Leader     prometheus.Gauge
-	Revision   prometheus.Gauge
-	NodeCounts *prometheus.GaugeVec // state
-	NodeState  *prometheus.GaugeVec // node, state: those that are not normal
+	Alarm    *prometheus.GaugeVec // alarm
+	Depth    *prometheus.GaugeVec // queue
+	Leader   prometheus.Gauge
+	Terms    prometheus.Counter
+	Revision prometheus.Gauge
 	// RegionCut and RegionHeard are those of a parent's leader.
 	RegionCut   *prometheus.GaugeVec // region
 	RegionHeard *prometheus.GaugeVec // region
@@ -103,18 +104,19 @@ func New(reg prometheus.Registerer) *Metrics {
 			latencies).WithLabelValues().(prometheus.Histogram),
 		BatchOps: histogram("commit_operations", "Operations in one commit.",
 			prometheus.ExponentialBuckets(1, 4, 8)).WithLabelValues().(prometheus.Histogram),
-		Awareness: histogram("awareness_latency_seconds",
+		awareness: histogram("awareness_latency_seconds",
 			"Fault to commit in the fault map, by the ages that observers and hops gave.", latencies, "cause"),
+		late:    counter("awareness_late_total", "Committed failures of halves and nodes that took longer than the bound that the periods promise.", "cause"),
+		bound:   gauge("awareness_bound_seconds", "The bound that the periods promise, with enough living witnesses.", "cause"),
 		Changes: counter("changes_total", "Committed changes of the fault map, by the new state.", "to"),
 		Recoveries: counter("recoveries_total",
 			"Restarts of halves by their daemons of which events were committed (outcome serving), and halves given up (outcome given-up).", "half", "outcome"),
 
 		Alarm:       gauge("alarm", "1 while this replica has something to complain of: store full, store corrupt, store slow, no quorum, region cut off.", "alarm"),
 		Depth:       gauge("queue_depth", "Entries in a queue.", "queue"),
+		Terms:       counter("leader_terms_total", "Terms that this replica began to lead.").WithLabelValues(),
 		Leader:      gauge("leader", "1 while this replica leads.").WithLabelValues(),
 		Revision:    gauge("store_revision", "Revision of the last commit of this replica as leader.").WithLabelValues(),
-		NodeCounts:  gauge("nodes", "Nodes by state, as committed; only the leader tells.", "state"),
-		NodeState:   gauge("node_state", "1 for the state of each node that is not normal; only the leader tells.", "node", "state"),
 		RegionCut:   gauge("region_cut_off", "1 while nothing is heard of a region, and its nodes are shown as UNKNOWN; only the leader of a parent tells.", "region"),
 		RegionHeard: gauge("region_heard_timestamp_seconds", "When a region was heard last, in seconds since 1970; only the leader of a parent tells, of those that it has heard.", "region"),
 		Maintenance: gauge("maintenance_nodes", "Nodes under maintenance.").WithLabelValues(),
@@ -227,7 +229,7 @@ func (m *Metrics) preset() {
 		m.Acks.WithLabelValues(s)
 	}
 	for c := fault.CauseNone + 1; c <= fault.CauseNode; c++ {
-		m.Awareness.WithLabelValues(c.String())
+		m.awareness.WithLabelValues(c.String())
 	}
 	for s := fault.Unknown; s.Valid(); s++ {
 		m.Changes.WithLabelValues(s.String())
@@ -239,21 +241,27 @@ func (m *Metrics) preset() {
 	}
 }
 
-// Nodes tells the state of every node; a replica that does not lead tells none (nil).
-func (m *Metrics) Nodes(states map[fault.NodeID]fault.State) {
-	m.NodeState.Reset()
-	m.NodeCounts.Reset()
-	if states == nil {
-		return
+// Promise says within what time failures of each cause are to be committed: with enough living witnesses, and with fewer. It is called once,
+// before the replica works.
+func (m *Metrics) Promise(bounds map[fault.Cause][2]time.Duration) {
+	m.promised = bounds
+	for c, b := range bounds {
+		m.bound.WithLabelValues(c.String()).Set(b[0].Seconds())
+		m.late.WithLabelValues(c.String())
 	}
-	for s := fault.Unknown; s.Valid(); s++ {
-		m.NodeCounts.WithLabelValues(s.String())
+}
+
+// Aware tells that a change to a state has been committed some time after its fault. Failures have bounds; what is only SICK or UNKNOWN
+// has none.
+func (m *Metrics) Aware(c fault.Cause, to fault.State, singleWitness bool, took time.Duration) {
+	m.awareness.WithLabelValues(c.String()).Observe(took.Seconds())
+	bounds, ok := m.promised[c]
+	within := bounds[0]
+	if singleWitness {
+		within = bounds[1]
 	}
-	for id, s := range states {
-		m.NodeCounts.WithLabelValues(s.String()).Inc()
-		if s != fault.Normal {
-			m.NodeState.WithLabelValues(string(id), s.String()).Set(1)
-		}
+	if ok && to == fault.Failed && took > within {
+		m.late.WithLabelValues(c.String()).Inc()
 	}
 }
 
@@ -273,17 +281,4 @@ func (m *Metrics) Region(name string, cut bool, heard time.Time) {
 func (m *Metrics) NoRegions() {
 	m.RegionCut.Reset()
 	m.RegionHeard.Reset()
-}
-
-// Node tells that a node's state changed.
-func (m *Metrics) Node(id fault.NodeID, from, to fault.State) {
-	if from == to {
-		return
-	}
-	m.NodeCounts.WithLabelValues(from.String()).Dec()
-	m.NodeCounts.WithLabelValues(to.String()).Inc()
-	m.NodeState.DeleteLabelValues(string(id), from.String())
-	if to != fault.Normal {
-		m.NodeState.WithLabelValues(string(id), to.String()).Set(1)
-	}
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/lofamo/lofamo/pkg/fault"
 )
 
 // series returns what the registry holds of some metrics, one line a series.
@@ -52,21 +50,9 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-func TestNodesThatAreNotNormal(t *testing.T) {
+func TestPreset(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := New(reg)
-	m.Nodes(map[fault.NodeID]fault.State{"a": fault.Normal, "b": fault.Unknown})
-	m.Node("a", fault.Normal, fault.Failed)
-	m.Node("b", fault.Unknown, fault.Normal)
-	m.Node("b", fault.Normal, fault.Normal)
-	want := []string{"lofamo_node_state a FAILED 1", "lofamo_nodes FAILED 1", "lofamo_nodes NORMAL 1", "lofamo_nodes SICK 0", "lofamo_nodes UNKNOWN 0"}
-	if got := series(t, reg, "lofamo_node_state", "lofamo_nodes"); !slices.Equal(got, want) {
-		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-	m.Nodes(nil)
-	if got := series(t, reg, "lofamo_node_state", "lofamo_nodes"); len(got) != 0 {
-		t.Errorf("a replica that does not lead tells %v", got)
-	}
+	New(reg)
 	if got := series(t, reg, "lofamo_reports_total"); len(got) != 3 {
 		t.Errorf("before the first report: %v", got)
 	}

@@ -124,6 +124,7 @@ func (e *Engine) Lead(ctx context.Context, fence store.Fence) error {
 	}
 	e.term.Store(t)
 	e.cfg.Metrics.Leader.Set(1)
+	e.cfg.Metrics.Terms.Inc()
 	defer func() {
 		e.term.Store(nil)
 		close(t.done)
@@ -175,6 +176,17 @@ func (e *Engine) Map(ctx context.Context) (view.Map, error) {
 			return view.Map{}, ctx.Err()
 		}
 	}
+}
+
+// Committed returns the newest map of the term that is running as far as this replica knows, without asking a quorum; false: none is. It
+// never blocks: metrics read it.
+func (e *Engine) Committed() (view.Map, bool) {
+	t := e.term.Load()
+	if t == nil {
+		return view.Map{}, false
+	}
+	m := t.published.Load().m
+	return m, m.Len() > 0 // a term that has just begun has none yet
 }
 
 // Detail returns nodes with what only this leader knows: of a region that is cut off since when it was not heard.

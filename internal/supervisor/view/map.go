@@ -170,6 +170,18 @@ func (m Map) All() iter.Seq2[int, Entry] {
 	}
 }
 
+// Faulty gives the components of the node of a rank that are SICK or FAILED, links last. It is far cheaper than At.
+func (m Map) Faulty(rank int) iter.Seq2[fault.Component, fault.State] {
+	return func(yield func(fault.Component, fault.State) bool) {
+		p := m.packed(rank)
+		for i := range p.components[:] {
+			if s := p.components[i].state; faulty(s) && !yield(fault.Component(i), s) {
+				return
+			}
+		}
+	}
+}
+
 // NotNormal gives the ranks of the nodes that Counts.NotNormal counts. Where all is well it looks at one
 // number a chunk.
 func (m Map) NotNormal() iter.Seq[int] {

@@ -1,0 +1,51 @@
+package supervisor
+
+import (
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/observed"
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/servicenet/direct"
+)
+
+// observe registers what is computed when somebody looks.
+func (s *Supervisor) observe() {
+	s.registry.MustRegister(observed.Collectors(observed.Replica{
+		Map:    func() (view.Map, bool) { return s.term().Committed() },
+		Leader: s.leader,
+		QuorumAge: func() float64 {
+			if age := s.ready.quorumAge(); age >= 0 {
+				return age.Seconds()
+			}
+			return -1
+		},
+		Replicas:  s.replicasUp,
+		Oversized: func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Oversized }) },
+		Dropped:   func() uint64 { return s.socketSum(func(st direct.Stats) uint64 { return st.Dropped }) },
+	})...)
+}
+
+// socketSum adds up what arrives at the report addresses and never reaches the intake.
+func (s *Supervisor) socketSum(of func(direct.Stats) uint64) (n uint64) {
+	for _, socket := range s.sockets {
+		n += of(socket.Stats())
+	}
+	return n
+}
+
+// replicasUp says of each replica whether this one reaches it; of itself that it does.
+func (s *Supervisor) replicasUp() map[string]bool {
+	out := make(map[string]bool)
+	for _, r := range s.replicas.all() {
+		out[r.GetId()] = r.GetId() == s.cfg.ID || s.peers.State(r.GetId()) == lofamov1.State_NORMAL
+	}
+	return out
+}
+
+// promised are the bounds of awareness that the periods give, without and with a single witness.
+func (s *Supervisor) promised() map[fault.Cause][2]time.Duration {
+	half, node, single := s.periods.HalfBound(), s.periods.NodeBound(), s.periods.SingleBound()
+	return map[fault.Cause][2]time.Duration{fault.CauseHost: {half, half}, fault.CauseDNP: {half, half}, fault.CauseNode: {node, single}}
+}

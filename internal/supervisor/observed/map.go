@@ -1,0 +1,267 @@
+// Package observed tells Prometheus what a supervisor need not count, because it can be looked at: the fault map, as the leader has committed
+// it, and how the replica stands among the others. Of the map there are counts of everything, and by name what is not normal. A large
+// cluster must not cost a large server, so each family has a bound, and what was left out is counted.
+//
+// It computes when it is scraped, from the immutable map that readers get too: where nobody scrapes nothing is paid, and nothing is ever
+// paid by what detects, decides or commits.
+package observed
+
+import (
+	"iter"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// The bounds, in series. With all of them reached a leader tells some 6,000 series of its map, however many nodes there are.
+const (
+	// InfoNodes is up to how many nodes a cluster may have for each node, and each link, to be described for dashboards (1 and 3 series a
+	// node). In a larger one only those nodes are that are named as not normal, and no links.
+	InfoNodes = 1000
+	// MaxNodes bounds the nodes that are named as not normal: FAILED ones first, then SICK, then UNKNOWN.
+	MaxNodes = 1000
+	// MaxComponents bounds the components that are named, other than links: FAILED ones first, then SICK.
+	MaxComponents = 1000
+	// MaxLinks bounds the link ends that are named: FAILED ones first, then SICK. A dead node has up to twelve, its own and its neighbours'.
+	MaxLinks = 2000
+)
+
+// tile is the width of a node in the drawing of map_x and map_y, in its units; half of it is its height.
+const tile = 100
+
+// rackLabel is the label of a node that becomes the label rack of lofamo_node_info; empty where the topology gives none.
+const rackLabel = "rack"
+
+// Collector tells the map of a leader.
+type Collector struct {
+	get func() (view.Map, bool)
+
+	nodes, links, components                  *prometheus.Desc
+	nodeState, componentState, linkState      *prometheus.Desc
+	nodeInfo, linkInfo, leftOut, size, groups *prometheus.Desc
+}
+
+// NewCollector returns a collector of the map that get returns; false stands for none, on a replica that does not lead. Get must not block.
+func NewCollector(get func() (view.Map, bool)) *Collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("lofamo_"+name, help+" Only the leader tells.", labels, nil)
+	}
+	return &Collector{
+		get:            get,
+		nodes:          desc("nodes", "Nodes by state, as committed.", "state"),
+		links:          desc("links", "Link ends by state, as committed: a link has two.", "state"),
+		components:     desc("components", "Components of nodes that are SICK or FAILED, by kind; links are in lofamo_links.", "component", "state"),
+		nodeState:      desc("node_state", "1 for the state of each node that is not NORMAL.", "node", "state"),
+		componentState: desc("component_state", "1 for the state of each component that is SICK or FAILED, links apart.", "node", "component", "state"),
+		linkState:      desc("link_state", "1 for the state of each link end that is SICK or FAILED, in its node's view.", "node", "dir", "peer", "state"),
+		nodeInfo: desc("node_info", "A node's place in the torus, its rack, and where a drawing has it: planes of constant z one above the other, y growing downwards; "+
+			"in a cluster of more than 1000 nodes of those alone that lofamo_node_state names.", "node", "x", "y", "z", "rack", "map_x", "map_y"),
+		linkInfo: desc("link_info", "A link, told once, from the node in whose positive direction it is; none in a cluster of more than 1000 nodes.", "node", "dir", "peer"),
+		leftOut:  desc("map_series_left_out", "Series that a metric would have more if it had no bound, by the metric's name.", "metric"),
+		size:     desc("torus_size", "Size of the torus in a dimension, in nodes.", "dim"),
+		groups:   desc("group_faults", "Group faults that stand."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.nodes, c.links, c.components, c.nodeState, c.componentState, c.linkState, c.nodeInfo, c.linkInfo, c.leftOut, c.size, c.groups,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	m, ok := c.get()
+	if !ok {
+		return
+	}
+	s := scrape{Collector: c, m: m, ch: ch}
+	s.counts()
+	s.namedNodes()
+	s.namedComponents()
+	s.namedLinks()
+	s.describedLinks()
+}
+
+// scrape is one telling of one map.
+type scrape struct {
+	*Collector
+	m  view.Map
+	ch chan<- prometheus.Metric
+}
+
+func (s *scrape) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// bad are the states of what is named among components and links, the worst first.
+var bad = [...]fault.State{fault.Failed, fault.Sick}
+
+func (s *scrape) counts() {
+	counts := s.m.Counts()
+	for st := fault.Unknown; st.Valid(); st++ {
+		s.gauge(s.nodes, float64(counts.Nodes[st]), st.String())
+		s.gauge(s.links, float64(counts.Links[st]), st.String())
+	}
+	dims := s.m.Dims()
+	for i, n := range []int{dims.X, dims.Y, dims.Z} {
+		s.gauge(s.size, float64(n), string("xyz"[i]))
+	}
+	s.gauge(s.groups, float64(len(s.m.Groups)))
+	var of [fault.NumComponents][int(fault.Failed) + 1]int
+	for _, b := range s.faulty() {
+		of[b.component][b.state]++
+	}
+	for _, c := range fault.Components() {
+		if _, link := c.LinkDirection(); link || c == fault.ComponentNode {
+			continue
+		}
+		for _, st := range bad {
+			s.gauge(s.components, float64(of[c][st]), c.String(), st.String())
+		}
+	}
+}
+
+// part is a component that is SICK or FAILED.
+type part struct {
+	component fault.Component
+	state     fault.State
+}
+
+// faulty gives all of them, with the ranks of their nodes.
+func (s *scrape) faulty() iter.Seq2[int, part] {
+	return func(yield func(int, part) bool) {
+		for rank := range s.m.NotNormal() {
+			for c, st := range s.m.Faulty(rank) {
+				if !yield(rank, part{c, st}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// namedNodes tells of those that are not normal, and describes them; in a small cluster all are described.
+func (s *scrape) namedNodes() {
+	small := s.m.Len() <= InfoNodes
+	counts, told, out := s.m.Counts(), 0, 0
+	for _, st := range []fault.State{fault.Failed, fault.Sick, fault.Unknown} {
+		if told == MaxNodes {
+			out += counts.Nodes[st]
+			continue
+		}
+		for rank := range s.m.In(st) {
+			if told == MaxNodes {
+				out++
+				continue
+			}
+			told++
+			s.gauge(s.nodeState, 1, string(s.m.ID(rank)), st.String())
+			if !small {
+				s.describe(rank)
+			}
+		}
+	}
+	s.gauge(s.leftOut, float64(out), "lofamo_node_state")
+	left := s.m.Len() - told
+	if small {
+		left = 0
+		for rank := range s.m.Len() {
+			s.describe(rank)
+		}
+	}
+	s.gauge(s.leftOut, float64(left), "lofamo_node_info")
+}
+
+func (s *scrape) describe(rank int) {
+	id, at, rack := s.m.ID(rank), s.m.Coord(rank), ""
+	if t := s.m.Topology(); t != nil {
+		if n, ok := t.Node(id); ok {
+			rack = n.Labels[rackLabel]
+		}
+	}
+	x, y := Place(s.m.Dims(), at)
+	s.gauge(s.nodeInfo, 1, string(id), strconv.Itoa(at.X), strconv.Itoa(at.Y), strconv.Itoa(at.Z), rack, strconv.Itoa(x), strconv.Itoa(y))
+}
+
+// Place is where a drawing has the node of a place: each plane of constant z drawn isometrically, one above the other so that none hides
+// another. X grows to the right and y downwards, as in browsers; a tile is 100 wide. No two places are drawn at the same point.
+func Place(dims grid.Dims, at grid.Coord) (x, y int) {
+	const half, quarter = tile / 2, tile / 4
+	plane := (dims.X+dims.Y)*quarter + half
+	return (at.X - at.Y) * half, (at.X+at.Y)*quarter + (dims.Z-1-at.Z)*plane
+}
+
+func (s *scrape) namedComponents() {
+	s.named(s.componentState, "lofamo_component_state", MaxComponents, func(rank int, p part) ([]string, bool) {
+		_, link := p.component.LinkDirection()
+		return []string{string(s.m.ID(rank)), p.component.String()}, !link
+	})
+}
+
+func (s *scrape) namedLinks() {
+	s.named(s.linkState, "lofamo_link_state", MaxLinks, func(rank int, p part) ([]string, bool) {
+		dir, link := p.component.LinkDirection()
+		if !link {
+			return nil, false
+		}
+		return []string{string(s.m.ID(rank)), dir.String(), s.peer(rank, dir)}, true
+	})
+}
+
+// peer is the node at the other end of a link; empty: none that is known.
+func (s *scrape) peer(rank int, dir grid.Direction) string {
+	at, ok := s.m.Dims().Neighbour(s.m.Coord(rank), dir)
+	if !ok {
+		return ""
+	}
+	return string(s.m.IDAt(at))
+}
+
+// named tells of faulty parts with the labels that of gives, the worst first, and of how many were left out.
+func (s *scrape) named(d *prometheus.Desc, name string, limit int, of func(int, part) ([]string, bool)) {
+	told, out := 0, 0
+	for _, st := range bad {
+		for rank, p := range s.faulty() {
+			if p.state != st {
+				continue
+			}
+			labels, ok := of(rank, p)
+			switch {
+			case !ok:
+			case told == limit:
+				out++
+			default:
+				told++
+				s.gauge(d, 1, append(labels, st.String())...)
+			}
+		}
+	}
+	s.gauge(s.leftOut, float64(out), name)
+}
+
+// describedLinks tells of all links, or of none: a drawing with some of them would be wrong.
+func (s *scrape) describedLinks() {
+	left := 0
+	for _, dir := range s.m.Dims().Links() {
+		switch {
+		case !dir.Positive():
+		case s.m.Len() > InfoNodes:
+			left += s.m.Len()
+		default:
+			for rank := range s.m.Len() {
+				if peer := s.peer(rank, dir); peer != "" {
+					s.gauge(s.linkInfo, 1, string(s.m.ID(rank)), dir.String(), peer)
+				}
+			}
+		}
+	}
+	s.gauge(s.leftOut, float64(left), "lofamo_link_info")
+}

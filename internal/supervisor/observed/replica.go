@@ -1,0 +1,72 @@
+package observed
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lofamo/lofamo/internal/supervisor/view"
+	"github.com/lofamo/lofamo/internal/version"
+)
+
+// Replica is what is looked at. None of the functions may block.
+type Replica struct {
+	// Map is that of a leader; false on others.
+	Map func() (view.Map, bool)
+	// Leader is who leads as far as this replica knows; empty: nobody.
+	Leader func() string
+	// QuorumAge is for how many seconds this replica has been without the word of a quorum; -1: it has had none since it started.
+	QuorumAge func() float64
+	// Replicas says of each configured replica whether this one reaches it.
+	Replicas func() map[string]bool
+	// Oversized and Dropped count the datagrams at the report addresses that were longer than any message, and those that the kernel dropped.
+	Oversized, Dropped func() uint64
+}
+
+// Collectors are all that tell of a replica.
+func Collectors(r Replica) []prometheus.Collector {
+	counter := func(name, help string, of func() uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "lofamo", Subsystem: "supervisor", Name: name, Help: help}, func() float64 { return float64(of()) })
+	}
+	gauge := func(name, help string, of func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "lofamo", Name: name, Help: help}, of)
+	}
+	build := version.Get()
+	return []prometheus.Collector{
+		NewCollector(r.Map),
+		replicas{prometheus.NewDesc("lofamo_replica_up", "1 for each configured replica that this one reaches; for itself always.", []string{"replica"}, nil), r.Replicas},
+		gauge("leader_known", "1 while this replica knows who leads; without a quorum it may know wrongly.", func() float64 {
+			if r.Leader() == "" {
+				return 0
+			}
+			return 1
+		}),
+		gauge("supervisor_quorum_age_seconds", "Since this replica last had the word of a quorum; -1: never since it started.", r.QuorumAge),
+		counter("oversized_total", "Datagrams at the report addresses that were longer than any message.", r.Oversized),
+		counter("kernel_dropped_total", "Datagrams at the report addresses that the kernel dropped because this replica was too slow.", r.Dropped),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "lofamo", Name: "build_info", Help: "Always 1, with the build of this supervisor.",
+			ConstLabels: prometheus.Labels{"version": build.Version, "goversion": runtime.Version()},
+		}, func() float64 { return 1 }),
+	}
+}
+
+// replicas tells which are reached.
+type replicas struct {
+	desc *prometheus.Desc
+	get  func() map[string]bool
+}
+
+// Describe implements prometheus.Collector.
+func (c replicas) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c replicas) Collect(ch chan<- prometheus.Metric) {
+	for id, up := range c.get() {
+		v := 0.0
+		if up {
+			v = 1
+		}
+		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, v, id)
+	}
+}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,8 +28,8 @@ import (
 type client struct {
 	api     rest.Interface
 	http    *http.Client
-	all     *rate.Limiter // of all requests but those for events
-	events  *rate.Limiter // of those: they hold up nothing that takes effect
+	all     *pace         // of all requests but those for events
+	events  *pace         // of those: they hold up nothing that takes effect
 	timeout time.Duration // of one request
 }
 
@@ -79,18 +78,29 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
-	limit := func() *rate.Limiter { return rate.NewLimiter(rate.Limit(cfg.QPS), cfg.Burst) }
-	return &client{api: api, http: h, all: limit(), events: limit(), timeout: time.Duration(cfg.RequestTimeout)}, nil
+	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst), timeout: time.Duration(cfg.RequestTimeout)}, nil
 }
 
 // errNotSent is the end of a request that has not left this process.
 var errNotSent = errors.New("not sent")
 
-// do sends one request once the limiter lets it, and reads the answer into what is given.
-func (c *client) do(ctx context.Context, limit *rate.Limiter, r *rest.Request, into runtime.Object) error {
-	if err := limit.Wait(ctx); err != nil {
+// do sends one request once the pace lets it.
+func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
+	if err := p.Wait(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
 	}
+	return c.send(ctx, r, nil)
+}
+
+// read does the same, after all that is not read, and reads the answer into what is given.
+func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtime.Object) error {
+	if err := p.waitToRead(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errNotSent, err)
+	}
+	return c.send(ctx, r, into)
+}
+
+func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object) error {
 	one, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	res := r.MaxRetries(0).Do(one)
@@ -106,15 +116,15 @@ func (c *client) do(ctx context.Context, limit *rate.Limiter, r *rest.Request, i
 	return err
 }
 
-func (c *client) node(ctx context.Context, limit *rate.Limiter, name string) (*corev1.Node, error) {
+func (c *client) node(ctx context.Context, p *pace, name string) (*corev1.Node, error) {
 	n := &corev1.Node{}
-	return n, c.do(ctx, limit, c.api.Get().Resource("nodes").Name(name), n)
+	return n, c.read(ctx, p, c.api.Get().Resource("nodes").Name(name), n)
 }
 
 // labelled are the nodes with a label of that value, at most two of them.
-func (c *client) labelled(ctx context.Context, limit *rate.Limiter, key, value string) ([]corev1.Node, error) {
+func (c *client) labelled(ctx context.Context, p *pace, key, value string) ([]corev1.Node, error) {
 	l := &corev1.NodeList{}
-	err := c.do(ctx, limit, c.api.Get().Resource("nodes").Param("labelSelector", key+"="+value).Param("limit", "2"), l)
+	err := c.read(ctx, p, c.api.Get().Resource("nodes").Param("labelSelector", key+"="+value).Param("limit", "2"), l)
 	return l.Items, err
 }
 
@@ -132,13 +142,13 @@ func (c *client) write(ctx context.Context, name string, w *nodeplan.Write) erro
 	if w.Status {
 		r = r.SubResource("status")
 	}
-	return c.do(ctx, c.all, r.Body(w.Body), nil)
+	return c.do(ctx, c.all, r.Body(w.Body))
 }
 
 // pods on a node.
 func (c *client) pods(ctx context.Context, node string) ([]corev1.Pod, error) {
 	l := &corev1.PodList{}
-	err := c.do(ctx, c.all, c.api.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), l)
+	err := c.read(ctx, c.all, c.api.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node), l)
 	return l.Items, err
 }
 
@@ -152,7 +162,7 @@ func (c *client) evict(ctx context.Context, p *corev1.Pod, grace *int64) error {
 	if err != nil {
 		return fmt.Errorf("eviction of %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	return c.do(ctx, c.all, c.api.Post().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("eviction").Body(b), nil)
+	return c.do(ctx, c.all, c.api.Post().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("eviction").Body(b))
 }
 
 func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {
@@ -160,7 +170,7 @@ func (c *client) createEvent(ctx context.Context, e *corev1.Event) error {
 	if err != nil {
 		return fmt.Errorf("event %s: %w", e.Name, err)
 	}
-	return c.do(ctx, c.events, c.api.Post().Namespace(e.Namespace).Resource("events").Body(b), nil)
+	return c.do(ctx, c.events, c.api.Post().Namespace(e.Namespace).Resource("events").Body(b))
 }
 
 // notDone says whether the request that failed so has certainly changed nothing, now or later.

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -191,15 +190,15 @@ func wait(ctx context.Context, d time.Duration) bool {
 var errNoNode = errors.New("no such node in Kubernetes")
 
 // find reads the node that ours is in Kubernetes, from the API server, as it is now.
-func (e *Executor) find(ctx context.Context, limit *rate.Limiter, id fault.NodeID) (*corev1.Node, error) {
+func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	if e.cfg.NodeLabel != "" {
-		return e.findLabelled(ctx, limit, id)
+		return e.findLabelled(ctx, p, id)
 	}
 	name := e.cfg.NameOf(id)
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return nil, fmt.Errorf("node %s would be %q: %w: its names are of a-z, 0-9, '-' and '.'", id, name, errNoNode)
 	}
-	n, err := e.c.node(ctx, limit, name)
+	n, err := e.c.node(ctx, p, name)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("node %s, as %s: %w", id, name, errNoNode)
 	}
@@ -207,10 +206,10 @@ func (e *Executor) find(ctx context.Context, limit *rate.Limiter, id fault.NodeI
 }
 
 // findLabelled looks for the node with the label. Where it was the last time it is looked for first: one object instead of all.
-func (e *Executor) findLabelled(ctx context.Context, limit *rate.Limiter, id fault.NodeID) (*corev1.Node, error) {
+func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
 	if name, ok := e.names.Load(id); ok {
-		n, err := e.c.node(ctx, limit, name.(string))
+		n, err := e.c.node(ctx, p, name.(string))
 		switch {
 		case err == nil && n.Labels[key] == string(id):
 			return n, nil
@@ -219,7 +218,7 @@ func (e *Executor) findLabelled(ctx context.Context, limit *rate.Limiter, id fau
 		}
 		e.names.Delete(id)
 	}
-	list, err := e.c.labelled(ctx, limit, key, string(id))
+	list, err := e.c.labelled(ctx, p, key, string(id))
 	switch {
 	case err != nil:
 		return nil, err

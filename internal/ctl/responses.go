@@ -375,12 +375,13 @@ func (a *app) settleCommand() *cobra.Command {
 	var happened, not bool
 	cmd := a.wordCommand("settle ID --happened|--not-happened --reason REASON", "Say what became of a step of unknown outcome",
 		`A step such as a reset, whose outcome got lost and which cannot be looked at, waits for the node's next boot or for
-somebody who knows. Say that it has happened only when you have seen that: what follows relies on it.`,
+somebody who knows. Say that it has happened only when you have seen that: what follows relies on it.
+Of a step that could not be put back, --happened says that it was put back by hand: what was done before it follows.`,
 		exactly("ID (such as r7-12)"), true, a.withOperator, func(ctx context.Context, s session, id, reason string) (*lofamov1.Response, error) {
 			resp, err := s.SettleResponse(ctx, &lofamov1.SettleResponseRequest{Id: id, Happened: happened, Reason: reason})
 			return resp.GetResponse(), err
 		})
-	cmd.Flags().BoolVar(&happened, "happened", false, "the step has had its effect")
+	cmd.Flags().BoolVar(&happened, "happened", false, "the step has had its effect, or was put back by hand")
 	cmd.Flags().BoolVar(&not, "not-happened", false, "it has not, and will not")
 	say := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

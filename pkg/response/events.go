@@ -108,7 +108,7 @@ const (
 	Deny
 	Cancel
 	Retry
-	SettleHappened // of a step of unknown outcome: it has happened
+	SettleHappened // of a step of unknown outcome: it has happened; of one that could not be put back: it is put back
 	SettleNot      // it has not
 	CloseBreaker   // of no response
 )

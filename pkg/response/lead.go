@@ -195,7 +195,10 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 		r.State, r.Reason, r.Detail = Expired, ReasonDenied, "by "+ev.Subject
 		return Denies, nil
 	case Cancel:
-		if r.Cancelled || r.State == Undone || r.State == Expired {
+		switch {
+		case r.undoFailed():
+			return 0, fmt.Errorf("%s could not be put back: want retry, or settle as happened once it has been put back by hand", r.Steps[r.Step].Name)
+		case r.Cancelled || r.State == Undone || r.State == Expired:
 			return 0, fmt.Errorf("it has ended: want one that has not")
 		}
 		r.Cancelled = true
@@ -206,8 +209,11 @@ func (e *Engine) ask(r *Response, ev Asked) (Act, error) {
 	case Retry:
 		return e.retry(r)
 	case SettleHappened, SettleNot:
-		if !e.unsettled(r) || r.State == Running {
-			return 0, fmt.Errorf("want one that waits for the outcome of a step")
+		switch {
+		case r.undoFailed() && ev.Verb == SettleNot:
+			return 0, fmt.Errorf("%s could not be put back: want retry, or settle as happened once it has been put back by hand", r.Steps[r.Step].Name)
+		case !r.undoFailed() && (!e.unsettled(r) || r.State == Running):
+			return 0, fmt.Errorf("want one that waits for the outcome of a step, or that could not be put back")
 		}
 		e.say(Decision{Act: Settles, Response: r.ID, Policy: r.Policy, Target: r.Target, Step: r.Steps[r.Step].Name, Kind: r.Steps[r.Step].Kind, Subject: ev.Subject, Detail: ev.Reason})
 		e.settleBy(r, ev)
@@ -261,11 +267,16 @@ func (e *Engine) retry(r *Response) (Act, error) {
 	return Retries, nil
 }
 
-// settleBy takes a person's word for whether a step has happened.
+// settleBy takes a person's word for whether a step has happened, or for that it was put back.
 func (e *Engine) settleBy(r *Response, ev Asked) {
 	s := &r.Steps[r.Step]
+	back := r.undoFailed()
 	s.Ended, s.Detail = e.now, "by the word of "+ev.Subject
 	r.State, r.Reason, r.Detail = Waiting, 0, ""
+	if back {
+		s.State, s.Changed = PutBack, false
+		return // the steps before it are put back next
+	}
 	if ev.Verb == SettleHappened {
 		e.becomeActed(r, s.Detail)
 		return

@@ -177,6 +177,9 @@ func (r *Response) rests() bool {
 	}
 }
 
+// undoFailed says whether it waits for a person because a step could not be put back.
+func (r *Response) undoFailed() bool { return r.State == Failed && r.Undoing }
+
 // holds says whether the node counts as one under response: something has been done to it that takes it, or a part of
 // it, from use, and has not been put back.
 func (r *Response) holds() bool {

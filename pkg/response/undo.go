@@ -18,7 +18,7 @@ func (e *Engine) wantsUndo(r *Response) bool {
 // undo puts back what was done, the latest first, one step after the other. Only what was changed, or may have been,
 // is put back.
 func (e *Engine) undo(r *Response) bool {
-	if r.State == Failed && r.Undoing {
+	if r.undoFailed() {
 		return false // it waits for a person
 	}
 	i := r.toUndo()

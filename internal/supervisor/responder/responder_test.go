@@ -75,18 +75,34 @@ func TestUnknownOutcome(t *testing.T) {
 	l.verify()
 }
 
-// A leader that stood still for longer than a commit proves its lead asks once more before it acts.
+// A leader that stands still between its commit and its act for longer than the commit proves its lead, and longer than its lease, asks once more, and
+// acts not: neither after the commit, of which it is not told when it was taken, nor before the executor.
 func TestLateStart(t *testing.T) {
+	for _, point := range []failpoint.Point{failpoint.ResponderCommitted, failpoint.ResponderStarting} {
+		l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+		r := l.start(point, 1)
+		l.set("n0-0-0", fault.Failed)
+		<-r.hit
+		l.elect()
+		time.Sleep(sure + 10*time.Millisecond) // what is measured is how long it stood still
+		l.goOn(r)
+		if n := l.plant.acted(); n != 0 {
+			t.Errorf("%s: done %d times under a fence that had fallen", point, n)
+		}
+		l.end(r)
+	}
+}
+
+// A commit of which only the head says that it was taken proves no lead: who leads is asked before the act, however short ago that was.
+func TestLostAnswerProvesNothing(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
-	r := l.start(failpoint.ResponderStarting, 1)
+	r := l.start("", 0)
 	defer l.end(r)
-	r.runner.sure = 0
-	l.set("n0-0-0", fault.Failed)
-	<-r.hit
-	l.elect()
-	l.goOn(r)
-	if n := l.plant.acted(); n != 0 {
-		t.Errorf("done %d times under a fence that had fallen", n)
+	u := r.runner
+	fallen := &term{ctx: t.Context(), fence: store.Fence{Key: r.fence.Key, Rev: r.fence.Rev - 1}}
+	res, begun := u.attempt(t.Context(), fallen, executor.Job{Effect: response.Effect{Kind: response.Command}}, time.Time{}, nil)
+	if begun || res.Outcome != response.Unchanged || !strings.Contains(res.Detail, "not sure") {
+		t.Errorf("begun %t: %+v", begun, res)
 	}
 }
 

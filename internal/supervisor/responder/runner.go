@@ -38,10 +38,11 @@ func newRunner(r *Responder) *runner {
 	return &runner{r: r, sure: sure, newest: map[string]*attempt{}, idle: idle}
 }
 
-// start makes an attempt whose intent was committed at a time. It does not block.
-func (u *runner) start(t *term, j executor.Job, committed time.Time) {
+// start makes an attempt whose intent was committed. led is a moment at which this replica led for certain; zero: none is known. It does not
+// block.
+func (u *runner) start(t *term, j executor.Job, led time.Time) {
 	stopped, stop := context.WithCancelCause(t.ctx)
-	ctx, cancel := context.WithDeadline(stopped, committed.Add(j.Timeout))
+	ctx, cancel := context.WithTimeout(stopped, j.Timeout)
 	a := &attempt{Attempt: j.Attempt, cancel: stop, ended: make(chan struct{})}
 	u.mu.Lock()
 	before := u.newest[j.Response]
@@ -56,7 +57,7 @@ func (u *runner) start(t *term, j executor.Job, committed time.Time) {
 		defer stop(nil)
 		defer cancel()
 		began := time.Now()
-		res, begun := u.attempt(ctx, t, j, committed, before)
+		res, begun := u.attempt(ctx, t, j, led, before)
 		u.r.cfg.Metrics.ended(j, res, time.Since(began), begun)
 		if begun {
 			u.r.at(failpoint.ResponderEnded)
@@ -78,12 +79,26 @@ func (u *runner) end(a *attempt) {
 	}
 }
 
-// sure is how long a commit proves that this replica leads: the lease's time to live at most. Who was stopped between the commit and
-// the attempt asks once more.
+// sure is how long a word of the store proves that this replica leads, from before it was asked for that word: less than the lease's time to
+// live. Who was stopped between that and the attempt asks once more.
 const sure = 500 * time.Millisecond
 
+// stale says whether a moment is so long ago that another may lead by now. No moment at all, zero, is.
+func (u *runner) stale(led time.Time) bool { return led.IsZero() || time.Since(led) > u.sure }
+
+// confirm asks until the answer is new enough to act on.
+func (u *runner) confirm(ctx context.Context, t *term, led time.Time) error {
+	for u.stale(led) {
+		led = time.Now()
+		if _, err := u.r.cfg.Store.Confirm(ctx, t.fence); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // attempt says how it ended, and whether an executor was asked at all.
-func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, committed time.Time, before *attempt) (res executor.Result, begun bool) {
+func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.Time, before *attempt) (res executor.Result, begun bool) {
 	x := u.r.cfg.Executors[j.Kind]
 	if x == nil {
 		return never(j, "there is no executor for %s: responses.executors of the supervisors' configuration names none", j.Kind), false
@@ -96,17 +111,14 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, committed
 		}
 	}
 	u.r.at(failpoint.ResponderStarting)
-	if time.Since(committed) > u.sure {
-		if _, err := u.r.cfg.Store.Confirm(ctx, t.fence); err != nil {
-			return never(j, "not begun: it is not sure that this supervisor still leads: %v", err), false
-		}
+	if err := u.confirm(ctx, t, led); err != nil {
+		return never(j, "not begun: it is not sure that this supervisor still leads: %v", err), false
 	}
 	if err := ctx.Err(); err != nil {
 		return never(j, "not begun: %v", context.Cause(ctx)), false
 	}
 	return u.do(executor.WithFence(ctx, func() error {
-		_, err := u.r.cfg.Store.Confirm(ctx, t.fence)
-		return err
+		return u.confirm(ctx, t, time.Time{})
 	}), x, j), true
 }
 

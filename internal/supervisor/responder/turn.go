@@ -210,9 +210,9 @@ func (r *Responder) settle(b *batch) {
 		}
 		r.at(failpoint.ResponderDecided)
 		start := time.Now()
-		err := t.writer.Commit(t.ctx, b.out, func(records []response.Record) {
+		err := t.writer.Commit(t.ctx, b.out, func(records []response.Record, sent time.Time) {
 			r.at(failpoint.ResponderCommitted)
-			r.start(t, b, records)
+			r.start(t, b, records, sent)
 		})
 		if err != nil {
 			r.lose(fmt.Errorf("commit of %d records: %w", len(b.out.Records), err))
@@ -241,9 +241,8 @@ func (r *Responder) look(b *batch) {
 	}
 }
 
-// start begins the effects of responses that were committed just now.
-func (r *Responder) start(t *term, b *batch, records []response.Record) {
-	committed := time.Now()
+// start begins the effects of responses that were committed, by a transaction that was sent at a time; zero: see store.Committed.
+func (r *Responder) start(t *term, b *batch, records []response.Record, sent time.Time) {
 	of := make(map[string][]response.Effect, len(b.effects))
 	for _, e := range b.effects {
 		of[e.Response] = append(of[e.Response], e)
@@ -251,7 +250,7 @@ func (r *Responder) start(t *term, b *batch, records []response.Record) {
 	for _, rec := range records {
 		if res, ok := rec.(*response.Response); ok {
 			for _, e := range of[res.ID] {
-				r.runner.start(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster, Policy: res.Policy, Fault: faultOf(res)}, committed)
+				r.runner.start(t, executor.Job{Effect: e, Cluster: r.cfg.Cluster, Policy: res.Policy, Fault: faultOf(res)}, sent)
 			}
 		}
 	}

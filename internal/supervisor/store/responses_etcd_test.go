@@ -91,7 +91,7 @@ func TestResponses(t *testing.T) {
 		b := batch(0, 100)
 		b.Records = append(b.Records, &response.Breaker{Open: true, Token: 1})
 		commits := 0
-		if err := w.Commit(ctx, b, func(r []response.Record) { seen, commits = append(seen, r...), commits+1 }); err != nil {
+		if err := w.Commit(ctx, b, func(r []response.Record, _ time.Time) { seen, commits = append(seen, r...), commits+1 }); err != nil {
 			t.Fatal(err)
 		}
 		if len(seen) != 101 || commits != 3 {
@@ -191,7 +191,8 @@ func TestResponses(t *testing.T) {
 	})
 }
 
-// A commit whose answer is lost is found out about, and not made twice.
+// A commit whose answer is lost is found out about, and not made twice. It does not say when its writer led, as one with an answer does: from before
+// it was sent.
 func TestResponsesAnswerLost(t *testing.T) {
 	e := supervisortest.NewEtcd(t, 1)
 	c := e.Members[0].Client()
@@ -200,20 +201,28 @@ func TestResponsesAnswerLost(t *testing.T) {
 	s := store.NewEtcd(lossy, store.Options{})
 	w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{})
 	for i := range 5 {
-		if err := w.Commit(t.Context(), batch(10*i, 3), nil); err != nil {
-			t.Fatal(err)
+		for _, lost := range []bool{true, false} {
+			lossy.KV.(*lossyKV).lose = lost
+			var at time.Time
+			before := time.Now()
+			if err := w.Commit(t.Context(), batch(10*i, 3), func(_ []response.Record, sent time.Time) { at = sent }); err != nil {
+				t.Fatal(err)
+			}
+			if at.IsZero() != lost || !lost && at.Before(before) {
+				t.Errorf("lost %t: sent at %v, begun at %v", lost, at, before)
+			}
 		}
 	}
-	if first, last := verify(t, s); first != 1 || last != 15 {
+	if first, last := verify(t, s); first != 1 || last != 30 {
 		t.Errorf("lines %d to %d", first, last)
 	}
 }
 
-// lossyKV loses the answer to every other transaction that writes.
+// lossyKV loses the answer to the next transaction that writes, when it is told so.
 type lossyKV struct {
 	clientv3.KV
 
-	n int
+	lose bool
 }
 
 func (k *lossyKV) Txn(ctx context.Context) clientv3.Txn { return &lossyTxn{k.KV.Txn(ctx), k, false} }
@@ -236,7 +245,8 @@ func (t *lossyTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(op
 
 func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
 	resp, err := t.Txn.Commit()
-	if t.k.n++; err == nil && t.guards && t.k.n%2 == 1 {
+	if err == nil && t.guards && t.k.lose {
+		t.k.lose = false
 		return nil, errors.New("the answer was lost")
 	}
 	return resp, err

@@ -71,20 +71,25 @@ type responsePart struct {
 	chunk   []byte // the lines
 }
 
+// Committed is told of each transaction that was taken. sent is from before the store was asked to take it: the writer led at that moment, or
+// later. Zero: that it was taken is known from the head alone, and nothing of who leads now.
+type Committed func(records []response.Record, sent time.Time)
+
 // Commit writes records and decisions. committed is called with the records of each transaction after it was taken: what does not
 // fit into one is split, and a decision about a record is written no later than the record. It blocks, trying again, until the store
 // took all of it, the context ends, or leadership is lost (ErrNotLeader): then nobody knows more of the rest than what the store has.
-func (w *ResponseWriter) Commit(ctx context.Context, b ResponseBatch, committed func([]response.Record)) error {
+func (w *ResponseWriter) Commit(ctx context.Context, b ResponseBatch, committed Committed) error {
 	parts, err := w.split(b)
 	if err != nil {
 		return err
 	}
 	for _, p := range parts {
-		if err := w.commit(ctx, p); err != nil {
+		sent, err := w.commit(ctx, p)
+		if err != nil {
 			return err
 		}
 		if committed != nil {
-			committed(p.records)
+			committed(p.records, sent)
 		}
 	}
 	return nil
@@ -175,31 +180,35 @@ func writeDecision(last audit.Line, d response.Decision) (audit.Line, []byte, er
 	return l, append(text, '\n'), err
 }
 
-// commit writes one transaction, and finds out from the head what became of attempts without an answer.
-func (w *ResponseWriter) commit(ctx context.Context, p responsePart) error {
+// commit writes one transaction, and finds out from the head what became of attempts without an answer: then sent is zero.
+func (w *ResponseWriter) commit(ctx context.Context, p responsePart) (sent time.Time, err error) {
 	next, ops, err := w.ops(ctx, p)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
 	backoff := 10 * time.Millisecond
 	for attempt := 1; ; attempt++ {
-		rev, err := w.attempt(ctx, attemptLimit(attempt), next, ops)
+		sent := time.Now()
+		rev, taken, err := w.attempt(ctx, attemptLimit(attempt), next, ops)
 		if err == nil {
 			w.head, w.headRev = next, rev
 			if n := len(p.lines); n > 0 {
 				w.last = p.lines[n-1]
 			}
-			return nil
+			if !taken {
+				sent = time.Time{}
+			}
+			return sent, nil
 		}
 		if errors.Is(err, ErrNotLeader) || ctx.Err() != nil {
-			return fmt.Errorf("commit responses %d of term %d: %w", next.Batch, next.Term, err)
+			return time.Time{}, fmt.Errorf("commit responses %d of term %d: %w", next.Batch, next.Term, err)
 		}
 		if w.s.opts.OnRetry != nil {
 			w.s.opts.OnRetry(attempt, err)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("commit responses %d of term %d: %w", next.Batch, next.Term, err)
+			return time.Time{}, fmt.Errorf("commit responses %d of term %d: %w", next.Batch, next.Term, err)
 		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, 500*time.Millisecond)
@@ -283,7 +292,8 @@ func (w *ResponseWriter) cut(ctx context.Context, a *auditHead) bool {
 	return true
 }
 
-func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next responseHead, ops []clientv3.Op) (int64, error) {
+// attempt asks the store once to take a transaction. Not taken, and no error: one before has gone through.
+func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next responseHead, ops []clientv3.Op) (rev int64, taken bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	resp, err := w.s.c.Txn(ctx).If(
@@ -291,14 +301,14 @@ func (w *ResponseWriter) attempt(ctx context.Context, limit time.Duration, next 
 		clientv3.Compare(clientv3.ModRevision(keyResponseHead), "=", w.headRev),
 	).Then(ops...).Else(clientv3.OpGet(keyResponseHead)).Commit()
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if resp.Succeeded {
-		return resp.Header.Revision, nil
+		return resp.Header.Revision, true, nil
 	}
 	have, at, err := decodeResponseHead(resp.Responses[0].GetResponseRange().Kvs)
 	if err == nil && have.Term == next.Term && have.Batch == next.Batch {
-		return at, nil // an earlier attempt of ours has gone through, even if leadership was lost since
+		return at, false, nil // an earlier attempt of ours has gone through, even if leadership was lost since
 	}
-	return 0, ErrNotLeader
+	return 0, false, ErrNotLeader
 }

@@ -24,7 +24,8 @@ var (
 )
 
 // masterCounter is the place of the master of this part of the torus: 0 none, else one more than its rank, twice, and 1 if the part is cut off from all supervisors.
-const masterCounter = regfile.NumCounters - 1
+// Behind it stand the watchdog and the links (linkcounters.go).
+const masterCounter = 63
 
 // counted are the counters that are none of broadcasts, by metric and its label; behind them stand the rules of the channel protocol. Append only: two versions of
 // the halves may share a node during an upgrade.
@@ -104,6 +105,7 @@ func (d *dnpHalf) publishCounters(now time.Time) {
 	if rank, cutOff, known := d.core.Master(now); known {
 		out[masterCounter] = uint32(rank+1)<<1 | uint32(one(cutOff))
 	}
+	d.countLinks(out[watchdogCounters:])
 	_ = d.page.file.SetCounters(out)
 }
 

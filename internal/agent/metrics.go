@@ -26,6 +26,11 @@ type metric struct {
 	labels     []string
 }
 
+// allFamilies are those that a host half tells.
+func allFamilies() []metric {
+	return slices.Concat(families(), faresFamilies(), counterFamilies(), linkFamilies())
+}
+
 func families() []metric {
 	return []metric{
 		{"lofamo_agent_epoch", "Boot epoch of the host half.", nil},
@@ -79,7 +84,7 @@ type hostMetrics struct {
 func newHostMetrics(h *hostHalf) *hostMetrics {
 	labels := prometheus.Labels{"node": string(h.cfg.Node), "platform": h.cfg.Platform}
 	m := &hostMetrics{h: h, desc: map[string]*prometheus.Desc{}}
-	for _, d := range slices.Concat(families(), faresFamilies(), counterFamilies()) {
+	for _, d := range allFamilies() {
 		m.desc[d.name] = prometheus.NewDesc(d.name, d.help, d.labels, labels)
 	}
 	return m
@@ -117,7 +122,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	states := h.core.States()
 	corrupt := h.page.file.Corrupt()
 	fares, moved := h.core.Delivery(time.Now()), h.core.Migrations()
-	halves, broadcasts, procedures, counts := h.heardFares(time.Now()), h.broadcasts(), h.procedures(), h.otherCounts()
+	halves, broadcasts, procedures, counts, links := h.heardFares(time.Now()), h.broadcasts(), h.procedures(), h.otherCounts(), h.linkCounts()
 	h.mu.Unlock()
 	halves.rails = fares
 
@@ -140,6 +145,7 @@ func (m *hostMetrics) Collect(ch chan<- prometheus.Metric) {
 	s.broadcasts(broadcasts)
 	s.procedures(procedures)
 	s.counts(counts)
+	s.links(links)
 	s.counter("lofamo_agent_damaged_total", h.damaged.Load())
 	for r := range servicenet.NumRefusals {
 		if r > 0 {

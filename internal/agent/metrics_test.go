@@ -44,7 +44,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	lines := strings.Split(string(page), "\n")
-	for _, f := range slices.Concat(families(), faresFamilies(), counterFamilies()) {
+	for _, f := range allFamilies() {
 		if strings.HasPrefix(f.name, "lofamo_agent_selftest_") {
 			continue // of modules that were in use
 		}
@@ -62,6 +62,8 @@ func TestMetrics(t *testing.T) {
 		`lofamo_agent_restarts_total{half="dnp",node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_failures_total{cause="killed",half="host",node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_copy_failing{node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_link_crc_errors_total{dir="X+",node="n0-0-0",platform="shared-kernel"} 0`,
+		`lofamo_agent_watchdog_misses_total{half="dnp",node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_component_state{component="dnp",node="n0-0-0",platform="shared-kernel",state="NORMAL"} 1`,
 	} {
 		if !slices.Contains(lines, want) {

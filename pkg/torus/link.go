@@ -194,6 +194,9 @@ type LinkStats struct {
 	Ahead      uint64    // frames that acknowledge numbers that this end has not sent: impossible
 	Restarting uint64    // announcements that the peer's DNP half is being restarted
 	LastHeard  time.Time // zero: never
+	// RoundTrip is the smoothed time from a heartbeat to the first frame that acknowledges it; 0: none has yet. The wait for the peer's next
+	// frame, up to a period, is in it.
+	RoundTrip time.Duration
 
 	WindowFrames, WindowErrors int // what the sick ratio is computed from now
 }
@@ -245,6 +248,8 @@ type Link struct {
 	txSession    uint32
 	txSeq        uint64    // last given out
 	acked        uint64    // highest that the peer has acknowledged
+	timedSeq     uint64    // of the frame by which RoundTrip is taken; 0: none is under way
+	timedAt      time.Time // when it was due
 	unackedSince time.Time // since when a frame waits for its acknowledgement; zero: none does
 	ackingSince  time.Time // of a broken tx: since when acks move again; zero: they do not
 	peerDeaf     bool      // by the newest frame
@@ -400,12 +405,15 @@ func (l *Link) beat(now time.Time) bool {
 	if l.unackedSince.IsZero() {
 		l.unackedSince = now
 	}
+	if l.timedSeq == 0 {
+		l.timedSeq, l.timedAt = l.txSeq+1, now // the heartbeat that follows
+	}
 	return true
 }
 
 func (l *Link) newSession(id uint32) {
 	l.txSession, l.txSeq, l.acked = id, 0, 0
-	l.unackedSince = time.Time{}
+	l.timedSeq, l.unackedSince = 0, time.Time{}
 	l.seq.expect(id)
 }
 

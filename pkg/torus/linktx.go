@@ -17,6 +17,9 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 		return
 	}
 	l.acked, l.unackedSince = f.Ack, time.Time{}
+	if l.timedSeq != 0 && f.Ack >= l.timedSeq {
+		l.timed(now.Sub(l.timedAt))
+	}
 	if f.Ack < l.txSeq {
 		l.unackedSince = now
 	}
@@ -26,6 +29,15 @@ func (l *Link) takeAck(now time.Time, f *Frame) {
 	case l.tx == LinkBroken && l.ackingSince.IsZero():
 		l.ackingSince = now
 	}
+}
+
+// timed takes the time of one round trip. It is for people: nothing is decided by it.
+func (l *Link) timed(d time.Duration) {
+	l.timedSeq = 0
+	if l.stats.RoundTrip == 0 {
+		l.stats.RoundTrip = d
+	}
+	l.stats.RoundTrip += (d - l.stats.RoundTrip) / 8
 }
 
 // unheardAt is when the peer must be taken not to hear us, if its acknowledgement does not move

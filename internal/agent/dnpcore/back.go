@@ -101,3 +101,13 @@ func (m *Machine) LinkStats() (out [grid.NumDirections]torus.LinkStats) {
 	}
 	return out
 }
+
+// LinkStates returns the states of the links as this end has them, by direction; 0 where there is none.
+func (m *Machine) LinkStates() (out [grid.NumDirections]torus.LinkState) {
+	for i, l := range m.links {
+		if l != nil {
+			out[i] = l.machine.State()
+		}
+	}
+	return out
+}

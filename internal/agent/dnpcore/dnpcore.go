@@ -477,6 +477,11 @@ func (m *Machine) raise(now time.Time, a watchdog.Addr, bits uint32) {
 	m.exceptions.raise(now.Add(m.cfg.Hold), a, bits)
 }
 
+// WatchdogStats returns the counters of the watching side, and how often this half came too late to write its own word.
+func (m *Machine) WatchdogStats() (watchdog.ReaderStats, uint64) {
+	return m.reader.Stats(), m.writer.Missed()
+}
+
 // Verdict returns what the machine holds of the other half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 

@@ -308,6 +308,11 @@ func (m *Machine) note(k NoteKind, format string, args ...any) {
 	m.out.Notes = append(m.out.Notes, Note{k, fmt.Sprintf(format, args...)})
 }
 
+// WatchdogStats returns the counters of the watching side, and how often this half came too late to write its own word.
+func (m *Machine) WatchdogStats() (watchdog.ReaderStats, uint64) {
+	return m.reader.Stats(), m.writer.Missed()
+}
+
 // Verdict returns what the machine holds of the other half.
 func (m *Machine) Verdict() watchdog.Verdict { return m.verdict }
 

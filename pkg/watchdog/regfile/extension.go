@@ -98,7 +98,7 @@ func (f *File) doorbell(half fault.Half) u32 {
 }
 
 // NumCounters is how many counters the DNP half may publish.
-const NumCounters = 64
+const NumCounters = 192
 
 // SetCounters publishes counters of the DNP half, modulo 2^32: what they mean is its own affair. Nothing is concluded from them. Only
 // the DNP half may.

@@ -18,7 +18,7 @@
 //	            the test words of the host and the DNP half
 //	0x100       guards of the registers, 16 bytes each, in the order of guardedRegisters
 //	0x500       guards of the extension words, 16 bytes each
-//	0x800       counters of the DNP half, 4 bytes each, without guards: for people to look at
+//	0x800       192 counters of the DNP half, 4 bytes each, without guards: for people to look at (64 before; those behind were left 0)
 //
 // # Guards
 //

@@ -63,7 +63,6 @@ func TestMetrics(t *testing.T) {
 		`lofamo_agent_failures_total{cause="killed",half="host",node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_copy_failing{node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_link_crc_errors_total{dir="X+",node="n0-0-0",platform="shared-kernel"} 0`,
-		`lofamo_agent_watchdog_misses_total{half="dnp",node="n0-0-0",platform="shared-kernel"} 0`,
 		`lofamo_agent_component_state{component="dnp",node="n0-0-0",platform="shared-kernel",state="NORMAL"} 1`,
 	} {
 		if !slices.Contains(lines, want) {

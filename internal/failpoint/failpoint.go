@@ -137,9 +137,10 @@ const (
 	Panic                 // the process panics
 	Exit                  // the process exits with a failure
 	Stop                  // the process stands still (signal 19) until somebody has it go on (signal 18)
+	Hold                  // the caller waits, the process goes on, until a Gate lets it through
 )
 
-var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang", Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit", Stop: "stop"}
+var actionNames = [...]string{Pass: "pass", Drop: "drop", Corrupt: "corrupt", Double: "double", Delay: "delay", Hang: "hang", Spin: "spin", Crash: "crash", Panic: "panic", Exit: "exit", Stop: "stop", Hold: "hold"}
 
 // String returns the action's name.
 func (a Action) String() string {
@@ -156,7 +157,7 @@ func ParseAction(s string) (Action, error) {
 			return Action(a), nil
 		}
 	}
-	return Pass, fmt.Errorf("action: given %q: want drop, corrupt, double, delay, hang, spin, crash, panic, exit or stop", s)
+	return Pass, fmt.Errorf("action: given %q: want drop, corrupt, double, delay, hang, spin, crash, panic, exit, stop or hold", s)
 }
 
 // Order is what is wanted of a point, as JSON: {"point":"link-send","action":"delay","delay_ms":20,"skip":3,"times":2}.
@@ -166,6 +167,7 @@ type Order struct {
 	DelayMS int    `json:"delay_ms,omitempty"` // with delay
 	Skip    int    `json:"skip,omitempty"`     // so many pass first
 	Times   int    `json:"times,omitempty"`    // how often; 0: once
+	Gate    string `json:"gate,omitempty"`     // with hold: the path of the Gate's socket
 }
 
 // Points lists the points of the halves and of the daemon.

@@ -7,7 +7,7 @@ import (
 )
 
 func TestParseAction(t *testing.T) {
-	for a := Drop; a <= Stop; a++ {
+	for a := Drop; a <= Hold; a++ {
 		got, err := ParseAction(a.String())
 		if err != nil || got != a {
 			t.Errorf("%s reads as %s, %v", a, got, err)

@@ -45,6 +45,7 @@ type standing struct {
 	delay  time.Duration
 	skip   int
 	times  int
+	gate   string // with Hold
 }
 
 // Hit does what is wanted of the point, and returns what its caller is to do.
@@ -71,6 +72,8 @@ func Hit(p Point) Action {
 		os.Exit(3)
 	case Stop:
 		stop()
+	case Hold:
+		hold(p, s.gate)
 	case Drop, Corrupt, Double:
 		return s.action
 	default:
@@ -157,7 +160,7 @@ func Arm(o Order) error {
 	if armed.by == nil {
 		armed.by = map[Point]*standing{}
 	}
-	armed.by[o.Point] = &standing{a, time.Duration(o.DelayMS) * time.Millisecond, o.Skip, max(1, o.Times)}
+	armed.by[o.Point] = &standing{a, time.Duration(o.DelayMS) * time.Millisecond, o.Skip, max(1, o.Times), o.Gate}
 	armed.any.Store(true)
 	return nil
 }

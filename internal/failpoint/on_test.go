@@ -209,3 +209,36 @@ func TestNothingIsArmed(t *testing.T) {
 		}
 	}
 }
+
+// TestGate: a point that is held is heard of, and goes on when it is let through; so does nothing else.
+func TestGate(t *testing.T) {
+	g, err := NewGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = g.Close() }()
+	arm(t, g.Order(MailSend, 1))
+	if Hit(MailSend) != Pass { // the first passes
+		t.Error("no pass")
+	}
+	through := make(chan struct{})
+	go func() {
+		defer close(through)
+		Hit(MailSend)
+	}()
+	p, release, err := g.Reached(10 * time.Second)
+	if err != nil || p != MailSend {
+		t.Fatal(p, err)
+	}
+	select {
+	case <-through:
+		t.Error("it was not held")
+	default:
+	}
+	release()
+	release()
+	<-through
+	if _, _, err := g.Reached(time.Millisecond); err == nil {
+		t.Error("a point that nobody has come by was reached")
+	}
+}

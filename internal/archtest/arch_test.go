@@ -78,6 +78,7 @@ var layers = map[string][]string{
 	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},
 	"cmd":                     {"internal", "pkg", "api"},
 
+	"internal/executor/slurm/slurmtest":     {"internal/freeport"},
 	"internal/executor/process/processtest": {"pkg/fault", "pkg/response", "internal/executor", "internal/config", "internal/pki", "internal/freeport"},
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/power/powertest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -36,6 +37,14 @@ func one(t *testing.T, b BMC) *Executor {
 	return x
 }
 
+// at is the emulator as it is configured.
+func at(e *powertest.Emulator) BMC {
+	return BMC{
+		Method: methodRedfish, Address: e.URL, System: powertest.System, Username: "root", PasswordFile: filepath.Join(e.Dir, "password"),
+		CAFile: filepath.Join(e.Dir, "ca.pem"),
+	}
+}
+
 func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 	t.Helper()
 	if r.Outcome != o || !strings.Contains(r.Detail, detail) {
@@ -46,46 +55,48 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 // TestRedfish: what is known after a reset is what the BMC's answer leaves no doubt of, and it is asked for once, whatever becomes of it.
 func TestRedfish(t *testing.T) {
 	for name, tc := range map[string]struct {
-		change  func(e *emulator, b *BMC)
+		change  func(e *powertest.Emulator, b *BMC)
 		outcome response.Outcome
 		detail  string
 		resets  []string
 	}{
-		"good":          {func(*emulator, *BMC) {}, response.Succeeded, "next boot epoch", []string{"ForceRestart"}},
-		"power cycle":   {func(_ *emulator, b *BMC) { b.Reset = "PowerCycle" }, response.Succeeded, "PowerCycle is done; power was On, is On", []string{"PowerCycle"}},
-		"own serial":    {func(_ *emulator, b *BMC) { b.Serial = "437XR1138R2" }, response.Succeeded, "", []string{"ForceRestart"}},
-		"other machine": {func(_ *emulator, b *BMC) { b.Serial = "another" }, response.Unchanged, "this is another machine", nil},
-		"no system":     {func(_ *emulator, b *BMC) { b.System = "/redfish/v1/Systems/2" }, response.Unchanged, "404", nil},
-		"password":      {func(_ *emulator, b *BMC) { b.Username = "admin" }, response.Unchanged, "401", nil},
-		"cannot":        {func(e *emulator, _ *BMC) { e.allowed = []string{"On", "ForceOff"} }, response.Unchanged, "the system has [On ForceOff]", nil},
-		"elsewhere":     {func(e *emulator, _ *BMC) { e.at = "https://192.0.2.1/reset" }, response.Unchanged, "want a path below it", nil},
-		"above":         {func(e *emulator, _ *BMC) { e.at = system + "/../2/reset" }, response.Unchanged, "want a path below it", nil},
-		"refused":       {func(e *emulator, _ *BMC) { e.status = 403 }, response.Unchanged, "403", nil},
-		"conflict":      {func(e *emulator, _ *BMC) { e.status = 409 }, response.Unchanged, "409", nil},
-		"303, and done": {func(e *emulator, _ *BMC) { e.late = 303 }, response.NotKnown, "303", []string{"ForceRestart"}},
-		"307":           {func(e *emulator, _ *BMC) { e.status = 307 }, response.NotKnown, "307", nil},
-		"400":           {func(e *emulator, _ *BMC) { e.status = 400 }, response.Unchanged, "400", nil},
-		"499":           {func(e *emulator, _ *BMC) { e.status = 499 }, response.Unchanged, "499", nil},
-		"slow":          {func(e *emulator, _ *BMC) { e.status = 408 }, response.NotKnown, "408", nil},
-		"500":           {func(e *emulator, _ *BMC) { e.status = 500 }, response.NotKnown, "500", nil},
-		"500, and done": {func(e *emulator, _ *BMC) { e.late = 500 }, response.NotKnown, "500", []string{"ForceRestart"}},
-		"503":           {func(e *emulator, _ *BMC) { e.status = 503 }, response.NotKnown, "503", nil},
-		"no answer":     {func(e *emulator, _ *BMC) { e.drop = true }, response.NotKnown, "EOF", []string{"ForceRestart"}},
-		"task":          {func(e *emulator, _ *BMC) { e.task = []string{"New", "Running", "Completed"} }, response.Succeeded, "is done", []string{"ForceRestart"}},
-		"task's answer": {func(e *emulator, _ *BMC) { e.task, e.onlyCode = []string{"New", "Completed"}, true }, response.Succeeded, "", []string{"ForceRestart"}},
-		"task fails":    {func(e *emulator, _ *BMC) { e.task = []string{"New", "Exception"} }, response.NotKnown, "Exception: power supply does not answer", []string{"ForceRestart"}},
-		"task ended":    {func(e *emulator, _ *BMC) { e.task = []string{"New", "Cancelled"} }, response.NotKnown, "ended as Cancelled", []string{"ForceRestart"}},
-		"task's 500":    {func(e *emulator, _ *BMC) { e.task, e.onlyCode = []string{"New", "Exception"}, true }, response.NotKnown, "500", []string{"ForceRestart"}},
-		"task lasts":    {func(e *emulator, _ *BMC) { e.task = []string{"New", "Running"} }, response.NotKnown, "deadline", []string{"ForceRestart"}},
-		"task elsewhere": {func(e *emulator, _ *BMC) { e.task, e.monitor = []string{"New"}, "https://192.0.2.1/task" }, response.NotKnown, "at another host",
+		"good":          {func(*powertest.Emulator, *BMC) {}, response.Succeeded, "next boot epoch", []string{"ForceRestart"}},
+		"power cycle":   {func(_ *powertest.Emulator, b *BMC) { b.Reset = "PowerCycle" }, response.Succeeded, "PowerCycle is done; power was On, is On", []string{"PowerCycle"}},
+		"own serial":    {func(_ *powertest.Emulator, b *BMC) { b.Serial = "437XR1138R2" }, response.Succeeded, "", []string{"ForceRestart"}},
+		"other machine": {func(_ *powertest.Emulator, b *BMC) { b.Serial = "another" }, response.Unchanged, "this is another machine", nil},
+		"no system":     {func(_ *powertest.Emulator, b *BMC) { b.System = "/redfish/v1/Systems/2" }, response.Unchanged, "404", nil},
+		"password":      {func(_ *powertest.Emulator, b *BMC) { b.Username = "admin" }, response.Unchanged, "401", nil},
+		"cannot":        {func(e *powertest.Emulator, _ *BMC) { e.Allowed = []string{"On", "ForceOff"} }, response.Unchanged, "the system has [On ForceOff]", nil},
+		"elsewhere":     {func(e *powertest.Emulator, _ *BMC) { e.At = "https://192.0.2.1/reset" }, response.Unchanged, "want a path below it", nil},
+		"above":         {func(e *powertest.Emulator, _ *BMC) { e.At = powertest.System + "/../2/reset" }, response.Unchanged, "want a path below it", nil},
+		"refused":       {func(e *powertest.Emulator, _ *BMC) { e.Status = 403 }, response.Unchanged, "403", nil},
+		"conflict":      {func(e *powertest.Emulator, _ *BMC) { e.Status = 409 }, response.Unchanged, "409", nil},
+		"303, and done": {func(e *powertest.Emulator, _ *BMC) { e.Late = 303 }, response.NotKnown, "303", []string{"ForceRestart"}},
+		"307":           {func(e *powertest.Emulator, _ *BMC) { e.Status = 307 }, response.NotKnown, "307", nil},
+		"400":           {func(e *powertest.Emulator, _ *BMC) { e.Status = 400 }, response.Unchanged, "400", nil},
+		"499":           {func(e *powertest.Emulator, _ *BMC) { e.Status = 499 }, response.Unchanged, "499", nil},
+		"slow":          {func(e *powertest.Emulator, _ *BMC) { e.Status = 408 }, response.NotKnown, "408", nil},
+		"500":           {func(e *powertest.Emulator, _ *BMC) { e.Status = 500 }, response.NotKnown, "500", nil},
+		"500, and done": {func(e *powertest.Emulator, _ *BMC) { e.Late = 500 }, response.NotKnown, "500", []string{"ForceRestart"}},
+		"503":           {func(e *powertest.Emulator, _ *BMC) { e.Status = 503 }, response.NotKnown, "503", nil},
+		"no answer":     {func(e *powertest.Emulator, _ *BMC) { e.Drop = true }, response.NotKnown, "EOF", []string{"ForceRestart"}},
+		"task":          {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Running", "Completed"} }, response.Succeeded, "is done", []string{"ForceRestart"}},
+		"task's answer": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.OnlyCode = []string{"New", "Completed"}, true }, response.Succeeded, "", []string{"ForceRestart"}},
+		"task fails":    {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Exception"} }, response.NotKnown, "Exception: power supply does not answer", []string{"ForceRestart"}},
+		"task ended":    {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Cancelled"} }, response.NotKnown, "ended as Cancelled", []string{"ForceRestart"}},
+		"task's 500":    {func(e *powertest.Emulator, _ *BMC) { e.Task, e.OnlyCode = []string{"New", "Exception"}, true }, response.NotKnown, "500", []string{"ForceRestart"}},
+		"task lasts":    {func(e *powertest.Emulator, _ *BMC) { e.Task = []string{"New", "Running"} }, response.NotKnown, "deadline", []string{"ForceRestart"}},
+		"task elsewhere": {func(e *powertest.Emulator, _ *BMC) { e.Task, e.Monitor = []string{"New"}, "https://192.0.2.1/task" }, response.NotKnown, "at another host",
 			[]string{"ForceRestart"}},
-		"task by URL": {func(e *emulator, _ *BMC) { e.task, e.monitor = []string{"New", "Completed"}, e.URL+monitor }, response.Succeeded, "", []string{"ForceRestart"}},
-		"unknown CA":  {func(_ *emulator, b *BMC) { b.CAFile = "" }, response.Unchanged, "certificate", nil},
+		"task by URL": {func(e *powertest.Emulator, _ *BMC) {
+			e.Task, e.Monitor = []string{"New", "Completed"}, e.URL+powertest.TaskMonitor
+		}, response.Succeeded, "", []string{"ForceRestart"}},
+		"unknown CA": {func(_ *powertest.Emulator, b *BMC) { b.CAFile = "" }, response.Unchanged, "certificate", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEmulator(t)
-			b := e.bmc()
+			e := powertest.New(t)
+			b := at(e)
 			tc.change(e, &b)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			if name == "task lasts" {
@@ -94,7 +105,7 @@ func TestRedfish(t *testing.T) {
 			}
 			defer cancel()
 			want(t, one(t, b).Do(ctx, job(methodRedfish)), tc.outcome, tc.detail)
-			if got := e.carriedOut(); !slices.Equal(got, tc.resets) {
+			if got := e.CarriedOut(); !slices.Equal(got, tc.resets) {
 				t.Errorf("carried out: %v, want %v", got, tc.resets)
 			}
 		})
@@ -103,13 +114,13 @@ func TestRedfish(t *testing.T) {
 
 // TestHang: a BMC that takes the reset and says nothing leaves it not known when the time is over; meanwhile no second reset begins.
 func TestHang(t *testing.T) {
-	e := newEmulator(t)
-	e.hang = make(chan struct{})
-	x := one(t, e.bmc())
+	e := powertest.New(t)
+	e.Hang = make(chan struct{})
+	x := one(t, at(e))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan executor.Result, 1)
 	go func() { done <- x.Do(ctx, job(methodRedfish)) }()
-	for deadline := time.Now().Add(10 * time.Second); len(e.carriedOut()) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); len(e.CarriedOut()) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it has not come")
 		}
@@ -117,8 +128,8 @@ func TestHang(t *testing.T) {
 	want(t, x.Do(t.Context(), job(methodRedfish)), response.Unchanged, "another reset")
 	cancel()
 	want(t, <-done, response.NotKnown, "canceled")
-	close(e.hang)
-	if got := e.carriedOut(); len(got) != 1 {
+	close(e.Hang)
+	if got := e.CarriedOut(); len(got) != 1 {
 		t.Errorf("carried out: %v", got)
 	}
 }
@@ -128,26 +139,26 @@ func TestPasswordStays(t *testing.T) {
 	var told bool
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { told = told || r.Header.Get("Authorization") != "" }))
 	defer other.Close()
-	e := newEmulator(t)
-	e.redirect = other.URL + system
-	want(t, one(t, e.bmc()).Do(t.Context(), job(methodRedfish)), response.Unchanged, "307")
-	if told || len(e.carriedOut()) != 0 {
-		t.Errorf("told: %t, carried out %v", told, e.carriedOut())
+	e := powertest.New(t)
+	e.Redirect = other.URL + powertest.System
+	want(t, one(t, at(e)).Do(t.Context(), job(methodRedfish)), response.Unchanged, "307")
+	if told || len(e.CarriedOut()) != 0 {
+		t.Errorf("told: %t, carried out %v", told, e.CarriedOut())
 	}
 }
 
 // TestUnreachable: what was never sent has changed nothing.
 func TestUnreachable(t *testing.T) {
-	e := newEmulator(t)
-	b := e.bmc()
+	e := powertest.New(t)
+	b := at(e)
 	e.Close()
 	want(t, one(t, b).Do(t.Context(), job(methodRedfish)), response.Unchanged, "refused")
 }
 
 // TestRefusals: a reset that was not asked for in so many words is not made.
 func TestRefusals(t *testing.T) {
-	e := newEmulator(t)
-	x := one(t, e.bmc())
+	e := powertest.New(t)
+	x := one(t, at(e))
 	for name, tc := range map[string]struct {
 		change  func(j *executor.Job)
 		outcome response.Outcome
@@ -168,11 +179,11 @@ func TestRefusals(t *testing.T) {
 	}
 	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
 	want(t, x.Do(ctx, job(methodRedfish)), response.StaleToken, "token 6")
-	if err := os.Chmod(filepath.Join(e.dir, "password"), 0o644); err != nil {
+	if err := os.Chmod(filepath.Join(e.Dir, "password"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	want(t, x.Do(t.Context(), job(methodRedfish)), response.Unchanged, "only its owner")
-	if got := e.carriedOut(); len(got) != 0 {
+	if got := e.CarriedOut(); len(got) != 0 {
 		t.Errorf("carried out: %v", got)
 	}
 }

@@ -1,208 +1,51 @@
 package slurm
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/slurm/slurmtest"
 	"github.com/lofamo/lofamo/internal/freeport"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// controller is a real slurmctld with nodes n1 to n20, which no slurmd serves: that a node is drained is for the controller to say.
-type controller struct {
-	dir      string
-	scontrol string // a script that runs the real one
-	conf     string
-}
+// controller is a real slurmctld, with what only tests of this package want of it.
+type controller struct{ *slurmtest.Controller }
 
+// shared is started once for all tests.
 var (
-	shared     *controller
-	sharedErr  error
+	shared     controller
 	sharedOnce sync.Once
-	daemon     *exec.Cmd
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if daemon != nil {
-		_ = daemon.Process.Kill()
-	}
-	if shared != nil {
-		_ = os.RemoveAll(shared.dir)
+	if shared.Controller != nil {
+		shared.Close()
 	}
 	os.Exit(code)
 }
 
-// find looks for a program as Debian installs it, in its own place or below another root.
-func find(names ...string) (string, error) {
-	for _, n := range names {
-		if p, err := exec.LookPath(n); err == nil {
-			return p, nil
-		}
-		if p, err := exec.LookPath("/usr/sbin/" + n); err == nil {
-			return p, nil
-		}
-	}
-	return "", fmt.Errorf("none of %v is installed", names)
-}
-
-// cluster starts the controller, once for all tests.
-func cluster(t *testing.T) *controller {
+func cluster(t *testing.T) controller {
 	t.Helper()
-	sharedOnce.Do(func() { shared, sharedErr = startController(t) })
-	if sharedErr != nil {
-		if os.Getenv("CI") != "" {
-			t.Fatal(sharedErr)
-		}
-		t.Skipf("no real Slurm: %v", sharedErr)
+	sharedOnce.Do(func() { shared.Controller = slurmtest.Start(t) })
+	if shared.Controller == nil {
+		t.Skip("no real Slurm")
 	}
 	return shared
 }
 
-func startController(t *testing.T) (*controller, error) {
-	ctld, err := find("slurmctld", "slurmctld-wlm")
-	if err != nil {
-		return nil, err
-	}
-	real, err := find("scontrol")
-	if err != nil {
-		return nil, err
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
-	host, _, _ = strings.Cut(host, ".")
-	dir, err := os.MkdirTemp("", "lofamo-slurm")
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(func() {
-		if shared == nil {
-			_ = os.RemoveAll(dir)
-		}
-	})
-	c := &controller{dir: dir, conf: filepath.Join(dir, "slurm.conf"), scontrol: filepath.Join(dir, "scontrol")}
-	plugins := ""
-	if root, rest, ok := strings.Cut(real, "/usr/bin/"); ok && root != "" && rest == "scontrol" {
-		if dirs, _ := filepath.Glob(root + "/usr/lib/*/slurm-wlm"); len(dirs) == 1 {
-			plugins = "PluginDir=" + dirs[0]
-		}
-	}
-	port, err := everywhere()
-	if err != nil {
-		return nil, err
-	}
-	addr := netip.AddrPortFrom(freeport.IP(), port)
-	conf := strings.NewReplacer("HOST", host, "IP", addr.Addr().String(), "PORT", fmt.Sprint(port), "NODED", fmt.Sprint(freeport.Addr(t).Port()), "DIR", dir, "PLUGINS", plugins).Replace(`
-ClusterName=test
-SlurmctldHost=HOST(IP)
-SlurmctldPort=PORT
-SlurmdPort=NODED
-AuthType=auth/none
-CredType=cred/none
-SlurmUser=root
-StateSaveLocation=DIR/state
-SlurmctldPidFile=DIR/slurmctld.pid
-SlurmdSpoolDir=DIR/spool
-ProctrackType=proctrack/pgid
-TaskPlugin=task/none
-SchedulerType=sched/builtin
-SelectType=select/linear
-SwitchType=switch/none
-MpiDefault=none
-SlurmdTimeout=0
-PLUGINS
-NodeName=n[1-20] NodeHostname=HOST NodeAddr=IP CPUs=1 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES State=UP
-`)
-	script := "#!/bin/sh\nLD_LIBRARY_PATH=" + os.Getenv("LD_LIBRARY_PATH") + " exec " + real + ` "$@"` + "\n"
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "state"), 0o700), os.WriteFile(c.conf, []byte(conf), 0o600), os.WriteFile(c.scontrol, []byte(script), 0o700)); err != nil {
-		return nil, err
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	daemon = exec.Command(ctld, "-D", "-f", c.conf)
-	daemon.Stdout, daemon.Stderr = log, log
-	daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := daemon.Start(); err != nil {
-		return nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- daemon.Wait() }()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		// scontrol itself waits long for a port at which nobody is yet.
-		conn, err := net.Dial("tcp", addr.String())
-		if err == nil {
-			return c, conn.Close()
-		}
-		select {
-		case err = <-ended:
-		default:
-			if time.Now().Before(deadline) {
-				continue
-			}
-		}
-		said, _ := os.ReadFile(log.Name())
-		return nil, fmt.Errorf("slurmctld does not answer: %w: %s", err, said)
-	}
-}
-
-// everywhere returns a port that is free at all addresses: slurmctld listens at all of them. It is none that freeport gives, nor the
-// kernel by itself.
-func everywhere() (uint16, error) {
-	const first, count = 30000, 2700
-	var err error
-	for i := range 100 {
-		port := uint16(first + (os.Getpid()+i*7)%count)
-		var l net.Listener
-		if l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port)); err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, err
-}
-
-func (c *controller) run(args ...string) (string, error) {
-	cmd := exec.Command(c.scontrol, args...)
-	cmd.Env = append(os.Environ(), "SLURM_CONF="+c.conf)
-	out, err := cmd.CombinedOutput()
-	return string(bytes.TrimSpace(out)), err
-}
-
-// operator does what an operator does by hand.
-func (c *controller) operator(t *testing.T, args ...string) {
-	t.Helper()
-	if out, err := c.run(append([]string{"update"}, args...)...); err != nil {
-		t.Fatalf("scontrol update %v: %s: %v", args, out, err)
-	}
-}
-
-// idle makes a node one that takes work.
-func (c *controller) idle(t *testing.T, name string) {
-	t.Helper()
-	c.operator(t, "NodeName="+name, "State=DOWN", "Reason=new")
-	c.operator(t, "NodeName="+name, "State=RESUME")
-}
-
 // node is how a node is now, for an executor that is asked for nothing.
-func (c *controller) node(t *testing.T, name string) node {
+func (c controller) node(t *testing.T, name string) node {
 	t.Helper()
 	n, err := c.executor(t).look(t.Context(), name)
 	if err != nil {
@@ -211,9 +54,9 @@ func (c *controller) node(t *testing.T, name string) node {
 	return n
 }
 
-func (c *controller) executor(t *testing.T) *Executor {
+func (c controller) executor(t *testing.T) *Executor {
 	t.Helper()
-	return newExecutor(t, Config{Scontrol: c.scontrol, Conf: c.conf})
+	return newExecutor(t, Config{Scontrol: c.Scontrol, Conf: c.Conf})
 }
 
 func newExecutor(t *testing.T, cfg Config) *Executor {
@@ -242,7 +85,7 @@ func want(t *testing.T, r executor.Result, o response.Outcome, detail string) {
 	}
 }
 
-func (c *controller) want(t *testing.T, name, state, reason string) {
+func (c controller) want(t *testing.T, name, state, reason string) {
 	t.Helper()
 	n := c.node(t, name)
 	if first, _, _ := strings.Cut(n.state, "+NOT_RESPONDING"); first != state || n.reason != reason {
@@ -253,7 +96,7 @@ func (c *controller) want(t *testing.T, name, state, reason string) {
 func TestDrainAndGiveBack(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
-	c.idle(t, "n1")
+	c.Idle(t, "n1")
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 1, false)), response.Succeeded, "IDLE+DRAIN")
 	c.want(t, "n1", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}))
 	want(t, x.Do(t.Context(), job("n1", "r5-1", 2, false)), response.Succeeded, "already by this response")
@@ -275,7 +118,7 @@ func TestDrainAndGiveBack(t *testing.T) {
 func TestTwoResponses(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
-	c.idle(t, "n2")
+	c.Idle(t, "n2")
 	second := job("n2", "r6-1", 1, false)
 	second.Token = 6
 	want(t, x.Do(t.Context(), job("n2", "r5-1", 1, false)), response.Succeeded, "")
@@ -293,16 +136,16 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
 	const theirs = "fan; see lofamo:c[r5-1@5] in the log"
-	c.idle(t, "n3")
-	c.operator(t, "NodeName=n3", "State=DRAIN", "Reason="+theirs)
+	c.Idle(t, "n3")
+	c.Operator(t, "NodeName=n3", "State=DRAIN", "Reason="+theirs)
 	want(t, x.Do(t.Context(), job("n3", "r5-1", 1, false)), response.Succeeded, "the reason is another, and stays")
 	c.want(t, "n3", "IDLE+DRAIN", theirs)
 	want(t, x.Do(t.Context(), job("n3", "r5-1", 2, true)), response.Succeeded, "stays so")
 	c.want(t, "n3", "IDLE+DRAIN", theirs)
 
-	c.idle(t, "n4")
+	c.Idle(t, "n4")
 	want(t, x.Do(t.Context(), job("n4", "r5-1", 1, false)), response.Succeeded, "")
-	c.operator(t, "NodeName=n4", "Reason=keep it, I am at it")
+	c.Operator(t, "NodeName=n4", "Reason=keep it, I am at it")
 	want(t, x.Do(t.Context(), job("n4", "r5-1", 2, true)), response.Succeeded, "stays so")
 	c.want(t, "n4", "IDLE+DRAIN", "keep it, I am at it")
 
@@ -310,9 +153,9 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	set := reasonOf("disk is failing", entry{"r5-1", 5})
 	for i, more := range []string{"; keep it, fan", "\nkeep it, fan"} {
 		name := fmt.Sprintf("n%d", 19+i)
-		c.idle(t, name)
+		c.Idle(t, name)
 		want(t, x.Do(t.Context(), job(name, "r5-1", 1, false)), response.Succeeded, "")
-		c.operator(t, "NodeName="+name, "Reason="+set+more)
+		c.Operator(t, "NodeName="+name, "Reason="+set+more)
 		for attempt, undo := range map[int]bool{2: false, 3: true} {
 			want(t, x.Do(t.Context(), job(name, "r5-1", attempt, undo)), response.Succeeded, "the reason is ours, which somebody has changed since, and stays")
 		}
@@ -322,7 +165,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	}
 
 	// Another LO|FA|MO cluster on the same Slurm.
-	c.idle(t, "n5")
+	c.Idle(t, "n5")
 	other := job("n5", "r5-1", 1, false)
 	other.Cluster = "d"
 	want(t, x.Do(t.Context(), other), response.Succeeded, "")
@@ -334,7 +177,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 func TestDownStaysDown(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
-	c.operator(t, "NodeName=n6", "State=DOWN", "Reason=power supply")
+	c.Operator(t, "NodeName=n6", "State=DOWN", "Reason=power supply")
 	want(t, x.Do(t.Context(), job("n6", "r5-1", 1, false)), response.Succeeded, "")
 	c.want(t, "n6", "DOWN+DRAIN", reasonOf("disk is failing (reason before: power supply)", entry{"r5-1", 5}))
 	want(t, x.Do(t.Context(), job("n6", "r5-1", 2, true)), response.Succeeded, "")
@@ -347,10 +190,10 @@ func TestDownStaysDown(t *testing.T) {
 func TestComment(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
-	c.idle(t, "n7")
-	c.operator(t, "NodeName=n7", "State=DRAIN", "Reason=theirs", "Comment=x\n   Reason=lofamo:c[r5-1@5] y")
+	c.Idle(t, "n7")
+	c.Operator(t, "NodeName=n7", "State=DRAIN", "Reason=theirs", "Comment=x\n   Reason=lofamo:c[r5-1@5] y")
 	want(t, x.Do(t.Context(), job("n7", "r5-1", 2, true)), response.Unchanged, "at most one Reason")
-	if n, err := c.run("show", "node", "n7"); err != nil || !strings.Contains(n, "DRAIN") {
+	if n, err := c.Run("show", "node", "n7"); err != nil || !strings.Contains(n, "DRAIN") {
 		t.Errorf("%s, %v", n, err)
 	}
 }
@@ -359,7 +202,7 @@ func TestComment(t *testing.T) {
 func TestManyAtOnce(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
-	c.idle(t, "n8")
+	c.Idle(t, "n8")
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -381,14 +224,14 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 // between runs the real scontrol, and does something else before, after or instead of an update.
-func (c *controller) between(t *testing.T, update string) Config {
+func (c controller) between(t *testing.T, update string) Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "scontrol")
-	script := "#!/bin/sh\nif [ \"$1\" = update ]; then\n" + strings.ReplaceAll(update, "SCONTROL", c.scontrol) + "\nfi\nexec " + c.scontrol + " \"$@\"\n"
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+	script := "#!/bin/sh\nif [ \"$1\" = update ]; then\n" + strings.ReplaceAll(update, "SCONTROL", c.Scontrol) + "\nfi\nexec " + c.Scontrol + " \"$@\"\n"
+	if err := slurmtest.Script(path, script); err != nil {
 		t.Fatal(err)
 	}
-	return Config{Scontrol: path, Conf: c.conf}
+	return Config{Scontrol: path, Conf: c.Conf}
 }
 
 // TestUpdateGoesWrong: what is said of an update is what the node is found to be, not what scontrol says.
@@ -409,7 +252,7 @@ func TestUpdateGoesWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.idle(t, tc.node)
+			c.Idle(t, tc.node)
 			x := newExecutor(t, c.between(t, tc.update))
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
@@ -422,7 +265,7 @@ func TestUpdateGoesWrong(t *testing.T) {
 func TestToken(t *testing.T) {
 	c := cluster(t)
 	x := c.executor(t)
-	c.idle(t, "n16")
+	c.Idle(t, "n16")
 	ctx := executor.WithFence(t.Context(), func() error { return errors.New("token 6 has been seen") })
 	want(t, x.Do(ctx, job("n16", "r5-1", 1, false)), response.StaleToken, "token 6")
 	c.want(t, "n16", "IDLE", "")
@@ -434,7 +277,7 @@ func TestToken(t *testing.T) {
 // TestNoController: where Slurm does not answer nothing is done.
 func TestNoController(t *testing.T) {
 	c := cluster(t)
-	conf, err := os.ReadFile(c.conf)
+	conf, err := os.ReadFile(c.Conf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,7 +291,7 @@ func TestNoController(t *testing.T) {
 	if err := os.WriteFile(other, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	x := newExecutor(t, Config{Scontrol: c.scontrol, Conf: other})
+	x := newExecutor(t, Config{Scontrol: c.Scontrol, Conf: other})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	want(t, x.Do(ctx, job("n17", "r5-1", 1, false)), response.Unchanged, "scontrol show node n17")
@@ -457,8 +300,8 @@ func TestNoController(t *testing.T) {
 // TestName: Slurm's names are those that are configured.
 func TestName(t *testing.T) {
 	c := cluster(t)
-	c.idle(t, "n18")
-	x := newExecutor(t, Config{Scontrol: c.scontrol, Conf: c.conf, Nodes: map[fault.NodeID]string{"tile-0": "n18"}})
+	c.Idle(t, "n18")
+	x := newExecutor(t, Config{Scontrol: c.Scontrol, Conf: c.Conf, Nodes: map[fault.NodeID]string{"tile-0": "n18"}})
 	want(t, x.Do(t.Context(), job("tile-0", "r5-1", 1, false)), response.Succeeded, "n18")
 	c.want(t, "n18", "IDLE+DRAIN", reasonOf("disk is failing", entry{"r5-1", 5}))
 }

@@ -1,4 +1,5 @@
-package power
+// Package powertest gives tests a Redfish service to reset nodes by, and counts what it was made to do.
+package powertest
 
 import (
 	"encoding/json"
@@ -14,11 +15,11 @@ import (
 	"testing"
 )
 
-// emulator is a Redfish service with one ComputerSystem, after the DMTF's schemas: ServiceRoot v1_15_0, ComputerSystem v1_20_0, Task
+// Emulator is a Redfish service with one ComputerSystem, after the DMTF's schemas: ServiceRoot v1_15_0, ComputerSystem v1_20_0, Task
 // v1_7_0, and the protocol's answers (DSP0266 1.20: authentication, actions, asynchronous operations, errors).
-type emulator struct {
+type Emulator struct {
 	*httptest.Server
-	dir string
+	Dir string // with ca.pem, of its certificate, and the password of the user root
 
 	mu     sync.Mutex
 	resets []string // as they were carried out
@@ -26,27 +27,29 @@ type emulator struct {
 	looks  int // at the task
 
 	// What goes wrong; zero values: nothing.
-	status   int           // of the answer to a reset, which is not carried out
-	late     int           // of the answer to one that is carried out all the same
-	hang     chan struct{} // the answer to a reset, which is carried out, waits for it
-	drop     bool          // the connection is closed instead of an answer, and the reset carried out
-	task     []string      // states of the task that a reset becomes, the last for ever
-	monitor  string        // where the task is said to be; empty: at its monitor
-	onlyCode bool          // the monitor answers by status alone
-	at       string        // where the reset is said to be; empty: where it is
-	redirect string        // where the system is said to be
-	allowed  []string
+	Status   int           // of the answer to a reset, which is not carried out
+	Late     int           // of the answer to one that is carried out all the same
+	Hang     chan struct{} // the answer to a reset, which is carried out, waits for it
+	Drop     bool          // the connection is closed instead of an answer, and the reset carried out
+	Task     []string      // states of the task that a reset becomes, the last for ever
+	Monitor  string        // where the task is said to be; empty: at its monitor
+	OnlyCode bool          // the monitor answers by status alone
+	At       string        // where the reset is said to be; empty: where it is
+	Redirect string        // where the system is said to be
+	Allowed  []string      // the ResetTypes that it has
 }
 
+// Where what is.
 const (
-	root    = "/redfish/v1/"
-	system  = "/redfish/v1/Systems/437XR1138R2"
-	action  = system + "/Actions/ComputerSystem.Reset"
-	monitor = "/redfish/v1/TaskService/TaskMonitors/545"
+	root        = "/redfish/v1/"
+	System      = "/redfish/v1/Systems/437XR1138R2" // of the one system
+	action      = System + "/Actions/ComputerSystem.Reset"
+	TaskMonitor = "/redfish/v1/TaskService/TaskMonitors/545"
 )
 
-func newEmulator(t *testing.T) *emulator {
-	e := &emulator{dir: t.TempDir(), power: "On", allowed: []string{"On", "ForceOff", "GracefulRestart", "ForceRestart", "PowerCycle"}}
+// New starts one that ends with the test.
+func New(t testing.TB) *Emulator {
+	e := &Emulator{Dir: t.TempDir(), power: "On", Allowed: []string{"On", "ForceOff", "GracefulRestart", "ForceRestart", "PowerCycle"}}
 	e.Server = httptest.NewTLSServer(e)
 	t.Cleanup(func() {
 		e.CloseClientConnections()
@@ -54,21 +57,15 @@ func newEmulator(t *testing.T) *emulator {
 	})
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})
 	for name, text := range map[string][]byte{"ca.pem": ca, "password": []byte("calvin\n")} {
-		if err := os.WriteFile(filepath.Join(e.dir, name), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(e.Dir, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return e
 }
 
-// bmc is the emulator as it is configured.
-func (e *emulator) bmc() BMC {
-	return BMC{
-		Method: methodRedfish, Address: e.URL, System: system, Username: "root", PasswordFile: filepath.Join(e.dir, "password"), CAFile: filepath.Join(e.dir, "ca.pem"),
-	}
-}
-
-func (e *emulator) carriedOut() []string {
+// CarriedOut returns the resets that were carried out, in order.
+func (e *Emulator) CarriedOut() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.resets)
@@ -91,7 +88,8 @@ func fail(w http.ResponseWriter, status int, id, text string) {
 	}})
 }
 
-func (e *emulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (e *Emulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == root { // needs no authentication
 		answer(w, 200, map[string]any{
 			"@odata.id": root, "@odata.type": "#ServiceRoot.v1_15_0.ServiceRoot", "Id": "RootService", "Name": "Root Service", "RedfishVersion": "1.20.0",
@@ -106,18 +104,18 @@ func (e *emulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case r.URL.Path == system && r.Method == http.MethodGet && e.redirect != "":
-		http.Redirect(w, r, e.redirect, http.StatusTemporaryRedirect)
-	case r.URL.Path == system && r.Method == http.MethodGet:
+	case r.URL.Path == System && r.Method == http.MethodGet && e.Redirect != "":
+		http.Redirect(w, r, e.Redirect, http.StatusTemporaryRedirect)
+	case r.URL.Path == System && r.Method == http.MethodGet:
 		e.mu.Lock()
 		power := e.power
 		e.mu.Unlock()
 		answer(w, 200, map[string]any{
-			"@odata.id": system, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "437XR1138R2", "Name": "WebFrontEnd483", "SystemType": "Physical",
+			"@odata.id": System, "@odata.type": "#ComputerSystem.v1_20_0.ComputerSystem", "Id": "437XR1138R2", "Name": "WebFrontEnd483", "SystemType": "Physical",
 			"SerialNumber": "437XR1138R2", "PowerState": power, "Status": map[string]any{"State": "Enabled", "Health": "OK"},
 			"Actions": map[string]any{
-				"#ComputerSystem.Reset":               map[string]any{"target": e.target(), "ResetType@Redfish.AllowableValues": e.allowed},
-				"#ComputerSystem.RemoveResourceBlock": map[string]any{"target": system + "/Actions/ComputerSystem.RemoveResourceBlock"},
+				"#ComputerSystem.Reset":               map[string]any{"target": e.target(), "ResetType@Redfish.AllowableValues": e.Allowed},
+				"#ComputerSystem.RemoveResourceBlock": map[string]any{"target": System + "/Actions/ComputerSystem.RemoveResourceBlock"},
 			},
 		})
 	case r.URL.Path == action && r.Method == http.MethodPost:
@@ -127,77 +125,77 @@ func (e *emulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.resets = append(e.resets, "another action")
 		e.mu.Unlock()
 		answer(w, 204, nil)
-	case r.URL.Path == monitor && r.Method == http.MethodGet && len(e.task) > 0:
+	case r.URL.Path == TaskMonitor && r.Method == http.MethodGet && len(e.Task) > 0:
 		e.progress(w)
 	default:
 		fail(w, 404, "ResourceMissingAtURI", fmt.Sprintf("The resource at the URI '%s' was not found.", r.URL.Path))
 	}
 }
 
-func (e *emulator) target() string {
-	if e.at != "" {
-		return e.at
+func (e *Emulator) target() string {
+	if e.At != "" {
+		return e.At
 	}
 	return action
 }
 
-func (e *emulator) reset(w http.ResponseWriter, r *http.Request) {
+func (e *Emulator) reset(w http.ResponseWriter, r *http.Request) {
 	var in struct{ ResetType string }
-	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || !slices.Contains(e.allowed, in.ResetType) {
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || !slices.Contains(e.Allowed, in.ResetType) {
 		fail(w, 400, "ActionParameterNotSupported", "The value for ResetType is not supported.")
 		return
 	}
-	if e.status != 0 {
-		fail(w, e.status, "GeneralError", "A general error has occurred.")
+	if e.Status != 0 {
+		fail(w, e.Status, "GeneralError", "A general error has occurred.")
 		return
 	}
 	e.mu.Lock()
 	e.resets = append(e.resets, in.ResetType)
 	e.mu.Unlock()
 	switch {
-	case e.hang != nil:
-		<-e.hang
-	case e.drop:
+	case e.Hang != nil:
+		<-e.Hang
+	case e.Drop:
 		c, _, err := w.(http.Hijacker).Hijack()
 		if err == nil {
 			_ = c.Close()
 		}
 		return
-	case e.late >= 300 && e.late < 400:
-		w.Header().Set("Location", system)
-		answer(w, e.late, nil)
+	case e.Late >= 300 && e.Late < 400:
+		w.Header().Set("Location", System)
+		answer(w, e.Late, nil)
 		return
-	case e.late != 0:
-		fail(w, e.late, "InternalError", "The request failed due to an internal service error.")
+	case e.Late != 0:
+		fail(w, e.Late, "InternalError", "The request failed due to an internal service error.")
 		return
-	case len(e.task) > 0:
-		at := e.monitor
+	case len(e.Task) > 0:
+		at := e.Monitor
 		if at == "" {
-			at = monitor
+			at = TaskMonitor
 		}
 		w.Header().Set("Location", at)
-		answer(w, 202, e.taskBody(e.task[0]))
+		answer(w, 202, e.taskBody(e.Task[0]))
 		return
 	}
 	answer(w, 204, nil)
 }
 
-func (e *emulator) taskBody(state string) map[string]any {
+func (e *Emulator) taskBody(state string) map[string]any {
 	return map[string]any{
-		"@odata.id": "/redfish/v1/TaskService/Tasks/545", "@odata.type": "#Task.v1_7_0.Task", "Id": "545", "Name": "Task 545", "TaskMonitor": monitor, "TaskState": state,
+		"@odata.id": "/redfish/v1/TaskService/Tasks/545", "@odata.type": "#Task.v1_7_0.Task", "Id": "545", "Name": "Task 545", "TaskMonitor": TaskMonitor, "TaskState": state,
 		"TaskStatus": "OK", "Messages": []any{map[string]any{"MessageId": "Base.1.18.GeneralError", "Message": "power supply does not answer"}},
 	}
 }
 
-func (e *emulator) progress(w http.ResponseWriter) {
+func (e *Emulator) progress(w http.ResponseWriter) {
 	e.mu.Lock()
 	e.looks++
-	state := e.task[min(e.looks, len(e.task)-1)]
+	state := e.Task[min(e.looks, len(e.Task)-1)]
 	e.mu.Unlock()
 	switch {
-	case state == "Completed" && e.onlyCode:
+	case state == "Completed" && e.OnlyCode:
 		answer(w, 204, nil)
-	case state == "Exception" && e.onlyCode:
+	case state == "Exception" && e.OnlyCode:
 		fail(w, 500, "InternalError", "The request failed due to an internal service error.")
 	case state == "Running" || state == "New":
 		answer(w, 202, e.taskBody(state))

@@ -63,7 +63,7 @@ func ExecutorPoints() []Point {
 	return []Point{ExecutorAdmitted, ExecutorIntended, ExecutorFenced, ExecutorActed, ExecutorEnded}
 }
 
-// The points of an executor that calls servers of other people, webhooks and Alertmanagers, in the order of an attempt.
+// The points of an executor that calls servers, webhooks, Alertmanagers and an executor process, in the order of an attempt.
 const (
 	CallAdmitted Point = "call-admitted" // the attempt is admitted, and nobody was asked anything
 	CallLooked   Point = "call-looked"   // the receiver has said what became of an attempt before

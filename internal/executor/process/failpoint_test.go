@@ -76,27 +76,30 @@ func (c child) gone(t *testing.T) {
 	}
 }
 
+// steps are those of an attempt, where the process is killed or paused.
+var steps = []struct {
+	point   failpoint.Point
+	skip    int              // hits that pass first: of the writing at the start, and of the intent
+	happens bool             // the act, when it is killed there
+	outcome response.Outcome // as the caller hears it when the process that was killed is back
+}{
+	{failpoint.ExecutorAdmitted, 0, false, response.Unchanged},
+	{failpoint.FileWritten, 1, false, response.Unchanged},
+	{failpoint.FileRenamed, 1, false, response.NotKnown},
+	{failpoint.ExecutorIntended, 0, false, response.NotKnown},
+	{failpoint.ExecutorFenced, 0, false, response.NotKnown},
+	{failpoint.ExecutorActed, 0, true, response.NotKnown},
+	{failpoint.FileWritten, 2, true, response.NotKnown},
+	{failpoint.FileRenamed, 2, true, response.Succeeded},
+	{failpoint.ExecutorEnded, 0, true, response.Succeeded},
+}
+
 // TestKilledAtEveryStep kills the process at every step of an attempt and starts it again. The attempt happens once or not at
 // all, is never made a second time, and what is said of it is true: only from when its intent is durable until its end is
 // durable nobody can say. Neither does the next leader's attempt begin a second time what was done, nor does an old token come through.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		point   failpoint.Point
-		skip    int              // hits that pass first: of the writing at the start, and of the intent
-		happens bool             // the act
-		outcome response.Outcome // as the caller hears it when the process is back
-	}{
-		{failpoint.ExecutorAdmitted, 0, false, response.Unchanged},
-		{failpoint.FileWritten, 1, false, response.Unchanged},
-		{failpoint.FileRenamed, 1, false, response.NotKnown},
-		{failpoint.ExecutorIntended, 0, false, response.NotKnown},
-		{failpoint.ExecutorFenced, 0, false, response.NotKnown},
-		{failpoint.ExecutorActed, 0, true, response.NotKnown},
-		{failpoint.FileWritten, 2, true, response.NotKnown},
-		{failpoint.FileRenamed, 2, true, response.Succeeded},
-		{failpoint.ExecutorEnded, 0, true, response.Succeeded},
-	} {
+	for _, tc := range steps {
 		t.Run(fmt.Sprintf("%s-%d", tc.point, tc.skip), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
@@ -151,33 +154,40 @@ func TestKilledAtItsStart(t *testing.T) {
 // of the new leader at the same step still come after it.
 func TestWindow(t *testing.T) {
 	t.Parallel()
-	const open = 2000 // ms
-	b := newBench(t)
-	b.spawn(t, failpoint.Order{Point: failpoint.ExecutorFenced, Action: failpoint.Delay.String(), DelayMS: open})
+	b, g := newBench(t), newGate(t)
+	b.spawn(t, g.Order(failpoint.ExecutorFenced, 0))
 	x := b.Supervisor(t, b.Config.Listen)
 	b.await(t, 5)
-	acts := ""
-	for i := range uint64(50) { // the new token may come before the window opens: then the old one is refused, as it should be
-		r := fmt.Sprint("r", i)
-		old := doAside(t, x, job(5+2*i, r, 1))
-		b.inLedger(t, `"response":"`+r+`"`)
-		next := doAside(t, x, job(6+2*i, r, 2))
-		b.inLedger(t, fmt.Sprintf(`"token":%d`, 6+2*i))
-		if strings.Contains(b.acts(t), r+" 0 1 ") {
-			t.Fatalf("the window had closed before the new token came: %q", b.acts(t))
-		}
-		first := <-old
-		want(t, <-next, response.Succeeded, "")
-		if first.Outcome == response.StaleToken {
-			acts += fmt.Sprintf("%s 0 2 %d\n", r, 6+2*i)
-			b.wantActs(t, acts)
-			continue
-		}
-		want(t, first, response.Succeeded, "")
-		b.wantActs(t, acts+fmt.Sprintf("%s 0 1 %d\n%s 0 2 %d\n", r, 5+2*i, r, 6+2*i))
-		return
+	first := doAside(t, x, job(5, "r", 1))
+	release := reached(t, g)
+	want(t, processtest.Do(t, x, job(6, "other", 1)), response.Succeeded, "")
+	want(t, processtest.Do(t, x, job(5, "more", 1)), response.StaleToken, "has seen 6")
+	next := doAside(t, x, job(6, "r", 2))
+	b.wantActs(t, "other 0 1 6\n")
+	release()
+	want(t, <-first, response.Succeeded, "")
+	want(t, <-next, response.Succeeded, "")
+	b.wantActs(t, "other 0 1 6\nr 0 1 5\nr 0 2 6\n")
+}
+
+func newGate(t *testing.T) *failpoint.Gate {
+	t.Helper()
+	g, err := failpoint.NewGate()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Error("the new token was always first")
+	t.Cleanup(func() { _ = g.Close() })
+	return g
+}
+
+// reached waits until a point waits at a gate.
+func reached(t *testing.T, g *failpoint.Gate) (release func()) {
+	t.Helper()
+	_, release, err := g.Reached(20 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return release
 }
 
 // await waits until the process serves, by asking for what is refused before anything is written.

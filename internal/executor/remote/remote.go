@@ -25,6 +25,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -74,6 +75,8 @@ func (x *Executor) Close() error { return x.conn.Close() }
 
 // Do implements executor.Executor.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
+	failpoint.Hit(failpoint.CallSending)
+	defer func() { failpoint.Hit(failpoint.CallEnded) }()
 	var sent atomic.Bool
 	resp, err := x.client.Do(withSent(ctx, &sent), requestOf(ctx, j))
 	if err == nil {
@@ -197,6 +200,9 @@ func (sentHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	case *stats.OutHeader, *stats.OutPayload:
 		if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
 			sent.Store(true)
+		}
+		if _, whole := s.(*stats.OutPayload); whole {
+			failpoint.Hit(failpoint.CallSent)
 		}
 	default:
 	}

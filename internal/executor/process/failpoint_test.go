@@ -3,6 +3,7 @@
 package process_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -25,20 +26,13 @@ var rounds = flag.Int("process.rounds", 3, "kills at each step of an attempt")
 type child struct {
 	cmd  *exec.Cmd
 	done chan error
+	said *bytes.Buffer // by stdout; read it when it is gone
 }
 
 // spawn starts the process, with points armed that kill it.
 func (b bench) spawn(t *testing.T, orders ...failpoint.Order) child {
 	t.Helper()
-	if len(orders) > 0 {
-		js, err := json.Marshal(orders)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(b.Config.StateDir, failpoint.File("executor")), js, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	armAtStart(t, b.Config.StateDir, "executor", orders...)
 	js, err := json.Marshal(b.Config)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(b.Dir, "config.json"), js, 0o600) // which is YAML
@@ -46,13 +40,44 @@ func (b bench) spawn(t *testing.T, orders ...failpoint.Order) child {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return start(t, asProcess+"="+filepath.Join(b.Dir, "config.json"))
+}
+
+// spawnLeader starts a supervisor.
+func (b bench) spawnLeader(t *testing.T, l leading, orders ...failpoint.Order) child {
+	t.Helper()
+	armAtStart(t, l.Dir, "leader", orders...)
+	js, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, asLeader+"="+string(js))
+}
+
+func armAtStart(t *testing.T, dir, who string, orders ...failpoint.Order) {
+	t.Helper()
+	if len(orders) == 0 {
+		return
+	}
+	js, err := json.Marshal(orders)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, failpoint.File(who)), js, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start starts this test binary as something else.
+func start(t *testing.T, as string) child {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := child{exec.Command(self), make(chan error, 1)}
-	c.cmd.Env = append(os.Environ(), asProcess+"="+filepath.Join(b.Dir, "config.json"))
-	c.cmd.Stderr = t.Output()
+	c := child{exec.Command(self), make(chan error, 1), &bytes.Buffer{}}
+	c.cmd.Env = append(os.Environ(), as)
+	c.cmd.Stderr, c.cmd.Stdout = t.Output(), c.said
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

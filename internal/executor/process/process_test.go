@@ -2,6 +2,8 @@ package process_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,14 +22,16 @@ import (
 	"github.com/lofamo/lofamo/internal/executor/process"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
 	"github.com/lofamo/lofamo/internal/executor/remote"
+	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// asProgram makes this test binary the program that the executor process runs, asProcess the process itself.
+// asProgram makes this test binary the program that the executor process runs, asProcess the process itself, asLeader a supervisor that leads.
 const (
 	asProgram = "LOFAMO_TEST_AS_PROGRAM"
 	asProcess = "LOFAMO_TEST_AS_PROCESS"
+	asLeader  = "LOFAMO_TEST_AS_LEADER"
 )
 
 func TestMain(m *testing.M) {
@@ -36,6 +40,8 @@ func TestMain(m *testing.M) {
 		os.Exit(act(os.Args[1:]))
 	case os.Getenv(asProcess) != "":
 		os.Exit(serve(os.Getenv(asProcess)))
+	case os.Getenv(asLeader) != "":
+		os.Exit(lead(os.Getenv(asLeader)))
 	}
 	os.Exit(m.Run())
 }
@@ -346,6 +352,7 @@ func doAside(t *testing.T, x executor.Executor, j executor.Job) <-chan executor.
 type proxy struct {
 	l       net.Listener
 	refused atomic.Bool
+	passed  atomic.Int64 // bytes to the other end
 	mu      sync.Mutex
 	conns   []net.Conn
 }
@@ -375,10 +382,18 @@ func newProxy(t *testing.T, to string) *proxy {
 			p.conns = append(p.conns, in, out)
 			p.mu.Unlock()
 			go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
-			go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+			go func() { _, _ = io.Copy(io.MultiWriter(out, counter{&p.passed}), in); _ = out.Close() }()
 		}
 	}()
 	return p
+}
+
+// counter counts what is written.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(b []byte) (int, error) {
+	c.n.Add(int64(len(b)))
+	return len(b), nil
 }
 
 func (p *proxy) addr() string { return p.l.Addr().String() }
@@ -412,6 +427,33 @@ func serve(path string) int {
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
+}
+
+// leading is what a supervisor by itself is to have done.
+type leading struct {
+	Address string
+	TLS     config.SupervisorTLS
+	Job     executor.Job
+	Dir     string // with the file that arms its points
+}
+
+// lead is a supervisor by itself, which has one thing done and says how it ended.
+func lead(js string) int {
+	var l leading
+	err := json.Unmarshal([]byte(js), &l)
+	if err == nil {
+		err = failpoint.ArmAtStart(l.Dir, "leader")
+	}
+	x, err2 := remote.New(config.ExecutorClient{Address: l.Address, DialTimeout: config.Duration(5 * time.Second), SettleTimeout: config.Duration(time.Second)}, processtest.Cluster, l.TLS)
+	if err := errors.Join(err, err2); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.Job.Timeout)
+	defer cancel()
+	r := x.Do(ctx, l.Job)
+	fmt.Printf("outcome %d: %s\n", r.Outcome, r.Detail)
+	return 0
 }
 
 // inLedger waits for what the ledger on the disk is to have.

@@ -22,6 +22,7 @@ import (
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/agent/logqueue"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
+	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/version"
 )
@@ -135,7 +136,7 @@ func (o *options) runCommand() *cobra.Command {
 			return agent.Run(c.Context(), agent.RunConfig{
 				Agent: cfg, Program: program, Args: o.halfArgs(), Restart: restart, LogDir: o.logs(cfg),
 				Realtime: o.scheduling == string(agent.SchedulingAuto), Half: half, Again: again,
-			}, logger(cfg.Log, o.stderr))
+			}, cli.NewLogger(cfg.Log, o.stderr))
 		},
 	}
 	c.Flags().StringVar(&o.restart, "restart", string(agent.RestartAlways), "what to do when a half ends or hangs: always (start it again, within its budget) or never")
@@ -194,7 +195,7 @@ func (o *options) halfCommand(name, short string, run func(context.Context, conf
 			}
 			out := logqueue.New(o.stderr)
 			defer func() { _ = out.Close() }() // a log that hangs does not keep the half from ending
-			log := logger(cfg.Log, out)
+			log := cli.NewLogger(cfg.Log, out)
 			agent.TuneProcess(s, log)
 			return run(c.Context(), cfg, log)
 		},
@@ -213,7 +214,7 @@ func (o *options) checksCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return agent.RunChecks(c.Context(), cfg, logger(cfg.Log, o.stderr))
+			return agent.RunChecks(c.Context(), cfg, cli.NewLogger(cfg.Log, o.stderr))
 		},
 	}
 }
@@ -285,17 +286,4 @@ func (o *options) load() (config.Agent, error) {
 		return config.Agent{}, &agent.ConfigError{Err: fmt.Errorf("configuration %s: %w", o.config, err)}
 	}
 	return cfg, nil
-}
-
-// logger makes the logger that a validated configuration asks for.
-func logger(cfg config.LogConfig, w io.Writer) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		level = slog.LevelInfo // cannot happen after Validate
-	}
-	opts := &slog.HandlerOptions{Level: level}
-	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
 }

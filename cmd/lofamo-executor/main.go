@@ -4,90 +4,33 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/executor/process"
-	"github.com/lofamo/lofamo/internal/version"
-)
-
-// The exit codes.
-const (
-	exitFailure = 1
-	exitUsage   = 2 // wrong usage or bad configuration: trying again does not help
 )
 
 func main() { os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// usageError is an error of whoever called.
-type usageError struct{ err error }
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
-
 func execute(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
-	cmd := command()
-	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
-	if err == nil {
-		return 0
-	}
-	_, _ = fmt.Fprintln(stderr, "lofamo-executor:", err)
-	var usage usageError
-	if errors.As(err, &usage) {
-		return exitUsage
-	}
-	return exitFailure
-}
-
-func command() *cobra.Command {
-	root := &cobra.Command{
-		Use:           "lofamo-executor",
-		Short:         "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		RunE: func(*cobra.Command, []string) error {
-			return usageError{errors.New("no command given: want init, run, check-config or version (see lofamo-executor --help)")}
-		},
-		Args: usageArgs(cobra.NoArgs),
-	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(initCommand(), runCommand(), checkCommand(), versionCommand())
-	return root
-}
-
-// usageArgs turns a complaint about arguments into a usageError.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
+	root := cli.Root("lofamo-executor", "Does for LO|FA|MO's supervisors what ends work: Slurm, power and commands", "init, run, check-config or version")
+	root.AddCommand(initCommand(), runCommand(), checkCommand(), cli.Version("lofamo-executor"))
+	return cli.Execute(root, args, stdout, stderr)
 }
 
 func load(file string) (process.Config, error) {
 	if file == "" {
-		return process.Config{}, usageError{errors.New("--config is missing")}
+		return process.Config{}, cli.Usage(errors.New("--config is missing"))
 	}
 	cfg, err := process.Load(file)
 	if err != nil {
-		return cfg, usageError{err}
+		return cfg, cli.Usage(err)
 	}
 	return cfg, nil
 }
@@ -103,7 +46,7 @@ func initCommand() *cobra.Command {
 The ledger has the highest fencing token and the attempts that the process has seen. 'run' refuses to begin without it: a process that has
 forgotten them would obey a leader of old. With --forget a ledger that is there, or is damaged, is replaced by one that has seen
 nothing; first make sure that no supervisor of old is left that could still send something.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(file)
 			if err != nil {
@@ -132,13 +75,13 @@ func runCommand() *cobra.Command {
 		Short: "Run until a signal ends it",
 		Long: `Run until SIGINT or SIGTERM ends it. Attempts that are under way then have the configuration's stopTimeout to end; a second signal ends the
 process at once, and what was under way is not known afterwards.`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load(file)
 			if err != nil {
 				return err
 			}
-			return run(cmd.Context(), cfg, newLogger(cfg.Log, cmd.ErrOrStderr()))
+			return run(cmd.Context(), cfg, cli.NewLogger(cfg.Log, cmd.ErrOrStderr()))
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "configuration file, YAML")
@@ -148,7 +91,7 @@ process at once, and what was under way is not known afterwards.`,
 func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	p, err := process.New(cfg, logger)
 	if err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	if err := p.Start(); err != nil {
 		return err
@@ -161,24 +104,11 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	return errors.Join(err, p.Stop())
 }
 
-// newLogger is given a validated configuration.
-func newLogger(cfg config.LogConfig, w io.Writer) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.Level)); err != nil {
-		level = slog.LevelInfo
-	}
-	opts := &slog.HandlerOptions{Level: level}
-	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
-}
-
 func checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check-config FILE",
 		Short: "Check a configuration file, and the files that it names, without starting anything",
-		Args:  usageArgs(cobra.ExactArgs(1)),
+		Args:  cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := load(args[0])
 			if err != nil {
@@ -186,27 +116,10 @@ func checkCommand() *cobra.Command {
 			}
 			p, err := process.New(cfg, slog.New(slog.DiscardHandler))
 			if err != nil {
-				return usageError{fmt.Errorf("configuration %s: %w", args[0], err)}
+				return cli.Usage(fmt.Errorf("configuration %s: %w", args[0], err))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: good: executor process of cluster %s on %s, for %v\n", args[0], cfg.Cluster, cfg.Listen, p.Kinds())
 			return err
 		},
 	}
-}
-
-func versionCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use: "version", Short: "Print which build this is", Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			info := version.Get()
-			if !asJSON {
-				_, err := fmt.Fprintln(cmd.OutOrStdout(), "lofamo-executor", info)
-				return err
-			}
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(info)
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
 }

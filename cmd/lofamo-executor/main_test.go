@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/cli"
 	commands "github.com/lofamo/lofamo/internal/executor/command"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -52,13 +53,13 @@ func TestExitCodes(t *testing.T) {
 		code int
 		want string
 	}{
-		{nil, exitUsage, "no command given"},
-		{[]string{"fly"}, exitUsage, "unknown command"},
-		{[]string{"run"}, exitUsage, "--config is missing"},
-		{[]string{"run", "--config", bad}, exitUsage, "command: unknown key"},
-		{[]string{"check-config", bad}, exitUsage, "want one of atOnce, cluster, commands"},
+		{nil, cli.ExitUsage, "no command given"},
+		{[]string{"fly"}, cli.ExitUsage, "unknown command"},
+		{[]string{"run"}, cli.ExitUsage, "--config is missing"},
+		{[]string{"run", "--config", bad}, cli.ExitUsage, "command: unknown key"},
+		{[]string{"check-config", bad}, cli.ExitUsage, "want one of atOnce, cluster, commands"},
 		{[]string{"check-config", good}, 0, "for [command]"},
-		{[]string{"init", "--config", good}, exitFailure, "want --forget"},
+		{[]string{"init", "--config", good}, cli.ExitFailure, "want --forget"},
 		{[]string{"init", "--config", good, "--forget"}, 0, "forgotten: token 0 and 0 attempts"},
 		{[]string{"version"}, 0, "lofamo-executor"},
 	} {
@@ -69,7 +70,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	f.Config.Commands[0].Path = "/nowhere/true"
 	var out bytes.Buffer
-	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != exitUsage || !strings.Contains(out.String(), "no such file") {
+	if code := execute([]string{"check-config", write(t, f)}, &out, &out); code != cli.ExitUsage || !strings.Contains(out.String(), "no such file") {
 		t.Errorf("a program that is not there: code %d, %s", code, &out)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -202,19 +203,19 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{[]string{"version"}, nil, 0, "supervisor "},
 		{[]string{"config", "check", good}, nil, 0, "4 nodes in 2x2x1"},
-		{nil, nil, exitUsage, "want run"},
-		{[]string{"config"}, nil, exitUsage, "check FILE"},
-		{[]string{"fly"}, nil, exitUsage, `"fly"`},
-		{[]string{"run"}, nil, exitUsage, "--config is missing"},
-		{[]string{"run", "--config", good, "--upstream", "p0"}, nil, exitUsage, "want ID=IP:PORT"},
-		{[]string{"run", "--confg", good}, nil, exitUsage, "confg"},
-		{[]string{"config", "check"}, nil, exitUsage, "1 arg"},
-		{[]string{"config", "check", "/nonexistent.yaml"}, nil, exitUsage, "/nonexistent.yaml"},
-		{[]string{"config", "check", unknown}, nil, exitUsage, "colour"},
-		{[]string{"config", "check", badDims}, nil, exitUsage, "2x0x1"},
-		{[]string{"config", "check", good}, []string{"LOFAMO_SUPERVISOR_PRESET=hasty"}, exitUsage, "hasty"},
-		{[]string{"run", "--config", noCert}, nil, exitUsage, "nobody.pem"},
-		{[]string{"run", "--config", noKey}, nil, exitUsage, "gossip key /nonexistent.key"},
+		{nil, nil, cli.ExitUsage, "want run"},
+		{[]string{"config"}, nil, cli.ExitUsage, "check FILE"},
+		{[]string{"fly"}, nil, cli.ExitUsage, `"fly"`},
+		{[]string{"run"}, nil, cli.ExitUsage, "--config is missing"},
+		{[]string{"run", "--config", good, "--upstream", "p0"}, nil, cli.ExitUsage, "want ID=IP:PORT"},
+		{[]string{"run", "--confg", good}, nil, cli.ExitUsage, "confg"},
+		{[]string{"config", "check"}, nil, cli.ExitUsage, "1 arg"},
+		{[]string{"config", "check", "/nonexistent.yaml"}, nil, cli.ExitUsage, "/nonexistent.yaml"},
+		{[]string{"config", "check", unknown}, nil, cli.ExitUsage, "colour"},
+		{[]string{"config", "check", badDims}, nil, cli.ExitUsage, "2x0x1"},
+		{[]string{"config", "check", good}, []string{"LOFAMO_SUPERVISOR_PRESET=hasty"}, cli.ExitUsage, "hasty"},
+		{[]string{"run", "--config", noCert}, nil, cli.ExitUsage, "nobody.pem"},
+		{[]string{"run", "--config", noKey}, nil, cli.ExitUsage, "gossip key /nonexistent.key"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := execute(tc.args, tc.env, &stdout, &stderr)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
 )
 
@@ -32,17 +33,17 @@ also when an old file is restored a second time.
 
 It refuses a directory that has data, a file that is damaged, a clock that is behind the restore from which the
 snapshot comes, and an outside etcd (etcdutl does that).`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" || snapshot == "" {
-				return usageError{fmt.Errorf("restore: want both --snapshot and --config")}
+				return cli.Usage(fmt.Errorf("restore: want both --snapshot and --config"))
 			}
 			cfg, err := load(file, environ, nil, nil)
 			if err != nil {
-				return usageError{err}
+				return cli.Usage(err)
 			}
 			if !cfg.Embedded() {
-				return usageError{fmt.Errorf("restore: etcd.endpoints names an etcd outside: its own etcdutl restores it")}
+				return cli.Usage(fmt.Errorf("restore: etcd.endpoints names an etcd outside: its own etcdutl restores it"))
 			}
 			sum, err := embedded.SnapshotSum(snapshot)
 			if err != nil {
@@ -52,11 +53,11 @@ snapshot comes, and an outside etcd (etcdutl does that).`,
 			if first {
 				token = embedded.RestoreToken(at)
 			} else if at, err = embedded.ParseRestoreToken(token); err != nil {
-				return usageError{fmt.Errorf("restore: --token: %w", err)}
+				return cli.Usage(fmt.Errorf("restore: --token: %w", err))
 			}
 			info, err := embedded.Restore(embedded.RestoreConfig{
 				Snapshot: snapshot, DataDir: cfg.DataDir, Name: cfg.EtcdName(), PeerURL: cfg.Etcd.PeerURL,
-				InitialCluster: cfg.Etcd.InitialCluster, At: at, Logger: newLogger(cfg.Log, cmd.ErrOrStderr()),
+				InitialCluster: cfg.Etcd.InitialCluster, At: at, Logger: cli.NewLogger(cfg.Log, cmd.ErrOrStderr()),
 				Token: cfg.EtcdToken() + "-" + token + "-" + hex.EncodeToString(sum[:tokenBytes]),
 			})
 			if err != nil {
@@ -82,10 +83,10 @@ func checkSnapshotCommand() *cobra.Command {
 		Use:   "check --snapshot FILE",
 		Short: "Check a snapshot's file without restoring it",
 		Long:  "Read a snapshot's file to its end, compare its checksum, and print what is in it.",
-		Args:  usageArgs(cobra.NoArgs),
+		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if snapshot == "" {
-				return usageError{fmt.Errorf("check: --snapshot is missing (a configuration is checked by `supervisor config check FILE`)")}
+				return cli.Usage(fmt.Errorf("check: --snapshot is missing (a configuration is checked by `supervisor config check FILE`)"))
 			}
 			info, err := embedded.CheckSnapshot(snapshot, quiet())
 			if err != nil {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
@@ -120,10 +121,10 @@ func TestDisaster(t *testing.T) {
 			}
 		}
 	}
-	wantExit(t, exitFailure, "there are data of a member", "restore", "--snapshot", snap, "--config", files[2])
+	wantExit(t, cli.ExitFailure, "there are data of a member", "restore", "--snapshot", snap, "--config", files[2])
 	token := restore(t, snap, "", files[:2]...)
 	for i := range 2 {
-		wantExit(t, exitFailure, "there are data of a member", "restore", "--snapshot", snap, "--config", files[i])
+		wantExit(t, cli.ExitFailure, "there are data of a member", "restore", "--snapshot", snap, "--config", files[i])
 	}
 	for i, cfg := range c.Configs {
 		procs[i] = process(t, c, cfg)
@@ -255,7 +256,7 @@ func TestRestoreRefuses(t *testing.T) {
 	snap := filepath.Join(dir, "good.db")
 	saveSnapshot(t, c, cfg, snap)
 	file := c.WriteConfig(t, cfg)
-	wantExit(t, exitFailure, "in use by another process", "restore", "--snapshot", snap, "--config", file)
+	wantExit(t, cli.ExitFailure, "in use by another process", "restore", "--snapshot", snap, "--config", file)
 	killAll([]*exec.Cmd{p})
 
 	b, err := os.ReadFile(snap)
@@ -285,19 +286,19 @@ func TestRestoreRefuses(t *testing.T) {
 		args []string
 	}{
 		{0, "keys up to revision", []string{"check", "--snapshot", snap}},
-		{exitFailure, "cut off", []string{"check", "--snapshot", spoil("short.db", b[:len(b)-100])}},
-		{exitFailure, "cut off", []string{"check", "--snapshot", spoil("empty.db", nil)}},
-		{exitFailure, "damaged", []string{"check", "--snapshot", spoil("flipped.db", flipped)}},
-		{exitFailure, "no such file", []string{"check", "--snapshot", filepath.Join(dir, "none")}},
-		{exitUsage, "--snapshot is missing", []string{"check"}},
-		{exitUsage, "want both", []string{"restore", "--snapshot", snap}},
-		{exitUsage, "want both", []string{"restore", "--config", file}},
-		{exitUsage, "--token", []string{"restore", "--snapshot", snap, "--config", file, "--token", "mine"}},
-		{exitFailure, "clock", []string{"restore", "--snapshot", snap, "--config", empty, "--token", "20250101T000000Z"}},
-		{exitUsage, "none.yaml", []string{"restore", "--snapshot", snap, "--config", filepath.Join(dir, "none.yaml")}},
-		{exitUsage, "etcdutl", []string{"restore", "--snapshot", snap, "--config", c.WriteConfig(t, outside)}},
-		{exitFailure, "damaged", []string{"restore", "--snapshot", filepath.Join(dir, "flipped.db"), "--config", file}},
-		{exitFailure, "there are data of a member", []string{"restore", "--snapshot", snap, "--config", file}},
+		{cli.ExitFailure, "cut off", []string{"check", "--snapshot", spoil("short.db", b[:len(b)-100])}},
+		{cli.ExitFailure, "cut off", []string{"check", "--snapshot", spoil("empty.db", nil)}},
+		{cli.ExitFailure, "damaged", []string{"check", "--snapshot", spoil("flipped.db", flipped)}},
+		{cli.ExitFailure, "no such file", []string{"check", "--snapshot", filepath.Join(dir, "none")}},
+		{cli.ExitUsage, "--snapshot is missing", []string{"check"}},
+		{cli.ExitUsage, "want both", []string{"restore", "--snapshot", snap}},
+		{cli.ExitUsage, "want both", []string{"restore", "--config", file}},
+		{cli.ExitUsage, "--token", []string{"restore", "--snapshot", snap, "--config", file, "--token", "mine"}},
+		{cli.ExitFailure, "clock", []string{"restore", "--snapshot", snap, "--config", empty, "--token", "20250101T000000Z"}},
+		{cli.ExitUsage, "none.yaml", []string{"restore", "--snapshot", snap, "--config", filepath.Join(dir, "none.yaml")}},
+		{cli.ExitUsage, "etcdutl", []string{"restore", "--snapshot", snap, "--config", c.WriteConfig(t, outside)}},
+		{cli.ExitFailure, "damaged", []string{"restore", "--snapshot", filepath.Join(dir, "flipped.db"), "--config", file}},
+		{cli.ExitFailure, "there are data of a member", []string{"restore", "--snapshot", snap, "--config", file}},
 	} {
 		wantExit(t, tc.code, tc.text, tc.args...)
 	}

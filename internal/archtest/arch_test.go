@@ -61,6 +61,7 @@ var layers = map[string][]string{
 	"internal/fixedseed":      {},
 	"internal/failpoint":      {},
 	"internal/durable":        {"internal/failpoint"},
+	"internal/cli":            {"internal/config", "internal/version"},
 	"internal/kubetest":       {"internal/freeport"},
 	"internal/pki":            {"pkg/fault"},
 	"internal/config":         {"api", "pkg"},

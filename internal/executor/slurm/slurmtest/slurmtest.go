@@ -32,7 +32,8 @@ type Controller struct {
 func (c *Controller) Close() {
 	if c.daemon != nil && c.daemon.Process != nil {
 		_ = c.daemon.Process.Kill()
-		<-c.ended
+		for range c.ended { // its error says that it was killed
+		}
 	}
 	_ = os.RemoveAll(c.Dir)
 }

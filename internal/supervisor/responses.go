@@ -55,7 +55,7 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 		}
 	}
 	if c.Kubernetes != nil {
-		x, err := kubernetes.New(*c.Kubernetes, s.logger)
+		x, err := kubernetes.New(*c.Kubernetes, s.openResponses, s.logger)
 		if err != nil {
 			return nil, fmt.Errorf("responses.executors.kubernetes: %w", err)
 		}
@@ -90,6 +90,11 @@ func (s *Supervisor) executors() (map[response.Kind]executor.Executor, error) {
 // standingResponses is executor.Standing: of the responder, which is made after who asks.
 func (s *Supervisor) standingResponses(ctx context.Context, kinds ...response.Kind) ([]executor.Job, bool, error) {
 	return s.responder.Standing(ctx, kinds...)
+}
+
+// openResponses is executor.Open, likewise.
+func (s *Supervisor) openResponses(ctx context.Context, ids []string) (map[string]bool, error) {
+	return s.responder.Open(ctx, ids)
 }
 
 // workResponses starts what decides about responses.

@@ -118,7 +118,7 @@ func (k *kubeBench) prepare(dir string) error {
 	if k.supervisor, err = k.server.Client(k.server.Addr, token); err != nil {
 		return err
 	}
-	k.e, err = kubernetes.New(kubernetes.Config{Kubeconfig: k.kubeconfig}, slog.New(slog.DiscardHandler))
+	k.e, err = kubernetes.New(kubernetes.Config{Kubeconfig: k.kubeconfig}, nil, slog.New(slog.DiscardHandler))
 	return err
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
 )
 
@@ -84,20 +85,41 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 // errNotSent is the end of a request that has not left this process.
 var errNotSent = errors.New("not sent")
 
-// do sends one request once the pace lets it.
+// do sends one request that changes something, once the pace lets it. When nothing is left to wait for it is asked once more whether a higher token
+// has been seen.
 func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 	if err := p.Wait(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
 	}
+	if err := c.fenced(ctx); err != nil {
+		return err
+	}
 	return c.send(ctx, r, nil)
 }
 
-// read does the same, after all that is not read, and reads the answer into what is given.
+// read sends one that changes nothing, after all that does, and reads the answer into what is given.
 func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtime.Object) error {
 	if err := p.waitToRead(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errNotSent, err)
 	}
 	return c.send(ctx, r, into)
+}
+
+// errStale is the end of a request that was not sent since another one may lead.
+var errStale = errors.New("it is not sure that this supervisor still leads")
+
+// fenced fails with errStale, or because ctx has ended.
+func (c *client) fenced(ctx context.Context) error {
+	one, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	switch err := executor.Fenced(one); {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
+	default:
+		return fmt.Errorf("%w: %w: %w", errNotSent, errStale, err)
+	}
 }
 
 func (c *client) send(ctx context.Context, r *rest.Request, into runtime.Object) error {

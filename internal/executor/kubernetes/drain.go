@@ -66,7 +66,7 @@ func (d *draining) prepare(ctx context.Context) (executor.Result, error) {
 	switch {
 	case errors.As(err, &done):
 		return done.Result, nil
-	case errors.Is(err, errNoNode), refused(err):
+	case errors.Is(err, errGone), errors.Is(err, errNoName), refused(err):
 		return executor.Unchanged("%v", err), nil
 	case err != nil:
 		return executor.Result{}, err
@@ -181,6 +181,8 @@ func (d *draining) evict(ctx context.Context, p *corev1.Pod) error {
 	switch {
 	case err == nil:
 		d.evicted[p.UID] = true
+	case errors.Is(err, errStale):
+		return ended{executor.Stale("node %s: cordoned, %d pods evicted; token %d: %v", d.node, len(d.evicted), d.j.Token, err)}
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		// Gone, or another by the same name.
 	case apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause):

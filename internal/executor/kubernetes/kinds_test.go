@@ -16,6 +16,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -192,7 +193,48 @@ func TestNames(t *testing.T) {
 	j := aJob(responseID(), "N_1", response.KubernetesCordon, nil)
 	want(t, e.Do(ctx, j), response.Unchanged, "three and two have it")
 	want(t, e.Do(ctx, undo(j)), response.Unchanged, "three and two have it")
-	want(t, e.Do(ctx, aJob(responseID(), "N_2", response.KubernetesCordon, nil)), response.Unchanged, "no such node in Kubernetes")
+	want(t, e.Do(ctx, aJob(responseID(), "N_2", response.KubernetesCordon, nil)), response.Unchanged, "no node of Kubernetes is known to be it")
+}
+
+// TestUndoOfWhatCannotBeNamed: that nobody can say which node it would be is not that there is none: what was done stands there still. Only where the
+// node is gone by its name nothing is left to put back.
+func TestUndoOfWhatCannotBeNamed(t *testing.T) {
+	ctx, s := context.Background(), cluster(t)
+	b, err := os.ReadFile(strings.Replace(manifest, "rbac", "rbac-node-label", 1))
+	if err == nil {
+		err = s.Admin.Apply(b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newExecutor(t, Config{NodeLabel: "example.org/undo"}, nil)
+	eventually(t, func() bool { _, err := e.c.labelled(ctx, e.c.all, "example.org/undo", "L_1"); return err == nil }, "nodes may be listed")
+	admin(t, http.MethodPost, "/api/v1/nodes", "", `{"metadata":{"name":"labelled","labels":{"example.org/undo":"L_1"}}}`)
+	j := aJob(responseID(), "L_1", response.KubernetesCordon, nil)
+	do(t, e, j)
+	patch(t, "labelled", `{"metadata":{"labels":{"example.org/undo":null}}}`)
+	another := newExecutor(t, Config{NodeLabel: "example.org/undo"}, nil)
+	for _, x := range []*Executor{e, another} {
+		want(t, x.Do(ctx, undo(j)), response.Unchanged, "no node of Kubernetes is known to be it: want one that has it")
+	}
+	patch(t, "labelled", `{"metadata":{"labels":{"example.org/undo":"L_1"}}}`)
+	do(t, another, again(undo(j)))
+	if got := state(theNode(t, "labelled")); got != "label example.org/undo=L_1" {
+		t.Error(got)
+	}
+	j = aJob(responseID(), "L_1", response.KubernetesCordon, nil)
+	do(t, e, j)
+	admin(t, http.MethodDelete, "/api/v1/nodes/labelled", "", "")
+	want(t, e.Do(ctx, undo(j)), response.Succeeded, "nothing is left to put back")
+
+	name := aNode(t)
+	j = aJob(responseID(), name, response.KubernetesCordon, nil)
+	do(t, newExecutor(t, Config{}, nil), j)
+	j.Target.Node = "N_3"
+	want(t, newExecutor(t, Config{}, nil).Do(ctx, undo(j)), response.Unchanged, "its names are of a-z")
+	j.Target.Node = fault.NodeID(name)
+	admin(t, http.MethodDelete, "/api/v1/nodes/"+name, "", "")
+	want(t, newExecutor(t, Config{}, nil).Do(ctx, undo(j)), response.Succeeded, "nothing is left to put back")
 }
 
 // TestRefusals: what the API server or the parameters do not allow is said, and changes nothing.

@@ -44,6 +44,7 @@ func Kinds() []response.Kind {
 type Executor struct {
 	cfg    Config
 	c      *client
+	open   executor.Open // nil: nobody knows, and all count as open
 	guard  executor.Guard
 	log    *slog.Logger
 	pacing pacing
@@ -60,8 +61,9 @@ type pacing struct {
 
 var usual = pacing{conflict: 10 * time.Millisecond, failure: 100 * time.Millisecond, most: 5 * time.Second, drain: 5 * time.Second}
 
-// New makes an executor. It reaches for the cluster only when there is something to do.
-func New(cfg Config, log *slog.Logger) (*Executor, error) {
+// New makes an executor. It reaches for the cluster only when there is something to do. Where open is nil a mark that somebody has overruled
+// keeps others from doing what it stands for until it is taken away.
+func New(cfg Config, open executor.Open, log *slog.Logger) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -74,7 +76,7 @@ func New(cfg Config, log *slog.Logger) (*Executor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Executor{cfg: cfg, c: c, log: log, pacing: usual}, nil
+	return &Executor{cfg: cfg, c: c, open: open, log: log, pacing: usual}, nil
 }
 
 // Do implements executor.Executor.
@@ -133,14 +135,18 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	n, err := e.find(ctx, e.c.all, j.Target.Node)
 	switch {
 	case err == nil:
-	case errors.Is(err, errNoNode) && j.Undo:
+	case errors.Is(err, errGone) && j.Undo:
 		return ended{executor.Done("%v: nothing is left to put back", err)}
-	case (errors.Is(err, errNoNode) || refused(err)) && !*sent:
+	case (errors.Is(err, errGone) || errors.Is(err, errNoName) || refused(err)) && !*sent:
 		return ended{executor.Unchanged("%v", err)}
 	default:
 		return err
 	}
-	p := nodeplan.Next(n, j, time.Now())
+	open, err := e.stillOpen(ctx, nodeplan.Overruled(n, j))
+	if err != nil {
+		return err
+	}
+	p := nodeplan.Next(n, j, open, time.Now())
 	if p.Write == nil {
 		return ended{p.Result}
 	}
@@ -150,6 +156,10 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	switch {
 	case err == nil:
 		return ended{p.Result}
+	case errors.Is(err, errStale) && *sent:
+		return ended{executor.NotKnown("node %s: a write was sent, and what became of it cannot be looked at: %v", n.Name, err)}
+	case errors.Is(err, errStale):
+		return ended{executor.Stale("node %s: token %d: %v", n.Name, j.Token, err)}
 	case refused(err) && !*sent && !apierrors.IsNotFound(err):
 		return ended{executor.Unchanged("node %s: %v", n.Name, err)}
 	case !notDone(err):
@@ -157,6 +167,18 @@ func (e *Executor) alterOnce(ctx context.Context, j executor.Job, sent *bool) er
 	default:
 	}
 	return err
+}
+
+// stillOpen says which of the responses are open.
+func (e *Executor) stillOpen(ctx context.Context, ids []string) (map[string]bool, error) {
+	if len(ids) > 0 && e.open != nil {
+		return e.open(ctx, ids)
+	}
+	open := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		open[id] = true
+	}
+	return open, nil
 }
 
 // pause waits before the next try, longer each time, and no less than the API server asks for. It returns false when the attempt's time
@@ -186,8 +208,12 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// errNoNode says that Kubernetes has no such node.
-var errNoNode = errors.New("no such node in Kubernetes")
+// errGone says that Kubernetes has no node of that name; errNoName that nobody can say which node it would be: there it may still be, with
+// all that was done to it.
+var (
+	errGone   = errors.New("no such node in Kubernetes")
+	errNoName = errors.New("no node of Kubernetes is known to be it")
+)
 
 // find reads the node that ours is in Kubernetes, from the API server, as it is now.
 func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
@@ -196,11 +222,11 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 	}
 	name := e.cfg.NameOf(id)
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return nil, fmt.Errorf("node %s would be %q: %w: its names are of a-z, 0-9, '-' and '.'", id, name, errNoNode)
+		return nil, fmt.Errorf("node %s would be %q: %w: its names are of a-z, 0-9, '-' and '.'", id, name, errNoName)
 	}
 	n, err := e.c.node(ctx, p, name)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("node %s, as %s: %w", id, name, errNoNode)
+		return nil, fmt.Errorf("node %s, as %s: %w", id, name, errGone)
 	}
 	return n, err
 }
@@ -208,22 +234,25 @@ func (e *Executor) find(ctx context.Context, p *pace, id fault.NodeID) (*corev1.
 // findLabelled looks for the node with the label. Where it was the last time it is looked for first: one object instead of all.
 func (e *Executor) findLabelled(ctx context.Context, p *pace, id fault.NodeID) (*corev1.Node, error) {
 	key := e.cfg.NodeLabel
-	if name, ok := e.names.Load(id); ok {
-		n, err := e.c.node(ctx, p, name.(string))
-		switch {
+	last, known := e.names.Load(id)
+	gone := false
+	if known {
+		n, err := e.c.node(ctx, p, last.(string))
+		switch gone = apierrors.IsNotFound(err); {
 		case err == nil && n.Labels[key] == string(id):
 			return n, nil
-		case err != nil && !apierrors.IsNotFound(err):
+		case err != nil && !gone:
 			return nil, err
 		}
-		e.names.Delete(id)
 	}
 	list, err := e.c.labelled(ctx, p, key, string(id))
 	switch {
 	case err != nil:
 		return nil, err
+	case len(list) == 0 && gone:
+		return nil, fmt.Errorf("node %s, by label %s last %s: %w", id, key, last, errGone)
 	case len(list) == 0:
-		return nil, fmt.Errorf("node %s, by label %s: %w", id, key, errNoNode)
+		return nil, fmt.Errorf("node %s, by label %s: %w: want one that has it", id, key, errNoName)
 	case len(list) > 1:
 		return nil, ended{executor.Unchanged("node %s: label %s: %s and %s have it: want one node with it", id, key, list[0].Name, list[1].Name)}
 	}

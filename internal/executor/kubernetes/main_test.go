@@ -159,13 +159,17 @@ func asked(r *http.Request) string {
 	return verb + " " + resource
 }
 
-// aNode creates a node that no other test has.
+// aNode creates a node that no other test has. As those that kubelets create it has more than its name, so that the API server keeps from the beginning
+// whose its fields are.
 func aNode(t testing.TB) string {
 	t.Helper()
-	name := fmt.Sprintf("n%d", shared.nodes.Add(1))
-	createNode(t, name, "")
+	name := nodeName()
+	createNode(t, name, `,"spec":{"providerID":"test://`+name+`"}`)
 	return name
 }
+
+// nodeName is one that no other test has.
+func nodeName() string { return fmt.Sprintf("n%d", shared.nodes.Add(1)) }
 
 // createNode creates a node; more is what else its JSON has, each with a comma before.
 func createNode(t testing.TB, name, more string) {

@@ -209,6 +209,39 @@ func TestApplyOfOthers(t *testing.T) {
 	}
 }
 
+// TestWhatNobodyOwns: of a node that was created with nothing but its name, and of one whose managed fields were taken away, the API server does not keep
+// whose its fields are until the first apply, and not those of the rest of the node after it. They are not taken away with ours.
+func TestWhatNobodyOwns(t *testing.T) {
+	e := newExecutor(t, Config{}, nil)
+	all := []act{acts()[0], acts()[1], acts()[2]}
+	for first := range all {
+		name := nodeName()
+		createNode(t, name, "")
+		theirTaint(t, name, "sick")
+		patch(t, name, `{"metadata":{"labels":{"theirs":"x"}}}`)
+		status(t, name, `{"status":{"capacity":{"cpu":"4"},"nodeInfo":{"machineID":"m"}}}`)
+		before := theNode(t, name)
+		if len(before.ManagedFields) > 0 {
+			t.Fatalf("its fields have owners: %v", before.ManagedFields)
+		}
+		var jobs []executor.Job
+		for i := range all {
+			jobs = append(jobs, all[(first+i)%len(all)].job(responseID(), name))
+			do(t, e, jobs[i])
+		}
+		for _, j := range jobs {
+			do(t, e, undo(j))
+		}
+		after := theNode(t, name)
+		if diff := cmp.Diff(state(before), state(after)); diff != "" {
+			t.Errorf("%s first:\n%s", all[first].kind, diff)
+		}
+		if after.Status.NodeInfo.MachineID != "m" || after.Status.Capacity.Cpu().Value() != 4 {
+			t.Errorf("%s first: the status was taken away: %+v", all[first].kind, after.Status)
+		}
+	}
+}
+
 // withoutMarks is the state of a node but for what we note there.
 func withoutMarks(n *corev1.Node) string {
 	var out []string

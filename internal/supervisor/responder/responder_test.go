@@ -303,6 +303,19 @@ func TestStanding(t *testing.T) {
 	if err != nil || len(jobs) != 1 || !leads || jobs[0].Target.Node != "n0-0-0" || jobs[0].Cluster != "test" {
 		t.Errorf("%+v, %t, %v", jobs, leads, err)
 	}
+	id := jobs[0].Response
+	wantOpen := func(want bool) {
+		t.Helper()
+		if got, err := r.Open(t.Context(), []string{id, "r0-0"}); err != nil || len(got) != 2 || got[id] != want || got["r0-0"] {
+			t.Errorf("open are %v, %v, want %s: %t", got, err, id, want)
+		}
+	}
+	wantOpen(true)
+	l.set("n0-0-0", fault.Normal)
+	l.await("undone", nil, func(r *response.Response) bool { return !r.Closed.IsZero() })
+	wantOpen(false)
+	l.set("n0-0-0", fault.Failed)
+	l.await("done again", nil, state(response.Done))
 	l.end(r)
 	if jobs, leads, err := r.Standing(t.Context(), response.KubernetesCordon); err != nil || len(jobs) > 0 || leads {
 		t.Errorf("%+v, %t, and it does not lead", jobs, leads)

@@ -36,17 +36,20 @@ func (s *step) applyNode(f fields, r executor.Result) Plan {
 	if len(f.labels) > 0 {
 		meta["labels"] = f.labels
 	}
-	body := map[string]any{"metadata": meta}
+	// Never left out altogether: an apply that leaves out what the one before has named takes it away with all in it that nobody is said to own, as on
+	// nodes of which the API server keeps no managed fields.
+	spec := map[string]any{}
 	if f.unschedulable {
-		body["spec"] = map[string]any{"unschedulable": true}
+		spec["unschedulable"] = true
 	}
+	body := map[string]any{"metadata": meta, "spec": spec}
 	return s.apply(false, body, r)
 }
 
 // cordon keeps new pods away, for a step that cordons or one that drains.
 func (s *step) cordon() Plan {
 	f, o := s.ours()
-	others := s.others(response.KubernetesCordon, response.KubernetesDrain)
+	others := s.others(func(m Mark) bool { return m.Kind == response.KubernetesCordon || m.Kind == response.KubernetesDrain })
 	var said string
 	switch {
 	case s.j.Undo && s.mine == nil:
@@ -59,7 +62,7 @@ func (s *step) cordon() Plan {
 		case !o.unschedulable:
 			said = "somebody else has cordoned it: it stays so"
 		case len(others) > 0:
-			said = "it stays cordoned: another response wants it so"
+			said = "it stays cordoned: another response wants it so: " + holders(others)
 		default:
 			f.unschedulable, said = false, "uncordoned"
 		}
@@ -91,12 +94,12 @@ func (s *step) label() Plan {
 	case s.j.Undo:
 		s.unmark()
 		key = s.mine.Key
-		wanted := slices.ContainsFunc(s.others(response.KubernetesLabel), func(m Mark) bool { return m.Key == key })
+		others := s.others(func(m Mark) bool { return m.Kind == response.KubernetesLabel && m.Key == key })
 		switch {
 		case !o.labels[key]:
 			said = fmt.Sprintf("label %s is somebody else's by now: left alone", key)
-		case wanted:
-			said = fmt.Sprintf("label %s stays: another response wants it", key)
+		case len(others) > 0:
+			said = fmt.Sprintf("label %s stays: another response wants it: %s", key, holders(others))
 		default:
 			delete(f.labels, key)
 			said = "label " + key + " taken away"
@@ -124,10 +127,7 @@ func (s *step) taint() Plan {
 	if s.j.Undo {
 		return s.untaint()
 	}
-	t := corev1.Taint{Key: s.j.Parameters["key"], Value: s.j.Parameters["value"], Effect: corev1.TaintEffect(s.j.Parameters["effect"])}
-	if s.j.Kind == response.KubernetesEvict {
-		t.Effect = corev1.TaintEffectNoExecute
-	}
+	t := taintOf(s.j)
 	list := s.n.Spec.Taints
 	at := slices.IndexFunc(list, func(x corev1.Taint) bool { return x.Key == t.Key && x.Effect == t.Effect })
 	m := Mark{Kind: s.j.Kind, Policy: s.j.Policy, Key: t.Key, Value: t.Value, Effect: t.Effect, At: s.stampTime()}
@@ -142,13 +142,20 @@ func (s *step) taint() Plan {
 	case list[at].Value != t.Value:
 		return ends(executor.Unchanged("node %s: taint %s: given value %q: it has %q already", s.n.Name, t.ToString(), t.Value, list[at].Value))
 	default:
-		for _, other := range s.others(response.KubernetesTaint, response.KubernetesEvict) {
-			if other.stands(list[at]) { // it stays until the last of them is put back
-				m.Own, m.Added = true, other.Added
-			}
+		for _, k := range s.others(func(m Mark) bool { return m.stands(list[at]) }) { // it stays until the last of them is put back
+			m.Own, m.Added = true, s.all[k].Added
 		}
 		return s.mergeTaints(nil, m.encode(), "it had the taint "+t.ToString())
 	}
+}
+
+// taintOf is the taint that a job is about.
+func taintOf(j executor.Job) corev1.Taint {
+	t := corev1.Taint{Key: j.Parameters["key"], Value: j.Parameters["value"], Effect: corev1.TaintEffect(j.Parameters["effect"])}
+	if j.Kind == response.KubernetesEvict {
+		t.Effect = corev1.TaintEffectNoExecute
+	}
+	return t
 }
 
 // untaint takes away the taint that this step has added.
@@ -158,13 +165,17 @@ func (s *step) untaint() Plan {
 	}
 	list := s.n.Spec.Taints
 	at := slices.IndexFunc(list, s.mine.stands)
+	var others []string
+	if at >= 0 {
+		others = s.others(func(m Mark) bool { return m.stands(list[at]) })
+	}
 	switch {
 	case !s.mine.Own:
 		return s.mergeTaints(nil, "", "the taint was there before: left alone")
 	case at < 0:
 		return s.mergeTaints(nil, "", "somebody has taken the taint away, or changed it")
-	case slices.ContainsFunc(s.others(response.KubernetesTaint, response.KubernetesEvict), func(m Mark) bool { return m.stands(list[at]) }):
-		return s.mergeTaints(nil, "", "it stays tainted: another response wants it so")
+	case len(others) > 0:
+		return s.mergeTaints(nil, "", "it stays tainted: another response wants it so: "+holders(others))
 	default:
 		return s.mergeTaints(slices.Delete(slices.Clone(list), at, at+1), "", "the taint "+s.mine.Key+" taken away")
 	}
@@ -179,6 +190,9 @@ func (m Mark) stands(t corev1.Taint) bool {
 // none.
 func (s *step) mergeTaints(list []corev1.Taint, mark, said string) Plan {
 	annotations := s.stamp()
+	for _, k := range s.gone {
+		annotations[k] = nil
+	}
 	annotations[s.key] = nil
 	if mark != "" {
 		annotations[s.key] = mark

@@ -73,7 +73,8 @@ func (s *step) condition() Plan {
 		case !o.condition(typ):
 			said = fmt.Sprintf("somebody else has changed condition %s, or taken it away: left alone", typ)
 		case len(s.wanting(typ)) > 0:
-			list, said = s.restate(list, typ), fmt.Sprintf("condition %s stays: another response wants it", typ)
+			others := s.others(func(m Mark) bool { return m.Kind == response.KubernetesCondition && m.Type == typ })
+			list, said = s.restate(list, typ), fmt.Sprintf("condition %s stays: another response wants it: %s", typ, holders(others))
 		default:
 			list = drop(list, typ)
 			said = "condition " + typ + " taken away"
@@ -91,10 +92,11 @@ func (s *step) condition() Plan {
 		})
 		list, said = s.restate(list, typ), "condition "+typ
 	}
-	body := map[string]any{"metadata": s.head(s.annotated(true))}
+	st := map[string]any{} // never left out, as spec
 	if len(list) > 0 {
-		body["status"] = map[string]any{"conditions": list}
+		st["conditions"] = list
 	}
+	body := map[string]any{"metadata": s.head(s.annotated(true)), "status": st}
 	return s.apply(true, body, executor.Done("node %s: %s", s.n.Name, said))
 }
 

@@ -22,6 +22,14 @@
 // taken away: so marks say who still wants a field, and managed fields say whether it is ours to take away. The list of taints has one owner
 // altogether in Kubernetes ("listType=atomic"): taints go by a merge patch, under the same condition, and the mark says which
 // taint is ours, by its key, value, effect and the time at which it was added.
+//
+// # A person's word ends all claims
+//
+// A mark is a claim: its response wants the node cordoned, or the label, the taint or the condition there. A claim and what it claims
+// come by one write. So where a claim stands, and not what it claims, somebody has taken that away: the claim is overruled. No response does
+// anew what somebody has taken away from one that is open still, nor does that one's own next step (overrule). When it ends, what was said of
+// it is over: a new fault is a new reason. One that is closed without having been put back has left what it did to a person, and its claim stands
+// for as long as that: others that are put back leave it alone. Once it is overruled it means nothing, and the next write takes its mark away.
 package nodeplan
 
 import (
@@ -70,20 +78,30 @@ type step struct {
 	now  time.Time
 	key  string // of the mark
 	all  map[string]Mark
-	mine *Mark // of this step; nil: there is none
+	mine *Mark    // of this step; nil: there is none
+	gone []string // marks that this write takes away besides its own
 }
 
-// Next says what the attempt writes to the node as it is.
-func Next(n *corev1.Node, j executor.Job, now time.Time) Plan {
+func newStep(n *corev1.Node, j executor.Job, now time.Time) *step {
+	s := &step{n: n, j: j, now: now, key: MarkKey(j.Response, j.Step), all: marks(n)}
+	if m, ok := s.all[s.key]; ok {
+		s.mine = &m
+	}
+	return s
+}
+
+// Next says what the attempt writes to the node as it is. open says which of the responses that Overruled has named are open; of the others it
+// says nothing.
+func Next(n *corev1.Node, j executor.Job, open map[string]bool, now time.Time) Plan {
 	if r, refused := Fenced(n, j.Token); refused {
 		return ends(r)
 	}
 	if n.Annotations[TokenKey] == token(j) && n.Annotations[AttemptKey] == attempt(j) {
 		return ends(executor.Done("it was written")) // by this attempt, which has not seen the answer
 	}
-	s := &step{n: n, j: j, now: now, key: MarkKey(j.Response, j.Step), all: marks(n)}
-	if m, ok := s.all[s.key]; ok {
-		s.mine = &m
+	s := newStep(n, j, now)
+	if r, refused := s.overrule(open); refused {
+		return ends(r)
 	}
 	switch j.Kind {
 	case response.KubernetesCondition:
@@ -175,12 +193,12 @@ func (s *step) write(w *Write, body map[string]any, r executor.Result) Plan {
 func (s *step) put(m Mark) { m.text = m.encode(); s.all[s.key] = m }
 func (s *step) unmark()    { delete(s.all, s.key) }
 
-// others are the marks of other steps and responses that are of those kinds, by key.
-func (s *step) others(kinds ...response.Kind) []Mark {
-	var out []Mark
+// others are the marks of other steps and responses for which it is so, by their annotations, in order.
+func (s *step) others(so func(Mark) bool) []string {
+	var out []string
 	for _, k := range slices.Sorted(maps.Keys(s.all)) {
-		if m := s.all[k]; k != s.key && slices.Contains(kinds, m.Kind) {
-			out = append(out, m)
+		if k != s.key && so(s.all[k]) {
+			out = append(out, k)
 		}
 	}
 	return out

@@ -36,7 +36,7 @@ func TestFenced(t *testing.T) {
 		if r, ok := Stands(n, job(response.KubernetesDrain)); r.Outcome != want || ok != (want == 0) {
 			t.Errorf("token %q: stands %t, %+v", given, ok, r)
 		}
-		if p := Next(n, job(response.KubernetesCordon), time.Unix(0, 0)); (p.Write == nil) != (want != 0) || want != 0 && p.Result.Outcome != want {
+		if p := Next(n, job(response.KubernetesCordon), nil, time.Unix(0, 0)); (p.Write == nil) != (want != 0) || want != 0 && p.Result.Outcome != want {
 			t.Errorf("token %q: %+v", given, p)
 		}
 	}
@@ -55,7 +55,7 @@ func TestEveryWriteIsConditional(t *testing.T) {
 		for _, undo := range []bool{false, true} {
 			j := job(kind)
 			j.Undo = undo
-			p := Next(n, j, time.Unix(1, 500))
+			p := Next(n, j, nil, time.Unix(1, 500))
 			if p.Write == nil || p.Result.Outcome != response.Succeeded {
 				t.Fatalf("%s: %+v", kind, p)
 			}
@@ -144,7 +144,7 @@ func FuzzMarks(f *testing.F) {
 		fv := metav1.NewFieldsV1(fields)
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"lofamo.io/did-other.0": mark, MarkKey("r7-1", 2): mark},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: Manager, Operation: "Apply", FieldsV1: fv}, {Manager: Manager, Operation: "Apply", Subresource: "status", FieldsV1: fv}}}}
-		p := Next(n, j, time.Unix(1, 0))
+		p := Next(n, j, nil, time.Unix(1, 0))
 		if p.Write == nil {
 			if p.Result.Outcome != response.Unchanged || p.Result.Detail == "" {
 				t.Fatalf("no write: %+v", p.Result)

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/lofamo/lofamo/internal/freeport"
 )
 
@@ -143,8 +145,21 @@ func (s *Server) Stop() {
 	s.etcd.stop()
 }
 
-// Pause has the API server stand still.
-func (s *Server) Pause() error { return s.api.cmd.Process.Signal(syscall.SIGSTOP) }
+// Pause has the API server stand still, and returns when it does: a signal takes its time to reach all threads.
+func (s *Server) Pause() error {
+	if err := s.api.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pause the API server: %w", err)
+	}
+	for {
+		err := unix.Waitid(unix.P_PID, s.api.cmd.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("pause the API server: %w", err)
+		}
+	}
+}
 
 // Continue has it go on.
 func (s *Server) Continue() error { return s.api.cmd.Process.Signal(syscall.SIGCONT) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -25,6 +26,8 @@ import (
 // the disk before he answers. An order that finds no room is dropped: the supervisor asks again.
 type acting struct {
 	waiting chan actAsked
+	// term is the highest of any leader that this half has heard of: an order of an earlier one is refused, also where the new one has ordered nothing yet.
+	term *atomic.Uint64
 }
 
 // actAsked is an order that waits.
@@ -41,7 +44,18 @@ const actsWaiting = 16
 // actsWithin bounds how long is waited for an answer: a disk may hang.
 const actsWithin = 10 * time.Second
 
-func newActing() acting { return acting{waiting: make(chan actAsked, actsWaiting)} }
+func newActing() acting {
+	return acting{waiting: make(chan actAsked, actsWaiting), term: new(atomic.Uint64)}
+}
+
+// hear takes a verified message of a supervisor, which may tell of a leader's term. It costs no more than a look at what kind of message it is.
+func (a acting) hear(m *lofamov1.Message) {
+	for t := servicenet.TermOf(m); ; {
+		if now := a.term.Load(); t <= now || a.term.CompareAndSwap(now, t) {
+			return
+		}
+	}
+}
 
 // take takes an order. It does not block.
 func (a acting) take(asked actAsked) {
@@ -58,7 +72,7 @@ func (a acting) run(ctx context.Context, stateDir string) {
 		case <-ctx.Done():
 			return
 		case asked := <-a.waiting:
-			if st := asked.pass(ctx, stateDir); st != nil {
+			if st := asked.pass(ctx, stateDir, a.term.Load()); st != nil {
 				asked.answer(st)
 			}
 		}
@@ -66,10 +80,11 @@ func (a acting) run(ctx context.Context, stateDir string) {
 }
 
 // pass returns what became of the order; nil: nobody says so, and the supervisor asks again.
-func (a actAsked) pass(ctx context.Context, stateDir string) *lofamov1.ActStatus {
+func (a actAsked) pass(ctx context.Context, stateDir string, heard uint64) *lofamov1.ActStatus {
 	ctx, cancel := context.WithTimeout(ctx, actsWithin)
 	defer cancel()
 	o := acts.FromWire(a.order)
+	o.Heard = heard
 	s, err := ask.Tell(ctx, stateDir, &o)
 	switch {
 	case errors.Is(err, ask.ErrNobody) && o.Ask:
@@ -88,7 +103,7 @@ func (a actAsked) pass(ctx context.Context, stateDir string) *lofamov1.ActStatus
 	}
 	st := &lofamov1.ActStatus{
 		Response: o.Response, Step: uint32(o.Step), Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: source.Detail(s.Detail),
-		Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed[:min(len(s.Allowed), servicenet.MaxActAllowed)],
+		Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed[:min(len(s.Allowed), servicenet.MaxActAllowed)], Fresh: s.Fresh,
 	}
 	return st
 }

@@ -133,11 +133,23 @@ func TestSupervisorsEureka(t *testing.T) {
 			t.Fatalf("%v", st)
 		}
 	}
+	var firsts []*jobs.Eureka
+	for _, c := range heard {
+		firsts = append(firsts, <-c)
+	}
+	// A node that was ordered nothing has heard of that leader, and refuses one before him.
+	at2 := grid.Coord{X: 2}
+	st := n.act(at2, at2, fault.PathDirect, &lofamov1.ActOrder{
+		Token: 4, Response: "r4-1", Attempt: 1, Kind: acts.KindEureka, Target: "n2-0-0/memory", Parameters: []*lofamov1.ActParameter{{Name: "text", Value: "stale"}},
+	})
+	if st.GetState() != lofamov1.ActState_ACT_STALE || st.GetToken() != 5 || st.GetFresh() == 0 {
+		t.Errorf("%v", st)
+	}
 	if err := n.job(at0).Raise(ctx, "last", nil); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range heard {
-		first, last := <-c, <-c
+		first, last := firsts[i], <-c
 		if first == nil || first.Supervisor != "sup-0" || first.Topic != "lofamo" || string(first.Body) != "checkpoint now" || first.Target != "n2-0-0/memory" || first.Response != "r5-1" {
 			t.Errorf("node %d: %+v", i, first)
 		}

@@ -419,6 +419,7 @@ func (d *dnpHalf) do(now time.Time, out dnpcore.Output) {
 			}
 		} else {
 			d.bulk.take(o)
+			d.acting.hear(o.Msg)
 			d.do(now, d.core.Step(now, dnpcore.Opened{Opened: o}))
 		}
 	}

@@ -171,6 +171,7 @@ func (h *hostHalf) onJobs(payload []byte) {
 	case *lofamov1.Message_Eureka:
 		h.local.Deliver(b.Eureka)
 	case *lofamov1.Message_ActOrder: // signed by a supervisor: see servicenet
+		h.acting.hear(o.Msg) // whichever node was ordered to raise it
 		h.local.Announced(b.ActOrder, o.Name)
 	default: // nothing for jobs
 	}

@@ -115,6 +115,7 @@ func (h *hostHalf) receive(b []byte, ev hostcore.Received) {
 		}
 	}
 	h.bulk.take(o, ev.Path, ev.Interface)
+	h.acting.hear(o.Msg)
 	ev.Opened = o
 	h.step(ev)
 }

@@ -84,7 +84,20 @@ type Order struct {
 	Ledger     uint64            `json:"ledger,omitempty"`
 	Ask        bool              `json:"ask,omitempty"` // nothing is to be begun
 	Target     string            `json:"target,omitempty"`
+	// Fresh is Status.Fresh of the answer that the order follows; 0: it names none, and never becomes too old.
+	Fresh uint64 `json:"fresh,omitempty"`
+	// Heard is the highest term of any leader that the half has heard of, by whatever it was told; 0: of none.
+	Heard uint64 `json:"heard,omitempty"`
+	// Late says that the order has been held up: see Late. It is the doer's to tell, who has the clock.
+	Late bool `json:"-"`
 }
+
+// FreshFor is for how long after the agent's answer an order of that answer is taken. It bounds for how long after another leader was elected an order of the
+// one before may begin something on a node that has not heard of the new one; it is long enough for a way through the torus that loses messages.
+const FreshFor = 5 * time.Second
+
+// Late says of an order of an answer, as Status.Fresh, whether it has been held up for too long by now. An answer of another boot of the machine is too old.
+func Late(fresh, now uint64) bool { return fresh != 0 && now-fresh > uint64(FreshFor.Milliseconds()) }
 
 // Timeout is how long the act may take.
 func (o *Order) Timeout() time.Duration { return time.Duration(o.TimeoutMS) * time.Millisecond }
@@ -109,7 +122,7 @@ const (
 func FromWire(o *lofamov1.ActOrder) Order {
 	out := Order{
 		Attempt: Attempt{o.GetResponse(), int(o.GetStep()), int(o.GetAttempt())}, Token: o.GetToken(), Kind: o.GetKind(), Undo: o.GetUndo(), Recheck: o.GetRecheck(),
-		TimeoutMS: o.GetTimeoutMs(), Ledger: o.GetLedger(), Ask: o.GetAsk(), Target: o.GetTarget(), Parameters: map[string]string{},
+		TimeoutMS: o.GetTimeoutMs(), Ledger: o.GetLedger(), Ask: o.GetAsk(), Target: o.GetTarget(), Fresh: o.GetFresh(), Parameters: map[string]string{},
 	}
 	for _, p := range o.GetParameters() {
 		out.Parameters[p.GetName()] = p.GetValue()
@@ -126,6 +139,8 @@ type Status struct {
 	Allowed []string `json:"allowed,omitempty"`
 	// Yours: the attempt was admitted just now, and the half that asks is to make it and to say how it Ended.
 	Yours bool `json:"yours,omitempty"`
+	// Fresh is when this was said: milliseconds since boot, plus a number that is another one with each boot. 0: nobody says.
+	Fresh uint64 `json:"fresh,omitempty"`
 }
 
 // Result is how an act ended.
@@ -237,11 +252,16 @@ func (l *Ledger) status(now time.Time, a Attempt) Status {
 	return s
 }
 
+// Hear takes a leader's term that was heard of, whatever was ordered under it: terms are tokens. It says whether there is something to keep: a higher one.
+func (l *Ledger) Hear(term uint64) (keep bool) {
+	keep = term > l.Token
+	l.Token = max(l.Token, term)
+	return keep
+}
+
 // Look answers an order that only asks. It says whether there is something to keep: a higher token.
 func (l *Ledger) Look(now time.Time, o *Order) (s Status, keep bool) {
-	if o.Token > l.Token {
-		l.Token, keep = o.Token, true
-	}
+	keep = l.Hear(max(o.Token, o.Heard))
 	return l.status(now, o.Attempt), keep
 }
 
@@ -261,6 +281,8 @@ func (l *Ledger) Admit(now time.Time, o *Order) (s Status, begin bool) {
 		return l.status(now, o.Attempt), false
 	case o.Token < l.Token:
 		return refused(Stale, "token %d: %d has been seen", o.Token, l.Token)
+	case o.Late: // who has ordered it hears this, if he still wants it, and orders it of this answer
+		return refused(None, "the order was held up: it is of an answer of more than %s ago", FreshFor)
 	}
 	for i := range l.Entries {
 		e := &l.Entries[i]

@@ -20,6 +20,8 @@ type exchange struct {
 	until  time.Time          // asking ends
 	ends   time.Time          // the attempt's time is over
 	ledger uint64             // 0: asking
+	fresh  uint64             // of the newest word of the agent, which an order names; 0: of an agent of an earlier version
+	said   bool               // an order was said: it may be under way
 	begun  bool               // the agent has said that it is under way
 	try    int                // of what is said now
 	again  time.Time
@@ -77,7 +79,7 @@ func (x *exchange) message(now time.Time) *lofamov1.ActOrder {
 	o := &lofamov1.ActOrder{
 		Node: x.order.GetNode(), Token: x.order.GetToken(), Response: x.order.GetResponse(), Step: x.order.GetStep(), Attempt: x.order.GetAttempt(), Kind: x.order.GetKind(),
 		Parameters: x.order.GetParameters(), Undo: x.order.GetUndo(), Recheck: x.order.GetRecheck(), ReplyTo: x.order.GetReplyTo(), Target: x.order.GetTarget(),
-		Ledger: x.ledger, Ask: x.ledger == 0,
+		Ledger: x.ledger, Ask: x.ledger == 0, Fresh: x.fresh,
 	}
 	// The agent ends the act before its word on it would come too late.
 	left := x.ends.Sub(now)
@@ -97,15 +99,30 @@ func (x *exchange) stop() {
 	}
 }
 
+// fenced ends an exchange of which it is not sure any more that its leader leads: nothing is ordered from then on.
+func (x *exchange) fenced(err error) {
+	switch {
+	case x.over():
+	case x.said:
+		x.result = executor.NotKnown("the agent has not said how it ended, and is not ordered again: %v", err)
+	default:
+		x.result = executor.Stale("nothing was ordered: %v", err)
+	}
+}
+
+// mayBegin says whether a message may begin something: then it has to be sure that the leader leads.
+func (x *exchange) mayBegin(o *lofamov1.ActOrder) bool { return !o.GetAsk() && !x.begun }
+
 // heard takes what the agent says of this attempt. now is when to speak again, at once where something is to be ordered.
 func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
+	x.fresh = st.GetFresh()
 	switch s := st.GetState(); {
 	case x.over():
 	case x.ledger == 0:
 		x.answered(now, st)
 	case st.GetLedger() != 0 && st.GetLedger() != x.ledger:
 		x.result = executor.NotKnown("the agent's ledger has begun anew while it was under way")
-	case s == lofamov1.ActState_ACT_NONE: // to a question of before
+	case s == lofamov1.ActState_ACT_NONE: // to a question of before, or to an order that was held up
 	case s == lofamov1.ActState_ACT_UNDER_WAY:
 		x.begun = true
 	default:

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -34,6 +35,8 @@ type world struct {
 	outcomes map[int]response.Outcome // of attempts, as a leader has committed them
 
 	leaders []*leader // the last one leads; earlier ones may go on late
+	// window is for how long after another leader was elected an order of the one before was still begun, at most.
+	window time.Duration
 
 	// The node.
 	disk    []byte
@@ -55,7 +58,9 @@ type leader struct {
 	token   uint64
 	attempt int
 	x       *exchange
+	elected time.Time
 	frozen  time.Time // until then it does nothing
+	busy    time.Time // until then it is busy with other nodes, which hear of it
 	over    bool
 }
 
@@ -117,7 +122,7 @@ func (w *world) send(m mail) {
 func (w *world) elect() {
 	w.token++
 	w.attempt++
-	l := &leader{token: w.token, attempt: w.attempt}
+	l := &leader{token: w.token, attempt: w.attempt, elected: w.now}
 	l.x = newExchange(w.now, &lofamov1.ActOrder{
 		Node: "n0", Token: l.token, Response: "r1-1", Attempt: uint32(l.attempt), Kind: acts.KindRestartHalf, Recheck: w.unsure,
 		Parameters: []*lofamov1.ActParameter{{Name: "half", Value: "dnp"}},
@@ -126,6 +131,11 @@ func (w *world) elect() {
 	w.leaders = append(w.leaders, l)
 	w.say("leader %d: attempt %d, recheck %t", l.token, l.attempt, l.x.order.GetRecheck())
 }
+
+func (l *leader) awake(now time.Time) bool { return !now.Before(l.frozen) && !now.Before(l.busy) }
+
+// clock is the agent's: its machine has been up for an hour.
+func (w *world) clock() uint64 { return uint64((time.Hour + w.now.Sub(begin)).Milliseconds()) }
 
 func (w *world) leading() *leader { return w.leaders[len(w.leaders)-1] }
 
@@ -150,7 +160,7 @@ func (w *world) step() {
 			w.ordered(m.order)
 		default:
 			for _, l := range w.leaders {
-				if !l.over && !w.now.Before(l.frozen) && int(m.status.GetAttempt()) == l.attempt {
+				if !l.over && l.awake(w.now) && int(m.status.GetAttempt()) == l.attempt {
 					l.x.heard(w.now, m.status)
 				}
 			}
@@ -160,11 +170,16 @@ func (w *world) step() {
 		w.makes()
 	}
 	for _, l := range w.leaders {
-		if l.over || w.now.Before(l.frozen) {
+		if l.over || !l.awake(w.now) {
 			continue
 		}
-		if out, _ := l.x.tick(w.now); out != nil {
-			w.send(mail{order: proto.CloneOf(out.order)})
+		switch out, _ := l.x.tick(w.now); {
+		case out == nil:
+		case l.x.mayBegin(out.order) && l != w.leading(): // what executor.Fenced says
+			l.x.fenced(errors.New("another leader is elected"))
+		default:
+			l.x.said = l.x.said || !out.order.GetAsk()
+			w.send(mail{order: proto.CloneOf(out.order)}) // which may be held up, as a leader that is paused here
 		}
 		if l.x.over() {
 			l.over = true
@@ -212,15 +227,22 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 	}
 	w.send(mail{status: &lofamov1.ActStatus{
 		Node: "n0", Response: o.Response, Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: s.Detail, Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed,
+		Fresh: w.clock(),
 	}})
 }
 
 // admit begins an act if the ledger lets it.
 func (w *world) admit(l *acts.Ledger, o *acts.Order) acts.Status {
 	seen, n := l.Token, o.Attempt.Attempt
+	o.Late = acts.Late(o.Fresh, w.clock())
 	s, begin := l.Admit(w.now, o)
 	if !begin {
 		return s
+	}
+	for i, next := range w.leaders {
+		if i > 0 && w.leaders[i-1].token == o.Token {
+			w.window = max(w.window, w.now.Sub(next.elected))
+		}
 	}
 	if o.Token < seen || w.begun[n] != 0 {
 		w.fail("attempt %d is begun under token %d, %d has been seen, begun before under %d", n, o.Token, seen, w.begun[n])
@@ -274,9 +296,12 @@ func (w *world) disturb() {
 		w.leading().over = true
 		w.elect()
 	case 2, 3:
-		w.leading().frozen = w.now.Add(time.Duration(w.r.IntN(4000)) * time.Millisecond)
+		w.leading().frozen = w.now.Add(time.Duration(w.r.IntN(8000)) * time.Millisecond)
 		w.say("the leader is paused, and another one is elected")
 		w.elect()
+		if w.r.IntN(2) == 0 {
+			w.leading().busy = w.now.Add(time.Duration(w.r.IntN(9000)) * time.Millisecond)
+		}
 	case 4:
 		if w.daemon {
 			w.say("the daemon is killed")
@@ -285,9 +310,11 @@ func (w *world) disturb() {
 	}
 }
 
-// Never a second effect, never one under a stale token, never one that was called none.
+// Never a second effect, never one under a token that the node knows to be stale, and none later than what is stated after another leader was elected, never
+// one that was called none.
 func TestLeadersAreKilled(t *testing.T) {
 	killed, late := 0, 0
+	var window time.Duration
 	for seed := range uint64(1500) {
 		w := newLeadersWorld(t, seed)
 		w.elect()
@@ -314,14 +341,18 @@ func TestLeadersAreKilled(t *testing.T) {
 			w.fail("seed %d: %d restarts", seed, total)
 		}
 		killed += len(w.leaders) - 1
+		if window = max(window, w.window); w.window > acts.FreshFor {
+			w.fail("seed %d: begun %s after another leader was elected: want at most %s", seed, w.window, acts.FreshFor)
+		}
 		for _, l := range w.leaders {
 			if !l.frozen.IsZero() {
 				late++
 			}
 		}
 	}
-	t.Logf("%d leaders were killed or followed, %d went on late", killed, late)
-	if killed < 1000 || late < 500 {
+	t.Logf("%d leaders were killed or followed, %d went on late; begun under the token of a leader before at most %s after the next was elected",
+		killed, late, window)
+	if killed < 1000 || late < 500 || window < time.Second {
 		t.Error("too few for the test to say anything")
 	}
 }

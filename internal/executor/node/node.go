@@ -109,7 +109,7 @@ func (a *Actor) Make(ctx context.Context, node fault.NodeID, j executor.Job, ask
 	for !x.over() {
 		out, wake := x.tick(time.Now())
 		if out != nil {
-			a.say(node, out)
+			a.say(ctx, node, x, out)
 		}
 		if x.over() {
 			break
@@ -127,9 +127,18 @@ func (a *Actor) Make(ctx context.Context, node fault.NodeID, j executor.Job, ask
 	return x.result
 }
 
-func (a *Actor) say(node fault.NodeID, out *say) {
+// say says what is to be said now. What may begin something is said only after it was sure, once more, that this leader leads: what is paused after that, and
+// goes on when another one leads, names an answer of the agent that is too old by acts.FreshFor at the latest.
+func (a *Actor) say(ctx context.Context, node fault.NodeID, x *exchange, out *say) {
+	if x.mayBegin(out.order) {
+		if err := executor.Fenced(ctx); err != nil {
+			x.fenced(err)
+			return
+		}
+	}
 	if !out.order.GetAsk() {
 		failpoint.Hit(failpoint.NodeOrder)
+		x.said = true
 	}
 	a.agents.Order(node, out.order, out.try)
 	if !out.order.GetAsk() {

@@ -7,6 +7,7 @@ package doer
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -53,13 +54,31 @@ type Doer struct {
 	// ended are results that could not be kept.
 	ended map[acts.Attempt]acts.Result
 	at    func() // of tests: called wherever the daemon may end in the middle of an act
+	clock func() uint64
 	wg    sync.WaitGroup
 	stop  context.Context
 }
 
 // New returns a doer. Acts that it begins end with ctx.
 func New(ctx context.Context, cfg Config) *Doer {
-	return &Doer{cfg: cfg, busy: map[string]bool{}, ended: map[acts.Attempt]acts.Result{}, stop: ctx}
+	return &Doer{cfg: cfg, busy: map[string]bool{}, ended: map[acts.Attempt]acts.Result{}, stop: ctx, clock: freshness()}
+}
+
+// freshness returns the clock of acts.Status.Fresh. It goes on while the machine sleeps, and every process of a boot has the same, so that an order of an
+// answer of the daemon before this one is told by its age too. It never says 0.
+func freshness() func() uint64 {
+	boot, err := keeper.BootID()
+	if err != nil { // then no ledger can be changed either: nothing is begun
+		return func() uint64 { return 1 }
+	}
+	base := binary.LittleEndian.Uint64(boot[:])
+	return func() uint64 {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+			return 1
+		}
+		return max(1, base+uint64(now.Nano()/int64(time.Millisecond)))
+	}
 }
 
 // Begin says that the daemon of a half begins: what its predecessor had under way is not known any more.
@@ -75,6 +94,12 @@ func (d *Doer) Wait() { d.wg.Wait() }
 
 // Ask answers an order, and begins the act if it is to be begun.
 func (d *Doer) Ask(o *acts.Order) acts.Status {
+	s := d.answer(o)
+	s.Fresh = d.clock() // after what the disk has taken
+	return s
+}
+
+func (d *Doer) answer(o *acts.Order) acts.Status {
 	allowed := d.cfg.Allowed.Kinds()
 	if len(allowed) == 0 && !o.Undo {
 		return acts.Status{State: acts.Unchanged, Detail: "the agent's configuration allows no acts (responses)"}
@@ -96,7 +121,7 @@ func (d *Doer) Ask(o *acts.Order) acts.Status {
 		s = acts.Status{State: acts.None, Detail: err.Error()}
 	}
 	if !begin || err != nil {
-		if s.State == acts.Stale || err != nil { // whatever else is not begun is known already
+		if s.State == acts.Stale || s.State == acts.None || err != nil { // whatever else is not begun is known already
 			d.cfg.Log.Warn("an act that a response wants is refused", "kind", o.Kind, "of", o.String(), "about", o.Target, "why", s.Detail)
 		}
 		return d.orEnded(o.Attempt, s)
@@ -117,8 +142,10 @@ func refusal(err error) acts.Status {
 // admit has the ledger keep an attempt that is to be made. refused says that err is for good; otherwise it is of the ledger, and of this moment.
 func (d *Doer) admit(o *acts.Order, allowed []string) (s acts.Status, begin, refused bool, err error) {
 	err = d.change(func(l *acts.Ledger) (bool, error) {
+		heard := l.Hear(o.Heard)
+		o.Late = acts.Late(o.Fresh, d.clock()) // here: the lock and the disk may have held it up too
 		if s, begin = l.Admit(time.Now(), o); !begin {
-			return false, nil
+			return heard, nil
 		}
 		if err := d.may(o, allowed); err != nil { // an attempt that was not admitted may come again, once that is otherwise
 			begin, refused = false, true
@@ -160,7 +187,12 @@ func (d *Doer) make(o acts.Order) {
 	timer := time.AfterFunc(o.Timeout(), cancel)
 	defer timer.Stop()
 	d.cfg.Log.Warn("a response has this node act", "kind", o.Kind, "of", o.String(), "undo", o.Undo, "about", o.Target, "parameters", o.Parameters)
-	r := d.act(ctx, &o)
+	var r acts.Result
+	if acts.Late(o.Fresh, d.clock()) { // the disk has taken so long to keep it, or the daemon was stopped
+		r = unchanged("this node has held the order up: it is of an answer of more than %s ago", acts.FreshFor)
+	} else {
+		r = d.act(ctx, &o)
+	}
 	d.hit(failpoint.ActMade)
 	d.end(o.Attempt, r)
 	d.mu.Lock()

@@ -180,6 +180,65 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// An order that was held up on its way, or by this node's own disk, is begun by nobody; who still wants it orders it of the answer that he gets.
+func TestHeldUp(t *testing.T) {
+	restarts := 0
+	w := newWorld(t, func(c *Config) {
+		c.Restart = func(context.Context, fault.Half, string, func(string) error) acts.Result {
+			restarts++
+			return acts.Result{State: acts.Done, Detail: "restarted"}
+		}
+	})
+	late := uint64(acts.FreshFor.Milliseconds()) + 1
+	o := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
+	of := func(fresh uint64) *acts.Order { c := *o; c.Fresh = fresh; return &c }
+	now := w.clock()
+	w.want(w.Ask(of(now-late)), acts.None, "held up")
+	w.want(w.Ask(of(now+late)), acts.None, "held up") // of another boot, whose clock was ahead
+	w.stop()
+	w.begin() // another process has the same clock
+	s := w.Ask(of(w.clock() - late))
+	w.want(s, acts.None, "held up")
+	if next := w.clock(); s.Fresh < now || s.Fresh > next {
+		t.Errorf("fresh: %d, want %d to %d", s.Fresh, now, next)
+	}
+	w.want(w.make(of(s.Fresh)), acts.Done, "restarted")
+	w.want(w.make(of(now-late)), acts.Done, "restarted") // what became of an attempt is known, however late the question
+	old := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
+	w.want(w.make(old), acts.Done, "restarted") // of a supervisor of an earlier version, which names no answer
+	hung := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
+	clock := w.clock
+	hung.Fresh = clock()
+	w.at = func() { w.clock = func() uint64 { return hung.Fresh + late } } // the disk takes so long to keep it
+	w.want(w.Ask(hung), acts.UnderWay, "")
+	w.Wait()
+	w.want(w.Ask(hung), acts.Unchanged, "held the order up")
+	if restarts != 2 {
+		t.Errorf("%d restarts", restarts)
+	}
+}
+
+// A leader's term is a fence wherever it was heard, and is kept.
+func TestHeardElsewhere(t *testing.T) {
+	w := newWorld(t, nil)
+	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	o.Heard = 6
+	w.want(w.Ask(o), acts.Stale, "6 has been seen")
+	w.stop()
+	w.begin()
+	o.Heard = 0
+	w.want(w.Ask(o), acts.Stale, "6 has been seen")
+	o.Ask, o.Heard = true, 8
+	if s := w.Ask(o); s.Token != 8 {
+		t.Errorf("%+v", s)
+	}
+	o.Ask, o.Token, o.Heard = false, 7, 0
+	w.want(w.Ask(o), acts.Stale, "8 has been seen")
+	if w.limit("policy0") != "4800000" {
+		t.Error("done all the same")
+	}
+}
+
 // While an act is under way there is no other of its kind; what was under way when the daemon ended is not known, and what it noted is what the next attempt gets.
 func TestInterrupted(t *testing.T) {
 	begun, release := make(chan string, 1), make(chan struct{})

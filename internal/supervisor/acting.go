@@ -44,8 +44,8 @@ func (a agentOrders) Order(id fault.NodeID, o *lofamov1.ActOrder, try int) {
 // responseMasks implements node.Masks.
 type responseMasks struct{ s *Supervisor }
 
-// leads says whether the token is that of this replica's present term. What is committed is fenced by the store besides: a leader that is no more commits
-// nothing.
+// leads says whether the token is that of this replica's present term, before anything is looked at. The change bears the token besides: whoever is paused here,
+// and goes on when this replica has been elected anew, has nothing committed under the fence of that term.
 func (m responseMasks) leads(token uint64) error {
 	if now := m.s.engine.Term(); now != token {
 		return fmt.Errorf("token %d: this supervisor leads under %d: %w", token, now, node.ErrStale)
@@ -57,7 +57,7 @@ func (m responseMasks) Mask(ctx context.Context, token uint64, at fault.NodeID, 
 	if err := m.leads(token); err != nil {
 		return false, "", err
 	}
-	mine, by, err = m.s.api.MaskFor(ctx, at, dir, owner, reason)
+	mine, by, err = m.s.api.MaskFor(ctx, token, at, dir, owner, reason)
 	return mine, by, sure(err)
 }
 
@@ -65,7 +65,7 @@ func (m responseMasks) Unmask(ctx context.Context, token uint64, at fault.NodeID
 	if err := m.leads(token); err != nil {
 		return false, err
 	}
-	was, err = m.s.api.UnmaskFor(ctx, at, dir, owner)
+	was, err = m.s.api.UnmaskFor(ctx, token, at, dir, owner)
 	return was, sure(err)
 }
 

@@ -1,6 +1,7 @@
 package supervisor_test
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/executor/node"
 	"github.com/lofamo/lofamo/internal/supervisor"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
@@ -123,6 +125,9 @@ func TestNodesAct(t *testing.T) {
 	want(do(response.NodeMaskChannel, "n1-0-0", link, "r1-7", nil), response.Unchanged, "no way through the torus")
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", func(j *executor.Job) { j.Token-- }), response.StaleToken, "token")
 	want(do(response.NodeMaskChannel, "n0-0-0", link, "r1-5", undo), response.Succeeded, "is restored")
+	if err := lead.MaskUnder(t.Context(), token-1, "n0-0-0", grid.XPlus, "response/r1-8/0"); !errors.Is(err, node.ErrStale) {
+		t.Errorf("committed under a later term than the attempt's, or not known: %v", err)
+	}
 	supervisortest.Eventually(t, "both ends are restored", func() bool { return a.Mask().GetMask() == 0x3f && b.Mask().GetMask() == 0x3f })
 }
 

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/supervisor/engine"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -21,13 +22,13 @@ import (
 var ErrSubmitted = errors.New("it is not known whether it was committed")
 
 // MaskFor masks the link of a node in the name of an owner, unless somebody has masked it. mine says whether the mask is the owner's, by whose it is. What would
-// cut the torus is refused. It is for the leader alone, and commits under its fence.
-func (s *Server) MaskFor(ctx context.Context, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error) {
+// cut the torus is refused. It is for the leader of that token alone, and commits under its fence.
+func (s *Server) MaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner, reason string) (mine bool, by string, err error) {
 	torus, err := s.torus(ctx)
 	if err != nil {
 		return false, "", err
 	}
-	err = s.changeFor(ctx, func(topo store.Topology) ([]store.Write, error) {
+	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		l, err := s.maskLink(topo.Topology, &lofamov1.LinkName{Node: string(id), Direction: dir.String()})
 		if err != nil {
 			return nil, err
@@ -53,8 +54,8 @@ func (s *Server) MaskFor(ctx context.Context, id fault.NodeID, dir grid.Directio
 }
 
 // UnmaskFor restores the link of a node if its mask is the owner's, and says whether it was. A link that there is no more has none.
-func (s *Server) UnmaskFor(ctx context.Context, id fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
-	err = s.changeFor(ctx, func(topo store.Topology) ([]store.Write, error) {
+func (s *Server) UnmaskFor(ctx context.Context, token uint64, id fault.NodeID, dir grid.Direction, owner string) (was bool, err error) {
+	err = s.changeFor(ctx, token, func(topo store.Topology) ([]store.Write, error) {
 		for _, m := range s.masksOf(owner) {
 			l, ok := view.LinkOf(m)
 			if !ok || !topo.Dims.Contains(l.Node) {
@@ -85,15 +86,18 @@ func (s *Server) masksOf(owner string) []*lofamov1.LinkMask {
 	return out
 }
 
-// changeFor commits a change, and marks an error after which it may have been committed.
-func (s *Server) changeFor(ctx context.Context, change func(store.Topology) ([]store.Write, error)) error {
+// changeFor commits a change under a leader's token, and marks an error after which it may have been committed.
+func (s *Server) changeFor(ctx context.Context, token uint64, change func(store.Topology) ([]store.Write, error)) error {
 	submitted := false
 	_, err := s.cfg.Operators.Change(ctx, func(topo store.Topology) ([]store.Write, error) {
 		w, err := change(topo)
+		for i := range w {
+			w[i].Term = token
+		}
 		submitted = err == nil && len(w) > 0
 		return w, err
 	})
-	if err != nil && submitted {
+	if err != nil && submitted && !errors.Is(err, engine.ErrOtherTerm) {
 		return errors.Join(err, ErrSubmitted)
 	}
 	return err

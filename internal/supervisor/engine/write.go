@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
 )
@@ -23,6 +24,9 @@ type written struct {
 
 // ErrUnsettled says that this replica lost its lead, or the quorum, while it committed: nobody knows what came of it.
 var ErrUnsettled = errors.New("the lead was lost while it was being committed")
+
+// ErrOtherTerm is an ErrNotLeading: the write is for another term of this replica, or of another one. It was not committed.
+var ErrOtherTerm = fmt.Errorf("%w: another term", ErrNotLeading)
 
 // Write commits what an operator changes, in order with the batches of evidence, and returns the revision of
 // the commit. It fails with ErrNotLeading, and with store.ErrConflict when a guard does not hold. When the
@@ -50,6 +54,10 @@ func (t *term) unsettle(err error) {
 
 // takeWrite puts a write behind what is to be committed before it.
 func (t *term) takeWrite(w write) {
+	if mine := uint64(t.confirmer.fence.Rev); w.Term != 0 && w.Term != mine { // whoever asked was paused, and this replica has been elected anew
+		w.reply <- written{err: fmt.Errorf("%w: the change is of term %d, and this is %d", ErrOtherTerm, w.Term, mine)}
+		return
+	}
 	if !t.open.empty() {
 		t.seal()
 	}

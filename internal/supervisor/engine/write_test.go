@@ -9,6 +9,25 @@ import (
 	"github.com/lofamo/lofamo/internal/supervisor/store/memstore"
 )
 
+// TestWriteOfAnotherTerm: what is for one term is committed under its fence, or not at all, though the replica leads again.
+func TestWriteOfAnotherTerm(t *testing.T) {
+	h := start(t, memstore.New(100), nil)
+	w := store.Write{Puts: []store.KV{{Key: store.Prefix + "test", Value: []byte("x")}}, Term: h.Term()}
+	if _, err := h.Write(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []uint64{h.Term() - 1, h.Term() + 1} {
+		w.Term = other
+		if _, err := h.Write(t.Context(), w); !errors.Is(err, ErrOtherTerm) || !errors.Is(err, ErrNotLeading) {
+			t.Errorf("of term %d under %d: %v", other, h.Term(), err)
+		}
+	}
+	w.Term = 0 // a person's
+	if _, err := h.Write(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUnsettledWrites: of a write that was with the store when the term ended nobody knows what came of it; what had
 // not been begun was not done.
 func TestUnsettledWrites(t *testing.T) {

@@ -103,6 +103,8 @@ type Write struct {
 	// Topology is, of a write that makes another topology the one that counts, what is stored once it is committed;
 	// without a revision.
 	Topology *Topology
+	// Term is the fencing token of the only leader who may commit it; 0: whoever leads when its turn comes.
+	Term uint64
 }
 
 // Batch is the write as a batch of its own.

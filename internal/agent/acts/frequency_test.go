@@ -1,19 +1,46 @@
 package acts
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
 
+// policy is one cpufreq policy as the kernel has it: the lowest request counts, rounded to what the hardware has.
+type policy struct {
+	Frequency
+	request uint64 // by scaling_max_freq, of whoever wrote last
+	cooling uint64 // the kernel's own, which a cooling device shows; 0: none
+	hidden  uint64 // of a driver that shows none; 0: none
+	step    uint64 // the hardware has multiples of it, and the highest; 0: all
+}
+
+func (p *policy) read() Frequency {
+	f := p.Frequency
+	f.Limit = p.request
+	if p.cooling != 0 {
+		f.Limit, f.Throttled = min(f.Limit, p.cooling), fmt.Sprint(p.cooling)
+	}
+	if p.hidden != 0 {
+		f.Limit = min(f.Limit, p.hidden)
+	}
+	if p.step != 0 && f.Limit < f.Max {
+		f.Limit -= f.Limit % p.step
+	}
+	f.Limit = max(f.Limit, f.Min)
+	return f
+}
+
 // sysfs is what the kernel has.
-type sysfs map[string]*Frequency
+type sysfs map[string]*policy
 
 func (s sysfs) list() (out []Frequency) {
 	for _, name := range []string{"policy0", "policy4"} {
 		if f := s[name]; f != nil {
-			out = append(out, *f)
+			out = append(out, f.read())
 		}
 	}
 	return out
@@ -21,53 +48,75 @@ func (s sysfs) list() (out []Frequency) {
 
 func machine() sysfs {
 	return sysfs{
-		"policy0": {Policy: "policy0", Min: 800_000, Max: 4_000_000, Limit: 4_000_000},
-		"policy4": {Policy: "policy4", Min: 400_000, Max: 2_000_000, Limit: 1_500_000},
+		"policy0": {Frequency: Frequency{Policy: "policy0", Min: 800_000, Max: 4_000_000}, request: 4_000_000},
+		"policy4": {Frequency: Frequency{Policy: "policy4", Min: 400_000, Max: 2_000_000}, request: 1_500_000},
 	}
 }
 
-// run makes what a doer makes: keep, write, keep; and ends after so many steps, as one that is killed.
-func run(s sysfs, l *Ledger, owner string, percent, steps int) {
+// run makes what a doer makes: keep, write, keep; and ends after so many steps, as one that is killed. It says whether the limit was refused.
+func run(s sysfs, l *Ledger, owner string, percent, steps int) (refused bool) {
 	step := func() bool { steps--; return steps >= 0 }
+	write := func(writes []Write) bool {
+		for _, w := range writes {
+			if !step() {
+				return false
+			}
+			s[w.Policy].request = w.KHz
+		}
+		return true
+	}
+	l.Seen(s.list())
+	if doubts := l.Doubt(s.list()); len(doubts) > 0 {
+		var ours []Write
+		for _, d := range doubts {
+			ours = append(ours, d.Write)
+		}
+		if !write(ours) {
+			return false
+		}
+		theirs := Raised(doubts, s.list())
+		if !write(theirs) || !step() {
+			return false
+		}
+		l.Settle(theirs, owner)
+	}
 	undo := percent == 0
 	var writes []Write
 	var left []Limit
 	if undo {
 		left, writes, _ = Unlimit(l.Limits, s.list(), owner)
 		if !step() {
-			return
+			return false
 		}
 		l.Limits = Until(l.Limits, left, writes)
 	} else {
-		after, w := Limits(l.Limits, s.list(), owner, percent)
+		after, w, err := Limits(l.Limits, s.list(), l.Unlimited, owner, percent)
+		if err != nil {
+			return true
+		}
 		if !step() {
-			return
+			return false
 		}
 		l.Limits, writes = after, w
 	}
-	for _, w := range writes {
-		if !step() {
-			return
-		}
-		s[w.Policy].Limit = w.KHz
+	if !write(writes) || !step() {
+		return false
 	}
-	if !step() {
-		return
+	for _, w := range writes {
+		l.Written(w.Policy, s[w.Policy].read().Limit)
 	}
 	if undo {
-		l.Limits = left
+		l.PutBack(left, writes)
 	}
-	for _, w := range writes {
-		l.Written(w.Policy, s[w.Policy].Limit)
-	}
+	return false
 }
 
 const all = 1 << 20
 
 func (s sysfs) want(t *testing.T, p0, p4 uint64) {
 	t.Helper()
-	if s["policy0"].Limit != p0 || s["policy4"].Limit != p4 {
-		t.Errorf("%s, %s: want %d and %d", s["policy0"], s["policy4"], p0, p4)
+	if s["policy0"].request != p0 || s["policy4"].request != p4 {
+		t.Errorf("%s, %s: requested %d and %d: want %d and %d", s["policy0"].read(), s["policy4"].read(), s["policy0"].request, s["policy4"].request, p0, p4)
 	}
 }
 
@@ -96,12 +145,12 @@ func TestLimits(t *testing.T) {
 func TestLimitsOfOthers(t *testing.T) {
 	s, l := machine(), &Ledger{}
 	run(s, l, "a/0", 50, all)
-	s["policy0"].Limit = 1_200_000
+	s["policy0"].request = 1_200_000
 	run(s, l, "a/0", 0, all)
 	s.want(t, 1_200_000, 1_500_000)
 	run(s, l, "b/0", 50, all) // lower already
 	s.want(t, 1_200_000, 1_000_000)
-	s["policy0"].Limit = 3_000_000
+	s["policy0"].request = 3_000_000
 	run(s, l, "c/0", 50, all) // from what he has set
 	s.want(t, 2_000_000, 1_000_000)
 	run(s, l, "c/0", 0, all)
@@ -109,29 +158,174 @@ func TestLimitsOfOthers(t *testing.T) {
 	s.want(t, 3_000_000, 1_500_000)
 }
 
-// The kernel may make another value of what is written: that is still ours.
+// The hardware may have no frequency as it is requested: what it makes of it is still ours, also where whoever wrote it has ended before he could read it.
 func TestRounded(t *testing.T) {
+	for steps := range 8 {
+		s, l := machine(), &Ledger{}
+		for _, p := range s {
+			p.step = 300_000
+		}
+		run(s, l, "a/0", 50, steps)
+		run(s, l, "a/0", 50, all)
+		s.want(t, 2_000_000, 1_000_000)
+		if f := s.list(); f[0].Limit != 1_800_000 || f[1].Limit != 900_000 {
+			t.Fatalf("%v", f)
+		}
+		if _, again, err := Limits(l.Limits, s.list(), nil, "a/0", 50); len(again) != 0 || err != nil {
+			t.Errorf("written again: %v, %v", again, err)
+		}
+		if d := l.Doubt(s.list()); len(d) != 0 {
+			t.Errorf("in doubt: %v", d)
+		}
+		run(s, l, "a/0", 0, all)
+		s.want(t, 4_000_000, 1_500_000)
+	}
+}
+
+// The kernel throttles below our limit: the limit is ours all the same, and what was requested before comes back, not what the kernel throttled to.
+func TestThrottledBelowOurs(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		s, l := machine(), &Ledger{}
+		run(s, l, "a/0", 50, all)
+		if hidden {
+			s["policy0"].hidden = 1_200_000
+		} else {
+			s["policy0"].cooling = 1_200_000
+		}
+		run(s, l, "b/0", 80, all)
+		run(s, l, "c/0", 40, all)
+		s.want(t, 1_600_000, 800_000)
+		run(s, l, "c/0", 0, all)
+		s.want(t, 2_000_000, 1_000_000)
+		run(s, l, "a/0", 0, all)
+		s.want(t, 3_200_000, 1_500_000)
+		run(s, l, "b/0", 0, all)
+		s.want(t, 4_000_000, 1_500_000)
+		if len(l.Limits) != 0 {
+			t.Errorf("left: %+v", l.Limits)
+		}
+	}
+}
+
+// What is read while the kernel throttles is nobody's request: what was seen before is, and where nothing was the limit is refused, with nothing changed.
+func TestThrottledBefore(t *testing.T) {
 	s, l := machine(), &Ledger{}
-	after, writes := Limits(l.Limits, s.list(), "a/0", 50)
-	l.Limits = after
-	for _, w := range writes {
-		s[w.Policy].Limit = w.KHz - w.KHz%300_000
-		l.Written(w.Policy, s[w.Policy].Limit)
-	}
-	s.want(t, 1_800_000, 900_000)
-	if _, again := Limits(l.Limits, s.list(), "a/0", 50); len(again) != 0 {
-		t.Errorf("written again: %v", again)
-	}
+	l.Seen(s.list())
+	s["policy0"].cooling = 1_200_000
+	run(s, l, "a/0", 50, all) // the kernel has it lower for now; when it is cool the limit is still there
+	s.want(t, 2_000_000, 1_000_000)
+	s["policy0"].cooling = 0
 	run(s, l, "a/0", 0, all)
+	s.want(t, 4_000_000, 1_500_000)
+
+	l = &Ledger{}
+	s["policy0"].cooling = 1_200_000
+	if _, _, err := Limits(l.Limits, s.list(), l.Unlimited, "a/0", 50); !errors.Is(err, ErrThrottled) || !strings.Contains(err.Error(), "policy0 at 1200000 of 4000000 kHz") {
+		t.Errorf("%v", err)
+	}
+	if !run(s, l, "a/0", 50, all) || len(l.Limits) != 0 {
+		t.Errorf("%+v", l.Limits)
+	}
+	s.want(t, 4_000_000, 1_500_000)
+	s["policy0"].cooling = 4_000_000 // a cooling device that is not at rest, and takes nothing: what is read was requested
+	if run(s, l, "a/0", 50, all) {
+		t.Error("refused")
+	}
+	s.want(t, 2_000_000, 1_000_000)
+}
+
+// Somebody sets less than our limit, and whoever finds that out is killed at any step: it stays his.
+func TestSomebodysLower(t *testing.T) {
+	for steps := range 20 {
+		for _, cooling := range []uint64{0, 1_500_000} {
+			s, l := machine(), &Ledger{}
+			run(s, l, "a/0", 50, all)
+			s["policy0"].request = 1_200_000
+			if steps > 5 || cooling == 0 { // what is read while the kernel throttles is not kept
+				s["policy0"].cooling = cooling
+			}
+			run(s, l, "a/0", 0, steps)
+			run(s, l, "a/0", 0, all)
+			s.want(t, 1_200_000, 1_500_000)
+			if len(l.Limits) != 0 {
+				t.Errorf("killed after %d steps: left: %+v", steps, l.Limits)
+			}
+		}
+	}
+}
+
+// The kernel cools down in the very moment in which it is asked whose a limit is: what it had throttled to is put back for nobody.
+func TestCoolsDownMeanwhile(t *testing.T) {
+	s, l := machine(), &Ledger{}
+	run(s, l, "a/0", 50, all)
+	s["policy0"].cooling = 1_200_000
+	doubts := l.Doubt(s.list())
+	if len(doubts) != 1 || doubts[0].Lower != 1_200_000 {
+		t.Fatalf("%+v", doubts)
+	}
+	s["policy0"].cooling = 0
+	if theirs := Raised(doubts, s.list()); len(theirs) != 0 {
+		t.Errorf("%v", theirs)
+	}
+	run(s, l, "a/0", 0, all) // and where whoever asked is killed
 	s.want(t, 4_000_000, 1_500_000)
 }
 
-// Whoever limits may end between any two of its steps, any number of times: when all that was limited has been put back, all is as it was, and nothing is kept.
+// The undo of one of several limits ends between what is kept and what is written; the next attempt writes it.
+func TestInterruptedUndoOfOne(t *testing.T) {
+	for steps := range 6 {
+		s, l := machine(), &Ledger{}
+		run(s, l, "a/0", 50, all)
+		run(s, l, "b/0", 80, all)
+		run(s, l, "a/0", 0, steps)
+		run(s, l, "a/0", 0, all)
+		s.want(t, 3_200_000, 1_500_000)
+		run(s, l, "b/0", 0, all)
+		s.want(t, 4_000_000, 1_500_000)
+	}
+}
+
+// Whoever limits may end between any two of its steps, any number of times, while the kernel throttles and cools down: while steps want limits exactly the
+// lowest is requested; when all that was limited has been put back all is as it was, and nothing is kept.
 func TestLimitsAreAlwaysPutBack(t *testing.T) {
-	for seed := range uint64(1000) {
+	refused := 0
+	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s, l := machine(), &Ledger{}
+		if seed%2 == 0 {
+			s["policy0"].step, s["policy4"].step = 100_000, 300_000
+		}
+		if seed%4 != 0 {
+			l.Seen(s.list())
+		}
 		var log strings.Builder
+		weather := func() {
+			if seed%3 == 0 {
+				return
+			}
+			p := s[[]string{"policy0", "policy4"}[r.IntN(2)]]
+			if slices.ContainsFunc(l.Limits, func(l Limit) bool { return l.Policy == p.Policy && l.Lower != 0 }) {
+				return // what is hidden, and relents while nobody is there to see it, is taken for somebody's
+			}
+			p.cooling, p.hidden = 0, 0
+			switch khz := p.Min + r.Uint64N(p.Max-p.Min); r.IntN(4) {
+			case 0:
+				p.cooling = khz
+			case 1:
+				p.hidden = khz
+			default:
+			}
+			fmt.Fprintf(&log, " %s cooling %d hidden %d,", p.Policy, p.cooling, p.hidden)
+		}
+		run := func(owner string, percent, steps int) bool {
+			for _, p := range s { // before a limit what is hidden is taken for somebody's request
+				if !slices.ContainsFunc(l.Limits, func(l Limit) bool { return l.Policy == p.Policy }) {
+					p.hidden = 0
+				}
+			}
+			return run(s, l, owner, percent, steps)
+		}
+		weather()
 		wanted := map[string]int{}
 		for range 8 {
 			owner := fmt.Sprintf("%c/0", 'a'+rune(r.IntN(3)))
@@ -141,30 +335,38 @@ func TestLimitsAreAlwaysPutBack(t *testing.T) {
 			}
 			if r.IntN(3) == 0 {
 				percent = 0
-			} else {
-				wanted[owner] = percent
 			}
 			for range r.IntN(3) {
-				n := r.IntN(5)
+				n := r.IntN(9)
 				fmt.Fprintf(&log, " %s %d%% for %d steps,", owner, percent, n)
-				run(s, l, owner, percent, n)
+				run(owner, percent, n)
+				weather()
 			}
 			fmt.Fprintf(&log, " %s %d%%,", owner, percent)
-			run(s, l, owner, percent, all)
-			if percent == 0 {
-				delete(wanted, owner)
+			if run(owner, percent, all) {
+				refused++
+				run(owner, 0, all) // as the engine: what it may have done is put back
+				percent = 0
 			}
-			for o, p := range wanted {
-				if most := s["policy0"].Max / 100 * uint64(p); s["policy0"].Limit > most {
-					t.Fatalf("seed %d:%s: %s, and %s wants %d", seed, &log, s["policy0"], o, most)
-				}
+			if delete(wanted, owner); percent != 0 {
+				wanted[owner] = percent
+			}
+			want0, want4 := uint64(4_000_000), uint64(1_500_000)
+			for _, p := range wanted {
+				want0, want4 = min(want0, 40_000*uint64(p)), min(want4, 20_000*uint64(p))
+			}
+			if s["policy0"].request != want0 || s["policy4"].request != want4 {
+				t.Fatalf("seed %d:%s: requested %d, %d: want %d, %d: %+v", seed, &log, s["policy0"].request, s["policy4"].request, want0, want4, l.Limits)
 			}
 		}
 		for _, owner := range []string{"a/0", "b/0", "c/0"} {
-			run(s, l, owner, 0, all)
+			run(owner, 0, all)
 		}
-		if s["policy0"].Limit != 4_000_000 || s["policy4"].Limit != 1_500_000 || len(l.Limits) != 0 {
-			t.Fatalf("seed %d:%s: %s, %s, kept %+v", seed, &log, s["policy0"], s["policy4"], l.Limits)
+		if s["policy0"].request != 4_000_000 || s["policy4"].request != 1_500_000 || len(l.Limits) != 0 {
+			t.Fatalf("seed %d:%s: %d, %d, kept %+v", seed, &log, s["policy0"].request, s["policy4"].request, l.Limits)
 		}
+	}
+	if refused == 0 {
+		t.Error("none was refused: the kernel never throttled before a limit")
 	}
 }

@@ -184,6 +184,8 @@ type Ledger struct {
 	// Boot is the boot of the machine that Limits are of: another one has none of them in force.
 	Boot   string  `json:"boot,omitempty"`
 	Limits []Limit `json:"limits,omitempty"`
+	// Unlimited is what was read of each cpufreq policy, kHz, when it was neither limited by us nor throttled, in this boot.
+	Unlimited map[string]uint64 `json:"unlimited,omitempty"`
 }
 
 // Encode returns what is kept of it.
@@ -226,7 +228,7 @@ func Decode(b []byte) (*Ledger, error) {
 // Rebooted drops what a boot of the machine has ended.
 func (l *Ledger) Rebooted(boot string) {
 	if l.Boot != boot {
-		l.Boot, l.Limits = boot, nil
+		l.Boot, l.Limits, l.Unlimited = boot, nil, nil
 	}
 }
 

@@ -55,13 +55,16 @@ type Doer struct {
 	ended map[acts.Attempt]acts.Result
 	at    func() // of tests: called wherever the daemon may end in the middle of an act
 	clock func() uint64
+	store func(acts.Write) error // of a limit of frequency
 	wg    sync.WaitGroup
 	stop  context.Context
 }
 
 // New returns a doer. Acts that it begins end with ctx.
 func New(ctx context.Context, cfg Config) *Doer {
-	return &Doer{cfg: cfg, busy: map[string]bool{}, ended: map[acts.Attempt]acts.Result{}, stop: ctx, clock: freshness()}
+	d := &Doer{cfg: cfg, busy: map[string]bool{}, ended: map[acts.Attempt]acts.Result{}, stop: ctx, clock: freshness()}
+	d.store = d.write
+	return d
 }
 
 // freshness returns the clock of acts.Status.Fresh. It goes on while the machine sleeps, and every process of a boot has the same, so that an order of an
@@ -83,10 +86,15 @@ func freshness() func() uint64 {
 
 // Begin says that the daemon of a half begins: what its predecessor had under way is not known any more.
 func (d *Doer) Begin(half fault.Half) error {
-	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, acts.File)); errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if _, err := os.Lstat(filepath.Join(d.cfg.StateDir, acts.File)); !errors.Is(err, fs.ErrNotExist) {
+		if err := d.change(func(l *acts.Ledger) (bool, error) { return l.Interrupt(half), nil }); err != nil {
+			return err
+		}
 	}
-	return d.change(func(l *acts.Ledger) (bool, error) { return l.Interrupt(half), nil })
+	if half == fault.HalfHost && d.cfg.Allowed.LimitFrequency {
+		return d.notice()
+	}
+	return nil
 }
 
 // Wait waits until no act is under way.

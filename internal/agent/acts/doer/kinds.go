@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/pkg/fault"
@@ -18,7 +15,6 @@ import (
 
 	"github.com/lofamo/lofamo/internal/agent/acts"
 	"github.com/lofamo/lofamo/internal/config"
-	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 func unchanged(format string, args ...any) acts.Result {
@@ -99,110 +95,4 @@ func judge(c config.ResponseCheck, r sensor.Reading, err error, late bool) acts.
 		return acts.Result{State: acts.NotKnown, Detail: fmt.Sprintf("%s: %v: want exit code 0, 1 or 2: %s", c.Name, exit, r.Detail)}
 	}
 	return unchanged("%s cannot be run: %v", c.Name, err)
-}
-
-// frequency limits the frequency of all processors, or puts back what this step has set.
-func (d *Doer) frequency(o *acts.Order) acts.Result {
-	percent, err := strconv.Atoi(o.Parameters["percent"])
-	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
-		return unchanged("percent: given %q: the agent's configuration allows %d to 100", o.Parameters["percent"], low)
-	}
-	now, err := d.frequencies()
-	if err != nil {
-		return unchanged("%v", err)
-	}
-	var writes []acts.Write
-	var left []acts.Limit
-	others := 0
-	err = d.change(func(l *acts.Ledger) (bool, error) {
-		if o.Undo {
-			left, writes, others = acts.Unlimit(l.Limits, now, o.Owner())
-			l.Limits = acts.Until(l.Limits, left, writes)
-		} else {
-			l.Limits, writes = acts.Limits(l.Limits, now, o.Owner(), percent)
-		}
-		return true, nil
-	})
-	if err != nil {
-		return unchanged("%v", err)
-	}
-	for i, w := range writes {
-		d.hit(failpoint.ActNoted)
-		if err := d.write(w); err != nil {
-			if i == 0 {
-				return unchanged("%v", err)
-			}
-			return acts.Result{State: acts.Partly, Detail: fmt.Sprintf("%d of %d set, then: %v", i, len(writes), err)}
-		}
-	}
-	if err := d.written(o, left, writes); err != nil {
-		return acts.Result{State: acts.Partly, Detail: err.Error()}
-	}
-	switch {
-	case o.Undo && others > 0:
-		return done("%d put back, %d left, which somebody else has set since", len(writes), others)
-	case o.Undo:
-		return done("%d put back", len(writes))
-	}
-	return done("%d of %d limited to %d %%; the others were as low", len(writes), len(now), percent)
-}
-
-// written keeps what is there after the writes.
-func (d *Doer) written(o *acts.Order, left []acts.Limit, writes []acts.Write) error {
-	return d.change(func(l *acts.Ledger) (bool, error) {
-		if o.Undo {
-			l.Limits = left
-		}
-		for _, w := range writes {
-			if f, err := d.frequencyOf(w.Policy); err == nil {
-				l.Written(w.Policy, f.Limit)
-			}
-		}
-		return true, nil
-	})
-}
-
-func (d *Doer) cpufreq() string { return filepath.Join(d.cfg.Sysfs, "devices/system/cpu/cpufreq") }
-
-// frequencies reads all cpufreq policies.
-func (d *Doer) frequencies() ([]acts.Frequency, error) {
-	dirs, err := filepath.Glob(filepath.Join(d.cpufreq(), "policy*"))
-	if err != nil || len(dirs) == 0 {
-		return nil, fmt.Errorf("there is no cpufreq policy below %s: the kernel or the machine has none", d.cpufreq())
-	}
-	out := make([]acts.Frequency, 0, len(dirs))
-	for _, dir := range dirs {
-		f, err := d.frequencyOf(filepath.Base(dir))
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, f)
-	}
-	return out, nil
-}
-
-func (d *Doer) frequencyOf(policy string) (acts.Frequency, error) {
-	f := acts.Frequency{Policy: policy}
-	for name, to := range map[string]*uint64{"cpuinfo_min_freq": &f.Min, "cpuinfo_max_freq": &f.Max, "scaling_max_freq": &f.Limit} {
-		b, err := os.ReadFile(filepath.Join(d.cpufreq(), policy, name))
-		if err != nil {
-			return f, fmt.Errorf("frequency: %w", err)
-		}
-		if *to, err = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63); err != nil {
-			return f, fmt.Errorf("frequency of %s: %s: %w", policy, name, err)
-		}
-	}
-	return f, nil
-}
-
-func (d *Doer) write(w acts.Write) error {
-	f, err := os.OpenFile(filepath.Join(d.cpufreq(), w.Policy, "scaling_max_freq"), os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return fmt.Errorf("limit of frequency: %w", err)
-	}
-	_, err = f.WriteString(strconv.FormatUint(w.KHz, 10))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("limit of frequency: %w", err)
-	}
-	return nil
 }

@@ -1,0 +1,261 @@
+package doer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// frequency limits the frequency of all processors, or puts back what this step has set.
+func (d *Doer) frequency(o *acts.Order) acts.Result {
+	percent, err := strconv.Atoi(o.Parameters["percent"])
+	if low := d.cfg.Allowed.LowestPercent(); !o.Undo && (err != nil || percent < low || percent > 100) {
+		return unchanged("percent: given %q: the agent's configuration allows %d to 100", o.Parameters["percent"], low)
+	}
+	now, theirs, wrote, err := d.settle(o.Owner())
+	switch {
+	case err != nil && wrote:
+		return partly("%v", err)
+	case err != nil:
+		return unchanged("%v", err)
+	}
+	var writes []acts.Write
+	var before, left []acts.Limit
+	others := 0
+	err = d.change(func(l *acts.Ledger) (_ bool, err error) {
+		before = l.Limits
+		if o.Undo {
+			left, writes, others = acts.Unlimit(l.Limits, now, o.Owner())
+			l.Limits = acts.Until(l.Limits, left, writes)
+			return true, nil
+		}
+		l.Limits, writes, err = acts.Limits(l.Limits, now, l.Unlimited, o.Owner(), percent)
+		return true, err
+	})
+	if err != nil {
+		return unchanged("%v", err)
+	}
+	n, failed := d.writeAll(writes)
+	if failed != nil && n == 0 {
+		return d.takeBack(before, failed)
+	}
+	after := d.await(now, writes[:n])
+	err = d.change(func(l *acts.Ledger) (bool, error) {
+		for _, w := range writes[:n] {
+			if i := slices.IndexFunc(after, func(f acts.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
+				l.Written(w.Policy, after[i].Limit)
+			}
+		}
+		if o.Undo {
+			l.PutBack(left, writes[:n])
+		}
+		return true, nil
+	})
+	switch {
+	case failed != nil:
+		return partly("%d of %d set, then: %v", n, len(writes), failed)
+	case err != nil:
+		return partly("%v", err)
+	case o.Undo && others+theirs > 0:
+		return done("%d put back, %d left, which somebody else has set since", len(writes), others+theirs)
+	case o.Undo:
+		return done("%d put back", len(writes))
+	}
+	for _, w := range writes {
+		if i := slices.IndexFunc(after, func(f acts.Frequency) bool { return f.Policy == w.Policy && f.Limit > w.KHz }); i >= 0 {
+			return partly("%s, though %d was requested: scaling_min_freq, or somebody else, holds it up", after[i], w.KHz)
+		}
+	}
+	return done("%d of %d limited to %d %%; the others were as low", len(writes), len(now), percent)
+}
+
+func partly(format string, args ...any) acts.Result {
+	return acts.Result{State: acts.Partly, Detail: fmt.Sprintf(format, args...)}
+}
+
+// takeBack has the ledger say again what it said before a limit of which nothing could be written: nobody may own what is not there.
+func (d *Doer) takeBack(before []acts.Limit, failed error) acts.Result {
+	if err := d.change(func(l *acts.Ledger) (bool, error) { l.Limits = before; return true, nil }); err != nil {
+		return partly("%v; and the ledger says otherwise: %v", failed, err)
+	}
+	return unchanged("%v", failed)
+}
+
+// settle finds out whose the limits are that are in doubt, and returns all policies as they are then, and how many are not the owner's any more. wrote says of
+// an error that something was written.
+func (d *Doer) settle(owner string) (now []acts.Frequency, theirs int, wrote bool, err error) {
+	if now, err = d.frequencies(); err != nil {
+		return nil, 0, false, err
+	}
+	var doubts []acts.Doubt
+	err = d.change(func(l *acts.Ledger) (bool, error) {
+		seen := l.Seen(now)
+		doubts = l.Doubt(now)
+		return seen || len(doubts) > 0, nil
+	})
+	if err != nil || len(doubts) == 0 {
+		return now, 0, false, err
+	}
+	ours := make([]acts.Write, 0, len(doubts))
+	for _, w := range doubts {
+		ours = append(ours, w.Write)
+	}
+	if n, err := d.writeAll(ours); err != nil {
+		return nil, 0, n > 0, err
+	}
+	raised := d.await(now, ours)
+	lower := acts.Raised(doubts, raised)
+	if _, err := d.writeAll(lower); err != nil {
+		return nil, 0, true, err
+	}
+	now = d.await(raised, lower)
+	d.hit(failpoint.ActNoted)
+	err = d.change(func(l *acts.Ledger) (bool, error) { theirs = l.Settle(lower, owner); return true, nil })
+	return now, theirs, true, err
+}
+
+// writeAll makes writes until one fails, and returns how many it has made.
+func (d *Doer) writeAll(writes []acts.Write) (int, error) {
+	for i, w := range writes {
+		d.hit(failpoint.ActNoted)
+		if err := d.store(w); err != nil {
+			return i, err
+		}
+	}
+	return len(writes), nil
+}
+
+// The kernel takes a request at once, and has what is read follow it from a work queue, commonly within a millisecond. awaitFollow bounds how long is waited
+// for that: where it throttles nothing follows.
+const (
+	awaitFollow = 500 * time.Millisecond
+	awaitLook   = 2 * time.Millisecond
+)
+
+// await waits until what is read has followed the writes, and returns it. before is what was read before them.
+func (d *Doer) await(before []acts.Frequency, writes []acts.Write) []acts.Frequency {
+	t := time.NewTicker(awaitLook)
+	defer t.Stop()
+	for end := time.Now().Add(awaitFollow); ; <-t.C {
+		now, err := d.frequencies()
+		if err != nil {
+			return before // what was written is noted as such, and not as read
+		}
+		if time.Now().After(end) || d.stop.Err() != nil || !slices.ContainsFunc(writes, func(w acts.Write) bool { return !followed(before, now, w) }) {
+			return now
+		}
+	}
+}
+
+// followed says whether what is read is as it was written, or is otherwise than before in that direction.
+func followed(before, now []acts.Frequency, w acts.Write) bool {
+	is := func(list []acts.Frequency) uint64 {
+		if i := slices.IndexFunc(list, func(f acts.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
+			return list[i].Limit
+		}
+		return w.KHz
+	}
+	was, got := is(before), is(now)
+	return got == w.KHz || w.KHz < was && got < was || w.KHz > was && got > was
+}
+
+func (d *Doer) cpufreq() string { return filepath.Join(d.cfg.Sysfs, "devices/system/cpu/cpufreq") }
+
+// frequencies reads all cpufreq policies.
+func (d *Doer) frequencies() ([]acts.Frequency, error) {
+	dirs, err := filepath.Glob(filepath.Join(d.cpufreq(), "policy*"))
+	if err != nil || len(dirs) == 0 {
+		return nil, fmt.Errorf("there is no cpufreq policy below %s: the kernel or the machine has none", d.cpufreq())
+	}
+	cooling := d.cooling()
+	out := make([]acts.Frequency, 0, len(dirs))
+	for _, dir := range dirs {
+		f, err := d.frequencyOf(filepath.Base(dir))
+		if err != nil {
+			return nil, err
+		}
+		f.Throttled = cooling + f.Throttled
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// cooling is what the kernel's cooling devices of processors have been told, by their names; empty: they are at rest. Which policy is of which device no file
+// says in all kernels: each counts for all.
+func (d *Doer) cooling() string {
+	dirs, _ := filepath.Glob(filepath.Join(d.cfg.Sysfs, "class/thermal/cooling_device*"))
+	out := ""
+	for _, dir := range dirs {
+		kind, err := os.ReadFile(filepath.Join(dir, "type"))
+		if err != nil || !coolsByFrequency(strings.TrimSpace(string(kind))) {
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(dir, "cur_state")); err == nil && strings.TrimSpace(string(b)) != "0" {
+			out += filepath.Base(dir) + "=" + strings.TrimSpace(string(b)) + " "
+		}
+	}
+	return out
+}
+
+// coolsByFrequency says of a type of a cooling device that it requests lower frequencies: ACPI's processors, and those of drivers/thermal/cpufreq_cooling.c, which
+// older kernels name the second way.
+func coolsByFrequency(kind string) bool {
+	return kind == "Processor" || strings.HasPrefix(kind, "cpufreq-") || strings.HasPrefix(kind, "thermal-cpufreq-")
+}
+
+func (d *Doer) frequencyOf(policy string) (acts.Frequency, error) {
+	f := acts.Frequency{Policy: policy}
+	for name, to := range map[string]*uint64{"cpuinfo_min_freq": &f.Min, "cpuinfo_max_freq": &f.Max, "scaling_max_freq": &f.Limit} {
+		khz, err := readKHz(filepath.Join(d.cpufreq(), policy, name))
+		if err != nil {
+			return f, err
+		}
+		*to = khz
+	}
+	// What firmware allows (ACPI _PPC), where the driver says so.
+	if most, err := readKHz(filepath.Join(d.cpufreq(), policy, "bios_limit")); err == nil && most < f.Max && f.Limit >= most {
+		f.Throttled = fmt.Sprintf("bios_limit=%d", most)
+	}
+	return f, nil
+}
+
+func readKHz(path string) (uint64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("frequency: %w", err)
+	}
+	khz, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("frequency: %s: %w", path, err)
+	}
+	return khz, nil
+}
+
+// notice keeps what was requested of frequencies before the kernel throttles, so that it can be put back. It is called while nothing is under way.
+func (d *Doer) notice() error {
+	now, err := d.frequencies()
+	if err != nil {
+		return nil //nolint:nilerr // there is nothing to limit then either, and who orders it is told
+	}
+	return d.change(func(l *acts.Ledger) (bool, error) { return l.Seen(now), nil })
+}
+
+func (d *Doer) write(w acts.Write) error {
+	f, err := os.OpenFile(filepath.Join(d.cpufreq(), w.Policy, "scaling_max_freq"), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return fmt.Errorf("limit of frequency: %w", err)
+	}
+	_, err = f.WriteString(strconv.FormatUint(w.KHz, 10))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("limit of frequency: %w", err)
+	}
+	return nil
+}

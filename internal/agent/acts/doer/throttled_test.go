@@ -1,0 +1,180 @@
+package doer
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/agent/acts"
+)
+
+// kernel does for a recorded tree what drivers/cpufreq/cpufreq.c does: what is written to scaling_max_freq is a request, and what is read follows it later, from
+// a work queue, as the lowest of all requests.
+type kernel struct {
+	w    *world
+	work sync.WaitGroup
+
+	mu      sync.Mutex
+	request map[string]uint64 // by policy, kHz
+	cooling uint64            // 0: none
+	writes  int
+}
+
+func (w *world) kernel() *kernel {
+	k := &kernel{w: w, request: map[string]uint64{}}
+	for _, f := range []string{"policy0", "policy4"} {
+		khz, err := strconv.ParseUint(w.limit(f), 10, 64)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		k.request[f] = khz
+	}
+	w.store = func(to acts.Write) error {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.request[to.Policy] = to.KHz
+		k.writes++
+		k.work.Go(func() {
+			time.Sleep(awaitLook + awaitLook/2) // the work queue is late: what is read at once is what was there before
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.publish(to.Policy)
+		})
+		return nil
+	}
+	w.t.Cleanup(k.work.Wait)
+	return k
+}
+
+func (k *kernel) file(policy string) string {
+	return filepath.Join(k.w.cpufreq(), policy, "scaling_max_freq")
+}
+
+// publish replaces the file, so that nobody reads half of it and no write is seen.
+func (k *kernel) publish(policy string) {
+	khz := k.request[policy]
+	if k.cooling != 0 {
+		khz = min(khz, k.cooling)
+	}
+	next := filepath.Join(k.w.t.TempDir(), "next")
+	if err := os.WriteFile(next, []byte(strconv.FormatUint(khz, 10)+"\n"), 0o600); err != nil {
+		k.w.t.Error(err)
+	}
+	if err := os.Rename(next, k.file(policy)); err != nil {
+		k.w.t.Error(err)
+	}
+}
+
+// cool has a cooling device of the kernel request a limit; 0: it is at rest.
+func (k *kernel) cool(khz uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cooling = khz
+	state := "0\n"
+	if khz != 0 {
+		state = "3\n"
+	}
+	if err := os.WriteFile(filepath.Join(k.w.sysfs, "class/thermal/cooling_device2/cur_state"), []byte(state), 0o600); err != nil {
+		k.w.t.Fatal(err)
+	}
+	for policy := range k.request {
+		k.publish(policy)
+	}
+}
+
+func (k *kernel) want(p0, p4 uint64) {
+	k.w.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if is0, is4 := k.request["policy0"], k.request["policy4"]; is0 != p0 || is4 != p4 {
+		k.w.t.Fatalf("requested: %d and %d: want %d and %d", is0, is4, p0, p4)
+	}
+}
+
+// set is a person.
+func (k *kernel) set(policy string, khz uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.request[policy] = khz
+	k.publish(policy)
+}
+
+// The machine throttles, before a limit or below it: what was requested before comes back, and not what it throttled to.
+func TestThrottled(t *testing.T) {
+	w := newWorld(t, nil) // which has seen what is requested
+	k := w.kernel()
+	percent := func(p string) *acts.Order { return w.order(acts.KindLimitFrequency, map[string]string{"percent": p}) }
+	k.cool(1_700_000)
+	o := percent("50")
+	w.want(w.make(o), acts.Done, "2 of 2 limited")
+	k.want(2_400_000, 1_800_000)
+	k.cool(0)
+	k.cool(1_200_000)
+	w.want(w.make(next(o, true)), acts.Done, "2 put back")
+	k.want(4_800_000, 3_600_000)
+	k.cool(0)
+
+	o = percent("50")
+	w.want(w.make(o), acts.Done, "2 of 2 limited")
+	k.set("policy4", 1_000_000)
+	w.want(w.make(next(o, true)), acts.Done, "1 put back, 1 left")
+	k.want(4_800_000, 1_000_000)
+	k.set("policy4", 3_600_000)
+
+	k.cool(1_700_000)
+	if err := os.Remove(filepath.Join(w.dir, acts.File)); err != nil { // nobody has seen what was requested
+		t.Fatal(err)
+	}
+	writes := k.writes
+	w.want(w.make(percent("50")), acts.Unchanged, "the kernel throttles, and what was set before that was not seen: policy0 at 1700000")
+	if k.writes != writes {
+		t.Error("something was written")
+	}
+}
+
+// A limit of which nothing can be written owns nothing: the next one's end puts everything back.
+func TestWriteFails(t *testing.T) {
+	w := newWorld(t, nil)
+	limits := func() []acts.Limit {
+		var out []acts.Limit
+		if err := w.change(func(l *acts.Ledger) (bool, error) { out = l.Limits; return false, nil }); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	file := filepath.Join(w.cpufreq(), "policy0", "scaling_max_freq")
+	fails := func(at int) { // as the kernel lets nobody write while a processor is being taken away
+		w.at = func() {
+			if at--; at == 0 {
+				if err := os.Rename(file, file+".away"); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	back := func() {
+		w.at = nil
+		if err := os.Rename(file+".away", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	fails(2)
+	w.want(w.make(a), acts.Unchanged, "limit of frequency: open")
+	back()
+	if l := limits(); len(l) != 0 {
+		t.Errorf("owned by nobody's limit: %+v", l)
+	}
+	b := w.order(acts.KindLimitFrequency, map[string]string{"percent": "80"})
+	w.want(w.make(b), acts.Done, "")
+	fails(2)
+	w.want(w.make(next(b, true)), acts.Unchanged, "limit of frequency: open")
+	back()
+	w.want(w.make(next(next(b, true), true)), acts.Done, "2 put back")
+	if l := limits(); len(l) != 0 || w.limit("policy0") != "4800000" || w.limit("policy4") != "3600000" {
+		t.Errorf("%+v, %s, %s", l, w.limit("policy0"), w.limit("policy4"))
+	}
+}

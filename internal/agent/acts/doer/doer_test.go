@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -207,9 +208,10 @@ func TestHeldUp(t *testing.T) {
 	old := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
 	w.want(w.make(old), acts.Done, "restarted") // of a supervisor of an earlier version, which names no answer
 	hung := w.order(acts.KindRestartHalf, map[string]string{"half": "host"})
-	clock := w.clock
-	hung.Fresh = clock()
-	w.at = func() { w.clock = func() uint64 { return hung.Fresh + late } } // the disk takes so long to keep it
+	clock, ahead := w.clock, atomic.Uint64{}
+	w.clock = func() uint64 { return clock() + ahead.Load() }
+	hung.Fresh = w.clock()
+	w.at = func() { ahead.Store(late) } // the disk takes so long to keep it
 	w.want(w.Ask(hung), acts.UnderWay, "")
 	w.Wait()
 	w.want(w.Ask(hung), acts.Unchanged, "held the order up")

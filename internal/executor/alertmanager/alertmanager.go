@@ -34,7 +34,7 @@ type Executor struct {
 	cfg      Config
 	standing executor.Standing
 	log      *slog.Logger
-	calls    []httpcall.Caller
+	calls    []*httpcall.Caller
 	guard    executor.Guard
 	events   chan event
 	settle   time.Duration // from one asking what stands to the next, of a leader
@@ -58,14 +58,15 @@ func New(cfg Config, standing executor.Standing, log *slog.Logger) (*Executor, e
 
 func newExecutor(cfg Config, standing executor.Standing, log *slog.Logger) (*Executor, error) {
 	x := &Executor{cfg: cfg, standing: standing, log: log, events: make(chan event), settle: settle}
-	if _, err := httpcall.TLS(cfg.TLS); err != nil {
-		return nil, err
-	}
 	if _, err := x.header(); err != nil {
 		return nil, err
 	}
 	for _, u := range cfg.URLs {
-		x.calls = append(x.calls, httpcall.Caller{URL: strings.TrimSuffix(u, "/") + "/api/v2/alerts", TLS: cfg.TLS, Timeout: cfg.RequestTimeout.D()})
+		c, err := httpcall.New(strings.TrimSuffix(u, "/")+"/api/v2/alerts", cfg.TLS, cfg.RequestTimeout.D(), nil)
+		if err != nil {
+			return nil, err
+		}
+		x.calls = append(x.calls, c)
 	}
 	return x, nil
 }
@@ -76,15 +77,10 @@ func Kinds() []response.Kind { return []response.Kind{response.Alertmanager} }
 // Do implements executor.Executor. It returns when one Alertmanager has the alert, or its end: the others are told until they have
 // it, too. That is why nothing is to be looked at first.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
-	if r, ok := x.guard.Admit(j.Effect); !ok {
-		return r
-	}
-	failpoint.Hit(failpoint.CallAdmitted)
-	if j.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, j.Timeout)
-		defer cancel()
-	}
+	return httpcall.Attempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.attempt(ctx, j) })
+}
+
+func (x *Executor) attempt(ctx context.Context, j executor.Job) executor.Result {
 	a := x.alert(j)
 	heard := make(chan keeper.State, 1)
 	if !x.tell(ctx, asked{a, j.Undo, heard}) {
@@ -103,7 +99,6 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 			s = <-back
 		}
 	}
-	failpoint.Hit(failpoint.CallEnded)
 	return outcome(j, s)
 }
 

@@ -21,19 +21,41 @@ import (
 	"time"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // Caller posts to one server. It keeps nothing between two calls: certificates are read anew, names are looked up anew, and no
 // connection is used twice, so that none that the other side has just closed makes an outcome unknown.
 type Caller struct {
-	// URL to post to.
-	URL string
-	// Allow says why an address must not be connected to; nil allows all.
-	Allow func(netip.Addr) error
-	// TLS of https.
-	TLS config.ClientTLS
-	// Timeout of one call.
-	Timeout time.Duration
+	url     string
+	allow   func(netip.Addr) error
+	tls     config.ClientTLS
+	timeout time.Duration
+}
+
+// New returns a caller of one server, whose calls take at most timeout each. allow says why an address must not be connected to; nil
+// allows all. The files of the configuration are read once here too, so that what is wrong with them is known before a call.
+func New(url string, tls config.ClientTLS, timeout time.Duration, allow func(netip.Addr) error) (*Caller, error) {
+	c := &Caller{url, allow, tls, timeout}
+	_, err := clientTLS(tls)
+	return c, err
+}
+
+// Attempt is one attempt of an executor that calls: admitted by its guard, and over with the time of the job.
+func Attempt(ctx context.Context, guard *executor.Guard, j executor.Job, do func(ctx context.Context) executor.Result) executor.Result {
+	if r, ok := guard.Admit(j.Effect); !ok {
+		return r
+	}
+	failpoint.Hit(failpoint.CallAdmitted)
+	if j.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, j.Timeout)
+		defer cancel()
+	}
+	r := do(ctx)
+	failpoint.Hit(failpoint.CallEnded)
+	return r
 }
 
 // Bounds of what is read.
@@ -65,8 +87,16 @@ func (e *Error) Unwrap() error { return e.Err }
 // Post sends a body once, and returns the whole answer, whatever its status, or an *Error. sent, if there is one, is called when
 // the body has left and the answer has not come.
 func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent func()) (Answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	late := fmt.Errorf("no answer within %s", c.timeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, late)
 	defer cancel()
+	// Which time is over is said: that of the call, after which another one may follow, or the attempt's.
+	said := func(err error) error {
+		if errors.Is(context.Cause(ctx), late) {
+			return late
+		}
+		return brief(err)
+	}
 	t, err := c.transport()
 	if err != nil {
 		return Answer{}, &Error{Err: err}
@@ -82,7 +112,7 @@ func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent
 			}
 		},
 	}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, c.URL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return Answer{}, &Error{Err: err}
 	}
@@ -90,7 +120,7 @@ func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent
 	// The transport, and no http.Client: that would follow redirects.
 	resp, err := t.RoundTrip(req)
 	if err != nil {
-		return Answer{}, &Error{left.Load(), brief(err)}
+		return Answer{}, &Error{left.Load(), said(err)}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1))
@@ -98,13 +128,13 @@ func (c *Caller) Post(ctx context.Context, header http.Header, body []byte, sent
 		err = fmt.Errorf("the answer is longer than %d bytes", MaxAnswer)
 	}
 	if err != nil {
-		return Answer{}, &Error{true, fmt.Errorf("status %d: %w", resp.StatusCode, brief(err))}
+		return Answer{}, &Error{true, fmt.Errorf("status %d: %w", resp.StatusCode, said(err))}
 	}
 	return Answer{resp.StatusCode, resp.Header, b}, nil
 }
 
 func (c *Caller) transport() (*http.Transport, error) {
-	t, err := TLS(c.TLS)
+	t, err := clientTLS(c.tls)
 	if err != nil {
 		return nil, err
 	}
@@ -112,14 +142,14 @@ func (c *Caller) transport() (*http.Transport, error) {
 		FallbackDelay: -1, // one connection at a time: who is refused is refused once
 		// At the moment of connecting, with the address itself: a name may lead elsewhere the second time that it is looked up.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			if c.Allow == nil {
+			if c.allow == nil {
 				return nil
 			}
 			ap, err := netip.ParseAddrPort(address)
 			if err != nil {
 				return fmt.Errorf("address %q: %w", address, err)
 			}
-			return c.Allow(ap.Addr())
+			return c.allow(ap.Addr())
 		},
 	}
 	return &http.Transport{
@@ -139,8 +169,8 @@ func http1() *http.Protocols {
 	return &p
 }
 
-// TLS reads the files of a client's configuration.
-func TLS(c config.ClientTLS) (*tls.Config, error) {
+// clientTLS reads the files of a client's configuration.
+func clientTLS(c config.ClientTLS) (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}
 	if c.CA != "" {
 		b, err := os.ReadFile(c.CA)

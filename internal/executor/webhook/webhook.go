@@ -37,7 +37,7 @@ type Executor struct {
 
 type target struct {
 	config.WebhookTarget
-	call  httpcall.Caller
+	call  *httpcall.Caller
 	slots chan struct{} // held by a request that is under way
 }
 
@@ -52,21 +52,18 @@ func New(cfg Config) (*Executor, error) {
 	x := &Executor{targets: map[string]*target{}, now: time.Now, hurry: 1}
 	var errs []error
 	for _, t := range cfg.Filled().Targets {
-		_, err := readSecrets(t.SecretFiles)
-		if err == nil {
-			_, err = httpcall.TLS(t.TLS)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("target %s: %w", t.Name, err))
-		}
 		var allowed []netip.Prefix
 		for _, a := range t.Addresses {
 			allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has read it
 		}
-		x.targets[t.Name] = &target{t, httpcall.Caller{
-			URL: t.URL, TLS: t.TLS, Timeout: t.RequestTimeout.D(),
-			Allow: func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) },
-		}, make(chan struct{}, atOnce)}
+		call, err := httpcall.New(t.URL, t.TLS, t.RequestTimeout.D(), func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) })
+		if err == nil {
+			_, err = readSecrets(t.SecretFiles)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("target %s: %w", t.Name, err))
+		}
+		x.targets[t.Name] = &target{t, call, make(chan struct{}, atOnce)}
 	}
 	return x, errors.Join(errs...)
 }
@@ -82,18 +79,7 @@ func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
 	if !ok || !slices.Contains(t.Kinds, kindName(j.Kind)) {
 		return never(j, "%s: no target %q is configured for it", j.Kind, j.Parameters["target"])
 	}
-	if r, ok := x.guard.Admit(j.Effect); !ok {
-		return r
-	}
-	failpoint.Hit(failpoint.CallAdmitted)
-	if j.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, j.Timeout)
-		defer cancel()
-	}
-	r := x.talk(ctx, t, j)
-	failpoint.Hit(failpoint.CallEnded)
-	return r
+	return httpcall.Attempt(ctx, &x.guard, j, func(ctx context.Context) executor.Result { return x.talk(ctx, t, j) })
 }
 
 // never is the outcome of an attempt of which nothing was said to anybody. One before it may have happened all the same.

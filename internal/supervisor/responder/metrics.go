@@ -19,6 +19,7 @@ type Metrics struct {
 	Commit  prometheus.Histogram
 
 	Open          *prometheus.GaugeVec     // state
+	Waiting       *prometheus.GaugeVec     // reason
 	Policies      *prometheus.GaugeVec     // mode
 	Decisions     *prometheus.CounterVec   // act
 	Refused       *prometheus.CounterVec   // reason
@@ -47,6 +48,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Namespace: "lofamo", Subsystem: "responses", Name: "commit_seconds", Help: "How long the store took to commit what was decided.", Buckets: prometheus.ExponentialBuckets(.001, 2, 14),
 		}),
 		Open:      prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("open", "Open responses.")), []string{"state"}),
+		Waiting:   prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("waiting", "Open responses that wait, by what they wait for.")), []string{"reason"}),
 		Policies:  prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("policies", "Policies in force, by mode; unreadable are those that are left out.")), []string{"mode"}),
 		Decisions: prometheus.NewCounterVec(prometheus.CounterOpts(opts("decisions_total", "What was decided: the lines of the audit.")), []string{"act"}),
 		Refused:   prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Why something was not done.")), []string{"reason"}),
@@ -56,7 +58,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"kind"}),
 		AuditFailures: prometheus.NewCounter(prometheus.CounterOpts(opts("audit_failures_total", "Times that the audit was found damaged, or its chain broken."))),
 	}
-	reg.MustRegister(m.Leading, m.Broken, m.Breaker, m.Nodes, m.Running, m.Commit, m.Open, m.Policies, m.Decisions, m.Refused, m.Results, m.Took, m.AuditFailures)
+	for a := response.Proposes; a <= response.Observes; a++ {
+		m.Decisions.WithLabelValues(a.String())
+	}
+	for r := response.ReasonGrace; r <= response.ReasonMatchError; r++ {
+		m.Refused.WithLabelValues(r.String())
+	}
+	reg.MustRegister(m.Leading, m.Broken, m.Breaker, m.Nodes, m.Running, m.Commit, m.Open, m.Waiting, m.Policies, m.Decisions, m.Refused, m.Results, m.Took, m.AuditFailures)
 	return m
 }
 
@@ -95,9 +103,16 @@ func (m *Metrics) stands(e *response.Engine) {
 		m.Breaker.Set(1)
 	}
 	m.Nodes.Set(float64(e.UnderResponse()))
-	counts := map[response.State]int{}
+	counts, waiting := map[response.State]int{}, map[response.Reason]int{response.ReasonApproval: 0}
 	for _, r := range e.Responses() {
 		counts[r.State]++
+		if r.State == response.Waiting && r.Reason != 0 {
+			waiting[r.Reason]++
+		}
+	}
+	m.Waiting.Reset()
+	for reason, n := range waiting {
+		m.Waiting.WithLabelValues(reason.String()).Set(float64(n))
 	}
 	for s := response.Proposed; s <= response.Expired; s++ {
 		m.Open.WithLabelValues(s.String()).Set(float64(counts[s]))
@@ -110,6 +125,7 @@ func (m *Metrics) lost() {
 		g.Set(0)
 	}
 	m.Open.Reset()
+	m.Waiting.Reset()
 }
 
 // ended tells how an attempt ended.

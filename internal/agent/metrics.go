@@ -26,6 +26,21 @@ type metric struct {
 	labels     []string
 }
 
+// MetricFamily describes one family of metrics. All carry the labels node and platform too.
+type MetricFamily struct {
+	Name, Help string
+	Labels     []string
+}
+
+// Metrics describes what a host half tells Prometheus, for the documentation.
+func Metrics() []MetricFamily {
+	var out []MetricFamily
+	for _, m := range allFamilies() {
+		out = append(out, MetricFamily{m.name, m.help, append([]string{"node", "platform"}, m.labels...)})
+	}
+	return out
+}
+
 // allFamilies are those that a host half tells.
 func allFamilies() []metric {
 	return slices.Concat(families(), faresFamilies(), counterFamilies(), linkFamilies())

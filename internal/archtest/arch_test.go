@@ -77,6 +77,7 @@ var layers = map[string][]string{
 	"internal/udpmangle":      {"pkg/mangle"},
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
 	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},
+	"internal/metricsdoc":     {"internal/agent", "internal/supervisor", "internal/ctl", "internal/localcluster", "internal/freeport"},
 	"cmd":                     {"internal", "pkg", "api"},
 
 	"internal/executor/slurm/slurmtest":     {"internal/freeport"},

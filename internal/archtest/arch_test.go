@@ -76,8 +76,8 @@ var layers = map[string][]string{
 	"internal/campaign":       {"pkg/servicenet", "internal/supervisor"},
 	"internal/udpmangle":      {"pkg/mangle"},
 	"internal/netlab":         {"pkg", "internal/lab", "internal/localcluster", "internal/config"},
-	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl"},
-	"internal/metricsdoc":     {"internal/agent", "internal/supervisor", "internal/ctl", "internal/localcluster", "internal/freeport"},
+	"internal/e2e":            {"api", "pkg", "internal/lab", "internal/localcluster", "internal/config", "internal/pki", "internal/ctl", "internal/metricsdoc"},
+	"internal/metricsdoc":     {"internal/agent", "internal/supervisor"},
 	"cmd":                     {"internal", "pkg", "api"},
 
 	"internal/executor/slurm/slurmtest":     {"internal/freeport"},

@@ -115,7 +115,7 @@ func (r *recorder) Register(c prometheus.Collector) error {
 			return fmt.Errorf("description %s: help: %w", d, err)
 		}
 		m := Metric{Name: name, Help: help, Type: typeOf(c, name)}
-		for _, l := range strings.Split(parts[3], ",") {
+		for l := range strings.SplitSeq(parts[3], ",") {
 			if l, _, ok := strings.Cut(l, "="); ok {
 				m.Labels = append(m.Labels, l)
 			}
@@ -197,7 +197,10 @@ func Known() (map[string]Metric, error) {
 	return out, err
 }
 
-// Page renders the page. What rules rest on is stable.
+// drawn are the metrics by which dashboards draw the torus, and know what is missing in the drawing.
+var drawn = []string{"lofamo_link_info", "lofamo_map_series_left_out", "lofamo_node_info", "lofamo_torus_size"}
+
+// Page renders the page. What rules rest on, and drawings, is stable.
 func Page(rules string) ([]byte, error) {
 	sup, err := Supervisor()
 	if err != nil {
@@ -213,7 +216,7 @@ func Page(rules string) ([]byte, error) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| name | type | labels | unit | stability | meaning |\n|---|---|---|---|---|---|\n", title, text)
 		for _, m := range all {
 			stability := "evolving"
-			if used[m.Name] != "" {
+			if used[m.Name] != "" || slices.Contains(drawn, m.Name) {
 				stability = "stable"
 			}
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(m.Labels, ", "), m.Unit(), stability, strings.ReplaceAll(m.Help, "|", "\\|"))

@@ -7,7 +7,7 @@ Made by ` + "`make generate`" + ` from the programs' own descriptions; do not ed
 Supervisors and host halves serve them at ` + "`http://ADDRESS/metrics`" + ` where ` + "`http`" + ` is set in their configuration. Rules and alerts are in
 [deploy/prometheus](../deploy/prometheus), a page for each alert in [runbooks](runbooks/README.md).
 
-*stable*: the rules of this project rest on it; it is renamed or given another meaning only with a new major version. *evolving*: it may change with a
+*stable*: the rules of this project rest on it, or dashboards draw by it; it is renamed or given another meaning only with a new major version. *evolving*: it may change with a
 minor version; the changelog says so. Names end in their base unit, counters in ` + "`_total`" + `. Series that can be known before begin at 0.
 
 A cluster of 100,000 nodes does not make millions of series. A supervisor tells counts, and by name what is not normal, the worst first, up to 1000 nodes, 1000

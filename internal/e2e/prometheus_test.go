@@ -1,0 +1,225 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/freeport"
+	"github.com/lofamo/lofamo/internal/localcluster"
+	"github.com/lofamo/lofamo/internal/metricsdoc"
+)
+
+// prometheus is a real one with the project's own rules, and targets by job.
+type prometheus struct {
+	t    *testing.T
+	addr string
+}
+
+// programs finds Prometheus and its tool. Without them the test is skipped, and fails where everything has to be there.
+func programs(t *testing.T) (server, tool string) {
+	t.Helper()
+	server, err := exec.LookPath("prometheus")
+	if err == nil {
+		tool, err = exec.LookPath("promtool")
+	}
+	if err != nil {
+		missing := fmt.Sprintf("prometheus: missing: %v (Debian has a package of that name)", err)
+		if os.Getenv("CI") != "" {
+			t.Fatal(missing)
+		}
+		t.Skip(missing)
+	}
+	return server, tool
+}
+
+func startPrometheus(t *testing.T, server string, jobs map[string][]string) prometheus {
+	t.Helper()
+	rules, err := filepath.Abs("../../deploy/prometheus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var conf strings.Builder
+	fmt.Fprintf(&conf, "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\nrule_files: [%s/lofamo-recording.yaml, %s/lofamo-alerts.yaml]\nscrape_configs:\n", rules, rules)
+	for job, targets := range jobs {
+		fmt.Fprintf(&conf, "  - {job_name: %s, static_configs: [{targets: [%s]}]}\n", job, strings.Join(targets, ", "))
+	}
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(conf.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := prometheus{t, freeport.Addr(t).String()}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var log bytes.Buffer
+	c := exec.CommandContext(ctx, server, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.addr, "--log.level=warn")
+	c.Stdout, c.Stderr = &log, &log
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = c.Wait()
+		if t.Failed() {
+			t.Logf("Prometheus said:\n%s", log.String())
+		}
+	})
+	return p
+}
+
+// ask gets the data of an answer; false: not now.
+func (p prometheus) ask(path string, into any) bool {
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+p.addr+path, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	var answer struct{ Data json.RawMessage }
+	return resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(&answer) == nil && json.Unmarshal(answer.Data, into) == nil
+}
+
+// series are those that a query finds.
+func (p prometheus) series(query string) (out []map[string]string) {
+	var data struct {
+		Result []struct{ Metric map[string]string }
+	}
+	if p.ask("/api/v1/query?query="+url.QueryEscape(query), &data) {
+		for _, r := range data.Result {
+			out = append(out, r.Metric)
+		}
+	}
+	return out
+}
+
+// comes waits until a query finds something.
+func (p prometheus) comes(query string) []map[string]string {
+	p.t.Helper()
+	end := time.Now().Add(settling)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for time.Now().Before(end) {
+		if got := p.series(query); len(got) > 0 {
+			return got
+		}
+		select {
+		case <-tick.C:
+		case <-p.t.Context().Done():
+		}
+	}
+	p.t.Fatalf("nothing within %s: %s", settling, query)
+	return nil
+}
+
+// TestPrometheus has a real Prometheus scrape a real cluster: what it reads is what docs/metrics.md says, its own tool has no fault to find with
+// it, and a half that was killed is an alert that names it.
+func TestPrometheus(t *testing.T) {
+	server, tool := programs(t)
+	const node = "n1-1-0"
+	agents := map[string]string{}
+	for _, id := range []string{"n0-0-0", "n1-0-0", "n0-1-0", node} {
+		agents[id] = freeport.Addr(t).String()
+	}
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient(), Command: edits{agent: func(c *config.Agent) { c.HTTP = agents[string(c.Node)] }}.command(t)})
+	jobs := map[string][]string{}
+	for _, addr := range agents {
+		jobs["lofamo-agent"] = append(jobs["lofamo-agent"], addr)
+	}
+	for _, s := range l.Cluster.Info().Supervisors {
+		jobs["lofamo-supervisor"] = append(jobs["lofamo-supervisor"], s.HTTP)
+	}
+	p := startPrometheus(t, server, jobs)
+	try(t, l, "a killed half", func(tr trial) {
+		p.comes(`sum(up) == 5 and on () lofamo:nodes:count{state="NORMAL"} == 4`)
+		if got := p.series(`ALERTS`); len(got) > 0 {
+			t.Errorf("alerts while all is well: %v", got)
+		}
+		tr.inject(node, simple(localcluster.KillHost))
+		tr.becomes(node, "host", failed)
+		got := p.comes(`ALERTS{alertname="LofamoHalfFailed"}`)
+		if got[0]["node"] != node || got[0]["component"] != "host" || got[0]["severity"] != "warning" || len(got) != 1 {
+			t.Errorf("alerts %v", got)
+		}
+		p.comes(`lofamo_node_state{node="` + node + `",state="SICK"} * on (node) group_left (map_x, map_y, rack) lofamo_node_info`)
+	})
+	p.asDocumented()
+	for _, addr := range []string{jobs["lofamo-supervisor"][0], agents["n0-0-0"]} {
+		c := exec.CommandContext(t.Context(), tool, "check", "metrics")
+		c.Stdin = strings.NewReader(ours(t, addr))
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("promtool check metrics of %s: %v\n%s", addr, err, out)
+		}
+	}
+}
+
+// asDocumented compares what was scraped with docs/metrics.md.
+func (p prometheus) asDocumented() {
+	known, err := metricsdoc.Known()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var scraped map[string][]struct{ Type, Help string }
+	if !p.ask("/api/v1/metadata", &scraped) {
+		p.t.Fatal("no metadata")
+	}
+	for name, is := range scraped {
+		m, ok := known[name]
+		switch {
+		case !ok && strings.HasPrefix(name, "lofamo_"):
+			p.t.Errorf("%s is scraped, and not in docs/metrics.md", name)
+		case ok && (is[0].Type != m.Type || strings.HasPrefix(name, "lofamo_") && is[0].Help != m.Help):
+			p.t.Errorf("%s is a %s, %q; documented as a %s, %q", name, is[0].Type, is[0].Help, m.Type, m.Help)
+		}
+	}
+	used, err := metricsdoc.Used("../../deploy/prometheus")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for name, file := range used {
+		if _, ok := scraped[name]; !ok && name != "lofamo_region_cut_off" && name != "lofamo_agent_selftest_state" && name != "lofamo_link_state" { // of parents; of modules in use; of broken links
+			p.t.Errorf("%s: %s is not scraped", file, name)
+		}
+	}
+}
+
+// ours is what is served, but for what libraries add.
+func ours(t *testing.T, addr string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(all)) {
+		if rest := strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "); strings.HasPrefix(rest, "lofamo_") {
+			b.WriteString(line)
+		}
+	}
+	if b.Len() == 0 {
+		t.Errorf("%s serves nothing", addr)
+	}
+	return b.String()
+}

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,9 +58,14 @@ type manager struct {
 // start has an Alertmanager at an address. It has no peers, and knows nothing of what one before it knew.
 func start(t *testing.T, addr string) *manager {
 	t.Helper()
+	return startWith(t, addr, "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
+}
+
+func startWith(t *testing.T, addr, cfg string) *manager {
+	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "alertmanager.yml")
-	if err := os.WriteFile(file, []byte("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(cfg), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -246,6 +252,83 @@ func TestReal(t *testing.T) {
 	stood = nil
 	mu.Unlock()
 	m.waitFor("the end of what does not stand", func() bool { return len(m.firing()) == 0 })
+}
+
+// notice is what an Alertmanager tells people, as its webhook has it.
+type notice struct {
+	Alerts []struct {
+		Status, Fingerprint string
+		Labels, Annotations map[string]string
+	}
+}
+
+// TestNextLeaderResolves: whoever leads, an alert is the same one to the people that a real Alertmanager tells: its labels stay, what is
+// said of it may change, and the next leader ends it though it has never sent it, or has sent it with other words. Nothing here ends by itself.
+func TestNextLeaderResolves(t *testing.T) {
+	heard := make(chan notice, 100)
+	people := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var n notice
+		if err := json.NewDecoder(r.Body).Decode(&n); err != nil {
+			t.Error(err)
+		}
+		heard <- n
+	}))
+	t.Cleanup(people.Close)
+	m := startWith(t, freeport.Addr(t).String(), fmt.Sprintf(`
+route: {receiver: people, group_by: ["..."], group_wait: 10ms, group_interval: 50ms, repeat_interval: 1h}
+receivers: [{name: people, webhook_configs: [{url: %q, send_resolved: true}]}]
+`, people.URL))
+	t.Cleanup(m.kill)         // before those whom it tells
+	is := map[string]string{} // what people know of each alert, by fingerprint
+	node := map[string]string{}
+	told := func(status string, nodes ...string) {
+		t.Helper()
+		deadline := time.After(bound)
+		for _, n := range nodes {
+			for node[n] == "" || is[node[n]] != status {
+				select {
+				case got := <-heard:
+					for _, a := range got.Alerts {
+						if was := node[a.Labels["node"]]; was != "" && was != a.Fingerprint {
+							t.Fatalf("a second alert of %s: %+v", a.Labels["node"], a)
+						}
+						node[a.Labels["node"]], is[a.Fingerprint] = a.Fingerprint, a.Status
+					}
+				case <-deadline:
+					t.Fatalf("nobody was told that %s is %s: %v", n, status, is)
+				}
+			}
+		}
+	}
+	cfg := Config{URLs: []string{"http://" + m.addr}, Resend: config.Duration(10 * time.Second), Hold: config.Duration(10 * time.Minute)}
+	first, lost := run(t, cfg, nil)
+	do(t, first, jobOf("n1", 1))
+	do(t, first, jobOf("n2", 1))
+	told("firing", "n1", "n2")
+	lost()
+	later := func(j *executor.Job) {
+		j.Token, j.Fault = 6, executor.Fault{State: fault.Sick, Cause: fault.CauseNode, Since: time.Now(), Detail: "known otherwise"}
+	}
+	stands := jobOf("n2", 1, later)
+	var undone atomic.Bool
+	next, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool, error) {
+		if undone.Load() {
+			return nil, true, nil
+		}
+		return []executor.Job{stands}, true, nil
+	})
+	m.waitFor("the next leader's words", func() bool { return m.firing()["n2"].Annotations["description"] == "known otherwise" })
+	if now := m.firing(); len(now) != 2 {
+		t.Errorf("%+v", now)
+	}
+	undone.Store(true)
+	for _, n := range []string{"n1", "n2"} {
+		do(t, next, jobOf(n, 2, later, undo, recheck))
+	}
+	told("resolved", "n1", "n2")
+	if now := m.firing(); len(now) != 0 {
+		t.Errorf("they fire: %+v", now)
+	}
 }
 
 // TestCluster: of two Alertmanagers one is down; it gets everything when it is up, also after it has lost what it had.

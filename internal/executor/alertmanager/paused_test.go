@@ -4,9 +4,6 @@ package alertmanager
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -26,15 +23,24 @@ func TestPaused(t *testing.T) {
 	cfg := Config{URLs: []string{"http://" + m.addr}, Resend: config.Duration(resend), Hold: config.Duration(time.Minute)}
 	first, _ := run(t, cfg, func(context.Context, ...response.Kind) ([]executor.Job, bool, error) { return nil, false, nil })
 	next, _ := run(t, cfg, nil)
-	if err := failpoint.Arm(failpoint.Order{Point: failpoint.CallSending, Action: "delay", DelayMS: 400}); err != nil {
+	g, err := failpoint.NewGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close() })
+	if err := failpoint.Arm(g.Order(failpoint.CallSending, 0)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, lost := context.WithCancel(t.Context())
 	defer lost()
 	paused := make(chan executor.Result, 1)
 	go func() { paused <- first.Do(ctx, jobOf("n1", 1)) }()
-	m.waitFor("the pause", func() bool { return armed(t) == 0 })
+	_, goOn, err := g.Reached(bound)
+	if err != nil {
+		t.Fatal(err)
+	}
 	do(t, next, jobOf("n1", 2, undo, recheck, func(j *executor.Job) { j.Token = 6 }))
+	goOn()
 	if r := <-paused; r.Outcome != response.Succeeded {
 		t.Fatalf("%+v", r)
 	}
@@ -49,18 +55,4 @@ func TestPaused(t *testing.T) {
 	if window > resend+2*time.Second { // and what a busy machine takes
 		t.Errorf("it fired for %s, want %s at most", window, resend)
 	}
-}
-
-// armed is how many points are.
-func armed(t *testing.T) int {
-	t.Helper()
-	mux := http.NewServeMux()
-	failpoint.Mount(mux)
-	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
-	var got struct{ Armed int }
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	return got.Armed
 }

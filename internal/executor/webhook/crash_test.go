@@ -6,8 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,22 +101,13 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// armed is how many points are.
-func armed(t *testing.T) int {
-	t.Helper()
-	mux := http.NewServeMux()
-	failpoint.Mount(mux)
-	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
-	var got struct{ Armed int }
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
-	return got.Armed
-}
-
 // TestPaused: a supervisor is paused at each of its steps, and goes on when another has led and ended its attempt: it changes nothing.
 func TestPaused(t *testing.T) {
+	g, err := failpoint.NewGate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close() })
 	for _, p := range failpoint.CallPoints() {
 		if p == failpoint.CallLooked || p == failpoint.CallEnded {
 			continue // a first attempt does not look; at its end there is nothing left to do
@@ -126,17 +115,19 @@ func TestPaused(t *testing.T) {
 		d := &deeds{outcome: receiver.Done, did: map[string]int{}}
 		s := receiving(t, filepath.Join(t.TempDir(), "state.json"), d, nil)
 		w := targetAt(t, s.URL)
-		if err := failpoint.Arm(failpoint.Order{Point: p, Action: "delay", DelayMS: 300}); err != nil {
+		if err := failpoint.Arm(g.Order(p, 0)); err != nil {
 			t.Fatal(err)
 		}
 		paused := make(chan executor.Result, 1)
 		go func() { paused <- newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 1)) }()
-		for end := time.Now().Add(5 * time.Second); armed(t) > 0 && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
+		_, goOn, err := g.Reached(10 * time.Second)
+		if err != nil {
+			t.Fatal(err)
 		}
 		if got := newExecutor(t, w).Do(t.Context(), jobOf(response.WebhookRemediate, 2, recheck, token(6))); got.Outcome != response.Succeeded {
 			t.Errorf("%s: %+v", p, got)
 		}
+		goOn()
 		if got := <-paused; got.Outcome != response.StaleToken && got.Outcome != response.Succeeded {
 			t.Errorf("paused at %s: %+v", p, got)
 		}

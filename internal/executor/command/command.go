@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,28 +35,20 @@ func New(list []Command) (*Executor, error) {
 	if err := Validate(list); err != nil {
 		return nil, err
 	}
-	x := &Executor{commands: map[string]ready{}}
-	var errs []error
-	for _, c := range list {
-		errs = append(errs, c.checkFile())
-		r := ready{c, map[string]*regexp.Regexp{}}
-		for k, p := range c.Parameters {
-			re, err := pattern(p)
-			errs = append(errs, err)
-			r.patterns[k] = re
-		}
-		x.commands[c.Name] = r
+	commands, err := executor.Made(executor.Named(list, func(c Command) string { return c.Name }), func(_ string, c Command) (ready, error) {
+		patterns, err := executor.Made(maps.All(c.Parameters), func(_, p string) (*regexp.Regexp, error) { return pattern(p) })
+		return ready{c, patterns}, errors.Join(c.checkFile(), err)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return x, errors.Join(errs...)
+	return &Executor{commands}, nil
 }
 
 // Do implements executor.Executor.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
-	switch {
-	case j.Undo:
-		return executor.Unchanged("a command cannot be put back")
-	case j.Recheck:
-		return executor.NotKnown("whether a command has happened cannot be looked for: a person has to settle it")
+	if r, ok := executor.Blind(j, "a command", "a person has to settle it"); !ok {
+		return r
 	}
 	c, ok := x.commands[j.Parameters["command"]]
 	if !ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -28,27 +29,24 @@ func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	x := &Executor{nodes: map[fault.NodeID]*place{}}
-	var errs []error
-	for id, b := range cfg.Nodes {
+	nodes, err := executor.Made(maps.All(cfg.Nodes), func(_ fault.NodeID, b BMC) (*place, error) {
 		b = b.filled()
-		x.nodes[id] = &place{BMC: b}
 		_, err := b.password()
-		errs = append(errs, err)
-		_, err = b.authorities()
-		errs = append(errs, err)
+		_, err2 := b.authorities()
+		return &place{BMC: b}, errors.Join(err, err2)
+	})
+	if err != nil {
+		return nil, err
 	}
-	return x, errors.Join(errs...)
+	return &Executor{nodes}, nil
 }
 
 // Do implements executor.Executor.
 func (x *Executor) Do(ctx context.Context, j executor.Job) executor.Result {
-	switch {
-	case j.Undo:
-		return executor.Unchanged("a reset cannot be put back")
-	case j.Recheck:
-		return executor.NotKnown("whether a reset has happened cannot be looked for: the next boot epoch says it, or a person")
-	case j.Target.Group != "":
+	if r, ok := executor.Blind(j, "a reset", "the next boot epoch says it, or a person"); !ok {
+		return r
+	}
+	if j.Target.Group != "" {
 		return executor.Unchanged("group %s: want a node", j.Target.Group)
 	}
 	p, ok := x.nodes[j.Target.Node]

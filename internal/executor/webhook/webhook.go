@@ -49,23 +49,26 @@ func New(cfg Config) (*Executor, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	x := &Executor{targets: map[string]*target{}, now: time.Now, hurry: 1}
-	var errs []error
-	for _, t := range cfg.Filled().Targets {
-		var allowed []netip.Prefix
-		for _, a := range t.Addresses {
-			allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has read it
-		}
-		call, err := httpcall.New(t.URL, t.TLS, t.RequestTimeout.D(), func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) })
-		if err == nil {
-			_, err = readSecrets(t.SecretFiles)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("target %s: %w", t.Name, err))
-		}
-		x.targets[t.Name] = &target{t, call, make(chan struct{}, atOnce)}
+	targets, err := executor.Made(executor.Named(cfg.Filled().Targets, func(t config.WebhookTarget) string { return t.Name }), newTarget)
+	if err != nil {
+		return nil, err
 	}
-	return x, errors.Join(errs...)
+	return &Executor{targets: targets, now: time.Now, hurry: 1}, nil
+}
+
+func newTarget(name string, t config.WebhookTarget) (*target, error) {
+	var allowed []netip.Prefix
+	for _, a := range t.Addresses {
+		allowed = append(allowed, netip.MustParsePrefix(a)) // Validate has read it
+	}
+	call, err := httpcall.New(t.URL, t.TLS, t.RequestTimeout.D(), func(ip netip.Addr) error { return config.CheckAddress(ip, allowed) })
+	if err == nil {
+		_, err = readSecrets(t.SecretFiles)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("target %s: %w", name, err)
+	}
+	return &target{t, call, make(chan struct{}, atOnce)}, nil
 }
 
 // Kinds are what an executor is for.

@@ -1,0 +1,44 @@
+package executor
+
+import (
+	"errors"
+	"iter"
+)
+
+// Made makes what an executor has for each thing that its configuration names. All that is wrong is named at once, and then there is nothing.
+func Made[K comparable, C, X any](configured iter.Seq2[K, C], one func(K, C) (X, error)) (map[K]X, error) {
+	out := map[K]X{}
+	var errs []error
+	for k, c := range configured {
+		x, err := one(k, c)
+		errs = append(errs, err)
+		out[k] = x
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Named walks a list of things that have names of their own.
+func Named[K comparable, C any](list []C, name func(C) K) iter.Seq2[K, C] {
+	return func(yield func(K, C) bool) {
+		for _, c := range list {
+			if !yield(name(c), c) {
+				return
+			}
+		}
+	}
+}
+
+// Blind refuses what cannot be asked of an act that leaves nothing to look for and nothing to put back. settles says who knows whether
+// it has happened.
+func Blind(j Job, what, settles string) (refused Result, ok bool) {
+	switch {
+	case j.Undo:
+		return Unchanged("%s cannot be put back", what), false
+	case j.Recheck:
+		return NotKnown("whether %s has happened cannot be looked for: %s", what, settles), false
+	}
+	return Result{}, true
+}

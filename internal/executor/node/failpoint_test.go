@@ -1,0 +1,493 @@
+//go:build lofamo_failpoint
+
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/agent/acts/ask"
+	"github.com/lofamo/lofamo/internal/agent/acts/doer"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+)
+
+// Acts with the processes that they are made by: a leader's, with this package's executor, and a node's recovery daemon, with the real ledger on the disk. Each
+// is killed, and paused, at each of its steps, in the attempt, in the one that looks for it, and in the one that puts it back. What is between them, the wire and
+// the halves, is their socket here.
+
+// rounds is how often all of that is done; 10 kill and pause more than 1,000 times.
+var rounds = flag.Int("acts.rounds", 1, "rounds of kills and pauses at each step of an act")
+
+const (
+	roleEnv  = "LOFAMO_TEST_ROLE" // JSON of a role: a process of its own
+	patience = time.Minute
+	halfLog  = "half.log" // a line for each start of the half
+	fence    = "fence"    // the highest token that is elected, as the store has it
+	pause    = 90         // ms
+)
+
+// role is what a process of its own is to do.
+type role struct {
+	Dir    string
+	Daemon bool
+	Job    executor.Job // of a leader
+	Points []failpoint.Order
+}
+
+func TestMain(m *testing.M) {
+	text := os.Getenv(roleEnv)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	var r role
+	err := json.Unmarshal([]byte(text), &r)
+	for _, p := range r.Points {
+		err = errors.Join(err, failpoint.Arm(p))
+	}
+	if err == nil && r.Daemon {
+		err = r.daemon()
+	} else if err == nil {
+		err = r.lead()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// daemon makes acts until it is killed.
+func (r role) daemon() error {
+	d := doer.New(context.Background(), doer.Config{
+		Node: "n0", StateDir: r.Dir, Sysfs: filepath.Join(r.Dir, "sysfs"), Log: slog.New(slog.DiscardHandler),
+		Allowed: config.ResponsesConfig{RestartHalf: true, LimitFrequency: true}, Restart: r.restart,
+	})
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := d.Begin(h); err != nil {
+			return err
+		}
+	}
+	mux := http.NewServeMux()
+	failpoint.Mount(mux)
+	mux.Handle("/", d.Handler(fault.HalfHost))
+	path := filepath.Join(r.Dir, acts.Socket(fault.HalfHost))
+	_ = os.Remove(path) // of the one that was killed
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	return (&http.Server{Handler: mux, ReadHeaderTimeout: patience}).Serve(l)
+}
+
+// restart is a half's: what it was before is noted, and then it is started once more.
+func (r role) restart(_ context.Context, _ fault.Half, earlier string, note func(string) error) acts.Result {
+	starts := func() int { b, _ := os.ReadFile(filepath.Join(r.Dir, halfLog)); return strings.Count(string(b), "\n") }
+	if was, err := strconv.Atoi(earlier); err == nil && was != starts() {
+		return acts.Result{State: acts.Done, Detail: "it was"}
+	}
+	if err := note(strconv.Itoa(starts())); err != nil {
+		return acts.Result{State: acts.Unchanged, Detail: err.Error()}
+	}
+	failpoint.Hit(failpoint.ActNoted)
+	f, err := os.OpenFile(filepath.Join(r.Dir, halfLog), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = f.WriteString("start\n")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return acts.Result{State: acts.NotKnown, Detail: err.Error()}
+	}
+	return acts.Result{State: acts.Done, Detail: "it is"}
+}
+
+// straight carries a leader's orders to the daemon, as a half does, and its answers back.
+type straight struct {
+	dir   string
+	actor *Actor
+}
+
+func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
+	order := acts.FromWire(o)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		st, err := ask.Tell(ctx, s.dir, &order)
+		if err != nil {
+			return // the daemon is not there: nobody answers
+		}
+		s.actor.Heard(&lofamov1.ActStatus{
+			Node: o.GetNode(), Response: o.GetResponse(), Step: o.GetStep(), Attempt: o.GetAttempt(), State: st.State, Detail: st.Detail,
+			Ledger: st.Ledger, Token: st.Token, Allowed: st.Allowed, Fresh: st.Fresh,
+		})
+	}()
+}
+
+// lead makes one attempt, and prints how it ended.
+func (r role) lead() error {
+	res, err := r.attempt()
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(struct {
+		executor.Result
+		Armed int
+	}{res, armed()})
+}
+
+func (r role) attempt() (executor.Result, error) {
+	s := &straight{dir: r.Dir}
+	s.actor = NewActor(s)
+	e, err := New(config.NodeExecutor{AskFor: config.Duration(20 * time.Second)}, s.actor, nil)
+	if err != nil {
+		return executor.Result{}, err
+	}
+	return e.Do(executor.WithFence(context.Background(), func() error {
+		b, err := os.ReadFile(filepath.Join(r.Dir, fence))
+		if highest, err2 := strconv.ParseUint(string(b), 10, 64); err == nil && (err2 != nil || highest > r.Job.Token) {
+			err = fmt.Errorf("token %s is elected", b)
+		}
+		return err
+	}), r.Job), nil
+}
+
+// armed is how many points are, in this process.
+func armed() int {
+	mux := http.NewServeMux()
+	failpoint.Mount(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
+	return armedIn(w.Body)
+}
+
+// armedIn reads what a process says of its points.
+func armedIn(body io.Reader) int {
+	var got struct{ Armed int }
+	if err := json.NewDecoder(body).Decode(&got); err != nil {
+		return -1
+	}
+	return got.Armed
+}
+
+// node is one node, its daemon, and the leaders that have it act.
+type node struct {
+	t        *testing.T
+	dir      string
+	job      executor.Job
+	daemon   *exec.Cmd
+	gone     chan error
+	disturbs int // points that were hit
+}
+
+func newNode(t *testing.T, kind response.Kind, parameters map[string]string) *node {
+	t.Helper()
+	n := &node{t: t, dir: t.TempDir()}
+	if err := os.CopyFS(filepath.Join(n.dir, "sysfs"), os.DirFS("../../agent/acts/doer/testdata/sysfs")); err != nil {
+		t.Fatal(err)
+	}
+	n.job = job(kind, fault.ComponentMemory)
+	n.job.Attempt.Attempt, n.job.Token, n.job.Recheck, n.job.Parameters, n.job.Timeout = 0, 4, false, parameters, 20*time.Second
+	t.Cleanup(func() { n.end() })
+	return n
+}
+
+func (n *node) process(r role) *exec.Cmd {
+	n.t.Helper()
+	r.Dir = n.dir
+	b, err := json.Marshal(r)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), roleEnv+"="+string(b))
+	c.Stderr = n.t.Output()
+	return c
+}
+
+// begin has a daemon serve, and waits until it does.
+func (n *node) begin(points ...failpoint.Order) {
+	n.t.Helper()
+	_ = os.Remove(filepath.Join(n.dir, acts.Socket(fault.HalfHost)))
+	n.daemon, n.gone = n.process(role{Daemon: true, Points: points}), make(chan error, 1)
+	if err := n.daemon.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	c, gone := n.daemon, n.gone
+	go func() { gone <- c.Wait() }()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if c, err := net.Dial("unix", filepath.Join(n.dir, acts.Socket(fault.HalfHost))); err == nil {
+			_ = c.Close()
+			return
+		}
+		if time.Now().After(end) {
+			n.t.Fatal("the daemon does not serve")
+		}
+	}
+}
+
+// armed is how many points are, in the daemon.
+func (n *node) armed() int {
+	n.t.Helper()
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", filepath.Join(n.dir, acts.Socket(fault.HalfHost)))
+	}}
+	resp, err := (&http.Client{Transport: tr}).Get("http://daemon/failpoint")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	return armedIn(resp.Body)
+}
+
+// end kills the daemon, if it lives.
+func (n *node) end() {
+	if n.daemon != nil {
+		_ = n.daemon.Process.Kill()
+		<-n.gone
+		n.daemon = nil
+	}
+}
+
+// next is the next attempt, of the next leader.
+func (n *node) next() executor.Job {
+	n.job.Attempt.Attempt++
+	n.job.Token++
+	if err := os.WriteFile(filepath.Join(n.dir, "next"), []byte(strconv.FormatUint(n.job.Token, 10)), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(n.dir, "next"), filepath.Join(n.dir, fence)); err != nil { // it is elected
+		n.t.Fatal(err)
+	}
+	j := n.job
+	n.job.Recheck = true
+	return j
+}
+
+// succeeds has leaders make attempts until one has succeeded.
+func (n *node) succeeds() executor.Job {
+	n.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // an attempt that is under way is not followed by another one
+		j := n.next()
+		res, err := role{Dir: n.dir, Job: j}.attempt()
+		switch {
+		case err != nil:
+			n.t.Fatal(err)
+		case res.Outcome == response.Succeeded:
+			return j
+		case time.Now().After(end):
+			n.t.Fatalf("it never succeeds: %+v", res)
+		}
+	}
+}
+
+// where is a step at which something happens to a process.
+type where struct {
+	failpoint.Point
+	skip   int
+	daemon bool
+}
+
+func (p where) order(action failpoint.Action) failpoint.Order {
+	return failpoint.Order{Point: p.Point, Action: action.String(), Skip: p.skip, DelayMS: pause}
+}
+
+// killed has an attempt made of which the leader, or the daemon, is killed at a step. Not every attempt comes by every step.
+func (n *node) killed(p where) {
+	n.t.Helper()
+	if p.daemon {
+		n.end()
+		n.begin(p.order(failpoint.Crash))
+		c := n.process(role{Job: n.next()})
+		var out strings.Builder
+		c.Stdout = &out
+		if err := c.Start(); err != nil {
+			n.t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() { told <- c.Wait() }()
+		select {
+		case <-n.gone:
+			n.disturbs++
+			n.daemon = nil
+			n.begin()
+			if err := <-told; err != nil {
+				n.t.Fatal(err)
+			}
+		case err := <-told: // before it came by, or the daemon is killed after it has answered
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			select {
+			case <-n.gone:
+				n.disturbs++
+				n.daemon = nil
+			case <-time.After(50 * time.Millisecond):
+				n.end()
+			}
+			n.begin()
+		}
+		return
+	}
+	out, err := n.process(role{Job: n.next(), Points: []failpoint.Order{p.order(failpoint.Crash)}}).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		n.disturbs++
+	} else if err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// paused has an attempt made of which the leader, or the daemon, is paused at a step, and goes on when the next leader's has succeeded, or is under way.
+func (n *node) paused(p where) {
+	n.t.Helper()
+	r := role{}
+	if p.daemon {
+		n.end()
+		n.begin(p.order(failpoint.Delay))
+	} else {
+		r.Points = []failpoint.Order{p.order(failpoint.Delay)}
+	}
+	r.Job = n.next()
+	c := n.process(r)
+	pipe, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	time.Sleep(pause / 3 * time.Millisecond) // it is somewhere in the attempt; whether it is paused yet is all the same to what is asserted
+	n.succeeds()
+	out, err := io.ReadAll(pipe)
+	var got struct{ Armed int }
+	if err = errors.Join(err, c.Wait()); err == nil {
+		err = json.Unmarshal(out, &got)
+	}
+	if err != nil {
+		n.t.Fatalf("%v: %s", err, out)
+	}
+	if p.daemon {
+		got.Armed = n.armed()
+	}
+	if got.Armed == 0 {
+		n.disturbs++
+	}
+}
+
+func (n *node) starts() int {
+	b, err := os.ReadFile(filepath.Join(n.dir, halfLog))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		n.t.Fatal(err)
+	}
+	return strings.Count(string(b), "\n")
+}
+
+func (n *node) wantLimits(p0, p4 string, kept int) {
+	n.t.Helper()
+	for policy, want := range map[string]string{"policy0": p0, "policy4": p4} {
+		b, err := os.ReadFile(filepath.Join(n.dir, "sysfs/devices/system/cpu/cpufreq", policy, "scaling_max_freq"))
+		if err != nil || strings.TrimSpace(string(b)) != want {
+			n.t.Errorf("%s: %s, %v: want %s", policy, b, err, want)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(n.dir, acts.File))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	l, err := acts.Decode(b)
+	if err != nil || len(l.Limits) != kept {
+		n.t.Errorf("%+v, %v: want %d limits", l, err, kept)
+	}
+}
+
+// stale: who led before the present one has nothing begun.
+func (n *node) stale() {
+	n.t.Helper()
+	j := n.job
+	j.Attempt.Attempt++
+	j.Token--
+	if res, err := (role{Dir: n.dir, Job: j}).attempt(); err != nil || res.Outcome != response.StaleToken {
+		n.t.Errorf("under an old token: %+v, %v", res, err)
+	}
+}
+
+// TestKilledAndPaused: whatever is killed or paused, and wherever, the half is restarted once, and all that was limited is put back.
+func TestKilledAndPaused(t *testing.T) {
+	steps := []where{
+		{failpoint.ActAdmitted, 0, true}, {failpoint.ActNoted, 0, true}, {failpoint.ActMade, 0, true}, {failpoint.ActKept, 0, true},
+		{failpoint.ExecutorFenced, 0, false}, {failpoint.NodeOrder, 0, false}, {failpoint.NodeOrdered, 0, false},
+		{failpoint.NodeHeard, 0, false}, {failpoint.NodeHeard, 1, false},
+	}
+	var killed, paused atomic.Int64
+	t.Run("all", func(t *testing.T) {
+		for _, p := range steps {
+			t.Run(fmt.Sprintf("%s-%d", p.Point, p.skip), func(t *testing.T) {
+				t.Parallel()
+				for range *rounds {
+					killed.Add(disturbed(t, p, (*node).killed))
+					paused.Add(disturbed(t, p, (*node).paused))
+				}
+			})
+		}
+	})
+	t.Logf("killed %d times, paused %d times, at %d steps", killed.Load(), paused.Load(), len(steps))
+}
+
+// disturbed disturbs attempts, those that look for what they have done, and those that put it back. It returns how often.
+func disturbed(t *testing.T, p where, disturb func(*node, where)) int64 {
+	t.Helper()
+	restart := newNode(t, response.NodeRestartHalf, map[string]string{"half": "host"})
+	restart.begin()
+	disturb(restart, p)
+	disturb(restart, p)
+	restart.succeeds()
+	restart.stale()
+	if n := restart.starts(); n != 1 {
+		t.Errorf("started %d times: want once", n)
+	}
+	restart.end()
+	limit := newNode(t, response.NodeLimitFrequency, map[string]string{"percent": "50"})
+	limit.begin()
+	disturb(limit, p)
+	disturb(limit, p)
+	limit.succeeds()
+	limit.wantLimits("2400000", "1800000", 2)
+	limit.job.Undo = true
+	disturb(limit, p)
+	disturb(limit, p)
+	limit.succeeds()
+	limit.stale()
+	limit.wantLimits("4800000", "3600000", 0)
+	limit.end()
+	if restart.disturbs < 1 || limit.disturbs < 2 {
+		t.Errorf("killed or paused %d and %d times: it does not come by", restart.disturbs, limit.disturbs)
+	}
+	return int64(restart.disturbs + limit.disturbs)
+}

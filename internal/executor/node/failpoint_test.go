@@ -8,11 +8,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,7 +44,9 @@ const (
 	patience = time.Minute
 	halfLog  = "half.log" // a line for each start of the half
 	fence    = "fence"    // the highest token that is elected, as the store has it
-	pause    = 90         // ms
+	pause    = 100        // ms
+
+	leaderSocket = "leader.sock" // says which points are armed in a leader's process
 )
 
 // role is what a process of its own is to do.
@@ -147,14 +147,19 @@ func (s *straight) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 
 // lead makes one attempt, and prints how it ended.
 func (r role) lead() error {
+	mux := http.NewServeMux()
+	failpoint.Mount(mux)
+	_ = os.Remove(filepath.Join(r.Dir, leaderSocket)) // of the one before
+	l, err := net.Listen("unix", filepath.Join(r.Dir, leaderSocket))
+	if err != nil {
+		return err
+	}
+	go func() { _ = (&http.Server{Handler: mux, ReadHeaderTimeout: patience}).Serve(l) }()
 	res, err := r.attempt()
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(struct {
-		executor.Result
-		Armed int
-	}{res, armed()})
+	return json.NewEncoder(os.Stdout).Encode(res)
 }
 
 func (r role) attempt() (executor.Result, error) {
@@ -171,24 +176,6 @@ func (r role) attempt() (executor.Result, error) {
 		}
 		return err
 	}), r.Job), nil
-}
-
-// armed is how many points are, in this process.
-func armed() int {
-	mux := http.NewServeMux()
-	failpoint.Mount(mux)
-	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/failpoint", nil))
-	return armedIn(w.Body)
-}
-
-// armedIn reads what a process says of its points.
-func armedIn(body io.Reader) int {
-	var got struct{ Armed int }
-	if err := json.NewDecoder(body).Decode(&got); err != nil {
-		return -1
-	}
-	return got.Armed
 }
 
 // node is one node, its daemon, and the leaders that have it act.
@@ -251,19 +238,20 @@ func (n *node) begin(points ...failpoint.Order) {
 	}
 }
 
-// armed is how many points are, in the daemon.
-func (n *node) armed() int {
-	n.t.Helper()
+// passed says whether a process has come by its point: then it is paused there.
+func (n *node) passed(socket string) bool {
 	tr := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", filepath.Join(n.dir, acts.Socket(fault.HalfHost)))
+		return d.DialContext(ctx, "unix", filepath.Join(n.dir, socket))
 	}}
-	resp, err := (&http.Client{Transport: tr}).Get("http://daemon/failpoint")
+	resp, err := (&http.Client{Transport: tr, Timeout: patience}).Get("http://process/failpoint")
 	if err != nil {
-		n.t.Fatal(err)
+		return false
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return armedIn(resp.Body)
+	var got struct{ Armed *int }
+	err = json.NewDecoder(resp.Body).Decode(&got)
+	return err == nil && got.Armed != nil && *got.Armed == 0
 }
 
 // end kills the daemon, if it lives.
@@ -367,37 +355,37 @@ func (n *node) killed(p where) {
 // paused has an attempt made of which the leader, or the daemon, is paused at a step, and goes on when the next leader's has succeeded, or is under way.
 func (n *node) paused(p where) {
 	n.t.Helper()
-	r := role{}
+	r, socket := role{}, leaderSocket
+	_ = os.Remove(filepath.Join(n.dir, leaderSocket))
 	if p.daemon {
 		n.end()
 		n.begin(p.order(failpoint.Delay))
+		socket = acts.Socket(fault.HalfHost)
 	} else {
 		r.Points = []failpoint.Order{p.order(failpoint.Delay)}
 	}
 	r.Job = n.next()
 	c := n.process(r)
-	pipe, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
+	if err := c.Start(); err != nil {
 		n.t.Fatal(err)
 	}
-	time.Sleep(pause / 3 * time.Millisecond) // it is somewhere in the attempt; whether it is paused yet is all the same to what is asserted
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	for over := false; !over; {
+		if n.passed(socket) {
+			n.disturbs++
+			break
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			over = true
+		case <-time.After(time.Millisecond):
+		}
+	}
 	n.succeeds()
-	out, err := io.ReadAll(pipe)
-	var got struct{ Armed int }
-	if err = errors.Join(err, c.Wait()); err == nil {
-		err = json.Unmarshal(out, &got)
-	}
-	if err != nil {
-		n.t.Fatalf("%v: %s", err, out)
-	}
-	if p.daemon {
-		got.Armed = n.armed()
-	}
-	if got.Armed == 0 {
-		n.disturbs++
+	if err := <-ended; err != nil {
+		n.t.Fatal(err)
 	}
 }
 

@@ -192,17 +192,17 @@ func (d *Doer) frequencies() ([]acts.Frequency, error) {
 // says in all kernels: each counts for all.
 func (d *Doer) cooling() string {
 	dirs, _ := filepath.Glob(filepath.Join(d.cfg.Sysfs, "class/thermal/cooling_device*"))
-	out := ""
+	var out strings.Builder
 	for _, dir := range dirs {
 		kind, err := os.ReadFile(filepath.Join(dir, "type"))
 		if err != nil || !coolsByFrequency(strings.TrimSpace(string(kind))) {
 			continue
 		}
 		if b, err := os.ReadFile(filepath.Join(dir, "cur_state")); err == nil && strings.TrimSpace(string(b)) != "0" {
-			out += filepath.Base(dir) + "=" + strings.TrimSpace(string(b)) + " "
+			out.WriteString(filepath.Base(dir) + "=" + strings.TrimSpace(string(b)) + " ")
 		}
 	}
-	return out
+	return out.String()
 }
 
 // coolsByFrequency says of a type of a cooling device that it requests lower frequencies: ACPI's processors, and those of drivers/thermal/cpufreq_cooling.c, which

@@ -27,7 +27,10 @@ demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, st
 # new, one at a time: real processes are timed by their peers, and another package's tests beside them would only show
 # that the machine is small.
 BESIDE := ./internal/supervisor/... ./internal/sim/... ./internal/archtest ./internal/config ./internal/golden ./internal/pki \
-  ./internal/udpmangle ./internal/version ./api/... ./pkg/...
+  ./internal/udpmangle ./internal/version ./api/... ./pkg/... \
+  ./internal/agent/{backup,bundle,delivery,dnpcore,epoch,health,hostcore,iferrors,jobs,keeper,ledger,logqueue,maskfile} \
+  ./internal/agent/{moves,peerfile,peers,probes,recovery,relay,told,topo,torusrail} ./internal/campaign/account ./internal/ctl ./internal/failpoint \
+  ./internal/freeport ./internal/executor ./internal/executor/{eureka,node,alertmanager/keeper,kubernetes/nodeplan,webhook/talk}
 
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.

@@ -38,10 +38,13 @@ spec:
 	return policy.Policies(docs)
 }
 
-// BenchmarkChange is one change of one node: 100 policies, 100,000 nodes. The bound is 1 ms.
+// BenchmarkChange is one change of one node to FAILED: 100 policies, 100,000 nodes. The bound is 1 ms for ns/fault; that it is well again, which no policy looks
+// at, is half of the operations, and is not in it.
 func BenchmarkChange(b *testing.B) {
 	l := newLab(b, quick(), grid.Dims{X: 50, Y: 50, Z: 40}, manyPolicies(b, 100)...)
 	l.lead()
+	var took time.Duration
+	faults := 0
 	for i := 0; b.Loop(); i++ {
 		state := fault.Failed
 		if i%2 == 1 {
@@ -50,8 +53,13 @@ func BenchmarkChange(b *testing.B) {
 		f := l.own(l.topo.Nodes[i/2%len(l.topo.Nodes)].ID, fault.ComponentMemory, state)
 		l.now = l.now.Add(time.Millisecond)
 		f.Since = l.now
+		began := time.Now()
 		l.e.Step(l.now, response.FaultChanged{Fault: f})
+		if state == fault.Failed {
+			took, faults = took+time.Since(began), faults+1
+		}
 	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(faults), "ns/fault")
 }
 
 // TestChangeIsQuick holds the cost of a change far below the bound of 1 ms by what it takes from memory, which no load of

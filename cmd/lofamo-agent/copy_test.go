@@ -122,6 +122,7 @@ func TestLinkGoesOnOverKills(t *testing.T) {
 // A host half is killed at random moments while there is something to report: its reports come under one boot epoch, no number stands
 // for two things, and what was true when it died comes.
 func TestReportsGoOnOverKills(t *testing.T) {
+	t.Parallel()
 	c := node(t)
 	file := write(t, c, "")
 	l := listen(t, c)

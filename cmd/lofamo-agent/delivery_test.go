@@ -186,6 +186,7 @@ func TestReportsOutliveKill(t *testing.T) {
 
 // A signal to stop has what waits written: nothing is left to the kernel alone.
 func TestStopKeepsReports(t *testing.T) {
+	t.Parallel()
 	c := node(t)
 	file := write(t, c, "")
 	stop := func(p *exec.Cmd) {

@@ -613,6 +613,7 @@ func TestLockWithoutAHolder(t *testing.T) {
 // Halves are killed and stopped, and daemons killed, at random moments: in the end everything runs, looked after, in the boot
 // epochs of the beginning, and the links between the nodes are good.
 func TestKilledAtRandomMoments(t *testing.T) {
+	t.Parallel()
 	nodes := pair(t)
 	daemons := [2]*daemon{}
 	halves := []fault.Half{fault.HalfHost, fault.HalfDNP}

@@ -108,7 +108,8 @@ func (t trial) longLog(node string, size int) string {
 // TestBundle fetches diagnostic bundles from nodes whose service network works, does not, or ceases to in
 // the middle.
 func TestBundle(t *testing.T) {
-	l := cluster(t, "2x2x2", 3)
+	t.Parallel()
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient()})
 	begun := l.Mark()
 
 	try(t, l, "direct", func(t trial) {

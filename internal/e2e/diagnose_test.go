@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/localcluster"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
@@ -73,7 +74,11 @@ func (t trial) finds(want ...string) *lofamov1.DiagnosisReport {
 
 // TestDiagnose has real nodes test their links, with every fault that there is among them.
 func TestDiagnose(t *testing.T) {
-	l := cluster(t, "2x2x2", 3)
+	t.Parallel()
+	// Only good news waits for the hold-off: two seconds after nearly every fault here.
+	periods, soon := patient(), config.Duration(200*time.Millisecond)
+	periods.LinkHoldOff = &soon
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: periods})
 
 	try(t, l, "nothing is wrong", func(t trial) {
 		r := t.finds()

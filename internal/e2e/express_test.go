@@ -104,6 +104,7 @@ func (l *listeners) reaches(from, body string) time.Duration {
 // TestEurekaAroundCuts: real processes, no service network at any node, and half of the links cut, one of them in one direction: what a job
 // raises at one node is heard at all others, once (seed 003 §4.2); and a barrier of all nodes is passed.
 func TestEurekaAroundCuts(t *testing.T) {
+	t.Parallel()
 	l := clusterOf(t, "3x3x1", localcluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "eureka", func(t trial) {
 		heard := t.listen("cuts")

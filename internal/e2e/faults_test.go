@@ -182,7 +182,8 @@ func TestSensors(t *testing.T) {
 // TestRegistersFromOutside writes register words as another device on the bus would, and sees both
 // halves react as seed 001 §IV-B says they must.
 func TestRegistersFromOutside(t *testing.T) {
-	l := cluster(t, "3x1x1", 1)
+	t.Parallel()
+	l := clusterOf(t, "3x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
 	path := func(t trial, node string) string {
 		n, err := t.Cluster.Node(node)
 		if err != nil {

@@ -106,7 +106,8 @@ type barrierEnd struct {
 
 // TestJobs: eurekas and barriers between real processes, over the links alone.
 func TestJobs(t *testing.T) {
-	l := cluster(t, "2x2x2", 1)
+	t.Parallel()
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "a eureka of any node is heard by all, without a service network", func(t trial) {
 		var all []<-chan heardEureka
 		for _, id := range t.nodeIDs() {
@@ -200,6 +201,7 @@ func (t trial) allComplete(waiting []<-chan barrierEnd) {
 // TestCheckpoints runs the example: a job on eight nodes that checkpoints at barriers, loses two of them one after the other, and ends with the
 // result that one process alone has.
 func TestCheckpoints(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "checkpoint")
 	if out, err := exec.Command("go", "build", "-o", program, "../../examples/checkpoint").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -209,7 +211,7 @@ func TestCheckpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := cluster(t, "2x2x2", 1)
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Periods: patient()})
 	try(t, l, "two nodes die", func(t trial) {
 		dir := t.TempDir()
 		procs, logs := map[string]*exec.Cmd{}, map[string]*progress{}

@@ -24,7 +24,8 @@ import (
 // TestRecoveriesAreSeen kills halves that their daemons start again at once, mostly before anybody could call them FAILED:
 // each recovery is a committed event, stands in get node, and is told by explain.
 func TestRecoveriesAreSeen(t *testing.T) {
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
+	t.Parallel()
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient(), Restart: "always", Agent: func(a *config.Agent) { a.Responses.RestartHalf = true }})
 	t.Run("for a response", func(t *testing.T) { restartedForAResponse(t, l) })
 	for _, tt := range []struct {
 		half string
@@ -148,7 +149,8 @@ func restartedForAResponse(t *testing.T, l *lab.Lab) {
 // TestGivenUpIsTheReason lets a half end as often as it is started, until its daemon gives it up: the map says FAILED, and why,
 // by the half that lives. SIGHUP to the daemon starts it again.
 func TestGivenUpIsTheReason(t *testing.T) {
-	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Restart: "always"})
+	t.Parallel()
+	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 1, Periods: patient(), Restart: "always"})
 	for _, tt := range []struct {
 		half string
 		kill localcluster.Kind

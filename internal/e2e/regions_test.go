@@ -11,7 +11,8 @@ import (
 // sides accuse it, its own region finds it FAILED, nobody beside it is called sick, and the parent shows it. Its host alone
 // dies: its DNP's report goes by a neighbour, in whichever region that is.
 func TestRegions(t *testing.T) {
-	l := clusterOf(t, "4x2", localcluster.Options{Supervisors: 1, Regions: 2})
+	t.Parallel()
+	l := clusterOf(t, "4x2", localcluster.Options{Supervisors: 1, Regions: 2, Periods: patient()})
 	try(t, l, "node at the border", func(t trial) {
 		t.inject("n1-0-0", simple(localcluster.KillNode))
 		t.becomes("n1-0-0", "node", failed)

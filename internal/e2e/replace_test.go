@@ -81,9 +81,11 @@ func (t trial) replace(broken, spare, interrupt string) {
 // TestReplace puts a spare in the place of a dead node while reports flow: who does it is interrupted twice and begins again, no configuration is
 // edited, all links of the place come up with the spare, its masks are gone, and no report is lost or doubled.
 func TestReplace(t *testing.T) {
+	t.Parallel()
 	const broken, spare = "n1-0-1", "spare-0"
-	often := config.Duration(50 * time.Millisecond)
-	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Spares: 1, Periods: &config.PeriodsOverride{SensorPeriod: &often}})
+	often, periods := config.Duration(50*time.Millisecond), patient()
+	periods.SensorPeriod = &often
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 1, Spares: 1, Periods: periods})
 	tr := begin(t, l)
 	nodes := []string{"n0-0-1", "n1-1-1", "n0-1-0"} // two neighbours, and one far away
 	var stops []func() int

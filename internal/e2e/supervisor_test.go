@@ -108,7 +108,8 @@ func TestStrangersChangeNothing(t *testing.T) {
 // TestStartsAgain stops a whole cluster and starts it again: the committed map and its history
 // survive, the halves go on from their copies, in their boot epochs, and what its sensors show is what they showed.
 func TestStartsAgain(t *testing.T) {
-	l := cluster(t, "2x1x1", 1)
+	t.Parallel()
+	l := clusterOf(t, "2x1x1", localcluster.Options{Supervisors: 1, Periods: patient()})
 	before, err := l.Client.GetNode(t.Context(), "n0-0-0")
 	if err != nil {
 		t.Fatal(err)

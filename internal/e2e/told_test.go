@@ -89,7 +89,8 @@ func (t trial) staleness(lines <-chan *lofamov1.WatchFaultsResponse, want bool) 
 // from its own socket; what it was told last it still says when all supervisors are gone. While those that are
 // left have no quorum it says that this is old, and how old.
 func TestNodesAreTold(t *testing.T) {
-	l := cluster(t, "2x2x2", 3)
+	t.Parallel()
+	l := clusterOf(t, "2x2x2", localcluster.Options{Supervisors: 3, Periods: patient()})
 	try(t, l, "a neighbour, and a node far away", func(t trial) {
 		near, far := t.listens("n0-0-0"), t.listens("n0-0-0", "n1-1-1")
 		t.hears(near, "n1-0-0", normal)

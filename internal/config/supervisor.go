@@ -50,6 +50,8 @@ type Supervisor struct {
 	GRPC string `json:"grpc"`
 	// HTTP is the address of metrics and health, "ip:port". Default none.
 	HTTP string `json:"http,omitempty"`
+	// Web is the fault map for browsers. Default none.
+	Web WebConfig `json:"web,omitzero"`
 	// GossipListen is the address of the gossip rail, UDP and TCP, "ip:port". Default none: no gossip.
 	GossipListen string `json:"gossipListen,omitempty"`
 	// GossipJoin are members to join by, "ip:port". Default none.
@@ -80,6 +82,51 @@ type Supervisor struct {
 	Responses SupervisorResponses `json:"responses"`
 	// LocalPID shows this process' id in the API, for clusters on one machine. Default false.
 	LocalPID bool `json:"localPID,omitempty"`
+}
+
+// WebConfig is the fault map for browsers: a page that this replica serves, for people who log in with 'lofamoctl web'.
+type WebConfig struct {
+	// Listen is the page's address, "ip:port". Default none: no page.
+	Listen string `json:"listen,omitempty"`
+	// Cert and Key are PEM files with the certificate, and those between, that browsers see. Browsers know no Ed25519, which the cluster's own
+	// certificates are of: ECDSA or RSA. Default: the replica makes one for itself, of which browsers warn, and keeps it in dataDir.
+	Cert string `json:"cert,omitempty"`
+	Key  string `json:"key,omitempty"`
+	// Plain serves the page without TLS, to this machine alone: Listen must be a loopback address. For clusters on one machine, tunnels, and a
+	// proxy that ends TLS. Default false.
+	Plain bool `json:"plain,omitempty"`
+	// Session is for how long a login lasts, 5m to 24h. 0 stands for 8h, the default.
+	Session Duration `json:"session,omitzero"`
+}
+
+// Filled returns it with what 0 stands for.
+func (c WebConfig) Filled() WebConfig {
+	if c.Session == 0 {
+		c.Session = Duration(8 * time.Hour)
+	}
+	return c
+}
+
+func (c WebConfig) validate(p *problems) {
+	if c.Listen == "" {
+		if c != (WebConfig{}) {
+			p.bad("web.listen", "", "the page's address, for other keys of web are given")
+		}
+		return
+	}
+	addr, ok := p.listen("web.listen", c.Listen)
+	if (c.Cert == "") != (c.Key == "") {
+		p.bad("web.cert, web.key", c.Cert+", "+c.Key, "both or none")
+	}
+	if c.Plain && c.Cert != "" {
+		p.bad("web.plain", true, "false where web.cert is given")
+	}
+	if c.Plain && ok && !addr.Addr().IsLoopback() {
+		p.bad("web.plain", true, "false, for web.listen %s can be reached from other machines", c.Listen)
+	}
+	if d := c.Session.D(); d != 0 && (d < 5*time.Minute || d > 24*time.Hour) {
+		p.bad("web.session", d.String(), "5m to 24h")
+	}
 }
 
 // DiagnosisConfig says which diagnoses the leading supervisor makes without being asked.
@@ -206,6 +253,8 @@ type ReplicaEntry struct {
 	GRPC   string `json:"grpc"`           // API address, "ip:port"
 	Report string `json:"report"`         // report address, UDP, "ip:port"
 	HTTP   string `json:"http,omitempty"` // metrics and health, "ip:port", may be empty
+	// Web is where browsers find its page, "https://host:port", so that they can go on there when another replica is lost. Default none.
+	Web string `json:"web,omitempty"`
 }
 
 // DefaultSupervisor returns the defaults. What has none is empty, and Validate names it.

@@ -134,6 +134,18 @@ func (p *problems) url(field, v string) {
 	}
 }
 
+// webURL is where browsers go: by TLS, or to this very machine.
+func (p *problems) webURL(field, v string) {
+	u, err := url.Parse(v)
+	if err == nil && u.Host != "" && u.User == nil && (u.Path == "" || u.Path == "/") && u.RawQuery == "" && u.Fragment == "" {
+		ip, notIP := netip.ParseAddr(u.Hostname())
+		if u.Scheme == "https" || u.Scheme == "http" && notIP == nil && ip.IsLoopback() {
+			return
+		}
+	}
+	p.bad(field, v, "https://host:port, or http://IP:port of a loopback address")
+}
+
 func (p *problems) checksums(list string, names []string) {
 	if len(names) == 0 {
 		p.bad(list, "", "at least one, such as %s", checksum.Name(checksum.Default))
@@ -369,6 +381,10 @@ func (s Supervisor) Validate() error {
 		p.listen("http", s.HTTP)
 		tcp.add(p, "http", s.HTTP)
 	}
+	s.Web.validate(p)
+	if s.Web.Listen != "" {
+		tcp.add(p, "web.listen", s.Web.Listen)
+	}
 	p.gossip("", s.GossipListen, s.GossipKeyFile, s.GossipJoin)
 	udp.add(p, "gossipListen", s.GossipListen)
 	if slices.Contains(s.ReportAlternates, s.GossipListen) && s.GossipListen != "" {
@@ -476,6 +492,9 @@ func (s Supervisor) validateReplicas(p *problems) {
 		}
 		if r.HTTP != "" {
 			p.remote(field+".http", r.HTTP)
+		}
+		if r.Web != "" {
+			p.webURL(field+".web", r.Web)
 		}
 	}
 	if !seen[s.ID] {

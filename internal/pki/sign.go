@@ -272,3 +272,28 @@ func parseRoots(caPEM []byte) (*x509.CertPool, error) {
 	}
 	return pool, nil
 }
+
+// statementPrefix is envelopePrefix for statements that are no messages; what they are for follows it.
+const statementPrefix = "lofamo.v1 statement\x00"
+
+func statement(kind string, payload []byte) []byte {
+	return append([]byte(statementPrefix+kind+"\x00"), payload...)
+}
+
+// SignStatement returns the signature over something that is no message between halves and replicas: one of a kind
+// is never taken for one of another, nor for a message. kind has no zero byte.
+func (s *Signer) SignStatement(kind string, payload []byte) []byte {
+	return ed25519.Sign(s.key, statement(kind, payload))
+}
+
+// VerifyStatement is Verify for SignStatement. It also returns when the certificate ends.
+func (v *Verifier) VerifyStatement(kind string, certDER, payload, sig []byte) (Identity, time.Time, error) {
+	c, err := v.certificate(certDER)
+	if err != nil {
+		return Identity{}, time.Time{}, err
+	}
+	if len(sig) != ed25519.SignatureSize || !ed25519.Verify(c.key, statement(kind, payload), sig) {
+		return Identity{}, time.Time{}, fmt.Errorf("verify statement of %s: %w", c.id, ErrSignature)
+	}
+	return c.id, c.notAfter, nil
+}

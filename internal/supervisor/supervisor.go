@@ -79,6 +79,7 @@ type Supervisor struct {
 	sockets  []*direct.Socket // by the number of the report address
 	grpcLn   net.Listener
 	httpLn   net.Listener
+	webLn    net.Listener // nil: no page for browsers
 	grpc     *grpc.Server
 	health   *health.Server
 	api      *api.Server
@@ -246,6 +247,12 @@ func (s *Supervisor) listen() error {
 		return fmt.Errorf("gRPC address %s: %w", s.cfg.GRPC, err)
 	}
 	s.onStop("gRPC listener", closeListener(s.grpcLn))
+	if s.cfg.Web.Listen != "" {
+		if s.webLn, err = net.Listen("tcp", s.cfg.Web.Listen); err != nil {
+			return fmt.Errorf("web address %s: %w", s.cfg.Web.Listen, err)
+		}
+		s.onStop("web listener", closeListener(s.webLn))
+	}
 	if s.cfg.HTTP == "" {
 		return nil
 	}
@@ -390,6 +397,9 @@ func (s *Supervisor) serve() error {
 	})
 	if s.httpLn != nil {
 		s.serveHTTP()
+	}
+	if s.webLn != nil {
+		return s.serveWeb()
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (s *Server) leaderOf(ctx context.Context) (*grpc.ClientConn, context.Contex
 	if conn == nil {
 		return nil, ctx, noLeader("none is known")
 	}
-	return conn, metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), nil
+	return conn, metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", SubjectKey, by), nil
 }
 
 // asked turns a refusal of who does not lead any more into one to try again.

@@ -25,8 +25,8 @@ type Operators interface {
 // changeTime bounds a change; the topology of a large torus takes many transactions.
 const changeTime = 30 * time.Second
 
-// subjectKey tells the leader who asked the replica that passes a call on.
-const subjectKey = "lofamo-subject"
+// SubjectKey tells a replica who asked the one that passes a call on; of a supervisor alone it is believed.
+const SubjectKey = "lofamo-subject"
 
 // subject is who asked for something, "ROLE/NAME" as in the certificate. Of whom another replica passes a
 // call on for, that replica says; nobody else may.
@@ -35,7 +35,7 @@ func subject(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", status.Error(codes.PermissionDenied, err.Error())
 	}
-	if said := metadata.ValueFromIncomingContext(ctx, subjectKey); id.Role == pki.RoleSupervisor && len(said) == 1 {
+	if said := metadata.ValueFromIncomingContext(ctx, SubjectKey); id.Role == pki.RoleSupervisor && len(said) == 1 {
 		return said[0], nil
 	}
 	return string(id.Role) + "/" + id.Name, nil
@@ -72,7 +72,7 @@ func leadBy[R any](ctx context.Context, s *Server, do func(ctx context.Context, 
 		return none, noLeader("none is known")
 	}
 	var reached peer.Peer
-	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", subjectKey, by), noted{conn, &reached})
+	resp, err = ask(metadata.AppendToOutgoingContext(ctx, proxiedKey, "1", SubjectKey, by), noted{conn, &reached})
 	switch code := status.Code(err); {
 	case code == codes.FailedPrecondition:
 		return none, noLeader("supervisor " + leader + " does not lead any more")

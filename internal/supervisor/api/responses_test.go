@@ -277,7 +277,7 @@ func TestPassedOn(t *testing.T) {
 	refused(t, "a replica's own word", err, codes.PermissionDenied, "want approver")
 	_, err = r.ApproveResponse(callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "what the leader refuses", err, codes.Aborted, "want another subject")
-	_, err = lofamov1.NewResponseServiceClient(conn).ApproveResponse(metadata.AppendToOutgoingContext(t.Context(), subjectKey, "operator/ann"), &lofamov1.ApproveResponseRequest{Id: id})
+	_, err = lofamov1.NewResponseServiceClient(conn).ApproveResponse(metadata.AppendToOutgoingContext(t.Context(), SubjectKey, "operator/ann"), &lofamov1.ApproveResponseRequest{Id: id})
 	refused(t, "an operator by way of a replica", err, codes.PermissionDenied, "role operator")
 	// Nobody is known to lead, and who was asked before does not lead any more.
 	_, err = responsesOf(t, &memory{follows: true}, alone{}).ApproveResponse(callOf(t, pki.RoleApprover, "ann"), &lofamov1.ApproveResponseRequest{Id: id})

@@ -1,0 +1,141 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/web"
+)
+
+// webMessage bounds what the page's server takes from the API: the list of 100,000 nodes in brief.
+const webMessage = 64 << 20
+
+// serveWeb starts the page for browsers. It asks this replica's API like any client, over a connection of its own.
+func (s *Supervisor) serveWeb() error {
+	c := s.cfg.Web.Filled()
+	conf, err := s.peerTLS(s.cfg.ID)
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient(ownAddress(s.grpcLn, s.self.GRPC), grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(webMessage)))
+	if err != nil {
+		return fmt.Errorf("connection of the page to this replica: %w", err)
+	}
+	s.onStop("connection of the page", func(context.Context) error { return conn.Close() })
+	ca, err := os.ReadFile(s.cfg.TLS.CA)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(ca)
+	cfg := web.Config{
+		Self: s.cfg.ID, Cluster: s.cfg.Cluster, Faults: lofamov1.NewFaultSupervisorClient(conn), Responses: lofamov1.NewResponseServiceClient(conn),
+		Masks: lofamov1.NewReconfigureClient(conn), Signer: s.signer, Verifier: s.verify, Peers: s.webPeers, Session: c.Session.D(), Secure: !c.Plain,
+		Cookie: "lofamo-" + hex.EncodeToString(sum[:4]), Logger: s.logger,
+	}
+	var serving *tls.Config
+	if !c.Plain {
+		cert, fingerprint, err := web.Certificate(c.Cert, c.Key, s.cfg.DataDir, pki.SupervisorName(s.cfg.Cluster), s.webIPs(), time.Now())
+		if err != nil {
+			return err
+		}
+		cfg.Fingerprint = fingerprint
+		serving = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
+	}
+	page := web.New(cfg)
+	srv := &http.Server{
+		Handler: page, TLSConfig: serving, ConnState: boundConns(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14,
+		ErrorLog: slog.NewLogLogger(s.logger.Handler(), slog.LevelDebug), // browsers that do not trust the certificate yet
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		serve := srv.Serve
+		if serving != nil {
+			serve = func(ln net.Listener) error { return srv.ServeTLS(ln, "", "") }
+		}
+		if err := serve(s.webLn); !errors.Is(err, http.ErrServerClosed) {
+			s.fail(fmt.Errorf("web page on %s: %w", c.Listen, err))
+		}
+	}()
+	s.onStop("web page", func(ctx context.Context) error {
+		page.Close()
+		err := srv.Shutdown(ctx)
+		if err != nil {
+			err = srv.Close() // a browser that keeps its connection busy does not hold up the stop
+		}
+		<-served
+		return err
+	})
+	if !web.Built() {
+		s.logger.Warn("the page for browsers was not built into this program: it only says so", "web", c.Listen)
+	}
+	return nil
+}
+
+// ownAddress is where this replica reaches itself: on this machine, where it listens on all addresses.
+func ownAddress(ln net.Listener, other string) string {
+	addr, err := netip.ParseAddrPort(ln.Addr().String())
+	if err != nil || addr.Addr().IsUnspecified() {
+		return other
+	}
+	return addr.String()
+}
+
+// webPeers are the other replicas' pages.
+func (s *Supervisor) webPeers() []web.Peer {
+	var out []web.Peer
+	for _, r := range s.cfg.Replicas {
+		if r.ID != s.cfg.ID && r.Web != "" {
+			out = append(out, web.Peer{ID: r.ID, URL: strings.TrimSuffix(r.Web, "/")})
+		}
+	}
+	return out
+}
+
+// webIPs are the addresses by which browsers may know this replica.
+func (s *Supervisor) webIPs() []net.IP {
+	var out []net.IP
+	for _, addr := range []string{s.cfg.Web.Listen, s.self.GRPC} {
+		host, _, err := net.SplitHostPort(addr)
+		if ip := net.ParseIP(host); err == nil && ip != nil && !ip.IsUnspecified() {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// webConns bounds the connections of browsers, six a page at most without HTTP/2: each is a descriptor that agents and replicas must not lack.
+const webConns = 512
+
+// boundConns closes connections that are too many.
+func boundConns() func(net.Conn, http.ConnState) {
+	var open atomic.Int64
+	return func(c net.Conn, st http.ConnState) {
+		switch st {
+		case http.StateNew:
+			if open.Add(1) > webConns {
+				_ = c.Close() // it comes back here as closed
+			}
+		case http.StateClosed, http.StateHijacked:
+			open.Add(-1)
+		}
+	}
+}

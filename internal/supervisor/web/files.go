@@ -1,0 +1,84 @@
+package web
+
+import (
+	"embed"
+	"io/fs"
+	"net/http"
+	"path"
+	"strings"
+)
+
+// dist has the page in app/ when it was built before this (make web); else only a word of what comes there.
+//
+//go:embed all:dist
+var dist embed.FS
+
+// embedded is the page that was built in; nil: none was.
+func embedded() fs.FS {
+	app, err := fs.Sub(dist, "dist/app")
+	if err != nil {
+		return nil
+	}
+	if _, err := fs.Stat(app, "index.html"); err != nil {
+		return nil
+	}
+	return app
+}
+
+// Built says whether the page is in this program.
+func Built() bool { return embedded() != nil }
+
+// missing stands in the page's place. It has no script and no style: neither is needed to say it.
+const missing = `<!doctype html><html lang="en"><meta charset="utf-8"><title>LO|FA|MO</title>
+<h1>The fault map is not in this program</h1>
+<p>It was built without Node.js, or without <code>make web</code>. Everything else works: <code>lofamoctl map</code> shows the same in a terminal.</p>
+<p>To have it here: install Node.js 20 or later with npm, run <code>make build</code>, and start the supervisor anew.</p></html>
+`
+
+// pages serves the page. Its parts have their contents' hashes in their names and never change; the page itself is asked for anew.
+func pages(files fs.FS) http.Handler {
+	if files == nil {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/" {
+				http.NotFound(w, r)
+				return
+			}
+			w.Header().Set("Content-Type", "text/html; charset=utf-8")
+			w.Header().Set("Cache-Control", "no-store")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(missing)) // the browser may have gone
+		})
+	}
+	server := http.FileServerFS(files)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		clean := path.Clean(r.URL.Path)
+		cache := "no-cache"
+		if strings.HasPrefix(clean, "/assets/") {
+			cache = "public, max-age=31536000, immutable"
+		} else if clean != "/" && strings.HasSuffix(r.URL.Path, "/") {
+			http.NotFound(w, r) // no lists of files
+			return
+		}
+		w.Header().Set("Cache-Control", cache)
+		if kind := contentType(clean); kind != "" {
+			if b, err := fs.ReadFile(files, strings.TrimPrefix(clean, "/")); err == nil {
+				w.Header().Set("Content-Type", kind)
+				w.Header().Set("Vary", "Accept-Encoding")
+				write(w, r, b)
+				return
+			}
+		}
+		server.ServeHTTP(w, r)
+	})
+}
+
+// contentType of what is worth making smaller; empty: of all else.
+func contentType(name string) string {
+	switch path.Ext(name) {
+	case ".js":
+		return "text/javascript; charset=utf-8"
+	case ".css":
+		return "text/css; charset=utf-8"
+	}
+	return ""
+}

@@ -1,0 +1,174 @@
+package web
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/weblogin"
+)
+
+// visitor is who is logged in.
+type visitor struct {
+	weblogin.Claims
+}
+
+// as lets those in who are logged in and may look.
+func (s *Server) as(do func(http.ResponseWriter, *http.Request, visitor)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		cookie, err := r.Cookie(s.cfg.Cookie)
+		if err != nil {
+			refuse(w, http.StatusUnauthorized, "nobody is logged in: 'lofamoctl web' opens the page with a login")
+			return
+		}
+		c, _, err := weblogin.Open(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, cookie.Value, s.cfg.Now(), weblogin.Session)
+		if err != nil {
+			why := "the session is not one of this cluster: 'lofamoctl web' begins one"
+			if errors.Is(err, weblogin.ErrExpired) {
+				why = "the session has ended: 'lofamoctl web' begins another"
+			}
+			refuse(w, http.StatusUnauthorized, why)
+			return
+		}
+		do(w, r, visitor{c})
+	}
+}
+
+// login turns a token into a session: that of a person's certificate, or another replica's word for who is logged in there.
+func (s *Server) login(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Token string `json:"token"`
+	}
+	if err := body(w, r, &in); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	now := s.cfg.Now()
+	c, kind, err := weblogin.Open(s.cfg.Verifier, s.cfg.Cluster, s.cfg.Self, in.Token, now, weblogin.Login, weblogin.Handover)
+	if err != nil {
+		s.cfg.Logger.Warn("web: a login was refused", "from", r.RemoteAddr, "err", err)
+		refuse(w, http.StatusUnauthorized, "the login was refused: "+err.Error())
+		return
+	}
+	if !s.used.first(c.ID, time.Unix(c.Expires, 0), now) {
+		s.cfg.Logger.Warn("web: a login was used again", "from", r.RemoteAddr, "subject", c.Subject)
+		refuse(w, http.StatusUnauthorized, "the login was used already: 'lofamoctl web' makes another")
+		return
+	}
+	until := min(now.Add(s.cfg.Session).Unix(), c.Until)
+	token, err := weblogin.Sign(s.cfg.Signer, weblogin.Session, weblogin.Claims{
+		Cluster: s.cfg.Cluster, Subject: c.Subject, ID: weblogin.NewID(), Issued: now.Unix(), Expires: until, Until: until,
+	})
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	s.cfg.Logger.Info("web: login", "subject", c.Subject, "by", string(kind), "from", r.RemoteAddr, "until", time.Unix(until, 0).UTC())
+	http.SetCookie(w, s.cookie(token, int(until-now.Unix())))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// cookie is out of scripts' reach, and comes with no request that another site has a browser make.
+func (s *Server) cookie(value string, age int) *http.Cookie {
+	return &http.Cookie{Name: s.cfg.Cookie, Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: s.cfg.Secure, SameSite: http.SameSiteStrictMode}
+}
+
+func (s *Server) logout(w http.ResponseWriter, _ *http.Request) {
+	http.SetCookie(w, s.cookie("", -1))
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// address says by which certificate browsers know this replica, signed, so that lofamoctl can tell people what to compare.
+func (s *Server) address(w http.ResponseWriter, _ *http.Request) {
+	now := s.cfg.Now()
+	token, err := weblogin.Sign(s.cfg.Signer, weblogin.Address, weblogin.Claims{
+		Cluster: s.cfg.Cluster, Subject: weblogin.Subject(s.cfg.Signer.Identity()), ID: weblogin.NewID(), Issued: now.Unix(), Expires: now.Add(weblogin.LoginLife).Unix(),
+		Fingerprint: s.cfg.Fingerprint,
+	})
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	reply(w, http.StatusOK, map[string]string{"token": token})
+}
+
+// elsewhere is another replica, and what lets the visitor in there.
+type elsewhere struct {
+	Peer
+	Token string `json:"token"`
+}
+
+func (s *Server) session(w http.ResponseWriter, _ *http.Request, who visitor) {
+	now := s.cfg.Now()
+	others := []elsewhere{}
+	if s.cfg.Peers != nil {
+		for _, p := range s.cfg.Peers() {
+			token, err := weblogin.Sign(s.cfg.Signer, weblogin.Handover, weblogin.Claims{
+				Cluster: s.cfg.Cluster, Subject: who.Subject, Audience: p.ID, ID: weblogin.NewID(), Issued: now.Unix(), Expires: now.Add(weblogin.HandoverLife).Unix(), Until: who.Expires,
+			})
+			if err != nil {
+				refuse(w, http.StatusInternalServerError, err.Error())
+				return
+			}
+			others = append(others, elsewhere{p, token})
+		}
+	}
+	role := who.Role()
+	reply(w, http.StatusOK, map[string]any{
+		"subject": who.Subject, "expires": who.Expires, "now": now.Unix(), "supervisor": s.cfg.Self, "cluster": s.cfg.Cluster, "others": others, "aliveMs": s.cfg.Alive.Milliseconds(),
+		"may": map[string]bool{"approve": role == pki.RoleApprover, "deny": slices.Contains([]pki.Role{pki.RoleApprover, pki.RoleOperator}, role)},
+	})
+}
+
+// body reads what a page has sent; nothing that a form could send.
+func body(w http.ResponseWriter, r *http.Request, into any) error {
+	if r.Header.Get("Content-Type") != "application/json" {
+		return errors.New("content type: want application/json")
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeTime)) // not of a test's recorder
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return errors.New("body: want a JSON object with the fields that are asked for")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("body: want one JSON object")
+	}
+	return nil
+}
+
+// onceOnly knows which tokens were used, until nobody would take them any more.
+type onceOnly struct {
+	mu   sync.Mutex
+	seen map[string]time.Time
+}
+
+// maxUsed bounds how many are known: with more of them within their lives logins are refused, not forgotten. They are of people
+// of the cluster alone, for others' do not get as far.
+const maxUsed = 10_000
+
+// first says whether a token was not used before, and notes that it was now.
+func (o *onceOnly) first(id string, until, now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.seen) >= maxUsed/2 {
+		for k, t := range o.seen {
+			if now.After(t.Add(10 * time.Minute)) { // beyond the clocks' difference
+				delete(o.seen, k)
+			}
+		}
+	}
+	if _, used := o.seen[id]; used || len(o.seen) >= maxUsed {
+		return false
+	}
+	if o.seen == nil {
+		o.seen = make(map[string]time.Time)
+	}
+	o.seen[id] = until
+	return true
+}

@@ -1,0 +1,238 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// wholeMap is the map in few bytes: 10,000 nodes are 30 kB and what is not normal of the links. Strings have one character for each rank (x fastest).
+type wholeMap struct {
+	Revision uint64 `json:"revision"` // changes after it make it newer
+	Dims     [3]int `json:"dims"`
+	States   string `json:"states"` // U N S F, as states begin; '.': no node is there
+	Causes   string `json:"causes"` // the digit of lofamov1.Cause
+	Flags    string `json:"flags"`  // one hexadecimal digit: 1 maintenance, 2 warning, 4 inferred, 8 unreachable
+	// Names are the ids that are not what the place would give them, by rank.
+	Names map[string]string `json:"names"`
+	// Directions that the torus has, by their indices: X+ is 0, Z- is 5.
+	Directions []int `json:"directions"`
+	// Links are the link ends that are not NORMAL.
+	Links  []linkEnd   `json:"links"`
+	Masked []linkEnd   `json:"masked"` // by their lower end, whatever their states
+	Spares []spareNode `json:"spares"`
+	Whole  standing    `json:"standing"`
+	Preset string      `json:"preset"`
+	// Bounds in milliseconds: from a fault to the commit, of one half and of a node.
+	HalfBound int64 `json:"halfBoundMs"`
+	NodeBound int64 `json:"nodeBoundMs"`
+}
+
+// linkEnd is [rank, direction, state, cause].
+type linkEnd [4]int
+
+type spareNode struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+}
+
+// standing is how much the answers of this replica are worth.
+type standing struct {
+	Leader   string `json:"leader"`
+	Stale    bool   `json:"stale"`
+	StaleMs  int64  `json:"staleMs"` // since a quorum was heard; -1: not known, or not stale
+	Revision uint64 `json:"revision"`
+	// CutOff are the regions that are not heard, of a parent of regions.
+	CutOff []string `json:"cutOff"`
+}
+
+// The flags of a node.
+const (
+	flagMaintenance = 1 << iota
+	flagWarning
+	flagInferred
+	flagUnreachable
+)
+
+// snapshots keeps the last map, so that many browsers that come at once (a replica was lost) cost as little as one.
+type snapshots struct {
+	mu sync.Mutex
+	at time.Time
+	b  []byte
+}
+
+// snapshotAge is how old a map may be that is given to somebody: the changes since follow by the stream anyway.
+const snapshotAge = 500 * time.Millisecond
+
+func (s *Server) serveMap(w http.ResponseWriter, r *http.Request, who visitor) {
+	ctx, release := s.limited(r)
+	if release == nil {
+		busy(w)
+		return
+	}
+	defer release()
+	b, err := s.mapBytes(speak(ctx, who))
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	write(w, r, b)
+}
+
+func (s *Server) mapBytes(ctx context.Context) ([]byte, error) {
+	s.snapshot.mu.Lock() // one at a time reads it anew
+	defer s.snapshot.mu.Unlock()
+	if s.snapshot.b != nil && time.Since(s.snapshot.at) < snapshotAge {
+		return s.snapshot.b, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	m, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("map: %w", err)
+	}
+	s.snapshot.at, s.snapshot.b = time.Now(), b
+	return b, nil
+}
+
+// read makes the map of three lists. They may be of different revisions: the changes since the oldest make all of them right.
+func (s *Server) read(ctx context.Context) (*wholeMap, error) {
+	nodes, err := s.cfg.Faults.ListNodes(ctx, &lofamov1.ListNodesRequest{Brief: true})
+	if err != nil {
+		return nil, err
+	}
+	links, err := s.cfg.Faults.ListLinks(ctx, &lofamov1.ListLinksRequest{
+		Brief: true, States: []lofamov1.State{lofamov1.State_UNKNOWN, lofamov1.State_SICK, lofamov1.State_FAILED},
+	})
+	if err != nil {
+		return nil, err
+	}
+	masks, err := s.cfg.Masks.ListMasks(ctx, &lofamov1.ListMasksRequest{})
+	if err != nil && status.Code(err) != codes.Unavailable && status.Code(err) != codes.Unimplemented {
+		return nil, err
+	}
+	return compact(nodes, links, masks.GetMasks())
+}
+
+// compact is a pure function of the three lists.
+func compact(nodes *lofamov1.ListNodesResponse, links *lofamov1.ListLinksResponse, masks []*lofamov1.LinkMask) (*wholeMap, error) {
+	info := nodes.GetCluster()
+	dims, err := grid.ParseDims(info.GetDims())
+	if err != nil {
+		return nil, fmt.Errorf("map: %w", err)
+	}
+	m := &wholeMap{
+		Revision: min(nodes.GetRevision(), links.GetRevision()), Dims: [3]int{dims.X, dims.Y, dims.Z}, Names: map[string]string{},
+		Links: []linkEnd{}, Masked: []linkEnd{}, Spares: []spareNode{}, Whole: standingOf(info, nodes.GetRevision()), Preset: info.GetPreset(),
+		HalfBound: info.GetHalfBound().AsDuration().Milliseconds(), NodeBound: info.GetNodeBound().AsDuration().Milliseconds(),
+	}
+	for _, d := range dims.Links() {
+		m.Directions = append(m.Directions, d.Index())
+	}
+	n := dims.Nodes()
+	states, causes, flags := fill(n, '.'), fill(n, '0'), fill(n, '0')
+	for _, node := range nodes.GetNodes() {
+		if node.GetSpare() {
+			m.Spares = append(m.Spares, spareNode{node.GetId(), node.GetState().String()})
+			continue
+		}
+		at, err := rankOf(dims, node.GetCoord())
+		if err != nil {
+			return nil, err
+		}
+		states[at], causes[at], flags[at] = node.GetState().String()[0], '0'+byte(node.GetCause()), "0123456789abcdef"[flagsOf(node)]
+		if c := dims.At(at); node.GetId() != fmt.Sprintf("n%d-%d-%d", c.X, c.Y, c.Z) {
+			m.Names[strconv.Itoa(at)] = node.GetId()
+		}
+	}
+	m.States, m.Causes, m.Flags = string(states), string(causes), string(flags)
+	for _, l := range links.GetLinks() {
+		end, err := endOf(dims, l.GetCoord(), l.GetDirection())
+		if err != nil {
+			return nil, err
+		}
+		m.Links = append(m.Links, linkEnd{end[0], end[1], int(l.GetState()), int(l.GetCause())})
+	}
+	for _, l := range masks {
+		end, err := endOf(dims, l.GetCoord(), l.GetDirection())
+		if err != nil {
+			return nil, err
+		}
+		m.Masked = append(m.Masked, end)
+	}
+	return m, nil
+}
+
+func standingOf(info *lofamov1.ClusterInfo, revision uint64) standing {
+	st := standing{Leader: info.GetLeader(), Stale: info.GetStale(), StaleMs: -1, Revision: revision, CutOff: []string{}}
+	if age := info.GetStaleAge(); age != nil {
+		st.StaleMs = age.AsDuration().Milliseconds()
+	}
+	for _, r := range info.GetRegions() {
+		if r.GetState() != lofamov1.State_NORMAL {
+			st.CutOff = append(st.CutOff, r.GetName())
+		}
+	}
+	return st
+}
+
+func fill(n int, c byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = c
+	}
+	return b
+}
+
+func rankOf(dims grid.Dims, coord string) (int, error) {
+	c, err := grid.ParseCoord(coord)
+	if err == nil {
+		err = dims.Check(c)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("map: %w", err)
+	}
+	return dims.Rank(c), nil
+}
+
+func endOf(dims grid.Dims, coord, direction string) (linkEnd, error) {
+	at, err := rankOf(dims, coord)
+	if err != nil {
+		return linkEnd{}, err
+	}
+	d, err := grid.ParseDirection(direction)
+	if err != nil {
+		return linkEnd{}, fmt.Errorf("map: %w", err)
+	}
+	return linkEnd{at, d.Index()}, nil
+}
+
+func flagsOf(n *lofamov1.Node) (f int) {
+	for _, x := range []struct {
+		is   bool
+		flag int
+	}{
+		{n.GetMaintenance() != nil, flagMaintenance}, {len(n.GetWarnings()) > 0, flagWarning}, {n.GetInferred(), flagInferred}, {n.GetUnreachable(), flagUnreachable},
+	} {
+		if x.is {
+			f |= x.flag
+		}
+	}
+	return f
+}

@@ -1,0 +1,195 @@
+package web
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// gzipFrom is from what length on an answer is made smaller, in bytes.
+const gzipFrom = 4 << 10
+
+// write sends an answer, smaller where that is worth it.
+func write(w http.ResponseWriter, r *http.Request, b []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // not of a test's recorder
+	if len(b) < gzipFrom || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		_, _ = w.Write(b) // the browser may have gone
+		return
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	_, _ = z.Write(b)
+	_ = z.Close()
+}
+
+func (s *Server) node(w http.ResponseWriter, r *http.Request, who visitor) {
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.Node, error) {
+		return s.cfg.Faults.GetNode(ctx, &lofamov1.GetNodeRequest{Node: r.URL.Query().Get("node")})
+	})
+}
+
+func (s *Server) explain(w http.ResponseWriter, r *http.Request, who visitor) {
+	q := r.URL.Query()
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ExplainResponse, error) {
+		return s.cfg.Faults.Explain(ctx, &lofamov1.ExplainRequest{Node: q.Get("node"), Component: q.Get("component"), Group: q.Get("group")})
+	})
+}
+
+func (s *Server) groups(w http.ResponseWriter, r *http.Request, who visitor) {
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ListGroupsResponse, error) {
+		resp, err := s.cfg.Faults.ListGroups(ctx, &lofamov1.ListGroupsRequest{})
+		for _, g := range resp.GetGroups() {
+			g.Members = nil // the map shows them
+		}
+		return resp, err
+	})
+}
+
+func (s *Server) responses(w http.ResponseWriter, r *http.Request, who visitor) {
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ListResponsesResponse, error) {
+		return s.cfg.Responses.ListResponses(ctx, &lofamov1.ListResponsesRequest{All: r.URL.Query().Get("all") == "1", Node: r.URL.Query().Get("node")})
+	})
+}
+
+// reason is a person's word with an approval or a denial.
+type reason struct {
+	Reason string `json:"reason"`
+}
+
+func (s *Server) approve(w http.ResponseWriter, r *http.Request, who visitor) {
+	var in reason
+	if err := body(w, r, &in); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.ApproveResponseResponse, error) {
+		return s.cfg.Responses.ApproveResponse(ctx, &lofamov1.ApproveResponseRequest{Id: r.PathValue("id"), Reason: in.Reason})
+	})
+}
+
+func (s *Server) deny(w http.ResponseWriter, r *http.Request, who visitor) {
+	var in reason
+	if err := body(w, r, &in); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	ask(s, w, r, who, func(ctx context.Context) (*lofamov1.DenyResponseResponse, error) {
+		return s.cfg.Responses.DenyResponse(ctx, &lofamov1.DenyResponseRequest{Id: r.PathValue("id"), Reason: in.Reason})
+	})
+}
+
+// number reads a parameter that may be missing.
+func number(r *http.Request, name string, most uint64) (uint64, error) {
+	given := r.URL.Query().Get(name)
+	if given == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(given, 10, 64)
+	if err != nil || n > most {
+		return 0, fmt.Errorf("%s: given %.20q: want 0 to %d", name, given, most)
+	}
+	return n, nil
+}
+
+// pageOf are events in few bytes.
+type pageOf struct {
+	Events   []change `json:"events"`
+	Revision uint64   `json:"revision"`
+	// More is given back for the events that come next; empty: there are none.
+	More string `json:"more,omitempty"`
+	// Oldest is the revision of the oldest event that is kept; 1: none was lost.
+	Oldest uint64 `json:"oldest,omitempty"`
+	// TimeIn and From: of a history.
+	TimeIn []timeIn `json:"timeIn,omitempty"`
+	From   int64    `json:"from,omitempty"` // since when events are kept, in milliseconds since 1970
+}
+
+type timeIn struct {
+	State string `json:"state"`
+	Ms    int64  `json:"ms"`
+	Times uint32 `json:"times"`
+}
+
+// list answers with events.
+func (s *Server) list(w http.ResponseWriter, r *http.Request, who visitor, most uint64, call func(ctx context.Context, limit uint32) (*pageOf, error)) {
+	limit, err := number(r, "limit", most)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	ctx, release := s.limited(r)
+	if release == nil {
+		busy(w)
+		return
+	}
+	defer release()
+	page, err := call(speak(ctx, who), uint32(limit))
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	b, err := json.Marshal(page)
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	write(w, r, b)
+}
+
+// maxEvents is the most of one answer, as in the API.
+const maxEvents = 10_000
+
+func (s *Server) events(w http.ResponseWriter, r *http.Request, who visitor) {
+	after, err := number(r, "after", 1<<62)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.list(w, r, who, maxEvents, func(ctx context.Context, limit uint32) (*pageOf, error) {
+		resp, err := s.cfg.Faults.ListEvents(ctx, &lofamov1.ListEventsRequest{AfterRevision: after, Limit: limit, Continue: r.URL.Query().Get("more")})
+		if err != nil {
+			return nil, err
+		}
+		return &pageOf{Events: changesOf(resp.GetEvents()), Revision: resp.GetRevision(), More: resp.GetContinue(), Oldest: resp.GetOldestRevision()}, nil
+	})
+}
+
+func (s *Server) history(w http.ResponseWriter, r *http.Request, who visitor) {
+	q := r.URL.Query()
+	since, err := number(r, "since", 1<<53)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.list(w, r, who, maxEvents, func(ctx context.Context, limit uint32) (*pageOf, error) {
+		req := &lofamov1.GetHistoryRequest{Node: q.Get("node"), Component: q.Get("component"), Group: q.Get("group"), Limit: limit}
+		if since > 0 {
+			req.Since = timestamppb.New(time.UnixMilli(int64(since)))
+		}
+		resp, err := s.cfg.Faults.GetHistory(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		page := &pageOf{Events: changesOf(resp.GetEvents()), Revision: resp.GetRevision()}
+		if resp.GetFrom() != nil {
+			page.From = resp.GetFrom().AsTime().UnixMilli()
+		}
+		for _, t := range resp.GetTimeIn() {
+			page.TimeIn = append(page.TimeIn, timeIn{t.GetState().String(), t.GetTime().AsDuration().Milliseconds(), t.GetTimes()})
+		}
+		return page, nil
+	})
+}

@@ -1,0 +1,337 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+)
+
+// streams counts those that are open.
+type streams struct {
+	mu  sync.Mutex
+	all int
+	of  map[string]int // by subject
+
+	last   standing // what was heard last of the whole
+	err    error
+	at     time.Time
+	asking chan struct{} // closed when who asks has an answer; nil: nobody asks
+}
+
+// enter takes a place for a stream; false: there is none.
+func (s *streams) enter(subject string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all >= maxStreams || s.of[subject] >= maxStreamsSubject {
+		return false
+	}
+	if s.of == nil {
+		s.of = make(map[string]int)
+	}
+	s.all++
+	s.of[subject]++
+	return true
+}
+
+func (s *streams) leave(subject string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.of[subject]--; s.of[subject] == 0 {
+		delete(s.of, subject)
+	}
+}
+
+// message is one server-sent event.
+type message struct {
+	name string
+	id   uint64 // revision to go on from; 0: none
+	data any    // json.RawMessage, or what is encoded so
+}
+
+// change is an event in few bytes; what it has not stays away.
+type change struct {
+	Revision  uint64  `json:"rev,omitempty"`
+	Kind      string  `json:"kind,omitempty"` // empty: COMPONENT_CHANGED
+	Node      string  `json:"node,omitempty"`
+	Coord     string  `json:"at,omitempty"`
+	Component string  `json:"part,omitempty"`
+	From      string  `json:"from,omitempty"`
+	To        string  `json:"to,omitempty"`
+	Cause     int32   `json:"cause,omitempty"`
+	Path      string  `json:"path,omitempty"`
+	Latency   float64 `json:"ms,omitempty"` // of the awareness, in milliseconds
+	Time      int64   `json:"time"`         // of the commit, in milliseconds since 1970
+	Observer  string  `json:"by,omitempty"`
+	Reason    string  `json:"why,omitempty"`
+	Single    bool    `json:"single,omitempty"`
+	Ended     bool    `json:"ended,omitempty"`
+	Group     string  `json:"group,omitempty"` // id
+	Size      uint32  `json:"size,omitempty"`  // of the group
+	Region    string  `json:"region,omitempty"`
+}
+
+func changeOf(e *lofamov1.Event) change {
+	c := change{
+		Revision: e.GetRevision(), Node: e.GetNode(), Coord: e.GetCoord(), Component: e.GetComponent(), Cause: int32(e.GetCause()), Time: e.GetTime().AsTime().UnixMilli(),
+		Observer: e.GetObserver(), Reason: e.GetReason(), Single: e.GetSingleWitness(), Ended: e.GetEnded(), Region: e.GetRegion(),
+		Group: e.GetGroup().GetId(), Size: e.GetGroup().GetSize(),
+	}
+	if e.GetKind() != lofamov1.EventKind_COMPONENT_CHANGED {
+		c.Kind = e.GetKind().String()
+	}
+	if e.GetFrom() != lofamov1.State_STATE_UNSPECIFIED {
+		c.From = e.GetFrom().String()
+	}
+	if e.GetTo() != lofamov1.State_STATE_UNSPECIFIED {
+		c.To = e.GetTo().String()
+	}
+	if e.GetPath() != lofamov1.Path_PATH_UNSPECIFIED {
+		c.Path = e.GetPath().String()
+	}
+	if l := e.GetAwarenessLatency(); l != nil {
+		c.Latency = float64(l.AsDuration().Microseconds()) / 1000
+	}
+	if w := e.GetWarning(); w != nil {
+		c.Reason = w.GetReason()
+	}
+	if m := e.GetMaintenance(); m != nil {
+		c.Reason = m.GetReason()
+	}
+	return c
+}
+
+func changesOf(events []*lofamov1.Event) []change {
+	out := make([]change, len(events))
+	for i, e := range events {
+		out[i] = changeOf(e)
+	}
+	return out
+}
+
+// stream sends what changes until the browser goes, is too slow, or its session ends. What comes in waits for the browser in this
+// stream's own buffers; the watch behind it is bounded, and is cut off when they are full (fanout).
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, who visitor) {
+	after, err := startOf(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if !s.streams.enter(who.Subject) {
+		w.Header().Set("Retry-After", "5")
+		refuse(w, http.StatusServiceUnavailable, "too many pages are open here: close some, or ask another supervisor")
+		return
+	}
+	defer s.streams.leave(who.Subject)
+	ctx, cancel := context.WithDeadline(r.Context(), time.Unix(who.Expires, 0))
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	ctx = speak(ctx, who)
+	out := make(chan message)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { s.follow(ctx, after, out) })
+	wg.Go(func() { s.followResponses(ctx, out) })
+	wg.Go(func() { s.sayAlive(ctx, out) })
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // a proxy before it passes on what comes
+	flusher := http.NewResponseController(w)
+	if err := writeMessage(w, flusher, "retry: 1000\n\n"); err != nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-out:
+			text, err := m.text()
+			if err != nil {
+				s.cfg.Logger.Warn("web: a change cannot be told", "err", err)
+				return
+			}
+			if writeMessage(w, flusher, text) != nil || m.name == "reset" || m.name == "again" {
+				return
+			}
+		}
+	}
+}
+
+// startOf is the revision that a stream goes on from: a browser that comes back by itself says it in the header.
+func startOf(r *http.Request) (uint64, error) {
+	given := r.Header.Get("Last-Event-ID")
+	if given == "" {
+		given = r.URL.Query().Get("after")
+	}
+	after, err := strconv.ParseUint(given, 10, 64)
+	if err != nil || after == 0 {
+		return 0, fmt.Errorf("after: given %.20q: want a revision, from 1", given)
+	}
+	return after, nil
+}
+
+func (m message) text() (string, error) {
+	b, err := json.Marshal(m.data) // without line ends
+	if err != nil {
+		return "", err
+	}
+	id := ""
+	if m.id > 0 {
+		id = "id: " + strconv.FormatUint(m.id, 10) + "\n"
+	}
+	return id + "event: " + m.name + "\ndata: " + string(b) + "\n\n", nil
+}
+
+func writeMessage(w http.ResponseWriter, c *http.ResponseController, text string) error {
+	if err := c.SetWriteDeadline(time.Now().Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := w.Write([]byte(text)); err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// say waits until a message is taken; false: nobody will.
+func say(ctx context.Context, out chan<- message, m message) bool {
+	select {
+	case out <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// follow sends changes. It ends with "reset" when the page must read the map anew, and with "again" when it is to come back.
+func (s *Server) follow(ctx context.Context, after uint64, out chan<- message) {
+	end := func(err error) {
+		name := "again"
+		if status.Code(err) == codes.OutOfRange {
+			name = "reset"
+		}
+		say(ctx, out, message{name: name, data: status.Convert(err).Message()})
+	}
+	in, err := s.cfg.Faults.Watch(ctx, &lofamov1.WatchRequest{AfterRevision: after})
+	if err != nil {
+		end(err)
+		return
+	}
+	for {
+		resp, err := in.Recv()
+		if err != nil {
+			end(err)
+			return
+		}
+		m := message{name: "changes", id: resp.GetRevision(), data: changesOf(resp.GetEvents())}
+		if !say(ctx, out, m) {
+			return
+		}
+	}
+}
+
+// responsesAgain is the pause after the watch of responses has ended, which it does when the lead moves.
+const responsesAgain = time.Second
+
+// followResponses sends what there is of responses, and what becomes of it.
+func (s *Server) followResponses(ctx context.Context, out chan<- message) {
+	for ctx.Err() == nil {
+		err := s.watchResponses(ctx, out)
+		switch status.Code(err) {
+		case codes.Unimplemented, codes.FailedPrecondition, codes.PermissionDenied:
+			say(ctx, out, message{name: "noresponses", data: status.Convert(err).Message()})
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(responsesAgain):
+		}
+	}
+}
+
+func (s *Server) watchResponses(ctx context.Context, out chan<- message) error {
+	in, err := s.cfg.Responses.WatchResponses(ctx, &lofamov1.WatchResponsesRequest{})
+	if err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		resp, err := in.Recv()
+		if err != nil {
+			return err
+		}
+		b, err := encoding.Marshal(resp)
+		if err != nil {
+			return err
+		}
+		name := "responses"
+		if first {
+			name = "allresponses"
+		}
+		if !say(ctx, out, message{name: name, data: json.RawMessage(b)}) {
+			return ctx.Err()
+		}
+	}
+}
+
+// sayAlive says in every period how the whole stands; with it the page knows that the stream works.
+func (s *Server) sayAlive(ctx context.Context, out chan<- message) {
+	t := time.NewTicker(s.cfg.Alive)
+	defer t.Stop()
+	for {
+		st, err := s.standing(ctx)
+		m := message{name: "alive", data: st}
+		if err != nil {
+			m = message{name: "alive", data: standing{Stale: true, StaleMs: -1, CutOff: []string{}}}
+		}
+		if !say(ctx, out, m) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// standing asks how the whole stands, once for all streams that want to know at a time.
+func (s *Server) standing(ctx context.Context) (standing, error) {
+	k := &s.streams
+	for {
+		k.mu.Lock()
+		if time.Since(k.at) < s.cfg.Alive/2 {
+			defer k.mu.Unlock()
+			return k.last, k.err
+		}
+		if wait := k.asking; wait != nil {
+			k.mu.Unlock()
+			select {
+			case <-wait:
+				continue
+			case <-ctx.Done():
+				return standing{}, ctx.Err()
+			}
+		}
+		done := make(chan struct{})
+		k.asking = done
+		k.mu.Unlock()
+		// Not with this stream's context: others wait for the answer.
+		actx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.cfg.Alive)
+		resp, err := s.cfg.Faults.GetSummary(actx, &lofamov1.GetSummaryRequest{})
+		cancel()
+		k.mu.Lock()
+		k.last, k.err, k.at, k.asking = standingOf(resp.GetCluster(), resp.GetRevision()), err, time.Now(), nil
+		k.mu.Unlock()
+		close(done)
+	}
+}

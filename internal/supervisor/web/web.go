@@ -1,0 +1,235 @@
+// Package web is the fault map in the browser, as one replica serves it: a page that is embedded, and what the page asks
+// for, as JSON over HTTP and as server-sent events.
+//
+//	GET  /                        the page and its parts; they come from nowhere else
+//	POST /api/login               a token of package weblogin becomes a cookie
+//	GET  /api/session             who is logged in, what that one may do, and the other replicas, each with a handover
+//	GET  /api/map                 the whole map, one character a node and link end
+//	GET  /api/stream?after=R      every change after revision R (server-sent events), with what there is of responses
+//	GET  /api/node, explain, history, events, groups, summary, responses
+//	POST /api/responses/ID/approve|deny
+//
+// It reads and asks by the gRPC API of its own replica, like any other client, and has neither the map nor any rights of its
+// own: for whom it asks it says as a replica does that passes a call on. So nothing that a browser does, or leaves undone,
+// is ever waited for by what decides about faults: a stream that is not read fills its own buffers and is ended.
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/api"
+)
+
+// Peer is another replica with a page.
+type Peer struct {
+	ID  string `json:"id"`
+	URL string `json:"url"` // of its page, "https://host:port"
+}
+
+// Config of the page.
+type Config struct {
+	Self, Cluster string // ids of the replica and of the cluster
+	// Faults and Responses are this replica's own API, called with its own certificate.
+	Faults    lofamov1.FaultSupervisorClient
+	Responses lofamov1.ResponseServiceClient
+	Signer    *pki.Signer                // of sessions
+	Verifier  *pki.Verifier              // of logins, and of other replicas' sessions
+	Masks     lofamov1.ReconfigureClient // only to list what is masked
+	// Peers are the other replicas with pages; nil: there are none.
+	Peers   func() []Peer
+	Session time.Duration // life of a session
+	// Secure: the page is served by TLS, and its cookie goes over nothing else.
+	Secure bool
+	// Cookie is the cookie's name. It tells clusters apart that share a host, for cookies know no ports.
+	Cookie string
+	// Fingerprint of the certificate that browsers see, SHA-256 in hexadecimal; empty without TLS.
+	Fingerprint string
+	Files       fs.FS // the page; nil: the one that is embedded
+	Logger      *slog.Logger
+	Now         func() time.Time // nil: time.Now
+	// Alive is how often a stream says how the replica stands, when nothing else is said; 0 stands for 2 s. The page takes a stream for lost that says
+	// nothing for three of them.
+	Alive time.Duration
+}
+
+// Bounds of what browsers can have a replica do.
+const (
+	maxStreams        = 128 // open streams, of all who are logged in
+	maxStreamsSubject = 16  // of one of them: tabs
+	maxCalls          = 32  // other questions under way
+	maxBody           = 8 << 10
+	writeTime         = 10 * time.Second // that a browser has to take what is written before its stream is ended
+	callTime          = 10 * time.Second // of a question to the API
+)
+
+// Server answers browsers. Run must run beside it.
+type Server struct {
+	cfg      Config
+	handler  http.Handler
+	calls    chan struct{}
+	used     onceOnly
+	streams  streams
+	snapshot snapshots
+	stopping context.Context // ends every stream
+	stop     context.CancelFunc
+}
+
+// New returns the page's server.
+func New(cfg Config) *Server {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Alive == 0 {
+		cfg.Alive = 2 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Files == nil {
+		cfg.Files = embedded()
+	}
+	s := &Server{cfg: cfg, calls: make(chan struct{}, maxCalls)}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.handler = s.routes()
+	return s
+}
+
+// Close ends the streams: a server that is shut down waits for them.
+func (s *Server) Close() { s.stop() }
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
+
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /api/login", s.login)
+	mux.HandleFunc("POST /api/logout", s.logout)
+	mux.HandleFunc("GET /api/address", s.address)
+	mux.HandleFunc("GET /api/session", s.as(s.session))
+	mux.HandleFunc("GET /api/map", s.as(s.serveMap))
+	mux.HandleFunc("GET /api/stream", s.as(s.stream))
+	mux.HandleFunc("GET /api/node", s.as(s.node))
+	mux.HandleFunc("GET /api/explain", s.as(s.explain))
+	mux.HandleFunc("GET /api/history", s.as(s.history))
+	mux.HandleFunc("GET /api/events", s.as(s.events))
+	mux.HandleFunc("GET /api/groups", s.as(s.groups))
+	mux.HandleFunc("GET /api/responses", s.as(s.responses))
+	mux.HandleFunc("POST /api/responses/{id}/approve", s.as(s.approve))
+	mux.HandleFunc("POST /api/responses/{id}/deny", s.as(s.deny))
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "there is nothing here") })
+	mux.Handle("GET /", pages(s.cfg.Files))
+	// Whoever is logged in may be led to another site, and that site's scripts must not speak in their name: the cookie is not
+	// sent from there (SameSite=Strict), and what changes something is refused besides by where the browser says that it comes from.
+	return headers(http.NewCrossOriginProtection().Handler(mux))
+}
+
+// headers are those of everything that is served: nothing comes from elsewhere, nothing is run that is not a file of ours, and nobody
+// frames it.
+func headers(next http.Handler) http.Handler {
+	const csp = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; manifest-src 'self'; " +
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", csp)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			h.Set("Cache-Control", "no-store")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// refuse answers with words for people.
+func refuse(w http.ResponseWriter, code int, why string) {
+	reply(w, code, struct {
+		Error string `json:"error"`
+	}{why})
+}
+
+func reply(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // the browser may have gone
+}
+
+// limited bounds a question to the API, in time and in number. release is nil when there are too many.
+func (s *Server) limited(r *http.Request) (ctx context.Context, release func()) {
+	select {
+	case s.calls <- struct{}{}:
+	default:
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), callTime)
+	return ctx, func() { cancel(); <-s.calls }
+}
+
+// speak has the API know whom the replica asks for.
+func speak(ctx context.Context, who visitor) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, api.SubjectKey, who.Subject)
+}
+
+// encoding leaves nothing out that is 0 where that is worth knowing: states never are.
+var encoding = protojson.MarshalOptions{}
+
+// ask is a handler's common part: one question to the API, answered with its message.
+func ask[R proto.Message](s *Server, w http.ResponseWriter, r *http.Request, who visitor, call func(context.Context) (R, error)) {
+	ctx, release := s.limited(r)
+	if release == nil {
+		busy(w)
+		return
+	}
+	defer release()
+	resp, err := call(speak(ctx, who))
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	b, err := encoding.Marshal(resp)
+	if err != nil {
+		s.failed(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	write(w, r, b)
+}
+
+func busy(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "1")
+	refuse(w, http.StatusServiceUnavailable, "too many questions at once: try again in a second")
+}
+
+// failed answers with what the API said.
+func (s *Server) failed(w http.ResponseWriter, err error) {
+	st, _ := status.FromError(err)
+	code, ok := map[codes.Code]int{
+		codes.InvalidArgument: http.StatusBadRequest, codes.NotFound: http.StatusNotFound, codes.PermissionDenied: http.StatusForbidden, codes.OutOfRange: http.StatusGone,
+		codes.Aborted: http.StatusConflict, codes.FailedPrecondition: http.StatusConflict, codes.Unimplemented: http.StatusNotImplemented,
+		codes.Unavailable: http.StatusServiceUnavailable, codes.ResourceExhausted: http.StatusServiceUnavailable, codes.DeadlineExceeded: http.StatusGatewayTimeout,
+	}[st.Code()]
+	if !ok {
+		code = http.StatusInternalServerError
+		if !errors.Is(err, context.Canceled) && st.Code() != codes.Canceled {
+			s.cfg.Logger.Warn("web: a question failed", "err", err)
+		}
+	}
+	refuse(w, code, st.Message())
+}

@@ -16,8 +16,22 @@ LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/version.version=$(VERSION)
 TEST_TIMEOUT := 15m
 
 .PHONY: build
-build: ## binaries in bin/
+build: web ## binaries in bin/, with the page for browsers where there is npm
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+# The page for browsers. Without npm everything else is built, and the page says what is missing.
+PAGE := internal/supervisor/web/dist/app
+.PHONY: web
+web: ## the page for browsers, into the folder that the supervisors embed
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(PAGE)/index.html; \
+	else echo "no npm: built without the page for browsers"; fi
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json
+	cd web && npm ci --silent
+	@touch $@
+
+$(PAGE)/index.html: web/node_modules/.package-lock.json web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src -type f 2>/dev/null)
+	cd web && npm run --silent build
 
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
@@ -121,7 +135,7 @@ soak-sim: ## the simulated stories alone, on all cores, for SOAK (10m)
 
 .PHONY: clean
 clean: ## removes what the targets made here
-	rm -rf bin .tools .lofamo
+	rm -rf bin .tools .lofamo web/node_modules $(PAGE)
 
 .PHONY: help
 help:

@@ -303,6 +303,7 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 	hints := [][2]string{
 		{"get nodes", "every node, its state and cause"},
 		{"map", "the torus in the terminal"},
+		{"web", "a link to it in the browser" + webAt(c)},
 		{"watch", "changes as they are committed"},
 		{"inject " + coord + " kill-host", "a real SIGKILL to the host half"},
 		{"inject " + coord + " cut-link " + dir.String() + " --for 5s", "a cable cut, and mended"},
@@ -322,6 +323,14 @@ func (a *app) printHints(c *localcluster.Cluster, f *upFlags) {
 	if !f.detach {
 		a.printf("\nCtrl-C stops the cluster.\n")
 	}
+}
+
+// webAt says where the first supervisor has its page; empty: it has none.
+func webAt(c *localcluster.Cluster) string {
+	if all := c.Serving(""); len(all) > 0 && all[0].Web != "" {
+		return ", http://" + all[0].Web
+	}
+	return ""
 }
 
 // progressLine shows how far a start has come: in place on a terminal, else line by line.

@@ -21,6 +21,7 @@ type Addresses struct {
 // SupervisorAddresses is where one replica listens. Its certificate names all their IPs.
 type SupervisorAddresses struct {
 	GRPC, HTTP           string
+	Web                  string // the page for browsers; empty: none
 	EtcdPeer, EtcdClient string
 	Gossip               string
 	Report               []string // by service interface of the nodes
@@ -108,7 +109,7 @@ func (c *Cluster) addresses(o Options) (Addresses, error) {
 // takePorts takes free ports of 127.0.0.1 and holds them until the start.
 func (c *Cluster) takePorts() (Addresses, error) {
 	interfaces := c.info.interfaces()
-	perSupervisor, perNode := 5+interfaces, 1+interfaces
+	perSupervisor, perNode := 6+interfaces, 1+interfaces
 	dirs := c.dims.Links()
 	b, err := reservePorts(len(c.info.Supervisors)*perSupervisor + len(c.info.All())*(perNode+len(dirs)))
 	if err != nil {
@@ -142,7 +143,7 @@ func (c *Cluster) takePorts() (Addresses, error) {
 
 // supervisor takes the addresses of one replica.
 func (b *portBlock) supervisor(interfaces int) (s SupervisorAddresses, err error) {
-	for _, addr := range []*string{&s.GRPC, &s.HTTP, &s.Gossip, &s.EtcdPeer, &s.EtcdClient} {
+	for _, addr := range []*string{&s.GRPC, &s.HTTP, &s.Web, &s.Gossip, &s.EtcdPeer, &s.EtcdClient} {
 		taken, takeErr := b.take()
 		*addr, err = taken, errors.Join(err, takeErr)
 	}

@@ -260,7 +260,7 @@ func (c *Cluster) write(o Options) error {
 func (c *Cluster) note(a Addresses) {
 	for i := range c.info.Supervisors {
 		s := &c.info.Supervisors[i]
-		s.GRPC, s.HTTP, s.Report = a.Supervisors[i].GRPC, a.Supervisors[i].HTTP, a.Supervisors[i].Report[0]
+		s.GRPC, s.HTTP, s.Web, s.Report = a.Supervisors[i].GRPC, a.Supervisors[i].HTTP, a.Supervisors[i].Web, a.Supervisors[i].Report[0]
 	}
 	for r := range c.info.All() {
 		c.info.at(r).Interface = a.Nodes[r].Service[0].Interface
@@ -349,6 +349,7 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	}
 	reports := a.Supervisors[i].Report
 	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = reports[0], s.GRPC, s.HTTP, reports[1:]
+	cfg.Web = webConfig(s.Web)
 	cfg.GossipListen, cfg.GossipKeyFile = a.Supervisors[i].Gossip, c.path("gossip.key")
 	var members []string
 	for _, j := range c.serving(s.Region) {
@@ -357,7 +358,7 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 			cfg.GossipJoin = append(cfg.GossipJoin, a.Supervisors[j].Gossip)
 		}
 		members = append(members, other.ID+"=https://"+a.Supervisors[j].EtcdPeer)
-		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report, HTTP: other.HTTP})
+		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report, HTTP: other.HTTP, Web: webURL(other.Web)})
 	}
 	cfg.DataDir = filepath.Join(dir, "data")
 	cfg.Etcd.Name, cfg.Etcd.InitialCluster = s.ID, strings.Join(members, ",")
@@ -489,4 +490,20 @@ func (c *Cluster) Abandon() error {
 	}
 	c.info.Complete = false
 	return c.save()
+}
+
+// webConfig is the page for browsers: this machine's alone, and without TLS, whose certificate would be one that browsers warn of.
+func webConfig(listen string) config.WebConfig {
+	if listen == "" {
+		return config.WebConfig{}
+	}
+	return config.WebConfig{Listen: listen, Plain: true}
+}
+
+// webURL is where browsers find the page; empty: nowhere.
+func webURL(listen string) string {
+	if listen == "" {
+		return ""
+	}
+	return "http://" + listen
 }

@@ -84,6 +84,7 @@ type SupervisorInfo struct {
 	Region string `json:"region,omitempty"` // that it serves; empty: all
 	GRPC   string `json:"grpc"`             // host:port
 	HTTP   string `json:"http"`             // host:port: metrics and health
+	Web    string `json:"web,omitempty"`    // host:port: the page for browsers, without TLS; empty: none, as of clusters that are older
 	Report string `json:"report"`           // host:port, UDP
 	PID    int    `json:"pid,omitempty"`
 	// Started is the process's start time in clock ticks since boot: with it, a pid that was given

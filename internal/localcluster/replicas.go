@@ -180,7 +180,7 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 		return "", "", errors.Join(fmt.Errorf("add supervisor %s: %w", id, err), os.RemoveAll(c.path("supervisors", id)))
 	}
 	interfaces := c.info.interfaces()
-	ports, err := reservePorts(5 + interfaces)
+	ports, err := reservePorts(6 + interfaces)
 	if err != nil {
 		return fail(err)
 	}
@@ -198,10 +198,10 @@ func (c *Cluster) PlanSupervisor() (id, peerURL string, err error) {
 	}
 	cfg.ID, cfg.DataDir = id, c.path("supervisors", id, "data")
 	cfg.Report, cfg.ReportAlternates, cfg.GRPC, cfg.HTTP = a.Report[0], a.Report[1:], a.GRPC, a.HTTP
-	cfg.GossipListen = a.Gossip
+	cfg.Web, cfg.GossipListen = webConfig(a.Web), a.Gossip
 	cfg.Etcd.Name, cfg.Etcd.PeerURL, cfg.Etcd.ClientURL, cfg.Etcd.ClusterState = id, "https://"+a.EtcdPeer, "https://"+a.EtcdClient, "existing"
 	cfg.TLS.Cert, cfg.TLS.Key = c.PKI(id+".pem"), c.PKI(id+".key")
-	info := SupervisorInfo{ID: id, GRPC: a.GRPC, HTTP: a.HTTP, Report: a.Report[0]}
+	info := SupervisorInfo{ID: id, GRPC: a.GRPC, HTTP: a.HTTP, Web: a.Web, Report: a.Report[0]}
 	if err := c.beside(&cfg); err != nil {
 		return fail(err)
 	}
@@ -221,7 +221,7 @@ func (c *Cluster) beside(cfg *config.Supervisor) error {
 	cfg.Replicas, cfg.GossipJoin = nil, nil
 	var members []string
 	add := func(r config.Supervisor) {
-		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: r.ID, GRPC: r.GRPC, Report: r.Report, HTTP: r.HTTP})
+		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: r.ID, GRPC: r.GRPC, Report: r.Report, HTTP: r.HTTP, Web: webURL(r.Web.Listen)})
 		members = append(members, r.ID+"="+r.Etcd.PeerURL)
 	}
 	for _, s := range c.Serving("") {

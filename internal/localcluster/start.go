@@ -146,7 +146,10 @@ func (c *Cluster) freePorts() error {
 		return nil
 	}
 	for _, s := range c.info.Supervisors {
-		for _, addr := range []string{s.GRPC, s.HTTP, s.Report} {
+		for _, addr := range []string{s.GRPC, s.HTTP, s.Web, s.Report} {
+			if addr == "" {
+				continue
+			}
 			if err := portTaken(addr); err != nil {
 				return fmt.Errorf("start the cluster in %s: %w: stop that program, or make the cluster anew with --force-new", c.dir, err)
 			}

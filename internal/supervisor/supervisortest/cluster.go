@@ -43,6 +43,8 @@ type Options struct {
 	Sockets int
 	// Spares is the number of nodes without a place, x1 and so on.
 	Spares int
+	// Web has every replica serve the page for browsers, without TLS.
+	Web bool
 	// Configure changes a replica's configuration. May be nil.
 	Configure func(*config.Supervisor)
 }
@@ -156,6 +158,9 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, por
 	for range o.Sockets - 1 {
 		cfg.ReportAlternates = append(cfg.ReportAlternates, ports.udp())
 	}
+	if o.Web {
+		cfg.Web = config.WebConfig{Listen: ports.tcp(), Plain: true}
+	}
 	cfg.DataDir = c.path(id)
 	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+ports.tcp(), "https://"+ports.tcp()
 	cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}
@@ -171,7 +176,15 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, por
 }
 
 func entry(cfg config.Supervisor) config.ReplicaEntry {
-	return config.ReplicaEntry{ID: cfg.ID, GRPC: cfg.GRPC, Report: cfg.Report, HTTP: cfg.HTTP}
+	return config.ReplicaEntry{ID: cfg.ID, GRPC: cfg.GRPC, Report: cfg.Report, HTTP: cfg.HTTP, Web: webURL(cfg.Web)}
+}
+
+// webURL is where browsers find a replica's page; empty: nowhere.
+func webURL(c config.WebConfig) string {
+	if c.Listen == "" {
+		return ""
+	}
+	return "http://" + c.Listen
 }
 
 // Grow makes the configuration of one more replica, which knows the others; they do not know it. It is to

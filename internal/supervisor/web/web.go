@@ -132,7 +132,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /api/responses/{id}/approve", s.as(s.approve))
 	mux.HandleFunc("POST /api/responses/{id}/deny", s.as(s.deny))
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, _ *http.Request) { refuse(w, http.StatusNotFound, "there is nothing here") })
-	mux.Handle("GET /", pages(s.cfg.Files))
+	mux.Handle("/", pages(s.cfg.Files))
 	// Whoever is logged in may be led to another site, and that site's scripts must not speak in their name: the cookie is not
 	// sent from there (SameSite=Strict), and what changes something is refused besides by where the browser says that it comes from.
 	return headers(http.NewCrossOriginProtection().Handler(mux))

@@ -1,0 +1,333 @@
+package supervisor_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/supervisor/web"
+	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// site is a page, as somebody sees it who may be logged in.
+type site struct {
+	t      *testing.T
+	url    string
+	client *http.Client
+	cookie *http.Cookie // nil: nobody is logged in
+}
+
+func newSite(t *testing.T, url string) *site {
+	t.Helper()
+	tr := &http.Transport{}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &site{t: t, url: url, client: &http.Client{Transport: tr}}
+}
+
+// do asks, and returns what came within the bound of all waits here.
+func (s *site) do(method, path string, in any, change func(*http.Request)) (*http.Response, []byte) {
+	s.t.Helper()
+	b, err := json.Marshal(in)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), supervisortest.Wait)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader(b))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if s.cookie != nil {
+		req.AddCookie(s.cookie)
+	}
+	if change != nil {
+		change(req)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	out, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp, out
+}
+
+// want asks, and wants an answer of that code; it is decoded into out.
+func (s *site) want(code int, method, path string, in, out any) {
+	s.t.Helper()
+	resp, b := s.do(method, path, in, nil)
+	if resp.StatusCode != code {
+		s.t.Fatalf("%s %s: %s: %s: want %d", method, path, resp.Status, b, code)
+	}
+	if out != nil {
+		if err := json.Unmarshal(b, out); err != nil {
+			s.t.Fatalf("%s %s: %v: %s", method, path, err, b)
+		}
+	}
+}
+
+// login logs in with a token; false: it is refused.
+func (s *site) login(token string) bool {
+	s.t.Helper()
+	resp, b := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, nil)
+	if resp.StatusCode == http.StatusUnauthorized {
+		return false
+	}
+	if resp.StatusCode != http.StatusNoContent || len(resp.Cookies()) != 1 {
+		s.t.Fatalf("login: %s: %s", resp.Status, b)
+	}
+	s.cookie = resp.Cookies()[0]
+	return true
+}
+
+// loginAs logs in with the certificate of a role, at s1.
+func (s *site) loginAs(c *supervisortest.Cluster, role pki.Role) {
+	s.t.Helper()
+	token, err := weblogin.NewLogin(signer(s.t, c, string(role)), "s1", time.Now())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if !s.login(token) {
+		s.t.Fatalf("login as %s: refused", role)
+	}
+}
+
+func signer(t *testing.T, c *supervisortest.Cluster, name string) *pki.Signer {
+	t.Helper()
+	out, err := pki.LoadSigner(filepath.Join(c.Dir, name+".pem"), filepath.Join(c.Dir, name+".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// stream follows what changes until the test ends; code is that of the answer.
+func (s *site) stream(after uint64) (code int, next func(name string, found func(data string) bool)) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/api/stream?after="+strconv.FormatUint(after, 10), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.AddCookie(s.cookie)
+	resp, err := s.client.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = resp.Body.Close() })
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	return resp.StatusCode, func(name string, found func(string) bool) {
+		s.t.Helper()
+		defer context.AfterFunc(wait(s.t), cancel)()
+		event := ""
+		for lines.Scan() {
+			if v, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+				event = v
+			}
+			if v, ok := strings.CutPrefix(lines.Text(), "data: "); ok && event == name && found(v) {
+				return
+			}
+		}
+		s.t.Fatalf("the stream ended before %s came: %v", name, lines.Err())
+	}
+}
+
+// wait is a context that ends when a test has waited long enough.
+func wait(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), supervisortest.Wait)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+type mapSeen struct {
+	Revision uint64 `json:"revision"`
+	States   string `json:"states"`
+}
+
+// TestWeb: a browser logs in with what lofamoctl signs, sees the map and every change of it, and approves a response where its subject may.
+func TestWeb(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{Web: true, Configure: func(cfg *config.Supervisor) { cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0 }})
+	cfg := c.Configs[0]
+	start(t, cfg)
+	c.AwaitLeader(t, 0)
+	s := newSite(t, "http://"+cfg.Web.Listen)
+	t.Run("strangers", func(t *testing.T) { strangers(t, c, s.url) })
+	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, cfg.GRPC))
+	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: reseat}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  guards: {approvals: 1}
+  steps:
+  - {name: reseat, executor: command, parameters: {command: reseat}}
+`}); err != nil {
+		t.Fatal(err)
+	}
+	s.loginAs(c, pki.RoleApprover)
+	var m mapSeen
+	s.want(http.StatusOK, http.MethodGet, "/api/map", nil, &m)
+	if len(m.States) != c.Dims.Nodes() || m.Revision == 0 {
+		t.Fatalf("%+v: want %d states", m, c.Dims.Nodes())
+	}
+	_, next := s.stream(m.Revision)
+	next("alive", func(data string) bool { return strings.Contains(data, `"leader":"s1","stale":false`) })
+	a := c.Agents["n1-0-0"]
+	id, b := a.Report(t, fault.HalfHost, false, fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+	a.Deliver(t, id, b, cfg.Report)
+	next("changes", func(data string) bool {
+		return strings.Contains(data, `"node":"n1-0-0","at":"1,0,0","part":"memory"`) && strings.Contains(data, `"to":"FAILED"`)
+	})
+	response := ""
+	next("responses", func(data string) bool {
+		var r struct {
+			Responses []struct{ ID, Reason string }
+		}
+		if err := json.Unmarshal([]byte(data), &r); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range r.Responses {
+			if r.Reason == "approval" {
+				response = r.ID
+			}
+		}
+		return response != ""
+	})
+	for _, q := range []string{"/api/node?node=1,0,0", "/api/explain?node=n1-0-0&component=memory", "/api/history?node=1,0,0", "/api/events", "/api/groups", "/api/responses?all=1"} {
+		if resp, b := s.do(http.MethodGet, q, nil, nil); resp.StatusCode != http.StatusOK || !json.Valid(b) {
+			t.Errorf("%s: %s: %.200s", q, resp.Status, b)
+		}
+	}
+	for _, q := range []string{"/api/node?node=9,9,9", "/api/events?limit=99999", "/api/stream?after=x"} {
+		s.want(http.StatusBadRequest, http.MethodGet, q, nil, nil)
+	}
+	// What another store would tell.
+	_, ahead := s.stream(m.Revision + 1_000_000)
+	ahead("reset", func(string) bool { return true })
+	viewer := newSite(t, s.url)
+	viewer.loginAs(c, pki.RoleViewer)
+	viewer.want(http.StatusForbidden, http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, nil)
+	viewer.want(http.StatusForbidden, http.MethodPost, "/api/responses/"+response+"/deny", map[string]string{"reason": "no"}, nil)
+	resp, _ := s.do(http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+	if resp.StatusCode != http.StatusForbidden {
+		t.Errorf("an approval from another site: %s", resp.Status)
+	}
+	s.want(http.StatusOK, http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": "tried"}, nil)
+	next("responses", func(data string) bool { return strings.Contains(data, `"subject":"approver/someone"`) })
+	t.Run("many", func(t *testing.T) { manyStreams(t, c, s.url, m.Revision) })
+	t.Run("handover", func(t *testing.T) { handover(t, c) })
+}
+
+// strangers get nothing, and learn how to log in.
+func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
+	s := newSite(t, url)
+	for _, path := range []string{"/api/session", "/api/map", "/api/stream?after=1", "/api/node?node=0,0,0"} {
+		s.want(http.StatusUnauthorized, http.MethodGet, path, nil, nil)
+	}
+	s.want(http.StatusNotFound, http.MethodGet, "/api/else", nil, nil)
+	s.want(http.StatusBadRequest, http.MethodPost, "/api/login", map[string]string{"more": "x"}, nil)
+	if s.login("a.b.c") {
+		t.Error("a token of nobody is taken")
+	}
+	token, err := weblogin.NewLogin(signer(t, c, "viewer"), "s1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, _ := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") })
+	if resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("what a form could send: %s", resp.Status)
+	}
+	if !s.login(token) || s.login(token) {
+		t.Error("a login works other than once")
+	}
+	if k := s.cookie; !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.MaxAge <= 0 || k.MaxAge > 8*3600 {
+		t.Errorf("cookie %v", k)
+	}
+	s.cookie = &http.Cookie{Name: s.cookie.Name, Value: token}
+	s.want(http.StatusUnauthorized, http.MethodGet, "/api/session", nil, nil) // a login is no session
+	resp, _ = s.do(http.MethodGet, "/", nil, nil)
+	if csp := resp.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") || strings.Contains(csp, "unsafe") {
+		t.Errorf("Content-Security-Policy: %s", csp)
+	}
+}
+
+// manyStreams: one subject's streams are bounded, and what is bounded comes free again.
+func manyStreams(t *testing.T, c *supervisortest.Cluster, url string, after uint64) {
+	s := newSite(t, url)
+	s.loginAs(c, pki.RoleOperator)
+	open := 0
+	for ; open < 1000; open++ {
+		if code, _ := s.stream(after); code != http.StatusOK {
+			break
+		}
+	}
+	if open != 16 {
+		t.Errorf("%d streams of one subject: want 16", open)
+	}
+}
+
+// handover: who is logged in at one replica is let in at another one without asking, once, and nowhere else.
+func handover(t *testing.T, c *supervisortest.Cluster) {
+	conn := c.Conn(t, pki.RoleSupervisor, c.Configs[0].GRPC)
+	verify, err := pki.LoadVerifier(filepath.Join(c.Dir, "ca.pem"), supervisortest.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]*site{}
+	for _, id := range []string{"s1", "s2"} {
+		srv := web.New(web.Config{
+			Self: id, Cluster: supervisortest.Name, Faults: lofamov1.NewFaultSupervisorClient(conn), Responses: lofamov1.NewResponseServiceClient(conn),
+			Masks: lofamov1.NewReconfigureClient(conn), Signer: signer(t, c, "s1"), Verifier: verify, Session: time.Hour, Cookie: "test",
+			Peers: func() []web.Peer { return []web.Peer{{ID: "s2", URL: "http://127.0.0.1:1"}} },
+		})
+		h := httptest.NewServer(srv)
+		t.Cleanup(h.Close)
+		t.Cleanup(srv.Close)
+		pages[id] = newSite(t, h.URL)
+	}
+	pages["s1"].loginAs(c, pki.RoleViewer)
+	var session struct {
+		Subject string
+		Expires int64
+		Others  []struct{ ID, URL, Token string }
+	}
+	pages["s1"].want(http.StatusOK, http.MethodGet, "/api/session", nil, &session)
+	if len(session.Others) != 1 || session.Others[0].ID != "s2" {
+		t.Fatalf("%+v", session)
+	}
+	token := session.Others[0].Token
+	if pages["s1"].login(token) {
+		t.Error("a handover to s2 is taken by s1")
+	}
+	if !pages["s2"].login(token) || pages["s2"].login(token) {
+		t.Error("a handover works other than once")
+	}
+	was := session
+	pages["s2"].want(http.StatusOK, http.MethodGet, "/api/session", nil, &session)
+	if session.Subject != "viewer/someone" || session.Expires > was.Expires {
+		t.Errorf("%+v after %+v: want the same subject, and no longer", session, was)
+	}
+}

@@ -1,0 +1,109 @@
+import { api, Refused } from './api'
+import { badge, h, put, seconds, span, time } from './dom'
+import { Model } from './model'
+import { eventLine } from './events'
+
+const hex = (v: number) => '0x' + (v >>> 0).toString(16).padStart(8, '0')
+const state = (s: unknown) => badge(typeof s === 'string' ? s : 'UNKNOWN')
+const when = (t: unknown) => (typeof t === 'string' ? time(Date.parse(t)) : '')
+
+/** showNode fills an element with all that is known of a node: as it is, not as it was. */
+export async function showNode(into: HTMLElement, model: Model, rank: number, choose: (rank: number) => void, current: () => boolean): Promise<void> {
+  const id = model.id(rank)
+  const name = model.coord(rank).join(',')
+  const results = await Promise.allSettled([api.node(name), api.history(name, 60), api.explain({ node: name })])
+  if (!current()) return
+  const [node, history, why] = results
+  if (node.status === 'rejected') {
+    put(into, h('h2', {}, id), h('p', { role: 'alert' }, `The supervisor does not tell: ${said(node.reason)}`))
+    return
+  }
+  const n = node.value
+  const explained = h('div')
+  if (why.status === 'fulfilled') putExplanation(explained, why.value)
+  else put(explained, h('p', { class: 'soft' }, said(why.reason)))
+  put(into,
+    h('h2', {}, `${n.id} `, state(n.state), ' ', n.cause && n.cause !== 'NONE' ? h('span', { class: 'badge' }, n.cause) : null),
+    h('p', { class: 'soft' }, `at ${n.coord ?? 'no place'}`, n.region ? `, region ${n.region}` : '', n.since ? ', so since ' : '', when(n.since),
+      n.age ? `; last sign of life ${span(seconds(n.age) * 1000)} ago` : '; no sign of life'),
+    n.inferred && h('p', {}, 'Taken for dead: nobody living sees it.'),
+    n.unreachable && h('p', {}, 'No living path leads to it.'),
+    n.singleWitness && h('p', {}, 'One witness only: nothing that ends work may rest on it.'),
+    n.maintenance && h('p', {}, `Under maintenance by ${n.maintenance.by}: ${n.maintenance.reason}`),
+    ...(n.warnings ?? []).map((w: any) => h('p', {}, `Warning, ${w.component}: ${w.reason}`)),
+    labels(n.labels),
+    h('h3', {}, 'Why'), explained,
+    h('h3', {}, 'Parts'), parts(n, explained, name),
+    h('h3', {}, 'Registers'), registers(n.registers),
+    h('h3', {}, 'Neighbours'), neighbours(model, rank, choose),
+    h('h3', {}, 'Evidence'), evidence(n.components ?? []),
+    h('h3', {}, 'History'), ...past(history))
+}
+
+function said(e: unknown): string {
+  return e instanceof Refused ? e.message : 'no answer'
+}
+
+function labels(l: Record<string, string> | undefined): HTMLElement | null {
+  const all = Object.entries(l ?? {})
+  return all.length ? h('p', { class: 'mono' }, all.map(([k, v]) => `${k}=${v}`).join('  ')) : null
+}
+
+function putExplanation(into: HTMLElement, e: any): void {
+  put(into, h('p', {}, h('b', {}, e.component ?? ''), ' ', state(e.state), ' ', e.summary ?? ''), list(e.because, 'because'), list(e.until, 'until'))
+}
+
+function list(words: string[] | undefined, what: string): HTMLElement | null {
+  return words?.length ? h('div', {}, h('span', { class: 'soft' }, what), h('ul', { class: 'said' }, ...words.map((w) => h('li', {}, w)))) : null
+}
+
+function parts(n: any, explained: HTMLElement, name: string): HTMLElement {
+  const explain = async (component: string) => {
+    try {
+      putExplanation(explained, await api.explain({ node: name, component }))
+    } catch (e) {
+      put(explained, h('p', { role: 'alert' }, said(e)))
+    }
+    explained.scrollIntoView({ block: 'nearest' })
+  }
+  return h('table', {}, h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'part'), h('th', { scope: 'col' }, 'state'), h('th', { scope: 'col' }, 'rule'))),
+    h('tbody', {}, ...(n.components ?? []).map((c: any) => h('tr', {},
+      h('td', {}, h('button', { class: 'link', onclick: () => void explain(c.name), title: 'explain' }, c.name)),
+      h('td', {}, state(c.state)), h('td', { class: 'soft' }, c.reason ?? '', c.flapping ? ', flapping' : '')))))
+}
+
+function registers(r: any): HTMLElement {
+  if (!r) return h('p', { class: 'soft' }, 'None were received since this leader took over.')
+  const row = (what: string, at: string, v: number | undefined) => h('tr', {}, h('td', {}, what), h('td', { class: 'mono soft' }, at), h('td', { class: 'mono' }, hex(v ?? 0)))
+  return h('div', {}, h('table', {}, h('tbody', {}, row('DNP watchdog', '0xec0', r.dnpWatchdog), row('Host watchdog', '0xec4', r.hostWatchdog), row('Remote fault descriptor', '0xec8', r.remoteFaultDescriptor))),
+    r.age ? h('p', { class: 'soft' }, `heard ${span(seconds(r.age) * 1000)} ago`) : null)
+}
+
+function neighbours(m: Model, rank: number, choose: (rank: number) => void): HTMLElement {
+  const rows: HTMLElement[] = []
+  for (let d = 0; d < 6; d++) {
+    const s = m.links[6 * rank + d]
+    if (!s) continue
+    const to = m.neighbour(rank, d)
+    rows.push(h('tr', {}, h('td', {}, ['X+', 'X-', 'Y+', 'Y-', 'Z+', 'Z-'][d]), h('td', {}, h('button', { class: 'link', onclick: () => choose(to) }, m.id(to))),
+      h('td', {}, badge(['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'][s]), m.masked[6 * rank + d] ? ' masked' : ''), h('td', {}, m.nodes[to] ? badge(['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'][m.nodes[to]]) : '')))
+  }
+  return h('table', {}, h('thead', {}, h('tr', {}, ...['', 'node', 'cable, this end', 'node is'].map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, ...rows))
+}
+
+function evidence(components: any[]): HTMLElement {
+  const rows = components.flatMap((c) => (c.evidence ?? []).map((e: any) => h('tr', {}, h('td', {}, c.name), h('td', {}, e.kind ?? ''), h('td', {}, e.observer ?? '', e.path && e.path !== 'PATH_UNSPECIFIED' ? h('span', { class: 'soft' }, ` by ${e.path}`) : null),
+    h('td', {}, state(e.state), e.detail ? h('div', { class: 'soft' }, e.detail) : null), h('td', { class: 'soft' }, e.age ? span(seconds(e.age) * 1000) : ''))))
+  if (!rows.length) return h('p', { class: 'soft' }, 'None.')
+  return h('table', {}, h('thead', {}, h('tr', {}, ...['part', 'kind', 'by', 'says', 'age'].map((t) => h('th', { scope: 'col' }, t)))), h('tbody', {}, ...rows))
+}
+
+function past(history: PromiseSettledResult<Awaited<ReturnType<typeof api.history>>>): (HTMLElement | null)[] {
+  if (history.status === 'rejected') return [h('p', { class: 'soft' }, said(history.reason))]
+  const { events, timeIn } = history.value
+  return [
+    timeIn?.length ? h('p', { class: 'soft' }, timeIn.filter((t) => t.ms > 0).map((t) => `${t.state} for ${span(t.ms)}`).join(', ')) : null,
+    h('ul', { class: 'plain events' }, ...events.map((e) => eventLine(e))),
+  ]
+}
+

@@ -1,0 +1,390 @@
+import './style.css'
+import { api, Refused, Stream, type Session } from './api'
+import { badge, h, mark, put, span } from './dom'
+import { showNode } from './detail'
+import { eventLine } from './events'
+import { Change, INFERRED, MAINTENANCE, Model, NORMAL, type Standing, UNREACHABLE, WARNING, causeNames, stateNames } from './model'
+import { Responses } from './responses'
+import type { Scene } from './scene'
+import { Timeline } from './timeline'
+
+const maxEvents = 200 // that the list shows
+const maxRows = 300 // of the table of nodes
+
+/** theme is what the system has, until somebody chooses. */
+function theme(choice?: string): void {
+  if (choice) localStorage.setItem('lofamo-theme', choice)
+  const stored = localStorage.getItem('lofamo-theme')
+  document.documentElement.dataset.theme = stored ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light')
+}
+
+/** fromLink takes a login out of the address, where no server sees it, and out of the browser's history. */
+function fromLink(): { login: string | null; from: string | null } {
+  const p = new URLSearchParams(location.hash.slice(1))
+  if (p.has('login')) history.replaceState(null, '', '/')
+  return { login: p.get('login'), from: p.get('from') }
+}
+
+async function begin(): Promise<void> {
+  theme()
+  const { login, from } = fromLink()
+  let why = ''
+  if (login) {
+    try { await api.login(login) } catch (e) { why = e instanceof Refused ? e.message : 'The supervisor does not answer.' }
+  }
+  try {
+    const session = await api.session()
+    new Page(session, from).start()
+  } catch (e) {
+    loginPage(why || (e instanceof Refused ? (login || e.status !== 401 ? e.message : '') : 'The supervisor does not answer.'))
+  }
+}
+
+function loginPage(why: string): void {
+  put(document.body, h('main', { class: 'center' }, h('h1', {}, 'LO|FA|MO'), why ? h('p', { role: 'alert' }, why) : null,
+    h('p', {}, 'To see the fault map, ask for a link on a machine where your certificate is:'),
+    h('p', {}, h('code', {}, 'lofamoctl web')), h('p', {}, 'of a cluster on this machine, and of one elsewhere:'),
+    h('p', {}, h('code', {}, `lofamoctl web --ca ca.pem --cert me.pem --key me.key --address ${location.host}`)),
+    h('p', {}, 'It works once, within a minute. ', h('button', { onclick: () => location.reload() }, 'Try again'))))
+}
+
+type Tab = 'events' | 'nodes' | 'responses' | 'node'
+
+class Page {
+  private model!: Model
+  private shown!: Model
+  private stream: Stream | undefined
+  private standing: Standing | undefined
+  private heardAt = 0
+  private lostAt = 0
+  private revision = 0
+  private events: Change[] = []
+  private scene: Scene | undefined
+  private tab: Tab = 'events'
+  private selected = -1
+  private filter = ''
+  private wantDraw = false
+  private mapTimer = 0
+  private ended = false
+  private readonly responses = new Responses(() => this.session)
+  private readonly timeline = new Timeline()
+  private readonly counts = h('ul', { class: 'counts', 'aria-label': 'Nodes by state' })
+  private readonly status = h('span', { class: 'pill', id: 'status', role: 'status' })
+  private readonly banner = h('div', { id: 'banner', role: 'status' })
+  private readonly canvas = h('canvas', { tabindex: 0, role: 'img', 'aria-describedby': 'keys' })
+  private readonly chosen = h('div', { id: 'chosen', 'aria-live': 'polite' })
+  private readonly panel = h('div', { class: 'tabpanel', id: 'panel', role: 'tabpanel', tabindex: 0 })
+  private readonly tabs = new Map<Tab, HTMLButtonElement>()
+  private readonly sliceAt = h('input', { type: 'range', min: 0, max: 0, value: 0, 'aria-label': 'Number of the plane' })
+  private readonly sliceAxis = h('select', { 'aria-label': 'What is shown' })
+  private readonly sliceSays = h('output')
+
+  constructor(private session: Session, private readonly from: string | null) {}
+
+  async start(): Promise<void> {
+    this.build()
+    this.responses.onChange = () => this.renderTabs()
+    this.timeline.onChange = () => this.renderAll()
+    await this.loadMap()
+    try {
+      const { Scene } = await import('./scene')
+      this.scene = new Scene(this.canvas)
+      this.scene.onPick = (r) => this.select(r, true)
+      this.scene.show(this.shown)
+    } catch (e) {
+      put(this.canvas.parentElement!, h('p', { class: 'center' }, `This browser draws nothing in three dimensions: the table of nodes has it all. (${e instanceof Error ? e.message : e})`))
+      this.show('nodes')
+    }
+    void this.timeline.load().then(() => { this.events = this.timeline.events.slice(-maxEvents).reverse(); this.renderAll() }).catch(() => { /* what comes is shown */ })
+    setInterval(() => this.tick(), 1000)
+    setInterval(() => void this.renew(), 240_000) // handovers to other supervisors last ten minutes
+    if (this.from) this.say(`Supervisor ${this.from} was lost: this is ${this.session.supervisor}.`, false)
+  }
+
+  private build(): void {
+    for (const [t, name] of [['events', 'Events'], ['nodes', 'Nodes'], ['responses', 'Responses'], ['node', 'Node']] as [Tab, string][]) {
+      this.tabs.set(t, h('button', { role: 'tab', id: 'tab-' + t, 'aria-controls': 'panel', onclick: () => this.show(t), onkeydown: (e: KeyboardEvent) => this.tabKey(e) }, name))
+    }
+    for (const [v, name] of [['-1', 'whole torus'], ['0', 'plane X ='], ['1', 'plane Y ='], ['2', 'plane Z =']]) this.sliceAxis.append(h('option', { value: v }, name))
+    const slice = () => this.setSlice()
+    this.sliceAxis.addEventListener('change', () => { slice(); this.scene?.home() })
+    this.sliceAt.addEventListener('input', slice)
+    const turn = h('button', { 'aria-pressed': 'false', id: 'turn', onclick: () => {
+      const on = turn.getAttribute('aria-pressed') !== 'true'
+      turn.setAttribute('aria-pressed', String(on))
+      this.scene?.turn(on)
+    } }, 'Turn')
+    const other = () => { theme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'); this.scene?.readColours(); this.timeline.refresh() }
+    this.canvas.addEventListener('keydown', (e) => this.key(e))
+    put(document.body,
+      h('header', {}, h('h1', {}, 'LO|FA|MO'), h('span', { class: 'soft', id: 'cluster' }, `${this.session.cluster} at ${this.session.supervisor}`), this.status, this.counts, h('span', { class: 'grow' }),
+        h('span', { class: 'soft' }, this.session.subject), h('button', { onclick: other, 'aria-label': 'Light or dark' }, '◐'),
+        h('button', { onclick: () => void this.logout() }, 'Log out')),
+      this.banner,
+      h('main', {},
+        h('section', { id: 'stage', 'aria-label': 'The torus' }, this.canvas,
+          h('p', { id: 'keys', class: 'visually-hidden' }, 'Arrow keys, page up and page down go from node to node along X, Y and Z; N goes to the next node that is not normal, Enter shows a node, + and - zoom, 0 shows all.'),
+          h('div', { id: 'tools' }, h('label', {}, this.sliceAxis, this.sliceAt, this.sliceSays), h('button', { onclick: () => this.scene?.home() }, 'All'), turn),
+          h('div', { id: 'legend', 'aria-hidden': 'true' }, ...['NORMAL', 'SICK', 'FAILED', 'UNKNOWN'].map((s) => h('span', {}, mark(s), s.toLowerCase()))), this.chosen),
+        this.timeline.element,
+        h('aside', { 'aria-label': 'Details' }, h('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Details' }, ...this.tabs.values()), this.panel)))
+    this.tick()
+  }
+
+  private async loadMap(): Promise<void> {
+    const m = await api.map()
+    this.model = Model.of(m)
+    this.revision = m.revision
+    this.standing = m.standing
+    const axis = Number(this.sliceAxis.value)
+    if (axis >= 0) this.sliceAt.max = String(m.dims[axis] - 1)
+    this.setSlice()
+    this.follow()
+    this.renderAll()
+  }
+
+  private follow(): void {
+    this.stream?.close()
+    this.stream = new Stream(this.revision, this.session.aliveMs, {
+      changes: (c, rev) => this.hear(c, rev),
+      responses: (r, all) => this.responses.hear(r, all),
+      noResponses: (why) => this.responses.unavailable(why),
+      alive: (s) => { this.standing = s; this.alive() },
+      reset: () => void this.again(),
+      lost: () => this.lost(),
+    })
+  }
+
+  private alive(): void {
+    this.heardAt = Date.now()
+    if (this.lostAt) {
+      this.say('', false)
+      this.lostAt = 0
+    }
+    this.tick()
+  }
+
+  private hear(changes: Change[], revision: number): void {
+    this.alive()
+    this.revision = revision || this.revision
+    if (!changes.length) return
+    let drawn = false, reload = false
+    for (const c of changes) {
+      drawn = this.model.apply(c) || drawn
+      // What these change is not in them: places, marks, whole regions.
+      reload ||= ['TOPOLOGY_CHANGED', 'REGION_CHANGED', 'MAINTENANCE_CHANGED', 'WARNING_CHANGED', 'MASK_CHANGED'].includes(c.kind ?? '')
+    }
+    this.timeline.add(changes)
+    this.events = [...changes.slice().reverse(), ...this.events].slice(0, maxEvents)
+    if (reload) {
+      clearTimeout(this.mapTimer)
+      this.mapTimer = window.setTimeout(() => void this.again(), 300)
+    }
+    if (drawn || this.tab === 'events') this.renderSoon()
+  }
+
+  /** again reads the map anew. */
+  private async again(): Promise<void> {
+    try { await this.loadMap() } catch { this.lost() }
+  }
+
+  private lost(): void {
+    if (this.ended) return
+    this.stream?.close()
+    this.lostAt ||= Date.now()
+    this.tick()
+    setTimeout(() => void this.regain(), 700)
+  }
+
+  /** regain tries this supervisor, and when it has not answered for a while the others. */
+  private async regain(): Promise<void> {
+    try {
+      this.session = await api.session()
+      await this.loadMap()
+      return
+    } catch (e) {
+      if (e instanceof Refused && e.status === 401) {
+        this.ended = true
+        this.say(e.message, true)
+        return
+      }
+    }
+    this.say('', true)
+    if (Date.now() - this.lostAt > 3000) {
+      for (const o of this.session.others) {
+        try {
+          await fetch(o.url + '/api/address', { mode: 'no-cors', signal: AbortSignal.timeout(1500) })
+          location.href = this.elsewhere(o)
+          return
+        } catch { /* not there either, or a certificate that the browser does not trust: the link is on the page */ }
+      }
+    }
+    setTimeout(() => void this.regain(), 1000)
+  }
+
+  private elsewhere(o: { url: string; token: string }): string {
+    return `${o.url}/#login=${o.token}&from=${encodeURIComponent(this.session.supervisor)}`
+  }
+
+  private async renew(): Promise<void> {
+    try { this.session = await api.session() } catch { /* the stream notices */ }
+  }
+
+  private async logout(): Promise<void> {
+    this.ended = true
+    this.stream?.close()
+    try { await api.logout() } catch { /* the cookie ends by itself */ }
+    location.reload()
+  }
+
+  /** say shows a line above the map, until it is another one. */
+  private say(text: string, lost: boolean): void {
+    this.banner.className = lost ? 'lost' : ''
+    const others = lost ? this.session.others.map((o) => h('a', { href: this.elsewhere(o) }, `go to ${o.id}`)) : []
+    put(this.banner, ...(text || lost ? [text || `Supervisor ${this.session.supervisor} does not answer: what is shown is as it was when it was lost. Trying again…`, ...others] : []))
+  }
+
+  /** tick says how much what is shown is worth. */
+  private tick(): void {
+    const s = this.standing
+    let kind = 'live', text = 'live'
+    if (this.lostAt) { kind = 'lost'; text = `lost for ${span(Date.now() - this.lostAt)}` }
+    else if (s?.stale) { kind = 'stale'; text = s.staleMs >= 0 ? `stale for ${span(s.staleMs)}: no leader` : 'stale: no leader' }
+    else if (s?.cutOff.length) { kind = 'stale'; text = `cut off: ${s.cutOff.join(', ')}` }
+    else if (!this.heardAt) { kind = 'stale'; text = 'connecting' }
+    if (this.status.className !== 'pill ' + kind || !text.startsWith('live')) {
+      this.status.className = 'pill ' + kind
+      if (this.status.textContent !== text) put(this.status, text)
+    }
+    document.title = `${this.lostAt ? '(lost) ' : ''}LO|FA|MO ${this.session.cluster}`
+    if (this.timeline.at === undefined && !document.hidden) this.timeline.refresh()
+  }
+
+  private renderSoon(): void {
+    if (this.wantDraw) return
+    this.wantDraw = true
+    requestAnimationFrame(() => { this.wantDraw = false; this.renderAll() })
+  }
+
+  private renderAll(): void {
+    this.timeline.setLive(this.model)
+    this.shown = this.timeline.shown() ?? this.model
+    const c = this.shown.counts()
+    put(this.counts, ...[4, 3, 1, 2].map((s) => h('li', { title: stateNames[s].toLowerCase() }, mark(stateNames[s]), h('b', { 'data-count': stateNames[s] }, String(c[s])), h('span', { class: 'soft' }, stateNames[s].toLowerCase()))))
+    this.canvas.setAttribute('aria-label', `Torus of ${this.shown.dims.join(' by ')}: ${[4, 3, 1, 2].map((s) => `${c[s]} ${stateNames[s].toLowerCase()}`).join(', ')}`)
+    this.scene?.show(this.shown)
+    if (this.timeline.at === undefined) this.timeline.refresh()
+    this.renderTabs()
+    this.renderChosen()
+  }
+
+  private renderTabs(): void {
+    const names: Record<Tab, string> = { events: 'Events', nodes: `Nodes (${this.shown?.notNormal().length ?? 0})`, responses: `Responses (${this.responses.waiting() || this.responses.all.size})`, node: this.selected >= 0 ? this.model.id(this.selected) : 'Node' }
+    for (const [t, b] of this.tabs) {
+      b.textContent = names[t]
+      b.setAttribute('aria-selected', String(t === this.tab))
+      b.tabIndex = t === this.tab ? 0 : -1
+    }
+    this.panel.setAttribute('aria-labelledby', 'tab-' + this.tab)
+    if (this.tab === 'events') this.renderEvents()
+    if (this.tab === 'nodes') this.renderNodes()
+    if (this.tab === 'responses') this.responses.show(this.panel, (n) => this.choose(n))
+  }
+
+  private show(t: Tab): void {
+    this.tab = t
+    put(this.panel)
+    this.renderTabs()
+    if (t === 'node') this.loadNode()
+  }
+
+  private tabKey(e: KeyboardEvent): void {
+    const all = [...this.tabs.keys()], step = e.key === 'ArrowRight' ? 1 : e.key === 'ArrowLeft' ? -1 : 0
+    if (!step) return
+    e.preventDefault()
+    this.show(all[(all.indexOf(this.tab) + step + all.length) % all.length])
+    this.tabs.get(this.tab)!.focus()
+  }
+
+  private renderEvents(): void {
+    const until = this.timeline.at, list = until === undefined ? this.events : this.timeline.events.filter((e) => e.time <= until).slice(-maxEvents).reverse()
+    put(this.panel, list.length ? h('ul', { class: 'plain events' }, ...list.map((e) => eventLine(e, (n) => this.choose(n)))) : h('p', { class: 'soft' }, 'No event yet.'))
+  }
+
+  private renderNodes(): void {
+    let body = this.panel.querySelector('tbody')
+    if (!body) {
+      const input = h('input', { type: 'search', placeholder: 'id, 1,0,1, state or cause', 'aria-label': 'Find nodes', value: this.filter, oninput: () => { this.filter = input.value; this.renderNodes() } })
+      body = h('tbody')
+      put(this.panel, h('div', { class: 'search' }, input), h('table', {}, h('caption', { class: 'soft', id: 'rows' }), h('thead', {}, h('tr', {}, ...['node', 'place', 'state', 'cause'].map((t) => h('th', { scope: 'col' }, t)))), body))
+    }
+    const m = this.shown, f = this.filter.trim().toLowerCase()
+    let ranks: number[]
+    if (!f) ranks = m.notNormal()
+    else ranks = [...m.nodes.keys()].filter((r) => m.nodes[r] && (m.id(r).toLowerCase().includes(f) || m.coord(r).join(',').startsWith(f) || stateNames[m.nodes[r]].toLowerCase() === f || (causeNames[m.causes[r]] ?? '').toLowerCase() === f))
+    put(this.panel.querySelector('#rows')!, f ? `${ranks.length} found` : ranks.length ? `${ranks.length} not normal` : `all ${m.counts()[NORMAL]} nodes are normal; search to list others`, ranks.length > maxRows ? `, the first ${maxRows} are shown` : '')
+    put(body, ...ranks.slice(0, maxRows).map((r) => h('tr', { 'data-node': m.id(r), 'data-state': stateNames[m.nodes[r]] }, h('td', {}, h('button', { class: 'link', onclick: () => this.select(r, true) }, m.id(r))), h('td', { class: 'mono' }, m.coord(r).join(',')),
+      h('td', {}, badge(stateNames[m.nodes[r]])), h('td', { class: 'soft' }, causeNames[m.causes[r]] ?? '', flags(m.flags[r])))))
+  }
+
+  private choose(node: string): void {
+    const r = this.model.find(node)
+    if (r >= 0) this.select(r, true)
+  }
+
+  private select(rank: number, open: boolean): void {
+    this.selected = rank
+    const axis = Number(this.sliceAxis.value)
+    if (axis >= 0) {
+      this.sliceAt.value = String(this.model.coord(rank)[axis])
+      this.setSlice()
+    }
+    this.scene?.select(rank)
+    this.renderChosen()
+    if (open) this.show('node')
+    else this.renderTabs()
+  }
+
+  private renderChosen(): void {
+    const r = this.selected
+    put(this.chosen, ...(r >= 0 && this.shown.nodes[r] ? [h('b', {}, this.shown.id(r)), ' ', badge(stateNames[this.shown.nodes[r]]), ' ', causeNames[this.shown.causes[r]] ?? ''] : []))
+  }
+
+  private loadNode(): void {
+    const r = this.selected
+    if (r < 0) return put(this.panel, h('p', { class: 'soft' }, 'Choose a node on the map, in the table, or with the keyboard.'))
+    put(this.panel, h('h2', {}, this.model.id(r)), h('p', { class: 'soft' }, 'Asking…'))
+    void showNode(this.panel, this.model, r, (to) => this.select(to, true), () => this.tab === 'node' && this.selected === r)
+  }
+
+  private setSlice(): void {
+    const axis = Number(this.sliceAxis.value)
+    this.sliceAt.hidden = axis < 0
+    if (axis >= 0) this.sliceAt.max = String(this.model.dims[axis] - 1)
+    put(this.sliceSays, axis < 0 ? '' : this.sliceAt.value)
+    this.scene?.setSlice({ axis, at: Number(this.sliceAt.value) })
+  }
+
+  private key(e: KeyboardEvent): void {
+    if (e.ctrlKey || e.metaKey || e.altKey) return
+    const steps: Record<string, number> = { ArrowRight: 0, ArrowLeft: 1, ArrowUp: 2, ArrowDown: 3, PageUp: 4, PageDown: 5 }
+    if (e.key in steps) {
+      const d = steps[e.key]
+      this.select(this.selected < 0 ? 0 : this.model.neighbour(this.selected, d), false)
+    } else if (e.key === 'n' || e.key === 'N') {
+      const all = this.shown.notNormal()
+      if (all.length) this.select(all[(all.indexOf(this.selected) + 1) % all.length], false)
+    } else if (e.key === 'Enter' && this.selected >= 0) this.show('node')
+    else if (e.key === '+') this.scene?.zoom(0.85)
+    else if (e.key === '-') this.scene?.zoom(1 / 0.85)
+    else if (e.key === '0') this.scene?.home()
+    else return
+    e.preventDefault()
+  }
+}
+
+function flags(f: number): string {
+  return [f & MAINTENANCE && ' maintenance', f & WARNING && ' warning', f & INFERRED && ' taken for dead', f & UNREACHABLE && ' unreachable'].filter(Boolean).join(',')
+}
+
+void begin()

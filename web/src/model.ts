@@ -1,0 +1,201 @@
+// What the page knows of the map. Everything here is a function of what the supervisor sent: no clock, no element.
+
+export type State = 0 | 1 | 2 | 3 | 4
+export const UNKNOWN = 1, NORMAL = 2, SICK = 3, FAILED = 4
+export const stateNames = ['', 'UNKNOWN', 'NORMAL', 'SICK', 'FAILED'] as const
+export const causeNames = ['', '', 'SENSOR', 'PERIPHERAL', 'MEMORY', 'LINK', 'SERVICE_NETWORK', 'DNP', 'HOST', 'NODE'] as const
+export const directions = ['X+', 'X-', 'Y+', 'Y-', 'Z+', 'Z-'] as const
+export const MAINTENANCE = 1, WARNING = 2, INFERRED = 4, UNREACHABLE = 8
+
+export interface Standing { leader: string; stale: boolean; staleMs: number; revision: number; cutOff: string[] }
+
+/** WholeMap is what /api/map sends: strings with a character for each rank. */
+export interface WholeMap {
+  revision: number; dims: [number, number, number]; states: string; causes: string; flags: string
+  names: Record<string, string>; directions: number[]; links: [number, number, number, number][]; masked: [number, number, number, number][]
+  spares: { id: string; state: string }[]; standing: Standing; preset: string; halfBoundMs: number; nodeBoundMs: number
+}
+
+/** Change is one event. */
+export interface Change {
+  rev?: number; kind?: string; node?: string; at?: string; part?: string; from?: string; to?: string; cause?: number; path?: string; ms?: number
+  time: number; by?: string; why?: string; single?: boolean; ended?: boolean; group?: string; size?: number; region?: string
+}
+
+const letter: Record<string, State> = { U: 1, N: 2, S: 3, F: 4 }
+
+export function stateOf(name: string | undefined): State {
+  return name ? letter[name[0]] ?? 0 : 0
+}
+
+/** Model is the states of nodes and of their link ends, by rank (x fastest), and by rank times six and the direction. */
+export class Model {
+  readonly nodes: Uint8Array // 0: no node is there
+  readonly causes: Uint8Array
+  readonly flags: Uint8Array
+  readonly links: Uint8Array // 0: the torus has none there
+  readonly masked: Uint8Array
+  constructor(readonly dims: [number, number, number], readonly names: Map<number, string>, arrays?: Pick<Model, 'nodes' | 'causes' | 'flags' | 'links' | 'masked'>) {
+    const n = dims[0] * dims[1] * dims[2]
+    this.nodes = arrays?.nodes ?? new Uint8Array(n)
+    this.causes = arrays?.causes ?? new Uint8Array(n)
+    this.flags = arrays?.flags ?? new Uint8Array(n)
+    this.links = arrays?.links ?? new Uint8Array(6 * n)
+    this.masked = arrays?.masked ?? new Uint8Array(6 * n)
+  }
+
+  static of(m: WholeMap): Model {
+    const names = new Map<number, string>()
+    for (const [k, v] of Object.entries(m.names)) names.set(Number(k), v)
+    const out = new Model(m.dims, names)
+    for (let r = 0; r < out.nodes.length; r++) {
+      out.nodes[r] = letter[m.states[r]] ?? 0
+      out.causes[r] = Number(m.causes[r])
+      out.flags[r] = parseInt(m.flags[r], 16)
+      for (const d of m.directions) out.links[6 * r + d] = NORMAL
+    }
+    for (const [r, d, s] of m.links) out.links[6 * r + d] = s
+    for (const [r, d] of m.masked) {
+      out.masked[6 * r + d] = 1
+      out.masked[6 * out.neighbour(r, d) + (d ^ 1)] = 1
+    }
+    return out
+  }
+
+  clone(): Model {
+    return new Model(this.dims, this.names, {
+      nodes: this.nodes.slice(), causes: this.causes.slice(), flags: this.flags.slice(), links: this.links.slice(), masked: this.masked.slice(),
+    })
+  }
+
+  coord(rank: number): [number, number, number] {
+    const [x, y] = this.dims
+    return [rank % x, Math.floor(rank / x) % y, Math.floor(rank / (x * y))]
+  }
+
+  rank(c: readonly [number, number, number]): number {
+    return c[0] + this.dims[0] * (c[1] + this.dims[1] * c[2])
+  }
+
+  neighbour(rank: number, d: number): number {
+    const c = this.coord(rank), axis = d >> 1, n = this.dims[axis]
+    c[axis] = (c[axis] + (d & 1 ? n - 1 : 1)) % n
+    return this.rank(c)
+  }
+
+  id(rank: number): string {
+    const c = this.coord(rank)
+    return this.names.get(rank) ?? `n${c[0]}-${c[1]}-${c[2]}`
+  }
+
+  /** find takes an id or "x,y,z"; -1: there is none. */
+  find(name: string): number {
+    const m = /^n?(\d+)[-,](\d+)[-,](\d+)$/.exec(name.trim())
+    if (m) {
+      const r = this.place(`${m[1]},${m[2]},${m[3]}`)
+      if (r >= 0 && (name.includes(',') || this.id(r) === name.trim())) return r
+    }
+    for (const [r, id] of this.names) if (id === name.trim()) return r
+    return -1
+  }
+
+  private place(at: string | undefined): number {
+    if (!at) return -1
+    const c = at.split(',').map(Number) as [number, number, number]
+    return c.length === 3 && c.every((v, i) => Number.isInteger(v) && v >= 0 && v < this.dims[i]) ? this.rank(c) : -1
+  }
+
+  /** component says where a change is: of a node, [rank, -1], of a link end [rank, direction]; undefined: of something that the map does not show. */
+  private component(c: Change): [number, number] | undefined {
+    if (c.kind || !c.part) return undefined
+    const r = this.place(c.at)
+    if (r < 0) return undefined
+    if (c.part === 'node') return [r, -1]
+    const d = c.part.startsWith('link/') ? directions.indexOf(c.part.slice(5) as (typeof directions)[number]) : -1
+    return d < 0 ? undefined : [r, d]
+  }
+
+  /** apply makes a change; false: nothing that is shown has changed. */
+  apply(c: Change): boolean {
+    const at = this.component(c), to = stateOf(c.to)
+    if (!at || !to) return false
+    if (at[1] >= 0) {
+      if (!this.links[6 * at[0] + at[1]]) return false
+      this.links[6 * at[0] + at[1]] = to
+    } else {
+      this.nodes[at[0]] = to
+      this.causes[at[0]] = c.cause ?? 0
+      if (to !== UNKNOWN) this.flags[at[0]] &= ~(INFERRED | UNREACHABLE)
+    }
+    return true
+  }
+
+  /** undo takes a change back. What the cause was before is not in it: 0. */
+  undo(c: Change): void {
+    const at = this.component(c), from = stateOf(c.from)
+    if (!at || !from) return
+    if (at[1] >= 0) {
+      if (this.links[6 * at[0] + at[1]]) this.links[6 * at[0] + at[1]] = from
+    } else {
+      this.nodes[at[0]] = from
+      this.causes[at[0]] = 0
+      this.flags[at[0]] &= ~(INFERRED | UNREACHABLE)
+    }
+  }
+
+  /** counts are by state, index 0 for places without a node. */
+  counts(): number[] {
+    const out = [0, 0, 0, 0, 0]
+    for (const s of this.nodes) out[s]++
+    return out
+  }
+
+  linkCounts(): number[] {
+    const out = [0, 0, 0, 0, 0]
+    for (const s of this.links) out[s]++
+    return out
+  }
+
+  /** notNormal are the ranks of nodes that want a look, the gravest first. */
+  notNormal(): number[] {
+    const out: number[] = []
+    for (let r = 0; r < this.nodes.length; r++) if (this.nodes[r] && (this.nodes[r] !== NORMAL || this.flags[r])) out.push(r)
+    const weight = (r: number) => [0, 2, 0, 3, 4][this.nodes[r]]
+    return out.sort((a, b) => weight(b) - weight(a) || a - b)
+  }
+}
+
+/** past is the map as it was at a time: that of now with every later change taken back. events are oldest first. */
+export function past(now: Model, events: Change[], at: number): Model {
+  const m = now.clone()
+  m.flags.fill(0) // of marks and warnings back then the page does not know
+  let i = events.length - 1
+  for (; i >= 0 && events[i].time > at; i--) m.undo(events[i])
+  const done = new Set<string>()
+  for (; i >= 0; i--) { // the newest change of each node before that time tells its cause
+    const c = events[i]
+    if (c.kind || c.part !== 'node' || !c.at || done.has(c.at)) continue
+    done.add(c.at)
+    const r = m.find(c.at)
+    if (r >= 0 && m.nodes[r] === stateOf(c.to)) m.causes[r] = c.cause ?? 0
+  }
+  return m
+}
+
+/** Sample is how many nodes were in which state from a time on. */
+export interface Sample { time: number; counts: number[] }
+
+/** course is the counts over time, oldest first, up to the events' first time. */
+export function course(now: Model, events: Change[]): Sample[] {
+  const m = now.clone(), counts = m.counts(), out: Sample[] = []
+  for (let i = events.length - 1; i >= 0; i--) {
+    const c = events[i]
+    if (c.kind || c.part !== 'node') continue
+    const from = stateOf(c.from), to = stateOf(c.to)
+    if (!from || from === to) continue
+    out.push({ time: c.time, counts: counts.slice() })
+    counts[to]--
+    counts[from]++
+  }
+  return out.reverse()
+}

@@ -1,0 +1,296 @@
+import {
+  BufferAttribute, BufferGeometry, Color, LineBasicMaterial, LineSegments, PerspectiveCamera, Points, Scene as Three, ShaderMaterial, Vector2, Vector3, WebGLRenderer,
+} from 'three'
+import { OrbitControls } from 'three/examples/jsm/controls/OrbitControls.js'
+import { LineMaterial } from 'three/examples/jsm/lines/LineMaterial.js'
+import { LineSegments2 } from 'three/examples/jsm/lines/LineSegments2.js'
+import { LineSegmentsGeometry } from 'three/examples/jsm/lines/LineSegmentsGeometry.js'
+import { FAILED, Model, NORMAL, SICK, UNKNOWN } from './model'
+
+/** Slice is a plane of the torus, or all of it (axis -1). */
+export interface Slice { axis: number; at: number }
+
+// Above so many nodes the cables that are NORMAL are left out, unless a slice is shown: they would hide the rest.
+const manyNodes = 1500
+
+// One point a node, drawn as the sign of its state: a disc, a triangle, a square or a ring, as in the legend. One call draws them all.
+const vertex = `
+attribute float state;
+attribute float shown;
+attribute float extra;
+uniform float scale;
+uniform float least;
+uniform float ratio;
+varying float vState;
+varying float vExtra;
+varying float vFar;
+void main() {
+  vec4 at = modelViewMatrix * vec4(position, 1.0);
+  gl_Position = projectionMatrix * at;
+  vState = state; vExtra = extra;
+  float bad = state > 2.5 ? 1.45 : (state < 1.5 ? 1.2 : 1.0);
+  float size = max(scale * bad / -at.z, least * ratio * (state == 2.0 ? 1.0 : 1.7));
+  gl_PointSize = shown > 0.5 ? size * (extra > 0.5 ? 1.25 : 1.0) : 0.0;
+  if (shown < 0.5) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
+  vFar = clamp(1.0 - (-at.z - 4.0) * 0.006, 0.55, 1.0);
+}`
+const fragment = `
+precision mediump float;
+uniform vec3 colours[5];
+uniform vec3 edge;
+uniform vec3 mark;
+varying float vState;
+varying float vExtra;
+varying float vFar;
+void main() {
+  vec2 p = gl_PointCoord * 2.0 - 1.0;
+  float d; // below 0 inside
+  vec3 c = colours[2];
+  if (vState < 1.5) { d = abs(length(p) - 0.62) - 0.20; c = colours[1]; }
+  else if (vState < 2.5) { d = length(p) - 0.78; }
+  else if (vState < 3.5) { d = max(p.y - 0.72, abs(p.x) * 1.65 - p.y - 0.90) * 0.75; c = colours[3]; }
+  else { d = max(abs(p.x), abs(p.y)) - 0.70; c = colours[4]; }
+  if (d > 0.16) {
+    if (vExtra > 0.5 && d > 0.20 && max(abs(p.x), abs(p.y)) > 0.86) { gl_FragColor = vec4(mark, 1.0); return; }
+    discard;
+  }
+  if (d > 0.0) { gl_FragColor = vec4(edge, 1.0); }
+  else {
+    float light = vState == 2.0 ? 0.82 + 0.26 * (1.0 - length(p - vec2(-0.3, -0.35))) : 1.0;
+    gl_FragColor = vec4(mix(edge, c * light, vFar), 1.0);
+  }
+  #include <colorspace_fragment>
+}`
+
+/** Scene is the torus in three dimensions. It draws only when something has changed. */
+export class Scene {
+  frames = 0 // drawn since the start
+  onPick: (rank: number) => void = () => {}
+  private readonly renderer: WebGLRenderer
+  private readonly three = new Three()
+  private readonly camera = new PerspectiveCamera(42, 1, 0.1, 2000)
+  private readonly controls: OrbitControls
+  private points: Points<BufferGeometry, ShaderMaterial> | undefined
+  private good: LineSegments<BufferGeometry, LineBasicMaterial> | undefined
+  private bad: LineSegments2 | undefined
+  private badMaterial = new LineMaterial({ linewidth: 3.2, vertexColors: true })
+  private model: Model | undefined
+  private slice: Slice = { axis: -1, at: 0 }
+  private selected = -1
+  private wanted = false
+  private turning = false
+  private position = new Float32Array()
+  private colours: Color[] = []
+  private gone = false
+
+  constructor(private readonly canvas: HTMLCanvasElement) {
+    this.renderer = new WebGLRenderer({ canvas, antialias: window.devicePixelRatio < 2, alpha: true, powerPreference: 'low-power' })
+    this.controls = new OrbitControls(this.camera, canvas)
+    this.controls.enableDamping = false
+    this.controls.addEventListener('change', () => this.draw())
+    this.readColours()
+    new ResizeObserver(() => this.resize()).observe(canvas.parentElement!)
+    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.readColours())
+    let down: [number, number] | undefined
+    canvas.addEventListener('pointerdown', (e) => { down = [e.clientX, e.clientY] })
+    canvas.addEventListener('pointerup', (e) => {
+      if (!down || Math.hypot(e.clientX - down[0], e.clientY - down[1]) > 5) return
+      const r = this.hit(e.clientX, e.clientY)
+      if (r >= 0) this.onPick(r)
+    })
+    canvas.addEventListener('webglcontextlost', (e) => { e.preventDefault(); this.gone = true })
+    canvas.addEventListener('webglcontextrestored', () => { this.gone = false; this.draw() })
+    this.resize()
+  }
+
+  /** readColours takes them from the style sheet, so that the drawing, the legend and the tables agree. */
+  readColours(): void {
+    const style = getComputedStyle(document.documentElement)
+    const colour = (name: string) => new Color(style.getPropertyValue(name).trim() || '#888')
+    this.colours = ['--edge', '--unknown', '--normal', '--sick', '--failed'].map(colour)
+    if (this.points) {
+      const u = this.points.material.uniforms
+      u.colours.value = this.colours
+      u.edge.value = colour('--ground')
+      u.mark.value = colour('--accent')
+    }
+    if (this.good) this.good.material.color = colour('--cable')
+    if (this.model) this.show(this.model)
+  }
+
+  show(m: Model): void {
+    const fresh = !this.model || this.model.dims.join() !== m.dims.join()
+    this.model = m
+    if (fresh) this.build(m)
+    const g = this.points!.geometry
+    const state = g.getAttribute('state') as BufferAttribute, shown = g.getAttribute('shown') as BufferAttribute, extra = g.getAttribute('extra') as BufferAttribute
+    for (let r = 0; r < m.nodes.length; r++) {
+      state.array[r] = m.nodes[r]
+      shown.array[r] = m.nodes[r] && this.inSlice(r) ? 1 : 0
+      extra.array[r] = r === this.selected ? 1 : 0
+    }
+    for (const a of [state, shown, extra]) a.needsUpdate = true
+    this.cables(m)
+    this.draw()
+  }
+
+  setSlice(s: Slice): void {
+    this.slice = s
+    if (this.model) this.show(this.model)
+  }
+
+  select(rank: number): void {
+    this.selected = rank
+    if (this.model) this.show(this.model)
+  }
+
+  /** turn has the torus turn slowly. */
+  turn(on: boolean): void {
+    this.turning = on
+    this.controls.autoRotate = on
+    this.draw()
+  }
+
+  /** home puts the camera where all is seen. */
+  home(): void {
+    if (!this.model) return
+    const d = this.model.dims, r = Math.hypot(d[0] - 1, d[1] - 1, d[2] - 1) / 2 + 1.1
+    const aspect = this.camera.aspect, half = (this.camera.fov * Math.PI) / 360
+    const far = r / Math.sin(Math.min(half, Math.atan(Math.tan(half) * aspect)))
+    const from = this.slice.axis < 0 ? [0.55, 0.5, 0.9] : [[1, 0.001, 0.001], [0.001, 1, 0.001], [0.001, 0.001, 1]][this.slice.axis]
+    this.camera.position.copy(new Vector3(...(from as [number, number, number])).normalize().multiplyScalar(far))
+    this.camera.near = far / 100
+    this.camera.far = far * 6
+    this.camera.updateProjectionMatrix()
+    this.controls.target.set(0, 0, 0)
+    this.controls.update()
+    this.draw()
+  }
+
+  zoom(by: number): void {
+    this.camera.position.multiplyScalar(by)
+    this.controls.update()
+    this.draw()
+  }
+
+  private place(c: readonly number[]): [number, number, number] {
+    const d = this.model!.dims
+    return [c[0] - (d[0] - 1) / 2, c[1] - (d[1] - 1) / 2, c[2] - (d[2] - 1) / 2]
+  }
+
+  private inSlice(rank: number): boolean {
+    return this.slice.axis < 0 || this.model!.coord(rank)[this.slice.axis] === this.slice.at
+  }
+
+  private build(m: Model): void {
+    const n = m.nodes.length
+    this.position = new Float32Array(3 * n)
+    for (let r = 0; r < n; r++) this.position.set(this.place(m.coord(r)), 3 * r)
+    if (this.points) { this.three.remove(this.points); this.points.geometry.dispose() }
+    const g = new BufferGeometry()
+    g.setAttribute('position', new BufferAttribute(this.position, 3))
+    for (const name of ['state', 'shown', 'extra']) g.setAttribute(name, new BufferAttribute(new Float32Array(n), 1))
+    const material = new ShaderMaterial({
+      vertexShader: vertex, fragmentShader: fragment,
+      uniforms: { colours: { value: this.colours }, edge: { value: new Color() }, mark: { value: new Color() }, scale: { value: 1 }, least: { value: 4 }, ratio: { value: 1 } },
+    })
+    this.points = new Points(g, material)
+    this.points.frustumCulled = false
+    this.three.add(this.points)
+    this.model = undefined // readColours shows what is there
+    this.readColours()
+    this.model = m
+    this.resize()
+    this.home()
+  }
+
+  /** cables draws each link end from its node to the middle: whole when NORMAL, with a gap at the far end when FAILED, dashed when SICK, dotted when UNKNOWN. */
+  private cables(m: Model): void {
+    const all = m.nodes.length <= manyNodes || this.slice.axis >= 0
+    const good: number[] = [], bad: number[] = [], paint: number[] = []
+    for (let i = 0; i < m.links.length; i++) {
+      const s = m.links[i]
+      if (!s || (s === NORMAL && !all && !m.masked[i])) continue
+      const r = Math.floor(i / 6), d = i % 6
+      if (!m.nodes[r] || !this.inSlice(r) || (this.slice.axis >= 0 && d >> 1 === this.slice.axis)) continue
+      const from = [this.position[3 * r], this.position[3 * r + 1], this.position[3 * r + 2]]
+      const at = (t: number): number[] => from.map((v, k) => (k === d >> 1 ? v + (d & 1 ? -t : t) / 2 : v))
+      if (s === NORMAL && !m.masked[i]) { good.push(...from, ...at(1)); continue }
+      const spans = s === FAILED ? [[0.2, 0.72]] : s === SICK ? [[0.2, 0.42], [0.5, 0.7], [0.78, 1]] : s === UNKNOWN ? [[0.3, 0.4], [0.6, 0.7], [0.9, 1]] : [[0.2, 0.3], [0.9, 1]]
+      const c = this.colours[s]
+      for (const [a, b] of spans) {
+        bad.push(...at(a), ...at(b))
+        paint.push(c.r, c.g, c.b, c.r, c.g, c.b)
+      }
+    }
+    if (this.good) { this.three.remove(this.good); this.good.geometry.dispose() }
+    if (this.bad) { this.three.remove(this.bad); this.bad.geometry.dispose() }
+    this.good = this.bad = undefined
+    if (good.length) {
+      const g = new BufferGeometry()
+      g.setAttribute('position', new BufferAttribute(new Float32Array(good), 3))
+      const colour = getComputedStyle(document.documentElement).getPropertyValue('--cable').trim() || '#888'
+      this.good = new LineSegments(g, new LineBasicMaterial({ color: colour }))
+      this.three.add(this.good)
+    }
+    if (bad.length) {
+      const g = new LineSegmentsGeometry()
+      g.setPositions(bad)
+      g.setColors(paint)
+      this.bad = new LineSegments2(g, this.badMaterial)
+      this.three.add(this.bad)
+    }
+  }
+
+  private resize(): void {
+    const box = this.canvas.parentElement!.getBoundingClientRect()
+    if (!box.width || !box.height) return
+    const ratio = Math.min(window.devicePixelRatio, 2)
+    this.renderer.setPixelRatio(ratio)
+    this.renderer.setSize(box.width, box.height, false)
+    const was = this.camera.aspect
+    this.camera.aspect = box.width / box.height
+    this.camera.updateProjectionMatrix()
+    this.badMaterial.resolution = new Vector2(box.width, box.height)
+    if (this.points) {
+      const u = this.points.material.uniforms
+      u.ratio.value = ratio
+      // A disc's diameter, in the unit of one cable's length.
+      u.scale.value = (0.46 * ratio * box.height) / Math.tan((this.camera.fov * Math.PI) / 360) / 2
+      u.least.value = this.points.geometry.getAttribute('position').count > manyNodes ? 3 : 9
+    }
+    if (Math.abs(was - this.camera.aspect) > 0.2) this.home()
+    this.draw()
+  }
+
+  /** hit is the node at a place of the window, the nearest to the eye of those within reach of a finger; -1: none. */
+  private hit(x: number, y: number): number {
+    const box = this.canvas.getBoundingClientRect(), m = this.model
+    if (!m) return -1
+    const p = new Vector3()
+    let best = -1, score = Infinity
+    for (let r = 0; r < m.nodes.length; r++) {
+      if (!m.nodes[r] || !this.inSlice(r)) continue
+      p.fromArray(this.position, 3 * r).project(this.camera)
+      const d = Math.hypot(((p.x + 1) / 2) * box.width + box.left - x, ((1 - p.y) / 2) * box.height + box.top - y)
+      if (p.z > 1 || d > 20) continue
+      const s = d + p.z * 200
+      if (s < score) { score = s; best = r }
+    }
+    return best
+  }
+
+  private draw(): void {
+    if (this.wanted) return
+    this.wanted = true
+    requestAnimationFrame(() => {
+      this.wanted = false
+      if (this.gone) return
+      if (this.turning) this.controls.update()
+      this.renderer.render(this.three, this.camera)
+      this.frames++
+      this.canvas.dataset.frames = String(this.frames)
+      if (this.turning) this.draw()
+    })
+  }
+}

@@ -1,0 +1,105 @@
+import { api } from './api'
+import { clock, h, put } from './dom'
+import { Change, FAILED, Model, SICK, UNKNOWN, course, past } from './model'
+
+const keep = 10_000 // events that the page remembers: as many as one answer has
+
+/** Timeline is the course of the map, as far back as events are kept, and the way to one of its moments. */
+export class Timeline {
+  readonly element: HTMLElement
+  events: Change[] = []
+  at: number | undefined // the moment that is shown; undefined: now
+  onChange: () => void = () => {}
+  private readonly canvas = h('canvas', { 'aria-hidden': 'true' })
+  private readonly slider = h('input', { type: 'range', min: 0, max: 1000, step: 'any', value: 1000, 'aria-label': 'Time of the map that is shown', oninput: () => this.moved() })
+  private readonly when = h('div', { class: 'when' })
+  private live: Model | undefined
+  private from = 0
+  private to = 0
+
+  constructor() {
+    this.element = h('section', { id: 'past', 'aria-label': 'Timeline' }, h('div', { class: 'chart' }, this.canvas), this.slider, this.when)
+    new ResizeObserver(() => this.draw()).observe(this.canvas.parentElement!)
+  }
+
+  async load(): Promise<void> {
+    const page = await api.events(keep)
+    this.events = page.events
+    this.refresh()
+  }
+
+  /** add takes changes that the stream tells. */
+  add(changes: Change[]): void {
+    const last = this.events.at(-1)?.rev ?? 0
+    this.events.push(...changes.filter((c) => (c.rev ?? 0) > last)) // what the list had already is not told twice
+    if (this.events.length > 1.5 * keep) this.events.splice(0, this.events.length - keep)
+  }
+
+  setLive(m: Model): void { this.live = m }
+
+  /** shown is the map of the moment that is chosen. */
+  shown(): Model | undefined {
+    return this.live && this.at !== undefined ? past(this.live, this.events, this.at) : this.live
+  }
+
+  now(): void {
+    this.at = undefined
+    this.slider.value = '1000'
+    this.refresh()
+    this.onChange()
+  }
+
+  refresh(): void {
+    this.from = this.events[0]?.time ?? Date.now() - 60_000
+    this.to = Math.max(Date.now(), this.events.at(-1)?.time ?? 0, this.from + 10_000)
+    if (this.at !== undefined) this.slider.value = String((1000 * (this.at - this.from)) / (this.to - this.from))
+    this.say()
+    this.draw()
+  }
+
+  private moved(): void {
+    const v = Number(this.slider.value)
+    this.at = v >= 999.5 ? undefined : this.from + (v / 1000) * (this.to - this.from)
+    this.say()
+    this.draw()
+    this.onChange()
+  }
+
+  private say(): void {
+    this.element.classList.toggle('then', this.at !== undefined)
+    const text = this.at === undefined ? 'now' : `as of ${clock(new Date(this.at))}`
+    this.slider.setAttribute('aria-valuetext', text)
+    put(this.when, h('div', {}, h('b', {}, text)), this.at === undefined ? h('span', { class: 'soft' }, `since ${clock(new Date(this.from))}`) : h('button', { onclick: () => this.now() }, 'Back to now'))
+  }
+
+  private draw(): void {
+    const box = this.canvas.parentElement!.getBoundingClientRect(), g = this.canvas.getContext('2d')
+    if (!g || !this.live || !box.width) return
+    const ratio = Math.min(devicePixelRatio, 2), w = box.width, high = box.height
+    this.canvas.width = w * ratio
+    this.canvas.height = high * ratio
+    g.scale(ratio, ratio)
+    const style = getComputedStyle(document.documentElement), colour = (n: string) => style.getPropertyValue(n).trim()
+    const samples = course(this.live, this.events), x = (t: number) => ((t - this.from) / (this.to - this.from)) * w
+    const first = samples.length ? undefined : this.live.counts()
+    const most = Math.max(1, ...(first ? [total(first)] : samples.map((s) => total(s.counts))))
+    g.strokeStyle = colour('--rule')
+    g.strokeRect(0.5, 0.5, w - 1, high - 1)
+    for (let i = 0; i < samples.length; i++) {
+      const a = x(samples[i].time), b = i + 1 < samples.length ? x(samples[i + 1].time) : w
+      let y = high - 1
+      for (const [s, name] of [[FAILED, '--failed'], [SICK, '--sick'], [UNKNOWN, '--unknown']] as const) {
+        const up = (samples[i].counts[s] / most) * (high - 4)
+        g.fillStyle = colour(name)
+        g.fillRect(a, y - up, Math.max(1, b - a), up)
+        y -= up
+      }
+    }
+    if (this.at !== undefined) {
+      g.fillStyle = colour('--accent')
+      g.fillRect(Math.round(x(this.at)) - 1, 0, 2, high)
+    }
+  }
+}
+
+const total = (c: number[]) => c[FAILED] + c[SICK] + c[UNKNOWN]

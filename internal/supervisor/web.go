@@ -129,12 +129,10 @@ const webConns = 512
 func boundConns() func(net.Conn, http.ConnState) {
 	var open atomic.Int64
 	return func(c net.Conn, st http.ConnState) {
-		switch st {
-		case http.StateNew:
-			if open.Add(1) > webConns {
-				_ = c.Close() // it comes back here as closed
-			}
-		case http.StateClosed, http.StateHijacked:
+		if st == http.StateNew && open.Add(1) > webConns {
+			_ = c.Close() // it comes back here as closed
+		}
+		if st == http.StateClosed || st == http.StateHijacked {
 			open.Add(-1)
 		}
 	}

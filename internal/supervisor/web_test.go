@@ -38,8 +38,16 @@ func newSite(t *testing.T, url string) *site {
 	return &site{t: t, url: url, client: &http.Client{Transport: tr}}
 }
 
+// answer is what a page has said.
+type answer struct {
+	code    int
+	header  http.Header
+	cookies []*http.Cookie
+	body    []byte
+}
+
 // do asks, and returns what came within the bound of all waits here.
-func (s *site) do(method, path string, in any, change func(*http.Request)) (*http.Response, []byte) {
+func (s *site) do(method, path string, in any, change func(*http.Request)) answer {
 	s.t.Helper()
 	b, err := json.Marshal(in)
 	if err != nil {
@@ -67,19 +75,19 @@ func (s *site) do(method, path string, in any, change func(*http.Request)) (*htt
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return resp, out
+	return answer{resp.StatusCode, resp.Header, resp.Cookies(), out}
 }
 
 // want asks, and wants an answer of that code; it is decoded into out.
 func (s *site) want(code int, method, path string, in, out any) {
 	s.t.Helper()
-	resp, b := s.do(method, path, in, nil)
-	if resp.StatusCode != code {
-		s.t.Fatalf("%s %s: %s: %s: want %d", method, path, resp.Status, b, code)
+	a := s.do(method, path, in, nil)
+	if a.code != code {
+		s.t.Fatalf("%s %s: %d: %s: want %d", method, path, a.code, a.body, code)
 	}
 	if out != nil {
-		if err := json.Unmarshal(b, out); err != nil {
-			s.t.Fatalf("%s %s: %v: %s", method, path, err, b)
+		if err := json.Unmarshal(a.body, out); err != nil {
+			s.t.Fatalf("%s %s: %v: %s", method, path, err, a.body)
 		}
 	}
 }
@@ -87,14 +95,14 @@ func (s *site) want(code int, method, path string, in, out any) {
 // login logs in with a token; false: it is refused.
 func (s *site) login(token string) bool {
 	s.t.Helper()
-	resp, b := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, nil)
-	if resp.StatusCode == http.StatusUnauthorized {
+	a := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, nil)
+	if a.code == http.StatusUnauthorized {
 		return false
 	}
-	if resp.StatusCode != http.StatusNoContent || len(resp.Cookies()) != 1 {
-		s.t.Fatalf("login: %s: %s", resp.Status, b)
+	if a.code != http.StatusNoContent || len(a.cookies) != 1 {
+		s.t.Fatalf("login: %d: %s", a.code, a.body)
 	}
-	s.cookie = resp.Cookies()[0]
+	s.cookie = a.cookies[0]
 	return true
 }
 
@@ -217,8 +225,8 @@ spec:
 		return response != ""
 	})
 	for _, q := range []string{"/api/node?node=1,0,0", "/api/explain?node=n1-0-0&component=memory", "/api/history?node=1,0,0", "/api/events", "/api/groups", "/api/responses?all=1"} {
-		if resp, b := s.do(http.MethodGet, q, nil, nil); resp.StatusCode != http.StatusOK || !json.Valid(b) {
-			t.Errorf("%s: %s: %.200s", q, resp.Status, b)
+		if got := s.do(http.MethodGet, q, nil, nil); got.code != http.StatusOK || !json.Valid(got.body) {
+			t.Errorf("%s: %d: %.200s", q, got.code, got.body)
 		}
 	}
 	for _, q := range []string{"/api/node?node=9,9,9", "/api/events?limit=99999", "/api/stream?after=x"} {
@@ -231,9 +239,9 @@ spec:
 	viewer.loginAs(c, pki.RoleViewer)
 	viewer.want(http.StatusForbidden, http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, nil)
 	viewer.want(http.StatusForbidden, http.MethodPost, "/api/responses/"+response+"/deny", map[string]string{"reason": "no"}, nil)
-	resp, _ := s.do(http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
-	if resp.StatusCode != http.StatusForbidden {
-		t.Errorf("an approval from another site: %s", resp.Status)
+	crossed := s.do(http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": ""}, func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+	if crossed.code != http.StatusForbidden {
+		t.Errorf("an approval from another site: %d", crossed.code)
 	}
 	s.want(http.StatusOK, http.MethodPost, "/api/responses/"+response+"/approve", map[string]string{"reason": "tried"}, nil)
 	next("responses", func(data string) bool { return strings.Contains(data, `"subject":"approver/someone"`) })
@@ -256,9 +264,9 @@ func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, _ := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") })
-	if resp.StatusCode != http.StatusBadRequest {
-		t.Errorf("what a form could send: %s", resp.Status)
+	form := s.do(http.MethodPost, "/api/login", map[string]string{"token": token}, func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") })
+	if form.code != http.StatusBadRequest {
+		t.Errorf("what a form could send: %d", form.code)
 	}
 	if !s.login(token) || s.login(token) {
 		t.Error("a login works other than once")
@@ -268,8 +276,7 @@ func strangers(t *testing.T, c *supervisortest.Cluster, url string) {
 	}
 	s.cookie = &http.Cookie{Name: s.cookie.Name, Value: token}
 	s.want(http.StatusUnauthorized, http.MethodGet, "/api/session", nil, nil) // a login is no session
-	resp, _ = s.do(http.MethodGet, "/", nil, nil)
-	if csp := resp.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") || strings.Contains(csp, "unsafe") {
+	if csp := s.do(http.MethodGet, "/", nil, nil).header.Get("Content-Security-Policy"); !strings.Contains(csp, "script-src 'self';") || strings.Contains(csp, "unsafe") {
 		t.Errorf("Content-Security-Policy: %s", csp)
 	}
 }

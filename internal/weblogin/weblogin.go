@@ -107,7 +107,7 @@ func (c Claims) Role() pki.Role {
 	return pki.Role(role)
 }
 
-// ErrExpired: the token was good, and is too old.
+// ErrExpired is of a token that was good, and is too old.
 var ErrExpired = errors.New("it has expired")
 
 // Open verifies a token of one of the kinds: whose it is, that it is of this cluster, for this replica, and of now.

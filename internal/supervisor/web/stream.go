@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -247,8 +248,7 @@ const responsesAgain = time.Second
 func (s *Server) followResponses(ctx context.Context, out chan<- message) {
 	for ctx.Err() == nil {
 		err := s.watchResponses(ctx, out)
-		switch status.Code(err) {
-		case codes.Unimplemented, codes.FailedPrecondition, codes.PermissionDenied:
+		if slices.Contains([]codes.Code{codes.Unimplemented, codes.FailedPrecondition, codes.PermissionDenied}, status.Code(err)) {
 			say(ctx, out, message{name: "noresponses", data: status.Convert(err).Message()})
 			return
 		}

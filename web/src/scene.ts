@@ -51,10 +51,9 @@ void main() {
   else if (vState < 3.5) { d = max(p.y - 0.72, abs(p.x) * 1.65 - p.y - 0.90) * 0.75; c = colours[3]; }
   else { d = max(abs(p.x), abs(p.y)) - 0.70; c = colours[4]; }
   if (d > 0.16) {
-    if (vExtra > 0.5 && d > 0.20 && max(abs(p.x), abs(p.y)) > 0.86) { gl_FragColor = vec4(mark, 1.0); return; }
-    discard;
-  }
-  if (d > 0.0) { gl_FragColor = vec4(edge, 1.0); }
+    if (vExtra > 0.5 && d > 0.20 && max(abs(p.x), abs(p.y)) > 0.86) gl_FragColor = vec4(mark, 1.0);
+    else discard;
+  } else if (d > 0.0) { gl_FragColor = vec4(edge, 1.0); }
   else {
     float light = vState == 2.0 ? 0.82 + 0.26 * (1.0 - length(p - vec2(-0.3, -0.35))) : 1.0;
     gl_FragColor = vec4(mix(edge, c * light, vFar), 1.0);
@@ -215,8 +214,8 @@ export class Scene {
       if (!m.nodes[r] || !this.inSlice(r) || (this.slice.axis >= 0 && d >> 1 === this.slice.axis)) continue
       const from = [this.position[3 * r], this.position[3 * r + 1], this.position[3 * r + 2]]
       const at = (t: number): number[] => from.map((v, k) => (k === d >> 1 ? v + (d & 1 ? -t : t) / 2 : v))
-      if (s === NORMAL && !m.masked[i]) { good.push(...from, ...at(1)); continue }
-      const spans = s === FAILED ? [[0.2, 0.72]] : s === SICK ? [[0.2, 0.42], [0.5, 0.7], [0.78, 1]] : s === UNKNOWN ? [[0.3, 0.4], [0.6, 0.7], [0.9, 1]] : [[0.2, 0.3], [0.9, 1]]
+      if (s === NORMAL && !m.masked[i]) { good.push(...at(0.4), ...at(1)); continue }
+      const spans = s === FAILED ? [[0.4, 0.8]] : s === SICK ? [[0.4, 0.56], [0.62, 0.78], [0.84, 1]] : s === UNKNOWN ? [[0.42, 0.5], [0.66, 0.74], [0.92, 1]] : [[0.4, 0.48], [0.92, 1]]
       const c = this.colours[s]
       for (const [a, b] of spans) {
         bad.push(...at(a), ...at(b))

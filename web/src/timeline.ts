@@ -89,7 +89,7 @@ export class Timeline {
       const a = x(samples[i].time), b = i + 1 < samples.length ? x(samples[i + 1].time) : w
       let y = high - 1
       for (const [s, name] of [[FAILED, '--failed'], [SICK, '--sick'], [UNKNOWN, '--unknown']] as const) {
-        const up = (samples[i].counts[s] / most) * (high - 4)
+        const up = samples[i].counts[s] ? Math.max(3, (samples[i].counts[s] / most) * (high - 4)) : 0
         g.fillStyle = colour(name)
         g.fillRect(a, y - up, Math.max(1, b - a), up)
         y -= up

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,8 @@ type Agent struct {
 	socket *direct.Socket
 	verify *pki.Verifier
 	sign   map[fault.Half]*pki.Signer
+	// suffers is what the host half says besides; nil: nothing.
+	suffers atomic.Pointer[fault.Observation]
 
 	mu            sync.Mutex
 	seq           map[fault.Half]fault.Seq

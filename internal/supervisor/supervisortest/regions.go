@@ -158,7 +158,13 @@ func (a *Agent) digest(t testing.TB, to string, dims grid.Dims, at grid.Coord, d
 	}
 	_, b := a.Report(t, fault.HalfDNP, true, links...)
 	a.Send(t, to, b)
-	_, b = a.Report(t, fault.HalfHost, true, fault.Observation{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf},
-		fault.Observation{Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog})
+	host := []fault.Observation{{Component: fault.ComponentHost, State: fault.Normal, Kind: fault.KindSelf}, {Component: fault.ComponentDNP, State: fault.Normal, Kind: fault.KindWatchdog}}
+	if more := a.suffers.Load(); more != nil {
+		host = append(host, *more)
+	}
+	_, b = a.Report(t, fault.HalfHost, true, host...)
 	a.Send(t, to, b)
 }
+
+// Suffer has the host half's digests of Live, Speak and Mourn say this too, from now on.
+func (a *Agent) Suffer(o fault.Observation) { a.suffers.Store(&o) }

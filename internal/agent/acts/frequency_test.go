@@ -289,7 +289,7 @@ func TestInterruptedUndoOfOne(t *testing.T) {
 // lowest is requested; when all that was limited has been put back all is as it was, and nothing is kept.
 func TestLimitsAreAlwaysPutBack(t *testing.T) {
 	refused := 0
-	for seed := range uint64(2000) {
+	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		s, l := machine(), &Ledger{}
 		if seed%2 == 0 {

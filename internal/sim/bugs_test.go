@@ -12,8 +12,8 @@ const enough = 300
 // TestPlantedBugsAreFound shows what the checks are worth: of every defect that is planted into the
 // cluster one of the stories that have much of what it needs must tell.
 func TestPlantedBugsAreFound(t *testing.T) {
-	if raceEnabled || testing.Short() {
-		t.Skip("hundreds of stories: make test plays them without the race detector")
+	if testing.Short() {
+		t.Skip("hundreds of stories: make test plays them, without the race detector")
 	}
 	for b, stories := range map[bug]func(seed uint64) Plan{
 		bugFence: NewPlan, bugInbox: NewPlan, bugGrace: NewPlan, bugEarlyAck: NewPlan, bugVotes: NewPlan, bugNoNews: NewPlan, bugRestore: NewPlan,

@@ -31,7 +31,7 @@ func TestCampaign(t *testing.T) {
 	n := *seeds
 	switch {
 	case n > 0:
-	case raceEnabled || testing.Short():
+	case testing.Short():
 		n = 10
 	default:
 		n = 400

@@ -15,7 +15,7 @@ import (
 // believed and the replays are not. (faults.md row 17)
 func TestEverySetOfLiars(t *testing.T) {
 	tori := []grid.Dims{{X: 3, Y: 1, Z: 1}, {X: 2, Y: 2, Z: 1}, {X: 3, Y: 3, Z: 1}, {X: 2, Y: 2, Z: 2}}
-	if raceEnabled {
+	if testing.Short() {
 		tori = tori[:2]
 	}
 	for _, dims := range tori {

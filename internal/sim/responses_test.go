@@ -82,7 +82,7 @@ var stormStories = func() (out []stormStory) {
 // and when the breaker is open nothing begins. Of a storm it opens. When all is well again, and a person has closed it, everything is put back.
 func TestStormsOfResponses(t *testing.T) {
 	tell := make([]string, len(stormStories))
-	few := raceEnabled || testing.Short()
+	few := testing.Short()
 	t.Cleanup(func() { t.Logf("what was done to 64 nodes, and why no more:\n%s", strings.Join(tell, "\n")) })
 	for i, story := range stormStories {
 		if few && i%6 != 1 { // 10 % die, 30 % complain one by one, 60 % complain at once

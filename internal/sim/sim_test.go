@@ -32,14 +32,14 @@ func TestScenarios(t *testing.T) {
 				t.Fatalf("%s: %v", file, err)
 			}
 			tori := s.Tori
-			if raceEnabled {
+			if testing.Short() {
 				tori = tori[:1]
 			}
 			for _, d := range tori {
 				t.Run(d.String(), func(t *testing.T) {
 					t.Parallel()
 					seeds := uint64(3)
-					if d.Nodes() > 10 || raceEnabled {
+					if d.Nodes() > 10 || testing.Short() {
 						seeds = 1 // time grows with the nodes
 					}
 					for seed := uint64(1); seed <= seeds; seed++ {

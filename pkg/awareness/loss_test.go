@@ -14,7 +14,11 @@ import (
 // the node may be SICK, its DNP FAILED, but neither node nor host. Asked only twice in the wait, one node in
 // four was called dead within three seconds.
 func TestHungDNPAndBadInterface(t *testing.T) {
-	for seed := range uint64(600) {
+	seeds := uint64(600)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 30))
 		w := startedWorld(t, grid.Dims{X: 3, Y: 3, Z: 3})
 		host, dnp := w.actor("n1-1-1", fault.HalfHost), w.actor("n1-1-1", fault.HalfDNP)

@@ -133,6 +133,9 @@ func TestLossyNetworkIsSick(t *testing.T) {
 			if l.reports > 0 {
 				seeds = 30 // they take longer
 			}
+			if testing.Short() {
+				seeds = 10
+			}
 			var took []time.Duration
 			for seed := range uint64(seeds) {
 				r := l.play(t, seed, lossyBound, true)

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	modelReports = flag.Int("model.reports", 100_000, "reports of TestMillionReports")
+	modelReports = flag.Int("model.reports", 1_000_000, "reports of TestMillionReports")
 	modelSeed    = flag.Uint64("model.seed", 1, "seed of TestMillionReports")
 )
 
@@ -18,10 +18,12 @@ var (
 // interfaces, gossip and torus, through 20 % loss, reordering, duplicates, 1 % corruption, restarts of
 // the supervisors, alone and all together, and changes of leader, a store that stops, interfaces that come and go, and a half
 // that dies at any step and goes on with what its spool has. Every report that was kept must be
-// committed, once, unaltered. The million is for "make test", which gives -model.reports; without it
-// 100,000 do.
+// committed, once, unaltered. With -short a tenth of them do.
 func TestMillionReports(t *testing.T) {
 	n := *modelReports
+	if testing.Short() {
+		n /= 10
+	}
 	w := newWorld(t, *modelSeed)
 	w.loss, w.dup, w.corrupt, w.delay, w.commit = 0.2, 0.05, 0.01, 5, 20
 	w.trouble = trouble{leader: 5 * time.Second, supervisor: 7 * time.Second, blackout: 30 * time.Second, store: 20 * time.Second, agent: 11 * time.Second, iface: 3 * time.Second}

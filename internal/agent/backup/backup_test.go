@@ -183,7 +183,10 @@ func TestEveryBitFlipped(t *testing.T) {
 		f := open(t, path, half)
 		fill(t, f)
 		a, b := f.mem[:f.lay.half], f.mem[f.lay.half:]
-		masked := 0
+		masked, every := 0, 1
+		if testing.Short() {
+			every = 13 // bits: every place in a byte is among them
+		}
 		for _, c := range f.lay.all { // whatever is not in a cell is not read
 			ca, cb := c.in(a), c.in(b)
 			want, _, _ := c.choose(ca, cb)
@@ -192,7 +195,7 @@ func TestEveryBitFlipped(t *testing.T) {
 				t.Fatalf("cell %d is not filled", c.number)
 			}
 			for _, in := range [][]byte{ca, cb} {
-				for bit := range 8 * c.size {
+				for bit := 0; bit < 8*c.size; bit += every {
 					in[bit/8] ^= 1 << (bit % 8)
 					got, mendA, mendB := c.choose(ca, cb)
 					if !bytes.Equal(got, want) {
@@ -206,7 +209,7 @@ func TestEveryBitFlipped(t *testing.T) {
 			}
 		}
 		t.Logf("%s half: %d flips were masked by the other copy", half, masked)
-		if masked < 8*f.lay.half/4 {
+		if masked < 8*f.lay.half/4/every {
 			t.Error("the test tests nothing")
 		}
 	}

@@ -56,8 +56,12 @@ func (w *mesh) awaitMap(n *meshNode, count uint64) map[uint32]*lofamov1.MappedNo
 // A half maps what is connected with it, around dead links and dead nodes, and what is not stays unknown. Nobody finds himself or a
 // neighbour sick of it.
 func TestMeshMapping(t *testing.T) {
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
 	for _, dims := range []string{"9", "2x2x2", "6x5", "4x4x4"} {
-		for seed := range uint64(3) {
+		for seed := range seeds {
 			t.Run(fmt.Sprintf("%s/%d", dims, seed), func(t *testing.T) {
 				w := newMesh(t, dims, seed, nil)
 				mapper := w.nodes[w.rnd.IntN(len(w.nodes))]

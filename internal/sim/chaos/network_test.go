@@ -121,6 +121,10 @@ func TestSaturation(t *testing.T) {
 		{"dimension order, ring of four", func(c *Config) { c.Algorithm, c.Dims = DimensionOrder, []int{4} }, 0},
 		{"dimension order, faults", func(c *Config) { c.Algorithm = DimensionOrder }, 6},
 	}
+	cycles := 4000
+	if testing.Short() {
+		cycles = 1000
+	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := Default(6, 6)
@@ -133,7 +137,7 @@ func TestSaturation(t *testing.T) {
 			offer(t, n, Traffic{Rate: 0.2})
 			moved := 0
 			n.onMove = func(move) { moved = int(n.now) }
-			for range 4000 {
+			for range cycles {
 				n.Step()
 				check(t, n)
 				if quiet := int(n.now) - moved; quiet > 4*cfg.Flits {

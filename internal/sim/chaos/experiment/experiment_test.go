@@ -47,6 +47,9 @@ func TestBounds(t *testing.T) {
 
 // TestDrainIsLinear: Figure 9 in short. Drain times are close to linear in the packets, and the hot spots make the difference.
 func TestDrainIsLinear(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a network of 256 nodes, drained dozens of times: make test does it, without the race detector")
+	}
 	uniform, err := PaperDrain(16, 0, 2).Run()
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +100,11 @@ func TestUnreachable(t *testing.T) {
 
 // TestLinearObstacles is Figures 14 and 15: without No Routeback a packet is caught at a wall of three links or more; with it it gets round with the paper's probability at each attempt, and in the end always.
 func TestLinearObstacles(t *testing.T) {
-	for _, length := range []int{1, 3, 5, 7, 9} {
+	lengths := []int{1, 3, 5, 7, 9}
+	if testing.Short() {
+		lengths = lengths[:2]
+	}
+	for _, length := range lengths {
 		o := Obstacle{Dims: []int{20, 20}, Length: length}
 		with, err := o.Run(true, 40, 150, uint64(length))
 		if err != nil {

@@ -44,6 +44,16 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 	lines := strings.Split(string(page), "\n")
+	told := 0
+	for _, l := range lines {
+		if strings.HasPrefix(l, "lofamo_") {
+			told++
+		}
+	}
+	if told > 500 { // of two links; each of the other four adds 16
+		t.Errorf("a node tells %d series", told)
+	}
+	t.Logf("%d series", told)
 	for _, f := range allFamilies() {
 		if strings.HasPrefix(f.name, "lofamo_agent_selftest_") {
 			continue // of modules that were in use

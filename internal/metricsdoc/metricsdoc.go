@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/lofamo/lofamo/internal/agent"
 	"github.com/lofamo/lofamo/internal/supervisor/metrics"
@@ -133,11 +132,8 @@ func typeOf(c prometheus.Collector, name string) string {
 	if _, ok := c.(*prometheus.HistogramVec); ok {
 		return Histogram
 	}
-	if one, ok := c.(prometheus.Histogram); ok {
-		var m dto.Metric
-		if one.Write(&m) == nil && m.GetHistogram() != nil {
-			return Histogram
-		}
+	if _, ok := c.(prometheus.Histogram); ok { // counters and gauges do not observe
+		return Histogram
 	}
 	if strings.HasSuffix(name, "_total") {
 		return Counter

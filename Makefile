@@ -63,6 +63,7 @@ test: build ## all tests, with the race detector and real processes
 	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager
 	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused|Window' ./internal/executor/process
 	go test -count=1 -tags lofamo_failpoint -run KilledAndPaused ./internal/executor/node
+	go test -count=1 -tags lofamo_failpoint -run AtEveryStep ./internal/executor/kubernetes
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.

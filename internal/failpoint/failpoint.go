@@ -97,14 +97,15 @@ const (
 const (
 	KubernetesRead    Point = "kubernetes-read"    // the node is about to be read
 	KubernetesWrite   Point = "kubernetes-write"   // a write, or an event, is about to be sent
+	KubernetesSend    Point = "kubernetes-send"    // it was sure a moment ago that this supervisor leads, and the request leaves
 	KubernetesWritten Point = "kubernetes-written" // it was sent, and nobody has looked at the answer
 	KubernetesEvict   Point = "kubernetes-evict"   // the eviction of one pod is about to be sent
 	KubernetesEvicted Point = "kubernetes-evicted" // it was sent, and nobody has looked at the answer
 )
 
-// KubernetesPoints lists the points of the executor at Kubernetes.
+// KubernetesPoints lists the points of the executor at Kubernetes; ExecutorFenced is one of them.
 func KubernetesPoints() []Point {
-	return []Point{KubernetesRead, KubernetesWrite, KubernetesWritten, KubernetesEvict, KubernetesEvicted}
+	return []Point{KubernetesRead, KubernetesWrite, KubernetesEvict, ExecutorFenced, KubernetesSend, KubernetesWritten, KubernetesEvicted}
 }
 
 // The points of the leader's responder, in the order of an attempt.

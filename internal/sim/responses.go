@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/account"
 	"github.com/lofamo/lofamo/internal/supervisor/responder"
 	"github.com/lofamo/lofamo/internal/supervisor/view"
 	"github.com/lofamo/lofamo/pkg/awareness"
@@ -347,13 +347,18 @@ func (s *responses) act(f response.Effect) response.Outcome {
 	return response.Succeeded
 }
 
-// summary says why what was asked for was not done.
-func (s *responses) summary() string {
-	var out []string
-	for _, why := range slices.Sorted(maps.Keys(s.told)) {
-		out = append(out, fmt.Sprintf("%s %d", why, s.told[why]))
+// table is what was asked for, by what it takes from a node, what became of it and why.
+func (s *responses) table() *account.Account {
+	var out account.Account
+	for class, times := range s.acts {
+		out.Add(account.Entry{Asked: class.String(), Became: "done"}, times)
 	}
-	return "refused: " + strings.Join(out, ", ")
+	out.Add(account.Entry{Asked: "to put back", Became: "done"}, s.undone)
+	out.Add(account.Entry{Asked: "any", Became: "refused", Why: "stale token, by the target"}, s.stale)
+	for why, times := range s.told {
+		out.Add(account.Entry{Asked: "any", Became: "refused", Why: why + ", by the engine"}, times)
+	}
+	return &out
 }
 
 // ask gives the leader's engine a person's word.

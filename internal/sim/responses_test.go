@@ -156,8 +156,7 @@ func playStorm(t *testing.T, story stormStory) string {
 	if !storm && !story.falsely && s.acts[response.Reduce] == 0 {
 		t.Error("nothing was done for nodes that died: the test shows nothing")
 	}
-	said := fmt.Sprintf("done: %d told, %d taken from use, %d of work ended; at most at once %d; stale %d; %s",
-		s.acts[response.Notify], s.acts[response.Reduce], s.acts[response.Destroy], s.most, s.stale, s.summary())
+	said := fmt.Sprintf("%d nodes at once at most\n%s", s.most, s.table())
 	for _, rank := range bad {
 		if story.all == "" {
 			do(fmt.Sprintf(story.good, w.nodes[rank].topo.Coord))

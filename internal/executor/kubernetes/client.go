@@ -23,6 +23,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes/nodeplan"
+	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 // client sends single requests. It repeats none: whether a request may be repeated depends on what it was.
@@ -32,6 +33,7 @@ type client struct {
 	all     *pace         // of all requests but those for events
 	events  *pace         // of those: they hold up nothing that takes effect
 	timeout time.Duration // of one request
+	sure    time.Duration // the constant; shorter in tests
 }
 
 // restConfig is how the API server is reached.
@@ -79,7 +81,7 @@ func newClient(cfg Config, rc *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of Kubernetes: %w", err)
 	}
-	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst), timeout: time.Duration(cfg.RequestTimeout)}, nil
+	return &client{api: api, http: h, all: newPace(cfg.QPS, cfg.Burst), events: newPace(cfg.QPS, cfg.Burst), timeout: time.Duration(cfg.RequestTimeout), sure: sure}, nil
 }
 
 // errNotSent is the end of a request that has not left this process.
@@ -94,6 +96,7 @@ func (c *client) do(ctx context.Context, p *pace, r *rest.Request) error {
 	if err := c.fenced(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit(failpoint.KubernetesSend)
 	return c.send(ctx, r, nil)
 }
 
@@ -108,17 +111,24 @@ func (c *client) read(ctx context.Context, p *pace, r *rest.Request, into runtim
 // errStale is the end of a request that was not sent since another one may lead.
 var errStale = errors.New("it is not sure that this supervisor still leads")
 
+// sure is how old the word may be that this supervisor leads, when a request leaves. Who was stopped in between asks again.
+const sure = 500 * time.Millisecond
+
 // fenced fails with errStale, or because ctx has ended.
 func (c *client) fenced(ctx context.Context) error {
-	one, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	switch err := executor.Fenced(one); {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
-	default:
-		return fmt.Errorf("%w: %w: %w", errNotSent, errStale, err)
+	for {
+		asked := time.Now()
+		one, cancel := context.WithTimeout(ctx, c.timeout)
+		err := executor.Fenced(one)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
+		case err != nil:
+			return fmt.Errorf("%w: %w: %w", errNotSent, errStale, err)
+		case time.Since(asked) <= c.sure:
+			return nil
+		}
 	}
 }
 

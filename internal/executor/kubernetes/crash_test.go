@@ -2,9 +2,11 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -228,10 +230,17 @@ func (h *holding) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // TestDrainOfAStaleLeader: an eviction cannot be refused by the API server for its token. A leader that was stopped just before one, and
-// goes on when there is another leader, evicts that pod and no other.
+// goes on when there is another leader, evicts that pod and no other, nor does it say that the drain was done where it was the last one.
 func TestDrainOfAStaleLeader(t *testing.T) {
+	for _, pods := range []int{1, 4} {
+		drainOfAStaleLeader(t, pods)
+	}
+}
+
+func drainOfAStaleLeader(t *testing.T, pods int) {
+	t.Helper()
 	name := aNode(t)
-	for range 4 {
+	for range pods {
 		createPod(t, name, "", "")
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -254,7 +263,7 @@ func TestDrainOfAStaleLeader(t *testing.T) {
 	do(t, newExecutor(t, Config{}, nil), undo(under(8, j)))
 	close(goOn)
 	want(t, <-result, response.StaleToken, "8 has been seen")
-	gone := func() bool { return len(podsOf(t, name)) == 3 }
+	gone := func() bool { return len(podsOf(t, name)) == pods-1 }
 	eventually(t, gone, "one pod is gone")
 	if got := state(theNode(t, name)); got != "" {
 		t.Error(got)
@@ -286,4 +295,66 @@ func eventually(t testing.TB, so func() bool, what string) {
 			t.Fatalf("never: %s", what)
 		}
 	}
+}
+
+// TestFence: before each request that changes something, when nothing is left to wait for, it is asked once whether another one leads, and never before
+// one that only reads. From that word to the API server's answer is the window in which a request of a leader that is none any more can come
+// through, on a node that nobody has written to since it was read; the test measures it.
+func TestFence(t *testing.T) {
+	looks, changes := 0, 0
+	var looked time.Time
+	var window []time.Duration
+	e := newExecutor(t, Config{}, func(next http.RoundTripper) http.RoundTripper {
+		return wrapped(next, func(r *http.Request) (*http.Response, error) {
+			res, err := next.RoundTrip(r)
+			if r.Method != http.MethodGet {
+				changes++
+				window = append(window, time.Since(looked))
+			}
+			return res, err
+		})
+	})
+	lost := false
+	ctx := executor.WithFence(context.Background(), func() error {
+		looks++
+		looked = time.Now()
+		if lost {
+			return errors.New("the store knows a higher token")
+		}
+		return nil
+	})
+	name := aNode(t)
+	for range 50 {
+		for _, a := range acts()[:3] {
+			j := a.job(responseID(), name)
+			want(t, e.Do(ctx, j), response.Succeeded, "")
+			want(t, e.Do(ctx, undo(j)), response.Succeeded, "")
+		}
+	}
+	if looks != 300 || changes != 300 {
+		t.Errorf("%d looks before %d changes, want 300", looks, changes)
+	}
+	slices.Sort(window)
+	t.Logf("from the word of the store to the answer of the API server: %s in the median, %s at p99", window[len(window)/2], window[len(window)*99/100])
+
+	lost = true
+	before := theNode(t, name).ResourceVersion
+	for _, a := range append(acts(), act{kind: response.KubernetesEvent, parameters: map[string]string{"reason": "X"}}) {
+		want(t, e.Do(ctx, a.job(responseID(), name)), response.StaleToken, "it is not sure that this supervisor still leads: the store knows a higher token")
+	}
+	if after := theNode(t, name).ResourceVersion; after != before || changes != 300 {
+		t.Errorf("changed under a stale token: version %s, before %s, %d changes", after, before, changes)
+	}
+	lost = false
+
+	// Who was stopped after the word asks again: what was true then need not be so now.
+	e.c.sure = time.Nanosecond
+	asked := 0
+	ctx = executor.WithFence(context.Background(), func() error {
+		if asked++; asked == 3 {
+			return errors.New("the store knows a higher token")
+		}
+		return nil
+	})
+	want(t, e.Do(ctx, acts()[0].job(responseID(), name)), response.StaleToken, "")
 }

@@ -132,6 +132,9 @@ func (d *draining) round(ctx context.Context) error {
 		}
 		return err
 	}
+	if d.pods.Left() == 0 {
+		return d.stands(ctx) // else it would be said of a node that another one has put back since
+	}
 	clear(d.waits)
 	var first error
 	for _, p := range d.pods.Evict {

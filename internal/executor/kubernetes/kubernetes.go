@@ -3,9 +3,11 @@
 // own, and repeats what did not come through until its time is over.
 //
 // A token that is lower than the one on the node is refused by what stands on the node, and every write is conditional on the
-// resourceVersion that was read. Two acts are not writes to the node, and the API server cannot refuse them for their token: an event,
-// which is harmless and has a name of its own for every step, so that there is one; and an eviction. Before each single eviction the token on the
-// node is looked at, and that the drain's mark stands: what is left is one request on its way, at most one pod.
+// resourceVersion that was read. Where the next leader has not been yet, the supervisors' own store says whether a higher token is known
+// (executor.Fenced): it is asked just before each request that changes something. What is left is the time from that answer to the API server's, for one
+// request: a write comes through in it only if nobody has written to the node since it was read; an eviction, of one pod, and an event, which is
+// harmless and has a name of its own for every step, so that there is one, the API server cannot refuse. Before each single eviction the token on the
+// node is looked at too, and that the drain's mark stands.
 package kubernetes
 
 import (

@@ -142,6 +142,7 @@ func TestWhatIsLeftToAPerson(t *testing.T) {
 // TestStoriesWithPeople: responses do and put back, are closed without that, and people take away and bring what they like, in whatever order. A naive
 // account of who wants what, kept beside, says each time what has to be there.
 func TestStoriesWithPeople(t *testing.T) {
+	t.Parallel()
 	reg := &registry{open: map[string]bool{}}
 	e := newExecutorOf(t, reg)
 	rapid.Check(t, func(rt *rapid.T) {

@@ -19,6 +19,7 @@ import (
 // TestUndoLeavesOthersAlone: whatever responses do and put back on a node, in whatever order, and whatever another one does there between,
 // who says by server-side apply what is his: when all responses are put back, the node is as if that other one had been alone.
 func TestUndoLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
 	e := newExecutor(t, Config{}, nil)
 	rapid.Check(t, func(rt *rapid.T) {
 		ours, theirs := aNode(t), aNode(t)

@@ -1,0 +1,74 @@
+package kubernetes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lofamo/lofamo/internal/executor"
+	"github.com/lofamo/lofamo/internal/failpoint"
+)
+
+// asChild is the environment variable that has this program be a leader's process with one attempt to make: its value is the directory with what the
+// child needs.
+const asChild = "LOFAMO_KUBERNETES_CHILD"
+
+// Files of a child.
+const (
+	jobFile   = "job"   // executor.Job, as JSON
+	fenceFile = "fence" // the highest token, as the store has it
+	endFile   = "end"   // executor.Result, as JSON, when it has ended
+)
+
+// childSure is, in a child, how old the word may be that it leads.
+const childSure = 20 * time.Millisecond
+
+// child makes the attempt, and returns the process's exit status.
+func child(dir string) int {
+	if err := attemptIn(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func attemptIn(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, jobFile))
+	if err != nil {
+		return err
+	}
+	var j executor.Job
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	e, err := New(Config{Kubeconfig: filepath.Join(dir, "kubeconfig")}, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	e.c.sure = childSure
+	e.pacing.failure, e.pacing.drain = 20*time.Millisecond, 200*time.Millisecond
+	if err := failpoint.ArmAtStart(dir, "kubernetes"); err != nil {
+		return err
+	}
+	ctx := executor.WithFence(context.Background(), func() error {
+		b, err := os.ReadFile(filepath.Join(dir, fenceFile))
+		if err != nil {
+			return err
+		}
+		if highest, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err != nil || highest > j.Token {
+			return fmt.Errorf("the store has token %q", b)
+		}
+		return nil
+	})
+	b, err = json.Marshal(e.Do(ctx, j))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, endFile), b, 0o600)
+}

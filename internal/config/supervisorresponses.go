@@ -2,6 +2,9 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 	"unicode"
 
@@ -51,6 +54,10 @@ type SupervisorResponses struct {
 	Keep Duration `json:"keep"`
 	// OptOutLabel is the label whose value "true" keeps all but notifications from a node. Default lofamo.io/no-response.
 	OptOutLabel string `json:"optOutLabel"`
+	// SupervisorNodes says on which node each supervisor runs, by the supervisor's id, so that no response takes more of them than their quorum can lose:
+	// a node of the topology, or "none": on a machine that is no node of it. "*" stands for all that are not named. One of which nothing is said is looked for
+	// by its report and grpc addresses among those of the nodes' services; one that is not found there may be on any node. All replicas alike. Default none.
+	SupervisorNodes map[string]string `json:"supervisorNodes,omitempty"`
 	// AuditLines and AuditBytes bound what is kept of the audit in the store: export it to keep all of it. 1000 to 10000000, default 100000;
 	// 1 MiB to 1 GiB, default 64 MiB.
 	AuditLines int64 `json:"auditLines"`
@@ -93,6 +100,17 @@ func (c ResponseExecutors) validate(p *problems) {
 	check("node", c.Node)
 }
 
+// NoNode is where a supervisor runs that is on none of the nodes.
+const NoNode = "none"
+
+// NodeOf is what SupervisorNodes says of a supervisor; empty: nothing.
+func (c SupervisorResponses) NodeOf(id string) string {
+	if at, ok := c.SupervisorNodes[id]; ok {
+		return at
+	}
+	return c.SupervisorNodes["*"]
+}
+
 // DefaultResponses returns the defaults, which are those of the engine.
 func DefaultResponses() SupervisorResponses {
 	d := response.Default()
@@ -128,6 +146,11 @@ func (c SupervisorResponses) validate(p *problems) {
 		}
 	} else {
 		p.wrap("responses", err)
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.SupervisorNodes)) {
+		if id == "" || c.SupervisorNodes[id] == "" {
+			p.bad("responses.supervisorNodes", fmt.Sprintf("%q: %q", id, c.SupervisorNodes[id]), `a supervisor's id or "*", and a node's id or "none"`)
+		}
 	}
 	c.Executors.validate(p)
 	if n := c.AuditLines; n < 1000 || n > 10_000_000 {

@@ -366,6 +366,7 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
+	cfg.Responses.SupervisorNodes = map[string]string{"*": config.NoNode} // the machine has them all: which it could take with it is nobody's question
 	c.divide(&cfg, s)
 	if o.Supervisor != nil {
 		o.Supervisor(&cfg)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/executor/alertmanager"
 	"github.com/lofamo/lofamo/internal/executor/kubernetes"
@@ -142,14 +143,38 @@ func (s *Supervisor) leadResponses(ctx context.Context, fence store.Fence) (end 
 	}
 }
 
-// whereReplicas says on which nodes the replicas run, by the addresses of the two, and which of them live.
+// whereReplicas says on which nodes the replicas run, and which of them live.
 func (s *Supervisor) whereReplicas() []response.SupervisorInfo {
 	top := s.names.Topology()
 	var out []response.SupervisorInfo
 	for _, r := range (&directory{s}).Supervisors(context.Background()) {
-		out = append(out, response.SupervisorInfo{ID: r.GetId(), Node: nodeAt(top, r.GetReportAddress()), Alive: r.GetState() == lofamov1.State_NORMAL})
+		info := response.SupervisorInfo{ID: r.GetId(), Alive: r.GetState() == lofamov1.State_NORMAL}
+		info.Node, info.Unknown = whereIs(top, s.cfg.Responses, r)
+		out = append(out, info)
 	}
 	return out
+}
+
+// whereIs is the node that a replica runs on, by the configuration, else by the addresses of the two; none if it is said to be on none. Of one that is
+// on no service address of a node nobody knows: it may be there on another of the node's addresses.
+func whereIs(top *topology.Topology, c config.SupervisorResponses, r *lofamov1.Supervisor) (_ fault.NodeID, unknown bool) {
+	switch said := c.NodeOf(r.GetId()); said {
+	case config.NoNode:
+		return "", false
+	case "":
+		for _, addr := range []string{r.GetReportAddress(), r.GetAddress()} {
+			if id := nodeAt(top, addr); id != "" {
+				return id, false
+			}
+		}
+		return "", true
+	default:
+		_, there := top.Node(fault.NodeID(said))
+		if !there {
+			return "", true
+		}
+		return fault.NodeID(said), false
+	}
 }
 
 // nodeAt is the node of which an address is; none if it is of none, or of several, as on a machine that has them all.
@@ -179,28 +204,6 @@ type awarenessOf struct{ *engine.Engine }
 // maxMembers bounds the members of a group fault whose evidence is looked at.
 const maxMembers = 64
 
-// A change may come by etcd's watch before the engine has the answer to its commit; the engine then tells what was before. It is asked again so often, and
-// so much later each time: else the response would wait for response.Config.LookAgain, 10 s.
-const (
-	behindTries = 20
-	behindPause = 2 * time.Millisecond
-)
-
-// Evidence implements responder.Awareness.
-func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence {
-	for try := 1; ; try++ {
-		out, behind := a.evidence(ctx, targets)
-		if !behind || try == behindTries {
-			return out
-		}
-		select {
-		case <-ctx.Done():
-			return out
-		case <-time.After(behindPause):
-		}
-	}
-}
-
 // normal says whether a component is, of which a fault is asked for.
 func normal(st awareness.NodeStatus, c fault.Component) bool {
 	if c == fault.ComponentNode {
@@ -209,15 +212,16 @@ func normal(st awareness.NodeStatus, c fault.Component) bool {
 	return slices.ContainsFunc(st.Components, func(s awareness.ComponentStatus) bool { return s.Component == c && s.State == fault.Normal })
 }
 
-// evidence asks once; behind: the engine does not know yet of a fault that is asked for, or no more.
-func (a awarenessOf) evidence(ctx context.Context, targets []response.Target) (_ map[response.Target]response.Evidence, behind bool) {
+// Evidence implements responder.Awareness. A change may come by etcd's watch before the engine has the answer to its commit. What it has then is of the
+// state before, and is left out: the engine of responses asks again a moment later.
+func (a awarenessOf) Evidence(ctx context.Context, targets []response.Target) map[response.Target]response.Evidence {
 	out := make(map[response.Target]response.Evidence, len(targets))
 	var m view.Map
 	for _, t := range targets {
 		if t.Group != "" && m.Len() == 0 {
 			var err error
 			if m, err = a.Map(ctx); err != nil {
-				return out, false
+				return out
 			}
 		}
 	}
@@ -241,7 +245,7 @@ func (a awarenessOf) evidence(ctx context.Context, targets []response.Target) (_
 	}
 	known := map[fault.NodeID]awareness.NodeStatus{}
 	if !a.detail(ctx, ids, known) {
-		return out, false
+		return out
 	}
 	ids = nil
 	for _, t := range targets {
@@ -252,7 +256,7 @@ func (a awarenessOf) evidence(ctx context.Context, targets []response.Target) (_
 		}
 	}
 	if !a.detail(ctx, ids, known) {
-		return out, false
+		return out
 	}
 	now := time.Now()
 	life := func(id fault.NodeID) time.Time { return known[id].Life }
@@ -260,10 +264,9 @@ func (a awarenessOf) evidence(ctx context.Context, targets []response.Target) (_
 		for _, id := range of[t] {
 			st, ok := known[id]
 			switch {
-			case !ok:
+			case !ok, t.Group == "" && normal(st, component(t)):
 			case t.Group == "":
 				out[t] = responder.Gather(st, component(t), life, now)
-				behind = behind || normal(st, component(t))
 			default:
 				if at := responder.Gather(st, component(t), life, now).At; at.After(out[t].At) {
 					out[t] = response.Evidence{At: at}
@@ -271,7 +274,7 @@ func (a awarenessOf) evidence(ctx context.Context, targets []response.Target) (_
 			}
 		}
 	}
-	return out, behind
+	return out
 }
 
 // component is what of a node a target is about: of the members of a group fault all of it.

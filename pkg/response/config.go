@@ -20,7 +20,8 @@ type Config struct {
 	MaxPerDomain, MaxPerPlane int
 	DomainLabels              []string
 
-	// At most Rate steps that are more than notifications begin within RateWindow, and NotifyRate that are not.
+	// At most Rate steps that are more than notifications begin within RateWindow, and NotifyRate that are not; Kubernetes conditions and
+	// events (Traits.Always) count for nothing here.
 	Rate, NotifyRate int
 	RateWindow       time.Duration
 
@@ -32,7 +33,7 @@ type Config struct {
 	StormDelay time.Duration // that a fault must have lasted before a step that is more than a notification
 	Cooldown   time.Duration // between two responses on one node that are more than notifications
 	// MaxEvidenceAge is how old the evidence of a fault may be at a step. LookAgain is how often the caller is asked for
-	// newer evidence while there is none; at first it is asked sooner.
+	// newer evidence while there is none; at first it is asked much sooner.
 	MaxEvidenceAge, LookAgain time.Duration
 	// Approvals that every response with a step that may end work wants, besides what its policy asks for: 0 to 2.
 	Approvals        int
@@ -41,10 +42,11 @@ type Config struct {
 	RetryMost        time.Duration
 	ResultTime       time.Duration // added to a step's time-out before its outcome counts as unknown
 	RecurrenceWindow time.Duration // see Subject.Recurrence
-	// MaxActive bounds the responses that are under way or wait, and apart from these the open ones of policies that only
-	// observe. A fault that finds no room waits for it.
+	// MaxActive bounds the responses that are under way or wait; apart from these those of notifications alone, and apart from both
+	// the open ones of policies that only observe. A fault that finds no room waits for it.
 	MaxActive int
-	// Keep is how long the record of a closed response is kept, at least as long as the longest of the windows.
+	// Keep is how long the record of a closed response is kept, at least as long as the longest of the windows; that of a policy with a longer
+	// cool-down is kept for that.
 	Keep time.Duration
 	// OptOutLabel is the key whose value "true" keeps everything but notifications from a node.
 	OptOutLabel string

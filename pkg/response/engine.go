@@ -26,38 +26,41 @@ type Engine struct {
 
 	policies []*Policy // by name
 	byName   map[string]*Policy
+	unread   map[string]bool                                  // names of policies that are in force, and cannot be read here
 	index    [fault.NumComponents][fault.Failed + 1][]*Policy // by component and state; component 0 for group faults
 
 	leads   bool
 	broken  bool // the records could not be taken
 	token   uint64
 	led     time.Time
+	salt    string
 	serial  uint64 // of the newest response of this term
 	breaker Breaker
 
-	open      map[string]*Response         // by id
-	of        map[Target][]*Response       // the same, by what they are for
-	order     map[string]uint64            // by id: who was proposed first comes first
-	ordinal   uint64                       // of the newest in order
-	active    map[string]bool              // ids of those that are under way or wait; the others have come to rest
-	waiters   map[string]bool              // ids of the active ones that nothing is under way of
-	observing int                          // how many open ones are of policies that only observe
-	held      map[fault.NodeID]bool        // nodes under response
-	byValue   [][]int                      // how many of them have the value, by domain key and value
-	byPlane   [3]map[int]int               // how many of them lie in the plane, by axis and place
-	ended     map[string]time.Time         // when responses were closed, by id
-	rest      map[restKey]time.Time        // when the last response on the node was closed, by policy, and of all ("")
-	starts    [2]window                    // of steps: of more than notifications, of notifications
-	look      map[Target]look              // when evidence was last asked for
-	backlog   map[Target]bool              // faults whose responses were not proposed, for want of room or because of the breaker
-	said      map[saidKey]Reason           // refusals before a response: each reason once
-	turned    turns                        // nodes that went bad lately
-	quorum    []SupervisorInfo             // the supervisors
-	marked    map[fault.NodeID]bool        // in maintenance
-	epochs    map[fault.NodeID]fault.Epoch // of the nodes' hosts
-	timers    timers                       // what is to be looked at when
-	pending   map[due]time.Time            // the earliest timer of each
-	pruned    time.Time                    // when ended was last looked through
+	open     map[string]*Response         // by id
+	of       map[Target][]*Response       // the same, by what they are for
+	order    map[string]uint64            // by id: who was proposed first comes first
+	ordinal  uint64                       // of the newest in order
+	active   map[string]bool              // ids of those that are under way or wait; the others have come to rest
+	waiters  map[string]bool              // ids of the active ones that nothing is under way of
+	counts   [numPools]int                // what of each pool counts against Config.MaxActive
+	halted   map[string]int               // by id: the attempt that was asked to end because a gate has closed
+	held     map[fault.NodeID]bool        // nodes under response
+	byValue  [][]int                      // how many of them have the value, by domain key and value
+	byPlane  [3]map[int]int               // how many of them lie in the plane, by axis and place
+	ended    map[string]time.Time         // until when the records of closed responses are kept, by id
+	rest     map[restKey]time.Time        // when the last response on the node was closed, by policy, and of all ("")
+	starts   [2]window                    // of steps: of more than notifications, of notifications
+	look     map[Target]look              // when evidence was last asked for
+	backlogs [numPools]backlog            // faults whose responses were not proposed, for want of room or because of the breaker
+	said     map[saidKey]Reason           // refusals before a response: each reason once
+	turned   turns                        // nodes that went bad lately
+	quorum   []SupervisorInfo             // the supervisors
+	marked   map[fault.NodeID]bool        // in maintenance
+	epochs   map[fault.NodeID]fault.Epoch // of the nodes' hosts
+	timers   timers                       // what is to be looked at when
+	pending  map[due]time.Time            // the earliest timer of each
+	pruned   time.Time                    // when ended was last looked through
 
 	// Of the present step.
 	dirty   map[Target]bool // faults to be looked at
@@ -97,11 +100,14 @@ func New(cfg Config) (*Engine, error) {
 
 // forget drops all that only a leader has.
 func (e *Engine) forget() {
-	e.leads, e.broken, e.token, e.serial, e.ordinal, e.observing = false, false, 0, 0, 0, 0
+	e.leads, e.broken, e.token, e.salt, e.serial, e.ordinal = false, false, 0, "", 0, 0
 	e.breaker = Breaker{}
 	e.open, e.of, e.order = map[string]*Response{}, map[Target][]*Response{}, map[string]uint64{}
 	e.ended, e.rest, e.look = map[string]time.Time{}, map[restKey]time.Time{}, map[Target]look{}
-	e.backlog, e.said = map[Target]bool{}, map[saidKey]Reason{}
+	e.counts, e.halted, e.said = [numPools]int{}, map[string]int{}, map[saidKey]Reason{}
+	for k := range e.backlogs {
+		e.backlogs[k] = backlog{waits: map[Target]bool{}}
+	}
 	e.active, e.waiters = map[string]bool{}, map[string]bool{}
 	e.starts = [2]window{}
 	e.timers, e.pending = nil, map[due]time.Time{}
@@ -138,7 +144,7 @@ func (e *Engine) take(ev Event) {
 	case Booted:
 		e.booted(ev)
 	case PoliciesChanged:
-		e.policiesChanged(ev.Policies)
+		e.policiesChanged(ev)
 	case TopologyChanged:
 		e.cluster = newCluster(ev, e.cfg)
 		e.recount()
@@ -151,7 +157,7 @@ func (e *Engine) take(ev Event) {
 		for _, id := range ev.Nodes {
 			e.marked[id] = true
 		}
-		e.freed()
+		e.stir()
 	case Led:
 		e.becomeLeader(ev)
 	case Lost:
@@ -166,7 +172,7 @@ func (e *Engine) take(ev Event) {
 
 // settle looks at what was touched until nothing moves any more. Faults come before responses: what they rest on.
 func (e *Engine) settle() {
-	for len(e.dirty) > 0 || len(e.touched) > 0 {
+	for len(e.dirty) > 0 || len(e.touched) > 0 || e.room() {
 		for _, t := range sortedTargets(e.dirty) {
 			delete(e.dirty, t)
 			e.lookAt(t)
@@ -231,8 +237,11 @@ func (e *Engine) sort(r *Response) {
 			e.waiters[r.ID] = true
 		}
 	}
-	if was && !e.active[r.ID] {
-		e.room()
+	switch now := e.active[r.ID]; {
+	case now && !was:
+		e.counts[r.pool()]++
+	case was && !now:
+		e.counts[r.pool()]--
 	}
 }
 
@@ -344,16 +353,12 @@ func (e *Engine) freed() {
 	}
 }
 
-// room looks again at as many faults of the backlog as there is room for.
-func (e *Engine) room() {
-	n := e.cfg.MaxActive - min(len(e.active), e.observing)
-	if n <= 0 || len(e.backlog) == 0 || e.breaker.Open {
-		return
+// stir touches all that is under way or waits: what has changed may close gates, and open them.
+func (e *Engine) stir() {
+	for id := range e.active {
+		e.touched[id] = true
 	}
-	all := sortedTargets(e.backlog)
-	for _, t := range all[:min(n, len(all))] {
-		e.dirty[t] = true
-	}
+	e.freed()
 }
 
 // pruneEvery is how often closed responses are looked through.
@@ -366,13 +371,13 @@ func (e *Engine) prune() {
 	}
 	e.pruned = e.now
 	for _, id := range slices.Sorted(maps.Keys(e.ended)) {
-		if e.now.Sub(e.ended[id]) > e.cfg.Keep {
+		if e.now.After(e.ended[id]) {
 			delete(e.ended, id)
 			e.out.Forget = append(e.out.Forget, (&Response{ID: id}).Key())
 		}
 	}
 	maps.DeleteFunc(e.rest, func(k restKey, at time.Time) bool {
-		longest := e.cfg.Cooldown
+		longest := e.cfg.Keep // no shorter than any cool-down of ours; that of a policy may be
 		if p := e.byName[k.policy]; p != nil {
 			longest = max(longest, p.Guards.Cooldown)
 		}
@@ -380,8 +385,16 @@ func (e *Engine) prune() {
 	})
 }
 
-// newID names a response: no two leaders have the same token.
+// newID names a response. No two leaders have the same token; of two stores, and where one leads twice under one token, the salt is another.
 func (e *Engine) newID() string {
-	e.serial++
-	return fmt.Sprintf("r%d-%d", e.token, e.serial)
+	for {
+		e.serial++
+		id := fmt.Sprintf("r%d-%d", e.token, e.serial)
+		if e.salt != "" {
+			id += "-" + e.salt
+		}
+		if _, was := e.ended[id]; !was && e.open[id] == nil {
+			return id
+		}
+	}
 }

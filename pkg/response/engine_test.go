@@ -36,13 +36,14 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 func TestRefusesRecords(t *testing.T) {
 	pols := testPolicies(t)
 	for name, rec := range map[string]response.Record{
-		"token":   &response.Breaker{Token: 1},
-		"id":      &response.Response{},
-		"state":   &response.Response{ID: "r"},
-		"mode":    &response.Response{ID: "r", State: response.Done},
-		"step":    &response.Response{ID: "r", State: response.Done, Mode: response.Enforce},
-		"kind":    &response.Response{ID: "r", State: response.Done, Mode: response.Enforce, Steps: []response.StepRecord{{State: response.Acted}}},
-		"nothing": nil,
+		"token":           &response.Breaker{Token: 2},
+		"id":              &response.Response{},
+		"state":           &response.Response{ID: "r"},
+		"mode":            &response.Response{ID: "r", State: response.Done},
+		"step":            &response.Response{ID: "r", State: response.Done, Mode: response.Enforce},
+		"kind":            &response.Response{ID: "r", State: response.Done, Mode: response.Enforce, Steps: []response.StepRecord{{State: response.Acted}}},
+		"1 of 1, running": &response.Response{ID: "r", State: response.Running, Mode: response.Enforce, Step: 1, Steps: []response.StepRecord{{Step: response.Step{Kind: response.KubernetesCordon}, State: response.Acted}}},
+		"nothing":         nil,
 	} {
 		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, pols["drain"])
 		e, err := response.New(l.cfg)

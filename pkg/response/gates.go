@@ -52,12 +52,24 @@ func (e *Engine) gateStart(*Response, *StepRecord) block {
 	return block{}
 }
 
-// gateMatch: the policy is still in force, and still for the fault.
-func (e *Engine) gateMatch(r *Response, _ *StepRecord) block {
-	p := e.policyOf(r)
-	if p == nil {
+// gatePolicy: the policy is still in force. Of one that cannot be read here nobody knows that it is not.
+func (e *Engine) gatePolicy(r *Response) block {
+	switch {
+	case e.policyOf(r) != nil:
+		return block{}
+	case e.unread[r.Policy]:
+		return block{reason: ReasonMatchError, detail: "this leader cannot read the policy"}
+	default:
 		return block{reason: ReasonPolicyChanged}
 	}
+}
+
+// gateMatch: the policy is still in force, and still for the fault.
+func (e *Engine) gateMatch(r *Response, _ *StepRecord) block {
+	if b := e.gatePolicy(r); b.reason != 0 {
+		return b
+	}
+	p := e.policyOf(r)
 	s, ok := e.subject(r.Target)
 	if !ok {
 		return block{reason: ReasonUnmatched}
@@ -177,17 +189,22 @@ func (e *Engine) gateAge(r *Response, _ *StepRecord) block {
 	}
 	l := e.look[r.Target]
 	if !l.at.Add(l.wait).After(e.now) {
-		l = look{at: e.now, wait: min(max(2*l.wait, e.cfg.LookAgain/lookSoon), e.cfg.LookAgain)}
+		l = look{at: e.now, wait: min(max(2*l.wait, lookFirst), e.cfg.LookAgain)}
 		e.look[r.Target] = l
 		e.out.Look = append(e.out.Look, r.Target)
 	}
-	// Until the answer comes, or is overdue, nothing is decided.
-	quiet := !l.answered && r.Reason != ReasonEvidenceAge
+	// Until the answer comes, or is overdue, nothing is decided; nor while what decides may be only a moment behind.
+	quiet := (!l.answered || l.wait < min(lookQuiet, e.cfg.LookAgain)) && r.Reason != ReasonEvidenceAge
 	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(l.wait), quiet: quiet}
 }
 
-// lookSoon is by how much sooner evidence is asked for again for the first time: what decides may be a moment ahead of the committed map, or behind it.
-const lookSoon = 64
+// What has the evidence may be a moment ahead of the committed map, or behind it: a change comes by the store's watch, and the answer to its commit on
+// another way. So evidence is asked for again after lookFirst, at the most, and then ever more rarely. Before the pause has grown to lookQuiet nothing is
+// said, nor committed.
+const (
+	lookFirst = 2 * time.Millisecond
+	lookQuiet = 128 * time.Millisecond
+)
 
 // gateWitnesses: nothing ends work on one witness's word, nor on that of one failure domain. What a node itself has
 // measured of itself it has to know best; that somebody does not answer wants two to say so, of which the supervisors'
@@ -250,16 +267,28 @@ func (e *Engine) gateQuorum(r *Response, s *StepRecord) block {
 	if len(e.quorum) == 0 {
 		return block{reason: ReasonQuorum, detail: "it is not known where the supervisors are"}
 	}
-	lost, here := 0, false
+	lost, here, unknown := 0, false, 0
 	for _, sup := range e.quorum {
 		on := sup.Node != "" && sup.Node == r.Target.Node
 		here = here || on
-		if on || !sup.Alive || sup.Node != "" && (e.held[sup.Node] || e.dead(sup.Node)) {
+		switch {
+		case on || !sup.Alive || sup.Node != "" && (e.held[sup.Node] || e.dead(sup.Node)):
 			lost++
+		case sup.Unknown:
+			unknown++
 		}
 	}
-	if may := canLose(len(e.quorum)); here && lost > may {
+	may := canLose(len(e.quorum))
+	if here && lost > may {
 		return block{reason: ReasonQuorum, detail: fmt.Sprintf("%d of %d supervisors would be lost, want at most %d", lost, len(e.quorum), may)}
+	}
+	// This node, and each that is under response, may be where one of those is of which nobody knows.
+	nodes := len(e.held)
+	if !e.held[r.Target.Node] {
+		nodes++
+	}
+	if could := min(unknown, nodes); could > 0 && lost+could > may {
+		return block{reason: ReasonQuorum, detail: fmt.Sprintf("%d of %d supervisors could be lost, want at most %d: of %d it is not known on which nodes they run", lost+could, len(e.quorum), may, unknown)}
 	}
 	return block{}
 }
@@ -332,9 +361,17 @@ func (e *Engine) window(k Kind) *window {
 	return &e.starts[0]
 }
 
+// began counts a step by its First.
+func (e *Engine) began(s *StepRecord) {
+	if !s.Kind.Traits().Always {
+		w := e.window(s.Kind)
+		*w = append(*w, s.First)
+	}
+}
+
 // gateRate: so many steps may begin within a time. Repetitions of one that has begun are bounded by its retries.
 func (e *Engine) gateRate(_ *Response, s *StepRecord) block {
-	if !s.First.IsZero() {
+	if !s.First.IsZero() || s.Kind.Traits().Always {
 		return block{}
 	}
 	limit := e.cfg.Rate

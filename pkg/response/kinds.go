@@ -65,12 +65,14 @@ type Traits struct {
 	BootSettles bool
 	// Groups: it may be for a group fault as well, which has no one node.
 	Groups bool
+	// Always: no rate of the engine holds it back; its executor has one of its own, and does the rest later.
+	Always bool
 }
 
 // traits of every kind. A webhook's remediator and a command may do anything, so they are taken for the gravest.
 var traits = map[Kind]Traits{
-	KubernetesCondition: {Class: Notify, Undoable: true, Repeatable: true},
-	KubernetesEvent:     {Class: Notify, Repeatable: true},
+	KubernetesCondition: {Class: Notify, Undoable: true, Repeatable: true, Always: true},
+	KubernetesEvent:     {Class: Notify, Repeatable: true, Always: true},
 	KubernetesLabel:     {Class: Notify, Undoable: true, Repeatable: true},
 	KubernetesCordon:    {Class: Reduce, Undoable: true, Repeatable: true},
 	KubernetesTaint:     {Class: Reduce, Undoable: true, Repeatable: true},

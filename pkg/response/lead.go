@@ -12,7 +12,7 @@ import (
 // may even be under way still, under the token of the leader before.
 func (e *Engine) becomeLeader(ev Led) {
 	e.forget()
-	e.leads, e.token, e.led = true, ev.Token, e.now
+	e.leads, e.token, e.salt, e.led = true, ev.Token, ev.Salt, e.now
 	l, err := sortRecords(ev.Records)
 	if err == nil {
 		err = l.checkToken(ev.Token)
@@ -42,8 +42,8 @@ func (l loaded) checkToken(token uint64) error {
 	for _, r := range l.responses {
 		newest = max(newest, r.Token)
 	}
-	if newest >= token {
-		return fmt.Errorf("a record has the token %d: want one that is greater than all of them", newest)
+	if newest > token {
+		return fmt.Errorf("a record has the token %d: want one that is no lower than any of them", newest)
 	}
 	return nil
 }
@@ -72,8 +72,7 @@ func (e *Engine) restoreWorld(ev Led) {
 func (e *Engine) restore(r *Response) {
 	for i := range r.Steps {
 		if s := &r.Steps[i]; !s.First.IsZero() && e.now.Sub(s.First) < e.cfg.RateWindow {
-			w := e.window(s.Kind)
-			*w = append(*w, s.First)
+			e.began(s)
 		}
 	}
 	if !r.Closed.IsZero() {
@@ -139,7 +138,7 @@ func (e *Engine) judge() {
 	}
 	e.saveBreaker()
 	e.say(Decision{Act: Opens, Detail: e.breaker.Detail})
-	e.freed()
+	e.stir()
 }
 
 func (e *Engine) saveBreaker() {
@@ -294,6 +293,5 @@ func (e *Engine) closeBreaker(ev Asked) error {
 	e.saveBreaker()
 	e.say(Decision{Act: ClosesBreaker, Subject: ev.Subject, Detail: ev.Reason})
 	e.freed()
-	e.room()
 	return nil
 }

@@ -18,6 +18,7 @@ func (e *Engine) propose(p *Policy, t Target, s *Subject) {
 	for _, step := range p.Steps {
 		r.Steps = append(r.Steps, StepRecord{Step: step, State: Pending})
 	}
+	r.Guards.Approvals = e.approvals(r) // so that who reads the record sees how many it wants
 	e.enter(r)
 	e.save(r)
 	e.sayOf(r, Proposes, 0, fmt.Sprintf("%s %s", r.FaultState, r.FaultCause))
@@ -29,7 +30,7 @@ func (e *Engine) enter(r *Response) {
 	e.ordinal++
 	e.open[r.ID], e.order[r.ID] = r, e.ordinal
 	if r.Mode == ObserveOnly {
-		e.observing++
+		e.counts[observing]++
 	}
 	e.of[r.Target] = append(e.of[r.Target], r)
 }
@@ -47,6 +48,7 @@ func (e *Engine) once(r *Response) bool {
 	case r.Mode == ObserveOnly:
 		return e.observe(r)
 	case r.State == Running:
+		e.halt(r)
 		return e.overdue(r)
 	case !r.Cancelled && e.unsettled(r):
 		return e.settleByEpoch(r)
@@ -81,6 +83,28 @@ func (e *Engine) stop(r *Response) {
 	e.out.Stops = append(e.out.Stops, Attempt{r.ID, r.Step, r.Steps[r.Step].Attempt})
 }
 
+// halt asks what is under way to end, once, where a gate has closed meanwhile that somebody has closed: its policy was changed or withdrawn, the breaker
+// has opened, the node is in maintenance, opted out or gone. That is no failure of the step.
+func (e *Engine) halt(r *Response) {
+	s := &r.Steps[r.Step]
+	if r.Undoing || r.Cancelled || e.halted[r.ID] == s.Attempt {
+		return
+	}
+	b := e.gatePolicy(r)
+	if b.reason == 0 {
+		b = e.gateBreaker(r, s)
+	}
+	if b.reason == 0 {
+		b = e.gateNode(r, s)
+	}
+	if b.reason == 0 || b.reason == ReasonMatchError {
+		return
+	}
+	e.halted[r.ID] = s.Attempt
+	e.stop(r)
+	e.sayOf(r, Refuses, b.reason, "what is under way is asked to end")
+}
+
 // observe goes through the gates of all steps, and says what would have been done.
 func (e *Engine) observe(r *Response) bool {
 	switch {
@@ -89,7 +113,7 @@ func (e *Engine) observe(r *Response) bool {
 		e.becomeClosed(r)
 		return false
 	case r.rests():
-		if e.policyOf(r) == nil {
+		if e.gatePolicy(r).reason == ReasonPolicyChanged {
 			e.becomeExpired(r, ReasonPolicyChanged, "")
 			e.becomeClosed(r)
 		}
@@ -177,6 +201,9 @@ func (e *Engine) becomeWaiting(r *Response, b block) {
 		return
 	}
 	r.State, r.Reason, r.Detail = Waiting, b.reason, b.detail
+	if b.reason != ReasonApproval && b.reason != ReasonGrace {
+		r.Asked = time.Time{} // nobody can approve what waits for something else: they are asked anew, for the whole time
+	}
 	e.save(r)
 	e.sayOf(r, Refuses, b.reason, b.detail)
 }
@@ -186,8 +213,7 @@ func (e *Engine) becomeRunning(r *Response) {
 	s := &r.Steps[r.Step]
 	if s.First.IsZero() {
 		s.First = e.now
-		w := e.window(s.Kind)
-		*w = append(*w, e.now)
+		e.began(s)
 	}
 	s.Again = s.Changed
 	s.State, s.Changed, s.Epoch = Acting, true, e.epochs[r.Target.Node]
@@ -248,6 +274,8 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 	s := &r.Steps[r.Step]
 	s.Ended, s.Detail = e.now, detail
 	r.State, r.Reason, r.Detail = Waiting, 0, ""
+	halted := e.halted[r.ID] == s.Attempt
+	delete(e.halted, r.ID)
 	switch {
 	case s.State == Undoing:
 		e.undoEnded(r, o, detail)
@@ -259,6 +287,10 @@ func (e *Engine) attemptEnded(r *Response, o Outcome, detail string) {
 			s.State, s.Changed = Pending, false
 		}
 		e.sayOf(r, Fails, 0, detail)
+		if halted {
+			e.save(r)
+			return
+		}
 		e.failed(r, o)
 	}
 }
@@ -340,8 +372,7 @@ func (e *Engine) becomeClosed(r *Response) {
 	delete(e.open, r.ID)
 	delete(e.order, r.ID)
 	if r.Mode == ObserveOnly {
-		e.observing--
-		e.room()
+		e.counts[observing]--
 	}
 	e.of[r.Target] = slices.DeleteFunc(slices.Clone(e.of[r.Target]), func(o *Response) bool { return o == r })
 	if len(e.of[r.Target]) == 0 {
@@ -357,7 +388,7 @@ func (e *Engine) becomeClosed(r *Response) {
 
 // bury notes what a closed response means for those to come.
 func (e *Engine) bury(r *Response) {
-	e.ended[r.ID] = r.Closed
+	e.ended[r.ID] = r.Closed.Add(max(e.cfg.Keep, r.Guards.Cooldown))
 	if !r.begun() || r.Target.Node == "" {
 		return
 	}

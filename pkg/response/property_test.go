@@ -147,8 +147,11 @@ func interfere(t *rapid.T, l *lab, w *target) {
 		if slices.ContainsFunc(w.flying, func(f response.Effect) bool { return f.Response == r.ID && f.Step == r.Step }) {
 			return // it may happen yet: they wait
 		}
-		if w.applied[key] {
+		if w.applied[key] || r.Reason == response.ReasonUndoFailed {
 			v = response.SettleHappened
+		}
+		if r.Reason == response.ReasonUndoFailed {
+			delete(w.applied, key) // they put it back by hand first
 		}
 	}
 	l.ask(rapid.SampledFrom([]string{"alice", "bob"}).Draw(t, "subject"), v, r.ID)

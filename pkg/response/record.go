@@ -302,6 +302,8 @@ func (r *Response) check() error {
 		return bad("mode", r.Mode, "observe-only or enforce")
 	case len(r.Steps) == 0 || r.Step < 0 || r.Step > len(r.Steps):
 		return bad("step", fmt.Sprintf("%d of %d", r.Step, len(r.Steps)), "one of its steps, of which there is at least one")
+	case (r.State == Running || r.State == Failed) && r.Step == len(r.Steps):
+		return bad("step", fmt.Sprintf("%d of %d, %s", r.Step, len(r.Steps), r.State), "the step that is under way, or has failed")
 	}
 	for _, s := range r.Steps {
 		if s.State < Pending || s.State > PutBack {

@@ -29,7 +29,8 @@ import (
 //	leader                            another replica leads
 //	mark [NODE...]                    the nodes in maintenance
 //	label NODE KEY=VALUE
-//	supervisors NODE...               where they run; a '-' before: it is dead
+//	unread NAME...                    policies in force that this leader cannot read; the others are gone on with
+//	supervisors NODE...               where they run; a '-' before: it is dead; '?': nobody knows where
 //	boot NODE EPOCH
 //	show                              the open responses
 func TestScenarios(t *testing.T) {
@@ -111,9 +112,21 @@ func (p *player) command(cmd string, args []string) error {
 		l.sups = nil
 		for i, node := range args {
 			id, dead := strings.CutPrefix(node, "-")
-			l.sups = append(l.sups, response.SupervisorInfo{ID: fmt.Sprintf("s%d", i+1), Node: fault.NodeID(id), Alive: !dead})
+			s := response.SupervisorInfo{ID: fmt.Sprintf("s%d", i+1), Node: fault.NodeID(id), Alive: !dead}
+			if id == "?" {
+				s.Node, s.Unknown = "", true
+			}
+			l.sups = append(l.sups, s)
 		}
 		l.step(response.SupervisorsChanged{Supervisors: l.sups})
+	case "unread":
+		ev := response.PoliciesChanged{Unread: args}
+		for _, pol := range l.pols {
+			if !slices.Contains(args, pol.Name) {
+				ev.Policies = append(ev.Policies, pol)
+			}
+		}
+		l.step(ev)
 	case "boot":
 		n, err := strconv.Atoi(args[1])
 		if err != nil {

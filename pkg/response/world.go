@@ -197,8 +197,12 @@ func (s *Subject) began() time.Time {
 }
 
 // policiesChanged takes a set of policies in.
-func (e *Engine) policiesChanged(set []*Policy) {
-	e.policies = slices.Clone(set)
+func (e *Engine) policiesChanged(ev PoliciesChanged) {
+	e.policies = slices.Clone(ev.Policies)
+	e.unread = map[string]bool{}
+	for _, name := range ev.Unread {
+		e.unread[name] = true
+	}
 	slices.SortFunc(e.policies, func(a, b *Policy) int {
 		if a.Name < b.Name {
 			return -1
@@ -241,7 +245,16 @@ func (e *Engine) lookAt(t Target) {
 	for _, r := range e.of[t] {
 		e.touched[r.ID] = true
 	}
-	delete(e.backlog, t)
+	var wants [numPools]bool
+	defer func() {
+		for k, wants := range wants {
+			if wants {
+				e.backlogs[k].add(t)
+			} else {
+				e.backlogs[k].drop(t)
+			}
+		}
+	}()
 	s, ok := e.subject(t)
 	if !ok {
 		delete(e.look, t)
@@ -269,8 +282,8 @@ func (e *Engine) lookAt(t Target) {
 		switch {
 		case err != nil:
 			e.refuse(p, t, ReasonMatchError, err.Error())
-		case match:
-			e.candidate(p, t, &s)
+		case match && !e.candidate(p, t, &s):
+			wants[p.pool()] = true
 		}
 	}
 	if next >= 0 {
@@ -292,29 +305,24 @@ func (e *Engine) refuse(p *Policy, t Target, reason Reason, detail string) {
 	e.say(Decision{Act: Refuses, Policy: p.Name, Target: t, Reason: reason, Detail: detail})
 }
 
-// candidate proposes a response to a fault that a policy is for, if there is room.
-func (e *Engine) candidate(p *Policy, t Target, s *Subject) {
+// candidate proposes a response to a fault that a policy is for; false: there is no room for it, or the breaker is open.
+func (e *Engine) candidate(p *Policy, t Target, s *Subject) bool {
 	switch {
 	case e.inGrace():
 		e.refuse(p, t, ReasonGrace, "")
 		e.wakeAt(t, e.graceEnds())
-		return
+		return true
 	case e.breaker.Open && p.Steps[0].Kind.Traits().Class > Notify:
-		e.backlog[t] = true
 		e.refuse(p, t, ReasonBreaker, e.breaker.Detail)
-		return
+		return false
 	}
-	n, what := len(e.active), "are under way or wait"
-	if p.Mode == ObserveOnly {
-		n, what = e.observing, "only observe"
-	}
-	if n >= e.cfg.MaxActive {
-		e.backlog[t] = true
-		e.refuse(p, t, ReasonTooMany, fmt.Sprintf("%d responses %s", n, what))
-		return
+	if k := p.pool(); e.counts[k] >= e.cfg.MaxActive {
+		e.refuse(p, t, ReasonTooMany, fmt.Sprintf("%d responses %s", e.counts[k], poolNames[k]))
+		return false
 	}
 	delete(e.said, saidKey{p.Name, t})
 	e.propose(p, t, s)
+	return true
 }
 
 // openFor returns the open response of a policy to a fault.

@@ -65,8 +65,11 @@ func (n toldNode) of(c fault.Component) (response.Fault, bool) {
 	return response.Fault{}, false
 }
 
-// changes are the events of a version of the map. One that is older than what was told says nothing. e knows what the faults rest on.
+// changes are the events of a version of the map. One that is older than what was told says nothing, not even who there is. e knows what the faults rest on.
 func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
+	if in.m.Revision < f.newest.Revision {
+		return nil
+	}
 	var out []response.Event
 	if t := in.m.Topology(); t != f.topo {
 		f.topo, in.all = t, true
@@ -84,11 +87,8 @@ func (f *feed) changes(in mapped, e *response.Engine) []response.Event {
 			}
 		}
 	}
-	if in.m.Revision >= f.newest.Revision {
-		f.newest = in.m
-		out = append(out, f.groupChanges(in.m.Groups)...)
-	}
-	return out
+	f.newest = in.m
+	return append(out, f.groupChanges(in.m.Groups)...)
 }
 
 // dropGone ends the faults of nodes that have no place any more.

@@ -132,6 +132,25 @@ func TestFeedReset(t *testing.T) {
 }
 
 // Versions that nobody has taken are merged, and none of what they changed is forgotten.
+// What waits in the queue when a term begins may be older than what the term begins with: it says nothing, not even who there is.
+func TestFeedOlderTopology(t *testing.T) {
+	e, err := response.New(response.Default())
+	must(t, err)
+	before := view.NewBuilder(view.NewNames(grid.Dims{X: 1, Y: 1, Z: 1}, map[grid.Coord]fault.NodeID{{}: "a"}), day).Map(1)
+	f, m := newFeed(), newMaps()
+	m.revision = 5
+	f.changes(mapped{m: before, all: true}, e)
+	f.reset(m.set("b", 1, fault.Normal, fault.Normal), nil)
+	for _, in := range []mapped{{m: before, all: true}, {m: before, changed: []fault.NodeID{"a"}}} {
+		if got := said(f.changes(in, e)); got != "" {
+			t.Errorf("an older map says %q", got)
+		}
+	}
+	if got := said(f.changes(mapped{m: m.set("b", 1, fault.Failed, fault.Failed), changed: []fault.NodeID{"b"}}, e)); !strings.HasPrefix(got, "b/node FAILED") {
+		t.Errorf("b fails: %q", got)
+	}
+}
+
 func TestQueueMergesMaps(t *testing.T) {
 	q, m := queue{signal: make(chan struct{}, 1)}, newMaps()
 	for i := range maxMaps + 2 {

@@ -221,7 +221,7 @@ func (l *lab) start(point failpoint.Point, n int) *replica {
 		},
 	})
 	must(l.t, err)
-	r.hook = r.pass
+	r.hook, r.again = r.pass, 20*time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	l.mu.Lock()
@@ -317,7 +317,7 @@ func (l *lab) end(r *replica) {
 	done := make(chan struct{})
 	go func() {
 		r.wg.Wait()
-		r.runner.wg.Wait()
+		r.runner.wait(supervisortest.Wait)
 		close(done)
 	}()
 	select {

@@ -82,10 +82,12 @@ type Responder struct {
 	wake    time.Time
 	told    []response.SupervisorInfo
 
+	again   time.Duration // but in tests the constant leadAgain
 	stopped chan struct{} // closed when Run has returned
 
 	mu      sync.Mutex
 	changed chan struct{} // see Changed
+	trouble string        // what was complained of last, while that lasts
 
 	hook func(failpoint.Point) // of tests; may be nil
 }
@@ -104,7 +106,7 @@ type term struct {
 type beginning struct {
 	committed store.Responses
 	at        view.Map
-	policies  []*response.Policy
+	policies  response.PoliciesChanged
 	marks     []fault.NodeID
 }
 
@@ -114,7 +116,7 @@ func New(cfg Config) (*Responder, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Responder{cfg: cfg, engine: e, feed: newFeed(), stopped: make(chan struct{}), changed: make(chan struct{})}
+	r := &Responder{cfg: cfg, engine: e, feed: newFeed(), again: leadAgain, stopped: make(chan struct{}), changed: make(chan struct{})}
 	r.queue.signal = make(chan struct{}, 1)
 	r.runner = newRunner(r)
 	return r, nil
@@ -134,7 +136,8 @@ const supervisorsEvery = time.Second
 // followAgain is the pause before something is followed anew.
 const followAgain = 200 * time.Millisecond
 
-// Run works until the context ends.
+// Run works until the context ends. Then it waits for the attempts under way, but not for longer than stopTime: who takes no notice of its context goes
+// on until the process ends.
 func (r *Responder) Run(ctx context.Context) {
 	defer close(r.stopped)
 	var wg sync.WaitGroup
@@ -143,7 +146,7 @@ func (r *Responder) Run(ctx context.Context) {
 	defer cancel()
 	r.follow(ctx, &wg, "policies", func() error {
 		return r.cfg.Store.WatchPolicies(ctx, func(stored []store.StoredPolicy, _ uint64) {
-			r.queue.put(input{event: response.PoliciesChanged{Policies: r.compile(stored)}})
+			r.queue.put(input{event: r.compile(stored)})
 		})
 	})
 	r.follow(ctx, &wg, "maintenance marks", func() error {
@@ -160,6 +163,9 @@ func (r *Responder) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			r.lose(nil)
+			if !r.runner.wait(stopTime) {
+				r.cfg.Logger.Warn("an executor goes on, though it was asked to end", "waited", stopTime)
+			}
 			return
 		case <-r.queue.signal:
 		case <-timer.C:
@@ -205,20 +211,20 @@ func (r *Responder) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// compile reads policies. One that cannot be read, since another version has written it, is left out.
-func (r *Responder) compile(stored []store.StoredPolicy) []*response.Policy {
-	var out []*response.Policy
-	bad := 0
+// compile reads policies. Of one that cannot be read, since another version has written it or it is damaged, the engine is told the name: it is no
+// policy that was withdrawn.
+func (r *Responder) compile(stored []store.StoredPolicy) response.PoliciesChanged {
+	var out response.PoliciesChanged
 	for _, p := range stored {
 		docs, err := policy.Parse(p.JSON)
 		if err != nil {
-			bad++
-			r.cfg.Logger.Error("a policy cannot be read: it is left out", "policy", p.Name, "version", p.Version, "err", err)
+			out.Unread = append(out.Unread, p.Name)
+			r.cfg.Logger.Error("a policy cannot be read: nothing new is begun by it here", "policy", p.Name, "version", p.Version, "err", err)
 			continue
 		}
-		out = append(out, policy.Policies(docs)...)
+		out.Policies = append(out.Policies, policy.Policies(docs)...)
 	}
-	r.cfg.Metrics.policies(out, bad)
+	r.cfg.Metrics.policies(out.Policies, len(out.Unread))
 	return out
 }
 
@@ -240,15 +246,35 @@ const loadTime = 5 * time.Second
 // refused wherever it can be.
 const stopTime = 500 * time.Millisecond
 
-// Lead has the engine lead under a fence until the context ends or a commit is refused. When it returns nothing new is begun.
+// leadAgain is the pause before a replica that has lost the lead of responses, or cannot go on with what is committed, looks whether it can.
+const leadAgain = 5 * time.Second
+
+// Lead has the engine lead under a fence until the context ends or the fence falls. A commit that is refused while the fence stands, and records that
+// cannot be read, end one term of it: another one begins with what is committed by then. When it returns nothing new is begun.
 func (r *Responder) Lead(ctx context.Context, fence store.Fence) {
+	defer r.recovered()
+	for {
+		r.lead(ctx, fence)
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.stopped:
+			return
+		case <-time.After(r.again):
+		}
+		if _, err := r.cfg.Store.Confirm(ctx, fence); errors.Is(err, store.ErrNotLeader) {
+			r.cfg.Logger.Debug("another supervisor leads", "err", err)
+			return
+		}
+	}
+}
+
+// lead is one term.
+func (r *Responder) lead(ctx context.Context, fence store.Fence) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t := &term{ctx: ctx, fence: fence, ended: make(chan struct{})}
-	if !r.load(t) {
-		return
-	}
-	if !r.queue.put(input{lead: t}) {
+	if !r.load(t) || !r.queue.put(input{lead: t}) {
 		return
 	}
 	select {
@@ -262,26 +288,46 @@ func (r *Responder) Lead(ctx context.Context, fence store.Fence) {
 	case <-t.ended:
 	case <-r.stopped:
 	}
-	if t.brought != nil {
-		select { // that is to be complained of for as long
-		case <-ctx.Done():
-		case <-r.stopped:
-		}
-		r.broken.Store(false)
-		r.cfg.Metrics.broken(false)
-	}
 	cancel()
 	r.runner.wait(stopTime)
 }
 
-// load reads what a term begins with, trying again until it has; false: the context ended first.
+// complain says, once, that nothing is done about faults, and why.
+func (r *Responder) complain(err error) {
+	r.mu.Lock()
+	said := r.trouble == err.Error()
+	r.trouble = err.Error()
+	r.mu.Unlock()
+	r.broken.Store(true)
+	r.cfg.Metrics.broken(true)
+	if !said {
+		r.cfg.Logger.Error("the responses that are committed cannot be gone on with: nothing is done about faults until this leader or another can", "err", err)
+	}
+}
+
+// recovered ends the complaint.
+func (r *Responder) recovered() {
+	r.mu.Lock()
+	r.trouble = ""
+	r.mu.Unlock()
+	r.broken.Store(false)
+	r.cfg.Metrics.broken(false)
+}
+
+// loadPatience is for how long a store that does not answer is no more than that.
+const loadPatience = 30 * time.Second
+
+// load reads what a term begins with, trying again until it has; false: the context ended first. What cannot be read is complained of at once.
 func (r *Responder) load(t *term) bool {
-	for t.ctx.Err() == nil {
+	for began := time.Now(); t.ctx.Err() == nil; {
 		ctx, cancel := context.WithTimeout(t.ctx, loadTime)
 		err := r.loadOnce(ctx, t)
 		cancel()
 		if err == nil {
 			return true
+		}
+		if t.ctx.Err() == nil && (errors.Is(err, store.ErrUnreadable) || time.Since(began) > loadPatience) {
+			r.complain(err)
 		}
 		r.cfg.Logger.Debug("the responses cannot be begun with yet", "err", err)
 		select {

@@ -245,11 +245,70 @@ func TestUnreadRecord(t *testing.T) {
 	if list, _, err := r.Responses(t.Context()); r.Leading() || len(list) != 0 || err != nil || l.plant.acted() != 0 {
 		t.Errorf("leading %t, %v, %v", r.Leading(), list, err)
 	}
+	if broken, _ := r.Trouble(); !broken {
+		t.Error("nobody is told")
+	}
+	second := l.start("", 0) // cannot either
 	l.end(r)
+	supervisortest.Eventually(t, "the next to complain", func() bool { return second.gauge(t, "lofamo_responses_broken") == 1 })
 	_, err = l.c.Delete(t.Context(), key)
 	must(t, err)
-	defer l.end(l.start("", 0))
+	l.await("done", nil, state(response.Done)) // by the one that could not before
+	if broken, _ := second.Trouble(); broken || second.gauge(t, "lofamo_responses_broken") != 0 {
+		t.Error("it still complains")
+	}
+	l.end(second)
+}
+
+// A head that cannot be read is complained of at once, not tried again in silence.
+func TestUnreadHead(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	const key = store.Prefix + "responses/head"
+	for _, text := range []string{`{"term":1,"batch":1,"audit":{"last":0,"first":0},"more":1}`, `{"term":1,"batch":1,"audit":{"last":1,"first":1,"hash":"00"}}`} {
+		_, err := l.c.Put(t.Context(), key, text)
+		must(t, err)
+		r := l.start("", 0)
+		supervisortest.Eventually(t, "a complaint", func() bool { broken, _ := r.Trouble(); return broken && r.gauge(t, "lofamo_responses_broken") == 1 })
+		_, err = l.c.Delete(t.Context(), key)
+		must(t, err)
+		supervisortest.Eventually(t, "its end", func() bool { broken, _ := r.Trouble(); return !broken && r.Leading() })
+		l.end(r)
+	}
+}
+
+// A policy that cannot be read is named to the engine; the others count.
+func TestUnreadPolicy(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	*l.store.policies = append(*l.store.policies, store.StoredPolicy{Name: "of-tomorrow", Version: 3, JSON: []byte(`{"apiVersion":"lofamo.io/v9"}`)})
+	r := l.start("", 0)
+	defer l.end(r)
+	if got := r.compile(*l.store.policies); !slices.Equal(got.Unread, []string{"of-tomorrow"}) || len(got.Policies) != 1 || got.Policies[0].Name != "reseat" {
+		t.Errorf("%+v", got)
+	}
+	l.set("n0-0-0", fault.Failed)
 	l.await("done", nil, state(response.Done))
+}
+
+// A leader of which one commit is refused while its fence stands takes the lead up again, with what is committed.
+func TestLeadsAgain(t *testing.T) {
+	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	r := l.start("", 0)
+	defer l.end(r)
+	l.set("n0-0-0", fault.Failed)
+	first, _ := l.await("done", nil, state(response.Done))
+	const key = store.Prefix + "responses/head"
+	resp, err := l.c.Get(t.Context(), key)
+	must(t, err)
+	_, err = l.c.Put(t.Context(), key, string(resp.Kvs[0].Value)) // somebody has written it
+	must(t, err)
+	l.set("n1-0-0", fault.Failed)
+	second, _ := l.await("done too", nil, func(r *response.Response) bool { return r.Target.Node == "n1-0-0" && r.State == response.Done })
+	if first.ID == second.ID || first.Token != second.Token {
+		t.Errorf("%s of token %d and %s of token %d: want two of the same", first.ID, first.Token, second.ID, second.Token)
+	}
+	if n := l.plant.acted(); n != 2 {
+		t.Errorf("done %d times, want 2", n)
+	}
 }
 
 // Nothing is done on evidence that nobody has.

@@ -17,7 +17,6 @@ import (
 type runner struct {
 	r    *Responder
 	sure time.Duration // but in tests the constant
-	wg   sync.WaitGroup
 
 	mu     sync.Mutex
 	newest map[string]*attempt // by response
@@ -52,7 +51,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 	}
 	u.mu.Unlock()
 	u.r.cfg.Metrics.Running.Inc()
-	u.wg.Go(func() {
+	go func() { // wait waits for it
 		defer u.end(a)
 		defer stop(nil)
 		defer cancel()
@@ -63,7 +62,7 @@ func (u *runner) start(t *term, j executor.Job, led time.Time) {
 			u.r.at(failpoint.ResponderEnded)
 		}
 		u.r.queue.put(input{event: response.Result{Attempt: j.Attempt, Outcome: res.Outcome, Detail: res.Detail}})
-	})
+	}()
 }
 
 func (u *runner) end(a *attempt) {
@@ -163,8 +162,8 @@ func (u *runner) stopAll() {
 	}
 }
 
-// wait waits until all have ended, but not for longer than this.
-func (u *runner) wait(most time.Duration) {
+// wait waits until all have ended, but not for longer than this; false: some have not.
+func (u *runner) wait(most time.Duration) bool {
 	u.mu.Lock()
 	idle := u.idle
 	u.mu.Unlock()
@@ -172,6 +171,8 @@ func (u *runner) wait(most time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-idle:
+		return true
 	case <-timer.C:
+		return false
 	}
 }

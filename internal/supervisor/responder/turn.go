@@ -2,9 +2,11 @@ package responder
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lofamo/lofamo/internal/executor"
@@ -119,15 +121,15 @@ func (r *Responder) supervisors(b *batch) {
 	}
 }
 
+// saltSize is the number of letters and digits of a term's salt: one of 33 million.
+const saltSize = 5
+
 // begin has the engine lead.
 func (r *Responder) begin(b *batch, t *term) {
 	r.lose(nil) // of the term before, if its end was not heard of
 	if t.ctx.Err() != nil {
 		close(t.ended)
 		return
-	}
-	for _, err := range t.begin.committed.Unread {
-		r.cfg.Logger.Error("a record of a response cannot be read: nothing is done about faults", "err", err)
 	}
 	list, _ := apart(t.begin.committed.Records)
 	open := make(map[response.Target]bool, len(list))
@@ -139,26 +141,25 @@ func (r *Responder) begin(b *batch, t *term) {
 	led := r.feed.reset(t.begin.at, open)
 	r.told = r.cfg.Supervisors()
 	for _, ev := range []response.Event{
-		topologyOf(r.feed.newest), response.PoliciesChanged{Policies: t.begin.policies}, response.MaintenanceChanged{Nodes: t.begin.marks},
+		topologyOf(r.feed.newest), t.begin.policies, response.MaintenanceChanged{Nodes: t.begin.marks},
 		response.SupervisorsChanged{Supervisors: r.told},
 	} {
 		r.step(b, ev)
 	}
-	led.Token, led.Records = uint64(t.fence.Rev), t.begin.committed.Records
+	led.Token, led.Salt, led.Records = uint64(t.fence.Rev), strings.ToLower(rand.Text()[:saltSize]), t.begin.committed.Records
 	if len(t.begin.committed.Unread) > 0 {
 		t.brought = errors.Join(t.begin.committed.Unread...)
 	} else {
 		t.brought = r.try(b, led)
 	}
 	t.begin = beginning{}
-	r.broken.Store(t.brought != nil)
-	r.cfg.Metrics.broken(t.brought != nil)
 	if t.brought != nil {
-		r.cfg.Logger.Error("the responses that are committed cannot be gone on with: nothing is done about faults until another leader can", "err", t.brought)
+		r.complain(t.brought)
 		r.engine.Step(time.Now(), response.Lost{})
 		close(t.ended)
 		return
 	}
+	r.recovered()
 	r.term = t
 	r.leads.Store(true)
 	r.cfg.Metrics.Leading.Set(1)

@@ -85,14 +85,23 @@ func formerKey(name string, version uint64) string {
 	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
 }
 
-// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes.
+// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes. What cannot be read of
+// the value of one is its JSON, which is no document then: the others count all the same.
 func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
 	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil {
 		return nil, 0, fmt.Errorf("read policies from the store: %w", err)
 	}
-	out, err := decodePolicies(resp.Kvs)
-	return out, uint64(resp.Header.Revision), err
+	var out []StoredPolicy
+	for _, kv := range resp.Kvs {
+		name := strings.TrimPrefix(string(kv.Key), keyPolicyCurrent)
+		p, err := decodePolicy(name, kv)
+		if err != nil {
+			p = StoredPolicy{Name: name, JSON: kv.Value}
+		}
+		out = append(out, p)
+	}
+	return out, uint64(resp.Header.Revision), nil
 }
 
 // WatchPolicies calls each with the policies in force and the revision at which they are so, as far as the replica's own copy goes, at

@@ -218,3 +218,18 @@ func TestWatchPolicies(t *testing.T) {
 		t.Errorf("the watch ended with %v", err)
 	}
 }
+
+// A policy whose value is damaged does not hide the others.
+func TestDamagedPolicy(t *testing.T) {
+	c := supervisortest.NewEtcd(t, 1).Members[0].Client()
+	s := store.NewEtcd(c, store.Options{})
+	for name, value := range map[string]string{"a": `{"version":1,"document":{"spec":"x"}}`, "b": `{"version":`, "c": `{"version":2,"document":{"spec":"y"}}`} {
+		if _, err := c.Put(t.Context(), store.Prefix+"policies/current/"+name, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, _, err := s.Policies(t.Context())
+	if err != nil || len(got) != 3 || string(got[0].JSON) != `{"spec":"x"}` || got[1].Name != "b" || string(got[1].JSON) != `{"version":` || got[2].Version != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -68,6 +68,9 @@ func (h auditHead) read() (AuditHead, error) {
 	return out, nil
 }
 
+// ErrUnreadable says that what is stored is there, and cannot be read: another version has written it, or it is damaged. Trying again does not help.
+var ErrUnreadable = errors.New("it cannot be read")
+
 // Responses is what is committed of responses, of one revision.
 type Responses struct {
 	Revision uint64
@@ -97,11 +100,11 @@ func (s *Etcd) responses(ctx context.Context, opts ...clientv3.OpOption) (Respon
 	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
 		out.headRev = kv.ModRevision
 		if err := strictJSON(kv.Value, &out.head); err != nil {
-			return Responses{}, fmt.Errorf("read %s: %w", keyResponseHead, err)
+			return Responses{}, fmt.Errorf("read %s: %w: %w", keyResponseHead, ErrUnreadable, err)
 		}
 	}
 	if out.Audit, err = out.head.Audit.read(); err != nil {
-		return Responses{}, err
+		return Responses{}, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
 		r, err := DecodeRecord(strings.TrimPrefix(string(kv.Key), keyResponseRecords), kv.Value)

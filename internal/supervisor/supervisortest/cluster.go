@@ -166,6 +166,7 @@ func (c *Cluster) replica(t testing.TB, o Options, nodes []config.NodeEntry, por
 	cfg.TLS = config.SupervisorTLS{CA: c.path("ca.pem"), Cert: c.path(id + ".pem"), Key: c.path(id + ".key")}
 	cfg.Log.Level = "warn"
 	cfg.LocalPID = true
+	cfg.Responses.SupervisorNodes = map[string]string{"*": config.NoNode}
 	if o.Gossip {
 		cfg.GossipListen, cfg.GossipKeyFile = ports.tcp(), c.path("gossip.key")
 	}

@@ -1,0 +1,225 @@
+package response_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/response"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+const cordonAndTell = `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: cordon}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps: [{name: cordon, executor: kubernetes.cordon}]
+---
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: tell}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  steps: [{name: tell, executor: kubernetes.condition, parameters: {type: LofamoFault, reason: Memory}}]
+`
+
+// crowded is a leader with as many responses as may wait, and a backlog behind them: nodes of which the first waits for nobody.
+func crowded(t testing.TB, dims grid.Dims, active, nodes int) *lab {
+	t.Helper()
+	cfg := quick()
+	cfg.MaxActive, cfg.MaxNodes, cfg.MaxPercent, cfg.NotifyRate = active, 1, 100, 1
+	l := newLab(t, cfg, dims, parsed(t, []byte(cordonAndTell))...)
+	l.lead()
+	l.twin = nil
+	for _, n := range l.topo.Nodes[:nodes] {
+		l.e.Step(l.now, response.FaultChanged{Fault: l.own(n.ID, fault.ComponentMemory, fault.Failed)})
+	}
+	return l
+}
+
+// However many responses wait for a place under the caps, and whatever notifyRate says: a condition is set at once, for every fault. And as places
+// become free those of the backlog come in, the first first.
+func TestConditionsAlways(t *testing.T) {
+	l := crowded(t, grid.Dims{X: 4, Y: 4, Z: 4}, 3, 0)
+	told, cordoned := []fault.NodeID{}, []fault.NodeID{}
+	l.on = func(out response.Output) {
+		for _, f := range out.Effects {
+			if f.Kind == response.KubernetesCondition {
+				told = append(told, f.Target.Node)
+			} else if !f.Undo {
+				cordoned = append(cordoned, f.Target.Node)
+			}
+		}
+	}
+	for _, n := range l.topo.Nodes[:20] {
+		l.set(l.own(n.ID, fault.ComponentMemory, fault.Failed))
+		l.land(response.Succeeded, "")
+	}
+	if len(told) != 20 || len(cordoned) != 1 {
+		t.Fatalf("%d of 20 conditions, %d cordons: want 20 and 1", len(told), len(cordoned))
+	}
+	waiting := 0
+	for _, r := range l.e.Responses() {
+		if r.Reason == response.ReasonMaxNodes {
+			waiting++
+		}
+	}
+	if waiting != 3 {
+		t.Fatalf("%d wait for a place: want 3", waiting)
+	}
+	for i := range 19 {
+		l.set(l.own(cordoned[len(cordoned)-1], fault.ComponentMemory, fault.Normal))
+		l.land(response.Succeeded, "")
+		if want := l.topo.Nodes[i+1].ID; cordoned[len(cordoned)-1] != want {
+			t.Fatalf("%s is cordoned after %d were freed: want %s, which has waited for longest", cordoned[len(cordoned)-1], i+1, want)
+		}
+	}
+}
+
+// Notifications to people are bounded as before.
+func TestNotifyRate(t *testing.T) {
+	cfg := quick()
+	cfg.NotifyRate = 2
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(strings.NewReplacer("kubernetes.condition", "alertmanager", "{type: LofamoFault, reason: Memory}", "{severity: info}").Replace(cordonAndTell)))[1:]...)
+	l.lead()
+	for _, n := range l.topo.Nodes[:4] {
+		l.set(l.own(n.ID, fault.ComponentMemory, fault.Failed))
+	}
+	if len(l.flying) != 2 {
+		t.Errorf("%d alerts: want 2", len(l.flying))
+	}
+}
+
+// TestCrowdIsCheap: a change costs as much whether 100 faults or 10,000 wait behind those that wait for a place, and what is freed takes in one of them
+// at the cost of one.
+func TestCrowdIsCheap(t *testing.T) {
+	cost := func(nodes int) float64 {
+		l := crowded(t, grid.Dims{X: 25, Y: 25, Z: 20}, 50, nodes)
+		id, i := l.topo.Nodes[nodes].ID, 0
+		return testing.AllocsPerRun(100, func() {
+			state := fault.Failed
+			if i++; i%2 == 0 {
+				state = fault.Normal
+			}
+			l.now = l.now.Add(time.Millisecond)
+			l.e.Step(l.now, response.FaultChanged{Fault: l.own(id, fault.ComponentMemory, state)})
+		})
+	}
+	if few, many := cost(100), cost(10_000); many > few+5 {
+		t.Errorf("%v allocations a change with 10,000 faults waiting, %v with 100: want as many", many, few)
+	}
+}
+
+// BenchmarkCrowd is one change of one node, to which a notification is proposed and a place in the backlog given, while 2,000 responses wait for a
+// place and 18,000 faults stand behind them.
+func BenchmarkCrowd(b *testing.B) {
+	l := crowded(b, grid.Dims{X: 50, Y: 50, Z: 40}, 2000, 20_000)
+	for i := 0; b.Loop(); i++ {
+		state := fault.Failed
+		if i%2 == 1 {
+			state = fault.Normal
+		}
+		l.now = l.now.Add(time.Millisecond)
+		l.e.Step(l.now, response.FaultChanged{Fault: l.own(l.topo.Nodes[20_000+i/2%80_000].ID, fault.ComponentMemory, state)})
+	}
+}
+
+// Two leaders with one token are of two stores: what they begin is named differently. One that leads a second time under its own token names nothing
+// as it did before, even without a salt.
+func TestNamesAreUnique(t *testing.T) {
+	ids := map[string]bool{}
+	store := map[string]response.Record{}
+	lead := func(salt string, keep bool) {
+		l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(cordonAndTell))...)
+		if keep {
+			l.store = store
+		}
+		e, err := response.New(l.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.e, l.token = e, 7
+		led := response.Led{Token: 7, Salt: salt}
+		for _, r := range l.store {
+			led.Records = append(led.Records, r)
+		}
+		for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, led} {
+			_, l.leads = ev.(response.Led)
+			if err := l.step(ev); err != nil {
+				t.Fatal(err)
+			}
+		}
+		node := l.topo.Nodes[len(ids)%8].ID
+		l.set(l.own(node, fault.ComponentMemory, fault.Failed))
+		for _, f := range l.flying {
+			if ids[f.Response] {
+				t.Errorf("salt %q: %s is the name of two", salt, f.Response)
+			}
+			ids[f.Response] = true
+			if salt != "" && !strings.HasSuffix(f.Response, "-"+salt) {
+				t.Errorf("%s is without the salt %s", f.Response, salt)
+			}
+		}
+		store = l.store
+	}
+	lead("a2b3c", false)
+	lead("d4e5f", false)
+	lead("", false)
+	lead("", true)
+	if want := 8; len(ids) != want { // a condition and a cordon each
+		t.Errorf("%d names: want %d", len(ids), want)
+	}
+}
+
+// The record of a response is kept for as long as its policy's cool-down, where that is longer than any other is kept: the next leader knows of it.
+func TestKeepsForCooldown(t *testing.T) {
+	cfg := quick()
+	cfg.Keep, cfg.Cooldown = 2*time.Hour, 0
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(strings.Replace(cordonAndTell, "  steps:", "  guards: {cooldown: 10h}\n  undo: {onRecovery: true, after: 0s}\n  steps:", 1)))[:1]...)
+	l.lead()
+	fail := func() {
+		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+		l.land(response.Succeeded, "")
+		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+		l.land(response.Succeeded, "")
+	}
+	fail()
+	l.until(l.now.Add(9 * time.Hour))
+	l.step(response.Tick{}) // what is old is forgotten
+	l.lead()
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	if len(l.flying) > 0 {
+		t.Fatalf("%+v within the cool-down of 10 h", l.flying)
+	}
+	l.until(l.now.Add(2 * time.Hour))
+	if len(l.flying) != 1 {
+		t.Errorf("%d effects after it: want 1", len(l.flying))
+	}
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+	l.land(response.Succeeded, "")
+	l.until(l.now.Add(12 * time.Hour))
+	l.step(response.Tick{})
+	if n := len(l.store); n > 1 {
+		t.Errorf("%d records are kept: want at most the last", n)
+	}
+}
+
+// How many approvals a response wants is in its record, whoever asks for them: the policy or the limits.
+func TestRecordsApprovals(t *testing.T) {
+	cfg := quick()
+	cfg.Approvals = 2
+	for kind, want := range map[string]int{"kubernetes.drain": 2, "kubernetes.cordon": 0} {
+		l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(strings.Replace(cordonAndTell, "kubernetes.cordon", kind, 1)))[:1]...)
+		l.lead()
+		l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+		if all := l.e.Responses(); len(all) != 1 || all[0].Guards.Approvals != want {
+			t.Errorf("%s: %s, want %d approvals", kind, fmt.Sprint(all), want)
+		}
+	}
+}

@@ -8,7 +8,7 @@ import { Responses } from './responses'
 import type { Scene } from './scene'
 import { Timeline } from './timeline'
 
-const maxEvents = 200 // that the list shows
+const maxEvents = 150 // that the list shows
 const maxRows = 300 // of the table of nodes
 
 /** theme is what the system has, until somebody chooses. */
@@ -88,7 +88,7 @@ class Page {
     await this.loadMap()
     try {
       const { Scene } = await import('./scene')
-      this.scene = new Scene(this.canvas)
+      this.scene = new Scene(this.canvas, this.model.nodes.length)
       this.scene.onPick = (r) => this.select(r, true)
       this.scene.show(this.shown)
     } catch (e) {

@@ -21,6 +21,7 @@ attribute float extra;
 uniform float scale;
 uniform float least;
 uniform float ratio;
+uniform float many;
 varying float vState;
 varying float vExtra;
 varying float vFar;
@@ -30,9 +31,12 @@ void main() {
   vState = state; vExtra = extra;
   float bad = state > 2.5 ? 1.45 : (state < 1.5 ? 1.2 : 1.0);
   float size = max(scale * bad / -at.z, least * ratio * (state == 2.0 ? 1.0 : 1.7));
+  if (many > 0.5 && state == 2.0) size *= 0.55;
   gl_PointSize = shown > 0.5 ? size * (extra > 0.5 ? 1.25 : 1.0) : 0.0;
   if (shown < 0.5) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
-  vFar = clamp(1.0 - (-at.z - 4.0) * 0.006, 0.55, 1.0);
+  // Among many, what is not NORMAL is seen through what is.
+  if (many > 0.5 && shown > 0.5 && state != 2.0) gl_Position.z = gl_Position.z * 0.05 - 0.9 * gl_Position.w;
+  vFar = state != 2.0 ? 1.0 : many > 0.5 ? 0.5 : clamp(1.0 - (-at.z - 4.0) * 0.006, 0.8, 1.0);
 }`
 const fragment = `
 precision mediump float;
@@ -82,8 +86,9 @@ export class Scene {
   private colours: Color[] = []
   private gone = false
 
-  constructor(private readonly canvas: HTMLCanvasElement) {
-    this.renderer = new WebGLRenderer({ canvas, antialias: window.devicePixelRatio < 2, alpha: true, powerPreference: 'low-power' })
+  /** nodes is how many there are to draw: smooth edges are dear among many. */
+  constructor(private readonly canvas: HTMLCanvasElement, nodes: number) {
+    this.renderer = new WebGLRenderer({ canvas, antialias: window.devicePixelRatio < 2 && nodes <= manyNodes, alpha: true, powerPreference: 'low-power' })
     this.controls = new OrbitControls(this.camera, canvas)
     this.controls.enableDamping = false
     this.controls.addEventListener('change', () => this.draw())
@@ -134,7 +139,13 @@ export class Scene {
   }
 
   setSlice(s: Slice): void {
+    // The eye goes along from one plane to the next.
+    if (s.axis >= 0 && s.axis === this.slice.axis && s.at !== this.slice.at) {
+      for (const v of [this.camera.position, this.controls.target]) v.setComponent(s.axis, v.getComponent(s.axis) + s.at - this.slice.at)
+      this.controls.update()
+    }
     this.slice = s
+    if (this.points) this.points.material.uniforms.many.value = this.crowded() ? 1 : 0
     if (this.model) this.show(this.model)
   }
 
@@ -153,21 +164,24 @@ export class Scene {
   /** home puts the camera where all is seen. */
   home(): void {
     if (!this.model) return
-    const d = this.model.dims, r = Math.hypot(d[0] - 1, d[1] - 1, d[2] - 1) / 2 + 1.1
+    const { axis, at } = this.slice, d = this.model.dims.map((n, k) => (k === axis ? 1 : n)), r = Math.hypot(d[0] - 1, d[1] - 1, d[2] - 1) / 2 + 1.1
     const aspect = this.camera.aspect, half = (this.camera.fov * Math.PI) / 360
     const far = r / Math.sin(Math.min(half, Math.atan(Math.tan(half) * aspect)))
     const from = this.slice.axis < 0 ? [0.55, 0.5, 0.9] : [[1, 0.001, 0.001], [0.001, 1, 0.001], [0.001, 0.001, 1]][this.slice.axis]
-    this.camera.position.copy(new Vector3(...(from as [number, number, number])).normalize().multiplyScalar(far))
+    // A plane is looked at from the front.
+    const centre = new Vector3()
+    if (axis >= 0) centre.setComponent(axis, at - (this.model.dims[axis] - 1) / 2)
+    this.camera.position.copy(new Vector3(...(from as [number, number, number])).normalize().multiplyScalar(far).add(centre))
     this.camera.near = far / 100
     this.camera.far = far * 6
     this.camera.updateProjectionMatrix()
-    this.controls.target.set(0, 0, 0)
+    this.controls.target.copy(centre)
     this.controls.update()
     this.draw()
   }
 
   zoom(by: number): void {
-    this.camera.position.multiplyScalar(by)
+    this.camera.position.sub(this.controls.target).multiplyScalar(by).add(this.controls.target)
     this.controls.update()
     this.draw()
   }
@@ -175,6 +189,11 @@ export class Scene {
   private place(c: readonly number[]): [number, number, number] {
     const d = this.model!.dims
     return [c[0] - (d[0] - 1) / 2, c[1] - (d[1] - 1) / 2, c[2] - (d[2] - 1) / 2]
+  }
+
+  /** crowded: so many nodes are shown that the NORMAL ones would hide the others. */
+  private crowded(): boolean {
+    return this.slice.axis < 0 && !!this.points && this.points.geometry.getAttribute('position').count > manyNodes
   }
 
   private inSlice(rank: number): boolean {
@@ -191,7 +210,7 @@ export class Scene {
     for (const name of ['state', 'shown', 'extra']) g.setAttribute(name, new BufferAttribute(new Float32Array(n), 1))
     const material = new ShaderMaterial({
       vertexShader: vertex, fragmentShader: fragment,
-      uniforms: { colours: { value: this.colours }, edge: { value: new Color() }, mark: { value: new Color() }, scale: { value: 1 }, least: { value: 4 }, ratio: { value: 1 } },
+      uniforms: { colours: { value: this.colours }, edge: { value: new Color() }, mark: { value: new Color() }, scale: { value: 1 }, least: { value: 4 }, ratio: { value: 1 }, many: { value: 0 } },
     })
     this.points = new Points(g, material)
     this.points.frustumCulled = false
@@ -236,6 +255,7 @@ export class Scene {
       const g = new LineSegmentsGeometry()
       g.setPositions(bad)
       g.setColors(paint)
+      this.badMaterial.depthTest = !this.crowded()
       this.bad = new LineSegments2(g, this.badMaterial)
       this.three.add(this.bad)
     }
@@ -256,6 +276,7 @@ export class Scene {
       u.ratio.value = ratio
       // A disc's diameter, in the unit of one cable's length.
       u.scale.value = (0.46 * ratio * box.height) / Math.tan((this.camera.fov * Math.PI) / 360) / 2
+      u.many.value = this.crowded() ? 1 : 0
       u.least.value = this.points.geometry.getAttribute('position').count > manyNodes ? 3 : 9
     }
     if (Math.abs(was - this.camera.aspect) > 0.2) this.home()

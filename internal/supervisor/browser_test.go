@@ -1,0 +1,199 @@
+package supervisor_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/internal/supervisor"
+	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
+	"github.com/lofamo/lofamo/internal/supervisor/web"
+	"github.com/lofamo/lofamo/internal/weblogin"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// browserTime bounds the whole of TestBrowser.
+const browserTime = 3 * time.Minute
+
+// TestBrowser: the page in Chromium, against a real supervisor whose agents say what web/test/browser.mjs wants them to. LOFAMO_SHOTS names a folder
+// for pictures of it.
+func TestBrowser(t *testing.T) {
+	node, chromium := browser(t)
+	c := supervisortest.New(t, supervisortest.Options{Dims: "3x3x3", Web: true, Configure: func(cfg *config.Supervisor) { cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0 }})
+	b := &browsed{t: t, c: c, sup: start(t, c.Configs[0])}
+	c.AwaitLeader(t, 0)
+	periods, err := c.Configs[0].Timing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Mourn(t, periods.DigestPeriod/2, c.Configs[0].Report, func(id fault.NodeID) bool { return b.dead(id) })()
+	client := c.Client(t, c.Configs[0].GRPC)
+	supervisortest.Eventually(t, "all nodes to be NORMAL", func() bool {
+		resp, err := client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
+		return err == nil && resp.GetNodes().GetNormal() == 27
+	})
+	b.policy()
+	ctx, cancel := context.WithTimeout(t.Context(), browserTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, node, "test/browser.mjs")
+	cmd.Dir = filepath.Join("..", "..", "web")
+	cmd.Env = append(os.Environ(), "LOFAMO_URL=http://"+c.Configs[0].Web.Listen, "LOFAMO_CHROMIUM="+chromium)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := false
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		verb, rest, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "ask":
+			if _, err := fmt.Fprintln(in, b.answer(rest)); err != nil {
+				t.Error(err)
+			}
+		case "say":
+			t.Log(rest)
+		case "done":
+			done = true
+		default:
+			t.Errorf("the browser: %s", rest)
+		}
+	}
+	if err := cmd.Wait(); err != nil || !done {
+		t.Errorf("the browser's test has not come to its end: %v", err)
+	}
+}
+
+// browser finds what is wanted. Where CI runs it must be there.
+func browser(t *testing.T) (node, chromium string) {
+	t.Helper()
+	skip := t.Skipf
+	if os.Getenv("CI") != "" {
+		skip = t.Fatalf
+	}
+	var err error
+	if node, err = exec.LookPath("node"); err != nil {
+		skip("no Node.js")
+	}
+	if chromium, err = exec.LookPath("chromium"); err != nil {
+		skip("no chromium")
+	}
+	if _, err := os.Stat(filepath.Join("..", "..", "web", "node_modules", "playwright-core")); err != nil || !web.Built() {
+		skip("the page was not built: make web")
+	}
+	return node, chromium
+}
+
+// browsed is the cluster that the browser looks at.
+type browsed struct {
+	t      *testing.T
+	c      *supervisortest.Cluster
+	sup    *supervisor.Supervisor
+	killed atomic.Pointer[fault.NodeID]
+}
+
+func (b *browsed) dead(id fault.NodeID) bool {
+	k := b.killed.Load()
+	return k != nil && *k == id
+}
+
+// policy has a response wait for a person when a memory is FAILED.
+func (b *browsed) policy() {
+	operator := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleOperator, b.c.Configs[0].GRPC))
+	if _, err := operator.ApplyPolicies(b.t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: reseat}
+spec:
+  mode: enforce
+  match: fault.component == "memory" && fault.state == "FAILED"
+  guards: {approvals: 1}
+  steps:
+  - {name: reseat, executor: command, parameters: {command: reseat}}
+`}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// answer does what the browser's test asks for.
+func (b *browsed) answer(what string) string {
+	t, cfg := b.t, b.c.Configs[0]
+	verb, arg, _ := strings.Cut(what, " ")
+	switch verb {
+	case "login":
+		token, err := weblogin.NewLogin(signer(t, b.c, arg), cfg.ID, time.Now())
+		if err != nil {
+			t.Error(err)
+		}
+		return "http://" + cfg.Web.Listen + "/#login=" + token
+	case "kill":
+		id := fault.NodeID(arg)
+		b.killed.Store(&id)
+		b.c.Agents[id].Kill(fault.HalfHost, fault.HalfDNP)
+	case "when":
+		return strconv.FormatInt(b.leftNormal(arg), 10)
+	case "sick":
+		b.c.Agents[fault.NodeID(arg)].Suffer(fault.Observation{Component: fault.ComponentMemory, State: fault.Failed, Kind: fault.KindSelf})
+	case "mark":
+		_, err := b.c.Operator(t, cfg.GRPC).SetMaintenance(t.Context(), &lofamov1.SetMaintenanceRequest{Nodes: []string{arg}, Reason: "<img src=x onerror=alert(1)>"})
+		if err != nil {
+			t.Error(err)
+		}
+	case "approved":
+		return b.approved()
+	case "stop":
+		stop(t, b.sup)
+	case "start":
+		b.sup = start(t, cfg)
+	default:
+		t.Errorf("the browser asks for %q", what)
+	}
+	return "ok"
+}
+
+// leftNormal is when the supervisor committed that a node is NORMAL no more, in milliseconds since 1970.
+func (b *browsed) leftNormal(node string) (at int64) {
+	resp, err := b.c.Client(b.t, b.c.Configs[0].GRPC).GetHistory(b.t.Context(), &lofamov1.GetHistoryRequest{Node: node, Component: "node"})
+	if err != nil {
+		b.t.Error(err)
+	}
+	for _, e := range resp.GetEvents() { // newest first: of several the first one that ended it
+		if e.GetFrom() == lofamov1.State_NORMAL && e.GetTo() != lofamov1.State_NORMAL {
+			at = e.GetTime().AsTime().UnixMilli()
+		}
+	}
+	return at
+}
+
+// approved is who approved the last response, and why, by the audit.
+func (b *browsed) approved() string {
+	resp, err := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC)).ListAudit(b.t.Context(), &lofamov1.ListAuditRequest{})
+	if err != nil {
+		b.t.Error(err)
+	}
+	out := ""
+	for _, l := range resp.GetLines() {
+		if l.GetAct() == "approved" {
+			out = l.GetSubject() + ": " + l.GetDetail()
+		}
+	}
+	return out
+}

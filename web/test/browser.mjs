@@ -1,0 +1,192 @@
+// The page in a real browser, against a real supervisor. internal/supervisor's TestBrowser starts it, makes the faults that it asks for by a line of
+// standard output, and answers with a line. Everything waits for what is to be seen, with a bound.
+import { chromium } from 'playwright-core'
+import { AxeBuilder } from '@axe-core/playwright'
+import { createInterface } from 'node:readline'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+const { LOFAMO_URL: url, LOFAMO_CHROMIUM: executablePath, LOFAMO_SHOTS: shots } = process.env
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]()
+const ask = async (what) => {
+  console.log('ask ' + what)
+  return (await answers.next()).value
+}
+const say = (text) => console.log('say ' + text)
+const check = (ok, what) => { if (!ok) throw new Error(what) }
+const profile = mkdtempSync(join(tmpdir(), 'lofamo-browser-'))
+const wait = { timeout: 20_000 }
+
+const context = await chromium.launchPersistentContext(profile, {
+  executablePath, viewport: { width: 1280, height: 800 }, colorScheme: 'light',
+  args: ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--use-angle=swiftshader', '--enable-unsafe-swiftshader'],
+})
+const page = await context.newPage()
+const wrong = []
+page.on('pageerror', (e) => wrong.push(String(e)))
+page.on('console', (m) => { if (/Content Security|Trusted|Refused to/.test(m.text())) wrong.push(m.text()) })
+const outside = []
+page.on('request', (r) => { if (!r.url().startsWith(url) && !r.url().startsWith('data:')) outside.push(r.url()) })
+const count = (state, n) => page.waitForFunction(([s, v]) => document.querySelector(`[data-count="${s}"]`)?.textContent === v, [state, String(n)], wait)
+const live = (kind) => page.waitForSelector(`#status.${kind}`, wait)
+const shot = async (name) => { if (shots) await page.screenshot({ path: join(shots, name + '.png') }) }
+const axe = async (where) => {
+  // Of a long list some lines tell of all.
+  const found = (await new AxeBuilder({ page }).exclude('#panel li:nth-child(n+6)').exclude('#panel tr:nth-child(n+6)').analyze()).violations.filter((v) => v.impact === 'serious' || v.impact === 'critical')
+  check(!found.length, `axe, ${where}: ${found.map((v) => `${v.id} (${v.impact}): ${v.nodes.map((n) => n.html.slice(0, 120)).join(' | ')}`).join('; ')}`)
+}
+
+const drawn = () => page.waitForFunction(() => Number(document.querySelector('#stage canvas')?.dataset.frames) > 0, undefined, wait)
+
+/** seen: the map of 3x3x3, the one in the middle by a click, others by keys. */
+async function seen() {
+  await page.goto(url + '/')
+  await page.waitForSelector('h1')
+  check((await page.textContent('body')).includes('lofamoctl web'), 'a stranger is not told how to log in')
+  await axe('login')
+  await page.goto('about:blank')
+  await page.goto(await ask('login approver'))
+  await live('live')
+  check(!page.url().includes('login'), 'the login stays in the address')
+  await count('NORMAL', 27)
+  await drawn()
+  const box = await page.locator('#stage canvas').boundingBox()
+  await page.keyboard.press('Tab')
+  await page.selectOption('select', '2')
+  await page.locator('#tools input[type=range]').fill('1')
+  await page.mouse.click(box.x + box.width / 2, box.y + box.height / 2)
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n1-1-1'), undefined, wait)
+  await page.waitForFunction(() => /Why/.test(document.querySelector('#panel').textContent) && document.querySelectorAll('#panel table').length >= 2, undefined, wait)
+  await axe('node')
+  await page.focus('#stage canvas')
+  await page.keyboard.press('ArrowRight')
+  await page.keyboard.press('Enter')
+  await page.waitForFunction(() => document.querySelector('#panel h2')?.textContent.startsWith('n2-1-1'), undefined, wait)
+  await page.selectOption('select', '-1')
+}
+
+/** dies: a node's neighbours say that it is dead. From the commit to the page it may take a second. */
+async function dies() {
+  await page.click('#tab-nodes')
+  const gone = page.waitForFunction(() => {
+    const row = document.querySelector('tr[data-node="n1-1-2"]')
+    return row && row.dataset.state !== 'NORMAL' && Date.now()
+  }, undefined, { ...wait, polling: 'raf' })
+  await ask('kill n1-1-2')
+  const at = await (await gone).jsonValue()
+  const committed = Number(await ask('when n1-1-2'))
+  say(`a killed node is on the page ${at - committed} ms after the commit`)
+  check(at - committed < 1000, `a killed node took ${at - committed} ms from the commit to the page`)
+  await count('NORMAL', 26)
+  await ask('sick n0-0-2')
+  await count('SICK', 1)
+  await page.waitForFunction(() => document.querySelector('tr[data-node="n0-0-2"]')?.dataset.state === 'SICK', undefined, wait)
+  await shot('laptop-light')
+  await axe('nodes')
+}
+
+/** hostile: what people and nodes write is text. */
+async function hostile() {
+  await ask('mark n0-0-0')
+  await page.waitForFunction(() => document.querySelector('tr[data-node="n0-0-0"]'), undefined, wait)
+  await page.click('tr[data-node="n0-0-0"] button')
+  await page.waitForFunction(() => document.querySelector('#panel').textContent.includes('<img src=x onerror='), undefined, wait)
+  check(!(await page.locator('img').count()), 'markup of a reason was taken for markup')
+}
+
+/** word: a person approves a response. */
+async function word() {
+  await page.click('#tab-responses')
+  await page.click('[data-response] button:has-text("Approve…")')
+  await shot('responses')
+  await axe('responses')
+  await page.keyboard.type('seen in the browser')
+  await page.click('button:has-text("Approve now")')
+  await page.waitForFunction(() => !document.querySelector('#panel')?.textContent.includes('wants your word'), undefined, wait)
+  check((await ask('approved')) === 'approver/someone: seen in the browser', 'the approval is not in the audit')
+}
+
+/** back: the timeline shows the map as it was before the faults, and then that of now. */
+async function back() {
+  const slider = page.locator('#past input')
+  const before = Number(await ask('when n1-1-2')) - 1
+  const ends = await page.evaluate(() => fetch('/api/events?limit=10000').then((r) => r.json()).then((p) => [p.events[0].time, Date.now()]))
+  await slider.fill(String((1000 * (before - ends[0])) / (ends[1] - ends[0])))
+  await page.waitForSelector('#past.then', wait)
+  await count('FAILED', 0)
+  await count('UNKNOWN', 0)
+  await shot('past')
+  await page.click('#past button')
+  await count('NORMAL', 25)
+  await page.click('#tab-events')
+  await axe('events')
+}
+
+/** lost: the supervisor goes and comes back; the page says so, and goes on. */
+async function lost() {
+  await ask('stop')
+  await live('lost')
+  await shot('lost')
+  await ask('start')
+  await live('live')
+  await page.waitForFunction(() => document.querySelector('#banner').textContent === '', undefined, wait)
+  await count('NORMAL', 25)
+}
+
+/** phone: the same on little room, and in the dark. */
+async function phone() {
+  await page.click('header button[aria-label="Light or dark"]')
+  await shot('laptop-dark')
+  await page.setViewportSize({ width: 390, height: 844 })
+  await page.waitForFunction(() => document.querySelector('#stage').clientWidth <= 390 && document.documentElement.scrollWidth <= 390, undefined, wait)
+  await shot('phone-dark')
+  await axe('phone, dark')
+  await page.click('header button[aria-label="Light or dark"]')
+  await shot('phone-light')
+  await page.setViewportSize({ width: 1280, height: 800 })
+}
+
+/** many: 10,000 nodes turn. How many pictures a second is for people to know: here the processor draws, and others use it too. */
+async function many() {
+  const n = 10_000
+  const states = Array.from({ length: n }, (_, r) => (r % 997 === 0 ? 'F' : r % 331 === 0 ? 'S' : r % 1499 === 0 ? 'U' : 'N')).join('')
+  await page.route('**/api/map', async (route) => {
+    const m = await (await route.fetch()).json()
+    const links = []
+    for (let r = 0; r < n; r += 97) links.push([r, r % 6, 4, 5])
+    await route.fulfill({ json: { ...m, dims: [25, 20, 20], states, causes: '0'.repeat(n), flags: '0'.repeat(n), names: {}, directions: [0, 1, 2, 3, 4, 5], links, masked: [] } })
+  })
+  await page.reload()
+  await count('FAILED', 11)
+  await drawn()
+  await shot('many')
+  await page.click('#turn')
+  const figure = () => page.evaluate(() => new Promise((done) => {
+    const c = document.querySelector('#stage canvas'), first = Number(c.dataset.frames), begin = performance.now()
+    setTimeout(() => done((1000 * (Number(c.dataset.frames) - first)) / (performance.now() - begin)), 2000)
+  }))
+  say(`10,000 nodes: ${(await figure()).toFixed(1)} frames a second, all of them`)
+  await page.selectOption('select', '2')
+  say(`10,000 nodes: ${(await figure()).toFixed(1)} frames a second, a plane of 500`)
+  await shot('many-plane')
+}
+
+try {
+  for (const step of [seen, dies, hostile, word, back, lost, phone, many]) {
+    const begin = Date.now()
+    await step()
+    check(!wrong.length, `${step.name}: ${wrong.join('; ')}`)
+    check(!outside.length, `${step.name}: asked elsewhere: ${outside.join(' ')}`)
+    say(`${step.name}: ${Date.now() - begin} ms`)
+  }
+  console.log('done')
+} catch (e) {
+  await shot('failed')
+  console.log('fail ' + String(e?.message ?? e).replaceAll('\n', ' / '))
+} finally {
+  // A page whose supervisor was lost may keep the browser from closing.
+  await Promise.race([context.close(), new Promise((done) => setTimeout(done, 5000))])
+  rmSync(profile, { recursive: true, force: true })
+  process.exit()
+}

@@ -3,11 +3,9 @@ package localcluster
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"slices"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/pkg/torus/grid"
 )
 
@@ -36,20 +34,8 @@ type NodeAddresses struct {
 	Links   map[grid.Direction]LinkAddress // one for each direction that the torus has
 }
 
-// services returns the addresses alone.
-func (n NodeAddresses) services() []string {
-	var out []string
-	for _, s := range n.Service {
-		out = append(out, s.Listen)
-	}
-	return out
-}
-
-// LinkAddress is one end of a torus link.
-type LinkAddress struct {
-	Listen    string
-	Interface string // real, the link is bound to it; empty: not bound
-}
+// LinkAddress is one end of a torus link. Where it names an interface, a real one, the link is bound to it.
+type LinkAddress = layout.LinkAddress
 
 // check says whether the plan covers the cluster. What the addresses must be like, the programs'
 // configurations check.
@@ -79,22 +65,11 @@ func (a Addresses) check(d grid.Dims, spares, supervisors, interfaces int) error
 	return errors.Join(errs...)
 }
 
-// ips returns every IP of a replica, each once.
-func (s SupervisorAddresses) ips() ([]net.IP, error) {
-	var all []netip.Addr
-	for _, addr := range append([]string{s.GRPC, s.HTTP, s.Gossip, s.EtcdPeer, s.EtcdClient}, s.Report...) {
-		ap, err := netip.ParseAddrPort(addr)
-		if err != nil {
-			return nil, fmt.Errorf("supervisor address %q: want ip:port: %w", addr, err)
-		}
-		all = append(all, ap.Addr())
+// layout is the same with the replica's name and region.
+func (s SupervisorAddresses) layout(id, region string) layout.Supervisor {
+	return layout.Supervisor{
+		ID: id, Region: region, GRPC: s.GRPC, HTTP: s.HTTP, Web: s.Web, WebURL: webURL(s.Web), EtcdPeer: s.EtcdPeer, EtcdClient: s.EtcdClient, Gossip: s.Gossip, Report: s.Report,
 	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	var out []net.IP
-	for _, ip := range slices.Compact(all) {
-		out = append(out, ip.AsSlice())
-	}
-	return out, nil
 }
 
 // addresses returns the plan that was given, or free ports of 127.0.0.1.

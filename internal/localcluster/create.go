@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/layout"
 	"github.com/lofamo/lofamo/internal/pki"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/sensor"
@@ -242,13 +242,14 @@ func (c *Cluster) write(o Options) error {
 	if err := c.writeKeys(a); err != nil {
 		return err
 	}
+	l := c.layout(a)
 	for i := range c.info.Supervisors {
-		if err := c.writeSupervisor(i, a, o); err != nil {
+		if err := c.writeSupervisor(i, l, o); err != nil {
 			return err
 		}
 	}
 	for r := range c.info.All() {
-		if err := c.writeNode(r, a, o); err != nil {
+		if err := c.writeNode(r, l, o); err != nil {
 			return err
 		}
 	}
@@ -288,7 +289,7 @@ func (c *Cluster) writeKeys(a Addresses) error {
 		}
 	}
 	for i, s := range c.info.Supervisors {
-		ips, err := a.Supervisors[i].ips()
+		ips, err := a.Supervisors[i].layout(s.ID, "").IPs()
 		if err != nil {
 			return err
 		}
@@ -334,35 +335,28 @@ func (c *Cluster) labels(rank int) map[string]string {
 	return nil
 }
 
-func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
+// layout is where the members are, from their addresses.
+func (c *Cluster) layout(a Addresses) layout.Layout {
+	l := layout.Layout{Cluster: clusterName, Dims: c.dims}
+	for i, s := range c.info.Supervisors {
+		l.Supervisors = append(l.Supervisors, a.Supervisors[i].layout(s.ID, s.Region))
+	}
+	for r, n := range c.info.All() {
+		node := layout.Node{ID: n.ID, Service: a.Nodes[r].Service, Gossip: a.Nodes[r].Gossip, Links: a.Nodes[r].Links}
+		if r < len(c.info.Nodes) {
+			node.Region, node.Labels = c.regionOf(r), c.labels(r)
+		}
+		l.Nodes = append(l.Nodes, node)
+	}
+	return l
+}
+
+func (c *Cluster) writeSupervisor(i int, l layout.Layout, o Options) error {
 	s := c.info.Supervisors[i]
 	dir := c.path("supervisors", s.ID)
-	cfg := config.DefaultSupervisor()
-	cfg.Cluster, cfg.ID, cfg.Dims = clusterName, s.ID, c.dims.String()
-	for r, n := range c.info.Nodes {
-		services := a.Nodes[r].services()
-		cfg.Nodes = append(cfg.Nodes, config.NodeEntry{ID: n.ID, Coord: n.Coord, Service: services[0], Alternates: services[1:], Labels: c.labels(r), Region: c.regionOf(r)})
-	}
-	for k, n := range c.info.Spares {
-		services := a.Nodes[len(c.info.Nodes)+k].services()
-		cfg.Spares = append(cfg.Spares, config.SpareEntry{ID: n.ID, Service: services[0], Alternates: services[1:]})
-	}
-	reports := a.Supervisors[i].Report
-	cfg.Report, cfg.GRPC, cfg.HTTP, cfg.ReportAlternates = reports[0], s.GRPC, s.HTTP, reports[1:]
-	cfg.Web = webConfig(s.Web)
-	cfg.GossipListen, cfg.GossipKeyFile = a.Supervisors[i].Gossip, c.path("gossip.key")
-	var members []string
-	for _, j := range c.serving(s.Region) {
-		other := c.info.Supervisors[j]
-		if j != i {
-			cfg.GossipJoin = append(cfg.GossipJoin, a.Supervisors[j].Gossip)
-		}
-		members = append(members, other.ID+"=https://"+a.Supervisors[j].EtcdPeer)
-		cfg.Replicas = append(cfg.Replicas, config.ReplicaEntry{ID: other.ID, GRPC: other.GRPC, Report: other.Report, HTTP: other.HTTP, Web: webURL(other.Web)})
-	}
+	cfg := l.Supervisor(i)
+	cfg.Web, cfg.GossipKeyFile = webConfig(s.Web), c.path("gossip.key")
 	cfg.DataDir = filepath.Join(dir, "data")
-	cfg.Etcd.Name, cfg.Etcd.InitialCluster = s.ID, strings.Join(members, ",")
-	cfg.Etcd.PeerURL, cfg.Etcd.ClientURL = "https://"+a.Supervisors[i].EtcdPeer, "https://"+a.Supervisors[i].EtcdClient
 	cfg.TLS = config.SupervisorTLS{CA: c.PKI("ca.pem"), Cert: c.PKI(s.ID + ".pem"), Key: c.PKI(s.ID + ".key")}
 	cfg.Preset, cfg.Periods, cfg.LocalPID = o.Preset, o.Periods, true
 	cfg.Log.Level = o.LogLevel
@@ -377,36 +371,17 @@ func (c *Cluster) writeSupervisor(i int, a Addresses, o Options) error {
 	return writeYAML(filepath.Join(dir, "supervisor.yaml"), cfg)
 }
 
-func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
+func (c *Cluster) writeNode(rank int, l layout.Layout, o Options) error {
 	n := *c.info.at(rank)
 	dir := c.nodeDir(n.ID)
-	cfg := config.DefaultAgent()
-	cfg.Cluster, cfg.Node, cfg.Coord, cfg.Dims, cfg.Spare = clusterName, n.ID, n.Coord, c.dims.String(), n.Coord == ""
+	cfg := l.Agent(rank)
 	cfg.StateDir, cfg.Preset, cfg.Periods = n.StateDir, o.Preset, o.Periods
 	cfg.TLS = config.AgentTLS{
 		CA:       c.PKI("ca.pem"),
 		HostCert: c.PKI(certName(n.ID, fault.HalfHost) + ".pem"), HostKey: c.PKI(certName(n.ID, fault.HalfHost) + ".key"),
 		DNPCert: c.PKI(certName(n.ID, fault.HalfDNP) + ".pem"), DNPKey: c.PKI(certName(n.ID, fault.HalfDNP) + ".key"),
 	}
-	cfg.Links = c.links(rank, a)
-	service := a.Nodes[rank].Service
-	cfg.Service.Listen, cfg.Service.Interface, cfg.Service.Alternates = service[0].Listen, service[0].Interface, service[1:]
-	cfg.Service.GossipListen, cfg.Service.GossipKeyFile = a.Nodes[rank].Gossip, c.path("gossip.key")
-	cfg.Service.SpoolBytes = spoolBytes
-	region := ""
-	if !cfg.Spare {
-		region = c.regionOf(rank)
-	}
-	ours := c.serving(region)
-	for _, j := range ours {
-		cfg.Service.GossipJoin = append(cfg.Service.GossipJoin, a.Supervisors[j].Gossip)
-	}
-	// Each node prefers another replica, so that all of them receive reports.
-	for i := range ours {
-		j := ours[(rank+i)%len(ours)]
-		reports := a.Supervisors[j].Report
-		cfg.Supervisors = append(cfg.Supervisors, config.SupervisorAddr{ID: c.info.Supervisors[j].ID, Report: reports[0], Alternates: reports[1:]})
-	}
+	cfg.Service.GossipKeyFile, cfg.Service.SpoolBytes = c.path("gossip.key"), spoolBytes
 	cfg.Sensors = c.sensorConfig(n, checkInterval(o.Preset))
 	cfg.Injection = true
 	cfg.Log.Level = o.LogLevel
@@ -426,22 +401,6 @@ func (c *Cluster) writeNode(rank int, a Addresses, o Options) error {
 		return err
 	}
 	return writeYAML(filepath.Join(dir, "agent.yaml"), cfg)
-}
-
-// links are those of a node; of a spare its own ends alone.
-func (c *Cluster) links(rank int, a Addresses) map[string]config.LinkAddr {
-	out := map[string]config.LinkAddr{}
-	for _, d := range c.dims.Links() {
-		local := a.Nodes[rank].Links[d]
-		l := config.LinkAddr{Local: local.Listen, Interface: local.Interface}
-		if rank < len(c.info.Nodes) {
-			peer, _ := c.dims.Neighbour(c.dims.At(rank), d)
-			r := c.dims.Rank(peer)
-			l.Peer, l.PeerNode = a.Nodes[r].Links[d.Opposite()].Listen, c.info.Nodes[r].ID
-		}
-		out[d.String()] = l
-	}
-	return out
 }
 
 // checkInterval is the time between two runs of a peripheral's check script. Each starts a

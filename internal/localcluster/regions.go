@@ -83,7 +83,7 @@ func (c *Cluster) divide(cfg *config.Supervisor, self SupervisorInfo) {
 		}
 		cfg.Regions = append(cfg.Regions, r)
 	}
-	if cfg.Region = self.Region; self.Region != "" {
+	if self.Region != "" {
 		for _, s := range c.Serving("") {
 			cfg.Upstream = append(cfg.Upstream, config.UpstreamEntry{ID: s.ID, GRPC: s.GRPC})
 		}

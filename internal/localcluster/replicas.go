@@ -242,7 +242,7 @@ func (c *Cluster) issueSupervisor(id string, a SupervisorAddresses) error {
 	if err != nil {
 		return err
 	}
-	ips, err := a.ips()
+	ips, err := a.layout(id, "").IPs()
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,339 @@
+// Package inventory makes of one file that an operator writes, the inventory of a cluster's machines, what each of them gets: configuration,
+// certificates, keys, as a directory that is its /etc/lofamo. It keeps what is the operator's alone: the authority's key.
+//
+// It talks to no machine: the directories are carried over by the operator's own means.
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// Inventory says what machines a cluster has, and where they are.
+type Inventory struct {
+	// Cluster is the cluster's name, as in the certificates. 1 to 63 of a-z, 0-9, '-' and '.'. Required.
+	Cluster string `json:"cluster"`
+	// Dims are the sizes of the torus, "XxYxZ". Required.
+	Dims string `json:"dims"`
+	// Preset of periods: default, fast or relaxed. Default default.
+	Preset string `json:"preset,omitempty"`
+	// Gossip: the gossip rail is used besides the direct one. Default true.
+	Gossip *bool `json:"gossip,omitempty"`
+	// Ports of everything that an address below does not name.
+	Ports Ports `json:"ports,omitzero"`
+	// Supervisors are the replicas: 1, 3 or 5.
+	Supervisors []Supervisor `json:"supervisors"`
+	// Nodes has one entry for each place in the torus.
+	Nodes []Node `json:"nodes"`
+	// Spares stand by for another's place. Default none.
+	Spares []Node `json:"spares,omitempty"`
+}
+
+// Ports are those of all machines alike, 1 to 65535. 0 stands for the default.
+type Ports struct {
+	// Service is the nodes' direct rail, UDP. Default 7100.
+	Service int `json:"service,omitempty"`
+	// NodeGossip is the nodes' gossip rail, UDP and TCP. Default 7101.
+	NodeGossip int `json:"nodeGossip,omitempty"`
+	// Links is the first of the nodes' links, UDP and TCP: X+ has it, X- the next, then Y+, Y-, Z+, Z-. Default 7110.
+	Links int `json:"links,omitempty"`
+	// Report is the supervisors' direct rail, UDP. Default 7945.
+	Report int `json:"report,omitempty"`
+	// GRPC is the supervisors' API. Default 7946.
+	GRPC int `json:"grpc,omitempty"`
+	// HTTP are the supervisors' metrics and health. Default 7947.
+	HTTP int `json:"http,omitempty"`
+	// Gossip is the supervisors' gossip rail, UDP and TCP. Default 7948.
+	Gossip int `json:"gossip,omitempty"`
+	// EtcdPeer is where their members of etcd reach one another. Default 2380.
+	EtcdPeer int `json:"etcdPeer,omitempty"`
+	// EtcdClient is where clients reach them. Default 2379.
+	EtcdClient int `json:"etcdClient,omitempty"`
+	// AgentHTTP are the nodes' metrics and health, on their service address. Default 0: none.
+	AgentHTTP int `json:"agentHTTP,omitempty"`
+}
+
+// Supervisor is one replica.
+type Supervisor struct {
+	// ID is its name, as in its certificate. Required.
+	ID string `json:"id"`
+	// Address is an IP at which nodes and other replicas reach it. Required.
+	Address string `json:"address"`
+	// Ports of this replica alone; what is 0 is as for all.
+	Ports Ports `json:"ports,omitzero"`
+}
+
+// Node is a node, or a spare.
+type Node struct {
+	// ID is its name. Default from the coordinate: n1-0-1 at 1,0,1. Required of a spare.
+	ID fault.NodeID `json:"id,omitempty"`
+	// Coord is its place, "x,y,z". Required, and nothing of a spare.
+	Coord string `json:"coord,omitempty"`
+	// Service is its address in the service network, an IP or "ip:port". Required.
+	Service string `json:"service"`
+	// Interface is the network interface of the service network, to which the rails are bound. Default none: not bound.
+	Interface string `json:"interface,omitempty"`
+	// Links are its own ends of the links by direction, X+ to Z-. What is not named is on the service address.
+	Links map[string]Link `json:"links,omitempty"`
+	// Labels of the node, such as its rack. Default none.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Link is a node's own end of a link.
+type Link struct {
+	// Address is an IP or "ip:port". Required.
+	Address string `json:"address"`
+	// Interface binds the link to a network interface. Default none.
+	Interface string `json:"interface,omitempty"`
+}
+
+// Load reads and validates a file.
+func Load(path string) (Inventory, error) {
+	var inv Inventory
+	if _, err := os.Stat(path); err != nil {
+		return inv, fmt.Errorf("inventory: %w", err)
+	}
+	if err := config.ReadStrict(path, &inv); err != nil {
+		return inv, fmt.Errorf("inventory: %w", err)
+	}
+	if err := inv.Validate(); err != nil {
+		return inv, fmt.Errorf("inventory %s: %w", path, err)
+	}
+	return inv, nil
+}
+
+func (p Ports) or(q Ports) Ports {
+	for _, f := range []struct{ to, from *int }{
+		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC, &q.GRPC}, {&p.HTTP, &q.HTTP},
+		{&p.Gossip, &q.Gossip}, {&p.EtcdPeer, &q.EtcdPeer}, {&p.EtcdClient, &q.EtcdClient}, {&p.AgentHTTP, &q.AgentHTTP},
+	} {
+		if *f.to == 0 {
+			*f.to = *f.from
+		}
+	}
+	return p
+}
+
+var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
+
+// Validate names every bad field. What the programs' own configurations say of themselves is checked when these are made.
+func (inv Inventory) Validate() error {
+	var errs []error
+	bad := func(field string, given any, want string) {
+		if given == "" {
+			given = "nothing"
+		}
+		errs = append(errs, fmt.Errorf("%s: given %v: want %s", field, given, want))
+	}
+	if inv.Cluster == "" {
+		bad("cluster", "", "1 to 63 of a-z, 0-9, '-' and '.'")
+	}
+	errs = append(errs, inv.Ports.check("ports"))
+	if !slices.Contains([]int{1, 3, 5}, len(inv.Supervisors)) {
+		bad("supervisors", len(inv.Supervisors), "1, 3 or 5: a majority must remain when one dies, and an even number adds none")
+	}
+	ids := map[string]string{}
+	once := func(field, id string) {
+		if !idPattern.MatchString(id) {
+			bad(field, id, "a name of letters, digits, '-', '_' and '.', which is a directory's too")
+			return
+		}
+		if other, ok := ids[id]; ok {
+			bad(field, id, "a name of its own: "+other+" has it")
+		}
+		ids[id] = field
+	}
+	for i, s := range inv.Supervisors {
+		field := fmt.Sprintf("supervisors[%d]", i)
+		once(field+".id", s.ID)
+		if ip, err := netip.ParseAddr(s.Address); err != nil || ip.IsUnspecified() {
+			bad(field+".address", s.Address, "the IP of one machine")
+		}
+		errs = append(errs, s.Ports.check(field+".ports"))
+	}
+	ids = map[string]string{} // nodes and supervisors may share a machine's name
+	d, err := grid.ParseDims(inv.Dims)
+	if err != nil {
+		return errors.Join(append(errs, fmt.Errorf("dims: %w", err))...)
+	}
+	places := map[grid.Coord]string{}
+	for i, n := range inv.Nodes {
+		field := fmt.Sprintf("nodes[%d]", i)
+		at, err := n.at(d)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s.coord: %w", field, err))
+			continue
+		}
+		if other, ok := places[at]; ok {
+			bad(field+".coord", n.Coord, "a place of its own: "+other+" has it")
+		}
+		places[at] = field
+		once(field+".id", string(n.name(at)))
+		errs = append(errs, n.check(field, d))
+	}
+	if missing := d.Nodes() - len(places); missing > 0 && len(errs) == countNil(errs) {
+		bad("nodes", fmt.Sprintf("%d places", len(places)), fmt.Sprintf("all %d of the %s torus", d.Nodes(), d))
+	}
+	for i, n := range inv.Spares {
+		field := fmt.Sprintf("spares[%d]", i)
+		if n.Coord != "" {
+			bad(field+".coord", n.Coord, "none: a spare has no place")
+		}
+		once(field+".id", string(n.ID))
+		errs = append(errs, n.check(field, d))
+	}
+	return errors.Join(errs...)
+}
+
+func countNil(errs []error) (n int) {
+	for _, err := range errs {
+		if err == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// idPattern is what names are made of: they are directories too.
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+func (p Ports) check(field string) error {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		port int
+		to   int // the last that is used
+	}{
+		{"service", p.Service, p.Service}, {"nodeGossip", p.NodeGossip, p.NodeGossip}, {"links", p.Links, p.Links + 5}, {"report", p.Report, p.Report}, {"grpc", p.GRPC, p.GRPC},
+		{"http", p.HTTP, p.HTTP}, {"gossip", p.Gossip, p.Gossip}, {"etcdPeer", p.EtcdPeer, p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
+	} {
+		if f.port < 0 || f.port != 0 && f.to > 65535 {
+			errs = append(errs, fmt.Errorf("%s.%s: given %d: want 1 to %d, or 0 for the default", field, f.name, f.port, 65535-(f.to-f.port)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (n Node) at(d grid.Dims) (grid.Coord, error) {
+	at, err := grid.ParseCoord(n.Coord)
+	if err != nil {
+		return at, err
+	}
+	return at, d.Check(at)
+}
+
+func (n Node) name(at grid.Coord) fault.NodeID {
+	if n.ID != "" {
+		return n.ID
+	}
+	return fault.DefaultNodeID(at)
+}
+
+func (n Node) check(field string, d grid.Dims) error {
+	var errs []error
+	if _, err := at(n.Service, 1); err != nil {
+		errs = append(errs, fmt.Errorf("%s.service: %w", field, err))
+	}
+	for _, dir := range slices.Sorted(maps.Keys(n.Links)) {
+		if !slices.ContainsFunc(d.Links(), func(l grid.Direction) bool { return l.String() == dir }) {
+			errs = append(errs, fmt.Errorf("%s.links.%s: want one of the %s torus' directions", field, dir, d))
+		}
+		if _, err := at(n.Links[dir].Address, 1); err != nil {
+			errs = append(errs, fmt.Errorf("%s.links.%s.address: %w", field, dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// at completes an address by a port.
+func at(address string, port int) (string, error) {
+	ip, err := netip.ParseAddr(address)
+	if err == nil && !ip.IsUnspecified() {
+		return netip.AddrPortFrom(ip, uint16(port)).String(), nil //nolint:gosec // Validate bounds ports
+	}
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil || ap.Addr().IsUnspecified() || ap.Port() == 0 {
+		return "", fmt.Errorf("given %s: want the IP of one machine, or its ip:port", strconv.Quote(address))
+	}
+	return ap.String(), nil
+}
+
+// Layout is where everything of a validated inventory is.
+func (inv Inventory) Layout() (layout.Layout, error) {
+	d, err := grid.ParseDims(inv.Dims)
+	if err != nil {
+		return layout.Layout{}, fmt.Errorf("dims: %w", err)
+	}
+	gossip := inv.Gossip == nil || *inv.Gossip
+	ports := inv.Ports.or(defaultPorts)
+	l := layout.Layout{Cluster: inv.Cluster, Dims: d, Nodes: make([]layout.Node, d.Nodes())}
+	for _, s := range inv.Supervisors {
+		p := s.Ports.or(ports)
+		on := func(port int) string {
+			if strings.Contains(s.Address, ":") {
+				return "[" + s.Address + "]:" + strconv.Itoa(port)
+			}
+			return s.Address + ":" + strconv.Itoa(port)
+		}
+		r := layout.Supervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
+		if gossip {
+			r.Gossip = on(p.Gossip)
+		}
+		l.Supervisors = append(l.Supervisors, r)
+	}
+	for _, n := range inv.Nodes {
+		place, err := n.at(d)
+		if err != nil {
+			return layout.Layout{}, err
+		}
+		if l.Nodes[d.Rank(place)], err = n.layout(n.name(place), d, ports, gossip); err != nil {
+			return layout.Layout{}, err
+		}
+	}
+	for _, n := range inv.Spares {
+		spare, err := n.layout(n.ID, d, ports, gossip)
+		if err != nil {
+			return layout.Layout{}, err
+		}
+		l.Nodes = append(l.Nodes, spare)
+	}
+	return l, nil
+}
+
+func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout.Node, error) {
+	service, err := at(n.Service, p.Service)
+	if err != nil {
+		return layout.Node{}, fmt.Errorf("node %s: service: %w", id, err)
+	}
+	out := layout.Node{ID: id, Labels: n.Labels, Service: []config.ServiceAddr{{Listen: service, Interface: n.Interface}}, Links: map[grid.Direction]layout.LinkAddress{}}
+	host := netip.MustParseAddrPort(service).Addr().String()
+	if gossip {
+		if out.Gossip, err = at(host, p.NodeGossip); err != nil {
+			return layout.Node{}, fmt.Errorf("node %s: gossip: %w", id, err)
+		}
+	}
+	for _, dir := range d.Links() {
+		l, ok := n.Links[dir.String()]
+		if !ok {
+			l.Address = host
+		}
+		listen, err := at(l.Address, p.Links+dir.Index())
+		if err != nil {
+			return layout.Node{}, fmt.Errorf("node %s: link %s: %w", id, dir, err)
+		}
+		out.Links[dir] = layout.LinkAddress{Listen: listen, Interface: l.Interface}
+	}
+	return out, nil
+}

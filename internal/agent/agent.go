@@ -153,7 +153,7 @@ func Check(cfg config.Agent) error {
 	_, err := pki.LoadVerifier(cfg.TLS.CA, cfg.Cluster)
 	errs = append(errs, err)
 	if cfg.Service.GossipListen != "" {
-		_, err := pki.LoadGossipKey(cfg.Service.GossipKeyFile)
+		_, err := pki.LoadGossipKeys(cfg.Service.GossipKeyFile)
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {

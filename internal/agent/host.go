@@ -179,12 +179,12 @@ func (h *hostHalf) open(cs *closers) error {
 }
 
 func (h *hostHalf) openGossip(cs *closers) error {
-	key, err := pki.LoadGossipKey(h.cfg.Service.GossipKeyFile)
+	keys, err := pki.LoadGossipKeys(h.cfg.Service.GossipKeyFile)
 	if err != nil {
 		return err
 	}
 	g, err := gossip.New(gossip.Config{
-		Name: string(h.cfg.Node), Bind: h.cfg.Service.GossipListen, Join: h.cfg.Service.GossipJoin, Key: key,
+		Name: string(h.cfg.Node), Bind: h.cfg.Service.GossipListen, Join: h.cfg.Service.GossipJoin, Key: keys[0], Further: keys[1:],
 		Meta: gossip.Meta{
 			Role: gossip.RoleNode, ID: string(h.cfg.Node), Coord: h.topo.Coord.String(), ReportAddr: h.nets[0].LocalAddr().String(),
 		},

@@ -116,7 +116,8 @@ type ServiceConfig struct {
 	GossipListen string `json:"gossipListen,omitempty"`
 	// GossipJoin are members to join by, "ip:port". Default none.
 	GossipJoin []string `json:"gossipJoin,omitempty"`
-	// GossipKeyFile holds the gossip key: 32 bytes in base64. Required with GossipListen.
+	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more, each on a line of its own, are taken from others while the key is
+	// changed; the first encrypts. Required with GossipListen.
 	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
 	// Interface is the network interface of the service network: the rails are bound to it. Default
 	// none: not bound.

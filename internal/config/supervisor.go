@@ -56,7 +56,8 @@ type Supervisor struct {
 	GossipListen string `json:"gossipListen,omitempty"`
 	// GossipJoin are members to join by, "ip:port". Default none.
 	GossipJoin []string `json:"gossipJoin,omitempty"`
-	// GossipKeyFile holds the gossip key: 32 bytes in base64. Required with GossipListen.
+	// GossipKeyFile holds the gossip key: 32 bytes in base64. Up to two more, each on a line of its own, are taken from others while the key is
+	// changed; the first encrypts. Required with GossipListen.
 	GossipKeyFile string `json:"gossipKeyFile,omitempty"`
 	// DataDir is a directory of this replica alone. Default /var/lib/lofamo/supervisor.
 	DataDir string `json:"dataDir"`

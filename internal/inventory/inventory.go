@@ -337,3 +337,10 @@ func (n Node) layout(id fault.NodeID, d grid.Dims, p Ports, gossip bool) (layout
 	}
 	return out, nil
 }
+
+// Has says whether a node, spare or supervisor has this name.
+func (inv Inventory) Has(id string) bool {
+	l, err := inv.Layout()
+	return err == nil && (slices.ContainsFunc(l.Nodes, func(n layout.Node) bool { return string(n.ID) == id }) ||
+		slices.ContainsFunc(l.Supervisors, func(s layout.Supervisor) bool { return s.ID == id }))
+}

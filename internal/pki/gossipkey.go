@@ -13,28 +13,57 @@ const gossipKeySize = 32
 
 // NewGossipKey writes a new key for the gossip rail, 32 random bytes in base64, for its owner only.
 func NewGossipKey(file string) error {
-	key := make([]byte, gossipKeySize)
-	if _, err := rand.Read(key); err != nil {
-		return fmt.Errorf("new gossip key: %w", err)
+	key, err := RandomGossipKey()
+	if err != nil {
+		return err
 	}
-	if err := writeFile(file, []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
+	return SaveGossipKeys(file, [][]byte{key})
+}
+
+// maxGossipKeys is how many keys a file may have: the one in use, the next, and one more for a change that was broken off.
+const maxGossipKeys = 3
+
+// LoadGossipKeys reads keys that NewGossipKey wrote, each on a line of its own. The first encrypts; what comes under any is taken, so that a key can be
+// changed on one machine after the other.
+func LoadGossipKeys(file string) ([][]byte, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("gossip key %s: %w", file, reason(err))
+	}
+	var keys [][]byte
+	for i, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+		if err != nil {
+			return nil, fmt.Errorf("gossip key %s: line %d: not base64: want %d bytes in base64", file, i+1, gossipKeySize)
+		}
+		if len(key) != gossipKeySize {
+			return nil, fmt.Errorf("gossip key %s: line %d: %d bytes: want %d", file, i+1, len(key), gossipKeySize)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) > maxGossipKeys {
+		return nil, fmt.Errorf("gossip key %s: %d keys: want at most %d, the first of which encrypts", file, len(keys), maxGossipKeys)
+	}
+	return keys, nil
+}
+
+// SaveGossipKeys writes keys as LoadGossipKeys reads them, for their owner only.
+func SaveGossipKeys(file string, keys [][]byte) error {
+	var b strings.Builder
+	for _, k := range keys {
+		b.WriteString(base64.StdEncoding.EncodeToString(k) + "\n")
+	}
+	if err := writeFile(file, []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write gossip key %s: %w", file, err)
 	}
 	return nil
 }
 
-// LoadGossipKey reads a key that NewGossipKey wrote.
-func LoadGossipKey(file string) ([]byte, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("gossip key %s: %w", file, reason(err))
-	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
-	if err != nil {
-		return nil, fmt.Errorf("gossip key %s: not base64: want %d bytes in base64", file, gossipKeySize)
-	}
-	if len(key) != gossipKeySize {
-		return nil, fmt.Errorf("gossip key %s: %d bytes: want %d", file, len(key), gossipKeySize)
+// RandomGossipKey returns a new key.
+func RandomGossipKey() ([]byte, error) {
+	key := make([]byte, gossipKeySize)
+	if _, err := rand.Read(key); err != nil {
+		return nil, fmt.Errorf("new gossip key: %w", err)
 	}
 	return key, nil
 }

@@ -1,17 +1,20 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -345,22 +348,34 @@ func TestGossipKey(t *testing.T) {
 	if err := NewGossipKey(file); err != nil {
 		t.Fatal(err)
 	}
-	key, err := LoadGossipKey(file)
-	if err != nil || len(key) != 32 {
-		t.Errorf("%d bytes, %v", len(key), err)
+	keys, err := LoadGossipKeys(file)
+	if err != nil || len(keys) != 1 || len(keys[0]) != 32 {
+		t.Errorf("%d keys, %v", len(keys), err)
+	}
+	next, err := RandomGossipKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	both := [][]byte{next, keys[0]}
+	if err := SaveGossipKeys(file, both); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := LoadGossipKeys(file); err != nil || !slices.EqualFunc(got, both, bytes.Equal) {
+		t.Errorf("%d keys, %v: want both in their order", len(got), err)
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
-	for text, names := range map[string]string{"": "0 bytes: want 32", "AAAA": "3 bytes: want 32", "not base64!": "not base64"} {
+	good := base64.StdEncoding.EncodeToString(next) + "\n"
+	for text, names := range map[string]string{"": "0 bytes: want 32", "AAAA": "line 1: 3 bytes: want 32", strings.Repeat(good, 4): "4 keys: want at most 3", good + "x": "line 2: not base64", "not base64!": "not base64"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadGossipKey(file); err == nil || !strings.Contains(err.Error(), names) || !strings.Contains(err.Error(), file) {
+		if _, err := LoadGossipKeys(file); err == nil || !strings.Contains(err.Error(), names) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := LoadGossipKey(file + ".none"); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, err := LoadGossipKeys(file + ".none"); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("%v", err)
 	}
 }

@@ -68,7 +68,7 @@ type Supervisor struct {
 	signer  *pki.Signer
 	verify  *pki.Verifier
 
-	gossipKey []byte // nil without gossip
+	gossipKeys [][]byte // the first encrypts; nil without gossip
 
 	registry *prometheus.Registry
 	metrics  *metrics.Metrics
@@ -161,7 +161,7 @@ func New(cfg config.Supervisor, logger *slog.Logger) (*Supervisor, error) {
 		return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 	}
 	if cfg.GossipListen != "" {
-		if s.gossipKey, err = pki.LoadGossipKey(cfg.GossipKeyFile); err != nil {
+		if s.gossipKeys, err = pki.LoadGossipKeys(cfg.GossipKeyFile); err != nil {
 			return nil, fmt.Errorf("supervisor %s: %w", cfg.ID, err)
 		}
 	}

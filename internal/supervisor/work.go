@@ -302,7 +302,7 @@ func (s *Supervisor) joinGossip() error {
 	}
 	var err error
 	s.gossip, err = gossip.New(gossip.Config{
-		Name: "supervisor/" + s.cfg.ID, Bind: s.cfg.GossipListen, Join: s.cfg.GossipJoin, Key: s.gossipKey,
+		Name: "supervisor/" + s.cfg.ID, Bind: s.cfg.GossipListen, Join: s.cfg.GossipJoin, Key: s.gossipKeys[0], Further: s.gossipKeys[1:],
 		Meta: s.gossipMeta(false), Logger: s.logger, OnMember: s.onMember, OnBroadcast: s.intake.Broadcast,
 	})
 	if err != nil {

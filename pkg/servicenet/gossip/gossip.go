@@ -105,10 +105,12 @@ type Timing struct {
 
 // Config of a member.
 type Config struct {
-	Name        string   // unique among the members
-	Bind        string   // "ip:port", TCP and UDP; port 0 takes a free one
-	Join        []string // "ip:port" of some members; tried again for as long as they are not live
-	Key         []byte   // KeySize bytes
+	Name string   // unique among the members
+	Bind string   // "ip:port", TCP and UDP; port 0 takes a free one
+	Join []string // "ip:port" of some members; tried again for as long as they are not live
+	Key  []byte   // KeySize bytes: what is sent is encrypted by it
+	// Further keys, KeySize bytes each, by which others may encrypt still or already, while the key is changed.
+	Further     [][]byte
 	Meta        Meta
 	Logger      *slog.Logger
 	OnMember    func(Event)  // may be nil; called from one goroutine, in order
@@ -144,6 +146,11 @@ func (c Config) Validate() error {
 	}
 	if len(c.Key) != KeySize {
 		errs = append(errs, fmt.Errorf("key: given %d bytes: want %d", len(c.Key), KeySize))
+	}
+	for i, k := range c.Further {
+		if len(k) != KeySize {
+			errs = append(errs, fmt.Errorf("further[%d]: given %d bytes: want %d", i, len(k), KeySize))
+		}
 	}
 	if err := c.Meta.Validate(); err != nil {
 		errs = append(errs, err)
@@ -230,6 +237,11 @@ func New(cfg Config) (*Net, error) {
 	n.meta.Store(&meta)
 	n.passOn.Store(cfg.Meta.Role == RoleNode)
 	mc := memberlistConfig(cfg, n, logger)
+	if mc.Keyring, err = memberlist.NewKeyring(cfg.Further, cfg.Key); err != nil {
+		cancel()
+		_ = tr.Shutdown() // the reason is err
+		return nil, fmt.Errorf("gossip member %q: %w", cfg.Name, err)
+	}
 	own, err := advertised(bind.Addr(), cfg.Join)
 	if err != nil {
 		cancel()
@@ -255,7 +267,6 @@ func memberlistConfig(cfg Config, n *Net, logger *log.Logger) *memberlist.Config
 	mc := memberlist.DefaultLANConfig()
 	mc.Name = cfg.Name
 	mc.Transport = n.transport
-	mc.SecretKey = cfg.Key
 	mc.GossipVerifyIncoming, mc.GossipVerifyOutgoing = true, true
 	mc.EnableCompression = false // signatures and ciphertext do not shrink
 	mc.UDPBufferSize = packetSize

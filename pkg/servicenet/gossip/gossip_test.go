@@ -40,11 +40,18 @@ type member struct {
 
 func start(t *testing.T, name string, k []byte, join ...*member) *member {
 	t.Helper()
+	return startKeys(t, name, [][]byte{k}, join...)
+}
+
+// startKeys starts a member with several keys, the first of which encrypts.
+func startKeys(t *testing.T, name string, keys [][]byte, join ...*member) *member {
+	t.Helper()
 	m := &member{events: make(chan Event, 256), broadcasts: make(chan string, 256)}
 	cfg := Config{
 		Name:        name,
 		Bind:        "127.0.0.1:0",
-		Key:         k,
+		Key:         keys[0],
+		Further:     keys[1:],
 		Meta:        Meta{Role: RoleNode, ID: name, Coord: "0,0,0", ReportAddr: "127.0.0.1:7000"},
 		Logger:      slog.New(slog.DiscardHandler),
 		OnMember:    func(e Event) { m.events <- e },
@@ -193,6 +200,26 @@ func TestWrongKeyIsRefused(t *testing.T) {
 	}
 	if len(a.Members()) != 1 || len(b.Members()) != 1 {
 		t.Errorf("members %v and %v", a.Members(), b.Members())
+	}
+}
+
+// TestKeyIsChanged has at every step of a change a member that has gone on to it beside one that has not: each hears the other.
+func TestKeyIsChanged(t *testing.T) {
+	one, two := key(1), key(2)
+	for _, tc := range []struct {
+		step        string
+		before, now [][]byte
+	}{
+		{"add", [][]byte{one}, [][]byte{one, two}},
+		{"use", [][]byte{one, two}, [][]byte{two, one}},
+		{"remove", [][]byte{two, one}, [][]byte{two}},
+	} {
+		t.Run(tc.step, func(t *testing.T) {
+			a := startKeys(t, "a", tc.before)
+			b := startKeys(t, "b", tc.now, a)
+			a.until(t, EventJoin, "b")
+			b.until(t, EventJoin, "a")
+		})
 	}
 }
 
@@ -371,6 +398,7 @@ func TestNewRefusals(t *testing.T) {
 		"bind":             func(c *Config) { c.Bind = "localhost" },
 		"join":             func(c *Config) { c.Join = []string{"nowhere"} },
 		"key":              func(c *Config) { c.Key = key(1)[1:] },
+		"further[1]":       func(c *Config) { c.Further = [][]byte{key(2), key(3)[1:]} },
 		"logger":           func(c *Config) { c.Logger = nil },
 		"meta.role":        func(c *Config) { c.Meta.Role = "king" },
 		"meta.id":          func(c *Config) { c.Meta.ID = "X Y" },

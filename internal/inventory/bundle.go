@@ -1,0 +1,380 @@
+package inventory
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/layout"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Etc is where a machine has what its bundle has.
+const Etc = "/etc/lofamo"
+
+// The operator's directory.
+//
+//	inventory.yaml          what it was made from, last
+//	ca.pem, ca.key          the authority. The key never leaves this directory.
+//	gossip.key              the gossip key, or while it is changed the keys
+//	next/                   the authority that is to come, while it is changed
+//	operators/ROLE.pem,key  certificates for people
+//	nodes/ID/               what the machine of a node gets
+//	supervisors/ID/         what the machine of a replica gets
+//
+// Bundles mirror Etc: agent.yaml or supervisor.yaml, pki/, gossip.key. A machine that has both a node and a replica gets both bundles.
+const (
+	inventoryFile = "inventory.yaml"
+	caCert        = "ca.pem"
+	caKey         = "ca.key"
+	gossipFile    = "gossip.key"
+	nextDir       = "next"
+	operatorsDir  = "operators"
+	nodesDir      = "nodes"
+	supervisors   = "supervisors"
+	stepFile      = "rotation.json"
+)
+
+// Dir is an operator's directory.
+type Dir struct {
+	path string
+	// Etc is where the machines have their bundles: Etc, but in tests.
+	etc string
+	// state is that of the machines' daemons, within the root; empty: the configurations' defaults.
+	state string
+}
+
+// Option changes where things are on the machines. For tests.
+type Option func(*Dir)
+
+// WithRoots has the machine of each member keep its bundle and its state below root/ID.
+func WithRoots(root string) Option {
+	return func(d *Dir) { d.etc, d.state = filepath.Join(root, "etc"), filepath.Join(root, "state") }
+}
+
+// Open is an operator's directory, which need not be there yet.
+func Open(path string, opts ...Option) *Dir {
+	d := &Dir{path: path, etc: Etc}
+	for _, o := range opts {
+		o(d)
+	}
+	return d
+}
+
+func (d *Dir) file(elem ...string) string { return filepath.Join(append([]string{d.path}, elem...)...) }
+
+// Init makes the directory: authority, gossip key, certificates for people, and a bundle for every machine. It refuses a directory that has something in it.
+func (d *Dir) Init(inv Inventory) error {
+	if entries, err := os.ReadDir(d.path); err == nil && len(entries) > 0 {
+		return fmt.Errorf("make a cluster's files in %s: the directory has something in it (%s): take a new one; add-node and rotate-keys change one that is there", d.path, entries[0].Name())
+	}
+	if _, err := inv.Layout(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return fmt.Errorf("make a cluster's files: %w", err)
+	}
+	ca, err := pki.NewCA(inv.Cluster)
+	if err != nil {
+		return err
+	}
+	if err := ca.Save(d.file(caCert), d.file(caKey)); err != nil {
+		return err
+	}
+	if err := pki.NewGossipKey(d.file(gossipFile)); err != nil {
+		return err
+	}
+	return d.write(inv, ca, everyone)
+}
+
+// whose says of which members a certificate is made anew: of those that have none, if it is nil.
+type whose func(id string) bool
+
+func everyone(string) bool { return true }
+
+// write makes bundles of all members after the inventory, and forgets those of members that are no more. Certificates that fresh does not name stay.
+func (d *Dir) write(inv Inventory, ca *pki.CA, fresh whose) error {
+	l, err := inv.Layout()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(d.file(operatorsDir), 0o700); err != nil {
+		return err
+	}
+	for _, role := range []pki.Role{pki.RoleViewer, pki.RoleOperator, pki.RoleApprover} {
+		id := pki.Identity{Cluster: inv.Cluster, Role: role, Name: string(role)}
+		if err := issue(ca, d.file(operatorsDir, string(role)), id, nil, fresh(string(role))); err != nil {
+			return err
+		}
+	}
+	if err := d.copyCA(d.file(operatorsDir)); err != nil {
+		return err
+	}
+	for i := range l.Supervisors {
+		if err := d.writeSupervisor(inv, l, i, ca, fresh); err != nil {
+			return err
+		}
+	}
+	for i := range l.Nodes {
+		if err := d.writeNode(inv, l, i, ca, fresh); err != nil {
+			return err
+		}
+	}
+	if err := d.forgetOthers(l); err != nil {
+		return err
+	}
+	b, err := yaml.Marshal(inv)
+	if err != nil {
+		return fmt.Errorf("write the inventory: %w", err)
+	}
+	return replace(d.file(inventoryFile), b, 0o644)
+}
+
+func (d *Dir) forgetOthers(l layout.Layout) error {
+	known := map[string]bool{}
+	for _, s := range l.Supervisors {
+		known[d.file(supervisors, s.ID)] = true
+	}
+	for _, n := range l.Nodes {
+		known[d.file(nodesDir, string(n.ID))] = true
+	}
+	var errs []error
+	for _, kind := range []string{supervisors, nodesDir} {
+		entries, err := os.ReadDir(d.file(kind))
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if p := d.file(kind, e.Name()); !known[p] {
+				errs = append(errs, os.RemoveAll(p))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// issue makes a certificate and its key, unless there is one and none is wanted anew.
+func issue(ca *pki.CA, base string, id pki.Identity, s *layout.Supervisor, fresh bool) error {
+	if _, err := os.Stat(base + ".pem"); err == nil && !fresh {
+		return nil
+	}
+	if s == nil {
+		return ca.IssueTo(base+".pem", base+".key", id, nil, nil)
+	}
+	ips, err := s.IPs()
+	if err != nil {
+		return err
+	}
+	// Clients on the machine itself, such as those of the embedded etcd.
+	return ca.IssueTo(base+".pem", base+".key", id, ips, []string{"localhost"})
+}
+
+func (d *Dir) writeSupervisor(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) error {
+	id := l.Supervisors[i].ID
+	dir, etc := d.file(supervisors, id), d.etcOf("supervisor", id)
+	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
+		return err
+	}
+	if err := issue(ca, filepath.Join(dir, "pki", "supervisor"), pki.SupervisorIdentity(inv.Cluster, id), &l.Supervisors[i], fresh(id)); err != nil {
+		return err
+	}
+	cfg := l.Supervisor(i)
+	cfg.TLS = config.SupervisorTLS{CA: filepath.Join(etc, "pki", caCert), Cert: filepath.Join(etc, "pki", "supervisor.pem"), Key: filepath.Join(etc, "pki", "supervisor.key")}
+	if cfg.GossipListen != "" {
+		cfg.GossipKeyFile = filepath.Join(etc, gossipFile)
+	}
+	if inv.Preset != "" {
+		cfg.Preset = inv.Preset
+	}
+	if d.state != "" {
+		cfg.DataDir = filepath.Join(d.state, "supervisor-"+id)
+	}
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("configuration of supervisor %s: %w", id, err)
+	}
+	return d.finish(dir, "supervisor.yaml", cfg, cfg.GossipKeyFile != "")
+}
+
+func (d *Dir) writeNode(inv Inventory, l layout.Layout, i int, ca *pki.CA, fresh whose) error {
+	id := l.Nodes[i].ID
+	dir, etc := d.file(nodesDir, string(id)), d.etcOf("node", string(id))
+	if err := os.MkdirAll(filepath.Join(dir, "pki"), 0o700); err != nil {
+		return err
+	}
+	for _, h := range []fault.Half{fault.HalfHost, fault.HalfDNP} {
+		if err := issue(ca, filepath.Join(dir, "pki", h.String()), pki.NodeIdentity(inv.Cluster, id, h), nil, fresh(string(id))); err != nil {
+			return err
+		}
+	}
+	cfg := l.Agent(i)
+	in := func(name string) string { return filepath.Join(etc, "pki", name) }
+	cfg.TLS = config.AgentTLS{CA: in(caCert), HostCert: in("host.pem"), HostKey: in("host.key"), DNPCert: in("dnp.pem"), DNPKey: in("dnp.key")}
+	if cfg.Service.GossipListen != "" {
+		cfg.Service.GossipKeyFile = filepath.Join(etc, gossipFile)
+	}
+	if inv.Preset != "" {
+		cfg.Preset = inv.Preset
+	}
+	if inv.Ports.AgentHTTP != 0 {
+		host, _, err := net.SplitHostPort(cfg.Service.Listen)
+		if err != nil {
+			return err
+		}
+		cfg.HTTP = net.JoinHostPort(host, strconv.Itoa(inv.Ports.AgentHTTP))
+	}
+	if d.state != "" {
+		cfg.StateDir = filepath.Join(d.state, "node-"+string(id))
+	}
+	if err := cfg.Validate(); err != nil {
+		return fmt.Errorf("configuration of node %s: %w", id, err)
+	}
+	return d.finish(dir, "agent.yaml", cfg, cfg.Service.GossipKeyFile != "")
+}
+
+func (d *Dir) etcOf(kind, id string) string {
+	if d.etc == Etc {
+		return Etc
+	}
+	return filepath.Join(d.etc, kind+"-"+id)
+}
+
+// finish writes what all bundles have.
+func (d *Dir) finish(dir, name string, cfg any, gossip bool) error {
+	b, err := yaml.Marshal(cfg)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := replace(filepath.Join(dir, name), b, 0o644); err != nil {
+		return err
+	}
+	if err := d.copyCA(filepath.Join(dir, "pki")); err != nil {
+		return err
+	}
+	if !gossip {
+		return nil
+	}
+	keys, err := d.gossipKeys()
+	if err != nil {
+		return err
+	}
+	return pki.SaveGossipKeys(filepath.Join(dir, gossipFile), keys)
+}
+
+// copyCA copies the authorities that are trusted.
+func (d *Dir) copyCA(dir string) error {
+	b, err := os.ReadFile(d.file(caCert))
+	if err != nil {
+		return err
+	}
+	next, err := os.ReadFile(d.file(nextDir, caCert))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return replace(filepath.Join(dir, caCert), slices.Concat(b, next), 0o644)
+}
+
+// replace writes a file as a whole, unless it is as it should be.
+func replace(path string, b []byte, mode fs.FileMode) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, b) {
+		return os.Chmod(path, mode)
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Chmod(tmp, mode), os.Rename(tmp, path)); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return nil
+}
+
+// Inventory is what the directory was last made from.
+func (d *Dir) Inventory() (Inventory, error) { return Load(d.file(inventoryFile)) }
+
+// authority is the one that issues: while it is changed and in use, the next.
+func (d *Dir) authority() (*pki.CA, error) {
+	ca, err := pki.LoadCA(d.file(caCert), d.file(caKey))
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's authority, which only its operator has: %w", err)
+	}
+	r, err := d.rotation()
+	if err != nil || r.Step != StepUse || !r.CA {
+		return ca, err
+	}
+	return pki.LoadCA(d.file(nextDir, caCert), d.file(nextDir, caKey))
+}
+
+// Update brings the bundles up to date with an inventory: a node more, one gone, one elsewhere, another machine in the place of one (renew: its certificates
+// are made anew). It returns the members of which something has changed.
+func (d *Dir) Update(inv Inventory, renew ...string) ([]string, error) {
+	old, err := d.Inventory()
+	if err != nil {
+		return nil, err
+	}
+	if old.Cluster != inv.Cluster {
+		return nil, fmt.Errorf("cluster: given %s: want %s, whose authority is in %s", inv.Cluster, old.Cluster, d.path)
+	}
+	ca, err := d.authority()
+	if err != nil {
+		return nil, err
+	}
+	before, err := d.sums()
+	if err != nil {
+		return nil, err
+	}
+	// A replica's certificate names its addresses.
+	moved := map[string]bool{}
+	for _, s := range inv.Supervisors {
+		moved[s.ID] = !slices.ContainsFunc(old.Supervisors, func(o Supervisor) bool { return o.ID == s.ID && o.Address == s.Address })
+	}
+	if err := d.write(inv, ca, func(id string) bool { return slices.Contains(renew, id) || moved[id] }); err != nil {
+		return nil, err
+	}
+	return d.changed(before)
+}
+
+// sums are the contents of all bundles, by "nodes/ID" and "supervisors/ID".
+func (d *Dir) sums() (map[string]string, error) {
+	out := map[string]string{}
+	for _, kind := range []string{nodesDir, supervisors} {
+		err := fs.WalkDir(os.DirFS(d.path), kind, func(p string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			b, err := os.ReadFile(d.file(p))
+			parts := bytes.SplitN([]byte(p), []byte("/"), 3)
+			member := kind + "/" + string(parts[1])
+			out[member] += p + "\x00" + string(b) + "\x00"
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (d *Dir) changed(before map[string]string) ([]string, error) {
+	now, err := d.sums()
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, m := range slices.Sorted(maps.Keys(now)) {
+		if now[m] != before[m] {
+			out = append(out, m)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,202 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+)
+
+// Bundle is what a machine was given.
+type Bundle struct {
+	Dir string
+	// Service is the systemd unit that it is for: lofamo-agent or lofamo-supervisor.
+	Service string
+	// ID of the node or replica.
+	ID string
+	// Listen are the IPs that the machine must have.
+	Listen []netip.Addr
+	// etc is where its configuration expects it.
+	etc string
+}
+
+// OpenBundle reads a bundle and checks all that can be checked before it is where it belongs: the configuration, that certificates are those of this member and
+// valid, that keys belong to them.
+func OpenBundle(dir string) (Bundle, error) {
+	for name, open := range map[string]func(string) (Bundle, error){"agent.yaml": openAgent, "supervisor.yaml": openSupervisor} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			b, err := open(filepath.Join(dir, name))
+			if err != nil {
+				return Bundle{}, fmt.Errorf("bundle %s: %w", dir, err)
+			}
+			return b, nil
+		}
+	}
+	return Bundle{}, fmt.Errorf("bundle %s: neither agent.yaml nor supervisor.yaml in it: want nodes/ID or supervisors/ID of the operator's directory", dir)
+}
+
+func openAgent(file string) (Bundle, error) {
+	cfg, err := config.LoadAgent(file, nil)
+	if err != nil {
+		return Bundle{}, err
+	}
+	b := Bundle{Dir: filepath.Dir(file), Service: "lofamo-agent", ID: string(cfg.Node), etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
+	for _, c := range []struct {
+		half      fault.Half
+		cert, key string
+	}{{fault.HalfHost, cfg.TLS.HostCert, cfg.TLS.HostKey}, {fault.HalfDNP, cfg.TLS.DNPCert, cfg.TLS.DNPKey}} {
+		if err := b.check(cfg.TLS.CA, c.cert, c.key, pki.NodeIdentity(cfg.Cluster, cfg.Node, c.half)); err != nil {
+			return Bundle{}, err
+		}
+	}
+	listen := []string{cfg.Service.Listen}
+	for _, l := range cfg.Links {
+		listen = append(listen, l.Local)
+	}
+	return b.with(listen, cfg.Service.GossipKeyFile)
+}
+
+func openSupervisor(file string) (Bundle, error) {
+	cfg, err := config.LoadSupervisor(file, nil)
+	if err != nil {
+		return Bundle{}, err
+	}
+	b := Bundle{Dir: filepath.Dir(file), Service: "lofamo-supervisor", ID: cfg.ID, etc: filepath.Dir(filepath.Dir(cfg.TLS.CA))}
+	if err := b.check(cfg.TLS.CA, cfg.TLS.Cert, cfg.TLS.Key, pki.SupervisorIdentity(cfg.Cluster, cfg.ID)); err != nil {
+		return Bundle{}, err
+	}
+	return b.with([]string{cfg.Report, cfg.GRPC}, cfg.GossipKeyFile)
+}
+
+func (b Bundle) with(listen []string, gossip string) (Bundle, error) {
+	for _, l := range listen {
+		ap, err := netip.ParseAddrPort(l)
+		if err != nil {
+			return Bundle{}, err
+		}
+		if !slices.Contains(b.Listen, ap.Addr()) {
+			b.Listen = append(b.Listen, ap.Addr())
+		}
+	}
+	slices.SortFunc(b.Listen, netip.Addr.Compare)
+	if gossip != "" {
+		if _, err := pki.LoadGossipKeys(b.here(gossip)); err != nil {
+			return Bundle{}, err
+		}
+	}
+	return b, nil
+}
+
+// here is the bundle's file that is to be at a path.
+func (b Bundle) here(path string) string {
+	return filepath.Join(b.Dir, strings.TrimPrefix(path, b.etc))
+}
+
+func (b Bundle) check(ca, cert, key string, want pki.Identity) error {
+	s, err := pki.LoadSigner(b.here(cert), b.here(key))
+	if err != nil {
+		return err
+	}
+	if s.Identity() != want {
+		return fmt.Errorf("certificate %s: is that of %s: want %s", b.here(cert), s.Identity(), want)
+	}
+	v, err := pki.LoadVerifier(b.here(ca), want.Cluster)
+	if err != nil {
+		return err
+	}
+	word := []byte("lofamoctl cluster join")
+	if _, err := v.Verify(s.Cert(), word, s.Sign(word)); err != nil {
+		return fmt.Errorf("certificate %s: %w", b.here(cert), err)
+	}
+	return nil
+}
+
+// Missing are the addresses that the bundle's member listens on and that this machine does not have: it is another machine's, perhaps.
+func (b Bundle) Missing() ([]netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this machine: %w", err)
+	}
+	return slices.DeleteFunc(slices.Clone(b.Listen), func(want netip.Addr) bool {
+		return want.IsLoopback() || slices.ContainsFunc(addrs, func(a net.Addr) bool {
+			n, ok := a.(*net.IPNet)
+			return ok && n.IP.Equal(want.AsSlice())
+		})
+	}), nil
+}
+
+// Install writes the bundle where its configuration expects it, below root. What is there of another member is refused; files that are not the bundle's stay. Keys are
+// readable by their owner only: uid and gid, or whoever calls where these are negative.
+func (b Bundle) Install(root string, uid, gid int) error {
+	etc := filepath.Join(root, b.etc)
+	if err := b.sameMember(etc); err != nil {
+		return err
+	}
+	return fs.WalkDir(os.DirFS(b.Dir), ".", func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(etc, p)
+		if e.IsDir() {
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			return nil
+		}
+		content, err := os.ReadFile(filepath.Join(b.Dir, p))
+		if err != nil {
+			return err
+		}
+		mode := fs.FileMode(0o644)
+		if strings.HasSuffix(p, ".key") {
+			mode = 0o600
+		}
+		if err := replace(to, content, mode); err != nil {
+			return fmt.Errorf("install %s: %w", to, err)
+		}
+		if mode == 0o600 && (uid >= 0 || gid >= 0) {
+			if err := os.Chown(to, uid, gid); err != nil {
+				return fmt.Errorf("install %s: %w", to, err)
+			}
+		}
+		return nil
+	})
+}
+
+// sameMember refuses to put a member in the place of another one, whose state in this machine would be taken for its own.
+func (b Bundle) sameMember(etc string) error {
+	name, id := "agent.yaml", ""
+	if b.Service == "lofamo-supervisor" {
+		name = "supervisor.yaml"
+	}
+	path := filepath.Join(etc, name)
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if name == "agent.yaml" {
+		old, err := config.ReadAgent(path, nil)
+		if err != nil {
+			return fmt.Errorf("what is installed: %w", err)
+		}
+		id = string(old.Node)
+	} else {
+		old, err := config.ReadSupervisor(path, nil)
+		if err != nil {
+			return fmt.Errorf("what is installed: %w", err)
+		}
+		id = old.ID
+	}
+	if id != "" && id != b.ID {
+		return fmt.Errorf("bundle %s: is that of %s: %s is that of %s: stop its service, and remove that file and the state directory first", b.Dir, b.ID, path, id)
+	}
+	return nil
+}

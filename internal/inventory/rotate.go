@@ -1,0 +1,169 @@
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/lofamo/lofamo/internal/pki"
+)
+
+// Step of a change of keys. Each is to be carried to every machine, and the halves and replicas restarted one after the other, before the next is taken:
+//
+//	add     what is new is taken from others, what is old is used
+//	use     what is new is used, what is old is still taken
+//	remove  what is old is taken no more
+//
+// So at every moment everybody takes what anybody uses.
+type Step string
+
+// The steps.
+const (
+	StepAdd    Step = "add"
+	StepUse    Step = "use"
+	StepRemove Step = "remove"
+)
+
+// rotation is a change of keys that is under way. What a bundle has follows from it and the directory's files, so that a step that was broken off is taken again.
+type rotation struct {
+	Step Step `json:"step,omitempty"` // empty: none is under way
+	CA   bool `json:"authority,omitempty"`
+}
+
+func (d *Dir) rotation() (rotation, error) {
+	var r rotation
+	b, err := os.ReadFile(d.file(stepFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("change of keys under way: %s: %w", d.file(stepFile), err)
+	}
+	return r, nil
+}
+
+// Rotate takes a step in changing the gossip key and all certificates, and with authority the authority too, which only StepAdd says. The same step may be
+// taken again. It returns the members whose bundles have changed.
+func (d *Dir) Rotate(step Step, authority bool) ([]string, error) {
+	inv, err := d.Inventory()
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.rotation()
+	if err != nil {
+		return nil, err
+	}
+	want, ok := map[Step][]Step{StepAdd: {"", StepAdd}, StepUse: {StepAdd, StepUse}, StepRemove: {StepUse, StepRemove}}[step]
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("step: given %q: want add, use or remove", string(step))
+	case !slices.Contains(want, r.Step) && r.Step == "":
+		return nil, fmt.Errorf("step: given %s: want add, for no change of keys is under way", step)
+	case !slices.Contains(want, r.Step):
+		return nil, fmt.Errorf("step: given %s: want %s or what follows it, for that was the last step", step, r.Step)
+	}
+	before, err := d.sums()
+	if err != nil {
+		return nil, err
+	}
+	if r.Step == "" {
+		r.CA = authority
+	}
+	if authority && !r.CA {
+		return nil, fmt.Errorf("authority: given with step %s: want it with the step add that begins the change", step)
+	}
+	again := r.Step == step
+	r.Step = step
+	if step == StepAdd {
+		if err := d.prepare(inv.Cluster, r.CA); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.note(r); err != nil {
+		return nil, err
+	}
+	if step == StepRemove {
+		if err := d.adopt(); err != nil {
+			return nil, err
+		}
+	}
+	ca, err := d.authority()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.write(inv, ca, func(string) bool { return step == StepUse && !again }); err != nil {
+		return nil, err
+	}
+	if step == StepRemove {
+		if err := errors.Join(os.Remove(d.file(nextDir)), os.Remove(d.file(stepFile))); err != nil {
+			return nil, err
+		}
+	}
+	return d.changed(before)
+}
+
+func (d *Dir) note(r rotation) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return replace(d.file(stepFile), b, 0o600)
+}
+
+// prepare makes what is new, unless it was made before this was broken off.
+func (d *Dir) prepare(cluster string, authority bool) error {
+	if err := os.MkdirAll(d.file(nextDir), 0o700); err != nil {
+		return err
+	}
+	if _, err := os.Stat(d.file(nextDir, gossipFile)); errors.Is(err, fs.ErrNotExist) {
+		if err := pki.NewGossipKey(d.file(nextDir, gossipFile)); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(d.file(nextDir, caCert)); !authority || err == nil {
+		return nil
+	}
+	ca, err := pki.NewCA(cluster)
+	if err != nil {
+		return err
+	}
+	return ca.Save(d.file(nextDir, caCert), d.file(nextDir, caKey))
+}
+
+// adopt puts what is new in the place of what was old.
+func (d *Dir) adopt() error {
+	for _, name := range []string{gossipFile, caKey, caCert} {
+		if err := os.Rename(d.file(nextDir, name), d.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// gossipKeys are those that the bundles have, the one that encrypts first.
+func (d *Dir) gossipKeys() ([][]byte, error) {
+	keys, err := pki.LoadGossipKeys(d.file(gossipFile))
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.rotation()
+	if err != nil {
+		return nil, err
+	}
+	next, err := pki.LoadGossipKeys(d.file(nextDir, gossipFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return keys, nil
+	case err != nil:
+		return nil, err
+	case r.Step == StepUse:
+		return slices.Concat(next, keys), nil
+	}
+	return slices.Concat(keys, next), nil
+}

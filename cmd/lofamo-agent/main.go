@@ -79,7 +79,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 		SilenceErrors: true,
 		Args:          noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, mask, acts, faults, eureka, barrier, config or version (--help tells more)", errUsage)
+			return fmt.Errorf("%w: no command: want run, host, dnp, checks, status, restart, mask, acts, faults, eureka, barrier, config or version (--help tells more)", errUsage)
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
@@ -89,7 +89,7 @@ func newRoot(environ []string, stderr io.Writer) *cobra.Command {
 	f.StringVar(&o.sysfs, "sysfs", "", "where sysfs is mounted; overrides the configuration")
 	f.StringVar(&o.logLevel, "log-level", "", "debug, info, warn or error; overrides the configuration")
 	f.StringVar(&o.scheduling, "scheduling", string(agent.SchedulingAuto), "how the halves ask to be scheduled: auto (SCHED_FIFO priority 1 where permitted, else prompt), prompt (short slices of CPU time, where the kernel has them) or default")
-	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
+	root.AddCommand(o.runCommand(), o.hostCommand(), o.dnpCommand(), o.checksCommand(), o.statusCommand(), o.restartCommand(), o.maskCommand(), o.actsCommand(), o.faultsCommand(), o.eurekaCommand(), o.barrierCommand(), o.configCommand(), versionCommand())
 	return root
 }
 

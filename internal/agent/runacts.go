@@ -98,7 +98,7 @@ func (d *daemon) restartHalf(ctx context.Context, half fault.Half, earlier strin
 	if pid == 0 {
 		c.ask()
 	} else {
-		c.log.Warn("half is ended: a response orders it", "pid", pid)
+		c.log.Warn("half is ended to be restarted: a response or a person wants it", "pid", pid)
 		if err := c.kill(pid); err != nil {
 			return actUnchanged("%v", err)
 		}

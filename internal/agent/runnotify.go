@@ -169,6 +169,10 @@ const liveWithin = 2 * time.Second
 // serveLive answers those who ask whether the daemon of a half goes round, until ctx ends. The daemon does not need it.
 func (d *daemon) serveLive(ctx context.Context, h fault.Half) {
 	err := serveUnix(ctx, d.statePath(status.LiveSocket(h)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == restartPath {
+			d.restartByPerson(w, r, h)
+			return
+		}
 		ctx, cancel := context.WithTimeout(r.Context(), liveWithin)
 		defer cancel()
 		if why := d.stuck(ctx); why != "" {

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lofamo/lofamo/pkg/fault"
+
+	"github.com/lofamo/lofamo/internal/agent"
+)
+
+func (o *options) restartCommand() *cobra.Command {
+	var half string
+	c := &cobra.Command{
+		Use:   "restart",
+		Short: "Have the recovery daemon restart the halves, one after the other: for a new program, configuration or keys",
+		Long: `Has the recovery daemon restart the DNP half and then the host half, as it restarts one that has ended: at once, from its copy, with the neighbours told, so that nobody
+calls the node FAILED. Each has passed its self-test before the next one is ended, and none is while the other does not serve. The halves read the configuration, certificates and keys anew,
+and are of the program that is installed now; the daemon itself stays as it is: 'systemctl kill --kill-whom=main -s KILL lofamo-agent' exchanges it, and leaves the halves.
+
+The configuration is checked first, and nothing is restarted when it is refused. Restarts count within recovery.restarts. It must run as root or as the user who runs the halves.`,
+		Example: `  lofamo-agent restart --config /etc/lofamo/agent.yaml`,
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			h, err := parseHalf(half)
+			if err != nil {
+				return fmt.Errorf("%w: --half: %w", errUsage, err)
+			}
+			cfg, err := o.load()
+			if err != nil {
+				return err
+			}
+			if err := agent.Check(cfg); err != nil {
+				return err
+			}
+			halves := []fault.Half{fault.HalfDNP, fault.HalfHost}
+			if h != 0 {
+				halves = []fault.Half{h}
+			}
+			for _, h := range halves {
+				said, err := agent.RestartHalf(c.Context(), cfg.StateDir, h)
+				if err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintln(c.OutOrStdout(), said); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&half, "half", "", "this half alone: host or dnp (default both)")
+	return c
+}

@@ -1,0 +1,330 @@
+package inventory
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lofamo/lofamo/internal/config"
+	"github.com/lofamo/lofamo/internal/pki"
+	"github.com/lofamo/lofamo/pkg/fault"
+	"github.com/lofamo/lofamo/pkg/torus/grid"
+)
+
+// example is the inventory that is shipped.
+const example = "../../deploy/examples/inventory.yaml"
+
+func load(t *testing.T) Inventory {
+	t.Helper()
+	inv, err := Load(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inv
+}
+
+func made(t *testing.T) (*Dir, Inventory) {
+	t.Helper()
+	d, inv := Open(filepath.Join(t.TempDir(), "hall7")), load(t)
+	if err := d.Init(inv); err != nil {
+		t.Fatal(err)
+	}
+	return d, inv
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestInventoryRefuses(t *testing.T) {
+	for _, tc := range []struct {
+		change func(*Inventory)
+		names  string
+	}{
+		{func(i *Inventory) { i.Cluster = "" }, "cluster: given nothing"},
+		{func(i *Inventory) { i.Dims = "2x2xz" }, "dims: "},
+		{func(i *Inventory) { i.Ports.Links = 65534 }, "ports.links: given 65534: want 1 to 65530"},
+		{func(i *Inventory) { i.Supervisors = i.Supervisors[1:] }, "supervisors: given 2: want 1, 3 or 5"},
+		{func(i *Inventory) { i.Supervisors[0].Address = "s1" }, "supervisors[0].address: given s1"},
+		{func(i *Inventory) { i.Supervisors[0].ID = "../s1" }, "supervisors[0].id: given ../s1"},
+		{func(i *Inventory) { i.Supervisors[1].ID = "s1" }, "supervisors[1].id: given s1: want a name of its own: supervisors[0].id has it"},
+		{func(i *Inventory) { i.Supervisors[1].Ports.GRPC = -1 }, "supervisors[1].ports.grpc: given -1"},
+		{func(i *Inventory) { i.Nodes = i.Nodes[1:] }, "nodes: given 7 places: want all 8 of the 2x2x2 torus"},
+		{func(i *Inventory) { i.Nodes[0].Coord = "2,0,0" }, "nodes[0].coord: "},
+		{func(i *Inventory) { i.Nodes[1].Coord = "0,0,0" }, "nodes[1].coord: given 0,0,0: want a place of its own: nodes[0] has it"},
+		{func(i *Inventory) { i.Nodes[1].ID = "n0-0-0" }, "nodes[1].id: given n0-0-0: want a name of its own"},
+		{func(i *Inventory) { i.Nodes[1].Service = "0.0.0.0" }, `nodes[1].service: given "0.0.0.0"`},
+		{func(i *Inventory) { i.Nodes[1].Links = map[string]Link{"W+": {Address: "10.0.0.1"}} }, "nodes[1].links.W+: want one of the 2x2x2 torus' directions"},
+		{func(i *Inventory) { i.Nodes[1].Links = map[string]Link{"X+": {}} }, "nodes[1].links.X+.address: given"},
+		{func(i *Inventory) { i.Spares = []Node{{Service: "10.0.0.9"}} }, "spares[0].id: given nothing"},
+		{func(i *Inventory) { i.Spares = []Node{{ID: "x", Coord: "0,0,0", Service: "10.0.0.9"}} }, "spares[0].coord: given 0,0,0: want none"},
+	} {
+		inv := load(t)
+		tc.change(&inv)
+		if err := inv.Validate(); err == nil || !strings.Contains(err.Error(), tc.names) {
+			t.Errorf("error %v: want one that has %q", err, tc.names)
+		}
+	}
+	bad := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(bad, []byte("cluster: x\nnode: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(bad); err == nil || !strings.Contains(err.Error(), "node") {
+		t.Errorf("unknown key: %v", err)
+	}
+	if _, err := Load(bad + ".none"); err == nil {
+		t.Error("a file that is not there is taken")
+	}
+}
+
+// Every bundle passes the checks of the machine that it is for, and those at the two ends of a link say the same of it.
+func TestInit(t *testing.T) {
+	d, inv := made(t)
+	agents := map[fault.NodeID]config.Agent{}
+	for _, n := range inv.Nodes {
+		at, err := grid.ParseCoord(n.Coord)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := n.name(at)
+		b, err := OpenBundle(d.file("nodes", string(c)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ip := netip.MustParseAddr(n.Service); b.Service != "lofamo-agent" || b.ID != string(c) || !slices.Equal(b.Listen, []netip.Addr{ip}) {
+			t.Errorf("%s: %+v", c, b)
+		}
+		if agents[c], err = config.LoadAgent(d.file("nodes", string(c), "agent.yaml"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, a := range agents {
+		for dir, l := range a.Links {
+			opposite := dir[:1] + map[string]string{"+": "-", "-": "+"}[dir[1:]]
+			if back := agents[l.PeerNode].Links[opposite]; back.Local != l.Peer || back.Peer != l.Local || back.PeerNode != id {
+				t.Errorf("%s %s: %+v, and at its other end %+v", id, dir, l, back)
+			}
+		}
+	}
+	for _, s := range inv.Supervisors {
+		if b, err := OpenBundle(d.file("supervisors", s.ID)); err != nil || b.Service != "lofamo-supervisor" || b.ID != s.ID {
+			t.Errorf("%s: %+v, %v", s.ID, b, err)
+		}
+	}
+	if st, err := os.Stat(d.file("ca.key")); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("ca.key: %v, %v", st, err)
+	}
+	if err := filepath.WalkDir(d.path, func(p string, e os.DirEntry, err error) error {
+		if err == nil && e.Name() == "ca.key" && p != d.file("ca.key") {
+			t.Errorf("%s: the authority's key leaves the operator", p)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := d.Init(inv); err == nil || !strings.Contains(err.Error(), "has something in it") {
+		t.Errorf("made again over the first: %v", err)
+	}
+}
+
+// One spare more changes every replica and nobody else; a machine that stands in for a lost one gets keys of its own.
+func TestUpdate(t *testing.T) {
+	d, inv := made(t)
+	inv.Spares = append(inv.Spares, Node{ID: "spare-0", Service: "10.0.0.9"})
+	changed, err := d.Update(inv)
+	if want := []string{"nodes/spare-0", "supervisors/s1", "supervisors/s2", "supervisors/s3"}; err != nil || !slices.Equal(changed, want) {
+		t.Errorf("%v, %v: want %v", changed, err, want)
+	}
+	if changed, err := d.Update(inv); err != nil || len(changed) > 0 {
+		t.Errorf("the same again: %v, %v", changed, err)
+	}
+	before := read(t, d.file("nodes", "n1-0-0", "pki", "host.key"))
+	if changed, err := d.Update(inv, "n1-0-0"); err != nil || !slices.Equal(changed, []string{"nodes/n1-0-0"}) || bytes.Equal(before, read(t, d.file("nodes", "n1-0-0", "pki", "host.key"))) {
+		t.Errorf("renewed: %v, %v", changed, err)
+	}
+	inv.Supervisors[0].Address = "10.0.0.111"
+	if _, err := d.Update(inv); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenBundle(d.file("supervisors", "s1")); err != nil {
+		t.Error(err)
+	}
+	inv.Spares = nil
+	if _, err := d.Update(inv); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(d.file("nodes", "spare-0")); err == nil {
+		t.Error("the bundle of a spare that is gone stays")
+	}
+	inv.Cluster = "other"
+	if _, err := d.Update(inv); err == nil || !strings.Contains(err.Error(), "cluster: given other: want hall7") {
+		t.Errorf("%v", err)
+	}
+}
+
+// member is what a machine has of its bundle at a step of a change of keys.
+type member struct {
+	signer *pki.Signer
+	verify *pki.Verifier
+	keys   [][]byte
+}
+
+func memberOf(t *testing.T, d *Dir, id string) member {
+	t.Helper()
+	file := func(elem ...string) string { return d.file(append([]string{"nodes", id}, elem...)...) }
+	var m member
+	var err error
+	if m.signer, err = pki.LoadSigner(file("pki", "host.pem"), file("pki", "host.key")); err != nil {
+		t.Fatal(err)
+	}
+	if m.verify, err = pki.LoadVerifier(file("pki", "ca.pem"), "hall7"); err != nil {
+		t.Fatal(err)
+	}
+	if m.keys, err = pki.LoadGossipKeys(file("gossip.key")); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// understands says whether m takes what other says: its signature, and its gossip.
+func (m member) understands(other member) bool {
+	word := []byte("a report")
+	_, err := m.verify.Verify(other.signer.Cert(), word, other.signer.Sign(word))
+	return err == nil && slices.ContainsFunc(m.keys, func(k []byte) bool { return bytes.Equal(k, other.keys[0]) })
+}
+
+// At each step of a change of everything a machine that has gone on to it and one that has not understand each other; after the last what was at first is worth nothing.
+func TestRotate(t *testing.T) {
+	d, _ := made(t)
+	first := memberOf(t, d, "n0-0-0")
+	if _, err := d.Rotate(StepUse, false); err == nil || !strings.Contains(err.Error(), "want add") {
+		t.Errorf("use before add: %v", err)
+	}
+	if _, err := d.Rotate("revoke", false); err == nil {
+		t.Error("an unknown step is taken")
+	}
+	before := first
+	for _, step := range []Step{StepAdd, StepUse, StepRemove} {
+		changed, err := d.Rotate(step, step == StepAdd)
+		if err != nil || len(changed) != 11 {
+			t.Fatalf("%s: %d changed, %v", step, len(changed), err)
+		}
+		now := memberOf(t, d, "n0-0-0")
+		if !now.understands(before) || !before.understands(now) {
+			t.Errorf("%s: who has gone on understands who has not: %t, and the other way: %t", step, now.understands(before), before.understands(now))
+		}
+		if step != StepRemove { // broken off, and taken again
+			again, err := d.Rotate(step, false)
+			if err != nil || len(again) > 0 {
+				t.Errorf("%s again: %v, %v", step, again, err)
+			}
+		}
+		if _, err := OpenBundle(d.file("supervisors", "s1")); err != nil {
+			t.Errorf("%s: %v", step, err)
+		}
+		before = now
+	}
+	if before.understands(first) || len(before.keys) != 1 {
+		t.Error("what was at first is still taken")
+	}
+	if _, err := d.Rotate(StepUse, false); err == nil {
+		t.Error("use after remove is taken")
+	}
+	if inv, err := d.Inventory(); err != nil {
+		t.Error(err)
+	} else if changed, err := d.Update(inv); err != nil || len(changed) > 0 {
+		t.Errorf("after the change: %v, %v", changed, err)
+	}
+}
+
+func TestJoin(t *testing.T) {
+	d, _ := made(t)
+	root := t.TempDir()
+	b, err := OpenBundle(d.file("nodes", "n0-0-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing, err := b.Missing(); err != nil || len(missing) != 1 {
+		t.Errorf("the example's address is this machine's: %v, %v", missing, err)
+	}
+	if err := b.Install(root, -1, -1); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"gossip.key", "pki/host.key", "pki/dnp.key"} {
+		if st, err := os.Stat(filepath.Join(root, Etc, name)); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, st, err)
+		}
+	}
+	if err := b.Install(root, -1, -1); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	s, err := OpenBundle(d.file("supervisors", "s1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Install(root, -1, -1); err != nil {
+		t.Errorf("a replica beside a node: %v", err)
+	}
+	other, err := OpenBundle(d.file("nodes", "n1-0-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Install(root, -1, -1); err == nil || !strings.Contains(err.Error(), "is that of n0-0-0") {
+		t.Errorf("another node in the place of one: %v", err)
+	}
+	// Bundles that must not get as far.
+	for name, spoil := range map[string]func() error{
+		"is that of": func() error {
+			from, to := d.file("nodes", "n1-0-0", "pki"), d.file("nodes", "n0-0-0", "pki")
+			for _, f := range []string{"host.pem", "host.key"} {
+				if err := os.WriteFile(filepath.Join(to, f), read(t, filepath.Join(from, f)), 0o600); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"gossip key":    func() error { return os.Remove(d.file("nodes", "n0-1-0", "gossip.key")) },
+		"neither agent": func() error { return os.Remove(d.file("nodes", "n0-0-1", "agent.yaml")) },
+		"CA certificates": func() error {
+			return os.WriteFile(d.file("nodes", "n1-1-0", "pki", "ca.pem"), nil, 0o600)
+		},
+	} {
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		id := map[string]string{"is that of": "n0-0-0", "gossip key": "n0-1-0", "neither agent": "n0-0-1", "CA certificates": "n1-1-0"}[name]
+		if _, err := OpenBundle(d.file("nodes", id)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v: want %q", id, err, name)
+		}
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	b, err := os.ReadFile(example)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		path := filepath.Join(t.TempDir(), "inventory.yaml")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		inv, err := Load(path)
+		if err != nil {
+			return
+		}
+		if _, err := inv.Layout(); err != nil {
+			t.Errorf("validated, and then: %v", err)
+		}
+	})
+}

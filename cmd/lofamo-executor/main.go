@@ -3,15 +3,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/executor/process"
 )
@@ -93,14 +96,27 @@ func run(ctx context.Context, cfg process.Config, logger *slog.Logger) error {
 	if err != nil {
 		return cli.Usage(err)
 	}
+	manager := notify.New(logger)
+	defer func() { _ = manager.Close() }() // a manager that hangs does not keep the process from ending
 	if err := p.Start(); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-p.Failed():
+	manager.Ready()
+	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: nobody wants signs
+	defer alive.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			err, over = nil, true
+		case err = <-p.Failed():
+			over = true
+		case <-alive.C:
+			// It waits for the lock that every attempt takes: one that is never given back is a process that hangs.
+			manager.Status(fmt.Sprintf("attempts under way: %d", p.UnderWay()))
+			manager.Alive()
+		}
 	}
+	manager.Stopping()
 	return errors.Join(err, p.Stop())
 }
 

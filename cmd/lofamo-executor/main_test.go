@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lofamo/lofamo/internal/agent/notify/notifytest"
 	"github.com/lofamo/lofamo/internal/cli"
 	commands "github.com/lofamo/lofamo/internal/executor/command"
 	"github.com/lofamo/lofamo/internal/executor/process/processtest"
@@ -105,4 +106,32 @@ func TestRun(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("ended: %v", err)
 	}
+}
+
+// The service manager hears that the process serves, signs of life, and that it ends.
+func TestManager(t *testing.T) {
+	manager := notifytest.New(t, 100*time.Millisecond)
+	f := processtest.New(t)
+	f.Config.Commands = []commands.Command{{Name: "true", Path: "/bin/true"}}
+	file := write(t, f)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "run", "--config", file)
+	cmd.Env, cmd.Stderr = append(os.Environ(), asExecutor+"=1"), os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	manager.Await(t, "READY=1")
+	manager.Await(t, "STATUS=attempts under way: 0")
+	manager.Await(t, "WATCHDOG=1")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	manager.Await(t, "STOPPING=1")
 }

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lofamo/lofamo/internal/agent/notify"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor"
@@ -87,6 +89,9 @@ func load(file string, environ, endpoints, upstream []string) (config.Supervisor
 	return cfg, nil
 }
 
+// hangs is how long the replica's slowest loop may take to come round, which it does every second, until it counts as hanging.
+const hangs = 10 * time.Second
+
 // stopTime bounds the whole of stopping.
 const stopTime = 15 * time.Second
 
@@ -95,14 +100,29 @@ func run(ctx context.Context, cfg config.Supervisor, logger *slog.Logger) error 
 	if err != nil {
 		return cli.Usage(err)
 	}
+	manager := notify.New(logger)
+	defer func() { _ = manager.Close() }() // a manager that hangs does not keep the replica from ending
+	manager.Status("starts: waits for a quorum of the store")
 	if err := s.Start(ctx); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-s.Failed():
+	manager.Status("serves")
+	manager.Ready()
+	alive := time.NewTicker(cmp.Or(manager.Every(), time.Hour)) // an hour: nobody wants signs
+	defer alive.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			err, over = nil, true
+		case err = <-s.Failed():
+			over = true
+		case <-alive.C:
+			if time.Since(s.Round()) < hangs {
+				manager.Alive()
+			}
+		}
 	}
+	manager.Stopping()
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()
 	return errors.Join(err, s.Stop(sctx))

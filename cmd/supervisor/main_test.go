@@ -12,6 +12,7 @@ import (
 	"time"
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
+	"github.com/lofamo/lofamo/internal/agent/notify/notifytest"
 	"github.com/lofamo/lofamo/internal/cli"
 	"github.com/lofamo/lofamo/internal/config"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
@@ -129,6 +130,20 @@ func TestLeaderKilled(t *testing.T) {
 			t.Fatalf("%s outlives SIGTERM", c.Configs[i].ID)
 		}
 	}
+}
+
+// The service manager hears that the replica serves, signs of life while its loops go round, and that it ends. Not parallel: it sets the environment.
+func TestManager(t *testing.T) {
+	manager := notifytest.New(t, 200*time.Millisecond)
+	c := supervisortest.New(t, supervisortest.Options{Replicas: 1})
+	p := process(t, c, c.Configs[0])
+	manager.Await(t, "STATUS=starts: waits for a quorum of the store")
+	manager.Await(t, "READY=1")
+	manager.Await(t, "WATCHDOG=1")
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	manager.Await(t, "STOPPING=1")
 }
 
 // TestEtcdOutside runs a second replica on the first one's etcd, as one outside.

@@ -26,6 +26,7 @@ import (
 type readiness struct {
 	store atomic.Bool               // the store answers with a quorum
 	heard atomic.Pointer[time.Time] // when it last did so, by the monotonic clock; nil: never since the start
+	round atomic.Pointer[time.Time] // when the monitor came round last, by the monotonic clock; nil: never
 }
 
 // answers notes whether the store has answered.
@@ -93,6 +94,8 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		// A replica serves also while there is no quorum: it says how old its answers are.
 		s.setHealth("", true)
 		s.setHealth(lofamov1.FaultSupervisor_ServiceDesc.ServiceName, true)
+		now := time.Now()
+		s.ready.round.Store(&now)
 		select {
 		case <-ctx.Done():
 			return
@@ -100,6 +103,15 @@ func (s *Supervisor) monitor(ctx context.Context) {
 		case <-t.C:
 		}
 	}
+}
+
+// Round is when the loop that asks store, alarms and election came round last, which it does every probePeriod, with or without a quorum: a replica of which that is long
+// ago hangs. Zero before Start.
+func (s *Supervisor) Round() time.Time {
+	if at := s.ready.round.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
 }
 
 // leads says whether this replica leads, by its own term as well as by the election.

@@ -109,6 +109,13 @@ func (p *Process) Start() error {
 // Addr is where it listens, once it is started.
 func (p *Process) Addr() string { return p.listener.Addr().String() }
 
+// UnderWay is how many attempts are under way.
+func (p *Process) UnderWay() int {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	return len(p.server.runs)
+}
+
 // Failed has what ended the serving.
 func (p *Process) Failed() <-chan error { return p.failed }
 

@@ -1,0 +1,59 @@
+// Package notifytest is a service manager's end of sd_notify, for tests of the programs that it starts.
+package notifytest
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bound is how long a message may take.
+const bound = 20 * time.Second
+
+// Manager hears what processes say that the test starts after it was made.
+type Manager struct{ c *net.UnixConn }
+
+// New makes the socket, and sets the environment of the processes that are started from now on: they are to give a sign of life within patience.
+func New(t *testing.T, patience time.Duration) *Manager {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lofamo-manager-") // not t.TempDir: its name is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "notify")
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	t.Setenv("WATCHDOG_USEC", strconv.FormatInt(patience.Microseconds(), 10))
+	return &Manager{c}
+}
+
+// Await takes messages until one has the line.
+func (m *Manager) Await(t *testing.T, line string) {
+	t.Helper()
+	if err := m.c.SetReadDeadline(time.Now().Add(bound)); err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	b := make([]byte, 4096)
+	for {
+		n, err := m.c.Read(b)
+		if err != nil {
+			t.Fatalf("%q did not come within %s, after %q: %v", line, bound, all, err)
+		}
+		for _, l := range strings.Split(string(b[:n]), "\n") {
+			if l == line {
+				return
+			}
+		}
+		all = append(all, string(b[:n]))
+	}
+}

@@ -92,7 +92,7 @@ check-lint: $(TOOLS)/bin/golangci-lint-$(GOLANGCI_LINT_VERSION)
 
 .PHONY: check-generate
 check-generate: generate
-	@git diff --exit-code --stat -- api docs/metrics.md || { echo "generated code is not current: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- api docs/metrics.md docs/configuration.md deploy/config || { echo "generated files are not current: run make generate and commit"; exit 1; }
 
 .PHONY: check-arch
 check-arch:
@@ -103,13 +103,14 @@ check-vuln: $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
 	hack/vulncheck $(TOOLS)/bin/govulncheck-$(GOVULNCHECK_VERSION)
 
 .PHONY: generate
-generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files, docs/metrics.md
+generate: $(TOOLS)/bin/protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/buf-$(BUF_VERSION)/buf ## code from the .proto files, configuration reference and default files from the structs, docs/metrics.md
 	ln -sf protoc-gen-go-$(PROTOC_GEN_GO_VERSION) $(TOOLS)/bin/protoc-gen-go
 	ln -sf protoc-gen-go-grpc-$(PROTOC_GEN_GO_GRPC_VERSION) $(TOOLS)/bin/protoc-gen-go-grpc
 	$(TOOLS)/buf-$(BUF_VERSION)/buf lint
 	PATH=$(TOOLS)/bin:$$PATH $(TOOLS)/buf-$(BUF_VERSION)/buf generate
 	go run ./internal/metricsdoc/gen > $(TOOLS)/metrics.md
 	cp $(TOOLS)/metrics.md docs/metrics.md
+	go run ./internal/configdoc/generate
 
 .PHONY: bench
 bench: build ## the published figures, on this machine: about 75 minutes; BENCH_FLAGS to narrow

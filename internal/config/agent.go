@@ -90,9 +90,9 @@ type Agent struct {
 type AgentTLS struct {
 	CA       string `json:"ca"`       // the cluster's certificate authorities
 	HostCert string `json:"hostCert"` // certificate of the host half: lofamo://CLUSTER/node/NODE/host
-	HostKey  string `json:"hostKey"`
-	DNPCert  string `json:"dnpCert"` // certificate of the DNP half: lofamo://CLUSTER/node/NODE/dnp
-	DNPKey   string `json:"dnpKey"`
+	HostKey  string `json:"hostKey"`  // its key, readable by its owner only
+	DNPCert  string `json:"dnpCert"`  // certificate of the DNP half: lofamo://CLUSTER/node/NODE/dnp
+	DNPKey   string `json:"dnpKey"`   // its key, readable by its owner only
 }
 
 // LinkAddr is one torus link: UDP for the frames, TCP on the same addresses for the handshake.

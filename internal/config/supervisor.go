@@ -245,7 +245,7 @@ type EtcdConfig struct {
 type SupervisorTLS struct {
 	CA   string `json:"ca"`   // the cluster's certificate authorities
 	Cert string `json:"cert"` // certificate of the replica: lofamo://CLUSTER/supervisor/ID
-	Key  string `json:"key"`
+	Key  string `json:"key"`  // its key, readable by its owner only
 }
 
 // ReplicaEntry is one supervisor replica.

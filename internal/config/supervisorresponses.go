@@ -58,9 +58,9 @@ type SupervisorResponses struct {
 	// a node of the topology, or "none": on a machine that is no node of it. "*" stands for all that are not named. One of which nothing is said is looked for
 	// by its report and grpc addresses among those of the nodes' services; one that is not found there may be on any node. All replicas alike. Default none.
 	SupervisorNodes map[string]string `json:"supervisorNodes,omitempty"`
-	// AuditLines and AuditBytes bound what is kept of the audit in the store: export it to keep all of it. 1000 to 10000000, default 100000;
-	// 1 MiB to 1 GiB, default 64 MiB.
+	// AuditLines and AuditBytes bound what is kept of the audit in the store: export it to keep all of it. 1000 to 10000000. Default 100000.
 	AuditLines int64 `json:"auditLines"`
+	// AuditBytes is how much room these lines may take. 1 MiB to 1 GiB. Default 64 MiB.
 	AuditBytes int64 `json:"auditBytes"`
 	// Executors are what steps of policies are carried out by. A step for which there is none fails, and says so. All replicas alike.
 	Executors ResponseExecutors `json:"executors,omitzero"`

@@ -45,9 +45,10 @@ type WebhookTarget struct {
 type ClientTLS struct {
 	// CA is a PEM file with the authorities that the server's certificate is checked with. Default those of the machine.
 	CA string `json:"ca,omitempty"`
-	// Cert and Key are PEM files with a certificate of ours. Both or none. Default none.
+	// Cert and Key are PEM files with a certificate of ours and its key. Both or none. Default none.
 	Cert string `json:"cert,omitempty"`
-	Key  string `json:"key,omitempty"`
+	// Key belongs to Cert, and is readable by its owner only.
+	Key string `json:"key,omitempty"`
 	// ServerName is the name that the server's certificate must have. Default that of the URL.
 	ServerName string `json:"serverName,omitempty"`
 }

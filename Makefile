@@ -9,6 +9,7 @@ GOVULNCHECK_VERSION := v1.8.0
 PROTOC_GEN_GO_VERSION := v1.36.12
 PROTOC_GEN_GO_GRPC_VERSION := v1.6.2
 BUF_VERSION := 1.75.0
+NFPM_VERSION := v2.43.0
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/lofamo/lofamo/internal/version.version=$(VERSION)
@@ -32,6 +33,10 @@ web/node_modules/.package-lock.json: web/package.json web/package-lock.json
 
 $(PAGE)/index.html: web/node_modules/.package-lock.json web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src -type f 2>/dev/null)
 	cd web && npm run --silent build
+
+.PHONY: packages
+packages: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## deb and rpm packages in bin/packages: see docs/install.md
+	deploy/packages/build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) bin bin/packages $(VERSION)
 
 .PHONY: demo
 demo: build ## a 2x2x2 cluster here: kill a host half, see it named, heal it, stop
@@ -159,6 +164,7 @@ $(eval $(call go_tool,golangci-lint,$(GOLANGCI_LINT_VERSION),github.com/golangci
 $(eval $(call go_tool,govulncheck,$(GOVULNCHECK_VERSION),golang.org/x/vuln/cmd/govulncheck))
 $(eval $(call go_tool,protoc-gen-go,$(PROTOC_GEN_GO_VERSION),google.golang.org/protobuf/cmd/protoc-gen-go))
 $(eval $(call go_tool,protoc-gen-go-grpc,$(PROTOC_GEN_GO_GRPC_VERSION),google.golang.org/grpc/cmd/protoc-gen-go-grpc))
+$(eval $(call go_tool,nfpm,$(NFPM_VERSION),github.com/goreleaser/nfpm/v2/cmd/nfpm))
 
 # buf comes from npm where there is npm, else from source (some minutes).
 $(TOOLS)/buf-$(BUF_VERSION)/buf:

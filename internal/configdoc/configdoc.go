@@ -237,7 +237,8 @@ func (s *Source) docOf(e ast.Expr, in typeOf) string {
 
 // resolve finds the declaration of a named type of this module.
 func (s *Source) resolve(e ast.Expr, in typeOf) (typeOf, bool, error) {
-	pkg, name := in.pkg, ""
+	pkg := in.pkg
+	var name string
 	switch e := e.(type) {
 	case *ast.Ident:
 		name = e.Name

@@ -3,6 +3,7 @@ package configdoc
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -51,12 +52,7 @@ func set(v any) bool {
 		}
 		return false
 	case []any:
-		for _, inner := range v {
-			if set(inner) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(v, set)
 	}
 	return true
 }

@@ -55,6 +55,8 @@ type Ports struct {
 	GRPC int `json:"grpc,omitempty"`
 	// HTTP are the supervisors' metrics and health. Default 7947.
 	HTTP int `json:"http,omitempty"`
+	// Web is the supervisors' page for browsers, TLS with a certificate that each makes for itself. Default 7949.
+	Web int `json:"web,omitempty"`
 	// Gossip is the supervisors' gossip rail, UDP and TCP. Default 7948.
 	Gossip int `json:"gossip,omitempty"`
 	// EtcdPeer is where their members of etcd reach one another. Default 2380.
@@ -116,7 +118,7 @@ func Load(path string) (Inventory, error) {
 
 func (p Ports) or(q Ports) Ports {
 	for _, f := range []struct{ to, from *int }{
-		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC, &q.GRPC}, {&p.HTTP, &q.HTTP},
+		{&p.Service, &q.Service}, {&p.NodeGossip, &q.NodeGossip}, {&p.Links, &q.Links}, {&p.Report, &q.Report}, {&p.GRPC, &q.GRPC}, {&p.HTTP, &q.HTTP}, {&p.Web, &q.Web},
 		{&p.Gossip, &q.Gossip}, {&p.EtcdPeer, &q.EtcdPeer}, {&p.EtcdClient, &q.EtcdClient}, {&p.AgentHTTP, &q.AgentHTTP},
 	} {
 		if *f.to == 0 {
@@ -126,7 +128,7 @@ func (p Ports) or(q Ports) Ports {
 	return p
 }
 
-var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
+var defaultPorts = Ports{Service: 7100, NodeGossip: 7101, Links: 7110, Report: 7945, GRPC: 7946, HTTP: 7947, Web: 7949, Gossip: 7948, EtcdPeer: 2380, EtcdClient: 2379}
 
 // Validate names every bad field. What the programs' own configurations say of themselves is checked when these are made.
 func (inv Inventory) Validate() error {
@@ -217,7 +219,7 @@ func (p Ports) check(field string) error {
 		to   int // the last that is used
 	}{
 		{"service", p.Service, p.Service}, {"nodeGossip", p.NodeGossip, p.NodeGossip}, {"links", p.Links, p.Links + 5}, {"report", p.Report, p.Report}, {"grpc", p.GRPC, p.GRPC},
-		{"http", p.HTTP, p.HTTP}, {"gossip", p.Gossip, p.Gossip}, {"etcdPeer", p.EtcdPeer, p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
+		{"http", p.HTTP, p.HTTP}, {"web", p.Web, p.Web}, {"gossip", p.Gossip, p.Gossip}, {"etcdPeer", p.EtcdPeer, p.EtcdPeer}, {"etcdClient", p.EtcdClient, p.EtcdClient}, {"agentHTTP", p.AgentHTTP, p.AgentHTTP},
 	} {
 		if f.port < 0 || f.port != 0 && f.to > 65535 {
 			errs = append(errs, fmt.Errorf("%s.%s: given %d: want 1 to %d, or 0 for the default", field, f.name, f.port, 65535-(f.to-f.port)))
@@ -287,7 +289,7 @@ func (inv Inventory) Layout() (layout.Layout, error) {
 			}
 			return s.Address + ":" + strconv.Itoa(port)
 		}
-		r := layout.Supervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
+		r := layout.Supervisor{ID: s.ID, GRPC: on(p.GRPC), HTTP: on(p.HTTP), Web: on(p.Web), WebURL: "https://" + on(p.Web), EtcdPeer: on(p.EtcdPeer), EtcdClient: on(p.EtcdClient), Report: []string{on(p.Report)}}
 		if gossip {
 			r.Gossip = on(p.Gossip)
 		}

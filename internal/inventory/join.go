@@ -174,7 +174,8 @@ func (b Bundle) Install(root string, uid, gid int) error {
 
 // sameMember refuses to put a member in the place of another one, whose state in this machine would be taken for its own.
 func (b Bundle) sameMember(etc string) error {
-	name, id := "agent.yaml", ""
+	var id string
+	name := "agent.yaml"
 	if b.Service == "lofamo-supervisor" {
 		name = "supervisor.yaml"
 	}

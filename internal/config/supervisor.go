@@ -92,7 +92,8 @@ type WebConfig struct {
 	// Cert and Key are PEM files with the certificate, and those between, that browsers see. Browsers know no Ed25519, which the cluster's own
 	// certificates are of: ECDSA or RSA. Default: the replica makes one for itself, of which browsers warn, and keeps it in dataDir.
 	Cert string `json:"cert,omitempty"`
-	Key  string `json:"key,omitempty"`
+	// Key belongs to Cert, and is readable by its owner only.
+	Key string `json:"key,omitempty"`
 	// Plain serves the page without TLS, to this machine alone: Listen must be a loopback address. For clusters on one machine, tunnels, and a
 	// proxy that ends TLS. Default false.
 	Plain bool `json:"plain,omitempty"`

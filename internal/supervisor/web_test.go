@@ -4,6 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -336,5 +340,56 @@ func handover(t *testing.T, c *supervisortest.Cluster) {
 	pages["s2"].want(http.StatusOK, http.MethodGet, "/api/session", nil, &session)
 	if session.Subject != "viewer/someone" || session.Expires > was.Expires {
 		t.Errorf("%+v after %+v: want the same subject, and no longer", session, was)
+	}
+}
+
+// TestWebCertificate: a replica that was given no certificate for browsers makes one that they know, keeps it, and says by its own key which it is.
+func TestWebCertificate(t *testing.T) {
+	t.Parallel()
+	c := supervisortest.New(t, supervisortest.Options{Web: true, Configure: func(cfg *config.Supervisor) { cfg.Web.Plain = false }})
+	cfg := c.Configs[0]
+	start(t, cfg)
+	verify, err := pki.LoadVerifier(filepath.Join(c.Dir, "ca.pem"), supervisortest.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, "https://"+cfg.Web.Listen)
+	var seen *x509.Certificate
+	tr := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, VerifyConnection: func(cs tls.ConnectionState) error { //nolint:gosec // compared below
+		seen = cs.PeerCertificates[0]
+		return nil
+	}}}
+	t.Cleanup(tr.CloseIdleConnections)
+	s.client = &http.Client{Transport: tr}
+	var said struct{ Token string }
+	s.want(http.StatusOK, http.MethodGet, "/api/address", nil, &said)
+	claims, _, err := weblogin.Open(verify, supervisortest.Name, "", said.Token, time.Now(), weblogin.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(seen.Raw)
+	if claims.Fingerprint != hex.EncodeToString(sum[:]) || claims.Subject != "supervisor/s1" || seen.PublicKeyAlgorithm != x509.ECDSA {
+		t.Errorf("it says %+v and shows %x (%v)", claims, sum, seen.PublicKeyAlgorithm)
+	}
+	s.loginAs(c, pki.RoleViewer)
+	if !s.cookie.Secure {
+		t.Error("the cookie goes over connections without TLS too")
+	}
+	load := func(now time.Time) string {
+		t.Helper()
+		_, fingerprint, err := web.Certificate("", "", cfg.DataDir, pki.SupervisorName(supervisortest.Name), seen.IPAddresses, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fingerprint
+	}
+	if load(time.Now()) != claims.Fingerprint {
+		t.Error("a restart makes another certificate")
+	}
+	if load(time.Now().Add(380*24*time.Hour)) == claims.Fingerprint {
+		t.Error("a certificate that is near its end is not made anew")
+	}
+	if _, _, err := web.Certificate(cfg.TLS.Cert, cfg.TLS.Key, "", "", nil, time.Now()); err == nil || !strings.Contains(err.Error(), "Ed25519") {
+		t.Errorf("a certificate that browsers do not know: %v", err)
 	}
 }

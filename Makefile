@@ -59,7 +59,7 @@ PURE := ./internal/sim/... ./internal/agent/backup ./internal/agent/dnpcore ./pk
 .PHONY: test
 # Else every program with the race detector waits a second before it ends.
 test: export GORACE := atexit_sleep_ms=50
-test: build ## all tests, with the race detector and real processes
+test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## all tests, with the race detector and real processes
 	go test -race -short -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(BESIDE) | grep -vxFf <(go list $(PURE)))

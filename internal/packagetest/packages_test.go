@@ -45,12 +45,15 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// exposure is what systemd-analyze security may say of each unit, in tenths: what is left open is explained in the unit.
+// analyzer is the tool.
+const analyzer = "systemd-analyze" //nolint:misspell // its name
+
+// exposure is what its security command may say of each unit, in tenths: what is left open is explained in the unit.
 var exposure = map[string]int{"lofamo-agent": 25, "lofamo-agent@": 27, "lofamo-supervisor": 15, "lofamo-executor": 20}
 
 // Units are what systemd takes without a word, and as tight as they were.
 func TestUnits(t *testing.T) {
-	need(t, "systemd-analyze")
+	need(t, analyzer)
 	units, err := filepath.Glob(filepath.Join(root, "deploy/systemd/*.service"))
 	if err != nil || len(units) != len(exposure) {
 		t.Fatalf("%q, %v: want %d units", units, err, len(exposure))
@@ -63,7 +66,7 @@ func TestUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(filepath.Base(u), ".service")
-		if out := output(t, "systemd-analyze", "--offline=true", fmt.Sprintf("--threshold=%d", exposure[name]), "security", u); !strings.Contains(out, "Overall exposure level") {
+		if out := output(t, analyzer, "--offline=true", fmt.Sprintf("--threshold=%d", exposure[name]), "security", u); !strings.Contains(out, "Overall exposure level") {
 			t.Errorf("%s: %s", u, out)
 		}
 		here := regexp.MustCompile(`/usr/bin/lofamo-\w+`).ReplaceAll(b, []byte("/bin/true"))
@@ -79,7 +82,7 @@ func TestUnits(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if out := output(t, "systemd-analyze", "--man=no", "verify", filepath.Join(dir, file)); strings.Contains(out, dir) || strings.Contains(out, name) {
+		if out := output(t, analyzer, "--man=no", "verify", filepath.Join(dir, file)); strings.Contains(out, dir) || strings.Contains(out, name) {
 			t.Errorf("%s: %s", file, out)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,10 +50,8 @@ func (m *Manager) Await(t *testing.T, line string) {
 		if err != nil {
 			t.Fatalf("%q did not come within %s, after %q: %v", line, bound, all, err)
 		}
-		for _, l := range strings.Split(string(b[:n]), "\n") {
-			if l == line {
-				return
-			}
+		if slices.Contains(strings.Split(string(b[:n]), "\n"), line) {
+			return
 		}
 		all = append(all, string(b[:n]))
 	}

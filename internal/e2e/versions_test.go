@@ -100,8 +100,8 @@ func strip(v any) any {
 // TestVersionsMixed: row 19. A cluster of version N-1 is upgraded replica by replica, with half of the nodes
 // N-1 to the end. At every stage the verdicts are the same.
 func TestVersionsMixed(t *testing.T) {
+	old := buildPrevious(t) // before others run beside it
 	t.Parallel()
-	old := buildPrevious(t)
 	var mu sync.Mutex
 	isOld := map[string]bool{"sup-0": true, "sup-1": true, "sup-2": true, "n0-0-0": true, "n1-0-0": true}
 	l := clusterOf(t, "2x2x1", localcluster.Options{Supervisors: 3, Periods: patient(), Command: func(member string, argv []string) []string {

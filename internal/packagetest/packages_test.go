@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,7 +20,7 @@ import (
 const root = "../.."
 
 // bound is how long a step may take on a busy machine.
-const bound = 20 * time.Second
+const bound = time.Minute
 
 // need skips where a tool is missing, and fails in CI.
 func need(t *testing.T, tools ...string) {
@@ -129,7 +130,7 @@ func newMachine(t *testing.T) *machine {
 
 // command is one on the machine.
 func (m *machine) command(args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(m.t.Context(), args[0], args[1:]...)
+	cmd := exec.CommandContext(context.WithoutCancel(m.t.Context()), args[0], args[1:]...) // who cleans up ends it: the halves of a daemon that is killed live on
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: m.root}
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"}
@@ -226,8 +227,8 @@ func bin(t *testing.T) string {
 // A node's package is installed, gets its bundle, runs under its unit's settings, is installed again over that and purged: nothing is left.
 func TestPackage(t *testing.T) {
 	programs := bin(t)
-	nfpm, err := filepath.Glob(filepath.Join(root, ".tools/bin/nfpm-*"))
-	if err != nil || len(nfpm) != 1 {
+	nfpm, err := filepath.Glob(filepath.Join(root, ".tools/bin/nfpm-*")) // one of each version that was ever wanted
+	if err != nil || len(nfpm) == 0 {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("no nfpm in .tools: %q, %v", nfpm, err)
 		}
@@ -236,7 +237,7 @@ func TestPackage(t *testing.T) {
 	need(t, "dpkg", "setpriv", "prlimit", "useradd")
 	m := newMachine(t)
 	packages := filepath.Join(filepath.Dir(m.root), "packages")
-	output(t, filepath.Join(root, "deploy/packages/build"), abs(t, nfpm[0]), programs, packages, "v1.2.3", "deb", "lofamo-agent")
+	output(t, filepath.Join(root, "deploy/packages/build"), abs(t, nfpm[len(nfpm)-1]), programs, packages, "v1.2.3", "deb", "lofamo-agent")
 	if err := os.Rename(packages, filepath.Join(m.root, "packages")); err != nil {
 		output(t, "cp", "-r", packages, filepath.Join(m.root, "packages"))
 	}
@@ -244,7 +245,7 @@ func TestPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const deb = "/packages/lofamo-agent_1.2.3_amd64.deb"
+	deb := "/packages/lofamo-agent_1.2.3_" + runtime.GOARCH + ".deb"
 	m.run("dpkg", "-i", deb)
 	for _, f := range []string{"/usr/bin/lofamo-agent", "/usr/share/man/man1/lofamo-agent.1.gz", "/usr/share/doc/lofamo-agent/agent.yaml"} {
 		if _, err := os.Stat(filepath.Join(m.root, f)); err != nil {
@@ -339,7 +340,7 @@ func join(t *testing.T, m *machine, programs string) {
 
 func eventually(t *testing.T, log fmt.Stringer, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bound); !holds(); {
+	for end := time.Now().Add(bound); !holds(); time.Sleep(100 * time.Millisecond) { // each look starts a program
 		if time.Now().After(end) {
 			t.Fatalf("not within %s: %s\n%s", bound, what, log)
 		}

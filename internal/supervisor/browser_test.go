@@ -30,7 +30,7 @@ import (
 )
 
 // browserTime bounds the whole of TestBrowser.
-const browserTime = 3 * time.Minute
+const browserTime = 8 * time.Minute
 
 // TestBrowser: the page in Chromium, against a real supervisor whose agents say what web/test/browser.mjs wants them to. LOFAMO_SHOTS names a folder
 // for pictures of it.
@@ -114,6 +114,7 @@ type browsed struct {
 	c      *supervisortest.Cluster
 	sup    *supervisor.Supervisor
 	killed atomic.Pointer[fault.NodeID]
+	when   time.Time // it was killed
 }
 
 func (b *browsed) dead(id fault.NodeID) bool {
@@ -153,6 +154,7 @@ func (b *browsed) answer(what string) string {
 	case "kill":
 		id := fault.NodeID(arg)
 		b.killed.Store(&id)
+		b.when = time.Now()
 		b.c.Agents[id].Kill(fault.HalfHost, fault.HalfDNP)
 	case "when":
 		return strconv.FormatInt(b.leftNormal(arg), 10)
@@ -181,7 +183,10 @@ func (b *browsed) leftNormal(node string) (at int64) {
 	if err != nil {
 		b.t.Error(err)
 	}
-	for _, e := range resp.GetEvents() { // newest first: of several the first one that ended it
+	for _, e := range resp.GetEvents() { // newest first: of several the first one since it was killed
+		if e.GetTime().AsTime().Before(b.when) {
+			break
+		}
 		if e.GetFrom() == lofamov1.State_NORMAL && e.GetTo() != lofamov1.State_NORMAL {
 			at = e.GetTime().AsTime().UnixMilli()
 		}

@@ -52,7 +52,7 @@ func TestPaused(t *testing.T) {
 	m.waitFor("its end", func() bool { return len(m.firing()) == 0 })
 	window := time.Since(sent)
 	t.Logf("an alert of a supervisor that leads no longer fired for %s; resend is %s", window, resend)
-	if window > resend+2*time.Second { // and what a busy machine takes
+	if window > resend+5*time.Second { // and what a busy machine takes
 		t.Errorf("it fired for %s, want %s at most", window, resend)
 	}
 }

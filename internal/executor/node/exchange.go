@@ -115,12 +115,15 @@ func (x *exchange) mayBegin(o *lofamov1.ActOrder) bool { return !o.GetAsk() && !
 
 // heard takes what the agent says of this attempt. now is when to speak again, at once where something is to be ordered.
 func (x *exchange) heard(now time.Time, st *lofamov1.ActStatus) {
+	if x.ledger != 0 && st.GetLedger() == 0 {
+		return // nobody has looked into a ledger: it is of a question of before, or of a disk that fails, and says nothing of what was ordered
+	}
 	x.fresh = st.GetFresh()
 	switch s := st.GetState(); {
 	case x.over():
 	case x.ledger == 0:
 		x.answered(now, st)
-	case st.GetLedger() != 0 && st.GetLedger() != x.ledger:
+	case st.GetLedger() != x.ledger:
 		x.result = executor.NotKnown("the agent's ledger has begun anew while it was under way")
 	case s == lofamov1.ActState_ACT_NONE: // to a question of before, or to an order that was held up
 	case s == lofamov1.ActState_ACT_UNDER_WAY:

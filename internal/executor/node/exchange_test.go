@@ -139,7 +139,17 @@ func TestAnswers(t *testing.T) {
 			ends(t, x, tc.want)
 		})
 	}
-	x := newTest() // what was allowed then is put back though it is not allowed now
+	x := newTest() // a question that is answered late, when the daemon has ended, says nothing of the order, nor is an order to name that answer
+	said(t, x, 0, true)
+	x.heard(begin, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Fresh = 1000 }))
+	said(t, x, 0, false)
+	x.heard(begin, status(lofamov1.ActState_ACT_UNCHANGED, func(st *lofamov1.ActStatus) { st.Ledger, st.Detail = 0, "nobody makes acts" }))
+	if o := said(t, x, time.Second, false); o.GetFresh() != 1000 {
+		t.Errorf("%v", o)
+	}
+	x.heard(begin, status(lofamov1.ActState_ACT_NOT_KNOWN))
+	ends(t, x, response.NotKnown)
+	x = newTest() // what was allowed then is put back though it is not allowed now
 	x.order.Undo = true
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE, func(st *lofamov1.ActStatus) { st.Allowed = nil }))
 	said(t, x, 0, false)

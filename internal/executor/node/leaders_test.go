@@ -208,12 +208,14 @@ func (w *world) ended(l *leader) {
 
 // ordered is a daemon that is told an order.
 func (w *world) ordered(m *lofamov1.ActOrder) {
-	if !w.daemon {
-		return
-	}
 	o, l := acts.FromWire(m), w.ledger()
+	fresh := w.clock()
 	var s acts.Status
 	switch {
+	case !w.daemon && !o.Ask:
+		return
+	case !w.daemon: // a half answers, and without a clock
+		s, fresh = acts.Status{State: acts.Unchanged, Detail: "nobody makes acts"}, 0
 	case o.Ask:
 		var keep bool
 		if s, keep = l.Look(w.now, &o); keep {
@@ -221,13 +223,13 @@ func (w *world) ordered(m *lofamov1.ActOrder) {
 		}
 		s.Allowed = []string{acts.KindRestartHalf}
 	case w.act != nil && w.act.order.Attempt != o.Attempt && l.Token <= o.Token:
-		s = acts.Status{State: acts.Unchanged, Detail: "busy"}
+		s = acts.Status{State: acts.Unchanged, Detail: "busy", Ledger: l.Life, Token: l.Token}
 	default:
 		s = w.admit(l, &o)
 	}
 	w.send(mail{status: &lofamov1.ActStatus{
 		Node: "n0", Response: o.Response, Attempt: uint32(o.Attempt.Attempt), State: s.State, Detail: s.Detail, Ledger: s.Ledger, Token: s.Token, Allowed: s.Allowed,
-		Fresh: w.clock(),
+		Fresh: fresh,
 	}})
 }
 

@@ -109,22 +109,22 @@ func (d *Doer) Ask(o *acts.Order) acts.Status {
 
 func (d *Doer) answer(o *acts.Order) acts.Status {
 	allowed := d.cfg.Allowed.Kinds()
-	if len(allowed) == 0 && !o.Undo {
+	if len(allowed) == 0 && !o.Undo && o.Ask { // of an order the ledger says whether it is under way, or was, by a configuration of before
 		return acts.Status{State: acts.Unchanged, Detail: "the agent's configuration allows no acts (responses)"}
 	}
 	if o.Ask {
 		var s acts.Status
 		err := d.change(func(l *acts.Ledger) (keep bool, err error) { s, keep = l.Look(time.Now(), o); return keep, nil })
 		if err != nil {
-			return refusal(err)
+			return acts.Status{State: acts.Unchanged, Detail: err.Error()}
 		}
 		s.Allowed = allowed
 		return d.orEnded(o.Attempt, s)
 	}
 	s, begin, refused, err := d.admit(o, allowed)
 	switch {
-	case refused:
-		s = refusal(err)
+	case refused: // with the ledger's name, without which nobody believes it of an order
+		s.State, s.Detail = acts.Unchanged, err.Error()
 	case err != nil: // it may be under way since it was ordered before: nothing is said of it, and it is ordered again
 		s = acts.Status{State: acts.None, Detail: err.Error()}
 	}
@@ -141,10 +141,6 @@ func (d *Doer) answer(o *acts.Order) acts.Status {
 	}
 	d.wg.Go(func() { d.make(*o) })
 	return s
-}
-
-func refusal(err error) acts.Status {
-	return acts.Status{State: acts.Unchanged, Detail: err.Error()}
 }
 
 // admit has the ledger keep an attempt that is to be made. refused says that err is for good; otherwise it is of the ledger, and of this moment.

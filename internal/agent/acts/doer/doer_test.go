@@ -135,7 +135,14 @@ func TestFrequency(t *testing.T) {
 	if w.limit("policy0") != "4800000" || w.limit("policy4") != "1000000" {
 		t.Errorf("%s, %s", w.limit("policy0"), w.limit("policy4"))
 	}
-	w.want(w.make(next(undo, false)), acts.Unchanged, "allows no acts")
+	refused := w.Ask(next(undo, false))
+	w.want(refused, acts.Unchanged, "does not allow node.limit-frequency")
+	if refused.Ledger != o.Ledger {
+		t.Errorf("%+v: want the ledger's name: without it nobody believes this of an order", refused)
+	}
+	w.want(w.Ask(o), acts.Done, "2 of 2 limited") // which was made while it was allowed
+	o.Ask, o.Attempt.Attempt = true, 9
+	w.want(w.Ask(o), acts.Unchanged, "allows no acts")
 }
 
 func TestFrequencyRefused(t *testing.T) {

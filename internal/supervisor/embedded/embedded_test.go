@@ -180,9 +180,9 @@ func TestLostAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lossy := &lossyKV{KV: c.KV}
+	lost := 0 // so many answers are
 	lc := clientv3.NewCtxClient(t.Context())
-	lc.KV = lossy
+	lc.KV = &storetest.LossyKV{KV: c.KV, Lose: func(*clientv3.TxnResponse) bool { lost--; return lost >= 0 }}
 	s := store.NewEtcd(lc, store.Options{})
 	snap, err := s.Load(t.Context())
 	if err != nil {
@@ -193,7 +193,7 @@ func TestLostAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		lossy.lose(2)
+		lost = 2
 		if _, err := w.Commit(t.Context(), storetest.Events(i)); err != nil {
 			t.Fatal(err)
 		}
@@ -202,40 +202,6 @@ func TestLostAnswer(t *testing.T) {
 	if err != nil || len(events) != 3 {
 		t.Errorf("%d events of 3 commits: %v, %v", len(events), events, err)
 	}
-}
-
-// lossyKV commits and then says that it failed, so many times.
-type lossyKV struct {
-	clientv3.KV
-	mu   sync.Mutex
-	left int
-}
-
-func (k *lossyKV) lose(n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.left = n
-}
-
-func (k *lossyKV) Txn(ctx context.Context) clientv3.Txn { return &lossyTxn{k.KV.Txn(ctx), k} }
-
-type lossyTxn struct {
-	clientv3.Txn
-	kv *lossyKV
-}
-
-func (t *lossyTxn) If(cs ...clientv3.Cmp) clientv3.Txn { t.Txn = t.Txn.If(cs...); return t }
-func (t *lossyTxn) Then(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(o...); return t }
-func (t *lossyTxn) Else(o ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(o...); return t }
-func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
-	resp, err := t.Txn.Commit()
-	t.kv.mu.Lock()
-	defer t.kv.mu.Unlock()
-	if t.kv.left > 0 {
-		t.kv.left--
-		return nil, errors.New("the answer was lost")
-	}
-	return resp, err
 }
 
 // TestLeaseOfTheLeader: etcd silently lengthens leases that are shorter than 1.5 of its election

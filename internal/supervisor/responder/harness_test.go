@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,7 +50,13 @@ type lab struct {
 type labStore struct {
 	*store.Etcd
 
-	policies *[]store.StoredPolicy
+	policies  *[]store.StoredPolicy
+	confirmed *atomic.Int64 // how often it was asked who leads
+}
+
+func (s labStore) Confirm(ctx context.Context, fence store.Fence) (store.Standing, error) {
+	s.confirmed.Add(1)
+	return s.Etcd.Confirm(ctx, fence)
 }
 
 func (s labStore) Policies(context.Context) ([]store.StoredPolicy, uint64, error) {
@@ -109,7 +116,7 @@ func newLab(t testing.TB, dims grid.Dims, policies string) *lab {
 	}
 	e := supervisortest.NewEtcd(t, 1)
 	l := &lab{t: t, c: e.Members[0].Client(), names: view.NewNames(dims, ids), limit: quick(), evidence: response.Evidence{Kind: fault.KindSelf, Witnesses: []string{"n/host"}}}
-	l.store = labStore{store.NewEtcd(l.c, store.Options{MaxOps: 1000}), &stored}
+	l.store = labStore{store.NewEtcd(l.c, store.Options{MaxOps: 1000}), &stored, new(atomic.Int64)}
 	l.plant = &plant{l: l, acts: map[string]int{}, on: map[string]bool{}, admitted: map[response.Attempt]int{}}
 	l.builder = view.NewBuilder(l.names, time.Now())
 	for rank := range dims.Nodes() {

@@ -14,6 +14,7 @@ import (
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -96,11 +97,23 @@ func TestLateStart(t *testing.T) {
 // A commit of which only the head says that it was taken proves no lead: who leads is asked before the act, however short ago that was.
 func TestLostAnswerProvesNothing(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
+	lossy := clientv3.NewCtxClient(t.Context())
+	lossy.KV, lossy.Watcher = &storetest.LossyKV{KV: l.c.KV, Lose: func(r *clientv3.TxnResponse) bool { return r.Succeeded }}, l.c.Watcher
+	l.store.Etcd = store.NewEtcd(lossy, store.Options{MaxOps: 1000})
 	r := l.start("", 0)
 	defer l.end(r)
-	u := r.runner
+	asked := make(chan int64, 1)
+	r.cfg.Executors[response.Command] = answers(func(context.Context, executor.Job) executor.Result {
+		asked <- l.store.confirmed.Load()
+		return executor.Done("done")
+	})
+	l.set("n0-0-0", fault.Failed)
+	l.await("done", nil, state(response.Done))
+	if n := <-asked; n == 0 {
+		t.Error("begun, and nobody was asked who leads")
+	}
 	fallen := &term{ctx: t.Context(), fence: store.Fence{Key: r.fence.Key, Rev: r.fence.Rev - 1}}
-	res, begun := u.attempt(t.Context(), fallen, executor.Job{Effect: response.Effect{Kind: response.Command}}, time.Time{}, nil)
+	res, begun := r.runner.attempt(t.Context(), fallen, executor.Job{Effect: response.Effect{Kind: response.Command}}, time.Time{}, nil)
 	if begun || res.Outcome != response.Unchanged || !strings.Contains(res.Detail, "not sure") {
 		t.Errorf("begun %t: %+v", begun, res)
 	}

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"reflect"
@@ -12,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lofamo/lofamo/internal/supervisor/store"
+	"github.com/lofamo/lofamo/internal/supervisor/store/storetest"
 	"github.com/lofamo/lofamo/internal/supervisor/supervisortest"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
@@ -192,62 +192,34 @@ func TestResponses(t *testing.T) {
 }
 
 // A commit whose answer is lost is found out about, and not made twice. It does not say when its writer led, as one with an answer does: from before
-// it was sent.
+// it was sent. Of one that was sent again nobody can say which of the two was taken.
 func TestResponsesAnswerLost(t *testing.T) {
 	e := supervisortest.NewEtcd(t, 1)
 	c := e.Members[0].Client()
+	lost, tries := false, 0 // the answer to the next is; how often it was sent
 	lossy := clientv3.NewCtxClient(t.Context())
-	lossy.KV = &lossyKV{KV: c.KV}
-	s := store.NewEtcd(lossy, store.Options{})
+	lossy.KV = &storetest.LossyKV{KV: c.KV, Lose: func(*clientv3.TxnResponse) bool {
+		was := lost
+		lost = false
+		return was
+	}}
+	s := store.NewEtcd(lossy, store.Options{OnRetry: func(int, error) { tries++ }})
 	w := s.ResponseWriter(elect(t, c), load(t, s), store.AuditLimits{})
 	for i := range 5 {
-		for _, lost := range []bool{true, false} {
-			lossy.KV.(*lossyKV).lose = lost
+		for _, loses := range []bool{true, false} {
+			lost, tries = loses, 1
 			var at time.Time
 			before := time.Now()
 			if err := w.Commit(t.Context(), batch(10*i, 3), func(_ []response.Record, sent time.Time) { at = sent }); err != nil {
 				t.Fatal(err)
 			}
-			if at.IsZero() != lost || !lost && at.Before(before) {
-				t.Errorf("lost %t: sent at %v, begun at %v", lost, at, before)
+			// A slow disk may have it sent again, though nothing is lost.
+			if at.IsZero() && tries == 1 || !at.IsZero() && (loses || at.Before(before)) {
+				t.Errorf("lost %t, sent %d times: sent at %v, begun at %v", loses, tries, at, before)
 			}
 		}
 	}
 	if first, last := verify(t, s); first != 1 || last != 30 {
 		t.Errorf("lines %d to %d", first, last)
 	}
-}
-
-// lossyKV loses the answer to the next transaction that writes, when it is told so.
-type lossyKV struct {
-	clientv3.KV
-
-	lose bool
-}
-
-func (k *lossyKV) Txn(ctx context.Context) clientv3.Txn { return &lossyTxn{k.KV.Txn(ctx), k, false} }
-
-type lossyTxn struct {
-	clientv3.Txn
-
-	k      *lossyKV
-	guards bool
-}
-
-func (t *lossyTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	t.Txn, t.guards = t.Txn.If(cs...), true
-	return t
-}
-
-func (t *lossyTxn) Then(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Then(ops...); return t }
-
-func (t *lossyTxn) Else(ops ...clientv3.Op) clientv3.Txn { t.Txn = t.Txn.Else(ops...); return t }
-
-func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
-	resp, err := t.Txn.Commit()
-	if err == nil && t.guards && t.k.lose {
-		t.k.lose = false
-		return nil, errors.New("the answer was lost")
-	}
-	return resp, err
 }

@@ -246,6 +246,25 @@ func TestHeardElsewhere(t *testing.T) {
 	if w.limit("policy0") != "4800000" {
 		t.Error("done all the same")
 	}
+	// A store that is begun empty (docs/responses-node.md): a half that has heard of a term before has a new ledger refuse too, until it is restarted.
+	ask := func(heard uint64) acts.Status {
+		t.Helper()
+		if err := os.Remove(filepath.Join(w.dir, acts.File)); err != nil {
+			t.Fatal(err)
+		}
+		o.Ask, o.Heard = true, heard
+		s := w.Ask(o)
+		o.Ask, o.Ledger = false, s.Ledger
+		return s
+	}
+	if s := ask(8); s.Token != 8 {
+		t.Errorf("%+v", s)
+	}
+	w.want(w.Ask(o), acts.Stale, "8 has been seen")
+	if s := ask(0); s.Token != 7 {
+		t.Errorf("%+v", s)
+	}
+	w.want(w.make(o), acts.Done, "2 of 2 limited")
 }
 
 // While an act is under way there is no other of its kind; what was under way when the daemon ended is not known, and what it noted is what the next attempt gets.

@@ -30,6 +30,9 @@ type Limit struct {
 	Was uint64 `json:"was,omitempty"`
 	// Read is what could be read after that, where it was another value; 0: nothing else.
 	Read uint64 `json:"read,omitempty"`
+	// Stood is what was read before as well as after that, where it is higher: the kernel had not followed yet, or is held up. Only this very value is ours: what
+	// is between it and Ours is somebody's. 0: nothing of the kind.
+	Stood uint64 `json:"stood,omitempty"`
 	// Lower is what is read, and in doubt, until it is known whose it is. 0: nothing is in doubt.
 	Lower  uint64            `json:"lower,omitempty"`
 	Owners map[string]uint64 `json:"owners"` // what each step wants, by Attempt.Owner
@@ -38,8 +41,11 @@ type Limit struct {
 // most is the highest that can be read while nobody has requested more than we have.
 func (f *Limit) most() uint64 { return max(f.Ours, f.Was, f.Read) }
 
+// theirs says of what is read that somebody has requested more than we have.
+func (f *Limit) theirs(khz uint64) bool { return khz > f.most() && khz != f.Stood }
+
 // set notes that another value is about to be requested.
-func (f *Limit) set(khz uint64) { f.Was, f.Ours, f.Read = f.most(), khz, 0 }
+func (f *Limit) set(khz uint64) { f.Was, f.Ours, f.Read, f.Stood = max(f.most(), f.Stood), khz, 0, 0 }
 
 // doubtful says of what is read that it may be somebody's. Until a request is known to be written it is ours.
 func (f *Limit) doubtful(khz uint64) bool { return f.Was == 0 && khz < f.Ours && khz != f.Read }
@@ -58,6 +64,9 @@ type Frequency struct {
 	// empty what is read may not be what was requested.
 	Throttled string
 }
+
+// Share is what a policy is limited to in percent of what the hardware has, and no lower than that can go.
+func (f Frequency) Share(percent int) uint64 { return max(f.Max/100*uint64(percent), f.Min) }
 
 // Write is one to be made.
 type Write struct {
@@ -102,7 +111,7 @@ func (l *Ledger) Doubt(now []Frequency) (doubts []Doubt) {
 		f := &l.Limits[i]
 		is, ok := readOf(now, f.Policy)
 		switch {
-		case !ok || is.Limit > f.most():
+		case !ok || f.theirs(is.Limit):
 		case f.Lower != 0 && is.Limit > f.Lower: // whoever has asked before has ended, and has raised it
 			doubts = append(doubts, Doubt{Write{f.Policy, f.Ours}, f.Lower, is.Throttled})
 		case f.doubtful(is.Limit):
@@ -153,9 +162,9 @@ func Limits(have []Limit, now []Frequency, seen map[string]uint64, owner string,
 	limits = cloneLimits(have)
 	var unknown []string
 	for _, f := range now {
-		want := max(f.Max/100*uint64(percent), f.Min)
+		want := f.Share(percent)
 		i := slices.IndexFunc(limits, func(l Limit) bool { return l.Policy == f.Policy })
-		if i >= 0 && f.Limit > limits[i].most() { // somebody has set another since
+		if i >= 0 && limits[i].theirs(f.Limit) { // somebody has set another since
 			limits = slices.Delete(limits, i, i+1)
 			i = -1
 		}
@@ -196,7 +205,7 @@ func Unlimit(have []Limit, now []Frequency, owner string) (limits []Limit, write
 			continue
 		}
 		f, ok := readOf(now, l.Policy)
-		if !ok || f.Limit > l.most() {
+		if !ok || l.theirs(f.Limit) {
 			if mine && (!ok || f.Limit != l.Former) { // an attempt that was interrupted may have put it back
 				others++
 			}
@@ -224,14 +233,18 @@ func cloneLimits(have []Limit) []Limit {
 	return out
 }
 
-// Written notes what could be read of a policy after it was written.
-func (l *Ledger) Written(policy string, khz uint64) {
+// Written notes what could be read of a policy after it was written. followed: it is another value than before.
+func (l *Ledger) Written(policy string, khz uint64, followed bool) {
 	for i := range l.Limits {
 		f := &l.Limits[i]
 		if f.Policy != policy {
 			continue
 		}
-		if khz != f.Ours && khz <= f.most() { // else somebody has set it since
+		switch {
+		case khz == f.Ours || khz > f.most(): // the latter: somebody has set it since
+		case khz > f.Ours && !followed:
+			f.Stood = khz
+		default:
 			f.Read = khz
 		}
 		f.Was = 0

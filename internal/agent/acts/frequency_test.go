@@ -99,11 +99,16 @@ func run(s sysfs, l *Ledger, owner string, percent, steps int) (refused bool) {
 		}
 		l.Limits, writes = after, w
 	}
+	before := map[string]uint64{}
+	for _, w := range writes {
+		before[w.Policy] = s[w.Policy].read().Limit
+	}
 	if !write(writes) || !step() {
 		return false
 	}
 	for _, w := range writes {
-		l.Written(w.Policy, s[w.Policy].read().Limit)
+		khz := s[w.Policy].read().Limit
+		l.Written(w.Policy, khz, khz == w.KHz || khz != before[w.Policy])
 	}
 	if undo {
 		l.PutBack(left, writes)

@@ -51,7 +51,7 @@ func (d *Doer) frequency(o *acts.Order) acts.Result {
 	err = d.change(func(l *acts.Ledger) (bool, error) {
 		for _, w := range writes[:n] {
 			if i := slices.IndexFunc(after, func(f acts.Frequency) bool { return f.Policy == w.Policy }); i >= 0 {
-				l.Written(w.Policy, after[i].Limit)
+				l.Written(w.Policy, after[i].Limit, followed(now, after, w))
 			}
 		}
 		if o.Undo {
@@ -69,9 +69,9 @@ func (d *Doer) frequency(o *acts.Order) acts.Result {
 	case o.Undo:
 		return done("%d put back", len(writes))
 	}
-	for _, w := range writes {
-		if i := slices.IndexFunc(after, func(f acts.Frequency) bool { return f.Policy == w.Policy && f.Limit > w.KHz }); i >= 0 {
-			return partly("%s, though %d was requested: scaling_min_freq, or somebody else, holds it up", after[i], w.KHz)
+	for _, f := range after { // also of what an attempt before has written
+		if want := f.Share(percent); f.Limit > want {
+			return partly("%s, though %d was requested: scaling_min_freq, or somebody else, holds it up", f, want)
 		}
 	}
 	return done("%d of %d limited to %d %%; the others were as low", len(writes), len(now), percent)
@@ -147,7 +147,7 @@ func (d *Doer) await(before []acts.Frequency, writes []acts.Write) []acts.Freque
 	for end := time.Now().Add(awaitFollow); ; <-t.C {
 		now, err := d.frequencies()
 		if err != nil {
-			return before // what was written is noted as such, and not as read
+			return before // as if nothing had followed
 		}
 		if time.Now().After(end) || d.stop.Err() != nil || !slices.ContainsFunc(writes, func(w acts.Write) bool { return !followed(before, now, w) }) {
 			return now

@@ -20,6 +20,8 @@ type kernel struct {
 	mu      sync.Mutex
 	request map[string]uint64 // by policy, kHz
 	cooling uint64            // 0: none
+	floor   uint64            // scaling_min_freq; 0: below everything
+	slow    bool              // nothing follows, until it is said to
 	writes  int
 }
 
@@ -41,7 +43,9 @@ func (w *world) kernel() *kernel {
 			time.Sleep(awaitLook + awaitLook/2) // the work queue is late: what is read at once is what was there before
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.publish(to.Policy)
+			if !k.slow {
+				k.publish(to.Policy)
+			}
 		})
 		return nil
 	}
@@ -59,6 +63,7 @@ func (k *kernel) publish(policy string) {
 	if k.cooling != 0 {
 		khz = min(khz, k.cooling)
 	}
+	khz = max(khz, k.floor)
 	next := filepath.Join(k.w.t.TempDir(), "next")
 	if err := os.WriteFile(next, []byte(strconv.FormatUint(khz, 10)+"\n"), 0o600); err != nil {
 		k.w.t.Error(err)
@@ -133,6 +138,43 @@ func TestThrottled(t *testing.T) {
 	if k.writes != writes {
 		t.Error("something was written")
 	}
+}
+
+// What is held up is not done, however often it is looked at, and is put back.
+func TestHeldUpByAFloor(t *testing.T) {
+	w := newWorld(t, nil)
+	k := w.kernel()
+	k.floor = 2_600_000
+	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), acts.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
+	again := next(o, false)
+	again.Recheck = true
+	w.want(w.make(again), acts.Partly, "2600000 of 4800000 kHz, though 2400000 was requested")
+	lower := w.order(acts.KindLimitFrequency, map[string]string{"percent": "45"}) // nothing that is read changes
+	w.want(w.make(lower), acts.Partly, "though 2160000 was requested")
+	k.want(2_160_000, 1_620_000)
+	w.want(w.make(next(lower, true)), acts.Done, "put back")
+	k.want(2_400_000, 1_800_000)
+	w.want(w.make(next(again, true)), acts.Done, "2 put back")
+	k.want(4_800_000, 3_600_000)
+}
+
+// A kernel that is late: what was read before it followed is not what was requested, and what a person sets later between the two is his.
+func TestFollowsLate(t *testing.T) {
+	w := newWorld(t, nil)
+	k := w.kernel()
+	k.slow = true
+	o := w.order(acts.KindLimitFrequency, map[string]string{"percent": "50"})
+	w.want(w.make(o), acts.Partly, "though 2400000 was requested")
+	k.work.Wait()
+	k.mu.Lock()
+	k.slow = false
+	k.publish("policy0")
+	k.publish("policy4")
+	k.mu.Unlock()
+	k.set("policy0", 3_600_000)
+	w.want(w.make(next(o, true)), acts.Done, "1 put back, 1 left")
+	k.want(3_600_000, 3_600_000)
 }
 
 // A limit of which nothing can be written owns nothing: the next one's end puts everything back.

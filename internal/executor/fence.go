@@ -2,13 +2,18 @@ package executor
 
 import (
 	"context"
+	"errors"
 
 	"github.com/lofamo/lofamo/internal/failpoint"
 )
 
 type fenceKey struct{}
 
-// WithFence gives the executors below a context a look at the highest token: still fails once the token of the attempt is lower.
+// ErrStale is what Fenced fails with where a higher token has been seen. Whatever else it fails with says only that nobody can tell, as where the context ends.
+var ErrStale = errors.New("another leader is elected")
+
+// WithFence gives the executors below a context a look at the highest token: still fails once the token of the attempt is lower, with ErrStale if it is known
+// to be.
 func WithFence(ctx context.Context, still func() error) context.Context {
 	return context.WithValue(ctx, fenceKey{}, still)
 }

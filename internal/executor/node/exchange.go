@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -88,14 +89,17 @@ func (x *exchange) message(now time.Time) *lofamov1.ActOrder {
 	return o
 }
 
+// ordered says whether the attempt may be under way: an order was said, by this leader or one before.
+func (x *exchange) ordered() bool { return x.said || x.begun }
+
 // stop ends an exchange from outside: what was ordered is not known then.
 func (x *exchange) stop() {
 	switch {
 	case x.over():
-	case x.ledger == 0:
-		x.result = executor.Unchanged("stopped before anything was ordered")
-	default:
+	case x.ordered():
 		x.result = executor.NotKnown("stopped before the agent has said how it ended")
+	default:
+		x.result = executor.Unchanged("stopped before anything was ordered")
 	}
 }
 
@@ -103,10 +107,12 @@ func (x *exchange) stop() {
 func (x *exchange) fenced(err error) {
 	switch {
 	case x.over():
-	case x.said:
+	case x.ordered():
 		x.result = executor.NotKnown("the agent has not said how it ended, and is not ordered again: %v", err)
-	default:
+	case errors.Is(err, executor.ErrStale):
 		x.result = executor.Stale("nothing was ordered: %v", err)
+	default: // it was stopped, or the store has no quorum
+		x.result = executor.Unchanged("nothing was ordered: it is not sure that this supervisor still leads: %v", err)
 	}
 }
 

@@ -105,6 +105,15 @@ func TestSilence(t *testing.T) {
 	ends(t, x, response.Unchanged)
 	x = newTest()
 	x.heard(begin, status(lofamov1.ActState_ACT_NONE))
+	x.stop() // between the answer and the order
+	ends(t, x, response.Unchanged)
+	x = newTest()
+	x.said = true // as Actor.say does
+	x.heard(begin, status(lofamov1.ActState_ACT_NONE))
+	x.stop()
+	ends(t, x, response.NotKnown)
+	x = newTest() // by a leader that died and was elected again
+	x.heard(begin, status(lofamov1.ActState_ACT_UNDER_WAY))
 	x.stop()
 	ends(t, x, response.NotKnown)
 }

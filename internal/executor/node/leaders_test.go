@@ -1,7 +1,6 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	lofamov1 "github.com/lofamo/lofamo/api/lofamo/v1"
 	"github.com/lofamo/lofamo/internal/agent/acts"
+	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/pkg/fault"
 	"github.com/lofamo/lofamo/pkg/response"
 )
@@ -176,7 +176,7 @@ func (w *world) step() {
 		switch out, _ := l.x.tick(w.now); {
 		case out == nil:
 		case l.x.mayBegin(out.order) && l != w.leading(): // what executor.Fenced says
-			l.x.fenced(errors.New("another leader is elected"))
+			l.x.fenced(executor.ErrStale)
 		default:
 			l.x.said = l.x.said || !out.order.GetAsk()
 			w.send(mail{order: proto.CloneOf(out.order)}) // which may be held up, as a leader that is paused here

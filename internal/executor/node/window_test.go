@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -40,7 +41,7 @@ func TestWindow(t *testing.T) {
 			t.Fatalf("seed %d: %v: want an order", seed, out)
 		}
 		if now = paused; now.After(elected) {
-			x.fenced(errors.New("another leader is elected"))
+			x.fenced(executor.ErrStale)
 			if x.result.Outcome != response.StaleToken {
 				t.Fatalf("seed %d: %+v", seed, x.result)
 			}
@@ -92,7 +93,7 @@ func (d *deposed) Order(_ fault.NodeID, o *lofamov1.ActOrder, _ int) {
 	if !o.GetAsk() {
 		d.ordered++
 		if d.lost {
-			d.fenced = errors.New("another leader is elected")
+			d.fenced = executor.ErrStale
 			return
 		}
 		st.State = lofamov1.ActState_ACT_DONE
@@ -110,7 +111,9 @@ func TestFenced(t *testing.T) {
 		want    response.Outcome
 	}{
 		{"leads", nil, false, 1, response.Succeeded},
-		{"is no more", errors.New("another leader is elected"), false, 0, response.StaleToken},
+		{"is no more", executor.ErrStale, false, 0, response.StaleToken},
+		{"cannot ask", errors.New("no quorum"), false, 0, response.Unchanged}, // no higher token was seen, and nothing was ordered: nothing is to be put back
+		{"was stopped", context.Canceled, false, 0, response.Unchanged},
 		{"is no more before it orders again", nil, true, 1, response.NotKnown},
 	} {
 		d := &deposed{lost: tc.lost, fenced: tc.fenced}

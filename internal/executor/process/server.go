@@ -197,7 +197,7 @@ func (s *server) act(ctx context.Context, job executor.Job, x executor.Executor,
 	}
 	still := func() error {
 		if highest := s.durable.token(); highest > job.Token {
-			return fmt.Errorf("token %d: the executor process has seen %d", job.Token, highest)
+			return fmt.Errorf("%w: token %d: the executor process has seen %d", executor.ErrStale, job.Token, highest)
 		}
 		return nil
 	}

@@ -2,6 +2,7 @@ package responder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lofamo/lofamo/internal/executor"
 	"github.com/lofamo/lofamo/internal/failpoint"
+	"github.com/lofamo/lofamo/internal/supervisor/store"
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
@@ -117,7 +119,11 @@ func (u *runner) attempt(ctx context.Context, t *term, j executor.Job, led time.
 		return never(j, "not begun: %v", context.Cause(ctx)), false
 	}
 	return u.do(executor.WithFence(ctx, func() error {
-		return u.confirm(ctx, t, time.Time{})
+		err := u.confirm(ctx, t, time.Time{})
+		if errors.Is(err, store.ErrNotLeader) {
+			return fmt.Errorf("%w: %w", executor.ErrStale, err)
+		}
+		return err
 	}), x, j), true
 }
 

@@ -74,6 +74,7 @@ type look struct {
 	at       time.Time
 	wait     time.Duration // until it may be asked for again
 	answered bool
+	overdue  bool // the one before had its time, answered or not
 }
 
 // restKey is a policy on a node; without policy all of them.

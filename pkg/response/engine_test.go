@@ -305,9 +305,7 @@ func TestBreakerByOwnClock(t *testing.T) {
 	}
 }
 
-// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have been a moment behind the map.
-func TestLooksAgainSoon(t *testing.T) {
-	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(`
+const told = `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
 metadata: {name: tell}
@@ -316,7 +314,11 @@ spec:
   match: fault.component == "memory"
   steps:
   - {name: tell, executor: kubernetes.event, parameters: {reason: Memory}}
-`))...)
+`
+
+// Evidence that was not there when it was asked for is asked for again soon, and then ever more rarely: what decides may have been a moment behind the map.
+func TestLooksAgainSoon(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
 	e, err := response.New(l.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -352,5 +354,31 @@ spec:
 	out = e.Step(at, response.Seen{Target: f.Target(), Evidence: response.Evidence{At: at, Kind: fault.KindSelf, Witnesses: []string{"n0-0-0/host"}}})
 	if len(out.Effects) != 1 {
 		t.Errorf("effects %v once there is evidence", out.Effects)
+	}
+}
+
+// What nobody answers at all is waited for aloud before long: that nothing is done has its reason.
+func TestLooksUnanswered(t *testing.T) {
+	l := newLab(t, quick(), grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(told))...)
+	e, err := response.New(l.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := l.own("n0-0-0", fault.ComponentMemory, fault.Failed)
+	f.Evidence = response.Evidence{}
+	var out response.Output
+	for _, ev := range []response.Event{l.topo, response.SupervisorsChanged{Supervisors: l.sups}, response.PoliciesChanged{Policies: l.pols}, response.Led{Token: 1}, response.FaultChanged{Fault: f}} {
+		out = e.Step(start, ev)
+	}
+	at := start
+	for len(out.Decisions) == 0 || out.Decisions[0].Reason != response.ReasonEvidenceAge {
+		if len(out.Effects) > 0 || out.Wake.IsZero() || at.Sub(start) > time.Second {
+			t.Fatalf("after %v nothing is said: %+v", at.Sub(start), out)
+		}
+		at = out.Wake
+		out = e.Step(at, response.Tick{})
+	}
+	if at.Sub(start) < 100*time.Millisecond {
+		t.Errorf("said after %v", at.Sub(start))
 	}
 }

@@ -187,14 +187,14 @@ func (e *Engine) gateAge(r *Response, _ *StepRecord) block {
 		delete(e.look, r.Target)
 		return block{}
 	}
-	l := e.look[r.Target]
+	l, most := e.look[r.Target], min(lookQuiet, e.cfg.LookAgain)
 	if !l.at.Add(l.wait).After(e.now) {
-		l = look{at: e.now, wait: min(max(2*l.wait, lookFirst), e.cfg.LookAgain)}
+		l = look{at: e.now, wait: min(max(2*l.wait, lookFirst), e.cfg.LookAgain), overdue: l.wait >= most}
 		e.look[r.Target] = l
 		e.out.Look = append(e.out.Look, r.Target)
 	}
 	// Until the answer comes, or is overdue, nothing is decided; nor while what decides may be only a moment behind.
-	quiet := (!l.answered || l.wait < min(lookQuiet, e.cfg.LookAgain)) && r.Reason != ReasonEvidenceAge
+	quiet := !l.overdue && (!l.answered || l.wait < most) && r.Reason != ReasonEvidenceAge
 	return block{reason: ReasonEvidenceAge, detail: fmt.Sprintf("more than %s", limit), until: l.at.Add(l.wait), quiet: quiet}
 }
 

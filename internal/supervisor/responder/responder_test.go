@@ -324,14 +324,14 @@ func TestLeadsAgain(t *testing.T) {
 	}
 }
 
-// Nothing is done on evidence that nobody has.
+// Nothing is done on evidence that nobody has, and that is said.
 func TestNoEvidence(t *testing.T) {
 	l := newLab(t, grid.Dims{X: 2, Y: 1, Z: 1}, reseat)
 	l.blind = true
 	r := l.start("", 0)
 	defer l.end(r)
 	l.set("n0-0-0", fault.Failed)
-	l.await("evidence", nil, state(response.Proposed))
+	l.await("evidence", nil, waits(response.ReasonEvidenceAge))
 	if n := l.plant.acted(); n != 0 {
 		t.Errorf("done %d times", n)
 	}

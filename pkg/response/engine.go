@@ -52,7 +52,7 @@ type Engine struct {
 	rest     map[restKey]time.Time        // when the last response on the node was closed, by policy, and of all ("")
 	starts   [2]window                    // of steps: of more than notifications, of notifications
 	look     map[Target]look              // when evidence was last asked for
-	backlogs [numPools]backlog            // faults whose responses were not proposed, for want of room or because of the breaker
+	backlogs [numLines]backlog            // faults whose responses were not proposed, for want of room or because of the breaker
 	said     map[saidKey]Reason           // refusals before a response: each reason once
 	turned   turns                        // nodes that went bad lately
 	quorum   []SupervisorInfo             // the supervisors

@@ -68,33 +68,34 @@ func (b *backlog) tidy() {
 	b.queue = kept
 }
 
-// next takes the first out.
-func (b *backlog) next() (Target, bool) {
+// first is who has waited for longest.
+func (b *backlog) first() (Target, bool) {
 	for len(b.queue) > 0 {
-		t := b.queue[0]
-		b.queue = b.queue[1:]
-		if b.waits[t] {
-			delete(b.waits, t)
+		if t := b.queue[0]; b.waits[t] {
 			return t, true
 		}
+		b.queue = b.queue[1:]
 	}
 	return Target{}, false
 }
 
-// room has as many faults looked at again as there is room for, and says whether there are such.
+// lines are where faults wait whose responses were not proposed: one for each pool without room, and one for the breaker to close.
+const (
+	breakerLine = numPools
+	numLines    = numPools + 1
+)
+
+// room has one fault looked at again of those that there may be room for, and says whether there is such. One at a time, and it stays the first until it
+// wants no more: where several policies are for a fault it takes more than one place. Looking at it either has it drop out or fills the pool.
 func (e *Engine) room() bool {
-	found := false
 	for k := range e.backlogs {
-		if e.breaker.Open && pool(k) != telling {
+		if k := pool(k); k == breakerLine && e.breaker.Open || k < numPools && e.counts[k] >= e.cfg.MaxActive {
 			continue
 		}
-		for n := e.cfg.MaxActive - e.counts[k]; n > 0; n-- {
-			t, ok := e.backlogs[k].next()
-			if !ok {
-				break
-			}
-			e.dirty[t], found = true, true
+		if t, ok := e.backlogs[k].first(); ok {
+			e.dirty[t] = true
+			return true
 		}
 	}
-	return found
+	return false
 }

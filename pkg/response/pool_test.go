@@ -223,3 +223,89 @@ func TestRecordsApprovals(t *testing.T) {
 		}
 	}
 }
+
+// Where two policies are for a fault it takes two places: who came first has both before the next has one.
+func TestFirstIsServedFirst(t *testing.T) {
+	cfg := quick()
+	cfg.MaxActive, cfg.MaxPercent, cfg.MaxPerPlane, cfg.MaxPerDomain = 2, 100, 8, 8
+	cordon, _, _ := strings.Cut(cordonAndTell, "---")
+	l := newLab(t, cfg, grid.Dims{X: 2, Y: 2, Z: 2}, parsed(t, []byte(cordon+"---"+strings.NewReplacer("name: cordon}", "name: cordon-too}", ` == "memory"`, ` in ["memory", "power"]`).Replace(cordon)))...)
+	l.lead()
+	for _, id := range []fault.NodeID{"n1-1-1", "n0-1-0", "n0-0-0"} {
+		l.set(l.own(id, fault.ComponentMemory, fault.Failed))
+	}
+	var begun []string
+	l.on = func(out response.Output) {
+		for _, f := range out.Effects {
+			begun = append(begun, f.Target.String())
+		}
+	}
+	for range 4 {
+		if len(l.flying) == 0 {
+			t.Fatalf("begun in the order %s, and nothing is under way: %v", begun, l.e.Responses())
+		}
+		first := l.flying[0]
+		l.flying = l.flying[1:]
+		l.answer(first, response.Succeeded, "") // a place is free
+	}
+	if got, want := strings.Join(begun, " "), "n0-1-0/memory n0-1-0/memory n0-0-0/memory n0-0-0/memory"; got != want {
+		t.Errorf("begun in the order %s: want %s", got, want)
+	}
+}
+
+// An open breaker keeps from being proposed only what begins with more than a notification. The rest comes in as there is room, and when the breaker
+// is closed so does what it kept back.
+func TestRoomUnderBreaker(t *testing.T) {
+	cfg := quick()
+	cfg.MaxActive, cfg.BreakerNodes, cfg.BreakerPercent = 1, 4, 5
+	l := newLab(t, cfg, grid.Dims{X: 4, Y: 4, Z: 4}, parsed(t, []byte(`
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: warned}
+spec:
+  mode: enforce
+  match: fault.component == "memory"
+  steps: [{name: tell, executor: kubernetes.event, parameters: {reason: Memory}}, {name: cordon, executor: kubernetes.cordon}]
+---
+apiVersion: lofamo.io/v1
+kind: ResponsePolicy
+metadata: {name: cordon}
+spec:
+  mode: enforce
+  match: fault.component == "host"
+  steps: [{name: cordon, executor: kubernetes.cordon}]
+`))...)
+	l.lead()
+	has := func(what string, id fault.NodeID) {
+		t.Helper()
+		if open := l.e.Responses(); len(open) != 1 || open[0].Target.Node != id {
+			t.Fatalf("%s: open are %v: want one for %s", what, open, id)
+		}
+	}
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Failed))
+	l.set(l.own("n1-0-0", fault.ComponentMemory, fault.Failed))
+	for i := range 4 {
+		l.set(l.own(fault.DefaultNodeID(grid.Coord{X: i, Y: 3}), fault.ComponentNode, fault.Failed))
+	}
+	if !l.e.Breaker().Open {
+		t.Fatal("the breaker is closed")
+	}
+	l.set(l.own("n2-0-0", fault.ComponentHost, fault.Failed))
+	l.land(response.Succeeded, "")
+	has("open", "n0-0-0")
+	l.set(l.own("n0-0-0", fault.ComponentMemory, fault.Normal))
+	l.land(response.Succeeded, "")
+	has("there is room", "n1-0-0")
+	l.set(l.own("n1-0-0", fault.ComponentMemory, fault.Normal))
+	if open := l.e.Responses(); len(open) != 0 {
+		t.Fatalf("%v is proposed while the breaker is open", open)
+	}
+	for i := range 4 {
+		l.set(l.own(fault.DefaultNodeID(grid.Coord{X: i, Y: 3}), fault.ComponentNode, fault.Normal))
+	}
+	l.until(l.now.Add(cfg.BreakerWindow + time.Second))
+	if err := l.ask("operator/ann", response.CloseBreaker, ""); err != nil {
+		t.Fatal(err)
+	}
+	has("closed", "n2-0-0")
+}

@@ -245,7 +245,7 @@ func (e *Engine) lookAt(t Target) {
 	for _, r := range e.of[t] {
 		e.touched[r.ID] = true
 	}
-	var wants [numPools]bool
+	var wants [numLines]bool
 	defer func() {
 		for k, wants := range wants {
 			if wants {
@@ -282,8 +282,10 @@ func (e *Engine) lookAt(t Target) {
 		switch {
 		case err != nil:
 			e.refuse(p, t, ReasonMatchError, err.Error())
-		case match && !e.candidate(p, t, &s):
-			wants[p.pool()] = true
+		case match:
+			if line, ok := e.candidate(p, t, &s); !ok {
+				wants[line] = true
+			}
 		}
 	}
 	if next >= 0 {
@@ -305,24 +307,24 @@ func (e *Engine) refuse(p *Policy, t Target, reason Reason, detail string) {
 	e.say(Decision{Act: Refuses, Policy: p.Name, Target: t, Reason: reason, Detail: detail})
 }
 
-// candidate proposes a response to a fault that a policy is for; false: there is no room for it, or the breaker is open.
-func (e *Engine) candidate(p *Policy, t Target, s *Subject) bool {
+// candidate proposes a response to a fault that a policy is for. If there is no room for it, or the breaker is open, it says in which line it waits.
+func (e *Engine) candidate(p *Policy, t Target, s *Subject) (line pool, ok bool) {
+	k := p.pool()
 	switch {
 	case e.inGrace():
 		e.refuse(p, t, ReasonGrace, "")
 		e.wakeAt(t, e.graceEnds())
-		return true
+		return k, true
 	case e.breaker.Open && p.Steps[0].Kind.Traits().Class > Notify:
 		e.refuse(p, t, ReasonBreaker, e.breaker.Detail)
-		return false
-	}
-	if k := p.pool(); e.counts[k] >= e.cfg.MaxActive {
+		return breakerLine, false
+	case e.counts[k] >= e.cfg.MaxActive:
 		e.refuse(p, t, ReasonTooMany, fmt.Sprintf("%d responses %s", e.counts[k], poolNames[k]))
-		return false
+		return k, false
 	}
 	delete(e.said, saidKey{p.Name, t})
 	e.propose(p, t, s)
-	return true
+	return k, true
 }
 
 // openFor returns the open response of a policy to a fault.

@@ -37,7 +37,7 @@ const (
 // StoredPolicy is one version of a policy.
 type StoredPolicy struct {
 	Name    string
-	Version uint64 // from 1, by one with every change
+	Version uint64 // from 1, by one with every change; 0: it cannot be read
 	JSON    []byte // the whole document; of a withdrawal none
 	By      string // who put it in force, "ROLE/NAME"
 	At      time.Time
@@ -69,31 +69,10 @@ func decodePolicy(name string, kv *mvccpb.KeyValue) (StoredPolicy, error) {
 	return StoredPolicy{name, v.Version, v.Document, v.By, v.At, v.Deleted}, nil
 }
 
-func decodePolicies(kvs []*mvccpb.KeyValue) ([]StoredPolicy, error) {
+// decodePolicies reads the policies in force. What cannot be read of the value of one is its JSON, which is no document then: the others count all the same.
+func decodePolicies(kvs []*mvccpb.KeyValue) []StoredPolicy {
 	var out []StoredPolicy
 	for _, kv := range kvs {
-		p, err := decodePolicy(strings.TrimPrefix(string(kv.Key), keyPolicyCurrent), kv)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, p)
-	}
-	return out, nil
-}
-
-func formerKey(name string, version uint64) string {
-	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
-}
-
-// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes. What cannot be read of
-// the value of one is its JSON, which is no document then: the others count all the same.
-func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
-	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
-	if err != nil {
-		return nil, 0, fmt.Errorf("read policies from the store: %w", err)
-	}
-	var out []StoredPolicy
-	for _, kv := range resp.Kvs {
 		name := strings.TrimPrefix(string(kv.Key), keyPolicyCurrent)
 		p, err := decodePolicy(name, kv)
 		if err != nil {
@@ -101,7 +80,21 @@ func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
 		}
 		out = append(out, p)
 	}
-	return out, uint64(resp.Header.Revision), nil
+	return out
+}
+
+func formerKey(name string, version uint64) string {
+	return keyPolicyFormer + name + "/" + fmt.Sprintf(policyVersionForm, version)
+}
+
+// Policies returns the policies in force by name, and the revision at which they are so, as far as the replica's own copy goes. See decodePolicies for
+// those that cannot be read.
+func (s *Etcd) Policies(ctx context.Context) ([]StoredPolicy, uint64, error) {
+	resp, err := s.c.Get(ctx, keyPolicyCurrent, clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil {
+		return nil, 0, fmt.Errorf("read policies from the store: %w", err)
+	}
+	return decodePolicies(resp.Kvs), uint64(resp.Header.Revision), nil
 }
 
 // WatchPolicies calls each with the policies in force and the revision at which they are so, as far as the replica's own copy goes, at
@@ -158,8 +151,8 @@ func (s *Etcd) PolicySet(ctx context.Context) (PolicySet, error) {
 	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
 		set.former = append(set.former, string(kv.Key))
 	}
-	set.Policies, err = decodePolicies(resp.Responses[1].GetResponseRange().Kvs)
-	return set, err
+	set.Policies = decodePolicies(resp.Responses[1].GetResponseRange().Kvs)
+	return set, nil
 }
 
 // Of returns a policy in force.
@@ -171,9 +164,11 @@ func (p PolicySet) Of(name string) (StoredPolicy, bool) {
 	return p.Policies[i], true
 }
 
-// Next is the version that a policy has after its next change. One that is gone goes on with its numbers, as long as they are kept.
+// Next is the version that a policy has after its next change. One that is gone goes on with its numbers, as long as they are kept; one that cannot be
+// read had the number after those.
 func (p PolicySet) Next(name string) uint64 {
-	if now, ok := p.Of(name); ok {
+	now, is := p.Of(name)
+	if now.Version > 0 {
 		return now.Version + 1
 	}
 	next := uint64(1)
@@ -181,6 +176,9 @@ func (p PolicySet) Next(name string) uint64 {
 		if v, err := strconv.ParseUint(key[strings.LastIndexByte(key, '/')+1:], 10, 64); err == nil {
 			next = max(next, v+1)
 		}
+	}
+	if is {
+		next++
 	}
 	return next
 }
@@ -213,7 +211,7 @@ func (p PolicySet) Write(changes []StoredPolicy) (Write, error) {
 		c.Version = p.Next(c.Name)
 		was, before := p.Of(c.Name)
 		former := p.formerOf(c.Name)
-		if before {
+		if was.Version > 0 { // what cannot be read is not kept
 			kv, err := was.put(formerKey(c.Name, was.Version))
 			if err != nil {
 				return Write{}, err

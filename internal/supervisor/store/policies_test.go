@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/lofamo/lofamo/internal/supervisor/embedded"
@@ -30,6 +31,7 @@ func withdrawn(name string) store.StoredPolicy {
 type led struct {
 	*store.Etcd
 
+	c *clientv3.Client
 	w store.Committer
 }
 
@@ -54,7 +56,7 @@ func lead(t *testing.T) led {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return led{s, w}
+	return led{s, c, w}
 }
 
 // change commits changes to the set as it is.
@@ -219,17 +221,30 @@ func TestWatchPolicies(t *testing.T) {
 	}
 }
 
-// A policy whose value is damaged does not hide the others.
+// A policy whose value is damaged does not hide the others, nor keeps anybody from changing them, or from putting another in its place.
 func TestDamagedPolicy(t *testing.T) {
-	c := supervisortest.NewEtcd(t, 1).Members[0].Client()
-	s := store.NewEtcd(c, store.Options{})
-	for name, value := range map[string]string{"a": `{"version":1,"document":{"spec":"x"}}`, "b": `{"version":`, "c": `{"version":2,"document":{"spec":"y"}}`} {
-		if _, err := c.Put(t.Context(), store.Prefix+"policies/current/"+name, value); err != nil {
+	l := lead(t)
+	l.change(t, policy("a", "one"), policy("b", "one"), policy("c", "one"))
+	l.change(t, policy("b", "two"))
+	damage := func() {
+		t.Helper()
+		if _, err := l.c.Put(t.Context(), store.Prefix+"policies/current/b", `{"version":`); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, _, err := s.Policies(t.Context())
-	if err != nil || len(got) != 3 || string(got[0].JSON) != `{"spec":"x"}` || got[1].Name != "b" || string(got[1].JSON) != `{"version":` || got[2].Version != 2 {
+	damage()
+	got, _, err := l.Policies(t.Context())
+	if err != nil || len(got) != 3 || string(got[0].JSON) != `{"spec":"one"}` || got[1].Name != "b" || string(got[1].JSON) != `{"version":` || got[1].Version != 0 || got[2].Version != 1 {
 		t.Errorf("%+v, %v", got, err)
+	}
+	l.change(t, policy("a", "two"))
+	l.change(t, policy("b", "three"))
+	if got, want := l.said(t, "b"), "a 2 two, b 3 three, c 1 one; before: b 1 one"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	damage()
+	l.change(t, withdrawn("b"))
+	if got, want := l.said(t, "b"), "a 2 two, c 1 one; before: b 3 withdrawn by operator/bob, b 1 one"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
 	}
 }

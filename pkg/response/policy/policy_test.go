@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -166,6 +167,43 @@ func TestDefault(t *testing.T) {
 	for _, d := range docs {
 		if d.Policy.Mode != response.ObserveOnly || d.Description == "" {
 			t.Errorf("%s: mode %s, described %q", d.Name, d.Policy.Mode, d.Description)
+		}
+	}
+}
+
+// What one fault makes of a node's components is told of once.
+func TestTellsOnce(t *testing.T) {
+	docs, err := Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(docs, func(d *Document) bool { return d.Name == "tell-kubernetes" })
+	for _, tc := range []struct {
+		node, host, memory    fault.State
+		ofNode, ofHost, ofMem fault.Cause
+		want                  []fault.Component
+	}{
+		{fault.Sick, fault.Normal, fault.Failed, fault.CauseMemory, fault.CauseNone, fault.CauseMemory, []fault.Component{fault.ComponentMemory}},
+		{fault.Sick, fault.Failed, fault.Unknown, fault.CauseHost, fault.CauseHost, fault.CauseNone, []fault.Component{fault.ComponentHost}},
+		{fault.Failed, fault.Failed, fault.Unknown, fault.CauseNode, fault.CauseNode, fault.CauseNone, []fault.Component{fault.ComponentNode}},
+		{fault.Sick, fault.Normal, fault.Normal, fault.CauseLink, fault.CauseNone, fault.CauseNone, []fault.Component{fault.ComponentNode}},
+		{fault.Sick, fault.Normal, fault.Sick, fault.CauseLink, fault.CauseNone, fault.CauseMemory, []fault.Component{fault.ComponentNode, fault.ComponentMemory}}, // two faults
+		{fault.Normal, fault.Normal, fault.Normal, fault.CauseNone, fault.CauseNone, fault.CauseNone, nil},
+	} {
+		var got []fault.Component
+		for _, f := range []response.Fault{
+			{Component: fault.ComponentNode, State: tc.node, Cause: tc.ofNode}, {Component: fault.ComponentHost, State: tc.host, Cause: tc.ofHost}, {Component: fault.ComponentMemory, State: tc.memory, Cause: tc.ofMem},
+		} {
+			match, err := docs[i].Policy.Match.Match(&response.Subject{Fault: f})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if match {
+				got = append(got, f.Component)
+			}
+		}
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%+v: told of %v", tc, got)
 		}
 	}
 }

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,48 +18,28 @@ import (
 
 	"github.com/lofamo/lofamo/pkg/fault"
 
+	"github.com/lofamo/lofamo/internal/agent/notify/notifytest"
 	"github.com/lofamo/lofamo/internal/agent/recovery"
 )
 
 // patienceOfManager is WatchdogSec of the test's service manager: what may pass between two signs of life.
 const patienceOfManager = 2 * time.Second
 
-// manager is the socket of a service manager, as systemd has it, for the processes that the test starts from now on.
+// manager is a service manager, as systemd is one, for the processes that the test starts from now on.
 type manager struct {
+	*notifytest.Manager
 	t *testing.T
-	c *net.UnixConn
 }
 
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lofamo-manager-") // not t.TempDir: its name is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	path := filepath.Join(dir, "notify")
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	t.Setenv("NOTIFY_SOCKET", path)
-	t.Setenv("WATCHDOG_USEC", strconv.FormatInt(patienceOfManager.Microseconds(), 10))
-	return &manager{t, c}
+	return &manager{notifytest.New(t, patienceOfManager), t}
 }
 
 // hears returns the next message within a time; empty: there is none.
 func (m *manager) hears(within time.Duration) string {
 	m.t.Helper()
-	if err := m.c.SetReadDeadline(time.Now().Add(within)); err != nil {
-		m.t.Fatal(err)
-	}
-	b := make([]byte, 4096)
-	n, err := m.c.Read(b)
-	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-		m.t.Fatal(err)
-	}
-	return string(b[:n])
+	return m.Hears(m.t, within)
 }
 
 // await takes messages until one begins so, and returns it. None that begins with one of never may come before.

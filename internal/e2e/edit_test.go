@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -74,7 +75,8 @@ func (m metrics) total(name, label string) (sum float64) {
 	return sum
 }
 
-func scrape(t *testing.T, addr string) metrics {
+// served is what an address has at /metrics.
+func served(t *testing.T, addr string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
 	if err != nil {
@@ -85,8 +87,17 @@ func scrape(t *testing.T, addr string) metrics {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+func scrape(t *testing.T, addr string) metrics {
+	t.Helper()
 	out := metrics{}
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+	for lines := bufio.NewScanner(strings.NewReader(served(t, addr))); lines.Scan(); {
 		line := lines.Text()
 		i := strings.LastIndexByte(line, ' ') // a label may have spaces too
 		if v, err := strconv.ParseFloat(line[i+1:], 64); i > 0 && err == nil && line[0] != '#' {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -199,21 +198,8 @@ func (p prometheus) asDocumented() {
 // ours is what is served, but for what libraries add.
 func ours(t *testing.T, addr string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var b strings.Builder
-	for line := range strings.Lines(string(all)) {
+	for line := range strings.Lines(served(t, addr)) {
 		if rest := strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE "); strings.HasPrefix(rest, "lofamo_") {
 			b.WriteString(line)
 		}

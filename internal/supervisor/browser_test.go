@@ -49,7 +49,7 @@ func TestBrowser(t *testing.T) {
 		resp, err := client.GetSummary(t.Context(), &lofamov1.GetSummaryRequest{})
 		return err == nil && resp.GetNodes().GetNormal() == 27
 	})
-	b.policy()
+	applyReseat(t, c, c.Configs[0].GRPC)
 	ctx, cancel := context.WithTimeout(t.Context(), browserTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, node, "test/browser.mjs")
@@ -120,24 +120,6 @@ type browsed struct {
 func (b *browsed) dead(id fault.NodeID) bool {
 	k := b.killed.Load()
 	return k != nil && *k == id
-}
-
-// policy has a response wait for a person when a memory is FAILED.
-func (b *browsed) policy() {
-	operator := lofamov1.NewResponseServiceClient(b.c.Conn(b.t, pki.RoleOperator, b.c.Configs[0].GRPC))
-	if _, err := operator.ApplyPolicies(b.t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
-apiVersion: lofamo.io/v1
-kind: ResponsePolicy
-metadata: {name: reseat}
-spec:
-  mode: enforce
-  match: fault.component == "memory" && fault.state == "FAILED"
-  guards: {approvals: 1}
-  steps:
-  - {name: reseat, executor: command, parameters: {command: reseat}}
-`}); err != nil {
-		b.t.Fatal(err)
-	}
 }
 
 // answer does what the browser's test asks for.

@@ -15,16 +15,10 @@ import (
 	"github.com/lofamo/lofamo/pkg/response"
 )
 
-// TestResponses: what a policy wants is proposed when an agent has reported the fault, begun on the evidence that the leader has when a
-// person has approved it, and ended as the executors say, of which there is none; and another leader goes on with it when that one is gone.
-func TestResponses(t *testing.T) {
-	t.Parallel()
-	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
-		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
-	}})
-	follower := (leader + 1) % 3
-	s := store.NewEtcd(etcdClient(t, c.Configs[follower]), store.Options{})
-	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, c.Configs[follower].GRPC))
+// applyReseat has a response wait for a person when a memory is FAILED.
+func applyReseat(t *testing.T, c *supervisortest.Cluster, addr string) {
+	t.Helper()
+	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, addr))
 	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
 apiVersion: lofamo.io/v1
 kind: ResponsePolicy
@@ -38,6 +32,18 @@ spec:
 `}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestResponses: what a policy wants is proposed when an agent has reported the fault, begun on the evidence that the leader has when a
+// person has approved it, and ended as the executors say, of which there is none; and another leader goes on with it when that one is gone.
+func TestResponses(t *testing.T) {
+	t.Parallel()
+	c, replicas, leader := three(t, supervisortest.Options{Configure: func(cfg *config.Supervisor) {
+		cfg.Responses.Grace, cfg.Responses.StormDelay = 0, 0
+	}})
+	follower := (leader + 1) % 3
+	s := store.NewEtcd(etcdClient(t, c.Configs[follower]), store.Options{})
+	applyReseat(t, c, c.Configs[follower].GRPC)
 	await := func(what string, want func(*response.Response) bool) *response.Response {
 		t.Helper()
 		var found *response.Response

@@ -185,20 +185,7 @@ func TestWeb(t *testing.T) {
 	c.AwaitLeader(t, 0)
 	s := newSite(t, "http://"+cfg.Web.Listen)
 	t.Run("strangers", func(t *testing.T) { strangers(t, c, s.url) })
-	operator := lofamov1.NewResponseServiceClient(c.Conn(t, pki.RoleOperator, cfg.GRPC))
-	if _, err := operator.ApplyPolicies(t.Context(), &lofamov1.ApplyPoliciesRequest{Documents: `
-apiVersion: lofamo.io/v1
-kind: ResponsePolicy
-metadata: {name: reseat}
-spec:
-  mode: enforce
-  match: fault.component == "memory" && fault.state == "FAILED"
-  guards: {approvals: 1}
-  steps:
-  - {name: reseat, executor: command, parameters: {command: reseat}}
-`}); err != nil {
-		t.Fatal(err)
-	}
+	applyReseat(t, c, cfg.GRPC)
 	s.loginAs(c, pki.RoleApprover)
 	var m mapSeen
 	s.want(http.StatusOK, http.MethodGet, "/api/map", nil, &m)

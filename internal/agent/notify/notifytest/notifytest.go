@@ -2,6 +2,7 @@
 package notifytest
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -37,22 +38,30 @@ func New(t *testing.T, patience time.Duration) *Manager {
 	return &Manager{c}
 }
 
+// Hears returns the next message within a time; empty: there is none.
+func (m *Manager) Hears(t *testing.T, within time.Duration) string {
+	t.Helper()
+	if err := m.c.SetReadDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 4096)
+	n, err := m.c.Read(b)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
 // Await takes messages until one has the line.
 func (m *Manager) Await(t *testing.T, line string) {
 	t.Helper()
-	if err := m.c.SetReadDeadline(time.Now().Add(bound)); err != nil {
-		t.Fatal(err)
-	}
 	var all []string
-	b := make([]byte, 4096)
-	for {
-		n, err := m.c.Read(b)
-		if err != nil {
-			t.Fatalf("%q did not come within %s, after %q: %v", line, bound, all, err)
-		}
-		if slices.Contains(strings.Split(string(b[:n]), "\n"), line) {
+	for end := time.Now().Add(bound); time.Now().Before(end); {
+		s := m.Hears(t, time.Until(end))
+		if slices.Contains(strings.Split(s, "\n"), line) {
 			return
 		}
-		all = append(all, string(b[:n]))
+		all = append(all, s)
 	}
+	t.Fatalf("%q did not come within %s, after %q", line, bound, all)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/lofamo/lofamo/internal/freeport"
 )
 
-// The metrics of a running half: all families are there from the first scrape, named and described as
-// Prometheus wants it.
+// The metrics of a running half: all families are there from the first scrape after the DNP half put its
+// counts onto the register page, named and described as Prometheus wants it.
 func TestMetrics(t *testing.T) {
 	addr := freeport.Addr(t).String()
 	n := newTestNet(t, grid.Dims{X: 2, Y: 1, Z: 1}, func(c *config.Agent) {
@@ -27,15 +27,11 @@ func TestMetrics(t *testing.T) {
 	})
 	n.startAll()
 	n.awaitHealthy()
-	r, err := http.Get("http://" + addr + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
-	page, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var page []byte
+	n.awaitRegister("the DNP half's counts in a scrape", func() bool {
+		page = scrape(t, addr)
+		return bytes.Contains(page, []byte("lofamo_agent_link_state{")) && bytes.Contains(page, []byte("lofamo_agent_procedure_state{"))
+	})
 	problems, err := promlint.New(bytes.NewReader(page)).Lint()
 	if err != nil {
 		t.Fatal(err)
@@ -79,4 +75,18 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("no line %s", want)
 		}
 	}
+}
+
+func scrape(t *testing.T, addr string) []byte {
+	t.Helper()
+	r, err := http.Get("http://" + addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	page, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page
 }

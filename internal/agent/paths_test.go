@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"io"
-	"net/http"
 	"net/netip"
 	"strings"
 	"testing"
@@ -78,23 +76,13 @@ func TestMigrationByICMPError(t *testing.T) {
 	n.super.close()
 	n.awaitStatus(at0, "the other supervisor as primary", func(s status.Status) bool { return s.Delivery.GetPrimary() == "service>sup-1" })
 	other.await("a report on the new path", func(s said) bool { return s.by == host0 && s.path == fault.PathDirect })
-	if v := scrape(t, http, `lofamo_agent_path_migrations_total{node="n0-0-0",platform="shared-kernel",reason="path-error"}`); v == "" || v == "0" {
+	if v := valueOf(scrape(t, http), `lofamo_agent_path_migrations_total{node="n0-0-0",platform="shared-kernel",reason="path-error"}`); v == "" || v == "0" {
 		t.Errorf("%q migrations for an error of the path, want some", v)
 	}
 }
 
-// scrape returns the value of a series; empty: there is none.
-func scrape(t *testing.T, addr, series string) string {
-	t.Helper()
-	r, err := http.Get("http://" + addr + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = r.Body.Close() }()
-	page, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+// valueOf returns the value of a series; empty: there is none.
+func valueOf(page []byte, series string) string {
 	for line := range strings.Lines(string(page)) {
 		if v, ok := strings.CutPrefix(line, series+" "); ok {
 			return strings.TrimSpace(v)
